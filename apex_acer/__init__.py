@@ -1,0 +1,37 @@
+"""ACER with distributed actors and one central learner.
+
+Names are imported on first use (PEP 562), so that the command line's help loads no torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+import time
+from typing import TYPE_CHECKING, Any
+
+IMPORTED_AT = time.time()  # start of `startup_s`, in Unix seconds
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from apex_acer.config import ConfigError, RunConfig
+    from apex_acer.manager import RunFailed, TrainResult, train
+    from apex_acer.policy import Policy, load_policy
+    from apex_acer.runfile import load_run
+
+_HOME = {
+    "ConfigError": "apex_acer.config",
+    "Policy": "apex_acer.policy",
+    "RunConfig": "apex_acer.config",
+    "RunFailed": "apex_acer.manager",
+    "TrainResult": "apex_acer.manager",
+    "load_policy": "apex_acer.policy",
+    "load_run": "apex_acer.runfile",
+    "train": "apex_acer.manager",
+}
+__all__ = [*_HOME, "__version__"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'apex_acer' has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOME[name]), name)

@@ -1,0 +1,18 @@
+"""Algorithms by name; import strings, so that naming one loads no torch."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from apex_acer.algorithms.algorithm import Algorithm
+
+ALGORITHMS = {"acer": "apex_acer.algorithms.acer:Acer"}
+
+
+def algorithm_class(name: str) -> type[Algorithm]:
+    """The `Algorithm` named in `config.algorithm.name`."""
+    module, _, attribute = ALGORITHMS[name].partition(":")
+    cls: type[Algorithm] = getattr(importlib.import_module(module), attribute)
+    return cls

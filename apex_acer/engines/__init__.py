@@ -1,0 +1,18 @@
+"""Where roles run. An engine starts them and gives the manager a link to the learner's inbox."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from apex_acer.engines.engine import Engine
+
+ENGINES = {"local": "apex_acer.engines.local.processes:LocalEngine", "serial": "apex_acer.engines.serial:SerialEngine"}
+
+
+def engine_class(name: str) -> type[Engine]:
+    """The `Engine` named in `config.engine`."""
+    module, _, attribute = ENGINES[name].partition(":")
+    cls: type[Engine] = getattr(importlib.import_module(module), attribute)
+    return cls

@@ -1,0 +1,122 @@
+"""ZeroMQ DEALER/ROUTER on ipc: the links of peers, and the thread that serves the learner's inbox."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections import deque
+from collections.abc import Callable
+
+import zmq
+
+from apex_acer.engines.local.wire import WireError, decode_message, decode_reply, encode_message, encode_reply
+from apex_acer.inbox import Inbox
+from apex_acer.messages import Link, Message, Peer, Reply
+
+MAX_PART_BYTES = 1 << 28  # an unroll's largest array is far below; what is above vanishes at the socket
+SERVER_WAKES_MS = 1000
+
+
+class DealerLink(Link):
+    """A peer's socket."""
+
+    def __init__(self, address: str, peer: Peer) -> None:
+        self.socket: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.DEALER)
+        # a ROUTER ignores a second peer of one identity: the incarnation makes it new
+        self.socket.setsockopt(zmq.IDENTITY, f"{peer.name}.{peer.incarnation}".encode())
+        self.socket.setsockopt(zmq.LINGER, 0)
+        self.socket.connect(address)
+
+    def send(self, message: Message) -> None:
+        """Queues `message`; the few that may be unanswered always fit."""
+        self.socket.send_multipart(encode_message(message), zmq.NOBLOCK, copy=message.unroll is None)
+
+    def receive(self, timeout_s: float) -> Reply | None:
+        """The next reply, or None after `timeout_s` seconds."""
+        if not self.socket.poll(int(1000 * timeout_s)):
+            return None
+        return decode_reply(self.socket.recv_multipart())
+
+    def close(self) -> None:
+        """Closes the socket."""
+        self.socket.close()
+
+
+class InboxServer:
+    """Serves `inbox` at `address` from a thread of its own; only that thread touches the socket."""
+
+    def __init__(self, inbox: Inbox, address: str) -> None:
+        self._inbox = inbox
+        self._outgoing: deque[tuple[bytes, Reply]] = deque()
+        self._woken, self._wake = os.pipe()
+        os.set_blocking(self._wake, False)
+        self._closing = False
+        self._socket: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.ROUTER)
+        self._socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
+        self._socket.setsockopt(zmq.LINGER, 0)
+        self._socket.setsockopt(zmq.MAXMSGSIZE, MAX_PART_BYTES)
+        self._socket.bind(address)
+        self._failure: Exception | None = None
+        self._thread = threading.Thread(target=self._run, name="inbox", daemon=True)
+        self._thread.start()
+
+    def close(self, timeout_s: float = 2.0) -> None:
+        """Sends what is still to be sent, and ends the thread."""
+        self._closing = True
+        self._notify()
+        self._thread.join(timeout_s)
+
+    def check(self) -> None:
+        """Raises what ended the thread, if anything did."""
+        if self._failure:
+            raise self._failure
+
+    def _run(self) -> None:
+        try:
+            self._serve()
+        except Exception as error:
+            self._failure = error
+
+    def _serve(self) -> None:
+        poller = zmq.Poller()
+        poller.register(self._socket, zmq.POLLIN)
+        poller.register(self._woken, zmq.POLLIN)
+        while not self._closing:
+            ready = dict(poller.poll(SERVER_WAKES_MS))
+            if self._woken in ready:
+                os.read(self._woken, 4096)
+            self._send_replies()
+            if self._socket in ready:
+                self._receive()
+        self._send_replies()
+        self._socket.close()
+
+    def _receive(self) -> None:
+        identity, *frames = self._socket.recv_multipart(copy=False)
+        name = identity.bytes
+        try:
+            message = decode_message([frame.buffer for frame in frames])
+            if name != f"{message.peer.name}.{message.peer.incarnation}".encode():
+                raise WireError(f"a message of {message.peer.name}.{message.peer.incarnation}")
+        except WireError as error:
+            self._inbox.count_refused(f"from {name!r}: {error}")
+            return
+        self._inbox.post(message, self._answer(name))
+
+    def _answer(self, name: bytes) -> Callable[[Reply], None]:
+        def answer(reply: Reply) -> None:
+            self._outgoing.append((name, reply))
+            self._notify()
+
+        return answer
+
+    def _send_replies(self) -> None:
+        while self._outgoing:
+            name, reply = self._outgoing.popleft()
+            with contextlib.suppress(zmq.ZMQError):  # the peer has left
+                self._socket.send_multipart([name, *encode_reply(reply)], zmq.NOBLOCK)
+
+    def _notify(self) -> None:
+        with contextlib.suppress(BlockingIOError):  # already full of wake-ups
+            os.write(self._wake, b"w")

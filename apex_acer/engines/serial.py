@@ -1,0 +1,127 @@
+"""The serial engine: the same roles called in turn in one process, reproducible to the bit."""
+
+from __future__ import annotations
+
+import dataclasses
+import traceback
+from collections import deque
+from collections.abc import Callable
+
+import torch
+
+from apex_acer.actor import Actor
+from apex_acer.config import ConfigError
+from apex_acer.engines.engine import Engine, Handle, Run
+from apex_acer.evaluator import Evaluator
+from apex_acer.inbox import Inbox
+from apex_acer.learner import Learner
+from apex_acer.messages import Link, Message, Peer, Reply
+
+
+class DirectLink(Link):
+    """Posts into the inbox without a copy."""
+
+    def __init__(self, inbox: Inbox) -> None:
+        self._inbox = inbox
+        self._replies: deque[Reply] = deque()
+
+    def send(self, message: Message) -> None:
+        """Posts `message`."""
+        self._inbox.post(message, self._replies.append)
+
+    def receive(self, timeout_s: float) -> Reply | None:
+        """The next reply; never waits, because nobody else runs meanwhile."""
+        del timeout_s
+        return self._replies.popleft() if self._replies else None
+
+
+class SerialHandle(Handle):
+    """A role as an object; `turn` gives it its turn."""
+
+    def __init__(self, peer: Peer, step: Callable[[], bool], close: Callable[[], None]) -> None:
+        super().__init__(peer)
+        self.ready = True
+        self._step, self._close = step, close
+        self._alive = True
+        self._failure = ""
+
+    def turn(self) -> None:
+        """One step; what it raises becomes its `failure`."""
+        if not self._alive:
+            return
+        try:
+            going = self._step()
+        except ConfigError as error:
+            self.config_error, going = str(error), False
+        except Exception:
+            self._failure, going = traceback.format_exc(), False
+        if not going:
+            self.kill()
+
+    @property
+    def alive(self) -> bool:
+        """Whether its turn still does something."""
+        return self._alive
+
+    @property
+    def failure(self) -> str:
+        """The traceback of what its step raised."""
+        return self._failure
+
+    def release(self) -> None:
+        """As `kill`: nothing happens between its turns."""
+        self.kill()
+
+    def kill(self) -> None:
+        """Ends it."""
+        if self._alive:
+            self._alive = False
+            self._close()
+
+
+class SerialEngine(Engine):
+    """Each `wait` gives every role one turn: actors make an unroll each, then the learner does all it can."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._handles: list[SerialHandle] = []
+        self._learner: Learner
+        if run.config.learner.threads:
+            torch.set_num_threads(run.config.learner.threads)
+
+    def start(self, peer: Peer) -> Handle:
+        """Makes the role; raises `ConfigError` where it cannot work as configured."""
+        run = self._run
+        if peer.role == "learner":
+            self._learner = Learner(run.config, run.spec, run.folder, run.run_id, run.started_at)
+            self.link = DirectLink(self._learner.inbox)
+            handle = SerialHandle(peer, self._learn, lambda: None)
+        else:
+            role = (Actor if peer.role == "actor" else Evaluator)(
+                run.config, run.run_id, peer, DirectLink(self._learner.inbox)
+            )
+            handle = SerialHandle(peer, lambda: role.step(0), role.close)
+        self._handles.append(handle)
+        return handle
+
+    def wait(self, timeout_s: float) -> None:
+        """One turn each, the learner last."""
+        del timeout_s
+        for handle in (*self._handles[1:], self._handles[0]):
+            handle.turn()
+
+    def wake(self) -> None:
+        """Nothing to do: `wait` does not wait."""
+
+    def close(self) -> None:
+        """Closes the environments."""
+        for handle in self._handles:
+            handle.kill()
+
+    def _learn(self) -> bool:
+        going = self._learner.step(0)
+        while going and not self._learner.idle:
+            going = self._learner.step(0)
+        if not going:
+            self._handles[0].summary = dataclasses.asdict(self._learner.finish())
+        return going

@@ -1,0 +1,201 @@
+"""Vector environments: gymnasium's, and ALE's own for Atari. All run with NEXT_STEP autoreset.
+
+A step is *dummy* exactly when an environment was reset on it: its action is ignored, its reward is 0 and the observation
+it returns is the first of the next episode. A lost life sets `terminated` in Atari training, but no dummy step follows.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import gymnasium
+import numpy as np
+from gymnasium.spaces import Box, Discrete
+from gymnasium.vector import AutoresetMode, VectorEnv
+
+from apex_acer.config import ConfigError, EnvironmentConfig
+from apex_acer.trajectory import Array, EnvironmentSpec
+
+
+class Step(NamedTuple):
+    """One step of N environments."""
+
+    obs: Array
+    """`[N, *plane]`, after the step."""
+    reward: Array
+    """`[N]` float32."""
+    terminated: Array
+    """`[N]` bool."""
+    truncated: Array
+    """`[N]` bool."""
+    reset: Array
+    """`[N]` bool: this was a dummy step."""
+
+
+class Environments:
+    """N copies of a gymnasium environment behind one interface, with channel-first or flat observations."""
+
+    def __init__(self, vector: VectorEnv[Any, Any, Any], config: EnvironmentConfig, action_repeat: int = 1) -> None:
+        self._vector = vector
+        self._ended = np.zeros(vector.num_envs, bool)
+        self.spec = self._specify(config, action_repeat)
+        self.num = vector.num_envs
+
+    def reset(self, seed: int) -> Array:
+        """Seeds the environments with `seed`, `seed + 1`, … and starts new episodes; `[N, *plane]`."""
+        obs, info = self._vector.reset(seed=seed)
+        self._ended[:] = False
+        self._resets(info)
+        return self._planes(obs)
+
+    def step(self, action: Array) -> Step:
+        """Steps all environments with `action` `[N]`, counted from 0."""
+        obs, reward, terminated, truncated, info = self._vector.step(action + self.spec.first_action)
+        reset = self._resets(info)
+        self._ended = terminated | truncated
+        return Step(self._planes(obs), np.asarray(reward, np.float32), terminated, truncated, reset)
+
+    def close(self) -> None:
+        """Frees what the environments hold."""
+        self._vector.close()
+
+    def _resets(self, info: dict[str, Any]) -> Array:
+        del info
+        return self._ended
+
+    def _planes(self, obs: Array) -> Array:
+        if self.spec.channels_last:
+            obs = np.moveaxis(obs, -1, 1)
+        return obs.reshape(len(obs), *self.spec.plane_shape)
+
+    def _specify(self, config: EnvironmentConfig, action_repeat: int) -> EnvironmentSpec:
+        action_space, space = self._vector.single_action_space, self._vector.single_observation_space
+        if not isinstance(action_space, Discrete):
+            raise ConfigError(f"environment.id: {config.id!r} has action space {action_space}; supported: Discrete")
+        if not isinstance(space, Box) or space.dtype is None or space.dtype.kind not in "fiub" or not space.shape:
+            raise ConfigError(f"environment.id: {config.id!r} has observation space {space}; supported: Box of numbers")
+        plane_shape, channels_last = _plane(space)
+        return EnvironmentSpec(
+            plane_shape=plane_shape,
+            dtype=space.dtype.name,
+            num_actions=int(action_space.n),
+            first_action=int(action_space.start),
+            stack=config.stack,
+            channels_last=channels_last,
+            action_repeat=action_repeat,
+        )
+
+
+class AtariEnvironments(Environments):
+    """ALE's vector environment, giving single planes; stacks are rebuilt by `frames.stack_planes`."""
+
+    def __init__(self, vector: VectorEnv[Any, Any, Any], config: EnvironmentConfig, action_repeat: int) -> None:
+        self._frames_before_episode: Array | None = None
+        super().__init__(vector, config, action_repeat)
+
+    def _resets(self, info: dict[str, Any]) -> Array:
+        # `terminated` may be a lost life; but the frames played before this episode change with a reset, and only then
+        frames = info["frame_number"] - info["episode_frame_number"]
+        before, self._frames_before_episode = self._frames_before_episode, frames
+        return self._ended if before is None else self._ended & (frames != before)
+
+    def reset(self, seed: int) -> Array:
+        """As `Environments.reset`."""
+        self._frames_before_episode = None
+        return super().reset(seed)
+
+
+def make_environments(config: EnvironmentConfig, count: int, *, training: bool, threads: int = 1) -> Environments:
+    """`count` environments; raises `ConfigError` where they cannot be made or are of an unsupported kind.
+
+    `training` applies what only training does (life loss); `threads` are those of ALE's emulators.
+    """
+    spec = _find_spec(config)
+    if config.is_atari:
+        return _make_atari(config, spec, count, training, threads)
+    wrappers = [_load_wrapper(name) for name in config.wrappers]
+    # an environment's own vector class (CartPole has one) takes no wrappers
+    options: dict[str, Any] = {"vectorization_mode": "sync", "wrappers": wrappers} if wrappers else {}
+    vector = _attempt(config, lambda: gymnasium.make_vec(config.id, count, **options, **config.keyword_arguments()))
+    mode = vector.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP)
+    if mode != AutoresetMode.NEXT_STEP:
+        raise ConfigError(f"environment.id: {config.id!r} has autoreset mode {mode}; supported: NEXT_STEP")
+    return Environments(vector, config)
+
+
+def _make_atari(
+    config: EnvironmentConfig, spec: gymnasium.envs.registration.EnvSpec, count: int, training: bool, threads: int
+) -> AtariEnvironments:
+    from ale_py.vector_env import AtariVectorEnv
+
+    if config.wrappers:
+        given = list(config.wrappers)
+        raise ConfigError(f"environment.wrappers: {given} is not allowed; ALE's vector environment takes no wrappers")
+    atari = config.atari
+    settings: dict[str, Any] = {
+        "frameskip": atari.frame_skip,
+        "repeat_action_probability": atari.sticky_actions,
+        "noop_max": atari.noop_max,
+        "use_fire_reset": atari.fire_reset,
+        "life_loss_info": atari.life_loss and training,
+        "full_action_space": atari.full_action_space,
+        "grayscale": atari.grayscale,
+        "img_height": atari.screen_size,
+        "img_width": atari.screen_size,
+        "stack_num": 1,
+        "reward_clipping": False,
+        "num_threads": threads,
+        "max_num_frames_per_episode": spec.kwargs.get("max_num_frames_per_episode", 108_000),
+    }
+    settings |= config.keyword_arguments()
+    vector = _attempt(config, lambda: AtariVectorEnv(spec.kwargs["game"], count, **settings))
+    return AtariEnvironments(vector, config, atari.frame_skip)
+
+
+def _find_spec(config: EnvironmentConfig) -> gymnasium.envs.registration.EnvSpec:
+    if config.is_atari:
+        importlib.import_module("ale_py")  # registers the games
+    module, _, name = config.id.rpartition(":")
+    try:
+        if module:
+            importlib.import_module(module)
+        return gymnasium.spec(name)
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"environment.id: {config.id!r}: {error}; give an importable module") from None
+    except gymnasium.error.Error as error:
+        raise ConfigError(f"environment.id: {config.id!r} is not registered; {_line(error)}") from None
+
+
+def _load_wrapper(name: str) -> Callable[..., Any]:
+    module, _, function = name.partition(":")
+    try:
+        wrapper: Callable[..., Any] = getattr(importlib.import_module(module), function)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(f"environment.wrappers: {name!r}: {_line(error)}; give module:function") from None
+    return wrapper
+
+
+def _attempt(config: EnvironmentConfig, make: Callable[[], Any]) -> Any:
+    try:
+        return make()
+    except Exception as error:  # whatever an environment's constructor raises is the user's to mend
+        reason = f"{type(error).__name__}: {_line(error)}"
+        raise ConfigError(f"environment.id: {config.id!r} could not be made; {reason}") from error
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())
+
+
+def _plane(space: Box) -> tuple[tuple[int, ...], bool]:
+    """Channel-first shape of one observation, and whether the environment has channels last."""
+    shape = space.shape
+    if len(shape) == 3:
+        if shape[2] < shape[0]:
+            return (shape[2], shape[0], shape[1]), True
+        return shape, False
+    if len(shape) == 2 and space.dtype == np.uint8:
+        return (1, *shape), False
+    return (int(np.prod(shape)),), False

@@ -1,0 +1,77 @@
+"""The evaluator: whole games with the weights the learner names, and the score sent back."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+
+from apex_acer.config import EvaluationConfig, RunConfig
+from apex_acer.environments import make_environments
+from apex_acer.messages import Link, Message, Peer, Row
+from apex_acer.policy import Policy
+from apex_acer.rollout import Episode, evaluate
+from apex_acer.seeds import derive_seed
+from apex_acer.weights import unpack
+
+
+class Evaluator:
+    """Asks for weights, plays, answers with the row and asks again; the learner never waits for it."""
+
+    def __init__(self, config: RunConfig, run_id: str, peer: Peer, link: Link, threads: int = 1) -> None:
+        self._config, self._run_id, self._peer, self._link = config, run_id, peer, link
+        slots = min(config.evaluation.environments, config.evaluation.episodes)
+        self._environments = make_environments(config.environment, slots, training=False, threads=threads)
+        self._policy = Policy(config, self._environments.spec)
+        self._sequence = 0
+        self._rows: list[Row] = []
+        self._asked = False
+
+    def step(self, wait_s: float) -> bool:
+        """Asks, or waits up to `wait_s` seconds for weights and evaluates them; False once told to stop."""
+        if not self._asked:
+            self._link.send(Message(self._run_id, self._peer, self._sequence, wants_weights=True, rows=self._rows))
+            self._asked = True
+        reply = self._link.receive(wait_s)
+        if reply is None:
+            return True
+        if reply.refused:
+            raise RuntimeError(f"the learner refused a message: {reply.refused}")
+        if reply.stop or reply.weights is None:
+            return not reply.stop
+        self._policy.load(unpack(reply.weights))
+        seed = derive_seed(self._config.seed, "evaluator", self._peer.incarnation, self._sequence)
+        start = time.monotonic()
+        episodes = evaluate(self._environments, self._policy, self._config.evaluation, seed)
+        self._rows = [
+            {**summarise(episodes), "eval_env_steps": reply.weights_version, "eval_seconds": time.monotonic() - start}
+        ]
+        self._sequence += 1
+        self._asked = False
+        return True
+
+    def close(self) -> None:
+        """Frees the environments."""
+        self._environments.close()
+
+
+def summarise(episodes: list[Episode]) -> Row:
+    """Metrics of a finished evaluation."""
+    returns = np.array([episode.episode_return for episode in episodes])
+    return {
+        "eval_return": float(returns.mean()),
+        "eval_return_std": float(returns.std()),
+        "eval_return_min": float(returns.min()),
+        "eval_return_max": float(returns.max()),
+        "eval_length": float(np.mean([episode.length for episode in episodes])),
+    }
+
+
+def evaluate_policy(policy: Policy, settings: EvaluationConfig, seed: int, threads: int = 1) -> Row:
+    """Plays `settings.episodes` whole games with `policy` in this process; the evaluator's metrics of them."""
+    slots = min(settings.environments, settings.episodes)
+    environments = make_environments(policy.config.environment, slots, training=False, threads=threads)
+    try:
+        return summarise(evaluate(environments, policy, settings, derive_seed(seed, "evaluate")))
+    finally:
+        environments.close()

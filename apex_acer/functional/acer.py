@@ -1,0 +1,177 @@
+"""ACER's policy gradient and its whole loss (arXiv 1611.01224), for discrete actions."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from apex_acer.functional.retrace import retrace
+from apex_acer.functional.trust_region import trust_region_projection
+
+MAX_LOG_RHO = 30.0  # exp of it is finite in every dtype, and far above any threshold
+
+
+class AcerLoss(NamedTuple):
+    """`total` carries the gradient; `metrics` are detached scalars; `td_error` is |Q_ret − Q|, `[T, B]`, 0 where masked."""
+
+    total: Tensor
+    metrics: dict[str, Tensor]
+    td_error: Tensor
+
+
+def acer_policy_gradient(
+    *,
+    pi_logits: Tensor,
+    mu_log_probs: Tensor,
+    action: Tensor,
+    q_values: Tensor,
+    q_ret: Tensor,
+    truncation_threshold: float,
+    entropy_cost: float,
+) -> Tensor:
+    """Gradient of the objective to maximise with respect to the probabilities, before the trust region.
+
+    g(a) = 1[a = a_t] · min(c, ρ_t) / π(a_t) · (Q_ret − V) + relu(1 − c / ρ(a)) · (Q(a) − V) − entropy_cost · (1 + log π(a))
+
+    Equation 9 with the truncation of equation 7 and its bias correction; advantages, weights and the bias term's own π are
+    constants in it. Ratios are formed from logarithms, so that no division overflows.
+
+    Args:
+        pi_logits: `[T, B, A]` of the current policy.
+        mu_log_probs: `[T, B, A]` of the behaviour policy.
+        action: `[T, B]` int64, taken.
+        q_values: `[T, B, A]`.
+        q_ret: `[T, B]` Retrace targets.
+        truncation_threshold: c ≥ 0; infinity gives plain importance sampling.
+        entropy_cost: weight of the entropy.
+
+    Returns:
+        `[T, B, A]`, detached, in the dtype given.
+    """
+    with torch.no_grad():
+        log_pi = pi_logits.log_softmax(-1)  # [T, B, A]
+        log_c = math.log(truncation_threshold) if truncation_threshold > 0 else -math.inf
+        value = (log_pi.exp() * q_values).sum(-1)  # [T, B]
+        taken = action.unsqueeze(-1)
+        # min(c, ρ) / π = min(c / π, 1 / μ)
+        log_weight = torch.minimum(log_c - log_pi.gather(-1, taken), -mu_log_probs.gather(-1, taken))
+        truncated = log_weight.exp() * (q_ret - value).unsqueeze(-1)  # [T, B, 1]
+        gradient = torch.zeros_like(log_pi).scatter_(-1, taken, truncated)
+        excess = torch.relu(1 - (log_c - (log_pi - mu_log_probs)).exp())  # relu(1 − c / ρ), [T, B, A]
+        gradient += excess * (q_values - value.unsqueeze(-1))
+        return gradient - entropy_cost * (1 + log_pi)
+
+
+def trust_region_terms(
+    pi_logits: Tensor, average_logits: Tensor, gradient: Tensor, delta: float, space: str
+) -> tuple[Tensor, Tensor, Tensor]:
+    """g, k and δ of the trust region on `gradient`, which is with respect to the probabilities.
+
+    `probs`: k = −π_avg / π, formed as exp(log π_avg − log π − m) with the row's maximum m taken into δ, because k itself
+    overflows for near-deterministic policies. `logits`: the gradient is carried to the logits first, k = π − π_avg.
+
+    Returns:
+        g and k, `[T, B, A]`, with respect to the statistics of `space`; δ per row, `[T, B]`.
+    """
+    with torch.no_grad():
+        log_pi, log_average = pi_logits.log_softmax(-1), average_logits.log_softmax(-1)
+        if space == "logits":
+            pi = log_pi.exp()
+            g = pi * (gradient - (pi * gradient).sum(-1, keepdim=True))
+            return g, pi - log_average.exp(), torch.full_like(g[..., 0], delta)
+        log_k = log_average - log_pi  # [T, B, A]
+        log_scale = log_k.amax(-1, keepdim=True)
+        return gradient, -(log_k - log_scale).exp(), delta * (-log_scale.squeeze(-1)).exp()
+
+
+def acer_loss(
+    *,
+    pi_logits: Tensor,
+    q_values: Tensor,
+    average_logits: Tensor,
+    mu_log_probs: Tensor,
+    action: Tensor,
+    reward: Tensor,
+    terminated: Tensor,
+    mask: Tensor,
+    gamma: float,
+    truncation_threshold: float,
+    trust_region_delta: float,
+    trust_region_space: str,
+    entropy_cost: float,
+    q_cost: float,
+) -> AcerLoss:
+    """The loss to minimise, averaged over unmasked steps after the projection.
+
+    Args:
+        pi_logits: `[T+1, B, A]`, with gradient; the last row only bootstraps.
+        q_values: `[T+1, B, A]`, with gradient.
+        average_logits: `[T, B, A]` of the average policy.
+        mu_log_probs: `[T, B, A]` of the behaviour policy.
+        action: `[T, B]` int64.
+        reward: `[T, B]`, as it is to be learned.
+        terminated: `[T, B]` bool; truncation is not in it: the value after a time limit is bootstrapped.
+        mask: `[T, B]` bool, false on dummy steps.
+        gamma: discount per step.
+        truncation_threshold: c of the policy term.
+        trust_region_delta: δ.
+        trust_region_space: `probs` or `logits`.
+        entropy_cost: weight of the entropy, inside the trust region.
+        q_cost: weight of ½ (Q_ret − Q)².
+
+    Returns:
+        The loss, its metrics (names of `metrics.METRICS`) and the absolute errors of Q.
+    """
+    count = mask.sum().clamp(min=1)
+
+    def mean(x: Tensor) -> Tensor:
+        return torch.where(mask, x, 0.0).sum() / count
+
+    logits = pi_logits[:-1]  # [T, B, A]
+    log_pi = logits.log_softmax(-1)
+    pi = log_pi.exp()
+    taken = action.unsqueeze(-1)
+    q_taken = q_values[:-1].gather(-1, taken).squeeze(-1)  # [T, B]
+    with torch.no_grad():
+        value = (pi_logits.softmax(-1) * q_values).sum(-1)  # [T+1, B]
+        log_rho = (log_pi - mu_log_probs).gather(-1, taken).squeeze(-1).clamp(-MAX_LOG_RHO, MAX_LOG_RHO)
+        rho = log_rho.exp()  # [T, B]
+        trace = torch.where(mask, rho.clamp(max=1.0), 0.0)
+        discount = gamma * (~terminated).to(reward.dtype)
+        q_ret = retrace(
+            q_taken=q_taken, value=value[:-1], bootstrap_value=value[-1], reward=reward, discount=discount, trace=trace
+        )
+        gradient = acer_policy_gradient(
+            pi_logits=logits,
+            mu_log_probs=mu_log_probs,
+            action=action,
+            q_values=q_values[:-1],
+            q_ret=q_ret,
+            truncation_threshold=truncation_threshold,
+            entropy_cost=entropy_cost,
+        )
+        g, k, delta = trust_region_terms(logits, average_logits, gradient, trust_region_delta, trust_region_space)
+        z = trust_region_projection(g, k, delta)
+    # a surrogate whose gradient with respect to the statistics is −z*
+    policy_loss = -mean((z * (logits if trust_region_space == "logits" else pi)).sum(-1))
+    q_loss = mean(0.5 * (q_ret - q_taken).square())
+    total = policy_loss + q_cost * q_loss
+    with torch.no_grad():
+        log_average = average_logits.log_softmax(-1)
+        metrics = {
+            "loss": total.detach(),
+            "policy_loss": policy_loss.detach(),
+            "q_loss": q_loss.detach(),
+            "entropy": mean(-(pi * log_pi).sum(-1)),
+            "average_policy_kl": mean((log_average.exp() * (log_average - log_pi)).sum(-1)),
+            "trust_region_share": mean((z != g).any(-1).to(pi.dtype)),
+            "truncated_share": mean((rho > truncation_threshold).to(pi.dtype)),
+            "rho": mean(rho.clamp(max=max(truncation_threshold, 1.0))),
+            "value": mean(value[:-1]),
+            "q_ret": mean(q_ret),
+        }
+        td_error = torch.where(mask, (q_ret - q_taken).abs(), 0.0)
+    return AcerLoss(total, metrics, td_error)

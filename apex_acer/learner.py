@@ -1,0 +1,313 @@
+"""The learner: takes unrolls, keeps replay, updates the network, hands out weights, writes what there is to see."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from apex_acer import weights
+from apex_acer.algorithms import algorithm_class
+from apex_acer.config import ConfigError, RunConfig
+from apex_acer.inbox import Inbox, Post
+from apex_acer.messages import Message, Reply, Row
+from apex_acer.metrics import Means, Timers
+from apex_acer.optimizer import Optimizer
+from apex_acer.pace import Pace
+from apex_acer.policy import describe
+from apex_acer.replay import UniformReplay
+from apex_acer.seeds import derive_seed
+from apex_acer.trajectory import Batch, EnvironmentSpec, Layout, layout
+from apex_acer.writers import Writers
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Summary:
+    """How a run ended, as the learner saw it."""
+
+    reason: str
+    """`env_steps`, `minutes`, `at_return`, or what the manager gave."""
+    env_steps: int
+    updates: int
+    wall_s: float
+    """First environment step to the stop decision."""
+    startup_s: float
+    """Start of the program to the first environment step."""
+    eval_return: float | None
+    """Of the last evaluation; with `stop.at_return`, of the weights written."""
+    weights: str
+    """Path of the file written at the end."""
+
+
+class Learner:
+    """One screen of ACER's outer loop; `step` does one thing at a time, so that stopping is prompt."""
+
+    def __init__(self, config: RunConfig, spec: EnvironmentSpec, folder: Path, run_id: str, started_at: float) -> None:
+        """Raises `ConfigError` where the device or the weights to load do not fit."""
+        self.device = choose_device(config.learner.device)
+        torch.manual_seed(derive_seed(config.seed, "learner"))
+        self._config, self._spec, self._folder, self._started_at = config, spec, folder, started_at
+        algorithm = algorithm_class(config.algorithm.name)
+        self._algorithm = algorithm(config, spec, self.device)
+        if config.load:
+            self._load(config.load)
+        self._optimizer = Optimizer(config, self._algorithm.network)
+
+        k, batch_size = config.algorithm.unroll_length, config.learner.batch_size
+        shapes = layout(spec, k, algorithm.behaviour_shapes(spec))
+        self._replay = UniformReplay(shapes, config.replay.capacity // k, derive_seed(config.seed, "learner", 1))
+        self._pace = Pace(config.algorithm.replay_ratio, derive_seed(config.seed, "learner", 2))
+        self._fresh: deque[int] = deque()  # slots accepted and not yet trained on
+        self._batch_steps = batch_size * k
+        self.inbox = make_inbox(config, spec, shapes, run_id)
+
+        self._evaluator: Post | None = None  # waits for weights to evaluate
+        self._due: tuple[int, bytes] | None = None  # env steps and file to evaluate next
+        self._evaluating: tuple[int, bytes] | None = None
+        self._best = -float("inf")
+        self._passed: bytes | None = None
+        self._eval_return: float | None = None
+        self._wire: tuple[int, bytes] = (-1, b"")  # version and bytes handed to actors
+        self.env_steps = self.updates = self._skipped = self._skipped_in_a_row = 0
+        self._first_step_at = 0.0
+        self._reason = ""
+
+        self._writers = Writers(folder)
+        self._timers, self._means = Timers(), Means()
+        self._rows: dict[str, Row] = {}
+        self._row_at, self._updates_at_row = time.monotonic(), 0
+
+    # ── the loop ──
+
+    @property
+    def idle(self) -> bool:
+        """Whether `step` would only wait."""
+        return self.inbox.empty and not self._owes_replay() and len(self._fresh) < self._config.learner.batch_size
+
+    def step(self, timeout_s: float) -> bool:
+        """One update, or one unroll taken (waiting up to `timeout_s` seconds for it); False once the run is to end."""
+        while post := self.inbox.take_other():
+            self._answer(post)
+        if self._owes_replay():
+            batch = self._replay.sample(self._config.learner.batch_size)
+            self._pace.count_replayed(self._update(batch))
+        elif len(self._fresh) >= self._config.learner.batch_size:
+            self._learn_fresh()
+        else:
+            with self._timers.phase("waiting"):
+                taken = self.inbox.take_unroll(timeout_s)
+            if taken:
+                self._take(taken)
+        self._write_rows()
+        self._reason = self._reason or self._stop_reason()
+        return not self._reason
+
+    def finish(self) -> Summary:
+        """Tells every peer to stop, writes the weights and the last rows, and sums the run up."""
+        wall_s = self._wall_s()
+        self.inbox.stop(self._reason)
+        path = self._folder / "weights.safetensors"
+        weights.write(path, self._passed or self._file())
+        self._write_rows(last=True)
+        self._writers.close()
+        startup_s = max(0.0, self._first_step_at - self._started_at) if self._first_step_at else 0.0
+        return Summary(self._reason, self.env_steps, self.updates, wall_s, startup_s, self._eval_return, str(path))
+
+    def _owes_replay(self) -> bool:
+        return self._pace.owes(self._batch_steps)
+
+    def _stop_reason(self) -> str:
+        stop = self._config.stop
+        if self._passed:
+            return "at_return"
+        if self.inbox.stop_reason:
+            return self.inbox.stop_reason
+        if self.env_steps >= stop.env_steps:
+            return "env_steps"
+        return "minutes" if stop.minutes is not None and self._wall_s() >= 60 * stop.minutes else ""
+
+    def _wall_s(self) -> float:
+        return time.time() - self._first_step_at if self._first_step_at else 0.0
+
+    # ── learning ──
+
+    def _learn_fresh(self) -> None:
+        slots = torch.tensor([self._fresh.popleft() for _ in range(self._config.learner.batch_size)])
+        steps = self._update(self._replay.gather(slots))
+        if self._replay.num_steps >= self._config.replay.start:
+            self._pace.count_fresh(steps)
+
+    def _update(self, batch: Batch) -> int:
+        """One optimizer step; returns the environment steps in the batch."""
+        with self._timers.phase("learning"):
+            steps = int(batch.mask.sum())
+            lag = self.updates - float((batch.weights_version * batch.mask.sum(0)).sum()) / max(steps, 1)
+            output = self._algorithm.loss(_to(batch, self.device))
+            norm, taken = self._optimizer.step(output.loss, self.env_steps)
+            if taken:
+                self._algorithm.after_step()
+                self.updates += 1
+                self._skipped_in_a_row = 0
+                self._means.add({**output.metrics, "grad_norm": norm, "policy_lag": lag})
+            else:
+                self._skip()
+        return steps
+
+    def _skip(self) -> None:
+        self._skipped += 1
+        self._skipped_in_a_row += 1
+        log.warning("update %d was not finite and was skipped", self.updates)
+        limit = self._config.learner.max_skipped_updates
+        if self._skipped_in_a_row >= limit:
+            raise FloatingPointError(f"{limit} updates in a row were not finite; the weights are the last finite ones")
+
+    # ── the conversation ──
+
+    def _take(self, post: Post) -> None:
+        """Puts an unroll into replay and answers it: from then on it is there exactly once."""
+        with self._timers.phase("taking"):
+            message, unroll = post.message, post.message.unroll
+            assert unroll is not None
+            self._first_step_at = min(self._first_step_at or message.first_step_at, message.first_step_at)
+            before = self.env_steps
+            self._fresh.extend(self._replay.insert(unroll, message.weights_version).tolist())
+            self.env_steps += unroll.num_steps
+            self._answer(post)
+            self._keep_schedule(before)
+
+    def _answer(self, post: Post) -> None:
+        message = post.message
+        for row in message.rows:
+            self._note(message.peer.name, row)
+        if message.peer.role == "evaluator":
+            self._evaluator = post
+            self._judge(message)
+            self._hand_to_evaluator()
+            return
+        newer = message.wants_weights and message.weights_version < self.updates
+        data = self._weights() if newer or message.weights_version < 0 else None
+        post.answer(Reply(message.sequence, weights_version=self.updates, weights=data))
+
+    def _weights(self) -> bytes:
+        """The newest policy as actors get it, packed once per version."""
+        if self._wire[0] != self.updates:
+            policy = {name: t for name, t in self._algorithm.tensors().items() if name.startswith("network.")}
+            self._wire = self.updates, weights.pack(policy, {"weights_version": self.updates})
+        return self._wire[1]
+
+    def _keep_schedule(self, before: int) -> None:
+        """Saves and evaluates when `env_steps` has passed a multiple of the interval since `before`."""
+        if _passed_multiple(before, self.env_steps, self._config.checkpoint.every):
+            with self._timers.phase("saving"):
+                weights.write(self._folder / "weights.safetensors", self._file())
+        if _passed_multiple(before, self.env_steps, self._config.evaluation.every):
+            self._due = self.env_steps, self._file()  # one not yet begun is replaced: the evaluator never lags behind
+            self._hand_to_evaluator()
+
+    def _hand_to_evaluator(self) -> None:
+        if self._evaluator and self._due:
+            post, self._evaluator = self._evaluator, None
+            self._evaluating, self._due = self._due, None
+            env_steps, data = self._evaluating
+            post.answer(Reply(post.message.sequence, weights_version=env_steps, weights=data))
+
+    def _judge(self, message: Message) -> None:
+        """Keeps the evaluated weights where they are the best, or reached the target."""
+        if not message.rows or not self._evaluating:
+            return
+        env_steps, data = self._evaluating
+        score = message.rows[-1]["eval_return"]
+        self._eval_return = score
+        target = self._config.stop.at_return
+        if target is not None and score >= target:
+            self._passed = data
+        if score > self._best:
+            self._best = score
+            weights.write(self._folder / "best.safetensors", data)
+        log.info("evaluation at %d env steps: %.2f", env_steps, score)
+
+    # ── files and rows ──
+
+    def _file(self) -> bytes:
+        facts = {"env_steps": self.env_steps, "updates": self.updates}
+        return weights.pack(self._algorithm.tensors(), describe(self._config, self._spec, **facts))
+
+    def _load(self, path: str) -> None:
+        tensors, metadata = weights.read(path)
+        name, mine = metadata.get("config", {}).get("algorithm", {}).get("name"), self._config.algorithm.name
+        if name != mine:
+            raise ConfigError(f"{path}: algorithm.name is {name!r}, this run's is {mine!r}")
+        try:
+            self._algorithm.load(tensors)
+        except ConfigError as error:
+            raise ConfigError(f"{path}: {str(error).removeprefix('weights: ')}") from None
+
+    def _write_rows(self, *, last: bool = False) -> None:
+        elapsed = time.monotonic() - self._row_at
+        if elapsed < self._config.logging.every_seconds and not last:
+            return
+        row: Row = {
+            **self._means.take(),
+            **self._timers.shares(),
+            "env_steps": self.env_steps,
+            "frames": self.env_steps * self._spec.action_repeat,
+            "updates": self.updates,
+            "updates_per_s": (self.updates - self._updates_at_row) / max(elapsed, 1e-9),
+            "skipped_updates": self._skipped,
+            "replay_steps": self._replay.num_steps,
+            "replay_ratio": self._pace.ratio,
+            "fresh_segments": len(self._fresh),
+            "refused_messages": self.inbox.num_refused,
+            "learning_rate": self._optimizer.learning_rate(self.env_steps),
+        }
+        with self._timers.phase("saving"):
+            self._note("learner", row)
+        self._row_at, self._updates_at_row = time.monotonic(), self.updates
+
+    def _note(self, source: str, row: Row) -> None:
+        self._writers.write(source, self.env_steps, self._wall_s(), row)
+        self._rows = {**self._rows, source: {**self._rows.get(source, {}), **row}}
+        self.inbox.status = self.status()
+
+    def status(self) -> dict[str, Any]:
+        """Live figures for the manager's view: the newest row of each process, and the best evaluation."""
+        best = self._best if self._best > -float("inf") else None
+        return {"env_steps": self.env_steps, "wall_s": self._wall_s(), "best": best, "rows": self._rows}
+
+
+def choose_device(name: str) -> torch.device:
+    """The device `learner.device` names; raises `ConfigError` where it is not there."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = torch.device(name)
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        there = torch.cuda.device_count()
+        raise ConfigError(
+            f"learner.device: {name!r} is not there; this machine has {there} CUDA devices; give cpu or auto"
+        )
+    return device
+
+
+def make_inbox(config: RunConfig, spec: EnvironmentSpec, shapes: Layout, run_id: str) -> Inbox:
+    """The inbox of a run with `config.actors`."""
+    waiting = config.actors.count * config.actors.max_unanswered
+    return Inbox(run_id, shapes, config.actors.environments, spec.num_actions, waiting)
+
+
+def _passed_multiple(before: int, after: int, interval: int) -> bool:
+    return bool(interval) and before // interval != after // interval
+
+
+def _to(batch: Batch, device: torch.device) -> Batch:
+    if device.type == "cpu":
+        return batch
+    behaviour = {name: t.to(device) for name, t in batch.behaviour.items()}
+    fields = {name: t.to(device) for name, t in vars(batch).items() if name != "behaviour"}
+    return Batch(**fields, behaviour=behaviour)

@@ -1,0 +1,113 @@
+"""The one table of metrics: every name that is ever written, its unit and its meaning."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+
+class Metric(NamedTuple):
+    """A metric's unit and meaning, as docs/metrics.md prints them."""
+
+    unit: str
+    meaning: str
+
+
+METRICS = {
+    # actors and evaluator
+    "episode_return": Metric("reward", "mean unclipped return of the whole episodes that ended since the last row"),
+    "episode_return_max": Metric("reward", "best unclipped return among them"),
+    "episode_length": Metric("env steps", "mean length of those episodes"),
+    "episodes": Metric("episodes", "episodes ended since the start of the process"),
+    "env_steps_per_s": Metric("env steps / s", "unmasked environment steps per second since the last row"),
+    "policy_lag": Metric("updates", "learner's version minus the version acted with, mean over steps"),
+    "temperature": Metric("1", "softmax temperature of the actor's policy"),
+    "time_environment": Metric("s / s", "share of the time spent inside the environments"),
+    "time_policy": Metric("s / s", "share of the time spent choosing actions"),
+    "time_waiting": Metric("s / s", "share of the time spent waiting for the other side"),
+    # evaluator
+    "eval_return": Metric("reward", "mean unclipped return over `evaluation.episodes` whole episodes"),
+    "eval_return_std": Metric("reward", "standard deviation of those returns"),
+    "eval_return_min": Metric("reward", "lowest of those returns"),
+    "eval_return_max": Metric("reward", "highest of those returns"),
+    "eval_length": Metric("env steps", "mean length of those episodes"),
+    "eval_env_steps": Metric("env steps", "environment steps the evaluated weights were trained for"),
+    "eval_seconds": Metric("s", "duration of the evaluation"),
+    # learner
+    "env_steps": Metric("env steps", "steps the learner accepted, dummy steps not counted"),
+    "frames": Metric("frames", "env_steps times the action repeat"),
+    "updates": Metric("updates", "optimizer steps applied"),
+    "updates_per_s": Metric("updates / s", "optimizer steps per second since the last row"),
+    "skipped_updates": Metric("updates", "updates that were not finite and so not applied"),
+    "replay_steps": Metric("env steps", "environment steps held in replay"),
+    "replay_ratio": Metric("1", "replayed per fresh steps since replay held `replay.start`"),
+    "fresh_segments": Metric("segments", "segments accepted and not yet trained on"),
+    "refused_messages": Metric("messages", "malformed, stale or foreign messages refused"),
+    "learning_rate": Metric("1", "current step size"),
+    "loss": Metric("1", "policy loss plus q_cost times Q loss"),
+    "policy_loss": Metric(
+        "1", "surrogate of the projected policy gradient; its value has no meaning, its gradient has"
+    ),
+    "q_loss": Metric("reward²", "mean of ½ (Q_ret − Q)²"),
+    "entropy": Metric("nats", "mean entropy of the policy"),
+    "average_policy_kl": Metric("nats", "mean KL divergence from the average policy to the policy"),
+    "trust_region_share": Metric("1", "share of samples whose gradient the trust region changed"),
+    "truncated_share": Metric("1", "share of samples whose importance weight exceeded the truncation threshold"),
+    "rho": Metric("1", "mean importance weight of the actions taken, truncated at the threshold"),
+    "value": Metric("reward", "mean of V = Σ π Q"),
+    "q_ret": Metric("reward", "mean Retrace target"),
+    "grad_norm": Metric("1", "global gradient norm before clipping, mean"),
+    "time_learning": Metric("s / s", "share of the time spent in updates"),
+    "time_taking": Metric("s / s", "share of the time spent copying unrolls into replay and answering"),
+    "time_saving": Metric("s / s", "share of the time spent writing weights and metrics"),
+}
+
+
+class Timers:
+    """Where a process spends its time: seconds by phase, as shares of the time since the last `shares()`."""
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._clock = clock
+        self._seconds: dict[str, float] = defaultdict(float)
+        self._since = clock()
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Adds the duration of the `with` block to metric `time_<name>`."""
+        start = self._clock()
+        try:
+            yield
+        finally:
+            self._seconds[f"time_{name}"] += self._clock() - start
+
+    def shares(self) -> dict[str, float]:
+        """Each phase's share of the time since the last call, which starts the next period."""
+        now = self._clock()
+        elapsed = max(now - self._since, 1e-9)
+        shares = {name: seconds / elapsed for name, seconds in self._seconds.items()}
+        self._seconds.update(dict.fromkeys(self._seconds, 0.0))
+        self._since = now
+        return shares
+
+
+class Means:
+    """Running means of metrics, emptied when read. Values may be scalar tensors: they are read only in `take`."""
+
+    def __init__(self) -> None:
+        self._sums: dict[str, Any] = {}
+        self._count = 0
+
+    def add(self, values: Mapping[str, Any]) -> None:
+        """Counts one set of values; the names are the same at every call."""
+        for name, value in values.items():
+            self._sums[name] = self._sums.get(name, 0.0) + value
+        self._count += 1
+
+    def take(self) -> dict[str, float]:
+        """The means since the last call; empty where there were none."""
+        means = {name: float(total) / self._count for name, total in self._sums.items()}
+        self._sums, self._count = {}, 0
+        return means

@@ -1,0 +1,38 @@
+"""The replay ratio: how much replay the learner owes for what came in fresh."""
+
+from __future__ import annotations
+
+import numpy as np
+
+
+class Pace:
+    """Credits Poisson(ratio) times the fresh steps, and spends what each replayed batch holds.
+
+    What is left over after whole batches stays as credit, so the ratio of steps is exact in the long run.
+    """
+
+    def __init__(self, replay_ratio: float, seed: int) -> None:
+        self._ratio = replay_ratio
+        self._random = np.random.default_rng(seed)
+        self._credit = 0.0
+        self.fresh_steps = 0
+        self.replayed_steps = 0
+
+    @property
+    def ratio(self) -> float:
+        """Replayed ÷ fresh steps so far."""
+        return self.replayed_steps / max(self.fresh_steps, 1)
+
+    def owes(self, batch_steps: float) -> bool:
+        """Whether the credit covers a batch of `batch_steps` environment steps."""
+        return self._credit >= batch_steps
+
+    def count_fresh(self, steps: int) -> None:
+        """Counts fresh steps trained on (from `replay.start` on), and draws what they are worth."""
+        self.fresh_steps += steps
+        self._credit += steps * int(self._random.poisson(self._ratio))
+
+    def count_replayed(self, steps: int) -> None:
+        """Spends the steps of one replayed batch."""
+        self.replayed_steps += steps
+        self._credit -= steps

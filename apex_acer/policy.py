@@ -1,0 +1,111 @@
+"""The policy: a network, its preprocessing and its exploration. Actors, evaluators and `load_policy` use the same one."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from apex_acer.algorithms import algorithm_class
+from apex_acer.algorithms.algorithm import Action, State
+from apex_acer.config import ConfigError, RunConfig
+from apex_acer.frames import stack_planes
+from apex_acer.runfile import from_dict, to_dict
+from apex_acer.trajectory import Array, EnvironmentSpec
+from apex_acer.weights import load_tensors, read
+
+FORMAT = 1  # of the metadata below
+
+
+class Policy:
+    """Acts in an environment of `spec` with the network that `config` names."""
+
+    def __init__(self, config: RunConfig, spec: EnvironmentSpec) -> None:
+        self.config = config
+        self.spec = spec
+        self._algorithm = algorithm_class(config.algorithm.name)
+        self.network = self._algorithm.build_network(config, spec).eval()
+        self.metadata: dict[str, Any] = {}
+        """What the weights file says of itself; empty for fresh weights."""
+        self._generator = torch.Generator().manual_seed(config.seed)
+
+    def load(self, tensors: Mapping[str, Tensor]) -> None:
+        """Takes the `network.` tensors of a weights file; raises `ConfigError` naming the first that differs."""
+        load_tensors(self.network, "network", tensors)
+
+    def act(self, obs: npt.ArrayLike, greedy: bool = True) -> Any:
+        """The action for one observation (an int) or for a batch of them (an int64 array), as the environment takes it.
+
+        `obs` is what the environment gives: `spec.obs_shape` or `[B, *spec.obs_shape]`, images also with their channels
+        last. With `environment.stack` above 1 the stack is part of it: planes joined along the first axis, oldest first.
+
+        Raises:
+            ValueError: for another shape.
+        """
+        batch = self._batch(np.asarray(obs))
+        single = batch.ndim == len(self.spec.obs_shape)
+        tensor = torch.from_numpy(np.ascontiguousarray(batch[None] if single else batch))
+        with torch.inference_mode():
+            action = self._algorithm.act(
+                self.network, tensor, {}, greedy=greedy, exploration=1.0, generator=self._generator
+            ).action.numpy()
+        action = action + self.spec.first_action
+        return int(action[0]) if single else action
+
+    def step(
+        self,
+        planes: Array,
+        episode_step: Array,
+        state: State,
+        *,
+        greedy: bool,
+        exploration: float,
+        generator: torch.Generator,
+    ) -> Action:
+        """Acts on the newest `stack` planes `[S, N, *plane]`; see `Algorithm.act`."""
+        with torch.inference_mode():
+            obs = stack_planes(torch.from_numpy(planes), torch.from_numpy(episode_step), self.spec.stack)[0]
+            return self._algorithm.act(
+                self.network, obs, state, greedy=greedy, exploration=exploration, generator=generator
+            )
+
+    def _batch(self, obs: Array) -> Array:
+        shape = self.spec.obs_shape
+        if obs.shape[-len(shape) :] == shape and obs.ndim - len(shape) in (0, 1):
+            return obs
+        channels_last = (*shape[1:], shape[0])
+        if self.spec.channels_last and obs.shape[-3:] == channels_last and obs.ndim in (3, 4):
+            return np.moveaxis(obs, -1, -3)
+        raise ValueError(f"require observations of shape {list(shape)} or [B, …] of them, got {list(obs.shape)}")
+
+
+def describe(config: RunConfig, spec: EnvironmentSpec, **facts: Any) -> dict[str, Any]:
+    """The metadata of a weights file: enough to rebuild the policy, and `facts` about it; no times, no folders."""
+    run = to_dict(dataclasses.replace(config, out="", load=""))
+    return {"format": FORMAT, "config": run, "spec": dataclasses.asdict(spec), **facts}
+
+
+def load_policy(path: str | Path) -> Policy:
+    """The policy in a weights file; no environment is made. Raises `ConfigError` naming `path`.
+
+    `policy.act(obs)` acts; `policy.network(obs [B, …])` gives `pi_logits` and `q_values`; `policy.config` is the run's.
+    """
+    tensors, metadata = read(path)
+    try:
+        if metadata["format"] != FORMAT:
+            raise ConfigError(f"format {metadata['format']}; this program reads format {FORMAT}")
+        spec = metadata["spec"]
+        policy = Policy(
+            from_dict(metadata["config"]), EnvironmentSpec(**{**spec, "plane_shape": tuple(spec["plane_shape"])})
+        )
+        policy.load(tensors)
+    except (ConfigError, KeyError, TypeError) as error:
+        raise ConfigError(f"{path}: {' '.join(str(error).split())}") from None
+    policy.metadata = metadata
+    return policy

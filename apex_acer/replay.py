@@ -1,0 +1,70 @@
+"""Replay memory: arrays of segments, no I/O."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from apex_acer.trajectory import ARRAY_FIELDS, Batch, Layout, Unroll
+
+
+class UniformReplay:
+    """A ring of segments (single planes, not stacks), sampled uniformly with replacement.
+
+    Memory is taken as it fills: a segment of 20 Atari steps with a stack of 4 holds 24 planes, 1.2 per step.
+    """
+
+    def __init__(self, layout: Layout, capacity: int, seed: int) -> None:
+        """`capacity` counts segments; `seed` is that of the sampling."""
+        self.capacity = capacity
+        self._fields = {name: _empty(capacity, *getattr(layout, name)) for name in ARRAY_FIELDS}
+        self._behaviour = {name: _empty(capacity, *shape) for name, shape in layout.behaviour.items()}
+        self._version = torch.zeros(capacity, dtype=torch.int64)
+        self._steps = np.zeros(capacity, np.int64)  # unmasked steps by slot
+        self._generator = torch.Generator().manual_seed(seed)
+        self._inserted = 0
+
+    def __len__(self) -> int:
+        """Segments held."""
+        return min(self._inserted, self.capacity)
+
+    @property
+    def num_steps(self) -> int:
+        """Environment steps held, dummy steps not counted."""
+        return int(self._steps.sum())
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the arrays when full."""
+        return sum(t.nbytes for t in (*self._fields.values(), *self._behaviour.values(), self._version))
+
+    def insert(self, unroll: Unroll, weights_version: int) -> Tensor:
+        """Stores each column as a segment over the oldest ones; returns their slots, `[N]` int64."""
+        num = unroll.num_columns
+        slots = (self._inserted + torch.arange(num)) % self.capacity
+        for name, stored in self._fields.items():
+            stored[slots] = torch.from_numpy(getattr(unroll, name)).transpose(0, 1)
+        for name, stored in self._behaviour.items():
+            stored[slots] = torch.from_numpy(unroll.behaviour[name]).transpose(0, 1)
+        self._version[slots] = weights_version
+        self._steps[slots.numpy()] = np.count_nonzero(unroll.mask, axis=0)
+        self._inserted += num
+        return slots
+
+    def sample(self, batch_size: int) -> Batch:
+        """`batch_size` segments drawn uniformly; raises ValueError where replay is empty."""
+        if not len(self):
+            raise ValueError("require a segment in replay before sampling, got none")
+        return self.gather(torch.randint(len(self), (batch_size,), generator=self._generator))
+
+    def gather(self, slots: Tensor) -> Batch:
+        """The segments in `slots` `[B]`, time-major."""
+        fields = {name: stored.index_select(0, slots).transpose(0, 1) for name, stored in self._fields.items()}
+        behaviour = {name: stored.index_select(0, slots).transpose(0, 1) for name, stored in self._behaviour.items()}
+        return Batch(**fields, behaviour=behaviour, weights_version=self._version[slots])
+
+
+def _empty(capacity: int, shape: tuple[int, ...], dtype: str) -> Tensor:
+    # zeros come from the kernel page by page as they are first written, so an unfilled replay takes no memory
+    return torch.from_numpy(np.zeros((capacity, *shape), dtype))

@@ -1,0 +1,115 @@
+"""Run files: TOML with the keys of `RunConfig`, read from a path or from the presets in `launch/`."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import tomllib
+import types
+import typing
+from collections.abc import Mapping
+from importlib import resources
+from pathlib import Path
+from typing import Any, TypeVar
+
+import tomli_w
+
+from apex_acer.config import ConfigError, RunConfig
+
+T = TypeVar("T")
+
+
+def presets() -> dict[str, str]:
+    """Preset names and the first comment line of each file, sorted by name."""
+    files = [f for f in resources.files("apex_acer.launch").iterdir() if f.name.endswith(".toml")]
+    heads = {f.name.removesuffix(".toml"): f.read_text(encoding="utf-8").partition("\n")[0] for f in files}
+    return {name: heads[name].lstrip("# ") for name in sorted(heads)}
+
+
+def load_run(run: str) -> RunConfig:
+    """The configuration of a preset name or of a TOML file's path; raises `ConfigError`."""
+    path = Path(run)
+    if path.suffix == ".toml" or path.is_file():
+        return parse_run(_read(path), str(path))
+    if run not in presets():
+        near = difflib.get_close_matches(run, presets(), n=1)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        raise ConfigError(
+            f"run: {run!r} is no preset and no file; {hint}give a .toml file or one of {', '.join(presets())}"
+        )
+    text = resources.files("apex_acer.launch").joinpath(f"{run}.toml").read_text(encoding="utf-8")
+    return parse_run(text, run)
+
+
+def parse_run(text: str, source: str) -> RunConfig:
+    """The configuration in TOML `text`; `source` names it in errors."""
+    try:
+        data = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{source}: not TOML: {error}") from None
+    return from_dict(data, source)
+
+
+def dump_run(config: RunConfig) -> str:
+    """`config` as TOML; keys without a value are left out."""
+    return tomli_w.dumps(to_dict(config))
+
+
+def to_dict(config: Any) -> dict[str, Any]:
+    """A configuration dataclass as nested dicts of plain values, without the keys that are None."""
+    values = ((f.name, getattr(config, f.name)) for f in dataclasses.fields(config))
+    return {name: _plain(value) for name, value in values if value is not None}
+
+
+def from_dict(data: Mapping[str, Any], source: str = "configuration") -> RunConfig:
+    """A `RunConfig` from nested dicts; unknown keys and values of another type raise `ConfigError`."""
+    return _build(RunConfig, data, "", source)
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+        raise ConfigError(f"{path}: {reason}; give a run file or a preset") from None
+
+
+def _plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value):
+        return to_dict(value)
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _build(cls: type[T], data: Mapping[str, Any], prefix: str, source: str) -> T:
+    hints = typing.get_type_hints(cls)
+    for key in data:
+        if key not in hints:
+            near = difflib.get_close_matches(key, hints, n=1)
+            hint = f"did you mean {prefix}{near[0]}?" if near else f"allowed: {', '.join(hints)}"
+            raise ConfigError(f"{source}: unknown key {prefix}{key}; {hint}")
+    return cls(**{key: _convert(hints[key], value, prefix + key, source) for key, value in data.items()})
+
+
+def _convert(hint: Any, value: Any, key: str, source: str) -> Any:
+    if dataclasses.is_dataclass(hint):
+        if not isinstance(value, Mapping):
+            raise ConfigError(f"{source}: {key}: {value!r} is not a table; write [{key}]")
+        return _build(typing.cast("type[Any]", hint), value, f"{key}.", source)
+    if typing.get_origin(hint) is tuple and isinstance(value, list | tuple):
+        return tuple(_convert(typing.get_args(hint)[0], item, key, source) for item in value)
+    kinds = _kinds(hint)
+    if float in kinds and type(value) is int:
+        return float(value)
+    if type(value) not in kinds:
+        names = " or ".join(kind.__name__ for kind in kinds if kind is not type(None))
+        raise ConfigError(f"{source}: {key}: {value!r} is not allowed; give {names}")
+    return value
+
+
+def _kinds(hint: Any) -> tuple[type, ...]:
+    origin = typing.get_origin(hint)
+    if origin is typing.Literal:
+        return (str,)
+    if origin is types.UnionType:
+        return typing.get_args(hint)
+    return (origin,) if origin else (hint,)

@@ -1,0 +1,143 @@
+"""What travels from environments to the loss: the environment's specification, unrolls and batches.
+
+Time-major throughout. N: environments of one actor ("columns"), B: segments of a batch (one column of an unroll each),
+k: unroll length, S: `environment.stack`. Torch-free at run time: the manager and the wire read it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+if TYPE_CHECKING:
+    import torch
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class EnvironmentSpec:
+    """What the rest of the system knows of an environment."""
+
+    plane_shape: tuple[int, ...]
+    """One observation, channel-first for images (`[C, H, W]`), flat for vectors (`[D]`)."""
+    dtype: str
+    """NumPy name of the observations' type."""
+    num_actions: int
+    first_action: int
+    """Number the environment gives its first action; inside the system actions count from 0."""
+    stack: int
+    """Newest planes that make one network input, oldest first."""
+    channels_last: bool
+    """Whether the environment itself gives images as `[H, W, C]`."""
+    action_repeat: int
+    """Emulator frames per environment step."""
+
+    @property
+    def obs_shape(self) -> tuple[int, ...]:
+        """A network input without its batch dimension: `stack` planes joined along the first axis."""
+        return (self.stack * self.plane_shape[0], *self.plane_shape[1:])
+
+    @property
+    def is_image(self) -> bool:
+        """Whether observations are `[C, H, W]` rather than `[D]`."""
+        return len(self.plane_shape) == 3
+
+
+@dataclass(frozen=True)
+class Unroll:
+    """k steps of N environments, as an actor ships them."""
+
+    obs: Array
+    """`[S-1+k+1, N, *plane]` raw planes; the first S − 1 rebuild the first stack."""
+    episode_step: Array
+    """`[S-1+k+1, N]` int32, steps since the reset."""
+    action: Array
+    """`[k, N]` int64."""
+    reward: Array
+    """`[k, N]` float32, unclipped."""
+    terminated: Array
+    """`[k, N]` bool; also a lost life in Atari training."""
+    truncated: Array
+    """`[k, N]` bool."""
+    mask: Array
+    """`[k, N]` bool, false on a dummy step (the environment was reset on it)."""
+    behaviour: dict[str, Array]
+    """`[k, N, …]` float32, the whole mu."""
+    state: dict[str, Array]
+    """`[N, …]` recurrent state before the first step; empty for feed-forward networks."""
+
+    @property
+    def num_columns(self) -> int:
+        """N, the segments in this unroll."""
+        return int(self.action.shape[1])
+
+    @property
+    def num_steps(self) -> int:
+        """Environment steps: unmasked ones."""
+        return int(np.count_nonzero(self.mask))
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Shapes and types of one column of an unroll: what replay stores and the inbox checks."""
+
+    obs: tuple[tuple[int, ...], str]
+    episode_step: tuple[tuple[int, ...], str]
+    action: tuple[tuple[int, ...], str]
+    reward: tuple[tuple[int, ...], str]
+    terminated: tuple[tuple[int, ...], str]
+    truncated: tuple[tuple[int, ...], str]
+    mask: tuple[tuple[int, ...], str]
+    behaviour: dict[str, tuple[tuple[int, ...], str]]
+
+    def check(self, unroll: Unroll, num_columns: int) -> str | None:
+        """Why `unroll` does not fit, in one line; None where it does."""
+        if unroll.state:
+            return f"state: unexpected keys {sorted(unroll.state)}"
+        if unroll.behaviour.keys() != self.behaviour.keys():
+            return f"behaviour: keys {sorted(unroll.behaviour)}, expected {sorted(self.behaviour)}"
+        fields = {name: getattr(self, name) for name in ARRAY_FIELDS} | self.behaviour
+        arrays = {name: getattr(unroll, name) for name in ARRAY_FIELDS} | unroll.behaviour
+        for name, ((length, *rest), dtype) in fields.items():
+            expected = (length, num_columns, *rest)
+            if arrays[name].shape != expected or arrays[name].dtype != np.dtype(dtype):
+                return f"{name}: {arrays[name].dtype}{list(arrays[name].shape)}, expected {dtype}{list(expected)}"
+        return None
+
+
+ARRAY_FIELDS = ("obs", "episode_step", "action", "reward", "terminated", "truncated", "mask")
+
+
+def layout(spec: EnvironmentSpec, unroll_length: int, behaviour: dict[str, tuple[int, ...]]) -> Layout:
+    """The layout of a column; `behaviour` maps names to shapes after `[k]`. The column axis is not in it."""
+    k, planes = unroll_length, spec.stack + unroll_length
+    return Layout(
+        obs=((planes, *spec.plane_shape), spec.dtype),
+        episode_step=((planes,), "int32"),
+        action=((k,), "int64"),
+        reward=((k,), "float32"),
+        terminated=((k,), "bool"),
+        truncated=((k,), "bool"),
+        mask=((k,), "bool"),
+        behaviour={name: ((k, *shape), "float32") for name, shape in behaviour.items()},
+    )
+
+
+@dataclass(frozen=True)
+class Batch:
+    """B segments on the learner's device; the fields are an `Unroll`'s with B in place of N."""
+
+    obs: torch.Tensor
+    episode_step: torch.Tensor
+    action: torch.Tensor
+    reward: torch.Tensor
+    terminated: torch.Tensor
+    truncated: torch.Tensor
+    mask: torch.Tensor
+    behaviour: dict[str, torch.Tensor]
+    weights_version: torch.Tensor
+    """`[B]` int64, the version the segment was acted with."""

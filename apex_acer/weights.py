@@ -1,0 +1,95 @@
+"""Networks to safetensors bytes and back: the wire format and the file format are one.
+
+The metadata is a single JSON text (safetensors does not keep the order of several keys) without times, so that equal runs
+write equal bytes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+from safetensors import SafetensorError
+from torch import Tensor, nn
+
+from apex_acer.config import ConfigError
+
+METADATA = "apex_acer"
+
+
+def named_tensors(module: nn.Module, prefix: str) -> dict[str, Tensor]:
+    """`module`'s parameters and buffers by name, each name with `prefix.` before it."""
+    return {f"{prefix}.{name}": tensor for name, tensor in module.state_dict().items()}
+
+
+def load_tensors(module: nn.Module, prefix: str, tensors: Mapping[str, Tensor]) -> None:
+    """Copies the tensors under `prefix.` into `module`; raises `ConfigError` naming the first one that differs."""
+    given = {name.removeprefix(f"{prefix}."): t for name, t in tensors.items() if name.startswith(f"{prefix}.")}
+    expected = module.state_dict()
+    for name in sorted(expected.keys() | given.keys()):
+        if name not in given:
+            raise ConfigError(f"weights: tensor {prefix}.{name} is missing; expected {_shape(expected[name])}")
+        if name not in expected:
+            raise ConfigError(f"weights: tensor {prefix}.{name} {_shape(given[name])} has no place in this network")
+        if given[name].shape != expected[name].shape:
+            found, wanted = _shape(given[name]), _shape(expected[name])
+            raise ConfigError(f"weights: tensor {prefix}.{name} is {found}, this network has {wanted}")
+    module.load_state_dict(given)
+
+
+def pack(tensors: Mapping[str, Tensor], metadata: Mapping[str, Any]) -> bytes:
+    """A safetensors file's bytes; `metadata` must be plain JSON values."""
+    contiguous = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    return safetensors.torch.save(contiguous, {METADATA: json.dumps(metadata, sort_keys=True)})
+
+
+def unpack(data: bytes) -> dict[str, Tensor]:
+    """The tensors in a safetensors file's bytes; raises `ConfigError` where they are none."""
+    try:
+        return safetensors.torch.load(data)
+    except SafetensorError as error:
+        raise ConfigError(f"weights: not a whole safetensors file ({error})") from None
+
+
+def read(path: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Tensors and metadata of a weights file; raises `ConfigError` naming `path`."""
+    try:
+        data = Path(path).read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}; give a weights file") from None
+    try:
+        return unpack(data), unpack_metadata(data)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {str(error).removeprefix('weights: ')}; give a file this program wrote") from None
+
+
+def unpack_metadata(data: bytes) -> dict[str, Any]:
+    """The metadata in a weights file's bytes; raises `ConfigError` where this program did not write it."""
+    length = int.from_bytes(data[:8], "little")
+    header = json.loads(data[8 : 8 + length])
+    text = header.get("__metadata__", {}).get(METADATA)
+    if text is None:
+        raise ConfigError("weights: no apex_acer metadata")
+    metadata: dict[str, Any] = json.loads(text)
+    return metadata
+
+
+def write(path: Path, data: bytes) -> None:
+    """Writes `data` beside `path`, syncs and renames, so that `path` is always a whole file."""
+    beside = path.with_name(f".{path.name}.part")
+    try:
+        with beside.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def _shape(tensor: Tensor) -> str:
+    return str(list(tensor.shape))

@@ -1,0 +1,1 @@
+"""Run files: one per task, read by `apex-acer train NAME`."""
