@@ -1,4 +1,7 @@
-"""What the fabric must know of an algorithm. Adding one is a file here, its settings in `config.py`, an entry in `ALGORITHMS`."""
+"""What the fabric must know of an algorithm.
+
+Adding one is a file here, its settings in `config.py` and an entry in `ALGORITHMS`.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +59,7 @@ class Algorithm(ABC):
     def act(
         network: nn.Module, obs: Tensor, state: State, *, greedy: bool, exploration: float, generator: torch.Generator
     ) -> Action:
-        """Chooses actions for raw `obs` `[N, *obs_shape]`; `exploration` is this actor's amount of it (ACER: temperature)."""
+        """Chooses actions for raw `obs` `[N, *obs_shape]`; `exploration` is this actor's (a temperature)."""
 
     @abstractmethod
     def loss(self, batch: Batch) -> LossOutput:
