@@ -30,7 +30,7 @@ class Actor:
         self._rollout = Rollout(
             self._environments, self._policy, seed=seed, exploration=self._temperature, timers=self._timers
         )
-        self._version = self._newest_version = -1
+        self._version = -1
         self._sequence = self._unanswered = 0
         self._steps_since_weights = 0
         self._first_step_at = 0.0
@@ -85,7 +85,6 @@ class Actor:
         self._unanswered -= 1
         if reply.refused:
             raise RuntimeError(f"the learner refused a message: {reply.refused}")
-        self._newest_version = max(self._newest_version, reply.weights_version)
         if reply.weights is not None:
             self._policy.load(unpack(reply.weights))
             self._version = reply.weights_version
@@ -100,7 +99,6 @@ class Actor:
         row: Row = {
             **self._timers.shares(),
             "env_steps_per_s": self._steps_in_row / elapsed,
-            "policy_lag": self._newest_version - self._version,
             "temperature": self._temperature,
         }
         if episodes := self._rollout.take_episodes():

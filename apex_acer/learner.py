@@ -185,7 +185,8 @@ class Learner:
     def _answer(self, post: Post) -> None:
         message = post.message
         for row in message.rows:
-            self._note(message.peer.name, row)
+            lag = {"policy_lag": self.updates - message.weights_version} if message.unroll else {}
+            self._note(message.peer.name, row | lag)
         if message.peer.role == "evaluator":
             self._evaluator = post
             self._judge(message)

@@ -76,9 +76,8 @@ def train(
         RunFailed: with the traceback of the process that failed.
     """
     run = prepare(config, started_at or time.time())
-    manager = Manager(run, on_status or (lambda status: None))
-    with _log_file(run.folder), manager.signals():
-        return manager.run()
+    with _log_file(run.folder), Signals() as signals:
+        return Manager(run, on_status or (lambda status: None), signals).run()
 
 
 def prepare(config: RunConfig, started_at: float) -> Run:
@@ -112,19 +111,44 @@ def make_folder(config: RunConfig) -> Path:
     return folder.absolute()
 
 
+class Signals:
+    """Within it SIGINT and SIGTERM are only noted. Python delivers them to the main thread; elsewhere it does nothing."""
+
+    def __init__(self) -> None:
+        self.received: list[signal.Signals] = []
+        self.wake: Callable[[], None] = lambda: None
+        """Called at each signal; must be safe in a handler."""
+        self._before: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> Signals:
+        if threading.current_thread() is threading.main_thread():
+            self._before = {number: signal.signal(number, self._on_signal) for number in SIGNALS}
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        del frame
+        self.received.append(signal.Signals(number))
+        self.wake()
+
+
 class Manager:
     """Starts the roles, watches them, and ends them all."""
 
-    def __init__(self, run: Run, on_status: Callable[[Status], None]) -> None:
+    def __init__(self, run: Run, on_status: Callable[[Status], None], signals: Signals) -> None:
         self._run, self._on_status = run, on_status
         self._engine: Engine = engine_class(run.config.engine)(run)
-        self._signals: list[signal.Signals] = []
+        self._signals = signals.received
+        signals.wake = self._engine.wake
         self._handles: list[Handle] = []
         self._sequence = 0
         self._asked_at: float | None = None  # when the status was asked for, while unanswered
 
     def run(self) -> TrainResult:
-        """The whole run; leaves no process behind, however it ends."""
+        """The whole run; leaves no process behind, however it ends. The first signal saves, the second kills."""
         try:
             learner = self._start(Peer("learner", 0, 0))
             if self._wait_ready(learner):
@@ -133,24 +157,6 @@ class Manager:
             return self._end(learner)
         finally:
             self._engine.close()
-
-    @contextlib.contextmanager
-    def signals(self) -> Iterator[None]:
-        """Within it SIGINT and SIGTERM end the run: the first saves, the second kills. In the main thread only."""
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        before = {number: signal.signal(number, self._on_signal) for number in SIGNALS}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
-
-    def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        del frame
-        self._signals.append(signal.Signals(number))
-        self._engine.wake()
 
     def _start(self, peer: Peer) -> Handle:
         handle = self._engine.start(peer)

@@ -23,7 +23,9 @@ METRICS = {
     "episode_length": Metric("env steps", "mean length of those episodes"),
     "episodes": Metric("episodes", "episodes ended since the start of the process"),
     "env_steps_per_s": Metric("env steps / s", "unmasked environment steps per second since the last row"),
-    "policy_lag": Metric("updates", "learner's version minus the version acted with, mean over steps"),
+    "policy_lag": Metric(
+        "updates", "learner's version minus the unroll's: on arrival for actors, when trained on (mean) for the learner"
+    ),
     "temperature": Metric("1", "softmax temperature of the actor's policy"),
     "time_environment": Metric("s / s", "share of the time spent inside the environments"),
     "time_policy": Metric("s / s", "share of the time spent choosing actions"),

@@ -1,0 +1,48 @@
+# One-word commands; `make help` lists them. Everything runs in .venv, which `install` makes.
+
+PYTHON ?= python3
+BIN := .venv/bin
+INSTALLED := .venv/.installed
+
+.PHONY: help install run test test-slow lint format types bench docs clean
+
+help:  ## list the commands
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 14
+
+install: $(INSTALLED)  ## make .venv, or bring it up to date where what it holds changed
+
+$(INSTALLED): setup.cfg pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed, this is " + sys.version.split()[0] if sys.version_info < (3, 11) else 0)'
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt torch
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	touch $(INSTALLED)
+
+run: install  ## train ACER to a solved CartPole, in about a minute
+	$(BIN)/apex-acer train cartpole
+
+test: lint types  ## lint, types and the tests; under 5 minutes
+	$(BIN)/python -m pytest
+
+test-slow: install  ## the long learning runs
+	$(BIN)/python -m pytest -m slow --timeout 3600
+
+lint: install  ## style, without changing anything
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+format: install  ## style, mended
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+types: install  ## strict types
+	$(BIN)/mypy
+
+bench: install  ## measure the pieces and a short Pong run on this machine
+	$(BIN)/python -m tests.benchmarks.pieces
+
+docs: install  ## write the reference pages that come from the code
+	$(BIN)/python -m docs.reference
+
+clean:  ## remove what the commands made, runs excepted
+	rm -rf .venv build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache

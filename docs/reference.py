@@ -1,0 +1,83 @@
+"""Writes docs/metrics.md and docs/configuration.md from the tables in the code: `make docs`."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import inspect
+import itertools
+import typing
+from pathlib import Path
+
+from apex_acer import config as configuration
+from apex_acer.metrics import METRICS
+
+HERE = Path(__file__).parent
+GENERATED = "Written by `make docs` from the code; change it there."
+
+
+def metrics_page() -> str:
+    """Every metric with its unit and meaning."""
+    rows = [f"| `{name}` | {metric.unit} | {metric.meaning} |" for name, metric in METRICS.items()]
+    head = [
+        "# Metrics",
+        "",
+        GENERATED,
+        "",
+        "The same names are in TensorBoard (`tb/<process>/`) and in `metrics.jsonl`.",
+    ]
+    return "\n".join([*head, "", "| metric | unit | meaning |", "|---|---|---|", *rows, ""])
+
+
+def configuration_page() -> str:
+    """Every key with its default and meaning."""
+    lines = [
+        "# Configuration",
+        "",
+        GENERATED,
+        "",
+        "Keys of a run file; each is a flag too: `--algorithm.unroll-length 10`.",
+    ]
+    lines.append("Short forms: `--actors`, `--steps` (`stop.env_steps`), `--until` (`stop.at_return`).")
+    return "\n".join([*lines, *_section(configuration.RunConfig(), ""), ""])
+
+
+def _section(values: typing.Any, prefix: str) -> list[str]:
+    cls = type(values)
+    described = _field_docs(cls)
+    fields = [(f.name, getattr(values, f.name)) for f in dataclasses.fields(cls)]
+    plain = [(name, value) for name, value in fields if not dataclasses.is_dataclass(value)]
+    lines = [
+        "",
+        f"## {prefix.rstrip('.') or 'run'}",
+        "",
+        (cls.__doc__ or "").strip(),
+        "",
+        "| key | default | meaning |",
+        "|---|---|---|",
+    ]
+    lines += [f"| `{prefix}{name}` | `{value!r}` | {described[name]} |" for name, value in plain]
+    for name, value in fields:
+        if dataclasses.is_dataclass(value):
+            lines += _section(value, f"{prefix}{name}.")
+    return lines
+
+
+def _field_docs(cls: type) -> dict[str, str]:
+    """The text under each field of a dataclass."""
+    body = typing.cast("ast.ClassDef", ast.parse(inspect.getsource(cls)).body[0]).body
+    docs = {}
+    for field, text in itertools.pairwise(body):
+        if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant):
+            docs[typing.cast("ast.Name", field.target).id] = " ".join(str(text.value.value).split())
+    return docs
+
+
+def pages() -> dict[Path, str]:
+    """Paths and texts of the generated pages."""
+    return {HERE / "metrics.md": metrics_page(), HERE / "configuration.md": configuration_page()}
+
+
+if __name__ == "__main__":
+    for path, text in pages().items():
+        path.write_text(text, encoding="utf-8")
