@@ -55,8 +55,7 @@ class View:
             f"{REASONS.get(result.reason, result.reason)}: {result.env_steps:,} env steps, {result.updates:,} updates"
         ]
         lines[0] += f" in {result.wall_s:.1f} s (start-up {result.startup_s:.1f} s){score}"
-        if result.weights:
-            lines.append(f"weights: {result.weights}")
+        lines.append(f"weights: {result.weights or 'not saved'}")
         print("\n".join(lines), file=self._stream, flush=True)
 
     def _rate(self, status: dict[str, Any]) -> float:
@@ -92,14 +91,15 @@ class View:
         table = Table(box=None, pad_edge=False)
         for column in ("", "steps/s", "last return", "best return", "policy lag", "waiting"):
             table.add_column(column, justify="right" if column else "left", no_wrap=True)
-        for name in sorted((n for n in rows if n.startswith("actor")), key=lambda n: int(n.partition("_")[2])):
-            row = rows[name]
+        for index in range(self._config.actors.count):
+            name = f"actor_{index}"
+            row = rows.get(name, {})
             table.add_row(
-                name.replace("_", " "),
-                f"{row['env_steps_per_s']:,.0f}",
+                f"actor {index}",
+                _figure(row.get("env_steps_per_s"), 0),
                 _figure(row.get("episode_return")),
                 _figure(self._best.get(name)),
-                f"{row['policy_lag']:.0f}",
+                _figure(row.get("policy_lag"), 0),
                 f"{row.get('time_waiting', 0):.0%}",
             )
         return table
@@ -134,4 +134,4 @@ def live_view(config: RunConfig, stream: TextIO) -> Iterator[View]:
 
 
 def _figure(value: float | None, digits: int = 1) -> str:
-    return "–" if value is None else f"{value:.{digits}f}"
+    return "–" if value is None else f"{value:,.{digits}f}"

@@ -14,6 +14,7 @@ import torch
 from apex_acer import weights
 from apex_acer.algorithms import algorithm_class
 from apex_acer.config import ConfigError, RunConfig
+from apex_acer.evaluations import Evaluations, Snapshot
 from apex_acer.inbox import Inbox, Post
 from apex_acer.messages import Message, Reply, Row
 from apex_acer.metrics import Means, Timers
@@ -68,12 +69,7 @@ class Learner:
         self._batch_steps = batch_size * k
         self.inbox = make_inbox(config, spec, shapes, run_id)
 
-        self._evaluator: Post | None = None  # waits for weights to evaluate
-        self._due: tuple[int, bytes] | None = None  # env steps and file to evaluate next
-        self._evaluating: tuple[int, bytes] | None = None
-        self._best = -float("inf")
-        self._passed: bytes | None = None
-        self._eval_return: float | None = None
+        self._evaluations = Evaluations(folder, config.stop.at_return)
         self._wire: tuple[int, bytes] = (-1, b"")  # version and bytes handed to actors
         self.env_steps = self.updates = self._skipped = self._skipped_in_a_row = 0
         self._first_step_at = 0.0
@@ -114,18 +110,18 @@ class Learner:
         wall_s = self._wall_s()
         self.inbox.stop(self._reason)
         path = self._folder / "weights.safetensors"
-        weights.write(path, self._passed or self._file())
+        weights.write(path, self._evaluations.passed or self._file())
         self._write_rows(last=True)
         self._writers.close()
         startup_s = max(0.0, self._first_step_at - self._started_at) if self._first_step_at else 0.0
-        return Summary(self._reason, self.env_steps, self.updates, wall_s, startup_s, self._eval_return, str(path))
+        return Summary(self._reason, self.env_steps, self.updates, wall_s, startup_s, self._evaluations.last, str(path))
 
     def _owes_replay(self) -> bool:
         return self._pace.owes(self._batch_steps)
 
     def _stop_reason(self) -> str:
         stop = self._config.stop
-        if self._passed:
+        if self._evaluations.passed:
             return "at_return"
         if self.inbox.stop_reason:
             return self.inbox.stop_reason
@@ -140,7 +136,8 @@ class Learner:
 
     def _learn_fresh(self) -> None:
         slots = torch.tensor([self._fresh.popleft() for _ in range(self._config.learner.batch_size)])
-        steps = self._update(self._replay.gather(slots))
+        batch = self._replay.gather(slots)
+        steps = self._update(batch) if self._algorithm.fresh else int(batch.mask.sum())
         if self._replay.num_steps >= self._config.replay.start:
             self._pace.count_fresh(steps)
 
@@ -184,17 +181,19 @@ class Learner:
 
     def _answer(self, post: Post) -> None:
         message = post.message
-        for row in message.rows:
-            lag = {"policy_lag": self.updates - message.weights_version} if message.unroll else {}
-            self._note(message.peer.name, row | lag)
         if message.peer.role == "evaluator":
-            self._evaluator = post
-            self._judge(message)
-            self._hand_to_evaluator()
+            self._evaluations.take(post)
+            self._note_rows(message)
             return
+        self._note_rows(message)
         newer = message.wants_weights and message.weights_version < self.updates
-        data = self._weights() if newer or message.weights_version < 0 else None
+        data = self._weights() if newer else None
         post.answer(Reply(message.sequence, weights_version=self.updates, weights=data))
+
+    def _note_rows(self, message: Message) -> None:
+        lag = {"policy_lag": self.updates - message.weights_version} if message.unroll else {}
+        for row in message.rows:
+            self._note(message.peer.name, row | lag)
 
     def _weights(self) -> bytes:
         """The newest policy as actors get it, packed once per version."""
@@ -209,30 +208,7 @@ class Learner:
             with self._timers.phase("saving"):
                 weights.write(self._folder / "weights.safetensors", self._file())
         if _passed_multiple(before, self.env_steps, self._config.evaluation.every):
-            self._due = self.env_steps, self._file()  # one not yet begun is replaced: the evaluator never lags behind
-            self._hand_to_evaluator()
-
-    def _hand_to_evaluator(self) -> None:
-        if self._evaluator and self._due:
-            post, self._evaluator = self._evaluator, None
-            self._evaluating, self._due = self._due, None
-            env_steps, data = self._evaluating
-            post.answer(Reply(post.message.sequence, weights_version=env_steps, weights=data))
-
-    def _judge(self, message: Message) -> None:
-        """Keeps the evaluated weights where they are the best, or reached the target."""
-        if not message.rows or not self._evaluating:
-            return
-        env_steps, data = self._evaluating
-        score = message.rows[-1]["eval_return"]
-        self._eval_return = score
-        target = self._config.stop.at_return
-        if target is not None and score >= target:
-            self._passed = data
-        if score > self._best:
-            self._best = score
-            weights.write(self._folder / "best.safetensors", data)
-        log.info("evaluation at %d env steps: %.2f", env_steps, score)
+            self._evaluations.offer(Snapshot(self.env_steps, self._file()))
 
     # ── files and rows ──
 
@@ -279,8 +255,8 @@ class Learner:
 
     def status(self) -> dict[str, Any]:
         """Live figures for the manager's view: the newest row of each process, and the best evaluation."""
-        best = self._best if self._best > -float("inf") else None
-        return {"env_steps": self.env_steps, "wall_s": self._wall_s(), "best": best, "rows": self._rows}
+        figures = {"env_steps": self.env_steps, "wall_s": self._wall_s(), "best": self._evaluations.best}
+        return {**figures, "rows": self._rows}
 
 
 def choose_device(name: str) -> torch.device:

@@ -29,6 +29,7 @@ READY_S = 120.0  # importing torch and reaching a GPU can take a while on a cold
 END_S = 8.0  # from the decision to stop until the learner has saved; what is left then is killed
 STATUS_S = 0.5
 ANSWER_S = 60.0  # the inbox answers the manager at once; a learner silent for this long hangs
+SAME_SIGNAL_S = 0.2  # one press reaches a program twice where a wrapper passes on what its group has got already
 SIGNALS = {signal.SIGINT: 130, signal.SIGTERM: 143}
 
 Status = dict[str, Any]
@@ -53,7 +54,7 @@ class TrainResult:
     eval_return: float | None
     """Of the last evaluation; with `stop.at_return` reached, of the weights written."""
     weights: str
-    """Path of the weights file."""
+    """Path of the weights file; empty where a second signal ended the run before it was written."""
 
     @property
     def exit_code(self) -> int:
@@ -119,6 +120,7 @@ class Signals:
         self.wake: Callable[[], None] = lambda: None
         """Called at each signal; must be safe in a handler."""
         self._before: dict[signal.Signals, Any] = {}
+        self._last_at = -SAME_SIGNAL_S
 
     def __enter__(self) -> Signals:
         if threading.current_thread() is threading.main_thread():
@@ -131,7 +133,10 @@ class Signals:
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         del frame
-        self.received.append(signal.Signals(number))
+        now = time.monotonic()
+        if now - self._last_at > SAME_SIGNAL_S:
+            self.received.append(signal.Signals(number))
+        self._last_at = now
         self.wake()
 
 
@@ -145,6 +150,7 @@ class Manager:
         signals.wake = self._engine.wake
         self._handles: list[Handle] = []
         self._sequence = 0
+        self._status: Status = {}
         self._asked_at: float | None = None  # when the status was asked for, while unanswered
 
     def run(self) -> TrainResult:
@@ -205,18 +211,26 @@ class Manager:
         if self._signals:
             log.info("%s: stopping", self._signals[0].name)
             if not learner.ready:  # nothing to save yet
-                return TrainResult(self._signals[0].name, 0, 0, 0.0, 0.0, None, "")
+                return self._unsaved()
             self._send(stop=self._signals[0].name)
         deadline = time.monotonic() + END_S
         while learner.alive and learner.summary is None and time.monotonic() < deadline and len(self._signals) < 2:
             self._engine.wait(0.1)
         self._raise_failures()
+        if learner.summary is None and len(self._signals) > 1:
+            return self._unsaved()
         if learner.summary is None:
-            reason = f"{self._signals[-1].name} again" if len(self._signals) > 1 else f"not done within {END_S:.0f} s"
-            raise RunFailed(f"learner: killed before it saved ({reason})")
+            raise RunFailed(f"learner: killed, because it had not saved {END_S:.0f} s after the run was to end")
         result = TrainResult(**learner.summary)
         log.info("ended: %s", result)
         return result
+
+    def _unsaved(self) -> TrainResult:
+        """The result of a run that was ended before it could save, as far as it is known."""
+        status = self._status
+        env_steps, updates = status.get("env_steps", 0), status.get("rows", {}).get("learner", {}).get("updates", 0)
+        log.info("%s: ended without saving", self._signals[-1].name)
+        return TrainResult(self._signals[-1].name, env_steps, updates, status.get("wall_s", 0.0), 0.0, None, "")
 
     def _raise_failures(self) -> None:
         for handle in self._handles:
@@ -235,6 +249,7 @@ class Manager:
         while reply := self._engine.link.receive(0):
             self._asked_at = None if reply.sequence == self._sequence - 1 else self._asked_at
             if reply.status:
+                self._status = reply.status
                 self._on_status(reply.status)
 
 
