@@ -347,5 +347,8 @@ class RunConfig:
         require(self.replay.capacity >= least, "replay.capacity", self.replay.capacity, allowed)
         if self.stop.at_return is not None:
             require(
-                self.evaluation.every > 0, "evaluation.every", 0, "stop.at_return needs evaluations: give 1 or more, or stop.at_return None"
+                self.evaluation.every > 0,
+                "evaluation.every",
+                0,
+                "stop.at_return needs evaluations: give 1 or more, or stop.at_return None",
             )

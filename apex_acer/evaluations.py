@@ -8,15 +8,16 @@ from typing import NamedTuple
 
 from apex_acer import weights
 from apex_acer.inbox import Post
-from apex_acer.messages import Message, Reply
+from apex_acer.messages import Reply, Row
 
 log = logging.getLogger(__name__)
 
 
 class Snapshot(NamedTuple):
-    """Weights set aside: a file's bytes, and the environment steps they were trained for."""
+    """Weights set aside: a file's bytes, and what they were trained for."""
 
     env_steps: int
+    updates: int
     data: bytes
 
 
@@ -40,23 +41,26 @@ class Evaluations:
         self._due = snapshot
         self._hand_over()
 
-    def take(self, post: Post) -> None:
-        """Judges the score in the evaluator's message, if one is there; its next snapshot is the answer."""
-        if post.message.rows and self._playing:
-            self._judge(post.message, self._playing)
+    def take(self, post: Post) -> Row:
+        """Judges the score in the evaluator's message; its next snapshot is the answer.
+
+        Returns:
+            The row to write, with the snapshot's `eval_env_steps`; empty where there was no score.
+        """
+        row = self._judge(post.message.rows[-1], self._playing) if post.message.rows and self._playing else {}
         self._asking = post
         self._hand_over()
+        return row
 
     def _hand_over(self) -> None:
         if self._asking and self._due:
             post, self._asking = self._asking, None
             self._playing, self._due = self._due, None
-            post.answer(
-                Reply(post.message.sequence, weights_version=self._playing.env_steps, weights=self._playing.data)
-            )
+            version, data = self._playing.updates, self._playing.data
+            post.answer(Reply(post.message.sequence, weights_version=version, weights=data))
 
-    def _judge(self, message: Message, snapshot: Snapshot) -> None:
-        score = message.rows[-1]["eval_return"]
+    def _judge(self, row: Row, snapshot: Snapshot) -> Row:
+        score = row["eval_return"]
         self.last = score
         log.info("evaluation at %d env steps: %.2f", snapshot.env_steps, score)
         if self._target is not None and score >= self._target:
@@ -64,3 +68,4 @@ class Evaluations:
         if self.best is None or score > self.best:
             self.best = score
             weights.write(self._folder / "best.safetensors", snapshot.data)
+        return {**row, "eval_env_steps": snapshot.env_steps}

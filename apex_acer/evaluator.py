@@ -43,9 +43,7 @@ class Evaluator:
         seed = derive_seed(self._config.seed, "evaluator", self._peer.incarnation, self._sequence)
         start = time.monotonic()
         episodes = evaluate(self._environments, self._policy, self._config.evaluation, seed)
-        self._rows = [
-            {**summarise(episodes), "eval_env_steps": reply.weights_version, "eval_seconds": time.monotonic() - start}
-        ]
+        self._rows = [{**summarise(episodes), "eval_seconds": time.monotonic() - start}]
         self._sequence += 1
         self._asked = False
         return True

@@ -16,7 +16,7 @@ from apex_acer.algorithms import algorithm_class
 from apex_acer.config import ConfigError, RunConfig
 from apex_acer.evaluations import Evaluations, Snapshot
 from apex_acer.inbox import Inbox, Post
-from apex_acer.messages import Message, Reply, Row
+from apex_acer.messages import Reply, Row
 from apex_acer.metrics import Means, Timers
 from apex_acer.optimizer import Optimizer
 from apex_acer.pace import Pace
@@ -182,18 +182,15 @@ class Learner:
     def _answer(self, post: Post) -> None:
         message = post.message
         if message.peer.role == "evaluator":
-            self._evaluations.take(post)
-            self._note_rows(message)
+            if row := self._evaluations.take(post):
+                self._note("evaluator", row, int(row["eval_env_steps"]))
             return
-        self._note_rows(message)
+        lag = {"policy_lag": self.updates - message.weights_version}
+        for row in message.rows:
+            self._note(message.peer.name, row | lag, self.env_steps)
         newer = message.wants_weights and message.weights_version < self.updates
         data = self._weights() if newer else None
         post.answer(Reply(message.sequence, weights_version=self.updates, weights=data))
-
-    def _note_rows(self, message: Message) -> None:
-        lag = {"policy_lag": self.updates - message.weights_version} if message.unroll else {}
-        for row in message.rows:
-            self._note(message.peer.name, row | lag)
 
     def _weights(self) -> bytes:
         """The newest policy as actors get it, packed once per version."""
@@ -208,7 +205,7 @@ class Learner:
             with self._timers.phase("saving"):
                 weights.write(self._folder / "weights.safetensors", self._file())
         if _passed_multiple(before, self.env_steps, self._config.evaluation.every):
-            self._evaluations.offer(Snapshot(self.env_steps, self._file()))
+            self._evaluations.offer(Snapshot(self.env_steps, self.updates, self._file()))
 
     # ── files and rows ──
 
@@ -245,11 +242,11 @@ class Learner:
             "learning_rate": self._optimizer.learning_rate(self.env_steps),
         }
         with self._timers.phase("saving"):
-            self._note("learner", row)
+            self._note("learner", row, self.env_steps)
         self._row_at, self._updates_at_row = time.monotonic(), self.updates
 
-    def _note(self, source: str, row: Row) -> None:
-        self._writers.write(source, self.env_steps, self._wall_s(), row)
+    def _note(self, source: str, row: Row, env_steps: int) -> None:
+        self._writers.write(source, env_steps, self._wall_s(), row)
         self._rows = {**self._rows, source: {**self._rows.get(source, {}), **row}}
         self.inbox.status = self.status()
 

@@ -44,11 +44,11 @@ class UniformReplay:
         num = unroll.num_columns
         slots = (self._inserted + torch.arange(num)) % self.capacity
         for name, stored in self._fields.items():
-            stored[slots] = torch.from_numpy(getattr(unroll, name)).transpose(0, 1)
+            stored.numpy()[slots] = getattr(unroll, name).swapaxes(0, 1)
         for name, stored in self._behaviour.items():
-            stored[slots] = torch.from_numpy(unroll.behaviour[name]).transpose(0, 1)
+            stored.numpy()[slots] = unroll.behaviour[name].swapaxes(0, 1)
         self._version[slots] = weights_version
-        self._steps[slots.numpy()] = np.count_nonzero(unroll.mask, axis=0)
+        self._steps[slots] = np.count_nonzero(unroll.mask, axis=0)
         self._inserted += num
         return slots
 

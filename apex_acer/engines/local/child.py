@@ -52,6 +52,7 @@ def main() -> int:
     except Exception:
         traceback.print_exc()
         return 1
+    parent.say(ended=True)
     return 0
 
 

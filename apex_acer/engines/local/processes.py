@@ -40,6 +40,7 @@ class ProcessHandle(Handle):
         super().__init__(peer)
         self._output = output
         self._said = b""
+        self._ended = False
         self.sentinel, writing = os.pipe()
         os.set_blocking(self.sentinel, False)
         command = [sys.executable, "-m", "apex_acer.engines.local.child", peer.role, str(peer.index), str(writing)]
@@ -63,7 +64,8 @@ class ProcessHandle(Handle):
     def failure(self) -> str:
         """What it printed last, and how it ended; empty where it ended well or still runs."""
         code = self._process.poll()
-        if code is None or code == 0:
+        self.listen()
+        if code is None or self._ended:
             return ""
         how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
         return f"{self.printed().strip()}\n{self.peer.name}: {how}".strip()
@@ -85,6 +87,7 @@ class ProcessHandle(Handle):
             self.ready = self.ready or said.get("ready", False)
             self.summary = said.get("summary", self.summary)
             self.config_error = said.get("config_error", self.config_error)
+            self._ended = self._ended or said.get("ended", False)
 
     def release(self) -> None:
         """Says goodbye and breaks the lifeline: the child leaves on its own."""
