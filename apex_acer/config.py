@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
@@ -86,13 +87,18 @@ class EnvironmentConfig:
         require(bool(self.id), "environment.id", self.id, "give a gymnasium id")
         _at_least(1, "environment", {"stack": self.stack})
         for name in self.wrappers:
-            require(name.count(":") == 1, "environment.wrappers", name, "give module:function names")
+            require(
+                re.fullmatch(r"\w[\w.]*:\w+", name) is not None,
+                "environment.wrappers",
+                name,
+                "give module:function names",
+            )
         self.keyword_arguments()
 
     @property
     def is_atari(self) -> bool:
         """Whether ALE's own vector environment runs this id."""
-        return self.id.startswith("ALE/")
+        return self.id.rpartition(":")[2].startswith("ALE/")
 
     def keyword_arguments(self) -> dict[str, Any]:
         """`kwargs` as a dict; raises `ConfigError` where it is not one JSON object."""
@@ -189,7 +195,7 @@ class NetworkConfig:
     """The shared torso; the algorithm builds its heads on it."""
 
     torso: Literal["auto", "mlp", "conv"] = "auto"
-    """`auto`: conv for images, mlp for vectors."""
+    """`auto`: conv for images, mlp for vectors and for images too small for it."""
     hidden_sizes: tuple[int, ...] = (64, 64)
     """Widths of the fully connected layers (after the convolutions, where there are any)."""
     activation: Literal["relu", "tanh"] = "relu"
@@ -313,6 +319,8 @@ class StopConfig:
         _at_least(1, "stop", {"env_steps": self.env_steps})
         if self.minutes is not None:
             _positive("stop", {"minutes": self.minutes})
+        if self.at_return is not None:
+            require(math.isfinite(self.at_return), "stop.at_return", self.at_return, "give a finite number")
 
 
 @dataclass(frozen=True)

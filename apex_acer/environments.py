@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from types import ModuleType
+from typing import Any, NamedTuple, cast
 
 import gymnasium
 import numpy as np
@@ -17,6 +18,8 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 
 from apex_acer.config import ConfigError, EnvironmentConfig
 from apex_acer.trajectory import Array, EnvironmentSpec
+
+RESERVED = {"autoreset_mode", "batch_size", "episodic_life", "game", "num_envs"}  # what the rest relies on
 
 
 class Step(NamedTuple):
@@ -66,9 +69,10 @@ class Environments:
         return self._ended
 
     def _planes(self, obs: Array) -> Array:
+        shape = self.spec.plane_shape
         if self.spec.channels_last:
-            obs = np.moveaxis(obs, -1, 1)
-        return obs.reshape(len(obs), *self.spec.plane_shape)
+            return np.moveaxis(obs.reshape(len(obs), *shape[1:], shape[0]), -1, 1)
+        return obs.reshape(len(obs), *shape)
 
     def _specify(self, config: EnvironmentConfig, action_repeat: int) -> EnvironmentSpec:
         action_space, space = self._vector.single_action_space, self._vector.single_observation_space
@@ -101,11 +105,6 @@ class AtariEnvironments(Environments):
         before, self._frames_before_episode = self._frames_before_episode, frames
         return self._ended if before is None else self._ended & (frames != before)
 
-    def reset(self, seed: int) -> Array:
-        """As `Environments.reset`."""
-        self._frames_before_episode = None
-        return super().reset(seed)
-
 
 def make_environments(config: EnvironmentConfig, count: int, *, training: bool, threads: int = 1) -> Environments:
     """`count` environments; raises `ConfigError` where they cannot be made or are of an unsupported kind.
@@ -118,7 +117,7 @@ def make_environments(config: EnvironmentConfig, count: int, *, training: bool, 
     wrappers = [_load_wrapper(name) for name in config.wrappers]
     # an environment's own vector class (CartPole has one) takes no wrappers
     options: dict[str, Any] = {"vectorization_mode": "sync", "wrappers": wrappers} if wrappers else {}
-    vector = _attempt(config, lambda: gymnasium.make_vec(config.id, count, **options, **config.keyword_arguments()))
+    vector = _attempt(config, lambda: gymnasium.make_vec(spec.id, count, **options, **config.keyword_arguments()))
     mode = vector.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP)
     if mode != AutoresetMode.NEXT_STEP:
         raise ConfigError(f"environment.id: {config.id!r} has autoreset mode {mode}; supported: NEXT_STEP")
@@ -131,8 +130,10 @@ def _make_atari(
     from ale_py.vector_env import AtariVectorEnv
 
     if config.wrappers:
-        given = list(config.wrappers)
-        raise ConfigError(f"environment.wrappers: {given} is not allowed; ALE's vector environment takes no wrappers")
+        wrappers = list(config.wrappers)
+        raise ConfigError(
+            f"environment.wrappers: {wrappers} is not allowed; ALE's vector environment takes no wrappers"
+        )
     atari = config.atari
     settings: dict[str, Any] = {
         "frameskip": atari.frame_skip,
@@ -149,7 +150,10 @@ def _make_atari(
         "num_threads": threads,
         "max_num_frames_per_episode": spec.kwargs.get("max_num_frames_per_episode", 108_000),
     }
-    settings |= config.keyword_arguments()
+    given = config.keyword_arguments()
+    for name in (settings.keys() | RESERVED) & given.keys() - {"max_num_frames_per_episode"}:
+        raise ConfigError(f"environment.kwargs: {name!r} is not allowed with ALE; give the keys of environment.atari")
+    settings |= given
     vector = _attempt(config, lambda: AtariVectorEnv(spec.kwargs["game"], count, **settings))
     return AtariEnvironments(vector, config, atari.frame_skip)
 
@@ -158,23 +162,28 @@ def _find_spec(config: EnvironmentConfig) -> gymnasium.envs.registration.EnvSpec
     if config.is_atari:
         importlib.import_module("ale_py")  # registers the games
     module, _, name = config.id.rpartition(":")
+    if module:
+        _import("environment.id", config.id, module)
     try:
-        if module:
-            importlib.import_module(module)
         return gymnasium.spec(name)
-    except ModuleNotFoundError as error:
-        raise ConfigError(f"environment.id: {config.id!r}: {error}; give an importable module") from None
     except gymnasium.error.Error as error:
         raise ConfigError(f"environment.id: {config.id!r} is not registered; {_line(error)}") from None
 
 
 def _load_wrapper(name: str) -> Callable[..., Any]:
-    module, _, function = name.partition(":")
+    module, _, attribute = name.partition(":")
+    wrapper = getattr(_import("environment.wrappers", name, module), attribute, None)
+    if not callable(wrapper):
+        raise ConfigError(f"environment.wrappers: {name!r} is no function of the module; give module:function")
+    return cast("Callable[..., Any]", wrapper)
+
+
+def _import(key: str, value: str, module: str) -> ModuleType:
     try:
-        wrapper: Callable[..., Any] = getattr(importlib.import_module(module), function)
-    except (ImportError, AttributeError) as error:
-        raise ConfigError(f"environment.wrappers: {name!r}: {_line(error)}; give module:function") from None
-    return wrapper
+        return importlib.import_module(module)
+    except Exception as error:  # whatever a user's module raises is the user's to mend
+        reason = f"{type(error).__name__}: {_line(error)}"
+        raise ConfigError(f"{key}: {value!r} cannot be imported ({reason}); give an importable module") from error
 
 
 def _attempt(config: EnvironmentConfig, make: Callable[[], Any]) -> Any:
@@ -191,7 +200,7 @@ def _line(error: Exception) -> str:
 
 def _plane(space: Box) -> tuple[tuple[int, ...], bool]:
     """Channel-first shape of one observation, and whether the environment has channels last."""
-    shape = space.shape
+    shape = space.shape[1:] if len(space.shape) == 4 and space.shape[0] == 1 else space.shape  # ALE's stack of one
     if len(shape) == 3:
         if shape[2] < shape[0]:
             return (shape[2], shape[0], shape[1]), True

@@ -52,6 +52,12 @@ class Evaluations:
         self._hand_over()
         return row
 
+    def dismiss(self) -> None:
+        """Tells an evaluator that waits to stop."""
+        if self._asking:
+            self._asking.answer(Reply(self._asking.message.sequence, stop=True))
+            self._asking = None
+
     def _hand_over(self) -> None:
         if self._asking and self._due:
             post, self._asking = self._asking, None

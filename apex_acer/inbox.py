@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from apex_acer.messages import Message, Peer, Reply
+from apex_acer.metrics import METRICS
 from apex_acer.trajectory import Layout
 
 log = logging.getLogger(__name__)
@@ -133,6 +134,11 @@ class Inbox:
         expected = self._next_sequence.get(peer, 0)
         if message.sequence != expected:
             return f"sequence {message.sequence}, expected {expected}"
+        unknown = {name for row in message.rows for name in row} - METRICS.keys()
+        if unknown:
+            return f"rows with unknown metrics {sorted(unknown)}"
+        if peer.role == "evaluator" and not all("eval_return" in row for row in message.rows):
+            return "a row without eval_return"
         return self._unroll_refusal(message) if message.unroll else ""
 
     def _unroll_refusal(self, message: Message) -> str:

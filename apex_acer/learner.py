@@ -109,12 +109,17 @@ class Learner:
         """Tells every peer to stop, writes the weights and the last rows, and sums the run up."""
         wall_s = self._wall_s()
         self.inbox.stop(self._reason)
+        self._evaluations.dismiss()
         path = self._folder / "weights.safetensors"
         weights.write(path, self._evaluations.passed or self._file())
         self._write_rows(last=True)
-        self._writers.close()
+        self.close()
         startup_s = max(0.0, self._first_step_at - self._started_at) if self._first_step_at else 0.0
         return Summary(self._reason, self.env_steps, self.updates, wall_s, startup_s, self._evaluations.last, str(path))
+
+    def close(self) -> None:
+        """Closes the files of metrics."""
+        self._writers.close()
 
     def _owes_replay(self) -> bool:
         return self._pace.owes(self._batch_steps)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import logging
 import os
 import signal
@@ -26,7 +27,7 @@ from apex_acer.runfile import dump_run
 log = logging.getLogger(__name__)
 
 READY_S = 120.0  # importing torch and reaching a GPU can take a while on a cold machine
-END_S = 8.0  # from the decision to stop until the learner has saved; what is left then is killed
+END_S = 6.0  # from the decision to stop until the learner has saved; what is left then is killed
 STATUS_S = 0.5
 ANSWER_S = 60.0  # the inbox answers the manager at once; a learner silent for this long hangs
 SAME_SIGNAL_S = 0.2  # one press reaches a program twice where a wrapper passes on what its group has got already
@@ -90,7 +91,7 @@ def prepare(config: RunConfig, started_at: float) -> Run:
     environments = make_environments(config.environment, 1, training=True)
     environments.close()
     folder = make_folder(config)
-    (folder / "config.toml").write_text(dump_run(config), encoding="utf-8")
+    (folder / "config.toml").write_text(dump_run(dataclasses.replace(config, out="")), encoding="utf-8")
     return Run(config, environments.spec, folder, uuid.uuid4().hex, started_at)
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, get_args
 
 from apex_acer.trajectory import Unroll
 
 Role = Literal["actor", "evaluator", "manager", "learner"]
+ROLES: tuple[Role, ...] = get_args(Role)
 Row = dict[str, float]
 """Metric names (`metrics.py`) and their values."""
 

@@ -14,7 +14,7 @@ from apex_acer.trajectory import EnvironmentSpec
 ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "tanh": nn.Tanh}
 NATURE = ((32, 8, 4), (64, 4, 2), (64, 3, 1))  # channels, kernel, stride (Mnih et al. 2015)
 SMALL = ((32, 3, 1), (64, 3, 2))  # for images that the above would shrink to nothing
-NATURE_MINIMUM = 36  # pixels; the smallest side that leaves one output
+NATURE_MINIMUM, SMALL_MINIMUM = 36, 5  # pixels; the smallest side that leaves one output
 
 
 class ActorCriticOutput(NamedTuple):
@@ -41,13 +41,11 @@ class ActorCritic(nn.Module):
 
 def build_torso(config: NetworkConfig, spec: EnvironmentSpec) -> tuple[nn.Sequential, int]:
     """The torso and the width of its output; raises `ConfigError` where it cannot take the observations."""
-    torso = ("conv" if spec.is_image else "mlp") if config.torso == "auto" else config.torso
-    shape = f"observations are {list(spec.obs_shape)}"
-    require(torso == "mlp" or spec.is_image, "network.torso", torso, f"{shape}; give mlp or auto")
-    layers: list[nn.Module] = []
-    if torso == "conv":
-        require(min(spec.obs_shape[1:]) >= 3, "network.torso", torso, f"{shape}; give mlp for fewer than 3 pixels")
-        layers += _convolutions(spec.obs_shape)
+    fits_conv = spec.is_image and min(spec.obs_shape[1:]) >= SMALL_MINIMUM
+    torso = ("conv" if fits_conv else "mlp") if config.torso == "auto" else config.torso
+    allowed = f"observations are {list(spec.obs_shape)}, conv needs images of {SMALL_MINIMUM} pixels or more; give mlp"
+    require(torso == "mlp" or fits_conv, "network.torso", torso, allowed)
+    layers = _convolutions(spec.obs_shape) if torso == "conv" else []
     layers.append(nn.Flatten())
     with torch.no_grad():
         width = nn.Sequential(*layers)(torch.zeros(1, *spec.obs_shape)).shape[1]

@@ -105,7 +105,9 @@ def load_policy(path: str | Path) -> Policy:
             from_dict(metadata["config"]), EnvironmentSpec(**{**spec, "plane_shape": tuple(spec["plane_shape"])})
         )
         policy.load(tensors)
-    except (ConfigError, KeyError, TypeError) as error:
-        raise ConfigError(f"{path}: {' '.join(str(error).split())}") from None
+    except (KeyError, TypeError) as error:
+        raise ConfigError(f"{path}: metadata of another kind ({error}); give a file this program wrote") from None
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {str(error).removeprefix('weights: ')}") from None
     policy.metadata = metadata
     return policy

@@ -43,12 +43,13 @@ class UniformReplay:
         """Stores each column as a segment over the oldest ones; returns their slots, `[N]` int64."""
         num = unroll.num_columns
         slots = (self._inserted + torch.arange(num)) % self.capacity
+        index = slots.numpy()
         for name, stored in self._fields.items():
-            stored.numpy()[slots] = getattr(unroll, name).swapaxes(0, 1)
+            stored.numpy()[index] = getattr(unroll, name).swapaxes(0, 1)
         for name, stored in self._behaviour.items():
-            stored.numpy()[slots] = unroll.behaviour[name].swapaxes(0, 1)
+            stored.numpy()[index] = unroll.behaviour[name].swapaxes(0, 1)
         self._version[slots] = weights_version
-        self._steps[slots] = np.count_nonzero(unroll.mask, axis=0)
+        self._steps[index] = np.count_nonzero(unroll.mask, axis=0)
         self._inserted += num
         return slots
 

@@ -72,9 +72,12 @@ def unpack_metadata(data: bytes) -> dict[str, Any]:
     length = int.from_bytes(data[:8], "little")
     header = json.loads(data[8 : 8 + length])
     text = header.get("__metadata__", {}).get(METADATA)
-    if text is None:
+    try:
+        metadata = json.loads(text)
+    except (TypeError, json.JSONDecodeError):
+        metadata = None
+    if not isinstance(metadata, dict):
         raise ConfigError("weights: no apex_acer metadata")
-    metadata: dict[str, Any] = json.loads(text)
     return metadata
 
 

@@ -33,4 +33,5 @@ class Writers:
         """Flushes and closes everything."""
         for board in self._boards.values():
             board.close()
+        self._boards.clear()
         self._jsonl.close()

@@ -130,7 +130,16 @@ def test_config_toml_of_a_run_repeats_it(tmp_path: Path) -> None:
 def test_a_terminal_gets_a_live_table(tmp_path: Path) -> None:
     """On a pseudo-terminal the view redraws; the last lines are whole, and the cursor is shown again."""
     parent, child = pty.openpty()
-    arguments = ["train", "cartpole", "--steps", "12000", "--evaluation.every", "100000", "--out", str(tmp_path / "run")]
+    arguments = [
+        "train",
+        "cartpole",
+        "--steps",
+        "12000",
+        "--evaluation.every",
+        "100000",
+        "--out",
+        str(tmp_path / "run"),
+    ]
     environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "100", "LINES": "30"}
     process = subprocess.Popen([*COMMAND, *arguments], stdout=child, stderr=child, stdin=child, env=environment)
     os.close(child)

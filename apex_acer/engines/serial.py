@@ -54,7 +54,7 @@ class SerialHandle(Handle):
         except ConfigError as error:
             self.config_error, going = str(error), False
         except Exception:
-            self._failure, going = traceback.format_exc(), False
+            self._failure, going = f"{traceback.format_exc()}{self.peer.name}: failed", False
         if not going:
             self.kill()
 
@@ -95,7 +95,7 @@ class SerialEngine(Engine):
         if peer.role == "learner":
             self._learner = Learner(run.config, run.spec, run.folder, run.run_id, run.started_at)
             self.link = DirectLink(self._learner.inbox)
-            handle = SerialHandle(peer, self._learn, lambda: None)
+            handle = SerialHandle(peer, self._learn, self._learner.close)
         else:
             role = (Actor if peer.role == "actor" else Evaluator)(
                 run.config, run.run_id, peer, DirectLink(self._learner.inbox)

@@ -40,7 +40,10 @@ def main() -> int:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
     role, index, parent = sys.argv[1], int(sys.argv[2]), Parent(int(sys.argv[3]))
-    start = json.loads(_read_line(0))
+    line = _read_line(0)
+    if not line:  # the manager is gone already
+        return 0
+    start = json.loads(line)
     threading.Thread(target=_watch_lifeline, args=(start["private"],), name="lifeline", daemon=True).start()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
     sys.path[:] = start["path"]
@@ -101,7 +104,7 @@ def _run_peer(role: str, index: int, start: dict[str, Any], parent: Parent) -> N
 
 def _read_line(descriptor: int) -> bytes:
     line = b""
-    while not line.endswith(b"\n") and (byte := os.read(descriptor, 65536)):
+    while not line.endswith(b"\n") and (byte := os.read(descriptor, 1)):  # what follows is the lifeline's
         line += byte
     return line
 

@@ -24,7 +24,7 @@ from typing import BinaryIO
 import zmq
 
 from apex_acer.engines.engine import Engine, Handle, Run
-from apex_acer.engines.local.transport import DealerLink
+from apex_acer.engines.local.transport import DealerLink, Waker
 from apex_acer.messages import Peer
 from apex_acer.runfile import to_dict
 
@@ -118,8 +118,7 @@ class LocalEngine(Engine):
         # an ipc path has 107 characters at most, so it is never under the run's folder; mkdtemp gives mode 0700
         self._private = Path(tempfile.mkdtemp(prefix="apex-acer-", dir="/tmp"))
         self._address = f"ipc://{self._private}/inbox"
-        self._woken, self._wake = os.pipe()
-        os.set_blocking(self._wake, False)
+        self._waker = Waker()
         self.link = DealerLink(self._address, MANAGER)
 
     def start(self, peer: Peer) -> Handle:
@@ -148,18 +147,17 @@ class LocalEngine(Engine):
         for handle in self._handles:
             if handle.alive:
                 poller.register(handle.sentinel, zmq.POLLIN)
-        poller.register(self._woken, zmq.POLLIN)
+        poller.register(self._waker.woken, zmq.POLLIN)
         poller.register(self.link.socket, zmq.POLLIN)
         ready = dict(poller.poll(int(1000 * timeout_s)))
-        if self._woken in ready:
-            os.read(self._woken, 4096)
+        if self._waker.woken in ready:
+            self._waker.clear()
         for handle in self._handles:
             handle.listen()
 
     def wake(self) -> None:
         """Ends a `wait`."""
-        with contextlib.suppress(BlockingIOError):
-            os.write(self._wake, b"w")
+        self._waker.wake()
 
     def close(self) -> None:
         """Ends the children, gives their output to the run's log and removes the private folder."""
@@ -174,8 +172,7 @@ class LocalEngine(Engine):
             handle.close()
         self._keep_output()
         self.link.close()
-        os.close(self._woken)
-        os.close(self._wake)
+        self._waker.close()
         shutil.rmtree(self._private, ignore_errors=True)
 
     def _keep_output(self) -> None:

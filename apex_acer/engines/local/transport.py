@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable
 
 import zmq
+from zmq.utils.monitor import recv_monitor_message
 
 from apex_acer.engines.local.wire import WireError, decode_message, decode_reply, encode_message, encode_reply
 from apex_acer.inbox import Inbox
@@ -16,6 +17,33 @@ from apex_acer.messages import Link, Message, Peer, Reply
 
 MAX_PART_BYTES = 1 << 28  # an unroll's largest array is far below; what is above vanishes at the socket
 SERVER_WAKES_MS = 1000
+
+
+class Waker:
+    """A pipe that ends a poll, from another thread or a signal handler; harmless once it is closed."""
+
+    def __init__(self) -> None:
+        self.woken, self._wake = os.pipe()
+        """`woken` is the descriptor to poll."""
+        os.set_blocking(self._wake, False)
+        self._open = True
+
+    def wake(self) -> None:
+        """Makes `woken` readable."""
+        if self._open:
+            with contextlib.suppress(BlockingIOError):  # full of wake-ups already
+                os.write(self._wake, b"w")
+
+    def clear(self) -> None:
+        """Takes the wake-ups; call it only where `woken` is readable."""
+        os.read(self.woken, 4096)
+
+    def close(self) -> None:
+        """Closes the pipe; later calls of `wake` and `close` do nothing."""
+        if self._open:
+            self._open = False
+            os.close(self._wake)
+            os.close(self.woken)
 
 
 class DealerLink(Link):
@@ -49,14 +77,15 @@ class InboxServer:
     def __init__(self, inbox: Inbox, address: str) -> None:
         self._inbox = inbox
         self._outgoing: deque[tuple[bytes, Reply]] = deque()
-        self._woken, self._wake = os.pipe()
-        os.set_blocking(self._wake, False)
+        self._waker = Waker()
         self._closing = False
         self._socket: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.ROUTER)
         self._socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
         self._socket.setsockopt(zmq.LINGER, 0)
         self._socket.setsockopt(zmq.MAXMSGSIZE, MAX_PART_BYTES)
         self._socket.bind(address)
+        # a part above the limit just vanishes and its peer reconnects: only the socket's events tell
+        self._events: zmq.Socket[bytes] = self._socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
         self._failure: Exception | None = None
         self._thread = threading.Thread(target=self._run, name="inbox", daemon=True)
         self._thread.start()
@@ -64,8 +93,9 @@ class InboxServer:
     def close(self, timeout_s: float = 2.0) -> None:
         """Sends what is still to be sent, and ends the thread."""
         self._closing = True
-        self._notify()
+        self._waker.wake()
         self._thread.join(timeout_s)
+        self._waker.close()
 
     def check(self) -> None:
         """Raises what ended the thread, if anything did."""
@@ -77,20 +107,29 @@ class InboxServer:
             self._serve()
         except Exception as error:
             self._failure = error
+        finally:
+            self._socket.disable_monitor()
+            self._events.close()
+            self._socket.close()
 
     def _serve(self) -> None:
         poller = zmq.Poller()
         poller.register(self._socket, zmq.POLLIN)
-        poller.register(self._woken, zmq.POLLIN)
+        poller.register(self._events, zmq.POLLIN)
+        poller.register(self._waker.woken, zmq.POLLIN)
         while not self._closing:
             ready = dict(poller.poll(SERVER_WAKES_MS))
-            if self._woken in ready:
-                os.read(self._woken, 4096)
+            if self._waker.woken in ready:
+                self._waker.clear()
             self._send_replies()
             if self._socket in ready:
                 self._receive()
+            if self._events in ready:
+                recv_monitor_message(self._events)
+                if not self._inbox.stop_reason:
+                    limit = f"a part was above {MAX_PART_BYTES} bytes, or the peer died"
+                    self._inbox.count_refused(f"a connection ended: {limit}")
         self._send_replies()
-        self._socket.close()
 
     def _receive(self) -> None:
         identity, *frames = self._socket.recv_multipart(copy=False)
@@ -107,7 +146,7 @@ class InboxServer:
     def _answer(self, name: bytes) -> Callable[[Reply], None]:
         def answer(reply: Reply) -> None:
             self._outgoing.append((name, reply))
-            self._notify()
+            self._waker.wake()
 
         return answer
 
@@ -116,7 +155,3 @@ class InboxServer:
             name, reply = self._outgoing.popleft()
             with contextlib.suppress(zmq.ZMQError):  # the peer has left
                 self._socket.send_multipart([name, *encode_reply(reply)], zmq.NOBLOCK)
-
-    def _notify(self) -> None:
-        with contextlib.suppress(BlockingIOError):  # already full of wake-ups
-            os.write(self._wake, b"w")

@@ -5,17 +5,23 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
+from types import UnionType
 from typing import Any
 
 import msgpack
 import numpy as np
 
-from apex_acer.messages import Message, Peer, Reply
+from apex_acer.messages import ROLES, Message, Peer, Reply
 from apex_acer.trajectory import ARRAY_FIELDS, Array, Unroll
 
 MAX_PARTS = 64
 MAX_HEADER_BYTES = 1 << 20
-KINDS = "fiub"  # of NumPy types that may travel: floats, integers, booleans
+DTYPES = {f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)} | {
+    "float16",
+    "float32",
+    "float64",
+    "bool",
+}
 
 Part = bytes | memoryview
 
@@ -38,12 +44,12 @@ def decode_message(parts: Sequence[Part]) -> Message:
     header = _header(parts)
     try:
         described = header.pop("arrays")
-        role, index, incarnation = header.pop("peer")
+        peer = _peer(header.pop("peer"))
         if len(described) != len(parts) - 1:
             raise WireError(f"{len(parts) - 1} arrays, the header describes {len(described)}")
         arrays = {name: _array(part, *rest) for part, (name, *rest) in zip(parts[1:], described, strict=True)}
         unroll = _unflatten(arrays) if arrays else None
-        message = Message(peer=Peer(role, int(index), int(incarnation)), unroll=unroll, **header)
+        message = Message(peer=peer, unroll=unroll, **header)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise WireError(f"{type(error).__name__}: {error}") from None
     _check_types(message)
@@ -76,10 +82,17 @@ def _header(parts: Sequence[Part]) -> dict[str, Any]:
     return header
 
 
+def _peer(described: Any) -> Peer:
+    match described:
+        case [str() as role, int() as index, int() as incarnation] if role in ROLES and index >= 0 and incarnation >= 0:
+            return Peer(role, index, incarnation)
+    raise WireError(f"peer {described!r}")
+
+
 def _array(part: Part, dtype: str, shape: list[int]) -> Array:
-    kind = np.dtype(dtype)
-    if kind.kind not in KINDS or kind.name != dtype or min(shape, default=0) < 0:
+    if dtype not in DTYPES or not all(isinstance(size, int) and size >= 0 for size in shape):
         raise WireError(f"array of {dtype!r} {shape}")
+    kind = np.dtype(dtype)
     if math.prod(shape) * kind.itemsize != len(part):
         raise WireError(f"array of {dtype} {shape} in {len(part)} bytes")
     return np.frombuffer(part, kind).reshape(shape)
@@ -90,12 +103,17 @@ def _check_types(message: Message) -> None:
         value = getattr(message, field.name)
         if isinstance(field.default, str | int | float) and not isinstance(value, type(field.default)):
             raise WireError(f"{field.name} is {value!r}")
-    rows = message.rows
-    if not isinstance(message.run_id, str) or not isinstance(message.sequence, int) or not isinstance(rows, list):
-        raise WireError("run_id, sequence or rows of another type")
-    for row in rows:
-        if not isinstance(row, dict) or not all(isinstance(v, int | float) for v in row.values()):
-            raise WireError("a row that is not names and numbers")
+    if not isinstance(message.run_id, str) or not isinstance(message.sequence, int):
+        raise WireError("run_id or sequence of another type")
+    if not isinstance(message.rows, list) or not all(_is_table(row, int | float) for row in message.rows):
+        raise WireError("rows that are not names and numbers")
+    if not _is_table(message.incarnations, int):
+        raise WireError("incarnations that are not names and counts")
+
+
+def _is_table(table: Any, kind: type | UnionType) -> bool:
+    """Whether `table` maps names to values of `kind`."""
+    return isinstance(table, dict) and all(isinstance(k, str) and isinstance(v, kind) for k, v in table.items())
 
 
 def _flatten(unroll: Unroll) -> dict[str, Array]:

@@ -1,0 +1,193 @@
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import msgpack
+import numpy as np
+import pytest
+
+from apex_acer.engines.local.wire import (
+    MAX_HEADER_BYTES,
+    MAX_PARTS,
+    WireError,
+    decode_message,
+    decode_reply,
+    encode_message,
+    encode_reply,
+)
+from apex_acer.messages import Message, Peer, Reply
+from apex_acer.trajectory import ARRAY_FIELDS, Unroll
+from tests.runs import RUN_ID, made_up_unroll, tiny_run
+
+CONFIG = tiny_run()
+MESSAGE = Message(
+    RUN_ID,
+    Peer("actor", 1, 2),
+    3,
+    weights_version=4,
+    wants_weights=True,
+    rows=[{"episode_return": 1.5, "episodes": 2}],
+    unroll=made_up_unroll(CONFIG),
+    first_step_at=1.25,
+)
+
+
+def as_bytes(message: Message) -> list[bytes]:
+    return [bytes(part) for part in encode_message(message)]
+
+
+def changed(parts: list[bytes] | None = None, **header: Any) -> list[bytes]:
+    first, *rest = as_bytes(MESSAGE)
+    return [msgpack.packb(msgpack.unpackb(first) | header), *(rest if parts is None else parts)]
+
+
+def arrays(name: str = "obs", *, dtype: Any = "float32", shape: Any = (6, 4, 4)) -> list[list[Any]]:
+    """The header's description of MESSAGE's arrays, the first one replaced."""
+    described = msgpack.unpackb(as_bytes(MESSAGE)[0])["arrays"]
+    return [[name, dtype, shape], *described[1:]]
+
+
+def assert_same_unroll(a: Unroll, b: Unroll) -> None:
+    for name in ARRAY_FIELDS:
+        np.testing.assert_array_equal(getattr(a, name), getattr(b, name), strict=True)
+    for name in ("behaviour", "state"):
+        assert getattr(a, name).keys() == getattr(b, name).keys()
+        for key, array in getattr(a, name).items():
+            np.testing.assert_array_equal(array, getattr(b, name)[key], strict=True)
+
+
+@pytest.mark.parametrize("state", [{}, {"hidden": np.ones((4, 8), np.float32)}])
+def test_message_with_unroll_comes_back(state: dict[str, Any]) -> None:
+    message = dataclasses.replace(MESSAGE, unroll=made_up_unroll(CONFIG, state=state))
+    back = decode_message(as_bytes(message))
+    assert back.unroll is not None
+    assert message.unroll is not None
+    assert_same_unroll(back.unroll, message.unroll)
+    assert dataclasses.replace(back, unroll=None) == dataclasses.replace(message, unroll=None)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        Message(RUN_ID, Peer("evaluator", 0, 0), 0, wants_weights=True),
+        Message(RUN_ID, Peer("manager", 0, 0), 7, stop="SIGINT", incarnations={"actor_0": 1}),
+    ],
+)
+def test_message_without_unroll_comes_back(message: Message) -> None:
+    assert decode_message(as_bytes(message)) == message
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        Reply(3),
+        Reply(4, stop=True, weights_version=9, weights=b"\x00tensors", refused="", status={"rows": {"actor_0": {}}}),
+        Reply(5, refused="sequence 5, expected 4"),
+    ],
+)
+def test_reply_comes_back(reply: Reply) -> None:
+    assert decode_reply([bytes(part) for part in encode_reply(reply)]) == reply
+
+
+def test_arrays_are_not_copied() -> None:
+    assert MESSAGE.unroll is not None
+    sent = encode_message(MESSAGE)
+    assert np.shares_memory(np.frombuffer(sent[1], np.uint8), MESSAGE.unroll.obs)
+    parts = as_bytes(MESSAGE)
+    unroll = decode_message(parts).unroll
+    assert unroll is not None
+    for part, name in zip(parts[1:], ARRAY_FIELDS, strict=False):
+        assert np.shares_memory(np.frombuffer(part, np.uint8), getattr(unroll, name))
+
+
+def test_array_not_contiguous_comes_back() -> None:
+    obs = np.asfortranarray(made_up_unroll(CONFIG).obs)
+    message = dataclasses.replace(MESSAGE, unroll=made_up_unroll(CONFIG, obs=obs))
+    back = decode_message(as_bytes(message)).unroll
+    assert back is not None
+    np.testing.assert_array_equal(back.obs, obs)
+
+
+REST = as_bytes(MESSAGE)[1:]
+MALFORMED = {
+    "no parts": [],
+    "empty header": [b""],
+    "not msgpack": [b"\xc1"],
+    "cut short": [as_bytes(MESSAGE)[0][:-5], *REST],
+    "deeply nested": [b"\x91" * 5000],
+    "not a map": [msgpack.packb([1, 2])],
+    "keys not text": [msgpack.packb({1: 2})],
+    "header too large": [b"\x00" * (MAX_HEADER_BYTES + 1)],
+    "too many parts": [as_bytes(MESSAGE)[0], *[b""] * MAX_PARTS],
+    "no arrays described": [msgpack.packb({"peer": ["actor", 0, 0]})],
+    "array part missing": [as_bytes(MESSAGE)[0], *REST[:-1]],
+    "field missing": changed(REST[1:], arrays=arrays()[1:]),
+    "field unknown": changed(arrays=arrays("surprise")),
+    "header key unknown": changed(surprise=1),
+    "header key missing": [msgpack.packb({"arrays": [], "peer": ["actor", 0, 0], "sequence": 0})],
+    "byte length": changed([REST[0][:-1], *REST[1:]]),
+    "byte length and shape": changed(arrays=arrays(shape=[6, 4, 5])),
+    "object dtype": changed(arrays=arrays(dtype="object")),
+    "object dtype, short": changed(arrays=arrays(dtype="O")),
+    "text dtype": changed(arrays=arrays(dtype="<U4")),
+    "time dtype": changed(arrays=arrays(dtype="datetime64[s]")),
+    "record dtype": changed(arrays=arrays(dtype="f4,f4")),
+    "dtype not text": changed(arrays=arrays(dtype=4)),
+    "dtype with an open bracket": changed(arrays=arrays(dtype="(2,")),
+    "negative shape": changed(arrays=arrays(shape=[-6, -4, 4])),
+    "shape of text": changed(arrays=arrays(shape=["6", "4", "4"])),
+    "shape not a list": changed(arrays=arrays(shape=96)),
+    "shape of fractions": changed(arrays=arrays(shape=[6.0, 4.0, 4.0])),
+    "shape beyond memory": changed([b"", *REST[1:]], arrays=arrays(shape=[0, 2**63])),
+    "too many dimensions": changed(arrays=arrays(shape=[96, *[1] * 90])),
+    "array without a shape": changed(arrays=[["obs", "float32"], *arrays()[1:]]),
+    "array name a number": changed(arrays=arrays(name=3)),  # type: ignore[arg-type]
+    "peer too short": changed(peer=["actor", 0]),
+    "peer a number": changed(peer=5),
+    "index no number": changed(peer=["actor", "x", 0]),
+    "index infinite": changed(peer=["actor", float("inf"), 0]),
+    "role unknown": changed(peer=["emperor", 0, 0]),
+    "role a list": changed(peer=[["actor"], 0, 0]),
+    "rows no list": changed(rows={"a": 1.0}),
+    "row no map": changed(rows=[1.0]),
+    "row of text": changed(rows=[{"a": "1.0"}]),
+    "row name not text": changed(rows=[{b"a": 1.0}]),
+    "run id a number": changed(run_id=5),
+    "sequence text": changed(sequence="3"),
+    "sequence missing": changed(sequence=None),
+    "version a fraction": changed(weights_version=1.5),
+    "wants_weights a number": changed(wants_weights=1),
+    "stop a number": changed(stop=1),
+    "first_step_at text": changed(first_step_at="now"),
+    "incarnations a number": changed(incarnations=5),
+    "incarnations of text": changed(incarnations={"actor_0": "first"}),
+}
+
+
+@pytest.mark.parametrize("parts", MALFORMED.values(), ids=MALFORMED)
+def test_malformed_message_raises_wire_error_only(parts: list[bytes]) -> None:
+    with pytest.raises(WireError) as raised:
+        decode_message(parts)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("parts", [[], [b""], [b"\xc1"], [b"\x80"], [msgpack.packb({"sequence": 1, "sirup": 2})]])
+def test_malformed_reply_raises_wire_error_only(parts: list[bytes]) -> None:
+    with pytest.raises(WireError):
+        decode_reply(parts)
+
+
+def test_flipped_bytes_give_a_message_or_a_wire_error() -> None:
+    random = np.random.default_rng(0)
+    parts, refused = as_bytes(MESSAGE), 0
+    for _ in range(2000):
+        flipped = [bytearray(part) for part in parts]
+        for _ in range(random.integers(1, 4)):
+            part = flipped[0] if random.random() < 0.8 else flipped[random.integers(len(flipped))]
+            part[random.integers(len(part))] ^= random.integers(1, 256)
+        try:
+            assert isinstance(decode_message([bytes(part) for part in flipped]), Message)
+        except WireError:
+            refused += 1
+    assert 500 < refused < 2000

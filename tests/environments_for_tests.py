@@ -1,0 +1,128 @@
+"""Small environments whose every number is known beforehand; importing this module registers them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete, Space, Tuple
+
+FLOATS = Box(-1.0, 1.0, (2,), np.float32)
+
+
+class Countdown(gymnasium.Env[Any, Any]):
+    """Episodes of `lengths[seed % len(lengths)]` steps; a step pays `reward`.
+
+    An observation's elements count up from `clock`, the observations given so far, so that no two are alike.
+    """
+
+    def __init__(
+        self,
+        lengths: Sequence[int] = (5,),
+        shape: Sequence[int] = (3,),
+        dtype: str = "float32",
+        num_actions: int = 2,
+        first_action: int = 0,
+        reward: float = 1.0,
+        truncate: bool = False,
+    ) -> None:
+        self.observation_space = Box(0, 255, tuple(shape), np.dtype(dtype).type)
+        self.action_space = Discrete(num_actions, start=first_action)
+        self._lengths, self._reward, self._truncate = lengths, reward, truncate
+        self._length, self._step, self._clock = lengths[0], 0, 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        if seed is not None:
+            self._length = self._lengths[seed % len(self._lengths)]
+        self._step = 0
+        return self._observe(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        if not self.action_space.contains(action):
+            raise ValueError(f"{action} is not in {self.action_space}")
+        self._step += 1
+        ended = self._step >= self._length
+        return self._observe(), self._reward, ended and not self._truncate, ended and self._truncate, {}
+
+    def _observe(self) -> Any:
+        self._clock += 1
+        return countdown_observation(self._clock, self.observation_space)
+
+
+def countdown_observation(clock: int, space: Any) -> np.ndarray:
+    """What `Countdown` gives as its observation number `clock` (from 1)."""
+    numbers = np.arange(int(np.prod(space.shape))).reshape(space.shape)
+    return ((numbers + 7 * clock) % 251).astype(space.dtype)
+
+
+class Spaces(gymnasium.Env[Any, Any]):
+    """Has the spaces it is given and never ends."""
+
+    def __init__(self, observation: Space[Any] = FLOATS, action: Space[Any] | None = None) -> None:
+        self.observation_space = observation
+        self.action_space = Discrete(2) if action is None else action
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        return self.observation_space.sample(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        return self.observation_space.sample(), 0.0, False, False, {}
+
+
+class Broken(Spaces):
+    """Raises when it is made, on two lines."""
+
+    def __init__(self) -> None:
+        raise RuntimeError("the emulator\nis missing")
+
+
+class BreaksLater(Spaces):
+    """Raises at its first step."""
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        raise RuntimeError("the emulator is lost")
+
+
+class Scaled(gymnasium.RewardWrapper[Any, Any]):
+    """Multiplies rewards by 3."""
+
+    def reward(self, reward: Any) -> Any:
+        return 3 * reward
+
+
+class Shifted(gymnasium.RewardWrapper[Any, Any]):
+    """Adds 1 to rewards."""
+
+    def reward(self, reward: Any) -> Any:
+        return reward + 1
+
+
+def scaled(environment: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:
+    return Scaled(environment)
+
+
+def shifted(environment: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:
+    return Shifted(environment)
+
+
+def short(environment: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:
+    """Truncates episodes at 30 steps."""
+    return gymnasium.wrappers.TimeLimit(environment, 30)
+
+
+def _register(name: str, entry_point: Any, **kwargs: Any) -> None:
+    gymnasium.register(name, entry_point, kwargs=kwargs, disable_env_checker=True)
+
+
+_register("Countdown-v0", Countdown)
+_register("Broken-v0", Broken)
+_register("BreaksLater-v0", BreaksLater)
+_register("DictObservation-v0", Spaces, observation=Dict({"x": FLOATS}))
+_register("TupleObservation-v0", Spaces, observation=Tuple((FLOATS, FLOATS)))
+_register("DiscreteObservation-v0", Spaces, observation=Discrete(5))
+_register("BoxAction-v0", Spaces, action=FLOATS)
+_register("MultiDiscreteAction-v0", Spaces, action=MultiDiscrete([2, 3]))

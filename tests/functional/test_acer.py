@@ -1,0 +1,328 @@
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from apex_acer.functional import acer_loss, acer_policy_gradient
+from apex_acer.functional import trust_region_projection as project
+from apex_acer.functional.acer import trust_region_terms
+from tests.functional import reference
+from tests.functional.reference import Sizes, random_batch
+
+PRECISIONS = [(np.float32, 1e-5), (np.float64, 1e-10)]
+SPACES = ["probs", "logits"]
+SETTINGS = {
+    "gamma": 0.9,
+    "truncation_threshold": 2.0,
+    "trust_region_delta": 0.5,
+    "trust_region_space": "probs",
+    "entropy_cost": 0.05,
+    "q_cost": 0.5,
+}
+
+
+def tensors(batch):
+    """The arguments of `acer_loss`, which has no `truncated`; the network's outputs are leaves with gradient."""
+    arguments = {name: torch.from_numpy(array.copy()) for name, array in batch.items() if name != "truncated"}
+    for name in ("pi_logits", "q_values"):
+        arguments[name].requires_grad_()
+    return arguments
+
+
+def loss_and_gradients(batch, **changes):
+    """The loss, d/d pi_logits and d/d q_values."""
+    arguments = tensors(batch)
+    loss = acer_loss(**arguments, **SETTINGS | changes)
+    return loss, *torch.autograd.grad(loss.total, [arguments["pi_logits"], arguments["q_values"]])
+
+
+def assert_near(actual, expected, tolerance):
+    expected = np.asarray(expected)
+    largest = np.abs(expected).max()
+    np.testing.assert_allclose(actual.detach().numpy(), expected, rtol=tolerance, atol=tolerance * largest)
+
+
+def gradient_arguments(seed):
+    """Random float64 arguments of `acer_policy_gradient` without its settings; π, μ and V with them."""
+    batch = random_batch(seed)
+    names = ("mu_log_probs", "action")
+    arguments = {name: torch.from_numpy(batch[name]) for name in names}
+    arguments |= {name: torch.from_numpy(batch[name][:-1]) for name in ("pi_logits", "q_values")}
+    arguments["q_ret"] = torch.from_numpy(np.random.default_rng(seed).normal(size=batch["action"].shape))
+    pi = arguments["pi_logits"].softmax(-1)
+    return arguments, pi, arguments["mu_log_probs"].exp(), (pi * arguments["q_values"]).sum(-1, keepdim=True)
+
+
+def entropy_gradient(pi, cost):
+    return -cost * (1 + pi.log())
+
+
+# the policy gradient
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), PRECISIONS)
+@pytest.mark.parametrize("threshold", [0.0, 0.5, 2.0, 10.0, math.inf])
+def test_policy_gradient_matches_the_paper(threshold, dtype, tolerance):
+    arguments, *_ = gradient_arguments(0)
+    arguments = {name: x if name == "action" else x.to(getattr(torch, dtype.__name__)) for name, x in arguments.items()}
+    result = acer_policy_gradient(**arguments, truncation_threshold=threshold, entropy_cost=0.05)
+    logits, mu, action, q, q_ret = (
+        arguments[name].numpy() for name in ("pi_logits", "mu_log_probs", "action", "q_values", "q_ret")
+    )
+    assert str(result.dtype) == f"torch.{dtype.__name__}"
+    for index in np.ndindex(action.shape):
+        expected = reference.policy_gradient(
+            reference.softmax(logits[index]),
+            np.exp(mu[index].astype(np.float64)),
+            action[index],
+            q[index].astype(np.float64),
+            float(q_ret[index]),
+            threshold,
+            0.05,
+        )
+        assert_near(result[index], expected, tolerance)
+
+
+def test_threshold_zero_leaves_only_the_bias_correction():
+    arguments, pi, _, value = gradient_arguments(1)
+    result = acer_policy_gradient(**arguments, truncation_threshold=0.0, entropy_cost=0.05)
+    torch.testing.assert_close(result, arguments["q_values"] - value + entropy_gradient(pi, 0.05))
+
+
+def test_threshold_infinity_is_plain_importance_sampling():
+    arguments, pi, mu, value = gradient_arguments(2)
+    result = acer_policy_gradient(**arguments, truncation_threshold=math.inf, entropy_cost=0.05)
+    taken = torch.nn.functional.one_hot(arguments["action"], pi.shape[-1])
+    weighted = taken / mu * (arguments["q_ret"].unsqueeze(-1) - value)  # ρ / π = 1 / μ
+    torch.testing.assert_close(result, weighted + entropy_gradient(pi, 0.05))
+
+
+@pytest.mark.parametrize("threshold", [0.0, 0.3, 1.0, 5.0, math.inf])
+def test_truncation_has_no_bias(threshold):
+    """Over actions drawn from mu, with Q_ret = Q, the mean is Q − V for every threshold."""
+    arguments, pi, mu, value = gradient_arguments(3)
+    mean = torch.zeros_like(pi)
+    for action in range(pi.shape[-1]):
+        arguments["action"] = torch.full_like(arguments["action"], action)
+        arguments["q_ret"] = arguments["q_values"][..., action]
+        gradient = acer_policy_gradient(**arguments, truncation_threshold=threshold, entropy_cost=0.0)
+        mean += mu[..., action, None] * gradient
+    torch.testing.assert_close(mean, arguments["q_values"] - value)
+
+
+# the loss
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), PRECISIONS)
+@pytest.mark.parametrize("space", SPACES)
+@pytest.mark.parametrize("delta", [0.05, 1.0])
+@pytest.mark.parametrize("seed", range(3))
+def test_loss_and_its_gradients_match_the_paper(seed, delta, space, dtype, tolerance):
+    batch = random_batch(seed, dtype=dtype)
+    changes = {"trust_region_space": space, "trust_region_delta": delta}
+    expected = reference.acer_loss(batch, **SETTINGS | changes)
+    loss, d_pi_logits, d_q_values = loss_and_gradients(batch, **changes)
+    assert 0 < expected.bound_share < 1
+    assert loss.total.item() == pytest.approx(expected.total, rel=tolerance)
+    assert_near(d_pi_logits, expected.d_pi_logits, tolerance)
+    assert_near(d_q_values, expected.d_q_values, tolerance)
+    assert_near(loss.td_error, expected.td_error, tolerance)
+    assert loss.metrics["trust_region_share"].item() == pytest.approx(expected.bound_share, rel=1e-6)
+
+
+@pytest.mark.parametrize("space", SPACES)
+def test_without_bounds_it_is_the_importance_sampled_policy_gradient(space):
+    """With c and δ out of the way, the gradient is that of ρ · advantage + entropy, as automatic differentiation has it."""
+    batch = random_batch(4)
+    changes = {"trust_region_space": space, "trust_region_delta": 1e12, "truncation_threshold": math.inf, "q_cost": 0.0}
+    loss, d_pi_logits, _ = loss_and_gradients(batch, **changes)
+    arguments = tensors(batch)
+    taken = arguments["action"].unsqueeze(-1)
+    logits, q = arguments["pi_logits"], arguments["q_values"].detach()
+    log_pi = logits.log_softmax(-1)[:-1]
+    q_taken = q[:-1].gather(-1, taken).squeeze(-1)
+    value = (logits.softmax(-1) * q).sum(-1).detach()[:-1]
+    q_ret = torch.from_numpy(reference_q_ret(batch))
+    rho = (log_pi - arguments["mu_log_probs"]).gather(-1, taken).squeeze(-1).exp()
+    objective = rho * (q_ret - value) - SETTINGS["entropy_cost"] * (log_pi.exp() * log_pi).sum(-1)
+    (expected,) = torch.autograd.grad(-objective[arguments["mask"]].mean(), logits)
+    torch.testing.assert_close(d_pi_logits, expected)
+    torch.testing.assert_close(loss.td_error, torch.where(arguments["mask"], (q_ret - q_taken).abs(), 0.0))
+    assert loss.metrics["trust_region_share"] == 0
+
+
+def reference_q_ret(batch):
+    pi = np.apply_along_axis(reference.softmax, -1, batch["pi_logits"])
+    taken = batch["action"][..., None]
+    rho = np.take_along_axis(pi[:-1] / np.exp(batch["mu_log_probs"]), taken, -1)[..., 0]
+    q_taken = np.take_along_axis(batch["q_values"][:-1], taken, -1)[..., 0]
+    value = (pi * batch["q_values"]).sum(-1)
+    endings = batch["terminated"], batch["truncated"]
+    return reference.retrace(q_taken, value, batch["reward"], *endings, np.minimum(1, rho), SETTINGS["gamma"])
+
+
+def test_on_policy_targets_are_n_step_returns():
+    batch = random_batch(5, Sizes(5, 2, 3))
+    batch["q_values"][:] = batch["q_values"].mean(-1, keepdims=True)  # Q = V: no correction is left
+    batch["mu_log_probs"] = np.log(np.apply_along_axis(reference.softmax, -1, batch["pi_logits"][:-1]))
+    batch["terminated"][:] = batch["truncated"][:] = False
+    batch["mask"][:] = True
+    loss, *_ = loss_and_gradients(batch)
+    returns = batch["q_values"][-1, :, 0]
+    for t in reversed(range(5)):
+        returns = batch["reward"][t] + SETTINGS["gamma"] * returns
+        assert_near(loss.td_error[t], np.abs(returns - batch["q_values"][t, :, 0]), 1e-12)
+
+
+@pytest.mark.parametrize("space", SPACES)
+@pytest.mark.parametrize("copies", [1, 64])
+def test_trust_region_is_on_each_sample_whatever_the_batch(copies, space):
+    """Equal columns give equal steps: the bound is not on the gradient of a mean."""
+    batch = random_batch(6, Sizes(8, 1, 4))
+    changes = {"trust_region_space": space, "trust_region_delta": 0.1}
+    expected = reference.acer_loss(batch, **SETTINGS | changes)
+    many = {name: np.repeat(array, copies, axis=1) for name, array in batch.items()}
+    loss, d_pi_logits, _ = loss_and_gradients(many, **changes)
+    assert expected.bound_share > 0.2
+    assert loss.metrics["trust_region_share"].item() == pytest.approx(expected.bound_share)
+    for copy in range(copies):
+        assert_near(copies * d_pi_logits[:, copy], expected.d_pi_logits[:, 0], 1e-10)
+
+
+@pytest.mark.parametrize("space", SPACES)
+def test_trust_region_reaches_the_gradient(space):
+    """Along k a bound sample's step is as long as δ allows."""
+    batch = random_batch(7)
+    changes = {"trust_region_space": space, "q_cost": 0.0}
+    count = batch["mask"].sum()
+    pi = np.apply_along_axis(reference.softmax, -1, batch["pi_logits"][:-1])
+    average = np.apply_along_axis(reference.softmax, -1, batch["average_logits"])
+    _, loose, _ = loss_and_gradients(batch, **changes, trust_region_delta=1e12)
+    _, tight, _ = loss_and_gradients(batch, **changes, trust_region_delta=1e-3)
+    assert not torch.allclose(loose, tight)
+    if space == "logits":  # the step is z itself, k is π − π_avg
+        divergence = (-tight[:-1].numpy() * count * (pi - average)).sum(-1)
+        unbound = (-loose[:-1].numpy() * count * (pi - average)).sum(-1)
+        assert (divergence <= 1e-3 + 1e-9).all()
+        assert divergence[unbound > 1e-3] == pytest.approx(1e-3)
+        assert (unbound > 1e-3).any()
+
+
+@pytest.mark.parametrize("space", SPACES)
+def test_entropy_has_gradient_inside_the_trust_region(space):
+    batch = random_batch(8)
+    batch["q_values"][:] = batch["reward"][:] = 0  # nothing to gain but entropy
+    batch["average_logits"] = 3 * batch["pi_logits"][:-1]  # surer than the policy: entropy leads away from it
+    changes = {"trust_region_space": space, "entropy_cost": 0.3}
+    _, free, _ = loss_and_gradients(batch, **changes, trust_region_delta=1e12)
+    arguments = tensors(batch)
+    log_pi = arguments["pi_logits"].log_softmax(-1)[:-1]
+    entropy = -(log_pi.exp() * log_pi).sum(-1)[arguments["mask"]].mean()
+    (expected,) = torch.autograd.grad(-0.3 * entropy, arguments["pi_logits"])
+    torch.testing.assert_close(free, expected)
+    assert free.abs().max() > 0
+
+    changes["trust_region_delta"] = 0.02
+    bound = reference.acer_loss(batch, **SETTINGS | changes)
+    _, d_pi_logits, _ = loss_and_gradients(batch, **changes)
+    assert 0 < bound.bound_share < 1
+    assert_near(d_pi_logits, bound.d_pi_logits, 1e-10)
+
+
+def test_q_loss_is_that_of_errors_that_are_not_zero():
+    batch = random_batch(9)
+    before = batch["q_values"].copy()
+    arguments = tensors(batch)
+    loss = acer_loss(**arguments, **SETTINGS)
+    errors = (reference_q_ret(batch) - np.take_along_axis(before[:-1], batch["action"][..., None], -1)[..., 0])[
+        batch["mask"]
+    ]
+    assert loss.metrics["q_loss"].item() == pytest.approx((0.5 * errors**2).mean())
+    assert loss.metrics["q_loss"] > 0.1
+    np.testing.assert_array_equal(arguments["q_values"].detach().numpy(), before)
+
+
+def test_last_row_and_dummy_steps_get_no_gradient():
+    batch = random_batch(10)
+    _, d_pi_logits, d_q_values = loss_and_gradients(batch)
+    for gradient in (d_pi_logits, d_q_values):
+        assert not gradient[-1].any()
+        assert not gradient[:-1][torch.from_numpy(~batch["mask"])].any()
+
+
+def test_what_a_dummy_step_did_changes_nothing():
+    """Its observation counts (the final one of a time limit); its action, its reward and its mu do not."""
+    batch = random_batch(11)
+    other = {name: array.copy() for name, array in batch.items()}
+    dummy = ~batch["mask"]
+    other["action"][dummy] = (other["action"][dummy] + 1) % 4
+    other["reward"][dummy] = 1e3
+    other["mu_log_probs"][dummy] = math.log(0.25)
+    for one, two in zip(loss_and_gradients(batch)[1:], loss_and_gradients(other)[1:], strict=True):
+        torch.testing.assert_close(one, two, rtol=0, atol=0)
+
+
+def test_nothing_but_dummy_steps_is_a_loss_of_zero():
+    batch = random_batch(12)
+    batch["mask"][:] = False
+    loss, d_pi_logits, d_q_values = loss_and_gradients(batch)
+    assert loss.total == 0
+    assert not d_pi_logits.any()
+    assert not d_q_values.any()
+    assert all(math.isfinite(value) for value in loss.metrics.values())
+
+
+# policies that are nearly deterministic
+
+
+def near_deterministic(log_probability, dtype=np.float32):
+    """One step that blames an action the policy all but excludes and the average policy does not."""
+    return {
+        "pi_logits": np.array([[[0.0, log_probability, -1.0]], [[0.0, 0.0, 0.0]]], dtype),
+        "q_values": np.array([[[1.0, -1.0, 0.5]], [[0.0, 0.0, 0.0]]], dtype),
+        "average_logits": np.zeros((1, 1, 3), dtype),
+        "mu_log_probs": np.log(np.full((1, 1, 3), 1 / 3)).astype(dtype),
+        "action": np.array([[1]]),
+        "reward": np.array([[-2.0]], dtype),
+        "terminated": np.array([[True]]),
+        "truncated": np.array([[False]]),
+        "mask": np.array([[True]]),
+    }
+
+
+@pytest.mark.parametrize("space", SPACES)
+@pytest.mark.parametrize("log_probability", [-20.0, -60.0, -120.0, -1000.0])
+def test_near_deterministic_policies_stay_finite(log_probability, space):
+    batch = near_deterministic(log_probability)
+    loss, *gradients = loss_and_gradients(batch, trust_region_space=space)
+    for x in (loss.total, loss.td_error, *gradients, *loss.metrics.values()):
+        assert torch.isfinite(x).all()
+
+
+@pytest.mark.parametrize("space", SPACES)
+@pytest.mark.parametrize("log_probability", [-20.0, -60.0, -120.0])
+def test_near_deterministic_policies_match_the_paper(log_probability, space):
+    """k = −π_avg / π squared is beyond float32 here, but not beyond the reference's float64."""
+    batch = near_deterministic(log_probability)
+    changes = {"trust_region_space": space, "entropy_cost": 0.001, "trust_region_delta": 0.1}
+    expected = reference.acer_loss(batch, **SETTINGS | changes)
+    loss, d_pi_logits, d_q_values = loss_and_gradients(batch, **changes)
+    assert loss.total.item() == pytest.approx(expected.total, rel=1e-5)
+    np.testing.assert_allclose(d_q_values.numpy(), expected.d_q_values, rtol=1e-5)
+    assert_near(d_pi_logits, expected.d_pi_logits, 1e-5)
+    assert expected.bound_share == (1 if space == "probs" else 0)
+    assert loss.metrics["trust_region_share"] == expected.bound_share
+
+
+@pytest.mark.parametrize("log_probability", [-60.0, -120.0])
+def test_trust_region_binds_where_k_overflows(log_probability):
+    logits = torch.tensor([[[0.0, log_probability, -1.0]]])
+    gradient = torch.tensor([[[0.5, -3.0, 0.2]]])
+    g, k, delta = trust_region_terms(logits, torch.zeros(1, 1, 3), gradient, 1.0, "probs")
+    z = project(g, k, delta)
+    pi = reference.softmax(logits[0, 0].tolist())
+    expected = reference.project(gradient[0, 0].tolist(), -1 / 3 / pi, 1.0)
+    np.testing.assert_allclose(z[0, 0].numpy(), expected, rtol=1e-6, atol=1e-6)
+    assert abs(z[0, 0, 1]) < 1e-6 < abs(gradient[0, 0, 1])
+    assert ((k * z).sum(-1) <= delta + 1e-6).all()

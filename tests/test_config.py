@@ -1,0 +1,168 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Any
+
+import pytest
+
+from apex_acer.config import ActorsConfig, EnvironmentConfig, RunConfig, StopConfig
+from apex_acer.runfile import from_dict
+from tests.conftest import config_error
+
+NAN, INFINITE = float("nan"), float("inf")
+
+REFUSED: list[tuple[str, Any, str]] = [
+    ("environment.id", "", "a gymnasium id"),
+    ("environment.kwargs", "gravity = 1", "one JSON object"),
+    ("environment.kwargs", "[]", "one JSON object"),
+    ("environment.wrappers", ["module.function"], "module:function"),
+    ("environment.wrappers", ["a:b", "a:b:c"], "module:function"),
+    ("environment.stack", 0, "1 or more"),
+    ("environment.atari.frame_skip", 0, "1 or more"),
+    ("environment.atari.screen_size", 0, "1 or more"),
+    ("environment.atari.noop_max", -1, "0 or more"),
+    ("environment.atari.sticky_actions", 1.5, "0 to 1"),
+    ("environment.atari.sticky_actions", -0.1, "0 to 1"),
+    ("actors.count", 0, "1 or more"),
+    ("actors.environments", 0, "1 or more"),
+    ("actors.weights_every", 0, "1 or more"),
+    ("actors.max_unanswered", 0, "1 or more"),
+    ("actors.threads", -1, "0 or more"),
+    ("actors.temperature_low", 0.0, "above 0"),
+    ("actors.temperature_high", INFINITE, "above 0"),
+    ("learner.device", "gpu", "cpu, cuda, cuda:N or auto"),
+    ("learner.device", "cuda:first", "cpu, cuda, cuda:N or auto"),
+    ("learner.device", "cpu:0", "cpu, cuda, cuda:N or auto"),
+    ("learner.batch_size", 0, "1 or more"),
+    ("learner.max_skipped_updates", 0, "1 or more"),
+    ("learner.threads", -2, "0 or more"),
+    ("optimizer.name", "sgd", "rmsprop or adam"),
+    ("optimizer.schedule", "cosine", "constant or linear"),
+    ("optimizer.learning_rate", -1e-3, "above 0"),
+    ("optimizer.learning_rate", 0.0, "above 0"),
+    ("optimizer.learning_rate", NAN, "above 0"),
+    ("optimizer.eps", 0.0, "above 0"),
+    ("optimizer.max_grad_norm", -1.0, "above 0"),
+    ("optimizer.decay", 1.0, "0 to 1, below 1"),
+    ("network.torso", "lstm", "auto, mlp or conv"),
+    ("network.activation", "gelu", "relu or tanh"),
+    ("network.hidden_sizes", [], "each 1 or more"),
+    ("network.hidden_sizes", [64, 0], "each 1 or more"),
+    ("replay.capacity", 0, "1 or more"),
+    ("replay.start", -1, "0 or more"),
+    ("replay.start", 100_001, "replay.capacity (100000)"),
+    ("algorithm.name", "a2c", "acer"),
+    ("algorithm.gamma", 1.01, "0 to 1"),
+    ("algorithm.gamma", NAN, "0 to 1"),
+    ("algorithm.ema_decay", -0.5, "0 to 1"),
+    ("algorithm.unroll_length", 0, "1 or more"),
+    ("algorithm.replay_ratio", -1.0, "0 or more"),
+    ("algorithm.truncation_threshold", -1.0, "0 or more"),
+    ("algorithm.entropy_cost", INFINITE, "0 or more"),
+    ("algorithm.q_cost", -0.5, "0 or more"),
+    ("algorithm.reward_clip", -1.0, "0 or more"),
+    ("algorithm.trust_region_delta", 0.0, "above 0"),
+    ("algorithm.trust_region_space", "log_probs", "probs or logits"),
+    ("evaluation.every", -1, "0 or more"),
+    ("evaluation.episodes", 0, "1 or more"),
+    ("evaluation.environments", 0, "1 or more"),
+    ("evaluation.stall_steps", -1, "0 or more"),
+    ("checkpoint.every", -1, "0 or more"),
+    ("logging.every_seconds", 0.0, "above 0"),
+    ("stop.env_steps", 0, "1 or more"),
+    ("stop.minutes", 0.0, "above 0"),
+    ("stop.minutes", -1.0, "above 0"),
+    ("engine", "threads", "local or serial"),
+    ("seed", -1, "0 to 2147483647"),
+    ("seed", 2**31, "0 to 2147483647"),
+]
+
+
+def nested(key: str, value: Any) -> dict[str, Any]:
+    """`{"a": {"b": value}}` for key `a.b`."""
+    for part in reversed(key.split(".")):
+        value = {part: value}
+    return dict(value)
+
+
+@pytest.mark.parametrize(("key", "value", "allowed"), REFUSED, ids=lambda value: str(value))
+def test_refused_values_name_the_key_and_what_is_allowed(key: str, value: Any, allowed: str) -> None:
+    message = config_error(lambda: from_dict(nested(key, value)))
+    assert key in message
+    assert allowed in message
+    shown = value[-1] if key == "environment.wrappers" else tuple(value) if isinstance(value, list) else value
+    assert f"{shown!r} is not allowed" in message
+
+
+def every_field(config: Any, prefix: str = "") -> set[str]:
+    values = {f"{prefix}{field.name}": getattr(config, field.name) for field in dataclasses.fields(config)}
+    nested_names = [every_field(value, f"{name}.") for name, value in values.items() if dataclasses.is_dataclass(value)]
+    return {name for name, value in values.items() if not dataclasses.is_dataclass(value)}.union(*nested_names)
+
+
+def test_every_field_that_can_be_wrong_has_a_case_above() -> None:
+    anything_goes = {
+        "environment.atari.fire_reset",
+        "environment.atari.life_loss",
+        "environment.atari.full_action_space",
+        "environment.atari.grayscale",
+        "evaluation.greedy",
+        "stop.at_return",
+        "out",
+        "load",
+    }
+    assert every_field(RunConfig()) - {key for key, _, _ in REFUSED} == anything_goes
+
+
+def test_replay_must_hold_a_batch_and_an_unroll() -> None:
+    data = {"replay": {"capacity": 479, "start": 0}}
+    message = config_error(lambda: from_dict(data))  # (16 + 8) segments of 20 steps
+    assert message.startswith("replay.capacity: 479 is not allowed")
+    assert "algorithm.unroll_length = 480 or more" in message
+    assert from_dict({"replay": {"capacity": 480, "start": 480}}).replay.capacity == 480
+
+
+def test_a_target_return_needs_evaluations() -> None:
+    message = config_error(lambda: from_dict({"stop": {"at_return": 1.0}, "evaluation": {"every": 0}}))
+    assert message.startswith("evaluation.every: 0 is not allowed")
+    assert "stop.at_return" in message
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("learner.device", "cuda:3"),
+        ("environment.atari.sticky_actions", 1.0),
+        ("optimizer.decay", 0.0),
+        ("algorithm.gamma", 1.0),
+        ("algorithm.replay_ratio", 0.0),
+        ("seed", 2**31 - 1),
+        ("checkpoint.every", 0),
+        ("stop.minutes", 0.5),
+    ],
+)
+def test_borders_are_allowed(key: str, value: Any) -> None:
+    config: Any = from_dict(nested(key, value))
+    for part in key.split("."):
+        config = getattr(config, part)
+    assert config == value
+
+
+def test_configurations_are_frozen() -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        RunConfig().seed = 1  # type: ignore[misc]
+
+
+def test_temperatures_are_spaced_geometrically() -> None:
+    actors = ActorsConfig(count=3, temperature_low=0.5, temperature_high=8.0)
+    assert [actors.temperature(index) for index in range(3)] == pytest.approx([0.5, 2.0, 8.0])
+    assert ActorsConfig(count=1, temperature_low=0.5, temperature_high=8.0).temperature(0) == 0.5
+
+
+def test_keyword_arguments_and_kind_of_environment() -> None:
+    kwargs = {"lengths": [1, 2], "name": "x", "deep": {"y": None}}
+    assert EnvironmentConfig(kwargs=json.dumps(kwargs)).keyword_arguments() == kwargs
+    assert EnvironmentConfig(id="ALE/Pong-v5").is_atari
+    assert not EnvironmentConfig().is_atari
+    assert StopConfig().at_return is None

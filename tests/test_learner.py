@@ -1,0 +1,443 @@
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from apex_acer import weights
+from apex_acer.algorithms.acer import Acer
+from apex_acer.algorithms.algorithm import LossOutput
+from apex_acer.config import ConfigError, RunConfig
+from apex_acer.learner import Learner, choose_device
+from apex_acer.messages import Peer, Reply
+from apex_acer.trajectory import Batch
+from tests.runs import CARTPOLE, RUN_ID, Speaker, known_speakers, made_up_unroll, tiny_run
+
+EVALUATOR = Peer("evaluator", 0, 0)
+MakeLearner = Callable[..., Learner]
+
+
+@pytest.fixture
+def make_learner(tmp_path: Path) -> Iterator[MakeLearner]:
+    learners: list[Learner] = []
+
+    def make(config: RunConfig) -> Learner:
+        folder = tmp_path / f"run_{len(learners)}"
+        folder.mkdir()
+        learners.append(Learner(config, CARTPOLE, folder, RUN_ID, time.time()))
+        return learners[-1]
+
+    yield make
+    for learner in learners:
+        with contextlib.suppress(ValueError):  # finished by the test
+            learner.finish()
+
+
+def speakers(learner: Learner, count: int = 2) -> list[Speaker]:
+    return known_speakers(learner.inbox, *(Peer("actor", index, 0) for index in range(count)))
+
+
+def numbered_unroll(config: RunConfig, number: int, **replaced: Any) -> Any:
+    """Its columns' rewards are number · N, number · N + 1, …"""
+    k, num = config.algorithm.unroll_length, config.actors.environments
+    reward = np.broadcast_to(np.arange(num, dtype=np.float32) + number * num, (k, num)).copy()
+    return made_up_unroll(config, number, reward=reward, **replaced)
+
+
+def work_off(learner: Learner) -> bool:
+    """All that can be done without waiting."""
+    going = learner.step(0)
+    while going and not learner.idle:
+        going = learner.step(0)
+    return going
+
+
+def feed(learner: Learner, actor: Speaker, config: RunConfig, count: int, first: int = 0, **said: Any) -> list[Reply]:
+    replies = []
+    for number in range(first, first + count):
+        said = {"first_step_at": time.time()} | said
+        actor.say(unroll=numbered_unroll(config, number), **said)
+        work_off(learner)
+        reply = actor.hear()
+        assert reply is not None
+        replies.append(reply)
+    return replies
+
+
+@pytest.fixture
+def trained_on(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
+    """The numbers of the segments of every batch, in order."""
+    batches: list[list[int]] = []
+    loss = Acer.loss
+
+    def spy(self: Acer, batch: Batch) -> LossOutput:
+        batches.append([int(reward) for reward in batch.reward[0]])
+        assert (batch.reward == batch.reward[:1]).all()
+        return loss(self, batch)
+
+    monkeypatch.setattr(Acer, "loss", spy)
+    return batches
+
+
+def fresh_batches(trained_on: list[list[int]], batch_size: int, segments: int) -> list[list[int]]:
+    """The batches of consecutive new segments, found in order among those trained on."""
+    found, expected = [], [list(range(i, i + batch_size)) for i in range(0, segments - batch_size + 1, batch_size)]
+    for batch in trained_on:
+        if len(found) < len(expected) and batch == expected[len(found)]:
+            found.append(batch)
+    return found
+
+
+@pytest.mark.parametrize("settings", [{"replay__start": 2000}, {"replay__start": 0, "algorithm__replay_ratio": 0.0}])
+def test_every_segment_is_trained_on_fresh_exactly_once(
+    make_learner: MakeLearner, trained_on: list[list[int]], settings: dict[str, Any]
+) -> None:
+    config = tiny_run(learner__batch_size=3, stop__env_steps=10_000, **settings)
+    learner = make_learner(config)
+    feed(learner, speakers(learner)[0], config, 40)
+    assert [number for batch in trained_on for number in batch] == list(range(159))  # the 160th waits for its batch
+    assert learner.updates == 53
+
+
+@pytest.mark.parametrize("batch_size", [3, 8])
+def test_fresh_segments_are_not_overwritten_before_they_were_trained_on(
+    make_learner: MakeLearner, trained_on: list[list[int]], batch_size: int
+) -> None:
+    config = tiny_run(
+        learner__batch_size=batch_size,
+        replay__capacity=(batch_size + 4) * 5,
+        replay__start=0,
+        algorithm__replay_ratio=2.0,
+        stop__env_steps=10_000,
+    )
+    learner = make_learner(config)
+    actors = speakers(learner)
+    for number in range(0, 40, 4):  # four unrolls wait at once
+        for i in range(4):
+            actors[i % 2].say(unroll=numbered_unroll(config, number + i))
+        work_off(learner)
+    assert len(fresh_batches(trained_on, batch_size, 160)) == 160 // batch_size
+    assert len(trained_on) > 160 // batch_size
+
+
+def test_env_steps_do_not_count_dummy_steps(make_learner: MakeLearner) -> None:
+    config = tiny_run()
+    learner = make_learner(config)
+    mask = np.ones((5, 4), bool)
+    mask[1, 2] = mask[3, 0] = mask[4, 0] = False
+    (actor, _) = speakers(learner)
+    actor.say(unroll=made_up_unroll(config, mask=mask))
+    work_off(learner)
+    assert learner.env_steps == 17
+    learner.finish()
+    assert learner.status()["rows"]["learner"]["replay_steps"] == 17
+
+
+def test_replay_ratio_is_near_its_setting(make_learner: MakeLearner) -> None:
+    config = tiny_run(algorithm__replay_ratio=3.0, stop__env_steps=100_000)
+    learner = make_learner(config)
+    feed(learner, speakers(learner)[0], config, 120)
+    learner.finish()
+    assert learner.status()["rows"]["learner"]["replay_ratio"] == pytest.approx(3.0, rel=0.2)
+    assert learner.updates == pytest.approx(120 + 3 * 115, rel=0.2)
+
+
+def spoil_losses(monkeypatch: pytest.MonkeyPatch, spoilt: Callable[[int], bool]) -> None:
+    """Losses whose number `spoilt` names are NaN."""
+    loss, calls = Acer.loss, iter(range(10**9))
+
+    def sometimes(self: Acer, batch: Batch) -> LossOutput:
+        output = loss(self, batch)
+        return output._replace(loss=output.loss * float("nan")) if spoilt(next(calls)) else output
+
+    monkeypatch.setattr(Acer, "loss", sometimes)
+
+
+def test_updates_that_are_not_finite_are_skipped_and_counted(
+    make_learner: MakeLearner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tiny_run(algorithm__replay_ratio=0.0, learner__max_skipped_updates=2, stop__env_steps=10_000)
+    spoil_losses(monkeypatch, lambda call: call % 2 == 1)
+    learner = make_learner(config)
+    replies = feed(learner, speakers(learner)[0], config, 10, wants_weights=True, weights_version=-1)
+    summary = learner.finish()
+    assert learner.updates == 5
+    assert learner.status()["rows"]["learner"]["skipped_updates"] == 5
+    tensors, _ = weights.read(summary.weights)
+    assert all(torch.isfinite(tensor).all() for tensor in tensors.values())
+    # an unroll is answered before its update: the second and third see the first update, but not the second, skipped one
+    assert replies[1].weights == replies[2].weights
+    assert replies[0].weights != replies[1].weights != replies[3].weights
+
+
+def test_too_many_skipped_updates_in_a_row_end_the_run(
+    make_learner: MakeLearner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tiny_run(learner__max_skipped_updates=3, stop__env_steps=10_000)
+    spoil_losses(monkeypatch, lambda call: call >= 2)
+    learner = make_learner(config)
+    with pytest.raises(FloatingPointError, match="3 updates in a row were not finite"):
+        feed(learner, speakers(learner)[0], config, 100)
+    assert learner.updates == 2
+
+
+def test_weights_are_sent_where_asked_and_newer_and_packed_once_per_version(make_learner: MakeLearner) -> None:
+    config = tiny_run(algorithm__replay_ratio=0.0)
+    learner = make_learner(config)
+    first, second = speakers(learner)
+
+    def ask(actor: Speaker, **said: Any) -> Reply:
+        actor.say(**said)
+        work_off(learner)
+        reply = actor.hear()
+        assert reply is not None
+        return reply
+
+    a, b = ask(first, wants_weights=True), ask(second, wants_weights=True)
+    assert a.weights is not None
+    assert a.weights is b.weights
+    assert ask(first, weights_version=0, wants_weights=True) == Reply(1, weights_version=0)
+    ask(first, weights_version=0, unroll=made_up_unroll(config))
+    assert learner.updates == 1
+    assert ask(first, weights_version=0) == Reply(3, weights_version=1)
+    c, d = ask(first, weights_version=0, wants_weights=True), ask(second, weights_version=0, wants_weights=True)
+    assert c.weights is not None
+    assert c.weights is d.weights
+    assert c.weights != a.weights
+    assert all(name.startswith("network.") for name in weights.unpack(c.weights))
+
+
+@pytest.fixture
+def trained_file(make_learner: MakeLearner) -> Path:
+    config = tiny_run()
+    learner = make_learner(config)
+    feed(learner, speakers(learner)[0], config, 20)
+    return Path(learner.finish().weights)
+
+
+def test_load_restores_the_network_and_its_average(make_learner: MakeLearner, trained_file: Path) -> None:
+    before, _ = weights.read(trained_file)
+    pairs = [(before[name], before[f"average.{name.removeprefix('network.')}"]) for name in before if "network" in name]
+    assert pairs
+    assert any(not torch.equal(network, average) for network, average in pairs)
+    learner = make_learner(tiny_run(load=str(trained_file), seed=5))
+    after, _ = weights.read(learner.finish().weights)
+    assert before.keys() == after.keys()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+def test_load_of_a_file_without_average_starts_it_at_the_network(make_learner: MakeLearner, trained_file: Path) -> None:
+    tensors, metadata = weights.read(trained_file)
+    rewrite(trained_file, {name: t for name, t in tensors.items() if name.startswith("network.")}, metadata)
+    after, _ = weights.read(make_learner(tiny_run(load=str(trained_file))).finish().weights)
+    for name in after:
+        assert torch.equal(after[name], tensors[name.replace("average.", "network.")])
+
+
+def rewrite(path: Path, tensors: dict[str, torch.Tensor], metadata: dict[str, Any]) -> None:
+    path.write_bytes(weights.pack(tensors, metadata))
+
+
+def other_shape(path: Path) -> RunConfig:
+    return tiny_run(load=str(path), network__hidden_sizes=(8,))
+
+
+def other_algorithm(path: Path) -> RunConfig:
+    tensors, metadata = weights.read(path)
+    metadata["config"]["algorithm"]["name"] = "apex_dqn"
+    rewrite(path, tensors, metadata)
+    return tiny_run(load=str(path))
+
+
+def missing_tensor(path: Path) -> RunConfig:
+    tensors, metadata = weights.read(path)
+    del tensors[min(name for name in tensors if name.startswith("network."))]
+    rewrite(path, tensors, metadata)
+    return tiny_run(load=str(path))
+
+
+def surplus_tensor(path: Path) -> RunConfig:
+    tensors, metadata = weights.read(path)
+    rewrite(path, tensors | {"network.surplus": torch.zeros(2)}, metadata)
+    return tiny_run(load=str(path))
+
+
+def truncated(path: Path) -> RunConfig:
+    path.write_bytes(path.read_bytes()[:-100])
+    return tiny_run(load=str(path))
+
+
+def empty(path: Path) -> RunConfig:
+    path.write_bytes(b"")
+    return tiny_run(load=str(path))
+
+
+def foreign(path: Path) -> RunConfig:
+    path.write_bytes(b"not weights " * 100)
+    return tiny_run(load=str(path))
+
+
+def metadata_of_another_form(path: Path) -> RunConfig:
+    tensors, _ = weights.read(path)
+    rewrite(path, tensors, [1, 2])  # type: ignore[arg-type]
+    return tiny_run(load=str(path))
+
+
+BAD_FILES = {
+    other_shape: "tensor network.",
+    other_algorithm: "algorithm.name",
+    missing_tensor: "is missing",
+    surplus_tensor: "tensor network.surplus",
+    truncated: "not a whole safetensors file",
+    empty: "not a whole safetensors file",
+    foreign: "not a whole safetensors file",
+    metadata_of_another_form: "",
+}
+
+
+@pytest.mark.parametrize(("spoil", "names"), BAD_FILES.items(), ids=[spoil.__name__ for spoil in BAD_FILES])
+def test_load_refuses_with_one_line(
+    make_learner: MakeLearner, trained_file: Path, spoil: Callable[[Path], RunConfig], names: str
+) -> None:
+    with pytest.raises(ConfigError) as raised:
+        make_learner(spoil(trained_file))
+    message = str(raised.value)
+    assert "\n" not in message
+    assert str(trained_file) in message
+    assert names in message
+
+
+def test_device_that_is_not_there_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"learner\.device: 'cuda:99' is not there") as raised:
+        choose_device("cuda:99")
+    assert "\n" not in str(raised.value)
+    assert choose_device("cpu").type == "cpu"
+
+
+def test_checkpoint_every_writes_weights(make_learner: MakeLearner, tmp_path: Path) -> None:
+    config = tiny_run(checkpoint__every=100)
+    learner = make_learner(config)
+    (actor, _) = speakers(learner)
+    path = tmp_path / "run_0" / "weights.safetensors"
+    feed(learner, actor, config, 4)
+    assert not path.exists()
+    feed(learner, actor, config, 1, first=4)
+    assert weights.read(path)[1]["env_steps"] == 100
+    feed(learner, actor, config, 7, first=5)
+    assert weights.read(path)[1]["env_steps"] == 200
+    assert [file.name for file in path.parent.glob(".*")] == []
+
+
+def evaluating(learner: Learner, config: RunConfig) -> tuple[Speaker, Speaker]:
+    """An actor, and an evaluator that has asked for weights and waits."""
+    actor, evaluator = known_speakers(learner.inbox, Peer("actor", 0, 0), EVALUATOR)
+    assert evaluator.say(wants_weights=True) is None
+    work_off(learner)
+    assert evaluator.hear() is None
+    return actor, evaluator
+
+
+def snapshot_at(reply: Reply) -> int:
+    """The environment steps that the weights handed out were trained for."""
+    assert reply.weights is not None
+    return int(weights.unpack_metadata(reply.weights)["env_steps"])
+
+
+def test_weights_written_are_those_that_reached_the_target(make_learner: MakeLearner) -> None:
+    config = tiny_run(evaluation__every=100, stop__at_return=10.0)
+    learner = make_learner(config)
+    actor, evaluator = evaluating(learner, config)
+    feed(learner, actor, config, 5)
+    given = evaluator.hear()
+    assert given is not None
+    assert given.weights is not None
+    assert snapshot_at(given) == 100
+    feed(learner, actor, config, 3, first=5)  # training goes on during the evaluation
+    assert evaluator.say(rows=[{"eval_return": 10.0}], wants_weights=True) is None
+    assert not work_off(learner)
+    summary = learner.finish()
+    assert (summary.reason, summary.eval_return, summary.env_steps) == ("at_return", 10.0, 160)
+    written = Path(summary.weights)
+    assert written.read_bytes() == given.weights
+    assert written.with_name("best.safetensors").read_bytes() == given.weights
+    reply = evaluator.hear()
+    assert reply is not None
+    assert reply.stop
+
+
+def test_best_weights_are_those_of_the_best_evaluation(make_learner: MakeLearner, tmp_path: Path) -> None:
+    config = tiny_run(evaluation__every=100, stop__at_return=99.0, stop__env_steps=10_000)
+    learner = make_learner(config)
+    actor, evaluator = evaluating(learner, config)
+    given = []
+    for number, score in enumerate((3.0, 9.0, 5.0)):
+        feed(learner, actor, config, 5, first=5 * number)
+        reply = evaluator.hear()
+        assert reply is not None
+        given.append(reply.weights)
+        evaluator.say(rows=[{"eval_return": score}], wants_weights=True)
+        assert work_off(learner)
+    assert len(set(given)) == 3
+    assert (tmp_path / "run_0" / "best.safetensors").read_bytes() == given[1]
+    assert learner.status()["best"] == 9.0
+    summary = learner.finish()
+    assert summary.eval_return == 5.0
+    assert Path(summary.weights).read_bytes() != given[1]
+
+
+def test_an_evaluator_that_is_late_gets_the_newest_weights(make_learner: MakeLearner) -> None:
+    config = tiny_run(evaluation__every=100)
+    learner = make_learner(config)
+    actor, evaluator = known_speakers(learner.inbox, Peer("actor", 0, 0), EVALUATOR)
+    feed(learner, actor, config, 16)
+    evaluator.say(wants_weights=True)
+    work_off(learner)
+    reply = evaluator.hear()
+    assert reply is not None
+    assert snapshot_at(reply) == 300
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [({"stop__env_steps": 100}, "env_steps"), ({"stop__minutes": 1e-6}, "minutes")],
+)
+def test_budget_ends_the_run(make_learner: MakeLearner, settings: dict[str, Any], reason: str) -> None:
+    config = tiny_run(**settings)
+    learner = make_learner(config)
+    (actor, _) = speakers(learner)
+    for number in range(5):
+        actor.say(unroll=numbered_unroll(config, number), first_step_at=time.time() - 1)
+        going = work_off(learner)
+    assert not going
+    summary = learner.finish()
+    assert summary.reason == reason
+    assert summary.env_steps <= 100
+    assert summary.wall_s == pytest.approx(1, abs=0.9)
+
+
+def test_rows_of_every_process_are_written_and_shown(make_learner: MakeLearner, tmp_path: Path) -> None:
+    config = tiny_run()
+    learner = make_learner(config)
+    (actor, _) = speakers(learner)
+    actor.say(rows=[{"temperature": 0.5}])
+    work_off(learner)
+    learner.finish()
+    rows = [json.loads(line) for line in (tmp_path / "run_0" / "metrics.jsonl").read_text().splitlines()]
+    assert {row["source"] for row in rows} == {"actor_0", "learner"}
+    assert learner.status()["rows"]["actor_0"]["temperature"] == 0.5
+
+
+def test_a_row_with_a_value_that_is_not_finite_is_written_as_null(make_learner: MakeLearner, tmp_path: Path) -> None:
+    learner = make_learner(tiny_run())
+    (actor, _) = speakers(learner)
+    actor.say(rows=[{"temperature": float("inf")}])
+    work_off(learner)
+    first = (tmp_path / "run_0" / "metrics.jsonl").read_text().splitlines()[0]
+    assert json.loads(first)["temperature"] is None

@@ -1,0 +1,96 @@
+import pytest
+import torch
+from torch import nn
+
+from apex_acer.config import OptimizerConfig, RunConfig, StopConfig
+from apex_acer.optimizer import Optimizer
+
+BOTH = pytest.mark.parametrize("name", ["rmsprop", "adam"])
+
+
+def build(budget=1000, **settings):
+    """A parameter of two numbers, [3, −2], and its optimizer."""
+    network = nn.Module()
+    network.weight = nn.Parameter(torch.tensor([3.0, -2.0], dtype=torch.float64))
+    settings = {"learning_rate": 0.1, "eps": 1.0, "max_grad_norm": 1e9} | settings
+    config = RunConfig(optimizer=OptimizerConfig(**settings), stop=StopConfig(env_steps=budget))
+    return network, Optimizer(config, network)
+
+
+def first_step(name, gradient, learning_rate=0.1, eps=1.0, decay=0.99):
+    """How far the first step goes; eps is so large that it depends on the gradient's size."""
+    if name == "adam":  # both moments corrected for their start at zero
+        return learning_rate * gradient / (gradient.abs() + eps)
+    return learning_rate * gradient / (((1 - decay) * gradient.square()).sqrt() + eps)
+
+
+def linear_loss(network, gradient):
+    return (network.weight * gradient).sum()
+
+
+@pytest.mark.parametrize(("env_steps", "share"), [(0, 1.0), (250, 0.75), (999, 0.001), (1000, 0.0), (1500, 0.0)])
+def test_schedules(env_steps, share):
+    _, constant = build(schedule="constant")
+    _, linear = build(schedule="linear")
+    assert constant.learning_rate(env_steps) == 0.1
+    assert linear.learning_rate(env_steps) == pytest.approx(0.1 * share)
+
+
+@BOTH
+def test_the_step_has_the_scheduled_size(name):
+    gradient = torch.tensor([1.0, -0.5], dtype=torch.float64)
+    for env_steps, share in ((0, 1.0), (600, 0.4), (1000, 0.0)):
+        network, optimizer = build(name=name, schedule="linear")
+        before = network.weight.detach().clone()
+        norm, taken = optimizer.step(linear_loss(network, gradient), env_steps)
+        assert taken
+        assert norm == pytest.approx(gradient.norm())
+        torch.testing.assert_close(before - network.weight.detach(), first_step(name, gradient, 0.1 * share))
+
+
+@BOTH
+def test_gradients_are_clipped_before_the_step(name):
+    network, optimizer = build(name=name, max_grad_norm=0.5)
+    before = network.weight.detach().clone()
+    gradient = torch.tensor([30.0, -40.0], dtype=torch.float64)
+    norm, taken = optimizer.step(linear_loss(network, gradient), 0)
+    assert taken
+    assert norm == pytest.approx(50.0)  # as it was before clipping
+    moved = before - network.weight.detach()
+    torch.testing.assert_close(moved, first_step(name, gradient / 100), rtol=1e-5, atol=0)
+
+
+@BOTH
+def test_small_gradients_are_not_clipped(name):
+    network, optimizer = build(name=name, max_grad_norm=0.5)
+    before = network.weight.detach().clone()
+    gradient = torch.tensor([0.3, -0.2], dtype=torch.float64)
+    optimizer.step(linear_loss(network, gradient), 0)
+    torch.testing.assert_close(before - network.weight.detach(), first_step(name, gradient))
+
+
+@BOTH
+@pytest.mark.parametrize("bad", ["nan gradient", "infinite gradient", "nan loss", "infinite loss"])
+def test_non_finite_updates_leave_no_trace(name, bad):
+    number = torch.nan if bad.startswith("nan") else torch.inf
+    gradient = torch.tensor([1.0, -0.5], dtype=torch.float64)
+    network, optimizer = build(name=name)
+    before = network.weight.detach().clone()
+    if bad.endswith("gradient"):
+        loss = linear_loss(network, torch.tensor([1.0, number]))
+    else:
+        loss = linear_loss(network, gradient) + number
+    _, taken = optimizer.step(loss, 0)
+    assert not taken
+    assert torch.equal(network.weight.detach(), before)
+    _, taken = optimizer.step(linear_loss(network, gradient), 0)
+    assert taken  # and as the first: neither gradients nor moments kept anything
+    torch.testing.assert_close(before - network.weight.detach(), first_step(name, gradient))
+
+
+@BOTH
+def test_steps_lead_to_the_minimum(name):
+    network, optimizer = build(name=name, eps=1e-5, learning_rate=0.05)
+    for _ in range(300):
+        optimizer.step(network.weight.square().sum(), 0)
+    assert network.weight.detach().norm() < 0.2

@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from apex_acer.pace import Pace
+
+
+def drive(pace: Pace, fresh: list[int], batches: list[int]) -> list[int]:
+    """Counts `fresh` steps one after the other; after each, replays as long as owed. Batches after each."""
+    done, number = [], 0
+    for steps in fresh:
+        pace.count_fresh(steps)
+        start = number
+        while pace.owes(batches[number % len(batches)]):
+            pace.count_replayed(batches[number % len(batches)])
+            number += 1
+        done.append(number - start)
+    return done
+
+
+def credit(pace: Pace, limit: int) -> int:
+    """The whole steps still owed, found from outside."""
+    return max(steps for steps in range(limit + 1) if pace.owes(steps))
+
+
+@pytest.mark.parametrize("ratio", [0.0, 0.5, 1.0, 4.0])
+@pytest.mark.parametrize(("fresh", "batches"), [([160], [160]), ([7], [160]), ([155, 80, 160], [149, 160, 3])])
+def test_the_ratio_of_steps_holds_in_the_long_run(ratio: float, fresh: list[int], batches: list[int]) -> None:
+    pace = Pace(ratio, seed=1)
+    counts = 20_000
+    drive(pace, fresh * (counts // len(fresh)), batches)
+    deviation = (ratio / counts) ** 0.5 * 1.2  # Poisson's; a little more where the sizes vary
+    assert abs(pace.ratio - ratio) <= 4 * deviation
+    assert pace.ratio == pace.replayed_steps / pace.fresh_steps
+    if ratio == 0:
+        assert pace.replayed_steps == 0
+
+
+def test_what_is_left_over_stays_as_credit() -> None:
+    pace = Pace(1.0, seed=2)
+    for _ in range(200):
+        drive(pace, [7], [160])
+        left = credit(pace, 160)
+        assert left < 160
+        assert (pace.replayed_steps + left) % 7 == 0  # draws are whole multiples of the fresh steps
+    assert pace.replayed_steps > 0
+    assert pace.fresh_steps == 1400
+
+
+def test_draws_are_poisson() -> None:
+    done = np.array(drive(Pace(4.0, seed=3), [160] * 5000, [160]))
+    assert abs(done.mean() - 4) < 0.12
+    assert abs(done.var() - 4) < 0.4
+    assert done.min() == 0
+    assert done.max() >= 10
+
+
+def test_draws_are_seeded() -> None:
+    one, same, other = (drive(Pace(4.0, seed), [160] * 50, [160]) for seed in (5, 5, 6))
+    assert one == same
+    assert one != other
+
+
+def test_nothing_is_owed_at_first() -> None:
+    pace = Pace(4.0, seed=0)
+    assert not pace.owes(1)
+    assert (pace.ratio, pace.fresh_steps, pace.replayed_steps) == (0.0, 0, 0)

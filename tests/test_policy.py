@@ -1,0 +1,165 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+
+import apex_acer
+from apex_acer.config import RunConfig
+from apex_acer.environments import make_environments
+from apex_acer.policy import Policy, describe, load_policy
+from apex_acer.weights import named_tensors, pack, unpack, write
+from tests.conftest import COUNTDOWN, config_error, play, run_config
+
+
+def image_config(stack: int = 1, **kwargs: Any) -> RunConfig:
+    kwargs = {"shape": [12, 10, 3], "dtype": "uint8", "num_actions": 4} | kwargs
+    return run_config(id=COUNTDOWN, stack=stack, kwargs=json.dumps(kwargs))
+
+
+def saved(folder: Path, config: RunConfig, **changes: Any) -> tuple[Path, Policy]:
+    """A weights file and the policy that is in it, whose actions depend on what it sees."""
+    _, policy = play(config, 1, sharpness=300.0)
+    path = folder / "weights.safetensors"
+    metadata = describe(config, policy.spec, env_steps=123) | changes
+    write(path, pack(named_tensors(policy.network, "network"), metadata))
+    return path, policy
+
+
+@pytest.fixture
+def pixels() -> np.ndarray:
+    """64 images as the environment gives them, channels last."""
+    return np.random.default_rng(0).integers(256, size=(64, 12, 10, 3), dtype=np.uint8)
+
+
+def test_a_policy_comes_back_from_its_file(tmp_path: Path) -> None:
+    config = dataclasses.replace(run_config(id="CartPole-v1"), seed=9, out="somewhere", load="else")
+    path, policy = saved(tmp_path, config)
+    loaded = apex_acer.load_policy(str(path))
+    assert loaded.spec == policy.spec
+    assert loaded.config == dataclasses.replace(config, out="", load="")
+    assert loaded.metadata["env_steps"] == 123
+    obs = torch.randn(5, 4)
+    for one, other in zip(loaded.network(obs), policy.network(obs), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_acting_on_one_observation_and_on_a_batch(tmp_path: Path) -> None:
+    path, policy = saved(tmp_path, run_config(id="CartPole-v1"))
+    loaded = load_policy(path)
+    obs = np.random.default_rng(1).normal(size=(100, 4)).astype(np.float32)
+    actions = loaded.act(obs)
+    likeliest = policy.network(torch.from_numpy(obs)).pi_logits.argmax(-1)
+    assert actions.dtype == np.int64
+    assert set(actions) == {0, 1}
+    np.testing.assert_array_equal(actions, likeliest.numpy())
+    singles = [loaded.act(one) for one in obs]
+    assert type(singles[0]) is int
+    assert singles == actions.tolist()
+    assert loaded.act(obs[0].tolist()) == singles[0]
+
+
+def test_a_loaded_policy_plays_its_environment(tmp_path: Path) -> None:
+    path, _ = saved(tmp_path, image_config(first_action=1))
+    loaded = load_policy(path)
+    single = gymnasium.make(COUNTDOWN, **loaded.config.environment.keyword_arguments())
+    obs, _ = single.reset(seed=0)
+    for _ in range(5):
+        obs, *_ = single.step(loaded.act(obs, greedy=False))  # raises for actions outside 1 to 4
+    single.close()
+
+
+def test_images_with_channels_first_or_last(tmp_path: Path, pixels: np.ndarray) -> None:
+    path, _ = saved(tmp_path, image_config())
+    loaded = load_policy(path)
+    first = np.moveaxis(pixels, -1, 1)
+    actions = loaded.act(first)
+    assert len(set(actions)) > 1
+    np.testing.assert_array_equal(loaded.act(pixels), actions)
+    assert [loaded.act(image) for image in pixels] == [loaded.act(image) for image in first] == actions.tolist()
+
+
+def test_actions_begin_where_the_environment_s_do(tmp_path: Path, pixels: np.ndarray) -> None:
+    path, policy = saved(tmp_path, image_config(first_action=7))
+    loaded = load_policy(path)
+    logits = policy.network(torch.from_numpy(np.ascontiguousarray(np.moveaxis(pixels, -1, 1)))).pi_logits
+    np.testing.assert_array_equal(loaded.act(pixels), logits.argmax(-1).numpy() + 7)
+    assert loaded.act(pixels[0]) == int(logits[0].argmax()) + 7
+    assert set(loaded.act(np.repeat(pixels, 20, 0), greedy=False)) == {7, 8, 9, 10}
+
+
+def test_sampling_follows_the_probabilities_and_the_seed(tmp_path: Path) -> None:
+    path, policy = saved(tmp_path, run_config(id="CartPole-v1"))
+    obs = np.tile(np.array([0.1, -0.2, 0.05, 0.3], np.float32), (4000, 1))
+    with torch.no_grad():
+        policy.network.pi_logits.weight.mul_(0.05)
+    write(path, pack(named_tensors(policy.network, "network"), describe(policy.config, policy.spec)))
+    drawn, again = load_policy(path).act(obs, greedy=False), load_policy(path).act(obs, greedy=False)
+    np.testing.assert_array_equal(drawn, again)
+    probability = policy.network(torch.from_numpy(obs[:1])).pi_logits.softmax(-1)[0, 1].item()
+    assert 0.1 < probability < 0.9
+    assert abs(drawn.mean() - probability) < 4 * (0.25 / 4000) ** 0.5
+    assert len(set(load_policy(path).act(obs))) == 1
+
+
+def test_the_network_gives_logits_and_q_values_by_name(tmp_path: Path) -> None:
+    path, _ = saved(tmp_path, image_config(stack=2))
+    loaded = load_policy(path)
+    assert loaded.spec.obs_shape == (6, 12, 10)
+    output = loaded.network(torch.zeros(5, 6, 12, 10, dtype=torch.uint8))
+    assert output._fields == ("pi_logits", "q_values")
+    assert output.pi_logits.shape == output.q_values.shape == (5, 4)
+    assert not loaded.network.training
+
+
+@pytest.mark.parametrize("shape", [(3,), (5,), (2, 2, 4), (4, 1), ()])
+def test_observations_of_another_shape_are_refused(shape: tuple[int, ...]) -> None:
+    _, policy = play(run_config(id="CartPole-v1"), 1)
+    with pytest.raises(ValueError, match=r"require observations of shape \[4\] or \[B, …\] of them, got") as caught:
+        policy.act(np.zeros(shape, np.float32))
+    assert str(caught.value).endswith(f"got {list(shape)}")
+
+
+@pytest.mark.parametrize("shape", [(12, 3, 10), (10, 12, 3), (12, 10), (1, 1, 12, 10, 3)])
+def test_images_of_another_shape_are_refused(shape: tuple[int, ...]) -> None:
+    _, policy = play(image_config(), 1)
+    with pytest.raises(ValueError, match=r"require observations of shape \[3, 12, 10\]"):
+        policy.act(np.zeros(shape, np.uint8))
+
+
+def test_files_that_do_not_fit_are_refused_by_path(tmp_path: Path) -> None:
+    path, policy = saved(tmp_path, run_config(id="CartPole-v1"))
+    tensors, facts = unpack(path.read_bytes()), describe(policy.config, policy.spec)
+    cases: list[tuple[dict[str, Any], dict[str, Any], str]] = [
+        (tensors, facts | {"format": 99}, "format 99"),
+        (tensors, {}, "format"),
+        (tensors, {"format": 1}, "spec"),
+        (tensors, facts | {"config": facts["config"] | {"speed": 1}}, "unknown key speed"),
+        (tensors, facts | {"spec": facts["spec"] | {"colour": 1}}, "colour"),
+        (tensors, facts | {"spec": facts["spec"] | {"num_actions": 3}}, "tensor network.pi_logits.bias is [2]"),
+        ({k: v for k, v in tensors.items() if "q_values" not in k}, facts, "tensor network.q_values.bias is missing"),
+    ]
+    for given, metadata, part in cases:
+        write(path, pack(given, metadata))
+        message = config_error(lambda: load_policy(path))
+        assert message.startswith(f"{path}: ")
+        assert part in message
+    path.write_bytes(path.read_bytes()[:-10])
+    assert config_error(lambda: load_policy(path)).startswith(f"{path}: not a whole safetensors file")
+    path.unlink()
+    assert config_error(lambda: load_policy(path)).startswith(f"{path}: No such file")
+
+
+def test_metadata_has_neither_folders_nor_times(tmp_path: Path) -> None:
+    config = run_config(id="CartPole-v1")
+    environments = make_environments(config.environment, 1, training=False)
+    one = describe(dataclasses.replace(config, out=str(tmp_path), load="x"), environments.spec, updates=3)
+    assert one == describe(config, environments.spec, updates=3)
+    assert json.loads(json.dumps(one))["updates"] == 3
+    assert str(tmp_path) not in json.dumps(one)

@@ -1,0 +1,153 @@
+from __future__ import annotations
+
+import resource
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from apex_acer.replay import UniformReplay
+from apex_acer.rollout import Rollout
+from apex_acer.trajectory import ARRAY_FIELDS, Batch, EnvironmentSpec, Layout, Unroll, layout
+from tests.conftest import COUNTDOWN, play, run_config
+
+K, COUNT = 5, 3
+PIXELS = EnvironmentSpec((1, 84, 84), "uint8", 4, 0, 4, False, 4)
+
+
+@pytest.fixture(scope="module")
+def unrolls() -> tuple[Layout, list[Unroll]]:
+    """Unrolls of three environments, whose episodes have different lengths."""
+    environments, policy = play(run_config(id=COUNTDOWN, stack=2, kwargs='{"lengths": [3, 4, 9]}'), COUNT)
+    rollout = Rollout(environments, policy, seed=0)
+    fits = layout(environments.spec, K, {"log_probs": (environments.spec.num_actions,)})
+    return fits, [rollout.unroll(K) for _ in range(6)]
+
+
+def assert_equal_columns(batch: Batch, columns: list[tuple[Unroll, int, int]]) -> None:
+    """`batch` holds exactly these columns: unroll, column, weights version."""
+    for name in ARRAY_FIELDS:
+        expected = np.stack([getattr(unroll, name)[:, column] for unroll, column, _ in columns], 1)
+        found = getattr(batch, name).numpy()
+        assert found.dtype == expected.dtype
+        np.testing.assert_array_equal(found, expected, err_msg=name)
+    expected = np.stack([unroll.behaviour["log_probs"][:, column] for unroll, column, _ in columns], 1)
+    np.testing.assert_array_equal(batch.behaviour["log_probs"].numpy(), expected)
+    assert batch.weights_version.tolist() == [version for _, _, version in columns]
+
+
+def one_column(unroll: Unroll, column: int) -> Unroll:
+    arrays = {name: getattr(unroll, name)[:, column : column + 1] for name in ARRAY_FIELDS}
+    return Unroll(**arrays, behaviour={n: a[:, column : column + 1] for n, a in unroll.behaviour.items()}, state={})
+
+
+def test_the_oldest_segments_are_overwritten(unrolls: tuple[Layout, list[Unroll]]) -> None:
+    fits, sent = unrolls
+    capacity = 7
+    replay = UniformReplay(fits, capacity, seed=0)
+    held: dict[int, tuple[Unroll, int, int]] = {}
+    for version, unroll in enumerate(sent):
+        slots = replay.insert(unroll, version)
+        assert slots.tolist() == [(version * COUNT + column) % capacity for column in range(COUNT)]
+        held |= {int(slot): (unroll, column, version) for column, slot in enumerate(slots)}
+        assert len(replay) == len(held) == min((version + 1) * COUNT, capacity)
+        assert replay.num_steps == sum(int(u.mask[:, column].sum()) for u, column, _ in held.values())
+        assert_equal_columns(replay.gather(slots), [held[int(slot)] for slot in slots])
+        assert_equal_columns(replay.gather(torch.tensor(sorted(held))), [held[slot] for slot in sorted(held)])
+    ages = sorted(version for _, _, version in held.values())
+    assert ages == [3, 4, 4, 4, 5, 5, 5]  # the newest seven columns of all sent
+
+
+def test_an_actor_may_have_one_environment(unrolls: tuple[Layout, list[Unroll]]) -> None:
+    fits, sent = unrolls
+    replay = UniformReplay(fits, 3, seed=0)
+    for version in range(4):
+        slots = replay.insert(one_column(sent[version], 1), version)
+        assert slots.tolist() == [version % 3]
+    assert replay.num_steps == sum(int(unroll.mask[:, 1].sum()) for unroll in sent[1:4])
+    assert_equal_columns(replay.gather(torch.tensor([0, 1, 2])), [(sent[v], 1, v) for v in (3, 1, 2)])
+
+
+def test_samples_are_whole_segments_and_reproducible(unrolls: tuple[Layout, list[Unroll]]) -> None:
+    fits, sent = unrolls
+    batches = []
+    for seed in (3, 3, 4):
+        replay = UniformReplay(fits, 30, seed)
+        for version, unroll in enumerate(sent):
+            replay.insert(unroll, version)
+        batches.append(replay.sample(64))
+    columns = {
+        (version, unroll.episode_step[:, column].tobytes()): (unroll, column, version)
+        for version, unroll in enumerate(sent)
+        for column in range(COUNT)
+    }
+    assert len(columns) == len(sent) * COUNT
+    versions, episode_step = batches[0].weights_version.tolist(), batches[0].episode_step.numpy()
+    drawn = [columns[version, episode_step[:, i].tobytes()] for i, version in enumerate(versions)]
+    assert_equal_columns(batches[0], drawn)
+    assert torch.equal(batches[0].weights_version, batches[1].weights_version)
+    assert not torch.equal(batches[0].weights_version, batches[2].weights_version)
+
+
+def test_sampling_is_uniform(unrolls: tuple[Layout, list[Unroll]]) -> None:
+    fits, sent = unrolls
+    replay = UniformReplay(fits, 40, seed=1)
+    for version in range(55):  # wrapped around; versions tell the slots apart
+        replay.insert(one_column(sent[version % len(sent)], version % COUNT), version)
+    draws = torch.cat([replay.sample(100).weights_version for _ in range(100)])
+    counts = torch.bincount(draws, minlength=55).double()
+    assert not counts[:15].any()  # overwritten
+    counts = counts[15:]
+    chi_squared = float(((counts - 250) ** 2 / 250).sum())
+    assert 16 < chi_squared < 73  # 0.1 % on either side, 39 degrees of freedom
+
+
+def test_only_what_was_inserted_is_sampled(unrolls: tuple[Layout, list[Unroll]]) -> None:
+    fits, sent = unrolls
+    replay = UniformReplay(fits, 1000, seed=0)
+    replay.insert(sent[0], 17)
+    assert (replay.sample(200).weights_version == 17).all()
+
+
+def test_an_empty_replay_refuses_to_sample(unrolls: tuple[Layout, list[Unroll]]) -> None:
+    replay = UniformReplay(unrolls[0], 10, seed=0)
+    assert (len(replay), replay.num_steps) == (0, 0)
+    with pytest.raises(ValueError, match="require a segment in replay before sampling"):
+        replay.sample(1)
+
+
+def test_a_step_costs_at_most_a_plane_and_a_quarter() -> None:
+    replay = UniformReplay(layout(PIXELS, 20, {"log_probs": (4,)}), 50, seed=0)
+    assert replay.num_bytes / (50 * 20) <= 1.25 * 84 * 84
+
+
+def resident() -> int:
+    """Bytes of this process in memory."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+
+def test_memory_grows_while_it_fills_and_is_flat_afterwards() -> None:
+    k, columns, capacity = 20, 16, 320
+    fits = layout(PIXELS, k, {"log_probs": (4,)})
+    zeros = {name: np.zeros(_columns(getattr(fits, name), columns), getattr(fits, name)[1]) for name in ARRAY_FIELDS}
+    zeros["obs"] += 1
+    unroll = Unroll(**zeros, behaviour={"log_probs": np.zeros((k, columns, 4), np.float32)}, state={})
+    before = resident()
+    replay = UniformReplay(fits, capacity, seed=0)
+    replay.insert(unroll, 0)
+    assert resident() - before < replay.num_bytes / 4
+    for _ in range(capacity // columns):
+        replay.insert(unroll, 0)
+        replay.sample(16)
+    full = resident()
+    assert full - before > 0.9 * replay.num_bytes
+    for _ in range(2 * capacity // columns):
+        replay.insert(unroll, 1)
+        replay.sample(16)
+    assert resident() - full < 4e6
+
+
+def _columns(field: tuple[tuple[int, ...], str], columns: int) -> tuple[int, ...]:
+    (length, *rest), _ = field
+    return (length, columns, *rest)

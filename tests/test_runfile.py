@@ -1,0 +1,152 @@
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from apex_acer.config import (
+    AcerConfig,
+    ActorsConfig,
+    AtariConfig,
+    CheckpointConfig,
+    EnvironmentConfig,
+    EvaluationConfig,
+    LearnerConfig,
+    LoggingConfig,
+    NetworkConfig,
+    OptimizerConfig,
+    ReplayConfig,
+    RunConfig,
+    StopConfig,
+)
+from apex_acer.runfile import dump_run, from_dict, load_run, parse_run, presets, to_dict
+from tests.conftest import config_error
+
+CHANGED = RunConfig(
+    environment=EnvironmentConfig(
+        id="ALE/Boxing-v5",
+        kwargs='{"name": "a \\"b\\" é"}',
+        wrappers=("a:b", "c.d:e"),
+        stack=4,
+        atari=AtariConfig(2, 0.25, 7, False, False, True, False, 96),
+    ),
+    actors=ActorsConfig(3, 5, 0.5, 2.0, 40, 3, 1),
+    learner=LearnerConfig("cuda:1", 8, 2, 7),
+    optimizer=OptimizerConfig("adam", 3e-4, "linear", 1e-8, 0.999, 1.0),
+    network=NetworkConfig("conv", (512, 16), "tanh"),
+    replay=ReplayConfig(5_000, 0),
+    algorithm=AcerConfig("acer", 0.9, 5, 0.5, 5.0, 2.0, "logits", 0.995, 0.0, 1.0, 1.0),
+    evaluation=EvaluationConfig(7, 3, 2, False, 30),
+    checkpoint=CheckpointConfig(9),
+    logging=LoggingConfig(0.1),
+    stop=StopConfig(77, 1.5, -3.25),
+    engine="serial",
+    seed=42,
+    out="runs/ü \\ 'here'",
+    load="some.safetensors",
+)
+
+
+def leaves(data: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in data.items():
+        flat |= leaves(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
+    return flat
+
+
+def test_the_changed_configuration_differs_everywhere() -> None:
+    default, changed = leaves(to_dict(RunConfig())), leaves(to_dict(CHANGED))
+    assert {name for name in changed if default.get(name) == changed[name]} == {"algorithm.name"}
+
+
+@pytest.mark.parametrize("config", [RunConfig(), CHANGED], ids=["default", "changed"])
+def test_toml_and_dicts_give_back_the_same_configuration(config: RunConfig) -> None:
+    assert parse_run(dump_run(config), "x") == config
+    assert from_dict(to_dict(config)) == config
+    assert "None" not in dump_run(config)
+
+
+def test_presets_load_and_describe_themselves() -> None:
+    assert "cartpole" in presets()
+    assert list(presets()) == sorted(presets())
+    for name, description in presets().items():
+        assert isinstance(load_run(name), RunConfig), name
+        assert description, name
+        assert not description.startswith(("#", "[")), name
+    assert load_run("cartpole").stop.at_return == 475.0
+
+
+def test_runs_load_from_paths(tmp_path: Path) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text(dump_run(CHANGED), encoding="utf-8")
+    assert load_run(str(path)) == CHANGED
+    plain = tmp_path / "plain"
+    plain.write_text("seed = 3", encoding="utf-8")
+    assert load_run(str(plain)) == dataclasses.replace(RunConfig(), seed=3)
+
+
+def test_paths_that_cannot_be_read(tmp_path: Path) -> None:
+    absent = str(tmp_path / "absent.toml")
+    message = config_error(lambda: load_run(absent))
+    assert message.startswith(f"{absent}: No such file")
+    binary = tmp_path / "binary.toml"
+    binary.write_bytes(b"\xff\xfe\x00")
+    assert config_error(lambda: load_run(str(binary))).startswith(f"{binary}: not UTF-8")
+    folder = tmp_path / "folder.toml"
+    folder.mkdir()
+    assert config_error(lambda: load_run(str(folder))).startswith(f"{folder}: ")
+
+
+def test_unknown_preset_suggests_a_near_one_and_lists_all() -> None:
+    message = config_error(lambda: load_run("cartpol"))
+    assert "'cartpol'" in message
+    assert "did you mean 'cartpole'?" in message
+    for name in presets():
+        assert name in message
+    assert "did you mean" not in config_error(lambda: load_run("zzzz"))
+
+
+@pytest.mark.parametrize("text", ["seed = ", "a = 1\na = 2", "[x"])
+def test_what_is_no_toml(text: str) -> None:
+    assert config_error(lambda: parse_run(text, "here.toml")).startswith("here.toml: not TOML: ")
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("sed = 1", ["unknown key sed;", "did you mean seed?"]),
+        (
+            "[algorithm]\nunrol_length = 1",
+            ["unknown key algorithm.unrol_length;", "did you mean algorithm.unroll_length?"],
+        ),
+        ("[environment.atari]\nstiky_actions = 1", ["did you mean environment.atari.sticky_actions?"]),
+        ("[checkpoint]\nzzz = 1", ["unknown key checkpoint.zzz;", "allowed: every"]),
+        ("[actor]\ncount = 1", ["unknown key actor;", "did you mean actors?"]),
+        ("seed = 1.0", ["seed: 1.0 is not allowed; give int"]),
+        ("seed = true", ["seed: True is not allowed; give int"]),
+        ("seed = '1'", ["seed: '1' is not allowed; give int"]),
+        ("engine = 1", ["engine: 1 is not allowed; give str"]),
+        ("[algorithm]\ngamma = '0.9'", ["algorithm.gamma: '0.9' is not allowed; give float"]),
+        ("[evaluation]\ngreedy = 1", ["evaluation.greedy: 1 is not allowed; give bool"]),
+        ("[stop]\nminutes = 'two'", ["stop.minutes: 'two' is not allowed; give float"]),
+        ("[stop]\nminutes = true", ["stop.minutes: True is not allowed; give float"]),
+        ("[network]\nhidden_sizes = 64", ["network.hidden_sizes: 64 is not allowed; give tuple"]),
+        ("[network]\nhidden_sizes = [64, 'a']", ["network.hidden_sizes: 'a' is not allowed; give int"]),
+        ("[environment]\nkwargs = {length = 3}", ["environment.kwargs: {'length': 3} is not allowed; give str"]),
+        ("actors = 2", ["actors: 2 is not a table; write [actors]"]),
+        ("[actors]\ncount = 2020-01-01", ["actors.count", "give int"]),
+    ],
+)
+def test_wrong_keys_and_types_are_said_in_one_line(text: str, parts: list[str]) -> None:
+    message = config_error(lambda: parse_run(text, "here.toml"))
+    assert message.startswith("here.toml: ")
+    for part in parts:
+        assert part in message
+
+
+def test_whole_numbers_serve_as_floats() -> None:
+    config = parse_run("[algorithm]\ngamma = 1\n[stop]\nat_return = 20", "x")
+    assert (config.algorithm.gamma, config.stop.at_return) == (1.0, 20.0)
+    assert type(config.algorithm.gamma) is type(config.stop.at_return) is float
