@@ -157,13 +157,19 @@ class Manager:
     def run(self) -> TrainResult:
         """The whole run; leaves no process behind, however it ends. The first signal saves, the second kills."""
         try:
-            learner = self._start(Peer("learner", 0, 0))
+            return self._run_from(self._start(Peer("learner", 0, 0)))
+        finally:
+            self._engine.close()
+
+    def _run_from(self, learner: Handle) -> TrainResult:
+        try:
             if self._wait_ready(learner):
                 self._start_peers()
                 self._watch(learner)
             return self._end(learner)
-        finally:
-            self._engine.close()
+        except RunFailed:
+            self._save(learner)
+            raise
 
     def _start(self, peer: Peer) -> Handle:
         handle = self._engine.start(peer)
@@ -214,9 +220,7 @@ class Manager:
             if not learner.ready:  # nothing to save yet
                 return self._unsaved()
             self._send(stop=self._signals[0].name)
-        deadline = time.monotonic() + END_S
-        while learner.alive and learner.summary is None and time.monotonic() < deadline and len(self._signals) < 2:
-            self._engine.wait(0.1)
+        self._wait_summary(learner)
         self._raise_failures()
         if learner.summary is None and len(self._signals) > 1:
             return self._unsaved()
@@ -225,6 +229,20 @@ class Manager:
         result = TrainResult(**learner.summary)
         log.info("ended: %s", result)
         return result
+
+    def _save(self, learner: Handle) -> None:
+        """Has the learner write what was learned before another process failed."""
+        if learner.ready and learner.alive and learner.summary is None:
+            self._send(stop="failure")
+            self._wait_summary(learner)
+        if learner.summary:
+            log.info("saved before leaving: %s", learner.summary["weights"])
+
+    def _wait_summary(self, learner: Handle) -> None:
+        """Until the learner has saved, the deadline, or a second signal."""
+        deadline = time.monotonic() + END_S
+        while learner.alive and learner.summary is None and time.monotonic() < deadline and len(self._signals) < 2:
+            self._engine.wait(0.1)
 
     def _unsaved(self) -> TrainResult:
         """The result of a run that was ended before it could save, as far as it is known."""

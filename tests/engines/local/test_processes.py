@@ -202,3 +202,4 @@ def test_children_ignore_what_is_the_manager_s_and_a_killed_actor_is_named(start
     failed = program.ended(within_s=10)["failed"]
     assert "actor_0" in failed
     assert "SIGKILL" in failed
+    assert (program.out / "weights.safetensors").exists(), "what was learned before is lost"
