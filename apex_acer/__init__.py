@@ -14,8 +14,9 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from apex_acer.config import ConfigError, RunConfig
-    from apex_acer.manager import RunFailed, TrainResult, train
+    from apex_acer.manager import RunFailed, train
     from apex_acer.policy import Policy, load_policy
+    from apex_acer.result import TrainResult
     from apex_acer.runfile import load_run
 
 _HOME = {
@@ -23,7 +24,7 @@ _HOME = {
     "Policy": "apex_acer.policy",
     "RunConfig": "apex_acer.config",
     "RunFailed": "apex_acer.manager",
-    "TrainResult": "apex_acer.manager",
+    "TrainResult": "apex_acer.result",
     "load_policy": "apex_acer.policy",
     "load_run": "apex_acer.runfile",
     "train": "apex_acer.manager",

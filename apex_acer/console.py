@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import Any, TextIO
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -15,9 +15,7 @@ from rich.text import Text
 
 from apex_acer.config import RunConfig
 from apex_acer.messages import Row
-
-if TYPE_CHECKING:
-    from apex_acer.manager import TrainResult
+from apex_acer.result import TrainResult
 
 PLAIN_EVERY_S = 5.0
 REASONS = {

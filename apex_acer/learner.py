@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,29 +21,12 @@ from apex_acer.optimizer import Optimizer
 from apex_acer.pace import Pace
 from apex_acer.policy import describe
 from apex_acer.replay import UniformReplay
+from apex_acer.result import TrainResult
 from apex_acer.seeds import derive_seed
 from apex_acer.trajectory import Batch, EnvironmentSpec, Layout, layout
 from apex_acer.writers import Writers
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Summary:
-    """How a run ended, as the learner saw it."""
-
-    reason: str
-    """`env_steps`, `minutes`, `at_return`, or what the manager gave."""
-    env_steps: int
-    updates: int
-    wall_s: float
-    """First environment step to the stop decision."""
-    startup_s: float
-    """Start of the program to the first environment step."""
-    eval_return: float | None
-    """Of the last evaluation; with `stop.at_return`, of the weights written."""
-    weights: str
-    """Path of the file written at the end."""
 
 
 class Learner:
@@ -105,7 +87,7 @@ class Learner:
         self._reason = self._reason or self._stop_reason()
         return not self._reason
 
-    def finish(self) -> Summary:
+    def finish(self) -> TrainResult:
         """Tells every peer to stop, writes the weights and the last rows, and sums the run up."""
         wall_s = self._wall_s()
         self.inbox.stop(self._reason)
@@ -115,7 +97,15 @@ class Learner:
         self._write_rows(last=True)
         self.close()
         startup_s = max(0.0, self._first_step_at - self._started_at) if self._first_step_at else 0.0
-        return Summary(self._reason, self.env_steps, self.updates, wall_s, startup_s, self._evaluations.last, str(path))
+        return TrainResult(
+            reason=self._reason,
+            env_steps=self.env_steps,
+            updates=self.updates,
+            wall_s=wall_s,
+            startup_s=startup_s,
+            eval_return=self._evaluations.last,
+            weights=str(path),
+        )
 
     def close(self) -> None:
         """Closes the files of metrics."""

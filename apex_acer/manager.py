@@ -12,7 +12,6 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -22,6 +21,7 @@ from apex_acer.engines import engine_class
 from apex_acer.engines.engine import Engine, Handle, Run
 from apex_acer.environments import make_environments
 from apex_acer.messages import Message, Peer
+from apex_acer.result import TrainResult
 from apex_acer.runfile import dump_run
 
 log = logging.getLogger(__name__)
@@ -31,36 +31,13 @@ END_S = 6.0  # from the decision to stop until the learner has saved; what is le
 STATUS_S = 0.5
 ANSWER_S = 60.0  # the inbox answers the manager at once; a learner silent for this long hangs
 SAME_SIGNAL_S = 0.2  # one press reaches a program twice where a wrapper passes on what its group has got already
-SIGNALS = {signal.SIGINT: 130, signal.SIGTERM: 143}
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 Status = dict[str, Any]
 
 
 class RunFailed(Exception):
     """A process of the run ended badly; the message is its traceback."""
-
-
-@dataclass(frozen=True)
-class TrainResult:
-    """How a run ended."""
-
-    reason: str
-    """`env_steps`, `minutes`, `at_return`, `SIGINT` or `SIGTERM`."""
-    env_steps: int
-    updates: int
-    wall_s: float
-    """First environment step to the stop decision."""
-    startup_s: float
-    """Start of the program to the first environment step."""
-    eval_return: float | None
-    """Of the last evaluation; with `stop.at_return` reached, of the weights written."""
-    weights: str
-    """Path of the weights file; empty where a second signal ended the run before it was written."""
-
-    @property
-    def exit_code(self) -> int:
-        """0, or 128 plus the signal's number."""
-        return next((code for number, code in SIGNALS.items() if number.name == self.reason), 0)
 
 
 def train(
@@ -202,7 +179,7 @@ class Manager:
     def _watch(self, learner: Handle) -> None:
         """Until the learner ends or a signal comes."""
         status_at = 0.0
-        while learner.alive and not learner.summary and not self._signals:
+        while learner.alive and not learner.result and not self._signals:
             self._engine.wait(STATUS_S)
             self._raise_failures()
             self._receive()
@@ -220,28 +197,27 @@ class Manager:
             if not learner.ready:  # nothing to save yet
                 return self._unsaved()
             self._send(stop=self._signals[0].name)
-        self._wait_summary(learner)
+        self._wait_result(learner)
         self._raise_failures()
-        if learner.summary is None and len(self._signals) > 1:
+        if learner.result is None and len(self._signals) > 1:
             return self._unsaved()
-        if learner.summary is None:
+        if learner.result is None:
             raise RunFailed(f"learner: killed, because it had not saved {END_S:.0f} s after the run was to end")
-        result = TrainResult(**learner.summary)
-        log.info("ended: %s", result)
-        return result
+        log.info("ended: %s", learner.result)
+        return learner.result
 
     def _save(self, learner: Handle) -> None:
         """Has the learner write what was learned before another process failed."""
-        if learner.ready and learner.alive and learner.summary is None:
+        if learner.ready and learner.alive and learner.result is None:
             self._send(stop="failure")
-            self._wait_summary(learner)
-        if learner.summary:
-            log.info("saved before leaving: %s", learner.summary["weights"])
+            self._wait_result(learner)
+        if learner.result:
+            log.info("saved before leaving: %s", learner.result.weights)
 
-    def _wait_summary(self, learner: Handle) -> None:
+    def _wait_result(self, learner: Handle) -> None:
         """Until the learner has saved, the deadline, or a second signal."""
         deadline = time.monotonic() + END_S
-        while learner.alive and learner.summary is None and time.monotonic() < deadline and len(self._signals) < 2:
+        while learner.alive and learner.result is None and time.monotonic() < deadline and len(self._signals) < 2:
             self._engine.wait(0.1)
 
     def _unsaved(self) -> TrainResult:

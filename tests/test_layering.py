@@ -28,6 +28,7 @@ LAYERS = (  # top to bottom; a package stands for all of its modules
         "messages",
         "metrics",
         "seeds",
+        "result",
         "config",
         "runfile",
     ),

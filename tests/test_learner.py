@@ -167,10 +167,10 @@ def test_updates_that_are_not_finite_are_skipped_and_counted(
     spoil_losses(monkeypatch, lambda call: call % 2 == 1)
     learner = make_learner(config)
     replies = feed(learner, speakers(learner)[0], config, 10, wants_weights=True, weights_version=-1)
-    summary = learner.finish()
+    result = learner.finish()
     assert learner.updates == 5
     assert learner.status()["rows"]["learner"]["skipped_updates"] == 5
-    tensors, _ = weights.read(summary.weights)
+    tensors, _ = weights.read(result.weights)
     assert all(torch.isfinite(tensor).all() for tensor in tensors.values())
     # an unroll is answered before its update: the second and third see the first update, but not the second, skipped one
     assert replies[1].weights == replies[2].weights
@@ -362,9 +362,9 @@ def test_weights_written_are_those_that_reached_the_target(make_learner: MakeLea
     feed(learner, actor, config, 3, first=5)  # training goes on during the evaluation
     assert evaluator.say(rows=[{"eval_return": 10.0}], wants_weights=True) is None
     assert not work_off(learner)
-    summary = learner.finish()
-    assert (summary.reason, summary.eval_return, summary.env_steps) == ("at_return", 10.0, 160)
-    written = Path(summary.weights)
+    result = learner.finish()
+    assert (result.reason, result.eval_return, result.env_steps) == ("at_return", 10.0, 160)
+    written = Path(result.weights)
     assert written.read_bytes() == given.weights
     assert written.with_name("best.safetensors").read_bytes() == given.weights
     reply = evaluator.hear()
@@ -387,9 +387,9 @@ def test_best_weights_are_those_of_the_best_evaluation(make_learner: MakeLearner
     assert len(set(given)) == 3
     assert (tmp_path / "run_0" / "best.safetensors").read_bytes() == given[1]
     assert learner.status()["best"] == 9.0
-    summary = learner.finish()
-    assert summary.eval_return == 5.0
-    assert Path(summary.weights).read_bytes() != given[1]
+    result = learner.finish()
+    assert result.eval_return == 5.0
+    assert Path(result.weights).read_bytes() != given[1]
 
 
 def test_an_evaluator_that_is_late_gets_the_newest_weights(make_learner: MakeLearner) -> None:
@@ -416,10 +416,10 @@ def test_budget_ends_the_run(make_learner: MakeLearner, settings: dict[str, Any]
         actor.say(unroll=numbered_unroll(config, number), first_step_at=time.time() - 1)
         going = work_off(learner)
     assert not going
-    summary = learner.finish()
-    assert summary.reason == reason
-    assert summary.env_steps <= 100
-    assert summary.wall_s == pytest.approx(1, abs=0.9)
+    result = learner.finish()
+    assert result.reason == reason
+    assert result.env_steps <= 100
+    assert result.wall_s == pytest.approx(1, abs=0.9)
 
 
 def test_rows_of_every_process_are_written_and_shown(make_learner: MakeLearner, tmp_path: Path) -> None:

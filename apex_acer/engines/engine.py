@@ -5,10 +5,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from apex_acer.config import RunConfig
 from apex_acer.messages import Link, Peer
+from apex_acer.result import TrainResult
 from apex_acer.trajectory import EnvironmentSpec
 
 
@@ -31,8 +31,8 @@ class Handle(ABC):
         self.peer = peer
         self.ready = False
         """Set once the role has what it needs to work."""
-        self.summary: dict[str, Any] | None = None
-        """A learner's `Summary`, once it has ended well."""
+        self.result: TrainResult | None = None
+        """A learner's, once it has saved."""
         self.config_error: str = ""
         """Why the role cannot work as configured."""
 

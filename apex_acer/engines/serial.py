@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import traceback
 from collections import deque
 from collections.abc import Callable
@@ -123,5 +122,5 @@ class SerialEngine(Engine):
         while going and not self._learner.idle:
             going = self._learner.step(0)
         if not going:
-            self._handles[0].summary = dataclasses.asdict(self._learner.finish())
+            self._handles[0].result = self._learner.finish()
         return going

@@ -75,10 +75,10 @@ def _run_learner(role: str, index: int, start: dict[str, Any], parent: Parent) -
     parent.say(ready=True)
     while learner.step(WAIT_S):
         server.check()
-    summary = learner.finish()
+    result = learner.finish()
     learner.inbox.wait_stopped(STOP_S)
     server.close()
-    parent.say(summary=dataclasses.asdict(summary))
+    parent.say(result=dataclasses.asdict(result))
 
 
 def _run_peer(role: str, index: int, start: dict[str, Any], parent: Parent) -> None:

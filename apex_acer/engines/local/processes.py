@@ -1,7 +1,7 @@
 """Processes of the local engine: started by `python -m`, watched through a pipe, gone with their parent.
 
 Every child has two pipes. Its standard input is the lifeline: the manager holds the other end, and a child leaves when it
-breaks, however the manager ended. The second carries what the child has to say (ready, summary, configuration error) as
+breaks, however the manager ended. The second carries what the child has to say (ready, result, configuration error) as
 JSON lines, and its end-of-file is the sentinel of the child's death. Standard output and error go to a file.
 """
 
@@ -26,6 +26,7 @@ import zmq
 from apex_acer.engines.engine import Engine, Handle, Run
 from apex_acer.engines.local.transport import DealerLink, Waker
 from apex_acer.messages import Peer
+from apex_acer.result import TrainResult
 from apex_acer.runfile import to_dict
 
 MANAGER = Peer("manager", 0, 0)
@@ -85,7 +86,7 @@ class ProcessHandle(Handle):
         for line in lines:
             said = json.loads(line)
             self.ready = self.ready or said.get("ready", False)
-            self.summary = said.get("summary", self.summary)
+            self.result = TrainResult(**said["result"]) if "result" in said else self.result
             self.config_error = said.get("config_error", self.config_error)
             self._ended = self._ended or said.get("ended", False)
 
@@ -182,10 +183,13 @@ class LocalEngine(Engine):
                     file.write(f"── {handle.peer.name} ──\n{printed}")
 
     def _threads(self, peer: Peer) -> int:
-        """Threads for a role on the CPU: what the configuration says, or its share of the cores present."""
+        """Threads for a role on the CPU: what the configuration says, or its share of the cores present.
+
+        Convolutions gain from every core, because actors wait for the learner more than they run; small vectors lose.
+        """
         cores, config = os.cpu_count() or 1, self._run.config
         if peer.role == "learner":
-            return config.learner.threads or max(1, cores // 2)
+            return config.learner.threads or (cores if self._run.spec.is_image else 1)
         return config.actors.threads or max(1, cores // (2 * config.actors.count))
 
 
