@@ -58,6 +58,8 @@ def main() -> None:
         algorithm.after_step()
         return int(batch.mask.sum())
 
+    act()
+    timers.shares()  # what came before does not count
     acting = per_second(act)
     shares = timers.shares()
     learning = per_second(update)
