@@ -40,8 +40,8 @@ class Evaluate:
     """A .safetensors file of a run."""
     episodes: int | None = None
     """Episodes to play; by default as many as the run's evaluations."""
-    seed: int = 0
-    """Seed of the environments and of sampling."""
+    seed: int | None = None
+    """Seed of the environments and of sampling; by default the run's, which plays the games its evaluator played."""
     policy: Annotated[str | None, tyro.conf.arg(metavar="{greedy,sampled}")] = None
     """Greedy or sampled actions; by default as in the run's evaluations."""
     json: Flag = False
@@ -120,7 +120,8 @@ def evaluate_verb(arguments: list[str]) -> int:
         settings = dataclasses.replace(settings, episodes=given.episodes)
     if given.policy is not None:
         settings = dataclasses.replace(settings, greedy=given.policy == "greedy")
-    row = evaluate_policy(policy, settings, given.seed)
+    seed = policy.config.seed if given.seed is None else given.seed
+    row = evaluate_policy(policy, settings, seed)
     scores = {name: row[f"eval_return{suffix}"] for name, suffix in SCORES.items()}
     how = "greedy" if settings.greedy else "sampled"
     if given.json:

@@ -40,7 +40,7 @@ class Evaluator:
         if reply.stop or reply.weights is None:
             return not reply.stop
         self._policy.load(unpack(reply.weights))
-        seed = derive_seed(self._config.seed, "evaluator", self._peer.incarnation, self._sequence)
+        seed = derive_seed(self._config.seed, "evaluator")  # the same games each time, so that scores compare
         start = time.monotonic()
         episodes = evaluate(self._environments, self._policy, self._config.evaluation, seed)
         self._rows = [{**summarise(episodes), "eval_seconds": time.monotonic() - start}]
@@ -66,10 +66,20 @@ def summarise(episodes: list[Episode]) -> Row:
 
 
 def evaluate_policy(policy: Policy, settings: EvaluationConfig, seed: int, threads: int = 1) -> Row:
-    """Plays `settings.episodes` whole games with `policy` in this process; the evaluator's metrics of them."""
+    """Plays whole games with `policy` in this process; with the run's seed and settings, those its evaluator played.
+
+    Args:
+        policy: who plays.
+        settings: how many episodes, and how.
+        seed: of the environments and of sampling.
+        threads: those of Atari's emulators.
+
+    Returns:
+        The evaluator's metrics of the games.
+    """
     slots = min(settings.environments, settings.episodes)
     environments = make_environments(policy.config.environment, slots, training=False, threads=threads)
     try:
-        return summarise(evaluate(environments, policy, settings, derive_seed(seed, "evaluate")))
+        return summarise(evaluate(environments, policy, settings, derive_seed(seed, "evaluator")))
     finally:
         environments.close()

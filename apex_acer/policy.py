@@ -100,10 +100,7 @@ def load_policy(path: str | Path) -> Policy:
     try:
         if metadata["format"] != FORMAT:
             raise ConfigError(f"format {metadata['format']}; this program reads format {FORMAT}")
-        spec = metadata["spec"]
-        policy = Policy(
-            from_dict(metadata["config"]), EnvironmentSpec(**{**spec, "plane_shape": tuple(spec["plane_shape"])})
-        )
+        policy = Policy(from_dict(metadata["config"]), EnvironmentSpec.from_dict(metadata["spec"]))
         policy.load(tensors)
     except (KeyError, TypeError) as error:
         raise ConfigError(f"{path}: metadata of another kind ({error}); give a file this program wrote") from None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-ROLES = ("learner", "actor", "evaluator", "evaluate")
+ROLES = ("learner", "actor", "evaluator")
 ROOM = 2**16  # vector environments count up from their seed, and ALE takes less than 2**31
 
 

@@ -36,6 +36,11 @@ class EnvironmentSpec:
     action_repeat: int
     """Emulator frames per environment step."""
 
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> EnvironmentSpec:
+        """Back from `dataclasses.asdict` by way of JSON, which has no tuples; raises TypeError for other keys."""
+        return cls(**{**values, "plane_shape": tuple(values["plane_shape"])})
+
     @property
     def obs_shape(self) -> tuple[int, ...]:
         """A network input without its batch dimension: `stack` planes joined along the first axis."""

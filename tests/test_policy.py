@@ -139,7 +139,7 @@ def test_files_that_do_not_fit_are_refused_by_path(tmp_path: Path) -> None:
     cases: list[tuple[dict[str, Any], dict[str, Any], str]] = [
         (tensors, facts | {"format": 99}, "format 99"),
         (tensors, {}, "format"),
-        (tensors, {"format": 1}, "spec"),
+        (tensors, {"format": 1}, "config"),
         (tensors, facts | {"config": facts["config"] | {"speed": 1}}, "unknown key speed"),
         (tensors, facts | {"spec": facts["spec"] | {"colour": 1}}, "colour"),
         (tensors, facts | {"spec": facts["spec"] | {"num_actions": 3}}, "tensor network.pi_logits.bias is [2]"),

@@ -69,7 +69,7 @@ def _run_learner(role: str, index: int, start: dict[str, Any], parent: Parent) -
 
     del role, index
     torch.set_num_threads(start["threads"])
-    spec = EnvironmentSpec(**{**start["spec"], "plane_shape": tuple(start["spec"]["plane_shape"])})
+    spec = EnvironmentSpec.from_dict(start["spec"])
     learner = Learner(from_dict(start["config"]), spec, Path(start["folder"]), start["run_id"], start["started_at"])
     server = InboxServer(learner.inbox, start["address"])
     parent.say(ready=True)
