@@ -58,6 +58,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if verb == "--version":
         print(f"{PROGRAM} {__version__}")
         return 0
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())  # a user's environment is often a module in the folder they stand in
     try:
         if verb not in VERBS:
             raise ConfigError(f"verb: {verb!r} is unknown; give one of {', '.join(VERBS)}")

@@ -14,7 +14,7 @@ import pytest
 from apex_acer.cli import main, parse_train
 from apex_acer.runfile import presets
 
-COMMAND = [sys.executable, "-m", "apex_acer.cli"]
+COMMAND = [str(Path(sys.executable).with_name("apex-acer"))]
 TINY = ["--actors", "1", "--actors.environments", "2", "--steps", "400", "--evaluation.every", "100000"]
 
 
@@ -117,6 +117,15 @@ def test_train_then_evaluate_then_load(tmp_path: Path) -> None:
     assert other.returncode == 2
     assert "network.pi_logits.weight" in other.stderr
     assert "Traceback" not in other.stderr
+
+
+def test_an_environment_may_be_a_module_in_the_folder_one_stands_in(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "import gymnasium\ngymnasium.register('Mine-v0', 'gymnasium.envs.classic_control:AcrobotEnv', max_episode_steps=50)"
+    )
+    done = run("train", "cartpole", *TINY, "--environment.id", "mine:Mine-v0", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "runs/mine-v0-" in done.stdout
 
 
 def test_config_toml_of_a_run_repeats_it(tmp_path: Path) -> None:
