@@ -92,8 +92,7 @@ class Learner:
         wall_s = self._wall_s()
         self.inbox.stop(self._reason)
         self._evaluations.dismiss()
-        path = self._folder / "weights.safetensors"
-        weights.write(path, self._evaluations.passed or self._file())
+        path = self._save()
         self._write_rows(last=True)
         self.close()
         startup_s = max(0.0, self._first_step_at - self._started_at) if self._first_step_at else 0.0
@@ -158,7 +157,8 @@ class Learner:
         log.warning("update %d was not finite and was skipped", self.updates)
         limit = self._config.learner.max_skipped_updates
         if self._skipped_in_a_row >= limit:
-            raise FloatingPointError(f"{limit} updates in a row were not finite; the weights are the last finite ones")
+            self._save()
+            raise FloatingPointError(f"{limit} updates in a row were not finite; the weights before them are saved")
 
     # ── the conversation ──
 
@@ -198,11 +198,16 @@ class Learner:
         """Saves and evaluates when `env_steps` has passed a multiple of the interval since `before`."""
         if _passed_multiple(before, self.env_steps, self._config.checkpoint.every):
             with self._timers.phase("saving"):
-                weights.write(self._folder / "weights.safetensors", self._file())
+                self._save()
         if _passed_multiple(before, self.env_steps, self._config.evaluation.every):
             self._evaluations.offer(Snapshot(self.env_steps, self.updates, self._file()))
 
     # ── files and rows ──
+
+    def _save(self) -> Path:
+        path = self._folder / "weights.safetensors"
+        weights.write(path, self._evaluations.passed or self._file())
+        return path
 
     def _file(self) -> bytes:
         facts = {"env_steps": self.env_steps, "updates": self.updates}

@@ -125,11 +125,6 @@ def acer_loss(
     Returns:
         The loss, its metrics (names of `metrics.METRICS`) and the absolute errors of Q.
     """
-    count = mask.sum().clamp(min=1)
-
-    def mean(x: Tensor) -> Tensor:
-        return torch.where(mask, x, 0.0).sum() / count
-
     logits = pi_logits[:-1]  # [T, B, A]
     log_pi = logits.log_softmax(-1)
     pi = log_pi.exp()
@@ -139,10 +134,13 @@ def acer_loss(
         value = (pi_logits.softmax(-1) * q_values).sum(-1)  # [T+1, B]
         log_rho = (log_pi - mu_log_probs).gather(-1, taken).squeeze(-1).clamp(-MAX_LOG_RHO, MAX_LOG_RHO)
         rho = log_rho.exp()  # [T, B]
-        trace = torch.where(mask, rho.clamp(max=1.0), 0.0)
-        discount = gamma * (~terminated).to(reward.dtype)
         q_ret = retrace(
-            q_taken=q_taken, value=value[:-1], bootstrap_value=value[-1], reward=reward, discount=discount, trace=trace
+            q_taken=q_taken,
+            value=value[:-1],
+            bootstrap_value=value[-1],
+            reward=reward,
+            discount=gamma * (~terminated).to(reward.dtype),
+            trace=torch.where(mask, rho.clamp(max=1.0), 0.0),
         )
         gradient = acer_policy_gradient(
             pi_logits=logits,
@@ -156,22 +154,26 @@ def acer_loss(
         g, k, delta = trust_region_terms(logits, average_logits, gradient, trust_region_delta, trust_region_space)
         z = trust_region_projection(g, k, delta)
     # a surrogate whose gradient with respect to the statistics is −z*
-    policy_loss = -mean((z * (logits if trust_region_space == "logits" else pi)).sum(-1))
-    q_loss = mean(0.5 * (q_ret - q_taken).square())
+    policy_loss = -_mean((z * (logits if trust_region_space == "logits" else pi)).sum(-1), mask)
+    q_loss = _mean(0.5 * (q_ret - q_taken).square(), mask)
     total = policy_loss + q_cost * q_loss
     with torch.no_grad():
         log_average = average_logits.log_softmax(-1)
-        metrics = {
-            "loss": total.detach(),
-            "policy_loss": policy_loss.detach(),
-            "q_loss": q_loss.detach(),
-            "entropy": mean(-(pi * log_pi).sum(-1)),
-            "average_policy_kl": mean((log_average.exp() * (log_average - log_pi)).sum(-1)),
-            "trust_region_share": mean((z != g).any(-1).to(pi.dtype)),
-            "truncated_share": mean((rho > truncation_threshold).to(pi.dtype)),
-            "rho": mean(rho.clamp(max=max(truncation_threshold, 1.0))),
-            "value": mean(value[:-1]),
-            "q_ret": mean(q_ret),
+        samples = {
+            "entropy": -(pi * log_pi).sum(-1),
+            "average_policy_kl": (log_average.exp() * (log_average - log_pi)).sum(-1),
+            "trust_region_share": (z != g).any(-1).to(pi.dtype),
+            "truncated_share": (rho > truncation_threshold).to(pi.dtype),
+            "rho": rho.clamp(max=max(truncation_threshold, 1.0)),
+            "value": value[:-1],
+            "q_ret": q_ret,
         }
+        metrics = {name: _mean(sample, mask) for name, sample in samples.items()}
+        metrics |= {"loss": total.detach(), "policy_loss": policy_loss.detach(), "q_loss": q_loss.detach()}
         td_error = torch.where(mask, (q_ret - q_taken).abs(), 0.0)
     return AcerLoss(total, metrics, td_error)
+
+
+def _mean(x: Tensor, mask: Tensor) -> Tensor:
+    """Mean over unmasked steps."""
+    return torch.where(mask, x, 0.0).sum() / mask.sum().clamp(min=1)
