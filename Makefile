@@ -38,7 +38,7 @@ format: install  ## style, mended
 types: install  ## strict types
 	$(BIN)/mypy
 
-bench: install  ## measure the pieces and a short Pong run on this machine
+bench: install  ## measure the pieces of an Atari run on this machine, and their ceiling
 	$(BIN)/python -m tests.benchmarks.pieces
 
 docs: install  ## write the reference pages that come from the code
