@@ -107,9 +107,8 @@ class Inbox:
         """Returns once every actor was told to stop, or after `timeout_s` seconds."""
         deadline = time.monotonic() + timeout_s
         with self._arrived:
-            while any(
-                name.startswith("actor") and name not in {p.name for p in self.stopped} for name in self._incarnations
-            ):
+            actors = {name for name in self._incarnations if name.startswith("actor")}
+            while actors - {peer.name for peer in self.stopped}:
                 if not self._arrived.wait(max(0.0, deadline - time.monotonic())):
                     return
 
