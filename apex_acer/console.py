@@ -47,13 +47,12 @@ class View:
             print(self._line(status), file=self._stream, flush=True)
 
     def conclude(self, result: TrainResult) -> None:
-        """Prints how the run ended and what to do next."""
+        """Prints how the run ended and where its weights are."""
         score = "" if result.eval_return is None else f", evaluation {result.eval_return:.2f}"
-        lines = [
-            f"{REASONS.get(result.reason, result.reason)}: {result.env_steps:,} env steps, {result.updates:,} updates"
-        ]
-        lines[0] += f" in {result.wall_s:.1f} s (start-up {result.startup_s:.1f} s){score}"
-        lines.append(f"weights: {result.weights or 'not saved'}")
+        reason = REASONS.get(result.reason, result.reason)
+        counts = f"{result.env_steps:,} env steps, {result.updates:,} updates"
+        times = f"{result.wall_s:.1f} s (start-up {result.startup_s:.1f} s)"
+        lines = [f"{reason}: {counts} in {times}{score}", f"weights: {result.weights or 'not saved'}"]
         print("\n".join(lines), file=self._stream, flush=True)
 
     def _rate(self, status: dict[str, Any]) -> float:

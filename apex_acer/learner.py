@@ -46,6 +46,7 @@ class Learner:
         k, batch_size = config.algorithm.unroll_length, config.learner.batch_size
         shapes = layout(spec, k, algorithm.behaviour_shapes(spec))
         self._replay = UniformReplay(shapes, config.replay.capacity // k, derive_seed(config.seed, "learner", 1))
+        log.info("replay holds up to %.0f MB", self._replay.num_bytes / 1e6)
         self._pace = Pace(config.algorithm.replay_ratio, derive_seed(config.seed, "learner", 2))
         self._fresh: deque[int] = deque()  # slots accepted and not yet trained on
         self._batch_steps = batch_size * k

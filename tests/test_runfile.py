@@ -75,7 +75,7 @@ def test_presets_load_and_describe_themselves() -> None:
         assert isinstance(load_run(name), RunConfig), name
         assert description, name
         assert not description.startswith(("#", "[")), name
-    assert (load_run("cartpole").stop.at_return or 0) >= 475
+    assert load_run("cartpole").stop.at_return == 490.0
 
 
 def test_runs_load_from_paths(tmp_path: Path) -> None:
