@@ -31,6 +31,6 @@ def stack_planes(planes: Tensor, episode_step: Tensor, stack: int) -> Tensor:
     return torch.cat(parts, dim=2)
 
 
-def normalise(obs: Tensor, dtype: torch.dtype) -> Tensor:
+def to_float(obs: Tensor, dtype: torch.dtype) -> Tensor:
     """Raw observations as the torso takes them: bytes are scaled to 0..1, other types only converted."""
     return obs.to(dtype) / 255 if obs.dtype == torch.uint8 else obs.to(dtype)

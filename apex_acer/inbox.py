@@ -152,7 +152,7 @@ class Inbox:
             return problem
         if unroll.action.min() < 0 or unroll.action.max() >= self._num_actions:
             return f"action: {unroll.action.min()} to {unroll.action.max()}, allowed 0 to {self._num_actions - 1}"
-        floats = {"reward": unroll.reward, **unroll.behaviour}
+        floats = {"reward": unroll.reward, **unroll.behaviour, **unroll.state}
         if unroll.obs.dtype.kind == "f":
             floats["obs"] = unroll.obs
         return next((f"{name}: not finite" for name, array in floats.items() if not np.isfinite(array).all()), "")

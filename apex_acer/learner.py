@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
+import math
 import time
 from collections import deque
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from apex_acer import weights
 from apex_acer.algorithms import algorithm_class
@@ -44,12 +47,13 @@ class Learner:
         self._optimizer = Optimizer(config, self._algorithm.network)
 
         k, batch_size = config.algorithm.unroll_length, config.learner.batch_size
-        shapes = layout(spec, k, algorithm.behaviour_shapes(spec))
+        shapes = layout(spec, k, algorithm.behaviour_shapes(spec), algorithm.state_shapes(config))
         self._replay = UniformReplay(shapes, config.replay.capacity // k, derive_seed(config.seed, "learner", 1))
         log.info("replay holds up to %.0f MB", self._replay.num_bytes / 1e6)
-        self._pace = Pace(config.algorithm.replay_ratio, derive_seed(config.seed, "learner", 2))
+        self._pace = make_pace(config)
         self._fresh: deque[int] = deque()  # slots accepted and not yet trained on
         self._batch_steps = batch_size * k
+        self._fresh_in_batch = fresh_in_batch(config)
         self.inbox = make_inbox(config, spec, shapes, run_id)
 
         self._evaluations = Evaluations(folder, config.stop.at_return)
@@ -68,16 +72,15 @@ class Learner:
     @property
     def idle(self) -> bool:
         """Whether `step` would only wait."""
-        return self.inbox.empty and not self._owes_replay() and len(self._fresh) < self._config.learner.batch_size
+        return self.inbox.empty and not self._owes_replay() and len(self._fresh) < self._fresh_in_batch
 
     def step(self, timeout_s: float) -> bool:
         """One update, or one unroll taken (waiting up to `timeout_s` seconds for it); False once the run is to end."""
         while post := self.inbox.take_other():
             self._answer(post)
         if self._owes_replay():
-            batch = self._replay.sample(self._config.learner.batch_size)
-            self._pace.count_replayed(self._update(batch))
-        elif len(self._fresh) >= self._config.learner.batch_size:
+            self._learn_replayed()
+        elif len(self._fresh) >= self._fresh_in_batch:
             self._learn_fresh()
         else:
             with self._timers.phase("waiting"):
@@ -130,27 +133,39 @@ class Learner:
     # ── learning ──
 
     def _learn_fresh(self) -> None:
-        slots = torch.tensor([self._fresh.popleft() for _ in range(self._config.learner.batch_size)])
-        batch = self._replay.gather(slots)
-        steps = self._update(batch) if self._algorithm.fresh else int(batch.mask.sum())
-        if self._replay.num_steps >= self._config.replay.start:
+        """One update on segments that were not trained on yet; with `algorithm.mix` joint, on replayed ones beside them."""
+        slots = torch.tensor([self._fresh.popleft() for _ in range(self._fresh_in_batch)])
+        steps = self._replay.count_steps(slots)
+        ready = self._replay.num_steps >= self._config.replay.start
+        beside = self._config.learner.batch_size - self._fresh_in_batch if ready else 0
+        replayed = self._replay.draw(beside)
+        if self._algorithm.fresh:
+            self._update(torch.cat([slots, replayed]), self._fresh_in_batch)
+        if ready:
             self._pace.count_fresh(steps)
+            self._pace.count_replayed(self._replay.count_steps(replayed))
 
-    def _update(self, batch: Batch) -> int:
-        """One optimizer step; returns the environment steps in the batch."""
+    def _learn_replayed(self) -> None:
+        slots = self._replay.draw(self._config.learner.batch_size)
+        self._pace.count_replayed(self._replay.count_steps(slots))
+        self._update(slots, 0)
+
+    def _update(self, slots: Tensor, num_fresh: int) -> None:
+        """One optimizer step on the segments in `slots`, of which the first `num_fresh` are fresh."""
         with self._timers.phase("learning"):
-            steps = int(batch.mask.sum())
-            lag = self.updates - float((batch.weights_version * batch.mask.sum(0)).sum()) / max(steps, 1)
+            batch = self._replay.gather(slots, num_fresh)
+            lag = self.updates - batch.weights_version  # [B]
+            if limit := self._config.replay.max_lag:
+                batch = dataclasses.replace(batch, mask=batch.mask & ((lag <= limit) | batch.fresh))
             output = self._algorithm.loss(_to(batch, self.device))
             norm, taken = self._optimizer.step(output.loss, self.env_steps)
             if taken:
                 self._algorithm.after_step()
                 self.updates += 1
                 self._skipped_in_a_row = 0
-                self._means.add({**output.metrics, "grad_norm": norm, "policy_lag": lag})
+                self._means.add({**output.metrics, "grad_norm": norm, "policy_lag": lag.float().mean()})
             else:
                 self._skip()
-        return steps
 
     def _skip(self) -> None:
         self._skipped += 1
@@ -171,6 +186,7 @@ class Learner:
             self._first_step_at = min(self._first_step_at or message.first_step_at, message.first_step_at)
             before = self.env_steps
             self._fresh.extend(self._replay.insert(unroll, message.weights_version).tolist())
+            self._algorithm.observe(unroll, message.peer)
             self.env_steps += unroll.num_steps
             self._answer(post)
             self._keep_schedule(before)
@@ -270,6 +286,19 @@ def choose_device(name: str) -> torch.device:
     return device
 
 
+def fresh_in_batch(config: RunConfig) -> int:
+    """Fresh segments per update: all of a batch, or with `algorithm.mix` joint their share of it."""
+    joint = config.algorithm.mix == "joint"
+    return math.ceil(config.learner.batch_size / (1 + config.algorithm.replay_ratio if joint else 1))
+
+
+def make_pace(config: RunConfig) -> Pace:
+    """The run's replay ratio; joint batches hold their replay in themselves, so nothing is drawn for them."""
+    settings = config.algorithm
+    draw = "fixed" if settings.mix == "joint" else settings.replay_draw
+    return Pace(settings.replay_ratio, derive_seed(config.seed, "learner", 2), draw)
+
+
 def make_inbox(config: RunConfig, spec: EnvironmentSpec, shapes: Layout, run_id: str) -> Inbox:
     """The inbox of a run with `config.actors`."""
     waiting = config.actors.count * config.actors.max_unanswered
@@ -283,6 +312,8 @@ def _passed_multiple(before: int, after: int, interval: int) -> bool:
 def _to(batch: Batch, device: torch.device) -> Batch:
     if device.type == "cpu":
         return batch
-    behaviour = {name: t.to(device) for name, t in batch.behaviour.items()}
-    fields = {name: t.to(device) for name, t in vars(batch).items() if name != "behaviour"}
-    return Batch(**fields, behaviour=behaviour)
+    moved: dict[str, Any] = {
+        name: {key: t.to(device) for key, t in field.items()} if isinstance(field, dict) else field.to(device)
+        for name, field in vars(batch).items()
+    }
+    return Batch(**moved)

@@ -57,6 +57,8 @@ METRICS = {
     "entropy": Metric("nats", "mean entropy of the policy"),
     "average_policy_kl": Metric("nats", "mean KL divergence from the average policy to the policy"),
     "trust_region_share": Metric("1", "share of samples whose gradient the trust region changed"),
+    "trust_region_delta": Metric("nats", "bound of the trust region; changes only with `algorithm.trust_region_kl`"),
+    "stale_share": Metric("1", "share of segments left out because their behaviour policy is too far from the current"),
     "truncated_share": Metric("1", "share of samples whose importance weight exceeded the truncation threshold"),
     "rho": Metric("1", "mean importance weight of the actions taken, truncated at the threshold"),
     "value": Metric("reward", "mean of V = Σ π Q"),

@@ -8,13 +8,18 @@ import torch
 from torch import Tensor, nn
 
 from apex_acer.config import NetworkConfig, require
-from apex_acer.frames import normalise
+from apex_acer.frames import to_float
+from apex_acer.normalisation import ObservationNormaliser
 from apex_acer.trajectory import EnvironmentSpec
+
+State = dict[str, Tensor]
+"""Recurrent state by name, `[B, …]`; empty for feed-forward networks."""
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "tanh": nn.Tanh}
 NATURE = ((32, 8, 4), (64, 4, 2), (64, 3, 1))  # channels, kernel, stride (Mnih et al. 2015)
+A3C = ((16, 8, 4), (32, 4, 2))  # Mnih et al. 2016
 SMALL = ((32, 3, 1), (64, 3, 2))  # for images that the above would shrink to nothing
-NATURE_MINIMUM, SMALL_MINIMUM = 36, 5  # pixels; the smallest side that leaves one output
+LARGE_MINIMUM, SMALL_MINIMUM = 36, 5  # pixels; the smallest side that leaves one output
 
 
 class ActorCriticOutput(NamedTuple):
@@ -25,18 +30,66 @@ class ActorCriticOutput(NamedTuple):
 
 
 class ActorCritic(nn.Module):
-    """A shared torso with policy logits and Q values; V is Σ π Q."""
+    """A shared torso, an LSTM on it where `network.lstm` asks for one, policy logits and Q values; V is Σ π Q."""
 
     def __init__(self, config: NetworkConfig, spec: EnvironmentSpec) -> None:
         super().__init__()
+        self.normaliser = ObservationNormaliser(spec) if config.normalise else None
         self.torso, width = build_torso(config, spec)
+        self.lstm = nn.LSTMCell(width, config.lstm) if config.lstm else None
+        width = config.lstm or width
         self.pi_logits = _linear(width, spec.num_actions, gain=0.01)
         self.q_values = _linear(width, spec.num_actions, gain=1.0)
 
     def forward(self, obs: Tensor) -> ActorCriticOutput:
-        """Raw `[B, *obs_shape]` in any dtype to `ActorCriticOutput`, in the parameters' dtype."""
-        features = self.torso(normalise(obs, self.pi_logits.weight.dtype))
+        """Raw `[B, *obs_shape]` in any dtype to `ActorCriticOutput`, in the parameters' dtype; no memory before `obs`."""
+        return self.step(obs, {})[0]
+
+    def step(self, obs: Tensor, state: State) -> tuple[ActorCriticOutput, State]:
+        """As `forward`, with the recurrent state before and after; an empty one is that of an episode's start."""
+        features = self._features(obs)
+        if self.lstm:
+            features, state = self._remember(features, state)
+        return self._heads(features), state
+
+    def unroll(self, obs: Tensor, reset: Tensor, state: State, detach_at: int = 0) -> ActorCriticOutput:
+        """Raw `[L, B, *obs_shape]` to outputs `[L, B, A]`.
+
+        Args:
+            obs: consecutive observations.
+            reset: `[L, B]` bool, where an episode begins: the state before it is forgotten.
+            state: `[B, …]` before the first observation.
+            detach_at: index whose incoming state carries no gradient to what came before.
+        """
+        length = len(obs)
+        features = self._features(obs.flatten(0, 1)).view(length, obs.shape[1], -1)  # [L, B, F]
+        if self.lstm:
+            steps = []
+            for t in range(length):
+                if t == detach_at:
+                    state = {name: value.detach() for name, value in state.items()}
+                remembered, state = self._remember(features[t], forget(state, reset[t]))
+                steps.append(remembered)
+            features = torch.stack(steps)
+        return self._heads(features)
+
+    def _features(self, obs: Tensor) -> Tensor:
+        dtype = self.pi_logits.weight.dtype
+        features: Tensor = self.torso(self.normaliser(obs, dtype) if self.normaliser else to_float(obs, dtype))
+        return features
+
+    def _remember(self, features: Tensor, state: State) -> tuple[Tensor, State]:
+        assert self.lstm is not None
+        hidden, cell = self.lstm(features, (state["hidden"], state["cell"]) if state else None)
+        return hidden, {"hidden": hidden, "cell": cell}
+
+    def _heads(self, features: Tensor) -> ActorCriticOutput:
         return ActorCriticOutput(self.pi_logits(features), self.q_values(features))
+
+
+def forget(state: State, reset: Tensor) -> State:
+    """`state` `[B, …]`, zero in the columns where an episode begins (`reset` `[B]`)."""
+    return {name: torch.where(reset.unsqueeze(-1), 0.0, value) for name, value in state.items()}
 
 
 def build_torso(config: NetworkConfig, spec: EnvironmentSpec) -> tuple[nn.Sequential, int]:
@@ -45,7 +98,7 @@ def build_torso(config: NetworkConfig, spec: EnvironmentSpec) -> tuple[nn.Sequen
     torso = ("conv" if fits_conv else "mlp") if config.torso == "auto" else config.torso
     allowed = f"observations are {list(spec.obs_shape)}, conv needs images of {SMALL_MINIMUM} pixels or more; give mlp"
     require(torso == "mlp" or fits_conv, "network.torso", torso, allowed)
-    layers = _convolutions(spec.obs_shape) if torso == "conv" else []
+    layers = _convolutions(config.convolutions, spec.obs_shape) if torso == "conv" else []
     layers.append(nn.Flatten())
     with torch.no_grad():
         width = nn.Sequential(*layers)(torch.zeros(1, *spec.obs_shape)).shape[1]
@@ -55,10 +108,11 @@ def build_torso(config: NetworkConfig, spec: EnvironmentSpec) -> tuple[nn.Sequen
     return nn.Sequential(*layers), width
 
 
-def _convolutions(shape: tuple[int, ...]) -> list[nn.Module]:
+def _convolutions(name: str, shape: tuple[int, ...]) -> list[nn.Module]:
     layers: list[nn.Module] = []
     channels = shape[0]
-    for width, kernel, stride in NATURE if min(shape[1:]) >= NATURE_MINIMUM else SMALL:
+    large = NATURE if name == "nature" else A3C
+    for width, kernel, stride in large if min(shape[1:]) >= LARGE_MINIMUM else SMALL:
         convolution = nn.Conv2d(channels, width, kernel, stride)
         nn.init.orthogonal_(convolution.weight, 2**0.5)
         nn.init.zeros_(convolution.bias)  # type: ignore[arg-type]

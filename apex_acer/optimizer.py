@@ -29,7 +29,8 @@ class Optimizer:
         """The step size once `env_steps` were accepted."""
         if self._config.schedule == "constant":
             return self._config.learning_rate
-        return self._config.learning_rate * max(0.0, 1 - env_steps / self._budget)
+        final = self._config.final_fraction
+        return self._config.learning_rate * (final + (1 - final) * max(0.0, 1 - env_steps / self._budget))
 
     def step(self, loss: Tensor, env_steps: int) -> tuple[Tensor, bool]:
         """Minimises `loss` by one step; returns the gradient norm before clipping and whether the step was taken."""

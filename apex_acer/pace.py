@@ -6,13 +6,13 @@ import numpy as np
 
 
 class Pace:
-    """Credits Poisson(ratio) times the fresh steps, and spends what each replayed batch holds.
+    """Credits Poisson(ratio) times the fresh steps (or just ratio times), and spends what each replayed batch holds.
 
     What is left over after whole batches stays as credit, so the ratio of steps is exact in the long run.
     """
 
-    def __init__(self, replay_ratio: float, seed: int) -> None:
-        self._ratio = replay_ratio
+    def __init__(self, replay_ratio: float, seed: int, draw: str = "poisson") -> None:
+        self._ratio, self._draw = replay_ratio, draw
         self._random = np.random.default_rng(seed)
         self._credit = 0.0
         self.fresh_steps = 0
@@ -30,7 +30,7 @@ class Pace:
     def count_fresh(self, steps: int) -> None:
         """Counts fresh steps trained on (from `replay.start` on), and draws what they are worth."""
         self.fresh_steps += steps
-        self._credit += steps * int(self._random.poisson(self._ratio))
+        self._credit += steps * (self._ratio if self._draw == "fixed" else int(self._random.poisson(self._ratio)))
 
     def count_replayed(self, steps: int) -> None:
         """Spends the steps of one replayed batch."""

@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 
 from apex_acer.algorithms import algorithm_class
-from apex_acer.algorithms.algorithm import Action, State
+from apex_acer.algorithms.algorithm import Action
 from apex_acer.config import ConfigError, RunConfig
 from apex_acer.frames import stack_planes
+from apex_acer.networks import State, forget
 from apex_acer.runfile import from_dict, to_dict
 from apex_acer.trajectory import Array, EnvironmentSpec
 from apex_acer.weights import load_tensors, read
@@ -34,10 +35,19 @@ class Policy:
         self.metadata: dict[str, Any] = {}
         """What the weights file says of itself; empty for fresh weights."""
         self._generator = torch.Generator().manual_seed(config.seed)
+        self._state: State = {}
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
         """Takes the `network.` tensors of a weights file; raises `ConfigError` naming the first that differs."""
         load_tensors(self.network, "network", tensors)
+
+    def initial_state(self, num: int) -> State:
+        """The recurrent state of `num` environments at the start of an episode; empty for feed-forward networks."""
+        return {name: torch.zeros(num, *shape) for name, shape in self._algorithm.state_shapes(self.config).items()}
+
+    def reset(self) -> None:
+        """Begins a new episode for `act`: a recurrent network forgets. Others need no call."""
+        self._state = {}
 
     def act(self, obs: npt.ArrayLike, greedy: bool = True) -> Any:
         """The action for one observation (an int) or for a batch of them (an int64 array), as the environment takes it.
@@ -45,17 +55,22 @@ class Policy:
         `obs` is what the environment gives: `spec.obs_shape` or `[B, *spec.obs_shape]`, images also with their channels
         last. With `environment.stack` above 1 the stack is part of it: planes joined along the first axis, oldest first.
 
+        A recurrent network remembers the observations since `reset()`, as long as their number stays the same.
+
         Raises:
             ValueError: for another shape.
         """
         batch = self._batch(np.asarray(obs))
         single = batch.ndim == len(self.spec.obs_shape)
         tensor = torch.from_numpy(np.ascontiguousarray(batch[None] if single else batch))
+        if any(len(value) != len(tensor) for value in self._state.values()):
+            self.reset()
         with torch.inference_mode():
-            action = self._algorithm.act(
-                self.network, tensor, {}, greedy=greedy, exploration=1.0, generator=self._generator
-            ).action.numpy()
-        action = action + self.spec.first_action
+            chosen = self._algorithm.act(
+                self.network, tensor, self._state, greedy=greedy, exploration=1.0, generator=self._generator
+            )
+        self._state = chosen.state
+        action = chosen.action.numpy() + self.spec.first_action
         return int(action[0]) if single else action
 
     def step(
@@ -68,9 +83,11 @@ class Policy:
         exploration: float,
         generator: torch.Generator,
     ) -> Action:
-        """Acts on the newest `stack` planes `[S, N, *plane]`; see `Algorithm.act`."""
+        """Acts on the newest `stack` planes `[S, N, *plane]`; where an episode begins, `state` is forgotten first."""
         with torch.inference_mode():
-            obs = stack_planes(torch.from_numpy(planes), torch.from_numpy(episode_step), self.spec.stack)[0]
+            steps = torch.from_numpy(episode_step)
+            obs = stack_planes(torch.from_numpy(planes), steps, self.spec.stack)[0]
+            state = forget(state, steps[-1] == 0)
             return self._algorithm.act(
                 self.network, obs, state, greedy=greedy, exploration=exploration, generator=generator
             )

@@ -20,6 +20,7 @@ class UniformReplay:
         self.capacity = capacity
         self._fields = {name: _empty(capacity, *getattr(layout, name)) for name in ARRAY_FIELDS}
         self._behaviour = {name: _empty(capacity, *shape) for name, shape in layout.behaviour.items()}
+        self._state = {name: _empty(capacity, *shape) for name, shape in layout.state.items()}
         self._version = torch.zeros(capacity, dtype=torch.int64)
         self._steps = np.zeros(capacity, np.int64)  # unmasked steps by slot
         self._generator = torch.Generator().manual_seed(seed)
@@ -37,7 +38,9 @@ class UniformReplay:
     @property
     def num_bytes(self) -> int:
         """Bytes of the arrays when full."""
-        return sum(t.nbytes for t in (*self._fields.values(), *self._behaviour.values(), self._version))
+        return sum(
+            t.nbytes for t in (*self._fields.values(), *self._behaviour.values(), *self._state.values(), self._version)
+        )
 
     def insert(self, unroll: Unroll, weights_version: int) -> Tensor:
         """Stores each column as a segment over the oldest ones; returns their slots, `[N]` int64."""
@@ -48,22 +51,30 @@ class UniformReplay:
             stored.numpy()[index] = getattr(unroll, name).swapaxes(0, 1)
         for name, stored in self._behaviour.items():
             stored.numpy()[index] = unroll.behaviour[name].swapaxes(0, 1)
+        for name, stored in self._state.items():
+            stored.numpy()[index] = unroll.state[name]
         self._version[slots] = weights_version
         self._steps[index] = np.count_nonzero(unroll.mask, axis=0)
         self._inserted += num
         return slots
 
-    def sample(self, batch_size: int) -> Batch:
-        """`batch_size` segments drawn uniformly; raises ValueError where replay is empty."""
+    def draw(self, num: int) -> Tensor:
+        """`num` slots drawn uniformly, `[num]` int64; raises ValueError where replay is empty."""
         if not len(self):
             raise ValueError("require a segment in replay before sampling, got none")
-        return self.gather(torch.randint(len(self), (batch_size,), generator=self._generator))
+        return torch.randint(len(self), (num,), generator=self._generator)
 
-    def gather(self, slots: Tensor) -> Batch:
-        """The segments in `slots` `[B]`, time-major."""
+    def gather(self, slots: Tensor, num_fresh: int = 0) -> Batch:
+        """The segments in `slots` `[B]`, time-major; the first `num_fresh` are marked as trained on for the first time."""
         fields = {name: stored.index_select(0, slots).transpose(0, 1) for name, stored in self._fields.items()}
         behaviour = {name: stored.index_select(0, slots).transpose(0, 1) for name, stored in self._behaviour.items()}
-        return Batch(**fields, behaviour=behaviour, weights_version=self._version[slots])
+        state = {name: stored.index_select(0, slots) for name, stored in self._state.items()}
+        fresh = torch.arange(len(slots)) < num_fresh
+        return Batch(**fields, behaviour=behaviour, state=state, weights_version=self._version[slots], fresh=fresh)
+
+    def count_steps(self, slots: Tensor) -> int:
+        """Environment steps in `slots`, dummy steps not counted."""
+        return int(self._steps[slots.numpy()].sum())
 
 
 def _empty(capacity: int, shape: tuple[int, ...], dtype: str) -> Tensor:

@@ -7,7 +7,6 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from apex_acer.algorithms.algorithm import State
 from apex_acer.config import EvaluationConfig
 from apex_acer.environments import Environments
 from apex_acer.metrics import Timers
@@ -53,7 +52,7 @@ class Rollout:
         self._obs = np.zeros((spec.stack, num, *spec.plane_shape), spec.dtype)  # the newest S planes
         self._obs[-1] = environments.reset(seed)
         self._episode_step = np.zeros((spec.stack, num), np.int32)
-        self._state: State = {}
+        self._state = policy.initial_state(num)
         self._return = np.zeros(num, np.float64)
         self._length = np.zeros(num, np.int64)
         self._since_reward = np.zeros(num, np.int64)

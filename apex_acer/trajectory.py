@@ -98,27 +98,40 @@ class Layout:
     truncated: tuple[tuple[int, ...], str]
     mask: tuple[tuple[int, ...], str]
     behaviour: dict[str, tuple[tuple[int, ...], str]]
+    state: dict[str, tuple[tuple[int, ...], str]]
 
     def check(self, unroll: Unroll, num_columns: int) -> str | None:
         """Why `unroll` does not fit, in one line; None where it does."""
-        if unroll.state:
-            return f"state: unexpected keys {sorted(unroll.state)}"
-        if unroll.behaviour.keys() != self.behaviour.keys():
-            return f"behaviour: keys {sorted(unroll.behaviour)}, expected {sorted(self.behaviour)}"
+        for part in ("behaviour", "state"):
+            found, expected = sorted(getattr(unroll, part)), sorted(getattr(self, part))
+            if found != expected:
+                return f"{part}: keys {found}, expected {expected}"
         fields = {name: getattr(self, name) for name in ARRAY_FIELDS} | self.behaviour
         arrays = {name: getattr(unroll, name) for name in ARRAY_FIELDS} | unroll.behaviour
         for name, ((length, *rest), dtype) in fields.items():
-            expected = (length, num_columns, *rest)
-            if arrays[name].shape != expected or arrays[name].dtype != np.dtype(dtype):
-                return f"{name}: {arrays[name].dtype}{list(arrays[name].shape)}, expected {dtype}{list(expected)}"
-        return None
+            if problem := _misfit(name, arrays[name], (length, num_columns, *rest), dtype):
+                return problem
+        states = (
+            (name, unroll.state[name], (num_columns, *shape), dtype) for name, (shape, dtype) in self.state.items()
+        )
+        return next((problem for state in states if (problem := _misfit(*state))), None)
 
 
+Shapes = dict[str, tuple[int, ...]]
 ARRAY_FIELDS = ("obs", "episode_step", "action", "reward", "terminated", "truncated", "mask")
 
 
-def layout(spec: EnvironmentSpec, unroll_length: int, behaviour: dict[str, tuple[int, ...]]) -> Layout:
-    """The layout of a column; `behaviour` maps names to shapes after `[k]`. The column axis is not in it."""
+def _misfit(name: str, array: Array, shape: tuple[int, ...], dtype: str) -> str | None:
+    if array.shape == shape and array.dtype == np.dtype(dtype):
+        return None
+    return f"{name}: {array.dtype}{list(array.shape)}, expected {dtype}{list(shape)}"
+
+
+def layout(spec: EnvironmentSpec, unroll_length: int, behaviour: Shapes, state: Shapes | None = None) -> Layout:
+    """The layout of a column, without the column axis.
+
+    `behaviour` maps names to the shapes after `[k]`, `state` to whole shapes.
+    """
     k, planes = unroll_length, spec.stack + unroll_length
     return Layout(
         obs=((planes, *spec.plane_shape), spec.dtype),
@@ -129,6 +142,7 @@ def layout(spec: EnvironmentSpec, unroll_length: int, behaviour: dict[str, tuple
         truncated=((k,), "bool"),
         mask=((k,), "bool"),
         behaviour={name: ((k, *shape), "float32") for name, shape in behaviour.items()},
+        state={name: (shape, "float32") for name, shape in (state or {}).items()},
     )
 
 
@@ -144,5 +158,8 @@ class Batch:
     truncated: torch.Tensor
     mask: torch.Tensor
     behaviour: dict[str, torch.Tensor]
+    state: dict[str, torch.Tensor]
     weights_version: torch.Tensor
     """`[B]` int64, the version the segment was acted with."""
+    fresh: torch.Tensor
+    """`[B]` bool, whether the segment is trained on for the first time."""

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from apex_acer.frames import normalise, stack_planes
+from apex_acer.frames import stack_planes, to_float
 
 
 def slow_stacks(planes: np.ndarray, episode_step: np.ndarray, stack: int) -> np.ndarray:
@@ -40,6 +40,6 @@ def test_stacks_equal_a_slow_loop(shape: tuple[int, ...], stack: int, dtype: typ
 
 def test_bytes_are_scaled_and_numbers_are_not() -> None:
     pixels = torch.tensor([0, 51, 255], dtype=torch.uint8)
-    torch.testing.assert_close(normalise(pixels, torch.float64), torch.tensor([0.0, 0.2, 1.0], dtype=torch.float64))
+    torch.testing.assert_close(to_float(pixels, torch.float64), torch.tensor([0.0, 0.2, 1.0], dtype=torch.float64))
     numbers = torch.tensor([-3.0, 255.0], dtype=torch.float64)
-    torch.testing.assert_close(normalise(numbers, torch.float32), torch.tensor([-3.0, 255.0]))
+    torch.testing.assert_close(to_float(numbers, torch.float32), torch.tensor([-3.0, 255.0]))

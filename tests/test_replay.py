@@ -76,7 +76,7 @@ def test_samples_are_whole_segments_and_reproducible(unrolls: tuple[Layout, list
         replay = UniformReplay(fits, 30, seed)
         for version, unroll in enumerate(sent):
             replay.insert(unroll, version)
-        batches.append(replay.sample(64))
+        batches.append(replay.gather(replay.draw(64)))
     columns = {
         (version, unroll.episode_step[:, column].tobytes()): (unroll, column, version)
         for version, unroll in enumerate(sent)
@@ -95,7 +95,7 @@ def test_sampling_is_uniform(unrolls: tuple[Layout, list[Unroll]]) -> None:
     replay = UniformReplay(fits, 40, seed=1)
     for version in range(55):  # wrapped around; versions tell the slots apart
         replay.insert(one_column(sent[version % len(sent)], version % COUNT), version)
-    draws = torch.cat([replay.sample(100).weights_version for _ in range(100)])
+    draws = torch.cat([replay.gather(replay.draw(100)).weights_version for _ in range(100)])
     counts = torch.bincount(draws, minlength=55).double()
     assert not counts[:15].any()  # overwritten
     counts = counts[15:]
@@ -107,14 +107,14 @@ def test_only_what_was_inserted_is_sampled(unrolls: tuple[Layout, list[Unroll]])
     fits, sent = unrolls
     replay = UniformReplay(fits, 1000, seed=0)
     replay.insert(sent[0], 17)
-    assert (replay.sample(200).weights_version == 17).all()
+    assert (replay.gather(replay.draw(200)).weights_version == 17).all()
 
 
 def test_an_empty_replay_refuses_to_sample(unrolls: tuple[Layout, list[Unroll]]) -> None:
     replay = UniformReplay(unrolls[0], 10, seed=0)
     assert (len(replay), replay.num_steps) == (0, 0)
     with pytest.raises(ValueError, match="require a segment in replay before sampling"):
-        replay.sample(1)
+        replay.gather(replay.draw(1))
 
 
 def test_a_step_costs_at_most_a_plane_and_a_quarter() -> None:
@@ -139,12 +139,12 @@ def test_memory_grows_while_it_fills_and_is_flat_afterwards() -> None:
     assert resident() - before < replay.num_bytes / 4
     for _ in range(capacity // columns):
         replay.insert(unroll, 0)
-        replay.sample(16)
+        replay.gather(replay.draw(16))
     full = resident()
     assert full - before > 0.9 * replay.num_bytes
     for _ in range(2 * capacity // columns):
         replay.insert(unroll, 1)
-        replay.sample(16)
+        replay.gather(replay.draw(16))
     assert resident() - full < 4e6
 
 

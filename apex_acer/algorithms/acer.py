@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Hashable
 
 import torch
 from torch import Tensor, nn
 
-from apex_acer.algorithms.algorithm import Action, Algorithm, LossOutput, State
+from apex_acer.algorithms.algorithm import Action, Algorithm, LossOutput
 from apex_acer.config import RunConfig
 from apex_acer.frames import stack_planes
 from apex_acer.functional import acer_loss
-from apex_acer.networks import ActorCritic
-from apex_acer.trajectory import Batch, EnvironmentSpec
+from apex_acer.networks import ActorCritic, State
+from apex_acer.normalisation import RewardScale
+from apex_acer.trajectory import Batch, EnvironmentSpec, Unroll
 from apex_acer.weights import load_tensors, named_tensors
+
+DELTA_STEP = 1.02  # an adaptive trust region widens or narrows by this factor at each update
+DELTA_RANGE = 1e-3, 1e3
 
 MU = "log_probs"  # the behaviour policy's only part
 
@@ -30,6 +35,9 @@ class Acer(Algorithm):
         # channels last: a third faster to train on a CPU
         self.network = self.build_network(config, spec).to(device)
         self.network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self._reward_scale = RewardScale().to(device) if self._config.normalise_rewards else None
+        self._delta = torch.tensor(self._config.trust_region_delta, dtype=torch.float64, device=device)
+        self._average_policy_kl = torch.zeros((), device=device)
         self.average_network = copy.deepcopy(self.network).requires_grad_(False)
 
     @staticmethod
@@ -43,48 +51,93 @@ class Acer(Algorithm):
         return {MU: (spec.num_actions,)}
 
     @staticmethod
+    def state_shapes(config: RunConfig) -> dict[str, tuple[int, ...]]:
+        """An LSTM's hidden and cell state."""
+        return {"hidden": (config.network.lstm,), "cell": (config.network.lstm,)} if config.network.lstm else {}
+
+    @staticmethod
     def act(
         network: nn.Module, obs: Tensor, state: State, *, greedy: bool, exploration: float, generator: torch.Generator
     ) -> Action:
         """Samples from softmax(pi_logits / temperature); mu is what was sampled from. `greedy` takes the likeliest."""
-        log_mu = (network(obs).pi_logits.float() / exploration).log_softmax(-1)  # [N, A]
+        assert isinstance(network, ActorCritic)
+        output, state = network.step(obs, state)
+        log_mu = (output.pi_logits.float() / exploration).log_softmax(-1)  # [N, A]
         if greedy:
             action = log_mu.argmax(-1)
         else:
             action = torch.multinomial(log_mu.exp(), 1, generator=generator).squeeze(-1)
         return Action(action, {MU: log_mu}, state)
 
+    def observe(self, unroll: Unroll, source: Hashable) -> None:
+        """Keeps the statistics of observations and returns, where the configuration asks for them."""
+        device = self._delta.device
+        if self.network.normaliser:
+            self.network.normaliser.observe(torch.from_numpy(unroll.obs[-len(unroll.action) :]).to(device))
+        if self._reward_scale:
+            terminated = torch.from_numpy(unroll.terminated).to(device)
+            reward = self._shape(torch.from_numpy(unroll.reward).to(device), terminated)
+            ended = terminated | torch.from_numpy(unroll.truncated).to(device)
+            self._reward_scale.observe(reward, ended, self._config.gamma, source)
+
     def loss(self, batch: Batch) -> LossOutput:
         """The loss of `functional.acer_loss` on one batch of segments."""
-        obs = stack_planes(batch.obs, batch.episode_step, self._stack)  # [T+1, B, *obs]
-        length, columns = obs.shape[:2]
-        flat = obs.flatten(0, 1)
-        output = self.network(flat)
-        with torch.no_grad():
-            average_logits = self.average_network(flat[:-columns]).pi_logits
         settings = self._config
-        clip = settings.reward_clip
+        obs = stack_planes(batch.obs, batch.episode_step, self._stack)  # [T+1, B, *obs]
+        reset = batch.episode_step[self._stack - 1 :] == 0  # [T+1, B]
+        output = self.network.unroll(obs, reset, batch.state, settings.burn_in)
+        with torch.no_grad():
+            average_logits = self.average_network.unroll(obs[:-1], reset[:-1], batch.state).pi_logits
+        mask = self._relevant(batch, output.pi_logits[:-1])
+        reward = self._shape(batch.reward, batch.terminated)
         loss = acer_loss(
-            pi_logits=output.pi_logits.view(length, columns, -1),
-            q_values=output.q_values.view(length, columns, -1),
-            average_logits=average_logits.view(length - 1, columns, -1),
+            pi_logits=output.pi_logits,
+            q_values=output.q_values,
+            average_logits=average_logits,
             mu_log_probs=batch.behaviour[MU],
             action=batch.action,
-            reward=batch.reward.clamp(-clip, clip) if clip else batch.reward,
+            reward=self._reward_scale(reward) if self._reward_scale else reward,
             terminated=batch.terminated,
-            mask=batch.mask,
+            mask=mask,
             gamma=settings.gamma,
             truncation_threshold=settings.truncation_threshold,
-            trust_region_delta=settings.trust_region_delta,
+            trust_region_delta=self._delta,
             trust_region_space=settings.trust_region_space,
             entropy_cost=settings.entropy_cost,
             q_cost=settings.q_cost,
         )
         priorities = loss.td_error.sum(0) / batch.mask.sum(0).clamp(min=1)
-        return LossOutput(loss.total, loss.metrics, priorities)
+        self._average_policy_kl = loss.metrics["average_policy_kl"]
+        metrics = {
+            "trust_region_delta": self._delta.clone(),
+            "stale_share": (batch.mask.any(0) & ~mask.any(0)).float().mean(),
+        }
+        return LossOutput(loss.total, loss.metrics | metrics, priorities)
+
+    def _shape(self, reward: Tensor, terminated: Tensor) -> Tensor:
+        """`reward` clipped, and the penalty taken off where `terminated`."""
+        clip, penalty = self._config.reward_clip, self._config.terminal_penalty
+        clipped = reward.clamp(-clip, clip) if clip else reward
+        return clipped - penalty * terminated.to(reward.dtype) if penalty else clipped
+
+    def _relevant(self, batch: Batch, pi_logits: Tensor) -> Tensor:
+        """The mask without a replayed segment's burn-in, and without segments whose mean KL(mu ‖ pi) is too large."""
+        mask, limit, burn_in = batch.mask, self._config.max_behaviour_kl, self._config.burn_in
+        if burn_in:
+            late = torch.arange(len(mask), device=mask.device) >= burn_in
+            mask = mask & (late.unsqueeze(-1) | batch.fresh)
+        if limit:
+            mu = batch.behaviour[MU]
+            kl = (mu.exp() * (mu - pi_logits.detach().log_softmax(-1))).sum(-1)  # [T, B]
+            mask = mask & (torch.where(mask, kl, 0.0).sum(0) <= limit * mask.sum(0))
+        return mask
 
     def after_step(self) -> None:
-        """θ_a ← α θ_a + (1 − α) θ, buffers copied."""
+        """θ_a ← α θ_a + (1 − α) θ, buffers copied; an adaptive δ moves towards its target."""
+        target = self._config.trust_region_kl
+        if target:
+            factor = torch.where(self._average_policy_kl < target, DELTA_STEP, 1 / DELTA_STEP)
+            self._delta.mul_(factor).clamp_(*DELTA_RANGE)
         with torch.no_grad():
             average: list[Tensor] = list(self.average_network.parameters())
             newest: list[Tensor] = list(self.network.parameters())
@@ -93,8 +146,11 @@ class Acer(Algorithm):
                 old.copy_(new)
 
     def tensors(self) -> dict[str, Tensor]:
-        """The network and its average."""
-        return named_tensors(self.network, "network") | named_tensors(self.average_network, "average")
+        """The network, its average, and what else goes on changing: δ and the scale of rewards."""
+        tensors = named_tensors(self.network, "network") | named_tensors(self.average_network, "average")
+        if self._reward_scale:
+            tensors |= named_tensors(self._reward_scale, "rewards")
+        return tensors | {"trust_region.delta": self._delta}
 
     def load(self, tensors: dict[str, Tensor]) -> None:
         """Both networks; the average restarts at the network where a file holds only that."""
@@ -102,3 +158,7 @@ class Acer(Algorithm):
         has_average = any(name.startswith("average.") for name in tensors)
         source = tensors if has_average else named_tensors(self.network, "average")
         load_tensors(self.average_network, "average", source)
+        if self._reward_scale and any(name.startswith("rewards.") for name in tensors):
+            load_tensors(self._reward_scale, "rewards", tensors)
+        if self._config.trust_region_kl and "trust_region.delta" in tensors:
+            self._delta.copy_(tensors["trust_region.delta"])

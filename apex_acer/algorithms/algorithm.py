@@ -6,16 +6,15 @@ Adding one is a file here, its settings in `config.py` and an entry in `ALGORITH
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Hashable
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from apex_acer.config import RunConfig
-from apex_acer.trajectory import Batch, EnvironmentSpec
-
-State = dict[str, Tensor]
-"""Recurrent state by name, `[N, …]`; empty for feed-forward networks."""
+from apex_acer.networks import State
+from apex_acer.trajectory import Batch, EnvironmentSpec, Unroll
 
 
 class Action(NamedTuple):
@@ -56,10 +55,22 @@ class Algorithm(ABC):
 
     @staticmethod
     @abstractmethod
+    def state_shapes(config: RunConfig) -> dict[str, tuple[int, ...]]:
+        """Names of the recurrent state's parts and their shapes per environment; empty for feed-forward networks."""
+
+    @staticmethod
+    @abstractmethod
     def act(
         network: nn.Module, obs: Tensor, state: State, *, greedy: bool, exploration: float, generator: torch.Generator
     ) -> Action:
-        """Chooses actions for raw `obs` `[N, *obs_shape]`; `exploration` is this actor's (a temperature)."""
+        """Chooses actions for raw `obs` `[N, *obs_shape]`; `exploration` is this actor's (a temperature).
+
+        `state` is the recurrent state before `obs`.
+        """
+
+    @abstractmethod
+    def observe(self, unroll: Unroll, source: Hashable) -> None:
+        """Called once with every unroll accepted, for running statistics; `source` tells the actors apart."""
 
     @abstractmethod
     def loss(self, batch: Batch) -> LossOutput:

@@ -66,7 +66,7 @@ def acer_policy_gradient(
 
 
 def trust_region_terms(
-    pi_logits: Tensor, average_logits: Tensor, gradient: Tensor, delta: float, space: str
+    pi_logits: Tensor, average_logits: Tensor, gradient: Tensor, delta: float | Tensor, space: str
 ) -> tuple[Tensor, Tensor, Tensor]:
     """g, k and δ of the trust region on `gradient`, which is with respect to the probabilities.
 
@@ -81,7 +81,7 @@ def trust_region_terms(
         if space == "logits":
             pi = log_pi.exp()
             g = pi * (gradient - (pi * gradient).sum(-1, keepdim=True))
-            return g, pi - log_average.exp(), torch.full_like(g[..., 0], delta)
+            return g, pi - log_average.exp(), torch.ones_like(g[..., 0]) * delta
         log_k = log_average - log_pi  # [T, B, A]
         log_scale = log_k.amax(-1, keepdim=True)
         return gradient, -(log_k - log_scale).exp(), delta * (-log_scale.squeeze(-1)).exp()
@@ -99,7 +99,7 @@ def acer_loss(
     mask: Tensor,
     gamma: float,
     truncation_threshold: float,
-    trust_region_delta: float,
+    trust_region_delta: float | Tensor,
     trust_region_space: str,
     entropy_cost: float,
     q_cost: float,

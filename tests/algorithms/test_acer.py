@@ -50,7 +50,9 @@ def random_segments(seed=0, stack=2, dtype=torch.float64):
         truncated=tensors["truncated"],
         mask=tensors["mask"],
         behaviour={"log_probs": tensors["mu_log_probs"].to(dtype)},
+        state={},
         weights_version=torch.zeros(SIZES.columns, dtype=torch.int64),
+            fresh=torch.zeros(SIZES.columns, dtype=torch.bool),
     )
     return batch, arrays
 

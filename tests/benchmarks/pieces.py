@@ -53,7 +53,7 @@ def main() -> None:
         return unroll.num_steps
 
     def update() -> int:
-        batch = replay.sample(batch_size)
+        batch = replay.gather(replay.draw(batch_size))
         optimizer.step(algorithm.loss(batch).loss, 0)
         algorithm.after_step()
         return int(batch.mask.sum())

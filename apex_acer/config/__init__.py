@@ -1,0 +1,28 @@
+"""One run's configuration: frozen dataclasses, checked when they are made.
+
+Each value is defined here once. The same keys are read from run files (`runfile.py`) and from the command line. Nothing
+here imports torch, so that a manager can check a run before any heavy process starts.
+"""
+
+from apex_acer.config.checks import ConfigError, require
+from apex_acer.config.environment import ActorsConfig, AtariConfig, EnvironmentConfig
+from apex_acer.config.learning import AcerConfig, LearnerConfig, NetworkConfig, OptimizerConfig, ReplayConfig
+from apex_acer.config.run import CheckpointConfig, EvaluationConfig, LoggingConfig, RunConfig, StopConfig
+
+__all__ = [
+    "AcerConfig",
+    "ActorsConfig",
+    "AtariConfig",
+    "CheckpointConfig",
+    "ConfigError",
+    "EnvironmentConfig",
+    "EvaluationConfig",
+    "LearnerConfig",
+    "LoggingConfig",
+    "NetworkConfig",
+    "OptimizerConfig",
+    "ReplayConfig",
+    "RunConfig",
+    "StopConfig",
+    "require",
+]

@@ -1,0 +1,50 @@
+"""What a value must be; the one error for what a user gave."""
+
+from __future__ import annotations
+
+import math
+import typing
+from collections.abc import Mapping
+
+
+class ConfigError(Exception):
+    """Something the user gave cannot be used; the message is one line: key or path, value, what is allowed."""
+
+
+def require(condition: bool, key: str, value: object, allowed: str) -> None:
+    """Raises `ConfigError` naming `key`, its `value` and what is `allowed`, unless `condition` holds."""
+    if not condition:
+        raise ConfigError(f"{key}: {value!r} is not allowed; {allowed}")
+
+
+def at_least(minimum: float, section: str, values: Mapping[str, float]) -> None:
+    """Requires each of `values`, named within `section`, to be finite and `minimum` or more."""
+    for name, value in values.items():
+        require(math.isfinite(value) and value >= minimum, f"{section}.{name}", value, f"give {minimum} or more")
+
+
+def positive(section: str, values: Mapping[str, float]) -> None:
+    """Requires each of `values` to be finite and above 0."""
+    for name, value in values.items():
+        require(math.isfinite(value) and value > 0, f"{section}.{name}", value, "give a number above 0")
+
+
+def fraction(section: str, values: Mapping[str, float], *, one: bool = True) -> None:
+    """Requires each of `values` to be in 0 to 1; below 1 unless `one`."""
+    for name, value in values.items():
+        ok = 0 <= value <= 1 and (one or value < 1)
+        require(ok, f"{section}.{name}", value, f"give 0 to 1{'' if one else ', below 1'}")
+
+
+def listed(section: str, settings: object) -> None:
+    """Requires each `Literal` field of the dataclass `settings` to hold one of its literals."""
+    for name, hint in typing.get_type_hints(type(settings)).items():
+        if typing.get_origin(hint) is typing.Literal:
+            *others, last = typing.get_args(hint)
+            allowed = f"give {', '.join(others)} or {last}" if others else f"give {last}"
+            require(
+                getattr(settings, name) in (*others, last),
+                f"{section}.{name}".lstrip("."),
+                getattr(settings, name),
+                allowed,
+            )

@@ -1,0 +1,159 @@
+"""How an agent learns: the learner, its optimizer, network and replay, and the algorithm."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from apex_acer.config.checks import at_least, fraction, listed, positive, require
+
+
+@dataclass(frozen=True)
+class LearnerConfig:
+    """The process that owns the device, the replay memory and the optimizer."""
+
+    device: str = "auto"
+    """`cpu`, `cuda`, `cuda:N`, or `auto`: cuda where there is one."""
+    batch_size: int = 16
+    """Segments (one environment's unroll) per update."""
+    threads: int = 0
+    """Threads of the learner's network on the CPU; 0: chosen from the cores present."""
+    max_skipped_updates: int = 100
+    """Non-finite updates in a row, all skipped, after which the run ends."""
+
+    def __post_init__(self) -> None:
+        kind, _, number = self.device.partition(":")
+        ok = self.device in ("auto", "cpu", "cuda") or (kind == "cuda" and number.isdigit())
+        require(ok, "learner.device", self.device, "give cpu, cuda, cuda:N or auto")
+        at_least(1, "learner", {"batch_size": self.batch_size, "max_skipped_updates": self.max_skipped_updates})
+        at_least(0, "learner", {"threads": self.threads})
+
+
+@dataclass(frozen=True)
+class OptimizerConfig:
+    """How gradients become steps."""
+
+    name: Literal["rmsprop", "adam"] = "rmsprop"
+    """RMSProp (eps outside the root, as torch has it) or Adam."""
+    learning_rate: float = 7e-4
+    """Step size at the start."""
+    schedule: Literal["constant", "linear"] = "constant"
+    """`linear` falls to `final_fraction` of it at `stop.env_steps`."""
+    final_fraction: float = 0.0
+    """Share of `learning_rate` that a linear schedule ends at."""
+    eps: float = 1e-5
+    """Added to the root of the mean square."""
+    decay: float = 0.99
+    """Decay of the mean square (RMSProp's alpha, Adam's second beta)."""
+    max_grad_norm: float = 40.0
+    """Gradients are scaled to at most this global norm before the step."""
+
+    def __post_init__(self) -> None:
+        listed("optimizer", self)
+        values = {"learning_rate": self.learning_rate, "eps": self.eps, "max_grad_norm": self.max_grad_norm}
+        positive("optimizer", values)
+        fraction("optimizer", {"decay": self.decay}, one=False)
+        fraction("optimizer", {"final_fraction": self.final_fraction})
+
+
+@dataclass(frozen=True)
+class NetworkConfig:
+    """The shared torso; the algorithm builds its heads on it."""
+
+    torso: Literal["auto", "mlp", "conv"] = "auto"
+    """`auto`: conv for images, mlp for vectors and for images too small for it."""
+    convolutions: Literal["nature", "a3c"] = "nature"
+    """Of a conv torso: three layers (Mnih et al. 2015), or two at a third of the cost (Mnih et al. 2016)."""
+    normalise: bool = False
+    """Centre and scale observations by running statistics, which the learner keeps and the weights carry."""
+    hidden_sizes: tuple[int, ...] = (64, 64)
+    """Widths of the fully connected layers (after the convolutions, where there are any)."""
+    lstm: int = 0
+    """Units of an LSTM between the fully connected layers and the heads; 0: none."""
+    activation: Literal["relu", "tanh"] = "relu"
+    """Between fully connected layers; convolutions always use relu."""
+
+    def __post_init__(self) -> None:
+        listed("network", self)
+        at_least(0, "network", {"lstm": self.lstm})
+        ok = len(self.hidden_sizes) > 0 and min(self.hidden_sizes) >= 1
+        require(ok, "network.hidden_sizes", self.hidden_sizes, "give one width or more, each 1 or more")
+
+
+@dataclass(frozen=True)
+class ReplayConfig:
+    """The replay memory, in the learner."""
+
+    capacity: int = 100_000
+    """Environment steps kept; the oldest segment is overwritten first."""
+    start: int = 1_000
+    """Replayed updates begin once this many environment steps are held."""
+    max_lag: int = 0
+    """Replayed segments acted with weights older than this many updates are left out of the loss; 0: none are."""
+
+    def __post_init__(self) -> None:
+        at_least(1, "replay", {"capacity": self.capacity})
+        at_least(0, "replay", {"start": self.start, "max_lag": self.max_lag})
+        require(self.start <= self.capacity, "replay.start", self.start, f"at most replay.capacity ({self.capacity})")
+
+
+@dataclass(frozen=True)
+class AcerConfig:
+    """ACER (arXiv 1611.01224)."""
+
+    name: Literal["acer"] = "acer"
+    """The algorithm's name."""
+    gamma: float = 0.99
+    """Discount per environment step."""
+    unroll_length: int = 20
+    """Steps per segment (k)."""
+    burn_in: int = 0
+    """First steps of a replayed segment that only warm up the recurrent state of both networks."""
+    replay_ratio: float = 4.0
+    """Replayed per fresh steps (see `replay_draw`)."""
+    replay_draw: Literal["poisson", "fixed"] = "poisson"
+    """Replay owed after each fresh batch: drawn from Poisson of `replay_ratio`, or just that."""
+    mix: Literal["separate", "joint"] = "separate"
+    """Fresh segments make batches of their own, or share every batch with `replay_ratio` times as many replayed ones."""
+    truncation_threshold: float = 10.0
+    """Importance weights of the policy term are truncated here (c), the rest is corrected for bias."""
+    trust_region_delta: float = 1.0
+    """Bound on the linearised KL divergence from the average policy, per sample."""
+    trust_region_kl: float = 0.0
+    """Adapts delta so that the mean KL divergence from the average policy stays near this; 0: delta is constant."""
+    trust_region_space: Literal["probs", "logits"] = "probs"
+    """The statistics the trust region is laid on: probabilities, as in the paper, or logits."""
+    ema_decay: float = 0.99
+    """The average policy moves by 1 minus this after every update (alpha)."""
+    entropy_cost: float = 0.01
+    """Weight of the entropy bonus."""
+    q_cost: float = 0.5
+    """Weight of the Q loss ½ (Q_ret − Q)²."""
+    reward_clip: float = 0.0
+    """Rewards are clipped to ± this before learning; 0: not clipped."""
+    terminal_penalty: float = 0.0
+    """Subtracted, after clipping, from the reward of a step that terminates: in Atari's training of each lost life."""
+    normalise_rewards: bool = False
+    """Divide rewards by the running standard deviation of discounted returns."""
+    max_behaviour_kl: float = 0.0
+    """Segments whose behaviour policy is further than this from the current one (mean KL) are left out; 0: none are."""
+
+    def __post_init__(self) -> None:
+        listed("algorithm", self)
+        fraction("algorithm", {"gamma": self.gamma, "ema_decay": self.ema_decay})
+        at_least(1, "algorithm", {"unroll_length": self.unroll_length})
+        at_least(0, "algorithm", {"burn_in": self.burn_in})
+        allowed = f"give less than algorithm.unroll_length ({self.unroll_length})"
+        require(self.burn_in < self.unroll_length, "algorithm.burn_in", self.burn_in, allowed)
+        names = (
+            "replay_ratio",
+            "truncation_threshold",
+            "entropy_cost",
+            "q_cost",
+            "reward_clip",
+            "trust_region_kl",
+            "max_behaviour_kl",
+            "terminal_penalty",
+        )
+        at_least(0, "algorithm", {name: getattr(self, name) for name in names})
+        positive("algorithm", {"trust_region_delta": self.trust_region_delta})

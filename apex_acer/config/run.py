@@ -1,0 +1,119 @@
+"""One run: what is evaluated, kept and logged, when it ends, and all the sections together."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Annotated, Literal
+
+import tyro
+
+from apex_acer.config.checks import at_least, listed, positive, require
+from apex_acer.config.environment import ActorsConfig, EnvironmentConfig
+from apex_acer.config.learning import (
+    AcerConfig,
+    LearnerConfig,
+    NetworkConfig,
+    OptimizerConfig,
+    ReplayConfig,
+)
+
+
+@dataclass(frozen=True)
+class EvaluationConfig:
+    """Whole games with unclipped returns, in a process of their own."""
+
+    every: int = 10_000
+    """Environment steps between evaluations; 0: none."""
+    episodes: int = 10
+    """Episodes per evaluation."""
+    environments: int = 10
+    """Environments stepped together; each plays its own share of the episodes."""
+    greedy: bool = True
+    """Take the likeliest action; otherwise sample from the policy."""
+    stall_steps: int = 0
+    """Act at random for one step after this many steps without a reward, for games that wait for FIRE; 0: never."""
+
+    def __post_init__(self) -> None:
+        at_least(1, "evaluation", {"episodes": self.episodes, "environments": self.environments})
+        at_least(0, "evaluation", {"every": self.every, "stall_steps": self.stall_steps})
+
+
+@dataclass(frozen=True)
+class CheckpointConfig:
+    """When `weights.safetensors` is written besides the end of the run."""
+
+    every: int = 100_000
+    """Environment steps between saves; 0: only at the end."""
+
+    def __post_init__(self) -> None:
+        at_least(0, "checkpoint", {"every": self.every})
+
+
+@dataclass(frozen=True)
+class LoggingConfig:
+    """Metrics on disk."""
+
+    every_seconds: float = 1.0
+    """Seconds between two rows of one process."""
+
+    def __post_init__(self) -> None:
+        positive("logging", {"every_seconds": self.every_seconds})
+
+
+@dataclass(frozen=True)
+class StopConfig:
+    """What ends the run, whichever comes first."""
+
+    env_steps: Annotated[int, tyro.conf.arg(aliases=["--steps"])] = 100_000
+    """Environment steps in total."""
+    minutes: float | None = None
+    """Wall-clock minutes since the first environment step."""
+    at_return: Annotated[float | None, tyro.conf.arg(aliases=["--until"])] = None
+    """Mean return of one evaluation; the weights that reached it are the ones written."""
+
+    def __post_init__(self) -> None:
+        at_least(1, "stop", {"env_steps": self.env_steps})
+        if self.minutes is not None:
+            positive("stop", {"minutes": self.minutes})
+        if self.at_return is not None:
+            require(math.isfinite(self.at_return), "stop.at_return", self.at_return, "give a finite number")
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """Everything that defines a run."""
+
+    environment: EnvironmentConfig = field(default_factory=EnvironmentConfig)
+    actors: ActorsConfig = field(default_factory=ActorsConfig)
+    learner: LearnerConfig = field(default_factory=LearnerConfig)
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    network: NetworkConfig = field(default_factory=NetworkConfig)
+    replay: ReplayConfig = field(default_factory=ReplayConfig)
+    algorithm: AcerConfig = field(default_factory=AcerConfig)
+    evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
+    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    logging: LoggingConfig = field(default_factory=LoggingConfig)
+    stop: StopConfig = field(default_factory=StopConfig)
+    engine: Literal["local", "serial"] = "local"
+    """Where roles run: `local` spawns processes, `serial` calls them in this one, reproducible to the bit."""
+    seed: int = 0
+    """The run's seed; every process derives its own from it."""
+    out: str = ""
+    """Folder of the run; empty: a new one under `runs/`."""
+    load: str = ""
+    """Weights file to start from; empty: random weights."""
+
+    def __post_init__(self) -> None:
+        listed("", self)
+        require(0 <= self.seed < 2**31, "seed", self.seed, "give 0 to 2147483647")
+        least = (self.learner.batch_size + self.actors.environments) * self.algorithm.unroll_length
+        allowed = f"(learner.batch_size + actors.environments) * algorithm.unroll_length = {least} or more"
+        require(self.replay.capacity >= least, "replay.capacity", self.replay.capacity, allowed)
+        if self.stop.at_return is not None:
+            require(
+                self.evaluation.every > 0,
+                "evaluation.every",
+                0,
+                "stop.at_return needs evaluations: give 1 or more, or stop.at_return None",
+            )
