@@ -21,16 +21,17 @@ def stack_planes(planes: Tensor, episode_step: Tensor, stack: int) -> Tensor:
     """
     if stack == 1:
         return planes
-    length = len(planes) - stack + 1
+    length, (channels, *rest) = len(planes) - stack + 1, planes.shape[2:]
+    # channels are innermost in memory, which is how convolutions on a CPU want them
+    stacked = planes.new_empty(length, planes.shape[1], *rest, stack * channels)
     newest = episode_step[stack - 1 :]  # [L, N]
-    shape = (*newest.shape, *[1] * (planes.dim() - 2))
-    parts = []
-    for age in range(stack - 1, -1, -1):
-        part = planes[stack - 1 - age : stack - 1 - age + length]  # [L, N, *plane]
-        parts.append(torch.where((newest >= age).reshape(shape), part, torch.zeros((), dtype=part.dtype)))
-    return torch.cat(parts, dim=2)
+    for index in range(stack):
+        part = stacked[..., index * channels : (index + 1) * channels]
+        part.copy_(planes[index : index + length].movedim(2, -1))
+        part[newest < stack - 1 - index] = 0
+    return stacked.movedim(-1, 2)
 
 
 def to_float(obs: Tensor, dtype: torch.dtype) -> Tensor:
     """Raw observations as the torso takes them: bytes are scaled to 0..1, other types only converted."""
-    return obs.to(dtype) / 255 if obs.dtype == torch.uint8 else obs.to(dtype)
+    return obs.to(dtype).mul_(1 / 255) if obs.dtype == torch.uint8 else obs.to(dtype)

@@ -47,22 +47,28 @@ class ActorCritic(nn.Module):
 
     def step(self, obs: Tensor, state: State) -> tuple[ActorCriticOutput, State]:
         """As `forward`, with the recurrent state before and after; an empty one is that of an episode's start."""
-        features = self._features(obs)
+        features: Tensor = self.torso(self.prepare(obs))
         if self.lstm:
             features, state = self._remember(features, state)
         return self._heads(features), state
 
-    def unroll(self, obs: Tensor, reset: Tensor, state: State, detach_at: int = 0) -> ActorCriticOutput:
-        """Raw `[L, B, *obs_shape]` to outputs `[L, B, A]`.
+    def prepare(self, obs: Tensor) -> Tensor:
+        """Raw `[B, *obs_shape]` in any dtype to what the torso takes, in the parameters' dtype."""
+        dtype = self.pi_logits.weight.dtype
+        prepared: Tensor = self.normaliser(obs, dtype) if self.normaliser else to_float(obs, dtype)
+        return prepared
+
+    def unroll(self, inputs: Tensor, reset: Tensor, state: State, detach_at: int = 0) -> ActorCriticOutput:
+        """Outputs `[L, B, A]` for consecutive observations.
 
         Args:
-            obs: consecutive observations.
+            inputs: `prepare`d, `[L * B, *obs_shape]`.
             reset: `[L, B]` bool, where an episode begins: the state before it is forgotten.
             state: `[B, …]` before the first observation.
             detach_at: index whose incoming state carries no gradient to what came before.
         """
-        length = len(obs)
-        features = self._features(obs.flatten(0, 1)).view(length, obs.shape[1], -1)  # [L, B, F]
+        length, columns = reset.shape
+        features = self.torso(inputs).view(length, columns, -1)  # [L, B, F]
         if self.lstm:
             steps = []
             for t in range(length):
@@ -72,11 +78,6 @@ class ActorCritic(nn.Module):
                 steps.append(remembered)
             features = torch.stack(steps)
         return self._heads(features)
-
-    def _features(self, obs: Tensor) -> Tensor:
-        dtype = self.pi_logits.weight.dtype
-        features: Tensor = self.torso(self.normaliser(obs, dtype) if self.normaliser else to_float(obs, dtype))
-        return features
 
     def _remember(self, features: Tensor, state: State) -> tuple[Tensor, State]:
         assert self.lstm is not None

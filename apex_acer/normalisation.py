@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from apex_acer.trajectory import EnvironmentSpec
 
-MAX_DEVIATION = 10.0  # standard deviations; normalised observations are clipped there
+MAX_DEVIATION = 10.0  # standard deviations; normalised vectors are clipped there
 MIN_VARIANCE = 1e-8
 
 
@@ -54,12 +54,15 @@ class ObservationNormaliser(nn.Module):
 
     def forward(self, obs: Tensor, dtype: torch.dtype) -> Tensor:
         """Raw `[B, *obs_shape]` to the same shape in `dtype`."""
-        mean, variance = self.moments.mean, self.moments.variance
-        scale = (variance.mean() if self._is_image else variance).clamp(min=MIN_VARIANCE).rsqrt()
-        repeats = (self._stack, *[1] * (mean.dim() - 1))
-        centred = obs.to(dtype) - mean.to(dtype).repeat(repeats)
-        scale = scale.to(dtype) if self._is_image else scale.to(dtype).repeat(repeats)
-        return (centred * scale).clamp(-MAX_DEVIATION, MAX_DEVIATION)
+        if self._is_image:
+            mean = self.moments.mean.repeat(self._stack, 1, 1).unsqueeze(0).to(memory_format=torch.channels_last)
+            return obs.to(dtype, copy=True).sub_(mean.to(dtype)).mul_(self._scale(self.moments.variance.mean()).to(dtype))
+        mean, scale = self.moments.mean.repeat(self._stack), self._scale(self.moments.variance).repeat(self._stack)
+        return ((obs.to(dtype) - mean.to(dtype)) * scale.to(dtype)).clamp(-MAX_DEVIATION, MAX_DEVIATION)
+
+    @staticmethod
+    def _scale(variance: Tensor) -> Tensor:
+        return variance.clamp(min=MIN_VARIANCE).rsqrt()
 
     def observe(self, planes: Tensor) -> None:
         """Takes the raw planes of an unroll `[L, N, *plane]`; of images only the last: neighbours hardly differ."""

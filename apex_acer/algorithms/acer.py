@@ -85,9 +85,11 @@ class Acer(Algorithm):
         settings = self._config
         obs = stack_planes(batch.obs, batch.episode_step, self._stack)  # [T+1, B, *obs]
         reset = batch.episode_step[self._stack - 1 :] == 0  # [T+1, B]
-        output = self.network.unroll(obs, reset, batch.state, settings.burn_in)
+        with torch.no_grad():  # once for both networks: their statistics are the same
+            inputs = self.network.prepare(obs.flatten(0, 1))
+        output = self.network.unroll(inputs, reset, batch.state, settings.burn_in)
         with torch.no_grad():
-            average_logits = self.average_network.unroll(obs[:-1], reset[:-1], batch.state).pi_logits
+            average_logits = self.average_network.unroll(inputs[: -reset.shape[1]], reset[:-1], batch.state).pi_logits
         mask = self._relevant(batch, output.pi_logits[:-1])
         reward = self._shape(batch.reward, batch.terminated)
         loss = acer_loss(
