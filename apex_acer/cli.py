@@ -48,6 +48,21 @@ class Evaluate:
     """Print one JSON object as the last line of standard output."""
 
 
+@dataclass(frozen=True)
+class Sweep:
+    """Trains seeds of variants of a run. RUN and its keys are as for `train`; a sweep goes on where its `--out` ended."""
+
+    config: Annotated[RunConfig, tyro.conf.arg(name="")]
+    seeds: int = 5
+    """Seeds of every variant, from `--seed` upwards."""
+    vary: Annotated[tyro.conf.UseAppendAction[tuple[str, ...]], tyro.conf.arg(metavar="KEY=V1,V2,...")] = ()
+    """Values of a key; every combination of several `--vary` is a variant. 64+64 is a tuple, K1:K2=V1:V2,W1:W2 a pair."""
+    jobs: int = 0
+    """Runs at the same time; 0: one per core with the serial engine, one per two cores otherwise."""
+    final_episodes: int = 0
+    """Fresh episodes that every finished run's weights play; 0: none."""
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one verb; returns the exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
@@ -96,16 +111,21 @@ def train_verb(arguments: list[str]) -> int:
 
 def parse_train(arguments: list[str]) -> tuple[RunConfig, bool]:
     """The configuration that the arguments of `train` give, and whether `--json` is among them."""
+    parsed = _parse_run(Train, arguments, "train")
+    return parsed.config, parsed.json
+
+
+def _parse_run(cls: type[T], arguments: list[str], verb: str) -> T:
+    """Arguments that begin with RUN, whose values are the defaults of `cls`'s `config`."""
     asks_help = any(argument in ("-h", "--help") for argument in arguments)
     first = arguments[0] if arguments else ""
     if first.startswith("-") or not first:
-        require(asks_help, "run", first, f"give a preset or a TOML file first: {PROGRAM} train RUN [flags]")
+        require(asks_help, "run", first, f"give a preset or a TOML file first: {PROGRAM} {verb} RUN [flags]")
         default = RunConfig()
     else:
         default = load_run(first)
     flags = arguments if first.startswith("-") else arguments[1:]
-    parsed = _parse(Train, flags, Train(default), "train RUN")
-    return parsed.config, parsed.json
+    return _parse(cls, flags, cls(config=default), f"{verb} RUN")  # type: ignore[call-arg]
 
 
 def evaluate_verb(arguments: list[str]) -> int:
@@ -135,6 +155,25 @@ def evaluate_verb(arguments: list[str]) -> int:
     return 0
 
 
+def sweep_verb(arguments: list[str]) -> int:
+    """`apex-acer sweep RUN [flags]`."""
+    given = _parse_run(Sweep, arguments, "sweep")
+    try:
+        from apex_acer.sweep import make_plan, sweep
+    except ModuleNotFoundError as error:
+        how = "pip install 'apex-acer[sweep]', or in a checkout pip install -e '.[sweep]'"
+        raise ConfigError(f"sweep: {error.name} is not installed; {how}") from None
+    plan = make_plan(
+        given.config,
+        arguments,
+        seeds=given.seeds,
+        vary=given.vary,
+        at_once=given.jobs,
+        final_episodes=given.final_episodes,
+    )
+    return sweep(plan)
+
+
 def presets_verb(arguments: list[str]) -> int:
     """`apex-acer presets`."""
     require(not arguments, "presets", arguments, "it takes no arguments")
@@ -147,6 +186,7 @@ SCORES = {"mean": "", "std": "_std", "min": "_min", "max": "_max"}
 VERBS: dict[str, Callable[[list[str]], int]] = {
     "train": train_verb,
     "evaluate": evaluate_verb,
+    "sweep": sweep_verb,
     "presets": presets_verb,
 }
 
@@ -159,9 +199,10 @@ def _parse(cls: type[T], arguments: list[str], default: Any, verb: str) -> T:
 
 def _usage() -> str:
     lines = [f"usage: {PROGRAM} VERB ...  ({PROGRAM} VERB --help says more)", ""]
+    purposes = {"train": Train.__doc__, "evaluate": Evaluate.__doc__, "sweep": Sweep.__doc__}
     for name, verb in VERBS.items():
         call = (verb.__doc__ or "").split("`")[1]
-        purpose = {"train": Train.__doc__, "evaluate": Evaluate.__doc__}.get(name) or "Lists the presets."
+        purpose = purposes.get(name) or "Lists the presets."
         lines.append(f"  {call:<36} {purpose.partition('. ')[0].rstrip('.')}")
     return "\n".join([*lines, "", f"presets: {', '.join(presets())}"])
 

@@ -15,13 +15,15 @@ import apex_acer
 ROOT = Path(apex_acer.__file__).parent
 LAYERS = (  # top to bottom; a package stands for all of its modules
     ("cli", "console"),
+    ("sweep", "report", "variants"),
     ("manager",),
     ("engines",),
     ("actor", "evaluator", "learner", "inbox", "evaluations"),
-    ("rollout", "policy", "environments", "replay", "pace", "weights", "optimizer", "writers"),
+    ("rollout", "policy", "environments", "replay", "pace", "weights", "optimizer", "writers", "wrappers"),
     ("algorithms",),
     (
         "networks",
+        "normalisation",
         "frames",
         "functional",
         "trajectory",
@@ -31,6 +33,9 @@ LAYERS = (  # top to bottom; a package stands for all of its modules
         "result",
         "config",
         "runfile",
+        "commands",
+        "plots",
+        "statistics",
     ),
 )
 HEIGHT = {name: -depth for depth, names in enumerate(LAYERS) for name in names}
@@ -40,6 +45,8 @@ HOMES = {  # foreign package: where alone it is imported
     "msgpack": "engines/local/",
     "ray": "engines/ray",
     "tensorboardX": "writers.py",
+    "matplotlib": "plots.py",
+    "scipy": "statistics.py",
     "pickle": None,
     "cloudpickle": None,
     "dill": None,
@@ -103,6 +110,9 @@ def test_imports_point_down(file: str) -> None:
         ("learner.py", "from msgpack import packb", "msgpack; allowed: engines/local/"),
         ("learner.py", "from tensorboardX import SummaryWriter", "tensorboardX; allowed: writers.py"),
         ("manager.py", "import ray", "ray; allowed: engines/ray"),
+        ("sweep.py", "from matplotlib.figure import Figure", "matplotlib; allowed: plots.py"),
+        ("report.py", "from scipy import stats", "scipy; allowed: statistics.py"),
+        ("manager.py", "from apex_acer.sweep import sweep", "apex_acer.sweep.sweep, which lies above"),
         ("engines/local/wire.py", "import pickle", "pickle; allowed: nowhere"),
     ],
 )
@@ -129,6 +139,12 @@ def test_the_manager_loads_no_torch() -> None:
     loaded = loaded_by("import apex_acer, apex_acer.config, apex_acer.manager")
     assert "apex_acer" in loaded
     assert not loaded & {"torch", "safetensors", "tensorboardX", "tensorboard", "ray"}
+
+
+def test_only_a_sweep_loads_its_extra() -> None:
+    loaded = loaded_by("import apex_acer.cli, apex_acer.console, apex_acer.manager")
+    assert "tyro" in loaded
+    assert not loaded & {"matplotlib", "scipy"}
 
 
 def test_the_front_door_is_lazy() -> None:

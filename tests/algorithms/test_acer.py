@@ -52,7 +52,7 @@ def random_segments(seed=0, stack=2, dtype=torch.float64):
         behaviour={"log_probs": tensors["mu_log_probs"].to(dtype)},
         state={},
         weights_version=torch.zeros(SIZES.columns, dtype=torch.int64),
-            fresh=torch.zeros(SIZES.columns, dtype=torch.bool),
+        fresh=torch.zeros(SIZES.columns, dtype=torch.bool),
     )
     return batch, arrays
 
