@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
-.PHONY: help install run test test-slow lint format types bench docs clean
+.PHONY: help install run test test-slow lint format types bench bench-peers docs clean
 
 help:  ## list the commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 14
@@ -40,6 +40,9 @@ types: install  ## strict types
 
 bench: install  ## measure the pieces of an Atari run on this machine, and their ceiling
 	$(BIN)/python -m tests.benchmarks.pieces
+
+bench-peers: install  ## race known trainers to a solved CartPole; up to 30 minutes
+	$(BIN)/python -m tests.benchmarks.peers
 
 docs: install  ## write the reference pages that come from the code
 	$(BIN)/python -m docs.reference

@@ -39,7 +39,7 @@ class ActorCritic(nn.Module):
         self.lstm = nn.LSTMCell(width, config.lstm) if config.lstm else None
         width = config.lstm or width
         self.pi_logits = _linear(width, spec.num_actions, gain=0.01)
-        self.q_values = _linear(width, spec.num_actions, gain=1.0)
+        self.q_values = _linear(width, spec.num_actions, gain=0.01)
 
     def forward(self, obs: Tensor) -> ActorCriticOutput:
         """Raw `[B, *obs_shape]` in any dtype to `ActorCriticOutput`, in the parameters' dtype; no memory before `obs`."""

@@ -1,4 +1,7 @@
-"""Run files: TOML with the keys of `RunConfig`, read from a path or from the presets in `launch/`."""
+"""Run files: TOML with the keys of `RunConfig`, read from a path or from the presets in `launch/`.
+
+A file may begin with `base = "<preset or file>"` and then holds only what differs from it.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from typing import Any, TypeVar
 
 import tomli_w
 
-from apex_acer.config import ConfigError, RunConfig
+from apex_acer.config import ConfigError, RunConfig, require
 
 T = TypeVar("T")
 
@@ -28,26 +31,12 @@ def presets() -> dict[str, str]:
 
 def load_run(run: str) -> RunConfig:
     """The configuration of a preset name or of a TOML file's path; raises `ConfigError`."""
-    path = Path(run)
-    if path.suffix == ".toml" or path.is_file():
-        return parse_run(_read(path), str(path))
-    if run not in presets():
-        near = difflib.get_close_matches(run, presets(), n=1)
-        hint = f"did you mean {near[0]!r}? " if near else ""
-        raise ConfigError(
-            f"run: {run!r} is no preset and no file; {hint}give a .toml file or one of {', '.join(presets())}"
-        )
-    text = resources.files("apex_acer.launch").joinpath(f"{run}.toml").read_text(encoding="utf-8")
-    return parse_run(text, run)
+    return from_dict(_load(run, ()), run)
 
 
 def parse_run(text: str, source: str) -> RunConfig:
     """The configuration in TOML `text`; `source` names it in errors."""
-    try:
-        data = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{source}: not TOML: {error}") from None
-    return from_dict(data, source)
+    return from_dict(_resolve(text, source, ()), source)
 
 
 def dump_run(config: RunConfig) -> str:
@@ -64,6 +53,43 @@ def to_dict(config: Any) -> dict[str, Any]:
 def from_dict(data: Mapping[str, Any], source: str = "configuration") -> RunConfig:
     """A `RunConfig` from nested dicts; unknown keys and values of another type raise `ConfigError`."""
     return _build(RunConfig, data, "", source)
+
+
+def _load(run: str, above: tuple[str, ...]) -> dict[str, Any]:
+    """The keys of a preset or file, those of its bases included; `above` are the runs that it is a base of."""
+    require(run not in above, "base", run, f"{' and '.join(above)} cannot be built on each other")
+    path = Path(run)
+    if path.suffix == ".toml" or path.is_file():
+        return _resolve(_read(path), run, above)
+    if run not in presets():
+        near = difflib.get_close_matches(run, presets(), n=1)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        raise ConfigError(
+            f"run: {run!r} is no preset and no file; {hint}give a .toml file or one of {', '.join(presets())}"
+        )
+    text = resources.files("apex_acer.launch").joinpath(f"{run}.toml").read_text(encoding="utf-8")
+    return _resolve(text, run, above)
+
+
+def _resolve(text: str, source: str, above: tuple[str, ...]) -> dict[str, Any]:
+    """The keys in TOML `text` over those of the run that its `base` names."""
+    try:
+        data = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{source}: not TOML: {error}") from None
+    base = data.pop("base", None)
+    if base is None:
+        return data
+    require(isinstance(base, str), "base", base, "give a preset or a TOML file")
+    return _merge(_load(base, (*above, source)), data)
+
+
+def _merge(base: Mapping[str, Any], data: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(base)
+    for key, value in data.items():
+        both_tables = isinstance(value, Mapping) and isinstance(merged.get(key), Mapping)
+        merged[key] = _merge(merged[key], value) if both_tables else value
+    return merged
 
 
 def _read(path: Path) -> str:

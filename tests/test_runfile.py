@@ -34,10 +34,28 @@ CHANGED = RunConfig(
     ),
     actors=ActorsConfig(3, 5, 0.5, 2.0, 40, 3, 1),
     learner=LearnerConfig("cuda:1", 8, 2, 7),
-    optimizer=OptimizerConfig("adam", 3e-4, "linear", 1e-8, 0.999, 1.0),
-    network=NetworkConfig("conv", (512, 16), "tanh"),
-    replay=ReplayConfig(5_000, 0),
-    algorithm=AcerConfig("acer", 0.9, 5, 0.5, 5.0, 2.0, "logits", 0.995, 0.0, 1.0, 1.0),
+    optimizer=OptimizerConfig("adam", 3e-4, "linear", 0.05, 1e-8, 0.999, 1.0),
+    network=NetworkConfig("conv", "a3c", True, (512, 16), 32, "tanh"),
+    replay=ReplayConfig(5_000, 0, 300),
+    algorithm=AcerConfig(
+        gamma=0.9,
+        unroll_length=5,
+        burn_in=2,
+        replay_ratio=0.5,
+        replay_draw="fixed",
+        mix="joint",
+        truncation_threshold=5.0,
+        trust_region_delta=2.0,
+        trust_region_kl=0.01,
+        trust_region_space="logits",
+        ema_decay=0.995,
+        entropy_cost=0.0,
+        q_cost=1.0,
+        reward_clip=1.0,
+        terminal_penalty=1.0,
+        normalise_rewards=True,
+        max_behaviour_kl=0.5,
+    ),
     evaluation=EvaluationConfig(7, 3, 2, False, 30),
     checkpoint=CheckpointConfig(9),
     logging=LoggingConfig(0.1),
@@ -76,6 +94,28 @@ def test_presets_load_and_describe_themselves() -> None:
         assert description, name
         assert not description.startswith(("#", "[")), name
     assert load_run("cartpole").stop.at_return == 490.0
+
+
+def test_a_base_gives_what_a_file_leaves_out(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text('base = "cartpole"\n[optimizer]\neps = 1e-2\n[environment]\nid = "Acrobot-v1"\n')
+    cartpole, mine = load_run("cartpole"), load_run(str(path))
+    assert mine.optimizer == dataclasses.replace(cartpole.optimizer, eps=1e-2)
+    assert mine.environment.id == "Acrobot-v1"
+    assert mine.replay == cartpole.replay
+    above = tmp_path / "above.toml"
+    above.write_text(f'base = "{path}"\nseed = 7\n')
+    assert load_run(str(above)) == dataclasses.replace(mine, seed=7)
+
+
+def test_bases_that_cannot_be_used_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text('base = "cartpol"')
+    assert "did you mean 'cartpole'" in config_error(lambda: load_run(str(path)))
+    path.write_text("base = 3")
+    assert config_error(lambda: load_run(str(path))) == "base: 3 is not allowed; give a preset or a TOML file"
+    path.write_text(f'base = "{path}"')
+    assert "cannot be built on each other" in config_error(lambda: load_run(str(path)))
 
 
 def test_runs_load_from_paths(tmp_path: Path) -> None:
