@@ -33,10 +33,15 @@ def retrace(
     if bootstrap_value.shape != q_taken.shape[1:]:
         raise ValueError(f"bootstrap_value: require {list(q_taken.shape[1:])}, got {list(bootstrap_value.shape)}")
     with torch.no_grad():
-        q_ret = torch.empty_like(q_taken)
+        # where, not a product: whatever a dummy step holds must not pass, NaN included
+        open_trace = trace > 0
+        kept = torch.where(open_trace, trace, 0.0).unbind()
+        offset = torch.where(open_trace, value - trace * q_taken, value).unbind()
+        rewards, discounts, cut = reward.unbind(), discount.unbind(), open_trace.logical_not().unbind()
+        targets = []
         carried = bootstrap_value  # V_{t+1} + c_{t+1} (Q_ret_{t+1} − Q_{t+1}), [B]
-        for t in range(len(q_taken) - 1, -1, -1):
-            q_ret[t] = reward[t] + discount[t] * carried
-            # where, not a product: whatever a dummy step holds must not pass, NaN included
-            carried = value[t] + torch.where(trace[t] > 0, trace[t] * (q_ret[t] - q_taken[t]), 0.0)
-    return q_ret
+        for t in range(len(rewards) - 1, -1, -1):
+            target = rewards[t] + discounts[t] * carried
+            targets.append(target)
+            carried = torch.addcmul(offset[t], kept[t], target.masked_fill(cut[t], 0.0))
+        return torch.stack(targets[::-1])
