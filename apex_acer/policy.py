@@ -38,8 +38,13 @@ class Policy:
         self._state: State = {}
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Takes the `network.` tensors of a weights file; raises `ConfigError` naming the first that differs."""
-        load_tensors(self.network, "network", tensors)
+        """Takes the newest policy's tensors of a weights file, or with `evaluation.average` the average policy's.
+
+        What actors get holds only the newest. Raises `ConfigError` naming the first tensor that differs.
+        """
+        has_average = any(name.startswith("average.") for name in tensors)
+        prefix = "average" if self.config.evaluation.average and has_average else "network"
+        load_tensors(self.network, prefix, tensors)
 
     def initial_state(self, num: int) -> State:
         """The recurrent state of `num` environments at the start of an episode; empty for feed-forward networks."""

@@ -32,3 +32,31 @@ class HideVelocities(gymnasium.ObservationWrapper[Any, Any, Any]):
 def hide_velocities(env: Environment) -> Environment:
     """CartPole as a task that needs memory (Hausknecht & Stone 2015 flicker Atari to the same end)."""
     return HideVelocities(env)
+
+
+class RepeatActions(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Takes every action `times` times, or until the episode ends; rewards add up, so that returns stay what they are."""
+
+    def __init__(self, env: Environment, times: int) -> None:
+        super().__init__(env)
+        self._times = times
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """The last observation and the sum of the rewards."""
+        total = 0.0
+        for _ in range(self._times):
+            obs, reward, terminated, truncated, info = self.env.step(action)
+            total += float(reward)
+            if terminated or truncated:
+                break
+        return obs, total, terminated, truncated, info
+
+
+def repeat_4(env: Environment) -> Environment:
+    """Every action four times, as Atari agents do: random play then gets somewhere."""
+    return RepeatActions(env, 4)
+
+
+def repeat_8(env: Environment) -> Environment:
+    """Every action eight times."""
+    return RepeatActions(env, 8)

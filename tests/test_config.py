@@ -120,6 +120,7 @@ def test_every_field_that_can_be_wrong_has_a_case_above() -> None:
         "environment.atari.grayscale",
         "network.normalise",
         "algorithm.normalise_rewards",
+        "evaluation.average",
         "evaluation.greedy",
         "stop.at_return",
         "out",

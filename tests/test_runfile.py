@@ -56,7 +56,7 @@ CHANGED = RunConfig(
         normalise_rewards=True,
         max_behaviour_kl=0.5,
     ),
-    evaluation=EvaluationConfig(7, 3, 2, False, 30),
+    evaluation=EvaluationConfig(7, 3, 2, False, True, 30),
     checkpoint=CheckpointConfig(9),
     logging=LoggingConfig(0.1),
     stop=StopConfig(77, 1.5, -3.25),

@@ -25,7 +25,7 @@ from pfrl.utils.async_ import AbnormalExitWarning
 from torch import multiprocessing, nn
 
 ENVIRONMENT = "CartPole-v1"
-BUDGET, EVERY, EPISODES, TARGET = 200_000, 2_500, 100, 475.0
+BUDGET, EVERY, EPISODES, TARGET = 200_000, 1_000, 100, 475.0
 EVALUATION_SEED = 1_000_000
 REWARD_SCALE = 0.01
 
@@ -49,7 +49,7 @@ class OldGym:
 
 
 class Evaluation:
-    """A hook of every step: the process that counts 2,500 more plays 100 greedy episodes while the others wait."""
+    """A hook of every step: the process that counts 1,000 more plays 100 greedy episodes while the others wait."""
 
     def __init__(self, limit_s: float) -> None:
         self.environments = gymnasium.make_vec(ENVIRONMENT, EPISODES, vectorization_mode="sync")
