@@ -52,11 +52,11 @@ class RepeatActions(gymnasium.Wrapper[Any, Any, Any, Any]):
         return obs, total, terminated, truncated, info
 
 
-def repeat_4(env: Environment) -> Environment:
-    """Every action four times, as Atari agents do: random play then gets somewhere."""
-    return RepeatActions(env, 4)
+def repeat_2(env: Environment) -> Environment:
+    """Every action twice: random play then gets somewhere in Acrobot."""
+    return RepeatActions(env, 2)
 
 
 def repeat_8(env: Environment) -> Environment:
-    """Every action eight times."""
+    """Every action eight times, for MountainCar."""
     return RepeatActions(env, 8)
