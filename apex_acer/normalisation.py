@@ -56,7 +56,9 @@ class ObservationNormaliser(nn.Module):
         """Raw `[B, *obs_shape]` to the same shape in `dtype`."""
         if self._is_image:
             mean = self.moments.mean.repeat(self._stack, 1, 1).unsqueeze(0).to(memory_format=torch.channels_last)
-            return obs.to(dtype, copy=True).sub_(mean.to(dtype)).mul_(self._scale(self.moments.variance.mean()).to(dtype))
+            return (
+                obs.to(dtype, copy=True).sub_(mean.to(dtype)).mul_(self._scale(self.moments.variance.mean()).to(dtype))
+            )
         mean, scale = self.moments.mean.repeat(self._stack), self._scale(self.moments.variance).repeat(self._stack)
         return ((obs.to(dtype) - mean.to(dtype)) * scale.to(dtype)).clamp(-MAX_DEVIATION, MAX_DEVIATION)
 
