@@ -157,6 +157,8 @@ class Learner:
             lag = self.updates - batch.weights_version  # [B]
             if limit := self._config.replay.max_lag:
                 batch = dataclasses.replace(batch, mask=batch.mask & ((lag <= limit) | batch.fresh))
+                if not batch.mask.any():  # nothing to learn, and momentum alone must not move the weights
+                    return
             output = self._algorithm.loss(_to(batch, self.device))
             norm, taken = self._optimizer.step(output.loss, self.env_steps)
             if taken:

@@ -27,8 +27,10 @@ class RunningMoments(nn.Module):
         self.register_buffer("variance", torch.ones(shape))
 
     def update(self, values: Tensor) -> None:
-        """Takes `values` `[n, *shape]`."""
+        """Takes `values` `[n, *shape]`; n may be 0."""
         new = len(values)
+        if not new:
+            return
         values = values.to(self.mean)
         mean, variance = values.mean(0), values.var(0, correction=0)
         total = self.count + new
@@ -83,8 +85,8 @@ class RewardScale(nn.Module):
         """`reward` in units of that deviation."""
         return reward * self.moments.variance.clamp(min=MIN_VARIANCE).rsqrt()
 
-    def observe(self, reward: Tensor, ended: Tensor, gamma: float, source: Hashable) -> None:
-        """Takes an unroll's rewards and ends of episodes, both `[k, N]`; unrolls of one `source` follow each other."""
+    def observe(self, reward: Tensor, ended: Tensor, mask: Tensor, gamma: float, source: Hashable) -> None:
+        """Takes an unroll's rewards, ends of episodes and mask, all `[k, N]`; unrolls of one `source` follow each other."""
         carried = self._returns.get(source, torch.zeros_like(reward[0]))
         returns = []
         for step, end in zip(reward, ended, strict=True):
@@ -92,4 +94,4 @@ class RewardScale(nn.Module):
             returns.append(carried)
             carried = torch.where(end, 0.0, carried)
         self._returns[source] = carried
-        self.moments.update(torch.cat(returns))
+        self.moments.update(torch.stack(returns)[mask])  # a dummy step is no return

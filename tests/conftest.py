@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import itertools
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from apex_acer.algorithms.acer import Acer
+from apex_acer.algorithms.algorithm import LossOutput
 from apex_acer.config import ConfigError, EnvironmentConfig, RunConfig
 from apex_acer.environments import Environments, make_environments
+from apex_acer.learner import Learner
 from apex_acer.policy import Policy
-from apex_acer.trajectory import ARRAY_FIELDS, Unroll
+from apex_acer.trajectory import ARRAY_FIELDS, Batch, Unroll
+from tests.runs import CARTPOLE, RUN_ID, MakeLearner
 
 COUNTDOWN = "tests.environments_for_tests:Countdown-v0"
 
@@ -20,6 +28,38 @@ COUNTDOWN = "tests.environments_for_tests:Countdown-v0"
 @pytest.fixture(autouse=True, scope="session")
 def _one_thread() -> None:
     torch.set_num_threads(1)
+
+
+@pytest.fixture
+def make_learner(tmp_path: Path) -> Iterator[MakeLearner]:
+    """Makes learners for CartPole, each with a folder of its own; they are finished after the test."""
+    learners: list[Learner] = []
+    numbers = itertools.count()
+
+    def make(config: RunConfig) -> Learner:
+        folder = tmp_path / f"run_{next(numbers)}"
+        folder.mkdir()
+        learners.append(Learner(config, CARTPOLE, folder, RUN_ID, time.time()))
+        return learners[-1]
+
+    yield make
+    for learner in learners:
+        with contextlib.suppress(ValueError):  # finished by the test
+            learner.finish()
+
+
+@pytest.fixture
+def trained_on(monkeypatch: pytest.MonkeyPatch) -> list[Batch]:
+    """Every batch that was learned from, in order."""
+    batches: list[Batch] = []
+    loss = Acer.loss
+
+    def spy(self: Acer, batch: Batch) -> LossOutput:
+        batches.append(batch)
+        return loss(self, batch)
+
+    monkeypatch.setattr(Acer, "loss", spy)
+    return batches
 
 
 def config_error(call: Callable[[], Any]) -> str:
@@ -61,6 +101,7 @@ def joined(unrolls: list[Unroll], name: str) -> np.ndarray:
 def assert_equal_unrolls(one: Unroll, other: Unroll) -> None:
     for name in ARRAY_FIELDS:
         np.testing.assert_array_equal(getattr(one, name), getattr(other, name), err_msg=name)
-    assert one.behaviour.keys() == other.behaviour.keys()
-    for name, array in one.behaviour.items():
-        np.testing.assert_array_equal(array, other.behaviour[name], err_msg=name)
+    for part in ("behaviour", "state"):
+        assert getattr(one, part).keys() == getattr(other, part).keys()
+        for name, array in getattr(one, part).items():
+            np.testing.assert_array_equal(array, getattr(other, part)[name], err_msg=name)

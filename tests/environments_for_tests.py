@@ -58,6 +58,36 @@ def countdown_observation(clock: int, space: Any) -> np.ndarray:
     return ((numbers + 7 * clock) % 251).astype(space.dtype)
 
 
+class Clock(gymnasium.Env[Any, Any]):
+    """Pays 1 at every one of `length` steps, whatever is done, and then ends; truncated, or else terminated.
+
+    It shows the time from −1 to 1. The final observation, on which nothing is ever trained, looks like the one before.
+    """
+
+    def __init__(self, length: int = 20, truncate: bool = False) -> None:
+        self.observation_space = Box(-1.0, 1.0, (1,), np.float32)
+        self.action_space = Discrete(2)
+        self._length, self._truncate, self._step = length, truncate, 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._step = 0
+        return self._observe(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self._step += 1
+        ended = self._step == self._length
+        return self._observe(), 1.0, ended and not self._truncate, ended and self._truncate, {}
+
+    def _observe(self) -> Any:
+        return clock_observations(self._length)[min(self._step, self._length - 1)]
+
+
+def clock_observations(length: int) -> np.ndarray:
+    """What `Clock` shows at its steps, `[length, 1]`."""
+    return np.linspace(-1, 1, length, dtype=np.float32)[:, None]
+
+
 class Spaces(gymnasium.Env[Any, Any]):
     """Has the spaces it is given and never ends."""
 
@@ -119,6 +149,7 @@ def _register(name: str, entry_point: Any, **kwargs: Any) -> None:
 
 
 _register("Countdown-v0", Countdown)
+_register("Clock-v0", Clock)
 _register("Broken-v0", Broken)
 _register("BreaksLater-v0", BreaksLater)
 _register("DictObservation-v0", Spaces, observation=Dict({"x": FLOATS}))

@@ -1,18 +1,22 @@
-"""Builders shared by tests: a tiny CartPole run, unrolls that fit its layout, and a peer to speak with an inbox."""
+"""Builders shared by tests: a tiny CartPole run, unrolls that fit its layout, and peers to speak with an inbox."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from apex_acer.algorithms.acer import Acer
 from apex_acer.config import RunConfig
 from apex_acer.engines.serial import DirectLink
 from apex_acer.inbox import Inbox
+from apex_acer.learner import Learner
 from apex_acer.messages import Message, Peer, Reply
 from apex_acer.runfile import from_dict
-from apex_acer.trajectory import EnvironmentSpec, Layout, Unroll, layout
+from apex_acer.trajectory import Batch, EnvironmentSpec, Layout, Unroll, layout
 
 RUN_ID = "this-run"
 CARTPOLE = EnvironmentSpec(
@@ -51,7 +55,7 @@ def tiny_run(out: Path | str = "", **changes: Any) -> RunConfig:
 
 def tiny_layout(config: RunConfig) -> Layout:
     """The layout of `config`'s unrolls."""
-    return layout(CARTPOLE, config.algorithm.unroll_length, {"log_probs": (CARTPOLE.num_actions,)})
+    return layout(CARTPOLE, config.algorithm.unroll_length, Acer.behaviour_shapes(CARTPOLE), Acer.state_shapes(config))
 
 
 def made_up_unroll(config: RunConfig, seed: int = 0, **replaced: Any) -> Unroll:
@@ -59,6 +63,7 @@ def made_up_unroll(config: RunConfig, seed: int = 0, **replaced: Any) -> Unroll:
     random = np.random.default_rng(seed)
     k, num = config.algorithm.unroll_length, config.actors.environments
     p = random.uniform(0.2, 0.8, (k, num)).astype(np.float32)
+    states = Acer.state_shapes(config).items()
     fields: dict[str, Any] = {
         "obs": random.normal(size=(k + 1, num, 4)).astype(np.float32),
         "episode_step": np.tile(np.arange(k + 1, dtype=np.int32)[:, None], (1, num)),
@@ -68,9 +73,22 @@ def made_up_unroll(config: RunConfig, seed: int = 0, **replaced: Any) -> Unroll:
         "truncated": np.zeros((k, num), bool),
         "mask": np.ones((k, num), bool),
         "behaviour": {"log_probs": np.log(np.stack([p, 1 - p], -1))},
-        "state": {},
+        "state": {name: random.normal(size=(num, *shape)).astype(np.float32) for name, shape in states},
     }
     return Unroll(**(fields | replaced))
+
+
+def numbered_unroll(config: RunConfig, number: int, **replaced: Any) -> Unroll:
+    """Its columns' rewards are number · N, number · N + 1, …"""
+    k, num = config.algorithm.unroll_length, config.actors.environments
+    reward = np.broadcast_to(np.arange(num, dtype=np.float32) + number * num, (k, num)).copy()
+    return made_up_unroll(config, number, **{"reward": reward} | replaced)
+
+
+def segment_numbers(batch: Batch) -> list[int]:
+    """Which of the numbered unrolls' columns a batch holds, each whole."""
+    assert (batch.reward == batch.reward[:1]).all()
+    return [int(reward) for reward in batch.reward[0]]
 
 
 class Speaker:
@@ -97,3 +115,32 @@ def known_speakers(inbox: Inbox, *peers: Peer) -> list[Speaker]:
     """Speakers for `peers`, of which a manager has told `inbox`."""
     Speaker(inbox, Peer("manager", 0, 0)).say(incarnations={peer.name: peer.incarnation for peer in peers})
     return [Speaker(inbox, peer) for peer in peers]
+
+
+MakeLearner = Callable[..., Learner]
+
+
+def speakers(learner: Learner, count: int = 2) -> list[Speaker]:
+    """Actors that `learner` knows."""
+    return known_speakers(learner.inbox, *(Peer("actor", index, 0) for index in range(count)))
+
+
+def work_off(learner: Learner) -> bool:
+    """All that can be done without waiting."""
+    going = learner.step(0)
+    while going and not learner.idle:
+        going = learner.step(0)
+    return going
+
+
+def feed(learner: Learner, actor: Speaker, config: RunConfig, count: int, first: int = 0, **said: Any) -> list[Reply]:
+    """Sends numbered unrolls one after the other, each learned from at once; the replies to them."""
+    replies = []
+    for number in range(first, first + count):
+        said = {"first_step_at": time.time()} | said
+        actor.say(unroll=numbered_unroll(config, number), **said)
+        work_off(learner)
+        reply = actor.hear()
+        assert reply is not None
+        replies.append(reply)
+    return replies

@@ -30,13 +30,13 @@ class RecordingLink(Link):
         return self.replies.popleft() if self.replies else None
 
 
-def network() -> torch.nn.Module:
+def network(config: RunConfig | None = None) -> Any:
     torch.manual_seed(0)
-    return Acer.build_network(tiny_run(), CARTPOLE)
+    return Acer.build_network(config or tiny_run(), CARTPOLE)
 
 
-def first_weights(version: int = 0) -> Reply:
-    return Reply(0, weights_version=version, weights=pack(named_tensors(network(), "network"), {}))
+def first_weights(version: int = 0, sent: Any = None) -> Reply:
+    return Reply(0, weights_version=version, weights=pack(named_tensors(sent or network(), "network"), {}))
 
 
 StartActor = Callable[..., tuple[Actor, RecordingLink]]
@@ -50,7 +50,7 @@ def start_actor() -> Iterator[StartActor]:
         """An actor that has its first weights."""
         link = RecordingLink()
         actors.append(Actor(config or tiny_run(), RUN_ID, Peer("actor", index, incarnation), link))
-        link.replies.append(first_weights())
+        link.replies.append(first_weights(sent=network(config)))
         assert actors[-1].step(0)
         return actors[-1], link
 
@@ -127,6 +127,27 @@ def test_temperatures_differ_by_actor_and_mu_is_recorded_after_them(start_actor:
         logits: Any = network()(torch.from_numpy(unroll.obs[:-1]).flatten(0, 1)).pi_logits
         expected = (logits / config.actors.temperature(index)).log_softmax(-1).detach().numpy()
         np.testing.assert_allclose(unroll.behaviour["log_probs"].reshape(-1, 2), expected, rtol=1e-4, atol=1e-6)
+
+
+def test_acts_with_the_statistics_it_was_sent(start_actor: StartActor) -> None:
+    config = tiny_run(network__normalise=True)
+    actor, link = start_actor(config)
+    sent = network(config)
+    sent.normaliser.observe(torch.randn(50, 4, 4, generator=torch.Generator().manual_seed(0)) * 0.03 + 0.1)
+    link.replies.append(first_weights(1, sent))
+    unroll = make_unrolls(actor, link, 2)[-1].unroll
+    assert unroll is not None
+    obs, mu = torch.from_numpy(unroll.obs[:-1]).flatten(0, 1), unroll.behaviour["log_probs"].reshape(-1, 2)
+    np.testing.assert_allclose(mu, sent(obs).pi_logits.log_softmax(-1).detach().numpy(), rtol=1e-4, atol=1e-6)
+    assert np.abs(mu - network(config)(obs).pi_logits.log_softmax(-1).detach().numpy()).max() > 1e-3
+
+
+def test_unrolls_of_a_recurrent_policy_say_the_state_they_began_with(start_actor: StartActor) -> None:
+    config = tiny_run(network__lstm=8)
+    actor, link = start_actor(config)
+    unrolls = [message.unroll for message in make_unrolls(actor, link, 3)]
+    assert [unroll and tiny_layout(config).check(unroll, 4) for unroll in unrolls] == [None] * 3
+    assert [bool(unroll and unroll.state["cell"].any()) for unroll in unrolls] == [False, True, True]
 
 
 def test_seeds_differ_by_index_incarnation_and_run_but_not_otherwise(start_actor: StartActor) -> None:

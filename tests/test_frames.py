@@ -43,3 +43,14 @@ def test_bytes_are_scaled_and_numbers_are_not() -> None:
     torch.testing.assert_close(to_float(pixels, torch.float64), torch.tensor([0.0, 0.2, 1.0], dtype=torch.float64))
     numbers = torch.tensor([-3.0, 255.0], dtype=torch.float64)
     torch.testing.assert_close(to_float(numbers, torch.float32), torch.tensor([-3.0, 255.0]))
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("stack", [2, 4])
+def test_stacks_of_images_have_their_channels_innermost(channels: int, stack: int) -> None:
+    planes = torch.randint(256, (stack + 4, 3, channels, 6, 5), generator=torch.Generator().manual_seed(0))
+    stacks = stack_planes(planes.to(torch.uint8), torch.arange(stack + 4).unsqueeze(-1).expand(-1, 3), stack)
+    assert stacks.shape == (5, 3, stack * channels, 6, 5)
+    assert stacks.flatten(0, 1).is_contiguous(memory_format=torch.channels_last)
+    floats = to_float(stacks.flatten(0, 1), torch.float32)
+    assert floats.is_contiguous(memory_format=torch.channels_last)

@@ -91,6 +91,46 @@ def test_refused_counted_and_kept_from_the_learner(inbox: Inbox, actor: Speaker,
     assert inbox.take_unroll(0) is not None
 
 
+RECURRENT = tiny_run(network__lstm=8)
+
+
+def state(**replaced: Any) -> dict[str, np.ndarray]:
+    """The state of a recurrent unroll, parts of it replaced, or left out for None."""
+    parts = made_up_unroll(RECURRENT).state | replaced
+    return {name: part for name, part in parts.items() if part is not None}
+
+
+def not_finite(value: float) -> np.ndarray:
+    part = np.zeros((4, 8), np.float32)
+    part[3, 7] = value
+    return part
+
+
+REFUSED_STATES = {
+    "none": ({}, "state: keys [], expected ['cell', 'hidden']"),
+    "a part missing": (state(cell=None), "state: keys ['hidden'], expected ['cell', 'hidden']"),
+    "a part too many": (state(more=np.zeros((4, 8), np.float32)), "state: keys ['cell', 'hidden', 'more']"),
+    "too narrow": (state(hidden=np.zeros((4, 7), np.float32)), "hidden: float32[4, 7], expected float32[4, 8]"),
+    "too few columns": (state(cell=np.zeros((3, 8), np.float32)), "cell: float32[3, 8], expected float32[4, 8]"),
+    "time-major": (state(cell=np.zeros((5, 4, 8), np.float32)), "cell: float32[5, 4, 8], expected float32[4, 8]"),
+    "float64": (state(hidden=np.zeros((4, 8))), "hidden: float64[4, 8], expected float32[4, 8]"),
+    "nan": (state(hidden=not_finite(np.nan)), "hidden: not finite"),
+    "infinite": (state(cell=not_finite(-np.inf)), "cell: not finite"),
+}
+
+
+@pytest.mark.parametrize(("parts", "why"), REFUSED_STATES.values(), ids=REFUSED_STATES)
+def test_states_that_do_not_fit_are_refused(parts: dict[str, np.ndarray], why: str) -> None:
+    inbox = Inbox("this-run", tiny_layout(RECURRENT), 4, 2, max_waiting=2)
+    (actor,) = known_speakers(inbox, ACTOR)
+    reply = actor.say(unroll=made_up_unroll(RECURRENT, state=parts))
+    assert reply is not None
+    assert why in reply.refused
+    assert inbox.take_unroll(0) is None
+    assert Speaker(inbox, ACTOR).say(unroll=made_up_unroll(RECURRENT)) is None
+    assert inbox.take_unroll(0) is not None
+
+
 def test_each_kind_of_refusal_is_logged_once(inbox: Inbox, actor: Speaker, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "apex_acer.inbox"):
         for sequence in (3, 4, 5):

@@ -1,9 +1,8 @@
 from __future__ import annotations
 
-import contextlib
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,78 +17,26 @@ from apex_acer.config import ConfigError, RunConfig
 from apex_acer.learner import Learner, choose_device
 from apex_acer.messages import Peer, Reply
 from apex_acer.trajectory import Batch
-from tests.runs import CARTPOLE, RUN_ID, Speaker, known_speakers, made_up_unroll, tiny_run
+from tests.runs import (
+    MakeLearner,
+    Speaker,
+    feed,
+    known_speakers,
+    made_up_unroll,
+    numbered_unroll,
+    segment_numbers,
+    speakers,
+    tiny_run,
+    work_off,
+)
 
 EVALUATOR = Peer("evaluator", 0, 0)
-MakeLearner = Callable[..., Learner]
 
 
-@pytest.fixture
-def make_learner(tmp_path: Path) -> Iterator[MakeLearner]:
-    learners: list[Learner] = []
-
-    def make(config: RunConfig) -> Learner:
-        folder = tmp_path / f"run_{len(learners)}"
-        folder.mkdir()
-        learners.append(Learner(config, CARTPOLE, folder, RUN_ID, time.time()))
-        return learners[-1]
-
-    yield make
-    for learner in learners:
-        with contextlib.suppress(ValueError):  # finished by the test
-            learner.finish()
-
-
-def speakers(learner: Learner, count: int = 2) -> list[Speaker]:
-    return known_speakers(learner.inbox, *(Peer("actor", index, 0) for index in range(count)))
-
-
-def numbered_unroll(config: RunConfig, number: int, **replaced: Any) -> Any:
-    """Its columns' rewards are number · N, number · N + 1, …"""
-    k, num = config.algorithm.unroll_length, config.actors.environments
-    reward = np.broadcast_to(np.arange(num, dtype=np.float32) + number * num, (k, num)).copy()
-    return made_up_unroll(config, number, reward=reward, **replaced)
-
-
-def work_off(learner: Learner) -> bool:
-    """All that can be done without waiting."""
-    going = learner.step(0)
-    while going and not learner.idle:
-        going = learner.step(0)
-    return going
-
-
-def feed(learner: Learner, actor: Speaker, config: RunConfig, count: int, first: int = 0, **said: Any) -> list[Reply]:
-    replies = []
-    for number in range(first, first + count):
-        said = {"first_step_at": time.time()} | said
-        actor.say(unroll=numbered_unroll(config, number), **said)
-        work_off(learner)
-        reply = actor.hear()
-        assert reply is not None
-        replies.append(reply)
-    return replies
-
-
-@pytest.fixture
-def trained_on(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
-    """The numbers of the segments of every batch, in order."""
-    batches: list[list[int]] = []
-    loss = Acer.loss
-
-    def spy(self: Acer, batch: Batch) -> LossOutput:
-        batches.append([int(reward) for reward in batch.reward[0]])
-        assert (batch.reward == batch.reward[:1]).all()
-        return loss(self, batch)
-
-    monkeypatch.setattr(Acer, "loss", spy)
-    return batches
-
-
-def fresh_batches(trained_on: list[list[int]], batch_size: int, segments: int) -> list[list[int]]:
+def fresh_batches(trained_on: list[Batch], batch_size: int, segments: int) -> list[list[int]]:
     """The batches of consecutive new segments, found in order among those trained on."""
     found, expected = [], [list(range(i, i + batch_size)) for i in range(0, segments - batch_size + 1, batch_size)]
-    for batch in trained_on:
+    for batch in map(segment_numbers, trained_on):
         if len(found) < len(expected) and batch == expected[len(found)]:
             found.append(batch)
     return found
@@ -97,18 +44,20 @@ def fresh_batches(trained_on: list[list[int]], batch_size: int, segments: int) -
 
 @pytest.mark.parametrize("settings", [{"replay__start": 2000}, {"replay__start": 0, "algorithm__replay_ratio": 0.0}])
 def test_every_segment_is_trained_on_fresh_exactly_once(
-    make_learner: MakeLearner, trained_on: list[list[int]], settings: dict[str, Any]
+    make_learner: MakeLearner, trained_on: list[Batch], settings: dict[str, Any]
 ) -> None:
     config = tiny_run(learner__batch_size=3, stop__env_steps=10_000, **settings)
     learner = make_learner(config)
     feed(learner, speakers(learner)[0], config, 40)
-    assert [number for batch in trained_on for number in batch] == list(range(159))  # the 160th waits for its batch
+    assert [n for batch in trained_on for n in segment_numbers(batch)] == list(
+        range(159)
+    )  # the 160th waits for its batch
     assert learner.updates == 53
 
 
 @pytest.mark.parametrize("batch_size", [3, 8])
 def test_fresh_segments_are_not_overwritten_before_they_were_trained_on(
-    make_learner: MakeLearner, trained_on: list[list[int]], batch_size: int
+    make_learner: MakeLearner, trained_on: list[Batch], batch_size: int
 ) -> None:
     config = tiny_run(
         learner__batch_size=batch_size,

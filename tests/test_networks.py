@@ -96,14 +96,15 @@ def test_float64_computes_in_float64(plane):
         assert not torch.equal(two, two.float().double())
 
 
-def test_first_policy_is_nearly_uniform_and_seeded():
+def test_first_policy_is_nearly_uniform_first_values_nearly_zero_and_seeded():
     obs = random_bytes(8, 4, 84, 84)
     one, two = build((4, 84, 84))(obs), build((4, 84, 84))(obs)
     assert torch.equal(one.pi_logits, two.pi_logits)
     torch.testing.assert_close(
         one.pi_logits.softmax(-1), torch.full((8, NUM_ACTIONS), 1 / NUM_ACTIONS), rtol=0, atol=0.02
     )
-    assert one.q_values.std() > 10 * one.pi_logits.std()
+    torch.testing.assert_close(one.q_values, torch.zeros(8, NUM_ACTIONS), rtol=0, atol=0.05)
+    assert one.q_values.abs().min() > 0
 
 
 def test_torso_is_shared_and_both_heads_train_it():
@@ -113,3 +114,108 @@ def test_torso_is_shared_and_both_heads_train_it():
     for head in network(obs):
         (gradient,) = torch.autograd.grad(head.square().sum(), first, retain_graph=True)
         assert gradient.abs().max() > 0
+
+
+def test_a3c_s_convolutions_are_two_and_smaller():
+    network = build((1, 84, 84), 4, convolutions="a3c", hidden_sizes=(32,))
+    assert kinds(network) == ["Conv2d", "ReLU", "Conv2d", "ReLU", "Flatten", "Linear", "ReLU"]
+    shapes = [tuple(layer.weight.shape) for layer in network.torso if hasattr(layer, "weight")]
+    assert shapes == [(16, 4, 8, 8), (32, 16, 4, 4), (32, 32 * 9 * 9)]
+    assert [layer.stride for layer in network.torso if hasattr(layer, "stride")] == [(4, 4), (2, 2)]
+    assert network(random_bytes(2, 4, 84, 84)).q_values.shape == (2, NUM_ACTIONS)
+
+
+@pytest.mark.parametrize("name", ["nature", "a3c"])
+def test_small_images_have_convolutions_of_their_own(name):
+    shapes = [tuple(layer.weight.shape) for layer in build((2, 10, 10), convolutions=name).torso[:4:2]]
+    assert shapes == [(32, 2, 3, 3), (64, 32, 3, 3)]
+
+
+# memory
+
+LENGTH, COLUMNS = 7, 4
+
+
+def recurrent(lstm=6):
+    """A network whose outputs depend on what it remembers, observations, resets (at both ends too) and a state."""
+    network = build((3,), dtype="float32", lstm=lstm, hidden_sizes=(8,)).double()
+    generator = torch.Generator().manual_seed(2)
+    for head in (network.pi_logits, network.q_values):
+        torch.nn.init.normal_(head.weight, generator=generator)
+    obs = torch.randn(LENGTH, COLUMNS, 3, generator=generator, dtype=torch.float64)
+    reset = torch.rand(LENGTH, COLUMNS, generator=generator) < 0.25
+    reset[:, 0] = False
+    reset[0, 1] = reset[-1, 2] = reset[3, 3] = True
+    state = {name: torch.randn(COLUMNS, lstm, generator=generator, dtype=torch.float64) for name in ("hidden", "cell")}
+    return network, obs, reset, state
+
+
+def slow_unroll(network, obs, reset, state):
+    """One column and one observation at a time; an episode begins with no state at all."""
+    outputs = []
+    for column in range(COLUMNS):
+        own = {name: value[column : column + 1] for name, value in state.items()}
+        for t in range(LENGTH):
+            output, own = network.step(obs[t, column : column + 1], {} if reset[t, column] else own)
+            outputs.append(torch.stack(output))
+    return torch.cat(outputs, 1).view(2, COLUMNS, LENGTH, -1).transpose(1, 2)
+
+
+@pytest.mark.parametrize("detach_at", [0, 3])
+def test_unroll_is_repeated_steps_that_forget_where_an_episode_begins(detach_at):
+    network, obs, reset, state = recurrent()
+    found = network.unroll(network.prepare(obs.flatten(0, 1)), reset, state, detach_at)
+    expected = slow_unroll(network, obs, reset, state)
+    torch.testing.assert_close(torch.stack(found), expected)
+    never = slow_unroll(network, obs, torch.zeros_like(reset), state)
+    assert not torch.allclose(never[:, :, 1:], expected[:, :, 1:])
+    assert torch.equal(never[:, :, 0], expected[:, :, 0])
+
+
+def test_unroll_without_a_state_begins_with_zeros():
+    network, obs, reset, state = recurrent()
+    inputs = network.prepare(obs.flatten(0, 1))
+    zeros = {name: torch.zeros_like(value) for name, value in state.items()}
+    for one, two in zip(network.unroll(inputs, reset, {}), network.unroll(inputs, reset, zeros), strict=True):
+        assert torch.equal(one, two)
+
+
+def test_unroll_without_memory_is_forward():
+    network = build((3,), dtype="float32")
+    obs = torch.randn(LENGTH, COLUMNS, 3, generator=torch.Generator().manual_seed(1))
+    reset = torch.zeros(LENGTH, COLUMNS, dtype=torch.bool)
+    for one, two in zip(network.unroll(obs.flatten(0, 1), reset, {}), network(obs.flatten(0, 1)), strict=True):
+        torch.testing.assert_close(one.flatten(0, 1), two)
+
+
+def influence(network, obs, reset, state, detach_at):
+    """How much the last outputs of each column depend on each of its observations, `[L, B]`."""
+    inputs = network.prepare(obs.flatten(0, 1)).requires_grad_()
+    output = network.unroll(inputs, reset, state, detach_at)
+    (gradient,) = torch.autograd.grad(output.q_values[-1].square().sum(), inputs)
+    return gradient.view(LENGTH, COLUMNS, -1).abs().sum(-1)
+
+
+@pytest.mark.parametrize("detach_at", [0, 3, LENGTH - 1])
+def test_no_gradient_passes_the_detached_state(detach_at):
+    network, obs, reset, state = recurrent()
+    passes = influence(network, obs, torch.zeros_like(reset), state, detach_at) > 0
+    assert torch.equal(passes, (torch.arange(LENGTH) >= detach_at).unsqueeze(-1).expand(-1, COLUMNS))
+
+
+def test_no_gradient_passes_from_one_episode_to_the_one_before():
+    network, obs, reset, state = recurrent()
+    latest = [max([0, *torch.nonzero(reset[:, column]).flatten().tolist()]) for column in range(COLUMNS)]
+    expected = torch.arange(LENGTH).unsqueeze(-1) >= torch.tensor(latest)
+    assert torch.equal(influence(network, obs, reset, state, 0) > 0, expected)
+
+
+def test_memory_is_torch_s_lstm():
+    network, obs, reset, state = recurrent()
+    reference = torch.nn.LSTM(8, 6).double()
+    reference.load_state_dict({f"{name}_l0": tensor for name, tensor in network.lstm.state_dict().items()})
+    features = network.torso(obs.flatten(0, 1)).view(LENGTH, COLUMNS, -1)
+    remembered, _ = reference(features, (state["hidden"].unsqueeze(0), state["cell"].unsqueeze(0)))
+    found = network.unroll(obs.flatten(0, 1), torch.zeros_like(reset), state)
+    torch.testing.assert_close(found.q_values, network.q_values(remembered))
+    torch.testing.assert_close(found.pi_logits, network.pi_logits(remembered))

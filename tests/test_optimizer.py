@@ -36,6 +36,14 @@ def test_schedules(env_steps, share):
     assert linear.learning_rate(env_steps) == pytest.approx(0.1 * share)
 
 
+@pytest.mark.parametrize(("env_steps", "share"), [(0, 1.0), (250, 0.8), (500, 0.6), (1000, 0.2), (1500, 0.2)])
+def test_a_linear_schedule_ends_at_its_final_fraction(env_steps, share):
+    _, linear = build(schedule="linear", final_fraction=0.2)
+    _, constant = build(schedule="constant", final_fraction=0.2)
+    assert linear.learning_rate(env_steps) == pytest.approx(0.1 * share)
+    assert constant.learning_rate(env_steps) == 0.1
+
+
 @BOTH
 def test_the_step_has_the_scheduled_size(name):
     gradient = torch.tensor([1.0, -0.5], dtype=torch.float64)

@@ -56,6 +56,15 @@ def test_draws_are_poisson() -> None:
     assert done.max() >= 10
 
 
+def test_fixed_draws_are_the_ratio_itself() -> None:
+    assert drive(Pace(4.0, seed=3, draw="fixed"), [160] * 5, [160]) == [4] * 5
+    assert drive(Pace(0.5, seed=3, draw="fixed"), [160] * 5, [160]) == [0, 1, 0, 1, 0]
+    assert drive(Pace(2.5, seed=4, draw="fixed"), [100, 60, 20], [50]) == [5, 3, 1]
+    pace = Pace(1.5, seed=0, draw="fixed")
+    drive(pace, [7] * 1000, [160])
+    assert pace.replayed_steps + credit(pace, 160) == 1.5 * 7000
+
+
 def test_draws_are_seeded() -> None:
     one, same, other = (drive(Pace(4.0, seed), [160] * 50, [160]) for seed in (5, 5, 6))
     assert one == same

@@ -11,11 +11,12 @@ import pytest
 import torch
 
 import apex_acer
-from apex_acer.config import RunConfig
+from apex_acer.config import NetworkConfig, RunConfig
 from apex_acer.environments import make_environments
 from apex_acer.policy import Policy, describe, load_policy
 from apex_acer.weights import named_tensors, pack, unpack, write
 from tests.conftest import COUNTDOWN, config_error, play, run_config
+from tests.runs import CARTPOLE, tiny_run
 
 
 def image_config(stack: int = 1, **kwargs: Any) -> RunConfig:
@@ -163,3 +164,82 @@ def test_metadata_has_neither_folders_nor_times(tmp_path: Path) -> None:
     assert one == describe(config, environments.spec, updates=3)
     assert json.loads(json.dumps(one))["updates"] == 3
     assert str(tmp_path) not in json.dumps(one)
+
+
+def remembering(folder: Path) -> tuple[Policy, Policy]:
+    """A recurrent policy from its file and the one that was written; the likeliest action depends on the memory."""
+    config = dataclasses.replace(run_config(id="CartPole-v1"), network=NetworkConfig(lstm=16))
+    path, policy = saved(folder, config)
+    return load_policy(path), policy
+
+
+def observations(*shape: int) -> np.ndarray:
+    return np.random.default_rng(3).normal(0, 5, size=(*shape, 4)).astype(np.float32)
+
+
+def likeliest(policy: Policy, obs: np.ndarray) -> list[list[int]]:
+    """The actions for consecutive batches `[L, B, 4]` since an episode's start, by steps of the network itself."""
+    actions, state = [], policy.initial_state(obs.shape[1])
+    for batch in torch.from_numpy(obs):
+        output, state = policy.network.step(batch, state)
+        actions.append(output.pi_logits.argmax(-1).tolist())
+    return actions
+
+
+def test_a_recurrent_policy_remembers_between_calls_until_it_is_reset(tmp_path: Path) -> None:
+    loaded, policy = remembering(tmp_path)
+    obs = observations(12, 9)
+    expected = likeliest(policy, obs)
+    forgetful = [likeliest(policy, batch[None])[0] for batch in obs]
+    assert expected != forgetful
+    for _ in range(2):
+        assert [loaded.act(batch).tolist() for batch in obs] == expected
+        loaded.reset()
+    for batch, actions in zip(obs, forgetful, strict=True):
+        assert loaded.act(batch).tolist() == actions
+        loaded.reset()
+
+
+def test_a_recurrent_policy_remembers_single_observations(tmp_path: Path) -> None:
+    loaded, policy = remembering(tmp_path)
+    obs = observations(60, 1)
+    expected = [actions[0] for actions in likeliest(policy, obs)]
+    assert [loaded.act(one[0]) for one in obs] == expected
+    assert [likeliest(policy, one[None])[0][0] for one in obs] != expected
+
+
+def test_a_recurrent_policy_forgets_when_the_number_of_observations_changes(tmp_path: Path) -> None:
+    loaded, policy = remembering(tmp_path)
+    obs = observations(8, 30)
+    for batch in obs[:4]:
+        loaded.act(batch[:7])
+    assert [loaded.act(batch).tolist() for batch in obs[4:]] == likeliest(policy, obs[4:])
+
+
+def test_a_recurrent_network_itself_remembers_nothing(tmp_path: Path) -> None:
+    loaded, policy = remembering(tmp_path)
+    obs = torch.from_numpy(observations(5))
+    assert {name: tuple(value.shape) for name, value in loaded.initial_state(3).items()} == {
+        "hidden": (3, 16),
+        "cell": (3, 16),
+    }
+    first, _ = policy.network.step(obs, policy.initial_state(5))
+    for _ in range(2):
+        for one, other in zip(loaded.network(obs), first, strict=True):
+            torch.testing.assert_close(one, other)
+
+
+def test_the_average_policy_plays_where_the_configuration_says_so() -> None:
+    config = tiny_run(evaluation__average=True)
+    newest, average = Policy(config, CARTPOLE), Policy(config, CARTPOLE)
+    with torch.no_grad():
+        average.network.pi_logits.bias += torch.tensor([5.0, 0.0])
+    tensors = named_tensors(newest.network, "network") | named_tensors(average.network, "average")
+    obs = torch.zeros(1, 4)
+    for average_asked, expected in ((True, average), (False, newest)):
+        policy = Policy(tiny_run(evaluation__average=average_asked), CARTPOLE)
+        policy.load(tensors)
+        assert torch.equal(policy.network(obs).pi_logits, expected.network(obs).pi_logits)
+    actors = Policy(config, CARTPOLE)
+    actors.load(named_tensors(newest.network, "network"))  # all that actors get
+    assert torch.equal(actors.network(obs).pi_logits, newest.network(obs).pi_logits)

@@ -7,21 +7,24 @@ import numpy as np
 import pytest
 import torch
 
+from apex_acer.config import EnvironmentConfig, NetworkConfig, RunConfig
 from apex_acer.replay import UniformReplay
 from apex_acer.rollout import Rollout
 from apex_acer.trajectory import ARRAY_FIELDS, Batch, EnvironmentSpec, Layout, Unroll, layout
-from tests.conftest import COUNTDOWN, play, run_config
+from tests.conftest import COUNTDOWN, play
 
-K, COUNT = 5, 3
+K, COUNT, LSTM = 5, 3, 4
 PIXELS = EnvironmentSpec((1, 84, 84), "uint8", 4, 0, 4, False, 4)
 
 
 @pytest.fixture(scope="module")
 def unrolls() -> tuple[Layout, list[Unroll]]:
-    """Unrolls of three environments, whose episodes have different lengths."""
-    environments, policy = play(run_config(id=COUNTDOWN, stack=2, kwargs='{"lengths": [3, 4, 9]}'), COUNT)
+    """Unrolls of three environments, whose episodes have different lengths, by a policy that remembers."""
+    environment = EnvironmentConfig(id=COUNTDOWN, stack=2, kwargs='{"lengths": [3, 4, 9]}')
+    environments, policy = play(RunConfig(environment=environment, network=NetworkConfig(lstm=LSTM)), COUNT)
     rollout = Rollout(environments, policy, seed=0)
-    fits = layout(environments.spec, K, {"log_probs": (environments.spec.num_actions,)})
+    state = {"hidden": (LSTM,), "cell": (LSTM,)}
+    fits = layout(environments.spec, K, {"log_probs": (environments.spec.num_actions,)}, state)
     return fits, [rollout.unroll(K) for _ in range(6)]
 
 
@@ -34,12 +37,17 @@ def assert_equal_columns(batch: Batch, columns: list[tuple[Unroll, int, int]]) -
         np.testing.assert_array_equal(found, expected, err_msg=name)
     expected = np.stack([unroll.behaviour["log_probs"][:, column] for unroll, column, _ in columns], 1)
     np.testing.assert_array_equal(batch.behaviour["log_probs"].numpy(), expected)
+    assert batch.state.keys() == {"hidden", "cell"}
+    for name, state in batch.state.items():
+        assert state.dtype == torch.float32
+        np.testing.assert_array_equal(state.numpy(), np.stack([u.state[name][column] for u, column, _ in columns]))
     assert batch.weights_version.tolist() == [version for _, _, version in columns]
 
 
 def one_column(unroll: Unroll, column: int) -> Unroll:
     arrays = {name: getattr(unroll, name)[:, column : column + 1] for name in ARRAY_FIELDS}
-    return Unroll(**arrays, behaviour={n: a[:, column : column + 1] for n, a in unroll.behaviour.items()}, state={})
+    behaviour = {name: array[:, column : column + 1] for name, array in unroll.behaviour.items()}
+    return Unroll(**arrays, behaviour=behaviour, state={n: a[column : column + 1] for n, a in unroll.state.items()})
 
 
 def test_the_oldest_segments_are_overwritten(unrolls: tuple[Layout, list[Unroll]]) -> None:
@@ -55,6 +63,7 @@ def test_the_oldest_segments_are_overwritten(unrolls: tuple[Layout, list[Unroll]
         assert replay.num_steps == sum(int(u.mask[:, column].sum()) for u, column, _ in held.values())
         assert_equal_columns(replay.gather(slots), [held[int(slot)] for slot in slots])
         assert_equal_columns(replay.gather(torch.tensor(sorted(held))), [held[slot] for slot in sorted(held)])
+    assert len({unroll.state["hidden"].tobytes() for unroll in sent}) == len(sent)
     ages = sorted(version for _, _, version in held.values())
     assert ages == [3, 4, 4, 4, 5, 5, 5]  # the newest seven columns of all sent
 
@@ -108,6 +117,15 @@ def test_only_what_was_inserted_is_sampled(unrolls: tuple[Layout, list[Unroll]])
     replay = UniformReplay(fits, 1000, seed=0)
     replay.insert(sent[0], 17)
     assert (replay.gather(replay.draw(200)).weights_version == 17).all()
+
+
+def test_the_first_are_marked_as_fresh(unrolls: tuple[Layout, list[Unroll]]) -> None:
+    replay = UniformReplay(unrolls[0], 10, seed=0)
+    slots = replay.insert(unrolls[1][0], 0)
+    assert not replay.gather(slots).fresh.any()
+    for num_fresh in range(COUNT + 1):
+        fresh = replay.gather(slots, num_fresh).fresh
+        assert fresh.tolist() == [True] * num_fresh + [False] * (COUNT - num_fresh)
 
 
 def test_an_empty_replay_refuses_to_sample(unrolls: tuple[Layout, list[Unroll]]) -> None:

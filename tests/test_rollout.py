@@ -11,7 +11,7 @@ import pytest
 import torch
 from ale_py.vector_env import AtariVectorEnv
 
-from apex_acer.config import EvaluationConfig, RunConfig
+from apex_acer.config import EvaluationConfig, NetworkConfig, RunConfig
 from apex_acer.evaluator import evaluate_policy, summarise
 from apex_acer.frames import stack_planes
 from apex_acer.metrics import METRICS, Timers
@@ -166,8 +166,34 @@ def test_vectors_are_stacked_too() -> None:
     assert (~mask).sum(0).tolist() == [4, 2]  # 5 and 7 steps from one reset to the next
 
 
+def remembering(config: RunConfig) -> RunConfig:
+    return dataclasses.replace(config, network=NetworkConfig(lstm=12, normalise=True))
+
+
+@pytest.mark.parametrize("stack", [1, 3])
+def test_acting_step_by_step_is_the_learner_s_unroll(stack: int) -> None:
+    """Each unroll says all that its outputs depend on: planes, starts of episodes and the state it began with."""
+    environments, policy = play(remembering(run_config(id="CartPole-v1", stack=stack)), 4, sharpness=300.0)
+    rollout = Rollout(environments, policy, seed=0)
+    unrolls = [rollout.unroll(15) for _ in range(6)]
+    starts = set()
+    for unroll in unrolls:
+        episode_step = torch.from_numpy(unroll.episode_step)
+        obs = stack_planes(torch.from_numpy(unroll.obs), episode_step, stack)[:-1]
+        reset = episode_step[stack - 1 : -1] == 0
+        state = {name: torch.from_numpy(part) for name, part in unroll.state.items()}
+        with torch.inference_mode():
+            output = policy.network.unroll(policy.network.prepare(obs.flatten(0, 1)), reset, state)
+        mu = torch.from_numpy(unroll.behaviour["log_probs"])
+        torch.testing.assert_close(mu, output.pi_logits.log_softmax(-1), rtol=1e-4, atol=1e-4)
+        starts |= set(torch.nonzero(reset)[:, 0].tolist())
+    assert not any(part.any() for part in unrolls[0].state.values())
+    assert all(np.abs(part).max(1).min() > 0 for unroll in unrolls[1:] for part in unroll.state.values())
+    assert len(starts & set(range(2, 13))) > 3  # episodes begin in the middle of unrolls
+
+
 def test_unrolls_sent_are_not_written_to_again() -> None:
-    environments, policy = play(countdown(stack=2, lengths=[3]), 2)
+    environments, policy = play(remembering(countdown(stack=2, lengths=[3])), 2)
     rollout = Rollout(environments, policy, seed=0)
     first = rollout.unroll(4)
     kept = Unroll(**{f.name: _copy(getattr(first, f.name)) for f in dataclasses.fields(Unroll)})

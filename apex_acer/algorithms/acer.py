@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from apex_acer.algorithms.algorithm import Action, Algorithm, LossOutput
-from apex_acer.config import RunConfig
+from apex_acer.config import ConfigError, RunConfig
 from apex_acer.frames import stack_planes
 from apex_acer.functional import acer_loss
 from apex_acer.networks import ActorCritic, State
@@ -78,7 +78,8 @@ class Acer(Algorithm):
             terminated = torch.from_numpy(unroll.terminated).to(device)
             reward = self._shape(torch.from_numpy(unroll.reward).to(device), terminated)
             ended = terminated | torch.from_numpy(unroll.truncated).to(device)
-            self._reward_scale.observe(reward, ended, self._config.gamma, source)
+            mask = torch.from_numpy(unroll.mask).to(device)
+            self._reward_scale.observe(reward, ended, mask, self._config.gamma, source)
 
     def loss(self, batch: Batch) -> LossOutput:
         """The loss of `functional.acer_loss` on one batch of segments."""
@@ -125,7 +126,7 @@ class Acer(Algorithm):
     def _relevant(self, batch: Batch, pi_logits: Tensor) -> Tensor:
         """The mask without a replayed segment's burn-in, and without segments whose mean KL(mu ‖ pi) is too large."""
         mask, limit, burn_in = batch.mask, self._config.max_behaviour_kl, self._config.burn_in
-        if burn_in:
+        if burn_in and self.network.lstm:
             late = torch.arange(len(mask), device=mask.device) >= burn_in
             mask = mask & (late.unsqueeze(-1) | batch.fresh)
         if limit:
@@ -163,4 +164,7 @@ class Acer(Algorithm):
         if self._reward_scale and any(name.startswith("rewards.") for name in tensors):
             load_tensors(self._reward_scale, "rewards", tensors)
         if self._config.trust_region_kl and "trust_region.delta" in tensors:
-            self._delta.copy_(tensors["trust_region.delta"])
+            delta = tensors["trust_region.delta"]
+            if delta.shape != self._delta.shape:
+                raise ConfigError(f"weights: tensor trust_region.delta is {list(delta.shape)}, this run has []")
+            self._delta.copy_(delta)

@@ -152,7 +152,8 @@ def acer_loss(
             entropy_cost=entropy_cost,
         )
         g, k, delta = trust_region_terms(logits, average_logits, gradient, trust_region_delta, trust_region_space)
-        z = trust_region_projection(g, k, delta)
+        # where, not a product with the mask: an action that nobody would take has an infinite weight
+        z = torch.where(mask.unsqueeze(-1), trust_region_projection(g, k, delta), 0.0)
     # a surrogate whose gradient with respect to the statistics is −z*
     policy_loss = -_mean((z * (logits if trust_region_space == "logits" else pi)).sum(-1), mask)
     q_loss = _mean(0.5 * (q_ret - q_taken).square(), mask)

@@ -6,55 +6,13 @@ import pytest
 import torch
 
 from apex_acer.algorithms.acer import Acer
-from apex_acer.config import AcerConfig, ConfigError, NetworkConfig, OptimizerConfig, RunConfig
+from apex_acer.config import AcerConfig, ConfigError, OptimizerConfig, RunConfig
 from apex_acer.frames import stack_planes
 from apex_acer.optimizer import Optimizer
-from apex_acer.trajectory import Batch, EnvironmentSpec
+from apex_acer.trajectory import EnvironmentSpec
 from apex_acer.weights import pack, unpack
+from tests.algorithms.segments import CPU, PLANE, SIZES, build, flat, gradients_of, random_segments
 from tests.functional import reference
-from tests.functional.reference import Sizes
-
-SIZES = Sizes(8, 5, 3)
-PLANE = 4
-CPU = torch.device("cpu")
-
-
-def build(seed=0, hidden=16, stack=2, dtype=torch.float64, **settings):
-    """An `Acer` with an average network of its own, as after some training."""
-    torch.manual_seed(seed)
-    config = RunConfig(
-        network=NetworkConfig(hidden_sizes=(hidden,)),
-        algorithm=AcerConfig(**{"unroll_length": SIZES.length, "entropy_cost": 0.05, "gamma": 0.9} | settings),
-    )
-    spec = EnvironmentSpec((PLANE,), "float32", SIZES.actions, 0, stack, False, 1)
-    acer = Acer(config, spec, CPU)
-    for network in (acer.network, acer.average_network):
-        network.to(dtype)
-        torch.nn.init.normal_(network.pi_logits.weight, std=0.5)
-        torch.nn.init.normal_(network.pi_logits.bias)
-    return acer
-
-
-def random_segments(seed=0, stack=2, dtype=torch.float64):
-    """A batch for `build`, and the arrays of the same episodes that the reference takes."""
-    arrays = reference.random_batch(seed, SIZES)
-    generator = torch.Generator().manual_seed(seed)
-    planes = SIZES.length + stack
-    tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
-    batch = Batch(
-        obs=torch.randn(planes, SIZES.columns, PLANE, generator=generator, dtype=dtype),
-        episode_step=torch.randint(0, 4, (planes, SIZES.columns), generator=generator, dtype=torch.int32),
-        action=tensors["action"],
-        reward=tensors["reward"].to(dtype),
-        terminated=tensors["terminated"],
-        truncated=tensors["truncated"],
-        mask=tensors["mask"],
-        behaviour={"log_probs": tensors["mu_log_probs"].to(dtype)},
-        state={},
-        weights_version=torch.zeros(SIZES.columns, dtype=torch.int64),
-        fresh=torch.zeros(SIZES.columns, dtype=torch.bool),
-    )
-    return batch, arrays
 
 
 def expected_of(acer, batch, arrays, stack=2):
@@ -78,15 +36,6 @@ def expected_of(acer, batch, arrays, stack=2):
         [torch.from_numpy(loss.d_pi_logits), torch.from_numpy(loss.d_q_values)],
     )
     return loss, gradients
-
-
-def gradients_of(acer, batch):
-    loss = acer.loss(batch)
-    return loss, torch.autograd.grad(loss.loss, list(acer.network.parameters()))
-
-
-def flat(tensors):
-    return torch.cat([x.detach().flatten() for x in tensors])
 
 
 @pytest.mark.parametrize("space", ["probs", "logits"])

@@ -5,10 +5,12 @@ from typing import Any
 
 import gymnasium
 import pytest
+import torch
 
 from apex_acer.config import ConfigError
 from apex_acer.manager import RunFailed, TrainResult, train
 from apex_acer.policy import load_policy
+from apex_acer.weights import read
 from tests.runs import tiny_run
 
 
@@ -70,3 +72,35 @@ def test_weights_that_do_not_fit_are_a_configuration_error(tmp_path: Path) -> No
     result = run(tmp_path / "a", stop__env_steps=100)
     with pytest.raises(ConfigError, match="tensor network"):
         run(tmp_path / "b", load=result.weights, network__hidden_sizes=(8,))
+
+
+OPTIONS = {
+    "normalising": {"network__normalise": True, "algorithm__normalise_rewards": True},
+    "recurrent": {"network__lstm": 8, "algorithm__burn_in": 2},
+    "much at once": {
+        "network__normalise": True,
+        "network__lstm": 8,
+        "algorithm__burn_in": 2,
+        "algorithm__mix": "joint",
+        "algorithm__max_behaviour_kl": 0.5,
+        "algorithm__terminal_penalty": 0.5,
+        "algorithm__trust_region_kl": 0.01,
+        "replay__max_lag": 50,
+    },
+}
+
+
+@pytest.mark.parametrize("changes", OPTIONS.values(), ids=OPTIONS)
+def test_a_run_trains_and_another_goes_on_from_its_weights(tmp_path: Path, changes: dict[str, Any]) -> None:
+    first = run(tmp_path / "first", stop__env_steps=500, **changes)
+    more = run(tmp_path / "more", stop__env_steps=500, load=first.weights, **changes)
+    assert min(first.updates, more.updates) > 20
+    before, after = (read(result.weights)[0] for result in (first, more))
+    assert before.keys() == after.keys()
+    unchanged = {name for name in before if bool((before[name] == after[name]).all())}
+    assert unchanged == (set() if "algorithm__trust_region_kl" in changes else {"trust_region.delta"})
+    for name in before:
+        if name.endswith("count"):  # of what was seen: the second run sees about as much again
+            assert 1.7 < after[name] / before[name] < 2.3
+    policy = load_policy(more.weights)
+    assert torch.isfinite(policy.network(torch.zeros(1, 4)).q_values).all()

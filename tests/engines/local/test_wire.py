@@ -57,13 +57,14 @@ def assert_same_unroll(a: Unroll, b: Unroll) -> None:
             np.testing.assert_array_equal(array, getattr(b, name)[key], strict=True)
 
 
-@pytest.mark.parametrize("state", [{}, {"hidden": np.ones((4, 8), np.float32)}])
-def test_message_with_unroll_comes_back(state: dict[str, Any]) -> None:
-    message = dataclasses.replace(MESSAGE, unroll=made_up_unroll(CONFIG, state=state))
+@pytest.mark.parametrize("lstm", [0, 8])
+def test_message_with_unroll_comes_back(lstm: int) -> None:
+    message = dataclasses.replace(MESSAGE, unroll=made_up_unroll(tiny_run(network__lstm=lstm)))
     back = decode_message(as_bytes(message))
     assert back.unroll is not None
     assert message.unroll is not None
     assert_same_unroll(back.unroll, message.unroll)
+    assert back.unroll.state.keys() == ({"hidden", "cell"} if lstm else set())
     assert dataclasses.replace(back, unroll=None) == dataclasses.replace(message, unroll=None)
 
 

@@ -1,0 +1,148 @@
+"""What the learner's batches are made of: fresh and replayed segments, and which of them are too old."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from apex_acer.config import RunConfig
+from apex_acer.learner import Learner
+from apex_acer.trajectory import Batch
+from tests.runs import MakeLearner, feed, numbered_unroll, segment_numbers, speakers, tiny_run, work_off
+
+UNROLLS = 40  # of 4 segments with 5 steps each
+
+
+def joint_run(batch_size: int, ratio: float, **changes: Any) -> RunConfig:
+    changes = {"replay__start": 0, "stop__env_steps": 10_000} | changes
+    return tiny_run(learner__batch_size=batch_size, algorithm__replay_ratio=ratio, algorithm__mix="joint", **changes)
+
+
+def feed_with_dummies(learner: Learner, config: RunConfig, count: int) -> None:
+    """Sends numbered unrolls with dummy steps here and there."""
+    (actor, _) = speakers(learner)
+    for number in range(count):
+        mask = np.random.default_rng(number).random((5, 4)) < 0.8
+        actor.say(unroll=numbered_unroll(config, number, mask=mask))
+        work_off(learner)
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "ratio", "share"),
+    [(5, 4.0, 1), (5, 1.5, 2), (8, 3.0, 2), (4, 6.0, 1), (3, 0.0, 3), (4, 0.5, 3)],
+)
+def test_joint_batches_have_their_fresh_share_and_keep_the_replay_ratio(
+    make_learner: MakeLearner, trained_on: list[Batch], batch_size: int, ratio: float, share: int
+) -> None:
+    config = joint_run(batch_size, ratio)
+    learner = make_learner(config)
+    feed_with_dummies(learner, config, UNROLLS)
+    assert {len(batch.fresh) for batch in trained_on} == {batch_size}
+    assert {int(batch.fresh.sum()) for batch in trained_on} <= {share, 0}
+    each = [list(zip(segment_numbers(batch), batch.fresh.tolist(), strict=True)) for batch in trained_on]
+    fresh, replayed = ([n for batch in each for n, first in batch if first is kind] for kind in (True, False))
+    assert fresh == list(range(4 * UNROLLS - 4 * UNROLLS % share))  # each once, in order
+    assert (len(set(replayed)) > 40) == (ratio > 0)
+
+    steps = {kind: sum(int(batch.mask[:, batch.fresh == kind].sum()) for batch in trained_on) for kind in (True, False)}
+    assert steps[False] == pytest.approx(ratio * steps[True], rel=0.05)
+    learner.finish()
+    assert learner.status()["rows"]["learner"]["replay_ratio"] == pytest.approx(steps[False] / steps[True])
+
+
+def test_joint_batches_are_fresh_only_until_replay_starts(make_learner: MakeLearner, trained_on: list[Batch]) -> None:
+    config = joint_run(4, 1.0, replay__start=200)
+    learner = make_learner(config)
+    feed(learner, speakers(learner)[0], config, 20)
+    sizes = [(int(batch.fresh.sum()), len(batch.fresh)) for batch in trained_on]
+    before = sizes.index((2, 4))
+    assert 9 * 2 <= before <= 10 * 2  # an unroll makes two updates
+    assert set(sizes[:before]) == {(2, 2)}
+    assert set(sizes[before:]) == {(2, 4)}
+
+
+@pytest.mark.parametrize(("ratio", "kinds"), [(3.0, "frrr" * 16), (0.25, "ffffr" * 4)])
+def test_fixed_draws_replay_the_ratio_after_each_fresh_batch(
+    make_learner: MakeLearner, trained_on: list[Batch], ratio: float, kinds: str
+) -> None:
+    config = tiny_run(algorithm__replay_draw="fixed", algorithm__replay_ratio=ratio, replay__start=0)
+    learner = make_learner(config)
+    feed(learner, speakers(learner)[0], config, 16)
+    assert "".join("f" if batch.fresh.all() else "r" for batch in trained_on) == kinds
+    assert sum(int(batch.fresh.sum()) for batch in trained_on) == 4 * 16
+
+
+# segments that are too old
+
+
+@pytest.mark.parametrize("mix", ["separate", "joint"])
+def test_old_segments_are_left_out_where_replayed_and_only_there(
+    make_learner: MakeLearner, trained_on: list[Batch], mix: str
+) -> None:
+    limit = 30
+    config = tiny_run(
+        replay__max_lag=limit, replay__start=0, algorithm__mix=mix, algorithm__replay_ratio=3.0, stop__env_steps=10_000
+    )
+    learner = make_learner(config)
+    (actor, _) = speakers(learner)
+    for number in range(UNROLLS):  # every third was acted with the first weights
+        feed(learner, actor, config, 1, first=number, weights_version=learner.updates if number % 3 else 0)
+    sides = Counter()
+    for updates, batch in enumerate(trained_on):
+        old = updates - batch.weights_version > limit
+        assert torch.equal(batch.mask, (~old | batch.fresh).expand_as(batch.mask))
+        sides.update(zip(batch.fresh.tolist(), old.tolist(), strict=True))
+    assert len(sides) == 4  # fresh and replayed ones, old and new
+    assert any(((updates - batch.weights_version) == limit).any() for updates, batch in enumerate(trained_on))
+
+
+def test_a_replay_of_old_segments_only_is_still_spent(make_learner: MakeLearner, trained_on: list[Batch]) -> None:
+    config = tiny_run(
+        replay__max_lag=1,
+        replay__start=0,
+        algorithm__replay_ratio=4.0,
+        algorithm__replay_draw="fixed",
+        stop__env_steps=10_000,
+    )
+    learner = make_learner(config)
+    (actor, _) = speakers(learner)
+    feed(learner, actor, config, 20)  # acted with version -1
+    assert sum(bool(batch.fresh.all()) for batch in trained_on) == 20
+    assert all(batch.mask.any() for batch in trained_on)  # what is stale as a whole is not learned from at all
+    assert learner.updates == len(trained_on) < 20 * 5
+    learner.finish()
+    assert learner.status()["rows"]["learner"]["replay_ratio"] == pytest.approx(4)
+    assert learner.status()["rows"]["learner"]["skipped_updates"] == 0
+
+
+def test_a_batch_without_a_relevant_step_leaves_the_network_as_it_was(make_learner: MakeLearner) -> None:
+    config = tiny_run(replay__max_lag=1, replay__start=2000, stop__env_steps=10_000)
+    learner = make_learner(config)
+    feed(learner, speakers(learner)[0], config, 5)
+    network = learner._algorithm.network
+    before = {name: tensor.clone() for name, tensor in network.state_dict().items()}
+    learner._learn_replayed()
+    assert all(torch.equal(tensor, before[name]) for name, tensor in network.state_dict().items())
+
+
+def test_nothing_is_too_old_without_a_limit(make_learner: MakeLearner, trained_on: list[Batch]) -> None:
+    config = tiny_run(replay__start=0, stop__env_steps=10_000)
+    learner = make_learner(config)
+    feed(learner, speakers(learner)[0], config, 20)
+    assert all(batch.mask.all() for batch in trained_on)
+    assert max(updates - int(batch.weights_version.min()) for updates, batch in enumerate(trained_on)) > 20
+
+
+def test_segments_too_far_from_the_policy_are_counted(make_learner: MakeLearner) -> None:
+    shares = []
+    for limit in (0.0, 0.05, 1e-9):  # made-up behaviour policies are not those of the network
+        config = tiny_run(algorithm__max_behaviour_kl=limit, stop__env_steps=10_000)
+        learner = make_learner(config)
+        feed(learner, speakers(learner)[0], config, 10)
+        learner.finish()
+        shares.append(learner.status()["rows"]["learner"]["stale_share"])
+    assert shares[0] == 0 < shares[1] < shares[2] == 1
