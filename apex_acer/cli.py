@@ -178,7 +178,7 @@ def presets_verb(arguments: list[str]) -> int:
     """`apex-acer presets`."""
     require(not arguments, "presets", arguments, "it takes no arguments")
     for name, description in presets().items():
-        print(f"{name:<12} {description}")
+        print(f"{name:<22} {description}")
     return 0
 
 
