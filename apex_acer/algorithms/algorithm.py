@@ -1,6 +1,6 @@
 """What the fabric must know of an algorithm.
 
-Adding one is a file here, its settings in `config.py` and an entry in `ALGORITHMS`.
+Adding one is a file here, its settings in `config/learning.py` and an entry in `ALGORITHMS`.
 """
 
 from __future__ import annotations
