@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -312,6 +312,15 @@ def test_a_folder_in_use_is_refused(folder: Path, capsys: pytest.CaptureFixture[
     assert run_sweep("--seeds 1") == 0
 
 
+@pytest.fixture
+def _heard_hangups() -> Iterator[None]:
+    """Undoes a `nohup` that the tests themselves may run under: a sweep keeps to it."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.usefixtures("_heard_hangups")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_ends_all_runs_and_the_same_command_goes_on(
     number: signal.Signals, folder: Path, capsys: pytest.CaptureFixture[str]
