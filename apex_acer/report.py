@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -13,6 +12,7 @@ import numpy as np
 from rich.table import Table
 
 from apex_acer.config import ConfigError, require
+from apex_acer.files import write
 from apex_acer.plots import Line, Panel, plot_curves
 from apex_acer.statistics import align, bootstrap_interval, interquartile_mean, quartiles
 from apex_acer.variants import Variant
@@ -85,16 +85,6 @@ def portable(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [portable(item) for item in value]
     return ABSOLUTE.sub("", value) if isinstance(value, str) else value
-
-
-def write(path: Path, data: bytes) -> None:
-    """Writes `data` beside `path`, syncs and renames, so that `path` is always a whole file."""
-    beside = path.with_name(f".{path.name}.part")
-    with beside.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    beside.replace(path)
 
 
 def read_curve(metrics: Path) -> tuple[str, Curve]:

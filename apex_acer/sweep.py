@@ -28,8 +28,9 @@ from rich.console import Console
 from apex_acer.commands import Commands, Ended
 from apex_acer.config import ConfigError, RunConfig, require
 from apex_acer.environments import make_environments
+from apex_acer.files import write
 from apex_acer.manager import Signals
-from apex_acer.report import Results, figure, read_curve, table, write
+from apex_acer.report import Results, figure, read_curve, table
 from apex_acer.runfile import dump_run, to_dict
 from apex_acer.variants import Variant, make_variants
 

@@ -7,7 +7,6 @@ write equal bytes.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from apex_acer.config import ConfigError
+from apex_acer.files import write as write
 
 METADATA = "apex_acer"
 
@@ -79,19 +79,6 @@ def unpack_metadata(data: bytes) -> dict[str, Any]:
     if not isinstance(metadata, dict):
         raise ConfigError("weights: no apex_acer metadata")
     return metadata
-
-
-def write(path: Path, data: bytes) -> None:
-    """Writes `data` beside `path`, syncs and renames, so that `path` is always a whole file."""
-    beside = path.with_name(f".{path.name}.part")
-    try:
-        with beside.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        beside.replace(path)
-    finally:
-        beside.unlink(missing_ok=True)
 
 
 def _shape(tensor: Tensor) -> str:

@@ -34,6 +34,7 @@ LAYERS = (  # top to bottom; a package stands for all of its modules
         "config",
         "runfile",
         "commands",
+        "files",
         "plots",
         "statistics",
     ),

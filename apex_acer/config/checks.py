@@ -42,9 +42,5 @@ def listed(section: str, settings: object) -> None:
         if typing.get_origin(hint) is typing.Literal:
             *others, last = typing.get_args(hint)
             allowed = f"give {', '.join(others)} or {last}" if others else f"give {last}"
-            require(
-                getattr(settings, name) in (*others, last),
-                f"{section}.{name}".lstrip("."),
-                getattr(settings, name),
-                allowed,
-            )
+            value = getattr(settings, name)
+            require(value in (*others, last), f"{section}.{name}".lstrip("."), value, allowed)
