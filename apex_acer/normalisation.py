@@ -61,8 +61,10 @@ class ObservationNormaliser(nn.Module):
             return (
                 obs.to(dtype, copy=True).sub_(mean.to(dtype)).mul_(self._scale(self.moments.variance.mean()).to(dtype))
             )
-        mean, scale = self.moments.mean.repeat(self._stack), self._scale(self.moments.variance).repeat(self._stack)
-        return ((obs.to(dtype) - mean.to(dtype)) * scale.to(dtype)).clamp(-MAX_DEVIATION, MAX_DEVIATION)
+        mean, scale = self.moments.mean, self._scale(self.moments.variance)
+        if self._stack > 1:
+            mean, scale = mean.repeat(self._stack), scale.repeat(self._stack)
+        return ((obs.to(dtype) - mean.to(dtype)) * scale.to(dtype)).clamp_(-MAX_DEVIATION, MAX_DEVIATION)
 
     @staticmethod
     def _scale(variance: Tensor) -> Tensor:

@@ -3,7 +3,7 @@ import torch
 from torch import nn
 
 from apex_acer.config import OptimizerConfig, RunConfig, StopConfig
-from apex_acer.optimizer import Optimizer
+from apex_acer.optimizer import Optimizer, flatten
 
 BOTH = pytest.mark.parametrize("name", ["rmsprop", "adam"])
 
@@ -102,3 +102,45 @@ def test_steps_lead_to_the_minimum(name):
     for _ in range(300):
         optimizer.step(network.weight.square().sum(), 0)
     assert network.weight.detach().norm() < 0.2
+
+
+def build_layers(memory_format=torch.contiguous_format):
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Conv2d(2, 4, 3), nn.Flatten(), nn.Linear(64, 3), nn.Linear(3, 1)).double()
+    return network.to(memory_format=memory_format)
+
+
+@BOTH
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
+def test_one_vector_of_all_layers_steps_as_separate_parameters_do(name, memory_format):
+    """Against the same optimizer on a copy of the network, with torch's own clipping."""
+    network, copy = build_layers(memory_format), build_layers(memory_format)
+    settings = OptimizerConfig(name=name, learning_rate=0.01, eps=1e-3, max_grad_norm=0.5)
+    optimizer = Optimizer(RunConfig(optimizer=settings), network)
+    kind = {"adam": torch.optim.Adam, "rmsprop": torch.optim.RMSprop}[name]
+    decay = {"adam": {"betas": (0.9, settings.decay)}, "rmsprop": {"alpha": settings.decay}}[name]
+    separate = kind(copy.parameters(), lr=0.01, eps=1e-3, **decay)
+    inputs = torch.randn(20, 5, 2, 6, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    for x in inputs:
+        norm, taken = optimizer.step(network(x).square().mean(), 0)
+        separate.zero_grad()
+        copy(x).square().mean().backward()
+        expected = nn.utils.clip_grad_norm_(copy.parameters(), 0.5)
+        separate.step()
+        assert taken
+        torch.testing.assert_close(norm, expected)
+    for ours, theirs in zip(network.parameters(), copy.parameters(), strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
+def test_flattening_keeps_values_and_layers_remain_apart():
+    network = build_layers(torch.channels_last)
+    before = [parameter.detach().clone() for parameter in network.parameters()]
+    vector, gradient = flatten(network)
+    assert vector.numel() == gradient.numel() == sum(parameter.numel() for parameter in before)
+    for parameter, value in zip(network.parameters(), before, strict=True):
+        assert torch.equal(parameter, value)
+    with torch.no_grad():
+        network[2].bias.fill_(7.0)
+    assert (vector == 7.0).sum() == 3
+    assert torch.equal(network[3].weight, before[4])

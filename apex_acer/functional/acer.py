@@ -53,16 +53,29 @@ def acer_policy_gradient(
     """
     with torch.no_grad():
         log_pi = pi_logits.log_softmax(-1)  # [T, B, A]
-        log_c = math.log(truncation_threshold) if truncation_threshold > 0 else -math.inf
         value = (log_pi.exp() * q_values).sum(-1)  # [T, B]
-        taken = action.unsqueeze(-1)
-        # min(c, ρ) / π = min(c / π, 1 / μ)
-        log_weight = torch.minimum(log_c - log_pi.gather(-1, taken), -mu_log_probs.gather(-1, taken))
-        truncated = log_weight.exp() * (q_ret - value).unsqueeze(-1)  # [T, B, 1]
-        gradient = torch.zeros_like(log_pi).scatter_(-1, taken, truncated)
-        excess = torch.relu(1 - (log_c - (log_pi - mu_log_probs)).exp())  # relu(1 − c / ρ), [T, B, A]
-        gradient += excess * (q_values - value.unsqueeze(-1))
-        return gradient - entropy_cost * (1 + log_pi)
+        terms = log_pi, mu_log_probs, action.unsqueeze(-1), q_values, value, q_ret
+        return _policy_gradient(*terms, truncation_threshold, entropy_cost)
+
+
+def _policy_gradient(
+    log_pi: Tensor,
+    log_mu: Tensor,
+    taken: Tensor,
+    q_values: Tensor,
+    value: Tensor,
+    q_ret: Tensor,
+    threshold: float,
+    entropy_cost: float,
+) -> Tensor:
+    """`acer_policy_gradient` from what its caller has worked out already; `taken` is `[T, B, 1]`."""
+    log_c = math.log(threshold) if threshold > 0 else -math.inf
+    # min(c, ρ) / π = min(c / π, 1 / μ)
+    log_weight = torch.minimum(log_c - log_pi.gather(-1, taken), -log_mu.gather(-1, taken))
+    truncated = log_weight.exp() * (q_ret - value).unsqueeze(-1)  # [T, B, 1]
+    excess = torch.relu(1 - (log_c + log_mu - log_pi).exp())  # relu(1 − c / ρ), [T, B, A]
+    gradient = torch.addcmul(-entropy_cost * (1 + log_pi), excess, q_values - value.unsqueeze(-1))
+    return gradient.scatter_add_(-1, taken, truncated)
 
 
 def trust_region_terms(
@@ -77,14 +90,19 @@ def trust_region_terms(
         g and k, `[T, B, A]`, with respect to the statistics of `space`; δ per row, `[T, B]`.
     """
     with torch.no_grad():
-        log_pi, log_average = pi_logits.log_softmax(-1), average_logits.log_softmax(-1)
-        if space == "logits":
-            pi = log_pi.exp()
-            g = pi * (gradient - (pi * gradient).sum(-1, keepdim=True))
-            return g, pi - log_average.exp(), torch.ones_like(g[..., 0]) * delta
-        log_k = log_average - log_pi  # [T, B, A]
-        log_scale = log_k.amax(-1, keepdim=True)
-        return gradient, -(log_k - log_scale).exp(), delta * (-log_scale.squeeze(-1)).exp()
+        return _trust_region_terms(pi_logits.log_softmax(-1), average_logits.log_softmax(-1), gradient, delta, space)
+
+
+def _trust_region_terms(
+    log_pi: Tensor, log_average: Tensor, gradient: Tensor, delta: float | Tensor, space: str
+) -> tuple[Tensor, Tensor, Tensor]:
+    if space == "logits":
+        pi = log_pi.exp()
+        g = pi * (gradient - (pi * gradient).sum(-1, keepdim=True))
+        return g, pi - log_average.exp(), torch.ones_like(g[..., 0]) * delta
+    log_k = log_average - log_pi  # [T, B, A]
+    log_scale = log_k.amax(-1, keepdim=True)
+    return gradient, -(log_k - log_scale).exp(), delta * (-log_scale.squeeze(-1)).exp()
 
 
 def acer_loss(
@@ -125,56 +143,50 @@ def acer_loss(
     Returns:
         The loss, its metrics (names of `metrics.METRICS`) and the absolute errors of Q.
     """
-    logits = pi_logits[:-1]  # [T, B, A]
-    log_pi = logits.log_softmax(-1)
-    pi = log_pi.exp()
-    taken = action.unsqueeze(-1)
+    logits, taken = pi_logits[:-1], action.unsqueeze(-1)
+    statistics = logits if trust_region_space == "logits" else logits.softmax(-1)  # what z* is a gradient of
     q_taken = q_values[:-1].gather(-1, taken).squeeze(-1)  # [T, B]
     with torch.no_grad():
-        value = (pi_logits.softmax(-1) * q_values).sum(-1)  # [T+1, B]
+        log_pi_and_last = pi_logits.log_softmax(-1)  # [T+1, B, A]
+        value_and_last = (log_pi_and_last.exp() * q_values).sum(-1)  # [T+1, B]
+        log_pi, value = log_pi_and_last[:-1], value_and_last[:-1]
         log_rho = (log_pi - mu_log_probs).gather(-1, taken).squeeze(-1).clamp(-MAX_LOG_RHO, MAX_LOG_RHO)
         rho = log_rho.exp()  # [T, B]
         q_ret = retrace(
             q_taken=q_taken,
-            value=value[:-1],
-            bootstrap_value=value[-1],
+            value=value,
+            bootstrap_value=value_and_last[-1],
             reward=reward,
-            discount=gamma * (~terminated).to(reward.dtype),
+            discount=torch.full_like(reward, gamma).masked_fill_(terminated, 0.0),
             trace=torch.where(mask, rho.clamp(max=1.0), 0.0),
         )
-        gradient = acer_policy_gradient(
-            pi_logits=logits,
-            mu_log_probs=mu_log_probs,
-            action=action,
-            q_values=q_values[:-1],
-            q_ret=q_ret,
-            truncation_threshold=truncation_threshold,
-            entropy_cost=entropy_cost,
+        gradient = _policy_gradient(
+            log_pi, mu_log_probs, taken, q_values[:-1], value, q_ret, truncation_threshold, entropy_cost
         )
-        g, k, delta = trust_region_terms(logits, average_logits, gradient, trust_region_delta, trust_region_space)
+        log_average = average_logits.log_softmax(-1)
+        g, k, delta = _trust_region_terms(log_pi, log_average, gradient, trust_region_delta, trust_region_space)
+        projected = trust_region_projection(g, k, delta)
         # where, not a product with the mask: an action that nobody would take has an infinite weight
-        z = torch.where(mask.unsqueeze(-1), trust_region_projection(g, k, delta), 0.0)
+        z = torch.where(mask.unsqueeze(-1), projected, 0.0)
+        num_steps = mask.sum().clamp(min=1)
+    error = torch.where(mask, q_ret - q_taken, 0.0)
     # a surrogate whose gradient with respect to the statistics is −z*
-    policy_loss = -_mean((z * (logits if trust_region_space == "logits" else pi)).sum(-1), mask)
-    q_loss = _mean(0.5 * (q_ret - q_taken).square(), mask)
+    policy_loss = -(z * statistics).sum() / num_steps
+    q_loss = 0.5 * error.square().sum() / num_steps
     total = policy_loss + q_cost * q_loss
     with torch.no_grad():
-        log_average = average_logits.log_softmax(-1)
         samples = {
-            "entropy": -(pi * log_pi).sum(-1),
+            "entropy": -(log_pi.exp() * log_pi).sum(-1),
             "average_policy_kl": (log_average.exp() * (log_average - log_pi)).sum(-1),
-            "trust_region_share": (z != g).any(-1).to(pi.dtype),
-            "truncated_share": (rho > truncation_threshold).to(pi.dtype),
+            "trust_region_share": (projected != g).any(-1),
+            "truncated_share": rho > truncation_threshold,
             "rho": rho.clamp(max=max(truncation_threshold, 1.0)),
-            "value": value[:-1],
+            "value": value,
             "q_ret": q_ret,
         }
-        metrics = {name: _mean(sample, mask) for name, sample in samples.items()}
+        dtype = rho.dtype
+        table = torch.stack([sample.to(dtype) for sample in samples.values()])  # one mean for all of them
+        means = torch.where(mask, table, 0.0).sum((1, 2)) / num_steps
+        metrics = dict(zip(samples, means.unbind(), strict=True))
         metrics |= {"loss": total.detach(), "policy_loss": policy_loss.detach(), "q_loss": q_loss.detach()}
-        td_error = torch.where(mask, (q_ret - q_taken).abs(), 0.0)
-    return AcerLoss(total, metrics, td_error)
-
-
-def _mean(x: Tensor, mask: Tensor) -> Tensor:
-    """Mean over unmasked steps."""
-    return torch.where(mask, x, 0.0).sum() / mask.sum().clamp(min=1)
+    return AcerLoss(total, metrics, error.detach().abs())

@@ -33,15 +33,29 @@ def retrace(
     if bootstrap_value.shape != q_taken.shape[1:]:
         raise ValueError(f"bootstrap_value: require {list(q_taken.shape[1:])}, got {list(bootstrap_value.shape)}")
     with torch.no_grad():
-        # where, not a product: whatever a dummy step holds must not pass, NaN included
+        # C_t = V_t + c_t (Q_ret_t − Q_t) is linear in the one after it: C_t = offset_t + slope_t · C_{t+1}
         open_trace = trace > 0
-        kept = torch.where(open_trace, trace, 0.0).unbind()
-        offset = torch.where(open_trace, value - trace * q_taken, value).unbind()
-        rewards, discounts, cut = reward.unbind(), discount.unbind(), open_trace.logical_not().unbind()
-        targets = []
-        carried = bootstrap_value  # V_{t+1} + c_{t+1} (Q_ret_{t+1} − Q_{t+1}), [B]
-        for t in range(len(rewards) - 1, -1, -1):
-            target = rewards[t] + discounts[t] * carried
-            targets.append(target)
-            carried = torch.addcmul(offset[t], kept[t], target.masked_fill(cut[t], 0.0))
-        return torch.stack(targets[::-1])
+        # where, not a product: whatever a dummy step holds must not pass, NaN included
+        offset = torch.where(open_trace, value + trace * (reward - q_taken), value)
+        slope = torch.where(open_trace, trace * discount, 0.0)
+        carried = _scan(offset[1:], slope[1:], bootstrap_value)
+        return reward + discount * carried
+
+
+def _scan(offset: Tensor, slope: Tensor, last: Tensor) -> Tensor:
+    """x_t = offset_t + slope_t · x_{t+1} for T − 1 steps before x_T = `last`, `[T, B]`.
+
+    By doubling (Hillis and Steele 1986): each round composes every step with the one as far away as it has come, so that
+    T steps take log2(T) rounds of few large operations.
+    """
+    x = torch.cat([offset, last.unsqueeze(0)])  # [T, B]
+    slope = torch.cat([slope, torch.zeros_like(last).unsqueeze(0)])
+    reach = 1
+    while reach < len(x):
+        near, beyond = slope[:-reach], x[reach:]
+        # a slope of zero passes nothing on, not even what is not finite
+        composed = torch.where(near != 0, torch.addcmul(x[:-reach], near, beyond), x[:-reach])
+        x = torch.cat([composed, x[-reach:]])
+        slope = torch.cat([near * slope[reach:], slope[-reach:]])
+        reach *= 2
+    return x
