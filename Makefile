@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
-.PHONY: help install run test test-slow lint format types bench bench-peers docs clean
+.PHONY: help install run test test-slow chaos soak lint format types bench bench-peers docs clean
 
 help:  ## list the commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 14
@@ -27,6 +27,14 @@ test: lint types  ## lint, types and the tests; under 5 minutes
 test-slow: install  ## the long learning runs
 	$(BIN)/python -m pytest -m slow --timeout 3600
 
+chaos: install  ## kill, freeze, signal and feed it garbage, hundreds of times
+	$(BIN)/python -m pytest -m chaos --timeout 3600 tests/chaos
+
+MINUTES ?= 30
+
+soak: install  ## train for MINUTES=30 and see that no process's memory or open files grow
+	$(BIN)/python -m tests.chaos.soak --minutes $(MINUTES)
+
 lint: install  ## style, without changing anything
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -38,8 +46,8 @@ format: install  ## style, mended
 types: install  ## strict types
 	$(BIN)/mypy
 
-bench: install  ## measure the pieces of an Atari run on this machine, and their ceiling
-	$(BIN)/python -m tests.benchmarks.pieces
+bench: install  ## how near a run comes to what this machine allows; 6 minutes, best alone
+	$(BIN)/python -m tests.benchmarks.bench
 
 bench-peers: install  ## race known trainers to a solved CartPole; up to 30 minutes
 	$(BIN)/python -m tests.benchmarks.peers

@@ -14,7 +14,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from apex_acer.config import ConfigError, RunConfig
-    from apex_acer.manager import RunFailed, train
+    from apex_acer.manager import RunFailed, resume, train
     from apex_acer.policy import Policy, load_policy
     from apex_acer.result import TrainResult
     from apex_acer.runfile import load_run
@@ -27,6 +27,7 @@ _HOME = {
     "TrainResult": "apex_acer.result",
     "load_policy": "apex_acer.policy",
     "load_run": "apex_acer.runfile",
+    "resume": "apex_acer.manager",
     "train": "apex_acer.manager",
 }
 __all__ = [*_HOME, "__version__"]

@@ -22,18 +22,15 @@ class Actor:
         self._config, self._run_id, self._peer, self._link = config, run_id, peer, link
         self._temperature = config.actors.temperature(peer.index)
         self._timers = Timers()
-        seed = derive_seed(config.seed, "actor", peer.index, peer.incarnation)
         self._environments = make_environments(
             config.environment, config.actors.environments, training=True, threads=threads
         )
         self._policy = Policy(config, self._environments.spec)
-        self._rollout = Rollout(
-            self._environments, self._policy, seed=seed, exploration=self._temperature, timers=self._timers
-        )
+        self._rollout: Rollout | None = None  # from the first weights on
         self._version = -1
         self._sequence = self._unanswered = 0
         self._steps_since_weights = 0
-        self._first_step_at = 0.0
+        self._first_step_at = 0.0  # monotonic seconds
         self._episodes = self._steps_in_row = 0
         self._row_at = time.monotonic()
 
@@ -50,12 +47,19 @@ class Actor:
             self._ship()
         return True
 
+    def reconnect(self, link: Link) -> None:
+        """Speaks with another learner from now on, and first asks it for weights; the environments go on."""
+        self._link = link
+        self._version = -1
+        self._sequence = self._unanswered = 0
+
     def close(self) -> None:
         """Frees the environments."""
         self._environments.close()
 
     def _ship(self) -> None:
-        self._first_step_at = self._first_step_at or time.time()
+        assert self._rollout is not None
+        self._first_step_at = self._first_step_at or time.monotonic()
         length = self._config.algorithm.unroll_length
         unroll = self._rollout.unroll(length)
         self._steps_since_weights += length
@@ -72,7 +76,7 @@ class Actor:
                 wants_weights=wants_weights,
                 rows=self._row(),
                 unroll=unroll,
-                first_step_at=self._first_step_at,
+                acting_s=time.monotonic() - self._first_step_at,
             )
         )
 
@@ -88,7 +92,14 @@ class Actor:
         if reply.weights is not None:
             self._policy.load(unpack(reply.weights))
             self._version = reply.weights_version
+            self._rollout = self._rollout or self._begin()
         return not reply.stop
+
+    def _begin(self) -> Rollout:
+        """Resets the environments; a run that is resumed, at a later version, sees other games than it has seen before."""
+        peer = self._peer
+        seed = derive_seed(self._config.seed, "actor", peer.index, peer.incarnation, self._version)
+        return Rollout(self._environments, self._policy, seed=seed, exploration=self._temperature, timers=self._timers)
 
     def _row(self) -> list[Row]:
         """At most one row per `logging.every_seconds`."""
@@ -101,7 +112,7 @@ class Actor:
             "env_steps_per_s": self._steps_in_row / elapsed,
             "temperature": self._temperature,
         }
-        if episodes := self._rollout.take_episodes():
+        if self._rollout and (episodes := self._rollout.take_episodes()):
             returns = [episode.episode_return for episode in episodes]
             self._episodes += len(episodes)
             row |= {

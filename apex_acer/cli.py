@@ -8,13 +8,17 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import tyro
 
 from apex_acer import IMPORTED_AT, __version__
 from apex_acer.config import ConfigError, RunConfig, require
 from apex_acer.runfile import load_run, presets
+
+if TYPE_CHECKING:
+    from apex_acer.engines.engine import Run
 
 PROGRAM = "apex-acer"
 EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 1, 2, 130
@@ -28,6 +32,22 @@ class Train:
     """Trains an agent. RUN, given first, is a preset (`apex-acer presets`) or a TOML file; flags override its keys."""
 
     config: Annotated[RunConfig, tyro.conf.arg(name="")]
+    json: Flag = False
+    """Print one JSON object as the last line of standard output, and progress on standard error."""
+
+
+@dataclass(frozen=True)
+class Resume:
+    """Goes on with a run from its newest checkpoint, with the settings it had. DIR is the run's folder."""
+
+    folder: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DIR")]
+    """A run's folder."""
+    steps: int | None = None
+    """Environment steps in total, those of before included; by default as many as the run was to make."""
+    until: float | None = None
+    """Mean return of one evaluation that ends it; by default the run's, unless it was reached."""
+    minutes: float | None = None
+    """Wall-clock minutes in total, those of before included."""
     json: Flag = False
     """Print one JSON object as the last line of standard output, and progress on standard error."""
 
@@ -93,13 +113,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def train_verb(arguments: list[str]) -> int:
     """`apex-acer train RUN [flags]`."""
     config, as_json = parse_train(arguments)
+    from apex_acer.manager import prepare
+
+    return _train(prepare(config, IMPORTED_AT), as_json)
+
+
+def resume_verb(arguments: list[str]) -> int:
+    """`apex-acer resume DIR [flags]`."""
+    given = _parse(Resume, arguments, None, "resume")
+    asked = {"env_steps": given.steps, "at_return": given.until, "minutes": given.minutes}
+    from apex_acer.manager import prepare_resume
+
+    stop = {name: value for name, value in asked.items() if value is not None}
+    return _train(prepare_resume(Path(given.folder).absolute(), stop, IMPORTED_AT), given.json)
+
+
+def _train(run: Run, as_json: bool) -> int:
     from apex_acer.console import live_view
-    from apex_acer.manager import RunFailed, train
+    from apex_acer.manager import RunFailed, manage
 
     stream = sys.stderr if as_json else sys.stdout
     try:
-        with live_view(config, stream) as view:
-            result = train(config, view.update, IMPORTED_AT)
+        with live_view(run.config, stream) as view:
+            result = manage(run, view.update)
     except RunFailed as error:
         print(f"{error}\n{PROGRAM}: the run failed; the lines above say where", file=sys.stderr)
         return EXIT_FAILED
@@ -185,6 +221,7 @@ def presets_verb(arguments: list[str]) -> int:
 SCORES = {"mean": "", "std": "_std", "min": "_min", "max": "_max"}
 VERBS: dict[str, Callable[[list[str]], int]] = {
     "train": train_verb,
+    "resume": resume_verb,
     "evaluate": evaluate_verb,
     "sweep": sweep_verb,
     "presets": presets_verb,
@@ -199,7 +236,8 @@ def _parse(cls: type[T], arguments: list[str], default: Any, verb: str) -> T:
 
 def _usage() -> str:
     lines = [f"usage: {PROGRAM} VERB ...  ({PROGRAM} VERB --help says more)", ""]
-    purposes = {"train": Train.__doc__, "evaluate": Evaluate.__doc__, "sweep": Sweep.__doc__}
+    purposes = {"train": Train.__doc__, "resume": Resume.__doc__}
+    purposes |= {"evaluate": Evaluate.__doc__, "sweep": Sweep.__doc__}
     for name, verb in VERBS.items():
         call = (verb.__doc__ or "").split("`")[1]
         purpose = purposes.get(name) or "Lists the presets."

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from apex_acer import weights
 from apex_acer.inbox import Post
@@ -47,8 +48,12 @@ class Evaluations:
         Returns:
             The row to write, with the snapshot's `eval_env_steps`; empty where there was no score.
         """
-        row = self._judge(post.message.rows[-1], self._playing) if post.message.rows and self._playing else {}
-        self._asking = post
+        row: Row = {}
+        if post.message.rows and self._playing:
+            row = self._judge(post.message.rows[-1], self._playing)
+        else:  # another evaluator: what the one before was playing is due again, unless something newer is
+            self._due = self._due or self._playing
+        self._asking, self._playing = post, None
         self._hand_over()
         return row
 
@@ -57,6 +62,19 @@ class Evaluations:
         if self._asking:
             self._asking.answer(Reply(self._asking.message.sequence, stop=True))
             self._asking = None
+
+    def state(self) -> tuple[dict[str, Any], bytes]:
+        """Plain values that go on with a run, and the snapshot yet to be scored (empty where there is none)."""
+        pending = self._due or self._playing
+        facts = None if pending is None else {"env_steps": pending.env_steps, "updates": pending.updates}
+        scores = {"best": self.best, "last": self.last, "passed": self.passed is not None}
+        return {**scores, "pending": facts}, pending.data if pending else b""
+
+    def restore(self, state: Mapping[str, Any], data: bytes) -> None:
+        """Goes on from a `state`; its snapshot is due again."""
+        self.best, self.last = state["best"], state["last"]
+        pending = state["pending"]
+        self._due = Snapshot(pending["env_steps"], pending["updates"], data) if pending else None
 
     def _hand_over(self) -> None:
         if self._asking and self._due:

@@ -48,6 +48,10 @@ class Evaluator:
         self._asked = False
         return True
 
+    def reconnect(self, link: Link) -> None:
+        """Speaks with another learner from now on; what it has played for the one before is of no use to this one."""
+        self._link, self._sequence, self._asked, self._rows = link, 0, False, []
+
     def close(self) -> None:
         """Frees the environments."""
         self._environments.close()

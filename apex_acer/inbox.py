@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -32,7 +32,10 @@ class Inbox:
 
     Unrolls wait in order of arrival; an actor has only a few unanswered, so what waits here is bounded. Everything else
     from actors and the evaluator waits apart, because it is answered without being learned from. The manager is answered
-    at once with `status`.
+    at once with `status` and everybody's progress.
+
+    Where an actor was replaced, unrolls that came while it was current are learned from as any other and answered, though
+    nobody is left to hear it; what comes later from it is refused.
     """
 
     def __init__(self, run_id: str, layout: Layout, num_columns: int, num_actions: int, max_waiting: int) -> None:
@@ -46,6 +49,7 @@ class Inbox:
         self._arrived = threading.Condition()
         self._incarnations: dict[str, int] = {}
         self._next_sequence: dict[Peer, int] = {}
+        self._unanswered: Counter[Peer] = Counter()
         self._logged: set[str] = set()
         self.status: dict[str, Any] = {}
         """What the manager is shown; the learner replaces it."""
@@ -65,14 +69,23 @@ class Inbox:
                 return
             self._next_sequence[message.peer] = message.sequence + 1
             if message.peer.role == "manager":
-                self._incarnations |= message.incarnations
-                self.stop_reason = self.stop_reason or message.stop
-                answer(Reply(message.sequence, stop=bool(self.stop_reason), status=self.status))
+                self._obey(message)
+                status = {**self.status, "progress": self._progress()}
+                answer(Reply(message.sequence, stop=bool(self.stop_reason), status=status))
             elif self.stop_reason:
                 self._tell_stop(Post(message, answer))
             else:
-                (self._others if message.unroll is None else self._unrolls).append(Post(message, answer))
+                posts = self._others if message.unroll is None else self._unrolls
+                posts.append(Post(message, self._counted(message.peer, answer)))
             self._arrived.notify_all()
+
+    def forget_peers(self) -> None:
+        """Drops what waits unanswered: actors and evaluator begin anew, in the incarnations they have."""
+        with self._arrived:
+            self._unrolls.clear()
+            self._others.clear()
+            self._unanswered.clear()
+            self._next_sequence = {peer: n for peer, n in self._next_sequence.items() if peer.role == "manager"}
 
     def take_unroll(self, timeout_s: float) -> Post | None:
         """The oldest waiting unroll; None where nothing came within `timeout_s` seconds, or something else did."""
@@ -104,11 +117,10 @@ class Inbox:
             self._arrived.notify_all()
 
     def wait_stopped(self, timeout_s: float) -> None:
-        """Returns once every actor was told to stop, or after `timeout_s` seconds."""
+        """Returns once every actor that ever spoke was told to stop, or after `timeout_s` seconds."""
         deadline = time.monotonic() + timeout_s
         with self._arrived:
-            actors = {name for name in self._incarnations if name.startswith("actor")}
-            while actors - {peer.name for peer in self.stopped}:
+            while {peer for peer in self._next_sequence if peer.role == "actor"} - self.stopped:
                 if not self._arrived.wait(max(0.0, deadline - time.monotonic())):
                     return
 
@@ -120,6 +132,33 @@ class Inbox:
             self._logged.add(kind)
             log.warning("refused a message: %s", reason)
 
+    def _obey(self, message: Message) -> None:
+        """Takes what the manager says, and forgets whom it has replaced."""
+        self._incarnations |= message.incarnations
+        self.stop_reason = self.stop_reason or message.stop
+        self._next_sequence = {
+            peer: sequence
+            for peer, sequence in self._next_sequence.items()
+            if peer.role == "manager" or self._is_current(peer)
+        }
+
+    def _is_current(self, peer: Peer) -> bool:
+        return self._incarnations.get(peer.name) == peer.incarnation
+
+    def _progress(self) -> dict[str, list[int]]:
+        """By name: messages taken from the current incarnation, and how many of them are unanswered."""
+        return {peer.name: [taken, self._unanswered[peer]] for peer, taken in self._next_sequence.items()}
+
+    def _counted(self, peer: Peer, answer: Answer) -> Answer:
+        self._unanswered[peer] += 1
+
+        def counted(reply: Reply) -> None:
+            with self._arrived:
+                self._unanswered[peer] -= 1
+            answer(reply)
+
+        return counted
+
     def _tell_stop(self, post: Post) -> None:
         self.stopped.add(post.message.peer)
         post.answer(Reply(post.message.sequence, stop=True))
@@ -128,7 +167,7 @@ class Inbox:
         if message.run_id != self._run_id:
             return f"run id {message.run_id!r} is another run's"
         peer = message.peer
-        if peer.role != "manager" and self._incarnations.get(peer.name) != peer.incarnation:
+        if peer.role != "manager" and not self._is_current(peer):
             return f"incarnation {peer.incarnation} is not the current one"
         expected = self._next_sequence.get(peer, 0)
         if message.sequence != expected:
@@ -145,7 +184,7 @@ class Inbox:
         assert unroll is not None
         if message.peer.role != "actor":
             return "only actors send unrolls"
-        if len(self._unrolls) >= self._max_waiting:
+        if sum(self._is_current(post.message.peer) for post in self._unrolls) >= self._max_waiting:
             return f"more than {self._max_waiting} unrolls wait"
         problem = self._layout.check(unroll, self._num_columns)
         if problem:

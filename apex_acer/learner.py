@@ -4,29 +4,25 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import math
 import time
-from collections import deque
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
-from apex_acer import weights
+from apex_acer import checkpoint, weights
 from apex_acer.algorithms import algorithm_class
 from apex_acer.config import ConfigError, RunConfig
 from apex_acer.evaluations import Evaluations, Snapshot
+from apex_acer.feed import Feed
 from apex_acer.inbox import Inbox, Post
 from apex_acer.messages import Reply, Row
 from apex_acer.metrics import Means, Timers
 from apex_acer.optimizer import Optimizer
-from apex_acer.pace import Pace
 from apex_acer.policy import describe
-from apex_acer.replay import UniformReplay
 from apex_acer.result import TrainResult
 from apex_acer.seeds import derive_seed
-from apex_acer.trajectory import Batch, EnvironmentSpec, Layout, layout
+from apex_acer.trajectory import Array, Batch, EnvironmentSpec, Layout, layout
 from apex_acer.writers import Writers
 
 log = logging.getLogger(__name__)
@@ -35,53 +31,68 @@ log = logging.getLogger(__name__)
 class Learner:
     """One screen of ACER's outer loop; `step` does one thing at a time, so that stopping is prompt."""
 
-    def __init__(self, config: RunConfig, spec: EnvironmentSpec, folder: Path, run_id: str, started_at: float) -> None:
-        """Raises `ConfigError` where the device or the weights to load do not fit."""
+    def __init__(
+        self,
+        config: RunConfig,
+        spec: EnvironmentSpec,
+        folder: Path,
+        run_id: str,
+        started_at: float,
+        *,
+        resume: bool = False,
+    ) -> None:
+        """With `resume` it goes on from the newest checkpoint in `folder`.
+
+        Raises:
+            ConfigError: where the device, the weights to load or the checkpoint do not fit.
+        """
         self.device = choose_device(config.learner.device)
         torch.manual_seed(derive_seed(config.seed, "learner"))
         self._config, self._spec, self._folder, self._started_at = config, spec, folder, started_at
         algorithm = algorithm_class(config.algorithm.name)
         self._algorithm = algorithm(config, spec, self.device)
-        if config.load:
+        if config.load and not resume:
             self._load(config.load)
         self._optimizer = Optimizer(config, self._algorithm.network)
 
-        k, batch_size = config.algorithm.unroll_length, config.learner.batch_size
+        k = config.algorithm.unroll_length
         shapes = layout(spec, k, algorithm.behaviour_shapes(spec), algorithm.state_shapes(config))
-        self._replay = UniformReplay(shapes, config.replay.capacity // k, derive_seed(config.seed, "learner", 1))
-        log.info("replay holds up to %.0f MB", self._replay.num_bytes / 1e6)
-        self._pace = make_pace(config)
-        self._fresh: deque[int] = deque()  # slots accepted and not yet trained on
-        self._batch_steps = batch_size * k
-        self._fresh_in_batch = fresh_in_batch(config)
+        self._feed = Feed(config, shapes)
+        log.info("replay holds up to %.0f MB", self._feed.num_bytes / 1e6)
         self.inbox = make_inbox(config, spec, shapes, run_id)
 
         self._evaluations = Evaluations(folder, config.stop.at_return)
         self._wire: tuple[int, bytes] = (-1, b"")  # version and bytes handed to actors
         self.env_steps = self.updates = self._skipped = self._skipped_in_a_row = 0
-        self._first_step_at = 0.0
+        self._resumed_at = time.monotonic() if resume else 0.0
+        self._wall_before = self._startup_s = 0.0
+        self._first_step_at = 0.0  # monotonic seconds; 0: none yet
+        self._saved_at: tuple[int, int, float | None] | None = None
+        self._rows_length = 0  # bytes on disk when what is resumed was saved
+        self.at_checkpoint = False
+        """Set where a checkpoint was written in the midst of the run."""
         self._reason = ""
+        if resume:
+            self._restore()
 
-        self._writers = Writers(folder)
+        self._writers = Writers(folder, self.env_steps if resume else None, self._rows_length)
         self._timers, self._means = Timers(), Means()
         self._rows: dict[str, Row] = {}
-        self._row_at, self._updates_at_row = time.monotonic(), 0
+        self._row_at, self._updates_at_row = time.monotonic(), self.updates
 
     # ── the loop ──
 
     @property
     def idle(self) -> bool:
         """Whether `step` would only wait."""
-        return self.inbox.empty and not self._owes_replay() and len(self._fresh) < self._fresh_in_batch
+        return self.inbox.empty and not self._feed.ready
 
     def step(self, timeout_s: float) -> bool:
         """One update, or one unroll taken (waiting up to `timeout_s` seconds for it); False once the run is to end."""
         while post := self.inbox.take_other():
             self._answer(post)
-        if self._owes_replay():
-            self._learn_replayed()
-        elif len(self._fresh) >= self._fresh_in_batch:
-            self._learn_fresh()
+        if self._feed.ready:
+            self._learn()
         else:
             with self._timers.phase("waiting"):
                 taken = self.inbox.take_unroll(timeout_s)
@@ -96,16 +107,15 @@ class Learner:
         wall_s = self._wall_s()
         self.inbox.stop(self._reason)
         self._evaluations.dismiss()
-        path = self._save()
         self._write_rows(last=True)
+        path = self._save_checkpoint()
         self.close()
-        startup_s = max(0.0, self._first_step_at - self._started_at) if self._first_step_at else 0.0
         return TrainResult(
             reason=self._reason,
             env_steps=self.env_steps,
             updates=self.updates,
             wall_s=wall_s,
-            startup_s=startup_s,
+            startup_s=self._startup_s,
             eval_return=self._evaluations.last,
             weights=str(path),
         )
@@ -113,9 +123,6 @@ class Learner:
     def close(self) -> None:
         """Closes the files of metrics."""
         self._writers.close()
-
-    def _owes_replay(self) -> bool:
-        return self._pace.owes(self._batch_steps)
 
     def _stop_reason(self) -> str:
         stop = self._config.stop
@@ -128,32 +135,16 @@ class Learner:
         return "minutes" if stop.minutes is not None and self._wall_s() >= 60 * stop.minutes else ""
 
     def _wall_s(self) -> float:
-        return time.time() - self._first_step_at if self._first_step_at else 0.0
+        return self._wall_before + (time.monotonic() - self._first_step_at if self._first_step_at else 0.0)
 
     # ── learning ──
 
-    def _learn_fresh(self) -> None:
-        """One update on segments that were not trained on yet; with `algorithm.mix` joint, on replayed ones beside them."""
-        slots = torch.tensor([self._fresh.popleft() for _ in range(self._fresh_in_batch)])
-        steps = self._replay.count_steps(slots)
-        ready = self._replay.num_steps >= self._config.replay.start
-        beside = self._config.learner.batch_size - self._fresh_in_batch if ready else 0
-        replayed = self._replay.draw(beside)
-        if self._algorithm.fresh:
-            self._update(torch.cat([slots, replayed]), self._fresh_in_batch)
-        if ready:
-            self._pace.count_fresh(steps)
-            self._pace.count_replayed(self._replay.count_steps(replayed))
-
-    def _learn_replayed(self) -> None:
-        slots = self._replay.draw(self._config.learner.batch_size)
-        self._pace.count_replayed(self._replay.count_steps(slots))
-        self._update(slots, 0)
-
-    def _update(self, slots: Tensor, num_fresh: int) -> None:
-        """One optimizer step on the segments in `slots`, of which the first `num_fresh` are fresh."""
+    def _learn(self) -> None:
+        """One optimizer step on the next batch."""
         with self._timers.phase("learning"):
-            batch = self._replay.gather(slots, num_fresh)
+            batch, num_fresh = self._feed.next_batch()
+            if num_fresh and not self._algorithm.fresh:
+                return
             lag = self.updates - batch.weights_version  # [B]
             if limit := self._config.replay.max_lag:
                 batch = dataclasses.replace(batch, mask=batch.mask & ((lag <= limit) | batch.fresh))
@@ -185,13 +176,23 @@ class Learner:
         with self._timers.phase("taking"):
             message, unroll = post.message, post.message.unroll
             assert unroll is not None
-            self._first_step_at = min(self._first_step_at or message.first_step_at, message.first_step_at)
+            self._note_start(message.acting_s)
             before = self.env_steps
-            self._fresh.extend(self._replay.insert(unroll, message.weights_version).tolist())
+            self._feed.insert(unroll, message.weights_version)
             self._algorithm.observe(unroll, message.peer)
             self.env_steps += unroll.num_steps
             self._answer(post)
             self._keep_schedule(before)
+
+    def _note_start(self, acting_s: float) -> None:
+        """An actor made its first step `acting_s` seconds ago: the wall clock runs from the earliest one on.
+
+        What it did with the learner before this one was counted then.
+        """
+        at = max(time.monotonic() - acting_s, self._resumed_at)
+        if not self._first_step_at or at < self._first_step_at:
+            self._first_step_at = at
+            self._startup_s = max(0.0, time.time() - (time.monotonic() - at) - self._started_at)
 
     def _answer(self, post: Post) -> None:
         message = post.message
@@ -215,13 +216,63 @@ class Learner:
 
     def _keep_schedule(self, before: int) -> None:
         """Saves and evaluates when `env_steps` has passed a multiple of the interval since `before`."""
-        if _passed_multiple(before, self.env_steps, self._config.checkpoint.every):
-            with self._timers.phase("saving"):
-                self._save()
         if _passed_multiple(before, self.env_steps, self._config.evaluation.every):
             self._evaluations.offer(Snapshot(self.env_steps, self.updates, self._file()))
+        if _passed_multiple(before, self.env_steps, self._config.checkpoint.every):
+            with self._timers.phase("saving"):
+                self._save_checkpoint()
+            self.at_checkpoint = True
 
     # ── files and rows ──
+
+    def _save_checkpoint(self) -> Path:
+        """Writes the weights and all that a run needs to go on; returns the weights' path."""
+        path = self._save()
+        moment = (self.env_steps, self.updates, self._evaluations.last)
+        if moment == self._saved_at:
+            return path
+        self._saved_at = moment
+        evaluations, snapshot = self._evaluations.state()
+        state = {
+            "env_steps": self.env_steps,
+            "updates": self.updates,
+            "skipped": self._skipped,
+            "wall_s": self._wall_s(),
+            "rows_length": self._writers.length,
+            "feed": self._feed.state(),
+            "evaluations": evaluations,
+        }
+        tensors = self._algorithm.tensors() | self._optimizer.tensors() | {"rng.torch": torch.get_rng_state()}
+        contents: dict[str, bytes | Array] = {"tensors.safetensors": weights.pack(tensors, {}), "snapshot": snapshot}
+        if self._config.checkpoint.replay:
+            contents |= {f"replay.{name}": array for name, array in self._feed.arrays().items()}
+        checkpoint.write(self._folder, self.updates, state, contents)
+        return path
+
+    def _restore(self) -> None:
+        """Goes on from the newest checkpoint; raises `ConfigError` where it is of another network, or damaged."""
+        path = checkpoint.newest(self._folder)
+        if path is None:
+            raise ConfigError(f"{self._folder}: holds no whole checkpoint; give the folder of a run that has saved one")
+        saved = checkpoint.load(path)
+        state, has_replay = saved.state, any(name.startswith("replay.") for name in saved.names)
+        try:
+            tensors = weights.unpack(saved.read("tensors.safetensors"))
+            self._algorithm.load(tensors)
+            self._optimizer.load(tensors)
+            fill = (lambda name, array: saved.read_into(f"replay.{name}", array)) if has_replay else None
+            self._feed.restore(state["feed"], fill)
+            self._evaluations.restore(state["evaluations"], saved.read("snapshot"))
+            names = ("env_steps", "updates", "skipped", "rows_length")
+            self.env_steps, self.updates, self._skipped, self._rows_length = (int(state[name]) for name in names)
+            self._wall_before = float(state["wall_s"])
+            torch.set_rng_state(tensors["rng.torch"])
+        except ConfigError as error:
+            what = str(error).removeprefix("weights: ").removeprefix(f"{path}/")
+            raise ConfigError(f"{path}: {what}") from None
+        except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+            what = f"{type(error).__name__}: {str(error)[:200]!r}"
+            raise ConfigError(f"{path}: state of another kind ({what})") from None
 
     def _save(self) -> Path:
         path = self._folder / "weights.safetensors"
@@ -254,9 +305,9 @@ class Learner:
             "updates": self.updates,
             "updates_per_s": (self.updates - self._updates_at_row) / max(elapsed, 1e-9),
             "skipped_updates": self._skipped,
-            "replay_steps": self._replay.num_steps,
-            "replay_ratio": self._pace.ratio,
-            "fresh_segments": len(self._fresh),
+            "replay_steps": self._feed.num_steps,
+            "replay_ratio": self._feed.ratio,
+            "fresh_segments": self._feed.num_fresh,
             "refused_messages": self.inbox.num_refused,
             "learning_rate": self._optimizer.learning_rate(self.env_steps),
         }
@@ -286,19 +337,6 @@ def choose_device(name: str) -> torch.device:
             f"learner.device: {name!r} is not there; this machine has {there} CUDA devices; give cpu or auto"
         )
     return device
-
-
-def fresh_in_batch(config: RunConfig) -> int:
-    """Fresh segments per update: all of a batch, or with `algorithm.mix` joint their share of it."""
-    joint = config.algorithm.mix == "joint"
-    return math.ceil(config.learner.batch_size / (1 + config.algorithm.replay_ratio if joint else 1))
-
-
-def make_pace(config: RunConfig) -> Pace:
-    """The run's replay ratio; joint batches hold their replay in themselves, so nothing is drawn for them."""
-    settings = config.algorithm
-    draw = "fixed" if settings.mix == "joint" else settings.replay_draw
-    return Pace(settings.replay_ratio, derive_seed(config.seed, "learner", 2), draw)
 
 
 def make_inbox(config: RunConfig, spec: EnvironmentSpec, shapes: Layout, run_id: str) -> Inbox:

@@ -4,40 +4,32 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import fcntl
 import logging
 import os
-import signal
 import sys
-import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
-from apex_acer.config import ConfigError, RunConfig
+from apex_acer import checkpoint, files
+from apex_acer.config import ConfigError, RunConfig, StopConfig
 from apex_acer.engines import engine_class
-from apex_acer.engines.engine import Engine, Handle, Run
+from apex_acer.engines.engine import Engine, Run
 from apex_acer.environments import make_environments
-from apex_acer.messages import Message, Peer
 from apex_acer.result import TrainResult
-from apex_acer.runfile import dump_run
+from apex_acer.runfile import dump_run, load_run
+from apex_acer.signals import Signals
+from apex_acer.supervisor import LOOK_S, Status, Supervisor
+from apex_acer.supervisor import RunFailed as RunFailed
 
 log = logging.getLogger(__name__)
 
-READY_S = 120.0  # importing torch and reaching a GPU can take a while on a cold machine
-END_S = 6.0  # from the decision to stop until the learner has saved; what is left then is killed
-STATUS_S = 0.5
-ANSWER_S = 60.0  # the inbox answers the manager at once; a learner silent for this long hangs
-SAME_SIGNAL_S = 0.2  # one press reaches a program twice where a wrapper passes on what its group has got already
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
-
-Status = dict[str, Any]
-
-
-class RunFailed(Exception):
-    """A process of the run ended badly; the message is its traceback."""
+# from a signal, or whatever else ends the run, until nothing is left of it: 10 s with the engine's KILL_S
+SAVE_S = 6.0  # for the learner to save
+LEAVE_S = 2.0  # after that, for everybody to leave; who is still there is killed
 
 
 def train(
@@ -54,22 +46,78 @@ def train(
         ConfigError: before any actor starts, with one line that names the key or the path.
         RunFailed: with the traceback of the process that failed.
     """
-    run = prepare(config, started_at or time.time())
+    return manage(prepare(config, started_at or time.time()), on_status)
+
+
+def resume(
+    folder: str | Path,
+    stop: Mapping[str, Any] | None = None,
+    on_status: Callable[[Status], None] | None = None,
+    started_at: float | None = None,
+) -> TrainResult:
+    """Goes on with the run in `folder` from its newest checkpoint, with its own configuration.
+
+    Args:
+        folder: of a run that has saved a checkpoint.
+        stop: new values of `config.stop`'s keys; `env_steps` is the run's total. A target that was reached is not asked
+            for again, unless `at_return` is among them.
+        on_status: as for `train`.
+        started_at: as for `train`.
+
+    Raises:
+        ConfigError: where there is nothing to go on from, or nothing left to do.
+        RunFailed: with the traceback of the process that failed.
+    """
+    return manage(prepare_resume(Path(folder).absolute(), stop or {}, started_at or time.time()), on_status)
+
+
+def manage(run: Run, on_status: Callable[[Status], None] | None = None) -> TrainResult:
+    """A prepared run, from its first process to its one result; raises as `train` does."""
     with _log_file(run.folder), Signals() as signals:
+        text = dump_run(dataclasses.replace(run.config, out=""))
+        files.write(run.folder / "config.toml", text.encode())
         return Manager(run, on_status or (lambda status: None), signals).run()
 
 
 def prepare(config: RunConfig, started_at: float) -> Run:
-    """Checks what needs no torch, makes the run's folder and writes its `config.toml`; raises `ConfigError`."""
+    """Checks what needs no torch and makes the run's folder; raises `ConfigError`."""
     if sys.platform not in ("linux", "darwin"):
         raise ConfigError(f"platform: {sys.platform!r} is not supported; run on Linux or macOS")
     if config.load and not Path(config.load).is_file():
         raise ConfigError(f"load: {config.load!r} is no file; give a weights file")
     environments = make_environments(config.environment, 1, training=True)
     environments.close()
-    folder = make_folder(config)
-    (folder / "config.toml").write_text(dump_run(dataclasses.replace(config, out="")), encoding="utf-8")
-    return Run(config, environments.spec, folder, uuid.uuid4().hex, started_at)
+    return Run(config, environments.spec, make_folder(config), uuid.uuid4().hex, started_at)
+
+
+def prepare_resume(folder: Path, stop: Mapping[str, Any], started_at: float) -> Run:
+    """The run in `folder` with new values of `config.stop`'s keys, which it keeps; raises `ConfigError`."""
+    path = checkpoint.newest(folder)
+    if path is None:
+        raise ConfigError(f"resume: {str(folder)!r} holds no whole checkpoint; give the folder of a run that saved one")
+    config = load_run(str(folder / "config.toml"))
+    config = dataclasses.replace(config, stop=_stop_of_rest(config.stop, stop, path))
+    environments = make_environments(config.environment, 1, training=True)
+    environments.close()
+    return Run(config, environments.spec, folder, uuid.uuid4().hex, started_at, resume=True)
+
+
+def _stop_of_rest(before: StopConfig, given: Mapping[str, Any], path: Path) -> StopConfig:
+    """What ends a run that goes on from the checkpoint `path`; raises `ConfigError` where that is reached already."""
+    state = checkpoint.load(path).state
+    try:
+        env_steps, minutes = int(state["env_steps"]), state["wall_s"] / 60
+        reached = {"at_return": None} if state["evaluations"]["passed"] else {}
+    except (ArithmeticError, LookupError, TypeError, ValueError):
+        raise ConfigError(f"{path}: state of another kind") from None
+    stop = dataclasses.replace(before, **{**reached, **given})
+    if env_steps >= stop.env_steps:
+        total = stop.env_steps
+        raise ConfigError(f"stop.env_steps: {total} is reached, the run has made {env_steps}; give --steps above that")
+    if stop.minutes is not None and minutes >= stop.minutes:
+        took = f"the run has taken {minutes:.1f}"
+        raise ConfigError(f"stop.minutes: {stop.minutes:g} is reached, {took}; give --minutes above that")
+    return stop
 
 
 def make_folder(config: RunConfig) -> Path:
@@ -90,135 +138,79 @@ def make_folder(config: RunConfig) -> Path:
     return folder.absolute()
 
 
-class Signals:
-    """Within it SIGINT and SIGTERM are only noted. Python delivers them to the main thread; elsewhere it does nothing."""
-
-    def __init__(self) -> None:
-        self.received: list[signal.Signals] = []
-        self.wake: Callable[[], None] = lambda: None
-        """Called at each signal; must be safe in a handler."""
-        self._before: dict[signal.Signals, Any] = {}
-        self._last_at = -SAME_SIGNAL_S
-
-    def __enter__(self) -> Signals:
-        if threading.current_thread() is threading.main_thread():
-            self._before = {number: signal.signal(number, self._on_signal) for number in SIGNALS}
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-
-    def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        del frame
-        now = time.monotonic()
-        if now - self._last_at > SAME_SIGNAL_S:
-            self.received.append(signal.Signals(number))
-        self._last_at = now
-        self.wake()
-
-
 class Manager:
-    """Starts the roles, watches them, and ends them all."""
+    """One run: until it has reached its end, fails, or is told to end by a signal."""
 
     def __init__(self, run: Run, on_status: Callable[[Status], None], signals: Signals) -> None:
-        self._run, self._on_status = run, on_status
+        self._on_status = on_status
         self._engine: Engine = engine_class(run.config.engine)(run)
+        self._supervisor = Supervisor(run, self._engine)
         self._signals = signals.received
         signals.wake = self._engine.wake
-        self._handles: list[Handle] = []
-        self._sequence = 0
         self._status: Status = {}
-        self._asked_at: float | None = None  # when the status was asked for, while unanswered
+        self._ends_at = 0.0
 
     def run(self) -> TrainResult:
         """The whole run; leaves no process behind, however it ends. The first signal saves, the second kills."""
-        try:
-            return self._run_from(self._start(Peer("learner", 0, 0)))
-        finally:
-            self._engine.close()
+        with contextlib.closing(self._engine):
+            try:
+                self._watch()
+                return self._end()
+            except ConfigError:
+                raise
+            except Exception:
+                self._stop("failure")
+                if result := self._result:
+                    log.info("saved before leaving: %s", result.weights)
+                raise
 
-    def _run_from(self, learner: Handle) -> TrainResult:
-        try:
-            if self._wait_ready(learner):
-                self._start_peers()
-                self._watch(learner)
-            return self._end(learner)
-        except RunFailed:
-            self._save(learner)
-            raise
+    @property
+    def _result(self) -> TrainResult | None:
+        handle = self._supervisor.learner.handle
+        return handle.result if handle else None
 
-    def _start(self, peer: Peer) -> Handle:
-        handle = self._engine.start(peer)
-        self._handles.append(handle)
-        return handle
+    @property
+    def _killing(self) -> bool:
+        return len(self._signals) > 1
 
-    def _start_peers(self) -> None:
-        config = self._run.config
-        peers = [Peer("actor", index, 0) for index in range(config.actors.count)]
-        if config.evaluation.every:
-            peers.append(Peer("evaluator", 0, 0))
-        # before they start, so that the inbox knows whom it hears
-        self._send(incarnations={peer.name: peer.incarnation for peer in peers})
-        for peer in peers:
-            self._start(peer)
-        log.info("started %s", ", ".join(peer.name for peer in peers))
+    def _watch(self) -> None:
+        """Until the learner has saved what it learned, or a signal comes."""
+        while not (self._result or self._signals):
+            if status := self._supervisor.tend():
+                self._status = status
+                self._on_status(status)
+            self._engine.wait(LOOK_S)
 
-    def _wait_ready(self, learner: Handle) -> bool:
-        """Whether the learner is ready; False where a signal came first. Raises where it cannot be."""
-        deadline = time.monotonic() + READY_S
-        while not learner.ready:
-            self._engine.wait(max(0.0, deadline - time.monotonic()))
-            self._raise_failures()
-            if self._signals:
-                return False
-            if time.monotonic() >= deadline:
-                raise RunFailed(f"learner: not ready within {READY_S:.0f} s")
-        return True
-
-    def _watch(self, learner: Handle) -> None:
-        """Until the learner ends or a signal comes."""
-        status_at = 0.0
-        while learner.alive and not learner.result and not self._signals:
-            self._engine.wait(STATUS_S)
-            self._raise_failures()
-            self._receive()
-            now = time.monotonic()
-            if self._asked_at is None and now >= status_at:
-                status_at = now + STATUS_S
-                self._send()
-            elif self._asked_at is not None and now > self._asked_at + ANSWER_S:
-                raise RunFailed(f"learner: no answer for {ANSWER_S:.0f} s")
-
-    def _end(self, learner: Handle) -> TrainResult:
-        """Has the learner save and leave; what is not gone by the deadline, or at a second signal, is killed."""
+    def _end(self) -> TrainResult:
+        """Has the run stopped where a signal came, and says how it ended."""
         if self._signals:
             log.info("%s: stopping", self._signals[0].name)
-            if not learner.ready:  # nothing to save yet
-                return self._unsaved()
-            self._send(stop=self._signals[0].name)
-        self._wait_result(learner)
-        self._raise_failures()
-        if learner.result is None and len(self._signals) > 1:
+        self._stop(self._signals[0].name if self._signals else "")
+        learner = self._supervisor.learner.handle
+        if result := self._result:
+            log.info("ended: %s", result)
+            return result
+        if self._killing or learner is None or not learner.ready:  # nothing to save yet, or no time
             return self._unsaved()
-        if learner.result is None:
-            raise RunFailed(f"learner: killed, because it had not saved {END_S:.0f} s after the run was to end")
-        log.info("ended: %s", learner.result)
-        return learner.result
+        how = learner.failure or f"learner: killed, because it had not saved within {SAVE_S:.0f} s"
+        raise RunFailed(how)
 
-    def _save(self, learner: Handle) -> None:
-        """Has the learner write what was learned before another process failed."""
-        if learner.ready and learner.alive and learner.result is None:
-            self._send(stop="failure")
-            self._wait_result(learner)
+    def _stop(self, reason: str) -> None:
+        """Has the learner save, where it has not, and lets everybody leave; a second signal or the deadline ends that."""
+        self._ends_at = self._ends_at or time.monotonic() + SAVE_S + LEAVE_S
+        learner = self._supervisor.learner.handle
+        if learner is None or not learner.ready:
+            return
+        if not learner.result:
+            self._supervisor.say(stop=reason)
+        self._wait_while(lambda: learner.alive and not learner.result, self._ends_at - LEAVE_S)
         if learner.result:
-            log.info("saved before leaving: %s", learner.result.weights)
+            self._wait_while(lambda: self._supervisor.working, min(self._ends_at, time.monotonic() + LEAVE_S))
 
-    def _wait_result(self, learner: Handle) -> None:
-        """Until the learner has saved, the deadline, or a second signal."""
-        deadline = time.monotonic() + END_S
-        while learner.alive and learner.result is None and time.monotonic() < deadline and len(self._signals) < 2:
-            self._engine.wait(0.1)
+    def _wait_while(self, condition: Callable[[], bool], until: float) -> None:
+        """Also ends at monotonic time `until`, and at a second signal."""
+        while condition() and not self._killing and (left := until - time.monotonic()) > 0:
+            self._engine.wait(left)
 
     def _unsaved(self) -> TrainResult:
         """The result of a run that was ended before it could save, as far as it is known."""
@@ -227,31 +219,19 @@ class Manager:
         log.info("%s: ended without saving", self._signals[-1].name)
         return TrainResult(self._signals[-1].name, env_steps, updates, status.get("wall_s", 0.0), 0.0, None, "")
 
-    def _raise_failures(self) -> None:
-        for handle in self._handles:
-            if handle.config_error:
-                raise ConfigError(handle.config_error)
-            if not handle.alive and handle.failure:
-                log.error("%s failed", handle.peer.name)
-                raise RunFailed(handle.failure)
-
-    def _send(self, **said: Any) -> None:
-        self._engine.link.send(Message(self._run.run_id, Peer("manager", 0, 0), self._sequence, **said))
-        self._sequence += 1
-        self._asked_at = time.monotonic()
-
-    def _receive(self) -> None:
-        while reply := self._engine.link.receive(0):
-            self._asked_at = None if reply.sequence == self._sequence - 1 else self._asked_at
-            if reply.status:
-                self._status = reply.status
-                self._on_status(reply.status)
-
 
 @contextlib.contextmanager
 def _log_file(folder: Path) -> Iterator[None]:
-    """Keeps this package's log in the run's folder."""
-    handler = logging.FileHandler(folder / "log.txt", encoding="utf-8")
+    """Keeps this package's log in the run's folder, which belongs to this program meanwhile; raises `ConfigError`."""
+    try:
+        handler = logging.FileHandler(folder / "log.txt", encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"out: {str(folder)!r} cannot be written ({error.strerror})") from None
+    try:
+        fcntl.flock(handler.stream, fcntl.LOCK_EX | fcntl.LOCK_NB)  # type: ignore[arg-type]
+    except OSError:
+        handler.close()
+        raise ConfigError(f"out: {str(folder)!r} is in use; another program trains there") from None
     handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
     logger = logging.getLogger("apex_acer")
     logger.setLevel(logging.INFO)

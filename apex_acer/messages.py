@@ -39,8 +39,8 @@ class Message:
     wants_weights: bool = False
     rows: list[Row] = field(default_factory=list)
     unroll: Unroll | None = None
-    first_step_at: float = 0.0
-    """Unix seconds of an actor's first environment step."""
+    acting_s: float = 0.0
+    """Seconds since an actor's first environment step, on its own clock."""
     stop: str = ""
     """From the manager only: end the run, for this reason."""
     incarnations: dict[str, int] = field(default_factory=dict)

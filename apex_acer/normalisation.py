@@ -87,9 +87,14 @@ class RewardScale(nn.Module):
         """`reward` in units of that deviation."""
         return reward * self.moments.variance.clamp(min=MIN_VARIANCE).rsqrt()
 
-    def observe(self, reward: Tensor, ended: Tensor, mask: Tensor, gamma: float, source: Hashable) -> None:
-        """Takes an unroll's rewards, ends of episodes and mask, all `[k, N]`; unrolls of one `source` follow each other."""
-        carried = self._returns.get(source, torch.zeros_like(reward[0]))
+    def observe(
+        self, reward: Tensor, ended: Tensor, mask: Tensor, begins: Tensor, gamma: float, source: Hashable
+    ) -> None:
+        """Takes an unroll's rewards, ends of episodes and mask, all `[k, N]`; unrolls of one `source` follow each other.
+
+        `begins` `[N]` says where its first step is an episode's, whatever came before.
+        """
+        carried = torch.where(begins, 0.0, self._returns.get(source, torch.zeros_like(reward[0])))
         returns = []
         for step, end in zip(reward, ended, strict=True):
             carried = gamma * carried + step

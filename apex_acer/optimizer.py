@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
 
-from apex_acer.config import RunConfig
+from apex_acer.config import ConfigError, RunConfig
+
+STATE = {"adam": {"step", "exp_avg", "exp_avg_sq"}, "rmsprop": {"step", "square_avg"}}  # torch's names
 
 
 class Optimizer:
@@ -50,6 +53,22 @@ class Optimizer:
                 group["lr"] = self.learning_rate(env_steps)
             self._optimizer.step()
         return norm, finite
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The moments, by name; empty before the first step."""
+        return {f"optimizer.{name}": tensor for name, tensor in self._optimizer.state[self._vector].items()}
+
+    def load(self, tensors: Mapping[str, Tensor]) -> None:
+        """Goes on from the `tensors` of another; raises `ConfigError` where they are of another kind or network."""
+        state = {name.removeprefix("optimizer."): t for name, t in tensors.items() if name.startswith("optimizer.")}
+        if state and state.keys() != STATE[self._config.name]:
+            raise ConfigError(f"optimizer.name: {self._config.name!r} has no {', '.join(sorted(state))}")
+        for name, tensor in state.items():
+            wanted = [] if name == "step" else list(self._vector.shape)
+            if list(tensor.shape) != wanted:
+                raise ConfigError(f"optimizer.{name}: is {list(tensor.shape)}, this network has {wanted}")
+        device = self._vector.device
+        self._optimizer.state[self._vector] = {name: tensor.to(device) for name, tensor in state.items()}
 
 
 def flatten(network: nn.Module) -> tuple[nn.Parameter, Tensor]:

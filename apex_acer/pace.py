@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 
 
@@ -36,3 +39,14 @@ class Pace:
         """Spends the steps of one replayed batch."""
         self.replayed_steps += steps
         self._credit -= steps
+
+    def state(self) -> dict[str, Any]:
+        """Plain values, from which `restore` goes on."""
+        counts = {"fresh_steps": self.fresh_steps, "replayed_steps": self.replayed_steps}
+        return {**counts, "credit": self._credit, "random": self._random.bit_generator.state}
+
+    def restore(self, state: Mapping[str, Any], *, keep_credit: bool) -> None:
+        """Goes on from a `state`; without `keep_credit` nothing is owed."""
+        self.fresh_steps, self.replayed_steps = int(state["fresh_steps"]), int(state["replayed_steps"])
+        self._credit = float(state["credit"]) if keep_credit else 0.0
+        self._random.bit_generator.state = state["random"]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
 from torch import Tensor
 
-from apex_acer.trajectory import ARRAY_FIELDS, Batch, Layout, Unroll
+from apex_acer.trajectory import ARRAY_FIELDS, Array, Batch, Layout, Unroll
 
 
 class UniformReplay:
@@ -25,6 +27,7 @@ class UniformReplay:
         self._steps = np.zeros(capacity, np.int64)  # unmasked steps by slot
         self._generator = torch.Generator().manual_seed(seed)
         self._inserted = 0
+        self._num_steps = 0
 
     def __len__(self) -> int:
         """Segments held."""
@@ -33,7 +36,12 @@ class UniformReplay:
     @property
     def num_steps(self) -> int:
         """Environment steps held, dummy steps not counted."""
-        return int(self._steps.sum())
+        return self._num_steps
+
+    @property
+    def num_inserted(self) -> int:
+        """Segments ever inserted."""
+        return self._inserted
 
     @property
     def num_bytes(self) -> int:
@@ -54,7 +62,9 @@ class UniformReplay:
         for name, stored in self._state.items():
             stored.numpy()[index] = unroll.state[name]
         self._version[slots] = weights_version
-        self._steps[index] = np.count_nonzero(unroll.mask, axis=0)
+        steps = np.count_nonzero(unroll.mask, axis=0)
+        self._num_steps += int(steps.sum() - self._steps[index].sum())
+        self._steps[index] = steps
         self._inserted += num
         return slots
 
@@ -75,6 +85,30 @@ class UniformReplay:
     def count_steps(self, slots: Tensor) -> int:
         """Environment steps in `slots`, dummy steps not counted."""
         return int(self._steps[slots.numpy()].sum())
+
+    # ── checkpoints ──
+
+    def arrays(self) -> dict[str, Array]:
+        """What is held, by name, `[len(self), …]`; views, so that whoever fills them fills replay."""
+        parts = {"behaviour": self._behaviour, "state": self._state}
+        named = {f"{part}.{name}": stored for part, fields in parts.items() for name, stored in fields.items()}
+        arrays = {name: stored.numpy() for name, stored in (self._fields | named | {"version": self._version}).items()}
+        return {name: array[: len(self)] for name, array in (arrays | {"steps": self._steps}).items()}
+
+    def restore(self, inserted: int, fill: Callable[[str, Array], None]) -> None:
+        """Holds what `fill` puts into each of `arrays`, as after `inserted` segments."""
+        self._inserted = inserted
+        for name, array in self.arrays().items():
+            fill(name, array)
+        self._num_steps = int(self._steps.sum())
+
+    def sampling_state(self) -> str:
+        """The sampling's generator, as hexadecimal digits."""
+        return self._generator.get_state().numpy().tobytes().hex()
+
+    def restore_sampling(self, state: str) -> None:
+        """Goes on sampling from a `sampling_state`."""
+        self._generator.set_state(torch.frombuffer(bytearray.fromhex(state), dtype=torch.uint8))
 
 
 def _empty(capacity: int, shape: tuple[int, ...], dtype: str) -> Tensor:

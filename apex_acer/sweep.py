@@ -15,7 +15,6 @@ import shlex
 import shutil
 import signal
 import sys
-import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,9 +28,9 @@ from apex_acer.commands import Commands, Ended
 from apex_acer.config import ConfigError, RunConfig, require
 from apex_acer.environments import make_environments
 from apex_acer.files import write
-from apex_acer.manager import Signals
 from apex_acer.report import Results, figure, read_curve, table
 from apex_acer.runfile import dump_run, to_dict
+from apex_acer.signals import Signals
 from apex_acer.variants import Variant, make_variants
 
 PROGRAM = (sys.executable, "-m", "apex_acer.cli")
@@ -112,7 +111,7 @@ def make_plan(
 
 def sweep(plan: Plan) -> int:
     """Does what is missing of the sweep; returns the exit code: 0, 1 where a run failed, 128 plus a signal's number."""
-    with _locked(plan.folder) as lock, Signals() as signals, _hangup_terminates():
+    with _locked(plan.folder) as lock, Signals() as signals:
         run = {key: value for key, value in to_dict(plan.base).items() if key != "out"}
         identity = {"run": run, "seeds": list(plan.seeds), "final_episodes": plan.final_episodes}
         results = Results(plan.folder, plan.command, identity, plan.variants)
@@ -249,19 +248,6 @@ def _lock(descriptor: int) -> bool:
     except BlockingIOError:
         return False
     return True
-
-
-@contextlib.contextmanager
-def _hangup_terminates() -> Iterator[None]:
-    """Makes SIGHUP a SIGTERM, because runs have their own sessions and would outlive the terminal; not under nohup."""
-    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGHUP) != signal.SIG_DFL:
-        yield
-        return
-    signal.signal(signal.SIGHUP, lambda number, frame: signal.raise_signal(signal.SIGTERM))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def _trained(folder: Path, job: Job, result: dict[str, Any]) -> dict[str, Any]:

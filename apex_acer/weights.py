@@ -16,9 +16,11 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from apex_acer.config import ConfigError
+from apex_acer.files import read as read_file
 from apex_acer.files import write as write
 
 METADATA = "apex_acer"
+MAX_BYTES = 1 << 30  # of a file; the largest network here takes a hundredth of it
 
 
 def named_tensors(module: nn.Module, prefix: str) -> dict[str, Tensor]:
@@ -28,6 +30,11 @@ def named_tensors(module: nn.Module, prefix: str) -> dict[str, Tensor]:
 
 def load_tensors(module: nn.Module, prefix: str, tensors: Mapping[str, Tensor]) -> None:
     """Copies the tensors under `prefix.` into `module`; raises `ConfigError` naming the first one that differs."""
+    module.load_state_dict(check_tensors(module, prefix, tensors))
+
+
+def check_tensors(module: nn.Module, prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors under `prefix.` by their names in `module`; raises `ConfigError` naming the first one that differs."""
     given = {name.removeprefix(f"{prefix}."): t for name, t in tensors.items() if name.startswith(f"{prefix}.")}
     expected = module.state_dict()
     for name in sorted(expected.keys() | given.keys()):
@@ -38,7 +45,12 @@ def load_tensors(module: nn.Module, prefix: str, tensors: Mapping[str, Tensor]) 
         if given[name].shape != expected[name].shape:
             found, wanted = _shape(given[name]), _shape(expected[name])
             raise ConfigError(f"weights: tensor {prefix}.{name} is {found}, this network has {wanted}")
-    module.load_state_dict(given)
+        if given[name].dtype != expected[name].dtype:
+            found, wanted = str(given[name].dtype), str(expected[name].dtype)
+            raise ConfigError(f"weights: tensor {prefix}.{name} is {found}, this network has {wanted}")
+        if not given[name].isfinite().all():
+            raise ConfigError(f"weights: tensor {prefix}.{name} is not finite")
+    return given
 
 
 def pack(tensors: Mapping[str, Tensor], metadata: Mapping[str, Any]) -> bytes:
@@ -51,14 +63,14 @@ def unpack(data: bytes) -> dict[str, Tensor]:
     """The tensors in a safetensors file's bytes; raises `ConfigError` where they are none."""
     try:
         return safetensors.torch.load(data)
-    except SafetensorError as error:
-        raise ConfigError(f"weights: not a whole safetensors file ({error})") from None
+    except (SafetensorError, KeyError, ValueError) as error:  # KeyError: types that torch has no name for
+        raise ConfigError(f"weights: not a whole safetensors file ({str(error)[:200]!r})") from None
 
 
 def read(path: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Tensors and metadata of a weights file; raises `ConfigError` naming `path`."""
     try:
-        data = Path(path).read_bytes()
+        data = read_file(Path(path), MAX_BYTES)
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}; give a weights file") from None
     try:
@@ -70,15 +82,18 @@ def read(path: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
 def unpack_metadata(data: bytes) -> dict[str, Any]:
     """The metadata in a weights file's bytes; raises `ConfigError` where this program did not write it."""
     length = int.from_bytes(data[:8], "little")
-    header = json.loads(data[8 : 8 + length])
-    text = header.get("__metadata__", {}).get(METADATA)
     try:
-        metadata = json.loads(text)
-    except (TypeError, json.JSONDecodeError):
+        header = json.loads(data[8 : 8 + length])
+        metadata = json.loads(header["__metadata__"][METADATA], parse_constant=_refuse)
+    except (KeyError, TypeError, ValueError, RecursionError):
         metadata = None
     if not isinstance(metadata, dict):
         raise ConfigError("weights: no apex_acer metadata")
     return metadata
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is no JSON")
 
 
 def _shape(tensor: Tensor) -> str:

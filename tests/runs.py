@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -137,7 +136,7 @@ def feed(learner: Learner, actor: Speaker, config: RunConfig, count: int, first:
     """Sends numbered unrolls one after the other, each learned from at once; the replies to them."""
     replies = []
     for number in range(first, first + count):
-        said = {"first_step_at": time.time()} | said
+        said = {"acting_s": 0.0} | said
         actor.say(unroll=numbered_unroll(config, number), **said)
         work_off(learner)
         reply = actor.hear()

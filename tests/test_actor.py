@@ -89,7 +89,9 @@ def test_unrolls_fit_the_layout_and_are_numbered(start_actor: StartActor) -> Non
         assert message.unroll is not None
         assert tiny_layout(config).check(message.unroll, config.actors.environments) is None
         assert message.weights_version == 0
-        assert message.first_step_at == messages[0].first_step_at > 0
+    times = [message.acting_s for message in messages]
+    assert 0 < times[0] < times[-1] < 60
+    assert times == sorted(times)
 
 
 @pytest.mark.parametrize("limit", [1, 2, 5])
@@ -181,3 +183,25 @@ def test_stop_and_refusal(start_actor: StartActor) -> None:
     link.replies.append(Reply(1, refused="sequence 1, expected 0"))
     with pytest.raises(RuntimeError, match="sequence 1, expected 0"):
         actor.step(0)
+
+
+def test_with_another_learner_it_begins_anew_and_its_games_go_on(start_actor: StartActor) -> None:
+    actor, link = start_actor(tiny_run(logging__every_seconds=1000.0))
+    for _ in range(3):
+        assert actor.step(0)
+    before = link.sent[-1].unroll  # it and the one before will never be answered
+    another = RecordingLink()
+    actor.reconnect(another)
+    for _ in range(3):
+        assert actor.step(0)
+    assert another.sent == [Message(RUN_ID, Peer("actor", 0, 0), 0, wants_weights=True)]
+    another.replies.append(first_weights(version=70))
+    for _ in range(5):
+        assert actor.step(0)
+    assert [message.sequence for message in another.sent] == [0, 1, 2]
+    after = another.sent[1]
+    assert after.weights_version == 70
+    assert before is not None
+    assert after.unroll is not None
+    np.testing.assert_array_equal(after.unroll.obs[0], before.obs[-1])
+    np.testing.assert_array_equal(after.unroll.episode_step[0], before.episode_step[-1])

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
+import fcntl
 import json
 import os
 import pty
+import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from apex_acer.checkpoint import load, newest
 from apex_acer.cli import main, parse_train
-from apex_acer.runfile import presets
+from apex_acer.runfile import dump_run, load_run, presets
 
 COMMAND = [str(Path(sys.executable).with_name("apex-acer"))]
 TINY = ["--actors", "1", "--actors.environments", "2", "--steps", "400", "--evaluation.every", "100000"]
@@ -40,7 +45,7 @@ def test_presets_are_all_listed_uncut(capsys: pytest.CaptureFixture[str]) -> Non
 def test_help_names_every_verb(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(arguments) == 0
     out = capsys.readouterr().out
-    assert all(f"apex-acer {verb}" in out for verb in ("train", "evaluate", "sweep", "presets"))
+    assert all(f"apex-acer {verb}" in out for verb in ("train", "resume", "evaluate", "sweep", "presets"))
 
 
 @pytest.mark.parametrize(
@@ -60,6 +65,8 @@ def test_help_names_every_verb(arguments: list[str], capsys: pytest.CaptureFixtu
         ("train cartpole --out setup.cfg/below", ["out", "setup.cfg/below", "writable"]),
         ("train cartpole --load missing.safetensors", ["load", "missing.safetensors"]),
         ("evaluate missing.safetensors", ["missing.safetensors", "weights file"]),
+        ("resume missing", ["resume", "missing", "no whole checkpoint"]),
+        ("resume . --steps 100", ["resume", "no whole checkpoint"]),
         ("presets extra", ["presets", "extra"]),
     ],
 )
@@ -117,6 +124,109 @@ def test_train_then_evaluate_then_load(tmp_path: Path) -> None:
     assert other.returncode == 2
     assert "network.pi_logits.weight" in other.stderr
     assert "Traceback" not in other.stderr
+
+
+@pytest.fixture(scope="module")
+def stopped_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that has reached its total."""
+    folder = tmp_path_factory.mktemp("stopped") / "first"
+    done = run("train", "cartpole", *TINY, "--engine", "serial", "--out", str(folder))
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def test_a_run_is_resumed_with_the_settings_it_had(stopped_run: Path, tmp_path: Path) -> None:
+    shutil.copytree(stopped_run, tmp_path / "first")
+    done = run("resume", "first", "--steps", "700", "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout.splitlines()[-1])
+    assert result["reason"] == "env_steps"
+    assert 700 <= result["env_steps"] < 1000
+    assert Path(result["weights"]) == tmp_path / "first" / "weights.safetensors"
+    before, after = (load_run(str(folder / "config.toml")) for folder in (stopped_run, tmp_path / "first"))
+    assert after == dataclasses.replace(before, stop=dataclasses.replace(before.stop, env_steps=700))
+    assert after.engine == "serial"
+
+
+def test_resume_takes_new_ends(stopped_run: Path, tmp_path: Path) -> None:
+    shutil.copytree(stopped_run, tmp_path / "first")
+    path = newest(stopped_run)
+    assert path is not None
+    minutes = round(load(path).state["wall_s"] / 60 + 0.01, 4)
+    flags = f"--steps 1000000 --minutes {minutes} --until 499"
+    done = run("resume", str(tmp_path / "first"), *flags.split())
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-2].startswith("the time budget is used up: ")
+    stop = load_run(str(tmp_path / "first" / "config.toml")).stop
+    assert (stop.env_steps, stop.minutes, stop.at_return) == (1000000, minutes, 499.0)
+    again = run("resume", "first", cwd=tmp_path)
+    assert (again.returncode, again.stderr.count("\n")) == (2, 1)
+    assert f"stop.minutes: {minutes:g} is reached" in again.stderr
+
+
+def same(folder: Path) -> None:
+    """The total that it was to make is reached."""
+
+
+def damaged_files(folder: Path) -> None:
+    (path,) = folder.glob("checkpoint/*/tensors.safetensors")
+    path.write_bytes(path.read_bytes()[:-1] + b"x")
+
+
+def cut_files(folder: Path) -> None:
+    (path,) = folder.glob("checkpoint/*/tensors.safetensors")
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def another_network(folder: Path) -> None:
+    config = load_run(str(folder / "config.toml"))
+    network = dataclasses.replace(config.network, hidden_sizes=(8,))
+    (folder / "config.toml").write_text(dump_run(dataclasses.replace(config, network=network)))
+
+
+def wrong_run_file(folder: Path) -> None:
+    (folder / "config.toml").write_text("stop = 3")
+
+
+REFUSALS: dict[Callable[[Path], None], list[str]] = {
+    same: ["stop.env_steps: 400 is reached", "--steps"],
+    damaged_files: ["checkpoint", "tensors.safetensors: damaged"],
+    cut_files: ["no whole checkpoint"],
+    another_network: ["checkpoint", "tensor network.", "this network has"],
+    wrong_run_file: ["config.toml", "stop"],
+}
+
+
+@pytest.mark.parametrize(("spoil", "words"), REFUSALS.items(), ids=[spoil.__name__ for spoil in REFUSALS])
+def test_what_cannot_be_resumed_gets_one_line_and_exit_code_2(
+    stopped_run: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    spoil: Callable[[Path], None],
+    words: list[str],
+) -> None:
+    folder = tmp_path / "first"
+    shutil.copytree(stopped_run, folder)
+    spoil(folder)
+    assert main(["resume", str(folder), *([] if spoil is same else ["--steps", "800"])]) == 2
+    captured = capsys.readouterr()
+    assert captured.err.count("\n") == 1, captured.err
+    assert str(folder) in captured.err or spoil is same
+    assert all(word in captured.err for word in words), captured.err
+
+
+def test_a_run_that_another_program_goes_on_with_is_refused_and_left_alone(
+    stopped_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "first"
+    shutil.copytree(stopped_run, folder)
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    with (folder / "log.txt").open("a") as log:
+        fcntl.flock(log, fcntl.LOCK_EX)
+        assert main(["resume", str(folder), "--steps", "800"]) == 2
+    captured = capsys.readouterr()
+    assert captured.err == f"apex-acer: out: '{folder}' is in use; another program trains there\n"
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
 
 
 def test_an_environment_may_be_a_module_in_the_folder_one_stands_in(tmp_path: Path) -> None:

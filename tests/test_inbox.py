@@ -194,7 +194,9 @@ def test_the_manager_is_answered_at_once_with_the_status(inbox: Inbox, actor: Sp
     actor.say(unroll=made_up_unroll(CONFIG))
     manager = Speaker(inbox, Peer("manager", 0, 5))
     inbox.status = {"env_steps": 12}
-    assert manager.say() == Reply(0, status={"env_steps": 12})
+    reply = manager.say()
+    assert reply is not None
+    assert (reply.sequence, reply.stop, reply.status["env_steps"]) == (0, False, 12)
     reply = manager.say(stop="SIGINT")
     assert reply is not None
     assert reply.stop
@@ -243,8 +245,11 @@ def test_take_unroll_returns_for_another_message_and_for_the_manager_s_stop(inbo
     assert time.monotonic() - start < 5
 
 
-def test_wait_stopped_returns_once_every_actor_came(inbox: Inbox) -> None:
-    first, second, evaluator = known_speakers(inbox, ACTOR, Peer("actor", 1, 0), EVALUATOR)
+def test_wait_stopped_returns_once_every_actor_came_that_ever_spoke(inbox: Inbox) -> None:
+    first, second, _, evaluator = known_speakers(inbox, ACTOR, Peer("actor", 1, 0), Peer("actor", 2, 0), EVALUATOR)
+    for speaker in (first, second, evaluator):
+        speaker.say()
+        assert inbox.take_other() is not None
     inbox.stop("env_steps")
     first.say()
     start = time.monotonic()
@@ -255,7 +260,58 @@ def test_wait_stopped_returns_once_every_actor_came(inbox: Inbox) -> None:
     inbox.wait_stopped(10)
     later.join()
     assert time.monotonic() - start < 5
-    assert evaluator.peer not in inbox.stopped
+    assert inbox.stopped == {first.peer, second.peer}
+
+
+def progress(manager: Speaker) -> dict[str, list[int]]:
+    reply = manager.say()
+    assert reply is not None
+    told: dict[str, list[int]] = reply.status["progress"]
+    return {name: numbers for name, numbers in told.items() if name != "manager"}
+
+
+def test_the_manager_hears_how_far_everybody_is_and_who_waits() -> None:
+    inbox = make_inbox(max_waiting=4)
+    manager = Speaker(inbox, Peer("manager", 0, 0))
+    assert progress(manager) == {}
+    manager.say(incarnations={"actor_0": 0, "actor_1": 0, "evaluator": 0})
+    first, second, evaluator = (Speaker(inbox, peer) for peer in (ACTOR, Peer("actor", 1, 0), EVALUATOR))
+    first.say()
+    evaluator.say()
+    second.say(unroll=made_up_unroll(CONFIG))
+    second.say(unroll=made_up_unroll(CONFIG))
+    assert progress(manager) == {"actor_0": [1, 1], "evaluator": [1, 1], "actor_1": [2, 2]}
+    post = inbox.take_unroll(0)
+    assert post is not None
+    assert progress(manager)["actor_1"] == [2, 2]  # taken, but not in replay yet
+    post.answer(Reply(0))
+    assert progress(manager) == {"actor_0": [1, 1], "evaluator": [1, 1], "actor_1": [2, 1]}
+    manager.say(incarnations={"actor_1": 1})
+    assert progress(manager) == {"actor_0": [1, 1], "evaluator": [1, 1]}
+
+
+def test_unrolls_that_wait_from_an_actor_that_was_replaced_are_learned_from_and_answered_once() -> None:
+    inbox = make_inbox(max_waiting=2)
+    manager = Speaker(inbox, Peer("manager", 0, 0))
+    manager.say(incarnations={"actor_0": 0})
+    old, new = Speaker(inbox, ACTOR), Speaker(inbox, Peer("actor", 0, 1))
+    for seed in range(2):
+        old.say(unroll=made_up_unroll(CONFIG, seed))
+    manager.say(incarnations={"actor_0": 1})
+    for seed in range(2):  # they take no place from the new one's
+        assert new.say(unroll=made_up_unroll(CONFIG, seed)) is None
+    refused = new.say(unroll=made_up_unroll(CONFIG))
+    assert refused is not None
+    assert "more than 2" in refused.refused
+    posts = [inbox.take_unroll(0) for _ in range(4)]
+    for post, speaker in zip(posts, (old, old, new, new), strict=True):
+        assert post is not None
+        assert post.message.peer == speaker.peer
+        post.answer(Reply(post.message.sequence))
+        assert speaker.hear() == Reply(post.message.sequence)
+        assert speaker.hear() is None
+    assert inbox.empty
+    assert progress(manager) == {"actor_0": [2, 0]}
 
 
 def test_wrong_mask_is_none_of_the_inbox_s_business(inbox: Inbox, actor: Speaker) -> None:

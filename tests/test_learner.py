@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from apex_acer import weights
+from apex_acer import checkpoint, weights
 from apex_acer.algorithms.acer import Acer
 from apex_acer.algorithms.algorithm import LossOutput
 from apex_acer.config import ConfigError, RunConfig
@@ -284,6 +283,42 @@ def test_checkpoint_every_writes_weights(make_learner: MakeLearner, tmp_path: Pa
     assert [file.name for file in path.parent.glob(".*")] == []
 
 
+def test_the_end_does_not_save_again_what_was_just_saved(
+    make_learner: MakeLearner, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    written: list[int] = []
+    write = checkpoint.write
+
+    def noted(folder: Path, number: int, *arguments: Any) -> Path:
+        written.append(number)
+        return write(folder, number, *arguments)
+
+    monkeypatch.setattr(checkpoint, "write", noted)
+    config = tiny_run(checkpoint__every=100, stop__env_steps=100)
+    learner = make_learner(config)
+    (actor, _) = speakers(learner)
+    feed(learner, actor, config, 4)
+    assert (written, learner.at_checkpoint) == ([], False)
+    actor.say(unroll=numbered_unroll(config, 4))
+    assert not work_off(learner)
+    assert learner.at_checkpoint
+    updates = learner.updates
+    learner.finish()
+    assert written == [updates]
+    assert checkpoint.newest(tmp_path / "run_0") == tmp_path / "run_0" / "checkpoint" / str(updates)
+
+
+def test_the_end_saves_what_came_after_the_last_checkpoint(make_learner: MakeLearner, tmp_path: Path) -> None:
+    config = tiny_run(checkpoint__every=100)
+    learner = make_learner(config)
+    feed(learner, speakers(learner)[0], config, 6)
+    learner.finish()
+    path = checkpoint.newest(tmp_path / "run_0")
+    assert path is not None
+    assert checkpoint.load(path).state["env_steps"] == 120
+    assert len(list(path.parent.iterdir())) == 1
+
+
 def evaluating(learner: Learner, config: RunConfig) -> tuple[Speaker, Speaker]:
     """An actor, and an evaluator that has asked for weights and waits."""
     actor, evaluator = known_speakers(learner.inbox, Peer("actor", 0, 0), EVALUATOR)
@@ -362,7 +397,7 @@ def test_budget_ends_the_run(make_learner: MakeLearner, settings: dict[str, Any]
     learner = make_learner(config)
     (actor, _) = speakers(learner)
     for number in range(5):
-        actor.say(unroll=numbered_unroll(config, number), first_step_at=time.time() - 1)
+        actor.say(unroll=numbered_unroll(config, number), acting_s=1.0)
         going = work_off(learner)
     assert not going
     result = learner.finish()

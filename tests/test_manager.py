@@ -17,10 +17,12 @@ from apex_acer import weights
 from apex_acer.config import ConfigError, RunConfig
 from apex_acer.engines.engine import Run
 from apex_acer.engines.serial import SerialEngine
-from apex_acer.manager import Manager, RunFailed, Signals, TrainResult, train
+from apex_acer.manager import Manager, RunFailed, train
 from apex_acer.metrics import METRICS
 from apex_acer.policy import load_policy
+from apex_acer.result import TrainResult
 from apex_acer.runfile import load_run
+from apex_acer.signals import Signals
 from tests.runs import CARTPOLE, tiny_run
 
 
@@ -66,6 +68,7 @@ def test_whole_run_leaves_the_documented_folder(whole_run: WholeRun) -> None:
         "metrics.jsonl",
         "log.txt",
         "tb",
+        "checkpoint",
     }
     assert {path.name for path in (folder / "tb").iterdir()} == {"learner", "actor_0", "actor_1", "evaluator"}
     assert load_run(str(folder / "config.toml")) == dataclasses.replace(config, out="")
@@ -184,7 +187,14 @@ def test_environment_that_raises_in_an_actor(tmp_path: Path, monkeypatch: pytest
     )
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(RunFailed) as raised:
-        train(local_run(tmp_path / "run", actors__count=1, environment__wrappers=("broken_wrapper:Breaks",)))
+        train(
+            local_run(
+                tmp_path / "run",
+                actors__count=1,
+                environment__wrappers=("broken_wrapper:Breaks",),
+                supervision__restarts=0,
+            )
+        )
     assert "ZeroDivisionError: the environment broke" in str(raised.value)
     assert "in step" in str(raised.value)
     assert "actor_0" in str(raised.value)

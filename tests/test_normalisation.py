@@ -135,11 +135,14 @@ def test_rewards_are_divided_by_the_deviation_of_discounted_returns() -> None:
     for source in "abbaabbba":  # the unrolls of two actors as they come in
         reward = (random.normal(1, 2, size=(5, 3)) * (3 if source == "b" else 1)).astype(np.float32)
         ended = random.random((5, 3)) < 0.2
+        begins = random.random(3) < 0.2  # as after a reset that no end came before
         mask = torch.ones(reward.shape, dtype=torch.bool)
-        scale.observe(torch.from_numpy(reward), torch.from_numpy(ended), mask, gamma, source)
+        rewards, ends = torch.from_numpy(reward), torch.from_numpy(ended)
+        scale.observe(rewards, ends, mask, torch.from_numpy(begins), gamma, source)
         for t in range(5):
             for column in range(3):
                 key = source, column
+                carried[key] *= not (t == 0 and begins[column])
                 carried[key] = gamma * carried[key] + float(reward[t, column])
                 returns.append(carried[key])
                 carried[key] *= not ended[t, column]
@@ -151,7 +154,7 @@ def test_rewards_are_divided_by_the_deviation_of_discounted_returns() -> None:
 def test_rewards_that_are_all_nothing_stay_finite() -> None:
     scale = RewardScale()
     nothing = torch.zeros(5, 3)
-    scale.observe(nothing, nothing.bool(), ~nothing.bool(), 0.99, "a")
+    scale.observe(nothing, nothing.bool(), ~nothing.bool(), nothing[0].bool(), 0.99, "a")
     assert torch.equal(scale(nothing), nothing)
 
 

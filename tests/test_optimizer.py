@@ -4,6 +4,7 @@ from torch import nn
 
 from apex_acer.config import OptimizerConfig, RunConfig, StopConfig
 from apex_acer.optimizer import Optimizer, flatten
+from tests.conftest import config_error
 
 BOTH = pytest.mark.parametrize("name", ["rmsprop", "adam"])
 
@@ -144,3 +145,50 @@ def test_flattening_keeps_values_and_layers_remain_apart():
         network[2].bias.fill_(7.0)
     assert (vector == 7.0).sum() == 3
     assert torch.equal(network[3].weight, before[4])
+
+
+def take_steps(network, optimizer, count):
+    for number in range(count):
+        x = torch.full((5, 2, 6, 6), 0.1 * number, dtype=torch.float64)
+        optimizer.step(network(x).square().mean(), 0)
+
+
+def optimizer_of(network, **settings):
+    return Optimizer(RunConfig(optimizer=OptimizerConfig(learning_rate=0.01, **settings)), network)
+
+
+@BOTH
+def test_another_goes_on_from_its_tensors(name):
+    network, other_network = build_layers(), build_layers()
+    optimizer, other = (optimizer_of(each, name=name) for each in (network, other_network))
+    assert optimizer.tensors() == {}
+    other.load(optimizer.tensors())
+    take_steps(network, optimizer, 5)
+    tensors = {key: tensor.clone() for key, tensor in optimizer.tensors().items()}
+    assert all(key.startswith("optimizer.") for key in tensors)
+    assert sum(float(tensor.abs().sum()) > 0 for tensor in tensors.values()) == {"adam": 3, "rmsprop": 2}[name]
+    other_network.load_state_dict(network.state_dict())
+    other.load(tensors | {"network.weight": torch.zeros(3)})
+    for each, its_optimizer in ((network, optimizer), (other_network, other)):
+        take_steps(each, its_optimizer, 5)
+    for mine, theirs in zip(network.parameters(), other_network.parameters(), strict=True):
+        assert torch.equal(mine, theirs)
+    assert all(torch.equal(other.tensors()[key], tensor) for key, tensor in optimizer.tensors().items())
+
+
+@BOTH
+def test_tensors_of_another_network_or_kind_are_refused(name):
+    network = build_layers()
+    optimizer = optimizer_of(network, name=name)
+    take_steps(network, optimizer, 1)
+    tensors = optimizer.tensors()
+    small, _ = build(name=name)
+    message = config_error(lambda: optimizer_of(small, name=name).load(tensors))
+    assert "this network has [2]" in message
+    other = {"adam": "rmsprop", "rmsprop": "adam"}[name]
+    message = config_error(lambda: optimizer_of(network, name=other).load(tensors))
+    assert message.startswith(f"optimizer.name: '{other}' has no ")
+    message = config_error(lambda: optimizer.load({"optimizer.step": tensors["optimizer.step"]}))
+    assert message.startswith("optimizer.name: ")
+    flat = {key: tensor.sum() for key, tensor in tensors.items()}
+    assert "is [], this network has" in config_error(lambda: optimizer.load(flat))

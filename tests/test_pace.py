@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 
@@ -75,3 +77,37 @@ def test_nothing_is_owed_at_first() -> None:
     pace = Pace(4.0, seed=0)
     assert not pace.owes(1)
     assert (pace.ratio, pace.fresh_steps, pace.replayed_steps) == (0.0, 0, 0)
+
+
+def resumed(pace: Pace, seed: int, draw: str, *, keep_credit: bool) -> Pace:
+    """Another that goes on from its state, as it is written to a file."""
+    another = Pace(4.0, seed, draw)
+    another.restore(json.loads(json.dumps(pace.state())), keep_credit=keep_credit)
+    return another
+
+
+@pytest.mark.parametrize("draw", ["poisson", "fixed"])
+def test_another_goes_on_from_its_state(draw: str) -> None:
+    pace = Pace(4.0, seed=1, draw=draw)
+    drive(pace, [155, 80] * 10, [149])
+    pace.count_fresh(1000)  # much is owed
+    another = resumed(pace, 99, draw, keep_credit=True)
+    assert credit(another, 10_000) == credit(pace, 10_000) > 1000
+    assert drive(another, [155, 80] * 20, [149]) == drive(pace, [155, 80] * 20, [149])
+    assert (another.fresh_steps, another.replayed_steps) == (pace.fresh_steps, pace.replayed_steps)
+    assert another.state() == pace.state()
+
+
+@pytest.mark.parametrize("owed", [1000, 0])
+def test_without_its_credit_another_owes_nothing_and_counts_on(owed: int) -> None:
+    pace = Pace(4.0, seed=1)
+    drive(pace, [160] * 100, [160])
+    pace.count_fresh(owed)
+    another = resumed(pace, 1, "poisson", keep_credit=False)
+    assert not another.owes(1)
+    assert another.ratio == pace.ratio
+    before = another.fresh_steps, another.replayed_steps
+    drive(another, [160] * 2000, [160])
+    fresh, replayed = another.fresh_steps - before[0], another.replayed_steps - before[1]
+    assert fresh == 160 * 2000
+    assert replayed / fresh == pytest.approx(4.0, rel=0.05)

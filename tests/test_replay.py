@@ -10,7 +10,7 @@ import torch
 from apex_acer.config import EnvironmentConfig, NetworkConfig, RunConfig
 from apex_acer.replay import UniformReplay
 from apex_acer.rollout import Rollout
-from apex_acer.trajectory import ARRAY_FIELDS, Batch, EnvironmentSpec, Layout, Unroll, layout
+from apex_acer.trajectory import ARRAY_FIELDS, Array, Batch, EnvironmentSpec, Layout, Unroll, layout
 from tests.conftest import COUNTDOWN, play
 
 K, COUNT, LSTM = 5, 3, 4
@@ -133,6 +133,58 @@ def test_an_empty_replay_refuses_to_sample(unrolls: tuple[Layout, list[Unroll]])
     assert (len(replay), replay.num_steps) == (0, 0)
     with pytest.raises(ValueError, match="require a segment in replay before sampling"):
         replay.gather(replay.draw(1))
+
+
+def copied(replay: UniformReplay, fits: Layout, capacity: int, seed: int) -> UniformReplay:
+    """Another that holds the same, and goes on as this one does."""
+    held = {name: array.copy() for name, array in replay.arrays().items()}
+    another = UniformReplay(fits, capacity, seed)
+
+    def fill(name: str, array: Array) -> None:
+        assert (array.shape, array.dtype) == (held[name].shape, held[name].dtype)
+        array[...] = held.pop(name)
+
+    another.restore(replay.num_inserted, fill)
+    another.restore_sampling(replay.sampling_state())
+    assert held == {}
+    return another
+
+
+@pytest.mark.parametrize("unrolls_before", [0, 1, 2, 5])
+def test_another_goes_on_with_its_arrays(unrolls: tuple[Layout, list[Unroll]], unrolls_before: int) -> None:
+    """Before and after the ring is full, which holds two unrolls and a third of one."""
+    fits, sent = unrolls
+    capacity = 7
+    replay = UniformReplay(fits, capacity, seed=1)
+    for version in range(unrolls_before):
+        replay.insert(sent[version], version)
+        replay.draw(5)
+    another = copied(replay, fits, capacity, seed=2)
+    assert (len(another), another.num_steps) == (len(replay), replay.num_steps)
+    assert another.num_inserted == 3 * unrolls_before
+    for version in range(unrolls_before, 6):
+        slots = replay.insert(sent[version], version)
+        assert torch.equal(another.insert(sent[version], version), slots)
+        drawn = replay.draw(16)
+        assert torch.equal(another.draw(16), drawn)
+        assert_equal_columns(another.gather(slots), [(sent[version], column, version) for column in range(COUNT)])
+        for name, array in replay.arrays().items():
+            np.testing.assert_array_equal(another.arrays()[name], array, err_msg=name)
+        assert another.count_steps(drawn) == replay.count_steps(drawn)
+        assert another.num_steps == replay.num_steps
+
+
+def test_arrays_are_views_of_what_is_held(unrolls: tuple[Layout, list[Unroll]]) -> None:
+    fits, sent = unrolls
+    replay = UniformReplay(fits, 100, seed=0)
+    assert {len(array) for array in replay.arrays().values()} == {0}
+    slots = replay.insert(sent[0], 5)
+    arrays = replay.arrays()
+    state = {"behaviour.log_probs", "state.hidden", "state.cell"}
+    assert arrays.keys() == {*ARRAY_FIELDS, *state, "version", "steps"}
+    assert {len(array) for array in arrays.values()} == {COUNT}
+    arrays["version"][:] = 6
+    assert replay.gather(slots).weights_version.tolist() == [6] * COUNT
 
 
 def test_a_step_costs_at_most_a_plane_and_a_quarter() -> None:

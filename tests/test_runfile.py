@@ -20,6 +20,7 @@ from apex_acer.config import (
     ReplayConfig,
     RunConfig,
     StopConfig,
+    SupervisionConfig,
 )
 from apex_acer.runfile import dump_run, from_dict, load_run, parse_run, presets, to_dict
 from tests.conftest import config_error
@@ -57,8 +58,9 @@ CHANGED = RunConfig(
         max_behaviour_kl=0.5,
     ),
     evaluation=EvaluationConfig(7, 3, 2, False, True, 30),
-    checkpoint=CheckpointConfig(9),
+    checkpoint=CheckpointConfig(9, True),
     logging=LoggingConfig(0.1),
+    supervision=SupervisionConfig(5.0, 1.5, 3, 2.0),
     stop=StopConfig(77, 1.5, -3.25),
     engine="serial",
     seed=42,

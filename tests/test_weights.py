@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import resource
+import threading
 from pathlib import Path
 
 import pytest
@@ -117,6 +118,26 @@ def test_writing_replaces_the_old_file_and_leaves_nothing_beside_it(tmp_path: Pa
         write(path, data)
         assert path.read_bytes() == data
         assert list(tmp_path.iterdir()) == [path]
+
+
+def test_whoever_reads_meanwhile_finds_a_whole_file(tmp_path: Path) -> None:
+    path, found = tmp_path / "weights.safetensors", set[tuple[int, frozenset[int]]]()
+    write(path, bytes(500_000))
+    written = threading.Event()
+
+    def look() -> None:
+        while not written.is_set():
+            data = path.read_bytes()
+            found.add((len(data), frozenset(data)))
+
+    reader = threading.Thread(target=look)
+    reader.start()
+    for number in range(60):
+        write(path, bytes([number]) * 500_000)
+    written.set()
+    reader.join()
+    assert found
+    assert [(length, values) for length, values in found if length != 500_000 or len(values) != 1] == []
 
 
 def test_the_old_file_stays_whole_when_writing_fails(tmp_path: Path) -> None:

@@ -1,29 +1,14 @@
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 
 import pytest
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from apex_acer.writers import Writers
+from tests.boards import lines, scalars, session_starts
 
 NAN, INFINITE = float("nan"), float("inf")
-
-
-def lines(folder: Path) -> list[dict[str, object]]:
-    def refuse(constant: str) -> None:
-        raise AssertionError(f"{constant} is no JSON")
-
-    text = (folder / "metrics.jsonl").read_text(encoding="utf-8")
-    return [json.loads(line, parse_constant=refuse) for line in text.splitlines()]
-
-
-def scalars(folder: Path, source: str) -> dict[str, list[tuple[int, float]]]:
-    board = EventAccumulator(str(folder / "tb" / source))
-    board.Reload()
-    return {tag: [(event.step, event.value) for event in board.Scalars(tag)] for tag in board.Tags()["scalars"]}
 
 
 def test_rows_are_lines_and_boards(tmp_path: Path) -> None:
@@ -67,3 +52,63 @@ def test_numbers_that_are_not_finite_are_null_in_json(tmp_path: Path, value: flo
     assert found["value"] == [(1, 2.0)]
     ((_, shown),) = found["loss"]
     assert shown == value or (math.isnan(value) and math.isnan(shown))
+
+
+# ── a run that goes on ──
+
+
+def write_up_to(writers: Writers, *env_steps: int) -> None:
+    for steps in env_steps:
+        writers.write("learner", steps, steps / 100, {"updates": float(steps)})
+        writers.write("evaluator", steps - 50, steps / 100, {"eval_return": float(steps)})
+
+
+def test_rows_written_since_the_checkpoint_are_dropped(tmp_path: Path) -> None:
+    """Also those at its step, and of evaluations that will come again."""
+    before = Writers(tmp_path)
+    write_up_to(before, 100, 200)
+    length, kept = before.length, lines(tmp_path)
+    assert length == (tmp_path / "metrics.jsonl").stat().st_size
+    before.write("learner", 200, 2.5, {"updates": 250.0})
+    before.write("evaluator", 150, 2.5, {"eval_return": 3.0})
+    write_up_to(before, 300, 400)
+    before.close()
+    after = Writers(tmp_path, 200, length)
+    assert after.length == length
+    assert lines(tmp_path) == kept
+    write_up_to(after, 250)
+    after.close()
+    assert [line["env_steps"] for line in lines(tmp_path)] == [100, 50, 200, 150, 250, 200]
+
+
+def test_boards_do_not_double_back(tmp_path: Path) -> None:
+    before = Writers(tmp_path)
+    write_up_to(before, 100, 200, 300, 400)
+    length = before.length
+    before.close()
+    after = Writers(tmp_path, 200, length)  # in the same second, perhaps
+    write_up_to(after, 201, 250)
+    after.close()
+    found = scalars(tmp_path, "learner")["updates"]
+    assert found == [(step, float(step)) for step in (100, 200, 201, 250)]
+    assert [step for step, _ in scalars(tmp_path, "evaluator")["eval_return"]] == [50, 150, 151, 200]
+
+
+def test_boards_are_told_where_a_run_went_on(tmp_path: Path) -> None:
+    for resumed_at in (None, 200, 150):
+        writers = Writers(tmp_path, resumed_at, 10**6)
+        write_up_to(writers, 300)
+        writers.close()
+    assert sorted(session_starts(tmp_path, "learner")) == [151, 201]
+
+
+def test_a_folder_without_rows_or_with_fewer_is_gone_on_with(tmp_path: Path) -> None:
+    writers = Writers(tmp_path, 200, 1000)
+    writers.write("learner", 300, 0.0, {"loss": 1.0})
+    writers.close()
+    path = tmp_path / "metrics.jsonl"
+    path.write_text(path.read_text() + '{"source": "lear')  # all that reached the disk before a power cut
+    writers = Writers(tmp_path, 300, 1000)
+    writers.write("learner", 400, 0.0, {"loss": 1.0})
+    writers.close()
+    assert [line["env_steps"] for line in lines(tmp_path)] == [300, 400]

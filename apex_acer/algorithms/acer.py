@@ -79,7 +79,8 @@ class Acer(Algorithm):
             reward = self._shape(torch.from_numpy(unroll.reward).to(device), terminated)
             ended = terminated | torch.from_numpy(unroll.truncated).to(device)
             mask = torch.from_numpy(unroll.mask).to(device)
-            self._reward_scale.observe(reward, ended, mask, self._config.gamma, source)
+            begins = torch.from_numpy(unroll.episode_step[self._stack - 1] == 0).to(device)
+            self._reward_scale.observe(reward, ended, mask, begins, self._config.gamma, source)
 
     def loss(self, batch: Batch) -> LossOutput:
         """The loss of `functional.acer_loss` on one batch of segments."""

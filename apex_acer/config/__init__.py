@@ -8,6 +8,7 @@ from apex_acer.config.checks import ConfigError, require
 from apex_acer.config.environment import ActorsConfig, AtariConfig, EnvironmentConfig
 from apex_acer.config.learning import AcerConfig, LearnerConfig, NetworkConfig, OptimizerConfig, ReplayConfig
 from apex_acer.config.run import CheckpointConfig, EvaluationConfig, LoggingConfig, RunConfig, StopConfig
+from apex_acer.config.supervision import SupervisionConfig
 
 __all__ = [
     "AcerConfig",
@@ -24,5 +25,6 @@ __all__ = [
     "ReplayConfig",
     "RunConfig",
     "StopConfig",
+    "SupervisionConfig",
     "require",
 ]

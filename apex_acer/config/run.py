@@ -17,6 +17,7 @@ from apex_acer.config.learning import (
     OptimizerConfig,
     ReplayConfig,
 )
+from apex_acer.config.supervision import SupervisionConfig
 
 
 @dataclass(frozen=True)
@@ -43,10 +44,12 @@ class EvaluationConfig:
 
 @dataclass(frozen=True)
 class CheckpointConfig:
-    """When `weights.safetensors` is written besides the end of the run."""
+    """When `weights.safetensors` and what `apex-acer resume` goes on from are written, besides the end of the run."""
 
     every: int = 100_000
     """Environment steps between saves; 0: only at the end."""
+    replay: bool = False
+    """Save the replay memory, too; without it a resumed run fills it again before it replays."""
 
     def __post_init__(self) -> None:
         at_least(0, "checkpoint", {"every": self.every})
@@ -96,6 +99,7 @@ class RunConfig:
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     logging: LoggingConfig = field(default_factory=LoggingConfig)
+    supervision: SupervisionConfig = field(default_factory=SupervisionConfig)
     stop: StopConfig = field(default_factory=StopConfig)
     engine: Literal["local", "serial"] = "local"
     """Where roles run: `local` spawns processes, `serial` calls them in this one, reproducible to the bit."""

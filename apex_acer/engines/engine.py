@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,8 @@ class Run:
     run_id: str
     started_at: float
     """Unix seconds at which the program started."""
+    resume: bool = False
+    """Whether the learner goes on from the newest checkpoint in `folder`."""
 
 
 class Handle(ABC):
@@ -35,6 +38,8 @@ class Handle(ABC):
         """A learner's, once it has saved."""
         self.config_error: str = ""
         """Why the role cannot work as configured."""
+        self.raised: str = ""
+        """The exception that ended it, in one line."""
 
     @property
     @abstractmethod
@@ -47,8 +52,8 @@ class Handle(ABC):
         """The traceback, or how it died; empty where it ended well or still runs."""
 
     @abstractmethod
-    def release(self) -> None:
-        """Lets it know that it is no longer needed."""
+    def dump(self) -> None:
+        """Has it write where it is, if it still can; returns at once."""
 
     @abstractmethod
     def kill(self) -> None:
@@ -58,15 +63,21 @@ class Handle(ABC):
 class Engine(ABC):
     """Starts roles, and waits for them."""
 
+    restarts: bool
+    """Whether a role that died can be started again."""
     link: Link
-    """The manager's side of the conversation; there once the learner is started."""
+    """The manager's side of the conversation; a new one with each learner that is started."""
 
     @abstractmethod
     def __init__(self, run: Run) -> None: ...
 
     @abstractmethod
     def start(self, peer: Peer) -> Handle:
-        """Starts a role."""
+        """Starts a role; its last incarnation, if it had one, has ended. A learner after the first one resumes."""
+
+    @abstractmethod
+    def reconnect(self) -> None:
+        """Tells everybody where the newest learner is, for whom they leave the one before."""
 
     @abstractmethod
     def wait(self, timeout_s: float) -> None:
@@ -79,3 +90,8 @@ class Engine(ABC):
     @abstractmethod
     def close(self) -> None:
         """Kills what still runs and leaves nothing behind."""
+
+
+def one_line(error: BaseException) -> str:
+    """As a traceback ends: the exception's type and message."""
+    return " ".join("".join(traceback.format_exception_only(error)).split())[:300]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import traceback
 from collections import deque
 from collections.abc import Callable
@@ -10,11 +11,13 @@ import torch
 
 from apex_acer.actor import Actor
 from apex_acer.config import ConfigError
-from apex_acer.engines.engine import Engine, Handle, Run
+from apex_acer.engines.engine import Engine, Handle, Run, one_line
 from apex_acer.evaluator import Evaluator
 from apex_acer.inbox import Inbox
 from apex_acer.learner import Learner
 from apex_acer.messages import Link, Message, Peer, Reply
+
+log = logging.getLogger(__name__)
 
 
 class DirectLink(Link):
@@ -52,7 +55,9 @@ class SerialHandle(Handle):
             going = self._step()
         except ConfigError as error:
             self.config_error, going = str(error), False
-        except Exception:
+        except Exception as error:
+            log.exception("%s failed", self.peer.name)
+            self.raised = one_line(error)
             self._failure, going = f"{traceback.format_exc()}{self.peer.name}: failed", False
         if not going:
             self.kill()
@@ -67,9 +72,13 @@ class SerialHandle(Handle):
         """The traceback of what its step raised."""
         return self._failure
 
-    def release(self) -> None:
-        """As `kill`: nothing happens between its turns."""
-        self.kill()
+    def dump(self) -> None:
+        """Nothing to do: who asks is not hung."""
+
+    def replace(self, step: Callable[[], bool], close: Callable[[], None]) -> None:
+        """Frees the object and goes on with another."""
+        self._close()
+        self._step, self._close = step, close
 
     def kill(self) -> None:
         """Ends it."""
@@ -80,6 +89,8 @@ class SerialHandle(Handle):
 
 class SerialEngine(Engine):
     """Each `wait` gives every role one turn: actors make an unroll each, then the learner does all it can."""
+
+    restarts = False  # what happens here is to be reproducible
 
     def __init__(self, run: Run) -> None:
         self._run = run
@@ -92,16 +103,22 @@ class SerialEngine(Engine):
         """Makes the role; raises `ConfigError` where it cannot work as configured."""
         run = self._run
         if peer.role == "learner":
-            self._learner = Learner(run.config, run.spec, run.folder, run.run_id, run.started_at)
+            self._learner = Learner(run.config, run.spec, run.folder, run.run_id, run.started_at, resume=run.resume)
             self.link = DirectLink(self._learner.inbox)
             handle = SerialHandle(peer, self._learn, self._learner.close)
         else:
-            role = (Actor if peer.role == "actor" else Evaluator)(
-                run.config, run.run_id, peer, DirectLink(self._learner.inbox)
-            )
-            handle = SerialHandle(peer, lambda: role.step(0), role.close)
+            handle = SerialHandle(peer, *self._make_role(peer))
         self._handles.append(handle)
         return handle
+
+    def _make_role(self, peer: Peer) -> tuple[Callable[[], bool], Callable[[], None]]:
+        """What an actor's or evaluator's turn does, and how it ends."""
+        kind = Actor if peer.role == "actor" else Evaluator
+        role = kind(self._run.config, self._run.run_id, peer, DirectLink(self._learner.inbox))
+        return lambda: role.step(0), role.close
+
+    def reconnect(self) -> None:
+        """Nothing to do: there is one learner."""
 
     def wait(self, timeout_s: float) -> None:
         """One turn each, the learner last."""
@@ -118,9 +135,23 @@ class SerialEngine(Engine):
             handle.kill()
 
     def _learn(self) -> bool:
-        going = self._learner.step(0)
-        while going and not self._learner.idle:
-            going = self._learner.step(0)
+        going = self._learn_what_is_there()
         if not going:
             self._handles[0].result = self._learner.finish()
+            for handle in self._handles[1:]:
+                handle.kill()  # rather than have them told, which would be their next turn
+        elif self._learner.at_checkpoint:
+            # the start they have when a run is resumed: one that is stopped here and resumed is, bit for bit, this one
+            self._learner.at_checkpoint = False
+            for handle in self._handles[1:]:
+                handle.replace(*self._make_role(handle.peer))
         return going
+
+    def _learn_what_is_there(self) -> bool:
+        """Until the learner would wait; False where the run is to end. At a checkpoint what waits is dropped."""
+        while self._learner.step(0):
+            if self._learner.at_checkpoint:
+                self._learner.inbox.forget_peers()
+            if self._learner.idle:
+                return True
+        return False

@@ -1,29 +1,33 @@
-"""Measures the pieces of an Atari run on one core and prints them as JSON: `make bench`.
+"""Measures the pieces of a run on one core, and prints their rates as JSON: a process of `make bench`.
 
-The ceiling is cores / (t_environment + t_inference + (1 + ratio) * t_update), for the preset's replay ratio.
+All rates are per second of one core, in environment steps (or samples: one step of a segment), so that
+1 / rate is the time one step costs.
 """
 
 from __future__ import annotations
 
 import json
-import os
+import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 
+import numpy as np
 import torch
 
 from apex_acer.algorithms.acer import Acer
+from apex_acer.config import RunConfig
 from apex_acer.environments import make_environments
-from apex_acer.metrics import Timers
+from apex_acer.frames import stack_planes
 from apex_acer.optimizer import Optimizer
 from apex_acer.policy import Policy
 from apex_acer.replay import UniformReplay
 from apex_acer.rollout import Rollout
 from apex_acer.runfile import load_run
-from apex_acer.seeds import derive_seed
-from apex_acer.trajectory import layout
+from apex_acer.trajectory import Batch, layout
 
-SECONDS = 5.0
+SECONDS = 4.0
+SEGMENTS = 256  # in replay
 
 
 def per_second(work: Callable[[], int]) -> float:
@@ -35,47 +39,76 @@ def per_second(work: Callable[[], int]) -> float:
     return items / (time.perf_counter() - start)
 
 
-def main() -> None:
-    """Prints the rates and the ceiling they give."""
+class Pieces:
+    """What a run of `config` does, one thing at a time."""
+
+    def __init__(self, config: RunConfig) -> None:
+        k, num = config.algorithm.unroll_length, config.actors.environments
+        self._config, self._environments = config, make_environments(config.environment, num, training=True)
+        spec = self._environments.spec
+        self._policy = Policy(config, spec)
+        self._rollout = Rollout(self._environments, self._policy, seed=0)
+        self._algorithm = Acer(config, spec, torch.device("cpu"))
+        self._optimizer = Optimizer(config, self._algorithm.network)
+        self._replay = UniformReplay(
+            layout(spec, k, Acer.behaviour_shapes(spec), Acer.state_shapes(config)), SEGMENTS, 0
+        )
+        self._unroll = self._rollout.unroll(k)
+        while len(self._replay) < SEGMENTS:
+            self._replay.insert(self._unroll, 0)
+        self._batch = self._draw()
+        self._action = np.zeros(num, np.int64)
+
+    def environment(self) -> int:
+        """Environments alone, always the same action."""
+        self._environments.step(self._action)
+        return len(self._action)
+
+    def acting(self) -> int:
+        """An unroll: environments, the policy's forward pass and cutting."""
+        return self._rollout.unroll(self._config.algorithm.unroll_length).num_steps
+
+    def replay(self) -> int:
+        """Drawing and gathering a batch."""
+        return self._steps(self._draw())
+
+    def update(self) -> int:
+        """A whole update: drawing, both networks, the loss, its gradient, the step and the average."""
+        batch = self._draw()
+        self._optimizer.step(self._algorithm.loss(batch).loss, 0)
+        self._algorithm.after_step()
+        return self._steps(batch)
+
+    def average_pass(self) -> int:
+        """The average network's forward pass, inputs prepared."""
+        with torch.no_grad():
+            self._algorithm.average_network.unroll(*self._inputs())
+        return self._steps(self._batch)
+
+    def _inputs(self) -> tuple[torch.Tensor, torch.Tensor, dict[str, torch.Tensor]]:
+        stack, batch = self._config.environment.stack, self._batch
+        obs = stack_planes(batch.obs, batch.episode_step, stack)
+        reset = batch.episode_step[stack - 1 :] == 0
+        return self._algorithm.network.prepare(obs.flatten(0, 1)), reset, batch.state
+
+    def _draw(self) -> Batch:
+        return self._replay.gather(self._replay.draw(self._config.learner.batch_size))
+
+    @staticmethod
+    def _steps(batch: Batch) -> int:
+        return batch.mask.numel()
+
+
+def main(preset: str, gate: str) -> None:
+    """Measures when the file `gate` is there, so that every core's process begins at once."""
     torch.set_num_threads(1)
-    config = load_run("pong")
-    k, ratio, batch_size = config.algorithm.unroll_length, config.algorithm.replay_ratio, config.learner.batch_size
-    environments = make_environments(config.environment, config.actors.environments, training=True)
-    timers = Timers()
-    rollout = Rollout(environments, Policy(config, environments.spec), seed=derive_seed(0, "actor"), timers=timers)
-    algorithm = Acer(config, environments.spec, torch.device("cpu"))
-    optimizer = Optimizer(config, algorithm.network)
-    replay = UniformReplay(layout(environments.spec, k, Acer.behaviour_shapes(environments.spec)), 256, 0)
-
-    def act() -> int:
-        unroll = rollout.unroll(k)
-        replay.insert(unroll, 0)
-        return unroll.num_steps
-
-    def update() -> int:
-        batch = replay.gather(replay.draw(batch_size))
-        optimizer.step(algorithm.loss(batch).loss, 0)
-        algorithm.after_step()
-        return int(batch.mask.sum())
-
-    act()
-    timers.shares()  # what came before does not count
-    acting = per_second(act)
-    shares = timers.shares()
-    learning = per_second(update)
-    environments.close()
-    ceiling = (os.cpu_count() or 1) / (1 / acting + (1 + ratio) / learning)
-    figures = {
-        "act_env_steps_per_s": acting,
-        "share_environment": shares["time_environment"],
-        "share_inference": shares["time_policy"],
-        "learner_samples_per_s": learning,
-        "replay_ratio": ratio,
-        "cores": os.cpu_count(),
-        "ceiling_env_steps_per_s": ceiling,
-    }
-    print(json.dumps({name: round(value or 0, 3) for name, value in figures.items()}, indent=2))
+    pieces = Pieces(load_run(preset))
+    print("ready", flush=True)
+    while not Path(gate).exists():
+        time.sleep(0.01)
+    names = ("environment", "acting", "replay", "average_pass", "update")
+    print(json.dumps({name: per_second(getattr(pieces, name)) for name in names}), flush=True)
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])

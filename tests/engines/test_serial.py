@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import itertools
+import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -8,8 +11,10 @@ import pytest
 import torch
 
 from apex_acer.config import ConfigError
-from apex_acer.manager import RunFailed, TrainResult, train
+from apex_acer.feed import Feed
+from apex_acer.manager import RunFailed, TrainResult, resume, train
 from apex_acer.policy import load_policy
+from apex_acer.trajectory import Unroll
 from apex_acer.weights import read
 from tests.runs import tiny_run
 
@@ -104,3 +109,85 @@ def test_a_run_trains_and_another_goes_on_from_its_weights(tmp_path: Path, chang
             assert 1.7 < after[name] / before[name] < 2.3
     policy = load_policy(more.weights)
     assert torch.isfinite(policy.network(torch.zeros(1, 4)).q_values).all()
+
+
+# ── a run that is stopped at a checkpoint and resumed ──
+
+EXACT = {"checkpoint__every": 200, "checkpoint__replay": True, "evaluation__every": 150, "algorithm__replay_ratio": 3.0}
+RUNS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "adam": {"optimizer__name": "adam", "optimizer__eps": 1e-8, "algorithm__replay_draw": "fixed"},
+    "joint": {"algorithm__mix": "joint", "learner__batch_size": 6},
+    "old replay": {"replay__max_lag": 60, "replay__capacity": 300, "replay__start": 200},  # it wraps around
+    **OPTIONS,
+}
+
+
+def scores(folder: Path) -> list[tuple[int, float]]:
+    """What was evaluated when."""
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [(row["env_steps"], row["eval_return"]) for row in rows if row["source"] == "evaluator"]
+
+
+def assert_equal_files(name: str, *folders: Path) -> None:
+    one, other = ((folder / name).read_bytes() for folder in folders)
+    assert one == other, name  # before pytest explains megabytes
+
+
+@pytest.mark.parametrize("changes", RUNS.values(), ids=RUNS)
+def test_a_run_that_was_stopped_and_resumed_twice_is_the_unbroken_one(tmp_path: Path, changes: dict[str, Any]) -> None:
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    expected = run(whole, stop__env_steps=1000, **(EXACT | changes))
+    run(parts, stop__env_steps=400, **(EXACT | changes))
+    before = scores(parts)
+    second = resume(parts, {"env_steps": 600})
+    third = resume(parts, {"env_steps": 1000})
+    assert second.updates < third.updates == expected.updates
+    assert third.env_steps == expected.env_steps
+    assert_equal_files("weights.safetensors", whole, parts)
+    assert scores(parts) == scores(whole)
+    assert len(scores(parts)) > len(before) > 0
+    (best, _), (expected_best, _) = (read(folder / "best.safetensors") for folder in (parts, whole))
+    assert all(torch.equal(best[name], tensor) for name, tensor in expected_best.items())
+
+
+def breaking(number: int) -> Callable[[Feed, Unroll, int], None]:
+    """In place of `Feed.insert`: raises at the `number`-th unroll."""
+    insert, calls = Feed.insert, itertools.count(1)
+
+    def sometimes(feed: Feed, unroll: Unroll, weights_version: int) -> None:
+        if next(calls) == number:
+            raise ZeroDivisionError("it broke")
+        insert(feed, unroll, weights_version)
+
+    return sometimes
+
+
+def test_a_run_that_broke_and_was_resumed_is_the_unbroken_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its total stays, and with it the learning rate's schedule; what it did since the checkpoint is done again."""
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    changes = EXACT | {"optimizer__schedule": "linear", "stop__env_steps": 1000}
+    expected = run(whole, **changes)
+    monkeypatch.setattr(Feed, "insert", breaking(26))  # of 20 steps or fewer
+    with pytest.raises(RunFailed, match="it broke"):
+        run(parts, **changes)
+    monkeypatch.undo()
+    monkeypatch.setattr(Feed, "insert", breaking(17))
+    with pytest.raises(RunFailed, match="it broke"):
+        resume(parts)
+    monkeypatch.undo()
+    result = resume(parts)
+    assert result.updates == expected.updates
+    assert scores(parts) == scores(whole)
+    for name in ("weights.safetensors", "best.safetensors"):
+        assert_equal_files(name, whole, parts)
+
+
+def test_a_run_goes_on_without_its_replay_too(tmp_path: Path) -> None:
+    changes = EXACT | {"checkpoint__replay": False}
+    first = run(tmp_path, stop__env_steps=400, **changes)
+    more = resume(tmp_path, {"env_steps": 800})
+    assert 800 <= more.env_steps < 840
+    assert more.updates > first.updates + 20
+    assert more.wall_s > first.wall_s
+    assert load_policy(more.weights).metadata["env_steps"] == more.env_steps

@@ -1,11 +1,14 @@
-"""`python -m apex_acer.engines.local.child ROLE INDEX PIPE`: one role in a process of its own.
+"""`python -m apex_acer.engines.local.child ROLE INDEX PIPE PRIVATE`: one role in a process of its own.
 
-Reads one JSON line from standard input, which then stays open as the lifeline: when it breaks, the process leaves.
+Standard input is the lifeline: JSON lines from the manager, first what to start with; when it breaks, the process leaves.
+What the manager is told goes into the descriptor PIPE. PRIVATE is the run's folder under /tmp.
 """
 
 from __future__ import annotations
 
+import ctypes
 import dataclasses
+import faulthandler
 import json
 import logging
 import os
@@ -17,16 +20,18 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from apex_acer.config import ConfigError
+# what takes time to import is imported where it is needed, so that the lifeline holds from the first moment on
 
 WAIT_S = 1.0  # of every blocking call, after which the loop looks around
-STOP_S = 3.0  # for actors to come for their stop after the run ended
+STOP_S = 2.0  # for actors to come for their stop after the run ended
+PR_SET_PDEATHSIG = 1  # of Linux's prctl
 
 
 class Parent:
     """What a child says to the manager, as JSON lines."""
 
     def __init__(self, pipe: int) -> None:
+        os.set_inheritable(pipe, False)  # its end-of-file tells of this process's death, whatever environments start
         self._pipe = pipe
 
     def say(self, **said: Any) -> None:
@@ -34,32 +39,60 @@ class Parent:
         os.write(self._pipe, json.dumps(said).encode() + b"\n")
 
 
+class Lifeline:
+    """What the manager says to a child; ends the process when the manager is gone, however it went."""
+
+    def __init__(self, private: str) -> None:
+        self._private = private
+        self.start: dict[str, Any] = self._hear()
+        self.address: str = self.start["address"]
+        """The newest learner's."""
+        # a thread, because native code may hang where signal handlers never run
+        threading.Thread(target=self._listen, name="lifeline", daemon=True).start()
+
+    def _listen(self) -> None:
+        while True:
+            self.address = self._hear()["address"]
+
+    def _hear(self) -> dict[str, Any]:
+        """The next line."""
+        line = b""
+        while byte := os.read(0, 1):
+            if byte == b"\n":
+                return dict(json.loads(line))
+            line += byte
+        shutil.rmtree(self._private, ignore_errors=True)  # nobody else is left to clean up
+        os._exit(0)
+
+
 def main() -> int:
     """Runs the role to its end; 0 where it ended well, 2 for a configuration error, 1 for anything else."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the manager tells
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
     role, index, parent = sys.argv[1], int(sys.argv[2]), Parent(int(sys.argv[3]))
-    line = _read_line(0)
-    if not line:  # the manager is gone already
-        return 0
-    start = json.loads(line)
-    threading.Thread(target=_watch_lifeline, args=(start["private"],), name="lifeline", daemon=True).start()
+    _leave_signals_to_the_manager()
+    faulthandler.enable()
+    faulthandler.register(signal.SIGUSR1)  # where it hangs
+    if role != "learner":
+        _die_with_the_manager()
+    lifeline = Lifeline(sys.argv[4])
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
-    sys.path[:] = start["path"]
+    sys.path[:] = lifeline.start["path"]
+    from apex_acer.config import ConfigError
+    from apex_acer.engines.engine import one_line
+
     try:
-        (_run_learner if role == "learner" else _run_peer)(role, index, start, parent)
+        _run_learner(lifeline, parent) if role == "learner" else _run_peer(role, index, lifeline, parent)
     except ConfigError as error:
         parent.say(config_error=str(error))
         return 2
-    except Exception:
+    except Exception as error:
+        parent.say(raised=one_line(error))
         traceback.print_exc()
         return 1
     parent.say(ended=True)
     return 0
 
 
-def _run_learner(role: str, index: int, start: dict[str, Any], parent: Parent) -> None:
+def _run_learner(lifeline: Lifeline, parent: Parent) -> None:
     import torch
 
     from apex_acer.engines.local.transport import InboxServer
@@ -67,21 +100,21 @@ def _run_learner(role: str, index: int, start: dict[str, Any], parent: Parent) -
     from apex_acer.runfile import from_dict
     from apex_acer.trajectory import EnvironmentSpec
 
-    del role, index
+    start = lifeline.start
     torch.set_num_threads(start["threads"])
-    spec = EnvironmentSpec.from_dict(start["spec"])
-    learner = Learner(from_dict(start["config"]), spec, Path(start["folder"]), start["run_id"], start["started_at"])
+    config, spec = from_dict(start["config"]), EnvironmentSpec.from_dict(start["spec"])
+    folder, resume = Path(start["folder"]), start["resume"]
+    learner = Learner(config, spec, folder, start["run_id"], start["started_at"], resume=resume)
     server = InboxServer(learner.inbox, start["address"])
     parent.say(ready=True)
     while learner.step(WAIT_S):
         server.check()
-    result = learner.finish()
+    parent.say(result=dataclasses.asdict(learner.finish()))
     learner.inbox.wait_stopped(STOP_S)
     server.close()
-    parent.say(result=dataclasses.asdict(result))
 
 
-def _run_peer(role: str, index: int, start: dict[str, Any], parent: Parent) -> None:
+def _run_peer(role: str, index: int, lifeline: Lifeline, parent: Parent) -> None:
     import torch
 
     from apex_acer.actor import Actor
@@ -90,30 +123,38 @@ def _run_peer(role: str, index: int, start: dict[str, Any], parent: Parent) -> N
     from apex_acer.messages import Peer
     from apex_acer.runfile import from_dict
 
+    start, address = lifeline.start, lifeline.address
     torch.set_num_threads(start["threads"])
     kind = Actor if role == "actor" else Evaluator
     peer = Peer("actor" if role == "actor" else "evaluator", index, start["incarnation"])
-    link = DealerLink(start["address"], peer)
+    link = DealerLink(address, peer)
     worker = kind(from_dict(start["config"]), start["run_id"], peer, link, start["threads"])
     parent.say(ready=True)
     while worker.step(WAIT_S):
-        pass
+        if address != lifeline.address:  # another learner took over
+            address = lifeline.address
+            link.close()
+            link = DealerLink(address, peer)
+            worker.reconnect(link)
     worker.close()
     link.close()
 
 
-def _read_line(descriptor: int) -> bytes:
-    line = b""
-    while not line.endswith(b"\n") and (byte := os.read(descriptor, 1)):  # what follows is the lifeline's
-        line += byte
-    return line
+def _leave_signals_to_the_manager() -> None:
+    """Ignores what a terminal sends to the whole group; the manager started this process with it blocked."""
+    numbers = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
+    for number in numbers:
+        signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers)
 
 
-def _watch_lifeline(private: str) -> None:
-    """Leaves at once when the manager is gone: a thread, because native code may hang where signals never arrive."""
-    if not os.read(0, 1):  # no goodbye: nobody else is left to clean up
-        shutil.rmtree(private, ignore_errors=True)
-    os._exit(0)
+def _die_with_the_manager() -> None:
+    """Has Linux end this process with the manager, even where it is frozen or native code never gives Python a turn.
+
+    Not the learner: somebody must be left to remove the private folder.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
 """Processes of the local engine: started by `python -m`, watched through a pipe, gone with their parent.
 
 Every child has two pipes. Its standard input is the lifeline: the manager holds the other end, and a child leaves when it
-breaks, however the manager ended. The second carries what the child has to say (ready, result, configuration error) as
-JSON lines, and its end-of-file is the sentinel of the child's death. Standard output and error go to a file.
+breaks, however the manager ended; where the learner was started again, it brings the new address. The second carries what
+the child has to say (ready, result, error) as JSON lines, and its end-of-file is the sentinel of the child's death.
+Standard output and error go to a file.
 """
 
 from __future__ import annotations
@@ -16,10 +17,8 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
 
 import zmq
 
@@ -30,7 +29,6 @@ from apex_acer.result import TrainResult
 from apex_acer.runfile import to_dict
 
 MANAGER = Peer("manager", 0, 0)
-GOODBYE = b"."  # a lifeline that breaks without it means that the manager died
 KEPT_BYTES = 2**32  # of freed memory that a process may keep for its next tensors
 KILL_S = 2.0  # a killed process is gone within this, or stuck in the kernel
 
@@ -38,37 +36,49 @@ KILL_S = 2.0  # a killed process is gone within this, or stuck in the kernel
 class ProcessHandle(Handle):
     """A child process."""
 
-    def __init__(self, peer: Peer, start: dict[str, object], threads: int, output: Path) -> None:
+    def __init__(self, peer: Peer, start: dict[str, object], threads: int, private: Path) -> None:
         super().__init__(peer)
-        self._output = output
+        self._output = private / f"{peer.name}.{peer.incarnation}.out"
         self._said = b""
         self._ended = False
         self.sentinel, writing = os.pipe()
         os.set_blocking(self.sentinel, False)
-        command = [sys.executable, "-m", "apex_acer.engines.local.child", peer.role, str(peer.index), str(writing)]
-        with output.open("wb") as file, _blocked_sigint():
+        arguments = [peer.role, str(peer.index), str(writing), str(private)]
+        with self._output.open("wb") as file, _blocked_signals():
             self._process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=file, stderr=file, pass_fds=[writing], env=_environment(threads)
+                [sys.executable, "-m", "apex_acer.engines.local.child", *arguments],
+                stdin=subprocess.PIPE,
+                stdout=file,
+                stderr=file,
+                pass_fds=[writing],
+                env=_environment(threads),
             )
         os.close(writing)
         assert self._process.stdin is not None
-        self._lifeline: BinaryIO = self._process.stdin  # type: ignore[assignment]
-        with contextlib.suppress(BrokenPipeError):
-            self._lifeline.write(json.dumps(start).encode() + b"\n")
+        self._lifeline = self._process.stdin
+        self.tell(start)
+        os.set_blocking(self._lifeline.fileno(), False)  # a frozen child must not hold up the manager
+
+    def tell(self, said: dict[str, object]) -> None:
+        """Sends a JSON line to the child, if it is still there."""
+        with contextlib.suppress(OSError):
+            self._lifeline.write(json.dumps(said).encode() + b"\n")
             self._lifeline.flush()
 
     @property
     def alive(self) -> bool:
-        """Whether the process runs."""
-        return self._process.poll() is None
+        """Whether the process runs; once it does not, all it has said is known."""
+        alive = self._process.poll() is None
+        if not alive:
+            self.listen()
+        return alive
 
     @property
     def failure(self) -> str:
         """What it printed last, and how it ended; empty where it ended well or still runs."""
-        code = self._process.poll()
-        self.listen()
-        if code is None or self._ended:
+        if self.alive or self._ended:
             return ""
+        code = self._process.returncode
         how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
         return f"{self.printed().strip()}\n{self.peer.name}: {how}".strip()
 
@@ -89,64 +99,62 @@ class ProcessHandle(Handle):
             self.ready = self.ready or said.get("ready", False)
             self.result = TrainResult(**said["result"]) if "result" in said else self.result
             self.config_error = said.get("config_error", self.config_error)
+            self.raised = said.get("raised", self.raised)
             self._ended = self._ended or said.get("ended", False)
 
-    def release(self) -> None:
-        """Says goodbye and breaks the lifeline: the child leaves on its own."""
-        with contextlib.suppress(OSError, ValueError):  # the child, or the pipe, is gone already
-            self._lifeline.write(GOODBYE)
-            self._lifeline.close()
+    def dump(self) -> None:
+        """SIGUSR1, at which Python's fault handler writes the stack of every thread."""
+        self._process.send_signal(signal.SIGUSR1)
 
     def kill(self) -> None:
         """SIGKILL, and waits for the process to be gone."""
-        self.release()
         self._process.kill()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(KILL_S)
 
     def close(self) -> None:
-        """Frees the pipe; the process must have ended."""
+        """Ends the process and frees its pipes."""
+        self.kill()
+        self.listen()
         os.close(self.sentinel)
+        with contextlib.suppress(OSError):  # what could not be written to the child is still in the buffer
+            self._lifeline.close()
 
 
 class LocalEngine(Engine):
     """Spawned processes around one inbox, at a socket in a private folder."""
 
+    restarts = True
     link: DealerLink
 
     def __init__(self, run: Run) -> None:
         self._run = run
-        self._handles: list[ProcessHandle] = []
+        self._handles: dict[str, ProcessHandle] = {}
         # an ipc path has 107 characters at most, so it is never under the run's folder; mkdtemp gives mode 0700
         self._private = Path(tempfile.mkdtemp(prefix="apex-acer-", dir="/tmp"))
-        self._address = f"ipc://{self._private}/inbox"
         self._waker = Waker()
-        self.link = DealerLink(self._address, MANAGER)
+        self._expect_learner(0)
 
     def start(self, peer: Peer) -> Handle:
         """Starts the role's process; whether it is `ready` shows after a `wait`."""
-        run = self._run
-        threads = self._threads(peer)
-        start = {
-            "config": to_dict(run.config),
-            "spec": dataclasses.asdict(run.spec),
-            "folder": str(run.folder),
-            "run_id": run.run_id,
-            "started_at": run.started_at,
-            "address": self._address,
-            "incarnation": peer.incarnation,
-            "threads": threads,
-            "private": str(self._private),
-            "path": sys.path,
-        }
-        handle = ProcessHandle(peer, start, threads, self._private / f"{peer.name}.{peer.incarnation}.out")
-        self._handles.append(handle)
+        if before := self._handles.pop(peer.name, None):
+            self._clear_away(before)
+        if peer.role == "learner" and peer.incarnation:
+            self.link.close()
+            self._expect_learner(peer.incarnation)
+        handle = ProcessHandle(peer, self._start_line(peer), self._threads(peer), self._private)
+        self._handles[peer.name] = handle
         return handle
+
+    def reconnect(self) -> None:
+        """Sends everybody the newest learner's address."""
+        for handle in self._handles.values():
+            handle.tell({"address": self._address})
 
     def wait(self, timeout_s: float) -> None:
         """Waits for a child to speak or to end, for a reply, for `wake`, or for the time to pass."""
         poller = zmq.Poller()
-        for handle in self._handles:
+        for handle in self._handles.values():
             if handle.alive:
                 poller.register(handle.sentinel, zmq.POLLIN)
         poller.register(self._waker.woken, zmq.POLLIN)
@@ -154,7 +162,7 @@ class LocalEngine(Engine):
         ready = dict(poller.poll(int(1000 * timeout_s)))
         if self._waker.woken in ready:
             self._waker.clear()
-        for handle in self._handles:
+        for handle in self._handles.values():
             handle.listen()
 
     def wake(self) -> None:
@@ -162,26 +170,41 @@ class LocalEngine(Engine):
         self._waker.wake()
 
     def close(self) -> None:
-        """Ends the children, gives their output to the run's log and removes the private folder."""
-        for handle in self._handles:
-            handle.release()
-        deadline = time.monotonic() + KILL_S
-        while any(handle.alive for handle in self._handles) and time.monotonic() < deadline:
-            self.wait(0.1)
-        for handle in self._handles:
+        """Kills the children that are left, gives their output to the run's log and removes the private folder."""
+        for handle in self._handles.values():
             handle.kill()
-            handle.listen()
-            handle.close()
-        self._keep_output()
+        for handle in self._handles.values():
+            self._clear_away(handle)
         self.link.close()
         self._waker.close()
         shutil.rmtree(self._private, ignore_errors=True)
 
-    def _keep_output(self) -> None:
-        with (self._run.folder / "log.txt").open("a", encoding="utf-8") as file:
-            for handle in self._handles:
-                if printed := handle.printed():
-                    file.write(f"── {handle.peer.name} ──\n{printed}")
+    def _expect_learner(self, incarnation: int) -> None:
+        """Each learner has an address of its own, so that nothing sent to the one before reaches it."""
+        self._address = f"ipc://{self._private}/inbox.{incarnation}"
+        self.link = DealerLink(self._address, MANAGER)
+
+    def _start_line(self, peer: Peer) -> dict[str, object]:
+        run = self._run
+        return {
+            "config": to_dict(run.config),
+            "spec": dataclasses.asdict(run.spec),
+            "folder": str(run.folder),
+            "run_id": run.run_id,
+            "started_at": run.started_at,
+            "resume": run.resume or peer.incarnation > 0,
+            "address": self._address,
+            "incarnation": peer.incarnation,
+            "threads": self._threads(peer),
+            "path": sys.path,
+        }
+
+    def _clear_away(self, handle: ProcessHandle) -> None:
+        """Ends it, and gives its output to the run's log; a full disk must not keep us from the rest."""
+        handle.close()
+        with contextlib.suppress(OSError), (self._run.folder / "log.txt").open("a", encoding="utf-8") as file:
+            if printed := handle.printed():
+                file.write(f"── {handle.peer.name} ──\n{printed}")
 
     def _threads(self, peer: Peer) -> int:
         """Threads for a role on the CPU: what the configuration says, or its share of the cores present.
@@ -206,9 +229,9 @@ def _environment(threads: int) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def _blocked_sigint() -> Iterator[None]:
-    """A child started inside begins with SIGINT blocked, and unblocks it when it ignores it."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+def _blocked_signals() -> Iterator[None]:
+    """A child started inside begins with the manager's signals blocked, and unblocks them when it ignores them."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
     try:
         yield
     finally:

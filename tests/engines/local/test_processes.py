@@ -1,13 +1,10 @@
-"""Real runs by `python -c`, ended by real signals."""
+"""Real runs by `python -c`, whose processes are killed and frozen, and which are ended by real signals."""
 
 from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,109 +13,11 @@ from typing import Any
 import pytest
 
 from apex_acer.policy import load_policy
-from apex_acer.runfile import dump_run
-from tests.runs import tiny_run
+from tests.programs import Program, eventually
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="processes are looked up in /proc")
 
-PROGRAM = """
-import dataclasses, json, sys
-import apex_acer
-from apex_acer.runfile import load_run
-
-def show(status):
-    print(json.dumps({"env_steps": status["env_steps"]}), flush=True)
-
-print(json.dumps({"started": True}), flush=True)
-try:
-    print(json.dumps(dataclasses.asdict(apex_acer.train(load_run(sys.argv[1]), on_status=show))))
-except apex_acer.RunFailed as error:
-    print(json.dumps({"failed": str(error)}))
-"""
-ENDLESS = {"engine": "local", "actors__count": 1, "stop__env_steps": 10**9}
-
-
-class Program:
-    """A process that trains, in a session of its own."""
-
-    def __init__(self, folder: Path, **changes: Any) -> None:
-        folder.mkdir()
-        self.out = folder / "run"
-        (folder / "run.toml").write_text(dump_run(tiny_run(self.out, **(ENDLESS | changes))))
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, str(folder / "run.toml")],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
-        self.children: dict[str, int] = {}
-        self.private = Path()
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
-    def wait_for_children(self) -> None:
-        """Until a child runs Python; then notes every child and the private folder."""
-        eventually(lambda: self._look(), 30)
-
-    def wait_until_it_learns(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            if json.loads(line).get("env_steps"):
-                assert self._look()
-                return
-        raise AssertionError(self._process.communicate()[1])
-
-    def _look(self) -> bool:
-        listed = subprocess.run(
-            ["ps", "-A", "-ww", "-o", "pid=,ppid=,args="], capture_output=True, text=True, check=True
-        ).stdout
-        for line in listed.splitlines():
-            pid, parent, *args = line.split()
-            if int(parent) == self.pid and "apex_acer.engines.local.child" in args:
-                role, index = args[-3:-1]
-                self.children[f"{role}_{index}"] = int(pid)
-                self.private = Path(os.readlink(f"/proc/{pid}/fd/1")).parent
-        return bool(self.children)
-
-    def ended(self, within_s: float) -> dict[str, Any]:
-        """What it printed last; it must end in time and leave nothing behind."""
-        output, errors = self._process.communicate(timeout=within_s)
-        assert errors == ""
-        self.assert_nothing_left(0.5)
-        return dict(json.loads(output.splitlines()[-1]))
-
-    def assert_nothing_left(self, within_s: float) -> None:
-        eventually(lambda: not any(runs(pid) for pid in self.children.values()), within_s)
-        assert self.private.name.startswith("apex-acer-")
-        eventually(lambda: not self.private.exists(), 0.5)
-
-    def kill(self) -> None:
-        for pid in (self.pid, *self.children.values()):
-            if runs(pid):
-                os.kill(pid, signal.SIGKILL)
-        self._process.communicate()
-        if self.private.name.startswith("apex-acer-"):  # nobody was left to do it
-            shutil.rmtree(self.private, ignore_errors=True)
-
-
-def runs(pid: int) -> bool:
-    """Whether the process is there and no zombie."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
-
-
-def eventually(probe: Callable[[], bool], within_s: float) -> None:
-    deadline = time.monotonic() + within_s
-    while not probe():
-        assert time.monotonic() < deadline, f"not within {within_s} s"
-        time.sleep(0.02)
-
-
+ENDLESS = {"actors__count": 1, "stop__env_steps": 10**9}
 Start = Callable[..., Program]
 
 
@@ -127,79 +26,178 @@ def start(tmp_path: Path) -> Iterator[Start]:
     programs: list[Program] = []
 
     def start(**changes: Any) -> Program:
-        programs.append(Program(tmp_path / str(len(programs)), **changes))
+        programs.append(Program(tmp_path / str(len(programs)), **(ENDLESS | changes)))
         return programs[-1]
 
     yield start
-    for program in programs:
-        program.kill()
+    for started in programs:
+        started.kill()
 
 
-def to_manager(program: Program, number: int) -> None:
-    os.kill(program.pid, number)
+def log_of(run: Program) -> str:
+    return (run.out / "log.txt").read_text()
 
 
-def to_group(program: Program, number: int) -> None:
-    os.killpg(program.pid, number)
+def assert_saved(run: Program, result: dict[str, Any]) -> None:
+    assert result["env_steps"] > 0
+    assert load_policy(result["weights"]).metadata["env_steps"] == result["env_steps"]
+    assert "Traceback" not in log_of(run)
 
 
 @pytest.mark.parametrize(
-    ("send", "number"),
-    [(to_manager, signal.SIGINT), (to_group, signal.SIGINT), (to_manager, signal.SIGTERM)],
+    ("number", "group"),
+    [(signal.SIGINT, False), (signal.SIGINT, True), (signal.SIGTERM, False), (signal.SIGHUP, True)],
 )
-def test_a_signal_saves_and_leaves_nothing_behind(start: Start, send: Any, number: signal.Signals) -> None:
+def test_a_signal_saves_and_leaves_nothing_behind(start: Start, number: signal.Signals, group: bool) -> None:
     # an evaluator that waits for weights while the run ends
-    program = start(evaluation__every=10**8)
-    program.wait_until_it_learns()
-    assert program.children.keys() == {"learner_0", "actor_0", "evaluator_0"}
-    send(program, number)
-    result = program.ended(within_s=10)
-    assert result["reason"] == number.name
-    assert result["env_steps"] > 0
-    assert load_policy(result["weights"]).metadata["env_steps"] == result["env_steps"]
-    assert "Traceback" not in (program.out / "log.txt").read_text()
+    run = start(evaluation__every=10**8)
+    run.wait_until_it_learns()
+    assert run.children().keys() == {"learner_0", "actor_0", "evaluator_0"}
+    run.send(number, group)
+    result = run.ended(within_s=10)
+    expected = signal.SIGTERM if number == signal.SIGHUP else number
+    assert (result["reason"], run.code) == (expected.name, 128 + expected)
+    assert_saved(run, result)
 
 
 def test_a_second_signal_kills_at_once_what_does_not_answer(start: Start) -> None:
-    program = start()
-    program.wait_until_it_learns()
-    os.kill(program.children["learner_0"], signal.SIGSTOP)
-    to_manager(program, signal.SIGINT)
+    run = start()
+    run.wait_until_it_learns()
+    run.kill_child("learner_0", signal.SIGSTOP)
+    run.send(signal.SIGINT)
     time.sleep(0.3)
-    assert runs(program.pid)
-    to_manager(program, signal.SIGINT)
-    result = program.ended(within_s=5)
+    assert run.running
+    run.send(signal.SIGINT)
+    result = run.ended(within_s=5)
     assert (result["reason"], result["weights"]) == ("SIGINT", "")
-    assert not (program.out / "weights.safetensors").exists()
+    assert not (run.out / "weights.safetensors").exists()
 
 
 def test_a_signal_while_starting_leaves_nothing_behind(start: Start) -> None:
-    program = start()
-    program.wait_for_children()
-    to_manager(program, signal.SIGINT)
-    result = program.ended(within_s=10)
+    run = start()
+    run.wait_for(run.children)
+    run.send(signal.SIGINT)
+    result = run.ended(within_s=10)
     assert (result["reason"], result["env_steps"], result["weights"]) == ("SIGINT", 0, "")
-    assert "Traceback" not in (program.out / "log.txt").read_text()
+    assert "Traceback" not in log_of(run)
 
 
-def test_children_leave_when_the_manager_is_killed(start: Start) -> None:
-    program = start(evaluation__every=10**8)
-    program.wait_until_it_learns()
-    to_manager(program, signal.SIGKILL)
-    program.assert_nothing_left(within_s=5)
+def test_children_leave_when_the_manager_is_killed_even_a_frozen_one(start: Start) -> None:
+    run = start(evaluation__every=10**8)
+    run.wait_until_it_learns()
+    run.kill_child("actor_0", signal.SIGSTOP)
+    run.send(signal.SIGKILL)
+    run.assert_nothing_left(within_s=5)
 
 
-def test_children_ignore_what_is_the_manager_s_and_a_killed_actor_is_named(start: Start) -> None:
-    program = start()
-    program.wait_until_it_learns()
-    for pid in program.children.values():
-        os.kill(pid, signal.SIGINT)
-        os.kill(pid, signal.SIGTERM)
+def test_children_ignore_what_is_the_manager_s(start: Start) -> None:
+    run = start()
+    run.wait_until_it_learns()
+    before = run.children()
+    for pid in before.values():
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            os.kill(pid, number)
     for _ in range(2):
-        program.wait_until_it_learns()
-    assert all(runs(pid) for pid in program.children.values())
-    os.kill(program.children["actor_0"], signal.SIGKILL)
-    failed = program.ended(within_s=10)["failed"]
-    assert "actor_0" in failed
-    assert "SIGKILL" in failed
-    assert (program.out / "weights.safetensors").exists(), "what was learned before is lost"
+        run.wait_until_it_learns()
+    assert run.children() == before
+
+
+def test_a_killed_and_then_a_frozen_actor_are_replaced_while_the_run_goes_on(start: Start) -> None:
+    run = start(supervision__hung_seconds=5.0)
+    run.wait_until_it_learns()
+    for restarts, number in enumerate((signal.SIGKILL, signal.SIGSTOP), 1):
+        gone = run.children()["actor_0"]
+        run.kill_child("actor_0", number)
+        run.wait_for(lambda restarts=restarts: run.statuses[-1]["restarts"]["actor_0"] == restarts)
+        run.wait_until_it_learns()
+        assert run.children()["actor_0"] != gone
+    first, second = run.news
+    assert first == "actor_0: killed by SIGKILL; restart 1 of 10 in 0.5 s"
+    assert second == "actor_0: no progress for 5 s; restart 2 of 10 in 1 s"
+    assert set(run.news) <= {line.split(" ", 2)[2] for line in log_of(run).splitlines() if "restart" in line}
+    steps = [status["env_steps"] for status in run.statuses]
+    assert steps == sorted(steps)
+    run.send(signal.SIGINT)
+    assert_saved(run, run.ended(within_s=10))
+
+
+def test_an_actor_that_may_not_be_replaced_ends_the_run_which_saves_first(start: Start) -> None:
+    run = start(supervision__restarts=0)
+    run.wait_until_it_learns()
+    run.kill_child("actor_0")
+    failed = run.ended(within_s=10)["failed"]
+    assert "actor_0: killed by SIGKILL" in failed
+    assert "supervision.restarts allows 0" in failed.splitlines()[-1]
+    assert run.code == 1
+    assert (run.out / "weights.safetensors").exists(), "what was learned before is lost"
+
+
+@pytest.mark.parametrize("when", ["in backoff", "hung"])
+def test_a_signal_while_an_actor_is_away(start: Start, when: str) -> None:
+    run = start(actors__count=2, backoff_s=60.0)
+    run.wait_until_it_learns()
+    run.kill_child("actor_0", signal.SIGKILL if when == "in backoff" else signal.SIGSTOP)
+    if when == "in backoff":
+        run.wait_for(lambda: run.news)
+    run.send(signal.SIGTERM, group=True)
+    started = time.monotonic()
+    assert_saved(run, run.ended(within_s=10))
+    assert time.monotonic() - started < 5
+
+
+def test_a_learner_without_a_checkpoint_ends_the_run_when_it_is_killed(start: Start) -> None:
+    run = start(checkpoint__every=0)
+    run.wait_until_it_learns()
+    run.kill_child("learner_0")
+    failed = run.ended(within_s=10)["failed"]
+    assert failed.endswith("learner: killed by SIGKILL; there is no checkpoint to go on from")
+    assert run.code == 1
+
+
+def learner_steps(run: Program) -> list[int]:
+    rows = [json.loads(line) for line in (run.out / "metrics.jsonl").read_text().splitlines()]
+    return [row["env_steps"] for row in rows if row["source"] == "learner"]
+
+
+def test_a_killed_and_then_a_frozen_learner_go_on_from_the_checkpoint_without_losing_the_actors(start: Start) -> None:
+    run = start(checkpoint__every=500, supervision__hung_seconds=5.0, evaluation__every=500)
+    run.wait_until_it_learns()
+    peers = {name: pid for name, pid in run.children().items() if name != "learner_0"}
+    for restarts, number in enumerate((signal.SIGKILL, signal.SIGSTOP), 1):
+        run.wait_for(lambda: run.statuses[-1]["env_steps"] > 500)
+        eventually(lambda: any((run.out / "checkpoint").glob("*")), 10)
+        gone = run.children()["learner_0"]
+        run.kill_child("learner_0", number)
+        run.wait_for(lambda restarts=restarts: run.statuses[-1]["restarts"]["learner"] == restarts)
+        run.wait_for(lambda gone=gone: run.children().get("learner_0", gone) != gone)
+        run.wait_until_it_learns()
+    assert {name: pid for name, pid in run.children().items() if name != "learner_0"} == peers
+    assert [line.split(";")[0] for line in run.news] == ["learner: killed by SIGKILL", "learner: no progress for 5 s"]
+    run.send(signal.SIGINT)
+    assert_saved(run, run.ended(within_s=10))
+
+
+def test_a_signal_while_the_learner_is_away(start: Start) -> None:
+    run = start(checkpoint__every=500, backoff_s=60.0)
+    run.wait_for(lambda: run.statuses and run.statuses[-1]["env_steps"] > 1000)
+    run.kill_child("learner_0")
+    run.wait_for(lambda: run.news)
+    run.send(signal.SIGINT, group=True)
+    result = run.ended(within_s=5)
+    assert (result["reason"], result["weights"]) == ("SIGINT", "")
+
+
+def test_a_frozen_evaluator_is_replaced_and_evaluations_go_on(start: Start) -> None:
+    run = start(evaluation__every=500, supervision__evaluation_minutes=5 / 60)
+
+    def evaluated_at() -> float:
+        return max(status["rows"].get("evaluator", {}).get("eval_env_steps", 0) for status in run.statuses)
+
+    run.wait_for(lambda: run.statuses and evaluated_at())
+    run.kill_child("evaluator_0", signal.SIGSTOP)
+    run.wait_for(lambda: run.statuses[-1]["restarts"]["evaluator"] == 1)
+    before = evaluated_at()
+    run.wait_for(lambda: evaluated_at() > before)
+    assert run.news == ["evaluator: no progress for 5 s; restart 1 of 10 in 0.5 s"]
+    run.send(signal.SIGINT)
+    assert_saved(run, run.ended(within_s=10))

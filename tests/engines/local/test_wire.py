@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import dataclasses
+import tracemalloc
 from typing import Any
 
 import msgpack
 import numpy as np
 import pytest
 
+from apex_acer.engines.local import wire
 from apex_acer.engines.local.wire import (
     MAX_HEADER_BYTES,
     MAX_PARTS,
@@ -29,7 +31,7 @@ MESSAGE = Message(
     wants_weights=True,
     rows=[{"episode_return": 1.5, "episodes": 2}],
     unroll=made_up_unroll(CONFIG),
-    first_step_at=1.25,
+    acting_s=1.25,
 )
 
 
@@ -42,10 +44,25 @@ def changed(parts: list[bytes] | None = None, **header: Any) -> list[bytes]:
     return [msgpack.packb(msgpack.unpackb(first) | header), *(rest if parts is None else parts)]
 
 
+def without(name: str) -> list[bytes]:
+    first, *rest = as_bytes(MESSAGE)
+    header = msgpack.unpackb(first)
+    del header[name]
+    return [msgpack.packb(header), *rest]
+
+
+def with_array(name: str, part: bytes = b"\0" * 4, dtype: str = "float32", shape: Any = (1,)) -> list[bytes]:
+    """MESSAGE with one more array."""
+    return changed([*REST, part], arrays=[*described(), [name, dtype, shape]])
+
+
+def described() -> list[list[Any]]:
+    return list(msgpack.unpackb(as_bytes(MESSAGE)[0])["arrays"])
+
+
 def arrays(name: str = "obs", *, dtype: Any = "float32", shape: Any = (6, 4, 4)) -> list[list[Any]]:
     """The header's description of MESSAGE's arrays, the first one replaced."""
-    described = msgpack.unpackb(as_bytes(MESSAGE)[0])["arrays"]
-    return [[name, dtype, shape], *described[1:]]
+    return [[name, dtype, shape], *described()[1:]]
 
 
 def assert_same_unroll(a: Unroll, b: Unroll) -> None:
@@ -117,8 +134,15 @@ MALFORMED = {
     "not msgpack": [b"\xc1"],
     "cut short": [as_bytes(MESSAGE)[0][:-5], *REST],
     "deeply nested": [b"\x91" * 5000],
+    "deeply nested, each promising more": [b"\xdd\x00\x0f\xff\xff" * 5000],
+    "a list's length": [b"\xdd\xff\xff\xff\xff"],
+    "a map's length": [b"\xdf\xff\xff\xff\xff"],
+    "a text's length": [b"\xdb\xff\xff\xff\xff"],
+    "bytes after the end": [as_bytes(MESSAGE)[0] + b"\x00", *REST],
+    "not UTF-8": [b"\x81\xa1\xff\x01"],
     "not a map": [msgpack.packb([1, 2])],
     "keys not text": [msgpack.packb({1: 2})],
+    "a list as key": [b"\x81\x90\x01"],
     "header too large": [b"\x00" * (MAX_HEADER_BYTES + 1)],
     "too many parts": [as_bytes(MESSAGE)[0], *[b""] * MAX_PARTS],
     "no arrays described": [msgpack.packb({"peer": ["actor", 0, 0]})],
@@ -126,6 +150,12 @@ MALFORMED = {
     "field missing": changed(REST[1:], arrays=arrays()[1:]),
     "field unknown": changed(arrays=arrays("surprise")),
     "header key unknown": changed(surprise=1),
+    "header key on two lines": changed(**{"two\nlines": 1}),
+    "first array twice": with_array("obs", REST[0], shape=(6, 4, 4)),
+    "array more": with_array("surprise"),
+    "array more, with a dot": with_array("surprise.x"),
+    "array more, empty": with_array("behaviour.x", b"", shape=(0,)),
+    "array part more": [as_bytes(MESSAGE)[0], *REST, b""],
     "header key missing": [msgpack.packb({"arrays": [], "peer": ["actor", 0, 0], "sequence": 0})],
     "byte length": changed([REST[0][:-1], *REST[1:]]),
     "byte length and shape": changed(arrays=arrays(shape=[6, 4, 5])),
@@ -140,7 +170,11 @@ MALFORMED = {
     "shape of text": changed(arrays=arrays(shape=["6", "4", "4"])),
     "shape not a list": changed(arrays=arrays(shape=96)),
     "shape of fractions": changed(arrays=arrays(shape=[6.0, 4.0, 4.0])),
+    "shape of flags": with_array("behaviour.x", shape=(True,)),
     "shape beyond memory": changed([b"", *REST[1:]], arrays=arrays(shape=[0, 2**63])),
+    "shape beyond 64 bits": changed([b"", *REST[1:]], arrays=arrays(shape=[2**62, 4, 4])),
+    "no columns": changed([b"", *REST[1:]], arrays=arrays(shape=[6, 0, 4])),
+    "neither true nor false": with_array("behaviour.x", b"\x02", "bool"),
     "too many dimensions": changed(arrays=arrays(shape=[96, *[1] * 90])),
     "array without a shape": changed(arrays=[["obs", "float32"], *arrays()[1:]]),
     "array name a number": changed(arrays=arrays(name=3)),  # type: ignore[arg-type]
@@ -150,33 +184,103 @@ MALFORMED = {
     "index infinite": changed(peer=["actor", float("inf"), 0]),
     "role unknown": changed(peer=["emperor", 0, 0]),
     "role a list": changed(peer=[["actor"], 0, 0]),
+    "index negative": changed(peer=["actor", -1, 0]),
+    "index a flag": changed(peer=["actor", True, 0]),
+    "incarnation negative": changed(peer=["actor", 0, -1]),
+    "incarnation beyond 63 bits": changed(peer=["actor", 0, 2**63]),
+    "a second evaluator": changed(peer=["evaluator", 1, 0]),
+    "a second manager": changed(peer=["manager", 1, 0]),
     "rows no list": changed(rows={"a": 1.0}),
     "row no map": changed(rows=[1.0]),
     "row of text": changed(rows=[{"a": "1.0"}]),
     "row name not text": changed(rows=[{b"a": 1.0}]),
     "run id a number": changed(run_id=5),
+    "row of flags": changed(rows=[{"a": True}]),
+    "row of nothing": changed(rows=[{"a": None}]),
+    "rows of bytes": changed(rows=b"x"),
+    "rows, too many": changed(rows=[{}] * 5000),
+    "run id beyond its limit": changed(run_id="x" * 70_000),
+    "run id an extension": changed(run_id=msgpack.ExtType(5, b"x")),
+    "run id an empty extension": changed(run_id=msgpack.ExtType(5, b"")),
     "sequence text": changed(sequence="3"),
+    "sequence negative": changed(sequence=-1),
+    "sequence a flag": changed(sequence=True),
+    "sequence beyond 63 bits": changed(sequence=2**63),
+    "sequence a date": changed(sequence=msgpack.Timestamp(5)),
+    "version below none": changed(weights_version=-2),
     "sequence missing": changed(sequence=None),
     "version a fraction": changed(weights_version=1.5),
     "wants_weights a number": changed(wants_weights=1),
     "stop a number": changed(stop=1),
-    "first_step_at text": changed(first_step_at="now"),
+    "acting_s text": changed(acting_s="now"),
+    "acting_s nan": changed(acting_s=float("nan")),
+    "acting_s infinite": changed(acting_s=float("inf")),
+    "acting_s negative": changed(acting_s=-1.0),
     "incarnations a number": changed(incarnations=5),
     "incarnations of text": changed(incarnations={"actor_0": "first"}),
-}
+    "incarnations negative": changed(incarnations={"actor_0": -1}),
+} | {f"without {name}": without(name) for name in msgpack.unpackb(as_bytes(MESSAGE)[0])}
 
 
 @pytest.mark.parametrize("parts", MALFORMED.values(), ids=MALFORMED)
 def test_malformed_message_raises_wire_error_only(parts: list[bytes]) -> None:
     with pytest.raises(WireError) as raised:
         decode_message(parts)
-    assert "\n" not in str(raised.value)
+    assert_one_line(raised.value)
 
 
-@pytest.mark.parametrize("parts", [[], [b""], [b"\xc1"], [b"\x80"], [msgpack.packb({"sequence": 1, "sirup": 2})]])
+def assert_one_line(error: WireError) -> None:
+    assert str(error).isprintable()
+    assert 5 < len(str(error)) < 300
+
+
+def reply(**header: Any) -> list[bytes]:
+    return [msgpack.packb(msgpack.unpackb(bytes(encode_reply(Reply(1))[0])) | header)]
+
+
+MALFORMED_REPLIES = {
+    "no parts": [],
+    "empty": [b""],
+    "not msgpack": [b"\xc1"],
+    "empty map": [b"\x80"],
+    "header key unknown": reply(sirup=2),
+    "parts": [*reply(), b"weights", b""],
+    "sequence negative": reply(sequence=-1),
+    "sequence a fraction": reply(sequence=1.5),
+    "stop a number": reply(stop=1),
+    "version below none": reply(weights_version=-2),
+    "refused a flag": reply(refused=True),
+    "status a list": reply(status=[]),
+    "weights in the header": reply(weights="x"),
+}
+
+
+@pytest.mark.parametrize("parts", MALFORMED_REPLIES.values(), ids=MALFORMED_REPLIES)
 def test_malformed_reply_raises_wire_error_only(parts: list[bytes]) -> None:
-    with pytest.raises(WireError):
+    with pytest.raises(WireError) as raised:
         decode_reply(parts)
+    assert_one_line(raised.value)
+
+
+def test_a_row_s_figures_may_be_anything_but_its_sender_is_told_by_the_inbox() -> None:
+    rows = [{"a": float("inf"), "b": -5, "c": 2**63}]
+    assert decode_message(changed(rows=rows)).rows == rows
+
+
+def test_every_field_is_checked() -> None:
+    for kind, fields, other in ((Message, wire.MESSAGE, {"unroll", "arrays"}), (Reply, wire.REPLY, {"weights"})):
+        assert {field.name for field in dataclasses.fields(kind)} ^ fields.keys() == other
+
+
+def test_lengths_that_lie_take_no_memory() -> None:
+    tracemalloc.start()
+    try:
+        for promise in (b"\xdd\x00\x0f\xff\xff", b"\xdf\x00\x0f\xff\xff\xa1x", b"\xdd\x00\x00\x0f\xff"):
+            with pytest.raises(WireError):
+                decode_message([promise * (MAX_HEADER_BYTES // len(promise))])
+        assert tracemalloc.get_traced_memory()[1] < 64e6
+    finally:
+        tracemalloc.stop()
 
 
 def test_flipped_bytes_give_a_message_or_a_wire_error() -> None:

@@ -1,0 +1,166 @@
+"""`make bench`: how near a real run comes to what this machine's pieces allow, and where the time goes.
+
+Prints what it finds and the change against the last accepted result, and writes JSON. The pieces are measured on all
+cores at once; of them and the replay ratio follows the ceiling
+
+    cores / (t_acting + (1 + ratio) * t_update)
+
+in environment steps per second. Then the preset is trained with processes at each replay ratio, evaluation off.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import tyro
+
+from tests.benchmarks import fabric
+
+RESULTS = Path(__file__).parents[2] / "docs" / "results"
+WARM_UP_S, DEADLINE_S = 15.0, 180.0
+Figures = dict[str, Any]
+
+
+def measure_pieces(preset: str) -> dict[str, float]:
+    """Rates per core, the mean over as many processes as there are cores, measured at once."""
+    with tempfile.TemporaryDirectory() as folder:
+        gate = Path(folder) / "gate"
+        command = [sys.executable, "-m", "tests.benchmarks.pieces", preset, str(gate)]
+        processes = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(os.cpu_count() or 1)]
+        for process in processes:
+            assert process.stdout is not None
+            process.stdout.readline()  # ready
+        gate.touch()
+        rates = [json.loads(process.communicate(timeout=DEADLINE_S)[0]) for process in processes]
+    return {name: sum(rate[name] for rate in rates) / len(rates) for name in rates[0]}
+
+
+def ceiling(pieces: dict[str, float], ratio: float) -> float:
+    """Environment steps per second, were every core busy with nothing but the pieces."""
+    return (os.cpu_count() or 1) / (1 / pieces["acting"] + (1 + ratio) / pieces["update"])
+
+
+def measure_run(preset: str, ratio: float, seconds: float) -> Figures:
+    """A real run: its rates after the warm-up, where each process spent its time, and what memory it held."""
+    with tempfile.TemporaryDirectory() as folder:
+        flags = (
+            f"--engine local --evaluation.every 0 --stop.at-return None --replay.start 1000 --out {folder}/run".split()
+        )
+        flags += ["--stop.minutes", str((WARM_UP_S + seconds) / 60), "--algorithm.replay-ratio", str(ratio)]
+        command = [str(Path(sys.executable).with_name("apex-acer")), "train", preset, *flags]
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
+            memory = _watch(process)
+        rows = [json.loads(line) for line in Path(folder, "run", "metrics.jsonl").read_text().splitlines()]
+    warm = [row for row in rows if row["wall_s"] >= WARM_UP_S]
+    learner = [row for row in warm if row["source"] == "learner"]
+    first, last = learner[0], learner[-1]
+    rate = (last["env_steps"] - first["env_steps"]) / (last["wall_s"] - first["wall_s"])
+    return {
+        "env_steps_per_s": rate,
+        "learner_samples_per_s": rate * (1 + last["replay_ratio"]),
+        "replay_ratio": last["replay_ratio"],
+        "time": {source: _shares(warm, source) for source in sorted({row["source"] for row in warm})},
+        "rss_mb": memory,
+    }
+
+
+def _watch(process: subprocess.Popen[bytes]) -> dict[str, float]:
+    """Largest resident set of each child by role, MB; ends with the process, or ends it at the deadline."""
+    deadline, largest = time.monotonic() + DEADLINE_S, dict[str, float]()
+    while process.poll() is None:
+        for role, size in _resident(process.pid).items():
+            largest[role] = max(size, largest.get(role, 0.0))
+        if time.monotonic() > deadline:
+            process.kill()
+            raise TimeoutError(f"the run did not end within {DEADLINE_S:.0f} s")
+        time.sleep(1.0)
+    if process.returncode:
+        raise RuntimeError(f"the run ended with {process.returncode}")
+    return largest
+
+
+def _resident(parent: int) -> dict[str, float]:
+    found = {}
+    for status in Path("/proc").glob("[0-9]*/status"):
+        try:
+            facts = dict(line.split(":\t", 1) for line in status.read_text().splitlines() if ":\t" in line)
+            if int(facts["PPid"]) == parent and "VmRSS" in facts:
+                words = status.with_name("cmdline").read_text().split("\0")
+                found[f"{words[3]}_{words[4]}"] = int(facts["VmRSS"].split()[0]) / 1000
+        except (OSError, IndexError):  # it has ended
+            continue
+    return found
+
+
+def _shares(rows: list[Figures], source: str) -> dict[str, float]:
+    """Mean shares of a process's time by phase; `other` is what no timer covers, copying above all."""
+    mine = [row for row in rows if row["source"] == source]
+    names = sorted({name for row in mine for name in row if name.startswith("time_")})
+    shares = {name: sum(row.get(name, 0.0) for row in mine) / len(mine) for name in names}
+    return {**shares, "other": max(0.0, 1 - sum(shares.values()))}
+
+
+def show(result: Figures, before: Figures | None) -> None:
+    """Prints figures and, where there is an accepted result, how they changed."""
+    print(f"pieces of {result['preset']} per core and second, all {result['cores']} cores busy:")
+    for name, rate in result["pieces"].items():
+        print(f"  {name:<24}{rate:>10,.0f}{_change(rate, before and before['pieces'].get(name))}")
+    for name, run in result["runs"].items():
+        earlier = before["runs"].get(name) if before else None
+        print(
+            f"replay ratio {name}: {run['env_steps_per_s']:,.0f} env steps/s of at most {run['ceiling']:,.0f}", end=""
+        )
+        print(f" ({run['achieved']:.0%}){_change(run['env_steps_per_s'], earlier and earlier['env_steps_per_s'])}")
+        for source, shares in run["time"].items():
+            print(
+                f"  {source:<12}",
+                ", ".join(f"{phase.removeprefix('time_')} {share:.0%}" for phase, share in shares.items()),
+            )
+        print("  memory, MB: ", ", ".join(f"{role} {size:,.0f}" for role, size in run["rss_mb"].items()))
+    for name, rates in result["fabric"].items():
+        print(f"{name:<28}{rates['unrolls_per_s']:>10,.0f} a second, {rates['bytes_per_s'] / 1e6:>8,.0f} MB/s")
+
+
+def _change(now: float, before: float | None) -> str:
+    return f"   {now / before - 1:+.0%} against the accepted" if before else ""
+
+
+def main(
+    preset: str = "pong",
+    ratios: tuple[float, ...] = (1.0, 4.0, 8.0),
+    seconds: float = 60.0,
+    accept: bool = False,
+    out: Path = Path("build/bench.json"),
+) -> int:
+    """Measures this machine.
+
+    Args:
+        preset: what is trained.
+        ratios: replay ratios.
+        seconds: of each run after its warm-up.
+        accept: keep the result in docs/results, where later ones are held against it.
+        out: where it is written.
+    """
+    accepted = RESULTS / f"bench-{preset}.json"
+    before = json.loads(accepted.read_text()) if accepted.exists() else None
+    pieces, runs = measure_pieces(preset), {}
+    for ratio in ratios:
+        run, limit = measure_run(preset, ratio, seconds), ceiling(pieces, ratio)
+        runs[f"{ratio:g}"] = {**run, "ceiling": limit, "achieved": run["env_steps_per_s"] / limit}
+    result = {"preset": preset, "cores": os.cpu_count(), "pieces": pieces, "runs": runs, "fabric": fabric.main()}
+    show(result, before)
+    for path in [out, *([accepted] if accept else [])]:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(result, indent=2) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(tyro.cli(main))

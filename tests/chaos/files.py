@@ -1,0 +1,358 @@
+"""Files that are not what their names say, each with a way to do harm."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import os
+import pickle
+import struct
+import zipfile
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from apex_acer import checkpoint
+from apex_acer.policy import Policy, describe
+from apex_acer.weights import METADATA, named_tensors, pack
+from tests.runs import CARTPOLE, tiny_run
+
+CONFIG = tiny_run()
+
+
+class Opened:
+    """Unpickling it leaves a mark."""
+
+    def __init__(self, mark: Path) -> None:
+        self._mark = mark
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.touch, (self._mark,)
+
+
+def good_weights(seed: int = 0) -> bytes:
+    """A weights file."""
+    torch.manual_seed(seed)
+    policy = Policy(CONFIG, CARTPOLE)
+    tensors = named_tensors(policy.network, "network") | named_tensors(policy.network, "average")
+    return pack({name: tensor.clone() for name, tensor in tensors.items()}, good_metadata())
+
+
+def good_metadata() -> dict[str, Any]:
+    """What `good_weights` says of itself."""
+    return describe(CONFIG, CARTPOLE, env_steps=100, updates=5)
+
+
+def with_metadata(metadata: Any) -> bytes:
+    """`good_weights` that say something else of themselves; a text stands as it is."""
+    header, data = split(good_weights())
+    text = metadata if isinstance(metadata, str) else json.dumps(metadata)
+    return safetensors(header | {"__metadata__": {METADATA: text}}, data)
+
+
+def split(file: bytes) -> tuple[dict[str, Any], bytes]:
+    """A safetensors file's header and data."""
+    (length,) = struct.unpack("<Q", file[:8])
+    return json.loads(file[8 : 8 + length]), file[8 + length :]
+
+
+def safetensors(header: Any, data: bytes = b"") -> bytes:
+    """A safetensors file of any header, which may be a text."""
+    text = (header if isinstance(header, str) else json.dumps(header)).encode()
+    return struct.pack("<Q", len(text)) + text + data
+
+
+def tensor(dtype: str, shape: list[int], start: int, end: int) -> dict[str, Any]:
+    """A header's entry."""
+    return {"dtype": dtype, "shape": shape, "data_offsets": [start, end]}
+
+
+def renamed_files(mark: Path) -> dict[str, bytes]:
+    """Formats that run code when opened by their usual readers, which then makes `mark`."""
+    zipped, array = io.BytesIO(), io.BytesIO()
+    torch.save(Opened(mark), zipped)
+    np.save(array, np.array([Opened(mark)], dtype=object), allow_pickle=True)
+    archive = io.BytesIO()
+    with zipfile.ZipFile(archive, "w") as file:
+        file.writestr("data.pkl", pickle.dumps(Opened(mark)))
+    return {
+        "pickle": pickle.dumps(Opened(mark)),
+        "old pickle": pickle.dumps(Opened(mark), protocol=0),
+        "torch": zipped.getvalue(),
+        "numpy": array.getvalue(),
+        "zip": archive.getvalue(),
+    }
+
+
+def lying_headers() -> dict[str, bytes]:
+    """Safetensors files whose headers promise what is not there."""
+    header, data = split(good_weights())
+    name = next(key for key in header if key.startswith("network."))
+    start, end = header[name]["data_offsets"]
+    metadata = {"__metadata__": header["__metadata__"]}
+
+    def instead(**changes: Any) -> bytes:
+        return safetensors(header | {name: header[name] | changes}, data)
+
+    return {
+        "length beyond the file": struct.pack("<Q", 2**20) + b"{}",
+        "length beyond memory": struct.pack("<Q", 2**63 - 1) + b"{}",
+        "length of all ones": b"\xff" * 8 + b"{}",
+        "no length": b"\x01\x02",
+        "empty header": safetensors(""),
+        "header a list": safetensors([]),
+        "header deeply nested": safetensors("[" * 100_000),
+        "header nested in a name": safetensors('{"x":' * 100_000),
+        "header not a number": safetensors('{"x": NaN}'),
+        "header not UTF-8": struct.pack("<Q", 4) + b'{"\xff"',
+        "header of zeros": struct.pack("<Q", 100) + bytes(100),
+        "offsets overlap": safetensors(
+            metadata | {"a": tensor("F32", [2], 0, 8), "b": tensor("F32", [2], 4, 12)}, bytes(12)
+        ),
+        "offsets the same": safetensors(
+            metadata | {"a": tensor("F32", [2], 0, 8), "b": tensor("F32", [2], 0, 8)}, bytes(8)
+        ),
+        "offsets negative": instead(data_offsets=[-8, end - start - 8]),
+        "offsets turned round": instead(data_offsets=[end, start]),
+        "offsets beyond the file": instead(data_offsets=[start, end + 2**40]),
+        "offsets beyond 64 bits": instead(data_offsets=[start, 2**70]),
+        "offsets of fractions": instead(data_offsets=[float(start), float(end)]),
+        "hole": safetensors(metadata | {"a": tensor("F32", [2], 8, 16)}, bytes(16)),
+        "shape negative": instead(shape=[-1, -4]),
+        "shape beyond memory": safetensors(metadata | {"a": tensor("F32", [2**31, 2**31, 4], 0, 8)}, bytes(8)),
+        "shape beyond memory but empty": safetensors(metadata | {"a": tensor("F32", [2**40, 0, 2**40], 0, 0)}),
+        "shape a text": instead(shape="4"),
+        "type unknown": instead(dtype="OBJECT"),
+        "type without a name in torch": safetensors(metadata | {"a": tensor("F8_E8M0", [8], 0, 8)}, bytes(8)),
+        "type of half a byte": safetensors(metadata | {"a": tensor("F4", [16], 0, 8)}, bytes(8)),
+        "complex type": safetensors(metadata | {"a": tensor("C64", [1], 0, 8)}, bytes(8)),
+        "no metadata": safetensors({key: header[key] for key in header if key != "__metadata__"}, data),
+        "metadata nothing": safetensors(header | {"__metadata__": None}, data),
+        "metadata a list": safetensors(header | {"__metadata__": []}, data),
+        "metadata nested": safetensors(header | {"__metadata__": {METADATA: {}}}, data),
+        "metadata another's": safetensors(header | {"__metadata__": {"format": "pt"}}, data),
+        "no tensors": safetensors(metadata),
+        "cut": good_weights()[:-1],
+        "more": good_weights() + b"\0",
+    }
+
+
+def wrong_tensors() -> dict[str, bytes]:
+    """Weights files whose tensors are no network's."""
+    header, data = split(good_weights())
+    name = next(key for key in header if key.startswith("network."))
+    entry = header[name]
+    start, end = entry["data_offsets"]
+
+    def filled(value: float) -> bytes:
+        return safetensors(header, data[:start] + struct.pack("<f", value) * ((end - start) // 4) + data[end:])
+
+    return {
+        "not a number": filled(float("nan")),
+        "infinite": filled(float("-inf")),
+        "integers": safetensors(header | {name: entry | {"dtype": "I32"}}, data),
+        "a tensor renamed": safetensors({("x" if key == name else key): header[key] for key in header}, data),
+        "a tensor on two lines": safetensors(
+            {("network.a\nb" if key == name else key): header[key] for key in header}, data
+        ),
+    }
+
+
+def wrong_metadata() -> dict[str, bytes]:
+    """Weights files that say odd things of themselves."""
+    good = good_metadata()
+
+    def config(section: str, **changes: Any) -> dict[str, Any]:
+        return good | {"config": good["config"] | {section: good["config"][section] | changes}}
+
+    def spec(**changes: Any) -> dict[str, Any]:
+        return good | {"spec": good["spec"] | changes}
+
+    said: dict[str, Any] = {
+        "a list": [],
+        "a number": 5,
+        "nothing": None,
+        "no JSON": "{",
+        "empty": "",
+        "nested too deeply": "[" * 100_000,
+        "a number too long": "9" * 10_000,
+        "not a number": json.dumps(good)[:-1] + ', "x": NaN}',
+        "infinite": json.dumps(good)[:-1] + ', "x": -Infinity}',
+        "no format": {key: good[key] for key in good if key != "format"},
+        "format of tomorrow": good | {"format": 2},
+        "format a list": good | {"format": []},
+        "no config": {key: good[key] for key in good if key != "config"},
+        "config a list": good | {"config": [1]},
+        "config an empty list": good | {"config": []},
+        "config a text": good | {"config": "x\ny"},
+        "config nothing": good | {"config": None},
+        "config with another key": good | {"config": good["config"] | {"surprise": 1}},
+        "config with a key on two lines": good | {"config": good["config"] | {"two\nlines": 1}},
+        "section a number": good | {"config": good["config"] | {"network": 1}},
+        "algorithm unknown": config("algorithm", name="os:system"),
+        "algorithm nothing": config("algorithm", name=None),
+        "wrapper a list": config("environment", wrappers=[["os:system"]]),
+        "kwargs nested too deeply": config("environment", kwargs="[" * 100_000),
+        "widths of text": config("network", hidden_sizes=["x"]),
+        "widths beyond memory": config("network", hidden_sizes=[10**6, 10**6]),
+        "widths beyond 64 bits": config("network", hidden_sizes=[2**62, 2**62]),
+        "width beyond anything": config("network", hidden_sizes=[10**30]),
+        "more layers than tensors": config("network", hidden_sizes=[16] * 100),
+        "a memory beyond memory": config("network", lstm=10**7),
+        "rate beyond a float": config("optimizer", learning_rate=10**400),
+        "no spec": {key: good[key] for key in good if key != "spec"},
+        "spec nothing": good | {"spec": None},
+        "spec a list": good | {"spec": []},
+        "spec empty": good | {"spec": {}},
+        "spec with another key": spec(surprise=1),
+        "spec with a key on two lines": spec(**{"two\nlines": 1}),
+        "plane a number": spec(plane_shape=4),
+        "plane a text": spec(plane_shape="4"),
+        "plane of text": spec(plane_shape=["4"]),
+        "plane of fractions": spec(plane_shape=[4.0]),
+        "plane negative": spec(plane_shape=[-4]),
+        "plane empty": spec(plane_shape=[]),
+        "plane beyond memory": spec(plane_shape=[10**12]),
+        "image beyond memory": spec(plane_shape=[3, 10**6, 10**6]),
+        "plane beyond 64 bits": spec(plane_shape=[2**63]),
+        "actions none": spec(num_actions=0),
+        "actions beyond memory": spec(num_actions=10**12),
+        "actions of text": spec(num_actions="2"),
+        "actions a flag": spec(num_actions=True),
+        "first action a text": spec(first_action="0"),
+        "stack nothing": spec(stack=None),
+        "stack beyond memory": spec(stack=10**12),
+        "observations of an unknown type": spec(dtype="object"),
+        "observations of a numbered type": spec(dtype=4),
+        "channels a number": spec(channels_last=5),
+    }
+    return {f"says {name}": with_metadata(metadata) for name, metadata in said.items()}
+
+
+def run_files() -> dict[str, bytes]:
+    """Run files of which each is refused."""
+    return {
+        "not UTF-8": b"seed = 1 # \xff",
+        "binary": bytes(range(256)),
+        "nested too deeply": b"seed = " + b"[" * 100_000,
+        "tables nested too deeply": b"[" + b"a." * 50_000 + b"a]\n",
+        "a number too long": b"seed = " + b"9" * 10_000,
+        "a hexadecimal number too long": b"seed = 0x" + b"f" * 10_000,
+        "a number beyond a float": b"[algorithm]\ngamma = 1" + b"0" * 400,
+        "not a number": b"[algorithm]\ngamma = nan",
+        "infinite": b"[algorithm]\nreplay_ratio = inf",
+        "a date": b"seed = 2020-01-01",
+        "a key on two lines": b'"two\\nlines" = 1',
+        "a section on two lines": b'["two\\nlines"]\nx = 1',
+        "a section a number": b"network = 1",
+        "a section a list": b"[[network]]\nlstm = 1",
+        "a base a number": b"base = 5",
+        "a base that is not there": b'base = "absent.toml"',
+        "a base on two lines": b'base = "two\\nlines"',
+        "a base with a null": b'base = "x\\u0000.toml"',
+        "a base beyond a path": b'base = "' + b"x" * 5000 + b'.toml"',
+        "a base that is a device": b'base = "/dev/zero"',
+        "kwargs nested too deeply": b"[environment]\nkwargs = '" + b"[" * 100_000 + b"'",
+        "a wrapper that is a command": b'[environment]\nwrappers = ["os; rm:x"]',
+        "a key twice": b"seed = 1\nseed = 2",
+    }
+
+
+CONTENTS: dict[str, Any] = {"tensors.safetensors": good_weights(), "snapshot": b"", "replay.obs": np.arange(50.0)}
+STATE = {"env_steps": 1234, "wall_s": 5.5, "feed": {"fresh": [3, 4], "pace": {"credit": 2.25}}}
+
+
+def good_checkpoint(folder: Path) -> Path:
+    """A checkpoint in the run's folder `folder`."""
+    folder.mkdir(exist_ok=True)
+    return checkpoint.write(folder, 5, STATE, CONTENTS)
+
+
+def wrong_manifests() -> dict[str, Any]:
+    """What each makes of a good checkpoint's manifest: other values, or a text or bytes that stand as they are."""
+    obs = "replay.obs"
+
+    def files(**facts: Any) -> Any:
+        return lambda manifest: manifest | {"files": manifest["files"] | facts}
+
+    def facts_of_obs(length: float, more: int = 0) -> Any:
+        return lambda manifest: files(**{obs: [length, manifest["files"][obs][1] + more]})(manifest)
+
+    def without(key: str) -> Any:
+        return lambda manifest: {name: manifest[name] for name in manifest if name != key}
+
+    def instead(value: Any) -> Any:
+        return lambda manifest: value
+
+    return {
+        "empty": instead(""),
+        "not UTF-8": instead(b"\xff"),
+        "nested too deeply": instead("[" * 100_000),
+        "a number too long": instead('{"format": ' + "9" * 10_000 + "}"),
+        "a list": instead([]),
+        "nothing": instead(None),
+        "no files": without("files"),
+        "no state": without("state"),
+        "files a list": lambda manifest: manifest | {"files": []},
+        "state a number": lambda manifest: manifest | {"state": 5},
+        "format of tomorrow": lambda manifest: manifest | {"format": 2},
+        "a file outside": lambda manifest: files(**{"../5/snapshot": manifest["files"]["snapshot"]})(manifest),
+        "a file of the system": files(**{"/etc/hostname": [5, 5]}),
+        "a file that is the folder": files(**{".": [4096, 5]}),
+        "a file on two lines": files(**{"two\nlines": [5, 5]}),
+        "a length beyond memory": facts_of_obs(10**15),
+        "a length negative": facts_of_obs(-1),
+        "a length infinite": facts_of_obs(math.inf),
+        "a checksum of another": facts_of_obs(400, 1),
+        "facts a number": files(**{obs: 5}),
+    }
+
+
+def wrong_checkpoints(folder: Path) -> dict[str, Path]:
+    """Checkpoints of which each is refused, in folders within `folder`."""
+    paths = {name: good_checkpoint(folder / name.replace(" ", "_")) for name in CHECKPOINTS}
+    for name, change in wrong_manifests().items():
+        manifest = paths[name] / checkpoint.MANIFEST
+        manifest.write_bytes(signed(change(json.loads(manifest.read_text()))))
+    (paths["no manifest"] / checkpoint.MANIFEST).unlink()
+    (paths["a file missing"] / "replay.obs").unlink()
+    (paths["a file cut"] / "replay.obs").write_bytes(bytes(399))
+    (paths["a file changed"] / "replay.obs").write_bytes(bytes(400))
+    for name, file in {"a manifest that is a pipe": checkpoint.MANIFEST, "a file that is a pipe": "snapshot"}.items():
+        (paths[name] / file).unlink()
+        os.mkfifo(paths[name] / file)
+    holes = paths["a file beyond memory"]
+    manifest = json.loads((holes / checkpoint.MANIFEST).read_text())
+    manifest["files"]["replay.obs"] = [10**12, 0]
+    (holes / checkpoint.MANIFEST).write_bytes(signed(manifest))
+    os.truncate(holes / "replay.obs", 10**12)
+    return paths
+
+
+def signed(manifest: Any) -> bytes:
+    """A manifest whose checksum is right; a text or bytes stand as they are."""
+    if isinstance(manifest, dict):
+        manifest.pop("checksum", None)
+        manifest = manifest | {"checksum": zlib.crc32(json.dumps(manifest, sort_keys=True).encode())}
+    text = manifest if isinstance(manifest, bytes | str) else json.dumps(manifest, sort_keys=True)
+    return text if isinstance(text, bytes) else text.encode()
+
+
+CHECKPOINTS = (
+    *wrong_manifests(),
+    *("no manifest", "a file missing", "a file cut", "a file changed", "a file beyond memory"),
+    *("a manifest that is a pipe", "a file that is a pipe"),
+)
+
+
+def write_all(folder: Path, files: dict[str, bytes], suffix: str) -> dict[str, Path]:
+    """`files` by name, each in a file of its own."""
+    folder.mkdir(exist_ok=True)
+    paths = {name: folder / f"{name.replace(' ', '_')}{suffix}" for name in files}
+    for name, path in paths.items():
+        path.write_bytes(files[name])
+    return paths

@@ -1,0 +1,300 @@
+"""Whatever a file holds, it is loaded whole or refused with one line, in little memory, and nothing in it is run."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from subprocess import PIPE
+from typing import Any
+
+import numpy as np
+import pytest
+
+from apex_acer import checkpoint
+from apex_acer.config import ConfigError
+from apex_acer.policy import Policy, load_policy
+from apex_acer.runfile import dump_run, load_run
+from tests.chaos.files import (
+    CHECKPOINTS,
+    CONFIG,
+    good_checkpoint,
+    good_metadata,
+    good_weights,
+    lying_headers,
+    renamed_files,
+    run_files,
+    with_metadata,
+    write_all,
+    wrong_checkpoints,
+    wrong_metadata,
+    wrong_tensors,
+)
+from tests.chaos.fuzz import Mutator
+
+PROGRAM = """
+import json, resource, sys
+from pathlib import Path
+from apex_acer import checkpoint
+from apex_acer.config import ConfigError
+from apex_acer.policy import load_policy
+from apex_acer.runfile import load_run
+from apex_acer.weights import read
+
+limit = 16 << 30  # of addresses, most of which torch only reserves
+resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+def whole(path):
+    opened = checkpoint.load(Path(path))
+    return [opened.read(name) for name in opened.names]
+
+load = {"policy": load_policy, "weights": read, "run": load_run, "checkpoint": whole}[sys.argv[1]]
+load(sys.argv[2])
+for path in json.load(sys.stdin):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    try:
+        raised = repr(load(path))
+    except BaseException as error:
+        raised = f"{type(error).__name__}: {error}"
+    taken = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024
+    print(json.dumps([raised, taken]), flush=True)
+"""
+MAX_BYTES = 100e6
+
+Outcomes = dict[str, tuple[str, int]]
+
+
+def load_all(loader: str, good: Path, paths: dict[str, Path]) -> Outcomes:
+    """What loading each path raised, and the bytes it took, in a process of its own."""
+    names = json.dumps([str(path) for path in paths.values()])
+    command = [sys.executable, "-c", PROGRAM, loader, str(good)]
+    with subprocess.Popen(command, stdin=PIPE, stdout=PIPE, stderr=PIPE, text=True) as process:
+        late = threading.Timer(60, process.kill)  # one that is never done loading
+        late.start()
+        output, errors = process.communicate(names)
+        late.cancel()
+    outcomes = [(raised, taken) for raised, taken in map(json.loads, output.splitlines())]
+    missing = [("the process ended: " + errors[-500:], 0)] * (len(paths) - len(outcomes))
+    return dict(zip(paths, [*outcomes, *missing], strict=True))
+
+
+def assert_refused(outcome: tuple[str, int], names: str) -> None:
+    raised, taken = outcome
+    assert raised.startswith("ConfigError: "), raised[:500]
+    assert raised.isprintable(), raised
+    assert names in raised
+    assert taken < MAX_BYTES
+
+
+# ── weights ──
+
+
+def odd_places(folder: Path) -> dict[str, Path]:
+    """What is there but no file, or larger than any."""
+    places = {name: folder / name for name in ("pipe", "sparse", "loop", "absent")}
+    os.mkfifo(places["pipe"])
+    places["loop"].symlink_to(places["loop"])
+    with places["sparse"].open("wb") as file:
+        file.write(good_weights())
+        file.truncate(10**12)
+    return places | {"device": Path("/dev/zero"), "folder": folder}
+
+
+@pytest.fixture(scope="module")
+def weights_files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("weights")
+    paths: dict[str, Path] = {}
+    for files in (renamed_files(folder / "mark"), lying_headers(), wrong_tensors(), wrong_metadata()):
+        paths |= write_all(folder, files, ".safetensors")
+    return paths | odd_places(folder)
+
+
+@pytest.fixture(scope="module")
+def good_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("good") / "weights.safetensors"
+    path.write_bytes(good_weights())
+    return path
+
+
+@pytest.fixture(scope="module")
+def policies(weights_files: dict[str, Path], good_file: Path) -> Outcomes:
+    return load_all("policy", good_file, weights_files)
+
+
+PLACES = ("pipe", "sparse", "loop", "absent", "device", "folder")
+WEIGHTS = [*renamed_files(Path()), *lying_headers(), *wrong_tensors(), *wrong_metadata(), *PLACES]
+assert len(WEIGHTS) == len(set(WEIGHTS))
+
+
+@pytest.mark.parametrize("name", WEIGHTS)
+def test_no_policy_is_loaded(policies: Outcomes, weights_files: dict[str, Path], name: str) -> None:
+    assert_refused(policies[name], str(weights_files[name]))
+
+
+def test_nothing_in_a_file_is_run(policies: Outcomes, weights_files: dict[str, Path]) -> None:
+    assert not (weights_files["pickle"].parent / "mark").exists()
+
+
+def test_files_are_read_only_where_they_are_whole(weights_files: dict[str, Path], good_file: Path) -> None:
+    paths = {name: weights_files[name] for name in (*renamed_files(Path()), *lying_headers(), *PLACES)}
+    outcomes = load_all("weights", good_file, paths)
+    read = {name for name, (raised, _) in outcomes.items() if raised.startswith("(")}
+    assert read == {"no tensors", "complex type", "shape beyond memory but empty"}, "valid, though no policy's"
+    for name in outcomes.keys() - read:
+        assert_refused(outcomes[name], str(paths[name]))
+
+
+def weights_outcome(path: Path) -> str:
+    """`refused` or `loaded`; anything else is an error."""
+    policy, refusal = attempt(load_policy, path)
+    if refusal:
+        assert refusal.startswith(f"{path}: ")
+        return "refused"
+    assert_acts(policy)
+    return "loaded"
+
+
+def attempt(load: Callable[[str], Any], path: Path) -> tuple[Any, str]:
+    """What was loaded, or why it was not."""
+    try:
+        return load(str(path)), ""
+    except ConfigError as error:
+        refusal = str(error)
+    assert refusal.isprintable(), repr(refusal)
+    return None, refusal
+
+
+def assert_acts(policy: Policy) -> None:
+    spec = policy.spec
+    actions = policy.act(np.zeros((3, *spec.obs_shape), spec.dtype), greedy=False)
+    assert actions.shape == (3,)
+    assert ((actions >= spec.first_action) & (actions < spec.first_action + spec.num_actions)).all()
+
+
+def fuzz_weights(path: Path, seed: int, count: int) -> Counter[str]:
+    """Loads injured weights files: half in their bytes, half in what they say of themselves."""
+    mutator, outcomes = Mutator(seed), Counter[str]()
+    good = good_weights()
+    header_bytes = 8 + int.from_bytes(good[:8], "little")
+    for number in range(count):
+        if number % 2:
+            injured = with_metadata(mutator.value(good_metadata()))
+        elif number % 4:
+            injured = mutator.data(good)
+        else:
+            injured = mutator.data(good[:header_bytes]) + good[header_bytes:]
+        path.write_bytes(injured)
+        outcomes[weights_outcome(path)] += 1
+    return outcomes
+
+
+def test_injured_weights_files_are_refused_or_whole(tmp_path: Path) -> None:
+    outcomes = fuzz_weights(tmp_path / "weights.safetensors", seed=0, count=600)
+    assert min(outcomes["refused"], outcomes["loaded"]) > 20
+
+
+# ── run files ──
+
+
+@pytest.fixture(scope="module")
+def run_paths(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("runs")
+    paths = write_all(folder, run_files(), ".toml")
+    pipe, sparse = folder / "pipe.toml", folder / "sparse.toml"
+    os.mkfifo(pipe)
+    with sparse.open("wb") as file:
+        file.truncate(10**12)
+    return paths | {"pipe": pipe, "sparse": sparse, "a name beyond a path": Path("x" * 5000)}
+
+
+@pytest.fixture(scope="module")
+def runs(run_paths: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Outcomes:
+    good = tmp_path_factory.mktemp("good") / "run.toml"
+    good.write_text(dump_run(CONFIG))
+    return load_all("run", good, run_paths)
+
+
+@pytest.mark.parametrize("name", [*run_files(), "pipe", "sparse", "a name beyond a path"])
+def test_no_run_is_loaded(runs: Outcomes, name: str) -> None:
+    assert_refused(runs[name], "")
+
+
+def fuzz_runs(path: Path, seed: int, count: int) -> Counter[str]:
+    """Loads injured run files."""
+    mutator, outcomes = Mutator(seed), Counter[str]()
+    good = dump_run(CONFIG).encode()
+    for _ in range(count):
+        path.write_bytes(mutator.data(good))
+        outcomes[run_outcome(path)] += 1
+    return outcomes
+
+
+def run_outcome(path: Path) -> str:
+    """`refused` or `loaded`; anything else is an error."""
+    config, refusal = attempt(load_run, path)
+    if refusal:
+        return "refused"
+    path.write_text(dump_run(config), encoding="utf-8")
+    assert load_run(str(path)) == config
+    return "loaded"
+
+
+def test_injured_run_files_are_refused_or_whole(tmp_path: Path) -> None:
+    outcomes = fuzz_runs(tmp_path / "run.toml", seed=0, count=1000)
+    assert min(outcomes["refused"], outcomes["loaded"]) > 10
+
+
+# ── checkpoints ──
+
+
+@pytest.fixture(scope="module")
+def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Outcomes:
+    folder = tmp_path_factory.mktemp("checkpoints")
+    return load_all("checkpoint", good_checkpoint(folder / "whole"), wrong_checkpoints(folder))
+
+
+@pytest.mark.parametrize("name", CHECKPOINTS)
+def test_no_checkpoint_is_loaded(checkpoints: Outcomes, name: str) -> None:
+    assert_refused(checkpoints[name], name.replace(" ", "_"))
+
+
+def whole_checkpoint(path: str) -> tuple[Any, dict[str, bytes]]:
+    opened = checkpoint.load(Path(path))
+    return opened.state, {name: opened.read(name) for name in opened.names}
+
+
+def fuzz_checkpoints(folder: Path, seed: int, count: int) -> Counter[str]:
+    """Opens a checkpoint with one of its files injured; what is opened must be what was written."""
+    mutator, outcomes = Mutator(seed), Counter[str]()
+    path = good_checkpoint(folder)
+    written = whole_checkpoint(str(path))
+    good = {file: file.read_bytes() for file in path.iterdir()}
+    for number in range(count):
+        file = path / checkpoint.MANIFEST if number % 2 else mutator.random.choice(sorted(good))
+        file.write_bytes(mutator.data(good[file]))
+        opened, refusal = attempt(whole_checkpoint, path)
+        assert refusal or opened == written, file.read_bytes()
+        outcomes["refused" if refusal else "loaded"] += 1
+        file.write_bytes(good[file])
+    return outcomes
+
+
+def test_injured_checkpoints_are_refused_or_whole(tmp_path: Path) -> None:
+    outcomes = fuzz_checkpoints(tmp_path, seed=0, count=1000)
+    assert outcomes["refused"] > 500
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(3600)
+def test_many_injured_files_are_refused_or_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    weights = fuzz_weights(tmp_path / "weights.safetensors", seed=1, count=20_000)
+    run = fuzz_runs(tmp_path / "run.toml", seed=1, count=50_000)
+    checkpoints = fuzz_checkpoints(tmp_path / "run", seed=1, count=50_000)
+    with capsys.disabled():
+        print(f"\n{weights.total():,} weights files {dict(weights)}, {run.total():,} run files {dict(run)},", end=" ")
+        print(f"{checkpoints.total():,} checkpoints {dict(checkpoints)}")
+    assert min(*weights.values(), *run.values(), checkpoints["refused"]) > 500

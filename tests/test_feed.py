@@ -1,0 +1,171 @@
+"""What is learned from next, before and after a checkpoint."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from apex_acer.config import RunConfig
+from apex_acer.feed import Feed
+from apex_acer.trajectory import Array
+from tests.runs import made_up_unroll, numbered_unroll, segment_numbers, tiny_layout, tiny_run
+
+MIXES: dict[str, dict[str, Any]] = {
+    "poisson": {"algorithm__replay_ratio": 1.5},
+    "fixed": {"algorithm__replay_ratio": 1.5, "algorithm__replay_draw": "fixed"},
+    "joint": {"algorithm__replay_ratio": 1.5, "algorithm__mix": "joint", "learner__batch_size": 5},
+    "fresh only": {"algorithm__replay_ratio": 0.0, "learner__batch_size": 3},
+}
+
+
+def feed_run(**changes: Any) -> RunConfig:
+    """Unrolls of 4 segments with 5 steps each."""
+    return tiny_run(**{"replay__start": 0, "replay__capacity": 200, "learner__batch_size": 4} | changes)
+
+
+def make_feed(config: RunConfig) -> Feed:
+    return Feed(config, tiny_layout(config))
+
+
+def insert(feed: Feed, config: RunConfig, number: int) -> None:
+    """The numbered unroll, with a dummy step here and there."""
+    mask = np.random.default_rng(number).random((5, 4)) < 0.9
+    feed.insert(numbered_unroll(config, number, mask=mask), weights_version=number)
+
+
+Drawn = list[tuple[list[int], int]]
+
+
+def learn(feed: Feed) -> Drawn:
+    """The batches there are now: which segments, and how many of them are fresh."""
+    drawn = []
+    while feed.ready:
+        batch, num_fresh = feed.next_batch()
+        assert batch.fresh.tolist() == [True] * num_fresh + [False] * (len(batch.fresh) - num_fresh)
+        assert torch.equal(batch.weights_version, batch.reward[0].long() // 4)
+        drawn.append((segment_numbers(batch), num_fresh))
+    return drawn
+
+
+def go_on(feed: Feed, config: RunConfig, first: int, count: int) -> Drawn:
+    drawn = []
+    for number in range(first, first + count):
+        insert(feed, config, number)
+        drawn += learn(feed)
+    return drawn
+
+
+def copied(feed: Feed) -> Callable[[str, Array], None]:
+    """Fills another's arrays with what `feed` holds now."""
+    held = {name: array.copy() for name, array in feed.arrays().items()}
+
+    def fill(name: str, array: Array) -> None:
+        assert (array.shape, array.dtype) == (held[name].shape, held[name].dtype)
+        array[...] = held[name]
+
+    return fill
+
+
+def through_json(feed: Feed) -> Any:
+    return json.loads(json.dumps(feed.state()))
+
+
+@pytest.mark.parametrize("changes", MIXES.values(), ids=MIXES)
+def test_every_segment_is_fresh_once_and_in_order(changes: dict[str, Any]) -> None:
+    config = feed_run(**changes)
+    drawn = go_on(make_feed(config), config, 0, 30)
+    fresh = [number for numbers, num_fresh in drawn for number in numbers[:num_fresh]]
+    assert fresh == list(range(len(fresh)))
+    assert 4 * 30 - len(fresh) < 4
+    replayed = sum(len(numbers) - num_fresh for numbers, num_fresh in drawn)
+    assert replayed == pytest.approx(config.algorithm.replay_ratio * len(fresh), rel=0.3)
+
+
+def test_what_is_owed_of_replay_comes_before_what_is_fresh() -> None:
+    config = feed_run(algorithm__replay_draw="fixed", algorithm__replay_ratio=2.0)
+    feed = make_feed(config)
+    for number in range(3):
+        feed.insert(numbered_unroll(config, number), 0)
+    assert feed.num_fresh == 12
+    kinds = []
+    while feed.ready:
+        kinds.append(feed.next_batch()[1])
+    assert kinds == [4, 0, 0, 4, 0, 0, 4, 0, 0]
+    assert feed.num_fresh == 0
+    assert feed.ratio == 2.0
+
+
+def test_nothing_is_replayed_before_it_starts() -> None:
+    config = feed_run(replay__start=100, algorithm__replay_draw="fixed")
+    feed = make_feed(config)
+    for number in range(4):
+        feed.insert(numbered_unroll(config, number), number)
+        assert [num_fresh for _, num_fresh in learn(feed)] == [4]
+    assert feed.ratio == 0.0
+    feed.insert(numbered_unroll(config, 4), 4)
+    assert [num_fresh for _, num_fresh in learn(feed)] == [4, 0]
+
+
+# ── checkpoints ──
+
+
+@pytest.mark.parametrize("stopped_after", [0, 7, 30])
+@pytest.mark.parametrize("changes", MIXES.values(), ids=MIXES)
+def test_with_its_segments_another_goes_on_as_this_one_does(changes: dict[str, Any], stopped_after: int) -> None:
+    """Replay holds 40 segments, which 30 unrolls fill three times."""
+    config = feed_run(**changes)
+    feed, another = make_feed(config), make_feed(config)
+    go_on(feed, config, 0, stopped_after)
+    insert(feed, config, stopped_after)  # not learned from yet
+    insert(feed, config, stopped_after + 1)
+    another.restore(through_json(feed), copied(feed))
+    assert (another.num_steps, another.num_fresh, another.ratio) == (feed.num_steps, feed.num_fresh, feed.ratio)
+    assert another.num_fresh >= 8
+    expected = learn(feed) + go_on(feed, config, stopped_after + 2, 30)
+    assert learn(another) + go_on(another, config, stopped_after + 2, 30) == expected
+    assert another.ratio == feed.ratio
+    assert through_json(another) == through_json(feed)
+
+
+@pytest.mark.parametrize("changes", MIXES.values(), ids=MIXES)
+def test_without_its_segments_nothing_is_owed_and_replay_fills_again(changes: dict[str, Any]) -> None:
+    config = feed_run(**changes, replay__start=100)
+    feed, another = make_feed(config), make_feed(config)
+    go_on(feed, config, 0, 30)
+    feed._pace._credit = 1000.0
+    another.restore(through_json(feed), None)
+    assert not another.ready
+    assert (another.num_steps, another.num_fresh) == (0, 0)
+    assert another.ratio == feed.ratio  # of the whole run
+    drawn: Drawn = []
+    for number in range(30, 60):
+        insert(another, config, number)
+        started = another.num_steps >= 100
+        batches = learn(another)
+        drawn += batches
+        if not started:
+            assert [len(numbers) - num_fresh for numbers, num_fresh in batches] == [0] * len(batches)
+    assert number > 34
+    fresh = [number for numbers, num_fresh in drawn for number in numbers[:num_fresh]]
+    replayed = [number for numbers, num_fresh in drawn for number in numbers[num_fresh:]]
+    assert fresh == list(range(120, 120 + len(fresh)))
+    assert all(number >= 120 for number in replayed)
+    expected = config.algorithm.replay_ratio * (len(fresh) - 16)  # since the fifth unroll or so
+    assert len(replayed) == pytest.approx(expected, rel=0.25, abs=1)
+
+
+def test_arrays_are_replay_s_own_memory() -> None:
+    config = feed_run()
+    feed = make_feed(config)
+    feed.insert(made_up_unroll(config), 0)
+    arrays = feed.arrays()
+    assert {len(array) for array in arrays.values()} == {4}
+    assert all(array.base is not None for array in arrays.values())
+    arrays["reward"][:] = 77.0
+    batch, _ = feed.next_batch()
+    assert (batch.reward == 77.0).all()
