@@ -22,6 +22,7 @@ from apex_acer.trajectory import Array
 FOLDER, MANIFEST = "checkpoint", "manifest.json"
 FORMAT = 1
 MAX_MANIFEST_BYTES = 1 << 24
+MAX_READ_BYTES = 1 << 30  # of a file that is no array
 CHUNK_BYTES = 1 << 24  # an array is written and checked by pieces, so that no copy of it is made
 
 
@@ -41,7 +42,10 @@ class Checkpoint:
 
     def read(self, name: str) -> bytes:
         """The file `name`; raises `ConfigError` where it is not there or damaged."""
-        data = bytearray(self._facts(name)[0])
+        length = self._facts(name)[0]
+        if length > MAX_READ_BYTES:
+            raise ConfigError(f"{self.path / name}: {length} bytes, at most {MAX_READ_BYTES} are read")
+        data = bytearray(length)
         self._fill(name, memoryview(data))
         return bytes(data)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections import Counter, deque
@@ -16,6 +17,8 @@ from apex_acer.metrics import METRICS
 from apex_acer.trajectory import Layout
 
 log = logging.getLogger(__name__)
+
+MAX_KINDS, MAX_LOGGED = 100, 400  # of refusals that are logged, and characters of each
 
 Answer = Callable[[Reply], None]
 
@@ -127,10 +130,10 @@ class Inbox:
     def count_refused(self, reason: str) -> None:
         """Counts a refused message, and logs the first one of each kind."""
         self.num_refused += 1
-        kind = reason.translate(str.maketrans("", "", "0123456789"))
-        if kind not in self._logged:
+        kind = reason.translate(str.maketrans("", "", "0123456789"))[:MAX_LOGGED]
+        if kind not in self._logged and len(self._logged) < MAX_KINDS:  # a stranger must fill neither memory nor log
             self._logged.add(kind)
-            log.warning("refused a message: %s", reason)
+            log.warning("refused a message: %s", reason[:MAX_LOGGED])
 
     def _obey(self, message: Message) -> None:
         """Takes what the manager says, and forgets whom it has replaced."""
@@ -175,8 +178,10 @@ class Inbox:
         unknown = {name for row in message.rows for name in row} - METRICS.keys()
         if unknown:
             return f"rows with unknown metrics {sorted(unknown)}"
-        if peer.role == "evaluator" and not all("eval_return" in row for row in message.rows):
-            return "a row without eval_return"
+        if peer.role == "evaluator" and not all(
+            math.isfinite(row.get("eval_return", math.nan)) for row in message.rows
+        ):
+            return "a row without a finite eval_return"
         return self._unroll_refusal(message) if message.unroll else ""
 
     def _unroll_refusal(self, message: Message) -> str:

@@ -14,12 +14,12 @@ from torch import Tensor
 
 from apex_acer.algorithms import algorithm_class
 from apex_acer.algorithms.algorithm import Action
-from apex_acer.config import ConfigError, RunConfig
+from apex_acer.config import ConfigError, RunConfig, reading
 from apex_acer.frames import stack_planes
 from apex_acer.networks import State, forget
 from apex_acer.runfile import from_dict, to_dict
 from apex_acer.trajectory import Array, EnvironmentSpec
-from apex_acer.weights import load_tensors, read
+from apex_acer.weights import check_tensors, load_tensors, read
 
 FORMAT = 1  # of the metadata below
 
@@ -118,15 +118,19 @@ def load_policy(path: str | Path) -> Policy:
 
     `policy.act(obs)` acts; `policy.network(obs [B, …])` gives `pi_logits` and `q_values`; `policy.config` is the run's.
     """
-    tensors, metadata = read(path)
-    try:
-        if metadata["format"] != FORMAT:
-            raise ConfigError(f"format {metadata['format']}; this program reads format {FORMAT}")
-        policy = Policy(from_dict(metadata["config"]), EnvironmentSpec.from_dict(metadata["spec"]))
-        policy.load(tensors)
-    except (KeyError, TypeError) as error:
-        raise ConfigError(f"{path}: metadata of another kind ({error}); give a file this program wrote") from None
-    except ConfigError as error:
-        raise ConfigError(f"{path}: {str(error).removeprefix('weights: ')}") from None
+    with reading(str(path)):
+        tensors, metadata = read(path)
+        try:
+            if metadata["format"] != FORMAT:
+                raise ConfigError(f"format {metadata['format']!r}; this program reads format {FORMAT}")
+            config, spec = from_dict(metadata["config"]), EnvironmentSpec.from_dict(metadata["spec"])
+            with torch.device("meta"):  # takes no memory, whatever the sizes are
+                check_tensors(algorithm_class(config.algorithm.name).build_network(config, spec), "network", tensors)
+            policy = Policy(config, spec)
+            policy.load(tensors)
+        except KeyError as error:
+            raise ConfigError(f"{path}: metadata of another kind ({error}); give a file this program wrote") from None
+        except ConfigError as error:
+            raise ConfigError(f"{path}: {str(error).removeprefix('weights: ')}") from None
     policy.metadata = metadata
     return policy

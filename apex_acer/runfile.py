@@ -17,9 +17,11 @@ from typing import Any, TypeVar
 
 import tomli_w
 
-from apex_acer.config import ConfigError, RunConfig, require
+from apex_acer import files
+from apex_acer.config import ConfigError, RunConfig, reading, require
 
 T = TypeVar("T")
+MAX_BYTES = 1 << 20  # of a run file
 
 
 def presets() -> dict[str, str]:
@@ -31,12 +33,14 @@ def presets() -> dict[str, str]:
 
 def load_run(run: str) -> RunConfig:
     """The configuration of a preset name or of a TOML file's path; raises `ConfigError`."""
-    return from_dict(_load(run, ()), run)
+    with reading(run):
+        return from_dict(_load(run, ()), run)
 
 
 def parse_run(text: str, source: str) -> RunConfig:
     """The configuration in TOML `text`; `source` names it in errors."""
-    return from_dict(_resolve(text, source, ()), source)
+    with reading(source):
+        return from_dict(_resolve(text, source, ()), source)
 
 
 def dump_run(config: RunConfig) -> str:
@@ -94,7 +98,7 @@ def _merge(base: Mapping[str, Any], data: Mapping[str, Any]) -> dict[str, Any]:
 
 def _read(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        return files.read(path, MAX_BYTES).decode()
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
         raise ConfigError(f"{path}: {reason}; give a run file or a preset") from None
@@ -123,6 +127,8 @@ def _convert(hint: Any, value: Any, key: str, source: str) -> Any:
         return _build(typing.cast("type[Any]", hint), value, f"{key}.", source)
     if typing.get_origin(hint) is tuple and isinstance(value, list | tuple):
         return tuple(_convert(typing.get_args(hint)[0], item, key, source) for item in value)
+    if type(value) is int and not -(2**63) <= value < 2**63:
+        raise ConfigError(f"{source}: {key}: an integer beyond 64 bits is not allowed")
     kinds = _kinds(hint)
     if float in kinds and type(value) is int:
         return float(value)

@@ -38,8 +38,21 @@ class EnvironmentSpec:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> EnvironmentSpec:
-        """Back from `dataclasses.asdict` by way of JSON, which has no tuples; raises TypeError for other keys."""
-        return cls(**{**values, "plane_shape": tuple(values["plane_shape"])})
+        """Back from `dataclasses.asdict` by way of JSON, which has no tuples; raises TypeError or ValueError for others."""
+        spec = cls(**{**values, "plane_shape": tuple(values["plane_shape"])})
+        counts = (*spec.plane_shape, spec.num_actions, spec.stack, spec.action_repeat)
+        if not spec.plane_shape or any(type(count) is not int or count < 1 for count in counts):
+            raise ValueError(f"sizes {counts}, allowed are integers of 1 or more")
+        is_number = type(spec.first_action) is int and abs(spec.first_action) < 2**31
+        if not is_number or type(spec.channels_last) is not bool:
+            raise ValueError(f"first_action {spec.first_action!r}, channels_last {spec.channels_last!r}")
+        if (
+            not isinstance(spec.dtype, str)
+            or spec.dtype not in np.sctypeDict
+            or np.dtype(spec.dtype).kind not in "fiub"
+        ):
+            raise ValueError(f"dtype {spec.dtype!r}, allowed are names of numbers")
+        return spec
 
     @property
     def obs_shape(self) -> tuple[int, ...]:

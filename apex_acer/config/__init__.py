@@ -4,7 +4,7 @@ Each value is defined here once. The same keys are read from run files (`runfile
 here imports torch, so that a manager can check a run before any heavy process starts.
 """
 
-from apex_acer.config.checks import ConfigError, require
+from apex_acer.config.checks import ConfigError, reading, require
 from apex_acer.config.environment import ActorsConfig, AtariConfig, EnvironmentConfig
 from apex_acer.config.learning import AcerConfig, LearnerConfig, NetworkConfig, OptimizerConfig, ReplayConfig
 from apex_acer.config.run import CheckpointConfig, EvaluationConfig, LoggingConfig, RunConfig, StopConfig
@@ -26,5 +26,6 @@ __all__ = [
     "RunConfig",
     "StopConfig",
     "SupervisionConfig",
+    "reading",
     "require",
 ]

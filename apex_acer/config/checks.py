@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+
+LONGEST_LINE = 1000  # characters
+WRONG_FILE = (ArithmeticError, AttributeError, LookupError, MemoryError, OSError, RuntimeError, TypeError, ValueError)
 
 
 class ConfigError(Exception):
@@ -44,3 +48,33 @@ def listed(section: str, settings: object) -> None:
             allowed = f"give {', '.join(others)} or {last}" if others else f"give {last}"
             value = getattr(settings, name)
             require(value in (*others, last), f"{section}.{name}".lstrip("."), value, allowed)
+
+
+@contextlib.contextmanager
+def reading(source: str) -> Iterator[None]:
+    """Within it, whatever is wrong with the file `source` is one line: a `ConfigError`.
+
+    What a file holds may make anything of Python or torch raise anything: numbers beyond every type, nesting beyond the
+    stack, tensors beyond memory.
+    """
+    try:
+        yield
+    except ConfigError as error:
+        raise ConfigError(_printable(str(error))) from None
+    except (
+        ArithmeticError,
+        AttributeError,
+        LookupError,
+        MemoryError,
+        OSError,
+        RuntimeError,
+        TypeError,
+        ValueError,
+    ) as error:
+        raise ConfigError(f"{source}: of another kind ({type(error).__name__}: {_printable(str(error))})") from None
+
+
+def _printable(text: str) -> str:
+    """`text` on one line, and not longer than one can read."""
+    line = "".join(letter if letter.isprintable() else " " for letter in text)
+    return line if len(line) <= LONGEST_LINE else f"{line[:LONGEST_LINE]}…"

@@ -74,7 +74,7 @@ class EnvironmentConfig:
         """`kwargs` as a dict; raises `ConfigError` where it is not one JSON object."""
         try:
             kwargs = json.loads(self.kwargs)
-        except json.JSONDecodeError:
+        except (ValueError, RecursionError):  # no JSON, numbers too long, or nested too deeply
             kwargs = None
         require(isinstance(kwargs, dict), "environment.kwargs", self.kwargs, "give one JSON object")
         return dict(kwargs)

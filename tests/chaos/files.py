@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import math
 import os
 import pickle
 import struct
@@ -273,42 +272,19 @@ def good_checkpoint(folder: Path) -> Path:
 
 
 def wrong_manifests() -> dict[str, Any]:
-    """What each makes of a good checkpoint's manifest: other values, or a text or bytes that stand as they are."""
-    obs = "replay.obs"
+    """What each makes of a good checkpoint's manifest: other values, or a text that stands as it is."""
 
     def files(**facts: Any) -> Any:
         return lambda manifest: manifest | {"files": manifest["files"] | facts}
 
-    def facts_of_obs(length: float, more: int = 0) -> Any:
-        return lambda manifest: files(**{obs: [length, manifest["files"][obs][1] + more]})(manifest)
-
-    def without(key: str) -> Any:
-        return lambda manifest: {name: manifest[name] for name in manifest if name != key}
-
-    def instead(value: Any) -> Any:
-        return lambda manifest: value
-
     return {
-        "empty": instead(""),
-        "not UTF-8": instead(b"\xff"),
-        "nested too deeply": instead("[" * 100_000),
-        "a number too long": instead('{"format": ' + "9" * 10_000 + "}"),
-        "a list": instead([]),
-        "nothing": instead(None),
-        "no files": without("files"),
-        "no state": without("state"),
-        "files a list": lambda manifest: manifest | {"files": []},
-        "state a number": lambda manifest: manifest | {"state": 5},
-        "format of tomorrow": lambda manifest: manifest | {"format": 2},
+        "nested too deeply": lambda manifest: "[" * 100_000,
+        "a number too long": lambda manifest: '{"format": ' + "9" * 10_000 + "}",
         "a file outside": lambda manifest: files(**{"../5/snapshot": manifest["files"]["snapshot"]})(manifest),
         "a file of the system": files(**{"/etc/hostname": [5, 5]}),
-        "a file that is the folder": files(**{".": [4096, 5]}),
         "a file on two lines": files(**{"two\nlines": [5, 5]}),
-        "a length beyond memory": facts_of_obs(10**15),
-        "a length negative": facts_of_obs(-1),
-        "a length infinite": facts_of_obs(math.inf),
-        "a checksum of another": facts_of_obs(400, 1),
-        "facts a number": files(**{obs: 5}),
+        "a length beyond memory": files(**{"replay.obs": [10**15, 5]}),
+        "a length negative": files(**{"replay.obs": [-1, 5]}),
     }
 
 
@@ -318,10 +294,6 @@ def wrong_checkpoints(folder: Path) -> dict[str, Path]:
     for name, change in wrong_manifests().items():
         manifest = paths[name] / checkpoint.MANIFEST
         manifest.write_bytes(signed(change(json.loads(manifest.read_text()))))
-    (paths["no manifest"] / checkpoint.MANIFEST).unlink()
-    (paths["a file missing"] / "replay.obs").unlink()
-    (paths["a file cut"] / "replay.obs").write_bytes(bytes(399))
-    (paths["a file changed"] / "replay.obs").write_bytes(bytes(400))
     for name, file in {"a manifest that is a pipe": checkpoint.MANIFEST, "a file that is a pipe": "snapshot"}.items():
         (paths[name] / file).unlink()
         os.mkfifo(paths[name] / file)
@@ -334,18 +306,17 @@ def wrong_checkpoints(folder: Path) -> dict[str, Path]:
 
 
 def signed(manifest: Any) -> bytes:
-    """A manifest whose checksum is right; a text or bytes stand as they are."""
-    if isinstance(manifest, dict):
-        manifest.pop("checksum", None)
-        manifest = manifest | {"checksum": zlib.crc32(json.dumps(manifest, sort_keys=True).encode())}
-    text = manifest if isinstance(manifest, bytes | str) else json.dumps(manifest, sort_keys=True)
-    return text if isinstance(text, bytes) else text.encode()
+    """A manifest whose checksum is right; a text stands as it is."""
+    if isinstance(manifest, str):
+        return manifest.encode()
+    manifest.pop("checksum")
+    checksum = zlib.crc32(json.dumps(manifest, sort_keys=True).encode())
+    return json.dumps(manifest | {"checksum": checksum}).encode()
 
 
 CHECKPOINTS = (
     *wrong_manifests(),
-    *("no manifest", "a file missing", "a file cut", "a file changed", "a file beyond memory"),
-    *("a manifest that is a pipe", "a file that is a pipe"),
+    *("a file beyond memory", "a manifest that is a pipe", "a file that is a pipe"),
 )
 
 

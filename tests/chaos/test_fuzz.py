@@ -116,7 +116,7 @@ odd_headers = headers | st.dictionaries(st.sampled_from(list(likely)) | st.text(
 few = settings(
     max_examples=300, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
 )
-many = settings(few, max_examples=20_000, derandomize=False)
+many = settings(few, max_examples=10_000, derandomize=False)
 
 
 def made_up(header: Any, seed: int) -> list[bytes]:

@@ -46,40 +46,65 @@ from apex_acer.policy import load_policy
 from apex_acer.runfile import load_run
 from apex_acer.weights import read
 
-limit = 16 << 30  # of addresses, most of which torch only reserves
-resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 def whole(path):
     opened = checkpoint.load(Path(path))
     return [opened.read(name) for name in opened.names]
 
-load = {"policy": load_policy, "weights": read, "run": load_run, "checkpoint": whole}[sys.argv[1]]
-load(sys.argv[2])
-for path in json.load(sys.stdin):
+limit = 16 << 30  # of addresses, most of which torch only reserves
+resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+loaders = {"policy": load_policy, "weights": read, "run": load_run, "checkpoint": whole}
+for loader, path in json.load(sys.stdin):
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     try:
-        raised = repr(load(path))
+        raised = repr(loaders[loader](path))
     except BaseException as error:
         raised = f"{type(error).__name__}: {error}"
     taken = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024
     print(json.dumps([raised, taken]), flush=True)
 """
 MAX_BYTES = 100e6
+PLACES = ("pipe", "sparse", "loop", "absent", "device", "folder")
+WEIGHTS = [*renamed_files(Path()), *lying_headers(), *wrong_tensors(), *wrong_metadata(), *PLACES]
+READ = (*renamed_files(Path()), *lying_headers(), *PLACES)
+RUNS = (*run_files(), "pipe", "sparse", "a name beyond a path")
+assert len(WEIGHTS) == len(set(WEIGHTS))
 
-Outcomes = dict[str, tuple[str, int]]
+Outcome = tuple[str, int]
 
 
-def load_all(loader: str, good: Path, paths: dict[str, Path]) -> Outcomes:
-    """What loading each path raised, and the bytes it took, in a process of its own."""
-    names = json.dumps([str(path) for path in paths.values()])
-    command = [sys.executable, "-c", PROGRAM, loader, str(good)]
-    with subprocess.Popen(command, stdin=PIPE, stdout=PIPE, stderr=PIPE, text=True) as process:
-        late = threading.Timer(60, process.kill)  # one that is never done loading
+@pytest.fixture(scope="module")
+def paths(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], Path]:
+    """What is to be loaded, by loader and name."""
+    folder = tmp_path_factory.mktemp("files")
+    weights, runs = weights_files(folder / "weights"), run_paths(folder / "runs")
+    checkpoints = wrong_checkpoints(folder)
+    return (
+        {("policy", name): weights[name] for name in WEIGHTS}
+        | {("weights", name): weights[name] for name in READ}
+        | {("run", name): runs[name] for name in RUNS}
+        | {("checkpoint", name): checkpoints[name] for name in CHECKPOINTS}
+    )
+
+
+@pytest.fixture(scope="module")
+def outcomes(
+    paths: dict[tuple[str, str], Path], tmp_path_factory: pytest.TempPathFactory
+) -> dict[tuple[str, str], Outcome]:
+    """What loading each raised, and the bytes it took, all in one process."""
+    folder = tmp_path_factory.mktemp("good")
+    (folder / "weights").write_bytes(good_weights())
+    (folder / "run.toml").write_text(dump_run(CONFIG))
+    good = {"policy": folder / "weights", "run": folder / "run.toml", "checkpoint": good_checkpoint(folder)}
+    listed = [*good.items(), *((loader, path) for (loader, _), path in paths.items())]
+    with subprocess.Popen([sys.executable, "-c", PROGRAM], stdin=PIPE, stdout=PIPE, stderr=PIPE, text=True) as process:
+        late = threading.Timer(90, process.kill)  # one that is never done loading
         late.start()
-        output, errors = process.communicate(names)
+        output, errors = process.communicate(json.dumps([(loader, str(path)) for loader, path in listed]))
         late.cancel()
-    outcomes = [(raised, taken) for raised, taken in map(json.loads, output.splitlines())]
-    missing = [("the process ended: " + errors[-500:], 0)] * (len(paths) - len(outcomes))
-    return dict(zip(paths, [*outcomes, *missing], strict=True))
+    told = [(raised, taken) for raised, taken in map(json.loads, output.splitlines())]
+    assert not [raised for raised, _ in told[: len(good)] if "Error" in raised]
+    told += [("the process ended: " + errors[-500:], 0)] * (len(listed) - len(told))
+    return dict(zip(paths, told[len(good) :], strict=True))
 
 
 def assert_refused(outcome: tuple[str, int], names: str) -> None:
@@ -93,59 +118,34 @@ def assert_refused(outcome: tuple[str, int], names: str) -> None:
 # ── weights ──
 
 
-def odd_places(folder: Path) -> dict[str, Path]:
-    """What is there but no file, or larger than any."""
-    places = {name: folder / name for name in ("pipe", "sparse", "loop", "absent")}
-    os.mkfifo(places["pipe"])
-    places["loop"].symlink_to(places["loop"])
-    with places["sparse"].open("wb") as file:
-        file.write(good_weights())
-        file.truncate(10**12)
-    return places | {"device": Path("/dev/zero"), "folder": folder}
-
-
-@pytest.fixture(scope="module")
-def weights_files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    folder = tmp_path_factory.mktemp("weights")
+def weights_files(folder: Path) -> dict[str, Path]:
+    """Files that are none, and what is there but no file, or larger than any."""
     paths: dict[str, Path] = {}
     for files in (renamed_files(folder / "mark"), lying_headers(), wrong_tensors(), wrong_metadata()):
         paths |= write_all(folder, files, ".safetensors")
-    return paths | odd_places(folder)
-
-
-@pytest.fixture(scope="module")
-def good_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("good") / "weights.safetensors"
-    path.write_bytes(good_weights())
-    return path
-
-
-@pytest.fixture(scope="module")
-def policies(weights_files: dict[str, Path], good_file: Path) -> Outcomes:
-    return load_all("policy", good_file, weights_files)
-
-
-PLACES = ("pipe", "sparse", "loop", "absent", "device", "folder")
-WEIGHTS = [*renamed_files(Path()), *lying_headers(), *wrong_tensors(), *wrong_metadata(), *PLACES]
-assert len(WEIGHTS) == len(set(WEIGHTS))
+    places = {name: folder / name for name in ("pipe", "sparse", "loop", "absent")}
+    os.mkfifo(places["pipe"])
+    places["loop"].symlink_to(places["loop"])
+    places["sparse"].write_bytes(good_weights())
+    os.truncate(places["sparse"], 10**12)
+    return paths | places | {"device": Path("/dev/zero"), "folder": folder}
 
 
 @pytest.mark.parametrize("name", WEIGHTS)
-def test_no_policy_is_loaded(policies: Outcomes, weights_files: dict[str, Path], name: str) -> None:
-    assert_refused(policies[name], str(weights_files[name]))
+def test_no_policy_is_loaded(outcomes: dict[Any, Outcome], paths: dict[Any, Path], name: str) -> None:
+    assert_refused(outcomes["policy", name], str(paths["policy", name]))
 
 
-def test_nothing_in_a_file_is_run(policies: Outcomes, weights_files: dict[str, Path]) -> None:
-    assert not (weights_files["pickle"].parent / "mark").exists()
+def test_nothing_in_a_file_is_run(outcomes: dict[Any, Outcome], paths: dict[Any, Path]) -> None:
+    assert len(outcomes) == len(paths)
+    assert not (paths["policy", "pickle"].parent / "mark").exists()
 
 
-def test_files_are_read_only_where_they_are_whole(weights_files: dict[str, Path], good_file: Path) -> None:
-    paths = {name: weights_files[name] for name in (*renamed_files(Path()), *lying_headers(), *PLACES)}
-    outcomes = load_all("weights", good_file, paths)
-    read = {name for name, (raised, _) in outcomes.items() if raised.startswith("(")}
-    assert read == {"no tensors", "complex type", "shape beyond memory but empty"}, "valid, though no policy's"
-    for name in outcomes.keys() - read:
-        assert_refused(outcomes[name], str(paths[name]))
+def test_files_are_read_only_where_they_are_whole(outcomes: dict[Any, Outcome], paths: dict[Any, Path]) -> None:
+    valid = {"no tensors", "complex type", "shape beyond memory but empty"}  # though no policy's
+    assert {name for name in READ if outcomes["weights", name][0].startswith("(")} == valid
+    for name in set(READ) - valid:
+        assert_refused(outcomes["weights", name], str(paths["weights", name]))
 
 
 def weights_outcome(path: Path) -> str:
@@ -200,27 +200,19 @@ def test_injured_weights_files_are_refused_or_whole(tmp_path: Path) -> None:
 # ── run files ──
 
 
-@pytest.fixture(scope="module")
-def run_paths(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    folder = tmp_path_factory.mktemp("runs")
+def run_paths(folder: Path) -> dict[str, Path]:
+    """Run files that are none, and what is there but no file."""
     paths = write_all(folder, run_files(), ".toml")
     pipe, sparse = folder / "pipe.toml", folder / "sparse.toml"
     os.mkfifo(pipe)
-    with sparse.open("wb") as file:
-        file.truncate(10**12)
+    sparse.touch()
+    os.truncate(sparse, 10**12)
     return paths | {"pipe": pipe, "sparse": sparse, "a name beyond a path": Path("x" * 5000)}
 
 
-@pytest.fixture(scope="module")
-def runs(run_paths: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Outcomes:
-    good = tmp_path_factory.mktemp("good") / "run.toml"
-    good.write_text(dump_run(CONFIG))
-    return load_all("run", good, run_paths)
-
-
-@pytest.mark.parametrize("name", [*run_files(), "pipe", "sparse", "a name beyond a path"])
-def test_no_run_is_loaded(runs: Outcomes, name: str) -> None:
-    assert_refused(runs[name], "")
+@pytest.mark.parametrize("name", RUNS)
+def test_no_run_is_loaded(outcomes: dict[Any, Outcome], name: str) -> None:
+    assert_refused(outcomes["run", name], "")
 
 
 def fuzz_runs(path: Path, seed: int, count: int) -> Counter[str]:
@@ -251,15 +243,9 @@ def test_injured_run_files_are_refused_or_whole(tmp_path: Path) -> None:
 # ── checkpoints ──
 
 
-@pytest.fixture(scope="module")
-def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Outcomes:
-    folder = tmp_path_factory.mktemp("checkpoints")
-    return load_all("checkpoint", good_checkpoint(folder / "whole"), wrong_checkpoints(folder))
-
-
 @pytest.mark.parametrize("name", CHECKPOINTS)
-def test_no_checkpoint_is_loaded(checkpoints: Outcomes, name: str) -> None:
-    assert_refused(checkpoints[name], name.replace(" ", "_"))
+def test_no_checkpoint_is_loaded(outcomes: dict[Any, Outcome], name: str) -> None:
+    assert_refused(outcomes["checkpoint", name], name.replace(" ", "_"))
 
 
 def whole_checkpoint(path: str) -> tuple[Any, dict[str, bytes]]:

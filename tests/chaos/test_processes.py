@@ -58,7 +58,7 @@ SIGNS = {
     "exit": "exit code 3",
     "crash": "killed by SIGSEGV",
     "nan": "RuntimeError",  # of torch, or where it is an unroll's last observation, the learner's refusal
-    "dtype": "ValueError",
+    "dtype": "TypeError",
     "shape": "ValueError",
 }
 

@@ -197,7 +197,7 @@ def test_a_learner_far_slower_than_its_actors_keeps_them_waiting(
 ) -> None:
     config = tiny_run()  # an unroll takes an actor about 2 ms
     fabric = Fabric(make_learner(config), folder, config)
-    fabric.run(seconds=5, pause_s=0.2)
+    fabric.run(seconds=3, pause_s=0.2)
     fabric.assert_nothing_was_lost()
     assert fabric.most_waiting == config.actors.count * config.actors.max_unanswered
     assert share(tmp_path / "run_0", "actor_0", "time_waiting") > 0.9
@@ -209,7 +209,7 @@ def test_actors_far_slower_than_their_learner_keep_it_waiting(
 ) -> None:
     config = tiny_run(environment__wrappers=(f"{__name__}:slow",))  # 20 steps an unroll, 400 ms
     fabric = Fabric(make_learner(config), folder, config)
-    fabric.run(seconds=5)
+    fabric.run(seconds=4)
     assert fabric.learner.env_steps == sum(link.answered_steps for link in fabric.links) > 0
     assert fabric.most_waiting <= config.actors.count
     assert share(tmp_path / "run_0", "actor_0", "time_environment") > 0.9

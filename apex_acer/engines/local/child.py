@@ -94,6 +94,7 @@ def main() -> int:
 
 def _run_learner(lifeline: Lifeline, parent: Parent) -> None:
     import torch
+    import zmq
 
     from apex_acer.engines.local.transport import InboxServer
     from apex_acer.learner import Learner
@@ -112,6 +113,7 @@ def _run_learner(lifeline: Lifeline, parent: Parent) -> None:
     parent.say(result=dataclasses.asdict(learner.finish()))
     learner.inbox.wait_stopped(STOP_S)
     server.close()
+    zmq.Context.instance().term()  # once all that was sent has left
 
 
 def _run_peer(role: str, index: int, lifeline: Lifeline, parent: Parent) -> None:
@@ -158,4 +160,4 @@ def _die_with_the_manager() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    os._exit(main())  # all is closed; taking torch apart would only keep the run from ending, for most of a second
