@@ -9,7 +9,7 @@ import importlib
 import time
 from typing import TYPE_CHECKING, Any
 
-IMPORTED_AT = time.time()  # start of `startup_s`, in Unix seconds
+IMPORTED_AT = time.monotonic()  # start of `startup_s`; the clock is that of the whole machine
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:

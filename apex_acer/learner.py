@@ -192,7 +192,7 @@ class Learner:
         at = max(time.monotonic() - acting_s, self._resumed_at)
         if not self._first_step_at or at < self._first_step_at:
             self._first_step_at = at
-            self._startup_s = max(0.0, time.time() - (time.monotonic() - at) - self._started_at)
+            self._startup_s = max(0.0, at - self._started_at)
 
     def _answer(self, post: Post) -> None:
         message = post.message

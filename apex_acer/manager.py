@@ -40,13 +40,13 @@ def train(
     Args:
         config: the run.
         on_status: called about twice a second with the live rows of every process.
-        started_at: Unix seconds from which `startup_s` counts; now, where not given.
+        started_at: seconds of `time.monotonic` from which `startup_s` counts; now, where not given.
 
     Raises:
         ConfigError: before any actor starts, with one line that names the key or the path.
         RunFailed: with the traceback of the process that failed.
     """
-    return manage(prepare(config, started_at or time.time()), on_status)
+    return manage(prepare(config, started_at or time.monotonic()), on_status)
 
 
 def resume(
@@ -68,7 +68,7 @@ def resume(
         ConfigError: where there is nothing to go on from, or nothing left to do.
         RunFailed: with the traceback of the process that failed.
     """
-    return manage(prepare_resume(Path(folder).absolute(), stop or {}, started_at or time.time()), on_status)
+    return manage(prepare_resume(Path(folder).absolute(), stop or {}, started_at or time.monotonic()), on_status)
 
 
 def manage(run: Run, on_status: Callable[[Status], None] | None = None) -> TrainResult:

@@ -4,12 +4,39 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from tensorboardX import SummaryWriter
+from tensorboardX.event_file_writer import EventsWriter
+from tensorboardX.proto.event_pb2 import Event, SessionLog
+from tensorboardX.proto.summary_pb2 import Summary
 
 from apex_acer import files
+
+
+class Board:
+    """One process's TensorBoard folder, written at once.
+
+    Not by tensorboardX's SummaryWriter: its thread dies where the disk is full, and the next rows wait for it for ever.
+    """
+
+    def __init__(self, folder: Path, resumed_at: int | None) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        # two files of one second need two names
+        self._events = EventsWriter(str(folder / "events"), "" if resumed_at is None else f".{resumed_at}")
+        if resumed_at is not None:  # TensorBoard hides what came at or after this step
+            self._events.write_event(Event(step=resumed_at + 1, session_log=SessionLog(status=SessionLog.START)))
+
+    def write(self, env_steps: int, row: Mapping[str, float]) -> None:
+        """Writes `row` at `env_steps`."""
+        values = [Summary.Value(tag=name, simple_value=value) for name, value in row.items()]
+        self._events.write_event(Event(wall_time=time.time(), step=env_steps, summary=Summary(value=values)))
+        self._events.flush()
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._events.close()
 
 
 class Writers:
@@ -26,30 +53,22 @@ class Writers:
             files.write(path, _whole_lines(path.read_bytes()[:length]))
         self._resumed_at = resumed_at
         self._jsonl = path.open("a", encoding="utf-8", buffering=1)
-        self._boards: dict[str, SummaryWriter] = {}
+        self._boards: dict[str, Board] = {}
 
     def write(self, source: str, env_steps: int, wall_s: float, row: Mapping[str, float]) -> None:
         """Writes one row of `source` (`learner`, `evaluator`, `actor_<i>`) at `env_steps` of the run."""
         finite = {name: value if math.isfinite(value) else None for name, value in row.items()}
-        self._jsonl.write(
-            json.dumps({"source": source, "env_steps": env_steps, "wall_s": round(wall_s, 3), **finite}) + "\n"
-        )
-        if source not in self._boards:
-            self._boards[source] = self._make_board(source)
-        for name, value in row.items():
-            self._boards[source].add_scalar(name, value, env_steps)
+        line = json.dumps({"source": source, "env_steps": env_steps, "wall_s": round(wall_s, 3), **finite})
+        with files.naming(self._folder):
+            self._jsonl.write(f"{line}\n")
+            if source not in self._boards:
+                self._boards[source] = Board(self._folder / "tb" / source, self._resumed_at)
+            self._boards[source].write(env_steps, row)
 
     @property
     def length(self) -> int:
         """Bytes of the rows so far."""
         return self._jsonl.tell()
-
-    def _make_board(self, source: str) -> SummaryWriter:
-        path, at = str(self._folder / "tb" / source), self._resumed_at
-        if at is None:
-            return SummaryWriter(path, flush_secs=5)
-        # TensorBoard hides what came at or after the step that is purged; two files of one second need two names
-        return SummaryWriter(path, purge_step=at + 1, filename_suffix=f".{at}", flush_secs=5)
 
     def close(self) -> None:
         """Flushes and closes everything."""

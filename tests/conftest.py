@@ -39,7 +39,7 @@ def make_learner(tmp_path: Path) -> Iterator[MakeLearner]:
     def make(config: RunConfig) -> Learner:
         folder = tmp_path / f"run_{next(numbers)}"
         folder.mkdir()
-        learners.append(Learner(config, CARTPOLE, folder, RUN_ID, time.time()))
+        learners.append(Learner(config, CARTPOLE, folder, RUN_ID, time.monotonic()))
         return learners[-1]
 
     yield make

@@ -204,7 +204,9 @@ def test_environment_that_raises_in_an_actor(tmp_path: Path, monkeypatch: pytest
 @pytest.mark.parametrize("engine", ["local", "serial"])
 def test_a_signal_after_the_engine_closed_does_no_harm(tmp_path: Path, engine: str) -> None:
     with Signals() as signals:
-        Manager(Run(tiny_run(engine=engine), CARTPOLE, tmp_path, "run", time.time()), print, signals)._engine.close()
+        Manager(
+            Run(tiny_run(engine=engine), CARTPOLE, tmp_path, "run", time.monotonic()), print, signals
+        )._engine.close()
         os.kill(os.getpid(), signal.SIGINT)
     assert signals.received == [signal.SIGINT]
 

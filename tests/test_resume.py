@@ -38,7 +38,7 @@ def resume_learner(tmp_path: Path) -> Iterator[ResumeLearner]:
     learners: list[Learner] = []
 
     def make(config: RunConfig) -> Learner:
-        learners.append(Learner(config, CARTPOLE, tmp_path / "run_0", RUN_ID, time.time(), resume=True))
+        learners.append(Learner(config, CARTPOLE, tmp_path / "run_0", RUN_ID, time.monotonic(), resume=True))
         return learners[-1]
 
     yield make
@@ -276,7 +276,7 @@ def test_the_run_file_is_needed_and_checked(make_learner: MakeLearner, tmp_path:
 
 
 def prepared(folder: Path, **stop: Any) -> RunConfig:
-    return prepare_resume(folder, stop, time.time()).config
+    return prepare_resume(folder, stop, time.monotonic()).config
 
 
 def test_what_is_reached_already_is_refused(make_learner: MakeLearner, tmp_path: Path) -> None:

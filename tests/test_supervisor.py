@@ -109,7 +109,7 @@ class World:
         monkeypatch.setattr("apex_acer.supervisor.time.monotonic", lambda: self.now)
         monkeypatch.setattr("apex_acer.supervisor.newest", lambda folder: self.checkpoint)
         self.engine = FakeEngine()
-        self.supervisor = Supervisor(Run(CONFIG, CARTPOLE, folder, RUN_ID, time.time()), self.engine)
+        self.supervisor = Supervisor(Run(CONFIG, CARTPOLE, folder, RUN_ID, time.monotonic()), self.engine)
         self.news: list[str] = []
         self.status: dict[str, Any] = {}
         self.mute: set[str] = set()

@@ -22,7 +22,7 @@ class Run:
     folder: Path
     run_id: str
     started_at: float
-    """Unix seconds at which the program started."""
+    """Seconds of `time.monotonic`, which is the machine's, at which the program started."""
     resume: bool = False
     """Whether the learner goes on from the newest checkpoint in `folder`."""
 

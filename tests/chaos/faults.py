@@ -19,8 +19,9 @@ def _raise() -> Any:
 
 
 def _hang() -> Any:
-    """In native code that never gives Python a turn: no thread and no handler of this process runs again."""
-    ctypes.PyDLL(None).sleep(10**6)
+    """In native code that hardly ever gives Python a turn: a signal ends a sleep, and the next begins."""
+    while True:
+        ctypes.PyDLL(None).sleep(10**6)
 
 
 def _exit() -> Any:

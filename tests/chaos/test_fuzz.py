@@ -237,7 +237,7 @@ class Served:
                 self.exchanged += 1
 
     def _learn(self) -> None:
-        while not self._stop.is_set():
+        while not self._stop.is_set() or self._threads[0].is_alive():  # it waits for its last answer
             if post := self.inbox.take_unroll(0.1):
                 assert post.message.unroll is not None
                 expected = made_up_unroll(RUNS["feed-forward"], post.message.sequence)

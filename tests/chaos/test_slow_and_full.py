@@ -27,6 +27,7 @@ from apex_acer.learner import Learner
 from apex_acer.manager import RunFailed, train
 from apex_acer.messages import Link, Message, Peer, Reply
 from apex_acer.policy import load_policy
+from apex_acer.writers import Writers
 from tests.runs import RUN_ID, MakeLearner, Speaker, known_speakers, tiny_run
 
 # ── full ──
@@ -75,6 +76,26 @@ def test_a_limit_on_files_leaves_the_file_before_it_and_is_named(tmp_path: Path)
     assert str(path) in str(raised.value)
     assert path.read_bytes() == b"old"
     assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.timeout(30)
+def test_curves_that_find_no_room_are_an_error_and_no_hang(small_disk: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "tb").symlink_to(small_disk)  # the rows still have room
+    writers = Writers(run)
+    writers.write("learner", 0, 0.0, {"loss": 0.5})
+    fill(small_disk)
+    with pytest.raises(OSError, match="No space left on device") as raised:
+        write_rows(writers, 2000)
+    assert str(run) in str(raised.value)
+    (small_disk / "filler").unlink()
+    writers.close()
+
+
+def write_rows(writers: Writers, count: int) -> None:
+    for step in range(1, count + 1):
+        writers.write("learner", step, 1.0, {"loss": 0.5, "entropy": 0.25})
 
 
 @pytest.mark.timeout(200)
