@@ -135,6 +135,11 @@ class Program:
         known = self.statuses[-1]["env_steps"] if self.statuses else 0
         self.wait_for(lambda: self.statuses and self.statuses[-1]["env_steps"] > known + steps)
 
+    def wait_until_it_works(self, name: str) -> None:
+        """Until the process has sent another row of metrics."""
+        known = self.statuses[-1]["rows"].get(name)
+        self.wait_for(lambda: self.statuses[-1]["rows"].get(name) != known)
+
     def send(self, number: int, group: bool = False) -> None:
         """To the manager, or to it and all its children."""
         with contextlib.suppress(ProcessLookupError):

@@ -49,12 +49,12 @@ def faulty(folder: Path, *faults: str, **more: Any) -> dict[str, Any]:
     """Changes of a run whose one environment has `faults`."""
     kwargs = json.dumps({"faults": faults, "done": str(folder / "done")} | more)
     environment = {"environment__id": "tests.chaos.faults:Faulty-v0", "environment__kwargs": kwargs}
-    return {"actors__count": 1, "actors__environments": 1, "supervision__hung_seconds": 2.0, **environment}
+    return {"actors__count": 1, "actors__environments": 1, "supervision__hung_seconds": 5.0, **environment}
 
 
 SIGNS = {
     "raise": "ZeroDivisionError: the environment broke",
-    "hang": "no progress for 2 s",
+    "hang": "no progress for 5 s",
     "exit": "exit code 3",
     "crash": "killed by SIGSEGV",
     "nan": "RuntimeError",  # of torch, or where it is an unroll's last observation, the learner's refusal
@@ -64,7 +64,7 @@ SIGNS = {
 
 
 @pytest.mark.parametrize(
-    "faults", [("raise", "hang", "nan"), pytest.param(tuple(FAULTS), marks=pytest.mark.chaos)], ids=["some", "all"]
+    "faults", [("hang", "nan"), pytest.param(tuple(FAULTS), marks=pytest.mark.chaos)], ids=["some", "all"]
 )
 def test_every_fault_of_an_environment_is_survived_and_named(
     faults: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -78,7 +78,7 @@ def test_every_fault_of_an_environment_is_survived_and_named(
         assert line.startswith(f"actor_0: {SIGNS[fault]}")
     assert run.statuses[-1]["restarts"]["actor_0"] == len(faults)
     log = (run.out / "log.txt").read_text()
-    assert log.count("raise ZeroDivisionError") == 1, "the traceback is not in the log once"
+    assert log.count("raise ZeroDivisionError") == faults.count("raise"), "the traceback is not in the log once"
     assert "in _hang" in log, "where it hung is not in the log"
     assert_counters(run, result)
     if len(faults) == len(FAULTS):
@@ -158,22 +158,26 @@ def test_runs_go_on_through_200_kills(tmp_path: Path, capsys: pytest.CaptureFixt
 
 @pytest.mark.chaos
 @pytest.mark.timeout(600)
-def test_cartpole_is_learned_while_actors_are_killed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    config, kills, chance = load_run("cartpole"), 0, random.Random(0)
+@pytest.mark.parametrize("seed", range(3))
+def test_cartpole_is_learned_while_an_actor_is_killed_every_second(
+    seed: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config, kills, chance = load_run("cartpole"), 0, random.Random(seed)
     config = dataclasses.replace(
         config,
+        seed=seed,
         actors=dataclasses.replace(config.actors, count=4),
         supervision=SupervisionConfig(restarts=1000),
     )
     with program(tmp_path / "run", config=config, backoff_s=0.05) as run:
-        run.wait_until_it_learns()
+        run.wait_for(lambda: run.statuses)
         while run.running:
             actors = sorted(name for name in run.children() if name.startswith("actor"))
             if actors:
                 run.kill_child(chance.choice(actors))
                 kills += 1
             with contextlib.suppress(subprocess.TimeoutExpired):
-                run.wait(3)
+                run.wait(1)
         result = run.ended(within_s=10)
     assert result["reason"] == "at_return"
     assert result["eval_return"] >= 475

@@ -110,7 +110,8 @@ def test_a_killed_and_then_a_frozen_actor_are_replaced_while_the_run_goes_on(sta
         run.kill_child("actor_0", number)
         run.wait_for(lambda restarts=restarts: run.statuses[-1]["restarts"]["actor_0"] == restarts)
         run.wait_until_it_learns()
-        assert run.children()["actor_0"] != gone
+        run.wait_for(lambda gone=gone: run.children().get("actor_0", gone) != gone)
+        run.wait_until_it_works("actor_0")
     first, second = run.news
     assert first == "actor_0: killed by SIGKILL; restart 1 of 10 in 0.5 s"
     assert second == "actor_0: no progress for 5 s; restart 2 of 10 in 1 s"
