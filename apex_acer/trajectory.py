@@ -6,6 +6,7 @@ k: unroll length, S: `environment.stack`. Torch-free at run time: the manager an
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -119,9 +120,8 @@ class Layout:
             found, expected = sorted(getattr(unroll, part)), sorted(getattr(self, part))
             if found != expected:
                 return f"{part}: keys {found}, expected {expected}"
-        fields = {name: getattr(self, name) for name in ARRAY_FIELDS} | self.behaviour
         arrays = {name: getattr(unroll, name) for name in ARRAY_FIELDS} | unroll.behaviour
-        for name, ((length, *rest), dtype) in fields.items():
+        for name, ((length, *rest), dtype) in self._steps.items():
             if problem := _misfit(name, arrays[name], (length, num_columns, *rest), dtype):
                 return problem
         states = (
@@ -129,13 +129,17 @@ class Layout:
         )
         return next((problem for state in states if (problem := _misfit(*state))), None)
 
+    @functools.cached_property
+    def _steps(self) -> dict[str, tuple[tuple[int, ...], str]]:
+        return {name: getattr(self, name) for name in ARRAY_FIELDS} | self.behaviour
+
 
 Shapes = dict[str, tuple[int, ...]]
 ARRAY_FIELDS = ("obs", "episode_step", "action", "reward", "terminated", "truncated", "mask")
 
 
 def _misfit(name: str, array: Array, shape: tuple[int, ...], dtype: str) -> str | None:
-    if array.shape == shape and array.dtype == np.dtype(dtype):
+    if array.shape == shape and array.dtype == dtype:
         return None
     return f"{name}: {array.dtype}{list(array.shape)}, expected {dtype}{list(shape)}"
 

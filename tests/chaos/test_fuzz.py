@@ -96,8 +96,12 @@ plain = st.recursive(
     max_leaves=8,
 )
 names = st.sampled_from([*ARRAY_FIELDS, "behaviour.log_probs", "state.cell", "behaviour.", "x"]) | st.text(max_size=8)
-shapes = st.lists(st.integers(-1, 7) | st.sampled_from([2**31, 2**32, 2**62, 2**63]), max_size=10)
-descriptions = st.lists(st.tuples(names, st.sampled_from(sorted(DTYPES)), shapes) | plain, max_size=9)
+lengths = st.integers(-1, 7) | st.sampled_from([2**31, 2**32, 2**62, 2**63, "", "٣"])
+shapes = st.lists(lengths, max_size=10).map(lambda shape: ",".join(map(str, shape)))
+dtypes = st.sampled_from(sorted(DTYPES)) | st.text(max_size=3)
+arrays = st.tuples(names, dtypes, shapes).map(":".join) | st.text(max_size=8)
+WHOLE = msgpack.unpackb(good_messages("feed-forward")[0][0])["arrays"].split(" ")
+descriptions = (st.lists(arrays, max_size=9) | st.lists(st.sampled_from(WHOLE) | arrays, min_size=8)).map(" ".join)
 peers = st.tuples(st.sampled_from(["actor", "evaluator", "manager", "x"]), st.integers(-1, 2), st.integers(-1, 3))
 likely: dict[str, st.SearchStrategy[Any]] = {
     "run_id": st.just(RUN_ID),
@@ -120,17 +124,17 @@ many = settings(few, max_examples=10_000, derandomize=False)
 
 
 def made_up(header: Any, seed: int) -> list[bytes]:
-    """A message with a part for each array described, of the right length where there is one."""
-    random = np.random.default_rng(seed)
+    """A message with a part for the arrays described, of the right length where there is one."""
     described = header.get("arrays") if isinstance(header, dict) else None
-    sizes = map(num_bytes, described) if isinstance(described, list) else []
-    return [msgpack.packb(header), *(random.bytes(size) if 0 < size < 4096 else b"" for size in sizes)]
+    size = sum(-(-num_bytes(text) // 8) * 8 for text in described.split(" ")) if isinstance(described, str) else 0
+    data = np.random.default_rng(seed).integers(0, 2, size, np.uint8).tobytes() if size < 1 << 16 else b""
+    return [msgpack.packb(header), *([data] if described else [])]
 
 
-def num_bytes(description: Any) -> int:
-    match description:
-        case (_, str() as dtype, list() as shape) if dtype in DTYPES and all(type(length) is int for length in shape):
-            return math.prod(shape) * np.dtype(dtype).itemsize
+def num_bytes(description: str) -> int:
+    match description.split(":"):
+        case (_, dtype, shape) if dtype in DTYPES and all(text.isdecimal() for text in shape.split(",")):
+            return math.prod(map(int, shape.split(","))) * np.dtype(dtype).itemsize
     return 0
 
 

@@ -15,6 +15,7 @@ from apex_acer.engines.local.wire import WireError, decode_message, decode_reply
 from apex_acer.inbox import Inbox
 from apex_acer.messages import Link, Message, Peer, Reply
 
+MOST_AT_ONCE = 64  # messages taken before replies are sent
 MAX_PART_BYTES = 1 << 28  # an unroll's largest array is far below; what is above vanishes at the socket
 SERVER_WAKES_MS = 1000
 
@@ -123,7 +124,7 @@ class InboxServer:
                 self._waker.clear()
             self._send_replies()
             if self._socket in ready:
-                self._receive()
+                self._receive_waiting()
             if self._events in ready:
                 recv_monitor_message(self._events)
                 if not self._inbox.stop_reason:
@@ -131,8 +132,13 @@ class InboxServer:
                     self._inbox.count_refused(f"a connection ended: {limit}")
         self._send_replies()
 
-    def _receive(self) -> None:
-        identity, *frames = self._socket.recv_multipart(copy=False)
+    def _receive_waiting(self) -> None:
+        with contextlib.suppress(zmq.Again):
+            for _ in range(MOST_AT_ONCE):
+                self._take(self._socket.recv_multipart(zmq.NOBLOCK, copy=False))
+
+    def _take(self, parts: list[zmq.Frame]) -> None:
+        identity, *frames = parts
         name = identity.bytes
         try:
             message = decode_message([frame.buffer for frame in frames])
@@ -146,7 +152,8 @@ class InboxServer:
     def _answer(self, name: bytes) -> Callable[[Reply], None]:
         def answer(reply: Reply) -> None:
             self._outgoing.append((name, reply))
-            self._waker.wake()
+            if len(self._outgoing) == 1:  # else a wake-up is on its way
+                self._waker.wake()
 
         return answer
 

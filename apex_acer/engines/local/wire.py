@@ -1,4 +1,6 @@
-"""Messages to ZeroMQ parts and back: a msgpack header, then one raw part per array. Nothing is ever unpickled.
+"""Messages to ZeroMQ parts and back: a msgpack header, then the arrays in one raw part. Nothing is ever unpickled.
+
+One part, because a small unroll costs by its parts and not by its bytes.
 
 What is decoded has every field, of its type and in its range, and arrays as their descriptions say; anything else is one
 `WireError`. Whether a message belongs to this run is the inbox's to judge.
@@ -7,10 +9,12 @@ What is decoded has every field, of its type and in its range, and arrays as the
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
+import re
 import reprlib
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import msgpack
 import numpy as np
@@ -18,9 +22,8 @@ import numpy as np
 from apex_acer.messages import ROLES, Message, Peer, Reply
 from apex_acer.trajectory import ARRAY_FIELDS, Array, Unroll
 
-MAX_PARTS = 64
+ALIGNMENT = 8  # bytes; where each array begins in its part
 MAX_HEADER_BYTES = 1 << 20
-MAX_DIMENSIONS = 8
 # an array's length is allocated as it is read: without a limit, nested ones take gigabytes
 LIMITS = {"max_str_len": 1 << 16, "max_array_len": 1 << 12, "max_map_len": 1 << 12, "max_bin_len": 0, "max_ext_len": 0}
 DTYPES = {f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)} | {
@@ -29,6 +32,9 @@ DTYPES = {f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64
     "float64",
     "bool",
 }
+NAMES = {np.dtype(name): name for name in DTYPES}
+# group, name, type and up to eight lengths; none is so long that their product could take a second
+DESCRIPTION = re.compile(r"(behaviour\.|state\.)?(\w{1,64}):(\w{1,8}):(\d{1,12}(?:,\d{1,12}){0,7})", re.ASCII)
 
 Part = bytes | memoryview
 Fits = Callable[[Any], bool]
@@ -39,24 +45,21 @@ class WireError(Exception):
 
 
 def encode_message(message: Message) -> list[Part]:
-    """The parts of `message`; the arrays are not copied."""
-    header = {f.name: getattr(message, f.name) for f in dataclasses.fields(message) if f.name not in ("peer", "unroll")}
+    """The parts of `message`."""
+    header = {name: getattr(message, name) for name in MESSAGE if name not in ("peer", "arrays")}
     header["peer"] = [message.peer.role, message.peer.index, message.peer.incarnation]
     arrays = _flatten(message.unroll) if message.unroll else {}
-    header["arrays"] = [[name, array.dtype.name, list(array.shape)] for name, array in arrays.items()]
-    return [msgpack.packb(header), *(np.ascontiguousarray(a).data.cast("B") for a in arrays.values())]
+    header["arrays"] = _describe(arrays)
+    return [msgpack.packb(header), *([_join(arrays.values())] if arrays else [])]
 
 
 def decode_message(parts: Sequence[Part]) -> Message:
-    """The message in `parts`; raises `WireError`. Arrays are views of the parts."""
+    """The message in `parts`; raises `WireError`. Arrays are views of the second part."""
     header = _header(parts, MESSAGE)
     described, peer = header.pop("arrays"), Peer(*header.pop("peer"))
-    if len(described) != len(parts) - 1:
-        raise WireError(f"{len(parts) - 1} arrays, the header describes {len(described)}")
-    arrays = {array[0]: _array(part, *array) for part, array in zip(parts[1:], described, strict=True)}
-    if len(arrays) != len(described):
-        raise WireError("two arrays of one name")
-    return Message(peer=peer, unroll=_unflatten(arrays) if arrays else None, **header)
+    if bool(described) != len(parts) - 1:
+        raise WireError(f"{len(parts)} parts, arrays are {reprlib.repr(described)}")
+    return Message(peer=peer, unroll=_split(parts[1], described) if described else None, **header)
 
 
 def encode_reply(reply: Reply) -> list[Part]:
@@ -68,8 +71,6 @@ def encode_reply(reply: Reply) -> list[Part]:
 def decode_reply(parts: Sequence[Part]) -> Reply:
     """The reply in `parts`; raises `WireError`."""
     header = _header(parts, REPLY)
-    if len(parts) > 2:
-        raise WireError(f"a reply of {len(parts)} parts")
     return Reply(**header, weights=bytes(parts[1]) if len(parts) == 2 else None)
 
 
@@ -77,8 +78,8 @@ def decode_reply(parts: Sequence[Part]) -> Reply:
 
 
 def _header(parts: Sequence[Part], fields: Mapping[str, Fits]) -> dict[str, Any]:
-    """The header in the first part, which has just these `fields`."""
-    if not 1 <= len(parts) <= MAX_PARTS or len(parts[0]) > MAX_HEADER_BYTES:
+    """The header in the first of one or two parts, which has just these `fields`."""
+    if not 1 <= len(parts) <= 2 or len(parts[0]) > MAX_HEADER_BYTES:
         raise WireError(f"{len(parts)} parts, the first of {len(parts[0]) if parts else 0} bytes")
     try:
         header = msgpack.unpackb(parts[0], strict_map_key=True, **LIMITS)
@@ -137,13 +138,6 @@ def _is_peer(value: Any) -> bool:
     return False
 
 
-def _is_description(value: Any) -> bool:
-    match value:
-        case [str(), str() as dtype, list() as shape] if len(shape) <= MAX_DIMENSIONS:
-            return dtype in DTYPES and _is_list(shape, _is_count)
-    return False
-
-
 MESSAGE: dict[str, Fits] = {
     "run_id": _is_text,
     "peer": _is_peer,
@@ -154,7 +148,7 @@ MESSAGE: dict[str, Fits] = {
     "acting_s": _is_time,
     "stop": _is_text,
     "incarnations": lambda value: _is_table(value, _is_count),
-    "arrays": lambda value: _is_list(value, _is_description),
+    "arrays": _is_text,
 }
 REPLY: dict[str, Fits] = {
     "sequence": _is_count,
@@ -168,28 +162,67 @@ REPLY: dict[str, Fits] = {
 # ── the arrays ──
 
 
-def _array(part: Part, name: str, dtype: str, shape: list[int]) -> Array:
-    kind = np.dtype(dtype)
-    if 0 in shape or math.prod(shape) * kind.itemsize != len(part):
-        raise WireError(f"{reprlib.repr(name)}: {dtype}{shape} in {len(part)} bytes")
-    array = np.frombuffer(part, kind).reshape(shape)
-    if dtype == "bool" and array.view(np.uint8).max() > 1:  # counting and indexing would differ
-        raise WireError(f"{reprlib.repr(name)}: neither true nor false")
-    return array
+class _Place(NamedTuple):
+    """Where an array is in its part, and in an unroll."""
+
+    group: str
+    name: str
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    size: int
+    start: int
+
+
+def _describe(arrays: Mapping[str, Array]) -> str:
+    """`name:dtype:length,length` of each, with a blank between two."""
+    parts = [f"{name}:{NAMES[array.dtype]}:{','.join(map(str, array.shape))}" for name, array in arrays.items()]
+    return " ".join(parts)
+
+
+@functools.lru_cache(maxsize=64)  # an actor's unrolls are all alike
+def _places(described: str) -> tuple[list[_Place], int]:
+    """Where the arrays of an unroll are, and the bytes of all; raises `WireError` where they are not one's."""
+    places, start = list[_Place](), 0
+    for text in described.split(" "):
+        match = DESCRIPTION.fullmatch(text)
+        if not match or match[3] not in DTYPES:
+            raise WireError(f"an array described as {reprlib.repr(text)}")
+        dtype, shape = np.dtype(match[3]), tuple(map(int, match[4].split(",")))
+        places.append(_Place(match[1] or "", match[2], dtype, shape, math.prod(shape), start))
+        start += _aligned(places[-1].size * dtype.itemsize)
+    names = [(place.group, place.name) for place in places]
+    own = {name for group, name in names if not group}
+    if own != set(ARRAY_FIELDS) or len(set(names)) < len(names) or not all(place.size for place in places):
+        raise WireError(f"arrays {reprlib.repr(described)}")
+    return places, start
+
+
+def _join(arrays: Iterable[Array]) -> bytes:
+    """One part of all `arrays`, each from a multiple of `ALIGNMENT` bytes on."""
+    pieces: list[Part] = []
+    for array in arrays:
+        pieces += [np.ascontiguousarray(array).data.cast("B"), bytes(_aligned(array.nbytes) - array.nbytes)]
+    return b"".join(pieces)
+
+
+def _split(part: Part, described: str) -> Unroll:
+    """The unroll in `part`, as it was joined."""
+    places, total = _places(described)
+    if total != len(part):
+        raise WireError(f"{len(part)} bytes of arrays, {total} are described")
+    groups: dict[str, dict[str, Array]] = {"": {}, "behaviour.": {}, "state.": {}}
+    for group, name, dtype, shape, size, start in places:
+        array = groups[group][name] = np.frombuffer(part, dtype, size, start).reshape(shape)
+        if dtype.kind == "b" and array.view(np.uint8).max() > 1:  # counting and indexing would differ
+            raise WireError(f"{group}{name}: neither true nor false")
+    return Unroll(**groups[""], behaviour=groups["behaviour."], state=groups["state."])
+
+
+def _aligned(size: int) -> int:
+    return -(-size // ALIGNMENT) * ALIGNMENT
 
 
 def _flatten(unroll: Unroll) -> dict[str, Array]:
     arrays = {name: getattr(unroll, name) for name in ARRAY_FIELDS}
     parts = {f"behaviour.{name}": array for name, array in unroll.behaviour.items()}
     return arrays | parts | {f"state.{name}": array for name, array in unroll.state.items()}
-
-
-def _unflatten(arrays: dict[str, Array]) -> Unroll:
-    def under(prefix: str) -> dict[str, Array]:
-        return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
-
-    behaviour, state = under("behaviour."), under("state.")
-    plain = {name: array for name, array in arrays.items() if name in ARRAY_FIELDS}
-    if len(plain) < len(ARRAY_FIELDS) or len(plain) + len(behaviour) + len(state) < len(arrays):
-        raise WireError(f"arrays named {reprlib.repr(list(arrays))}")
-    return Unroll(**plain, behaviour=behaviour, state=state)

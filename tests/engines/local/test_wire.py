@@ -11,7 +11,6 @@ import pytest
 from apex_acer.engines.local import wire
 from apex_acer.engines.local.wire import (
     MAX_HEADER_BYTES,
-    MAX_PARTS,
     WireError,
     decode_message,
     decode_reply,
@@ -39,9 +38,15 @@ def as_bytes(message: Message) -> list[bytes]:
     return [bytes(part) for part in encode_message(message)]
 
 
-def changed(parts: list[bytes] | None = None, **header: Any) -> list[bytes]:
+DATA = as_bytes(MESSAGE)[1]
+DESCRIBED = str(msgpack.unpackb(as_bytes(MESSAGE)[0])["arrays"])
+OBS_BYTES = 4 * 6 * 4 * 4
+
+
+def changed(*parts: bytes, **header: Any) -> list[bytes]:
+    """MESSAGE with other header fields and, where given, other `parts` after it."""
     first, *rest = as_bytes(MESSAGE)
-    return [msgpack.packb(msgpack.unpackb(first) | header), *(rest if parts is None else parts)]
+    return [msgpack.packb(msgpack.unpackb(first) | header), *(parts or rest)]
 
 
 def without(name: str) -> list[bytes]:
@@ -51,18 +56,14 @@ def without(name: str) -> list[bytes]:
     return [msgpack.packb(header), *rest]
 
 
-def with_array(name: str, part: bytes = b"\0" * 4, dtype: str = "float32", shape: Any = (1,)) -> list[bytes]:
+def with_array(described: str, data: bytes = b"\0" * 8) -> list[bytes]:
     """MESSAGE with one more array."""
-    return changed([*REST, part], arrays=[*described(), [name, dtype, shape]])
+    return changed(DATA + data, arrays=f"{DESCRIBED} {described}")
 
 
-def described() -> list[list[Any]]:
-    return list(msgpack.unpackb(as_bytes(MESSAGE)[0])["arrays"])
-
-
-def arrays(name: str = "obs", *, dtype: Any = "float32", shape: Any = (6, 4, 4)) -> list[list[Any]]:
-    """The header's description of MESSAGE's arrays, the first one replaced."""
-    return [[name, dtype, shape], *described()[1:]]
+def with_first(described: str, data: bytes | None = None) -> list[bytes]:
+    """MESSAGE with another description of its first array."""
+    return changed(*([] if data is None else [data]), arrays=" ".join([described, *DESCRIBED.split(" ")[1:]]))
 
 
 def assert_same_unroll(a: Unroll, b: Unroll) -> None:
@@ -108,15 +109,17 @@ def test_reply_comes_back(reply: Reply) -> None:
     assert decode_reply([bytes(part) for part in encode_reply(reply)]) == reply
 
 
-def test_arrays_are_not_copied() -> None:
-    assert MESSAGE.unroll is not None
-    sent = encode_message(MESSAGE)
-    assert np.shares_memory(np.frombuffer(sent[1], np.uint8), MESSAGE.unroll.obs)
-    parts = as_bytes(MESSAGE)
+def test_decoded_arrays_are_views_and_aligned() -> None:
+    parts = as_bytes(dataclasses.replace(MESSAGE, unroll=made_up_unroll(tiny_run(network__lstm=3))))
     unroll = decode_message(parts).unroll
     assert unroll is not None
-    for part, name in zip(parts[1:], ARRAY_FIELDS, strict=False):
-        assert np.shares_memory(np.frombuffer(part, np.uint8), getattr(unroll, name))
+    whole = np.frombuffer(parts[1], np.uint8)
+    for array in [getattr(unroll, name) for name in ARRAY_FIELDS] + [
+        *unroll.behaviour.values(),
+        *unroll.state.values(),
+    ]:
+        assert np.shares_memory(whole, array)
+        assert (array.ctypes.data - whole.ctypes.data) % 8 == 0
 
 
 def test_array_not_contiguous_comes_back() -> None:
@@ -127,57 +130,61 @@ def test_array_not_contiguous_comes_back() -> None:
     np.testing.assert_array_equal(back.obs, obs)
 
 
-REST = as_bytes(MESSAGE)[1:]
 MALFORMED = {
     "no parts": [],
     "empty header": [b""],
     "not msgpack": [b"\xc1"],
-    "cut short": [as_bytes(MESSAGE)[0][:-5], *REST],
+    "cut short": [as_bytes(MESSAGE)[0][:-5], DATA],
     "deeply nested": [b"\x91" * 5000],
     "deeply nested, each promising more": [b"\xdd\x00\x0f\xff\xff" * 5000],
     "a list's length": [b"\xdd\xff\xff\xff\xff"],
     "a map's length": [b"\xdf\xff\xff\xff\xff"],
     "a text's length": [b"\xdb\xff\xff\xff\xff"],
-    "bytes after the end": [as_bytes(MESSAGE)[0] + b"\x00", *REST],
+    "bytes after the end": [as_bytes(MESSAGE)[0] + b"\x00", DATA],
     "not UTF-8": [b"\x81\xa1\xff\x01"],
     "not a map": [msgpack.packb([1, 2])],
     "keys not text": [msgpack.packb({1: 2})],
     "a list as key": [b"\x81\x90\x01"],
     "header too large": [b"\x00" * (MAX_HEADER_BYTES + 1)],
-    "too many parts": [as_bytes(MESSAGE)[0], *[b""] * MAX_PARTS],
-    "no arrays described": [msgpack.packb({"peer": ["actor", 0, 0]})],
-    "array part missing": [as_bytes(MESSAGE)[0], *REST[:-1]],
-    "field missing": changed(REST[1:], arrays=arrays()[1:]),
-    "field unknown": changed(arrays=arrays("surprise")),
+    "part more": [*as_bytes(MESSAGE), b""],
+    "too many parts": [as_bytes(MESSAGE)[0], *[b""] * 1000],
     "header key unknown": changed(surprise=1),
     "header key on two lines": changed(**{"two\nlines": 1}),
-    "first array twice": with_array("obs", REST[0], shape=(6, 4, 4)),
-    "array more": with_array("surprise"),
-    "array more, with a dot": with_array("surprise.x"),
-    "array more, empty": with_array("behaviour.x", b"", shape=(0,)),
-    "array part more": [as_bytes(MESSAGE)[0], *REST, b""],
-    "header key missing": [msgpack.packb({"arrays": [], "peer": ["actor", 0, 0], "sequence": 0})],
-    "byte length": changed([REST[0][:-1], *REST[1:]]),
-    "byte length and shape": changed(arrays=arrays(shape=[6, 4, 5])),
-    "object dtype": changed(arrays=arrays(dtype="object")),
-    "object dtype, short": changed(arrays=arrays(dtype="O")),
-    "text dtype": changed(arrays=arrays(dtype="<U4")),
-    "time dtype": changed(arrays=arrays(dtype="datetime64[s]")),
-    "record dtype": changed(arrays=arrays(dtype="f4,f4")),
-    "dtype not text": changed(arrays=arrays(dtype=4)),
-    "dtype with an open bracket": changed(arrays=arrays(dtype="(2,")),
-    "negative shape": changed(arrays=arrays(shape=[-6, -4, 4])),
-    "shape of text": changed(arrays=arrays(shape=["6", "4", "4"])),
-    "shape not a list": changed(arrays=arrays(shape=96)),
-    "shape of fractions": changed(arrays=arrays(shape=[6.0, 4.0, 4.0])),
-    "shape of flags": with_array("behaviour.x", shape=(True,)),
-    "shape beyond memory": changed([b"", *REST[1:]], arrays=arrays(shape=[0, 2**63])),
-    "shape beyond 64 bits": changed([b"", *REST[1:]], arrays=arrays(shape=[2**62, 4, 4])),
-    "no columns": changed([b"", *REST[1:]], arrays=arrays(shape=[6, 0, 4])),
-    "neither true nor false": with_array("behaviour.x", b"\x02", "bool"),
-    "too many dimensions": changed(arrays=arrays(shape=[96, *[1] * 90])),
-    "array without a shape": changed(arrays=[["obs", "float32"], *arrays()[1:]]),
-    "array name a number": changed(arrays=arrays(name=3)),  # type: ignore[arg-type]
+    "header key missing": [msgpack.packb({"arrays": "", "peer": ["actor", 0, 0], "sequence": 0})],
+    "arrays missing": as_bytes(MESSAGE)[:1],
+    "arrays not described": changed(arrays=""),
+    "arrays a list": changed(arrays=[["obs", "float32", [6, 4, 4]]]),
+    "data cut short": changed(DATA[:-1]),
+    "data longer": changed(DATA + b"\0" * 8),
+    "data not aligned": changed(DATA + b"\0", arrays=f"{DESCRIBED} state.x:uint8:1"),
+    "field missing": changed(DATA[OBS_BYTES:], arrays=DESCRIBED.partition(" ")[2]),
+    "field unknown": with_first("surprise:float32:6,4,4"),
+    "first array twice": changed(DATA[:OBS_BYTES] + DATA, arrays=f"obs:float32:6,4,4 {DESCRIBED}"),
+    "two parts of one name": with_array("state.x:float32:1 state.x:float32:1", b"\0" * 16),
+    "array more": with_array("surprise:float32:1"),
+    "array more, with a dot": with_array("surprise.x:float32:1"),
+    "array more, with two dots": with_array("state.x.y:float32:1"),
+    "array more, empty": with_array("behaviour.x:float32:0", b""),
+    "array without a name": with_array("state.:float32:1"),
+    "two blanks": with_array(" state.x:float32:1"),
+    "shape": with_first("obs:float32:6,4,5"),
+    "object dtype": with_first("obs:object:6,4,4"),
+    "object dtype, short": with_first("obs:O:6,4,4"),
+    "text dtype": with_first("obs:<U4:6,4,4"),
+    "time dtype": with_first("obs:datetime64[s]:6,4,4"),
+    "record dtype": with_first("obs:f4,f4:6,4,4"),
+    "dtype missing": with_first("obs::6,4,4"),
+    "negative shape": with_first("obs:float32:-6,-4,4"),
+    "shape of fractions": with_first("obs:float32:6.0,4,4"),
+    "shape of other digits": with_first("obs:float32:٦,4,4"),
+    "shape missing": with_first("obs:float32"),
+    "shape empty": with_first("obs:float32:"),
+    "shape beyond memory": with_first(f"obs:float32:0,{10**11}", DATA[OBS_BYTES:]),
+    "shape beyond 64 bits": with_first(",".join(["obs:float32:99999999999"] + ["99999999999"] * 7)),
+    "no columns": with_first("obs:float32:6,0,4", DATA[OBS_BYTES:]),
+    "neither true nor false": with_array("behaviour.x:bool:1", b"\x02" + b"\0" * 7),
+    "too many dimensions": with_first("obs:float32:96" + ",1" * 8),
+    "a line's end": with_first("obs:float32:6,4,4\n"),
     "peer too short": changed(peer=["actor", 0]),
     "peer a number": changed(peer=5),
     "index no number": changed(peer=["actor", "x", 0]),
