@@ -69,7 +69,7 @@ class Feed:
 
     def _next_replayed(self) -> tuple[Tensor, int]:
         slots = self._replay.draw(self._batch_size)
-        self._pace.count_replayed(self._replay.count_steps(slots))
+        self._pace.count_replayed(int(self._replay.count_steps(slots).sum()))
         return slots, 0
 
     def _next_fresh(self) -> tuple[Tensor, int]:
@@ -79,7 +79,7 @@ class Feed:
             return slots, self._fresh_in_batch
         replayed = self._replay.draw(self._batch_size - self._fresh_in_batch)
         self._pace.count_fresh(self._replay.count_steps(slots))
-        self._pace.count_replayed(self._replay.count_steps(replayed))
+        self._pace.count_replayed(int(self._replay.count_steps(replayed).sum()))
         return torch.cat([slots, replayed]), self._fresh_in_batch
 
     # ── checkpoints ──

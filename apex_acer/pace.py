@@ -7,9 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from apex_acer.trajectory import Array
+
 
 class Pace:
-    """Credits Poisson(ratio) times the fresh steps (or just ratio times), and spends what each replayed batch holds.
+    """Credits each fresh segment's steps Poisson(ratio) times (or just ratio times), and spends what replayed batches hold.
 
     What is left over after whole batches stays as credit, so the ratio of steps is exact in the long run.
     """
@@ -30,10 +32,11 @@ class Pace:
         """Whether the credit covers a batch of `batch_steps` environment steps."""
         return self._credit >= batch_steps
 
-    def count_fresh(self, steps: int) -> None:
-        """Counts fresh steps trained on (from `replay.start` on), and draws what they are worth."""
-        self.fresh_steps += steps
-        self._credit += steps * (self._ratio if self._draw == "fixed" else int(self._random.poisson(self._ratio)))
+    def count_fresh(self, steps: Array) -> None:
+        """Counts fresh segments trained on (from `replay.start` on) by their `steps` `[B]`, and draws what each is worth."""
+        self.fresh_steps += int(steps.sum())
+        worth = self._ratio if self._draw == "fixed" else self._random.poisson(self._ratio, len(steps))
+        self._credit += float((steps * worth).sum())
 
     def count_replayed(self, steps: int) -> None:
         """Spends the steps of one replayed batch."""

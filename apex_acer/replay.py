@@ -82,9 +82,10 @@ class UniformReplay:
         fresh = torch.arange(len(slots)) < num_fresh
         return Batch(**fields, behaviour=behaviour, state=state, weights_version=self._version[slots], fresh=fresh)
 
-    def count_steps(self, slots: Tensor) -> int:
-        """Environment steps in `slots`, dummy steps not counted."""
-        return int(self._steps[slots.numpy()].sum())
+    def count_steps(self, slots: Tensor) -> Array:
+        """Environment steps in each of `slots` `[B]`, dummy steps not counted."""
+        steps: Array = self._steps[slots.numpy()]
+        return steps
 
     # ── checkpoints ──
 

@@ -112,7 +112,7 @@ class AcerConfig:
     replay_ratio: float = 4.0
     """Replayed per fresh steps (see `replay_draw`)."""
     replay_draw: Literal["poisson", "fixed"] = "poisson"
-    """Replay owed after each fresh batch: drawn from Poisson of `replay_ratio`, or just that."""
+    """Replay owed after each fresh segment: drawn from Poisson of `replay_ratio`, or just that."""
     mix: Literal["separate", "joint"] = "separate"
     """Fresh segments make batches of their own, or share every batch with `replay_ratio` times as many replayed ones."""
     truncation_threshold: float = 10.0
