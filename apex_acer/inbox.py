@@ -61,6 +61,8 @@ class Inbox:
         self.stopped: set[Peer] = set()
         """Peers that were told to stop."""
         self.num_refused = 0
+        self.turns = 0
+        """How often the learner has gone round its loop."""
 
     def post(self, message: Message, answer: Answer) -> None:
         """Takes or refuses `message`; `answer` is called now or later, exactly once."""
@@ -149,8 +151,9 @@ class Inbox:
         return self._incarnations.get(peer.name) == peer.incarnation
 
     def _progress(self) -> dict[str, list[int]]:
-        """By name: messages taken from the current incarnation, and how many of them are unanswered."""
-        return {peer.name: [taken, self._unanswered[peer]] for peer, taken in self._next_sequence.items()}
+        """By name: messages taken from the current incarnation, and how many of them are unanswered; the learner's turns."""
+        peers = {peer.name: [taken, self._unanswered[peer]] for peer, taken in self._next_sequence.items()}
+        return {**peers, "learner": [self.turns, 0]}
 
     def _counted(self, peer: Peer, answer: Answer) -> Answer:
         self._unanswered[peer] += 1

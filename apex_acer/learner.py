@@ -89,6 +89,7 @@ class Learner:
 
     def step(self, timeout_s: float) -> bool:
         """One update, or one unroll taken (waiting up to `timeout_s` seconds for it); False once the run is to end."""
+        self.inbox.turns += 1
         while post := self.inbox.take_other():
             self._answer(post)
         if self._feed.ready:
@@ -321,9 +322,14 @@ class Learner:
         self.inbox.status = self.status()
 
     def status(self) -> dict[str, Any]:
-        """Live figures for the manager's view: the newest row of each process, and the best evaluation."""
-        figures = {"env_steps": self.env_steps, "wall_s": self._wall_s(), "best": self._evaluations.best}
-        return {**figures, "rows": self._rows}
+        """Live figures for the manager: the newest row of each process, the best evaluation, bytes a save may add."""
+        return {
+            "env_steps": self.env_steps,
+            "wall_s": self._wall_s(),
+            "best": self._evaluations.best,
+            "replay_bytes": self._feed.num_bytes if self._config.checkpoint.replay else 0,
+            "rows": self._rows,
+        }
 
 
 def choose_device(name: str) -> torch.device:

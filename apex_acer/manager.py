@@ -28,7 +28,7 @@ from apex_acer.supervisor import RunFailed as RunFailed
 log = logging.getLogger(__name__)
 
 # from a signal, or whatever else ends the run, until nothing is left of it: 10 s with the engine's KILL_S
-SAVE_S = 6.0  # for the learner to save
+SAVE_S = 6.0  # for the learner to save, replay not counted
 LEAVE_S = 2.0  # after that, for everybody to leave; who is still there is killed
 
 
@@ -173,6 +173,10 @@ class Manager:
     def _killing(self) -> bool:
         return len(self._signals) > 1
 
+    @property
+    def _save_s(self) -> float:
+        return SAVE_S + self._supervisor.replay_save_s
+
     def _watch(self) -> None:
         """Until the learner has saved what it learned, or a signal comes."""
         while not (self._result or self._signals):
@@ -192,12 +196,12 @@ class Manager:
             return result
         if self._killing or learner is None or not learner.ready:  # nothing to save yet, or no time
             return self._unsaved()
-        how = learner.failure or f"learner: killed, because it had not saved within {SAVE_S:.0f} s"
+        how = learner.failure or f"learner: killed, because it had not saved within {self._save_s:.0f} s"
         raise RunFailed(how)
 
     def _stop(self, reason: str) -> None:
         """Has the learner save, where it has not, and lets everybody leave; a second signal or the deadline ends that."""
-        self._ends_at = self._ends_at or time.monotonic() + SAVE_S + LEAVE_S
+        self._ends_at = self._ends_at or time.monotonic() + self._save_s + LEAVE_S
         learner = self._supervisor.learner.handle
         if learner is None or not learner.ready:
             return

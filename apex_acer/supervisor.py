@@ -23,6 +23,7 @@ LONGEST_LOOK_S = 2 * LOOK_S  # more time than this has not passed for the others
 READY_S = 300.0  # importing torch takes its time on a cold machine, and longer where 64 actors do it at once
 BACKOFF_S = 0.5  # before the first restart within the window; each further one waits twice as long ...
 DOUBLINGS = 4  # ... this often
+SAVED_BYTES_PER_S = 50e6  # of replay, on a slow disk
 DUMP_S = 0.5  # for a hung process to write where it is before it is killed
 
 Status = dict[str, Any]
@@ -47,8 +48,9 @@ class Role:
         """Since these monotonic seconds it has ended well; 0: it has not."""
         self.dumped_at = 0.0
         """When it was asked where it hangs; 0: it was not."""
+        self.patience_s = patience_s
+        self._credit = credit
         self._deaths: list[float] = []
-        self._patience_s, self._credit = patience_s, credit
         self._idle_s = 0.0
         self._progress = (False, 0)
 
@@ -68,7 +70,7 @@ class Role:
     @property
     def hangs(self) -> str:
         """What it did not do in time; empty where it may go on."""
-        limit_s = self._patience_s if self._progress[0] else READY_S
+        limit_s = self.patience_s if self._progress[0] else READY_S
         if self._idle_s <= limit_s:
             return ""
         return f"{'no progress' if self._progress[0] else 'not ready'} for {limit_s:g} s"
@@ -130,8 +132,7 @@ class Supervisor:
         now = time.monotonic()
         elapsed_s, self._looked_at = min(now - self._looked_at, LONGEST_LOOK_S), now
         news = self._talk(now)
-        asked = self._unanswered > 0 or self._said == 0
-        self.learner.note(elapsed_s, self._said - self._unanswered, unanswered=not asked)
+        self.learner.note(elapsed_s, self._turns, unanswered=0)
         self._look_after(self.learner)
         for role in () if self._stopping else self._peers:
             self._look_after(role)
@@ -151,13 +152,18 @@ class Supervisor:
         """Whether the learner or an actor is still there."""
         return any(role.handle is not None and role.handle.alive for role in (self.learner, *self._actors))
 
+    @property
+    def replay_save_s(self) -> float:
+        """Seconds that the learner may take to save its replay memory, beyond what every save takes."""
+        return float(self._status.get("replay_bytes", 0)) / SAVED_BYTES_PER_S
+
     # ── the conversation with the learner ──
 
     def _meet_learner(self) -> None:
         """A learner that knows nothing yet, and for which the others have done nothing yet."""
         for role in self._peers:
             role.forgive()
-        self._said = self._unanswered = 0
+        self._said = self._unanswered = self._turns = 0
         self._told = {}
         self._known: dict[str, int] = {}  # what the learner has taken in of it ...
         self._known_at = 0.0  # ... when it was asked at these monotonic seconds
@@ -185,7 +191,9 @@ class Supervisor:
             self._known, self._known_at = self._told, self._asked_at
         self._stopping = reply.stop
         progress = reply.status.pop("progress", {})
+        self._turns, _ = progress.get("learner", (self._turns, 0))
         self._status = reply.status or self._status
+        self.learner.patience_s = self._settings.hung_seconds + self.replay_save_s
         elapsed_s, self._heard_at = min(now - self._heard_at, LONGEST_LOOK_S), now
         for role in self._peers:
             role.note(elapsed_s, *progress.get(role.peer.name, (0, 0)))

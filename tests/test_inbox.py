@@ -267,6 +267,7 @@ def progress(manager: Speaker) -> dict[str, list[int]]:
     reply = manager.say()
     assert reply is not None
     told: dict[str, list[int]] = reply.status["progress"]
+    assert told.pop("learner")[1] == 0
     return {name: numbers for name, numbers in told.items() if name != "manager"}
 
 

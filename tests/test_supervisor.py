@@ -12,7 +12,7 @@ from apex_acer.engines.engine import Engine, Handle, Run
 from apex_acer.inbox import Inbox
 from apex_acer.messages import Link, Message, Peer, Reply
 from apex_acer.result import TrainResult
-from apex_acer.supervisor import BACKOFF_S, DOUBLINGS, LOOK_S, READY_S, RunFailed, Supervisor
+from apex_acer.supervisor import BACKOFF_S, DOUBLINGS, LOOK_S, READY_S, SAVED_BYTES_PER_S, RunFailed, Supervisor
 from tests.runs import CARTPOLE, RUN_ID, Speaker, made_up_unroll, tiny_layout, tiny_run
 
 
@@ -54,7 +54,7 @@ class FakeEngine(Engine, Link):
         self.started: list[Peer] = []
         self.handles: dict[str, FakeHandle] = {}
         self.reconnected = 0
-        self.silent = False
+        self.silent = self.stuck = False
         self.refuses_to_be_ready: set[str] = set()
 
     def start(self, peer: Peer) -> Handle:
@@ -85,6 +85,7 @@ class FakeEngine(Engine, Link):
         self._sent.append(message)
 
     def receive(self, timeout_s: float) -> Reply | None:
+        self.inbox.turns += not self.stuck
         while self._sent and not self.silent:
             self.inbox.post(self._sent.pop(0), self._replies.append)
         return self._replies.pop(0) if self._replies else None
@@ -315,6 +316,28 @@ def test_a_silent_learner_without_a_checkpoint_ends_the_run(world: World) -> Non
     with pytest.raises(RunFailed, match="learner: no progress for 10 s; there is no checkpoint to go on from"):
         world.tend(3)
     assert world.handle("learner").dumped
+
+
+def test_a_learner_that_answers_but_does_nothing_is_replaced(world: World) -> None:
+    world.checkpoint = Path("checkpoint/1")
+    world.tend(300)
+    world.engine.stuck = True
+    world.tend(9)
+    assert world.news == []
+    world.tend(3)
+    assert world.news == ["learner: no progress for 10 s; restart 1 of 3 in 0.5 s"]
+
+
+def test_a_learner_that_saves_its_replay_may_take_its_time(world: World) -> None:
+    world.checkpoint = Path("checkpoint/1")
+    world.engine.inbox.status = {"env_steps": 0, "replay_bytes": 20 * SAVED_BYTES_PER_S}
+    world.tend(5)
+    assert world.supervisor.replay_save_s == 20.0
+    world.engine.stuck = True
+    world.tend(28)
+    assert world.news == []
+    world.tend(4)
+    assert world.news == ["learner: no progress for 30 s; restart 1 of 3 in 0.5 s"]
 
 
 def test_a_learner_that_has_saved_may_end_as_it_likes(world: World) -> None:
