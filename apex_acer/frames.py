@@ -28,7 +28,9 @@ def stack_planes(planes: Tensor, episode_step: Tensor, stack: int) -> Tensor:
     for index in range(stack):
         part = stacked[..., index * channels : (index + 1) * channels]
         part.copy_(planes[index : index + length].movedim(2, -1))
-        part[newest < stack - 1 - index] = 0
+        before = newest < stack - 1 - index  # the episode
+        # a mask costs a pass over all planes, which are few; indices cost a GPU a wait for their number
+        part[before if part.is_cuda else before.nonzero(as_tuple=True)] = 0
     return stacked.movedim(-1, 2)
 
 

@@ -13,6 +13,7 @@ import torch
 from apex_acer import checkpoint, weights
 from apex_acer.algorithms import algorithm_class
 from apex_acer.config import ConfigError, RunConfig
+from apex_acer.device import choose_device
 from apex_acer.evaluations import Evaluations, Snapshot
 from apex_acer.feed import Feed
 from apex_acer.inbox import Inbox, Post
@@ -330,19 +331,6 @@ class Learner:
             "replay_bytes": self._feed.num_bytes if self._config.checkpoint.replay else 0,
             "rows": self._rows,
         }
-
-
-def choose_device(name: str) -> torch.device:
-    """The device `learner.device` names; raises `ConfigError` where it is not there."""
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    device = torch.device(name)
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        there = torch.cuda.device_count()
-        raise ConfigError(
-            f"learner.device: {name!r} is not there; this machine has {there} CUDA devices; give cpu or auto"
-        )
-    return device
 
 
 def make_inbox(config: RunConfig, spec: EnvironmentSpec, shapes: Layout, run_id: str) -> Inbox:

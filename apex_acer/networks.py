@@ -47,14 +47,14 @@ class ActorCritic(nn.Module):
 
     def step(self, obs: Tensor, state: State) -> tuple[ActorCriticOutput, State]:
         """As `forward`, with the recurrent state before and after; an empty one is that of an episode's start."""
-        features: Tensor = self.torso(self.prepare(obs))
+        features = self._features(self.prepare(obs))
         if self.lstm:
             features, state = self._remember(features, state)
         return self._heads(features), state
 
-    def prepare(self, obs: Tensor) -> Tensor:
-        """Raw `[B, *obs_shape]` in any dtype to what the torso takes, in the parameters' dtype."""
-        dtype = self.pi_logits.weight.dtype
+    def prepare(self, obs: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+        """Raw `[B, *obs_shape]` in any dtype to what the torso takes, in `dtype` or the parameters'."""
+        dtype = dtype or self.pi_logits.weight.dtype
         prepared: Tensor = self.normaliser(obs, dtype) if self.normaliser else to_float(obs, dtype)
         return prepared
 
@@ -62,13 +62,13 @@ class ActorCritic(nn.Module):
         """Outputs `[L, B, A]` for consecutive observations.
 
         Args:
-            inputs: `prepare`d, `[L * B, *obs_shape]`.
+            inputs: `prepare`d, `[L * B, *obs_shape]`; the torso computes in their dtype, the rest in the parameters'.
             reset: `[L, B]` bool, where an episode begins: the state before it is forgotten.
             state: `[B, …]` before the first observation.
             detach_at: index whose incoming state carries no gradient to what came before.
         """
         length, columns = reset.shape
-        features = self.torso(inputs).view(length, columns, -1)  # [L, B, F]
+        features = self._features(inputs).view(length, columns, -1)  # [L, B, F]
         if self.lstm:
             steps = []
             for t in range(length):
@@ -78,6 +78,12 @@ class ActorCritic(nn.Module):
                 steps.append(remembered)
             features = torch.stack(steps)
         return self._heads(features)
+
+    def _features(self, inputs: Tensor) -> Tensor:
+        dtype = self.pi_logits.weight.dtype
+        with torch.autocast(inputs.device.type, inputs.dtype, enabled=inputs.dtype != dtype):
+            features: Tensor = self.torso(inputs)
+        return features.to(dtype)
 
     def _remember(self, features: Tensor, state: State) -> tuple[Tensor, State]:
         assert self.lstm is not None

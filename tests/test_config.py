@@ -34,6 +34,7 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("learner.device", "gpu", "cpu, cuda, cuda:N or auto"),
     ("learner.device", "cuda:first", "cpu, cuda, cuda:N or auto"),
     ("learner.device", "cpu:0", "cpu, cuda, cuda:N or auto"),
+    ("learner.precision", "float16", "auto, float32 or bfloat16"),
     ("learner.batch_size", 0, "1 or more"),
     ("learner.max_skipped_updates", 0, "1 or more"),
     ("learner.threads", -2, "0 or more"),

@@ -34,6 +34,7 @@ LAYERS = (  # top to bottom; a package stands for all of its modules
     ),
     ("algorithms",),
     (
+        "device",
         "networks",
         "normalisation",
         "frames",

@@ -13,7 +13,7 @@ from apex_acer import checkpoint, weights
 from apex_acer.algorithms.acer import Acer
 from apex_acer.algorithms.algorithm import LossOutput
 from apex_acer.config import ConfigError, RunConfig
-from apex_acer.learner import Learner, choose_device
+from apex_acer.learner import Learner
 from apex_acer.messages import Peer, Reply
 from apex_acer.trajectory import Batch
 from tests.runs import (
@@ -260,13 +260,6 @@ def test_load_refuses_with_one_line(
     assert "\n" not in message
     assert str(trained_file) in message
     assert names in message
-
-
-def test_device_that_is_not_there_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"learner\.device: 'cuda:99' is not there") as raised:
-        choose_device("cuda:99")
-    assert "\n" not in str(raised.value)
-    assert choose_device("cpu").type == "cpu"
 
 
 def test_checkpoint_every_writes_weights(make_learner: MakeLearner, tmp_path: Path) -> None:

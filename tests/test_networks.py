@@ -188,6 +188,23 @@ def test_unroll_without_memory_is_forward():
         torch.testing.assert_close(one.flatten(0, 1), two)
 
 
+@pytest.mark.parametrize("normalise", [False, True])
+@pytest.mark.parametrize(("plane", "dtype"), [((4, 84, 84), "uint8"), ((5,), "float32")])
+def test_a_torso_in_bfloat16_gives_nearly_the_same_in_float32(plane, dtype, normalise):
+    network = build(plane, dtype=dtype, normalise=normalise)
+    for head in (network.pi_logits, network.q_values):
+        torch.nn.init.normal_(head.weight)
+    obs = random_bytes(6, *plane).to(getattr(torch, dtype))
+    reset = torch.zeros(2, 3, dtype=torch.bool)
+    inputs = network.prepare(obs, torch.bfloat16)
+    assert inputs.dtype == torch.bfloat16
+    full = torch.stack(network.unroll(network.prepare(obs), reset, {}))
+    low = torch.stack(network.unroll(inputs, reset, {}))
+    assert low.dtype == torch.float32
+    assert not torch.equal(low, full)
+    assert (low - full).abs().max() < 0.03 * full.abs().max()
+
+
 def influence(network, obs, reset, state, detach_at):
     """How much the last outputs of each column depend on each of its observations, `[L, B]`."""
     inputs = network.prepare(obs.flatten(0, 1)).requires_grad_()

@@ -14,6 +14,8 @@ class LearnerConfig:
 
     device: str = "auto"
     """`cpu`, `cuda`, `cuda:N`, or `auto`: cuda where there is one."""
+    precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Of the torso's arithmetic; `auto`: bfloat16 for convolutions where the device has instructions for it."""
     batch_size: int = 16
     """Segments (one environment's unroll) per update."""
     threads: int = 0
@@ -25,6 +27,7 @@ class LearnerConfig:
         kind, _, number = self.device.partition(":")
         ok = self.device in ("auto", "cpu", "cuda") or (kind == "cuda" and number.isdigit())
         require(ok, "learner.device", self.device, "give cpu, cuda, cuda:N or auto")
+        listed("learner", self)
         at_least(1, "learner", {"batch_size": self.batch_size, "max_skipped_updates": self.max_skipped_updates})
         at_least(0, "learner", {"threads": self.threads})
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from apex_acer.algorithms.acer import Acer
-from apex_acer.config import AcerConfig, NetworkConfig, RunConfig
+from apex_acer.config import AcerConfig, LearnerConfig, NetworkConfig, RunConfig
 from apex_acer.trajectory import Batch, EnvironmentSpec
 from tests.functional import reference
 from tests.functional.reference import Sizes
@@ -15,11 +15,12 @@ PLANE = 4
 CPU = torch.device("cpu")
 
 
-def build(seed=0, hidden=16, stack=2, dtype=torch.float64, lstm=0, normalise=False, **settings):
+def build(seed=0, hidden=16, stack=2, dtype=torch.float64, lstm=0, normalise=False, learner=None, **settings):
     """An `Acer` with an average network of its own, as after some training."""
     torch.manual_seed(seed)
     config = RunConfig(
         network=NetworkConfig(hidden_sizes=(hidden,), lstm=lstm, normalise=normalise),
+        learner=learner or LearnerConfig(),
         algorithm=AcerConfig(**{"unroll_length": SIZES.length, "entropy_cost": 0.05, "gamma": 0.9} | settings),
     )
     spec = EnvironmentSpec((PLANE,), "float32", SIZES.actions, 0, stack, False, 1)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from apex_acer.algorithms.acer import Acer
-from apex_acer.config import AcerConfig, ConfigError, OptimizerConfig, RunConfig
+from apex_acer.config import AcerConfig, ConfigError, LearnerConfig, OptimizerConfig, RunConfig
 from apex_acer.frames import stack_planes
 from apex_acer.optimizer import Optimizer
 from apex_acer.trajectory import EnvironmentSpec
@@ -166,6 +166,21 @@ def test_float32_agrees_with_float64():
     assert one[0].loss.dtype == torch.float32
     torch.testing.assert_close(one[0].loss.double(), two[0].loss, rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(flat(one[1]).double(), flat(two[1]), rtol=1e-4, atol=1e-5)
+
+
+def test_bfloat16_points_the_same_way_and_keeps_its_parameters_in_float32():
+    """Where it computes in bfloat16 at all."""
+    batch, _ = random_segments(7, dtype=torch.float32)
+    gradients = []
+    for precision in ("float32", "bfloat16"):
+        acer = build(7, dtype=torch.float32, learner=LearnerConfig(precision=precision))
+        output, gradient = gradients_of(acer, batch)
+        assert output.loss.dtype == torch.float32
+        gradients.append(flat(gradient))
+    one, two = gradients
+    assert two.dtype == torch.float32
+    assert not torch.equal(one, two)
+    assert torch.cosine_similarity(one, two, dim=0) > 0.995
 
 
 # the average network

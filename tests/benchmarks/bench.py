@@ -21,6 +21,7 @@ from typing import Any
 
 import tyro
 
+from apex_acer.engines.local.processes import child_environment
 from tests.benchmarks import fabric
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
@@ -33,7 +34,11 @@ def measure_pieces(preset: str) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder:
         gate = Path(folder) / "gate"
         command = [sys.executable, "-m", "tests.benchmarks.pieces", preset, str(gate)]
-        processes = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(os.cpu_count() or 1)]
+        environment = child_environment(1)  # as in a run: torch keeps freed memory
+        processes = [
+            subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
+            for _ in range(os.cpu_count() or 1)
+        ]
         for process in processes:
             assert process.stdout is not None
             process.stdout.readline()  # ready

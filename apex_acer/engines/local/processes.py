@@ -51,7 +51,7 @@ class ProcessHandle(Handle):
                 stdout=file,
                 stderr=file,
                 pass_fds=[writing],
-                env=_environment(threads),
+                env=child_environment(threads),
             )
         os.close(writing)
         assert self._process.stdin is not None
@@ -217,7 +217,7 @@ class LocalEngine(Engine):
         return config.actors.threads or max(1, cores // (2 * config.actors.count))
 
 
-def _environment(threads: int) -> dict[str, str]:
+def child_environment(threads: int) -> dict[str, str]:
     """The child's environment variables: thread limits must be there before torch is imported.
 
     Memory limits keep glibc from giving large tensors back to the kernel at every update: mapping and clearing the same

@@ -1,0 +1,44 @@
+"""The learner's device, and the numbers it computes torsos in."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import nn
+
+from apex_acer.config import ConfigError
+
+Precision = Literal["auto", "float32", "bfloat16"]
+
+
+def choose_device(name: str) -> torch.device:
+    """The device `learner.device` names; raises `ConfigError` where it is not there."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = torch.device(name)
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        there = torch.cuda.device_count()
+        raise ConfigError(
+            f"learner.device: {name!r} is not there; this machine has {there} CUDA devices; give cpu or auto"
+        )
+    return device
+
+
+def choose_precision(name: Precision, device: torch.device, network: nn.Module) -> torch.dtype | None:
+    """What `learner.precision` means for `network` there; None: its parameters' own type.
+
+    `auto` is bfloat16 where there are convolutions, which gain from it.
+    """
+    if name == "auto":
+        has_convolutions = any(isinstance(module, nn.Conv2d) for module in network.modules())
+        name = "bfloat16" if has_convolutions and multiplies_bfloat16(device) else "float32"
+    return torch.bfloat16 if name == "bfloat16" else None
+
+
+def multiplies_bfloat16(device: torch.device) -> bool:
+    """Whether the device has instructions for it; without them it is slower than float32."""
+    if device.type == "cuda":
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
+    capabilities = torch.cpu.get_capabilities()
+    return bool(capabilities.get("amx_bf16") or capabilities.get("avx512_bf16"))
