@@ -15,6 +15,7 @@ from rich.text import Text
 
 from apex_acer.config import RunConfig
 from apex_acer.messages import Row
+from apex_acer.placement import describe
 from apex_acer.result import TrainResult
 
 PLAIN_EVERY_S = 5.0
@@ -104,7 +105,7 @@ class View:
     def _learner(self, status: dict[str, Any]) -> Text:
         row, evaluator = status["rows"].get("learner", {}), status["rows"].get("evaluator", {})
         parts = [
-            f"learner  {row.get('updates_per_s', 0):,.0f} updates/s",
+            f"learner ({status['learner']})  {row.get('updates_per_s', 0):,.0f} updates/s",
             f"waiting {row.get('time_waiting', 0):.0%}",
             f"entropy {_figure(row.get('entropy'), 3)}",
             f"Q loss {_figure(row.get('q_loss'), 3)}",
@@ -119,8 +120,9 @@ class View:
 
 @contextlib.contextmanager
 def live_view(config: RunConfig, stream: TextIO) -> Iterator[View]:
-    """A view on `stream`: live where it is a terminal, plain lines elsewhere."""
+    """A view on `stream`, after a line on what the run uses: live where it is a terminal, plain lines elsewhere."""
     console = Console(file=stream)
+    print(describe(config), file=stream, flush=True)
     if not console.is_terminal:
         yield View(config, stream, None)
         return

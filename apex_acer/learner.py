@@ -13,7 +13,7 @@ import torch
 from apex_acer import checkpoint, weights
 from apex_acer.algorithms import algorithm_class
 from apex_acer.config import ConfigError, RunConfig
-from apex_acer.device import choose_device
+from apex_acer.device import choose_device, choose_precision
 from apex_acer.evaluations import Evaluations, Snapshot
 from apex_acer.feed import Feed
 from apex_acer.inbox import Inbox, Post
@@ -59,7 +59,9 @@ class Learner:
         k = config.algorithm.unroll_length
         shapes = layout(spec, k, algorithm.behaviour_shapes(spec), algorithm.state_shapes(config))
         self._feed = Feed(config, shapes)
-        log.info("replay holds up to %.0f MB", self._feed.num_bytes / 1e6)
+        precision = choose_precision(config.learner.precision, self.device, self._algorithm.network)
+        self._computes = f"{self.device}, {'float32' if precision is None else 'bfloat16'}"
+        log.info("learner on %s; replay holds up to %.0f MB", self._computes, self._feed.num_bytes / 1e6)
         self.inbox = make_inbox(config, spec, shapes, run_id)
 
         self._evaluations = Evaluations(folder, config.stop.at_return)
@@ -323,11 +325,14 @@ class Learner:
         self.inbox.status = self.status()
 
     def status(self) -> dict[str, Any]:
-        """Live figures for the manager: the newest row of each process, the best evaluation, bytes a save may add."""
+        """Live figures for the manager: each process's newest row, the best evaluation, where the learner computes in what
+        and how many bytes of replay a save may have to write.
+        """
         return {
             "env_steps": self.env_steps,
             "wall_s": self._wall_s(),
             "best": self._evaluations.best,
+            "learner": self._computes,
             "replay_bytes": self._feed.num_bytes if self._config.checkpoint.replay else 0,
             "rows": self._rows,
         }

@@ -19,6 +19,7 @@ from apex_acer.config import ConfigError, RunConfig, StopConfig
 from apex_acer.engines import engine_class
 from apex_acer.engines.engine import Engine, Run
 from apex_acer.environments import make_environments
+from apex_acer.placement import describe, place
 from apex_acer.result import TrainResult
 from apex_acer.runfile import dump_run, load_run
 from apex_acer.signals import Signals
@@ -87,6 +88,7 @@ def prepare(config: RunConfig, started_at: float) -> Run:
         raise ConfigError(f"load: {config.load!r} is no file; give a weights file")
     environments = make_environments(config.environment, 1, training=True)
     environments.close()
+    config = place(config, environments.spec)
     return Run(config, environments.spec, make_folder(config), uuid.uuid4().hex, started_at)
 
 
@@ -99,6 +101,7 @@ def prepare_resume(folder: Path, stop: Mapping[str, Any], started_at: float) -> 
     config = dataclasses.replace(config, stop=_stop_of_rest(config.stop, stop, path))
     environments = make_environments(config.environment, 1, training=True)
     environments.close()
+    config = place(config, environments.spec)
     return Run(config, environments.spec, folder, uuid.uuid4().hex, started_at, resume=True)
 
 
@@ -149,6 +152,7 @@ class Manager:
         signals.wake = self._engine.wake
         self._status: Status = {}
         self._ends_at = 0.0
+        log.info(describe(run.config))
 
     def run(self) -> TrainResult:
         """The whole run; leaves no process behind, however it ends. The first signal saves, the second kills."""

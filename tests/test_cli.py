@@ -55,7 +55,7 @@ def test_help_names_every_verb(arguments: list[str], capsys: pytest.CaptureFixtu
         ("train missing.toml", ["missing.toml", "No such file"]),
         ("train", ["run", "preset"]),
         ("dance", ["'dance'", "train"]),
-        ("train cartpole --actors 0", ["actors.count", "0", "1 or more"]),
+        ("train cartpole --actors -1", ["actors.count", "-1", "0 or more"]),
         ("train cartpole --algorithm.unroll-length 0", ["algorithm.unroll_length", "1 or more"]),
         ("train cartpole --optimizer.learning-rate -1", ["optimizer.learning_rate", "above 0"]),
         ("train cartpole --learner.device tpu", ["learner.device", "'tpu'", "cpu"]),

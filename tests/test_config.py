@@ -24,7 +24,7 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("environment.atari.noop_max", -1, "0 or more"),
     ("environment.atari.sticky_actions", 1.5, "0 to 1"),
     ("environment.atari.sticky_actions", -0.1, "0 to 1"),
-    ("actors.count", 0, "1 or more"),
+    ("actors.count", -1, "0 or more"),
     ("actors.environments", 0, "1 or more"),
     ("actors.weights_every", 0, "1 or more"),
     ("actors.max_unanswered", 0, "1 or more"),

@@ -44,6 +44,7 @@ LAYERS = (  # top to bottom; a package stands for all of its modules
         "metrics",
         "seeds",
         "signals",
+        "placement",
         "result",
         "config",
         "runfile",

@@ -84,8 +84,8 @@ class EnvironmentConfig:
 class ActorsConfig:
     """The processes that run environments."""
 
-    count: Annotated[int, tyro.conf.arg(aliases=["--actors"])] = 2
-    """Actor processes."""
+    count: Annotated[int, tyro.conf.arg(aliases=["--actors"])] = 0
+    """Actor processes; 0: chosen from the cores present."""
     environments: int = 8
     """Environments per actor, stepped as one vector."""
     temperature_low: float = 1.0
@@ -100,9 +100,9 @@ class ActorsConfig:
     """Threads of an actor's network and of its Atari emulators; 0: chosen from the cores present."""
 
     def __post_init__(self) -> None:
-        names = ("count", "environments", "weights_every", "max_unanswered")
+        names = ("environments", "weights_every", "max_unanswered")
         at_least(1, "actors", {name: getattr(self, name) for name in names})
-        at_least(0, "actors", {"threads": self.threads})
+        at_least(0, "actors", {"count": self.count, "threads": self.threads})
         positive("actors", {"temperature_low": self.temperature_low, "temperature_high": self.temperature_high})
 
     def temperature(self, index: int) -> float:

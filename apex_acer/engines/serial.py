@@ -96,8 +96,7 @@ class SerialEngine(Engine):
         self._run = run
         self._handles: list[SerialHandle] = []
         self._learner: Learner
-        if run.config.learner.threads:
-            torch.set_num_threads(run.config.learner.threads)
+        torch.set_num_threads(run.config.learner.threads)
 
     def start(self, peer: Peer) -> Handle:
         """Makes the role; raises `ConfigError` where it cannot work as configured."""
@@ -114,7 +113,8 @@ class SerialEngine(Engine):
     def _make_role(self, peer: Peer) -> tuple[Callable[[], bool], Callable[[], None]]:
         """What an actor's or evaluator's turn does, and how it ends."""
         kind = Actor if peer.role == "actor" else Evaluator
-        role = kind(self._run.config, self._run.run_id, peer, DirectLink(self._learner.inbox))
+        config = self._run.config
+        role = kind(config, self._run.run_id, peer, DirectLink(self._learner.inbox), config.actors.threads)
         return lambda: role.step(0), role.close
 
     def reconnect(self) -> None:

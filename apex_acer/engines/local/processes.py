@@ -207,14 +207,8 @@ class LocalEngine(Engine):
                 file.write(f"── {handle.peer.name} ──\n{printed}")
 
     def _threads(self, peer: Peer) -> int:
-        """Threads for a role on the CPU: what the configuration says, or its share of the cores present.
-
-        Convolutions gain from every core, because actors wait for the learner more than they run; small vectors lose.
-        """
-        cores, config = os.cpu_count() or 1, self._run.config
-        if peer.role == "learner":
-            return config.learner.threads or (cores if self._run.spec.is_image else 1)
-        return config.actors.threads or max(1, cores // (2 * config.actors.count))
+        config = self._run.config
+        return config.learner.threads if peer.role == "learner" else config.actors.threads
 
 
 def child_environment(threads: int) -> dict[str, str]:
