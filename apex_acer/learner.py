@@ -16,6 +16,7 @@ from apex_acer.config import ConfigError, RunConfig
 from apex_acer.device import choose_device, choose_precision
 from apex_acer.evaluations import Evaluations, Snapshot
 from apex_acer.feed import Feed
+from apex_acer.gradient import Gradient, num_parts
 from apex_acer.inbox import Inbox, Post
 from apex_acer.messages import Reply, Row
 from apex_acer.metrics import Means, Timers
@@ -55,6 +56,9 @@ class Learner:
         if config.load and not resume:
             self._load(config.load)
         self._optimizer = Optimizer(config, self._algorithm.network)
+        parts = num_parts(config.learner.threads, config.learner.batch_size)
+        on_cores = spec.is_image and self.device.type == "cpu"  # vectors are too small to share
+        self._gradient = Gradient(self._algorithm, self._optimizer, parts if on_cores else 1)
 
         k = config.algorithm.unroll_length
         shapes = layout(spec, k, algorithm.behaviour_shapes(spec), algorithm.state_shapes(config))
@@ -127,6 +131,7 @@ class Learner:
     def close(self) -> None:
         """Closes the files of metrics."""
         self._writers.close()
+        self._gradient.close()
 
     def _stop_reason(self) -> str:
         stop = self._config.stop
@@ -154,10 +159,10 @@ class Learner:
                 batch = dataclasses.replace(batch, mask=batch.mask & ((lag <= limit) | batch.fresh))
                 if not batch.mask.any():  # nothing to learn, and momentum alone must not move the weights
                     return
-            output = self._algorithm.loss(_to(batch, self.device))
+            output = self._gradient.compute(_to(batch, self.device))
             norm, taken = self._optimizer.step(output.loss, self.env_steps)
             if taken:
-                self._algorithm.after_step()
+                self._algorithm.after_step(output.metrics)
                 self.updates += 1
                 self._skipped_in_a_row = 0
                 self._means.add({**output.metrics, "grad_norm": norm, "policy_lag": lag.float().mean()})

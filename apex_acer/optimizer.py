@@ -41,12 +41,19 @@ class Optimizer:
         final = self._config.final_fraction
         return self._config.learning_rate * (final + (1 - final) * max(0.0, 1 - env_steps / self._budget))
 
-    def step(self, loss: Tensor, env_steps: int) -> tuple[Tensor, bool]:
-        """Minimises `loss` by one step; returns the gradient norm before clipping and whether the step was taken."""
+    def backward(self, loss: Tensor) -> None:
+        """Leaves the gradient of `loss`, and nothing else, in the parameters' `.grad`."""
         self._gradient.zero_()
         loss.backward()  # type: ignore[no-untyped-call]
+
+    def step(self, loss: Tensor, env_steps: int) -> tuple[Tensor, bool]:
+        """One step against the gradient of `loss` that is in the parameters' `.grad`.
+
+        Returns:
+            The gradient's norm before clipping, and whether the step was taken.
+        """
         norm = torch.linalg.vector_norm(self._gradient)
-        finite = math.isfinite(norm + loss.detach())
+        finite = math.isfinite(norm + loss)
         if finite:
             self._gradient.mul_((self._config.max_grad_norm / (norm + 1e-6)).clamp(max=1.0))
             for group in self._optimizer.param_groups:

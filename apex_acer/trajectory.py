@@ -180,3 +180,17 @@ class Batch:
     """`[B]` int64, the version the segment was acted with."""
     fresh: torch.Tensor
     """`[B]` bool, whether the segment is trained on for the first time."""
+
+
+def split(batch: Batch, num_parts: int) -> list[Batch]:
+    """Parts of `batch` with nearly as many segments each, views of it; there may be fewer than asked for."""
+
+    def parts(name: str, value: Any) -> list[Any]:
+        if isinstance(value, dict):
+            chunks = {key: tensor.chunk(num_parts, int(name == "behaviour")) for key, tensor in value.items()}
+            return [{key: chunk[i] for key, chunk in chunks.items()} for i in range(count)]
+        return list(value.chunk(num_parts, int(value.ndim > 1)))
+
+    count = len(batch.fresh.chunk(num_parts))
+    fields = {name: parts(name, value) for name, value in vars(batch).items()}
+    return [Batch(**{name: values[i] for name, values in fields.items()}) for i in range(count)]

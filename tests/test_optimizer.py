@@ -45,13 +45,19 @@ def test_a_linear_schedule_ends_at_its_final_fraction(env_steps, share):
     assert constant.learning_rate(env_steps) == 0.1
 
 
+def step(optimizer, loss, env_steps):
+    """One step down `loss`."""
+    optimizer.backward(loss)
+    return optimizer.step(loss.detach(), env_steps)
+
+
 @BOTH
 def test_the_step_has_the_scheduled_size(name):
     gradient = torch.tensor([1.0, -0.5], dtype=torch.float64)
     for env_steps, share in ((0, 1.0), (600, 0.4), (1000, 0.0)):
         network, optimizer = build(name=name, schedule="linear")
         before = network.weight.detach().clone()
-        norm, taken = optimizer.step(linear_loss(network, gradient), env_steps)
+        norm, taken = step(optimizer, linear_loss(network, gradient), env_steps)
         assert taken
         assert norm == pytest.approx(gradient.norm())
         torch.testing.assert_close(before - network.weight.detach(), first_step(name, gradient, 0.1 * share))
@@ -62,7 +68,7 @@ def test_gradients_are_clipped_before_the_step(name):
     network, optimizer = build(name=name, max_grad_norm=0.5)
     before = network.weight.detach().clone()
     gradient = torch.tensor([30.0, -40.0], dtype=torch.float64)
-    norm, taken = optimizer.step(linear_loss(network, gradient), 0)
+    norm, taken = step(optimizer, linear_loss(network, gradient), 0)
     assert taken
     assert norm == pytest.approx(50.0)  # as it was before clipping
     moved = before - network.weight.detach()
@@ -74,7 +80,7 @@ def test_small_gradients_are_not_clipped(name):
     network, optimizer = build(name=name, max_grad_norm=0.5)
     before = network.weight.detach().clone()
     gradient = torch.tensor([0.3, -0.2], dtype=torch.float64)
-    optimizer.step(linear_loss(network, gradient), 0)
+    step(optimizer, linear_loss(network, gradient), 0)
     torch.testing.assert_close(before - network.weight.detach(), first_step(name, gradient))
 
 
@@ -89,10 +95,10 @@ def test_non_finite_updates_leave_no_trace(name, bad):
         loss = linear_loss(network, torch.tensor([1.0, number]))
     else:
         loss = linear_loss(network, gradient) + number
-    _, taken = optimizer.step(loss, 0)
+    _, taken = step(optimizer, loss, 0)
     assert not taken
     assert torch.equal(network.weight.detach(), before)
-    _, taken = optimizer.step(linear_loss(network, gradient), 0)
+    _, taken = step(optimizer, linear_loss(network, gradient), 0)
     assert taken  # and as the first: neither gradients nor moments kept anything
     torch.testing.assert_close(before - network.weight.detach(), first_step(name, gradient))
 
@@ -101,7 +107,7 @@ def test_non_finite_updates_leave_no_trace(name, bad):
 def test_steps_lead_to_the_minimum(name):
     network, optimizer = build(name=name, eps=1e-5, learning_rate=0.05)
     for _ in range(300):
-        optimizer.step(network.weight.square().sum(), 0)
+        step(optimizer, network.weight.square().sum(), 0)
     assert network.weight.detach().norm() < 0.2
 
 
@@ -123,7 +129,7 @@ def test_one_vector_of_all_layers_steps_as_separate_parameters_do(name, memory_f
     separate = kind(copy.parameters(), lr=0.01, eps=1e-3, **decay)
     inputs = torch.randn(20, 5, 2, 6, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     for x in inputs:
-        norm, taken = optimizer.step(network(x).square().mean(), 0)
+        norm, taken = step(optimizer, network(x).square().mean(), 0)
         separate.zero_grad()
         copy(x).square().mean().backward()
         expected = nn.utils.clip_grad_norm_(copy.parameters(), 0.5)
@@ -150,7 +156,7 @@ def test_flattening_keeps_values_and_layers_remain_apart():
 def take_steps(network, optimizer, count):
     for number in range(count):
         x = torch.full((5, 2, 6, 6), 0.1 * number, dtype=torch.float64)
-        optimizer.step(network(x).square().mean(), 0)
+        step(optimizer, network(x).square().mean(), 0)
 
 
 def optimizer_of(network, **settings):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 
 import torch
 from torch import Tensor, nn
@@ -39,7 +39,6 @@ class Acer(Algorithm):
         self._precision = choose_precision(config.learner.precision, device, self.network)
         self._reward_scale = RewardScale().to(device) if self._config.normalise_rewards else None
         self._delta = torch.tensor(self._config.trust_region_delta, dtype=torch.float64, device=device)
-        self._average_policy_kl = torch.zeros((), device=device)
         self.average_network = copy.deepcopy(self.network).requires_grad_(False)
 
     @staticmethod
@@ -113,12 +112,11 @@ class Acer(Algorithm):
             q_cost=settings.q_cost,
         )
         priorities = loss.td_error.sum(0) / batch.mask.sum(0).clamp(min=1)
-        self._average_policy_kl = loss.metrics["average_policy_kl"]
         metrics = {
             "trust_region_delta": self._delta.clone(),
             "stale_share": (batch.mask.any(0) & ~mask.any(0)).float().mean(),
         }
-        return LossOutput(loss.total, loss.metrics | metrics, priorities)
+        return LossOutput(loss.total, loss.metrics | metrics, priorities, mask.sum())
 
     def _shape(self, reward: Tensor, terminated: Tensor) -> Tensor:
         """`reward` clipped, and the penalty taken off where `terminated`."""
@@ -138,11 +136,11 @@ class Acer(Algorithm):
             mask = mask & (torch.where(mask, kl, 0.0).sum(0) <= limit * mask.sum(0))
         return mask
 
-    def after_step(self) -> None:
+    def after_step(self, metrics: Mapping[str, Tensor]) -> None:
         """θ_a ← α θ_a + (1 − α) θ, buffers copied; an adaptive δ moves towards its target."""
         target = self._config.trust_region_kl
         if target:
-            factor = torch.where(self._average_policy_kl < target, DELTA_STEP, 1 / DELTA_STEP)
+            factor = torch.where(metrics["average_policy_kl"] < target, DELTA_STEP, 1 / DELTA_STEP)
             self._delta.mul_(factor).clamp_(*DELTA_RANGE)
         with torch.no_grad():
             average: list[Tensor] = list(self.average_network.parameters())

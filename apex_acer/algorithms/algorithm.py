@@ -6,7 +6,7 @@ Adding one is a file here, its settings in `config/learning.py` and an entry in 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from typing import NamedTuple
 
 import torch
@@ -26,11 +26,15 @@ class Action(NamedTuple):
 
 
 class LossOutput(NamedTuple):
-    """`loss` to minimise, detached scalar `metrics`, `priorities` `[B]` for a prioritized replay."""
+    """`loss` to minimise, detached scalar `metrics`, `priorities` `[B]` for a prioritized replay.
+
+    Loss and metrics are means over `num_samples` samples, so that those of a batch follow from those of its parts.
+    """
 
     loss: Tensor
     metrics: dict[str, Tensor]
     priorities: Tensor
+    num_samples: Tensor
 
 
 class Algorithm(ABC):
@@ -74,11 +78,11 @@ class Algorithm(ABC):
 
     @abstractmethod
     def loss(self, batch: Batch) -> LossOutput:
-        """The loss of one batch, with gradient to `network`."""
+        """The loss of one batch, with gradient to `network`; changes nothing, as several threads may ask for one."""
 
     @abstractmethod
-    def after_step(self) -> None:
-        """Called once after every optimizer step applied."""
+    def after_step(self, metrics: Mapping[str, Tensor]) -> None:
+        """Called once after every optimizer step applied, with the metrics of its loss."""
 
     @abstractmethod
     def tensors(self) -> dict[str, Tensor]:

@@ -196,7 +196,7 @@ def test_average_network_begins_at_the_network_and_moves_by_its_share():
         with torch.no_grad():
             for parameter in acer.network.parameters():
                 parameter += torch.randn_like(parameter)
-        acer.after_step()
+        acer.after_step({})
         expected = 0.75 * expected + 0.25 * flat(acer.network.parameters())
         torch.testing.assert_close(flat(acer.average_network.parameters()), expected)
 
@@ -205,7 +205,7 @@ def test_average_network_copies_buffers():
     acer = build(8)
     for network, value in ((acer.network, 3.0), (acer.average_network, 0.0)):
         network.register_buffer("scale", torch.tensor(value))
-    acer.after_step()
+    acer.after_step({})
     assert acer.average_network.scale == 3.0
     acer.network.scale.fill_(4.0)
     assert acer.average_network.scale == 3.0
@@ -219,9 +219,11 @@ def test_average_network_follows_training_and_is_not_trained():
     batch, _ = random_segments(9)
     for _ in range(5):
         before = flat(acer.average_network.parameters())
-        optimizer.step(acer.loss(batch).loss, 0)
+        loss = acer.loss(batch).loss
+        optimizer.backward(loss)
+        optimizer.step(loss.detach(), 0)
         assert torch.equal(flat(acer.average_network.parameters()), before)
-        acer.after_step()
+        acer.after_step({})
         assert not torch.equal(flat(acer.average_network.parameters()), before)
     moved = flat(acer.average_network.parameters())
     newest = flat(acer.network.parameters())

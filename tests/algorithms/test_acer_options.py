@@ -89,7 +89,7 @@ def test_both_networks_see_observations_by_the_newest_statistics():
     batch, _ = random_segments(2, stack=1)
     assert acer.loss(batch).metrics["average_policy_kl"].item() == pytest.approx(0, abs=1e-12)
     assert torch.equal(acer.average_network.normaliser.moments.mean, before)
-    acer.after_step()
+    acer.after_step({})
     for name, buffer in acer.network.normaliser.moments.named_buffers():
         assert torch.equal(getattr(acer.average_network.normaliser.moments, name), buffer)
     assert acer.average_network.normaliser.moments.mean.tolist() == [3, 3, 3, 3]
@@ -128,9 +128,9 @@ def test_segments_whose_behaviour_policy_is_too_far_are_left_out(kept):
 
 
 def step_once(acer, batch):
-    kl = acer.loss(batch).metrics["average_policy_kl"].item()
-    acer.after_step()
-    return kl
+    metrics = acer.loss(batch).metrics
+    acer.after_step(metrics)
+    return metrics["average_policy_kl"].item()
 
 
 def test_delta_falls_above_the_target_and_rises_below():
@@ -142,7 +142,7 @@ def test_delta_falls_above_the_target_and_rises_below():
         for updates in range(3):
             loss = acer.loss(batch)
             assert loss.metrics["trust_region_delta"].item() == pytest.approx(0.5 * factor**updates)
-            acer.after_step()
+            acer.after_step(loss.metrics)
     constant = build(4, trust_region_delta=0.5)
     for _ in range(3):
         step_once(constant, batch)

@@ -51,10 +51,11 @@ def assert_learns(acer, optimizer, batch):
     for _ in range(UPDATES):
         before = flat(acer.network.parameters())
         loss = acer.loss(batch)
-        norm, taken = optimizer.step(loss.loss, 0)
+        optimizer.backward(loss.loss)
+        norm, taken = optimizer.step(loss.loss.detach(), 0)
         assert taken
         assert torch.isfinite(norm)
-        acer.after_step()
+        acer.after_step(loss.metrics)
         assert {name: value.item() for name, value in loss.metrics.items() if not torch.isfinite(value)} == {}
         assert torch.isfinite(loss.priorities).all()
         after = flat(acer.network.parameters())

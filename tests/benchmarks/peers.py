@@ -25,7 +25,13 @@ ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "docs" / "results" / "peers-cartpole.json"
 VENV = ROOT / "build" / "peers"
 PYTHON = VENV / "bin" / "python"
-REQUIREMENTS = ("stable-baselines3==2.9.2", "pfrl==0.4.0", "packaging")  # PFRL does not say that it needs the last
+REQUIREMENTS = (
+    "stable-baselines3==2.9.2",
+    "pfrl==0.4.0",
+    "packaging",
+    "ale-py",
+    "opencv-python-headless",
+)  # PFRL does not say that it needs the last
 DISTRIBUTIONS = ("stable-baselines3", "pfrl", "torch", "gymnasium", "numpy")
 DEADLINE_S, LIMIT_S = 300.0, 240.0  # of a run, and of a slow peer's own clock, so that it can still report
 OURS = "apex_acer"

@@ -19,6 +19,7 @@ from apex_acer.algorithms.acer import Acer
 from apex_acer.config import RunConfig
 from apex_acer.environments import make_environments
 from apex_acer.frames import stack_planes
+from apex_acer.gradient import Gradient
 from apex_acer.optimizer import Optimizer
 from apex_acer.policy import Policy
 from apex_acer.replay import UniformReplay
@@ -50,6 +51,7 @@ class Pieces:
         self._rollout = Rollout(self._environments, self._policy, seed=0)
         self._algorithm = Acer(config, spec, torch.device("cpu"))
         self._optimizer = Optimizer(config, self._algorithm.network)
+        self._gradient = Gradient(self._algorithm, self._optimizer, 1)
         self._replay = UniformReplay(
             layout(spec, k, Acer.behaviour_shapes(spec), Acer.state_shapes(config)), SEGMENTS, 0
         )
@@ -75,8 +77,9 @@ class Pieces:
     def update(self) -> int:
         """A whole update: drawing, both networks, the loss, its gradient, the step and the average."""
         batch = self._draw()
-        self._optimizer.step(self._algorithm.loss(batch).loss, 0)
-        self._algorithm.after_step()
+        output = self._gradient.compute(batch)
+        self._optimizer.step(output.loss, 0)
+        self._algorithm.after_step(output.metrics)
         return self._steps(batch)
 
     def average_pass(self) -> int:

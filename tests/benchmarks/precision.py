@@ -21,6 +21,7 @@ import tyro
 from apex_acer.algorithms.acer import Acer
 from apex_acer.config import RunConfig
 from apex_acer.environments import make_environments
+from apex_acer.gradient import Gradient
 from apex_acer.optimizer import Optimizer
 from apex_acer.plots import Line, Panel, plot_curves
 from apex_acer.policy import Policy
@@ -50,6 +51,7 @@ def learn(config: RunConfig, spec: EnvironmentSpec, unrolls: list[Unroll], updat
     torch.manual_seed(0)
     acer = Acer(config, spec, torch.device("cpu"))
     optimizer = Optimizer(config, acer.network)
+    gradient = Gradient(acer, optimizer, num_parts=2)
     shapes = layout(spec, config.algorithm.unroll_length, Acer.behaviour_shapes(spec))
     replay = UniformReplay(shapes, sum(unroll.num_columns for unroll in unrolls), seed)
     for unroll in unrolls:
@@ -57,9 +59,9 @@ def learn(config: RunConfig, spec: EnvironmentSpec, unrolls: list[Unroll], updat
         acer.observe(unroll, 0)
     start, found = time.perf_counter(), []
     for _ in range(updates):
-        output = acer.loss(replay.gather(replay.draw(config.learner.batch_size)))
+        output = gradient.compute(replay.gather(replay.draw(config.learner.batch_size)))
         optimizer.step(output.loss, 0)
-        acer.after_step()
+        acer.after_step(output.metrics)
         found.append([float(output.metrics[name]) for name in WATCHED])
     means = np.array(found).reshape(-1, AVERAGED, len(WATCHED)).mean(1)
     seconds = (time.perf_counter() - start) / updates

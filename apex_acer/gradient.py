@@ -1,0 +1,77 @@
+"""A batch's loss and its gradient, on a CPU in parts side by side.
+
+Torch's own threads meet after every operation, and each waits there for the slowest, which a busy actor may hold up.
+Parts of a batch, one thread each, meet once per update.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import torch
+from torch import Tensor
+
+from apex_acer.algorithms.algorithm import Algorithm, LossOutput
+from apex_acer.optimizer import Optimizer
+from apex_acer.trajectory import Batch, split
+
+MIN_SEGMENTS = 2  # of a part; smaller ones make the operations too small
+
+
+class Gradient:
+    """Computes losses of `algorithm` and leaves their gradients with `optimizer`."""
+
+    def __init__(self, algorithm: Algorithm, optimizer: Optimizer, num_parts: int) -> None:
+        """One part is differentiated where it is called from; several share torch's threads among them."""
+        self._algorithm, self._optimizer, self._num_parts = algorithm, optimizer, num_parts
+        self._parameters = list(algorithm.network.parameters())
+        self._pool: ThreadPoolExecutor | None = None
+        if num_parts > 1:
+            torch.set_num_threads(max(1, torch.get_num_threads() // num_parts))
+            self._pool = ThreadPoolExecutor(num_parts, "part")
+
+    def compute(self, batch: Batch) -> LossOutput:
+        """The detached loss of the whole batch; its gradient is in the parameters' `.grad`."""
+        if not self._pool:
+            output = self._algorithm.loss(batch)
+            self._optimizer.backward(output.loss)
+            return output._replace(loss=output.loss.detach())
+        outputs, gradients = zip(*self._pool.map(self._differentiate, split(batch, self._num_parts)), strict=True)
+        merged = merge(outputs)
+        for parameter, *parts in zip(self._parameters, *gradients, strict=True):
+            assert parameter.grad is not None
+            # in this order, so that a run repeats to the bit
+            torch.sum(torch.stack(parts), 0, out=parameter.grad)
+            parameter.grad.div_(merged.num_samples)
+        return merged
+
+    def close(self) -> None:
+        """Ends the threads."""
+        if self._pool:
+            self._pool.shutdown()
+
+    def _differentiate(self, part: Batch) -> tuple[LossOutput, tuple[Tensor, ...]]:
+        """The part's output and the gradient of its loss's sum over samples."""
+        output = self._algorithm.loss(part)
+        gradients = torch.autograd.grad(output.loss * output.num_samples, self._parameters)
+        return output._replace(loss=output.loss.detach()), gradients
+
+
+def merge(outputs: Sequence[LossOutput]) -> LossOutput:
+    """What a batch's `loss` gives, from those of its parts."""
+    nums = torch.stack([output.num_samples for output in outputs])
+    total = nums.sum().clamp(min=1)
+
+    def mean(parts: list[Tensor]) -> Tensor:
+        values = torch.stack(parts)
+        return (values * nums.to(values.dtype)).sum() / total
+
+    loss = mean([output.loss for output in outputs])
+    metrics = {name: mean([output.metrics[name] for output in outputs]) for name in outputs[0].metrics}
+    return LossOutput(loss, metrics, torch.cat([output.priorities for output in outputs]), total)
+
+
+def num_parts(threads: int, batch_size: int) -> int:
+    """Parts for `threads` threads."""
+    return max(1, min(threads, batch_size // MIN_SEGMENTS))
