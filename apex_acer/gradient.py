@@ -39,11 +39,11 @@ class Gradient:
             return output._replace(loss=output.loss.detach())
         outputs, gradients = zip(*self._pool.map(self._differentiate, split(batch, self._num_parts)), strict=True)
         merged = merge(outputs)
-        for parameter, *parts in zip(self._parameters, *gradients, strict=True):
-            assert parameter.grad is not None
-            # in this order, so that a run repeats to the bit
-            torch.sum(torch.stack(parts), 0, out=parameter.grad)
-            parameter.grad.div_(merged.num_samples)
+        whole = [parameter.grad for parameter in self._parameters if parameter.grad is not None]
+        torch._foreach_copy_(whole, gradients[0])
+        for part in gradients[1:]:  # in this order, so that a run repeats to the bit
+            torch._foreach_add_(whole, part)
+        torch._foreach_div_(whole, merged.num_samples.float())
         return merged
 
     def close(self) -> None:
