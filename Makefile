@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
-.PHONY: help install run test test-slow chaos soak lint format types bench bench-peers docs clean
+.PHONY: help install run test test-slow chaos soak lint format types bench bench-gpu bench-peers docs clean
 
 help:  ## list the commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 14
@@ -49,8 +49,13 @@ types: install  ## strict types
 bench: install  ## how near a run comes to what this machine allows; 6 minutes, best alone
 	$(BIN)/python -m tests.benchmarks.bench
 
-bench-peers: install  ## race known trainers to a solved CartPole; up to 30 minutes
+bench-gpu: install  ## the same beside a GPU, for the larger network too; under 8 minutes
+	$(BIN)/python -m tests.benchmarks.bench --device cuda --ratios 1 4 --seconds 45 --out build/bench-gpu.json
+	$(BIN)/python -m tests.benchmarks.bench --device cuda --preset atari --ratios 4 --seconds 45 --out build/bench-gpu-atari.json
+
+bench-peers: install  ## race known trainers to a solved CartPole, and their rates on Pong; up to an hour
 	$(BIN)/python -m tests.benchmarks.peers
+	$(BIN)/python -m tests.benchmarks.peer_rates
 
 docs: install  ## write the reference pages that come from the code
 	$(BIN)/python -m docs.reference

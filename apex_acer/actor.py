@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 from apex_acer.config import RunConfig
+from apex_acer.device import choose_device
 from apex_acer.environments import make_environments
 from apex_acer.messages import Link, Message, Peer, Reply, Row
 from apex_acer.metrics import Timers
@@ -25,7 +26,7 @@ class Actor:
         self._environments = make_environments(
             config.environment, config.actors.environments, training=True, threads=threads
         )
-        self._policy = Policy(config, self._environments.spec)
+        self._policy = Policy(config, self._environments.spec, choose_device(config.actors.device, "actors.device"))
         self._rollout: Rollout | None = None  # from the first weights on
         self._version = -1
         self._sequence = self._unanswered = 0

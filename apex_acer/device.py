@@ -12,16 +12,14 @@ from apex_acer.config import ConfigError
 Precision = Literal["auto", "float32", "bfloat16"]
 
 
-def choose_device(name: str) -> torch.device:
-    """The device `learner.device` names; raises `ConfigError` where it is not there."""
+def choose_device(name: str, key: str) -> torch.device:
+    """The device that the value `name` of `key` means; raises `ConfigError` where it is not there."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     device = torch.device(name)
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         there = torch.cuda.device_count()
-        raise ConfigError(
-            f"learner.device: {name!r} is not there; this machine has {there} CUDA devices; give cpu or auto"
-        )
+        raise ConfigError(f"{key}: {name!r} is not there; this machine has {there} CUDA devices; give cpu or auto")
     return device
 
 

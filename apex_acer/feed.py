@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Any
+from concurrent.futures import Future
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,23 +16,38 @@ from apex_acer.pace import Pace
 from apex_acer.replay import UniformReplay
 from apex_acer.seeds import derive_seed
 from apex_acer.trajectory import Array, Batch, Layout, Unroll
+from apex_acer.transfer import Transfer
+
+
+class Chosen(NamedTuple):
+    """Slots of a batch `[B]`, of which the first `num_fresh` are trained on for the first time."""
+
+    slots: Tensor
+    num_fresh: int
 
 
 class Feed:
     """Replay, its pace, and the segments that were accepted and not yet trained on."""
 
-    def __init__(self, config: RunConfig, layout: Layout) -> None:
+    def __init__(
+        self, config: RunConfig, layout: Layout, replay_device: torch.device, transfer: Transfer | None
+    ) -> None:
+        """With a `transfer` the next batch is chosen early, and is on its way while the one before is learned from."""
         settings, k = config.algorithm, config.algorithm.unroll_length
         self._joint = settings.mix == "joint"
         self._start, self._batch_size = config.replay.start, config.learner.batch_size
         # of a joint batch the share that keeps the ratio
         self._fresh_in_batch = math.ceil(self._batch_size / (1 + settings.replay_ratio if self._joint else 1))
         self._batch_steps = self._batch_size * k
-        self._replay = UniformReplay(layout, config.replay.capacity // k, derive_seed(config.seed, "learner", 1))
+        seed = derive_seed(config.seed, "learner", 1)
+        self._replay = UniformReplay(layout, config.replay.capacity // k, seed, replay_device)
         # joint batches hold their replay in themselves, so nothing is drawn for them
         draw = "fixed" if self._joint else settings.replay_draw
         self._pace = Pace(settings.replay_ratio, derive_seed(config.seed, "learner", 2), draw)
         self._fresh: deque[int] = deque()  # slots
+        self._transfer = transfer
+        self._next: Chosen | None = None  # chosen early
+        self._coming: Future[Batch] | None = None  # its segments
 
     @property
     def num_bytes(self) -> int:
@@ -46,7 +62,7 @@ class Feed:
     @property
     def num_fresh(self) -> int:
         """Segments accepted and not yet trained on."""
-        return len(self._fresh)
+        return len(self._fresh) + (self._next.num_fresh if self._next else 0)
 
     @property
     def ratio(self) -> float:
@@ -56,31 +72,59 @@ class Feed:
     @property
     def ready(self) -> bool:
         """Whether there is a batch to learn from now."""
-        return self._pace.owes(self._batch_steps) or self.num_fresh >= self._fresh_in_batch
+        return self._next is not None or self._has_batch
+
+    @property
+    def _has_batch(self) -> bool:
+        return self._pace.owes(self._batch_steps) or len(self._fresh) >= self._fresh_in_batch
 
     def insert(self, unroll: Unroll, weights_version: int) -> None:
         """Puts an unroll's segments into replay; each waits to be trained on."""
+        if self._coming:
+            self._coming.exception()  # until it is gathered: the oldest segments are about to be overwritten
         self._fresh.extend(self._replay.insert(unroll, weights_version).tolist())
 
     def next_batch(self) -> tuple[Batch, int]:
         """The batch that is `ready` and how many of its segments, the first ones, are fresh; replay that is owed first."""
-        slots, num_fresh = self._next_replayed() if self._pace.owes(self._batch_steps) else self._next_fresh()
-        return self._replay.gather(slots, num_fresh), num_fresh
+        if not self._transfer:
+            slots, num_fresh = self._choose()
+            return self._replay.gather(slots, num_fresh), num_fresh
+        if not self._next:
+            self._begin_next(self._transfer)
+        assert self._next
+        assert self._coming
+        num_fresh, batch = self._next.num_fresh, self._coming.result()
+        self._next = self._coming = None
+        if self._has_batch:
+            self._begin_next(self._transfer)
+        return batch, num_fresh
 
-    def _next_replayed(self) -> tuple[Tensor, int]:
+    def close(self) -> None:
+        """Ends the transfer."""
+        if self._transfer:
+            self._transfer.close()
+
+    def _begin_next(self, transfer: Transfer) -> None:
+        self._next = chosen = self._choose()
+        self._coming = transfer.start(lambda: self._replay.gather(*chosen))
+
+    def _choose(self) -> Chosen:
+        return self._next_replayed() if self._pace.owes(self._batch_steps) else self._next_fresh()
+
+    def _next_replayed(self) -> Chosen:
         slots = self._replay.draw(self._batch_size)
         self._pace.count_replayed(int(self._replay.count_steps(slots).sum()))
-        return slots, 0
+        return Chosen(slots, 0)
 
-    def _next_fresh(self) -> tuple[Tensor, int]:
+    def _next_fresh(self) -> Chosen:
         """Segments not trained on yet; with `algorithm.mix` joint, replayed ones beside them."""
         slots = torch.tensor([self._fresh.popleft() for _ in range(self._fresh_in_batch)])
         if self._replay.num_steps < self._start:
-            return slots, self._fresh_in_batch
+            return Chosen(slots, self._fresh_in_batch)
         replayed = self._replay.draw(self._batch_size - self._fresh_in_batch)
         self._pace.count_fresh(self._replay.count_steps(slots))
         self._pace.count_replayed(int(self._replay.count_steps(replayed).sum()))
-        return torch.cat([slots, replayed]), self._fresh_in_batch
+        return Chosen(torch.cat([slots, replayed]), self._fresh_in_batch)
 
     # ── checkpoints ──
 
@@ -89,8 +133,12 @@ class Feed:
         return {
             "pace": self._pace.state(),
             "sampling": self._replay.sampling_state(),
-            "segments": {"inserted": self._replay.num_inserted, "fresh": list(self._fresh)},
+            "segments": {"inserted": self._replay.num_inserted, "fresh": self._not_trained_on()},
         }
+
+    def _not_trained_on(self) -> list[int]:
+        coming = self._next.slots[: self._next.num_fresh].tolist() if self._next else []
+        return [*coming, *self._fresh]
 
     def arrays(self) -> dict[str, Array]:
         """The segments held, by name; views, not copies."""

@@ -24,7 +24,8 @@ from apex_acer.optimizer import Optimizer
 from apex_acer.policy import describe
 from apex_acer.result import TrainResult
 from apex_acer.seeds import derive_seed
-from apex_acer.trajectory import Array, Batch, EnvironmentSpec, Layout, layout
+from apex_acer.trajectory import Array, EnvironmentSpec, Layout, layout
+from apex_acer.transfer import Transfer
 from apex_acer.writers import Writers
 
 log = logging.getLogger(__name__)
@@ -48,7 +49,7 @@ class Learner:
         Raises:
             ConfigError: where the device, the weights to load or the checkpoint do not fit.
         """
-        self.device = choose_device(config.learner.device)
+        self.device = choose_device(config.learner.device, "learner.device")
         torch.manual_seed(derive_seed(config.seed, "learner"))
         self._config, self._spec, self._folder, self._started_at = config, spec, folder, started_at
         algorithm = algorithm_class(config.algorithm.name)
@@ -62,7 +63,7 @@ class Learner:
 
         k = config.algorithm.unroll_length
         shapes = layout(spec, k, algorithm.behaviour_shapes(spec), algorithm.state_shapes(config))
-        self._feed = Feed(config, shapes)
+        self._feed = make_feed(config, shapes, self.device)
         precision = choose_precision(config.learner.precision, self.device, self._algorithm.network)
         self._computes = f"{self.device}, {'float32' if precision is None else 'bfloat16'}"
         log.info("learner on %s; replay holds up to %.0f MB", self._computes, self._feed.num_bytes / 1e6)
@@ -132,6 +133,7 @@ class Learner:
         """Closes the files of metrics."""
         self._writers.close()
         self._gradient.close()
+        self._feed.close()
 
     def _stop_reason(self) -> str:
         stop = self._config.stop
@@ -159,7 +161,7 @@ class Learner:
                 batch = dataclasses.replace(batch, mask=batch.mask & ((lag <= limit) | batch.fresh))
                 if not batch.mask.any():  # nothing to learn, and momentum alone must not move the weights
                     return
-            output = self._gradient.compute(_to(batch, self.device))
+            output = self._gradient.compute(batch)
             norm, taken = self._optimizer.step(output.loss, self.env_steps)
             if taken:
                 self._algorithm.after_step(output.metrics)
@@ -343,6 +345,12 @@ class Learner:
         }
 
 
+def make_feed(config: RunConfig, shapes: Layout, device: torch.device) -> Feed:
+    """The feed of a learner on `device`, where `replay.device` says its replay is to be."""
+    replay_device = device if config.replay.device == "learner" else torch.device("cpu")
+    return Feed(config, shapes, replay_device, Transfer(device) if replay_device != device else None)
+
+
 def make_inbox(config: RunConfig, spec: EnvironmentSpec, shapes: Layout, run_id: str) -> Inbox:
     """The inbox of a run with `config.actors`."""
     waiting = config.actors.count * config.actors.max_unanswered
@@ -351,13 +359,3 @@ def make_inbox(config: RunConfig, spec: EnvironmentSpec, shapes: Layout, run_id:
 
 def _passed_multiple(before: int, after: int, interval: int) -> bool:
     return bool(interval) and before // interval != after // interval
-
-
-def _to(batch: Batch, device: torch.device) -> Batch:
-    if device.type == "cpu":
-        return batch
-    moved: dict[str, Any] = {
-        name: {key: t.to(device) for key, t in field.items()} if isinstance(field, dict) else field.to(device)
-        for name, field in vars(batch).items()
-    }
-    return Batch(**moved)

@@ -21,20 +21,21 @@ from apex_acer.runfile import from_dict, to_dict
 from apex_acer.trajectory import Array, EnvironmentSpec
 from apex_acer.weights import check_tensors, load_tensors, read
 
+CPU = torch.device("cpu")
 FORMAT = 1  # of the metadata below
 
 
 class Policy:
     """Acts in an environment of `spec` with the network that `config` names."""
 
-    def __init__(self, config: RunConfig, spec: EnvironmentSpec) -> None:
-        self.config = config
-        self.spec = spec
+    def __init__(self, config: RunConfig, spec: EnvironmentSpec, device: torch.device = CPU) -> None:
+        """What it is given and gives is on the CPU, whatever `device` the network is on."""
+        self.config, self.spec, self.device = config, spec, device
         self._algorithm = algorithm_class(config.algorithm.name)
-        self.network = self._algorithm.build_network(config, spec).eval()
+        self.network = self._algorithm.build_network(config, spec).eval().to(device)
         self.metadata: dict[str, Any] = {}
         """What the weights file says of itself; empty for fresh weights."""
-        self._generator = torch.Generator().manual_seed(config.seed)
+        self._generator = torch.Generator(device).manual_seed(config.seed)
         self._state: State = {}
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
@@ -48,7 +49,8 @@ class Policy:
 
     def initial_state(self, num: int) -> State:
         """The recurrent state of `num` environments at the start of an episode; empty for feed-forward networks."""
-        return {name: torch.zeros(num, *shape) for name, shape in self._algorithm.state_shapes(self.config).items()}
+        shapes = self._algorithm.state_shapes(self.config)
+        return {name: torch.zeros(num, *shape, device=self.device) for name, shape in shapes.items()}
 
     def reset(self) -> None:
         """Begins a new episode for `act`: a recurrent network forgets. Others need no call."""
@@ -67,7 +69,7 @@ class Policy:
         """
         batch = self._batch(np.asarray(obs))
         single = batch.ndim == len(self.spec.obs_shape)
-        tensor = torch.from_numpy(np.ascontiguousarray(batch[None] if single else batch))
+        tensor = torch.from_numpy(np.ascontiguousarray(batch[None] if single else batch)).to(self.device)
         if any(len(value) != len(tensor) for value in self._state.values()):
             self.reset()
         with torch.inference_mode():
@@ -75,7 +77,7 @@ class Policy:
                 self.network, tensor, self._state, greedy=greedy, exploration=1.0, generator=self._generator
             )
         self._state = chosen.state
-        action = chosen.action.numpy() + self.spec.first_action
+        action = chosen.action.cpu().numpy() + self.spec.first_action
         return int(action[0]) if single else action
 
     def step(
@@ -90,12 +92,14 @@ class Policy:
     ) -> Action:
         """Acts on the newest `stack` planes `[S, N, *plane]`; where an episode begins, `state` is forgotten first."""
         with torch.inference_mode():
-            steps = torch.from_numpy(episode_step)
-            obs = stack_planes(torch.from_numpy(planes), steps, self.spec.stack)[0]
+            steps = torch.from_numpy(episode_step).to(self.device)
+            obs = stack_planes(torch.from_numpy(planes).to(self.device), steps, self.spec.stack)[0]
             state = forget(state, steps[-1] == 0)
-            return self._algorithm.act(
+            chosen = self._algorithm.act(
                 self.network, obs, state, greedy=greedy, exploration=exploration, generator=generator
             )
+        mu = {name: part.cpu() for name, part in chosen.behaviour.items()}
+        return Action(chosen.action.cpu(), mu, chosen.state)
 
     def _batch(self, obs: Array) -> Array:
         shape = self.spec.obs_shape

@@ -44,7 +44,7 @@ class Rollout:
         self._exploration = exploration
         self._stall_steps = stall_steps
         self._timers = timers or Timers()
-        self._generator = torch.Generator().manual_seed(seed)
+        self._generator = torch.Generator(policy.device).manual_seed(seed)
         self._random = np.random.default_rng(seed)
         self.episodes: list[Episode] = []
 
@@ -66,7 +66,7 @@ class Rollout:
         action, reward = np.empty((length, num), np.int64), np.empty((length, num), np.float32)
         terminated, truncated, mask = np.empty((3, length, num), bool)
         behaviour: dict[str, list[Array]] = {}
-        state = {name: value.numpy() for name, value in self._state.items()}
+        state = {name: value.cpu().numpy() for name, value in self._state.items()}
         for t in range(length):
             with self._timers.phase("policy"):
                 action[t] = self._act(obs[t : t + stack], episode_step[t : t + stack], behaviour)

@@ -31,6 +31,8 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("actors.threads", -1, "0 or more"),
     ("actors.temperature_low", 0.0, "above 0"),
     ("actors.temperature_high", INFINITE, "above 0"),
+    ("actors.device", "gpu", "cpu, cuda, cuda:N or auto"),
+    ("replay.device", "cuda", "learner or cpu"),
     ("learner.device", "gpu", "cpu, cuda, cuda:N or auto"),
     ("learner.device", "cuda:first", "cpu, cuda, cuda:N or auto"),
     ("learner.device", "cpu:0", "cpu, cuda, cuda:N or auto"),

@@ -13,9 +13,9 @@ CONVOLUTIONS, LINEAR = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Linear(2, 2)), nn.Se
 
 def test_device_that_is_not_there_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"learner\.device: 'cuda:99' is not there") as raised:
-        choose_device("cuda:99")
+        choose_device("cuda:99", "learner.device")
     assert "\n" not in str(raised.value)
-    assert choose_device("cpu").type == "cpu"
+    assert choose_device("cpu", "actors.device").type == "cpu"
 
 
 @pytest.mark.parametrize("name", ["avx512_bf16", "amx_bf16", ""])

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,8 @@ import torch
 
 from apex_acer.config import RunConfig
 from apex_acer.feed import Feed
-from apex_acer.trajectory import Array
+from apex_acer.trajectory import Array, Batch
+from apex_acer.transfer import Transfer
 from tests.runs import made_up_unroll, numbered_unroll, segment_numbers, tiny_layout, tiny_run
 
 MIXES: dict[str, dict[str, Any]] = {
@@ -28,8 +30,11 @@ def feed_run(**changes: Any) -> RunConfig:
     return tiny_run(**{"replay__start": 0, "replay__capacity": 200, "learner__batch_size": 4} | changes)
 
 
-def make_feed(config: RunConfig) -> Feed:
-    return Feed(config, tiny_layout(config))
+CPU = torch.device("cpu")
+
+
+def make_feed(config: RunConfig, transfer: Transfer | None = None) -> Feed:
+    return Feed(config, tiny_layout(config), CPU, transfer)
 
 
 def insert(feed: Feed, config: RunConfig, number: int) -> None:
@@ -109,6 +114,76 @@ def test_nothing_is_replayed_before_it_starts() -> None:
     assert feed.ratio == 0.0
     feed.insert(numbered_unroll(config, 4), 4)
     assert [num_fresh for _, num_fresh in learn(feed)] == [4, 0]
+
+
+# ── a batch on its way ──
+
+
+@pytest.fixture
+def transfer() -> Iterator[Transfer]:
+    started = Transfer(CPU)
+    yield started
+    started.close()
+
+
+@pytest.mark.parametrize("changes", MIXES.values(), ids=MIXES)
+def test_chosen_early_every_segment_is_still_fresh_once_and_in_order(
+    changes: dict[str, Any], transfer: Transfer
+) -> None:
+    config = feed_run(**changes)
+    feed = make_feed(config, transfer)
+    drawn = go_on(feed, config, 0, 30)
+    fresh = [number for numbers, num_fresh in drawn for number in numbers[:num_fresh]]
+    assert fresh == list(range(len(fresh)))
+    assert 4 * 30 - len(fresh) == feed.num_fresh < 4
+    replayed = sum(len(numbers) - num_fresh for numbers, num_fresh in drawn)
+    assert replayed == pytest.approx(config.algorithm.replay_ratio * len(fresh), rel=0.3)
+
+
+def test_what_is_on_its_way_is_not_overwritten_and_counts_as_not_trained_on(
+    transfer: Transfer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = feed_run(algorithm__replay_ratio=0.0)
+    feed = make_feed(config, transfer)
+    gather = feed._replay.gather
+
+    def slowly(slots: torch.Tensor, num_fresh: int) -> Batch:
+        time.sleep(0.05)
+        return gather(slots, num_fresh)
+
+    monkeypatch.setattr(feed._replay, "gather", slowly)
+    for number in range(2):
+        feed.insert(numbered_unroll(config, number), number)
+    first, _ = feed.next_batch()
+    assert segment_numbers(first) == [0, 1, 2, 3]
+    assert feed.num_fresh == 4
+    assert feed.state()["segments"]["fresh"] == [4, 5, 6, 7]
+    for number in range(2, 20):  # more than replay holds
+        feed.insert(numbered_unroll(config, number), number)
+    second, _ = feed.next_batch()
+    assert segment_numbers(second) == [4, 5, 6, 7]
+
+
+def test_what_fails_on_its_way_is_raised(transfer: Transfer, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = feed_run()
+    feed = make_feed(config, transfer)
+    monkeypatch.setattr(feed._replay, "gather", lambda slots, num_fresh: 1 / 0)
+    insert(feed, config, 0)
+    insert(feed, config, 1)
+    with pytest.raises(ZeroDivisionError):
+        feed.next_batch()
+
+
+def test_a_batch_that_has_come_is_the_one_that_was_gathered(transfer: Transfer) -> None:
+    config = feed_run()
+    feed = make_feed(config)
+    insert(feed, config, 3)
+    gathered = feed._replay.gather(torch.tensor([0, 2]), 1)
+    come = transfer.start(lambda: gathered).result()
+    for name, value in vars(gathered).items():
+        pairs = zip(value.values(), getattr(come, name).values(), strict=True) if isinstance(value, dict) else None
+        for one, other in pairs or [(value, getattr(come, name))]:
+            assert torch.equal(one, other)
 
 
 # ── checkpoints ──

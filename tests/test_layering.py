@@ -30,6 +30,7 @@ LAYERS = (  # top to bottom; a package stands for all of its modules
         "weights",
         "optimizer",
         "gradient",
+        "transfer",
         "writers",
         "wrappers",
     ),

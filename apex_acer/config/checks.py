@@ -50,6 +50,13 @@ def listed(section: str, settings: object) -> None:
             require(value in (*others, last), f"{section}.{name}".lstrip("."), value, allowed)
 
 
+def device_name(key: str, name: str) -> None:
+    """Requires the name of a device."""
+    kind, _, number = name.partition(":")
+    ok = name in ("auto", "cpu", "cuda") or (kind == "cuda" and number.isdigit())
+    require(ok, key, name, "give cpu, cuda, cuda:N or auto")
+
+
 @contextlib.contextmanager
 def reading(source: str) -> Iterator[None]:
     """Within it, whatever is wrong with the file `source` is one line: a `ConfigError`.

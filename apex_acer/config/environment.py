@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import tyro
 
-from apex_acer.config.checks import at_least, fraction, positive, require
+from apex_acer.config.checks import at_least, device_name, fraction, positive, require
 
 
 @dataclass(frozen=True)
@@ -96,6 +96,8 @@ class ActorsConfig:
     """Steps of each environment between asking for newer weights (asked with an unroll)."""
     max_unanswered: int = 2
     """Unrolls an actor may have unanswered before it waits for the learner."""
+    device: str = "cpu"
+    """Where actors' networks act: `cpu`, `cuda`, `cuda:N`, or `auto`: cuda where there is one."""
     threads: int = 0
     """Threads of an actor's network and of its Atari emulators; 0: chosen from the cores present."""
 
@@ -103,6 +105,7 @@ class ActorsConfig:
         names = ("environments", "weights_every", "max_unanswered")
         at_least(1, "actors", {name: getattr(self, name) for name in names})
         at_least(0, "actors", {"count": self.count, "threads": self.threads})
+        device_name("actors.device", self.device)
         positive("actors", {"temperature_low": self.temperature_low, "temperature_high": self.temperature_high})
 
     def temperature(self, index: int) -> float:

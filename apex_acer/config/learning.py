@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from apex_acer.config.checks import at_least, fraction, listed, positive, require
+from apex_acer.config.checks import at_least, device_name, fraction, listed, positive, require
 
 
 @dataclass(frozen=True)
@@ -24,9 +24,7 @@ class LearnerConfig:
     """Non-finite updates in a row, all skipped, after which the run ends."""
 
     def __post_init__(self) -> None:
-        kind, _, number = self.device.partition(":")
-        ok = self.device in ("auto", "cpu", "cuda") or (kind == "cuda" and number.isdigit())
-        require(ok, "learner.device", self.device, "give cpu, cuda, cuda:N or auto")
+        device_name("learner.device", self.device)
         listed("learner", self)
         at_least(1, "learner", {"batch_size": self.batch_size, "max_skipped_updates": self.max_skipped_updates})
         at_least(0, "learner", {"threads": self.threads})
@@ -91,11 +89,14 @@ class ReplayConfig:
     """Environment steps kept; the oldest segment is overwritten first."""
     start: int = 1_000
     """Replayed updates begin once this many environment steps are held."""
+    device: Literal["learner", "cpu"] = "learner"
+    """Where segments are held: with the learner, which on a GPU then copies nothing, or in this machine's memory."""
     max_lag: int = 0
     """Replayed segments acted with weights older than this many updates are left out of the loss; 0: none are."""
 
     def __post_init__(self) -> None:
         at_least(1, "replay", {"capacity": self.capacity})
+        listed("replay", self)
         at_least(0, "replay", {"start": self.start, "max_lag": self.max_lag})
         require(self.start <= self.capacity, "replay.start", self.start, f"at most replay.capacity ({self.capacity})")
 

@@ -5,13 +5,13 @@ cores at once; of them and the replay ratio follows the ceiling
 
     cores / (t_acting + (1 + ratio) * t_update)
 
-in environment steps per second. Then the preset is trained with processes at each replay ratio, evaluation off.
+in environment steps per second; beside a GPU, which alone does the updates, the smaller of cores / t_acting and
+1 / ((1 + ratio) * t_update). Then the preset is trained with processes at each replay ratio, evaluation off.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -19,25 +19,42 @@ import time
 from pathlib import Path
 from typing import Any
 
+import torch
 import tyro
 
+from apex_acer.algorithms.acer import Acer
 from apex_acer.engines.local.processes import child_environment
+from apex_acer.environments import make_environments
+from apex_acer.placement import available_cores
+from apex_acer.replay import UniformReplay
+from apex_acer.runfile import load_run
+from apex_acer.trajectory import layout
 from tests.benchmarks import fabric
+from tests.benchmarks.draw import draw_time
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
+REPLAY_STEPS = 10_000  # full before the measurement begins, as it is for most of a run
 WARM_UP_S, DEADLINE_S = 15.0, 180.0
+ACTOR = ("environment", "acting")
 Figures = dict[str, Any]
 
 
-def measure_pieces(preset: str) -> dict[str, float]:
-    """Rates per core, the mean over as many processes as there are cores, measured at once."""
+def measure_pieces(preset: str, device: str) -> dict[str, float]:
+    """Rates per core; those of the updates on `device`."""
+    learner = ("replay", "average_pass", "update")
+    if device == "cpu":
+        return measure(preset, "cpu", available_cores(), *ACTOR, *learner)
+    return measure(preset, "cpu", available_cores(), *ACTOR) | measure(preset, device, 1, *learner)
+
+
+def measure(preset: str, device: str, count: int, *names: str) -> dict[str, float]:
+    """Mean rates over `count` processes at once."""
     with tempfile.TemporaryDirectory() as folder:
         gate = Path(folder) / "gate"
-        command = [sys.executable, "-m", "tests.benchmarks.pieces", preset, str(gate)]
+        command = [sys.executable, "-m", "tests.benchmarks.pieces", preset, str(gate), device, *names]
         environment = child_environment(1)  # as in a run: torch keeps freed memory
         processes = [
-            subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
-            for _ in range(os.cpu_count() or 1)
+            subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) for _ in range(count)
         ]
         for process in processes:
             assert process.stdout is not None
@@ -47,18 +64,23 @@ def measure_pieces(preset: str) -> dict[str, float]:
     return {name: sum(rate[name] for rate in rates) / len(rates) for name in rates[0]}
 
 
-def ceiling(pieces: dict[str, float], ratio: float) -> float:
-    """Environment steps per second, were every core busy with nothing but the pieces."""
-    return (os.cpu_count() or 1) / (1 / pieces["acting"] + (1 + ratio) / pieces["update"])
+def ceiling(pieces: dict[str, float], ratio: float, device: str) -> float:
+    """Environment steps per second, were every core, or the GPU, busy with nothing but the pieces."""
+    cores, acting, update = available_cores(), pieces["acting"], pieces["update"]
+    if device == "cpu":
+        return cores / (1 / acting + (1 + ratio) / update)
+    return min(cores * acting, update / (1 + ratio))
 
 
-def measure_run(preset: str, ratio: float, seconds: float) -> Figures:
+def measure_run(preset: str, ratio: float, seconds: float, device: str = "cpu") -> Figures:
     """A real run: its rates after the warm-up, where each process spent its time, and what memory it held."""
     with tempfile.TemporaryDirectory() as folder:
         flags = (
             f"--engine local --evaluation.every 0 --stop.at-return None --replay.start 1000 --out {folder}/run".split()
         )
+        flags += ["--replay.capacity", str(REPLAY_STEPS)]
         flags += ["--stop.minutes", str((WARM_UP_S + seconds) / 60), "--algorithm.replay-ratio", str(ratio)]
+        flags += ["--learner.device", device]
         command = [str(Path(sys.executable).with_name("apex-acer")), "train", preset, *flags]
         with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
             memory = _watch(process)
@@ -114,7 +136,9 @@ def _shares(rows: list[Figures], source: str) -> dict[str, float]:
 
 def show(result: Figures, before: Figures | None) -> None:
     """Prints figures and, where there is an accepted result, how they changed."""
-    print(f"pieces of {result['preset']} per core and second, all {result['cores']} cores busy:")
+    print(f"{result['preset']} on {result['cores']} cores, updates on {result['device']}")
+    print(f"replay: {result['replay_bytes_per_step']:,.0f} bytes an environment step")
+    print("pieces per core and second, all cores busy:")
     for name, rate in result["pieces"].items():
         print(f"  {name:<24}{rate:>10,.0f}{_change(rate, before and before['pieces'].get(name))}")
     for name, run in result["runs"].items():
@@ -133,12 +157,28 @@ def show(result: Figures, before: Figures | None) -> None:
         print(f"{name:<28}{rates['unrolls_per_s']:>10,.0f} a second, {rates['bytes_per_s'] / 1e6:>8,.0f} MB/s")
 
 
+def replay_bytes_per_step(preset: str) -> float:
+    """Bytes of replay memory for one environment step."""
+    config = load_run(preset)
+    environments = make_environments(config.environment, 1, training=True)
+    environments.close()
+    k, spec = config.algorithm.unroll_length, environments.spec
+    shapes = layout(spec, k, Acer.behaviour_shapes(spec), Acer.state_shapes(config))
+    return UniformReplay(shapes, 1, 0).num_bytes / k
+
+
+def device_name(device: str) -> str:
+    """What the device calls itself."""
+    return str(torch.cuda.get_device_name(device)) if device != "cpu" else str(torch.cpu.get_capabilities()["cpu_name"])
+
+
 def _change(now: float, before: float | None) -> str:
     return f"   {now / before - 1:+.0%} against the accepted" if before else ""
 
 
 def main(
     preset: str = "pong",
+    device: str = "cpu",
     ratios: tuple[float, ...] = (1.0, 4.0, 8.0),
     seconds: float = 60.0,
     accept: bool = False,
@@ -148,22 +188,26 @@ def main(
 
     Args:
         preset: what is trained.
+        device: the learner's.
         ratios: replay ratios.
         seconds: of each run after its warm-up.
         accept: keep the result in docs/results, where later ones are held against it.
         out: where it is written.
     """
-    accepted = RESULTS / f"bench-{preset}.json"
+    accepted = RESULTS / f"bench-{preset}{'' if device == 'cpu' else '-gpu'}.json"
     before = json.loads(accepted.read_text()) if accepted.exists() else None
-    pieces, runs = measure_pieces(preset), {}
+    pieces, runs = measure_pieces(preset, device), {}
     for ratio in ratios:
-        run, limit = measure_run(preset, ratio, seconds), ceiling(pieces, ratio)
+        run, limit = measure_run(preset, ratio, seconds, device), ceiling(pieces, ratio, device)
         runs[f"{ratio:g}"] = {**run, "ceiling": limit, "achieved": run["env_steps_per_s"] / limit}
-    result = {"preset": preset, "cores": os.cpu_count(), "pieces": pieces, "runs": runs, "fabric": fabric.main()}
+    machine: Figures = {"preset": preset, "device": device_name(device), "cores": available_cores()}
+    machine["replay_bytes_per_step"] = replay_bytes_per_step(preset)
+    result = {**machine, "pieces": pieces, "runs": runs, "fabric": fabric.main()}
     show(result, before)
     for path in [out, *([accepted] if accept else [])]:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(result, indent=2) + "\n")
+        path.with_suffix(".png").write_bytes(draw_time(result))
     return 0
 
 

@@ -1,4 +1,4 @@
-"""Environment steps per second of other trainers on Pong, with the network of our preset; a script of `make bench-peers`.
+"""Environment steps per second of other trainers on Pong with the network of our `atari`; a script of `make bench-peers`.
 
 PFRL's ACER: its Atari example's settings, t_max 20 and 4 replays per update. Stable-Baselines3's PPO: its RL Zoo's.
 """
@@ -20,6 +20,7 @@ import torch
 from torch import multiprocessing, nn
 
 ENVIRONMENT = "ALE/Pong-v5"
+WIDTH = 512
 REPLAY_START = 1000
 WARM_UP_STEPS = 3000  # in all processes; by then replay is used
 
@@ -27,9 +28,16 @@ gymnasium.register_envs(ale_py)
 
 
 def torso() -> nn.Sequential:
-    """Two convolutions and 256 units (Mnih et al. 2016)."""
-    convolutions = [nn.Conv2d(4, 16, 8, 4), nn.ReLU(), nn.Conv2d(16, 32, 4, 2), nn.ReLU()]
-    return nn.Sequential(*convolutions, nn.Flatten(), nn.Linear(2592, 256), nn.ReLU())
+    """Three convolutions and 512 units (Mnih et al. 2015)."""
+    convolutions = [
+        nn.Conv2d(4, 32, 8, 4),
+        nn.ReLU(),
+        nn.Conv2d(32, 64, 4, 2),
+        nn.ReLU(),
+        nn.Conv2d(64, 64, 3),
+        nn.ReLU(),
+    ]
+    return nn.Sequential(*convolutions, nn.Flatten(), nn.Linear(3136, WIDTH), nn.ReLU())
 
 
 def make_pong(seed: int) -> gymnasium.Env:
@@ -66,8 +74,8 @@ def pfrl_acer(seconds: float, processes: int) -> tuple[int, float]:
 
     multiprocessing.set_start_method("fork")  # PFRL's processes run closures
     torch.set_num_threads(1)
-    pi = nn.Sequential(nn.Linear(256, 6), pfrl.policies.SoftmaxCategoricalHead())
-    q = nn.Sequential(nn.Linear(256, 6), pfrl.q_functions.DiscreteActionValueHead())
+    pi = nn.Sequential(nn.Linear(WIDTH, 6), pfrl.policies.SoftmaxCategoricalHead())
+    q = nn.Sequential(nn.Linear(WIDTH, 6), pfrl.q_functions.DiscreteActionValueHead())
     model = nn.Sequential(torso(), ACERDiscreteActionHead(pi, q))
     agent = ACER(
         model,
@@ -101,6 +109,7 @@ def pfrl_acer(seconds: float, processes: int) -> tuple[int, float]:
             eval_interval=None,
             agent=agent,
             global_step_hooks=[count],
+            random_seeds=list(range(processes)),
             stop_event=stop,
         )
     return last.value - WARM_UP_STEPS, ended.value - began.value
@@ -117,7 +126,7 @@ def sb3_ppo(seconds: float, processes: int) -> tuple[int, float]:
 
     class Features(BaseFeaturesExtractor):
         def __init__(self, space: gymnasium.Space) -> None:
-            super().__init__(space, 256)
+            super().__init__(space, WIDTH)
             self.torso = torso()
 
         def forward(self, obs: torch.Tensor) -> torch.Tensor:

@@ -23,7 +23,7 @@ REPLAY_RATIO = 4.0
 def measure(trainer: str, seconds: float) -> Record:
     """The record of one trainer."""
     if trainer == OURS:
-        rate = measure_run("pong", REPLAY_RATIO, seconds)["env_steps_per_s"]
+        rate = measure_run("atari", REPLAY_RATIO, seconds)["env_steps_per_s"]
         return {"peer": OURS, "env_steps_per_s": round(rate, 1)}
     script = str(Path(__file__).with_name("peer_pong.py"))
     return last_json([str(PYTHON), "-W", "ignore", script, trainer, "--seconds", str(seconds)])

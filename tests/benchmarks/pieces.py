@@ -1,4 +1,4 @@
-"""Measures the pieces of a run on one core, and prints their rates as JSON: a process of `make bench`.
+"""Measures the pieces of a run on one core, or a GPU beside it, and prints their rates as JSON: a process of `make bench`.
 
 All rates are per second of one core, in environment steps (or samples: one step of a segment), so that
 1 / rate is the time one step costs.
@@ -43,18 +43,17 @@ def per_second(work: Callable[[], int]) -> float:
 class Pieces:
     """What a run of `config` does, one thing at a time."""
 
-    def __init__(self, config: RunConfig) -> None:
+    def __init__(self, config: RunConfig, device: torch.device) -> None:
         k, num = config.algorithm.unroll_length, config.actors.environments
         self._config, self._environments = config, make_environments(config.environment, num, training=True)
         spec = self._environments.spec
         self._policy = Policy(config, spec)
         self._rollout = Rollout(self._environments, self._policy, seed=0)
-        self._algorithm = Acer(config, spec, torch.device("cpu"))
+        self._algorithm = Acer(config, spec, device)
         self._optimizer = Optimizer(config, self._algorithm.network)
         self._gradient = Gradient(self._algorithm, self._optimizer, 1)
-        self._replay = UniformReplay(
-            layout(spec, k, Acer.behaviour_shapes(spec), Acer.state_shapes(config)), SEGMENTS, 0
-        )
+        shapes = layout(spec, k, Acer.behaviour_shapes(spec), Acer.state_shapes(config))
+        self._replay = UniformReplay(shapes, SEGMENTS, 0, device)
         self._unroll = self._rollout.unroll(k)
         while len(self._replay) < SEGMENTS:
             self._replay.insert(self._unroll, 0)
@@ -102,14 +101,13 @@ class Pieces:
         return batch.mask.numel()
 
 
-def main(preset: str, gate: str) -> None:
+def main(preset: str, gate: str, device: str, *names: str) -> None:
     """Measures when the file `gate` is there, so that every core's process begins at once."""
     torch.set_num_threads(1)
-    pieces = Pieces(load_run(preset))
+    pieces = Pieces(load_run(preset), torch.device(device))
     print("ready", flush=True)
     while not Path(gate).exists():
         time.sleep(0.01)
-    names = ("environment", "acting", "replay", "average_pass", "update")
     print(json.dumps({name: per_second(getattr(pieces, name)) for name in names}), flush=True)
 
 

@@ -126,6 +126,7 @@ def _run_peer(role: str, index: int, lifeline: Lifeline, parent: Parent) -> None
     from apex_acer.runfile import from_dict
 
     start, address = lifeline.start, lifeline.address
+    os.nice(start["nice"])
     torch.set_num_threads(start["threads"])
     kind = Actor if role == "actor" else Evaluator
     peer = Peer("actor" if role == "actor" else "evaluator", index, start["incarnation"])

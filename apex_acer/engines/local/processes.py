@@ -25,11 +25,13 @@ import zmq
 from apex_acer.engines.engine import Engine, Handle, Run
 from apex_acer.engines.local.transport import DealerLink, Waker
 from apex_acer.messages import Peer
+from apex_acer.placement import has_gpu
 from apex_acer.result import TrainResult
 from apex_acer.runfile import to_dict
 
 MANAGER = Peer("manager", 0, 0)
 KEPT_BYTES = 2**32  # of freed memory that a process may keep for its next tensors
+GIVE_WAY = 10  # of 19 by which a process may lower its priority
 KILL_S = 2.0  # a killed process is gone within this, or stuck in the kernel
 
 
@@ -196,6 +198,7 @@ class LocalEngine(Engine):
             "address": self._address,
             "incarnation": peer.incarnation,
             "threads": self._threads(peer),
+            "nice": self._nice(peer),
             "path": sys.path,
         }
 
@@ -205,6 +208,11 @@ class LocalEngine(Engine):
         with contextlib.suppress(OSError), (self._run.folder / "log.txt").open("a", encoding="utf-8") as file:
             if printed := handle.printed():
                 file.write(f"── {handle.peer.name} ──\n{printed}")
+
+    def _nice(self, peer: Peer) -> int:
+        """Who shares the cores of a learner that wants all of them gives way; it is what everybody waits for."""
+        shares = self._run.spec.is_image and not has_gpu(self._run.config.learner.device)
+        return GIVE_WAY if shares and peer.role != "learner" else 0
 
     def _threads(self, peer: Peer) -> int:
         config = self._run.config
