@@ -348,7 +348,14 @@ class Learner:
 def make_feed(config: RunConfig, shapes: Layout, device: torch.device) -> Feed:
     """The feed of a learner on `device`, where `replay.device` says its replay is to be."""
     replay_device = device if config.replay.device == "learner" else torch.device("cpu")
-    return Feed(config, shapes, replay_device, Transfer(device) if replay_device != device else None)
+    transfer = Transfer(device) if replay_device != device else None
+    try:
+        return Feed(config, shapes, replay_device, transfer)
+    except torch.OutOfMemoryError:
+        steps = config.replay.capacity
+        raise ConfigError(
+            f"replay.device: {replay_device} has no room for {steps:,} steps; give cpu, or a smaller replay.capacity"
+        ) from None
 
 
 def make_inbox(config: RunConfig, spec: EnvironmentSpec, shapes: Layout, run_id: str) -> Inbox:

@@ -418,3 +418,12 @@ def test_a_row_with_a_value_that_is_not_finite_is_written_as_null(make_learner: 
     work_off(learner)
     first = (tmp_path / "run_0" / "metrics.jsonl").read_text().splitlines()[0]
     assert json.loads(first)["temperature"] is None
+
+
+def test_a_device_without_room_for_replay_is_named(make_learner: MakeLearner, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*arguments: object) -> None:
+        raise torch.OutOfMemoryError
+
+    monkeypatch.setattr("apex_acer.learner.Feed", full)
+    with pytest.raises(ConfigError, match=r"^replay\.device: cpu has no room for 2,000 steps; give cpu, or a smaller"):
+        make_learner(tiny_run())

@@ -1,0 +1,69 @@
+"""What an update costs with 1,000 to 1,000,000 environment steps in replay: `python -m tests.benchmarks.growth`."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import statistics
+import sys
+import time
+from typing import Any
+
+import torch
+import tyro
+
+from apex_acer.algorithms.acer import Acer
+from apex_acer.environments import make_environments
+from apex_acer.feed import Feed
+from apex_acer.gradient import Gradient
+from apex_acer.optimizer import Optimizer
+from apex_acer.policy import Policy
+from apex_acer.rollout import Rollout
+from apex_acer.runfile import load_run
+from apex_acer.trajectory import layout
+
+CPU = torch.device("cpu")
+UPDATES = 300
+
+
+def measure(preset: str, steps: int) -> dict[str, Any]:
+    """Median milliseconds of inserting an unroll and of an update, with so many steps held."""
+    config = load_run(preset)
+    config = dataclasses.replace(config, replay=dataclasses.replace(config.replay, capacity=steps, start=steps))
+    k, num = config.algorithm.unroll_length, config.actors.environments
+    environments = make_environments(config.environment, num, training=True)
+    spec = environments.spec
+    unroll = Rollout(environments, Policy(config, spec), seed=0).unroll(k)
+    environments.close()
+    acer = Acer(config, spec, CPU)
+    optimizer = Optimizer(config, acer.network)
+    gradient = Gradient(acer, optimizer, 1)
+    feed = Feed(config, layout(spec, k, Acer.behaviour_shapes(spec)), CPU, None)
+    while feed.num_steps < steps - k * num:
+        feed.insert(unroll, 0)
+        feed._fresh.clear()  # only to fill
+    inserts, updates = [], []
+    while len(updates) < UPDATES:
+        start = time.perf_counter()
+        feed.insert(unroll, 0)
+        inserts.append(time.perf_counter() - start)
+        while feed.ready:
+            start = time.perf_counter()
+            output = gradient.compute(feed.next_batch()[0])
+            optimizer.step(output.loss, 0)
+            acer.after_step(output.metrics)
+            updates.append(time.perf_counter() - start)
+    held = {"steps": feed.num_steps, "megabytes": feed.num_bytes / 1e6}
+    return {**held, "insert_ms": 1000 * statistics.median(inserts), "update_ms": 1000 * statistics.median(updates)}
+
+
+def main(preset: str = "cartpole", sizes: tuple[int, ...] = (1_000, 10_000, 100_000, 1_000_000)) -> int:
+    """Prints a line for each size."""
+    torch.set_num_threads(1)
+    for steps in sizes:
+        print(json.dumps({name: round(value, 3) for name, value in measure(preset, steps).items()}), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(tyro.cli(main))
