@@ -21,7 +21,7 @@ from torch import multiprocessing, nn
 
 ENVIRONMENT = "ALE/Pong-v5"
 WIDTH = 512
-REPLAY_START = 1000
+REPLAY_START = 500  # of each process: less than its first game has
 WARM_UP_STEPS = 3000  # in all processes; by then replay is used
 
 gymnasium.register_envs(ale_py)
