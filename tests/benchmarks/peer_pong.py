@@ -1,4 +1,4 @@
-"""Environment steps per second of other trainers on Pong with the network of our `atari`; a script of `make bench-peers`.
+"""Environment steps per second of other trainers on Pong with the networks of our presets; a script of `make bench-peers`.
 
 PFRL's ACER: its Atari example's settings, t_max 20 and 4 replays per update. Stable-Baselines3's PPO: its RL Zoo's.
 """
@@ -20,24 +20,28 @@ import torch
 from torch import multiprocessing, nn
 
 ENVIRONMENT = "ALE/Pong-v5"
-WIDTH = 512
+WIDTHS = {"a3c": 256, "nature": 512}
 REPLAY_START = 500  # of each process: less than its first game has
 WARM_UP_STEPS = 3000  # in all processes; by then replay is used
 
 gymnasium.register_envs(ale_py)
 
 
-def torso() -> nn.Sequential:
-    """Three convolutions and 512 units (Mnih et al. 2015)."""
-    convolutions = [
-        nn.Conv2d(4, 32, 8, 4),
-        nn.ReLU(),
-        nn.Conv2d(32, 64, 4, 2),
-        nn.ReLU(),
-        nn.Conv2d(64, 64, 3),
-        nn.ReLU(),
-    ]
-    return nn.Sequential(*convolutions, nn.Flatten(), nn.Linear(3136, WIDTH), nn.ReLU())
+def torso(network: str) -> nn.Sequential:
+    """Two convolutions and 256 units (Mnih et al. 2016, and PFRL's own example), or three and 512 (Mnih et al. 2015)."""
+    layers = [nn.Conv2d(4, 16, 8, 4), nn.ReLU(), nn.Conv2d(16, 32, 4, 2), nn.ReLU()]
+    if network == "nature":
+        layers = [
+            nn.Conv2d(4, 32, 8, 4),
+            nn.ReLU(),
+            nn.Conv2d(32, 64, 4, 2),
+            nn.ReLU(),
+            nn.Conv2d(64, 64, 3),
+            nn.ReLU(),
+        ]
+    return nn.Sequential(
+        *layers, nn.Flatten(), nn.Linear({"a3c": 2592, "nature": 3136}[network], WIDTHS[network]), nn.ReLU()
+    )
 
 
 def make_pong(seed: int) -> gymnasium.Env:
@@ -66,7 +70,7 @@ class OldGym:
         self._environment.close()
 
 
-def pfrl_acer(seconds: float, processes: int) -> tuple[int, float]:
+def pfrl_acer(network: str, seconds: float, processes: int) -> tuple[int, float]:
     """Steps of all processes after the warm-up, and the seconds they took."""
     import pfrl
     from pfrl.agents.acer import ACER, ACERDiscreteActionHead
@@ -74,9 +78,9 @@ def pfrl_acer(seconds: float, processes: int) -> tuple[int, float]:
 
     multiprocessing.set_start_method("fork")  # PFRL's processes run closures
     torch.set_num_threads(1)
-    pi = nn.Sequential(nn.Linear(WIDTH, 6), pfrl.policies.SoftmaxCategoricalHead())
-    q = nn.Sequential(nn.Linear(WIDTH, 6), pfrl.q_functions.DiscreteActionValueHead())
-    model = nn.Sequential(torso(), ACERDiscreteActionHead(pi, q))
+    pi = nn.Sequential(nn.Linear(WIDTHS[network], 6), pfrl.policies.SoftmaxCategoricalHead())
+    q = nn.Sequential(nn.Linear(WIDTHS[network], 6), pfrl.q_functions.DiscreteActionValueHead())
+    model = nn.Sequential(torso(network), ACERDiscreteActionHead(pi, q))
     agent = ACER(
         model,
         pfrl.optimizers.SharedRMSpropEpsInsideSqrt(model.parameters(), lr=7e-4, eps=4e-3, alpha=0.99),
@@ -115,7 +119,7 @@ def pfrl_acer(seconds: float, processes: int) -> tuple[int, float]:
     return last.value - WARM_UP_STEPS, ended.value - began.value
 
 
-def sb3_ppo(seconds: float, processes: int) -> tuple[int, float]:
+def sb3_ppo(network: str, seconds: float, processes: int) -> tuple[int, float]:
     """Steps of whole iterations after the first, and the seconds they took; environments in `processes` processes."""
     from stable_baselines3 import PPO
     from stable_baselines3.common.callbacks import BaseCallback
@@ -126,8 +130,8 @@ def sb3_ppo(seconds: float, processes: int) -> tuple[int, float]:
 
     class Features(BaseFeaturesExtractor):
         def __init__(self, space: gymnasium.Space) -> None:
-            super().__init__(space, WIDTH)
-            self.torso = torso()
+            super().__init__(space, WIDTHS[network])
+            self.torso = torso(network)
 
         def forward(self, obs: torch.Tensor) -> torch.Tensor:
             return self.torso(obs)
@@ -157,11 +161,12 @@ def main() -> None:
     """Trains for a while and prints the record."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("trainer", choices=["pfrl_acer", "sb3_ppo"])
+    parser.add_argument("--network", choices=WIDTHS, default="a3c")
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--processes", type=int, default=2)
     arguments = parser.parse_args()
     train = {"pfrl_acer": pfrl_acer, "sb3_ppo": sb3_ppo}[arguments.trainer]
-    steps, seconds = train(arguments.seconds, arguments.processes)
+    steps, seconds = train(arguments.network, arguments.seconds, arguments.processes)
     print(json.dumps({"peer": arguments.trainer, "env_steps_per_s": round(steps / seconds, 1)}))
 
 
