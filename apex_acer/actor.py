@@ -26,7 +26,9 @@ class Actor:
         self._environments = make_environments(
             config.environment, config.actors.environments, training=True, threads=threads
         )
-        self._policy = Policy(config, self._environments.spec, choose_device(config.actors.device, "actors.device"))
+        device = choose_device(config.actors.device, "actors.device")
+        self._policy = Policy(config, self._environments.spec, device)
+        self._policy.compute_as_the_learner()
         self._rollout: Rollout | None = None  # from the first weights on
         self._version = -1
         self._sequence = self._unanswered = 0

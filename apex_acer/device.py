@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from typing import Literal
 
 import torch
@@ -32,6 +34,13 @@ def choose_precision(name: Precision, device: torch.device, network: nn.Module) 
         has_convolutions = any(isinstance(module, nn.Conv2d) for module in network.modules())
         name = "bfloat16" if has_convolutions and multiplies_bfloat16(device) else "float32"
     return torch.bfloat16 if name == "bfloat16" else None
+
+
+def check_compiler() -> bool:
+    """True where `learner.compile` can work; raises `ConfigError` where no C++ compiler is there."""
+    if not any(map(shutil.which, (os.environ.get("CXX") or "g++", "g++", "clang++"))):
+        raise ConfigError("learner.compile: no C++ compiler is there; install g++ or clang++, or give False")
+    return True
 
 
 def multiplies_bfloat16(device: torch.device) -> bool:

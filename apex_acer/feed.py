@@ -99,6 +99,10 @@ class Feed:
             self._begin_next(self._transfer)
         return batch, num_fresh
 
+    def blank(self) -> Batch:
+        """A batch of zeros where nothing was inserted yet."""
+        return self._replay.gather(torch.zeros(self._batch_size, dtype=torch.int64))
+
     def close(self) -> None:
         """Ends the transfer."""
         if self._transfer:

@@ -22,9 +22,13 @@ MIN_SEGMENTS = 2  # of a part; smaller ones make the operations too small
 class Gradient:
     """Computes losses of `algorithm` and leaves their gradients with `optimizer`."""
 
-    def __init__(self, algorithm: Algorithm, optimizer: Optimizer, num_parts: int) -> None:
-        """One part is differentiated where it is called from; several share torch's threads among them."""
-        self._algorithm, self._optimizer, self._num_parts = algorithm, optimizer, num_parts
+    def __init__(self, algorithm: Algorithm, optimizer: Optimizer, num_parts: int, compiled: bool = False) -> None:
+        """One part is differentiated where it is called from; several share torch's threads among them.
+
+        A loss that is to be `compiled` is so in the first `compute`, which then takes a minute.
+        """
+        self._loss = torch.compile(algorithm.loss) if compiled else algorithm.loss
+        self._optimizer, self._num_parts = optimizer, num_parts
         self._parameters = list(algorithm.network.parameters())
         self._pool: ThreadPoolExecutor | None = None
         if num_parts > 1:
@@ -34,7 +38,7 @@ class Gradient:
     def compute(self, batch: Batch) -> LossOutput:
         """The detached loss of the whole batch; its gradient is in the parameters' `.grad`."""
         if not self._pool:
-            output = self._algorithm.loss(batch)
+            output = self._loss(batch)
             self._optimizer.backward(output.loss)
             return output._replace(loss=output.loss.detach())
         outputs, gradients = zip(*self._pool.map(self._differentiate, split(batch, self._num_parts)), strict=True)
@@ -53,7 +57,7 @@ class Gradient:
 
     def _differentiate(self, part: Batch) -> tuple[LossOutput, tuple[Tensor, ...]]:
         """The part's output and the gradient of its loss's sum over samples."""
-        output = self._algorithm.loss(part)
+        output = self._loss(part)
         gradients = torch.autograd.grad(output.loss * output.num_samples, self._parameters)
         return output._replace(loss=output.loss.detach()), gradients
 

@@ -13,7 +13,7 @@ import torch
 from apex_acer import checkpoint, weights
 from apex_acer.algorithms import algorithm_class
 from apex_acer.config import ConfigError, RunConfig
-from apex_acer.device import choose_device, choose_precision
+from apex_acer.device import check_compiler, choose_device
 from apex_acer.evaluations import Evaluations, Snapshot
 from apex_acer.feed import Feed
 from apex_acer.gradient import Gradient, num_parts
@@ -25,7 +25,7 @@ from apex_acer.policy import describe
 from apex_acer.result import TrainResult
 from apex_acer.seeds import derive_seed
 from apex_acer.trajectory import Array, EnvironmentSpec, Layout, layout
-from apex_acer.transfer import Transfer
+from apex_acer.transfer import Transfer, on_device
 from apex_acer.writers import Writers
 
 log = logging.getLogger(__name__)
@@ -59,13 +59,15 @@ class Learner:
         self._optimizer = Optimizer(config, self._algorithm.network)
         parts = num_parts(config.learner.threads, config.learner.batch_size)
         on_cores = spec.is_image and self.device.type == "cpu"  # vectors are too small to share
-        self._gradient = Gradient(self._algorithm, self._optimizer, parts if on_cores else 1)
+        compiled = config.learner.compile and check_compiler()
+        self._gradient = Gradient(self._algorithm, self._optimizer, parts if on_cores else 1, compiled)
 
         k = config.algorithm.unroll_length
         shapes = layout(spec, k, algorithm.behaviour_shapes(spec), algorithm.state_shapes(config))
         self._feed = make_feed(config, shapes, self.device)
-        precision = choose_precision(config.learner.precision, self.device, self._algorithm.network)
-        self._computes = f"{self.device}, {'float32' if precision is None else 'bfloat16'}"
+        if compiled:  # before anybody waits for it
+            self._gradient.compute(on_device(self._feed.blank(), self.device))
+        self._computes = f"{self.device}, {'bfloat16' if self._algorithm.network.precision else 'float32'}"
         log.info("learner on %s; replay holds up to %.0f MB", self._computes, self._feed.num_bytes / 1e6)
         self.inbox = make_inbox(config, spec, shapes, run_id)
 

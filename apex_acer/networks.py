@@ -29,7 +29,14 @@ class ActorCriticOutput(NamedTuple):
     q_values: Tensor
 
 
-class ActorCritic(nn.Module):
+class Network(nn.Module):
+    """What an algorithm's networks have in common."""
+
+    precision: torch.dtype | None = None
+    """What the torso computes in; None: the parameters' type. Whoever uses the network chooses."""
+
+
+class ActorCritic(Network):
     """A shared torso, an LSTM on it where `network.lstm` asks for one, policy logits and Q values; V is Σ π Q."""
 
     def __init__(self, config: NetworkConfig, spec: EnvironmentSpec) -> None:
@@ -52,9 +59,9 @@ class ActorCritic(nn.Module):
             features, state = self._remember(features, state)
         return self._heads(features), state
 
-    def prepare(self, obs: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-        """Raw `[B, *obs_shape]` in any dtype to what the torso takes, in `dtype` or the parameters'."""
-        dtype = dtype or self.pi_logits.weight.dtype
+    def prepare(self, obs: Tensor) -> Tensor:
+        """Raw `[B, *obs_shape]` in any dtype to what the torso takes."""
+        dtype = self.precision or self.pi_logits.weight.dtype
         prepared: Tensor = self.normaliser(obs, dtype) if self.normaliser else to_float(obs, dtype)
         return prepared
 

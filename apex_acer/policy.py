@@ -15,6 +15,7 @@ from torch import Tensor
 from apex_acer.algorithms import algorithm_class
 from apex_acer.algorithms.algorithm import Action
 from apex_acer.config import ConfigError, RunConfig, reading
+from apex_acer.device import choose_precision
 from apex_acer.frames import stack_planes
 from apex_acer.networks import State, forget
 from apex_acer.runfile import from_dict, to_dict
@@ -46,6 +47,10 @@ class Policy:
         has_average = any(name.startswith("average.") for name in tensors)
         prefix = "average" if self.config.evaluation.average and has_average else "network"
         load_tensors(self.network, prefix, tensors)
+
+    def compute_as_the_learner(self) -> None:
+        """In `learner.precision`, as far as this device has it; else in float32, whatever the weights were trained in."""
+        self.network.precision = choose_precision(self.config.learner.precision, self.device, self.network)
 
     def initial_state(self, num: int) -> State:
         """The recurrent state of `num` environments at the start of an episode; empty for feed-forward networks."""

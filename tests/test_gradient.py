@@ -20,10 +20,10 @@ def _threads() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-def computed(parts: int, batch: Batch, **settings: object) -> tuple[object, torch.Tensor]:
+def computed(parts: int, batch: Batch, compiled: bool = False, **settings: object) -> tuple[object, torch.Tensor]:
     """The output and the gradient of `batch`."""
     acer = build(3, **settings)
-    gradient = Gradient(acer, Optimizer(RunConfig(), acer.network), parts)
+    gradient = Gradient(acer, Optimizer(RunConfig(), acer.network), parts, compiled)
     try:
         for parameter in acer.network.parameters():
             assert parameter.grad is not None
@@ -49,6 +49,16 @@ def test_parts_make_the_whole(parts: int, lstm: int) -> None:
     assert output.metrics.keys() == whole.metrics.keys()
     for name in whole.metrics:
         torch.testing.assert_close(output.metrics[name].double(), whole.metrics[name].double(), msg=name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("parts", [1, 2])
+def test_compiled_it_is_the_same(parts: int) -> None:
+    batch, _ = random_segments(3)
+    whole, expected = computed(parts, batch)
+    output, found = computed(parts, batch, compiled=True)
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(output.loss, whole.loss, rtol=1e-9, atol=1e-12)
 
 
 def test_parts_repeat_to_the_bit() -> None:

@@ -196,10 +196,11 @@ def test_a_torso_in_bfloat16_gives_nearly_the_same_in_float32(plane, dtype, norm
         torch.nn.init.normal_(head.weight)
     obs = random_bytes(6, *plane).to(getattr(torch, dtype))
     reset = torch.zeros(2, 3, dtype=torch.bool)
-    inputs = network.prepare(obs, torch.bfloat16)
-    assert inputs.dtype == torch.bfloat16
     full = torch.stack(network.unroll(network.prepare(obs), reset, {}))
-    low = torch.stack(network.unroll(inputs, reset, {}))
+    network.precision = torch.bfloat16
+    assert network.prepare(obs).dtype == torch.bfloat16
+    low = torch.stack(network.unroll(network.prepare(obs), reset, {}))
+    assert torch.equal(torch.stack(network(obs)), low.flatten(1, 2))
     assert low.dtype == torch.float32
     assert not torch.equal(low, full)
     assert (low - full).abs().max() < 0.03 * full.abs().max()

@@ -36,7 +36,7 @@ class Acer(Algorithm):
         # channels last: a third faster to train on a CPU
         self.network = self.build_network(config, spec).to(device)
         self.network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        self._precision = choose_precision(config.learner.precision, device, self.network)
+        self.network.precision = choose_precision(config.learner.precision, device, self.network)
         self._reward_scale = RewardScale().to(device) if self._config.normalise_rewards else None
         self._delta = torch.tensor(self._config.trust_region_delta, dtype=torch.float64, device=device)
         self.average_network = copy.deepcopy(self.network).requires_grad_(False)
@@ -89,7 +89,7 @@ class Acer(Algorithm):
         obs = stack_planes(batch.obs, batch.episode_step, self._stack)  # [T+1, B, *obs]
         reset = batch.episode_step[self._stack - 1 :] == 0  # [T+1, B]
         with torch.no_grad():  # once for both networks: their statistics are the same
-            inputs = self.network.prepare(obs.flatten(0, 1), self._precision)
+            inputs = self.network.prepare(obs.flatten(0, 1))
         output = self.network.unroll(inputs, reset, batch.state, settings.burn_in)
         with torch.no_grad():
             average_logits = self.average_network.unroll(inputs[: -reset.shape[1]], reset[:-1], batch.state).pi_logits

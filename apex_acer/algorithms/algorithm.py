@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from apex_acer.config import RunConfig
-from apex_acer.networks import State
+from apex_acer.networks import Network, State
 from apex_acer.trajectory import Batch, EnvironmentSpec, Unroll
 
 
@@ -42,14 +42,14 @@ class Algorithm(ABC):
 
     fresh: bool
     """Whether each segment is trained on once as it arrives, beside what replay gives."""
-    network: nn.Module
+    network: Network
 
     @abstractmethod
     def __init__(self, config: RunConfig, spec: EnvironmentSpec, device: torch.device) -> None: ...
 
     @staticmethod
     @abstractmethod
-    def build_network(config: RunConfig, spec: EnvironmentSpec) -> nn.Module:
+    def build_network(config: RunConfig, spec: EnvironmentSpec) -> Network:
         """The network a policy acts with: `network(obs [B, *obs_shape]) -> NamedTuple`. Raises `ConfigError`."""
 
     @staticmethod

@@ -16,6 +16,8 @@ class LearnerConfig:
     """`cpu`, `cuda`, `cuda:N`, or `auto`: cuda where there is one."""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     """Of the torso's arithmetic; `auto`: bfloat16 for convolutions where the device has instructions for it."""
+    compile: bool = False
+    """Have torch compile the loss, which takes half a minute at the start and a C++ compiler."""
     batch_size: int = 16
     """Segments (one environment's unroll) per update."""
     threads: int = 0

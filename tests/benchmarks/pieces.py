@@ -48,6 +48,7 @@ class Pieces:
         self._config, self._environments = config, make_environments(config.environment, num, training=True)
         spec = self._environments.spec
         self._policy = Policy(config, spec)
+        self._policy.compute_as_the_learner()
         self._rollout = Rollout(self._environments, self._policy, seed=0)
         self._algorithm = Acer(config, spec, device)
         self._optimizer = Optimizer(config, self._algorithm.network)

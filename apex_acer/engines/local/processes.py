@@ -227,6 +227,7 @@ def child_environment(threads: int) -> dict[str, str]:
     """
     limits = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(threads))
     limits |= dict.fromkeys(("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_"), str(KEPT_BYTES))
+    limits["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # more are processes that nobody here watches
     return {**os.environ, **limits, "OMP_WAIT_POLICY": "PASSIVE", "PYTHONUNBUFFERED": "1"}
 
 
