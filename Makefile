@@ -28,7 +28,7 @@ test-slow: install  ## the long learning runs
 	$(BIN)/python -m pytest -m slow --timeout 3600
 
 chaos: install  ## kill, freeze, signal and feed it garbage, hundreds of times
-	$(BIN)/python -m pytest -m chaos --timeout 3600 tests/chaos
+	$(BIN)/python -m pytest -m chaos --timeout 3600
 
 MINUTES ?= 30
 

@@ -46,7 +46,12 @@ def assert_saved(run: Program, result: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(
     ("number", "group"),
-    [(signal.SIGINT, False), (signal.SIGINT, True), (signal.SIGTERM, False), (signal.SIGHUP, True)],
+    [
+        (signal.SIGINT, True),
+        (signal.SIGTERM, False),
+        pytest.param(signal.SIGINT, False, marks=pytest.mark.chaos),
+        pytest.param(signal.SIGHUP, True, marks=pytest.mark.chaos),
+    ],
 )
 def test_a_signal_saves_and_leaves_nothing_behind(start: Start, number: signal.Signals, group: bool) -> None:
     # an evaluator that waits for weights while the run ends
@@ -102,19 +107,30 @@ def test_children_ignore_what_is_the_manager_s(start: Start) -> None:
     assert run.children() == before
 
 
-def test_a_killed_and_then_a_frozen_actor_are_replaced_while_the_run_goes_on(start: Start) -> None:
+KILLED, FROZEN = signal.SIGKILL, signal.SIGSTOP
+ENDS = [
+    (KILLED,),
+    pytest.param((KILLED, FROZEN), marks=pytest.mark.chaos),
+]  # what befalls one incarnation after the other
+ENDS_IDS = ["killed", "killed, then frozen"]
+
+
+@pytest.mark.parametrize("ends", ENDS, ids=ENDS_IDS)
+def test_an_actor_that_ends_is_replaced_while_the_run_goes_on(start: Start, ends: tuple[signal.Signals, ...]) -> None:
     run = start(supervision__hung_seconds=5.0)
     run.wait_until_it_learns()
-    for restarts, number in enumerate((signal.SIGKILL, signal.SIGSTOP), 1):
+    for restarts, number in enumerate(ends, 1):
         gone = run.children()["actor_0"]
         run.kill_child("actor_0", number)
         run.wait_for(lambda restarts=restarts: run.statuses[-1]["restarts"]["actor_0"] == restarts)
         run.wait_until_it_learns()
         run.wait_for(lambda gone=gone: run.children().get("actor_0", gone) != gone)
         run.wait_until_it_works("actor_0")
-    first, second = run.news
-    assert first == "actor_0: killed by SIGKILL; restart 1 of 10 in 0.5 s"
-    assert second == "actor_0: no progress for 5 s; restart 2 of 10 in 1 s"
+    news = [
+        "actor_0: killed by SIGKILL; restart 1 of 10 in 0.5 s",
+        "actor_0: no progress for 5 s; restart 2 of 10 in 1 s",
+    ]
+    assert run.news == news[: len(ends)]
     assert set(run.news) <= {line.split(" ", 2)[2] for line in log_of(run).splitlines() if "restart" in line}
     steps = [status["env_steps"] for status in run.statuses]
     assert steps == sorted(steps)
@@ -133,6 +149,7 @@ def test_an_actor_that_may_not_be_replaced_ends_the_run_which_saves_first(start:
     assert (run.out / "weights.safetensors").exists(), "what was learned before is lost"
 
 
+@pytest.mark.chaos
 @pytest.mark.parametrize("when", ["in backoff", "hung"])
 def test_a_signal_while_an_actor_is_away(start: Start, when: str) -> None:
     run = start(actors__count=2, backoff_s=60.0)
@@ -160,11 +177,14 @@ def learner_steps(run: Program) -> list[int]:
     return [row["env_steps"] for row in rows if row["source"] == "learner"]
 
 
-def test_a_killed_and_then_a_frozen_learner_go_on_from_the_checkpoint_without_losing_the_actors(start: Start) -> None:
+@pytest.mark.parametrize("ends", ENDS, ids=ENDS_IDS)
+def test_a_learner_that_ends_goes_on_from_the_checkpoint_without_losing_the_actors(
+    start: Start, ends: tuple[signal.Signals, ...]
+) -> None:
     run = start(checkpoint__every=500, supervision__hung_seconds=5.0, evaluation__every=500)
     run.wait_until_it_learns()
     peers = {name: pid for name, pid in run.children().items() if name != "learner_0"}
-    for restarts, number in enumerate((signal.SIGKILL, signal.SIGSTOP), 1):
+    for restarts, number in enumerate(ends, 1):
         run.wait_for(lambda: run.statuses[-1]["env_steps"] > 500)
         eventually(lambda: any((run.out / "checkpoint").glob("*")), 10)
         gone = run.children()["learner_0"]
@@ -173,7 +193,8 @@ def test_a_killed_and_then_a_frozen_learner_go_on_from_the_checkpoint_without_lo
         run.wait_for(lambda gone=gone: run.children().get("learner_0", gone) != gone)
         run.wait_until_it_learns()
     assert {name: pid for name, pid in run.children().items() if name != "learner_0"} == peers
-    assert [line.split(";")[0] for line in run.news] == ["learner: killed by SIGKILL", "learner: no progress for 5 s"]
+    news = ["learner: killed by SIGKILL", "learner: no progress for 5 s"]
+    assert [line.split(";")[0] for line in run.news] == news[: len(ends)]
     run.send(signal.SIGINT)
     assert_saved(run, run.ended(within_s=10))
 
@@ -188,6 +209,7 @@ def test_a_signal_while_the_learner_is_away(start: Start) -> None:
     assert (result["reason"], result["weights"]) == ("SIGINT", "")
 
 
+@pytest.mark.chaos
 def test_a_frozen_evaluator_is_replaced_and_evaluations_go_on(start: Start) -> None:
     run = start(evaluation__every=500, supervision__evaluation_minutes=5 / 60)
 
