@@ -40,7 +40,7 @@ def test_the_ratio_of_steps_holds_in_the_long_run(ratio: float, fresh: list[int]
 
 
 def test_over_100_000_steps_the_ratio_is_within_two_percent() -> None:
-    """Because each segment has its own draw, not each batch."""
+    """Because each segment has its own draw, and what the draws gave too little is made up for."""
     deviations = []
     for seed in range(20):
         pace = Pace(4.0, seed)
@@ -49,8 +49,8 @@ def test_over_100_000_steps_the_ratio_is_within_two_percent() -> None:
             while pace.owes(320):
                 pace.count_replayed(320)
         deviations.append(abs(pace.ratio / 4.0 - 1))
-    assert max(deviations) < 0.02
-    assert min(deviations) > 0  # drawn, not just counted
+    assert max(deviations) < 0.005
+    assert len(set(deviations)) > 2  # drawn, not just counted
 
 
 def test_what_is_left_over_stays_as_credit() -> None:
