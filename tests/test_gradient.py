@@ -52,6 +52,7 @@ def test_parts_make_the_whole(parts: int, lstm: int) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch's compiler
 @pytest.mark.parametrize("parts", [1, 2])
 def test_compiled_it_is_the_same(parts: int) -> None:
     batch, _ = random_segments(3)
