@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import shutil
-from typing import Literal
 
 import torch
 from torch import nn
 
 from apex_acer.config import ConfigError
 
-Precision = Literal["auto", "float32", "bfloat16"]
+CPU = torch.device("cpu")
 
 
 def choose_device(name: str, key: str) -> torch.device:
@@ -25,7 +24,7 @@ def choose_device(name: str, key: str) -> torch.device:
     return device
 
 
-def choose_precision(name: Precision, device: torch.device, network: nn.Module) -> torch.dtype | None:
+def choose_precision(name: str, device: torch.device, network: nn.Module) -> torch.dtype | None:
     """What `learner.precision` means for `network` there; None: its parameters' own type.
 
     `auto` is bfloat16 where there are convolutions, which gain from it.

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from apex_acer.config import RunConfig
+from apex_acer.config import ConfigError, RunConfig
+from apex_acer.device import CPU
 from apex_acer.pace import Pace
 from apex_acer.replay import UniformReplay
 from apex_acer.seeds import derive_seed
@@ -46,8 +47,7 @@ class Feed:
         self._pace = Pace(settings.replay_ratio, derive_seed(config.seed, "learner", 2), draw)
         self._fresh: deque[int] = deque()  # slots
         self._transfer = transfer
-        self._next: Chosen | None = None  # chosen early
-        self._coming: Future[Batch] | None = None  # its segments
+        self._coming: tuple[Chosen, Future[Batch]] | None = None  # what was chosen early
 
     @property
     def num_bytes(self) -> int:
@@ -62,7 +62,7 @@ class Feed:
     @property
     def num_fresh(self) -> int:
         """Segments accepted and not yet trained on."""
-        return len(self._fresh) + (self._next.num_fresh if self._next else 0)
+        return len(self._not_trained_on())
 
     @property
     def ratio(self) -> float:
@@ -72,7 +72,7 @@ class Feed:
     @property
     def ready(self) -> bool:
         """Whether there is a batch to learn from now."""
-        return self._next is not None or self._has_batch
+        return self._coming is not None or self._has_batch
 
     @property
     def _has_batch(self) -> bool:
@@ -81,7 +81,7 @@ class Feed:
     def insert(self, unroll: Unroll, weights_version: int) -> None:
         """Puts an unroll's segments into replay; each waits to be trained on."""
         if self._coming:
-            self._coming.exception()  # until it is gathered: the oldest segments are about to be overwritten
+            self._coming[1].exception()  # until it is gathered: the oldest segments are about to be overwritten
         self._fresh.extend(self._replay.insert(unroll, weights_version).tolist())
 
     def next_batch(self) -> tuple[Batch, int]:
@@ -89,15 +89,12 @@ class Feed:
         if not self._transfer:
             slots, num_fresh = self._choose()
             return self._replay.gather(slots, num_fresh), num_fresh
-        if not self._next:
-            self._begin_next(self._transfer)
-        assert self._next
-        assert self._coming
-        num_fresh, batch = self._next.num_fresh, self._coming.result()
-        self._next = self._coming = None
+        chosen, batch = self._coming or self._set_off(self._transfer)
+        self._coming = None
+        moved = batch.result()
         if self._has_batch:
-            self._begin_next(self._transfer)
-        return batch, num_fresh
+            self._coming = self._set_off(self._transfer)
+        return moved, chosen.num_fresh
 
     def blank(self) -> Batch:
         """A batch of zeros where nothing was inserted yet."""
@@ -108,9 +105,9 @@ class Feed:
         if self._transfer:
             self._transfer.close()
 
-    def _begin_next(self, transfer: Transfer) -> None:
-        self._next = chosen = self._choose()
-        self._coming = transfer.start(lambda: self._replay.gather(*chosen))
+    def _set_off(self, transfer: Transfer) -> tuple[Chosen, Future[Batch]]:
+        chosen = self._choose()
+        return chosen, transfer.start(lambda: self._replay.gather(*chosen))
 
     def _choose(self) -> Chosen:
         return self._next_replayed() if self._pace.owes(self._batch_steps) else self._next_fresh()
@@ -141,7 +138,7 @@ class Feed:
         }
 
     def _not_trained_on(self) -> list[int]:
-        coming = self._next.slots[: self._next.num_fresh].tolist() if self._next else []
+        coming = self._coming[0].slots[: self._coming[0].num_fresh].tolist() if self._coming else []
         return [*coming, *self._fresh]
 
     def arrays(self) -> dict[str, Array]:
@@ -160,3 +157,16 @@ class Feed:
             segments = state["segments"]
             self._replay.restore(int(segments["inserted"]), fill)
             self._fresh = deque(segments["fresh"])
+
+
+def make_feed(config: RunConfig, shapes: Layout, device: torch.device) -> Feed:
+    """The feed of a learner on `device`, where `replay.device` says its replay is to be."""
+    replay_device = device if config.replay.device == "learner" else CPU
+    transfer = Transfer(device) if replay_device != device else None
+    try:
+        return Feed(config, shapes, replay_device, transfer)
+    except torch.OutOfMemoryError:
+        steps = config.replay.capacity
+        raise ConfigError(
+            f"replay.device: {replay_device} has no room for {steps:,} steps; give cpu, or a smaller replay.capacity"
+        ) from None

@@ -15,7 +15,7 @@ from apex_acer.algorithms import algorithm_class
 from apex_acer.config import ConfigError, RunConfig
 from apex_acer.device import check_compiler, choose_device
 from apex_acer.evaluations import Evaluations, Snapshot
-from apex_acer.feed import Feed
+from apex_acer.feed import make_feed
 from apex_acer.gradient import Gradient, num_parts
 from apex_acer.inbox import Inbox, Post
 from apex_acer.messages import Reply, Row
@@ -25,7 +25,7 @@ from apex_acer.policy import describe
 from apex_acer.result import TrainResult
 from apex_acer.seeds import derive_seed
 from apex_acer.trajectory import Array, EnvironmentSpec, Layout, layout
-from apex_acer.transfer import Transfer, on_device
+from apex_acer.transfer import on_device
 from apex_acer.writers import Writers
 
 log = logging.getLogger(__name__)
@@ -132,7 +132,7 @@ class Learner:
         )
 
     def close(self) -> None:
-        """Closes the files of metrics."""
+        """Closes the files of metrics and ends its threads."""
         self._writers.close()
         self._gradient.close()
         self._feed.close()
@@ -345,19 +345,6 @@ class Learner:
             "replay_bytes": self._feed.num_bytes if self._config.checkpoint.replay else 0,
             "rows": self._rows,
         }
-
-
-def make_feed(config: RunConfig, shapes: Layout, device: torch.device) -> Feed:
-    """The feed of a learner on `device`, where `replay.device` says its replay is to be."""
-    replay_device = device if config.replay.device == "learner" else torch.device("cpu")
-    transfer = Transfer(device) if replay_device != device else None
-    try:
-        return Feed(config, shapes, replay_device, transfer)
-    except torch.OutOfMemoryError:
-        steps = config.replay.capacity
-        raise ConfigError(
-            f"replay.device: {replay_device} has no room for {steps:,} steps; give cpu, or a smaller replay.capacity"
-        ) from None
 
 
 def make_inbox(config: RunConfig, spec: EnvironmentSpec, shapes: Layout, run_id: str) -> Inbox:

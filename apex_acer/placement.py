@@ -22,12 +22,12 @@ def place(config: RunConfig, spec: EnvironmentSpec, cores: int | None = None) ->
     """
     cores = (2 if config.engine == "serial" else available_cores()) if cores is None else cores
     low, high = VECTOR_ACTORS
-    if not spec.is_image:
-        count, learner_threads = max(low, min(cores - 1, high)), 1
-    elif has_gpu(config.learner.device):
+    if learns_on_every_core(config, spec):
+        count, learner_threads = max(low, cores // CORES_PER_ACTOR), cores
+    elif spec.is_image:
         count, learner_threads = max(1, cores - 2), 2
     else:
-        count, learner_threads = max(low, cores // CORES_PER_ACTOR), cores
+        count, learner_threads = max(low, min(cores - 1, high)), 1
     actors, learner = config.actors, config.learner
     count = actors.count or count
     threads = actors.threads or max(1, cores // (2 * count))
@@ -36,6 +36,11 @@ def place(config: RunConfig, spec: EnvironmentSpec, cores: int | None = None) ->
         actors=dataclasses.replace(actors, count=count, threads=threads),
         learner=dataclasses.replace(learner, threads=learner.threads or learner_threads),
     )
+
+
+def learns_on_every_core(config: RunConfig, spec: EnvironmentSpec) -> bool:
+    """Whether the learner has work for all cores: convolutions, and no GPU for them."""
+    return spec.is_image and not has_gpu(config.learner.device)
 
 
 def available_cores() -> int:

@@ -15,14 +15,13 @@ from torch import Tensor
 from apex_acer.algorithms import algorithm_class
 from apex_acer.algorithms.algorithm import Action
 from apex_acer.config import ConfigError, RunConfig, reading
-from apex_acer.device import choose_precision
+from apex_acer.device import CPU, choose_precision
 from apex_acer.frames import stack_planes
 from apex_acer.networks import State, forget
 from apex_acer.runfile import from_dict, to_dict
 from apex_acer.trajectory import Array, EnvironmentSpec
 from apex_acer.weights import check_tensors, load_tensors, read
 
-CPU = torch.device("cpu")
 FORMAT = 1  # of the metadata below
 
 

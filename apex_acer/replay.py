@@ -8,9 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from apex_acer.device import CPU
 from apex_acer.trajectory import ARRAY_FIELDS, Array, Batch, Layout, Unroll
-
-CPU = torch.device("cpu")
 
 
 class UniformReplay:

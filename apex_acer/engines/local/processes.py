@@ -25,7 +25,7 @@ import zmq
 from apex_acer.engines.engine import Engine, Handle, Run
 from apex_acer.engines.local.transport import DealerLink, Waker
 from apex_acer.messages import Peer
-from apex_acer.placement import has_gpu
+from apex_acer.placement import learns_on_every_core
 from apex_acer.result import TrainResult
 from apex_acer.runfile import to_dict
 
@@ -211,7 +211,7 @@ class LocalEngine(Engine):
 
     def _nice(self, peer: Peer) -> int:
         """Who shares the cores of a learner that wants all of them gives way; it is what everybody waits for."""
-        shares = self._run.spec.is_image and not has_gpu(self._run.config.learner.device)
+        shares = learns_on_every_core(self._run.config, self._run.spec)
         return GIVE_WAY if shares and peer.role != "learner" else 0
 
     def _threads(self, peer: Peer) -> int:
