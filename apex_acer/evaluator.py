@@ -7,7 +7,7 @@ import time
 import numpy as np
 
 from apex_acer.config import EvaluationConfig, RunConfig
-from apex_acer.environments import make_environments
+from apex_acer.environments import Environments, make_environments
 from apex_acer.messages import Link, Message, Peer, Row
 from apex_acer.policy import Policy
 from apex_acer.rollout import Episode, evaluate
@@ -20,9 +20,8 @@ class Evaluator:
 
     def __init__(self, config: RunConfig, run_id: str, peer: Peer, link: Link, threads: int = 1) -> None:
         self._config, self._run_id, self._peer, self._link = config, run_id, peer, link
-        slots = min(config.evaluation.environments, config.evaluation.episodes)
-        self._environments = make_environments(config.environment, slots, training=False, threads=threads)
-        self._policy = Policy(config, self._environments.spec)
+        self._threads = threads
+        self._player: tuple[Environments, Policy] | None = None  # made when needed: actors start with all the cores
         self._sequence = 0
         self._rows: list[Row] = []
         self._asked = False
@@ -39,10 +38,11 @@ class Evaluator:
             raise RuntimeError(f"the learner refused a message: {reply.refused}")
         if reply.stop or reply.weights is None:
             return not reply.stop
-        self._policy.load(unpack(reply.weights))
+        environments, policy = self._player = self._player or self._make_player()
+        policy.load(unpack(reply.weights))
         seed = derive_seed(self._config.seed, "evaluator")  # the same games each time, so that scores compare
         start = time.monotonic()
-        episodes = evaluate(self._environments, self._policy, self._config.evaluation, seed)
+        episodes = evaluate(environments, policy, self._config.evaluation, seed)
         self._rows = [{**summarise(episodes), "eval_seconds": time.monotonic() - start}]
         self._sequence += 1
         self._asked = False
@@ -54,7 +54,14 @@ class Evaluator:
 
     def close(self) -> None:
         """Frees the environments."""
-        self._environments.close()
+        if self._player:
+            self._player[0].close()
+
+    def _make_player(self) -> tuple[Environments, Policy]:
+        config = self._config
+        slots = min(config.evaluation.environments, config.evaluation.episodes)
+        environments = make_environments(config.environment, slots, training=False, threads=self._threads)
+        return environments, Policy(config, environments.spec)
 
 
 def summarise(episodes: list[Episode]) -> Row:

@@ -74,7 +74,8 @@ class Inbox:
                 return
             self._next_sequence[message.peer] = message.sequence + 1
             if message.peer.role == "manager":
-                self._obey(message)
+                self.stop_reason = self.stop_reason or message.stop
+                self._expect(message.incarnations)
                 status = {**self.status, "progress": self._progress()}
                 answer(Reply(message.sequence, stop=bool(self.stop_reason), status=status))
             elif self.stop_reason:
@@ -83,6 +84,11 @@ class Inbox:
                 posts = self._others if message.unroll is None else self._unrolls
                 posts.append(Post(message, self._counted(message.peer, answer)))
             self._arrived.notify_all()
+
+    def expect(self, incarnations: dict[str, int]) -> None:
+        """Hears these from now on, given by name; the manager may later say otherwise."""
+        with self._arrived:
+            self._expect(incarnations)
 
     def forget_peers(self) -> None:
         """Drops what waits unanswered: actors and evaluator begin anew, in the incarnations they have."""
@@ -137,10 +143,9 @@ class Inbox:
             self._logged.add(kind)
             log.warning("refused a message: %s", reason[:MAX_LOGGED])
 
-    def _obey(self, message: Message) -> None:
-        """Takes what the manager says, and forgets whom it has replaced."""
-        self._incarnations |= message.incarnations
-        self.stop_reason = self.stop_reason or message.stop
+    def _expect(self, incarnations: dict[str, int]) -> None:
+        """Forgets whom these have replaced."""
+        self._incarnations |= incarnations
         self._next_sequence = {
             peer: sequence
             for peer, sequence in self._next_sequence.items()

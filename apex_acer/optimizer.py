@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from apex_acer.config import ConfigError, RunConfig
+
+# torch imports its compiler, which takes a second, to exempt this method from it; the compiler never sees this one
+_add: Any = torch.optim.Optimizer.add_param_group
+_add = getattr(_add, "__wrapped__", _add)
+_add.__dynamo_disable = _add
 
 STATE = {"adam": {"step", "exp_avg", "exp_avg_sq"}, "rmsprop": {"step", "square_avg"}}  # torch's names
 

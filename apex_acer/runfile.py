@@ -31,6 +31,17 @@ def presets() -> dict[str, str]:
     return {name: heads[name].lstrip("# ") for name in sorted(heads)}
 
 
+def preset_text(name: str) -> str:
+    """The run file of a preset; raises `ConfigError` where there is none of that name."""
+    if name not in presets():
+        near = difflib.get_close_matches(name, presets(), n=1)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        raise ConfigError(
+            f"run: {name!r} is no preset and no file; {hint}give a .toml file or one of {', '.join(presets())}"
+        )
+    return resources.files("apex_acer.launch").joinpath(f"{name}.toml").read_text(encoding="utf-8")
+
+
 def load_run(run: str) -> RunConfig:
     """The configuration of a preset name or of a TOML file's path; raises `ConfigError`."""
     with reading(run):
@@ -65,14 +76,7 @@ def _load(run: str, above: tuple[str, ...]) -> dict[str, Any]:
     path = Path(run)
     if path.suffix == ".toml" or path.is_file():
         return _resolve(_read(path), run, above)
-    if run not in presets():
-        near = difflib.get_close_matches(run, presets(), n=1)
-        hint = f"did you mean {near[0]!r}? " if near else ""
-        raise ConfigError(
-            f"run: {run!r} is no preset and no file; {hint}give a .toml file or one of {', '.join(presets())}"
-        )
-    text = resources.files("apex_acer.launch").joinpath(f"{run}.toml").read_text(encoding="utf-8")
-    return _resolve(text, run, above)
+    return _resolve(preset_text(run), run, above)
 
 
 def _resolve(text: str, source: str, above: tuple[str, ...]) -> dict[str, Any]:

@@ -165,6 +165,7 @@ class Supervisor:
             role.forgive()
         self._said = self._unanswered = self._turns = 0
         self._told = {}
+        self._heard = False
         self._known: dict[str, int] = {}  # what the learner has taken in of it ...
         self._known_at = 0.0  # ... when it was asked at these monotonic seconds
         self._stopping = False
@@ -185,8 +186,9 @@ class Supervisor:
         if reply.refused:
             raise RuntimeError(f"the learner refused the manager's message: {reply.refused}")
         self._unanswered -= 1
-        if not self._known:
+        if not self._heard:
             self._engine.reconnect()
+            self._heard = True
         if not self._unanswered:
             self._known, self._known_at = self._told, self._asked_at
         self._stopping = reply.stop
@@ -232,7 +234,9 @@ class Supervisor:
         """Starts it when it is time, and the learner knows whom it will hear."""
         known = role is self.learner or self._known.get(role.peer.name) == role.peer.incarnation
         if known and time.monotonic() >= role.start_at:
-            role.handle = self._engine.start(role.peer)
+            role.handle = self._engine.start(role.peer, self._incarnations())
+            if role is self.learner:
+                self._known, self._known_at = self._incarnations(), time.monotonic()
             log.info("started %s, incarnation %d", role.peer.name, role.peer.incarnation)
 
     def _replace(self, role: Role, handle: Handle, why: str) -> None:

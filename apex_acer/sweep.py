@@ -33,7 +33,7 @@ from apex_acer.runfile import dump_run, to_dict
 from apex_acer.signals import Signals
 from apex_acer.variants import Variant, make_variants
 
-PROGRAM = (sys.executable, "-m", "apex_acer.cli")
+PROGRAM = (sys.executable, "-m", "apex_acer")
 STOP_S = 15.0  # a run that was interrupted has saved and gone within this, or is killed
 FINAL_SEED_OFFSET = 1000  # final episodes are not those by which weights were chosen
 ERROR_LINES = 3  # the last one often only says where to look

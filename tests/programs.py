@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -54,7 +55,7 @@ except apex_acer.ConfigError as error:
 except KeyboardInterrupt:
     sys.exit(130)
 """
-CHILD = "apex_acer.engines.local.child"
+ROLE = re.compile(r"(actor|evaluator|learner)_\d+")
 
 
 class Program:
@@ -122,8 +123,7 @@ class Program:
 
     def children(self) -> dict[str, int]:
         """Process ids of the living children by role and index: `actor_0`, `learner_0`."""
-        lines = (line for line in processes_of(self.pid).items() if CHILD in line[1])
-        return {"_".join(arguments[arguments.index(CHILD) + 1 :][:2]): pid for pid, arguments in lines}
+        return {name: pid for pid, name in processes_of(self.pid).items() if ROLE.fullmatch(name)}
 
     def wait_for(self, condition: Callable[[], object], within_s: float = 60.0) -> None:
         """Until `condition` holds; fails where the program ends before, or too much time passes."""
@@ -195,15 +195,15 @@ def report(capsys: pytest.CaptureFixture[str], test: str, **found: Any) -> None:
         print(f"\n{json.dumps({'test': test} | found)}", flush=True)
 
 
-def processes_of(session: int) -> dict[int, list[str]]:
-    """Arguments of the processes in `session` by process id, zombies left out."""
+def processes_of(session: int) -> dict[int, str]:
+    """Names of the processes in `session` by process id, zombies left out."""
     found = {}
     for entry in Path("/proc").iterdir():
         with contextlib.suppress(OSError, ValueError):
             pid = int(entry.name)
             state, _, _, its_session = (entry / "stat").read_text().rpartition(")")[2].split()[:4]
             if int(its_session) == session and state not in "ZX":
-                found[pid] = (entry / "cmdline").read_text().split("\0")
+                found[pid] = (entry / "comm").read_text().strip()
     return found
 
 

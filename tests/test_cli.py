@@ -16,8 +16,10 @@ from pathlib import Path
 import pytest
 
 from apex_acer.checkpoint import load, newest
-from apex_acer.cli import main, parse_train
-from apex_acer.runfile import dump_run, load_run, presets
+from apex_acer.cli import main
+from apex_acer.cli.parsing import COMMON
+from apex_acer.cli.train import parse_train
+from apex_acer.runfile import dump_run, load_run, parse_run, presets
 
 COMMAND = [str(Path(sys.executable).with_name("apex-acer"))]
 TINY = ["--actors", "1", "--actors.environments", "2", "--steps", "400", "--evaluation.every", "100000"]
@@ -48,10 +50,37 @@ def test_help_names_every_verb(arguments: list[str], capsys: pytest.CaptureFixtu
     assert all(f"apex-acer {verb}" in out for verb in ("train", "resume", "evaluate", "sweep", "presets"))
 
 
+@pytest.mark.parametrize("verb", ["train", "sweep"])
+def test_help_fits_a_screen_and_help_all_has_every_flag(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments in ([verb, "--help"], [verb, "cartpole", "-h"]):
+        with pytest.raises(SystemExit) as left:
+            main(arguments)
+        short = capsys.readouterr().out
+        assert left.value.code == 0
+        assert len(short.splitlines()) <= 24
+        assert max(map(len, short.splitlines())) <= 125
+        assert all(flag in short for flag in COMMON)
+    with pytest.raises(SystemExit) as left:
+        main([verb, "cartpole", "--help-all"])
+    assert left.value.code == 0
+    out = capsys.readouterr().out
+    assert all(flag.split()[0] in out for flag in COMMON if flag != "--help-all")
+    assert out.count("--") > 80
+
+
+def test_a_preset_is_shown_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["presets", "show", "pong"]) == 0
+    assert parse_run(capsys.readouterr().out, "shown") == load_run("pong")
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
+        ("presets show pingpong", ["'pingpong'", "cartpole"]),
+        ("presets pong", ["presets", "show NAME"]),
+        ("trane cartpole", ["'trane'", "did you mean train?"]),
         ("train nope", ["'nope'", "cartpole"]),
+        ("train cartpol", ["did you mean 'cartpole'?"]),
         ("train missing.toml", ["missing.toml", "No such file"]),
         ("train", ["run", "preset"]),
         ("dance", ["'dance'", "train"]),

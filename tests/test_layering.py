@@ -14,6 +14,7 @@ import apex_acer
 
 ROOT = Path(apex_acer.__file__).parent
 LAYERS = (  # top to bottom; a package stands for all of its modules
+    ("__main__",),
     ("cli", "console"),
     ("sweep", "report", "variants"),
     ("manager", "supervisor"),
@@ -160,7 +161,7 @@ def test_the_manager_loads_no_torch() -> None:
 
 
 def test_only_a_sweep_loads_its_extra() -> None:
-    loaded = loaded_by("import apex_acer.cli, apex_acer.console, apex_acer.manager")
+    loaded = loaded_by("import apex_acer.cli.train, apex_acer.console, apex_acer.manager")
     assert "tyro" in loaded
     assert not loaded & {"matplotlib", "scipy"}
 

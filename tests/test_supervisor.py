@@ -57,11 +57,12 @@ class FakeEngine(Engine, Link):
         self.silent = self.stuck = False
         self.refuses_to_be_ready: set[str] = set()
 
-    def start(self, peer: Peer) -> Handle:
+    def start(self, peer: Peer, incarnations: dict[str, int]) -> Handle:
         assert not (peer.name in self.handles and self.handles[peer.name].alive)
         if peer.role == "learner":
             self.inbox = Inbox(RUN_ID, tiny_layout(CONFIG), CONFIG.actors.environments, 2, max_waiting=8)
             self.inbox.status = {"env_steps": 0}
+            self.inbox.expect(incarnations)
             self._sent: list[Message] = []
             self._replies: list[Reply] = []
         self.started.append(peer)
@@ -163,20 +164,16 @@ def world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> World:
 ALL = ["learner.0", "actor_0.0", "actor_1.0", "evaluator.0"]
 
 
-def test_the_learner_starts_alone_and_hears_of_the_others_before_they_start(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    world = World(monkeypatch, tmp_path)
-    world.engine.refuses_to_be_ready = {"learner"}
-    world.tend(5)
-    assert world.started == ["learner.0"]
-    world.handle("learner").ready = True
+def test_all_start_at_once_and_a_successor_once_the_learner_has_heard_of_it(world: World) -> None:
+    assert world.started == ALL
+    assert world.engine.inbox._incarnations == {"actor_0": 0, "actor_1": 0, "evaluator": 0}
     world.engine.silent = True
-    world.tend()
-    assert world.started == ["learner.0"]
+    world.handle("actor_0").die()
+    world.tend(BACKOFF_S + 1)
+    assert world.started == ALL
     world.engine.silent = False
     world.tend()
-    assert world.started == ALL
+    assert world.started == [*ALL, "actor_0.1"]
 
 
 def test_everybody_starts_and_nobody_is_restarted_without_a_reason(world: World) -> None:
@@ -264,7 +261,7 @@ def test_without_credit_nobody_hangs_until_it_is_answered(world: World) -> None:
     for seed in range(2):
         for name in ("actor_0", "actor_1"):
             world.speaker(name).say(unroll=made_up_unroll(CONFIG, seed))
-    world.tend(50)
+    world.tend(40)
     assert world.news == []
     post = world.engine.inbox.take_unroll(0)
     assert post is not None
@@ -366,12 +363,11 @@ def test_a_learner_goes_on_from_its_checkpoint_and_the_others_meet_it_once_it_kn
     reconnected = world.engine.reconnected
     world.engine.refuses_to_be_ready = {"learner"}
     world.tend(20)
-    assert world.started == [*ALL, "learner.1"]
+    assert world.started == [*ALL, "learner.1", "actor_1.1"]
     assert world.engine.reconnected == reconnected
     world.handle("learner").ready = True
     world.tend()
     assert world.engine.reconnected == reconnected + 1
-    assert world.started == [*ALL, "learner.1", "actor_1.1"]
     assert world.engine.inbox._incarnations == {"actor_0": 0, "actor_1": 1, "evaluator": 0}
     assert [line.split(";")[0] for line in world.news] == ["learner: killed by SIGKILL", "actor_1: killed by SIGKILL"]
     world.tend(9)

@@ -25,7 +25,7 @@ from apex_acer.runfile import dump_run, load_run
 from apex_acer.variants import make_variants
 from tests.runs import tiny_run
 
-# stands in for `python -m apex_acer.cli`, as what it does depends on the run's gamma
+# stands in for `python -m apex_acer`, as what it does depends on the run's gamma
 MADE_UP = """
 import json, os, pathlib, signal, subprocess, sys, time, tomllib
 verb, path, *flags = sys.argv[1:]
@@ -437,7 +437,7 @@ def test_ctrl_c_leaves_no_process_and_the_same_command_goes_on(real: Path) -> No
     flags = ["--vary", "environment.wrappers=,wrappers:Slow", "--seeds", "1", "--jobs", "2", "--final-episodes", "3"]
     arguments = ["sweep", str(real / "tiny.toml"), "--out", str(real / "out"), *flags]
     Path("slow").touch()
-    process = subprocess.Popen([sys.executable, "-m", "apex_acer.cli", *arguments], stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen([sys.executable, "-m", "apex_acer", *arguments], stderr=subprocess.PIPE, text=True)
     curves = [real / "out" / name / "seed_0/metrics.jsonl" for name in ("wrappers=", "wrappers=wrappers:Slow")]
     wait_until(lambda: curves[1].exists() and curves[1].read_text() and re.search(r'"final_return": \d', saved()))
     process.send_signal(signal.SIGINT)

@@ -72,7 +72,7 @@ class StopConfig:
 
     env_steps: Annotated[int, tyro.conf.arg(aliases=["--steps"])] = 100_000
     """Environment steps in total."""
-    minutes: float | None = None
+    minutes: Annotated[float | None, tyro.conf.arg(aliases=["--minutes"])] = None
     """Wall-clock minutes since the first environment step."""
     at_return: Annotated[float | None, tyro.conf.arg(aliases=["--until"])] = None
     """Mean return of one evaluation; the weights that reached it are the ones written."""

@@ -72,8 +72,12 @@ class Engine(ABC):
     def __init__(self, run: Run) -> None: ...
 
     @abstractmethod
-    def start(self, peer: Peer) -> Handle:
-        """Starts a role; its last incarnation, if it had one, has ended. A learner after the first one resumes."""
+    def start(self, peer: Peer, incarnations: dict[str, int]) -> Handle:
+        """Starts a role; its last incarnation, if it had one, has ended.
+
+        A learner will hear the others in these `incarnations`, by name, until it is told of others; one after the first
+        resumes.
+        """
 
     @abstractmethod
     def reconnect(self) -> None:

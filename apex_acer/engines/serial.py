@@ -88,7 +88,7 @@ class SerialHandle(Handle):
 
 
 class SerialEngine(Engine):
-    """Each `wait` gives every role one turn: actors make an unroll each, then the learner does all it can."""
+    """Each `wait` gives every role one turn: the learner does all it can, then actors make an unroll each."""
 
     restarts = False  # what happens here is to be reproducible
 
@@ -98,11 +98,12 @@ class SerialEngine(Engine):
         self._learner: Learner
         torch.set_num_threads(run.config.learner.threads)
 
-    def start(self, peer: Peer) -> Handle:
+    def start(self, peer: Peer, incarnations: dict[str, int]) -> Handle:
         """Makes the role; raises `ConfigError` where it cannot work as configured."""
         run = self._run
         if peer.role == "learner":
             self._learner = Learner(run.config, run.spec, run.folder, run.run_id, run.started_at, resume=run.resume)
+            self._learner.inbox.expect(incarnations)
             self.link = DirectLink(self._learner.inbox)
             handle = SerialHandle(peer, self._learn, self._learner.close)
         else:
@@ -121,9 +122,9 @@ class SerialEngine(Engine):
         """Nothing to do: there is one learner."""
 
     def wait(self, timeout_s: float) -> None:
-        """One turn each, the learner last."""
+        """One turn each, the learner first: one that goes on from a checkpoint may have updates to make before it hears."""
         del timeout_s
-        for handle in (*self._handles[1:], self._handles[0]):
+        for handle in self._handles:
             handle.turn()
 
     def wake(self) -> None:

@@ -23,7 +23,7 @@ import torch
 import tyro
 
 from apex_acer.algorithms.acer import Acer
-from apex_acer.engines.local.processes import child_environment
+from apex_acer.engines.local.launcher import child_environment
 from apex_acer.environments import make_environments
 from apex_acer.placement import available_cores
 from apex_acer.replay import UniformReplay
@@ -31,6 +31,7 @@ from apex_acer.runfile import load_run
 from apex_acer.trajectory import layout
 from tests.benchmarks import fabric
 from tests.benchmarks.draw import draw_time
+from tests.processes import processes, resident_mb
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
 REPLAY_STEPS = 10_000  # full before the measurement begins, as it is for most of a run
@@ -52,7 +53,7 @@ def measure(preset: str, device: str, count: int, *names: str) -> dict[str, floa
     with tempfile.TemporaryDirectory() as folder:
         gate = Path(folder) / "gate"
         command = [sys.executable, "-m", "tests.benchmarks.pieces", preset, str(gate), device, *names]
-        environment = child_environment(1)  # as in a run: torch keeps freed memory
+        environment = child_environment()  # as in a run: torch keeps freed memory
         processes = [
             subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) for _ in range(count)
         ]
@@ -113,17 +114,11 @@ def _watch(process: subprocess.Popen[bytes]) -> dict[str, float]:
     return largest
 
 
-def _resident(parent: int) -> dict[str, float]:
-    found = {}
-    for status in Path("/proc").glob("[0-9]*/status"):
-        try:
-            facts = dict(line.split(":\t", 1) for line in status.read_text().splitlines() if ":\t" in line)
-            if int(facts["PPid"]) == parent and "VmRSS" in facts:
-                words = status.with_name("cmdline").read_text().split("\0")
-                found[f"{words[3]}_{words[4]}"] = int(facts["VmRSS"].split()[0]) / 1000
-        except (OSError, IndexError):  # it has ended
-            continue
-    return found
+def _resident(manager: int) -> dict[str, float]:
+    try:
+        return {name: resident_mb(pid) for name, pid in processes(manager).items()}
+    except OSError:  # one has ended
+        return {}
 
 
 def _shares(rows: list[Figures], source: str) -> dict[str, float]:

@@ -7,6 +7,7 @@ and ends with 1 where a process grew after the first third of the run.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import json
 import shutil
@@ -23,6 +24,7 @@ from scipy.stats import theilslopes
 
 from apex_acer.plots import Line, Panel, plot_curves
 from apex_acer.runfile import dump_run, load_run
+from tests.processes import processes, resident_mb
 
 OUT = Path("build/soak")
 WARM_UP = 1 / 3  # of the run: replay fills, torch and malloc take what they keep
@@ -60,7 +62,7 @@ def train_and_watch(run: str, seconds: float) -> dict[str, list[Sample]]:
     save = dataclasses.replace(config.checkpoint, every=20_000)
     config = dataclasses.replace(config, out=str(OUT / "run"), stop=stop, checkpoint=save, engine="local")
     (OUT / "run.toml").write_text(dump_run(config))
-    command = [sys.executable, "-m", "apex_acer.cli", "train", str(OUT / "run.toml")]
+    command = [sys.executable, "-m", "apex_acer", "train", str(OUT / "run.toml")]
     samples: dict[str, list[Sample]] = {}
     start = time.monotonic()
     with (OUT / "output.txt").open("w") as output, subprocess.Popen(command, stdout=output, stderr=output) as process:
@@ -80,37 +82,10 @@ def train_and_watch(run: str, seconds: float) -> dict[str, list[Sample]]:
     return samples
 
 
-def processes(manager: int) -> dict[str, int]:
-    """The manager's process and its children, by role and index."""
-    found = {"manager": manager}
-    for pid in [pid for task in tasks(manager) for pid in task.split()]:
-        try:
-            words = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
-        except OSError:  # gone since
-            continue
-        if "apex_acer.engines.local.child" in words:
-            role, index = words[words.index("apex_acer.engines.local.child") + 1 :][:2]
-            found[f"{role}_{index}"] = int(pid)
-    return found
-
-
-def tasks(pid: int) -> list[str]:
-    """The children of each thread of a process."""
-    try:
-        return [(task / "children").read_text() for task in Path(f"/proc/{pid}/task").iterdir()]
-    except OSError:
-        return []
-
-
 def look(series: list[Sample], now: float, pid: int) -> None:
     """Adds what `/proc` says of a process."""
-    try:
-        status = Path(f"/proc/{pid}/status").read_text()
-        files = len(list(Path(f"/proc/{pid}/fd").iterdir()))
-    except OSError:
-        return
-    kilobytes = [int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS:")]
-    series += [(now, kilobytes[0] / 1024, files)] if kilobytes else []
+    with contextlib.suppress(OSError):
+        series.append((now, resident_mb(pid), len(list(Path(f"/proc/{pid}/fd").iterdir()))))
 
 
 def judge(series: Sequence[Sample]) -> dict[str, Any]:

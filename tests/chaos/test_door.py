@@ -17,6 +17,7 @@ import pytest
 import apex_acer
 from apex_acer.manager import train
 from apex_acer.policy import load_policy
+from tests.processes import processes
 from tests.runs import tiny_run
 
 ROOT = Path(apex_acer.__file__).parent
@@ -140,12 +141,6 @@ def inodes_of(pid: int) -> Iterator[str]:
             yield target.removeprefix("socket:[").rstrip("]")
 
 
-def children() -> list[int]:
-    """This process's."""
-    tasks = Path(f"/proc/{os.getpid()}/task").iterdir()
-    return [int(pid) for task in tasks for pid in (task / "children").read_text().split()]
-
-
 class Run(NamedTuple):
     """What was seen of a run."""
 
@@ -163,8 +158,9 @@ def run(hooked: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
     folders: dict[str, os.stat_result] = {}
 
     def look(status: dict[str, Any]) -> None:
-        if "actor_1" in status["rows"] and len(children()) == 4:
-            held.append(sockets(*children()))
+        pids = processes(os.getpid())
+        if "actor_1" in status["rows"] and {"launcher", "learner_0", "evaluator_0"} < pids.keys():
+            held.append(sockets(*(pid for name, pid in pids.items() if name != "manager")))
             folders.update((path, Path(path).parent.stat()) for path in held[-1].paths)
 
     own = sockets(os.getpid()).network

@@ -28,6 +28,7 @@ from apex_acer.manager import RunFailed, train
 from apex_acer.messages import Link, Message, Peer, Reply
 from apex_acer.policy import load_policy
 from apex_acer.writers import Writers
+from tests.processes import processes
 from tests.runs import RUN_ID, MakeLearner, Speaker, known_speakers, tiny_run
 
 # ── full ──
@@ -297,11 +298,10 @@ def test_a_clock_that_jumps_at_the_start_changes_no_duration(
 # ── many ──
 
 
-def resident_mb() -> float:
-    """Memory of this process's children, shared pages counted once."""
-    pids = [pid for task in Path("/proc/self/task").iterdir() for pid in (task / "children").read_text().split()]
+def held_mb() -> float:
+    """Memory of the processes of this process's run, shared pages counted once."""
     kilobytes = 0
-    for pid in pids:
+    for pid in processes(os.getpid()).values():
         with contextlib.suppress(OSError):
             lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
             kilobytes += sum(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
@@ -323,7 +323,7 @@ def test_64_actors_on_few_cores(tmp_path: Path, capsys: pytest.CaptureFixture[st
 
     def look(status: dict[str, Any]) -> None:
         if not seen and sum(name.startswith("actor") for name in status["rows"]) == 64:
-            seen.update(seconds=time.monotonic() - began, megabytes=resident_mb())
+            seen.update(seconds=time.monotonic() - began, megabytes=held_mb())
 
     result = train(config, on_status=look)
     rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]

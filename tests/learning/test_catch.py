@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from apex_acer import train
-from apex_acer.cli import parse_train
+from apex_acer.cli.train import parse_train
 
 
 def test_catch_is_learned_from_pixels(tmp_path: Path) -> None:

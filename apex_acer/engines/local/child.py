@@ -1,4 +1,4 @@
-"""`python -m apex_acer.engines.local.child ROLE INDEX PIPE PRIVATE`: one role in a process of its own.
+"""One role in a process of its own: `main`'s arguments, or those of `python -m`, are ROLE INDEX PRIVATE PIPE.
 
 Standard input is the lifeline: JSON lines from the manager, first what to start with; when it breaks, the process leaves.
 What the manager is told goes into the descriptor PIPE. PRIVATE is the run's folder under /tmp.
@@ -6,6 +6,7 @@ What the manager is told goes into the descriptor PIPE. PRIVATE is the run's fol
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import dataclasses
 import faulthandler
@@ -17,6 +18,7 @@ import signal
 import sys
 import threading
 import traceback
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +26,8 @@ from typing import Any
 
 WAIT_S = 1.0  # of every blocking call, after which the loop looks around
 STOP_S = 2.0  # for actors to come for their stop after the run ended
-PR_SET_PDEATHSIG = 1  # of Linux's prctl
+PR_SET_PDEATHSIG, PR_SET_NAME = 1, 15  # of Linux's prctl
+MANAGERS_SIGNALS = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
 
 
 class Parent:
@@ -65,22 +68,24 @@ class Lifeline:
         os._exit(0)
 
 
-def main() -> int:
+def main(arguments: list[str]) -> int:
     """Runs the role to its end; 0 where it ended well, 2 for a configuration error, 1 for anything else."""
-    role, index, parent = sys.argv[1], int(sys.argv[2]), Parent(int(sys.argv[3]))
-    _leave_signals_to_the_manager()
+    role, index, private, pipe = arguments
+    parent = Parent(int(pipe))
+    leave_signals_to_the_manager()
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1)  # where it hangs
     if role != "learner":
-        _die_with_the_manager()
-    lifeline = Lifeline(sys.argv[4])
+        die_with_the_manager()
+    _name_process(f"{role}_{index}")
+    lifeline = Lifeline(private)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
     sys.path[:] = lifeline.start["path"]
     from apex_acer.config import ConfigError
     from apex_acer.engines.engine import one_line
 
     try:
-        _run_learner(lifeline, parent) if role == "learner" else _run_peer(role, index, lifeline, parent)
+        _run_learner(lifeline, parent) if role == "learner" else _run_peer(role, int(index), lifeline, parent)
     except ConfigError as error:
         parent.say(config_error=str(error))
         return 2
@@ -106,6 +111,7 @@ def _run_learner(lifeline: Lifeline, parent: Parent) -> None:
     config, spec = from_dict(start["config"]), EnvironmentSpec.from_dict(start["spec"])
     folder, resume = Path(start["folder"]), start["resume"]
     learner = Learner(config, spec, folder, start["run_id"], start["started_at"], resume=resume)
+    learner.inbox.expect(start["incarnations"])
     server = InboxServer(learner.inbox, start["address"])
     parent.say(ready=True)
     while learner.step(WAIT_S):
@@ -143,22 +149,40 @@ def _run_peer(role: str, index: int, lifeline: Lifeline, parent: Parent) -> None
     link.close()
 
 
-def _leave_signals_to_the_manager() -> None:
+@contextlib.contextmanager
+def blocked_signals() -> Iterator[None]:
+    """A process started inside begins with the manager's signals blocked, and unblocks them when it ignores them."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, MANAGERS_SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def leave_signals_to_the_manager() -> None:
     """Ignores what a terminal sends to the whole group; the manager started this process with it blocked."""
-    numbers = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
-    for number in numbers:
+    for number in MANAGERS_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, MANAGERS_SIGNALS)
 
 
-def _die_with_the_manager() -> None:
-    """Has Linux end this process with the manager, even where it is frozen or native code never gives Python a turn.
+def die_with_the_manager() -> None:
+    """Has Linux end this process with its parent, even where it is frozen or native code never gives Python a turn.
 
-    Not the learner: somebody must be left to remove the private folder.
+    The launcher ends with the manager, and the roles with the launcher. Not the learner: somebody must be left to remove
+    the private folder.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
+def _name_process(name: str) -> None:
+    """As `top` shows it; 15 characters at most."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_NAME, name.encode())
+
+
 if __name__ == "__main__":
-    os._exit(main())  # all is closed; taking torch apart would only keep the run from ending, for most of a second
+    os._exit(
+        main(sys.argv[1:])
+    )  # all is closed; taking torch apart would keep the run from ending for most of a second

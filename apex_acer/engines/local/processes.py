@@ -1,9 +1,9 @@
-"""Processes of the local engine: started by `python -m`, watched through a pipe, gone with their parent.
+"""Processes of the local engine: started by the launcher, watched through a pipe, gone with the manager.
 
 Every child has two pipes. Its standard input is the lifeline: the manager holds the other end, and a child leaves when it
 breaks, however the manager ended; where the learner was started again, it brings the new address. The second carries what
-the child has to say (ready, result, error) as JSON lines, and its end-of-file is the sentinel of the child's death.
-Standard output and error go to a file.
+the child has to say (ready, result, error) and what the launcher knows of it (process id, exit code) as JSON lines; it is
+also the sentinel of the child's death. Standard output and error go to a file.
 """
 
 from __future__ import annotations
@@ -12,17 +12,18 @@ import contextlib
 import dataclasses
 import json
 import os
+import select
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+import time
 from pathlib import Path
 
 import zmq
 
 from apex_acer.engines.engine import Engine, Handle, Run
+from apex_acer.engines.local.launcher import Launcher
 from apex_acer.engines.local.transport import DealerLink, Waker
 from apex_acer.messages import Peer
 from apex_acer.placement import learns_on_every_core
@@ -30,58 +31,52 @@ from apex_acer.result import TrainResult
 from apex_acer.runfile import to_dict
 
 MANAGER = Peer("manager", 0, 0)
-KEPT_BYTES = 2**32  # of freed memory that a process may keep for its next tensors
 GIVE_WAY = 10  # of 19 by which a process may lower its priority
 KILL_S = 2.0  # a killed process is gone within this, or stuck in the kernel
 
 
 class ProcessHandle(Handle):
-    """A child process."""
+    """A process that the launcher starts."""
 
-    def __init__(self, peer: Peer, start: dict[str, object], threads: int, private: Path) -> None:
+    def __init__(self, peer: Peer, start: dict[str, object], private: Path, launcher: Launcher) -> None:
         super().__init__(peer)
         self._output = private / f"{peer.name}.{peer.incarnation}.out"
         self._said = b""
-        self._ended = False
-        self.sentinel, writing = os.pipe()
+        self._pid = 0  # until it is known
+        self._code: int | None = None  # until it is known
+        self._ended = self._gone = False
+        self.sentinel, saying = os.pipe()
         os.set_blocking(self.sentinel, False)
-        arguments = [peer.role, str(peer.index), str(writing), str(private)]
-        with self._output.open("wb") as file, _blocked_signals():
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "apex_acer.engines.local.child", *arguments],
-                stdin=subprocess.PIPE,
-                stdout=file,
-                stderr=file,
-                pass_fds=[writing],
-                env=child_environment(threads),
-            )
-        os.close(writing)
-        assert self._process.stdin is not None
-        self._lifeline = self._process.stdin
+        hearing, self._lifeline = os.pipe()
+        with self._output.open("wb") as file:
+            launcher.start([peer.role, str(peer.index), str(private)], hearing, file.fileno(), saying)
+        os.close(hearing)
+        os.close(saying)
         self.tell(start)
-        os.set_blocking(self._lifeline.fileno(), False)  # a frozen child must not hold up the manager
+        os.set_blocking(self._lifeline, False)  # a frozen child must not hold up the manager
 
     def tell(self, said: dict[str, object]) -> None:
         """Sends a JSON line to the child, if it is still there."""
         with contextlib.suppress(OSError):
-            self._lifeline.write(json.dumps(said).encode() + b"\n")
-            self._lifeline.flush()
+            os.write(self._lifeline, json.dumps(said).encode() + b"\n")
 
     @property
     def alive(self) -> bool:
-        """Whether the process runs; once it does not, all it has said is known."""
-        alive = self._process.poll() is None
-        if not alive:
-            self.listen()
-        return alive
+        """Whether the process runs, or will; once it does not, all it has said is known."""
+        self.listen()
+        return not self._gone
 
     @property
     def failure(self) -> str:
         """What it printed last, and how it ended; empty where it ended well or still runs."""
         if self.alive or self._ended:
             return ""
-        code = self._process.returncode
-        how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+        if self._code is None:
+            how = "ended with the launcher"
+        elif self._code < 0:
+            how = f"killed by {signal.Signals(-self._code).name}"
+        else:
+            how = f"exit code {self._code}"
         return f"{self.printed().strip()}\n{self.peer.name}: {how}".strip()
 
     def printed(self) -> str:
@@ -92,9 +87,12 @@ class ProcessHandle(Handle):
 
     def listen(self) -> None:
         """Takes what the child has said, without waiting."""
+        if self._gone:
+            return
         with contextlib.suppress(BlockingIOError):
             while data := os.read(self.sentinel, 65536):
                 self._said += data
+            self._gone = True
         *lines, self._said = self._said.split(b"\n")
         for line in lines:
             said = json.loads(line)
@@ -103,24 +101,32 @@ class ProcessHandle(Handle):
             self.config_error = said.get("config_error", self.config_error)
             self.raised = said.get("raised", self.raised)
             self._ended = self._ended or said.get("ended", False)
+            self._pid = said.get("pid", self._pid)
+            self._code = said.get("exit", self._code)
+        self._gone = self._gone or self._code is not None
 
     def dump(self) -> None:
         """SIGUSR1, at which Python's fault handler writes the stack of every thread."""
-        self._process.send_signal(signal.SIGUSR1)
+        self._signal(signal.SIGUSR1)
 
     def kill(self) -> None:
         """SIGKILL, and waits for the process to be gone."""
-        self._process.kill()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(KILL_S)
+        self._signal(signal.SIGKILL)
+        deadline = time.monotonic() + KILL_S
+        while self.alive and (left := deadline - time.monotonic()) > 0:
+            select.select([self.sentinel], [], [], left)
 
     def close(self) -> None:
         """Ends the process and frees its pipes."""
         self.kill()
-        self.listen()
+        self._gone = True
         os.close(self.sentinel)
-        with contextlib.suppress(OSError):  # what could not be written to the child is still in the buffer
-            self._lifeline.close()
+        os.close(self._lifeline)
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self.alive and self._pid:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._pid, number)
 
 
 class LocalEngine(Engine):
@@ -134,17 +140,20 @@ class LocalEngine(Engine):
         self._handles: dict[str, ProcessHandle] = {}
         # an ipc path has 107 characters at most, so it is never under the run's folder; mkdtemp gives mode 0700
         self._private = Path(tempfile.mkdtemp(prefix="apex-acer-", dir="/tmp"))
+        self._launcher = self._make_launcher()
         self._waker = Waker()
         self._expect_learner(0)
 
-    def start(self, peer: Peer) -> Handle:
+    def start(self, peer: Peer, incarnations: dict[str, int]) -> Handle:
         """Starts the role's process; whether it is `ready` shows after a `wait`."""
         if before := self._handles.pop(peer.name, None):
             self._clear_away(before)
         if peer.role == "learner" and peer.incarnation:
             self.link.close()
             self._expect_learner(peer.incarnation)
-        handle = ProcessHandle(peer, self._start_line(peer), self._threads(peer), self._private)
+        if not self._launcher.alive:
+            self._launcher = self._make_launcher()
+        handle = ProcessHandle(peer, self._start_line(peer, incarnations), self._private, self._launcher)
         self._handles[peer.name] = handle
         return handle
 
@@ -173,20 +182,22 @@ class LocalEngine(Engine):
 
     def close(self) -> None:
         """Kills the children that are left, gives their output to the run's log and removes the private folder."""
-        for handle in self._handles.values():
-            handle.kill()
+        self._launcher.close()
         for handle in self._handles.values():
             self._clear_away(handle)
         self.link.close()
         self._waker.close()
         shutil.rmtree(self._private, ignore_errors=True)
 
+    def _make_launcher(self) -> Launcher:
+        return Launcher(self._run.folder / "log.txt")
+
     def _expect_learner(self, incarnation: int) -> None:
         """Each learner has an address of its own, so that nothing sent to the one before reaches it."""
         self._address = f"ipc://{self._private}/inbox.{incarnation}"
         self.link = DealerLink(self._address, MANAGER)
 
-    def _start_line(self, peer: Peer) -> dict[str, object]:
+    def _start_line(self, peer: Peer, incarnations: dict[str, int]) -> dict[str, object]:
         run = self._run
         return {
             "config": to_dict(run.config),
@@ -197,6 +208,7 @@ class LocalEngine(Engine):
             "resume": run.resume or peer.incarnation > 0,
             "address": self._address,
             "incarnation": peer.incarnation,
+            "incarnations": incarnations,
             "threads": self._threads(peer),
             "nice": self._nice(peer),
             "path": sys.path,
@@ -217,25 +229,3 @@ class LocalEngine(Engine):
     def _threads(self, peer: Peer) -> int:
         config = self._run.config
         return config.learner.threads if peer.role == "learner" else config.actors.threads
-
-
-def child_environment(threads: int) -> dict[str, str]:
-    """The child's environment variables: thread limits must be there before torch is imported.
-
-    Memory limits keep glibc from giving large tensors back to the kernel at every update: mapping and clearing the same
-    pages again cost a third of the learner's processor time.
-    """
-    limits = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(threads))
-    limits |= dict.fromkeys(("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_"), str(KEPT_BYTES))
-    limits["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # more are processes that nobody here watches
-    return {**os.environ, **limits, "OMP_WAIT_POLICY": "PASSIVE", "PYTHONUNBUFFERED": "1"}
-
-
-@contextlib.contextmanager
-def _blocked_signals() -> Iterator[None]:
-    """A child started inside begins with the manager's signals blocked, and unblocks them when it ignores them."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from apex_acer.policy import load_policy
+from tests.processes import processes
 from tests.programs import Program, eventually
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="processes are looked up in /proc")
@@ -134,6 +135,21 @@ def test_an_actor_that_ends_is_replaced_while_the_run_goes_on(start: Start, ends
     assert set(run.news) <= {line.split(" ", 2)[2] for line in log_of(run).splitlines() if "restart" in line}
     steps = [status["env_steps"] for status in run.statuses]
     assert steps == sorted(steps)
+    run.send(signal.SIGINT)
+    assert_saved(run, run.ended(within_s=10))
+
+
+def test_a_launcher_that_is_killed_is_replaced_and_the_learner_goes_on(start: Start) -> None:
+    run = start(actors__count=2)
+    run.wait_until_it_learns()
+    before = run.children()
+    os.kill(processes(run.pid)["launcher"], signal.SIGKILL)
+    run.wait_for(lambda: len(run.news) >= 2)
+    run.wait_for(lambda: run.children().keys() == before.keys())
+    run.wait_until_it_works("actor_0")
+    run.wait_until_it_learns()
+    after = run.children()
+    assert {name for name in before if before[name] == after[name]} == {"learner_0"}
     run.send(signal.SIGINT)
     assert_saved(run, run.ended(within_s=10))
 

@@ -1,0 +1,71 @@
+"""The command line: one module per verb, imported when it is called."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from apex_acer import __version__
+from apex_acer.config import ConfigError
+
+PROGRAM = "apex-acer"
+EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 1, 2, 130
+
+
+class Verb(NamedTuple):
+    """How a verb is called, and what for; `run(arguments)` of the module of its name does it."""
+
+    arguments: str
+    purpose: str
+
+
+VERBS = {
+    "train": Verb("RUN [flags]", "Trains an agent"),
+    "resume": Verb("DIR [flags]", "Goes on with a run from its newest checkpoint"),
+    "evaluate": Verb("WEIGHTS [flags]", "Plays whole games and prints the returns"),
+    "sweep": Verb("RUN [flags]", "Trains seeds of variants of a run and compares them"),
+    "presets": Verb("[show NAME]", "Lists the run files to start from, or prints one"),
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one verb; returns the exit code."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    verb = given[0] if given else "--help"
+    if verb in ("-h", "--help"):
+        print(usage())
+        return 0
+    if verb == "--version":
+        print(f"{PROGRAM} {__version__}")
+        return 0
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())  # a user's environment is often a module in the folder they stand in
+    try:
+        if verb not in VERBS:
+            near = difflib.get_close_matches(verb, VERBS, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"give one of {', '.join(VERBS)}"
+            raise ConfigError(f"verb: {verb!r} is unknown; {hint}")
+        return int(importlib.import_module(f"{__name__}.{verb}").run(given[1:]))
+    except ConfigError as error:
+        print(f"{PROGRAM}: {error}", file=sys.stderr)
+        return EXIT_USAGE
+    except BrokenPipeError:  # the reader of a pipe has left, as `head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_FAILED
+    except KeyboardInterrupt:
+        print(f"{PROGRAM}: interrupted", file=sys.stderr)
+        return EXIT_INTERRUPTED
+
+
+def usage() -> str:
+    """What `apex-acer --help` prints."""
+    from apex_acer.runfile import presets
+
+    lines = [f"usage: {PROGRAM} VERB ...  ({PROGRAM} VERB --help says more)", ""]
+    calls = {f"{PROGRAM} {name} {verb.arguments}": verb.purpose for name, verb in VERBS.items()}
+    lines += [f"  {call:<36} {purpose}" for call, purpose in calls.items()]
+    return "\n".join([*lines, "", f"presets: {', '.join(presets())}"])

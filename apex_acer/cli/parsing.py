@@ -1,0 +1,62 @@
+"""What the verbs share: arguments into dataclasses, and help that fits a screen."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import tyro
+
+from apex_acer.cli import PROGRAM
+from apex_acer.config import RunConfig, require
+from apex_acer.runfile import load_run
+
+T = TypeVar("T")
+Flag = tyro.conf.FlagCreatePairsOff[bool]
+
+COMMON = {
+    "--actors N": "actor processes; 0: what fits the cores present",
+    "--steps N": "environment steps in total",
+    "--until RETURN": "stop at this mean return of one evaluation, and keep the weights that reached it",
+    "--minutes N": "stop after so many minutes",
+    "--seed S": "the run's seed; every process derives its own",
+    "--out DIR": "the run's folder; by default a new one under runs/",
+    "--load WEIGHTS": "start from a weights file",
+    "--engine serial": "everything in one process, reproducible to the bit",
+    "--environment.id ID": "another environment, as gymnasium knows it",
+    "--algorithm.replay-ratio X": "replayed steps per fresh one",
+    "--optimizer.learning-rate X": "step size",
+    "--evaluation.every N": "environment steps between evaluations; 0: none",
+    "--help-all": "all flags, with RUN's values",
+}
+"""Flags of every run that most users need, and what they do."""
+
+
+def parse(cls: type[T], arguments: list[str], verb: str, default: T | None = None) -> T:
+    """`arguments` as an instance of `cls`, whose fields are the flags; exits 2 for one that it does not have."""
+    keywords: dict[str, Any] = {} if default is None else {"default": default}
+    given = ["--help" if argument == "--help-all" else argument for argument in arguments]
+    parsed: T = tyro.cli(cls, args=given, prog=f"{PROGRAM} {verb}", description=cls.__doc__, **keywords)
+    return parsed
+
+
+def parse_run(cls: type[T], arguments: list[str], verb: str, flags: dict[str, str]) -> T:
+    """Arguments that begin with RUN, whose values are the defaults of `cls`'s `config`.
+
+    `flags` are those that `cls` has beside a run's, for the short help, after which it exits 0.
+    """
+    if {"-h", "--help"} & set(arguments):
+        print(_short_help(cls, verb, flags))
+        raise SystemExit(0)
+    first = arguments[0] if arguments else ""
+    if first.startswith("-") or not first:
+        asks_all = "--help-all" in arguments
+        require(asks_all, "run", first, f"give a preset or a TOML file first: {PROGRAM} {verb} RUN [flags]")
+        default, rest = RunConfig(), arguments
+    else:
+        default, rest = load_run(first), arguments[1:]
+    return parse(cls, rest, f"{verb} RUN", cls(config=default))  # type: ignore[call-arg]
+
+
+def _short_help(cls: type[Any], verb: str, flags: dict[str, str]) -> str:
+    lines = [f"usage: {PROGRAM} {verb} RUN [flags]", "", cls.__doc__ or "", ""]
+    return "\n".join(lines + [f"  {flag:<30} {meaning}" for flag, meaning in (flags | COMMON).items()])
