@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
-.PHONY: help install run test test-slow chaos soak lint format types bench bench-gpu bench-peers docs clean
+.PHONY: help install run test test-slow chaos soak lint format types bench bench-gpu bench-peers docs docs-serve clean
 
 help:  ## list the commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 14
@@ -57,8 +57,12 @@ bench-peers: install  ## race known trainers to a solved CartPole, and their rat
 	$(BIN)/python -m tests.benchmarks.peers
 	$(BIN)/python -m tests.benchmarks.peer_rates
 
-docs: install  ## write the reference pages that come from the code
+docs: install  ## write the reference pages that come from the code, and the site into build/site
 	$(BIN)/python -m docs.reference
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --config-file docs/site/mkdocs.yml
+
+docs-serve: install  ## show the site on http://127.0.0.1:8000, anew whenever a page changes
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs serve --config-file docs/site/mkdocs.yml --dev-addr 127.0.0.1:8000 --watch docs
 
 clean:  ## remove what the commands made, runs excepted
 	rm -rf .venv build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache

@@ -1,0 +1,189 @@
+"""Code in the README and in docs/: Python runs, commands parse with the real parser, run files load.
+
+A comment before a block says what else is to be done with it: `<!-- run -->` has a shell run it, `<!-- not run: why -->`
+leaves Python out. docs/contributing.md explains both to authors.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from apex_acer.cli import VERBS, main, parsing
+from apex_acer.runfile import parse_run
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))]
+BLOCK = re.compile(r"^(?:<!-- (run|not run: [^>]+) -->\n+)?```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+SHELL, TEXT = ("sh", "console"), ("", "text")
+LANGUAGES = {"python", "toml", "json", "math", *SHELL, *TEXT}
+BETWEEN_COMMANDS = {"|", "&&", ";", ">", "2>", "&"}
+COMING = {"play", "plot", "runs", "dashboard", "doctor", "export", "completion"}  # verbs that are being written
+
+
+class Block(NamedTuple):
+    """A fenced block; `line` is that of its first line in `page`, `order` what the comment before it says."""
+
+    page: Path
+    line: int
+    order: str
+    language: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.page.relative_to(ROOT)}:{self.line}"
+
+
+class Parsed(BaseException):
+    """The arguments of a verb were parsed."""
+
+
+def blocks_of(page: Path, text: str | None = None) -> list[Block]:
+    """The blocks of a page in order."""
+    text = page.read_text(encoding="utf-8") if text is None else text
+    return [Block(page, text.count("\n", 0, m.start(3)) + 1, m[1] or "", m[2], m[3]) for m in BLOCK.finditer(text)]
+
+
+def commands(block: Block) -> Iterator[list[str]]:
+    """The words of each command in a shell block; of a `console` block those after `$`."""
+    lines = block.text.replace("\\\n", " ").splitlines()
+    if block.language == "console":
+        lines = [line.removeprefix("$ ") for line in lines if line.startswith("$ ")]
+    for line in lines:
+        command: list[str] = []
+        for word in [*shlex.split(line, comments=True), ";"]:
+            if word not in BETWEEN_COMMANDS:
+                command.append(word)
+            elif command:
+                yield command
+                command = []
+
+
+BLOCKS = [block for page in PAGES for block in blocks_of(page)]
+COMMANDS = [(block, command) for block in BLOCKS if block.language in SHELL for command in commands(block)]
+
+
+def of(*languages: str) -> list[Block]:
+    return [block for block in BLOCKS if block.language in languages]
+
+
+@pytest.fixture
+def parse_only(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[list[str]], None]:
+    """Hands arguments to the command line, which stops once a verb has parsed its own."""
+    cli = parsing.tyro.cli
+
+    def parse(*arguments: Any, **keywords: Any) -> None:
+        cli(*arguments, **keywords)
+        raise Parsed
+
+    monkeypatch.setattr(parsing.tyro, "cli", parse)
+    monkeypatch.chdir(tmp_path)
+
+    def check(arguments: list[str]) -> None:
+        for name in arguments:
+            if name.endswith(".toml"):  # an empty run file has the defaults
+                Path(name).parent.mkdir(parents=True, exist_ok=True)
+                Path(name).touch()
+        try:
+            code = main(arguments)
+        except Parsed:
+            code = 0
+        except SystemExit as left:
+            code = int(left.code or 0)
+        assert code == 0, f"apex-acer {shlex.join(arguments)}"
+
+    return check
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_each_block_is_of_a_known_language(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    fences = [line for line in text.splitlines() if line.lstrip(" >").startswith("```")]
+    blocks = blocks_of(page)
+    assert len(fences) == 2 * len(blocks), "a fence is indented, or not closed"
+    assert not {block.language for block in blocks} - LANGUAGES
+
+
+RUNNING = sorted({b.page for b in BLOCKS if b.order == "run" or (b.language == "python" and not b.order)})
+
+
+@pytest.mark.parametrize("page", RUNNING, ids=lambda page: page.name)
+def test_a_page_runs(page: Path, tmp_path: Path) -> None:
+    lines = [command for block in blocks_of(page) if block.order == "run" for command in commands(block)]
+    run(["bash", "-e", "-c", "\n".join(map(shlex.join, lines))], tmp_path)
+    script = tmp_path / f"{page.stem}.py"
+    script.write_text(program(page), encoding="utf-8")
+    run([sys.executable, str(script)], tmp_path)
+
+
+def program(page: Path) -> str:
+    """The page's Python; line numbers are the page's."""
+    lines = [""] * len(page.read_text(encoding="utf-8").splitlines())
+    for block in blocks_of(page):
+        if block.language == "python" and not block.order:
+            code = block.text.splitlines()
+            lines[block.line - 1 : block.line - 1 + len(code)] = code
+    return "\n".join(lines)
+
+
+def run(command: list[str], folder: Path) -> None:
+    """In `folder`, with this environment's programs and the checkout's modules."""
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    variables = {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+
+
+@pytest.mark.parametrize(
+    ("block", "command"), COMMANDS, ids=lambda value: "" if isinstance(value, Block) else value[-1]
+)
+def test_commands_are_real(block: Block, command: list[str], parse_only: Callable[[list[str]], None]) -> None:
+    program, *arguments = command
+    if program == "apex-acer":
+        if arguments[0] in COMING - VERBS.keys():
+            pytest.skip(f"{arguments[0]} is being written")
+        parse_only(arguments)
+    elif program == "make":
+        targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+        assert arguments[0] in targets, str(block)
+    elif program == "python" and arguments[0] == "-m":
+        assert importlib.util.find_spec(arguments[1]), str(block)
+
+
+@pytest.mark.parametrize("block", of("toml", "json"), ids=str)
+def test_data_can_be_read(block: Block) -> None:
+    if block.language == "toml":
+        parse_run(block.text, str(block))
+    else:
+        json.loads(block.text)
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("```sh\napex-acer train cartpole --algorithm.gama 1\n```", "--algorithm.gama"),
+        ("```sh\ncd x && apex-acer train pingpong  # why\n```", "pingpong"),
+        ("```console\n$ apex-acer evaluate a.safetensors --games 3\nmean 1\n```", "--games"),
+        ("```sh\napex-acer sing\n```", "sing"),
+        ("```sh\napex-acer sweep cartpole \\\n  --seed 3 --no-such 1\n```", "--no-such"),
+    ],
+)
+def test_wrong_commands_are_found(
+    text: str, fault: str, parse_only: Callable[[list[str]], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    (block,) = blocks_of(ROOT / "README.md", text + "\n")
+    *_, (program, *arguments) = commands(block)
+    assert program == "apex-acer"
+    with pytest.raises(AssertionError):
+        parse_only(arguments)
+    assert fault in capsys.readouterr().err
