@@ -117,6 +117,7 @@ def test_each_block_is_of_a_known_language(page: Path) -> None:
 RUNNING = sorted({b.page for b in BLOCKS if b.order == "run" or (b.language == "python" and not b.order)})
 
 
+@pytest.mark.timeout(240)  # the machine may be busy
 @pytest.mark.parametrize("page", RUNNING, ids=lambda page: page.name)
 def test_a_page_runs(page: Path, tmp_path: Path) -> None:
     lines = [command for block in blocks_of(page) if block.order == "run" for command in commands(block)]
