@@ -6,6 +6,7 @@ it returns is the first of the next episode. A lost life sets `terminated` in At
 
 from __future__ import annotations
 
+import difflib
 import importlib
 from collections.abc import Callable
 from types import ModuleType
@@ -124,6 +125,13 @@ def make_environments(config: EnvironmentConfig, count: int, *, training: bool, 
     return Environments(vector, config)
 
 
+def environment_spec(config: EnvironmentConfig) -> EnvironmentSpec:
+    """What an environment says of itself; raises `ConfigError` where it cannot be made or is of an unsupported kind."""
+    environments = make_environments(config, 1, training=True)
+    environments.close()
+    return environments.spec
+
+
 def _make_atari(
     config: EnvironmentConfig, spec: gymnasium.envs.registration.EnvSpec, count: int, training: bool, threads: int
 ) -> AtariEnvironments:
@@ -167,7 +175,17 @@ def _find_spec(config: EnvironmentConfig) -> gymnasium.envs.registration.EnvSpec
     try:
         return gymnasium.spec(name)
     except gymnasium.error.Error as error:
-        raise ConfigError(f"environment.id: {config.id!r} is not registered; {_line(error)}") from None
+        near = nearest_id(name)
+        hint = f"did you mean {near!r}?" if near else _line(error)
+        raise ConfigError(f"environment.id: {config.id!r} is not registered; {hint}") from None
+
+
+def nearest_id(name: str) -> str | None:
+    """The registered id most like `name`; of Atari's games `ALE/Pong-v5`, not the older names that ale_py has for it."""
+    importlib.import_module("ale_py")
+    known = [key for key, spec in gymnasium.registry.items() if "game" not in spec.kwargs or key.startswith("ALE/")]
+    near = difflib.get_close_matches(name.replace("NoFrameskip", ""), known, n=1)
+    return near[0] if near else None
 
 
 def _load_wrapper(name: str) -> Callable[..., Any]:

@@ -18,7 +18,7 @@ from apex_acer import checkpoint, files
 from apex_acer.config import ConfigError, RunConfig, StopConfig
 from apex_acer.engines import engine_class
 from apex_acer.engines.engine import Engine, Run
-from apex_acer.environments import make_environments
+from apex_acer.environments import environment_spec
 from apex_acer.placement import describe, place
 from apex_acer.result import TrainResult
 from apex_acer.runfile import dump_run, load_run
@@ -86,10 +86,9 @@ def prepare(config: RunConfig, started_at: float) -> Run:
         raise ConfigError(f"platform: {sys.platform!r} is not supported; run on Linux or macOS")
     if config.load and not Path(config.load).is_file():
         raise ConfigError(f"load: {config.load!r} is no file; give a weights file")
-    environments = make_environments(config.environment, 1, training=True)
-    environments.close()
-    config = place(config, environments.spec)
-    return Run(config, environments.spec, make_folder(config), uuid.uuid4().hex, started_at)
+    spec = environment_spec(config.environment)
+    config = place(config, spec)
+    return Run(config, spec, make_folder(config), uuid.uuid4().hex, started_at)
 
 
 def prepare_resume(folder: Path, stop: Mapping[str, Any], started_at: float) -> Run:
@@ -99,10 +98,9 @@ def prepare_resume(folder: Path, stop: Mapping[str, Any], started_at: float) -> 
         raise ConfigError(f"resume: {str(folder)!r} holds no whole checkpoint; give the folder of a run that saved one")
     config = load_run(str(folder / "config.toml"))
     config = dataclasses.replace(config, stop=_stop_of_rest(config.stop, stop, path))
-    environments = make_environments(config.environment, 1, training=True)
-    environments.close()
-    config = place(config, environments.spec)
-    return Run(config, environments.spec, folder, uuid.uuid4().hex, started_at, resume=True)
+    spec = environment_spec(config.environment)
+    config = place(config, spec)
+    return Run(config, spec, folder, uuid.uuid4().hex, started_at, resume=True)
 
 
 def _stop_of_rest(before: StopConfig, given: Mapping[str, Any], path: Path) -> StopConfig:

@@ -9,7 +9,7 @@ import pytest
 from ale_py.vector_env import AtariVectorEnv
 
 from apex_acer.config import AtariConfig, EnvironmentConfig
-from apex_acer.environments import Environments, Step, make_environments
+from apex_acer.environments import Environments, Step, make_environments, nearest_id
 from tests.conftest import COUNTDOWN, config_error
 from tests.environments_for_tests import countdown_observation
 
@@ -218,10 +218,27 @@ def test_wrappers_apply_from_the_inside_out(name: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "near"),
+    [
+        (
+            "PongNoFrameskip-v4",
+            "ALE/Pong-v5",
+        ),  # an older name; after `import ale_py` it would be an environment like others
+        ("MsPacman-v0", "ALE/MsPacman-v5"),
+        ("LunarLander-v2", "LunarLander-v3"),
+        ("qqqq", None),
+    ],
+)
+def test_the_nearest_id_is_one_that_can_be_used(name: str, near: str | None) -> None:
+    assert nearest_id(name) == near
+
+
+@pytest.mark.parametrize(
     ("settings", "parts"),
     [
         ({"id": "CartPol-v1"}, ["environment.id: 'CartPol-v1'", "not registered", "CartPole"]),
         ({"id": "ALE/Pongg-v5"}, ["environment.id: 'ALE/Pongg-v5'", "not registered", "Pong"]),
+        ({"id": "Pong-v5"}, ["environment.id: 'Pong-v5'", "not registered; did you mean 'ALE/Pong-v5'?"]),
         ({"id": "two words"}, ["environment.id: 'two words'", "not registered"]),
         ({"id": "no_such_module:X-v0"}, ["environment.id: 'no_such_module:X-v0'", "importable module"]),
         ({"id": f"{MODULE}:Unknown-v0"}, [f"environment.id: '{MODULE}:Unknown-v0'", "not registered"]),

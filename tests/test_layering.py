@@ -16,7 +16,7 @@ ROOT = Path(apex_acer.__file__).parent
 LAYERS = (  # top to bottom; a package stands for all of its modules
     ("__main__",),
     ("cli", "console"),
-    ("sweep", "report", "variants"),
+    ("sweep", "report", "variants", "doctor", "pieces"),
     ("manager", "supervisor"),
     ("engines",),
     ("actor", "evaluator", "learner", "inbox", "evaluations"),

@@ -29,6 +29,8 @@ VERBS = {
     "evaluate": Verb("WEIGHTS [flags]", "Plays whole games and prints the returns"),
     "sweep": Verb("RUN [flags]", "Trains seeds of variants of a run and compares them"),
     "presets": Verb("[show NAME]", "Lists the run files to start from, or prints one"),
+    "doctor": Verb("[RUN] [--json]", "Checks this machine for a run and says how fast it would be"),
+    "completion": Verb("SHELL", "Prints a script that completes all this in bash, zsh or fish"),
 }
 
 
@@ -46,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.path.insert(0, os.getcwd())  # a user's environment is often a module in the folder they stand in
     try:
         if verb not in VERBS:
-            near = difflib.get_close_matches(verb, VERBS, n=1)
+            near = difflib.get_close_matches(verb, [*VERBS, "--help", "--version"], n=1)
             hint = f"did you mean {near[0]}?" if near else f"give one of {', '.join(VERBS)}"
             raise ConfigError(f"verb: {verb!r} is unknown; {hint}")
         return int(importlib.import_module(f"{__name__}.{verb}").run(given[1:]))

@@ -5,8 +5,8 @@ cores at once; of them and the replay ratio follows the ceiling
 
     cores / (t_acting + (1 + ratio) * t_update)
 
-in environment steps per second; beside a GPU, which alone does the updates, the smaller of cores / t_acting and
-1 / ((1 + ratio) * t_update). Then the preset is trained with processes at each replay ratio, evaluation off.
+in environment steps per second (`apex_acer.pieces.ceiling`). Then the preset is trained with processes at each replay
+ratio, evaluation off.
 """
 
 from __future__ import annotations
@@ -22,13 +22,10 @@ from typing import Any
 import torch
 import tyro
 
-from apex_acer.algorithms.acer import Acer
-from apex_acer.engines.local.launcher import child_environment
-from apex_acer.environments import make_environments
+from apex_acer.environments import environment_spec
+from apex_acer.pieces import ceiling, measure, replay_bytes_per_step
 from apex_acer.placement import available_cores
-from apex_acer.replay import UniformReplay
 from apex_acer.runfile import load_run
-from apex_acer.trajectory import layout
 from tests.benchmarks import fabric
 from tests.benchmarks.draw import draw_time
 from tests.processes import processes, resident_mb
@@ -36,41 +33,17 @@ from tests.processes import processes, resident_mb
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
 REPLAY_STEPS = 10_000  # full before the measurement begins, as it is for most of a run
 WARM_UP_S, DEADLINE_S = 15.0, 180.0
-ACTOR = ("environment", "acting")
+ACTOR, SECONDS = ("environment", "acting"), 4.0
 Figures = dict[str, Any]
 
 
 def measure_pieces(preset: str, device: str) -> dict[str, float]:
     """Rates per core; those of the updates on `device`."""
-    learner = ("replay", "average_pass", "update")
+    learner, cores = ("replay", "average_pass", "update"), available_cores()
     if device == "cpu":
-        return measure(preset, "cpu", available_cores(), *ACTOR, *learner)
-    return measure(preset, "cpu", available_cores(), *ACTOR) | measure(preset, device, 1, *learner)
-
-
-def measure(preset: str, device: str, count: int, *names: str) -> dict[str, float]:
-    """Mean rates over `count` processes at once."""
-    with tempfile.TemporaryDirectory() as folder:
-        gate = Path(folder) / "gate"
-        command = [sys.executable, "-m", "tests.benchmarks.pieces", preset, str(gate), device, *names]
-        environment = child_environment()  # as in a run: torch keeps freed memory
-        processes = [
-            subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) for _ in range(count)
-        ]
-        for process in processes:
-            assert process.stdout is not None
-            process.stdout.readline()  # ready
-        gate.touch()
-        rates = [json.loads(process.communicate(timeout=DEADLINE_S)[0]) for process in processes]
-    return {name: sum(rate[name] for rate in rates) / len(rates) for name in rates[0]}
-
-
-def ceiling(pieces: dict[str, float], ratio: float, device: str) -> float:
-    """Environment steps per second, were every core, or the GPU, busy with nothing but the pieces."""
-    cores, acting, update = available_cores(), pieces["acting"], pieces["update"]
-    if device == "cpu":
-        return cores / (1 / acting + (1 + ratio) / update)
-    return min(cores * acting, update / (1 + ratio))
+        return measure(preset, (*ACTOR, *learner), seconds=SECONDS, count=cores)
+    rates = measure(preset, ACTOR, seconds=SECONDS, count=cores)
+    return rates | measure(preset, learner, seconds=SECONDS, device=device)
 
 
 def measure_run(preset: str, ratio: float, seconds: float, device: str = "cpu") -> Figures:
@@ -152,16 +125,6 @@ def show(result: Figures, before: Figures | None) -> None:
         print(f"{name:<28}{rates['unrolls_per_s']:>10,.0f} a second, {rates['bytes_per_s'] / 1e6:>8,.0f} MB/s")
 
 
-def replay_bytes_per_step(preset: str) -> float:
-    """Bytes of replay memory for one environment step."""
-    config = load_run(preset)
-    environments = make_environments(config.environment, 1, training=True)
-    environments.close()
-    k, spec = config.algorithm.unroll_length, environments.spec
-    shapes = layout(spec, k, Acer.behaviour_shapes(spec), Acer.state_shapes(config))
-    return UniformReplay(shapes, 1, 0).num_bytes / k
-
-
 def device_name(device: str) -> str:
     """What the device calls itself."""
     return str(torch.cuda.get_device_name(device)) if device != "cpu" else str(torch.cpu.get_capabilities()["cpu_name"])
@@ -191,12 +154,14 @@ def main(
     """
     accepted = RESULTS / f"bench-{preset}{'' if device == 'cpu' else '-gpu'}.json"
     before = json.loads(accepted.read_text()) if accepted.exists() else None
-    pieces, runs = measure_pieces(preset, device), {}
+    pieces, runs, cores = measure_pieces(preset, device), {}, available_cores()
     for ratio in ratios:
-        run, limit = measure_run(preset, ratio, seconds, device), ceiling(pieces, ratio, device)
+        run = measure_run(preset, ratio, seconds, device)
+        limit = ceiling(pieces, ratio, cores, cores, gpu=device != "cpu")
         runs[f"{ratio:g}"] = {**run, "ceiling": limit, "achieved": run["env_steps_per_s"] / limit}
-    machine: Figures = {"preset": preset, "device": device_name(device), "cores": available_cores()}
-    machine["replay_bytes_per_step"] = replay_bytes_per_step(preset)
+    machine: Figures = {"preset": preset, "device": device_name(device), "cores": cores}
+    config = load_run(preset)
+    machine["replay_bytes_per_step"] = replay_bytes_per_step(config, environment_spec(config.environment))
     result = {**machine, "pieces": pieces, "runs": runs, "fabric": fabric.main()}
     show(result, before)
     for path in [out, *([accepted] if accept else [])]:

@@ -1,0 +1,178 @@
+"""`apex-acer completion SHELL`: scripts that hold every word themselves, so that completing runs no Python."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import re
+import typing
+from typing import Any, NamedTuple
+
+import tyro
+
+from apex_acer.cli import PROGRAM, VERBS
+from apex_acer.config import require
+from apex_acer.runfile import presets
+
+HELP = f"""usage: {PROGRAM} completion SHELL
+
+Prints a script that completes verbs, flags and files. Where each shell reads it:
+
+  bash   {PROGRAM} completion bash > ~/.local/share/bash-completion/completions/{PROGRAM}
+  zsh    {PROGRAM} completion zsh >> ~/.zshrc
+  fish   {PROGRAM} completion fish > ~/.config/fish/completions/{PROGRAM}.fish"""
+
+FILES = {"RUN": "*.toml", "WEIGHTS": "*.safetensors", "DIR": "", "FOLDER": ""}
+"""Files, beside folders, that a verb takes in the place of each of these words."""
+
+CASES = """
+    if [[ $index -eq 1 ]]; then
+        offered="%(verbs)s"
+    elif [[ $word == -* ]]; then
+        case $verb in
+            %(flags)s
+        esac
+    elif [[ $before == -* ]]; then
+        case "$verb $before" in
+            %(values)s
+            *) files="*";;
+        esac
+    else
+        case $verb in
+            %(words)s
+        esac
+    fi"""
+"""Sets `offered` and `files`, a pattern; the same for bash and zsh."""
+
+BASH = f"""_apex_acer() {{
+    local word=${{COMP_WORDS[COMP_CWORD]}} before=${{COMP_WORDS[COMP_CWORD-1]}} verb=${{COMP_WORDS[1]}}
+    local index=$COMP_CWORD offered="" files=none{CASES}
+    COMPREPLY=($(compgen -W "$offered" -- "$word"))
+    local IFS=$'\\n'
+    [[ $files == none ]] || COMPREPLY+=($(compgen -d -- "$word"))
+    [[ $files == none || -z $files ]] || COMPREPLY+=($(compgen -f -X "!$files" -- "$word"))
+}}
+complete -o filenames -F _apex_acer {PROGRAM}"""
+
+ZSH = f"""autoload -Uz compinit
+whence compdef > /dev/null || compinit
+_apex_acer() {{
+    local word=$words[CURRENT] before=$words[CURRENT-1] verb=$words[2]
+    local index=$((CURRENT-1)) offered="" files=none{CASES}
+    compadd -- ${{=offered}}
+    case $files in
+        none) ;;
+        "") _files -/;;
+        *) _files -g "$files";;
+    esac
+}}
+compdef _apex_acer {PROGRAM}"""
+
+Flags = dict[str, str | None]
+
+
+class Accepted(NamedTuple):
+    """What may follow a verb."""
+
+    words: str
+    files: str | None
+    """A pattern for them; None: no files and no folders."""
+    flags: Flags
+    """Each with the values to choose from: empty where it takes others, None where it takes none."""
+
+
+def run(arguments: list[str]) -> int:
+    """Prints the script of one shell."""
+    if arguments in (["-h"], ["--help"], ["--help-all"]):
+        print(HELP)
+        return 0
+    require(len(arguments) == 1 and arguments[0] in SHELLS, "completion", " ".join(arguments), "give bash, zsh or fish")
+    print(SHELLS[arguments[0]]({verb: accepted(verb) for verb in VERBS}))
+    return 0
+
+
+def accepted(verb: str) -> Accepted:
+    """What may follow `verb`, from its line in `VERBS` and the dataclass of its arguments."""
+    module = importlib.import_module(f"apex_acer.cli.{verb}")
+    classes = (value for value in vars(module).values() if isinstance(value, type) and dataclasses.is_dataclass(value))
+    flags: Flags = {"--help": None, "--help-all": None}
+    for cls in classes:
+        if cls.__module__ == module.__name__:
+            flags |= flags_of(cls)
+    places = re.findall(r"[A-Z]+", VERBS[verb].arguments)
+    words = {"RUN": " ".join(presets()), "NAME": f"show {' '.join(presets())}", "SHELL": " ".join(SHELLS)}
+    return Accepted(
+        words=next((words[place] for place in places if place in words), ""),
+        files=next((FILES[place] for place in places if place in FILES), None),
+        flags=flags,
+    )
+
+
+def flags_of(cls: type, prefix: str = "--") -> Flags:
+    """The flags that tyro makes of a dataclass and those within it."""
+    found: Flags = {}
+    for name, annotated in typing.get_type_hints(cls, include_extras=True).items():
+        is_plain = typing.get_origin(annotated) is not typing.Annotated
+        hint, *marks = (annotated,) if is_plain else typing.get_args(annotated)
+        if tyro.conf.Positional in marks:
+            continue
+        if dataclasses.is_dataclass(hint):
+            unnamed = any(getattr(mark, "name", None) == "" for mark in marks)
+            found |= flags_of(typing.cast("type", hint), prefix if unnamed else f"{prefix}{name}.")
+            continue
+        names = [f"{prefix}{name}".replace("_", "-")]
+        if hint is bool and tyro.conf.FlagCreatePairsOff not in marks:
+            names.append(f"{prefix}no-{name}".replace("_", "-"))
+        names += [alias for mark in marks for alias in getattr(mark, "aliases", None) or ()]
+        found |= dict.fromkeys(names, _values(hint))
+    return found
+
+
+def _values(hint: Any) -> str | None:
+    if hint is bool:
+        return None
+    return " ".join(typing.get_args(hint)) if typing.get_origin(hint) is typing.Literal else ""
+
+
+def _shell(template: str, verbs: dict[str, Accepted]) -> str:
+    flags = [f'{verb}) offered="{" ".join(take.flags)}";;' for verb, take in verbs.items()]
+    chosen = {
+        f'"{verb} {flag}"': values for verb, take in verbs.items() for flag, values in take.flags.items() if values
+    }
+    words = [f'{verb}) offered="{take.words}" files="{_pattern(take)}";;' for verb, take in verbs.items()]
+    parts = {
+        "flags": flags,
+        "values": [f'{case}) offered="{values}";;' for case, values in chosen.items()],
+        "words": words,
+    }
+    joined = {name: "\n            ".join(lines) for name, lines in parts.items()}
+    return template % {"verbs": " ".join([*verbs, "--help", "--version"]), **joined}
+
+
+def _pattern(take: Accepted) -> str:
+    return "none" if take.files is None else take.files
+
+
+def _fish(verbs: dict[str, Accepted]) -> str:
+    start = f"complete -c {PROGRAM}"
+    lines = [f"{start} -f", f"{start} -n __fish_use_subcommand -l help", f"{start} -n __fish_use_subcommand -l version"]
+    for verb, take in verbs.items():
+        lines.append(f"{start} -n __fish_use_subcommand -a {verb} -d '{VERBS[verb].purpose}'")
+        within = f"{start} -n '__fish_seen_subcommand_from {verb}'"
+        if take.words:
+            lines.append(f"{within} -a '{take.words}'")
+        if take.files is not None:
+            kinds = f"/|\\{take.files[1:]}" if take.files else "/"
+            paths = f'__fish_complete_path (commandline -ct) | string match -r "^.*(?:{kinds})(?=\\t)"'
+            lines.append(f"{within} -a '({paths})'")
+        for flag, values in take.flags.items():
+            value = "" if values is None else f" -x -a '{values}'" if values else " -r -F"
+            lines.append(f"{within} -l {flag.removeprefix('--')}{value}")
+    return "\n".join(lines)
+
+
+SHELLS = {
+    "bash": lambda verbs: _shell(BASH, verbs),
+    "zsh": lambda verbs: _shell(ZSH, verbs),
+    "fish": _fish,
+}

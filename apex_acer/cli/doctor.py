@@ -1,0 +1,55 @@
+"""`apex-acer doctor [RUN] [--json]`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
+
+import tyro
+
+from apex_acer.cli import EXIT_FAILED
+from apex_acer.cli.parsing import Flag, parse
+
+if TYPE_CHECKING:
+    from apex_acer.doctor.finding import Finding
+
+
+@dataclass(frozen=True)
+class Doctor:
+    """Checks this machine and installation for a run, and measures how fast it would be: about ten seconds."""
+
+    run: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")] = "pong"
+    """A preset or a TOML file."""
+    json: Flag = False
+    """Print one JSON object instead of lines."""
+
+
+def run(arguments: list[str]) -> int:
+    """Examines and prints; 1 where a run could not work."""
+    given = parse(Doctor, arguments, "doctor")
+    findings = []
+    for finding in examine(given.run):
+        findings.append(finding)
+        if not given.json:
+            advice = f"; {finding.advice}" if finding.advice else ""
+            print(f"{finding.level:<8} {finding.topic:<12} {finding.text}{advice}", flush=True)
+    works = all(finding.level != "problem" for finding in findings)
+    if given.json:
+        print(json.dumps({"run": given.run, "works": works, "findings": [f._asdict() for f in findings]}))
+    return 0 if works else EXIT_FAILED
+
+
+def examine(run: str) -> Iterator[Finding]:
+    """The installation's findings, and where it is whole the machine's and the run's."""
+    from apex_acer.doctor.installation import check_installation
+
+    whole = True
+    for finding in check_installation():
+        whole = whole and finding.level != "problem"
+        yield finding
+    if whole:
+        from apex_acer.doctor.run import check_run
+
+        yield from check_run(run)

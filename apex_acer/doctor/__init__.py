@@ -1,0 +1,1 @@
+"""What of this machine a run needs, whether it is there, and how fast the run would be."""

@@ -1,0 +1,189 @@
+"""The pieces of a run, measured on every core at once or on a GPU, and the most that a run could make of them.
+
+All rates are per second of one core, in environment steps (or samples: one step of a segment), so that
+1 / rate is the time one step costs. `python -m apex_acer.pieces RUN DEVICE SECONDS NAME…` is one measuring process: it
+says that it is ready, begins when it is told to on its standard input, and prints its rates as JSON.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+import torch
+
+from apex_acer.algorithms.acer import Acer
+from apex_acer.config import RunConfig
+from apex_acer.engines.local.launcher import child_environment
+from apex_acer.environments import make_environments
+from apex_acer.frames import stack_planes
+from apex_acer.gradient import Gradient
+from apex_acer.optimizer import Optimizer
+from apex_acer.policy import Policy
+from apex_acer.replay import UniformReplay
+from apex_acer.rollout import Rollout
+from apex_acer.runfile import load_run
+from apex_acer.trajectory import Batch, EnvironmentSpec, Layout, layout
+
+SEGMENTS = 256  # in replay
+DEADLINE_S = 180.0  # for all processes, from their start
+
+
+def measure(run: str, names: Sequence[str], *, seconds: float, device: str = "cpu", count: int = 1) -> dict[str, float]:
+    """Mean rates of the pieces `names` of `run` (a preset or TOML file) over `count` processes at once.
+
+    Raises:
+        RuntimeError: with the last line of a process that failed or did not end in time.
+    """
+    command = [sys.executable, "-m", __name__, run, device, str(seconds), *names]
+    workers = [_start(command) for _ in range(count)]
+    alarm = threading.Timer(DEADLINE_S, _kill, [workers])
+    alarm.start()
+    try:
+        _let_all_begin(workers)
+        rates = [_rates(worker) for worker in workers]
+    finally:
+        alarm.cancel()
+        _kill(workers)
+    return {name: sum(rate[name] for rate in rates) / count for name in names}
+
+
+def ceiling(
+    rates: Mapping[str, float], replay_ratio: float, cores: int, learner_threads: int, *, gpu: bool = False
+) -> float:
+    """Environment steps per second, were every core busy with nothing but acting and updates.
+
+    At most what the learner can make: on `learner_threads` of the cores, or on a GPU, which alone does the updates.
+    """
+    update = (1 + replay_ratio) / rates["update"]
+    return min(cores / (1 / rates["acting"] + (0 if gpu else update)), (1 if gpu else learner_threads) / update)
+
+
+def replay_bytes_per_step(config: RunConfig, spec: EnvironmentSpec) -> float:
+    """Bytes of replay memory for one environment step."""
+    return UniformReplay(_layout(config, spec), 1, 0).num_bytes / config.algorithm.unroll_length
+
+
+def per_second(work: Callable[[], int], seconds: float) -> float:
+    """Items per second of `work`, which returns how many it did; the first call is not counted."""
+    work()
+    start, items = time.perf_counter(), 0
+    while time.perf_counter() - start < seconds:
+        items += work()
+    return items / (time.perf_counter() - start)
+
+
+class Pieces:
+    """What a run of `config` does, one thing at a time."""
+
+    def __init__(self, config: RunConfig, device: torch.device) -> None:
+        k, num = config.algorithm.unroll_length, config.actors.environments
+        self._config, self._environments = config, make_environments(config.environment, num, training=True)
+        spec = self._environments.spec
+        self._policy = Policy(config, spec)
+        self._policy.compute_as_the_learner()
+        self._rollout = Rollout(self._environments, self._policy, seed=0)
+        self._algorithm = Acer(config, spec, device)
+        self._optimizer = Optimizer(config, self._algorithm.network)
+        self._gradient = Gradient(self._algorithm, self._optimizer, 1)
+        self._replay = UniformReplay(_layout(config, spec), SEGMENTS, 0, device)
+        self._unroll = self._rollout.unroll(k)
+        while len(self._replay) < SEGMENTS:
+            self._replay.insert(self._unroll, 0)
+        self._batch = self._draw()
+        self._action = np.zeros(num, np.int64)
+
+    def environment(self) -> int:
+        """Environments alone, always the same action."""
+        self._environments.step(self._action)
+        return len(self._action)
+
+    def acting(self) -> int:
+        """An unroll: environments, the policy's forward pass and cutting."""
+        return self._rollout.unroll(self._config.algorithm.unroll_length).num_steps
+
+    def replay(self) -> int:
+        """Drawing and gathering a batch."""
+        return self._steps(self._draw())
+
+    def update(self) -> int:
+        """A whole update: drawing, both networks, the loss, its gradient, the step and the average."""
+        batch = self._draw()
+        output = self._gradient.compute(batch)
+        self._optimizer.step(output.loss, 0)
+        self._algorithm.after_step(output.metrics)
+        return self._steps(batch)
+
+    def average_pass(self) -> int:
+        """The average network's forward pass, inputs prepared."""
+        with torch.no_grad():
+            self._algorithm.average_network.unroll(*self._inputs())
+        return self._steps(self._batch)
+
+    def _inputs(self) -> tuple[torch.Tensor, torch.Tensor, dict[str, torch.Tensor]]:
+        stack, batch = self._config.environment.stack, self._batch
+        obs = stack_planes(batch.obs, batch.episode_step, stack)
+        reset = batch.episode_step[stack - 1 :] == 0
+        return self._algorithm.network.prepare(obs.flatten(0, 1)), reset, batch.state
+
+    def _draw(self) -> Batch:
+        return self._replay.gather(self._replay.draw(self._config.learner.batch_size))
+
+    @staticmethod
+    def _steps(batch: Batch) -> int:
+        return batch.mask.numel()
+
+
+def _layout(config: RunConfig, spec: EnvironmentSpec) -> Layout:
+    k = config.algorithm.unroll_length
+    return layout(spec, k, Acer.behaviour_shapes(spec), Acer.state_shapes(config))
+
+
+def _start(command: Sequence[str]) -> subprocess.Popen[str]:
+    environment = child_environment()  # as in a run: torch keeps freed memory
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, env=environment)
+
+
+def _let_all_begin(workers: Sequence[subprocess.Popen[str]]) -> None:
+    for worker in workers:
+        assert worker.stdout
+        worker.stdout.readline()
+    for worker in workers:
+        assert worker.stdin
+        with contextlib.suppress(BrokenPipeError):  # it failed, and `_rates` says why
+            worker.stdin.write("begin\n")
+            worker.stdin.flush()
+
+
+def _rates(worker: subprocess.Popen[str]) -> dict[str, float]:
+    printed, errors = worker.communicate()
+    if worker.returncode:
+        raise RuntimeError((errors.strip() or f"killed after {DEADLINE_S:.0f} s").splitlines()[-1])
+    rates: dict[str, float] = json.loads(printed.splitlines()[-1])
+    return rates
+
+
+def _kill(workers: Sequence[subprocess.Popen[str]]) -> None:
+    for worker in workers:
+        worker.kill()
+        worker.wait()
+
+
+def main(run: str, device: str, seconds: str, *names: str) -> None:
+    """One measuring process."""
+    torch.set_num_threads(1)
+    pieces = Pieces(load_run(run), torch.device(device))
+    print("ready", flush=True)
+    sys.stdin.readline()
+    print(json.dumps({name: per_second(getattr(pieces, name), float(seconds)) for name in names}), flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

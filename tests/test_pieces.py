@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from apex_acer import pieces
+from tests.processes import children
+
+RATES = {"acting": 2000.0, "update": 5000.0}
+
+
+def test_pieces_are_measured_in_processes_of_their_own() -> None:
+    rates = pieces.measure("cartpole", ("environment", "acting", "update"), seconds=0.2)
+    assert rates.keys() == {"environment", "acting", "update"}
+    assert rates["environment"] > rates["acting"] > 100  # acting is an environment step and more
+    assert rates["update"] > 100
+    assert not children(os.getpid())
+
+
+def test_a_piece_that_fails_is_named_by_its_last_line(tmp_path: Path) -> None:
+    run = tmp_path / "run.toml"
+    run.write_text('environment.id = "Nope-v1"')
+    with pytest.raises(RuntimeError, match=r"'Nope-v1' is not registered") as raised:
+        pieces.measure(str(run), ("environment",), seconds=0.2)
+    assert "\n" not in str(raised.value)
+
+
+def test_measuring_has_a_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pieces, "DEADLINE_S", 0.1)
+    with pytest.raises(RuntimeError, match=r"^killed after 0 s"):
+        pieces.measure("cartpole", ("environment",), seconds=60)
+    assert not children(os.getpid())
+
+
+def test_the_ceiling_is_that_of_the_busiest_resource() -> None:
+    each = 1 / 2000 + 5 / 5000
+    assert pieces.ceiling(RATES, 4, 8, 8) == pytest.approx(8 / each)
+    assert pieces.ceiling(RATES, 4, 8, 1) == pytest.approx(1000)  # a learner with one thread
+    assert pieces.ceiling(RATES, 4, 8, 2, gpu=True) == pytest.approx(1000)
+    assert pieces.ceiling(RATES, 0.25, 1, 2, gpu=True) == pytest.approx(2000)  # the actors
