@@ -16,7 +16,7 @@ ROOT = Path(apex_acer.__file__).parent
 LAYERS = (  # top to bottom; a package stands for all of its modules
     ("__main__",),
     ("cli", "console"),
-    ("sweep", "report", "variants"),
+    ("sweep", "report", "runs", "variants"),
     ("manager", "supervisor"),
     ("engines",),
     ("actor", "evaluator", "learner", "inbox", "evaluations"),
@@ -170,8 +170,8 @@ def test_only_a_sweep_loads_its_extra() -> None:
 
 
 def test_figures_need_neither_torch_nor_scipy() -> None:
-    assert not loaded_by("import apex_acer.cli.plot, apex_acer.figures") & {"matplotlib"}
-    loaded = loaded_by("import apex_acer.plots")
+    assert not loaded_by("import apex_acer.cli.plot, apex_acer.cli.runs, apex_acer.figures") & {"matplotlib"}
+    loaded = loaded_by("import apex_acer.plots, apex_acer.runs")
     assert "matplotlib" in loaded
     assert not loaded & {"torch", "scipy"}
 
