@@ -244,6 +244,9 @@ def _log_file(folder: Path) -> Iterator[None]:
     logger.addHandler(handler)
     try:
         yield
+    except Exception as error:
+        log.info("failed: %s", str(error).strip().rpartition("\n")[2] or type(error).__name__)
+        raise
     finally:
         logger.removeHandler(handler)
         handler.close()

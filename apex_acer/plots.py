@@ -5,64 +5,90 @@ from __future__ import annotations
 import io
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
 
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from apex_acer.statistics import Floats
+from apex_acer.config import ConfigError
+from apex_acer.curves import Panel
+from apex_acer.figures import FIGURES, make_panels, make_title, read_runs
+from apex_acer.files import write
 
 # Okabe and Ito's palette, distinct with every kind of colour vision; yellow is too light for a line on white
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#000000")
 DASHES = ("-", "--", ":", "-.")  # one after the other, each for a whole palette
 GREY = "#555555"
 PANEL_INCHES = (5.2, 3.6)
+MOST_COLUMNS = 3
+PAD_INCHES = 0.1  # beside a panel
 LEGEND_ROW_INCHES = 0.25
 CHARACTERS_PER_INCH = 13  # of the legend's font, roughly
 HANDLE_CHARACTERS = 8
+TITLE_WIDER = 1.4  # than the legend's font
 
 
-@dataclass(frozen=True)
-class Line:
-    """A line and the band around it; arrays are `[L]`."""
+def plot_runs(folders: Sequence[str | Path], out: str | Path = "", form: Literal["png", "svg"] = "png") -> list[Path]:
+    """Draws what runs have logged; the paths of the figures written, those with no data left out.
 
-    label: str
-    x: Floats
-    middle: Floats
-    low: Floats
-    high: Floats
+    Args:
+        folders: of one run, or of several, which are then compared: those that differ only in their seed are one line.
+        out: where the figures go; empty: `plots/` in the folder of one run, for several in the current folder.
+        form: of the files.
+
+    Raises:
+        ConfigError: where a folder holds no run, none has rows yet, or `out` cannot be written.
+    """
+    runs = read_runs([Path(folder) for folder in folders])
+    target = Path(out or (runs[0].folder if len(runs) == 1 else Path()) / "plots")
+    paths = []
+    for name, figure in FIGURES.items():
+        if panels := make_panels(figure, runs):
+            paths.append(target / f"{name}.{form}")
+            _save(paths[-1], plot_curves(make_title(figure, runs), "", panels, form))
+    return paths
 
 
-@dataclass(frozen=True)
-class Panel:
-    """One set of axes."""
+def plot_curves(title: str, y_label: str, panels: Sequence[Panel], form: Literal["png", "svg"] = "png") -> bytes:
+    """Draws panels beside and below each other, with one legend below of the lines that no panel's title names.
 
-    x_label: str
-    lines: Sequence[Line]
+    Lines with the same label are of one colour in every panel.
 
-
-def plot_curves(title: str, y_label: str, panels: Sequence[Panel]) -> bytes:
-    """Draws panels side by side, which share the y axis and one legend below.
-
-    Lines with the same place in their panels are of one colour.
+    Args:
+        title: above all panels.
+        y_label: of the y axis, which all panels share; empty: each has its own.
+        panels: one or more.
+        form: of the file.
 
     Returns:
-        A PNG file.
+        The file.
     """
-    width, height = PANEL_INCHES[0] * len(panels), PANEL_INCHES[1]
-    columns, rows = _legend_shape([line.label for line in panels[0].lines], width)
-    figure = Figure((width, height + rows * LEGEND_ROW_INCHES), dpi=150, layout="constrained")
+    rows, columns = math.ceil(len(panels) / MOST_COLUMNS), min(len(panels), MOST_COLUMNS)
+    labels = list(dict.fromkeys(line.label for panel in panels for line in panel.lines))
+    named = [label for label in labels if label not in {panel.title for panel in panels}]
+    width = max(PANEL_INCHES[0] * columns, _inches(title, named))
+    legend_columns, legend_rows = _legend_shape(named, width)
+    size = (width, PANEL_INCHES[1] * rows + legend_rows * LEGEND_ROW_INCHES)
+    figure = Figure(size, dpi=150, layout=ConstrainedLayoutEngine(w_pad=PAD_INCHES))
     FigureCanvasAgg(figure)
-    axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
-    for ax, panel in zip(axes, panels, strict=True):
-        _draw(ax, panel)
-    axes[0].set_ylabel(y_label)
+    axes = figure.subplots(rows, columns, sharey=bool(y_label), squeeze=False).ravel()
+    for ax, panel in zip(axes, panels, strict=False):
+        _draw(ax, panel, labels)
+    for ax in axes[len(panels) :]:
+        ax.remove()
+    if y_label:
+        axes[0].set_ylabel(y_label)
     figure.suptitle(title, fontsize=12)
-    figure.legend(handles=axes[0].get_lines(), loc="outside lower center", ncols=columns, frameon=False, fontsize=9)
+    handles = {line.get_label(): line for ax in axes for line in ax.get_lines()}
+    shown = [handles[label] for label in named]
+    if shown:
+        figure.legend(handles=shown, loc="outside lower center", ncols=legend_columns, frameon=False, fontsize=9)
     file = io.BytesIO()
-    figure.savefig(file, format="png")
+    figure.savefig(file, format=form)
     return file.getvalue()
 
 
@@ -75,6 +101,12 @@ def compact(value: float, position: int | None = None) -> str:
     return f"{value:g}"
 
 
+def _inches(title: str, labels: Sequence[str]) -> float:
+    """The width that the title and the longest label take."""
+    characters = [len(title) * TITLE_WIDER, *(len(label) + HANDLE_CHARACTERS for label in labels)]
+    return max(characters) / CHARACTERS_PER_INCH
+
+
 def _legend_shape(labels: Sequence[str], inches: float) -> tuple[int, int]:
     """Columns that fit into the width, and the rows that result."""
     widest = max(map(len, labels), default=0) + HANDLE_CHARACTERS
@@ -82,13 +114,18 @@ def _legend_shape(labels: Sequence[str], inches: float) -> tuple[int, int]:
     return columns, math.ceil(len(labels) / columns)
 
 
-def _draw(ax: Axes, panel: Panel) -> None:
-    for index, line in enumerate(panel.lines):
+def _draw(ax: Axes, panel: Panel, labels: Sequence[str]) -> None:
+    for line in panel.lines:
+        index = labels.index(line.label)
         colour, dashes = COLOURS[index % len(COLOURS)], DASHES[index // len(COLOURS) % len(DASHES)]
         marker = "o" if len(line.x) == 1 else ""
+        if line.raw is not None:
+            ax.plot(line.x, line.raw, color=colour, linewidth=0.8, alpha=0.35, label="_raw")
         ax.fill_between(line.x, line.low, line.high, color=colour, alpha=0.18, linewidth=0)
         ax.plot(line.x, line.middle, dashes, color=colour, linewidth=1.6, marker=marker, label=line.label)
     ax.set_xlabel(panel.x_label)
+    ax.set_ylabel(panel.y_label)
+    ax.set_title(panel.title, fontsize=10, loc="left", color=GREY)
     ax.grid(color="#DDDDDD", linewidth=0.6)
     ax.set_axisbelow(True)
     ax.spines[["top", "right"]].set_visible(False)
@@ -97,3 +134,11 @@ def _draw(ax: Axes, panel: Panel) -> None:
     ax.xaxis.set_major_locator(MaxNLocator(6))
     ax.xaxis.set_major_formatter(FuncFormatter(compact))
     ax.yaxis.set_major_formatter(FuncFormatter(compact))
+
+
+def _save(path: Path, data: bytes) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write(path, data)
+    except OSError as error:
+        raise ConfigError(f"out: {str(path)!r} cannot be written ({error.strerror}); give a writable folder") from None

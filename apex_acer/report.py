@@ -12,9 +12,11 @@ import numpy as np
 from rich.table import Table
 
 from apex_acer.config import ConfigError, require
+from apex_acer.curves import Panel, band, quartiles
 from apex_acer.files import write
-from apex_acer.plots import Line, Panel, plot_curves
-from apex_acer.statistics import align, bootstrap_interval, interquartile_mean, quartiles
+from apex_acer.history import read_rows
+from apex_acer.plots import plot_curves
+from apex_acer.statistics import bootstrap_interval, interquartile_mean
 from apex_acer.variants import Variant
 
 CURVE_POINTS = 200  # kept of the actors' returns of a run without evaluations
@@ -94,7 +96,7 @@ def read_curve(metrics: Path) -> tuple[str, Curve]:
         Whose returns they are, `evaluator` or, where there were no evaluations, `actors`; and the points
         `[env_steps, return, wall_s]` in time order: every evaluation, or at most 200 means of the actors' rows.
     """
-    rows = [json.loads(line) for line in metrics.read_text(encoding="utf-8").splitlines()]
+    rows = read_rows(metrics)
     evaluations = _points(rows, "evaluator", "eval_env_steps", "eval_return")
     if evaluations:
         return "evaluator", evaluations
@@ -151,7 +153,10 @@ def figure(data: Data, environments: Sequence[str]) -> bytes | None:
         {"evaluator": "evaluation return", "actors": "return in training"}[kinds.pop()] if len(kinds) == 1 else "return"
     )
     axes = {"environment steps": 0, "wall-clock time (s)": 2}
-    panels = [Panel(x, [_line(name, found, column) for name, found in drawn.items()]) for x, column in axes.items()]
+    panels = [
+        Panel(x, [band(name, [(curve[:, column], curve[:, 1]) for curve in found]) for name, found in drawn.items()])
+        for x, column in axes.items()
+    ]
     return plot_curves(", ".join(environments), label, panels)
 
 
@@ -167,12 +172,6 @@ def _on_one_line(found: re.Match[str]) -> str:
 def _points(rows: Sequence[Data], source: str, steps: str, score: str) -> Curve:
     chosen = (row for row in rows if row["source"].startswith(source) and row.get(score) is not None)
     return [[row[steps], round(row[score], 6), row["wall_s"]] for row in chosen]
-
-
-def _line(name: str, curves: Sequence[np.ndarray], column: int) -> Line:
-    grid, values = align([(curve[:, column], curve[:, 1]) for curve in curves])
-    low, median, high = quartiles(values)
-    return Line(name, grid, median, low, high)
 
 
 def _spread(values: Sequence[float]) -> Data | None:

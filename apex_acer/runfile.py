@@ -10,7 +10,8 @@ import difflib
 import tomllib
 import types
 import typing
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Collection, Mapping
 from importlib import resources
 from pathlib import Path
 from typing import Any, TypeVar
@@ -68,6 +69,18 @@ def to_dict(config: Any) -> dict[str, Any]:
 def from_dict(data: Mapping[str, Any], source: str = "configuration") -> RunConfig:
     """A `RunConfig` from nested dicts; unknown keys and values of another type raise `ConfigError`."""
     return _build(RunConfig, data, "", source)
+
+
+def short_keys(keys: Collection[str]) -> dict[str, str]:
+    """The last word of each dotted key, or the whole key where that word is not its alone."""
+    words = Counter(key.rpartition(".")[2] for key in keys)
+    return {key: key if words[key.rpartition(".")[2]] > 1 else key.rpartition(".")[2] for key in keys}
+
+
+def short_text(value: Any) -> str:
+    """A value in a few characters: elements of a tuple joined by `+`, of an absolute path its name."""
+    text = "+".join(map(str, value)) if isinstance(value, tuple | list) else str(value)
+    return Path(text).name if text.startswith("/") else text
 
 
 def _load(run: str, above: tuple[str, ...]) -> dict[str, Any]:

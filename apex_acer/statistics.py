@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy import stats
 
-Floats = NDArray[np.float64]
+from apex_acer.curves import Floats
 
 CUT = 0.25  # of the values, at each end
 CONFIDENCE = 0.95
 RESAMPLES = 10_000
-
-
-class Quartiles(NamedTuple):
-    """The 25 %, 50 % and 75 % quantiles."""
-
-    low: Floats
-    median: Floats
-    high: Floats
 
 
 class Interval(NamedTuple):
@@ -53,31 +44,6 @@ def bootstrap_interval(values: ArrayLike, seed: int = 0) -> Interval | None:
         rng=np.random.default_rng(seed),
     )
     return Interval(float(result.confidence_interval.low), float(result.confidence_interval.high))
-
-
-def quartiles(values: ArrayLike) -> Quartiles:
-    """Quartiles over the first axis of `values` `[N, ...]`, interpolated linearly; NaN is left out."""
-    return Quartiles(*np.nanpercentile(np.asarray(values, np.float64), [25, 50, 75], axis=0))
-
-
-def align(curves: Sequence[tuple[ArrayLike, ArrayLike]], points: int = 200) -> tuple[Floats, Floats]:
-    """Curves on one grid, so that they can be summed up point by point.
-
-    Between its points a curve is interpolated linearly. After its end its last value is held, because the run has stopped
-    and its policy stays what it is; before its beginning it is NaN.
-
-    Args:
-        curves: N pairs of x `[L]`, ascending, and y `[L]`, each with its own L >= 1.
-        points: of the grid, which spans all x; it has one point where all x are equal.
-
-    Returns:
-        The grid `[G]` and the values `[N, G]`.
-    """
-    xs = [np.asarray(x, np.float64) for x, _ in curves]
-    first, last = min(x[0] for x in xs), max(x[-1] for x in xs)
-    grid = np.linspace(first, last, points if last > first else 1)
-    values = [np.interp(grid, x, np.asarray(y, np.float64), left=np.nan) for x, (_, y) in zip(xs, curves, strict=True)]
-    return grid, np.stack(values)
 
 
 def _finite(values: ArrayLike) -> Floats:

@@ -13,13 +13,12 @@ import typing
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import tyro
 
 from apex_acer.config import ConfigError, RunConfig, require
-from apex_acer.runfile import from_dict, to_dict
+from apex_acer.runfile import from_dict, short_keys, short_text, to_dict
 
 OWN_KEYS = ("seed", "out")  # a sweep sets these itself
 
@@ -53,7 +52,7 @@ def make_variants(base: RunConfig, vary: Sequence[str], plain: str) -> list[Vari
     keys = [key for choices in axes for key in choices[0]]
     twice = [key for key, count in Counter(keys).items() if count > 1]
     require(not twice, "vary", ", ".join(twice), "give each key once")
-    labels = _labels(keys)
+    labels = short_keys(keys)
     combinations = [{k: v for choice in chosen for k, v in choice.items()} for chosen in itertools.product(*axes)]
     variants = [Variant(_name(c, labels) or plain, c, _override(base, c)) for c in combinations]
     for name, count in Counter(variant.name for variant in variants).items():
@@ -113,21 +112,10 @@ def _allowed(hint: Any) -> str:
     return "True or False" if hint is bool else str(hint.__name__)
 
 
-def _labels(keys: Sequence[str]) -> dict[str, str]:
-    """The last word of each key, or the whole key where that word is not its alone."""
-    words = Counter(key.rpartition(".")[2] for key in keys)
-    return {key: key if words[key.rpartition(".")[2]] > 1 else key.rpartition(".")[2] for key in keys}
-
-
 def _name(overrides: Values, labels: Mapping[str, str]) -> str:
     """The variant's name, of characters that are safe in a path."""
-    parts = (f"{labels[key]}={_text(value)}" for key, value in overrides.items())
+    parts = (f"{labels[key]}={short_text(value)}" for key, value in overrides.items())
     return re.sub(r"[^\w.+=,:-]", "_", ",".join(parts))
-
-
-def _text(value: Any) -> str:
-    text = "+".join(map(str, value)) if isinstance(value, tuple) else str(value)
-    return Path(text).name if text.startswith("/") else text
 
 
 def _override(base: RunConfig, overrides: Values) -> RunConfig:

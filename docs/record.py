@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from apex_acer.plots import Line, Panel, plot_curves
+from apex_acer.curves import Line, Panel
+from apex_acer.plots import plot_curves
 from apex_acer.report import read_curve
 
 RESULTS = Path(__file__).parent / "results"

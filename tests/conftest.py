@@ -18,9 +18,10 @@ from apex_acer.algorithms.algorithm import LossOutput
 from apex_acer.config import ConfigError, EnvironmentConfig, RunConfig
 from apex_acer.environments import Environments, make_environments
 from apex_acer.learner import Learner
+from apex_acer.manager import train
 from apex_acer.policy import Policy
 from apex_acer.trajectory import ARRAY_FIELDS, Batch, Unroll
-from tests.runs import CARTPOLE, RUN_ID, MakeLearner
+from tests.runs import CARTPOLE, RUN_ID, MakeLearner, tiny_run
 
 COUNTDOWN = "tests.environments_for_tests:Countdown-v0"
 
@@ -28,6 +29,14 @@ COUNTDOWN = "tests.environments_for_tests:Countdown-v0"
 @pytest.fixture(autouse=True, scope="session")
 def _one_thread() -> None:
     torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a real run with evaluations, which nobody may change."""
+    folder = tmp_path_factory.mktemp("finished") / "run"
+    train(tiny_run(folder, evaluation__every=250, logging__every_seconds=0.02, seed=3))
+    return folder
 
 
 @pytest.fixture

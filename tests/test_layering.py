@@ -16,7 +16,7 @@ ROOT = Path(apex_acer.__file__).parent
 LAYERS = (  # top to bottom; a package stands for all of its modules
     ("__main__",),
     ("cli", "console"),
-    ("sweep", "report", "variants", "doctor", "pieces"),
+    ("sweep", "report", "runs", "variants", "doctor", "pieces"),
     ("manager", "supervisor"),
     ("engines",),
     ("actor", "evaluator", "learner", "inbox", "evaluations"),
@@ -53,6 +53,9 @@ LAYERS = (  # top to bottom; a package stands for all of its modules
         "runfile",
         "commands",
         "files",
+        "curves",
+        "history",
+        "figures",
         "plots",
         "statistics",
     ),
@@ -164,6 +167,13 @@ def test_only_a_sweep_loads_its_extra() -> None:
     loaded = loaded_by("import apex_acer.cli.train, apex_acer.console, apex_acer.manager")
     assert "tyro" in loaded
     assert not loaded & {"matplotlib", "scipy"}
+
+
+def test_figures_need_neither_torch_nor_scipy() -> None:
+    assert not loaded_by("import apex_acer.cli.plot, apex_acer.cli.runs, apex_acer.figures") & {"matplotlib"}
+    loaded = loaded_by("import apex_acer.plots, apex_acer.runs")
+    assert "matplotlib" in loaded
+    assert not loaded & {"torch", "scipy"}
 
 
 def test_the_front_door_is_lazy() -> None:

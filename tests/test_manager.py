@@ -198,7 +198,9 @@ def test_environment_that_raises_in_an_actor(tmp_path: Path, monkeypatch: pytest
     assert "ZeroDivisionError: the environment broke" in str(raised.value)
     assert "in step" in str(raised.value)
     assert "actor_0" in str(raised.value)
-    assert "ZeroDivisionError" in (tmp_path / "run" / "log.txt").read_text()
+    log = (tmp_path / "run" / "log.txt").read_text()
+    assert "Traceback" in log
+    assert "failed: actor_0: ZeroDivisionError: the environment broke; " in log.splitlines()[-1]
 
 
 @pytest.mark.parametrize("engine", ["local", "serial"])

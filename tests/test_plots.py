@@ -2,14 +2,23 @@ from __future__ import annotations
 
 import inspect
 import io
+import shutil
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
+from matplotlib import rcParams
 from matplotlib.colors import to_rgb
 from PIL import Image
 
 from apex_acer import plots
-from apex_acer.plots import COLOURS, Line, Panel, compact, plot_curves
+from apex_acer.curves import Line, Panel, single
+from apex_acer.figures import FIGURES
+from apex_acer.plots import COLOURS, compact, plot_curves, plot_runs
+from tests.conftest import config_error
+from tests.histories import made_up_rows, make_up
+from tests.runs import tiny_run
 from tests.test_layering import imports
 
 
@@ -80,3 +89,82 @@ def test_pyplot_is_not_used() -> None:
     names = list(imports(inspect.getsource(plots), "apex_acer"))
     assert "matplotlib.figure.Figure" in names
     assert not [name for name in names if "pyplot" in name]
+
+
+# ── runs ──
+
+
+@pytest.fixture
+def _texts_stay_texts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(rcParams, "svg.fonttype", "none")
+
+
+def test_a_real_run_is_drawn_into_its_folder(finished_run: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(finished_run, tmp_path / "run"))
+    paths = plot_runs([folder])
+    assert paths == [folder / "plots" / f"{name}.png" for name in FIGURES]
+    assert sorted(path.name for path in (folder / "plots").iterdir()) == sorted(path.name for path in paths)
+    for path in paths:
+        pixels = drawn(path.read_bytes())
+        assert has(pixels, COLOURS[0])
+        assert pixels.shape[1] <= 2400
+    assert has(drawn(paths[0].read_bytes()), COLOURS[2])  # the second actor
+
+
+@pytest.mark.usefixtures("_texts_stay_texts")
+def test_figures_of_several_runs_name_units_and_what_differs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for gamma in (0.8, 0.9):
+        for seed in range(3):
+            make_up(
+                tmp_path / f"{gamma}-{seed}",
+                tiny_run(seed=seed, algorithm__gamma=gamma),
+                made_up_rows(seed, 100 * gamma),
+            )
+    paths = plot_runs(sorted(tmp_path.iterdir()), form="svg")
+    assert paths == [Path("plots") / f"{name}.svg" for name in FIGURES]
+    texts = {path.stem: path.read_text() for path in paths}
+    assert all(f"gamma={gamma} (3 runs)" in text for gamma in (0.8, 0.9) for text in texts.values())
+    learner = ("q_loss (reward²)", "entropy (nats)", "average_policy_kl (nats)", "grad_norm", "trust_region_share")
+    assert all(f">{label}<" in texts["learner"] for label in learner)
+    assert all(
+        f">{label}<" in texts["throughput"] for label in ("env_steps_per_s (env steps / s)", "wall-clock time (s)")
+    )
+    assert all(f">{label}<" in texts["returns"] for label in ("eval_return (reward)", "environment steps"))
+
+
+def test_a_smoothed_line_has_its_curve_behind_it() -> None:
+    x = np.arange(200.0)
+    smooth = single("one", (x, np.where(x % 2 == 0, 1.0, -1.0)))
+    assert smooth.raw is not None
+    alone = replace(smooth, raw=None)
+    both, without = (drawn(plot_curves("", "", [Panel("x", [line])])) for line in (smooth, alone))
+    assert np.mean(both != 255) > 1.5 * np.mean(without != 255)
+
+
+@pytest.mark.usefixtures("_texts_stay_texts")
+def test_a_line_that_a_title_names_is_not_in_the_legend() -> None:
+    text = plot_curves(
+        "", "", [Panel("x", [line("learner", 1.0), line("other", 2.0)], title="learner")], "svg"
+    ).decode()
+    assert text.count(">learner<") == 1
+    assert text.count(">other<") == 1
+
+
+def test_panels_go_on_in_the_next_row() -> None:
+    three, four = (drawn(plot_curves("", "", [Panel("x", [line("one", 1.0)])] * count)).shape for count in (3, 4))
+    assert four[1] == three[1]
+    assert four[0] > 1.8 * three[0]
+
+
+def test_long_names_stay_within_the_figure() -> None:
+    label = "learning_rate=0.001, entropy_cost=0.01, hidden_sizes=64+64 (5 runs)"
+    title = "Where time goes: cartpole-v1-20261121-193032-12345 and more"
+    pixels = drawn(plot_curves(title, "", [Panel("x", [line(f"{label} {i}", i) for i in range(9)], "y" * 30)]))
+    edge = np.concatenate([pixels[:, :3].ravel(), pixels[:, -3:].ravel(), pixels[-3:].ravel()])
+    assert (edge == 255).all()
+
+
+def test_a_place_that_cannot_be_written_is_one_line(finished_run: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    assert "cannot be written" in config_error(lambda: plot_runs([finished_run], tmp_path / "file" / "below"))

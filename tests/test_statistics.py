@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from apex_acer.statistics import Interval, align, bootstrap_interval, interquartile_mean, quartiles
+from apex_acer.statistics import Interval, bootstrap_interval, interquartile_mean
 
 
 @pytest.mark.parametrize(
@@ -48,23 +48,3 @@ def test_interval_repeats_with_its_seed_and_narrows_with_more_runs() -> None:
     assert bootstrap_interval(scores) == many
     assert bootstrap_interval(scores, seed=1) != many
     assert few.low < many.low < interquartile_mean(scores) < many.high < few.high
-
-
-def test_quartiles_leave_out_nan() -> None:
-    low, median, high = quartiles([1, 2, 3, 4, 5])
-    assert (low, median, high) == (2, 3, 4)
-    values = [[0.0, np.nan], [1.0, 10.0], [2.0, 20.0]]
-    low, median, high = quartiles(values)
-    np.testing.assert_allclose([low, median, high], [[0.5, 12.5], [1.0, 15.0], [1.5, 17.5]])
-
-
-def test_align_interpolates_holds_the_end_and_knows_nothing_before_the_beginning() -> None:
-    grid, values = align([([0, 4], [0, 8]), ([1, 2], [5, 7])], points=5)
-    np.testing.assert_array_equal(grid, [0, 1, 2, 3, 4])
-    np.testing.assert_array_equal(values, [[0, 2, 4, 6, 8], [np.nan, 5, 7, 7, 7]])
-
-
-def test_align_of_single_points() -> None:
-    grid, values = align([([100], [3]), ([100], [4])])
-    np.testing.assert_array_equal(grid, [100])
-    np.testing.assert_array_equal(values, [[3], [4]])

@@ -20,10 +20,11 @@ import tyro
 
 from apex_acer.algorithms.acer import Acer
 from apex_acer.config import RunConfig
+from apex_acer.curves import Line, Panel
 from apex_acer.environments import make_environments
 from apex_acer.gradient import Gradient
 from apex_acer.optimizer import Optimizer
-from apex_acer.plots import Line, Panel, plot_curves
+from apex_acer.plots import plot_curves
 from apex_acer.policy import Policy
 from apex_acer.replay import UniformReplay
 from apex_acer.rollout import Rollout

@@ -22,7 +22,8 @@ from typing import Any
 import numpy as np
 from scipy.stats import theilslopes
 
-from apex_acer.plots import Line, Panel, plot_curves
+from apex_acer.curves import Line, Panel
+from apex_acer.plots import plot_curves
 from apex_acer.runfile import dump_run, load_run
 from tests.processes import processes, resident_mb
 

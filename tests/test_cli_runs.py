@@ -1,0 +1,107 @@
+"""`apex-acer runs` as a user meets it."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from apex_acer.cli import main
+from apex_acer.cli.runs import HEADS
+from tests.histories import made_up_rows, make_up
+from tests.runs import tiny_run
+
+FAILED = "2026-01-02 03:04:05,678 failed: actor_0: ZeroDivisionError: " + "and so on " * 30 + "to the end\n"
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the test stands, with two runs in `runs`."""
+    monkeypatch.chdir(tmp_path)
+    scores = made_up_rows(0, 100, num=20)
+    make_up(
+        Path("runs/a-long-name-of-a-run-[red]-that-is-not-cut-20261121-193032-12345"), tiny_run(seed=7), scores, FAILED
+    )
+    (make_up(Path("runs/broken"), tiny_run(), []) / "config.toml").write_text("seed = [")
+    return tmp_path
+
+
+@pytest.mark.usefixtures("folder")
+def test_the_table_is_plain_and_uncut_where_there_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["runs"]) == 0
+    out = capsys.readouterr().out
+    head, *rows = out.splitlines()
+    assert all(name in head for name in HEADS)
+    assert len(rows) == 2
+    run = next(row for row in rows if row.startswith("a-long"))
+    for text in ("a-long-name-of-a-run-[red]-that-is-not-cut-20261121-193032-12345", "CartPole-v1", "acer", " 7 "):
+        assert text in run
+    assert "2,000 / 1,000" in run
+    assert run.rstrip().endswith("to the end; no checkpoint")
+    assert "unreadable: " in next(row for row in rows if row.startswith("broken"))
+    assert "\x1b" not in out
+    assert "…" not in out
+
+
+@pytest.mark.usefixtures("folder")
+def test_json_has_an_object_for_each_run(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["runs", "runs", "--json"]) == 0
+    (line,) = capsys.readouterr().out.splitlines()
+    runs = {run["name"]: run for run in json.loads(line)}
+    assert runs["broken"]["state"] == "unreadable"
+    (run,) = (run for name, run in runs.items() if name != "broken")
+    facts = {"environment": "CartPole-v1", "algorithm": "acer", "seed": 7, "env_steps": 2000, "budget": 1000}
+    assert facts.items() <= run.items()
+    assert run["best"] >= run["last"] > 0
+    assert (run["state"], run["checkpoint"]) == ("failed", False)
+
+
+def test_a_terminal_shows_lines_of_its_width(folder: Path) -> None:
+    controller, terminal = pty.openpty()
+    with subprocess.Popen(
+        [sys.executable, "-m", "apex_acer", "runs"],
+        cwd=folder,
+        stdout=terminal,
+        env=os.environ | {"COLUMNS": "100", "TERM": "xterm"},
+    ) as process:
+        os.close(terminal)
+        shown = b""
+        try:
+            while data := os.read(controller, 65536):
+                shown += data
+        except OSError:  # how the end of a terminal is told on Linux
+            pass
+        assert process.wait(60) == 0
+    os.close(controller)
+    text = shown.decode()
+    assert "failed" in text
+    assert "…" in text
+    assert "to the end" not in text
+
+
+def test_no_runs_and_no_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["runs"]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert "'runs' is no folder" in error
+    Path("runs").mkdir()
+    assert main(["runs"]) == 0
+    assert capsys.readouterr().out == "no runs in runs\n"
+    assert main(["runs", "--json"]) == 0
+    assert capsys.readouterr().out == "[]\n"
+
+
+def test_help_names_every_flag(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        main(["runs", "--help"])
+    assert left.value.code == 0
+    out = capsys.readouterr().out
+    assert all(flag in out for flag in ("[FOLDER]", "--json"))

@@ -1,0 +1,129 @@
+"""What figures show of runs: which are one line, what tells the lines apart, and which panels there are."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from apex_acer.figures import FIGURES, MOST_SOURCES, group, make_panels, make_title, read_runs
+from apex_acer.metrics import METRICS
+from tests.conftest import config_error
+from tests.histories import made_up_rows, make_up
+from tests.runs import tiny_run
+
+
+def test_every_metric_is_in_the_table() -> None:
+    charts = [chart for figure in FIGURES.values() for chart in figure.charts]
+    assert {metric for chart in charts for metric in chart.metrics} <= METRICS.keys()
+
+
+def test_one_run_has_a_line_for_each_actor_and_one_for_each_share_of_time(finished_run: Path) -> None:
+    runs = read_runs([finished_run])
+    evaluator, actors = make_panels(FIGURES["returns"], runs)
+    assert (evaluator.title, evaluator.y_label) == ("evaluator", "eval_return (reward)")
+    assert evaluator.x_label == "environment steps"
+    assert [line.label for line in actors.lines] == ["actor_0", "actor_1"]
+    learner, actors = make_panels(FIGURES["time"], runs)
+    assert [line.label for line in learner.lines][:2] == ["time_learning", "time_taking"]
+    assert [line.label for line in actors.lines] == ["time_environment", "time_policy", "time_waiting"]
+    assert learner.y_label == "share of the time (s / s)"
+    assert all(make_panels(figure, runs) for figure in FIGURES.values())
+    assert make_title(FIGURES["time"], runs) == "Where time goes: run"
+
+
+def test_many_actors_are_one_line_with_a_band(tmp_path: Path) -> None:
+    folder = make_up(tmp_path / "run", tiny_run(), made_up_rows(0, 100, actors=MOST_SOURCES + 1))
+    _, actors = make_panels(FIGURES["returns"], read_runs([folder]))
+    (line,) = actors.lines
+    assert line.label == f"{MOST_SOURCES + 1} actors: median and quartiles"
+    assert (line.high > line.low).all()
+
+
+def test_seeds_are_one_group_and_what_differs_names_the_groups(tmp_path: Path) -> None:
+    folders = []
+    for rate in (0.001, 0.002):
+        for seed in range(3):
+            config = tiny_run(f"out-{seed}", seed=seed, load=f"from-{seed}", optimizer__learning_rate=rate)
+            level = 1e5 * rate + 10 * seed  # 100, 110, 120 and 200, 210, 220
+            folders.append(make_up(tmp_path / f"{rate}" / f"{seed}", config, made_up_rows(0, level)))
+    runs = read_runs(folders)
+    assert {name: len(found) for name, found in group(runs).items()} == {
+        "learning_rate=0.001 (3 runs)": 3,
+        "learning_rate=0.002 (3 runs)": 3,
+    }
+    evaluator, actors = make_panels(FIGURES["returns"], runs)
+    assert [line.label for line in evaluator.lines] == [line.label for line in actors.lines] == list(group(runs))
+    for line, level in zip(evaluator.lines, (110, 210), strict=True):
+        assert line.middle[-1] == pytest.approx(level, rel=0.15)
+        np.testing.assert_allclose((line.high - line.low)[-1] / line.middle[-1], 10 / level, rtol=0.01)
+    assert len(make_panels(FIGURES["time"], runs)) == 7  # one for each share
+    assert make_title(FIGURES["lag"], runs) == "Policy lag: CartPole-v1 (median and quartiles over the runs of a line)"
+
+
+def test_a_run_of_several_actors_counts_with_their_mean(tmp_path: Path) -> None:
+    rows = [row | {"episode_return": 10.0 * (row["source"] == "actor_1")} for row in made_up_rows(0, 1)]
+    folders = [make_up(tmp_path / name, tiny_run(seed=seed), rows) for seed, name in enumerate("ab")]
+    (panel,) = (panel for panel in make_panels(FIGURES["returns"], read_runs(folders)) if panel.title == "actors")
+    (line,) = panel.lines
+    np.testing.assert_allclose([line.low, line.middle, line.high], 5.0)
+
+
+def test_much_that_differs_is_told_by_the_first_keys_that_suffice(tmp_path: Path) -> None:
+    changes = {
+        "learner__batch_size": 8,
+        "optimizer__learning_rate": 0.1,
+        "algorithm__gamma": 0.5,
+        "network__hidden_sizes": (8, 8),
+    }
+    configs = [tiny_run(), tiny_run(**changes), tiny_run(**changes | {"algorithm__gamma": 0.6})]
+    folders = [make_up(tmp_path / f"{i}", config, made_up_rows(i, 1)) for i, config in enumerate(configs)]
+    rate = configs[0].optimizer.learning_rate
+    assert list(group(read_runs(folders))) == [
+        "batch_size=4, gamma=0.99 (1 run)",
+        "batch_size=8, gamma=0.5 (1 run)",
+        "batch_size=8, gamma=0.6 (1 run)",
+    ]
+    sizes = tiny_run(network__hidden_sizes=(8, 8), optimizer__learning_rate=2 * rate)
+    folders = [folders[0], make_up(tmp_path / "sizes", sizes, made_up_rows(0, 1))]
+    assert f"learning_rate={2 * rate}, hidden_sizes=8+8 (1 run)" in group(read_runs(folders))
+
+
+def test_a_group_without_data_keeps_its_place_and_a_panel_without_any_is_left_out(tmp_path: Path) -> None:
+    rows = made_up_rows(0, 1)
+    alone = [row for row in rows if row["source"] != "evaluator"]
+    gammas = (0.8, 0.9)
+    folders = [
+        make_up(tmp_path / f"{gamma}", tiny_run(algorithm__gamma=gamma), found)
+        for gamma, found in zip(gammas, (alone, rows), strict=True)
+    ]
+    evaluator, _ = make_panels(FIGURES["returns"], read_runs(folders))
+    assert [(line.label, len(line.x) > 0) for line in evaluator.lines] == [
+        ("gamma=0.8 (1 run)", False),
+        ("gamma=0.9 (1 run)", True),
+    ]
+    (actors,) = make_panels(FIGURES["returns"], read_runs(folders[:1]))
+    assert actors.title == "actors"
+
+
+def test_a_run_given_twice_counts_once(finished_run: Path) -> None:
+    assert len(read_runs([finished_run, finished_run / ".." / "run" / "."])) == 1
+
+
+def test_runs_without_data_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    empty = make_up(tmp_path / "empty", tiny_run(), [])
+    full = make_up(tmp_path / "full", tiny_run(), made_up_rows(0, 1))
+    assert "no metrics yet" in config_error(lambda: read_runs([empty]))
+    with caplog.at_level(logging.WARNING):
+        assert [run.folder for run in read_runs([empty, full])] == [full]
+    assert f"{empty}: no metrics yet" in caplog.text
+
+
+def test_what_is_no_run_is_refused_in_one_line(tmp_path: Path) -> None:
+    assert "no folder" in config_error(lambda: read_runs([]))
+    assert "no config.toml" in config_error(lambda: read_runs([tmp_path]))
+    broken = make_up(tmp_path / "broken", tiny_run(), made_up_rows(0, 1))
+    (broken / "config.toml").write_text("seed = [")
+    assert "config.toml" in config_error(lambda: read_runs([broken]))
