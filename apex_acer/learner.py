@@ -86,9 +86,11 @@ class Learner:
             self._restore()
 
         self._writers = Writers(folder, self.env_steps if resume else None, self._rows_length)
+        self._writers.describe(config)
         self._timers, self._means = Timers(), Means()
         self._rows: dict[str, Row] = {}
         self._row_at, self._updates_at_row = time.monotonic(), self.updates
+        self._histograms_due = 0.0  # monotonic seconds
 
     # ── the loop ──
 
@@ -324,9 +326,18 @@ class Learner:
             "refused_messages": self.inbox.num_refused,
             "learning_rate": self._optimizer.learning_rate(self.env_steps),
         }
+        if self._evaluations.best is not None:
+            row["best_return"] = self._evaluations.best
         with self._timers.phase("saving"):
             self._note("learner", row, self.env_steps)
+            self._write_histograms()
         self._row_at, self._updates_at_row = time.monotonic(), self.updates
+
+    def _write_histograms(self) -> None:
+        every = self._config.logging.histograms_every_seconds
+        if every and time.monotonic() >= self._histograms_due:
+            self._writers.write_histograms(self.env_steps, self._algorithm.network)
+            self._histograms_due = time.monotonic() + every
 
     def _note(self, source: str, row: Row, env_steps: int) -> None:
         self._writers.write(source, env_steps, self._wall_s(), row)

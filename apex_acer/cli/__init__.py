@@ -28,6 +28,7 @@ VERBS = {
     "resume": Verb("DIR [flags]", "Goes on with a run from its newest checkpoint"),
     "evaluate": Verb("WEIGHTS [flags]", "Plays whole games and prints the returns"),
     "sweep": Verb("RUN [flags]", "Trains seeds of variants of a run and compares them"),
+    "dashboard": Verb("DIR [--port N]", "Shows runs in TensorBoard"),
     "presets": Verb("[show NAME]", "Lists the run files to start from, or prints one"),
 }
 
