@@ -12,7 +12,7 @@ import torch
 
 from apex_acer import checkpoint, weights
 from apex_acer.algorithms import algorithm_class
-from apex_acer.config import ConfigError, RunConfig
+from apex_acer.config import ConfigError, RunConfig, require
 from apex_acer.device import check_compiler, choose_device
 from apex_acer.evaluations import Evaluations, Snapshot
 from apex_acer.feed import make_feed
@@ -280,6 +280,7 @@ class Learner:
             self._evaluations.restore(state["evaluations"], saved.read("snapshot"))
             names = ("env_steps", "updates", "skipped", "rows_length")
             self.env_steps, self.updates, self._skipped, self._rows_length = (int(state[name]) for name in names)
+            require(0 <= self.env_steps < 2**62, "env_steps", self.env_steps, "it is no count that curves can hold")
             self._wall_before = float(state["wall_s"])
             torch.set_rng_state(tensors["rng.torch"])
         except ConfigError as error:
