@@ -12,7 +12,7 @@ import torch
 
 from apex_acer import checkpoint, weights
 from apex_acer.algorithms import algorithm_class
-from apex_acer.config import ConfigError, RunConfig
+from apex_acer.config import ConfigError, RunConfig, require
 from apex_acer.device import check_compiler, choose_device
 from apex_acer.evaluations import Evaluations, Snapshot
 from apex_acer.feed import make_feed
@@ -86,9 +86,11 @@ class Learner:
             self._restore()
 
         self._writers = Writers(folder, self.env_steps if resume else None, self._rows_length)
+        self._writers.describe(config)
         self._timers, self._means = Timers(), Means()
         self._rows: dict[str, Row] = {}
         self._row_at, self._updates_at_row = time.monotonic(), self.updates
+        self._histograms_due = 0.0  # monotonic seconds
 
     # ── the loop ──
 
@@ -278,6 +280,7 @@ class Learner:
             self._evaluations.restore(state["evaluations"], saved.read("snapshot"))
             names = ("env_steps", "updates", "skipped", "rows_length")
             self.env_steps, self.updates, self._skipped, self._rows_length = (int(state[name]) for name in names)
+            require(0 <= self.env_steps < 2**62, "env_steps", self.env_steps, "it is no count that curves can hold")
             self._wall_before = float(state["wall_s"])
             torch.set_rng_state(tensors["rng.torch"])
         except ConfigError as error:
@@ -324,9 +327,18 @@ class Learner:
             "refused_messages": self.inbox.num_refused,
             "learning_rate": self._optimizer.learning_rate(self.env_steps),
         }
+        if self._evaluations.best is not None:
+            row["best_return"] = self._evaluations.best
         with self._timers.phase("saving"):
             self._note("learner", row, self.env_steps)
+            self._write_histograms()
         self._row_at, self._updates_at_row = time.monotonic(), self.updates
+
+    def _write_histograms(self) -> None:
+        every = self._config.logging.histograms_every_seconds
+        if every and time.monotonic() >= self._histograms_due:
+            self._writers.write_histograms(self.env_steps, self._algorithm.network)
+            self._histograms_due = time.monotonic() + every
 
     def _note(self, source: str, row: Row, env_steps: int) -> None:
         self._writers.write(source, env_steps, self._wall_s(), row)

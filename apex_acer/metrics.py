@@ -41,6 +41,7 @@ METRICS = {
     # learner
     "env_steps": Metric("env steps", "steps the learner accepted, dummy steps not counted"),
     "frames": Metric("frames", "env_steps times the action repeat"),
+    "best_return": Metric("reward", "highest `eval_return` so far"),
     "updates": Metric("updates", "optimizer steps applied"),
     "updates_per_s": Metric("updates / s", "optimizer steps per second since the last row"),
     "skipped_updates": Metric("updates", "updates that were not finite and so not applied"),

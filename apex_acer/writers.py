@@ -4,39 +4,14 @@ from __future__ import annotations
 
 import json
 import math
-import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from tensorboardX.event_file_writer import EventsWriter
-from tensorboardX.proto.event_pb2 import Event, SessionLog
-from tensorboardX.proto.summary_pb2 import Summary
+from torch import nn
 
 from apex_acer import files
-
-
-class Board:
-    """One process's TensorBoard folder, written at once.
-
-    Not by tensorboardX's SummaryWriter: its thread dies where the disk is full, and the next rows wait for it for ever.
-    """
-
-    def __init__(self, folder: Path, resumed_at: int | None) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        # two files of one second need two names
-        self._events = EventsWriter(str(folder / "events"), "" if resumed_at is None else f".{resumed_at}")
-        if resumed_at is not None:  # TensorBoard hides what came at or after this step
-            self._events.write_event(Event(step=resumed_at + 1, session_log=SessionLog(status=SessionLog.START)))
-
-    def write(self, env_steps: int, row: Mapping[str, float]) -> None:
-        """Writes `row` at `env_steps`."""
-        values = [Summary.Value(tag=name, simple_value=value) for name, value in row.items()]
-        self._events.write_event(Event(wall_time=time.time(), step=env_steps, summary=Summary(value=values)))
-        self._events.flush()
-
-    def close(self) -> None:
-        """Closes the file."""
-        self._events.close()
+from apex_acer.board import Board, description, histograms
+from apex_acer.config import RunConfig
 
 
 class Writers:
@@ -61,9 +36,17 @@ class Writers:
         line = json.dumps({"source": source, "env_steps": env_steps, "wall_s": round(wall_s, 3), **finite})
         with files.naming(self._folder):
             self._jsonl.write(f"{line}\n")
-            if source not in self._boards:
-                self._boards[source] = Board(self._folder / "tb" / source, self._resumed_at)
-            self._boards[source].write(env_steps, row)
+            self._board(source).write(env_steps, row)
+
+    def describe(self, config: RunConfig) -> None:
+        """Writes the layout of the dashboard and the run's configuration beside the learner's rows."""
+        with files.naming(self._folder):
+            self._board("learner").add(self._resumed_at or 0, *description(config))
+
+    def write_histograms(self, env_steps: int, network: nn.Module) -> None:
+        """Writes the histograms of `network` beside the learner's rows."""
+        with files.naming(self._folder):
+            self._board("learner").add(env_steps, *histograms(network))
 
     @property
     def length(self) -> int:
@@ -76,6 +59,11 @@ class Writers:
             board.close()
         self._boards.clear()
         self._jsonl.close()
+
+    def _board(self, source: str) -> Board:
+        if source not in self._boards:
+            self._boards[source] = Board(self._folder / "tb" / source, self._resumed_at)
+        return self._boards[source]
 
 
 def _whole_lines(data: bytes) -> bytes:

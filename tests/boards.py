@@ -23,9 +23,28 @@ def lines(folder: Path) -> list[dict[str, Any]]:
 
 def scalars(folder: Path, source: str) -> dict[str, list[tuple[int, float]]]:
     """Steps and values by name, as TensorBoard shows them."""
-    board = EventAccumulator(str(folder / "tb" / source))
-    board.Reload()
+    board = _board(folder, source)
     return {tag: [(event.step, event.value) for event in board.Scalars(tag)] for tag in board.Tags()["scalars"]}
+
+
+def texts(folder: Path, source: str) -> dict[str, list[tuple[int, bytes]]]:
+    """Steps and texts by name; the layout of charts is one."""
+    board = _board(folder, source)
+    found = {tag: board.Tensors(tag) for tag in board.Tags()["tensors"]}
+    return {tag: [(event.step, event.tensor_proto.string_val[0]) for event in found[tag]] for tag in found}
+
+
+def histograms(folder: Path, source: str) -> dict[str, list[tuple[int, Any]]]:
+    """Steps and histograms by name."""
+    board = _board(folder, source)
+    found = {tag: board.Histograms(tag) for tag in board.Tags()["histograms"]}
+    return {tag: [(event.step, event.histogram_value) for event in found[tag]] for tag in found}
+
+
+def _board(folder: Path, source: str) -> EventAccumulator:
+    board = EventAccumulator(str(folder / "tb" / source), {"histograms": 0, "tensors": 0})  # 0: all
+    board.Reload()
+    return board
 
 
 def session_starts(folder: Path, source: str) -> list[int]:

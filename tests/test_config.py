@@ -84,6 +84,7 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("evaluation.stall_steps", -1, "0 or more"),
     ("checkpoint.every", -1, "0 or more"),
     ("logging.every_seconds", 0.0, "above 0"),
+    ("logging.histograms_every_seconds", -1.0, "0 or more"),
     ("supervision.hung_seconds", 0.0, "above 0"),
     ("supervision.evaluation_minutes", INFINITE, "above 0"),
     ("supervision.restarts", -1, "0 or more"),

@@ -16,6 +16,7 @@ from apex_acer.config import ConfigError, RunConfig
 from apex_acer.learner import Learner
 from apex_acer.messages import Peer, Reply
 from apex_acer.trajectory import Batch
+from tests.boards import histograms, scalars
 from tests.runs import (
     MakeLearner,
     Speaker,
@@ -418,6 +419,34 @@ def test_a_row_with_a_value_that_is_not_finite_is_written_as_null(make_learner: 
     work_off(learner)
     first = (tmp_path / "run_0" / "metrics.jsonl").read_text().splitlines()[0]
     assert json.loads(first)["temperature"] is None
+
+
+@pytest.mark.parametrize(("every", "most"), [(0.0, 0), (1e-9, 100), (1000.0, 1)])
+def test_histograms_are_written_when_asked_for_and_with_rows_only(
+    make_learner: MakeLearner, tmp_path: Path, every: float, most: int
+) -> None:
+    config = tiny_run(logging__histograms_every_seconds=every, logging__every_seconds=1e-9)
+    learner = make_learner(config)
+    feed(learner, speakers(learner)[0], config, 10)
+    learner.finish()
+    rows = [step for step, _ in scalars(tmp_path / "run_0", "learner")["updates"]]
+    found = histograms(tmp_path / "run_0", "learner")
+    assert bool(found) == bool(most)
+    for name, _ in learner._algorithm.network.named_parameters() if most else ():
+        for kind in ("weights", "gradients"):
+            steps = [step for step, _ in found[f"{kind}/{name}"]]
+            assert steps == rows[:most]
+
+
+def test_the_best_score_is_in_the_rows_once_there_is_one(make_learner: MakeLearner, tmp_path: Path) -> None:
+    config = tiny_run(evaluation__every=20, logging__every_seconds=1e-9)
+    learner = make_learner(config)
+    actor, evaluator = known_speakers(learner.inbox, Peer("actor", 0, 0), EVALUATOR)
+    for score in (None, 7.0, 3.0):
+        evaluator.say(wants_weights=True, rows=[] if score is None else [{"eval_return": score}])
+        feed(learner, actor, config, 1)
+    learner.finish()
+    assert {value for _, value in scalars(tmp_path / "run_0", "learner")["best_return"]} == {7.0}
 
 
 def test_a_device_without_room_for_replay_is_named(make_learner: MakeLearner, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -59,7 +59,7 @@ CHANGED = RunConfig(
     ),
     evaluation=EvaluationConfig(7, 3, 2, False, True, 30),
     checkpoint=CheckpointConfig(9, True),
-    logging=LoggingConfig(0.1),
+    logging=LoggingConfig(0.1, 30.0),
     supervision=SupervisionConfig(5.0, 1.5, 3, 2.0),
     stop=StopConfig(77, 1.5, -3.25),
     engine="serial",

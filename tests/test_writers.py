@@ -1,12 +1,18 @@
 from __future__ import annotations
 
+import dataclasses
 import math
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
+from torch import nn
 
+from apex_acer.runfile import parse_run
 from apex_acer.writers import Writers
-from tests.boards import lines, scalars, session_starts
+from tests.boards import histograms, lines, scalars, session_starts, texts
+from tests.runs import tiny_run
 
 NAN, INFINITE = float("nan"), float("inf")
 
@@ -112,3 +118,46 @@ def test_a_folder_without_rows_or_with_fewer_is_gone_on_with(tmp_path: Path) -> 
     writers.write("learner", 400, 0.0, {"loss": 1.0})
     writers.close()
     assert [line["env_steps"] for line in lines(tmp_path)] == [300, 400]
+
+
+# ── what a dashboard shows beside rows ──
+
+
+def test_a_run_is_described_where_it_begins_and_where_it_goes_on(tmp_path: Path) -> None:
+    config = tiny_run(tmp_path, algorithm__gamma=0.75, network__hidden_sizes=(32, 16))
+    for resumed_at in (None, 200):
+        writers = Writers(tmp_path, resumed_at, 10**6)
+        writers.describe(config)
+        write_up_to(writers, 300)
+        writers.close()
+    shown = texts(tmp_path, "learner")
+    assert {tag: [step for step, _ in events] for tag, events in shown.items()} == {
+        "custom_scalars__config__": [0, 200],
+        "config/text_summary": [0, 200],
+    }
+    for _, text in shown["config/text_summary"]:
+        assert text.startswith(b"```toml\n")
+        assert text.endswith(b"```")
+        assert parse_run(text[8:-3].decode(), "text") == dataclasses.replace(config, out="")
+
+
+def test_histograms_count_every_weight_and_gradient_that_is_finite(tmp_path: Path) -> None:
+    torch.manual_seed(1)
+    network = nn.Sequential(nn.Linear(50, 20), nn.Linear(20, 2))
+    network[0].weight.grad = torch.full((20, 50), 0.25)
+    network[0].bias.grad = torch.full((20,), NAN)
+    writers = Writers(tmp_path)
+    writers.write_histograms(70, network)
+    writers.close()
+    found = histograms(tmp_path, "learner")
+    layers = {f"weights/{layer}.{kind}" for layer in (0, 1) for kind in ("weight", "bias")}
+    assert found.keys() == layers | {"gradients/0.weight"}
+    ((at, shown),) = found["weights/0.weight"]
+    weights = network[0].weight.detach().numpy()
+    expected, edges = np.histogram(weights, len(shown.bucket))
+    assert (at, shown.num, shown.min, shown.max) == (70, 1000, weights.min(), weights.max())
+    np.testing.assert_allclose(shown.bucket_limit, edges[1:], rtol=1e-5)
+    np.testing.assert_allclose(shown.bucket, expected, atol=1)  # float32 rounds an edge otherwise
+    assert (shown.sum, shown.sum_squares) == pytest.approx((weights.sum(), (weights**2).sum()), rel=1e-4)
+    ((_, equal),) = found["gradients/0.weight"]
+    assert (equal.min, equal.max, sum(equal.bucket)) == (0.25, 0.25, 1000)

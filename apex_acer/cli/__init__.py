@@ -30,6 +30,7 @@ VERBS = {
     "sweep": Verb("RUN [flags]", "Trains seeds of variants of a run and compares them"),
     "runs": Verb("[FOLDER] [flags]", "Lists the runs in a folder, newest first"),
     "plot": Verb("DIR... [flags]", "Draws what runs have logged, and compares them"),
+    "dashboard": Verb("DIR [--port N]", "Shows runs in TensorBoard"),
     "presets": Verb("[show NAME]", "Lists the run files to start from, or prints one"),
     "doctor": Verb("[RUN] [--json]", "Checks this machine for a run and says how fast it would be"),
     "completion": Verb("SHELL", "Prints a script that completes all this in bash, zsh or fish"),

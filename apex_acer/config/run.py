@@ -61,9 +61,12 @@ class LoggingConfig:
 
     every_seconds: float = 1.0
     """Seconds between two rows of one process."""
+    histograms_every_seconds: float = 0.0
+    """Seconds between two histograms in TensorBoard of each layer's weights and gradients; 0: none."""
 
     def __post_init__(self) -> None:
         positive("logging", {"every_seconds": self.every_seconds})
+        at_least(0, "logging", {"histograms_every_seconds": self.histograms_every_seconds})
 
 
 @dataclass(frozen=True)
