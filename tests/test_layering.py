@@ -52,6 +52,8 @@ LAYERS = (  # top to bottom; a package stands for all of its modules
         "config",
         "runfile",
         "commands",
+        "imports",
+        "callbacks",
         "files",
         "plots",
         "statistics",
