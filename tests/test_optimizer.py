@@ -306,6 +306,8 @@ def test_frozen_parameters_are_not_in_the_vector():
     network = build_layers()
     network[2].requires_grad_(False)
     before = [parameter.clone() for parameter in network.parameters()]
-    take_steps(network, optimizer_of(network), 3)
+    optimizer = optimizer_of(network)
+    assert optimizer._vector.numel() == sum(value.numel() for value in before[:2] + before[4:])
+    take_steps(network, optimizer, 3)
     changed = [not torch.equal(one, other) for one, other in zip(before, network.parameters(), strict=True)]
     assert changed == [True, True, False, False, True, True]
