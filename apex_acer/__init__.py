@@ -13,6 +13,7 @@ IMPORTED_AT = time.monotonic()  # start of `startup_s`; the clock is that of the
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from apex_acer.callbacks import Callbacks, Evaluation
     from apex_acer.config import ConfigError, RunConfig
     from apex_acer.manager import RunFailed, resume, train
     from apex_acer.policy import Policy, load_policy
@@ -20,7 +21,9 @@ if TYPE_CHECKING:
     from apex_acer.runfile import load_run
 
 _HOME = {
+    "Callbacks": "apex_acer.callbacks",
     "ConfigError": "apex_acer.config",
+    "Evaluation": "apex_acer.callbacks",
     "Policy": "apex_acer.policy",
     "RunConfig": "apex_acer.config",
     "RunFailed": "apex_acer.manager",

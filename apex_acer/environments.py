@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import difflib
 import importlib
-from collections.abc import Callable
-from types import ModuleType
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
 from gymnasium.spaces import Box, Discrete
 from gymnasium.vector import AutoresetMode, VectorEnv
 
+from apex_acer import imports
 from apex_acer.config import ConfigError, EnvironmentConfig
 from apex_acer.trajectory import Array, EnvironmentSpec
 
@@ -115,10 +114,14 @@ def make_environments(config: EnvironmentConfig, count: int, *, training: bool, 
     spec = _find_spec(config)
     if config.is_atari:
         return _make_atari(config, spec, count, training, threads)
-    wrappers = [_load_wrapper(name) for name in config.wrappers]
+    wrappers = [imports.load("environment.wrappers", name) for name in config.wrappers]
     # an environment's own vector class (CartPole has one) takes no wrappers
     options: dict[str, Any] = {"vectorization_mode": "sync", "wrappers": wrappers} if wrappers else {}
-    vector = _attempt(config, lambda: gymnasium.make_vec(spec.id, count, **options, **config.keyword_arguments()))
+
+    def make() -> VectorEnv[Any, Any, Any]:
+        return gymnasium.make_vec(spec.id, count, **options, **config.keyword_arguments())
+
+    vector = imports.attempt("environment.id", config.id, make)
     mode = vector.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP)
     if mode != AutoresetMode.NEXT_STEP:
         raise ConfigError(f"environment.id: {config.id!r} has autoreset mode {mode}; supported: NEXT_STEP")
@@ -162,7 +165,9 @@ def _make_atari(
     for name in (settings.keys() | RESERVED) & given.keys() - {"max_num_frames_per_episode"}:
         raise ConfigError(f"environment.kwargs: {name!r} is not allowed with ALE; give the keys of environment.atari")
     settings |= given
-    vector = _attempt(config, lambda: AtariVectorEnv(spec.kwargs["game"], count, **settings))
+    vector = imports.attempt(
+        "environment.id", config.id, lambda: AtariVectorEnv(spec.kwargs["game"], count, **settings)
+    )
     return AtariEnvironments(vector, config, atari.frame_skip)
 
 
@@ -171,12 +176,12 @@ def _find_spec(config: EnvironmentConfig) -> gymnasium.envs.registration.EnvSpec
         importlib.import_module("ale_py")  # registers the games
     module, _, name = config.id.rpartition(":")
     if module:
-        _import("environment.id", config.id, module)
+        imports.import_module("environment.id", config.id, module)
     try:
         return gymnasium.spec(name)
     except gymnasium.error.Error as error:
         near = nearest_id(name)
-        hint = f"did you mean {near!r}?" if near else _line(error)
+        hint = f"did you mean {near!r}?" if near else " ".join(str(error).split())
         raise ConfigError(f"environment.id: {config.id!r} is not registered; {hint}") from None
 
 
@@ -186,34 +191,6 @@ def nearest_id(name: str) -> str | None:
     known = [key for key, spec in gymnasium.registry.items() if "game" not in spec.kwargs or key.startswith("ALE/")]
     near = difflib.get_close_matches(name.replace("NoFrameskip", ""), known, n=1)
     return near[0] if near else None
-
-
-def _load_wrapper(name: str) -> Callable[..., Any]:
-    module, _, attribute = name.partition(":")
-    wrapper = getattr(_import("environment.wrappers", name, module), attribute, None)
-    if not callable(wrapper):
-        raise ConfigError(f"environment.wrappers: {name!r} is no function of the module; give module:function")
-    return cast("Callable[..., Any]", wrapper)
-
-
-def _import(key: str, value: str, module: str) -> ModuleType:
-    try:
-        return importlib.import_module(module)
-    except Exception as error:  # whatever a user's module raises is the user's to mend
-        reason = f"{type(error).__name__}: {_line(error)}"
-        raise ConfigError(f"{key}: {value!r} cannot be imported ({reason}); give an importable module") from error
-
-
-def _attempt(config: EnvironmentConfig, make: Callable[[], Any]) -> Any:
-    try:
-        return make()
-    except Exception as error:  # whatever an environment's constructor raises is the user's to mend
-        reason = f"{type(error).__name__}: {_line(error)}"
-        raise ConfigError(f"environment.id: {config.id!r} could not be made; {reason}") from error
-
-
-def _line(error: Exception) -> str:
-    return " ".join(str(error).split())
 
 
 def _plane(space: Box) -> tuple[tuple[int, ...], bool]:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from apex_acer.algorithms.algorithm import Algorithm, LossOutput
-from apex_acer.optimizer import Optimizer
+from apex_acer.optimizer import Optimizer, trained
 from apex_acer.trajectory import Batch, split
 
 MIN_SEGMENTS = 2  # of a part; smaller ones make the operations too small
@@ -29,7 +29,7 @@ class Gradient:
         """
         self._loss = torch.compile(algorithm.loss) if compiled else algorithm.loss
         self._optimizer, self._num_parts = optimizer, num_parts
-        self._parameters = list(algorithm.network.parameters())
+        self._parameters = trained(algorithm.network)
         self._pool: ThreadPoolExecutor | None = None
         if num_parts > 1:
             torch.set_num_threads(max(1, torch.get_num_threads() // num_parts))
@@ -58,7 +58,7 @@ class Gradient:
     def _differentiate(self, part: Batch) -> tuple[LossOutput, tuple[Tensor, ...]]:
         """The part's output and the gradient of its loss's sum over samples."""
         output = self._loss(part)
-        gradients = torch.autograd.grad(output.loss * output.num_samples, self._parameters)
+        gradients = torch.autograd.grad(output.loss * output.num_samples, self._parameters, materialize_grads=True)
         return output._replace(loss=output.loss.detach()), gradients
 
 

@@ -20,7 +20,7 @@ from apex_acer.gradient import Gradient, num_parts
 from apex_acer.inbox import Inbox, Post
 from apex_acer.messages import Reply, Row
 from apex_acer.metrics import Means, Timers
-from apex_acer.optimizer import Optimizer
+from apex_acer.optimizer import make_optimizer
 from apex_acer.policy import describe
 from apex_acer.result import TrainResult
 from apex_acer.seeds import derive_seed
@@ -56,7 +56,7 @@ class Learner:
         self._algorithm = algorithm(config, spec, self.device)
         if config.load and not resume:
             self._load(config.load)
-        self._optimizer = Optimizer(config, self._algorithm.network)
+        self._optimizer = make_optimizer(config, self._algorithm.network)
         parts = num_parts(config.learner.threads, config.learner.batch_size)
         on_cores = spec.is_image and self.device.type == "cpu"  # vectors are too small to share
         compiled = config.learner.compile and check_compiler()
@@ -254,6 +254,7 @@ class Learner:
             "skipped": self._skipped,
             "wall_s": self._wall_s(),
             "rows_length": self._writers.length,
+            "optimizer": self._optimizer.numbers(),
             "feed": self._feed.state(),
             "evaluations": evaluations,
         }
@@ -274,7 +275,7 @@ class Learner:
         try:
             tensors = weights.unpack(saved.read("tensors.safetensors"))
             self._algorithm.load(tensors)
-            self._optimizer.load(tensors)
+            self._optimizer.load(tensors, state.get("optimizer", {}))
             fill = (lambda name, array: saved.read_into(f"replay.{name}", array)) if has_replay else None
             self._feed.restore(state["feed"], fill)
             self._evaluations.restore(state["evaluations"], saved.read("snapshot"))

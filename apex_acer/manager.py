@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from apex_acer import checkpoint, files
+from apex_acer.callbacks import Callbacks, Listener
 from apex_acer.config import ConfigError, RunConfig, StopConfig
 from apex_acer.engines import engine_class
 from apex_acer.engines.engine import Engine, Run
@@ -33,27 +34,25 @@ SAVE_S = 6.0  # for the learner to save, replay not counted
 LEAVE_S = 2.0  # after that, for everybody to leave; who is still there is killed
 
 
-def train(
-    config: RunConfig, on_status: Callable[[Status], None] | None = None, started_at: float | None = None
-) -> TrainResult:
+def train(config: RunConfig, callbacks: Callbacks | None = None, started_at: float | None = None) -> TrainResult:
     """Trains until one of `config.stop` is met or a signal comes, and writes the weights.
 
     Args:
         config: the run.
-        on_status: called about twice a second with the live rows of every process.
+        callbacks: what the caller wants to hear of the run; what one of them raises ends it, saved, and is raised again.
         started_at: seconds of `time.monotonic` from which `startup_s` counts; now, where not given.
 
     Raises:
         ConfigError: before any actor starts, with one line that names the key or the path.
         RunFailed: with the traceback of the process that failed.
     """
-    return manage(prepare(config, started_at or time.monotonic()), on_status)
+    return manage(prepare(config, started_at or time.monotonic()), callbacks)
 
 
 def resume(
     folder: str | Path,
     stop: Mapping[str, Any] | None = None,
-    on_status: Callable[[Status], None] | None = None,
+    callbacks: Callbacks | None = None,
     started_at: float | None = None,
 ) -> TrainResult:
     """Goes on with the run in `folder` from its newest checkpoint, with its own configuration.
@@ -62,22 +61,25 @@ def resume(
         folder: of a run that has saved a checkpoint.
         stop: new values of `config.stop`'s keys; `env_steps` is the run's total. A target that was reached is not asked
             for again, unless `at_return` is among them.
-        on_status: as for `train`.
+        callbacks: as for `train`; rows of before are not told again.
         started_at: as for `train`.
 
     Raises:
         ConfigError: where there is nothing to go on from, or nothing left to do.
         RunFailed: with the traceback of the process that failed.
     """
-    return manage(prepare_resume(Path(folder).absolute(), stop or {}, started_at or time.monotonic()), on_status)
+    return manage(prepare_resume(Path(folder).absolute(), stop or {}, started_at or time.monotonic()), callbacks)
 
 
-def manage(run: Run, on_status: Callable[[Status], None] | None = None) -> TrainResult:
+def manage(run: Run, callbacks: Callbacks | None = None) -> TrainResult:
     """A prepared run, from its first process to its one result; raises as `train` does."""
+    callbacks = callbacks or Callbacks()
     with _log_file(run.folder), Signals() as signals:
         text = dump_run(dataclasses.replace(run.config, out=""))
         files.write(run.folder / "config.toml", text.encode())
-        return Manager(run, on_status or (lambda status: None), signals).run()
+        result = Manager(run, callbacks, signals).run()
+    callbacks.on_stop(result)
+    return result
 
 
 def prepare(config: RunConfig, started_at: float) -> Run:
@@ -142,29 +144,39 @@ def make_folder(config: RunConfig) -> Path:
 class Manager:
     """One run: until it has reached its end, fails, or is told to end by a signal."""
 
-    def __init__(self, run: Run, on_status: Callable[[Status], None], signals: Signals) -> None:
-        self._on_status = on_status
+    def __init__(self, run: Run, callbacks: Callbacks, signals: Signals) -> None:
+        self._listener = Listener(callbacks, run.folder)
         self._engine: Engine = engine_class(run.config.engine)(run)
         self._supervisor = Supervisor(run, self._engine)
         self._signals = signals.received
-        signals.wake = self._engine.wake
+        signals.wake = self._wake
         self._status: Status = {}
         self._ends_at = 0.0
         log.info(describe(run.config))
 
     def run(self) -> TrainResult:
         """The whole run; leaves no process behind, however it ends. The first signal saves, the second kills."""
-        with contextlib.closing(self._engine):
+        with contextlib.closing(self._engine), contextlib.closing(self._listener):
             try:
                 self._watch()
-                return self._end()
-            except ConfigError:
-                raise
+                result = self._end()
+                self._listener.tell()
+                return result
+            except KeyboardInterrupt:
+                if not self._killing:
+                    raise
+                return self._result or self._unsaved()
             except Exception:
                 self._stop("failure")
-                if result := self._result:
-                    log.info("saved before leaving: %s", result.weights)
+                if saved := self._result:
+                    log.info("saved before leaving: %s", saved.weights)
                 raise
+
+    def _wake(self) -> None:
+        """At each signal; the second one does not wait for a callback."""
+        self._engine.wake()
+        if self._listener.busy and self._killing:
+            raise KeyboardInterrupt
 
     @property
     def _result(self) -> TrainResult | None:
@@ -184,7 +196,7 @@ class Manager:
         while not (self._result or self._signals):
             if status := self._supervisor.tend():
                 self._status = status
-                self._on_status(status)
+                self._listener.tell(status)
             self._engine.wait(LOOK_S)
 
     def _end(self) -> TrainResult:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from apex_acer import imports
 from apex_acer.config import NetworkConfig, require
 from apex_acer.frames import to_float
 from apex_acer.normalisation import ObservationNormaliser
@@ -106,8 +107,10 @@ def forget(state: State, reset: Tensor) -> State:
     return {name: torch.where(reset.unsqueeze(-1), 0.0, value) for name, value in state.items()}
 
 
-def build_torso(config: NetworkConfig, spec: EnvironmentSpec) -> tuple[nn.Sequential, int]:
+def build_torso(config: NetworkConfig, spec: EnvironmentSpec) -> tuple[nn.Module, int]:
     """The torso and the width of its output; raises `ConfigError` where it cannot take the observations."""
+    if ":" in config.torso:
+        return _own_torso(config, spec)
     fits_conv = spec.is_image and min(spec.obs_shape[1:]) >= SMALL_MINIMUM
     torso = ("conv" if fits_conv else "mlp") if config.torso == "auto" else config.torso
     allowed = f"observations are {list(spec.obs_shape)}, conv needs images of {SMALL_MINIMUM} pixels or more; give mlp"
@@ -120,6 +123,22 @@ def build_torso(config: NetworkConfig, spec: EnvironmentSpec) -> tuple[nn.Sequen
         layers += [_linear(width, size, gain=2**0.5), ACTIVATIONS[config.activation]()]
         width = size
     return nn.Sequential(*layers), width
+
+
+def _own_torso(config: NetworkConfig, spec: EnvironmentSpec) -> tuple[nn.Module, int]:
+    """A user's `module:class`, called with both; how wide it is shows on two observations of zeros."""
+    key, name = "network.torso", config.torso
+    kind = imports.load(key, name)
+    # nothing else that a name can lead to is called: it may come from a file
+    is_module = isinstance(kind, type) and issubclass(kind, nn.Module)
+    require(is_module, key, name, "give module:class of a torch.nn.Module")
+    torso = imports.attempt(key, name, lambda: kind(config, spec))
+    with torch.no_grad():
+        features = imports.attempt(key, name, lambda: torso(torch.zeros(2, *spec.obs_shape)))
+    shape = list(features.shape) if isinstance(features, Tensor) else type(features).__name__
+    fits = isinstance(features, Tensor) and features.ndim == 2 and len(features) == 2
+    require(fits, key, name, f"it makes {shape} of {[2, *spec.obs_shape]}; have it return [2, features]")
+    return torso, features.shape[1]
 
 
 def _convolutions(name: str, shape: tuple[int, ...]) -> list[nn.Module]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from torch import Tensor
 
 from apex_acer.algorithms import algorithm_class
 from apex_acer.algorithms.algorithm import Action
-from apex_acer.config import ConfigError, RunConfig, reading
+from apex_acer.config import ConfigError, RunConfig, reading, require
 from apex_acer.device import CPU, choose_precision
 from apex_acer.frames import stack_planes
 from apex_acer.networks import State, forget
@@ -121,10 +122,13 @@ def describe(config: RunConfig, spec: EnvironmentSpec, **facts: Any) -> dict[str
     return {"format": FORMAT, "config": run, "spec": dataclasses.asdict(spec), **facts}
 
 
-def load_policy(path: str | Path) -> Policy:
+def load_policy(path: str | Path, import_modules: bool = False) -> Policy:
     """The policy in a weights file; no environment is made. Raises `ConfigError` naming `path`.
 
     `policy.act(obs)` acts; `policy.network(obs [B, …])` gives `pi_logits` and `q_values`; `policy.config` is the run's.
+
+    A file may name a torso of its author's own, `network.torso = "module:class"`. Importing a module runs it, so the
+    module must have been imported before, unless `import_modules` says that it may be imported here.
     """
     with reading(str(path)):
         tensors, metadata = read(path)
@@ -132,6 +136,8 @@ def load_policy(path: str | Path) -> Policy:
             if metadata["format"] != FORMAT:
                 raise ConfigError(f"format {metadata['format']!r}; this program reads format {FORMAT}")
             config, spec = from_dict(metadata["config"]), EnvironmentSpec.from_dict(metadata["spec"])
+            if not import_modules:
+                _require_imported(config.network.torso)
             with torch.device("meta"):  # takes no memory, whatever the sizes are
                 check_tensors(algorithm_class(config.algorithm.name).build_network(config, spec), "network", tensors)
             policy = Policy(config, spec)
@@ -142,3 +148,9 @@ def load_policy(path: str | Path) -> Policy:
             raise ConfigError(f"{path}: {str(error).removeprefix('weights: ')}") from None
     policy.metadata = metadata
     return policy
+
+
+def _require_imported(torso: str) -> None:
+    module, is_own, _ = torso.partition(":")
+    allowed = f"import {module} before, if you trust it, or give import_modules=True"
+    require(not is_own or module in sys.modules, "network.torso", torso, allowed)

@@ -43,7 +43,7 @@ tempfile.mkdtemp = noted
 vars(supervisor).update(json.loads(sys.argv[2]))
 say(started=True)
 try:
-    result = apex_acer.train(load_run(sys.argv[1]), on_status=lambda status: say(status=status))
+    result = apex_acer.train(load_run(sys.argv[1]), apex_acer.Callbacks(on_status=lambda status: say(status=status)))
     say(**dataclasses.asdict(result))
     sys.exit(result.exit_code)
 except apex_acer.RunFailed as error:

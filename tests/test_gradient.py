@@ -51,6 +51,23 @@ def test_parts_make_the_whole(parts: int, lstm: int) -> None:
         torch.testing.assert_close(output.metrics[name].double(), whole.metrics[name].double(), msg=name)
 
 
+def test_parts_leave_out_what_is_frozen_and_what_no_loss_reaches() -> None:
+    """As layers of a user's own torso may be."""
+    batch, _ = random_segments(3)
+    found = []
+    for parts in (1, 2):
+        acer = build(3)
+        acer.network.register_parameter("unused", torch.nn.Parameter(torch.ones(2, dtype=torch.float64)))
+        acer.network.q_values.bias.requires_grad_(False)
+        gradient = Gradient(acer, Optimizer(RunConfig(), acer.network), parts)
+        gradient.compute(batch)
+        gradient.close()
+        assert acer.network.q_values.bias.grad is None
+        assert not acer.network.unused.grad.any()
+        found.append(flat([p.grad for p in acer.network.parameters() if p.requires_grad]))
+    torch.testing.assert_close(found[1], found[0], rtol=1e-9, atol=1e-12)
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch's compiler
 @pytest.mark.parametrize("parts", [1, 2])

@@ -53,6 +53,8 @@ LAYERS = (  # top to bottom; a package stands for all of its modules
         "config",
         "runfile",
         "commands",
+        "imports",
+        "callbacks",
         "files",
         "curves",
         "history",

@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from apex_acer import weights
+from apex_acer.callbacks import Callbacks
 from apex_acer.config import ConfigError, RunConfig
 from apex_acer.engines.engine import Run
 from apex_acer.engines.serial import SerialEngine
@@ -35,7 +36,7 @@ def whole_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[RunConfig, Trai
     """Every role in its own process, for a moment."""
     config = local_run(tmp_path_factory.mktemp("whole"), evaluation__every=500, stop__env_steps=4000)
     statuses: list[dict[str, Any]] = []
-    return config, train(config, on_status=statuses.append), statuses
+    return config, train(config, Callbacks(on_status=statuses.append)), statuses
 
 
 WholeRun = tuple[RunConfig, TrainResult, list[dict[str, Any]]]
@@ -101,7 +102,7 @@ def test_works_from_another_thread_and_with_a_slow_view(tmp_path: Path) -> None:
 
     def work() -> None:
         try:
-            ended.append(train(local_run(tmp_path, actors__count=1, stop__env_steps=6000), on_status=show))
+            ended.append(train(local_run(tmp_path, actors__count=1, stop__env_steps=6000), Callbacks(on_status=show)))
         except Exception as error:
             ended.append(error)
 
@@ -207,7 +208,7 @@ def test_environment_that_raises_in_an_actor(tmp_path: Path, monkeypatch: pytest
 def test_a_signal_after_the_engine_closed_does_no_harm(tmp_path: Path, engine: str) -> None:
     with Signals() as signals:
         Manager(
-            Run(tiny_run(engine=engine), CARTPOLE, tmp_path, "run", time.monotonic()), print, signals
+            Run(tiny_run(engine=engine), CARTPOLE, tmp_path, "run", time.monotonic()), Callbacks(), signals
         )._engine.close()
         os.kill(os.getpid(), signal.SIGINT)
     assert signals.received == [signal.SIGINT]

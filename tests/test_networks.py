@@ -1,9 +1,13 @@
+import math
+
 import pytest
 import torch
+from torch import nn
 
 from apex_acer.config import ConfigError, NetworkConfig
 from apex_acer.networks import ActorCritic
 from apex_acer.trajectory import EnvironmentSpec
+from tests.conftest import config_error
 
 NUM_ACTIONS = 6
 
@@ -129,6 +133,90 @@ def test_a3c_s_convolutions_are_two_and_smaller():
 def test_small_images_have_convolutions_of_their_own(name):
     shapes = [tuple(layer.weight.shape) for layer in build((2, 10, 10), convolutions=name).torso[:4:2]]
     assert shapes == [(32, 2, 3, 3), (64, 32, 3, 3)]
+
+
+# a user's own torso
+
+
+class Sums(nn.Module):
+    """Its features are sums of an observation's elements, weighted."""
+
+    def __init__(self, config, spec):
+        super().__init__()
+        self.weights = nn.Parameter(torch.randn(math.prod(spec.obs_shape), config.hidden_sizes[0]))
+
+    def forward(self, obs):
+        return obs.flatten(1) @ self.weights
+
+
+class Unflattened(Sums):
+    def forward(self, obs):
+        return obs
+
+
+class Two(Sums):
+    def forward(self, obs):
+        return obs, obs
+
+
+class Mean(Sums):
+    def forward(self, obs):
+        return super().forward(obs).mean(0, keepdim=True)
+
+
+class Raises(Sums):
+    def forward(self, obs):
+        raise ZeroDivisionError("two\nlines")
+
+
+def no_module(config, spec):
+    raise AssertionError("was called")
+
+
+@pytest.mark.parametrize(("plane", "stack", "dtype"), [((7,), 2, "float32"), ((3, 10, 10), 1, "uint8")])
+@pytest.mark.parametrize("lstm", [0, 6])
+def test_a_user_s_own_torso_is_below_memory_and_heads(plane, stack, dtype, lstm):
+    network = build(plane, stack, dtype, torso=f"{__name__}:Sums", hidden_sizes=(12,), lstm=lstm)
+    obs = random_bytes(5, stack * plane[0], *plane[1:]).to(getattr(torch, dtype))
+    output = network(obs)
+    assert output.pi_logits.shape == output.q_values.shape == (5, NUM_ACTIONS)
+    assert network.pi_logits.in_features == (lstm or 12)
+    scaled = obs / 255 if dtype == "uint8" else obs
+    torch.testing.assert_close(
+        network._features(network.prepare(obs)), scaled.flatten(1).float() @ network.torso.weights
+    )
+    doubled = network.double()(obs)
+    torch.testing.assert_close(doubled.q_values, output.q_values.double(), rtol=1e-4, atol=1e-4)
+
+
+def test_a_user_s_own_torso_computes_in_the_learner_s_precision():
+    network = build((7,), torso=f"{__name__}:Sums", dtype="float32")
+    obs = torch.randn(5, 7, generator=torch.Generator().manual_seed(1))
+    exact = network(obs).q_values
+    network.precision = torch.bfloat16
+    rough = network(obs).q_values
+    assert rough.dtype == torch.float32
+    assert not torch.equal(rough, exact)
+    torch.testing.assert_close(rough, exact, rtol=0.05, atol=0.05)
+
+
+@pytest.mark.parametrize(
+    ("name", "part"),
+    [
+        ("no_such_module:Torso", "cannot be imported (ModuleNotFoundError: No module named 'no_such_module')"),
+        (f"{__name__}:Absent", "is no function of the module"),
+        (f"{__name__}:no_module", "give module:class of a torch.nn.Module"),
+        ("torch.nn:Linear", "could not be made; TypeError: "),
+        (f"{__name__}:Raises", "could not be made; ZeroDivisionError: two lines"),
+        (f"{__name__}:Unflattened", "it makes [2, 1, 10, 10] of [2, 1, 10, 10]; have it return [2, features]"),
+        (f"{__name__}:Mean", "it makes [1, 64] of [2, 1, 10, 10]"),
+        (f"{__name__}:Two", "it makes tuple of"),
+    ],
+)
+def test_a_torso_that_cannot_be_used_is_said_in_one_line(name, part):
+    message = config_error(lambda: build((1, 10, 10), torso=name))
+    assert message.startswith(f"network.torso: '{name}' ")
+    assert part in message
 
 
 # memory

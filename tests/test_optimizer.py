@@ -1,9 +1,11 @@
+import json
+
 import pytest
 import torch
 from torch import nn
 
 from apex_acer.config import OptimizerConfig, RunConfig, StopConfig
-from apex_acer.optimizer import Optimizer, flatten
+from apex_acer.optimizer import Optimizer, flatten, make_optimizer
 from tests.conftest import config_error
 
 BOTH = pytest.mark.parametrize("name", ["rmsprop", "adam"])
@@ -198,3 +200,114 @@ def test_tensors_of_another_network_or_kind_are_refused(name):
     assert message.startswith("optimizer.name: ")
     flat = {key: tensor.sum() for key, tensor in tensors.items()}
     assert "is [], this network has" in config_error(lambda: optimizer.load(flat))
+
+
+# a user's own
+
+
+class Counting(torch.optim.Optimizer):
+    """Descends by lr / steps made, which it counts in a plain number; adapts a setting of its group; keeps a float64."""
+
+    def __init__(self, parameters, rate):
+        super().__init__(parameters, {"lr": rate, "shrink": 1.0, "about": "unchanged", "scale": torch.ones(())})
+
+    @torch.no_grad()
+    def step(self):
+        (group,) = self.param_groups
+        (parameter,) = group["params"]
+        state = self.state[parameter]
+        state["count"] = state.get("count", 0) + 1
+        state.setdefault("sum", torch.zeros(parameter.shape, dtype=torch.float64)).add_(parameter.grad)
+        group["shrink"] *= 0.9
+        group["scale"].mul_(1.01)
+        rate = group["lr"] * group["shrink"] * group["scale"] / state["count"]
+        parameter.sub_(rate * (parameter.grad + state["sum"]).to(parameter))
+
+
+def counting(parameters, settings):
+    return Counting(parameters, settings.learning_rate)
+
+
+def hoarding(parameters, settings):
+    optimizer = Counting(parameters, settings.learning_rate)
+    optimizer.register_step_post_hook(lambda *_: optimizer.state[parameters[0]].update(history=[1.0]))
+    return optimizer
+
+
+def two_groups(parameters, settings):
+    optimizer = counting(parameters, settings)
+    optimizer.add_param_group({"params": [nn.Parameter(torch.zeros(1))]})
+    return optimizer
+
+
+def nothing(parameters, settings):
+    return None
+
+
+def raising(parameters, settings):
+    raise ZeroDivisionError("two\nlines")
+
+
+def with_closure(parameters, settings):
+    return torch.optim.LBFGS(parameters)
+
+
+def test_a_user_s_own_goes_on_exactly_from_what_was_saved():
+    name = f"{__name__}:counting"
+    network, other_network = build_layers(), build_layers()
+    optimizer, other = (optimizer_of(each, name=name) for each in (network, other_network))
+    take_steps(network, optimizer, 5)
+    tensors = {key: tensor.clone() for key, tensor in optimizer.tensors().items()}
+    numbers = json.loads(json.dumps(optimizer.numbers()))
+    assert numbers == {"count": 5, "group.shrink": pytest.approx(0.9**5)}
+    assert {key: tensor.dtype for key, tensor in tensors.items()} == {
+        "optimizer.sum": torch.float64,
+        "optimizer.group.scale": torch.float32,
+    }
+    other_network.load_state_dict(network.state_dict())
+    other.load(tensors, numbers)
+    for each, its_optimizer in ((network, optimizer), (other_network, other)):
+        take_steps(each, its_optimizer, 5)
+    for mine, theirs in zip(network.parameters(), other_network.parameters(), strict=True):
+        assert torch.equal(mine, theirs)
+    assert other.numbers() == optimizer.numbers()
+
+
+def test_a_user_s_own_has_the_schedule_and_the_clipped_gradient():
+    for env_steps, share in ((0, 1.0), (600, 0.4)):
+        network, optimizer = build(name=f"{__name__}:counting", schedule="linear", max_grad_norm=0.5)
+        before = network.weight.detach().clone()
+        step(optimizer, linear_loss(network, torch.tensor([30.0, -40.0], dtype=torch.float64)), env_steps)
+        moved = before - network.weight.detach()
+        expected = torch.tensor([0.3, -0.4], dtype=torch.float64) * 2 * 0.1 * share * 0.9 * 1.01
+        torch.testing.assert_close(moved, expected, rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("name", "part"),
+    [
+        ("no_such_module:make", "cannot be imported (ModuleNotFoundError: No module named 'no_such_module')"),
+        (f"{__name__}:absent", "is no function of the module; give module:function"),
+        (f"{__name__}:nothing", "have it return a torch.optim.Optimizer with one group"),
+        (f"{__name__}:two_groups", "have it return a torch.optim.Optimizer with one group"),
+        (f"{__name__}:raising", "could not be made; ZeroDivisionError: two lines"),
+        (f"{__name__}:with_closure", "could not be made; TypeError: "),
+        (f"{__name__}:hoarding", "it keeps history as list; have it keep tensors and numbers"),
+    ],
+)
+def test_a_user_s_own_that_cannot_be_used_is_refused_at_the_start(name, part):
+    config = RunConfig(optimizer=OptimizerConfig(name=name))
+    message = config_error(lambda: make_optimizer(config, build_layers()))
+    assert message.startswith(f"optimizer.name: '{name}' ")
+    assert part in message
+
+
+def test_frozen_parameters_are_not_in_the_vector():
+    network = build_layers()
+    network[2].requires_grad_(False)
+    before = [parameter.clone() for parameter in network.parameters()]
+    optimizer = optimizer_of(network)
+    assert optimizer._vector.numel() == sum(value.numel() for value in before[:2] + before[4:])
+    take_steps(network, optimizer, 3)
+    changed = [not torch.equal(one, other) for one, other in zip(before, network.parameters(), strict=True)]
+    assert changed == [True, True, False, False, True, True]

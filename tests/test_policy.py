@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 import torch
 
 import apex_acer
+from apex_acer.cli import main
 from apex_acer.config import NetworkConfig, RunConfig
 from apex_acer.environments import make_environments
 from apex_acer.policy import Policy, describe, load_policy
@@ -243,3 +245,35 @@ def test_the_average_policy_plays_where_the_configuration_says_so() -> None:
     actors = Policy(config, CARTPOLE)
     actors.load(named_tensors(newest.network, "network"))  # all that actors get
     assert torch.equal(actors.network(obs).pi_logits, newest.network(obs).pi_logits)
+
+
+TORSO = """
+import torch
+print("the module of the torso runs")
+class Plain(torch.nn.Linear):
+    def __init__(self, config, spec):
+        super().__init__(spec.obs_shape[0], 8)
+"""
+
+
+def test_the_module_of_a_torso_in_a_file_is_imported_only_where_it_is_trusted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "torso_of_a_file.py").write_text(TORSO)
+    monkeypatch.syspath_prepend(tmp_path)
+    config = dataclasses.replace(run_config(id="CartPole-v1"), network=NetworkConfig("torso_of_a_file:Plain"))
+    path, policy = saved(tmp_path, config)
+    monkeypatch.delitem(sys.modules, "torso_of_a_file")
+    capsys.readouterr()
+
+    refusal = config_error(lambda: load_policy(path))
+    assert refusal.startswith(f"{path}: network.torso: 'torso_of_a_file:Plain' is not allowed; import torso_of_a_file")
+    assert "torso_of_a_file" not in sys.modules
+    assert capsys.readouterr().out == ""
+
+    obs = torch.from_numpy(observations(5))
+    trusted = load_policy(path, import_modules=True)
+    assert capsys.readouterr().out == "the module of the torso runs\n"
+    for loaded in (trusted, load_policy(path)):  # the second time it is imported already
+        assert torch.equal(loaded.network(obs).pi_logits, policy.network(obs).pi_logits)
+    assert main(["evaluate", str(path), "--episodes", "1"]) == 0

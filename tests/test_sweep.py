@@ -151,7 +151,7 @@ def test_names_tell_keys_apart_and_are_folders() -> None:
     [
         ("--vary optimizer.learning_rte=1", ["unknown key optimizer.learning_rte", "optimizer.learning_rate"]),
         ("--vary optimizer=1", ["unknown key optimizer"]),
-        ("--vary optimizer.name=sgd", ["optimizer.name", "'sgd'", "rmsprop or adam"]),
+        ("--vary optimizer.name=sgd", ["optimizer.name", "'sgd'", "rmsprop, adam or module:function"]),
         ("--vary optimizer.learning_rate=1e-3,fast", ["optimizer.learning_rate", "'fast'", "float"]),
         ("--vary optimizer.learning_rate=-1", ["optimizer.learning_rate", "-1.0", "above 0"]),
         ("--vary actors.count=1.5", ["actors.count", "'1.5'", "int"]),

@@ -38,7 +38,7 @@ def run(arguments: list[str]) -> int:
     from apex_acer.evaluator import evaluate_policy
     from apex_acer.policy import load_policy
 
-    policy = load_policy(given.weights)
+    policy = load_policy(given.weights, import_modules=True)  # as its environment's module will be
     settings = policy.config.evaluation
     if given.episodes is not None:
         require(given.episodes >= 1, "episodes", given.episodes, "give 1 or more")

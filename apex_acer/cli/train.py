@@ -46,13 +46,14 @@ def parse_train(arguments: list[str]) -> tuple[RunConfig, bool]:
 
 def watch(run: Run, as_json: bool) -> int:
     """A prepared run to its end, with its live view; returns the exit code."""
+    from apex_acer.callbacks import Callbacks
     from apex_acer.console import live_view
     from apex_acer.manager import RunFailed, manage
 
     stream = sys.stderr if as_json else sys.stdout
     try:
         with live_view(run.config, stream) as view:
-            result = manage(run, view.update)
+            result = manage(run, Callbacks(on_status=view.update))
     except RunFailed as error:
         print(f"{error}\n{PROGRAM}: the run failed; the lines above say where", file=sys.stderr)
         return EXIT_FAILED

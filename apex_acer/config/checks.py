@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import re
 import typing
 from collections.abc import Iterator, Mapping
 
@@ -48,6 +49,12 @@ def listed(section: str, settings: object) -> None:
             allowed = f"give {', '.join(others)} or {last}" if others else f"give {last}"
             value = getattr(settings, name)
             require(value in (*others, last), f"{section}.{name}".lstrip("."), value, allowed)
+
+
+def importable(key: str, name: str, kind: str, *builtin: str) -> None:
+    """Requires `name` to be one of ours, the `builtin`, or a user's own: a `kind` of `module:function`."""
+    allowed = f"give {', '.join(builtin)} or {kind}" if builtin else f"give {kind} names"
+    require(name in builtin or re.fullmatch(r"\w[\w.]*:\w+", name) is not None, key, name, allowed)
 
 
 def device_name(key: str, name: str) -> None:

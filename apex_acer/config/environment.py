@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 import tyro
 
-from apex_acer.config.checks import at_least, device_name, fraction, positive, require
+from apex_acer.config.checks import at_least, device_name, fraction, importable, positive, require
 
 
 @dataclass(frozen=True)
@@ -57,12 +56,7 @@ class EnvironmentConfig:
         require(bool(self.id), "environment.id", self.id, "give a gymnasium id")
         at_least(1, "environment", {"stack": self.stack})
         for name in self.wrappers:
-            require(
-                re.fullmatch(r"\w[\w.]*:\w+", name) is not None,
-                "environment.wrappers",
-                name,
-                "give module:function names",
-            )
+            importable("environment.wrappers", name, "module:function")
         self.keyword_arguments()
 
     @property

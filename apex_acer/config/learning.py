@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from apex_acer.config.checks import at_least, device_name, fraction, listed, positive, require
+from apex_acer.config.checks import at_least, device_name, fraction, importable, listed, positive, require
 
 
 @dataclass(frozen=True)
@@ -36,8 +36,8 @@ class LearnerConfig:
 class OptimizerConfig:
     """How gradients become steps."""
 
-    name: Literal["rmsprop", "adam"] = "rmsprop"
-    """RMSProp (eps outside the root, as torch has it) or Adam."""
+    name: str = "rmsprop"
+    """`rmsprop` (eps outside the root, as torch has it), `adam`, or `module:function`: your own (docs/own-network.md)."""
     learning_rate: float = 7e-4
     """Step size at the start."""
     schedule: Literal["constant", "linear"] = "constant"
@@ -53,6 +53,7 @@ class OptimizerConfig:
 
     def __post_init__(self) -> None:
         listed("optimizer", self)
+        importable("optimizer.name", self.name, "module:function", "rmsprop", "adam")
         values = {"learning_rate": self.learning_rate, "eps": self.eps, "max_grad_norm": self.max_grad_norm}
         positive("optimizer", values)
         fraction("optimizer", {"decay": self.decay}, one=False)
@@ -63,8 +64,9 @@ class OptimizerConfig:
 class NetworkConfig:
     """The shared torso; the algorithm builds its heads on it."""
 
-    torso: Literal["auto", "mlp", "conv"] = "auto"
-    """`auto`: conv for images, mlp for vectors and for images too small for it."""
+    torso: str = "auto"
+    """`conv` or `mlp`; `auto`: conv for images, mlp for vectors and for images too small for it; or `module:class`: your
+    own (docs/own-network.md)."""
     convolutions: Literal["nature", "a3c"] = "nature"
     """Of a conv torso: three layers (Mnih et al. 2015), or two at a third of the cost (Mnih et al. 2016)."""
     normalise: bool = False
@@ -78,6 +80,7 @@ class NetworkConfig:
 
     def __post_init__(self) -> None:
         listed("network", self)
+        importable("network.torso", self.torso, "module:class", "auto", "mlp", "conv")
         at_least(0, "network", {"lstm": self.lstm})
         ok = len(self.hidden_sizes) > 0 and min(self.hidden_sizes) >= 1
         require(ok, "network.hidden_sizes", self.hidden_sizes, "give one width or more, each 1 or more")

@@ -196,6 +196,11 @@ def wrong_metadata() -> dict[str, bytes]:
         "algorithm nothing": config("algorithm", name=None),
         "wrapper a list": config("environment", wrappers=[["os:system"]]),
         "kwargs nested too deeply": config("environment", kwargs="[" * 100_000),
+        "torso of a module that prints": config("network", torso="this:d"),  # once it is imported
+        "torso a function that ends the program": config("network", torso="os:abort"),
+        "torso a class that is none": config("network", torso="subprocess:Popen"),
+        "torso a module of torch's": config("network", torso="torch.nn:Linear"),
+        "torso a command": config("network", torso="os; rm:x"),
         "widths of text": config("network", hidden_sizes=["x"]),
         "widths beyond memory": config("network", hidden_sizes=[10**6, 10**6]),
         "widths beyond 64 bits": config("network", hidden_sizes=[2**62, 2**62]),

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import pytest
 
 import apex_acer
+from apex_acer.callbacks import Callbacks
 from apex_acer.manager import train
 from apex_acer.policy import load_policy
 from tests.processes import processes
@@ -167,7 +168,7 @@ def run(hooked: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
     before = os.umask(0)
     try:
         config = tiny_run(tmp_path_factory.mktemp("run"), engine="local", evaluation__every=500, stop__env_steps=8000)
-        result = train(config, on_status=look)
+        result = train(config, Callbacks(on_status=look))
     finally:
         os.umask(before)
     assert result.eval_return is not None

@@ -20,6 +20,7 @@ import gymnasium
 import pytest
 
 from apex_acer.actor import Actor
+from apex_acer.callbacks import Callbacks
 from apex_acer.engines.local.transport import DealerLink, InboxServer
 from apex_acer.environments import make_environments
 from apex_acer.files import write
@@ -109,7 +110,7 @@ def test_a_run_whose_disk_fills_up_ends_with_the_reason_and_whole_files(small_di
             fill(small_disk)
 
     with pytest.raises(RunFailed) as raised:
-        train(config, on_status=fill_once_saved)
+        train(config, Callbacks(on_status=fill_once_saved))
     assert "No space left on device" in str(raised.value)
     assert str(out) in str(raised.value)
     assert load_policy(out / "weights.safetensors").metadata["env_steps"] >= 500
@@ -268,7 +269,7 @@ def test_a_clock_that_jumps_changes_no_duration(tmp_path: Path, clock: Clock, ju
         clock.ahead_s = jump_s if status["env_steps"] else 0.0
 
     began = time.monotonic()
-    result = train(tiny_run(tmp_path, stop__env_steps=30_000, stop__minutes=1 / 60), on_status=jump)
+    result = train(tiny_run(tmp_path, stop__env_steps=30_000, stop__minutes=1 / 60), Callbacks(on_status=jump))
     took = time.monotonic() - began
     assert clock.ahead_s == jump_s
     assert result.reason == "minutes"
@@ -325,7 +326,7 @@ def test_64_actors_on_few_cores(tmp_path: Path, capsys: pytest.CaptureFixture[st
         if not seen and sum(name.startswith("actor") for name in status["rows"]) == 64:
             seen.update(seconds=time.monotonic() - began, megabytes=held_mb())
 
-    result = train(config, on_status=look)
+    result = train(config, Callbacks(on_status=look))
     rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     last = [row for row in rows if row["source"] == "learner"][-1]
     with capsys.disabled():

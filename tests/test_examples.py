@@ -1,0 +1,167 @@
+"""The examples of docs/: each runs, and the pages show them as they are."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from apex_acer.manager import resume, train
+from apex_acer.policy import load_policy
+from tests.runs import tiny_run
+
+DOCS = Path(__file__).parent.parent / "docs"
+EXAMPLES = DOCS / "examples"
+PAGES = {
+    "own-environment.md": ("corridor.py", "corridor.toml"),
+    "own-network.md": ("residual.py",),
+    "library.md": ("log_wandb.py", "log_mlflow.py"),
+}
+BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+@pytest.fixture(autouse=True)
+def _examples_can_be_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(EXAMPLES)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_pages_show_the_examples_and_their_other_code_runs(page: str, tmp_path: Path) -> None:
+    text = (DOCS / page).read_text(encoding="utf-8")
+    examples = {name: (EXAMPLES / name).read_text(encoding="utf-8") for name in PAGES[page]}
+    for name, example in examples.items():
+        assert f"\n{example}```\n" in text, name
+        (tmp_path / name).write_text(example, encoding="utf-8")
+    code = "\n".join(block for block in BLOCK.findall(text) if block not in examples.values())
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+@pytest.mark.parametrize("engine", ["serial", "local"])
+def test_an_environment_of_one_s_own_is_learned(tmp_path: Path, engine: str) -> None:
+    """3 steps are enough, which pay 0.7; chance takes 20, and pays below 0."""
+    config = tiny_run(
+        tmp_path,
+        engine=engine,
+        environment__id="corridor:Corridor-v0",
+        environment__kwargs='{"length": 7}',
+        environment__wrappers=["corridor:hurry"],
+        evaluation__every=500,
+        evaluation__greedy=False,
+        optimizer__learning_rate=3e-3,
+        stop__env_steps=20_000,
+        stop__at_return=0.5,
+    )
+    result = train(config)
+    assert result.reason == "at_return"
+    policy = load_policy(result.weights)
+    assert [policy.act([x / 3]) for x in range(3)] == [1] * 3
+
+
+@pytest.mark.parametrize("lstm", [0, 8])
+def test_a_torso_and_an_optimizer_of_one_s_own_go_on_exactly_after_a_resume(tmp_path: Path, lstm: int) -> None:
+    """Bit for bit the run that was not stopped."""
+    own: dict[str, Any] = {
+        "network__torso": "residual:Residual",
+        "network__lstm": lstm,
+        "optimizer__name": "residual:make_optimizer",
+        "checkpoint__replay": True,
+        "checkpoint__every": 600,
+        "stop__env_steps": 1200,
+    }
+    whole = train(tiny_run(tmp_path / "whole", **own))
+    train(tiny_run(tmp_path / "parts", **(own | {"stop__env_steps": 600})))
+    parts = resume(tmp_path / "parts", {"env_steps": 1200})
+    one, other = (load_policy(result.weights).network for result in (whole, parts))
+    assert type(one.torso).__name__ == "Residual"
+    assert whole.updates == parts.updates > 100
+    for mine, theirs in zip(one.parameters(), other.parameters(), strict=True):
+        assert torch.equal(mine, theirs)
+
+
+def test_a_torso_and_an_optimizer_of_one_s_own_train_in_processes(tmp_path: Path) -> None:
+    own = {"network__torso": "residual:Residual", "optimizer__name": "residual:make_optimizer"}
+    config = tiny_run(tmp_path, engine="local", learner__precision="bfloat16", evaluation__every=500, **own)
+    result = train(config)
+    assert result.updates > 50
+    assert result.eval_return is not None
+    import residual
+
+    assert isinstance(load_policy(result.weights).network.torso, residual.Residual)
+
+
+# ── loggers, with the real packages ──
+
+
+@pytest.mark.filterwarnings("default")  # the packages' own
+def test_weights_and_biases_gets_every_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("wandb")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    from log_wandb import log_wandb
+
+    config = tiny_run(tmp_path / "run")
+    train(config, log_wandb(config, project="mine", mode="offline", dir=str(tmp_path)))
+    (written,) = tmp_path.glob("wandb/offline-run-*/run-*.wandb")
+    assert b"learner/entropy" in written.read_bytes()
+    assert b"actor_1/episode_return" in written.read_bytes()
+
+
+@pytest.mark.filterwarnings("default")
+def test_mlflow_gets_every_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mlflow = pytest.importorskip("mlflow")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")  # its other stores need a database
+    mlflow.set_tracking_uri(f"file:{tmp_path / 'mlruns'}")
+    from log_mlflow import log_mlflow
+
+    config = tiny_run(tmp_path / "run")
+    train(config, log_mlflow(config, "mine"))
+    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    (written,) = (tmp_path / "mlruns").glob("*/*/metrics/learner/updates")
+    expected = [row["updates"] for row in rows if row["source"] == "learner"]
+    assert [float(line.split()[1]) for line in written.read_text().splitlines()] == expected
+
+
+# ── a notebook ──
+
+CELL = """
+from apex_acer import Callbacks, load_policy, load_run, train
+import dataclasses
+config = load_run("cartpole")
+config = dataclasses.replace(config, stop=dataclasses.replace(config.stop, env_steps={steps}), out="{out}")
+"""
+
+# *interrupt the kernel* sends it this signal
+INTERRUPTED = """
+import os, signal
+look = lambda status: status["env_steps"] > 500 and os.kill(os.getpid(), signal.SIGINT)
+result = train(config, Callbacks(on_status=look))
+print(result.reason, load_policy(result.weights).metadata["env_steps"] > 500)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("default")
+def test_training_in_a_real_kernel(tmp_path: Path) -> None:
+    pytest.importorskip("ipykernel")
+    nbclient, nbformat = pytest.importorskip("nbclient"), pytest.importorskip("nbformat")
+    cells = [
+        CELL.format(steps=3000, out=tmp_path / "whole"),
+        "result = train(config, Callbacks(on_evaluation=lambda it: print('evaluation', it.mean)))\nprint(result.reason)",
+        "print(load_policy(result.weights).act([0.0, 0.0, 0.0, 0.0]))",
+        CELL.format(steps=10**8, out=tmp_path / "interrupted").replace('"cartpole"', '"cartpole-memory"'),
+        INTERRUPTED,
+    ]
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
+    nbclient.NotebookClient(notebook, timeout=100, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    printed = ["".join(output["text"] for output in cell["outputs"]) for cell in notebook.cells]
+    assert printed[1].splitlines()[-1] in ("env_steps", "at_return")
+    assert printed[2].strip() in ("0", "1")
+    assert printed[4].strip() == "SIGINT True"
