@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import gymnasium
 import numpy as np
@@ -111,21 +111,26 @@ def make_environments(config: EnvironmentConfig, count: int, *, training: bool, 
 
     `training` applies what only training does (life loss); `threads` are those of ALE's emulators.
     """
-    spec = _find_spec(config)
     if config.is_atari:
-        return _make_atari(config, spec, count, training, threads)
-    wrappers = [imports.load("environment.wrappers", name) for name in config.wrappers]
+        life_loss = config.atari.life_loss and training
+        vector = make_atari_vector(config, count, life_loss_info=life_loss, num_threads=threads)
+        return AtariEnvironments(vector, config, config.atari.frame_skip)
     # an environment's own vector class (CartPole has one) takes no wrappers
-    options: dict[str, Any] = {"vectorization_mode": "sync", "wrappers": wrappers} if wrappers else {}
+    options = {"vectorization_mode": "sync"} if config.wrappers else {}
+    return Environments(make_vector(config, count, **options), config)
 
-    def make() -> VectorEnv[Any, Any, Any]:
-        return gymnasium.make_vec(spec.id, count, **options, **config.keyword_arguments())
 
-    vector = imports.attempt("environment.id", config.id, make)
+def make_vector(config: EnvironmentConfig, count: int, **options: Any) -> VectorEnv[Any, Any, Any]:
+    """`gymnasium.make_vec` of an environment other than Atari, with `options`; raises `ConfigError`."""
+    spec = find_spec(config)
+    wrappers = [imports.load("environment.wrappers", name) for name in config.wrappers]
+    options |= {"wrappers": wrappers} if wrappers else {}
+    options |= config.keyword_arguments()
+    vector = imports.attempt("environment.id", config.id, lambda: gymnasium.make_vec(spec.id, count, **options))
     mode = vector.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP)
     if mode != AutoresetMode.NEXT_STEP:
         raise ConfigError(f"environment.id: {config.id!r} has autoreset mode {mode}; supported: NEXT_STEP")
-    return Environments(vector, config)
+    return vector
 
 
 def environment_spec(config: EnvironmentConfig) -> EnvironmentSpec:
@@ -135,9 +140,9 @@ def environment_spec(config: EnvironmentConfig) -> EnvironmentSpec:
     return environments.spec
 
 
-def _make_atari(
-    config: EnvironmentConfig, spec: gymnasium.envs.registration.EnvSpec, count: int, training: bool, threads: int
-) -> AtariEnvironments:
+def make_atari_vector(config: EnvironmentConfig, count: int, **changes: Any) -> VectorEnv[Any, Any, Any]:
+    """ALE's vector environment as `config` has it, but for `changes`; raises `ConfigError`."""
+    spec = find_spec(config)
     from ale_py.vector_env import AtariVectorEnv
 
     if config.wrappers:
@@ -151,27 +156,27 @@ def _make_atari(
         "repeat_action_probability": atari.sticky_actions,
         "noop_max": atari.noop_max,
         "use_fire_reset": atari.fire_reset,
-        "life_loss_info": atari.life_loss and training,
+        "life_loss_info": False,
         "full_action_space": atari.full_action_space,
         "grayscale": atari.grayscale,
         "img_height": atari.screen_size,
         "img_width": atari.screen_size,
         "stack_num": 1,
         "reward_clipping": False,
-        "num_threads": threads,
+        "num_threads": 1,
         "max_num_frames_per_episode": spec.kwargs.get("max_num_frames_per_episode", 108_000),
     }
     given = config.keyword_arguments()
     for name in (settings.keys() | RESERVED) & given.keys() - {"max_num_frames_per_episode"}:
         raise ConfigError(f"environment.kwargs: {name!r} is not allowed with ALE; give the keys of environment.atari")
-    settings |= given
-    vector = imports.attempt(
-        "environment.id", config.id, lambda: AtariVectorEnv(spec.kwargs["game"], count, **settings)
-    )
-    return AtariEnvironments(vector, config, atari.frame_skip)
+    settings |= given | changes
+    game = spec.kwargs["game"]
+    vector = imports.attempt("environment.id", config.id, lambda: AtariVectorEnv(game, count, **settings))
+    return cast("VectorEnv[Any, Any, Any]", vector)
 
 
-def _find_spec(config: EnvironmentConfig) -> gymnasium.envs.registration.EnvSpec:
+def find_spec(config: EnvironmentConfig) -> gymnasium.envs.registration.EnvSpec:
+    """What gymnasium has registered under `config.id`; raises `ConfigError`."""
     if config.is_atari:
         importlib.import_module("ale_py")  # registers the games
     module, _, name = config.id.rpartition(":")

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from apex_acer import weights
+from apex_acer.card import make_score
+from apex_acer.config import EvaluationConfig
 from apex_acer.inbox import Post
 from apex_acer.messages import Reply, Row
 
@@ -25,17 +27,22 @@ class Snapshot(NamedTuple):
 class Evaluations:
     """Hands snapshots to the evaluator when it asks, and keeps the best and the one that reached the target."""
 
-    def __init__(self, folder: Path, target: float | None) -> None:
-        self._folder, self._target = folder, target
+    def __init__(self, folder: Path, target: float | None, settings: EvaluationConfig) -> None:
+        self._folder, self._target, self._settings = folder, target, settings
         self._asking: Post | None = None
         self._due: Snapshot | None = None
         self._playing: Snapshot | None = None
         self.best: float | None = None
         """Highest score so far."""
-        self.last: float | None = None
-        """Newest score."""
+        self.score: dict[str, Any] | None = None
+        """Newest score, as a card has it."""
         self.passed: bytes | None = None
         """The file that reached the target, once one has."""
+
+    @property
+    def last(self) -> float | None:
+        """Mean return of the newest score."""
+        return self.score["eval_return"] if self.score else None
 
     def offer(self, snapshot: Snapshot) -> None:
         """Has `snapshot` evaluated next; one not yet begun is replaced, so that the evaluator never lags behind."""
@@ -67,12 +74,12 @@ class Evaluations:
         """Plain values that go on with a run, and the snapshot yet to be scored (empty where there is none)."""
         pending = self._due or self._playing
         facts = None if pending is None else {"env_steps": pending.env_steps, "updates": pending.updates}
-        scores = {"best": self.best, "last": self.last, "passed": self.passed is not None}
+        scores = {"best": self.best, "score": self.score, "passed": self.passed is not None}
         return {**scores, "pending": facts}, pending.data if pending else b""
 
     def restore(self, state: Mapping[str, Any], data: bytes) -> None:
         """Goes on from a `state`; its snapshot is due again."""
-        self.best, self.last = state["best"], state["last"]
+        self.best, self.score = state["best"], state.get("score")
         pending = state["pending"]
         self._due = Snapshot(pending["env_steps"], pending["updates"], data) if pending else None
 
@@ -85,11 +92,12 @@ class Evaluations:
 
     def _judge(self, row: Row, snapshot: Snapshot) -> Row:
         score = row["eval_return"]
-        self.last = score
+        self.score = make_score(row, self._settings, snapshot.env_steps)
+        data = weights.add_metadata(snapshot.data, score=self.score)
         log.info("evaluation at %d env steps: %.2f", snapshot.env_steps, score)
         if self._target is not None and score >= self._target:
-            self.passed = snapshot.data
+            self.passed = data
         if self.best is None or score > self.best:
             self.best = score
-            weights.write(self._folder / "best.safetensors", snapshot.data)
+            weights.write(self._folder / "best.safetensors", data)
         return {**row, "eval_env_steps": snapshot.env_steps}

@@ -16,12 +16,21 @@ def write(path: Path, data: bytes) -> None:
     Raises:
         OSError: naming `path`; what was there before is still there, and nothing beside it.
     """
+    with replacing(path) as beside, naming(path):
+        beside.write_bytes(data)
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A path beside `path` to write a file to, which is then synced and renamed to it.
+
+    After an error within it, what was there before is still there, and nothing beside it.
+    """
     beside = path.with_name(f".{path.name}.part")
     try:
+        yield beside
         with naming(path):
-            with beside.open("wb") as file:
-                file.write(data)
-                file.flush()
+            with beside.open("rb+") as file:
                 os.fsync(file.fileno())
             beside.replace(path)
             sync(path.parent)

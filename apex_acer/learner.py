@@ -12,6 +12,7 @@ import torch
 
 from apex_acer import checkpoint, weights
 from apex_acer.algorithms import algorithm_class
+from apex_acer.card import describe, migrate, written_by
 from apex_acer.config import ConfigError, RunConfig, require
 from apex_acer.device import check_compiler, choose_device
 from apex_acer.evaluations import Evaluations, Snapshot
@@ -21,7 +22,6 @@ from apex_acer.inbox import Inbox, Post
 from apex_acer.messages import Reply, Row
 from apex_acer.metrics import Means, Timers
 from apex_acer.optimizer import make_optimizer
-from apex_acer.policy import describe
 from apex_acer.result import TrainResult
 from apex_acer.seeds import derive_seed
 from apex_acer.trajectory import Array, EnvironmentSpec, Layout, layout
@@ -71,7 +71,7 @@ class Learner:
         log.info("learner on %s; replay holds up to %.0f MB", self._computes, self._feed.num_bytes / 1e6)
         self.inbox = make_inbox(config, spec, shapes, run_id)
 
-        self._evaluations = Evaluations(folder, config.stop.at_return)
+        self._evaluations = Evaluations(folder, config.stop.at_return, config.evaluation)
         self._wire: tuple[int, bytes] = (-1, b"")  # version and bytes handed to actors
         self.env_steps = self.updates = self._skipped = self._skipped_in_a_row = 0
         self._resumed_at = time.monotonic() if resume else 0.0
@@ -298,17 +298,18 @@ class Learner:
 
     def _file(self) -> bytes:
         facts = {"env_steps": self.env_steps, "updates": self.updates}
-        return weights.pack(self._algorithm.tensors(), describe(self._config, self._spec, **facts))
+        card = describe(self._config, self._spec, self._evaluations.score, **facts)
+        return weights.pack(self._algorithm.tensors(), card)
 
     def _load(self, path: str) -> None:
-        tensors, metadata = weights.read(path)
-        name, mine = metadata.get("config", {}).get("algorithm", {}).get("name"), self._config.algorithm.name
-        if name != mine:
-            raise ConfigError(f"{path}: algorithm.name is {name!r}, this run's is {mine!r}")
+        tensors, card = weights.read(path)
         try:
+            name, mine = migrate(card).get("config", {}).get("algorithm", {}).get("name"), self._config.algorithm.name
+            if name != mine:
+                raise ConfigError(f"algorithm.name is {name!r}, this run's is {mine!r}")
             self._algorithm.load(tensors)
         except ConfigError as error:
-            raise ConfigError(f"{path}: {str(error).removeprefix('weights: ')}") from None
+            raise ConfigError(f"{path}: {str(error).removeprefix('weights: ')}{written_by(card)}") from None
 
     def _write_rows(self, *, last: bool = False) -> None:
         elapsed = time.monotonic() - self._row_at

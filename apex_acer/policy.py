@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,15 +14,14 @@ from torch import Tensor
 
 from apex_acer.algorithms import algorithm_class
 from apex_acer.algorithms.algorithm import Action
+from apex_acer.card import migrate, written_by
 from apex_acer.config import ConfigError, RunConfig, reading, require
 from apex_acer.device import CPU, choose_precision
 from apex_acer.frames import stack_planes
 from apex_acer.networks import State, forget
-from apex_acer.runfile import from_dict, to_dict
+from apex_acer.runfile import from_dict
 from apex_acer.trajectory import Array, EnvironmentSpec
 from apex_acer.weights import check_tensors, load_tensors, read
-
-FORMAT = 1  # of the metadata below
 
 
 class Policy:
@@ -35,7 +33,7 @@ class Policy:
         self._algorithm = algorithm_class(config.algorithm.name)
         self.network = self._algorithm.build_network(config, spec).eval().to(device)
         self.metadata: dict[str, Any] = {}
-        """What the weights file says of itself; empty for fresh weights."""
+        """The weights file's card (`card.py`); empty for fresh weights."""
         self._generator = torch.Generator(device).manual_seed(config.seed)
         self._state: State = {}
 
@@ -116,12 +114,6 @@ class Policy:
         raise ValueError(f"require observations of shape {list(shape)} or [B, …] of them, got {list(obs.shape)}")
 
 
-def describe(config: RunConfig, spec: EnvironmentSpec, **facts: Any) -> dict[str, Any]:
-    """The metadata of a weights file: enough to rebuild the policy, and `facts` about it; no times, no folders."""
-    run = to_dict(dataclasses.replace(config, out="", load=""))
-    return {"format": FORMAT, "config": run, "spec": dataclasses.asdict(spec), **facts}
-
-
 def load_policy(path: str | Path, import_modules: bool = False) -> Policy:
     """The policy in a weights file; no environment is made. Raises `ConfigError` naming `path`.
 
@@ -133,8 +125,7 @@ def load_policy(path: str | Path, import_modules: bool = False) -> Policy:
     with reading(str(path)):
         tensors, metadata = read(path)
         try:
-            if metadata["format"] != FORMAT:
-                raise ConfigError(f"format {metadata['format']!r}; this program reads format {FORMAT}")
+            metadata = migrate(metadata)
             config, spec = from_dict(metadata["config"]), EnvironmentSpec.from_dict(metadata["spec"])
             if not import_modules:
                 _require_imported(config.network.torso)
@@ -145,7 +136,7 @@ def load_policy(path: str | Path, import_modules: bool = False) -> Policy:
         except KeyError as error:
             raise ConfigError(f"{path}: metadata of another kind ({error}); give a file this program wrote") from None
         except ConfigError as error:
-            raise ConfigError(f"{path}: {str(error).removeprefix('weights: ')}") from None
+            raise ConfigError(f"{path}: {str(error).removeprefix('weights: ')}{written_by(metadata)}") from None
     policy.metadata = metadata
     return policy
 

@@ -92,6 +92,11 @@ def unpack_metadata(data: bytes) -> dict[str, Any]:
     return metadata
 
 
+def add_metadata(data: bytes, **facts: Any) -> bytes:
+    """A weights file's bytes with `facts` in its metadata, in place of those of the same names."""
+    return pack(unpack(data), unpack_metadata(data) | facts)
+
+
 def _refuse(constant: str) -> None:
     raise ValueError(f"{constant} is no JSON")
 

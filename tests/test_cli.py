@@ -47,7 +47,9 @@ def test_presets_are_all_listed_uncut(capsys: pytest.CaptureFixture[str]) -> Non
 def test_help_names_every_verb(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(arguments) == 0
     out = capsys.readouterr().out
-    assert all(f"apex-acer {verb}" in out for verb in ("train", "resume", "evaluate", "sweep", "presets"))
+    assert all(
+        f"apex-acer {verb}" in out for verb in ("train", "resume", "evaluate", "play", "export", "sweep", "presets")
+    )
 
 
 @pytest.mark.parametrize("verb", ["train", "sweep"])

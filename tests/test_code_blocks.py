@@ -28,7 +28,7 @@ BLOCK = re.compile(r"^(?:<!-- (run|not run: [^>]+) -->\n+)?```(\w*)\n(.*?)^```$"
 SHELL, TEXT = ("sh", "console"), ("", "text")
 LANGUAGES = {"python", "toml", "json", "math", *SHELL, *TEXT}
 BETWEEN_COMMANDS = {"|", "&&", ";", ">", "2>", "&"}
-COMING = {"play", "plot", "runs", "dashboard", "doctor", "export", "completion"}  # verbs that are being written
+COMING: set[str] = set()
 
 
 class Block(NamedTuple):

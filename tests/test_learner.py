@@ -343,8 +343,10 @@ def test_weights_written_are_those_that_reached_the_target(make_learner: MakeLea
     result = learner.finish()
     assert (result.reason, result.eval_return, result.env_steps) == ("at_return", 10.0, 160)
     written = Path(result.weights)
-    assert written.read_bytes() == given.weights
-    assert written.with_name("best.safetensors").read_bytes() == given.weights
+    tensors, card = weights.read(written)
+    assert weights.pack(tensors, card | {"score": None}) == given.weights
+    assert card["score"] == {"eval_return": 10.0, "episodes": 4, "greedy": True, "env_steps": 100}
+    assert written.with_name("best.safetensors").read_bytes() == written.read_bytes()
     reply = evaluator.hear()
     assert reply is not None
     assert reply.stop
@@ -354,7 +356,7 @@ def test_best_weights_are_those_of_the_best_evaluation(make_learner: MakeLearner
     config = tiny_run(evaluation__every=100, stop__at_return=99.0, stop__env_steps=10_000)
     learner = make_learner(config)
     actor, evaluator = evaluating(learner, config)
-    given = []
+    given: list[bytes] = []
     for number, score in enumerate((3.0, 9.0, 5.0)):
         feed(learner, actor, config, 5, first=5 * number)
         reply = evaluator.hear()
@@ -363,11 +365,15 @@ def test_best_weights_are_those_of_the_best_evaluation(make_learner: MakeLearner
         evaluator.say(rows=[{"eval_return": score}], wants_weights=True)
         assert work_off(learner)
     assert len(set(given)) == 3
-    assert (tmp_path / "run_0" / "best.safetensors").read_bytes() == given[1]
+    tensors, card = weights.read(tmp_path / "run_0" / "best.safetensors")
+    assert (card["score"]["eval_return"], card["score"]["env_steps"]) == (9.0, 200)
+    before = weights.unpack_metadata(given[1])["score"]
+    assert (before["eval_return"], before["env_steps"]) == (3.0, 100)
+    assert weights.pack(tensors, card | {"score": before}) == given[1]
     assert learner.status()["best"] == 9.0
     result = learner.finish()
     assert result.eval_return == 5.0
-    assert Path(result.weights).read_bytes() != given[1]
+    assert weights.read(result.weights)[1]["score"]["eval_return"] == 5.0
 
 
 def test_an_evaluator_that_is_late_gets_the_newest_weights(make_learner: MakeLearner) -> None:

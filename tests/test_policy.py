@@ -12,10 +12,11 @@ import pytest
 import torch
 
 import apex_acer
+from apex_acer.card import describe
 from apex_acer.cli import main
 from apex_acer.config import NetworkConfig, RunConfig
 from apex_acer.environments import make_environments
-from apex_acer.policy import Policy, describe, load_policy
+from apex_acer.policy import Policy, load_policy
 from apex_acer.weights import named_tensors, pack, unpack, write
 from tests.conftest import COUNTDOWN, config_error, play, run_config
 from tests.runs import CARTPOLE, tiny_run

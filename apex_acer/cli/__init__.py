@@ -27,6 +27,8 @@ VERBS = {
     "train": Verb("RUN [flags]", "Trains an agent"),
     "resume": Verb("DIR [flags]", "Goes on with a run from its newest checkpoint"),
     "evaluate": Verb("WEIGHTS [flags]", "Plays whole games and prints the returns"),
+    "play": Verb("WEIGHTS [flags]", "Shows whole games in a window or as a video"),
+    "export": Verb("WEIGHTS --onnx [flags]", "Writes the policy for programs without torch"),
     "sweep": Verb("RUN [flags]", "Trains seeds of variants of a run and compares them"),
     "runs": Verb("[FOLDER] [flags]", "Lists the runs in a folder, newest first"),
     "plot": Verb("DIR... [flags]", "Draws what runs have logged, and compares them"),
@@ -72,5 +74,5 @@ def usage() -> str:
 
     lines = [f"usage: {PROGRAM} VERB ...  ({PROGRAM} VERB --help says more)", ""]
     calls = {f"{PROGRAM} {name} {verb.arguments}": verb.purpose for name, verb in VERBS.items()}
-    lines += [f"  {call:<36} {purpose}" for call, purpose in calls.items()]
+    lines += [f"  {call:<41} {purpose}" for call, purpose in calls.items()]
     return "\n".join([*lines, "", f"presets: {', '.join(presets())}"])

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from dataclasses import dataclass
 from typing import Annotated
 
 import tyro
 
-from apex_acer.cli.parsing import Flag, parse
-from apex_acer.config import require
+from apex_acer.card import card_text, score_text
+from apex_acer.cli.parsing import Flag, evaluation_settings, parse
+from apex_acer.config import reading
 
 SCORES = {"mean": "", "std": "_std", "min": "_min", "max": "_max"}
 
@@ -27,32 +27,37 @@ class Evaluate:
     """Seed of the environments and of sampling; by default the run's, which plays the games its evaluator played."""
     policy: Annotated[str | None, tyro.conf.arg(metavar="{greedy,sampled}")] = None
     """Greedy or sampled actions; by default as in the run's evaluations."""
+    card: Flag = False
+    """Print what the file says of itself, its score and its run among it, and play nothing."""
     json: Flag = False
     """Print one JSON object as the last line of standard output."""
 
 
 def run(arguments: list[str]) -> int:
-    """Plays and prints."""
+    """Plays and prints, or prints the card."""
     given = parse(Evaluate, arguments, "evaluate")
-    require(given.policy in (None, "greedy", "sampled"), "policy", given.policy, "give greedy or sampled")
-    from apex_acer.evaluator import evaluate_policy
     from apex_acer.policy import load_policy
 
     policy = load_policy(given.weights, import_modules=True)  # as its environment's module will be
-    settings = policy.config.evaluation
-    if given.episodes is not None:
-        require(given.episodes >= 1, "episodes", given.episodes, "give 1 or more")
-        settings = dataclasses.replace(settings, episodes=given.episodes)
-    if given.policy is not None:
-        settings = dataclasses.replace(settings, greedy=given.policy == "greedy")
+    if given.card:
+        with reading(given.weights):
+            card = json.dumps(policy.metadata) if given.json else card_text(policy.metadata)
+        print(card)
+        return 0
+    settings = evaluation_settings(policy.config, given.episodes, given.policy)
+    from apex_acer.evaluator import evaluate_policy
+
     seed = policy.config.seed if given.seed is None else given.seed
     row = evaluate_policy(policy, settings, seed)
     scores = {name: row[f"eval_return{suffix}"] for name, suffix in SCORES.items()}
     how = "greedy" if settings.greedy else "sampled"
     if given.json:
-        facts = {"environment": policy.config.environment.id, "policy": how}
+        facts = {"environment": policy.config.environment.id, "policy": how, "stored": policy.metadata["score"]}
         print(json.dumps({"episodes": settings.episodes, **scores, "length": row["eval_length"], **facts}))
     else:
         figures = ", ".join(f"{name} {score:.2f}" for name, score in scores.items())
         print(f"{policy.config.environment.id}: {settings.episodes} {how} episodes: {figures}")
+        with reading(given.weights):
+            stored = score_text(policy.metadata["score"])
+        print(f"its run's evaluation: {stored}")
     return 0

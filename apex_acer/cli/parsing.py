@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, TypeVar
 
 import tyro
 
 from apex_acer.cli import PROGRAM
-from apex_acer.config import RunConfig, require
+from apex_acer.config import ConfigError, EvaluationConfig, RunConfig, require
 from apex_acer.runfile import load_run
 
 T = TypeVar("T")
@@ -55,6 +56,21 @@ def parse_run(cls: type[T], arguments: list[str], verb: str, flags: dict[str, st
     else:
         default, rest = load_run(first), arguments[1:]
     return parse(cls, rest, f"{verb} RUN", cls(config=default))  # type: ignore[call-arg]
+
+
+def evaluation_settings(config: RunConfig, episodes: int | None, policy: str | None) -> EvaluationConfig:
+    """A run's evaluation with other `episodes` or another `policy` (greedy or sampled), where they are given."""
+    require(policy in (None, "greedy", "sampled"), "policy", policy, "give greedy or sampled")
+    require(episodes is None or episodes >= 1, "episodes", episodes, "give 1 or more")
+    settings = config.evaluation
+    greedy = settings.greedy if policy is None else policy == "greedy"
+    return dataclasses.replace(settings, episodes=episodes or settings.episodes, greedy=greedy)
+
+
+def missing(verb: str, extra: str, error: ModuleNotFoundError) -> ConfigError:
+    """What to say where a package of the optional `extra` is not installed."""
+    how = f"pip install 'apex-acer[{extra}]', or in a checkout pip install -e '.[{extra}]'"
+    return ConfigError(f"{verb}: {error.name} is not installed; {how}")
 
 
 def _short_help(cls: type[Any], verb: str, flags: dict[str, str]) -> str:

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import tyro
 
-from apex_acer.cli.parsing import parse_run
-from apex_acer.config import ConfigError, RunConfig
+from apex_acer.cli.parsing import missing, parse_run
+from apex_acer.config import RunConfig
 
 FLAGS = {
     "--seeds N": "seeds of every variant, from --seed upwards (5)",
@@ -39,8 +39,7 @@ def run(arguments: list[str]) -> int:
     try:
         from apex_acer.sweep import make_plan, sweep
     except ModuleNotFoundError as error:
-        how = "pip install 'apex-acer[sweep]', or in a checkout pip install -e '.[sweep]'"
-        raise ConfigError(f"sweep: {error.name} is not installed; {how}") from None
+        raise missing("sweep", "sweep", error) from None
     plan = make_plan(
         given.config,
         arguments,

@@ -16,7 +16,8 @@ import numpy as np
 import torch
 
 from apex_acer import checkpoint
-from apex_acer.policy import Policy, describe
+from apex_acer.card import FORMAT, describe
+from apex_acer.policy import Policy
 from apex_acer.weights import METADATA, named_tensors, pack
 from tests.runs import CARTPOLE, tiny_run
 
@@ -182,7 +183,7 @@ def wrong_metadata() -> dict[str, bytes]:
         "not a number": json.dumps(good)[:-1] + ', "x": NaN}',
         "infinite": json.dumps(good)[:-1] + ', "x": -Infinity}',
         "no format": {key: good[key] for key in good if key != "format"},
-        "format of tomorrow": good | {"format": 2},
+        "format of tomorrow": good | {"format": FORMAT + 1},
         "format a list": good | {"format": []},
         "no config": {key: good[key] for key in good if key != "config"},
         "config a list": good | {"config": [1]},

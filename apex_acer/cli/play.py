@@ -1,0 +1,63 @@
+"""`apex-acer play WEIGHTS [flags]`."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from apex_acer.cli.parsing import evaluation_settings, missing, parse
+from apex_acer.config import require
+
+
+@dataclass(frozen=True)
+class Play:
+    """Plays whole games with a weights file and shows them, in a window or as a video."""
+
+    weights: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="WEIGHTS")]
+    """A .safetensors file of a run."""
+    video: Annotated[str | None, tyro.conf.arg(metavar="FILE")] = None
+    """Write an .mp4 or a .gif instead of opening a window."""
+    episodes: int = 1
+    """Games to play."""
+    policy: Annotated[str | None, tyro.conf.arg(metavar="{greedy,sampled}")] = None
+    """Greedy or sampled actions; by default as in the run's evaluations."""
+    seed: int | None = None
+    """Seed of the environment and of sampling; by default the run's."""
+    fps: int | None = None
+    """Frames per second; by default those of the environment, 60 for Atari; a .gif has at most 50."""
+
+
+def run(arguments: list[str]) -> int:
+    """Plays, and prints each return and where the video is."""
+    given = parse(Play, arguments, "play")
+    try:
+        from apex_acer import display
+    except ModuleNotFoundError as error:
+        raise missing("play", "video", error) from None
+    import torch
+
+    from apex_acer.pictures import make_pictured
+    from apex_acer.play import play
+    from apex_acer.policy import load_policy
+
+    path = None if given.video is None else Path(given.video)
+    require(given.fps is None or given.fps >= 1, "fps", given.fps, "give 1 or more")
+    if path:
+        display.check_video(path)
+    torch.set_num_threads(1)  # a single observation is too little to share
+    policy = load_policy(given.weights, import_modules=True)
+    settings = evaluation_settings(policy.config, given.episodes, given.policy)
+    seed = policy.config.seed if given.seed is None else given.seed
+    environment = make_pictured(policy.config.environment)
+    fps = given.fps or environment.fps
+    shown = display.video(path, fps) if path else display.window(policy.config.environment.id, fps)
+    with contextlib.closing(environment), contextlib.suppress(display.Closed), shown as show:
+        for number, episode in enumerate(play(environment, policy, settings, seed, show), start=1):
+            print(f"episode {number}: return {episode.episode_return:.2f}, {episode.length:,} steps", flush=True)
+    if path:
+        print(f"video: {path}")
+    return 0

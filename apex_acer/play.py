@@ -1,0 +1,36 @@
+"""Whole games for somebody to watch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from apex_acer.config import EvaluationConfig
+from apex_acer.display import Show
+from apex_acer.pictures import Pictured, PicturedAtari
+from apex_acer.policy import Policy
+from apex_acer.rollout import Episode, Rollout
+from apex_acer.seeds import derive_seed
+
+
+def play(
+    environment: Pictured | PicturedAtari, policy: Policy, settings: EvaluationConfig, seed: int, show: Show
+) -> Iterator[Episode]:
+    """Plays `settings.episodes` games, shows every picture of them from the first to the last, and gives each once it ended.
+
+    With the run's seed and settings they are those that its evaluator's first environment played.
+    """
+    rollout = Rollout(
+        environment,
+        policy,
+        seed=derive_seed(seed, "evaluator"),
+        greedy=settings.greedy,
+        stall_steps=settings.stall_steps,
+    )
+    num = 0
+    while num < settings.episodes:  # an end is known at the next reset, whose picture is of a game that is not played
+        for frame in environment.frames:
+            show(frame)
+        rollout.unroll(1)
+        for episode in rollout.take_episodes():
+            num += 1
+            yield episode
