@@ -96,12 +96,16 @@ def _in_notebook(config: RunConfig) -> Iterator[View]:
 
 def as_html(progress: Progress) -> str:
     """The table as a notebook's cell shows it."""
-    width, height = NOTEBOOK_SIZE
+    return recorded(progress, *NOTEBOOK_SIZE).export_html(code_format=NOTEBOOK_HTML, inline_styles=True)
+
+
+def recorded(progress: Progress, width: int, height: int) -> Console:
+    """A console on which the table was printed in so many columns and at most so many lines, to be exported."""
     console = Console(
         record=True, file=io.StringIO(), width=width, height=height, force_terminal=True, force_jupyter=False
     )
     console.print(Board(progress))
-    return console.export_html(code_format=NOTEBOOK_HTML, inline_styles=True)
+    return console
 
 
 class PlainLines:

@@ -23,7 +23,8 @@ NAME_WIDTH, BAR_WIDTH = 9, 30
 NEWS_LINES = 3
 BALANCE = 0.1  # a smaller difference between two shares of waiting says nothing
 LEVELS = "▁▂▃▄▅▆▇█"
-STYLES = {"running": "green", "ended": "dim", "dead": "red"}
+STYLES = {"running": "green", "ended": "dim", "dead": "bold red"}
+SPARK_STYLE = "cyan"
 
 
 @dataclass(frozen=True)
@@ -99,9 +100,14 @@ def _table(lines: Iterable[Line], width: int) -> Table:
         table.add_column(column.title, justify=justify, width=column.width, no_wrap=True)  # type: ignore[arg-type]
     table.add_column(TAIL.title, width=max(1, rest), no_wrap=True)
     for line in lines:
-        cells = [Text(column.cell(line)) for column in columns]
-        table.add_row(*cells, Text(line.tail(rest)), style=STYLES.get(line.state, "yellow") if line.state else "dim")
+        style = _style(line.state)
+        cells = [Text(column.cell(line), style if column.title == "state" else "") for column in columns]
+        table.add_row(*cells, Text(line.tail(rest), style if line.remark else SPARK_STYLE))
     return table
+
+
+def _style(state: str) -> str:
+    return STYLES.get(state, "yellow") if state else "dim"
 
 
 def _fitting(width: int) -> list[Column]:
@@ -149,7 +155,7 @@ def _sum(lines: list[Line]) -> Line:
 
 def _bar(progress: Progress, width: int) -> RenderableType:
     stop, left = progress.config.stop, progress.left_s
-    if "ended" in progress.states.values():
+    if progress.states.get("learner") == "ended":
         until = "ended"
     else:
         at_most = "≤ " if stop.at_return is not None else ""
@@ -168,7 +174,7 @@ def _learner(progress: Progress, width: int) -> RenderableType:
     pieces += [f"{figure(row.get('updates'), 0)} updates, {figure(row.get('updates_per_s'), 0)}/s"]
     pieces += [f"Q loss {figure(row.get('q_loss'), 3)}"]
     pieces += [f"entropy {figure(row.get('entropy'), 3)}", f"loss {figure(row.get('loss'), 3)}", progress.device]
-    return _text(_joined(pieces, width), "" if state == "running" else STYLES.get(state, "yellow"))
+    return _text(_joined(pieces, width), "" if state == "running" else _style(state))
 
 
 def _replay(progress: Progress, width: int) -> RenderableType:
@@ -203,7 +209,11 @@ def _with_bar(share: float, pieces: list[str], width: int, title: str = "") -> R
     bar_width = max(1, min(BAR_WIDTH, width // 4))
     grid = Table.grid(padding=(0, 1, 0, 0))
     text = _joined(pieces, width - bar_width - 1 - (len(name) + 1 if name else 0))
-    grid.add_row(*([name] if name else []), ProgressBar(1.0, share, width=bar_width), _text(text))
+    grid.add_row(
+        *([name] if name else []),
+        ProgressBar(1.0, share, width=bar_width, complete_style="cyan", finished_style="green"),
+        _text(text),
+    )
     return grid
 
 
