@@ -119,9 +119,10 @@ class Progress:
 
 
 def _new_return(row: Row, before: Row) -> tuple[float, ...]:
-    """The return that `row` has and the one `before` had not: one, or none."""
+    """The return that `row` has and the one `before` had not: one, or none where it is not finite."""
     score, counter = ("eval_return", "eval_env_steps") if "eval_return" in row else ("episode_return", "episodes")
-    return (row[score],) if score in row and row.get(counter) != before.get(counter) else ()
+    is_new = score in row and row.get(counter) != before.get(counter)
+    return (row[score],) if is_new and math.isfinite(row[score]) else ()
 
 
 def clock(seconds: float) -> str:

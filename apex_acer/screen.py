@@ -21,6 +21,7 @@ from apex_acer.progress import Progress, clock
 
 NAME_WIDTH, BAR_WIDTH = 9, 30
 NEWS_LINES = 3
+TAIL_WIDTH = 10  # of the last column at least; it takes what is left
 BALANCE = 0.1  # a smaller difference between two shares of waiting says nothing
 LEVELS = "▁▂▃▄▅▆▇█"
 STYLES = {"running": "green", "ended": "dim", "dead": "bold red"}
@@ -55,7 +56,6 @@ class Column(NamedTuple):
     cell: Callable[[Line], str]
 
 
-TAIL = Column("returns", 10, 0, lambda line: line.remark)  # at least so wide; it takes what is left
 COLUMNS = (
     Column("", NAME_WIDTH, 0, lambda line: line.name),
     Column("state", 10, 0, lambda line: line.state),
@@ -79,8 +79,8 @@ class Board:
         below = [_learner(self.progress, width), _replay(self.progress, width), _waiting(self.progress, width)]
         evaluator = [name for name in ("evaluator",) if name in self.progress.states]
         room = height - 2 - len(evaluator) - len(below)  # the bar and the titles are the 2
-        shown_news = min(NEWS_LINES, max(0, room // 4))
-        news = self.progress.news[len(self.progress.news) - min(shown_news, len(self.progress.news)) :]
+        kept = min(NEWS_LINES, room // 4)
+        news = self.progress.news[-kept:] if kept > 0 else ()
         lines = _actor_lines(self.progress, room - len(news)) + [_line(self.progress, name) for name in evaluator]
         yield _bar(self.progress, width)
         yield _table(lines, width)
@@ -92,13 +92,13 @@ class Board:
 
 
 def _table(lines: Iterable[Line], width: int) -> Table:
-    columns = _fitting(width - TAIL.width)
+    columns = _fitting(width - TAIL_WIDTH)
     rest = width - sum(column.width + 1 for column in columns)
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
     for column in columns:
         justify = "left" if column.title in ("", "state") else "right"
         table.add_column(column.title, justify=justify, width=column.width, no_wrap=True)  # type: ignore[arg-type]
-    table.add_column(TAIL.title, width=max(1, rest), no_wrap=True)
+    table.add_column("returns", width=max(1, rest), no_wrap=True)
     for line in lines:
         style = _style(line.state)
         cells = [Text(column.cell(line), style if column.title == "state" else "") for column in columns]
@@ -189,11 +189,10 @@ def _replay(progress: Progress, width: int) -> RenderableType:
 def _waiting(progress: Progress, width: int) -> RenderableType:
     actors = _known([row for name, row in progress.rows.items() if name.startswith("actor_")], "time_waiting")
     learner = progress.rows.get("learner", {}).get("time_waiting")
-    pieces = [
-        f"{'waiting':<{NAME_WIDTH}} actors {percent(fmean(actors) if actors else None)}, learner {percent(learner)}"
-    ]
-    if actors and learner is not None:
-        pieces.append(bottleneck(fmean(actors), learner))
+    mean = fmean(actors) if actors else None
+    pieces = [f"{'waiting':<{NAME_WIDTH}} actors {percent(mean)}, learner {percent(learner)}"]
+    if mean is not None and learner is not None:
+        pieces.append(bottleneck(mean, learner))
     return _text(_joined(pieces, width))
 
 

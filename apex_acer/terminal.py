@@ -16,7 +16,7 @@ from rich.live import Live
 
 DRAW_S = 0.25  # between two pictures
 LEAVE_S = 2.0  # for the last picture; a terminal stopped by Ctrl-S takes none
-ECHO = 3, termios.ECHO  # index of the local modes, and the bit
+LOCAL_MODES = 3  # where termios.tcgetattr has them
 
 
 class Terminal:
@@ -97,10 +97,9 @@ class Terminal:
     @contextlib.contextmanager
     def _quiet(self) -> Iterator[None]:
         """Shows nothing that is typed, and forgets it afterwards."""
-        place, echo = ECHO
         before = termios.tcgetattr(self._fd)
         quiet = [*before]
-        quiet[place] &= ~echo
+        quiet[LOCAL_MODES] &= ~termios.ECHO
         termios.tcsetattr(self._fd, termios.TCSADRAIN, quiet)
         try:
             yield

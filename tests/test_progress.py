@@ -60,6 +60,13 @@ def test_each_return_is_kept_once() -> None:
     assert progress.best == {"actor_0": 10.0}
 
 
+def test_a_return_that_cannot_be_drawn_is_left_out() -> None:
+    progress = Progress.before(CONFIG)
+    for number, score in enumerate([1.0, float("nan"), float("inf"), 2.0]):
+        progress = progress.after(a_status(rows={"actor_0": {"episodes": number, "episode_return": score}}))
+    assert progress.returns == {"actor_0": (1.0, 2.0)}
+
+
 def test_what_is_kept_is_bounded() -> None:
     progress = Progress.before(CONFIG)
     for number in range(500):
