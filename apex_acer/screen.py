@@ -144,10 +144,8 @@ def _sum(lines: list[Line]) -> Line:
     last = [line.last for line in lines if line.last is not None]
     best = [line.best for line in lines if line.best is not None]
     states = ", ".join(f"{count} {state}" for state, count in Counter(line.state for line in lines).items())
-    restarts = sum(line.restarts for line in lines)
-    return Line(
-        f"{len(lines)} more", "", restarts, row, fmean(last) if last else None, max(best, default=None), (), states
-    )
+    restarts, mean = sum(line.restarts for line in lines), fmean(last) if last else None
+    return Line(f"{len(lines)} more", "", restarts, row, mean, max(best, default=None), (), states)
 
 
 # ── the lines around it ──
@@ -161,9 +159,8 @@ def _bar(progress: Progress, width: int) -> RenderableType:
         at_most = "≤ " if stop.at_return is not None else ""
         until = "starting" if left is None else f"{at_most}{clock(left)} left"
     steps = f"{progress.env_steps:,} of {stop.env_steps:,} env steps"
-    rate = f"{progress.rate.per_second:,.0f} steps/s"
-    so_far = f"{clock(progress.wall_s)} so far"
-    return _with_bar(progress.share, [f"{progress.share:4.0%}", until, steps, rate, so_far], width)
+    pace = [f"{progress.rate.per_second:,.0f} steps/s", f"{clock(progress.wall_s)} so far"]
+    return _with_bar(progress.share, [f"{progress.share:4.0%}", until, steps, *pace], width)
 
 
 def _learner(progress: Progress, width: int) -> RenderableType:
@@ -172,8 +169,8 @@ def _learner(progress: Progress, width: int) -> RenderableType:
     pieces = [f"{'learner':<{NAME_WIDTH}} {state}{f': {why}' if why else ''}"]
     pieces += [f"{restarts} restart{'s' if restarts > 1 else ''}"] if restarts else []
     pieces += [f"{figure(row.get('updates'), 0)} updates, {figure(row.get('updates_per_s'), 0)}/s"]
-    pieces += [f"Q loss {figure(row.get('q_loss'), 3)}"]
-    pieces += [f"entropy {figure(row.get('entropy'), 3)}", f"loss {figure(row.get('loss'), 3)}", progress.device]
+    losses = {"Q loss": "q_loss", "entropy": "entropy", "loss": "loss"}
+    pieces += [*(f"{title} {figure(row.get(name), 3)}" for title, name in losses.items()), progress.device]
     return _text(_joined(pieces, width), "" if state == "running" else _style(state))
 
 
@@ -200,7 +197,7 @@ def bottleneck(actors: float, learner: float) -> str:
     """Which side holds the other up, by the shares of their time that they wait."""
     if abs(actors - learner) < BALANCE:
         return "in balance"
-    return "the learner is the bottleneck" if actors > learner else "the actors are the bottleneck"
+    return f"bottleneck: {'learner' if actors > learner else 'actors'}"
 
 
 def _with_bar(share: float, pieces: list[str], width: int, title: str = "") -> RenderableType:
@@ -208,11 +205,8 @@ def _with_bar(share: float, pieces: list[str], width: int, title: str = "") -> R
     bar_width = max(1, min(BAR_WIDTH, width // 4))
     grid = Table.grid(padding=(0, 1, 0, 0))
     text = _joined(pieces, width - bar_width - 1 - (len(name) + 1 if name else 0))
-    grid.add_row(
-        *([name] if name else []),
-        ProgressBar(1.0, share, width=bar_width, complete_style="cyan", finished_style="green"),
-        _text(text),
-    )
+    bar = ProgressBar(1.0, share, width=bar_width, complete_style="cyan", finished_style="green")
+    grid.add_row(*([name] if name else []), bar, _text(text))
     return grid
 
 

@@ -8,12 +8,12 @@ import tempfile
 from pathlib import Path
 
 from apex_acer import RunConfig, live_view, load_run, train
-from apex_acer.config import LoggingConfig
+from apex_acer.config import StopConfig
 from apex_acer.console import recorded
 from apex_acer.progress import Progress, Status
 
 PATH = Path(__file__).parent / "images" / "live.svg"
-COMMAND = "apex-acer train cartpole --actors 3 --steps 12000 --logging.every-seconds 0.2"
+COMMAND = "apex-acer train cartpole --actors 3 --steps 40000 --until 1000"
 SIZE = 96, 24  # columns, and lines at most
 
 
@@ -24,8 +24,7 @@ def example(folder: str) -> RunConfig:
         preset,
         out=folder,
         actors=dataclasses.replace(preset.actors, count=3),
-        logging=LoggingConfig(every_seconds=0.2),
-        stop=dataclasses.replace(preset.stop, env_steps=12_000),
+        stop=StopConfig(env_steps=40_000, at_return=1000.0),
     )
 
 

@@ -70,7 +70,8 @@ def test_it_fits_and_misses_nothing_that_matters(width: int, height: int, actors
         assert_fits(lines, width, height)
         text = "\n".join(lines)
         assert all(
-            word in text for word in ("8%", "left", "last", "best", "learner ", "replay ", "waiting ", "evaluator")
+            word in text
+            for word in ("8%", "left", "last", "best", "learner ", "replay ", "waiting ", "evaluator", "bottleneck")
         )
         assert not any("…" in line for line in lines if not re.search("日|and so", line)), text
     assert any("and so on" in line for line in lines)
@@ -137,14 +138,14 @@ def test_figures_of_a_row_are_those_of_its_process() -> None:
     learner = "learner   running  1,234 updates, 55/s  Q loss 0.500  entropy 0.693  loss 0.250  cpu, float32"
     assert [line.rstrip() for line in (lines[5], lines[7])] == [
         learner,
-        "waiting   actors 15%, learner 60%  the actors are the bottleneck",
+        "waiting   actors 15%, learner 60%  bottleneck: actors",
     ]
     assert "25%  25,000 of 100,000 steps  2.5 MB when full" in lines[6]
 
 
 def test_the_side_that_is_waited_for_is_the_bottleneck() -> None:
-    assert bottleneck(actors=0.9, learner=0.1) == "the learner is the bottleneck"
-    assert bottleneck(actors=0.1, learner=0.9) == "the actors are the bottleneck"
+    assert bottleneck(actors=0.9, learner=0.1) == "bottleneck: learner"
+    assert bottleneck(actors=0.1, learner=0.9) == "bottleneck: actors"
     assert bottleneck(actors=0.3, learner=0.35) == "in balance"
 
 
