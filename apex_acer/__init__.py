@@ -15,6 +15,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from apex_acer.callbacks import Callbacks, Evaluation
     from apex_acer.config import ConfigError, RunConfig
+    from apex_acer.console import live_view
     from apex_acer.manager import RunFailed, resume, train
     from apex_acer.policy import Policy, load_policy
     from apex_acer.result import TrainResult
@@ -28,6 +29,7 @@ _HOME = {
     "RunConfig": "apex_acer.config",
     "RunFailed": "apex_acer.manager",
     "TrainResult": "apex_acer.result",
+    "live_view": "apex_acer.console",
     "load_policy": "apex_acer.policy",
     "load_run": "apex_acer.runfile",
     "resume": "apex_acer.manager",

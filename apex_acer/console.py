@@ -1,24 +1,25 @@
-"""What a user watches while a run trains: a live table on a terminal, plain lines elsewhere."""
+"""What a user watches while a run trains: a live table on a terminal or in a notebook, plain lines elsewhere."""
 
 from __future__ import annotations
 
 import contextlib
+import io
+import sys
 import time
-from collections.abc import Iterator
-from typing import Any, TextIO
+from collections.abc import Callable, Iterator
+from typing import TextIO
 
-from rich.console import Console, Group, RenderableType
-from rich.live import Live
-from rich.progress_bar import ProgressBar
-from rich.table import Table
-from rich.text import Text
+from rich.console import Console
 
 from apex_acer.config import RunConfig
-from apex_acer.messages import Row
-from apex_acer.placement import describe
+from apex_acer.progress import Progress, Status, printable
 from apex_acer.result import TrainResult
+from apex_acer.screen import Board
+from apex_acer.terminal import Terminal
 
 PLAIN_EVERY_S = 5.0
+NOTEBOOK_SIZE = 100, 40  # columns, and lines at most
+NOTEBOOK_HTML = "<pre style=\"line-height:1.2;font-family:Menlo,'DejaVu Sans Mono',monospace\">{code}</pre>"
 REASONS = {
     "env_steps": "the step budget is used up",
     "minutes": "the time budget is used up",
@@ -29,43 +30,105 @@ REASONS = {
 
 
 class View:
-    """Shows the statuses it is given."""
+    """Takes the statuses of a run and keeps what is to be seen of them."""
 
-    def __init__(self, config: RunConfig, stream: TextIO, live: Live | None) -> None:
-        self._config, self._stream, self._live = config, stream, live
-        self._best: dict[str, float] = {}
-        self._printed_at = time.monotonic() - PLAIN_EVERY_S + 1.0  # the first plain line comes after a second
+    def __init__(self, config: RunConfig, show: Callable[[Status], None] = lambda status: None) -> None:
+        """`show` is called with each status once `progress` has it."""
+        self.progress = Progress.before(config)
+        self.result: TrainResult | None = None
+        self._show = show
 
-    def update(self, status: dict[str, Any]) -> None:
-        """Shows a status of the learner (`Learner.status`)."""
-        for name, row in status["rows"].items():
-            if "episode_return_max" in row:
-                self._best[name] = max(self._best.get(name, -float("inf")), row["episode_return_max"])
-        if self._live:
-            self._live.update(self._render(status))
-        elif time.monotonic() - self._printed_at >= PLAIN_EVERY_S:
-            self._printed_at = time.monotonic()
-            print(self._line(status), file=self._stream, flush=True)
+    def update(self, status: Status) -> None:
+        """Shows a status; for `train(config, Callbacks(on_status=view.update))`."""
+        self.progress = self.progress.after(status)
+        self._show(status)
 
     def conclude(self, result: TrainResult) -> None:
-        """Prints how the run ended and where its weights are."""
-        score = "" if result.eval_return is None else f", evaluation {result.eval_return:.2f}"
-        reason = REASONS.get(result.reason, result.reason)
-        counts = f"{result.env_steps:,} env steps, {result.updates:,} updates"
-        times = f"{result.wall_s:.1f} s (start-up {result.startup_s:.1f} s)"
-        lines = [f"{reason}: {counts} in {times}{score}", f"weights: {result.weights or 'not saved'}"]
-        print("\n".join(lines), file=self._stream, flush=True)
+        """Has the last picture show the end, and two lines after it say how the run ended and where its weights are."""
+        self.progress, self.result = self.progress.ended(result), result
 
-    def _rate(self, status: dict[str, Any]) -> float:
-        actors = (row for name, row in status["rows"].items() if name.startswith("actor"))
-        return float(sum(row.get("env_steps_per_s", 0.0) for row in actors))
 
-    def _line(self, status: dict[str, Any]) -> str:
-        steps, budget = status["env_steps"], self._config.stop.env_steps
-        rows = status["rows"]
+@contextlib.contextmanager
+def live_view(config: RunConfig, stream: TextIO | None = None) -> Iterator[View]:
+    """A view of a run for as long as the context lasts; `train(config, Callbacks(on_status=view.update))` within it feeds it.
+
+    A table that is drawn again and again where `stream` is a terminal in the foreground; without a `stream` it is standard
+    output or, in a notebook, the cell's. Plain lines elsewhere, and where TERM is `dumb`. NO_COLOR takes the colours only.
+    """
+    out = stream or sys.stdout
+    console = Console(file=out)
+    if stream is None and console.is_jupyter:
+        shown = _in_notebook(config)
+    elif out.isatty() and console.is_interactive and console.encoding.startswith("utf"):
+        shown = _on_terminal(config, console)
+    else:
+        shown = _in_lines(config, out)
+    with shown as view:
+        yield view
+    if view.result:
+        _say("\n".join(_conclusion(view.result)), out)
+
+
+@contextlib.contextmanager
+def _in_lines(config: RunConfig, stream: TextIO) -> Iterator[View]:
+    yield View(config, PlainLines(config, stream).show)
+
+
+@contextlib.contextmanager
+def _on_terminal(config: RunConfig, console: Console) -> Iterator[View]:
+    view = View(config)
+    with Terminal(console, lambda: Board(view.progress)):
+        yield view
+
+
+@contextlib.contextmanager
+def _in_notebook(config: RunConfig) -> Iterator[View]:
+    """Without ipywidgets, which rich's own live display needs there; what is shown last stays in the saved notebook."""
+    from IPython.display import HTML, display
+
+    cell = display(HTML(""), display_id=True)
+    view = View(config, lambda status: cell.update(HTML(as_html(view.progress))))
+    try:
+        yield view
+    finally:
+        cell.update(HTML(as_html(view.progress)))
+
+
+def as_html(progress: Progress) -> str:
+    """The table as a notebook's cell shows it."""
+    return recorded(progress, *NOTEBOOK_SIZE).export_html(code_format=NOTEBOOK_HTML, inline_styles=True)
+
+
+def recorded(progress: Progress, width: int, height: int) -> Console:
+    """A console on which the table was printed in so many columns and at most so many lines, to be exported."""
+    console = Console(
+        record=True, file=io.StringIO(), width=width, height=height, force_terminal=True, force_jupyter=False
+    )
+    console.print(Board(progress))
+    return console
+
+
+class PlainLines:
+    """A line on a run every few seconds, and one for each piece of news."""
+
+    def __init__(self, config: RunConfig, stream: TextIO) -> None:
+        self._config, self._stream = config, stream
+        self._printed_at = time.monotonic() - PLAIN_EVERY_S + 1.0  # the first comes after a second
+
+    def show(self, status: Status) -> None:
+        """Prints what is due."""
+        for line in status["news"]:
+            _say(printable(line), self._stream)
+        if time.monotonic() - self._printed_at >= PLAIN_EVERY_S:
+            self._printed_at = time.monotonic()
+            _say(self._line(status), self._stream)
+
+    def _line(self, status: Status) -> str:
+        steps, budget, rows = status["env_steps"], self._config.stop.env_steps, status["rows"]
         learner, evaluator = rows.get("learner", {}), rows.get("evaluator", {})
+        rate = sum(row.get("env_steps_per_s", 0.0) for row in rows.values())
         returns = [row["episode_return"] for row in rows.values() if "episode_return" in row]
-        parts = [f"{steps:,}/{budget:,} steps", f"{self._rate(status):,.0f}/s"]
+        parts = [f"{steps:,}/{budget:,} steps", f"{rate:,.0f}/s"]
         parts.append(f"{learner.get('updates', 0):,.0f} updates ({learner.get('updates_per_s', 0):,.0f}/s)")
         if returns:
             parts.append(f"return {sum(returns) / len(returns):.1f}")
@@ -75,62 +138,17 @@ class View:
             parts.append(f"entropy {learner['entropy']:.3f}, Q loss {learner['q_loss']:.3g}")
         return " | ".join(parts)
 
-    def _render(self, status: dict[str, Any]) -> RenderableType:
-        steps, budget, rate = status["env_steps"], self._config.stop.env_steps, self._rate(status)
-        bar = Table.grid(padding=(0, 1))
-        left = f"{max(0.0, budget - steps) / rate:,.0f} s left" if rate else "starting"
-        elapsed = f"{status['wall_s']:,.0f} s"
-        bar.add_row(
-            ProgressBar(budget, min(steps, budget), width=30), f"{steps:,}/{budget:,} env steps", elapsed, f"≤ {left}"
-        )
-        return Group(bar, self._actors(status["rows"]), self._learner(status))
 
-    def _actors(self, rows: dict[str, Row]) -> Table:
-        table = Table(box=None, pad_edge=False)
-        for column in ("", "steps/s", "last return", "best return", "policy lag", "waiting"):
-            table.add_column(column, justify="right" if column else "left", no_wrap=True)
-        for index in range(self._config.actors.count):
-            name = f"actor_{index}"
-            row = rows.get(name, {})
-            table.add_row(
-                f"actor {index}",
-                _figure(row.get("env_steps_per_s"), 0),
-                _figure(row.get("episode_return")),
-                _figure(self._best.get(name)),
-                _figure(row.get("policy_lag"), 0),
-                f"{row.get('time_waiting', 0):.0%}",
-            )
-        return table
-
-    def _learner(self, status: dict[str, Any]) -> Text:
-        row, evaluator = status["rows"].get("learner", {}), status["rows"].get("evaluator", {})
-        parts = [
-            f"learner ({status['learner']})  {row.get('updates_per_s', 0):,.0f} updates/s",
-            f"waiting {row.get('time_waiting', 0):.0%}",
-            f"entropy {_figure(row.get('entropy'), 3)}",
-            f"Q loss {_figure(row.get('q_loss'), 3)}",
-            f"replay {row.get('replay_steps', 0):,.0f} steps",
-        ]
-        lines = ["   ".join(parts)]
-        if "eval_return" in evaluator:
-            spread = f"{evaluator['eval_return_min']:.1f} to {evaluator['eval_return_max']:.1f}"
-            lines.append(f"evaluation  {evaluator['eval_return']:.2f} ({spread})   best {status['best']:.2f}")
-        return Text("\n".join(lines), no_wrap=True, overflow="ellipsis")
+def _conclusion(result: TrainResult) -> list[str]:
+    """How the run ended, and where its weights are."""
+    score = "" if result.eval_return is None else f", evaluation {result.eval_return:.2f}"
+    reason = REASONS.get(result.reason, result.reason)
+    counts = f"{result.env_steps:,} env steps, {result.updates:,} updates"
+    times = f"{result.wall_s:.1f} s (start-up {result.startup_s:.1f} s)"
+    return [f"{reason}: {counts} in {times}{score}", f"weights: {result.weights or 'not saved'}"]
 
 
-@contextlib.contextmanager
-def live_view(config: RunConfig, stream: TextIO) -> Iterator[View]:
-    """A view on `stream`, after a line on what the run uses: live where it is a terminal, plain lines elsewhere."""
-    console = Console(file=stream)
-    print(describe(config), file=stream, flush=True)
-    if not console.is_terminal:
-        yield View(config, stream, None)
-        return
-    with Live(
-        Text("starting"), console=console, refresh_per_second=4, redirect_stdout=False, redirect_stderr=False
-    ) as live:
-        yield View(config, stream, live)
-
-
-def _figure(value: float | None, digits: int = 1) -> str:
-    return "–" if value is None else f"{value:,.{digits}f}"
+def _say(text: str, stream: TextIO) -> None:
+    """Prints `text`; what the stream's encoding has no letters for does not end a run."""
+    encoding = stream.encoding or "utf-8"
+    print(text.encode(encoding, "replace").decode(encoding), file=stream, flush=True)

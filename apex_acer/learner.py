@@ -348,14 +348,15 @@ class Learner:
         self.inbox.status = self.status()
 
     def status(self) -> dict[str, Any]:
-        """Live figures for the manager: each process's newest row, the best evaluation, where the learner computes in what
-        and how many bytes of replay a save may have to write.
+        """Live figures for the manager: each process's newest row, the best evaluation, where the learner computes in what,
+        and how many bytes replay takes when full and a save may have to write of it.
         """
         return {
             "env_steps": self.env_steps,
             "wall_s": self._wall_s(),
             "best": self._evaluations.best,
             "learner": self._computes,
+            "replay_memory": self._feed.num_bytes,
             "replay_bytes": self._feed.num_bytes if self._config.checkpoint.replay else 0,
             "rows": self._rows,
         }

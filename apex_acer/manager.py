@@ -71,10 +71,14 @@ def resume(
     return manage(prepare_resume(Path(folder).absolute(), stop or {}, started_at or time.monotonic()), callbacks)
 
 
-def manage(run: Run, callbacks: Callbacks | None = None) -> TrainResult:
-    """A prepared run, from its first process to its one result; raises as `train` does."""
+def manage(run: Run, callbacks: Callbacks | None = None, signals: Signals | None = None) -> TrainResult:
+    """A prepared run, from its first process to its one result; raises as `train` does.
+
+    `signals` are those of a caller who has entered them already.
+    """
     callbacks = callbacks or Callbacks()
-    with _log_file(run.folder), Signals() as signals:
+    noted = contextlib.nullcontext(signals) if signals else Signals()
+    with _log_file(run.folder), noted as signals:
         text = dump_run(dataclasses.replace(run.config, out=""))
         files.write(run.folder / "config.toml", text.encode())
         result = Manager(run, callbacks, signals).run()
@@ -202,7 +206,7 @@ class Manager:
     def _end(self) -> TrainResult:
         """Has the run stopped where a signal came, and says how it ended."""
         if self._signals:
-            log.info("%s: stopping", self._signals[0].name)
+            self._tell_stopping(self._signals[0].name)
         self._stop(self._signals[0].name if self._signals else "")
         learner = self._supervisor.learner.handle
         if result := self._result:
@@ -212,6 +216,12 @@ class Manager:
             return self._unsaved()
         how = learner.failure or f"learner: killed, because it had not saved within {self._save_s:.0f} s"
         raise RunFailed(how)
+
+    def _tell_stopping(self, signal_name: str) -> None:
+        log.info("%s: stopping", signal_name)
+        if self._status:
+            news = f"{signal_name}: saving what was learned; a second signal ends the run at once"
+            self._listener.tell({**self._status, "news": [news]})
 
     def _stop(self, reason: str) -> None:
         """Has the learner save, where it has not, and lets everybody leave; a second signal or the deadline ends that."""

@@ -48,6 +48,8 @@ class Role:
         """Since these monotonic seconds it has ended well; 0: it has not."""
         self.dumped_at = 0.0
         """When it was asked where it hangs; 0: it was not."""
+        self.died_of = ""
+        """Why the incarnation before ended, in one line; empty where it ended well, or there was none."""
         self.patience_s = patience_s
         self._credit = credit
         self._deaths: list[float] = []
@@ -66,6 +68,17 @@ class Role:
             return ""
         how = self.handle.failure.rpartition("\n")[2].removeprefix(f"{self.peer.name}: ")
         return self.handle.raised or self.handle.config_error or how
+
+    @property
+    def state(self) -> str:
+        """`starting`, `running`, `ended`, `restarting`, or `dead: ` and why, until it is started again."""
+        if self.handle is None and self.died_of:
+            return f"dead: {self.died_of}"
+        if self.handle is not None and not self.handle.alive:
+            return "ended"
+        if self.handle is not None and self.handle.ready:
+            return "running"
+        return "restarting" if self.peer.incarnation else "starting"
 
     @property
     def hangs(self) -> str:
@@ -95,8 +108,9 @@ class Role:
         self._deaths = [at for at in self._deaths if now - at < window_s] + [now]
         return len(self._deaths)
 
-    def succeed(self, delay_s: float) -> None:
-        """The next incarnation is to start in `delay_s` seconds."""
+    def succeed(self, delay_s: float, died_of: str = "") -> None:
+        """The next incarnation is to start in `delay_s` seconds, after one that `died_of` something or ended well."""
+        self.died_of = died_of
         self.peer = dataclasses.replace(self.peer, incarnation=self.peer.incarnation + 1)
         self.handle, self.start_at = None, time.monotonic() + delay_s
         self.left_at = self.dumped_at = self._idle_s = 0.0
@@ -115,6 +129,7 @@ class Supervisor:
         evaluator = Role(Peer("evaluator", 0, 0), 60 * self._settings.evaluation_minutes)
         self._peers = [*self._actors, *([evaluator] if config.evaluation.every else [])]
         self._status: Status = {}
+        self._states: dict[str, str] = {}
         self._news: list[str] = []
         self._looked_at = self._heard_at = self._asked_at = 0.0
         self._meet_learner()
@@ -123,7 +138,8 @@ class Supervisor:
         """Looks after everybody once, without waiting.
 
         Returns:
-            The learner's newest status where there is news, with `restarts` by name and in `news` what happened since.
+            The learner's newest status where there is news, with `restarts` and `states` (`Role.state`) by name, and in
+            `news` what happened since.
 
         Raises:
             ConfigError: a role can not work as configured.
@@ -136,7 +152,8 @@ class Supervisor:
         self._look_after(self.learner)
         for role in () if self._stopping else self._peers:
             self._look_after(role)
-        return self._report() if self._status and (news or self._news) else None
+        before, self._states = self._states, {role.peer.name: role.state for role in (self.learner, *self._peers)}
+        return self._report() if self._status and (news or self._news or before != self._states) else None
 
     def say(self, stop: str = "") -> None:
         """Asks the learner for its status, tells it who is whose successor, and, where given, why to `stop`."""
@@ -206,7 +223,7 @@ class Supervisor:
     def _report(self) -> Status:
         restarts = {role.peer.name: role.peer.incarnation for role in (self.learner, *self._peers)}
         news, self._news = self._news, []
-        return {**self._status, "restarts": restarts, "news": news}
+        return {**self._status, "restarts": restarts, "states": self._states, "news": news}
 
     # ── life and death ──
 
@@ -250,7 +267,7 @@ class Supervisor:
         delay_s = BACKOFF_S * 2 ** min(deaths - 1, DOUBLINGS)
         self._news.append(f"{name}: {why}; restart {deaths} of {settings.restarts} in {delay_s:g} s")
         log.warning(self._news[-1])
-        role.succeed(delay_s)
+        role.succeed(delay_s, why)
         if role is self.learner:
             self._meet_learner()
 

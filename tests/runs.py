@@ -143,3 +143,10 @@ def feed(learner: Learner, actor: Speaker, config: RunConfig, count: int, first:
         assert reply is not None
         replies.append(reply)
     return replies
+
+
+def a_status(**said: Any) -> dict[str, Any]:
+    """A status as the supervisor reports it, of a run of which only `said` is known."""
+    states = {"learner": "running", "actor_0": "running", "actor_1": "running", "evaluator": "running"}
+    nothing = {"env_steps": 0, "wall_s": 0.0, "best": None, "learner": "cpu, float32", "replay_memory": 0, "rows": {}}
+    return {**nothing, "replay_bytes": 0, "restarts": dict.fromkeys(states, 0), "states": states, "news": [], **said}

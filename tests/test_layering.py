@@ -15,7 +15,10 @@ import apex_acer
 ROOT = Path(apex_acer.__file__).parent
 LAYERS = (  # top to bottom; a package stands for all of its modules
     ("__main__",),
-    ("cli", "console"),
+    ("cli",),
+    ("console",),
+    ("screen", "terminal"),
+    ("progress",),
     ("sweep", "report", "runs", "variants", "doctor", "pieces"),
     ("manager", "supervisor"),
     ("engines",),

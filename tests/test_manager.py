@@ -56,6 +56,8 @@ def test_whole_run_returns_what_happened(whole_run: WholeRun) -> None:
     assert policy.act([0.0, 0.0, 0.0, 0.0]) in (0, 1)
     assert statuses
     assert statuses[-1]["env_steps"] <= result.env_steps
+    assert any(set(status["states"].values()) == {"running"} for status in statuses)
+    assert statuses[-1]["replay_memory"] > 0
 
 
 def test_whole_run_leaves_the_documented_folder(whole_run: WholeRun) -> None:

@@ -198,6 +198,24 @@ def test_a_dead_role_is_replaced_after_a_pause_that_doubles_once_the_learner_kno
     assert world.status["restarts"]["actor_1"] == 3
 
 
+def test_states_say_what_everybody_is_about(world: World) -> None:
+    """Also where nothing else is new: a view would show yesterday's otherwise."""
+    world.tend(1)
+    assert world.status["states"] == dict.fromkeys(("learner", "actor_0", "actor_1", "evaluator"), "running")
+    world.handle("evaluator").ready = False
+    world.handle("actor_1").die()
+    world.tend()
+    states = {"learner": "running", "actor_0": "running", "actor_1": "dead: exit code 1", "evaluator": "starting"}
+    assert world.status["states"] == states
+    world.engine.refuses_to_be_ready.add("actor_1")
+    world.tend(BACKOFF_S)
+    assert world.status["states"]["actor_1"] == "restarting"
+    world.engine.silent = True  # no answer of the learner's either
+    world.handle("actor_1").ready = True
+    world.tend()
+    assert world.status["states"]["actor_1"] == "running"
+
+
 def test_deaths_are_forgotten_after_the_window_and_the_pause_does_not_grow_for_ever(world: World) -> None:
     world.supervisor._settings = dataclasses.replace(CONFIG.supervision, restarts=100)
     for _ in range(DOUBLINGS + 3):

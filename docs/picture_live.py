@@ -1,0 +1,54 @@
+"""Writes docs/images/live.svg, the live view of a short run just before its end: `python -m docs.picture_live`."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import tempfile
+from pathlib import Path
+
+from apex_acer import Callbacks, RunConfig, live_view, load_run, train
+from apex_acer.config import StopConfig
+from apex_acer.console import recorded
+from apex_acer.progress import Progress, Status
+
+PATH = Path(__file__).parent / "images" / "live.svg"
+COMMAND = "apex-acer train cartpole --actors 3 --steps 40000 --until 1000"
+SIZE = 96, 24  # columns, and lines at most
+
+
+def example(folder: str) -> RunConfig:
+    """The run of COMMAND."""
+    preset = load_run("cartpole")
+    return dataclasses.replace(
+        preset,
+        out=folder,
+        actors=dataclasses.replace(preset.actors, count=3),
+        stop=StopConfig(env_steps=40_000, at_return=1000.0),
+    )
+
+
+def seen(config: RunConfig) -> Progress:
+    """Of a whole run, what was seen last while everybody worked."""
+    pictures = []
+    with live_view(config, io.StringIO()) as view:
+
+        def look(status: Status) -> None:
+            view.update(status)
+            if set(status["states"].values()) == {"running"}:
+                pictures.append(view.progress)
+
+        train(config, Callbacks(on_status=look))
+    return pictures[-1]
+
+
+def main() -> None:
+    """Trains in a folder that is gone afterwards, and writes the picture."""
+    with tempfile.TemporaryDirectory() as folder:
+        progress = seen(example(folder))
+    PATH.parent.mkdir(exist_ok=True)
+    PATH.write_text(recorded(progress, *SIZE).export_svg(title=COMMAND), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
