@@ -50,7 +50,7 @@ class View:
 
 @contextlib.contextmanager
 def live_view(config: RunConfig, stream: TextIO | None = None) -> Iterator[View]:
-    """A view of a run for as long as the context lasts; `train(config, Callbacks(on_status=view.update))` within it feeds it.
+    """A view of a run while the context lasts; `train(config, Callbacks(on_status=view.update))` within it feeds it.
 
     A table that is drawn again and again where `stream` is a terminal in the foreground; without a `stream` it is standard
     output or, in a notebook, the cell's. Plain lines elsewhere, and where TERM is `dumb`. NO_COLOR takes the colours only.

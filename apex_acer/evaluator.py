@@ -3,24 +3,31 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import numpy as np
 
-from apex_acer.config import EvaluationConfig, RunConfig
+from apex_acer.config import ConfigError, EvaluationConfig, RunConfig
 from apex_acer.environments import Environments, make_environments
 from apex_acer.messages import Link, Message, Peer, Row
 from apex_acer.policy import Policy
 from apex_acer.rollout import Episode, evaluate
 from apex_acer.seeds import derive_seed
-from apex_acer.weights import unpack
+from apex_acer.weights import unpack, unpack_metadata
 
 
 class Evaluator:
     """Asks for weights, plays, answers with the row and asks again; the learner never waits for it."""
 
-    def __init__(self, config: RunConfig, run_id: str, peer: Peer, link: Link, threads: int = 1) -> None:
+    def __init__(
+        self, config: RunConfig, run_id: str, peer: Peer, link: Link, threads: int = 1, folder: Path = Path()
+    ) -> None:
+        """`folder` is the run's; raises `ConfigError` where videos are asked for and cannot be made."""
         self._config, self._run_id, self._peer, self._link = config, run_id, peer, link
-        self._threads = threads
+        self._threads, self._folder = threads, folder
+        self._played = 0
+        if config.evaluation.video_every:
+            _check_videos(config)
         self._player: tuple[Environments, Policy] | None = None  # made when needed: actors start with all the cores
         self._sequence = 0
         self._rows: list[Row] = []
@@ -44,6 +51,10 @@ class Evaluator:
         start = time.monotonic()
         episodes = evaluate(environments, policy, self._config.evaluation, seed)
         self._rows = [{**summarise(episodes), "eval_seconds": time.monotonic() - start}]
+        self._played += 1
+        every = self._config.evaluation.video_every
+        if every and self._played % every == 0:
+            self._record(policy, unpack_metadata(reply.weights)["env_steps"])
         self._sequence += 1
         self._asked = False
         return True
@@ -57,11 +68,29 @@ class Evaluator:
         if self._player:
             self._player[0].close()
 
+    def _record(self, policy: Policy, env_steps: int) -> None:
+        from apex_acer.play import record
+
+        folder = self._folder / "videos"
+        folder.mkdir(exist_ok=True)
+        record(folder / f"{env_steps:09d}.mp4", policy, self._config.evaluation, self._config.seed)
+
     def _make_player(self) -> tuple[Environments, Policy]:
         config = self._config
         slots = min(config.evaluation.environments, config.evaluation.episodes)
         environments = make_environments(config.environment, slots, training=False, threads=self._threads)
         return environments, Policy(config, environments.spec)
+
+
+def _check_videos(config: RunConfig) -> None:
+    try:
+        import apex_acer.display  # noqa: F401
+    except ModuleNotFoundError as error:
+        how = f"{error.name} is not installed; pip install 'apex-acer[video]'"
+        raise ConfigError(f"evaluation.video_every: {config.evaluation.video_every} is not allowed; {how}") from None
+    from apex_acer.pictures import make_pictured
+
+    make_pictured(config.environment).close()
 
 
 def summarise(episodes: list[Episode]) -> Row:

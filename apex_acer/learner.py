@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from apex_acer import checkpoint, weights
+from apex_acer import checkpoint, imports, weights
 from apex_acer.algorithms import algorithm_class
 from apex_acer.card import describe, migrate, written_by
 from apex_acer.config import ConfigError, RunConfig, require
@@ -91,6 +91,7 @@ class Learner:
         self._rows: dict[str, Row] = {}
         self._row_at, self._updates_at_row = time.monotonic(), self.updates
         self._histograms_due = 0.0  # monotonic seconds
+        self._callback = imports.load("learner.callback", config.learner.callback) if config.learner.callback else None
 
     # ── the loop ──
 
@@ -334,6 +335,9 @@ class Learner:
         with self._timers.phase("saving"):
             self._note("learner", row, self.env_steps)
             self._write_histograms()
+        if self._callback:
+            with torch.no_grad():
+                self._callback(self.env_steps, dict(row), self._algorithm.network)
         self._row_at, self._updates_at_row = time.monotonic(), self.updates
 
     def _write_histograms(self) -> None:

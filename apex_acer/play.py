@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 from collections.abc import Iterator
+from pathlib import Path
 
 from apex_acer.config import EvaluationConfig
-from apex_acer.display import Show
-from apex_acer.pictures import Pictured, PicturedAtari
+from apex_acer.display import Show, video
+from apex_acer.pictures import Pictured, PicturedAtari, make_pictured
 from apex_acer.policy import Policy
 from apex_acer.rollout import Episode, Rollout
 from apex_acer.seeds import derive_seed
@@ -34,3 +37,11 @@ def play(
         for episode in rollout.take_episodes():
             num += 1
             yield episode
+
+
+def record(path: Path, policy: Policy, settings: EvaluationConfig, seed: int) -> None:
+    """Writes a video of the first game that an evaluation with these plays."""
+    environment = make_pictured(policy.config.environment)
+    with contextlib.closing(environment), video(path, environment.fps) as show:
+        for _ in play(environment, policy, dataclasses.replace(settings, episodes=1), seed, show):
+            pass

@@ -84,6 +84,8 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("evaluation.episodes", 0, "1 or more"),
     ("evaluation.environments", 0, "1 or more"),
     ("evaluation.stall_steps", -1, "0 or more"),
+    ("evaluation.video_every", -1, "0 or more"),
+    ("learner.callback", "module", "module:function"),
     ("checkpoint.every", -1, "0 or more"),
     ("logging.every_seconds", 0.0, "above 0"),
     ("logging.histograms_every_seconds", -1.0, "0 or more"),

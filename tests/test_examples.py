@@ -21,7 +21,7 @@ EXAMPLES = DOCS / "examples"
 PAGES = {
     "own-environment.md": ("corridor.py", "corridor.toml"),
     "own-network.md": ("residual.py",),
-    "library.md": ("log_wandb.py", "log_mlflow.py"),
+    "library.md": ("watching.py", "log_wandb.py", "log_mlflow.py"),
 }
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
@@ -41,6 +41,16 @@ def test_pages_show_the_examples_and_their_other_code_runs(page: str, tmp_path: 
     code = "\n".join(block for block in BLOCK.findall(text) if block not in examples.values())
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stderr[-3000:]
+
+
+@pytest.mark.parametrize("engine", ["serial", "local"])
+def test_a_function_looks_at_the_network_in_the_learner_s_process(
+    tmp_path: Path, engine: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    config = tiny_run(tmp_path, engine=engine, learner__callback="watching:watch_norms", stop__env_steps=300)
+    train(config)
+    said = capfd.readouterr().out if engine == "serial" else (tmp_path / "log.txt").read_text()
+    assert re.search(r"\d+ steps, entropy 0\.\d+: {'.*weight': \d+\.\d+", said)
 
 
 @pytest.mark.parametrize("engine", ["serial", "local"])

@@ -4,7 +4,6 @@ import dataclasses
 import json
 import os
 import signal
-import subprocess
 import threading
 import time
 from pathlib import Path
@@ -24,6 +23,7 @@ from apex_acer.policy import load_policy
 from apex_acer.result import TrainResult
 from apex_acer.runfile import load_run
 from apex_acer.signals import Signals
+from tests.processes import processes
 from tests.runs import CARTPOLE, tiny_run
 
 
@@ -87,19 +87,13 @@ def test_whole_run_writes_only_metrics_of_the_table(whole_run: WholeRun) -> None
     assert last["refused_messages"] == last["skipped_updates"] == 0
 
 
-def both_children_have_ended() -> bool:
-    listed = subprocess.run(["ps", "-A", "-o", "ppid=,stat="], capture_output=True, text=True, check=True).stdout
-    children = (line.split() for line in listed.splitlines())
-    return sum(int(parent) == os.getpid() and state.startswith("Z") for parent, state in children) == 2
-
-
 def test_works_from_another_thread_and_with_a_slow_view(tmp_path: Path) -> None:
     """As in a notebook; a view that takes its time must not lose how the run ended."""
     ended: list[TrainResult | Exception] = []
 
     def show(status: dict[str, Any]) -> None:
         deadline = time.monotonic() + 20
-        while not both_children_have_ended() and time.monotonic() < deadline:
+        while {"learner_0", "actor_0"} & processes(os.getpid()).keys() and time.monotonic() < deadline:
             time.sleep(0.05)
 
     def work() -> None:

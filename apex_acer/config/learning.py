@@ -24,9 +24,14 @@ class LearnerConfig:
     """Threads of the learner's network on the CPU; 0: chosen from the cores present."""
     max_skipped_updates: int = 100
     """Non-finite updates in a row, all skipped, after which the run ends."""
+    callback: str = ""
+    """`module:function`, called in the learner's process at each of its rows with the environment steps so far, the row and
+    the network, to look at but not to change."""
 
     def __post_init__(self) -> None:
         device_name("learner.device", self.device)
+        if self.callback:
+            importable("learner.callback", self.callback, "module:function")
         listed("learner", self)
         at_least(1, "learner", {"batch_size": self.batch_size, "max_skipped_updates": self.max_skipped_updates})
         at_least(0, "learner", {"threads": self.threads})

@@ -36,10 +36,13 @@ class EvaluationConfig:
     """Play the average policy instead of the newest; so does `load_policy`."""
     stall_steps: int = 0
     """Act at random for one step after this many steps without a reward, for games that wait for FIRE; 0: never."""
+    video_every: int = 0
+    """Evaluations between two videos of a game, in the run's folder `videos/`; 0: none. Needs the extra `video`."""
 
     def __post_init__(self) -> None:
         at_least(1, "evaluation", {"episodes": self.episodes, "environments": self.environments})
-        at_least(0, "evaluation", {"every": self.every, "stall_steps": self.stall_steps})
+        never = {"every": self.every, "stall_steps": self.stall_steps, "video_every": self.video_every}
+        at_least(0, "evaluation", never)
 
 
 @dataclass(frozen=True)

@@ -113,9 +113,13 @@ class SerialEngine(Engine):
 
     def _make_role(self, peer: Peer) -> tuple[Callable[[], bool], Callable[[], None]]:
         """What an actor's or evaluator's turn does, and how it ends."""
-        kind = Actor if peer.role == "actor" else Evaluator
-        config = self._run.config
-        role = kind(config, self._run.run_id, peer, DirectLink(self._learner.inbox), config.actors.threads)
+        run = self._run
+        link, threads = DirectLink(self._learner.inbox), run.config.actors.threads
+        role: Actor | Evaluator
+        if peer.role == "actor":
+            role = Actor(run.config, run.run_id, peer, link, threads)
+        else:
+            role = Evaluator(run.config, run.run_id, peer, link, threads, run.folder)
         return lambda: role.step(0), role.close
 
     def reconnect(self) -> None:

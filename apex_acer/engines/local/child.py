@@ -134,10 +134,10 @@ def _run_peer(role: str, index: int, lifeline: Lifeline, parent: Parent) -> None
     start, address = lifeline.start, lifeline.address
     os.nice(start["nice"])
     torch.set_num_threads(start["threads"])
-    kind = Actor if role == "actor" else Evaluator
     peer = Peer("actor" if role == "actor" else "evaluator", index, start["incarnation"])
     link = DealerLink(address, peer)
-    worker = kind(from_dict(start["config"]), start["run_id"], peer, link, start["threads"])
+    given = from_dict(start["config"]), start["run_id"], peer, link, start["threads"]
+    worker = Actor(*given) if role == "actor" else Evaluator(*given, Path(start["folder"]))
     parent.say(ready=True)
     while worker.step(WAIT_S):
         if address != lifeline.address:  # another learner took over
