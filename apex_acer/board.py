@@ -54,12 +54,13 @@ class Board:
     Not by tensorboardX's SummaryWriter: its thread dies where the disk is full, and the next rows wait for it for ever.
     """
 
-    def __init__(self, folder: Path, resumed_at: int | None) -> None:
+    def __init__(self, folder: Path, anew_from: int | None) -> None:
+        """A run that goes on is written anew from so many environment steps on."""
         folder.mkdir(parents=True, exist_ok=True)
         # two files of one second need two names
-        self._events = EventsWriter(str(folder / "events"), "" if resumed_at is None else f".{resumed_at}")
-        if resumed_at is not None:  # TensorBoard hides what came at or after this step
-            self._events.write_event(Event(step=resumed_at + 1, session_log=SessionLog(status=SessionLog.START)))
+        self._events = EventsWriter(str(folder / "events"), "" if anew_from is None else f".{anew_from}")
+        if anew_from is not None:  # TensorBoard hides what came at or after this step
+            self._events.write_event(Event(step=anew_from, session_log=SessionLog(status=SessionLog.START)))
 
     def write(self, env_steps: int, row: Mapping[str, float]) -> None:
         """Writes `row` at `env_steps`."""

@@ -62,7 +62,10 @@ class Writers:
 
     def _board(self, source: str) -> Board:
         if source not in self._boards:
-            self._boards[source] = Board(self._folder / "tb" / source, self._resumed_at)
+            anew_from = self._resumed_at
+            if anew_from is not None and source != "learner":  # it may have written at this very step after the save
+                anew_from += 1
+            self._boards[source] = Board(self._folder / "tb" / source, anew_from)
         return self._boards[source]
 
 

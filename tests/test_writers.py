@@ -96,7 +96,7 @@ def test_boards_do_not_double_back(tmp_path: Path) -> None:
     write_up_to(after, 201, 250)
     after.close()
     found = scalars(tmp_path, "learner")["updates"]
-    assert found == [(step, float(step)) for step in (100, 200, 201, 250)]
+    assert found == [(step, float(step)) for step in (100, 201, 250)]
     assert [step for step, _ in scalars(tmp_path, "evaluator")["eval_return"]] == [50, 150, 151, 200]
 
 
@@ -105,7 +105,21 @@ def test_boards_are_told_where_a_run_went_on(tmp_path: Path) -> None:
         writers = Writers(tmp_path, resumed_at, 10**6)
         write_up_to(writers, 300)
         writers.close()
-    assert sorted(session_starts(tmp_path, "learner")) == [151, 201]
+    assert sorted(session_starts(tmp_path, "evaluator")) == [151, 201]
+    assert sorted(session_starts(tmp_path, "learner")) == [150, 200]
+
+
+def test_what_the_learner_wrote_at_the_very_step_of_a_save_does_not_stay_twice(tmp_path: Path) -> None:
+    before = Writers(tmp_path)
+    before.write("learner", 200, 1.0, {"updates": 70.0})
+    length = before.length  # saved here; updates from replay go on without a further step
+    before.write("learner", 200, 2.0, {"updates": 75.0})
+    before.close()
+    after = Writers(tmp_path, 200, length)
+    after.write("learner", 200, 2.0, {"updates": 73.0})
+    after.close()
+    assert scalars(tmp_path, "learner")["updates"] == [(200, 73.0)]
+    assert [line["updates"] for line in lines(tmp_path)] == [70.0, 73.0]
 
 
 def test_a_folder_without_rows_or_with_fewer_is_gone_on_with(tmp_path: Path) -> None:
