@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import sysconfig
@@ -13,10 +15,13 @@ import zipfile
 from configparser import ConfigParser
 from importlib import metadata
 from pathlib import Path
+from typing import NamedTuple
+from urllib.request import urlopen
 
 import pytest
 
 from apex_acer import __version__
+from apex_acer.figures import FIGURES
 from apex_acer.runfile import presets
 
 ROOT = Path(__file__).parent.parent
@@ -113,22 +118,68 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
     assert "# apex_acer" in described  # the page that a package index shows
 
 
-@pytest.mark.slow
-def test_an_installed_wheel_trains_from_anywhere(wheel: Path, tmp_path: Path) -> None:
-    """In an environment of its own, which takes the dependencies from this one."""
-    venv.create(tmp_path / "venv")
-    python, command = (tmp_path / "venv" / "bin" / name for name in ("python", "apex-acer"))
+class Installed(NamedTuple):
+    """A wheel in an environment of its own, which takes the dependencies from this one."""
+
+    python: Path
+    command: Path
+    site: Path
+    folder: Path
+    """Where the user stands: empty, and outside of the repository."""
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    root = tmp_path_factory.mktemp("installed")
+    venv.create(root / "venv")
+    python, command = (root / "venv" / "bin" / name for name in ("python", "apex-acer"))
     call(sys.executable, "-m", "pip", "--python", python, "install", "--no-deps", "--no-index", wheel)
-    (site,) = (tmp_path / "venv").glob("lib/python*/site-packages")
+    (site,) = (root / "venv").glob("lib/python*/site-packages")
     (site / "dependencies.pth").write_text(sysconfig.get_path("purelib"))
-    elsewhere = tmp_path / "elsewhere"
-    elsewhere.mkdir()
-    where = call(python, "-c", "import apex_acer; print(apex_acer.__file__)", cwd=elsewhere)
-    assert Path(where.strip()).is_relative_to(site)
-    for program in ([command], [python, "-m", "apex_acer"]):
-        assert call(*program, "--version", cwd=elsewhere) == f"apex-acer {__version__}\n"
-        listed = call(*program, "presets", cwd=elsewhere).splitlines()
+    (root / "elsewhere").mkdir()
+    return Installed(python, command, site, root / "elsewhere")
+
+
+@pytest.mark.slow
+def test_an_installed_wheel_is_whole(installed: Installed) -> None:
+    where = call(installed.python, "-c", "import apex_acer; print(apex_acer.__file__)", cwd=installed.folder)
+    assert Path(where.strip()).is_relative_to(installed.site)
+    for program in ([installed.command], [installed.python, "-m", "apex_acer"]):
+        assert call(*program, "--version", cwd=installed.folder) == f"apex-acer {__version__}\n"
+        listed = call(*program, "presets", cwd=installed.folder).splitlines()
         assert [line.split()[0] for line in listed] == list(presets())
-    said = call(command, "train", "cartpole", "--engine", "serial", "--steps", "500", cwd=elsewhere)
-    assert "weights: " in said
-    assert list(elsewhere.glob("runs/cartpole-v1-*/weights.safetensors"))
+
+
+@pytest.mark.slow
+def test_a_new_user_s_first_hour(installed: Installed) -> None:
+    """Every verb at the first try, in the order of the README."""
+
+    def say(*arguments: str) -> str:
+        return call(installed.command, *arguments, cwd=installed.folder)
+
+    trained = say("train", "cartpole")
+    assert "the target return is reached" in trained
+    (run,) = (installed.folder / "runs").iterdir()
+    name, weights = f"runs/{run.name}", f"runs/{run.name}/weights.safetensors"
+    assert f"weights: {run}/weights.safetensors" in trained
+    row = next(line for line in say("runs").splitlines() if run.name in line)
+    assert "CartPole-v1" in row
+    assert "ended: at_return" in row
+    figures = say("plot", name).split()
+    assert {Path(figure).name for figure in figures} == {f"{figure}.png" for figure in FIGURES}
+    assert all((installed.folder / figure).stat().st_size > 10_000 for figure in figures)
+    assert "video: game.mp4" in say("play", weights, "--video", "game.mp4")
+    assert (installed.folder / "game.mp4").stat().st_size > 10_000
+    with subprocess.Popen(
+        [installed.command, "dashboard", name, "--port", "0"], cwd=installed.folder, stdout=subprocess.PIPE, text=True
+    ) as dashboard:
+        assert dashboard.stdout
+        with urlopen(dashboard.stdout.readline().split()[0].partition("#")[0], timeout=60) as page:
+            assert b"TensorBoard" in page.read()
+        dashboard.send_signal(signal.SIGINT)
+        assert dashboard.wait(30) == 0
+    evaluated = say("evaluate", weights)
+    assert float(evaluated.partition("mean ")[2].partition(",")[0]) >= 475
+    steps = int(json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])["env_steps"]) + 2000
+    assert "the step budget is used up" in say("resume", name, "--steps", str(steps))
+    assert "ended: env_steps" in say("runs")
