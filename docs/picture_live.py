@@ -1,4 +1,4 @@
-"""Writes docs/images/live.svg, the live view of a short run just before its end: `python -m docs.picture_live`."""
+"""Writes docs/images/live.svg, the live view of a short run just before its end: `python -m docs.pictures live`."""
 
 from __future__ import annotations
 
@@ -48,7 +48,3 @@ def main() -> None:
         progress = seen(example(folder))
     PATH.parent.mkdir(exist_ok=True)
     PATH.write_text(recorded(progress, *SIZE).export_svg(title=COMMAND), encoding="utf-8")
-
-
-if __name__ == "__main__":
-    main()

@@ -1,6 +1,6 @@
-"""Writes the pictures in docs/images: `python -m docs.pictures dashboard`.
+"""Writes the pictures in docs/images: `python -m docs.pictures [dashboard] [live]`.
 
-That one is a page of a real run in Chromium, which is driven by Selenium; `apt-get install chromium chromium-driver`.
+The dashboard is a page of a real run in Chromium, which is driven by Selenium; `apt-get install chromium chromium-driver`.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from selenium import webdriver
 from selenium.webdriver.support.wait import WebDriverWait
 
 from apex_acer.board import CHARTS
+from docs import picture_live
 
 IMAGES = Path(__file__).parent / "images"
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
@@ -106,7 +107,7 @@ def dashboard_picture() -> None:
             driver.save_screenshot(str(IMAGES / "dashboard.png"))
 
 
-PICTURES = {"dashboard": dashboard_picture}
+PICTURES = {"dashboard": dashboard_picture, "live": picture_live.main}
 
 if __name__ == "__main__":
     for name in sys.argv[1:] or PICTURES:
