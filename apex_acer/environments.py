@@ -125,8 +125,10 @@ def make_vector(config: EnvironmentConfig, count: int, **options: Any) -> Vector
     spec = find_spec(config)
     wrappers = [imports.load("environment.wrappers", name) for name in config.wrappers]
     options |= {"wrappers": wrappers} if wrappers else {}
-    options |= config.keyword_arguments()
-    vector = imports.attempt("environment.id", config.id, lambda: gymnasium.make_vec(spec.id, count, **options))
+    given = config.keyword_arguments()
+    vector = imports.attempt(
+        "environment.id", config.id, lambda: gymnasium.make_vec(spec.id, count, **options, **given)
+    )
     mode = vector.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP)
     if mode != AutoresetMode.NEXT_STEP:
         raise ConfigError(f"environment.id: {config.id!r} has autoreset mode {mode}; supported: NEXT_STEP")

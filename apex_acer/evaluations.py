@@ -79,7 +79,7 @@ class Evaluations:
 
     def restore(self, state: Mapping[str, Any], data: bytes) -> None:
         """Goes on from a `state`; its snapshot is due again."""
-        self.best, self.score = state["best"], state.get("score")
+        self.best, self.score = state["best"], state["score"]
         pending = state["pending"]
         self._due = Snapshot(pending["env_steps"], pending["updates"], data) if pending else None
 

@@ -125,7 +125,9 @@ def _newest_rows(metrics: Path, saved: int) -> list[Row]:
 
 def _scores(rows: list[Row], saved: dict[str, Any]) -> tuple[float | None, float | None]:
     """The best and the newest."""
-    scores = [saved.get("best"), saved.get("last"), *(row.get("eval_return") for row in rows)]
+    newest = saved.get("score")
+    of_saved = [saved.get("best"), newest.get("eval_return") if isinstance(newest, dict) else None]
+    scores = [*of_saved, *(row.get("eval_return") for row in rows)]
     known = [float(score) for score in scores if is_number(score)]
     return (max(known), known[-1]) if known else (None, None)
 

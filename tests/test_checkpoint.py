@@ -133,7 +133,7 @@ def failing(monkeypatch: pytest.MonkeyPatch, place: Any, name: str, call: int, e
     return calls
 
 
-STEPS = [(Path, "mkdir", 1), (Path, "open", 9), (os, "fsync", 11), (Path, "replace", 2), (zlib, "crc32", 7)]
+STEPS = [(Path, "mkdir", 1), (Path, "open", 10), (os, "fsync", 11), (Path, "replace", 2), (zlib, "crc32", 7)]
 ERRORS = [OSError(errno.ENOSPC, "No space left on device"), KeyboardInterrupt()]
 
 

@@ -60,7 +60,7 @@ def test_a_run_that_fails_has_no_last_lines() -> None:
 
 
 def test_from_python_it_follows_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    config = tiny_run(tmp_path / "run", stop__env_steps=400)
+    config = tiny_run(tmp_path / "run", stop__env_steps=4000, logging__every_seconds=0.01)
     with live_view(config) as view:
         view.conclude(train(config, Callbacks(on_status=view.update)))
     assert capsys.readouterr().out.splitlines()[-2].startswith("the step budget is used up: ")

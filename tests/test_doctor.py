@@ -48,7 +48,9 @@ def test_a_machine_that_can_train_is_told_how_fast(tmp_path: Path) -> None:
     assert f"torch {torch.__version__}" in findings["packages"]["text"]
     rates, expected = findings["speed"]["figures"], findings["expect"]["figures"]
     assert rates.keys() == {"environment", "acting", "update"}
-    assert 0 < expected["env_steps_per_s"] < expected["ceiling"] <= rates["update"] / 9  # one thread, replay ratio 8
+    assert (
+        0 < expected["env_steps_per_s"] < expected["ceiling"] <= 1.001 * rates["update"] / 9
+    )  # one thread, replay ratio 8
     assert not list(tmp_path.iterdir())
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +21,6 @@ PAGES = {
     "own-network.md": ("residual.py",),
     "library.md": ("watching.py", "log_wandb.py", "log_mlflow.py"),
 }
-BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 @pytest.fixture(autouse=True)
@@ -32,15 +29,11 @@ def _examples_can_be_imported(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_pages_show_the_examples_and_their_other_code_runs(page: str, tmp_path: Path) -> None:
+def test_pages_show_the_examples(page: str) -> None:
+    """Their other code is run by test_code_blocks.py."""
     text = (DOCS / page).read_text(encoding="utf-8")
-    examples = {name: (EXAMPLES / name).read_text(encoding="utf-8") for name in PAGES[page]}
-    for name, example in examples.items():
-        assert f"\n{example}```\n" in text, name
-        (tmp_path / name).write_text(example, encoding="utf-8")
-    code = "\n".join(block for block in BLOCK.findall(text) if block not in examples.values())
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=100)
-    assert done.returncode == 0, done.stderr[-3000:]
+    for name in PAGES[page]:
+        assert f"\n{(EXAMPLES / name).read_text(encoding='utf-8')}```\n" in text, name
 
 
 @pytest.mark.parametrize("engine", ["serial", "local"])

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from apex_acer import runs
+from apex_acer.callbacks import Callbacks
 from apex_acer.config import ConfigError
 from apex_acer.manager import resume, train
 from apex_acer.runfile import dump_run
@@ -115,10 +116,10 @@ def test_a_real_run_while_it_trains_and_after_it_was_interrupted(tmp_path: Path)
 
     def look(status: Status) -> None:
         seen.append(only(tmp_path))
-        if seen[-1].env_steps:
+        if seen[-1].env_steps and not status["news"]:  # it is told of the signal, too
             signal.raise_signal(signal.SIGINT)
 
-    train(tiny_run(tmp_path / "run", stop__env_steps=10**9), look)
+    train(tiny_run(tmp_path / "run", stop__env_steps=10**9), Callbacks(on_status=look))
     assert (seen[-1].state, seen[-1].note, seen[-1].checkpoint) == ("running", "", False)
     run = only(tmp_path)
     assert (run.state, run.note, run.checkpoint) == ("stopped", "SIGINT", True)

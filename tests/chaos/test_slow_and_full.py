@@ -289,7 +289,7 @@ def test_a_clock_that_jumps_at_the_start_changes_no_duration(
         clock.ahead_s = jump_s
         return make_environments(*arguments, **keywords)
 
-    monkeypatch.setattr("apex_acer.manager.make_environments", make)
+    monkeypatch.setattr("apex_acer.environments.make_environments", make)
     began = time.monotonic()
     result = train(tiny_run(tmp_path, stop__env_steps=100))
     assert clock.ahead_s == jump_s
