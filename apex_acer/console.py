@@ -14,7 +14,7 @@ from rich.console import Console
 from apex_acer.config import RunConfig
 from apex_acer.progress import Progress, Status, printable
 from apex_acer.result import TrainResult
-from apex_acer.screen import Board
+from apex_acer.screen import Screen
 from apex_acer.terminal import Terminal
 
 PLAIN_EVERY_S = 5.0
@@ -77,7 +77,7 @@ def _in_lines(config: RunConfig, stream: TextIO) -> Iterator[View]:
 @contextlib.contextmanager
 def _on_terminal(config: RunConfig, console: Console) -> Iterator[View]:
     view = View(config)
-    with Terminal(console, lambda: Board(view.progress)):
+    with Terminal(console, lambda: Screen(view.progress)):
         yield view
 
 
@@ -104,7 +104,7 @@ def recorded(progress: Progress, width: int, height: int) -> Console:
     console = Console(
         record=True, file=io.StringIO(), width=width, height=height, force_terminal=True, force_jupyter=False
     )
-    console.print(Board(progress))
+    console.print(Screen(progress))
     return console
 
 

@@ -69,7 +69,7 @@ COLUMNS = (
 
 
 @dataclass(frozen=True)
-class Board:
+class Screen:
     """A run's progress in as many rows and columns as there is room for; rich prints it."""
 
     progress: Progress

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from apex_acer.config import ActorsConfig, EvaluationConfig, RunConfig, StopConfig
 from apex_acer.progress import Progress
-from apex_acer.screen import Board, bottleneck, figure, sparkline
+from apex_acer.screen import Screen, bottleneck, figure, sparkline
 from tests.runs import a_status
 
 SIZES = [(width, height) for width in (60, 80, 120) for height in (10, 24)]
@@ -51,7 +51,7 @@ def drawn(progress: Progress, width: int, height: int) -> list[str]:
     console = Console(
         file=io.StringIO(), width=width, height=height, force_terminal=True, color_system=None, _environ={}
     )
-    console.print(Board(progress))
+    console.print(Screen(progress))
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue().splitlines()
 
