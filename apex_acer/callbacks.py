@@ -10,10 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from apex_acer.history import Row
 from apex_acer.result import TrainResult
-
-Row = dict[str, Any]
-"""A row of `metrics.jsonl`: `source`, `wall_s` and metrics by name, None where one was not finite."""
 
 
 @dataclass(frozen=True)

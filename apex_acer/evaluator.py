@@ -7,8 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
-from apex_acer.config import ConfigError, EvaluationConfig, RunConfig
+from apex_acer.config import EvaluationConfig, RunConfig
 from apex_acer.environments import Environments, make_environments
+from apex_acer.imports import missing
 from apex_acer.messages import Link, Message, Peer, Row
 from apex_acer.policy import Policy
 from apex_acer.rollout import Episode, evaluate
@@ -86,8 +87,7 @@ def _check_videos(config: RunConfig) -> None:
     try:
         import apex_acer.display  # noqa: F401
     except ModuleNotFoundError as error:
-        how = f"{error.name} is not installed; pip install 'apex-acer[video]'"
-        raise ConfigError(f"evaluation.video_every: {config.evaluation.video_every} is not allowed; {how}") from None
+        raise missing("evaluation.video_every", "video", error) from None
     from apex_acer.pictures import make_pictured
 
     make_pictured(config.environment).close()

@@ -13,6 +13,7 @@ import numpy as np
 from apex_acer.curves import Curve
 
 Row = dict[str, Any]
+"""A row of `metrics.jsonl`: `source`, `wall_s` and metrics by name, None where one was not finite."""
 
 
 class History:

@@ -1,4 +1,4 @@
-"""What a user has written and names as `module:name`: environments, wrappers, torsos, optimizers."""
+"""What a user has written and names as `module:name`: environments, torsos, optimizers; and what is not installed."""
 
 from __future__ import annotations
 
@@ -38,6 +38,12 @@ def attempt(key: str, value: str, make: Callable[[], T]) -> T:
         raise
     except Exception as error:
         raise ConfigError(f"{key}: {value!r} could not be made; {type(error).__name__}: {_line(error)}") from error
+
+
+def missing(asked_by: str, extra: str, error: ModuleNotFoundError) -> ConfigError:
+    """What to say where a package of the optional `extra` is not installed; `asked_by` is a verb or a key."""
+    how = f"pip install 'apex-acer[{extra}]', or in a checkout pip install -e '.[{extra}]'"
+    return ConfigError(f"{asked_by}: {error.name} is not installed; {how}")
 
 
 def _line(error: Exception) -> str:

@@ -8,8 +8,9 @@ from typing import Annotated
 
 import tyro
 
-from apex_acer.cli.parsing import Flag, missing, parse
+from apex_acer.cli.parsing import Flag, parse
 from apex_acer.config import require
+from apex_acer.imports import missing
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import tyro
 
 from apex_acer.cli import PROGRAM
-from apex_acer.config import ConfigError, EvaluationConfig, RunConfig, require
+from apex_acer.config import EvaluationConfig, RunConfig, require
 from apex_acer.runfile import load_run
 
 T = TypeVar("T")
@@ -65,12 +65,6 @@ def evaluation_settings(config: RunConfig, episodes: int | None, policy: str | N
     settings = config.evaluation
     greedy = settings.greedy if policy is None else policy == "greedy"
     return dataclasses.replace(settings, episodes=episodes or settings.episodes, greedy=greedy)
-
-
-def missing(verb: str, extra: str, error: ModuleNotFoundError) -> ConfigError:
-    """What to say where a package of the optional `extra` is not installed."""
-    how = f"pip install 'apex-acer[{extra}]', or in a checkout pip install -e '.[{extra}]'"
-    return ConfigError(f"{verb}: {error.name} is not installed; {how}")
 
 
 def _short_help(cls: type[Any], verb: str, flags: dict[str, str]) -> str:

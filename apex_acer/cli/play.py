@@ -9,8 +9,9 @@ from typing import Annotated
 
 import tyro
 
-from apex_acer.cli.parsing import evaluation_settings, missing, parse
+from apex_acer.cli.parsing import evaluation_settings, parse
 from apex_acer.config import require
+from apex_acer.imports import missing
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import Annotated
 import tyro
 
 from apex_acer.cli.parsing import Flag, parse
-from apex_acer.config import ConfigError
+from apex_acer.imports import missing
 
 
 @dataclass(frozen=True)
@@ -29,8 +29,7 @@ def run(arguments: list[str]) -> int:
     try:
         from apex_acer.plots import plot_runs
     except ModuleNotFoundError as error:
-        how = "pip install 'apex-acer[plot]', or in a checkout pip install -e '.[plot]'"
-        raise ConfigError(f"plot: {error.name} is not installed; {how}") from None
+        raise missing("plot", "plot", error) from None
     for path in plot_runs(given.folders, given.out, "svg" if given.svg else "png"):
         print(path)
     return 0

@@ -7,8 +7,9 @@ from typing import Annotated
 
 import tyro
 
-from apex_acer.cli.parsing import missing, parse_run
+from apex_acer.cli.parsing import parse_run
 from apex_acer.config import RunConfig
+from apex_acer.imports import missing
 
 FLAGS = {
     "--seeds N": "seeds of every variant, from --seed upwards (5)",
