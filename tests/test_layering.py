@@ -30,6 +30,7 @@ LAYERS = (  # top to bottom; a package stands for all of its modules
         "pictures",
         "environments",
         "replay",
+        "sum_tree",
         "pace",
         "checkpoint",
         "weights",
