@@ -21,7 +21,6 @@ class Actor:
     def __init__(self, config: RunConfig, run_id: str, peer: Peer, link: Link, threads: int = 1) -> None:
         """`threads` are those of Atari's emulators."""
         self._config, self._run_id, self._peer, self._link = config, run_id, peer, link
-        self._temperature = config.actors.temperature(peer.index)
         self._timers = Timers()
         self._environments = make_environments(
             config.environment, config.actors.environments, training=True, threads=threads
@@ -29,6 +28,7 @@ class Actor:
         device = choose_device(config.actors.device, "actors.device")
         self._policy = Policy(config, self._environments.spec, device)
         self._policy.compute_as_the_learner()
+        self._exploration = float(self._policy.exploration(self._environments.num, peer.index).mean())
         self._rollout: Rollout | None = None  # from the first weights on
         self._version = -1
         self._sequence = self._unanswered = 0
@@ -102,7 +102,7 @@ class Actor:
         """Resets the environments; a run that is resumed, at a later version, sees other games than it has seen before."""
         peer = self._peer
         seed = derive_seed(self._config.seed, "actor", peer.index, peer.incarnation, self._version)
-        return Rollout(self._environments, self._policy, seed=seed, exploration=self._temperature, timers=self._timers)
+        return Rollout(self._environments, self._policy, seed=seed, actor=peer.index, timers=self._timers)
 
     def _row(self) -> list[Row]:
         """At most one row per `logging.every_seconds`."""
@@ -113,7 +113,7 @@ class Actor:
         row: Row = {
             **self._timers.shares(),
             "env_steps_per_s": self._steps_in_row / elapsed,
-            "temperature": self._temperature,
+            "exploration": self._exploration,
         }
         if self._rollout and (episodes := self._rollout.take_episodes()):
             returns = [episode.episode_return for episode in episodes]

@@ -17,7 +17,6 @@ from torch import Tensor, nn
 from apex_acer import files
 from apex_acer.card import describe
 from apex_acer.config import ConfigError
-from apex_acer.networks import ActorCritic
 from apex_acer.policy import Policy
 from apex_acer.trajectory import Array
 from apex_acer.weights import METADATA
@@ -40,18 +39,19 @@ class OnnxPolicy(nn.Module):
 
     def __init__(self, policy: Policy) -> None:
         super().__init__()
-        assert isinstance(policy.network, ActorCritic)
         self.network, self.spec = policy.network, policy.spec
+        self.heads: tuple[str, ...] = self.network(torch.zeros(1, *policy.spec.obs_shape))._fields
+        """Names of what the network gives, of which the first is largest for the best action."""
         self.state = list(policy.initial_state(1))
         """Names of the recurrent state's parts."""
 
     def forward(self, obs: Tensor, *state: Tensor) -> tuple[Tensor, ...]:
-        """`[B, …]` to logits, probabilities, Q values (`[B, A]`), greedy action (`[B]`) and the next state."""
+        """`[B, …]` to the heads and, of logits, the probabilities (`[B, A]`), greedy action (`[B]`) and the next state."""
         if self.spec.channels_last:
             obs = obs.movedim(-1, 1)
         output, after = self.network.step(obs, dict(zip(self.state, state, strict=True)))
-        action = output.pi_logits.argmax(-1) + self.spec.first_action
-        return output.pi_logits, output.pi_logits.softmax(-1), output.q_values, action, *after.values()
+        probabilities = [output.pi_logits.softmax(-1)] if self._has_probabilities else []
+        return *output, *probabilities, output[0].argmax(-1) + self.spec.first_action, *after.values()
 
     @property
     def inputs(self) -> list[str]:
@@ -61,7 +61,12 @@ class OnnxPolicy(nn.Module):
     @property
     def outputs(self) -> list[str]:
         """Names of what `forward` gives."""
-        return ["pi_logits", "probabilities", "q_values", "action", *(f"next_{name}" for name in self.state)]
+        probabilities = ["probabilities"] if self._has_probabilities else []
+        return [*self.heads, *probabilities, "action", *(f"next_{name}" for name in self.state)]
+
+    @property
+    def _has_probabilities(self) -> bool:
+        return "pi_logits" in self.heads
 
 
 def export_onnx(policy: Policy, path: Path) -> Export:
@@ -122,7 +127,7 @@ def _difference(module: OnnxPolicy, session: onnxruntime.InferenceSession, input
     numbers = found.keys() - {"action"}  # of two that are nearly as likely either may be taken
     difference = max(float(np.abs(found[name] - wanted[name]).max()) for name in numbers)
     scale = max(1.0, *(float(np.abs(wanted[name]).max()) for name in numbers))
-    likeliest = found["pi_logits"].argmax(-1) + module.spec.first_action
-    if not difference <= TOLERANCE * scale or (found["action"] != likeliest).any():
+    best = found[module.heads[0]].argmax(-1) + module.spec.first_action
+    if not difference <= TOLERANCE * scale or (found["action"] != best).any():
         raise ConfigError(f"export: onnxruntime differs from torch by {difference:.2g}; nothing was written")
     return difference

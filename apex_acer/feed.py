@@ -8,46 +8,48 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from apex_acer.algorithms.algorithm import Feeding
 from apex_acer.config import ConfigError, RunConfig
 from apex_acer.device import CPU
 from apex_acer.pace import Pace
-from apex_acer.replay import UniformReplay
+from apex_acer.replay import PrioritizedReplay, UniformReplay
 from apex_acer.seeds import derive_seed
 from apex_acer.trajectory import Array, Batch, Layout, Unroll
 from apex_acer.transfer import Transfer
 
 
 class Chosen(NamedTuple):
-    """Slots of a batch `[B]`, of which the first `num_fresh` are trained on for the first time."""
+    """Items of a batch `[B]`, of which the first `num_fresh` are trained on for the first time, and their weights `[B]`."""
 
-    slots: Tensor
+    items: Tensor
     num_fresh: int
+    importance: Tensor
+    num_inserted: int
+    """Segments inserted when they were chosen."""
 
 
 class Feed:
     """Replay, its pace, and the segments that were accepted and not yet trained on."""
 
     def __init__(
-        self, config: RunConfig, layout: Layout, replay_device: torch.device, transfer: Transfer | None
+        self, config: RunConfig, feeding: Feeding, replay: UniformReplay, transfer: Transfer | None = None
     ) -> None:
         """With a `transfer` the next batch is chosen early, and is on its way while the one before is learned from."""
-        settings, k = config.algorithm, config.algorithm.unroll_length
-        self._joint = settings.mix == "joint"
+        settings, self._replay, self._fresh_kind = config.algorithm, replay, feeding.fresh
         self._start, self._batch_size = config.replay.start, config.learner.batch_size
         # of a joint batch the share that keeps the ratio
-        self._fresh_in_batch = math.ceil(self._batch_size / (1 + settings.replay_ratio if self._joint else 1))
-        self._batch_steps = self._batch_size * k
-        seed = derive_seed(config.seed, "learner", 1)
-        self._replay = UniformReplay(layout, config.replay.capacity // k, seed, replay_device)
-        # joint batches hold their replay in themselves, so nothing is drawn for them
-        draw = "fixed" if self._joint else settings.replay_draw
-        self._pace = Pace(settings.replay_ratio, derive_seed(config.seed, "learner", 2), draw)
+        share = 1 + settings.replay_ratio if feeding.fresh == "joint" else 1
+        self._fresh_in_batch = math.ceil(self._batch_size / share)
+        self._batch_steps = self._batch_size * (1 if feeding.window else settings.unroll_length)
+        self._pace = Pace(settings.replay_ratio, derive_seed(config.seed, "learner", 2), feeding.draw)
         self._fresh: deque[int] = deque()  # slots
         self._transfer = transfer
         self._coming: tuple[Chosen, Future[Batch]] | None = None  # what was chosen early
+        self._given: Chosen | None = None  # the batch given last
 
     @property
     def num_bytes(self) -> int:
@@ -79,22 +81,34 @@ class Feed:
         return self._pace.owes(self._batch_steps) or len(self._fresh) >= self._fresh_in_batch
 
     def insert(self, unroll: Unroll, weights_version: int) -> None:
-        """Puts an unroll's segments into replay; each waits to be trained on."""
+        """Puts an unroll's segments into replay; each waits to be trained on, or at once counts as fresh if none are."""
         if self._coming:
             self._coming[1].exception()  # until it is gathered: the oldest segments are about to be overwritten
-        self._fresh.extend(self._replay.insert(unroll, weights_version).tolist())
+        slots = self._replay.insert(unroll, weights_version)
+        if self._fresh_kind != "none":
+            self._fresh.extend(slots.tolist())
+        elif self._replay.num_steps >= self._start:
+            self._pace.count_fresh(np.count_nonzero(unroll.mask, axis=0))
 
-    def next_batch(self) -> tuple[Batch, int]:
-        """The batch that is `ready` and how many of its segments, the first ones, are fresh; replay that is owed first."""
+    def next_batch(self, progress: float = 0.0) -> tuple[Batch, int]:
+        """The batch that is `ready` and how many of its segments, the first ones, are fresh; replay that is owed first.
+
+        `progress` is the share of the run that is over.
+        """
         if not self._transfer:
-            slots, num_fresh = self._choose()
-            return self._replay.gather(slots, num_fresh), num_fresh
-        chosen, batch = self._coming or self._set_off(self._transfer)
-        self._coming = None
+            chosen = self._given = self._choose(progress)
+            return self._gather(chosen), chosen.num_fresh
+        chosen, batch = self._coming or self._set_off(self._transfer, progress)
+        self._coming, self._given = None, chosen
         moved = batch.result()
         if self._has_batch:
-            self._coming = self._set_off(self._transfer)
+            self._coming = self._set_off(self._transfer, progress)
         return moved, chosen.num_fresh
+
+    def set_priorities(self, priorities: Tensor) -> None:
+        """Those `[B]` of the batch given last, as it was learned from."""
+        assert self._given is not None
+        self._replay.set_priorities(self._given.items, priorities, self._given.num_inserted)
 
     def blank(self) -> Batch:
         """A batch of zeros where nothing was inserted yet."""
@@ -105,27 +119,31 @@ class Feed:
         if self._transfer:
             self._transfer.close()
 
-    def _set_off(self, transfer: Transfer) -> tuple[Chosen, Future[Batch]]:
-        chosen = self._choose()
-        return chosen, transfer.start(lambda: self._replay.gather(*chosen))
+    def _set_off(self, transfer: Transfer, progress: float) -> tuple[Chosen, Future[Batch]]:
+        chosen = self._choose(progress)
+        return chosen, transfer.start(lambda: self._gather(chosen))
 
-    def _choose(self) -> Chosen:
-        return self._next_replayed() if self._pace.owes(self._batch_steps) else self._next_fresh()
+    def _gather(self, chosen: Chosen) -> Batch:
+        return self._replay.gather(chosen.items, chosen.num_fresh, chosen.importance)
 
-    def _next_replayed(self) -> Chosen:
-        slots = self._replay.draw(self._batch_size)
-        self._pace.count_replayed(int(self._replay.count_steps(slots).sum()))
-        return Chosen(slots, 0)
-
-    def _next_fresh(self) -> Chosen:
-        """Segments not trained on yet; with `algorithm.mix` joint, replayed ones beside them."""
-        slots = torch.tensor([self._fresh.popleft() for _ in range(self._fresh_in_batch)])
+    def _choose(self, progress: float) -> Chosen:
+        if self._pace.owes(self._batch_steps):
+            return self._chosen([], self._batch_size, progress)
+        slots = [self._fresh.popleft() for _ in range(self._fresh_in_batch)]
         if self._replay.num_steps < self._start:
-            return Chosen(slots, self._fresh_in_batch)
-        replayed = self._replay.draw(self._batch_size - self._fresh_in_batch)
-        self._pace.count_fresh(self._replay.count_steps(slots))
-        self._pace.count_replayed(int(self._replay.count_steps(replayed).sum()))
-        return Chosen(torch.cat([slots, replayed]), self._fresh_in_batch)
+            return self._chosen(slots, 0, progress)
+        self._pace.count_fresh(self._replay.count_steps(torch.tensor(slots)))
+        return self._chosen(slots, self._batch_size - len(slots), progress)
+
+    def _chosen(self, slots: list[int], num_replayed: int, progress: float) -> Chosen:
+        """The fresh segments in `slots`, and others drawn from replay."""
+        items, importance = torch.tensor(slots, dtype=torch.int64), torch.ones(len(slots))
+        if num_replayed:
+            drawn = self._replay.draw(num_replayed)
+            self._pace.count_replayed(int(self._replay.count_steps(drawn).sum()))
+            items = torch.cat([items, drawn])
+            importance = torch.cat([importance, self._replay.importance(drawn, progress)])
+        return Chosen(items, len(slots), importance, self._replay.num_inserted)
 
     # ── checkpoints ──
 
@@ -138,7 +156,7 @@ class Feed:
         }
 
     def _not_trained_on(self) -> list[int]:
-        coming = self._coming[0].slots[: self._coming[0].num_fresh].tolist() if self._coming else []
+        coming = self._coming[0].items[: self._coming[0].num_fresh].tolist() if self._coming else []
         return [*coming, *self._fresh]
 
     def arrays(self) -> dict[str, Array]:
@@ -159,14 +177,25 @@ class Feed:
             self._fresh = deque(segments["fresh"])
 
 
-def make_feed(config: RunConfig, shapes: Layout, device: torch.device) -> Feed:
+def make_feed(config: RunConfig, feeding: Feeding, shapes: Layout, device: torch.device) -> Feed:
     """The feed of a learner on `device`, where `replay.device` says its replay is to be."""
     replay_device = device if config.replay.device == "learner" else CPU
     transfer = Transfer(device) if replay_device != device else None
     try:
-        return Feed(config, shapes, replay_device, transfer)
+        replay = make_replay(config, feeding, shapes, config.replay.capacity, replay_device)
     except torch.OutOfMemoryError:
         steps = config.replay.capacity
         raise ConfigError(
             f"replay.device: {replay_device} has no room for {steps:,} steps; give cpu, or a smaller replay.capacity"
         ) from None
+    return Feed(config, feeding, replay, transfer)
+
+
+def make_replay(
+    config: RunConfig, feeding: Feeding, shapes: Layout, env_steps: int, device: torch.device = CPU
+) -> UniformReplay:
+    """The replay that `config.replay` asks for, of so many environment steps, on `device`."""
+    capacity, seed = env_steps // config.algorithm.unroll_length, derive_seed(config.seed, "learner", 1)
+    if config.replay.sampling == "uniform":
+        return UniformReplay(shapes, capacity, seed, device, feeding.window)
+    return PrioritizedReplay(shapes, capacity, seed, device, feeding.window, settings=config.replay)

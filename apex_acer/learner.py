@@ -63,8 +63,8 @@ class Learner:
         self._gradient = Gradient(self._algorithm, self._optimizer, parts if on_cores else 1, compiled)
 
         k = config.algorithm.unroll_length
-        shapes = layout(spec, k, algorithm.behaviour_shapes(spec), algorithm.state_shapes(config))
-        self._feed = make_feed(config, shapes, self.device)
+        shapes = layout(spec, k, algorithm.behaviour_shapes(config, spec), algorithm.state_shapes(config))
+        self._feed = make_feed(config, algorithm.feeding(config), shapes, self.device)
         if compiled:  # before anybody waits for it
             self._gradient.compute(on_device(self._feed.blank(), self.device))
         self._computes = f"{self.device}, {'bfloat16' if self._algorithm.network.precision else 'float32'}"
@@ -158,9 +158,7 @@ class Learner:
     def _learn(self) -> None:
         """One optimizer step on the next batch."""
         with self._timers.phase("learning"):
-            batch, num_fresh = self._feed.next_batch()
-            if num_fresh and not self._algorithm.fresh:
-                return
+            batch, _ = self._feed.next_batch(self.env_steps / self._config.stop.env_steps)
             lag = self.updates - batch.weights_version  # [B]
             if limit := self._config.replay.max_lag:
                 batch = dataclasses.replace(batch, mask=batch.mask & ((lag <= limit) | batch.fresh))
@@ -170,6 +168,7 @@ class Learner:
             norm, taken = self._optimizer.step(output.loss, self.env_steps)
             if taken:
                 self._algorithm.after_step(output.metrics)
+                self._feed.set_priorities(output.priorities)
                 self.updates += 1
                 self._skipped_in_a_row = 0
                 self._means.add({**output.metrics, "grad_norm": norm, "policy_lag": lag.float().mean()})

@@ -26,7 +26,7 @@ METRICS = {
     "policy_lag": Metric(
         "updates", "learner's version minus the unroll's: on arrival for actors, when trained on (mean) for the learner"
     ),
-    "temperature": Metric("1", "softmax temperature of the actor's policy"),
+    "exploration": Metric("1", "the actor's softmax temperature (ACER) or mean epsilon (Ape-X DQN)"),
     "time_environment": Metric("s / s", "share of the time spent inside the environments"),
     "time_policy": Metric("s / s", "share of the time spent choosing actions"),
     "time_waiting": Metric("s / s", "share of the time spent waiting for the other side"),
@@ -50,11 +50,11 @@ METRICS = {
     "fresh_segments": Metric("segments", "segments accepted and not yet trained on"),
     "refused_messages": Metric("messages", "malformed, stale or foreign messages refused"),
     "learning_rate": Metric("1", "current step size"),
-    "loss": Metric("1", "policy loss plus q_cost times Q loss"),
+    "loss": Metric("1", "policy loss plus q_cost times Q loss (ACER), Q loss (Ape-X DQN)"),
     "policy_loss": Metric(
         "1", "surrogate of the projected policy gradient; its value has no meaning, its gradient has"
     ),
-    "q_loss": Metric("reward²", "mean of ½ (Q_ret − Q)²"),
+    "q_loss": Metric("reward²", "mean of ½ (Q_ret − Q)² (ACER), or Huber loss of the n-step target (Ape-X DQN)"),
     "entropy": Metric("nats", "mean entropy of the policy"),
     "average_policy_kl": Metric("nats", "mean KL divergence from the average policy to the policy"),
     "trust_region_share": Metric("1", "share of samples whose gradient the trust region changed"),
@@ -62,7 +62,11 @@ METRICS = {
     "stale_share": Metric("1", "share of segments left out because their behaviour policy is too far from the current"),
     "truncated_share": Metric("1", "share of samples whose importance weight exceeded the truncation threshold"),
     "rho": Metric("1", "mean importance weight of the actions taken, truncated at the threshold"),
-    "value": Metric("reward", "mean of V = Σ π Q"),
+    "value": Metric("reward", "mean of V = Σ π Q (ACER), or of max Q (Ape-X DQN)"),
+    "q_taken": Metric("reward", "mean Q of the actions taken"),
+    "q_target": Metric("reward", "mean n-step target"),
+    "td_error": Metric("reward", "mean |target − Q|"),
+    "importance": Metric("1", "mean weight of the samples in the loss, for how replay was drawn"),
     "q_ret": Metric("reward", "mean Retrace target"),
     "grad_norm": Metric("1", "global gradient norm before clipping, mean"),
     "time_learning": Metric("s / s", "share of the time spent in updates"),

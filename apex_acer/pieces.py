@@ -18,10 +18,12 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import torch
 
-from apex_acer.algorithms.acer import Acer
+from apex_acer.algorithms import algorithm_class
 from apex_acer.config import RunConfig
+from apex_acer.device import CPU
 from apex_acer.engines.local.launcher import child_environment
 from apex_acer.environments import make_environments
+from apex_acer.feed import make_replay
 from apex_acer.frames import stack_planes
 from apex_acer.gradient import Gradient
 from apex_acer.optimizer import Optimizer
@@ -29,7 +31,7 @@ from apex_acer.policy import Policy
 from apex_acer.replay import UniformReplay
 from apex_acer.rollout import Rollout
 from apex_acer.runfile import load_run
-from apex_acer.trajectory import Batch, EnvironmentSpec, Layout, layout
+from apex_acer.trajectory import Batch, EnvironmentSpec, layout
 
 SEGMENTS = 256  # in replay
 DEADLINE_S = 180.0  # for all processes, from their start
@@ -55,19 +57,20 @@ def measure(run: str, names: Sequence[str], *, seconds: float, device: str = "cp
 
 
 def ceiling(
-    rates: Mapping[str, float], replay_ratio: float, cores: int, learner_threads: int, *, gpu: bool = False
+    rates: Mapping[str, float], config: RunConfig, cores: int, learner_threads: int, *, gpu: bool = False
 ) -> float:
     """Environment steps per second, were every core busy with nothing but acting and updates.
 
     At most what the learner can make: on `learner_threads` of the cores, or on a GPU, which alone does the updates.
     """
-    update = (1 + replay_ratio) / rates["update"]
+    fresh = algorithm_class(config.algorithm.name).feeding(config).fresh != "none"
+    update = (fresh + config.algorithm.replay_ratio) / rates["update"]
     return min(cores / (1 / rates["acting"] + (0 if gpu else update)), (1 if gpu else learner_threads) / update)
 
 
 def replay_bytes_per_step(config: RunConfig, spec: EnvironmentSpec) -> float:
     """Bytes of replay memory for one environment step."""
-    return UniformReplay(_layout(config, spec), 1, 0).num_bytes / config.algorithm.unroll_length
+    return _make_replay(config, spec, 1).num_bytes / config.algorithm.unroll_length
 
 
 def per_second(work: Callable[[], int], seconds: float) -> float:
@@ -88,15 +91,15 @@ class Pieces:
         spec = self._environments.spec
         self._policy = Policy(config, spec)
         self._policy.compute_as_the_learner()
-        self._rollout = Rollout(self._environments, self._policy, seed=0)
-        self._algorithm = Acer(config, spec, device)
+        self._rollout = Rollout(self._environments, self._policy, seed=0, actor=0)
+        self._algorithm = algorithm_class(config.algorithm.name)(config, spec, device)
         self._optimizer = Optimizer(config, self._algorithm.network)
         self._gradient = Gradient(self._algorithm, self._optimizer, 1)
-        self._replay = UniformReplay(_layout(config, spec), SEGMENTS, 0, device)
-        self._unroll = self._rollout.unroll(k)
+        self._replay = _make_replay(config, spec, SEGMENTS, device)
         while len(self._replay) < SEGMENTS:
-            self._replay.insert(self._unroll, 0)
-        self._batch = self._draw()
+            self._replay.insert(self._rollout.unroll(k), 0)
+        _, batch = self._batch()
+        self._obs = stack_planes(batch.obs, batch.episode_step, spec.stack).flatten(0, 1)
         self._action = np.zeros(num, np.int64)
 
     def environment(self) -> int:
@@ -110,39 +113,35 @@ class Pieces:
 
     def replay(self) -> int:
         """Drawing and gathering a batch."""
-        return self._steps(self._draw())
+        return self._num_samples(self._batch()[0])
 
     def update(self) -> int:
-        """A whole update: drawing, both networks, the loss, its gradient, the step and the average."""
-        batch = self._draw()
+        """A whole update: drawing, the loss with all its networks, its gradient, the step and what follows it."""
+        items, batch = self._batch()
         output = self._gradient.compute(batch)
         self._optimizer.step(output.loss, 0)
         self._algorithm.after_step(output.metrics)
-        return self._steps(batch)
+        self._replay.set_priorities(items, output.priorities, self._replay.num_inserted)
+        return self._num_samples(items)
 
-    def average_pass(self) -> int:
-        """The average network's forward pass, inputs prepared."""
+    def forward(self) -> int:
+        """The network's forward pass, without gradient."""
         with torch.no_grad():
-            self._algorithm.average_network.unroll(*self._inputs())
-        return self._steps(self._batch)
+            self._algorithm.network(self._obs)
+        return len(self._obs)
 
-    def _inputs(self) -> tuple[torch.Tensor, torch.Tensor, dict[str, torch.Tensor]]:
-        stack, batch = self._config.environment.stack, self._batch
-        obs = stack_planes(batch.obs, batch.episode_step, stack)
-        reset = batch.episode_step[stack - 1 :] == 0
-        return self._algorithm.network.prepare(obs.flatten(0, 1)), reset, batch.state
+    def _batch(self) -> tuple[torch.Tensor, Batch]:
+        items = self._replay.draw(self._config.learner.batch_size)
+        return items, self._replay.gather(items, importance=self._replay.importance(items, 0.0))
 
-    def _draw(self) -> Batch:
-        return self._replay.gather(self._replay.draw(self._config.learner.batch_size))
-
-    @staticmethod
-    def _steps(batch: Batch) -> int:
-        return batch.mask.numel()
+    def _num_samples(self, items: torch.Tensor) -> int:
+        return int(self._replay.count_steps(items).sum())
 
 
-def _layout(config: RunConfig, spec: EnvironmentSpec) -> Layout:
-    k = config.algorithm.unroll_length
-    return layout(spec, k, Acer.behaviour_shapes(spec), Acer.state_shapes(config))
+def _make_replay(config: RunConfig, spec: EnvironmentSpec, segments: int, device: torch.device = CPU) -> UniformReplay:
+    algorithm, k = algorithm_class(config.algorithm.name), config.algorithm.unroll_length
+    shapes = layout(spec, k, algorithm.behaviour_shapes(config, spec), algorithm.state_shapes(config))
+    return make_replay(config, algorithm.feeding(config), shapes, segments * k, device)
 
 
 def _start(command: Sequence[str]) -> subprocess.Popen[str]:

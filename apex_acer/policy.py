@@ -20,7 +20,7 @@ from apex_acer.device import CPU, choose_precision
 from apex_acer.frames import stack_planes
 from apex_acer.networks import State, forget
 from apex_acer.runfile import from_dict
-from apex_acer.trajectory import Array, EnvironmentSpec
+from apex_acer.trajectory import Array, EnvironmentSpec, Unroll
 from apex_acer.weights import check_tensors, load_tensors, read
 
 
@@ -77,7 +77,12 @@ class Policy:
             self.reset()
         with torch.inference_mode():
             chosen = self._algorithm.act(
-                self.network, tensor, self._state, greedy=greedy, exploration=1.0, generator=self._generator
+                self.network,
+                tensor,
+                self._state,
+                greedy=greedy,
+                exploration=self.exploration(len(tensor)),
+                generator=self._generator,
             )
         self._state = chosen.state
         action = chosen.action.cpu().numpy() + self.spec.first_action
@@ -90,7 +95,7 @@ class Policy:
         state: State,
         *,
         greedy: bool,
-        exploration: float,
+        exploration: Tensor,
         generator: torch.Generator,
     ) -> Action:
         """Acts on the newest `stack` planes `[S, N, *plane]`; where an episode begins, `state` is forgotten first."""
@@ -103,6 +108,19 @@ class Policy:
             )
         mu = {name: part.cpu() for name, part in chosen.behaviour.items()}
         return Action(chosen.action.cpu(), mu, chosen.state)
+
+    def exploration(self, num: int, actor: int | None = None) -> Tensor:
+        """That of `num` environments (`Algorithm.exploration`), where the network is."""
+        return self._algorithm.exploration(self.config, num, actor).to(self.device)
+
+    @property
+    def looks_ahead(self) -> bool:
+        """Whether `complete` needs the behaviour that follows an unroll."""
+        return self._algorithm.looks_ahead(self.config)
+
+    def complete(self, unroll: Unroll, ahead: dict[str, Array]) -> Unroll:
+        """What an actor ships of an unroll (`Algorithm.complete`)."""
+        return self._algorithm.complete(self.config, unroll, ahead)
 
     def _batch(self, obs: Array) -> Array:
         shape = self.spec.obs_shape
@@ -117,7 +135,8 @@ class Policy:
 def load_policy(path: str | Path, import_modules: bool = False) -> Policy:
     """The policy in a weights file; no environment is made. Raises `ConfigError` naming `path`.
 
-    `policy.act(obs)` acts; `policy.network(obs [B, …])` gives `pi_logits` and `q_values`; `policy.config` is the run's.
+    `policy.act(obs)` acts; `policy.network(obs [B, …])` gives `q_values`, ACER's also `pi_logits`; `policy.config` is the
+    run's.
 
     A file may name a torso of its author's own, `network.torso = "module:class"`. Importing a module runs it, so the
     module must have been imported before, unless `import_modules` says that it may be imported here.

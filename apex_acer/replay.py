@@ -8,19 +8,31 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from apex_acer.config import ReplayConfig
 from apex_acer.device import CPU
-from apex_acer.trajectory import ARRAY_FIELDS, Array, Batch, Layout, Unroll
+from apex_acer.sum_tree import SumTree
+from apex_acer.trajectory import ARRAY_FIELDS, PRIORITY, Array, Batch, Layout, Unroll
+
+LEAST_PRIORITY = 1e-6  # added to each
 
 
 class UniformReplay:
     """A ring of segments (single planes, not stacks), sampled uniformly with replacement.
 
+    An item is what a sample begins with, `slot * starts + first`: a whole segment (`starts` is 1), or with a `window`
+    each step of one (`starts` is k). A window that is longer than what is left of its segment is masked beyond it.
+
     Memory is taken as it fills: a segment of 20 Atari steps with a stack of 4 holds 24 planes, 1.2 per step.
     """
 
-    def __init__(self, layout: Layout, capacity: int, seed: int, device: torch.device = CPU) -> None:
-        """`capacity` counts segments; `seed` is that of the sampling; segments are held on `device`."""
-        self.capacity, self.device = capacity, device
+    def __init__(self, layout: Layout, capacity: int, seed: int, device: torch.device = CPU, window: int = 0) -> None:
+        """`capacity` counts segments; `seed` is that of the sampling; segments are held on `device`.
+
+        `window` counts steps; 0: samples are whole segments.
+        """
+        self.capacity, self.device, self._window = capacity, device, window
+        self._length = layout.action[0][0]  # k
+        self._starts = self._length if window else 1
         self._fields = {name: self._empty(*getattr(layout, name)) for name in ARRAY_FIELDS}
         self._behaviour = {name: self._empty(*shape) for name, shape in layout.behaviour.items()}
         self._state = {name: self._empty(*shape) for name, shape in layout.state.items()}
@@ -69,24 +81,56 @@ class UniformReplay:
         return slots
 
     def draw(self, num: int) -> Tensor:
-        """`num` slots drawn uniformly, `[num]` int64; raises ValueError where replay is empty."""
-        if not len(self):
-            raise ValueError("require a segment in replay before sampling, got none")
-        return torch.randint(len(self), (num,), generator=self._generator)
+        """`num` items drawn, `[num]` int64; raises ValueError where replay is empty."""
+        self._require_some()
+        return torch.randint(len(self) * self._starts, (num,), generator=self._generator)
 
-    def gather(self, slots: Tensor, num_fresh: int = 0) -> Batch:
-        """The segments in `slots` `[B]`, time-major; the first `num_fresh` are marked as trained on for the first time."""
-        places = slots.to(self.device)
-        fields = {name: stored.index_select(0, places).transpose(0, 1) for name, stored in self._fields.items()}
-        behaviour = {name: stored.index_select(0, places).transpose(0, 1) for name, stored in self._behaviour.items()}
-        state = {name: stored.index_select(0, places) for name, stored in self._state.items()}
-        fresh = torch.arange(len(slots), device=self.device) < num_fresh
-        return Batch(**fields, behaviour=behaviour, state=state, weights_version=self._version[places], fresh=fresh)
+    def importance(self, items: Tensor, progress: float) -> Tensor:
+        """The weights `[B]` float32 that correct a loss for how `items` were drawn, `progress` (0 to 1) through the run."""
+        return torch.ones(len(items))
 
-    def count_steps(self, slots: Tensor) -> Array:
-        """Environment steps in each of `slots` `[B]`, dummy steps not counted."""
+    def set_priorities(self, items: Tensor, priorities: Tensor, since: int) -> None:
+        """Takes the priorities `[B]` of `items` `[B]` that were drawn when `since` segments had been inserted."""
+
+    def gather(self, items: Tensor, num_fresh: int = 0, importance: Tensor | None = None) -> Batch:
+        """What begins at `items` `[B]`, time-major; the first `num_fresh` are marked as trained on for the first time."""
+        slots, firsts = (items // self._starts).to(self.device), (items % self._starts).to(self.device)
+        fields = {name: self._read(stored, slots, firsts) for name, stored in self._fields.items()}
+        behaviour = {name: self._read(stored, slots, firsts) for name, stored in self._behaviour.items()}
+        if self._window:
+            inside = firsts + torch.arange(self._window, device=self.device).unsqueeze(-1) < self._length
+            fields["mask"] = fields["mask"] & inside
+        return Batch(
+            **fields,
+            behaviour=behaviour,
+            state={name: stored.index_select(0, slots) for name, stored in self._state.items()},
+            weights_version=self._version[slots],
+            fresh=torch.arange(len(items), device=self.device) < num_fresh,
+            importance=(torch.ones(len(items)) if importance is None else importance).to(self.device),
+        )
+
+    def count_steps(self, items: Tensor) -> Array:
+        """Environment steps that each of `items` `[B]` trains on, dummy steps not counted."""
+        slots, firsts = items // self._starts, items % self._starts
+        if self._window:
+            alive: Array = self._fields["mask"][slots.to(self.device), firsts.to(self.device)].cpu().numpy()
+            return alive.astype(np.int64)
         steps: Array = self._steps[slots.numpy()]
         return steps
+
+    def _read(self, stored: Tensor, slots: Tensor, firsts: Tensor) -> Tensor:
+        """Of `stored` `[capacity, L, …]` whole segments `[L, B, …]`; with a window its rows from `firsts` on."""
+        if not self._window:
+            return stored.index_select(0, slots).transpose(0, 1)
+        held = stored.shape[1]
+        rows = held - self._length + self._window  # observations have more than there are steps
+        steps = (firsts + torch.arange(rows, device=self.device).unsqueeze(-1)).clamp(max=held - 1)  # [rows, B]
+        found = stored.flatten(0, 1).index_select(0, (slots * held + steps).flatten())
+        return found.view(*steps.shape, *stored.shape[2:])
+
+    def _require_some(self) -> None:
+        if not len(self):
+            raise ValueError("require a segment in replay before sampling, got none")
 
     # ── checkpoints ──
 
@@ -130,3 +174,79 @@ class UniformReplay:
         first = min(len(values), self.capacity - start)
         stored[start : start + first].copy_(values[:first])
         stored[: len(values) - first].copy_(values[first:])
+
+
+class PrioritizedReplay(UniformReplay):
+    """Items are drawn in proportion to priority ^ alpha (Schaul et al. 2016, arXiv 1511.05952, proportional variant).
+
+    A step is inserted with the priority its actor gave it, a segment without any with the highest there is; dummy steps
+    are never drawn. The oldest segment is overwritten first, as in Ape-X (arXiv 1803.00933), whatever its priority.
+    """
+
+    def __init__(
+        self,
+        layout: Layout,
+        capacity: int,
+        seed: int,
+        device: torch.device = CPU,
+        window: int = 0,
+        *,
+        settings: ReplayConfig,
+    ) -> None:
+        """As `UniformReplay`; `settings` has the exponents."""
+        super().__init__(layout, capacity, seed, device, window)
+        self._settings = settings
+        self._tree = SumTree(capacity * self._starts)
+
+    def insert(self, unroll: Unroll, weights_version: int) -> Tensor:
+        """As `UniformReplay.insert`, with priorities."""
+        given = unroll.behaviour.get(PRIORITY)
+        highest = 0.0 if given is not None else self._weights().max(initial=0.0) or 1.0
+        slots = super().insert(unroll, weights_version)
+        items = slots.numpy()[:, None] * self._starts + np.arange(self._starts)  # [N, starts]
+        drawable = unroll.mask.T if self._window else unroll.mask.any(0)[:, None]  # type: ignore[index]
+        weights = np.full(items.shape, highest) if given is None else self._raised(given.T)
+        self._tree.put(items.ravel(), np.where(drawable, weights, 0.0).ravel())
+        return slots
+
+    def draw(self, num: int) -> Tensor:
+        """`num` items drawn in proportion, one from each of as many equal shares of the total."""
+        self._require_some()
+        points = torch.arange(num, dtype=torch.float64) + torch.rand(
+            num, generator=self._generator, dtype=torch.float64
+        )
+        return torch.from_numpy(self._tree.draw((points / num).numpy()))
+
+    def importance(self, items: Tensor, progress: float) -> Tensor:
+        """(N P(i)) ^ −beta, as a share of the largest among `items`."""
+        given = self._settings
+        final = given.importance_exponent_final
+        exponent = given.importance_exponent + (final - given.importance_exponent) * min(progress, 1.0)
+        weights = self._tree[items.numpy()]  # N and the total are in all of them alike
+        return torch.from_numpy((weights.min() / weights) ** exponent).float()
+
+    def set_priorities(self, items: Tensor, priorities: Tensor, since: int) -> None:
+        """As they are learned; items whose segment has been overwritten since they were drawn are left as they are."""
+        places, raised = items.numpy(), self._raised(priorities.cpu().numpy())
+        age = (places // self._starts - since) % self.capacity  # inserted so many segments after the draw, if at all
+        current = (age >= self._inserted - since) & (self._tree[places] > 0)
+        self._tree.put(places[current], raised[current])
+
+    def arrays(self) -> dict[str, Array]:
+        """With the weight of each item."""
+        return super().arrays() | {"weights": self._weights()}
+
+    def restore(self, inserted: int, fill: Callable[[str, Array], None]) -> None:
+        """With the weight of each item."""
+        super().restore(inserted, fill)
+        weights = self._weights()
+        fill("weights", weights)
+        self._tree.put(np.arange(len(weights)), weights)
+
+    def _weights(self) -> Array:
+        return self._tree[np.arange(len(self) * self._starts)]
+
+    def _raised(self, priorities: Array) -> Array:
+        """The weights of `priorities`; never quite zero, so that everything is drawn now and then."""
+        raised: Array = (priorities.astype(np.float64) + LEAST_PRIORITY) ** self._settings.priority_exponent
+        return raised

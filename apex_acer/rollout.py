@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from apex_acer.algorithms.algorithm import Action
 from apex_acer.config import EvaluationConfig
 from apex_acer.environments import Environments
 from apex_acer.metrics import Timers
@@ -34,14 +35,18 @@ class Rollout:
         *,
         seed: int,
         greedy: bool = False,
-        exploration: float = 1.0,
+        actor: int | None = None,
         stall_steps: int = 0,
         timers: Timers | None = None,
     ) -> None:
+        """With an `actor`'s index it explores as that one does, and its unrolls are complete, to be shipped."""
         self._environments = environments
         self._policy = policy
         self._greedy = greedy
-        self._exploration = exploration
+        self.exploration = policy.exploration(environments.num, actor)
+        """`[N]`, by environment."""
+        self._completes = actor is not None
+        self._ahead: Action | None = None  # chosen for the observation after the last unroll
         self._stall_steps = stall_steps
         self._timers = timers or Timers()
         self._generator = torch.Generator(policy.device).manual_seed(seed)
@@ -69,7 +74,8 @@ class Rollout:
         state = {name: value.cpu().numpy() for name, value in self._state.items()}
         for t in range(length):
             with self._timers.phase("policy"):
-                action[t] = self._act(obs[t : t + stack], episode_step[t : t + stack], behaviour)
+                chosen = self._ahead or self._choose(obs[t : t + stack], episode_step[t : t + stack])
+                action[t] = self._take(chosen, behaviour)
             with self._timers.phase("environment"):
                 step = self._environments.step(action[t])
             obs[t + stack] = step.obs
@@ -78,25 +84,35 @@ class Rollout:
             self._count(step.reward, step.reset)
         self._obs, self._episode_step = obs[length:], episode_step[length:]
         mu = {name: np.stack(parts) for name, parts in behaviour.items()}
-        return Unroll(obs, episode_step, action, reward, terminated, truncated, mask, mu, state)
+        unroll = Unroll(obs, episode_step, action, reward, terminated, truncated, mask, mu, state)
+        return self._complete(unroll) if self._completes else unroll
 
     def take_episodes(self) -> list[Episode]:
         """The episodes that ended since the last call."""
         episodes, self.episodes = self.episodes, []
         return episodes
 
-    def _act(self, planes: Array, episode_step: Array, behaviour: dict[str, list[Array]]) -> Array:
-        chosen = self._policy.step(
+    def _complete(self, unroll: Unroll) -> Unroll:
+        if not self._policy.looks_ahead:
+            return self._policy.complete(unroll, {})
+        with self._timers.phase("policy"):
+            self._ahead = self._choose(self._obs, self._episode_step)
+        return self._policy.complete(unroll, _arrays(self._ahead))
+
+    def _choose(self, planes: Array, episode_step: Array) -> Action:
+        return self._policy.step(
             planes,
             episode_step,
             self._state,
             greedy=self._greedy,
-            exploration=self._exploration,
+            exploration=self.exploration,
             generator=self._generator,
         )
-        self._state = chosen.state
-        for name, part in chosen.behaviour.items():
-            behaviour.setdefault(name, []).append(part.numpy())
+
+    def _take(self, chosen: Action, behaviour: dict[str, list[Array]]) -> Array:
+        self._state, self._ahead = chosen.state, None
+        for name, part in _arrays(chosen).items():
+            behaviour.setdefault(name, []).append(part)
         action: Array = chosen.action.numpy()
         if self._stall_steps:
             stalled = self._since_reward >= self._stall_steps
@@ -110,6 +126,10 @@ class Rollout:
         self._return = np.where(reset, 0.0, self._return + reward)
         self._length = np.where(reset, 0, self._length + 1)
         self._since_reward = np.where(reset | (reward != 0), 0, self._since_reward + 1)
+
+
+def _arrays(chosen: Action) -> dict[str, Array]:
+    return {name: part.numpy() for name, part in chosen.behaviour.items()}
 
 
 def evaluate(environments: Environments, policy: Policy, settings: EvaluationConfig, seed: int) -> list[Episode]:

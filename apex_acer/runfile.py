@@ -102,7 +102,17 @@ def _resolve(text: str, source: str, above: tuple[str, ...]) -> dict[str, Any]:
     if base is None:
         return data
     require(isinstance(base, str), "base", base, "give a preset or a TOML file")
-    return _merge(_load(base, (*above, source)), data)
+    below = _load(base, (*above, source))
+    default = _algorithm(below, RunConfig().algorithm.name)
+    if _algorithm(data, default) != default:
+        below.pop("algorithm", None)  # the settings of another algorithm
+    return _merge(below, data)
+
+
+def _algorithm(data: Mapping[str, Any], default: Any) -> Any:
+    """The algorithm that a run file's keys name, or the `default` one."""
+    section = data.get("algorithm")
+    return section.get("name", default) if isinstance(section, Mapping) else default
 
 
 def _merge(base: Mapping[str, Any], data: Mapping[str, Any]) -> dict[str, Any]:
@@ -138,6 +148,8 @@ def _build(cls: type[T], data: Mapping[str, Any], prefix: str, source: str) -> T
 
 
 def _convert(hint: Any, value: Any, key: str, source: str) -> Any:
+    if isinstance(hint, types.UnionType) and dataclasses.is_dataclass(typing.get_args(hint)[0]):
+        hint = _named(hint, value, key)
     if dataclasses.is_dataclass(hint):
         if not isinstance(value, Mapping):
             raise ConfigError(f"{source}: {key}: {value!r} is not a table; write [{key}]")
@@ -153,6 +165,14 @@ def _convert(hint: Any, value: Any, key: str, source: str) -> Any:
         names = " or ".join(kind.__name__ for kind in kinds if kind is not type(None))
         raise ConfigError(f"{source}: {key}: {value!r} is not allowed; give {names}")
     return value
+
+
+def _named(union: types.UnionType, value: Any, key: str) -> Any:
+    """The dataclass of `union` that the table `value` names; the first where it names none."""
+    known = {hint.name: hint for hint in typing.get_args(union)}
+    name = value.get("name") if isinstance(value, Mapping) else None
+    require(name is None or str(name) in known, f"{key}.name", name, f"give {' or '.join(known)}")
+    return known[name or next(iter(known))]
 
 
 def _kinds(hint: Any) -> tuple[type, ...]:

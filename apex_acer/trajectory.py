@@ -85,7 +85,7 @@ class Unroll:
     mask: Array
     """`[k, N]` bool, false on a dummy step (the environment was reset on it)."""
     behaviour: dict[str, Array]
-    """`[k, N, …]` float32, the whole mu."""
+    """`[k, N, …]` float32: the whole mu, and under `PRIORITY`, where the algorithm gives it, each step's first priority."""
     state: dict[str, Array]
     """`[N, …]` recurrent state before the first step; empty for feed-forward networks."""
 
@@ -135,6 +135,7 @@ class Layout:
 
 
 Shapes = dict[str, tuple[int, ...]]
+PRIORITY = "priority"
 ARRAY_FIELDS = ("obs", "episode_step", "action", "reward", "terminated", "truncated", "mask")
 
 
@@ -180,6 +181,8 @@ class Batch:
     """`[B]` int64, the version the segment was acted with."""
     fresh: torch.Tensor
     """`[B]` bool, whether the segment is trained on for the first time."""
+    importance: torch.Tensor
+    """`[B]` float32, the weight of each segment in the loss; 1 where all are drawn alike."""
 
 
 def split(batch: Batch, num_parts: int) -> list[Batch]:

@@ -44,12 +44,12 @@ def configuration_page() -> str:
 
 def _section(values: typing.Any, prefix: str) -> list[str]:
     cls = type(values)
-    described = _field_docs(cls)
+    described = {name: text for base in reversed(cls.__mro__[:-1]) for name, text in _field_docs(base).items()}
     fields = [(f.name, getattr(values, f.name)) for f in dataclasses.fields(cls)]
     plain = [(name, value) for name, value in fields if not dataclasses.is_dataclass(value)]
     lines = [
         "",
-        f"## {prefix.rstrip('.') or 'run'}",
+        f"## {_title(values, prefix)}",
         "",
         (cls.__doc__ or "").strip(),
         "",
@@ -60,7 +60,14 @@ def _section(values: typing.Any, prefix: str) -> list[str]:
     for name, value in fields:
         if dataclasses.is_dataclass(value):
             lines += _section(value, f"{prefix}{name}.")
+        if isinstance(value, configuration.AcerConfig):
+            lines += _section(configuration.ApexDqnConfig(), f"{prefix}{name}.")
     return lines
+
+
+def _title(values: typing.Any, prefix: str) -> str:
+    name = prefix.rstrip(".") or "run"
+    return f"{name} of {values.name}" if isinstance(values, configuration.AlgorithmConfig) else name
 
 
 def _field_docs(cls: type) -> dict[str, str]:

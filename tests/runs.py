@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from apex_acer.algorithms import algorithm_class
 from apex_acer.algorithms.acer import Acer
 from apex_acer.config import RunConfig
 from apex_acer.engines.serial import DirectLink
@@ -54,7 +55,9 @@ def tiny_run(out: Path | str = "", **changes: Any) -> RunConfig:
 
 def tiny_layout(config: RunConfig) -> Layout:
     """The layout of `config`'s unrolls."""
-    return layout(CARTPOLE, config.algorithm.unroll_length, Acer.behaviour_shapes(CARTPOLE), Acer.state_shapes(config))
+    algorithm = algorithm_class(config.algorithm.name)
+    behaviour = algorithm.behaviour_shapes(config, CARTPOLE)
+    return layout(CARTPOLE, config.algorithm.unroll_length, behaviour, algorithm.state_shapes(config))
 
 
 def made_up_unroll(config: RunConfig, seed: int = 0, **replaced: Any) -> Unroll:

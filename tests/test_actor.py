@@ -171,7 +171,7 @@ def test_rows_are_sent_at_most_every_so_often(start_actor: StartActor) -> None:
     actor, link = start_actor(tiny_run(logging__every_seconds=1e-6, actors__temperature_low=0.25), 0)
     rows = [row for message in make_unrolls(actor, link, 40) for row in message.rows]
     assert len(rows) == 40
-    assert {row["temperature"] for row in rows} == {0.25}
+    assert {row["exploration"] for row in rows} == {0.25}
     assert rows[-1]["episodes"] >= sum("episode_return" in row for row in rows) > 0
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from apex_acer.config import ActorsConfig, EnvironmentConfig, RunConfig, StopConfig
+from apex_acer.config import ActorsConfig, ApexDqnConfig, EnvironmentConfig, RunConfig, StopConfig
 from apex_acer.runfile import from_dict
 from tests.conftest import config_error
 
@@ -61,7 +61,11 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("replay.start", -1, "0 or more"),
     ("replay.start", 100_001, "replay.capacity (100000)"),
     ("replay.max_lag", -1, "0 or more"),
-    ("algorithm.name", "a2c", "acer"),
+    ("replay.sampling", "newest", "uniform or prioritized"),
+    ("replay.priority_exponent", 1.5, "0 to 1"),
+    ("replay.importance_exponent", -0.1, "0 to 1"),
+    ("replay.importance_exponent_final", NAN, "0 to 1"),
+    ("algorithm.name", "a2c", "acer or apex_dqn"),
     ("algorithm.gamma", 1.01, "0 to 1"),
     ("algorithm.gamma", NAN, "0 to 1"),
     ("algorithm.ema_decay", -0.5, "0 to 1"),
@@ -100,6 +104,19 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("seed", -1, "0 to 2147483647"),
     ("seed", 2**31, "0 to 2147483647"),
 ]
+REFUSED_BY_APEX_DQN: list[tuple[str, Any, str]] = [
+    ("algorithm.gamma", 1.01, "0 to 1"),
+    ("algorithm.unroll_length", 0, "1 or more"),
+    ("algorithm.replay_ratio", -1.0, "0 or more"),
+    ("algorithm.reward_clip", -1.0, "0 or more"),
+    ("algorithm.terminal_penalty", -1.0, "0 or more"),
+    ("algorithm.n_steps", 0, "1 or more"),
+    ("algorithm.n_steps", 21, "at most algorithm.unroll_length (20)"),
+    ("algorithm.epsilon", 1.5, "0 to 1"),
+    ("algorithm.epsilon_alpha", -1.0, "0 or more"),
+    ("algorithm.evaluation_epsilon", NAN, "0 to 1"),
+    ("algorithm.target_every", 0, "1 or more"),
+]
 
 
 def nested(key: str, value: Any) -> dict[str, Any]:
@@ -116,6 +133,14 @@ def test_refused_values_name_the_key_and_what_is_allowed(key: str, value: Any, a
     assert allowed in message
     shown = value[-1] if key == "environment.wrappers" else tuple(value) if isinstance(value, list) else value
     assert f"{shown!r} is not allowed" in message
+
+
+@pytest.mark.parametrize(("key", "value", "allowed"), REFUSED_BY_APEX_DQN, ids=lambda value: str(value))
+def test_refused_values_of_another_algorithm(key: str, value: Any, allowed: str) -> None:
+    name = key.partition(".")[2]
+    message = config_error(lambda: from_dict({"algorithm": {"name": "apex_dqn", name: value}}))
+    assert f"{key}: {value!r} is not allowed" in message
+    assert allowed in message
 
 
 def every_field(config: Any, prefix: str = "") -> set[str]:
@@ -141,6 +166,8 @@ def test_every_field_that_can_be_wrong_has_a_case_above() -> None:
         "load",
     }
     assert every_field(RunConfig()) - {key for key, _, _ in REFUSED} == anything_goes
+    anything_goes = {f"algorithm.{name}" for name in ("name", "double", "dueling", "value_rescaling")}
+    assert every_field(ApexDqnConfig(), "algorithm.") - {key for key, _, _ in REFUSED_BY_APEX_DQN} == anything_goes
 
 
 def test_replay_must_hold_a_batch_and_an_unroll() -> None:

@@ -89,7 +89,7 @@ def test_it_acts_as_the_policy_does(tmp_path: Path, changes: dict[str, Any]) -> 
             state = {name: outputs[f"next_{name}"] for name in state}
     assert len(set(outputs["action"])) > 1
     assert written.inputs["obs"] == ["batch", *obs.shape[1:]]
-    assert list(written.outputs)[:4] == ["pi_logits", "probabilities", "q_values", "action"]
+    assert list(written.outputs)[:4] == ["pi_logits", "q_values", "probabilities", "action"]
     assert outputs["q_values"].shape == outputs["pi_logits"].shape == (40, policy.spec.num_actions)
 
 

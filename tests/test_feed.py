@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 import torch
 
+from apex_acer.algorithms import algorithm_class
 from apex_acer.config import RunConfig
-from apex_acer.feed import Feed
+from apex_acer.feed import Feed, make_replay
 from apex_acer.trajectory import Array, Batch
 from apex_acer.transfer import Transfer
 from tests.runs import made_up_unroll, numbered_unroll, segment_numbers, tiny_layout, tiny_run
@@ -34,7 +35,8 @@ CPU = torch.device("cpu")
 
 
 def make_feed(config: RunConfig, transfer: Transfer | None = None) -> Feed:
-    return Feed(config, tiny_layout(config), CPU, transfer)
+    feeding = algorithm_class(config.algorithm.name).feeding(config)
+    return Feed(config, feeding, make_replay(config, feeding, tiny_layout(config), config.replay.capacity), transfer)
 
 
 def insert(feed: Feed, config: RunConfig, number: int) -> None:
@@ -147,9 +149,9 @@ def test_what_is_on_its_way_is_not_overwritten_and_counts_as_not_trained_on(
     feed = make_feed(config, transfer)
     gather = feed._replay.gather
 
-    def slowly(slots: torch.Tensor, num_fresh: int) -> Batch:
+    def slowly(items: torch.Tensor, num_fresh: int, importance: torch.Tensor) -> Batch:
         time.sleep(0.05)
-        return gather(slots, num_fresh)
+        return gather(items, num_fresh, importance)
 
     monkeypatch.setattr(feed._replay, "gather", slowly)
     for number in range(2):
@@ -167,7 +169,7 @@ def test_what_is_on_its_way_is_not_overwritten_and_counts_as_not_trained_on(
 def test_what_fails_on_its_way_is_raised(transfer: Transfer, monkeypatch: pytest.MonkeyPatch) -> None:
     config = feed_run()
     feed = make_feed(config, transfer)
-    monkeypatch.setattr(feed._replay, "gather", lambda slots, num_fresh: 1 / 0)
+    monkeypatch.setattr(feed._replay, "gather", lambda *chosen: 1 / 0)
     insert(feed, config, 0)
     insert(feed, config, 1)
     with pytest.raises(ZeroDivisionError):

@@ -410,21 +410,21 @@ def test_rows_of_every_process_are_written_and_shown(make_learner: MakeLearner, 
     config = tiny_run()
     learner = make_learner(config)
     (actor, _) = speakers(learner)
-    actor.say(rows=[{"temperature": 0.5}])
+    actor.say(rows=[{"exploration": 0.5}])
     work_off(learner)
     learner.finish()
     rows = [json.loads(line) for line in (tmp_path / "run_0" / "metrics.jsonl").read_text().splitlines()]
     assert {row["source"] for row in rows} == {"actor_0", "learner"}
-    assert learner.status()["rows"]["actor_0"]["temperature"] == 0.5
+    assert learner.status()["rows"]["actor_0"]["exploration"] == 0.5
 
 
 def test_a_row_with_a_value_that_is_not_finite_is_written_as_null(make_learner: MakeLearner, tmp_path: Path) -> None:
     learner = make_learner(tiny_run())
     (actor, _) = speakers(learner)
-    actor.say(rows=[{"temperature": float("inf")}])
+    actor.say(rows=[{"exploration": float("inf")}])
     work_off(learner)
     first = (tmp_path / "run_0" / "metrics.jsonl").read_text().splitlines()[0]
-    assert json.loads(first)["temperature"] is None
+    assert json.loads(first)["exploration"] is None
 
 
 @pytest.mark.parametrize(("every", "most"), [(0.0, 0), (1e-9, 100), (1000.0, 1)])
@@ -459,6 +459,6 @@ def test_a_device_without_room_for_replay_is_named(make_learner: MakeLearner, mo
     def full(*arguments: object) -> None:
         raise torch.OutOfMemoryError
 
-    monkeypatch.setattr("apex_acer.feed.Feed", full)
+    monkeypatch.setattr("apex_acer.feed.make_replay", full)
     with pytest.raises(ConfigError, match=r"^replay\.device: cpu has no room for 2,000 steps; give cpu, or a smaller"):
         make_learner(tiny_run())

@@ -183,7 +183,7 @@ def test_a_user_s_own_torso_is_below_memory_and_heads(plane, stack, dtype, lstm)
     assert network.pi_logits.in_features == (lstm or 12)
     scaled = obs / 255 if dtype == "uint8" else obs
     torch.testing.assert_close(
-        network._features(network.prepare(obs)), scaled.flatten(1).float() @ network.torso.weights
+        network.features(network.prepare(obs)), scaled.flatten(1).float() @ network.torso.weights
     )
     doubled = network.double()(obs)
     torch.testing.assert_close(doubled.q_values, output.q_values.double(), rtol=1e-4, atol=1e-4)

@@ -2,10 +2,12 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from apex_acer import pieces
+from apex_acer.config import AcerConfig, RunConfig
 from tests.processes import children
 
 RATES = {"acting": 2000.0, "update": 5000.0}
@@ -34,9 +36,13 @@ def test_measuring_has_a_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not children(os.getpid())
 
 
+def replaying(ratio: float, config: Any = AcerConfig) -> RunConfig:
+    return RunConfig(algorithm=config(replay_ratio=ratio))
+
+
 def test_the_ceiling_is_that_of_the_busiest_resource() -> None:
     each = 1 / 2000 + 5 / 5000
-    assert pieces.ceiling(RATES, 4, 8, 8) == pytest.approx(8 / each)
-    assert pieces.ceiling(RATES, 4, 8, 1) == pytest.approx(1000)  # a learner with one thread
-    assert pieces.ceiling(RATES, 4, 8, 2, gpu=True) == pytest.approx(1000)
-    assert pieces.ceiling(RATES, 0.25, 1, 2, gpu=True) == pytest.approx(2000)  # the actors
+    assert pieces.ceiling(RATES, replaying(4.0), 8, 8) == pytest.approx(8 / each)
+    assert pieces.ceiling(RATES, replaying(4.0), 8, 1) == pytest.approx(1000)  # a learner with one thread
+    assert pieces.ceiling(RATES, replaying(4.0), 8, 2, gpu=True) == pytest.approx(1000)
+    assert pieces.ceiling(RATES, replaying(0.25), 1, 2, gpu=True) == pytest.approx(2000)  # the actors

@@ -11,7 +11,7 @@ import pytest
 import torch
 from ale_py.vector_env import AtariVectorEnv
 
-from apex_acer.config import EvaluationConfig, NetworkConfig, RunConfig
+from apex_acer.config import ActorsConfig, EvaluationConfig, NetworkConfig, RunConfig
 from apex_acer.evaluator import evaluate_policy, summarise
 from apex_acer.frames import stack_planes
 from apex_acer.metrics import METRICS, Timers
@@ -20,8 +20,11 @@ from apex_acer.trajectory import Unroll, layout
 from tests.conftest import COUNTDOWN, assert_equal_unrolls, joined, play, run_config
 
 FRAMES = 360  # of a game, cut short so that several end
-GAME = run_config(id="ALE/Breakout-v5", stack=4, kwargs=json.dumps({"max_num_frames_per_episode": FRAMES}))
 COUNT, K, UNROLLS, SEED, TEMPERATURE = 4, 20, 11, 31, 0.5
+GAME = dataclasses.replace(
+    run_config(id="ALE/Breakout-v5", stack=4, kwargs=json.dumps({"max_num_frames_per_episode": FRAMES})),
+    actors=ActorsConfig(count=1, temperature_low=TEMPERATURE),
+)
 
 
 def countdown(stack: int = 1, **kwargs: Any) -> RunConfig:
@@ -41,7 +44,7 @@ def stacks_of(unrolls: list[Unroll], stack: int) -> torch.Tensor:
 def breakout() -> tuple[Any, list[Unroll], list[Episode]]:
     """A policy, its unrolls over several games and lost lives, and the episodes that ended."""
     environments, policy = play(GAME, COUNT, sharpness=100.0)
-    rollout = Rollout(environments, policy, seed=SEED, exploration=TEMPERATURE)
+    rollout = Rollout(environments, policy, seed=SEED, actor=0)
     unrolls = [rollout.unroll(K) for _ in range(UNROLLS)]
     environments.close()
     return policy, unrolls, rollout.take_episodes()

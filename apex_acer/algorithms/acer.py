@@ -8,14 +8,13 @@ from collections.abc import Hashable, Mapping
 import torch
 from torch import Tensor, nn
 
-from apex_acer.algorithms.algorithm import Action, Algorithm, LossOutput
-from apex_acer.config import ConfigError, RunConfig
-from apex_acer.device import choose_precision
+from apex_acer.algorithms.algorithm import Action, Algorithm, Feeding, LossOutput
+from apex_acer.config import AcerConfig, ConfigError, RunConfig
 from apex_acer.frames import stack_planes
-from apex_acer.functional import acer_loss
-from apex_acer.networks import ActorCritic, State
+from apex_acer.functional import acer_loss, shape_rewards
+from apex_acer.networks import ActorCritic, State, to_train
 from apex_acer.normalisation import RewardScale
-from apex_acer.trajectory import Batch, EnvironmentSpec, Unroll
+from apex_acer.trajectory import Batch, EnvironmentSpec, Shapes, Unroll
 from apex_acer.weights import load_tensors, named_tensors
 
 DELTA_STEP = 1.02  # an adaptive trust region widens or narrows by this factor at each update
@@ -27,16 +26,12 @@ MU = "log_probs"  # the behaviour policy's only part
 class Acer(Algorithm):
     """A network with policy and Q heads, and its average, which the trust region holds it to."""
 
-    fresh = True
     network: ActorCritic
 
     def __init__(self, config: RunConfig, spec: EnvironmentSpec, device: torch.device) -> None:
-        self._config = config.algorithm
+        self._config = settings(config)
         self._stack = spec.stack
-        # channels last: a third faster to train on a CPU
-        self.network = self.build_network(config, spec).to(device)
-        self.network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        self.network.precision = choose_precision(config.learner.precision, device, self.network)
+        self.network = to_train(self.build_network(config, spec), config, device)
         self._reward_scale = RewardScale().to(device) if self._config.normalise_rewards else None
         self._delta = torch.tensor(self._config.trust_region_delta, dtype=torch.float64, device=device)
         self.average_network = copy.deepcopy(self.network).requires_grad_(False)
@@ -47,35 +42,46 @@ class Acer(Algorithm):
         return ActorCritic(config.network, spec)
 
     @staticmethod
-    def behaviour_shapes(spec: EnvironmentSpec) -> dict[str, tuple[int, ...]]:
+    def behaviour_shapes(config: RunConfig, spec: EnvironmentSpec) -> Shapes:
         """Log-probabilities of every action."""
         return {MU: (spec.num_actions,)}
 
     @staticmethod
-    def state_shapes(config: RunConfig) -> dict[str, tuple[int, ...]]:
+    def state_shapes(config: RunConfig) -> Shapes:
         """An LSTM's hidden and cell state."""
         return {"hidden": (config.network.lstm,), "cell": (config.network.lstm,)} if config.network.lstm else {}
 
     @staticmethod
+    def exploration(config: RunConfig, num: int, actor: int | None = None) -> Tensor:
+        """Softmax temperatures: the actor's, 1 in evaluations."""
+        return torch.full((num,), 1.0 if actor is None else config.actors.temperature(actor))
+
+    @staticmethod
     def act(
-        network: nn.Module, obs: Tensor, state: State, *, greedy: bool, exploration: float, generator: torch.Generator
+        network: nn.Module, obs: Tensor, state: State, *, greedy: bool, exploration: Tensor, generator: torch.Generator
     ) -> Action:
-        """Samples from softmax(pi_logits / temperature); mu is what was sampled from. `greedy` takes the likeliest."""
+        """Samples from softmax(pi_logits / exploration); mu is what was sampled from. `greedy` takes the likeliest."""
         assert isinstance(network, ActorCritic)
         output, state = network.step(obs, state)
-        log_mu = (output.pi_logits.float() / exploration).log_softmax(-1)  # [N, A]
+        log_mu = (output.pi_logits.float() / exploration.unsqueeze(-1)).log_softmax(-1)  # [N, A]
         if greedy:
             action = log_mu.argmax(-1)
         else:
             action = torch.multinomial(log_mu.exp(), 1, generator=generator).squeeze(-1)
         return Action(action, {MU: log_mu}, state)
 
+    @staticmethod
+    def feeding(config: RunConfig) -> Feeding:
+        """Whole segments, each fresh once."""
+        joint = settings(config).mix == "joint"
+        # joint batches hold their replay in themselves, so nothing is drawn for them
+        return Feeding(settings(config).mix, "fixed" if joint else settings(config).replay_draw)
+
     def observe(self, unroll: Unroll, source: Hashable) -> None:
         """Keeps the statistics of observations and returns, where the configuration asks for them."""
-        device = self._delta.device
-        if self.network.normaliser:
-            self.network.normaliser.observe(torch.from_numpy(unroll.obs[-len(unroll.action) :]).to(device))
+        self.network.observe(unroll)
         if self._reward_scale:
+            device = self._delta.device
             terminated = torch.from_numpy(unroll.terminated).to(device)
             reward = self._shape(torch.from_numpy(unroll.reward).to(device), terminated)
             ended = terminated | torch.from_numpy(unroll.truncated).to(device)
@@ -104,6 +110,7 @@ class Acer(Algorithm):
             reward=self._reward_scale(reward) if self._reward_scale else reward,
             terminated=batch.terminated,
             mask=mask,
+            importance=batch.importance,
             gamma=settings.gamma,
             truncation_threshold=settings.truncation_threshold,
             trust_region_delta=self._delta,
@@ -119,10 +126,8 @@ class Acer(Algorithm):
         return LossOutput(loss.total, loss.metrics | metrics, priorities, mask.sum())
 
     def _shape(self, reward: Tensor, terminated: Tensor) -> Tensor:
-        """`reward` clipped, and the penalty taken off where `terminated`."""
         clip, penalty = self._config.reward_clip, self._config.terminal_penalty
-        clipped = reward.clamp(-clip, clip) if clip else reward
-        return clipped - penalty * terminated.to(reward.dtype) if penalty else clipped
+        return shape_rewards(reward, terminated, clip=clip, penalty=penalty)
 
     def _relevant(self, batch: Batch, pi_logits: Tensor) -> Tensor:
         """The mask without a replayed segment's burn-in, and without segments whose mean KL(mu ‖ pi) is too large."""
@@ -169,3 +174,9 @@ class Acer(Algorithm):
             if delta.shape != self._delta.shape:
                 raise ConfigError(f"weights: tensor trust_region.delta is {list(delta.shape)}, this run has []")
             self._delta.copy_(delta)
+
+
+def settings(config: RunConfig) -> AcerConfig:
+    """The algorithm's section of a run of this algorithm."""
+    assert isinstance(config.algorithm, AcerConfig)
+    return config.algorithm

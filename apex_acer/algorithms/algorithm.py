@@ -1,20 +1,20 @@
 """What the fabric must know of an algorithm.
 
-Adding one is a file here, its settings in `config/learning.py` and an entry in `ALGORITHMS`.
+Adding one is a file here, its settings in `config/algorithm.py` and an entry in `ALGORITHMS`.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Mapping
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from apex_acer.config import RunConfig
 from apex_acer.networks import Network, State
-from apex_acer.trajectory import Batch, EnvironmentSpec, Unroll
+from apex_acer.trajectory import Array, Batch, EnvironmentSpec, Shapes, Unroll
 
 
 class Action(NamedTuple):
@@ -23,6 +23,17 @@ class Action(NamedTuple):
     action: Tensor
     behaviour: dict[str, Tensor]
     state: State
+
+
+class Feeding(NamedTuple):
+    """What the learner gives an algorithm to learn from, beside replay at the replay ratio."""
+
+    fresh: Literal["separate", "joint", "none"]
+    """Whether each segment is trained on once as it arrives: in batches of its own, in every batch, or not at all."""
+    draw: Literal["poisson", "fixed"] = "fixed"
+    """How much replay a fresh segment is worth: drawn from Poisson of the replay ratio, or just that."""
+    window: int = 0
+    """Steps of a sample, which learns the first of them; 0: samples are whole segments, which learn all of theirs."""
 
 
 class LossOutput(NamedTuple):
@@ -40,12 +51,12 @@ class LossOutput(NamedTuple):
 class Algorithm(ABC):
     """The static half is what a policy needs; an instance is the learner's side and owns the trained network."""
 
-    fresh: bool
-    """Whether each segment is trained on once as it arrives, beside what replay gives."""
     network: Network
 
     @abstractmethod
     def __init__(self, config: RunConfig, spec: EnvironmentSpec, device: torch.device) -> None: ...
+
+    # ── every process ──
 
     @staticmethod
     @abstractmethod
@@ -54,23 +65,47 @@ class Algorithm(ABC):
 
     @staticmethod
     @abstractmethod
-    def behaviour_shapes(spec: EnvironmentSpec) -> dict[str, tuple[int, ...]]:
-        """Names of mu's parts and their shapes per step."""
+    def behaviour_shapes(config: RunConfig, spec: EnvironmentSpec) -> Shapes:
+        """Names of what an unroll says of each step's behaviour policy, and their shapes per step."""
+
+    @staticmethod
+    def state_shapes(config: RunConfig) -> Shapes:
+        """Names of the recurrent state's parts and their shapes per environment; empty for feed-forward networks."""
+        return {}
 
     @staticmethod
     @abstractmethod
-    def state_shapes(config: RunConfig) -> dict[str, tuple[int, ...]]:
-        """Names of the recurrent state's parts and their shapes per environment; empty for feed-forward networks."""
+    def exploration(config: RunConfig, num: int, actor: int | None = None) -> Tensor:
+        """How much each of `num` environments explores, `[num]` float32: those of an actor, or of an evaluation (None)."""
 
     @staticmethod
     @abstractmethod
     def act(
-        network: nn.Module, obs: Tensor, state: State, *, greedy: bool, exploration: float, generator: torch.Generator
+        network: nn.Module, obs: Tensor, state: State, *, greedy: bool, exploration: Tensor, generator: torch.Generator
     ) -> Action:
-        """Chooses actions for raw `obs` `[N, *obs_shape]`; `exploration` is this actor's (a temperature).
+        """Chooses actions for raw `obs` `[N, *obs_shape]`, each with its `exploration` `[N]`.
 
         `state` is the recurrent state before `obs`.
         """
+
+    # ── an actor ──
+
+    @staticmethod
+    def looks_ahead(config: RunConfig) -> bool:
+        """Whether `complete` needs the behaviour at the observation after an unroll."""
+        return False
+
+    @staticmethod
+    def complete(config: RunConfig, unroll: Unroll, ahead: dict[str, Array]) -> Unroll:
+        """What is shipped of an unroll, of `behaviour_shapes`; `ahead` `[N, …]` is the behaviour that follows it."""
+        return unroll
+
+    # ── the learner ──
+
+    @staticmethod
+    @abstractmethod
+    def feeding(config: RunConfig) -> Feeding:
+        """What batches are made of."""
 
     @abstractmethod
     def observe(self, unroll: Unroll, source: Hashable) -> None:

@@ -4,15 +4,18 @@ Each value is defined here once. The same keys are read from run files (`runfile
 here imports torch, so that a manager can check a run before any heavy process starts.
 """
 
+from apex_acer.config.algorithm import AcerConfig, AlgorithmConfig, ApexDqnConfig
 from apex_acer.config.checks import ConfigError, reading, require
 from apex_acer.config.environment import ActorsConfig, AtariConfig, EnvironmentConfig
-from apex_acer.config.learning import AcerConfig, LearnerConfig, NetworkConfig, OptimizerConfig, ReplayConfig
+from apex_acer.config.learning import LearnerConfig, NetworkConfig, OptimizerConfig, ReplayConfig
 from apex_acer.config.run import CheckpointConfig, EvaluationConfig, LoggingConfig, RunConfig, StopConfig
 from apex_acer.config.supervision import SupervisionConfig
 
 __all__ = [
     "AcerConfig",
     "ActorsConfig",
+    "AlgorithmConfig",
+    "ApexDqnConfig",
     "AtariConfig",
     "CheckpointConfig",
     "ConfigError",

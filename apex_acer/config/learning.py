@@ -1,4 +1,4 @@
-"""How an agent learns: the learner, its optimizer, network and replay, and the algorithm."""
+"""What an agent learns with: the learner, its optimizer, network and replay."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class LearnerConfig:
     compile: bool = False
     """Have torch compile the loss, which takes half a minute at the start and a C++ compiler."""
     batch_size: int = 16
-    """Segments (one environment's unroll) per update."""
+    """Samples per update: segments (one environment's unroll each); single steps where the algorithm learns from those."""
     threads: int = 0
     """Threads of the learner's network on the CPU; 0: chosen from the cores present."""
     max_skipped_updates: int = 100
@@ -99,6 +99,14 @@ class ReplayConfig:
     """Environment steps kept; the oldest segment is overwritten first."""
     start: int = 1_000
     """Replayed updates begin once this many environment steps are held."""
+    sampling: Literal["uniform", "prioritized"] = "uniform"
+    """How replayed samples are drawn: all alike, or in proportion to their last errors (Schaul et al. 2016)."""
+    priority_exponent: float = 0.6
+    """Power that errors are raised to for prioritized sampling (alpha); 0 is uniform."""
+    importance_exponent: float = 0.4
+    """Power of the weights that correct the loss for prioritized sampling (beta), at the start."""
+    importance_exponent_final: float = 0.4
+    """The same at `stop.env_steps`; it moves there linearly."""
     device: Literal["learner", "cpu"] = "learner"
     """Where segments are held: with the learner, which on a GPU then copies nothing, or in this machine's memory."""
     max_lag: int = 0
@@ -108,66 +116,6 @@ class ReplayConfig:
         at_least(1, "replay", {"capacity": self.capacity})
         listed("replay", self)
         at_least(0, "replay", {"start": self.start, "max_lag": self.max_lag})
+        names = ("priority_exponent", "importance_exponent", "importance_exponent_final")
+        fraction("replay", {name: getattr(self, name) for name in names})
         require(self.start <= self.capacity, "replay.start", self.start, f"at most replay.capacity ({self.capacity})")
-
-
-@dataclass(frozen=True)
-class AcerConfig:
-    """ACER (arXiv 1611.01224)."""
-
-    name: Literal["acer"] = "acer"
-    """The algorithm's name."""
-    gamma: float = 0.99
-    """Discount per environment step."""
-    unroll_length: int = 20
-    """Steps per segment (k)."""
-    burn_in: int = 0
-    """First steps of a replayed segment that only warm up the recurrent state of both networks."""
-    replay_ratio: float = 4.0
-    """Replayed per fresh steps (see `replay_draw`)."""
-    replay_draw: Literal["poisson", "fixed"] = "poisson"
-    """Replay owed after each fresh segment: drawn from Poisson of `replay_ratio`, or just that."""
-    mix: Literal["separate", "joint"] = "separate"
-    """Fresh segments make batches of their own, or share every batch with `replay_ratio` times as many replayed ones."""
-    truncation_threshold: float = 10.0
-    """Importance weights of the policy term are truncated here (c), the rest is corrected for bias."""
-    trust_region_delta: float = 1.0
-    """Bound on the linearised KL divergence from the average policy, per sample."""
-    trust_region_kl: float = 0.0
-    """Adapts delta so that the mean KL divergence from the average policy stays near this; 0: delta is constant."""
-    trust_region_space: Literal["probs", "logits"] = "probs"
-    """The statistics the trust region is laid on: probabilities, as in the paper, or logits."""
-    ema_decay: float = 0.99
-    """The average policy moves by 1 minus this after every update (alpha)."""
-    entropy_cost: float = 0.01
-    """Weight of the entropy bonus."""
-    q_cost: float = 0.5
-    """Weight of the Q loss ½ (Q_ret − Q)²."""
-    reward_clip: float = 0.0
-    """Rewards are clipped to ± this before learning; 0: not clipped."""
-    terminal_penalty: float = 0.0
-    """Subtracted, after clipping, from the reward of a step that terminates: in Atari's training of each lost life."""
-    normalise_rewards: bool = False
-    """Divide rewards by the running standard deviation of discounted returns."""
-    max_behaviour_kl: float = 0.0
-    """Segments whose behaviour policy is further than this from the current one (mean KL) are left out; 0: none are."""
-
-    def __post_init__(self) -> None:
-        listed("algorithm", self)
-        fraction("algorithm", {"gamma": self.gamma, "ema_decay": self.ema_decay})
-        at_least(1, "algorithm", {"unroll_length": self.unroll_length})
-        at_least(0, "algorithm", {"burn_in": self.burn_in})
-        allowed = f"give less than algorithm.unroll_length ({self.unroll_length})"
-        require(self.burn_in < self.unroll_length, "algorithm.burn_in", self.burn_in, allowed)
-        names = (
-            "replay_ratio",
-            "truncation_threshold",
-            "entropy_cost",
-            "q_cost",
-            "reward_clip",
-            "trust_region_kl",
-            "max_behaviour_kl",
-            "terminal_penalty",
-        )
-        at_least(0, "algorithm", {name: getattr(self, name) for name in names})
-        positive("algorithm", {"trust_region_delta": self.trust_region_delta})

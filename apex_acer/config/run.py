@@ -8,15 +8,10 @@ from typing import Annotated, Literal
 
 import tyro
 
+from apex_acer.config.algorithm import AcerConfig, AnyAlgorithmConfig
 from apex_acer.config.checks import at_least, listed, positive, require
 from apex_acer.config.environment import ActorsConfig, EnvironmentConfig
-from apex_acer.config.learning import (
-    AcerConfig,
-    LearnerConfig,
-    NetworkConfig,
-    OptimizerConfig,
-    ReplayConfig,
-)
+from apex_acer.config.learning import LearnerConfig, NetworkConfig, OptimizerConfig, ReplayConfig
 from apex_acer.config.supervision import SupervisionConfig
 
 
@@ -101,7 +96,8 @@ class RunConfig:
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     network: NetworkConfig = field(default_factory=NetworkConfig)
     replay: ReplayConfig = field(default_factory=ReplayConfig)
-    algorithm: AcerConfig = field(default_factory=AcerConfig)
+    # one table of flags, those of the algorithm that the run file names
+    algorithm: Annotated[AnyAlgorithmConfig, tyro.conf.AvoidSubcommands] = field(default_factory=AcerConfig)
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     logging: LoggingConfig = field(default_factory=LoggingConfig)

@@ -99,7 +99,7 @@ def check_speed(run: str, config: RunConfig, device: torch.device) -> Iterator[F
     where = "on the GPU" if gpu else "a core"
     text = f"{emulator} environment and {acting} acting steps/s a core, {update} samples/s of updates {where}"
     yield Finding("speed", "ok", text, figures=rates)
-    most = ceiling(rates, config.algorithm.replay_ratio, cores, config.learner.threads, gpu=gpu)
+    most = ceiling(rates, config, cores, config.learner.threads, gpu=gpu)
     expected, steps = USUAL * most, config.stop.env_steps
     text = f"about {expected:,.0f} env steps/s, at most {most:,.0f}; {steps:,} steps in {_duration(steps / expected)}"
     yield Finding("expect", "ok", text, figures={"env_steps_per_s": expected, "ceiling": most})

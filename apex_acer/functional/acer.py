@@ -115,6 +115,7 @@ def acer_loss(
     reward: Tensor,
     terminated: Tensor,
     mask: Tensor,
+    importance: Tensor,
     gamma: float,
     truncation_threshold: float,
     trust_region_delta: float | Tensor,
@@ -133,6 +134,7 @@ def acer_loss(
         reward: `[T, B]`, as it is to be learned.
         terminated: `[T, B]` bool; truncation is not in it: the value after a time limit is bootstrapped.
         mask: `[T, B]` bool, false on dummy steps.
+        importance: `[B]` weight of each column in the loss, for how replay was drawn.
         gamma: discount per step.
         truncation_threshold: c of the policy term.
         trust_region_delta: δ.
@@ -167,12 +169,12 @@ def acer_loss(
         g, k, delta = _trust_region_terms(log_pi, log_average, gradient, trust_region_delta, trust_region_space)
         projected = trust_region_projection(g, k, delta)
         # where, not a product with the mask: an action that nobody would take has an infinite weight
-        z = torch.where(mask.unsqueeze(-1), projected, 0.0)
+        z = torch.where(mask.unsqueeze(-1), projected * importance.unsqueeze(-1), 0.0)
         num_steps = mask.sum().clamp(min=1)
     error = torch.where(mask, q_ret - q_taken, 0.0)
     # a surrogate whose gradient with respect to the statistics is −z*
     policy_loss = -(z * statistics).sum() / num_steps
-    q_loss = 0.5 * error.square().sum() / num_steps
+    q_loss = 0.5 * (importance * error.square()).sum() / num_steps
     total = policy_loss + q_cost * q_loss
     with torch.no_grad():
         samples = {

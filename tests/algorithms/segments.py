@@ -51,6 +51,7 @@ def random_segments(seed=0, stack=2, dtype=torch.float64, lstm=0):
         state=random_state(generator, lstm, dtype),
         weights_version=torch.zeros(SIZES.columns, dtype=torch.int64),
         fresh=torch.zeros(SIZES.columns, dtype=torch.bool),
+        importance=tensors["importance"].to(dtype),
     )
     return batch, arrays
 

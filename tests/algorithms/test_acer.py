@@ -44,6 +44,8 @@ def expected_of(acer, batch, arrays, stack=2):
 def test_loss_and_parameter_gradients_match_the_paper(seed, delta, space):
     acer = build(seed, trust_region_delta=delta, trust_region_space=space, truncation_threshold=1.5)
     batch, arrays = random_segments(seed)
+    arrays["importance"][:] = np.random.default_rng(seed).uniform(0.2, 1.0, SIZES.columns)
+    batch = replace(batch, importance=torch.from_numpy(arrays["importance"]))
     expected, expected_gradients = expected_of(acer, batch, arrays)
     loss, gradients = gradients_of(acer, batch)
     assert loss.loss.item() == pytest.approx(expected.total, rel=1e-10)
@@ -262,7 +264,14 @@ def test_tensors_of_another_network_are_refused_by_name():
 def act(acer, obs, *, seed=0, greedy=False, exploration=1.0):
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
-        return Acer.act(acer.network, obs, {}, greedy=greedy, exploration=exploration, generator=generator)
+        return Acer.act(
+            acer.network,
+            obs,
+            {},
+            greedy=greedy,
+            exploration=torch.full((len(obs),), exploration),
+            generator=generator,
+        )
 
 
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 3.0])
@@ -278,7 +287,9 @@ def test_mu_is_what_actions_are_sampled_from(temperature):
     assert (action.dtype, behaviour["log_probs"].dtype) == (torch.int64, torch.float32)
     assert (
         tuple(behaviour["log_probs"].shape[1:])
-        == Acer.behaviour_shapes(EnvironmentSpec((PLANE,), "float32", SIZES.actions, 0, 2, False, 1))["log_probs"]
+        == Acer.behaviour_shapes(RunConfig(), EnvironmentSpec((PLANE,), "float32", SIZES.actions, 0, 2, False, 1))[
+            "log_probs"
+        ]
     )
 
 

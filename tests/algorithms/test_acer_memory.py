@@ -118,7 +118,7 @@ def test_acting_gives_the_state_after_the_observation():
     network, generator = build(7, lstm=LSTM).network, torch.Generator().manual_seed(0)
     obs = torch.randn(SIZES.columns, 2 * PLANE, dtype=torch.float64, generator=generator)
     state = random_state(generator, LSTM)
-    action = Acer.act(network, obs, state, greedy=True, exploration=2.0, generator=generator)
+    action = Acer.act(network, obs, state, greedy=True, exploration=torch.full((len(obs),), 2.0), generator=generator)
     output, after = network.step(obs, state)
     torch.testing.assert_close(action.behaviour["log_probs"], (output.pi_logits.float() / 2).log_softmax(-1))
     shapes = Acer.state_shapes(RunConfig(network=NetworkConfig(lstm=LSTM)))

@@ -39,7 +39,7 @@ Figures = dict[str, Any]
 
 def measure_pieces(preset: str, device: str) -> dict[str, float]:
     """Rates per core; those of the updates on `device`."""
-    learner, cores = ("replay", "average_pass", "update"), available_cores()
+    learner, cores = ("replay", "forward", "update"), available_cores()
     if device == "cpu":
         return measure(preset, (*ACTOR, *learner), seconds=SECONDS, count=cores)
     rates = measure(preset, ACTOR, seconds=SECONDS, count=cores)

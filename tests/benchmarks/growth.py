@@ -14,7 +14,7 @@ import tyro
 
 from apex_acer.algorithms.acer import Acer
 from apex_acer.environments import make_environments
-from apex_acer.feed import Feed
+from apex_acer.feed import make_feed
 from apex_acer.gradient import Gradient
 from apex_acer.optimizer import Optimizer
 from apex_acer.policy import Policy
@@ -38,7 +38,7 @@ def measure(preset: str, steps: int) -> dict[str, Any]:
     acer = Acer(config, spec, CPU)
     optimizer = Optimizer(config, acer.network)
     gradient = Gradient(acer, optimizer, 1)
-    feed = Feed(config, layout(spec, k, Acer.behaviour_shapes(spec)), CPU, None)
+    feed = make_feed(config, acer.feeding(config), layout(spec, k, acer.behaviour_shapes(config, spec)), CPU)
     while feed.num_steps < steps - k * num:
         feed.insert(unroll, 0)
         feed._fresh.clear()  # only to fill

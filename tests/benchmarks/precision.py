@@ -53,7 +53,7 @@ def learn(config: RunConfig, spec: EnvironmentSpec, unrolls: list[Unroll], updat
     acer = Acer(config, spec, torch.device("cpu"))
     optimizer = Optimizer(config, acer.network)
     gradient = Gradient(acer, optimizer, num_parts=2)
-    shapes = layout(spec, config.algorithm.unroll_length, Acer.behaviour_shapes(spec))
+    shapes = layout(spec, config.algorithm.unroll_length, Acer.behaviour_shapes(config, spec))
     replay = UniformReplay(shapes, sum(unroll.num_columns for unroll in unrolls), seed)
     for unroll in unrolls:
         replay.insert(unroll, 0)

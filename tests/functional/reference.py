@@ -43,6 +43,7 @@ def random_batch(seed, sizes=None, dtype=np.float64):
         "terminated": np.zeros((t_max, b_max), bool),
         "truncated": np.zeros((t_max, b_max), bool),
         "mask": np.ones((t_max, b_max), bool),
+        "importance": np.ones(b_max),
     }
     for b in range(b_max):
         reset_due = rng.random() < 0.3
@@ -142,7 +143,7 @@ def acer_loss(batch, *, gamma, truncation_threshold, trust_region_delta, trust_r
         for b in range(b_max):
             if not mask[t, b]:
                 continue
-            p, p_average, taken = pi[t, b], average[t, b], action[t, b]
+            p, p_average, taken, weight = pi[t, b], average[t, b], action[t, b], float(batch["importance"][b]) / count
             gradient = policy_gradient(p, mu[t, b], taken, q[t, b], q_ret[t, b], truncation_threshold, entropy_cost)
             softmax_jacobian = np.diag(p) - np.outer(p, p)
             if trust_region_space == "probs":
@@ -154,9 +155,9 @@ def acer_loss(batch, *, gamma, truncation_threshold, trust_region_delta, trust_r
                 z = project(g, k, trust_region_delta)
                 step, surrogate = z, dot(z, batch["pi_logits"][t, b])
             error = q_ret[t, b] - q_taken[t, b]
-            total += (-surrogate + q_cost * 0.5 * error**2) / count
-            d_logits[t, b] = -step / count
-            d_q[t, b, taken] = -q_cost * error / count
+            total += weight * (-surrogate + q_cost * 0.5 * error**2)
+            d_logits[t, b] = -weight * step
+            d_q[t, b, taken] = -weight * q_cost * error
             td_error[t, b] = abs(error)
             num_bound += bool((z != g).any())
     return Loss(total, d_logits, d_q, td_error, num_bound / count)

@@ -120,6 +120,7 @@ def test_truncation_has_no_bias(threshold):
 @pytest.mark.parametrize("seed", range(3))
 def test_loss_and_its_gradients_match_the_paper(seed, delta, space, dtype, tolerance):
     batch = random_batch(seed, dtype=dtype)
+    batch["importance"] = np.random.default_rng(seed).uniform(0.2, 1.0, len(batch["importance"])).astype(dtype)
     changes = {"trust_region_space": space, "trust_region_delta": delta}
     expected = reference.acer_loss(batch, **SETTINGS | changes)
     loss, d_pi_logits, d_q_values = loss_and_gradients(batch, **changes)
@@ -182,7 +183,7 @@ def test_trust_region_is_on_each_sample_whatever_the_batch(copies, space):
     batch = random_batch(6, Sizes(8, 1, 4))
     changes = {"trust_region_space": space, "trust_region_delta": 0.1}
     expected = reference.acer_loss(batch, **SETTINGS | changes)
-    many = {name: np.repeat(array, copies, axis=1) for name, array in batch.items()}
+    many = {name: np.repeat(array, copies, axis=min(1, array.ndim - 1)) for name, array in batch.items()}
     loss, d_pi_logits, _ = loss_and_gradients(many, **changes)
     assert expected.bound_share > 0.2
     assert loss.metrics["trust_region_share"].item() == pytest.approx(expected.bound_share)
@@ -288,6 +289,7 @@ def near_deterministic(log_probability, dtype=np.float32):
         "terminated": np.array([[True]]),
         "truncated": np.array([[False]]),
         "mask": np.array([[True]]),
+        "importance": np.ones(1, dtype),
     }
 
 

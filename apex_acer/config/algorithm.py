@@ -1,0 +1,111 @@
+"""What an agent learns by: one section of settings per algorithm, told apart by `algorithm.name`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from apex_acer.config.checks import at_least, fraction, listed, positive, require
+
+
+@dataclass(frozen=True)
+class AlgorithmConfig:
+    """What every algorithm has."""
+
+    name: str = ""
+    """The algorithm's name."""
+    gamma: float = 0.99
+    """Discount per environment step."""
+    unroll_length: int = 20
+    """Steps per segment (k)."""
+    replay_ratio: float = 4.0
+    """Replayed per fresh steps (see `replay_draw`)."""
+    reward_clip: float = 0.0
+    """Rewards are clipped to ± this before learning; 0: not clipped."""
+    terminal_penalty: float = 0.0
+    """Subtracted, after clipping, from the reward of a step that terminates: in Atari's training of each lost life."""
+
+    def __post_init__(self) -> None:
+        listed("algorithm", self)
+        fraction("algorithm", {"gamma": self.gamma})
+        at_least(1, "algorithm", {"unroll_length": self.unroll_length})
+        names = ("replay_ratio", "reward_clip", "terminal_penalty")
+        at_least(0, "algorithm", {name: getattr(self, name) for name in names})
+
+
+@dataclass(frozen=True)
+class AcerConfig(AlgorithmConfig):
+    """ACER (arXiv 1611.01224)."""
+
+    name: Literal["acer"] = "acer"
+    """The algorithm's name."""
+    burn_in: int = 0
+    """First steps of a replayed segment that only warm up the recurrent state of both networks."""
+    replay_draw: Literal["poisson", "fixed"] = "poisson"
+    """Replay owed after each fresh segment: drawn from Poisson of `replay_ratio`, or just that."""
+    mix: Literal["separate", "joint"] = "separate"
+    """Fresh segments make batches of their own, or share every batch with `replay_ratio` times as many replayed ones."""
+    truncation_threshold: float = 10.0
+    """Importance weights of the policy term are truncated here (c), the rest is corrected for bias."""
+    trust_region_delta: float = 1.0
+    """Bound on the linearised KL divergence from the average policy, per sample."""
+    trust_region_kl: float = 0.0
+    """Adapts delta so that the mean KL divergence from the average policy stays near this; 0: delta is constant."""
+    trust_region_space: Literal["probs", "logits"] = "probs"
+    """The statistics the trust region is laid on: probabilities, as in the paper, or logits."""
+    ema_decay: float = 0.99
+    """The average policy moves by 1 minus this after every update (alpha)."""
+    entropy_cost: float = 0.01
+    """Weight of the entropy bonus."""
+    q_cost: float = 0.5
+    """Weight of the Q loss ½ (Q_ret − Q)²."""
+    normalise_rewards: bool = False
+    """Divide rewards by the running standard deviation of discounted returns."""
+    max_behaviour_kl: float = 0.0
+    """Segments whose behaviour policy is further than this from the current one (mean KL) are left out; 0: none are."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        fraction("algorithm", {"ema_decay": self.ema_decay})
+        at_least(0, "algorithm", {"burn_in": self.burn_in})
+        allowed = f"give less than algorithm.unroll_length ({self.unroll_length})"
+        require(self.burn_in < self.unroll_length, "algorithm.burn_in", self.burn_in, allowed)
+        names = ("truncation_threshold", "entropy_cost", "q_cost", "trust_region_kl", "max_behaviour_kl")
+        at_least(0, "algorithm", {name: getattr(self, name) for name in names})
+        positive("algorithm", {"trust_region_delta": self.trust_region_delta})
+
+
+@dataclass(frozen=True)
+class ApexDqnConfig(AlgorithmConfig):
+    """Ape-X DQN (arXiv 1803.00933): Q-learning from single steps of replay, double, dueling, with n-step returns."""
+
+    name: Literal["apex_dqn"] = "apex_dqn"
+    """The algorithm's name."""
+    n_steps: int = 3
+    """Rewards summed before the bootstrap; fewer where an episode or the segment ends before."""
+    double: bool = True
+    """The network chooses the action that bootstraps and the target network says its worth; otherwise that does both."""
+    dueling: bool = True
+    """Q is a value plus advantages, each with a last hidden layer of its own; otherwise one layer gives Q."""
+    epsilon: float = 0.4
+    """Share of random actions of the first environment; the i-th of N has epsilon ^ (1 + i / (N − 1) · `epsilon_alpha`)."""
+    epsilon_alpha: float = 7.0
+    """How far environments differ in it; 0: not at all."""
+    evaluation_epsilon: float = 0.001
+    """Share of random actions where a policy that is not greedy is evaluated."""
+    target_every: int = 2500
+    """Updates between two copies of the network into the target network."""
+    value_rescaling: bool = False
+    """Learn roughly the root of Q, so that rewards need no clipping (Pohlen et al. 2018)."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least(1, "algorithm", {"n_steps": self.n_steps, "target_every": self.target_every})
+        at_least(0, "algorithm", {"epsilon_alpha": self.epsilon_alpha})
+        fraction("algorithm", {"epsilon": self.epsilon, "evaluation_epsilon": self.evaluation_epsilon})
+        allowed = f"give at most algorithm.unroll_length ({self.unroll_length})"
+        require(self.n_steps <= self.unroll_length, "algorithm.n_steps", self.n_steps, allowed)
+
+
+AnyAlgorithmConfig = AcerConfig | ApexDqnConfig
+"""The settings of one of the algorithms."""
