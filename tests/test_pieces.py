@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from apex_acer import pieces
-from apex_acer.config import AcerConfig, RunConfig
+from apex_acer.config import AcerConfig, ApexDqnConfig, RunConfig
 from tests.processes import children
 
 RATES = {"acting": 2000.0, "update": 5000.0}
@@ -46,3 +46,5 @@ def test_the_ceiling_is_that_of_the_busiest_resource() -> None:
     assert pieces.ceiling(RATES, replaying(4.0), 8, 1) == pytest.approx(1000)  # a learner with one thread
     assert pieces.ceiling(RATES, replaying(4.0), 8, 2, gpu=True) == pytest.approx(1000)
     assert pieces.ceiling(RATES, replaying(0.25), 1, 2, gpu=True) == pytest.approx(2000)  # the actors
+    only_replay = replaying(5.0, ApexDqnConfig)  # nothing is trained on fresh
+    assert pieces.ceiling(RATES, only_replay, 8, 8) == pytest.approx(8 / each)

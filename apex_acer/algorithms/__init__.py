@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from apex_acer.algorithms.algorithm import Algorithm
 
-ALGORITHMS = {"acer": "apex_acer.algorithms.acer:Acer"}
+ALGORITHMS = {"acer": "apex_acer.algorithms.acer:Acer", "apex_dqn": "apex_acer.algorithms.apex_dqn:ApexDqn"}
 
 
 def algorithm_class(name: str) -> type[Algorithm]:

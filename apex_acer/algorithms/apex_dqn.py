@@ -1,0 +1,190 @@
+"""Ape-X DQN: double, dueling n-step Q-learning from prioritized replay, with an epsilon for each environment.
+
+Horgan et al. 2018 (arXiv 1803.00933). With uniform replay, one epsilon and one step it is the DQN of Mnih et al. 2015 on
+many actors, which is Gorila's shape (Nair et al. 2015, arXiv 1507.04296).
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Hashable, Mapping
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from apex_acer.algorithms.algorithm import Action, Algorithm, Feeding, LossOutput
+from apex_acer.config import ApexDqnConfig, RunConfig, require
+from apex_acer.frames import stack_planes
+from apex_acer.functional import NStep, bootstrap_value, n_step_return, rescale, shape_rewards, unscale
+from apex_acer.networks import QNetwork, State, to_train
+from apex_acer.trajectory import PRIORITY, Array, Batch, EnvironmentSpec, Shapes, Unroll
+from apex_acer.weights import load_tensors, named_tensors
+
+Q_VALUES = "q_values"  # the behaviour an actor keeps until an unroll is complete
+
+
+class ApexDqn(Algorithm):
+    """A Q network, and the copy of it that bootstraps."""
+
+    network: QNetwork
+
+    def __init__(self, config: RunConfig, spec: EnvironmentSpec, device: torch.device) -> None:
+        self._config, self._stack = settings(config), spec.stack
+        self.network = to_train(self.build_network(config, spec), config, device)
+        self.target_network = copy.deepcopy(self.network).requires_grad_(False)
+        self._since_copy = torch.zeros((), dtype=torch.int64)  # updates
+
+    @staticmethod
+    def build_network(config: RunConfig, spec: EnvironmentSpec) -> QNetwork:
+        """A `QNetwork`, whose output is `q_values`."""
+        lstm = config.network.lstm
+        require(lstm == 0, "network.lstm", lstm, "apex_dqn learns from single steps; give 0")
+        return QNetwork(config.network, spec, is_dueling=settings(config).dueling)
+
+    @staticmethod
+    def behaviour_shapes(config: RunConfig, spec: EnvironmentSpec) -> Shapes:
+        """A first priority for each step, where replay has any."""
+        return {PRIORITY: ()} if config.replay.sampling == "prioritized" else {}
+
+    @staticmethod
+    def exploration(config: RunConfig, num: int, actor: int | None = None) -> Tensor:
+        """Epsilon: for environment i of all actors' N environments, epsilon ^ (1 + i / (N − 1) · alpha).
+
+        An actor of the paper has one environment.
+        """
+        given = settings(config)
+        if actor is None:
+            return torch.full((num,), given.evaluation_epsilon)
+        last = config.actors.count * num - 1
+        rank = torch.arange(actor * num, (actor + 1) * num, dtype=torch.float64) / max(last, 1)
+        powers: Tensor = given.epsilon ** (1 + given.epsilon_alpha * rank)
+        return powers.float()
+
+    @staticmethod
+    def act(
+        network: nn.Module, obs: Tensor, state: State, *, greedy: bool, exploration: Tensor, generator: torch.Generator
+    ) -> Action:
+        """The action of the highest Q, or with probability epsilon any."""
+        q_values: Tensor = network(obs).q_values.float()  # [N, A]
+        action = q_values.argmax(-1)
+        if not greedy:
+            chance, other = torch.rand(2, len(action), generator=generator, device=obs.device)
+            at_random = (other * q_values.shape[-1]).long()
+            action = torch.where(chance < exploration, at_random, action)
+        return Action(action, {Q_VALUES: q_values}, state)
+
+    @staticmethod
+    def looks_ahead(config: RunConfig) -> bool:
+        """For the priority of an unroll's last steps."""
+        return config.replay.sampling == "prioritized"
+
+    @staticmethod
+    def complete(config: RunConfig, unroll: Unroll, ahead: dict[str, Array]) -> Unroll:
+        """With a priority for each step, from the Q values it was acted with, in place of those."""
+        behaviour = {PRIORITY: priorities(settings(config), unroll, ahead[Q_VALUES])} if ahead else {}
+        return dataclasses.replace(unroll, behaviour=behaviour)
+
+    @staticmethod
+    def feeding(config: RunConfig) -> Feeding:
+        """Replay only, of single steps with the n − 1 that follow them."""
+        return Feeding("none", window=settings(config).n_steps)
+
+    def observe(self, unroll: Unroll, source: Hashable) -> None:
+        """Keeps the statistics of observations, where the configuration asks for them."""
+        self.network.observe(unroll)
+
+    def loss(self, batch: Batch) -> LossOutput:
+        """The Huber loss of the first step of each window to its n-step target, weighted by `importance`."""
+        given, actions = self._config, batch.action[0].unsqueeze(-1)
+        ahead = n_step(given, batch.reward, batch.terminated, batch.truncated, batch.mask)
+        first, after = self._observations(batch, ahead.length)
+        q_values = self.network(first).q_values  # [B, A]
+        q_taken = q_values.gather(-1, actions).squeeze(-1)  # [B]
+        with torch.no_grad():
+            judge = self.target_network(after).q_values
+            choose = self.network(after).q_values if given.double else judge
+            target = n_step_target(given, ahead, bootstrap_value(choose, judge))
+        mask = batch.mask[0]
+        error = torch.where(mask, target - q_taken, 0.0)
+        huber = nn.functional.huber_loss(error, torch.zeros_like(error), reduction="none")
+        num_samples = mask.sum()
+        loss = (batch.importance * huber).sum() / num_samples.clamp(min=1)
+        absolute = error.detach().abs()
+        with torch.no_grad():
+            table = torch.stack([absolute, q_taken, target, q_values.amax(-1), batch.importance])
+            means = torch.where(mask, table, 0.0).sum(-1) / num_samples.clamp(min=1)
+        names = ("td_error", "q_taken", "q_target", "value", "importance")
+        metrics = dict(zip(names, means.unbind(), strict=True)) | {"loss": loss.detach(), "q_loss": loss.detach()}
+        return LossOutput(loss, metrics, absolute, num_samples)
+
+    def _observations(self, batch: Batch, length: Tensor) -> tuple[Tensor, Tensor]:
+        """The first observation of each window and that of its bootstrap, `length` `[B]` steps later, `[B, *obs]` both."""
+        stack = self._stack
+        planes = torch.arange(stack, device=length.device).unsqueeze(-1) + length  # [S, B]
+        columns = torch.arange(len(length), device=length.device)
+        first = stack_planes(batch.obs[:stack], batch.episode_step[:stack], stack)
+        after = stack_planes(batch.obs[planes, columns], batch.episode_step[planes, columns], stack)
+        return first[0], after[0]
+
+    def after_step(self, metrics: Mapping[str, Tensor]) -> None:
+        """Every `target_every` updates the target network becomes the network."""
+        self._since_copy += 1
+        if self._since_copy >= self._config.target_every:
+            self.target_network.load_state_dict(self.network.state_dict())
+            self._since_copy.zero_()
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Both networks, and the updates since the target network was copied."""
+        tensors = named_tensors(self.network, "network") | named_tensors(self.target_network, "target")
+        return tensors | {"since_copy": self._since_copy}
+
+    def load(self, tensors: dict[str, Tensor]) -> None:
+        """Both networks; the target restarts at the network where a file holds only that."""
+        load_tensors(self.network, "network", tensors)
+        has_target = any(name.startswith("target.") for name in tensors)
+        load_tensors(self.target_network, "target", tensors if has_target else named_tensors(self.network, "target"))
+        if "since_copy" in tensors:
+            self._since_copy.copy_(tensors["since_copy"])
+
+
+def settings(config: RunConfig) -> ApexDqnConfig:
+    """The algorithm's section of a run of this algorithm."""
+    assert isinstance(config.algorithm, ApexDqnConfig)
+    return config.algorithm
+
+
+def n_step(given: ApexDqnConfig, reward: Tensor, terminated: Tensor, truncated: Tensor, mask: Tensor) -> NStep:
+    """The return of each window `[n, ...]`, its rewards shaped as the run says."""
+    shaped = shape_rewards(reward, terminated, clip=given.reward_clip, penalty=given.terminal_penalty)
+    return n_step_return(reward=shaped, terminated=terminated, truncated=truncated, mask=mask, gamma=given.gamma)
+
+
+def n_step_target(given: ApexDqnConfig, ahead: NStep, bootstrap: Tensor) -> Tensor:
+    """What Q of the first action is to be, in the scale the network learns."""
+    if not given.value_rescaling:
+        return ahead.reward + ahead.discount * bootstrap
+    return rescale(ahead.reward + ahead.discount * unscale(bootstrap))
+
+
+def priorities(given: ApexDqnConfig, unroll: Unroll, ahead: Array) -> Array:
+    """|n-step target − Q| of each step `[k, N]`, by the Q values it was acted with and those `ahead` `[N, A]`, 0 if masked.
+
+    They choose and judge the action that bootstraps, as a learner does whose target network is as new as its network.
+    """
+    length = len(unroll.action)
+    steps = torch.arange(length)
+    indices = steps + torch.arange(given.n_steps).unsqueeze(-1)  # [n, k]
+    inside, indices = indices < length, indices.clamp(max=length - 1)
+    reward, terminated, truncated, mask = (
+        torch.from_numpy(array)[indices]  # [n, k, N]
+        for array in (unroll.reward, unroll.terminated, unroll.truncated, unroll.mask)
+    )
+    found = n_step(given, reward, terminated, truncated, mask & inside.unsqueeze(-1))
+    q_values = torch.from_numpy(np.concatenate([unroll.behaviour[Q_VALUES], ahead[None]]))  # [k+1, N, A]
+    bootstrap = q_values.amax(-1).gather(0, steps.unsqueeze(-1) + found.length)
+    q_taken = q_values[:-1].gather(-1, torch.from_numpy(unroll.action).unsqueeze(-1)).squeeze(-1)
+    error = (n_step_target(given, found, bootstrap) - q_taken).abs()
+    found_priorities: Array = torch.where(mask[0], error, 0.0).numpy()
+    return found_priorities
