@@ -170,7 +170,7 @@ def _count(settings: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> int:
 
 def _curves(run: Run, kind: str, metric: str, over: str) -> dict[str, Curve]:
     """Those with any points, by source."""
-    curves = {source: run.history.curve(source, metric, over) for source in run.history.sources(kind)}
+    curves = {source: run.history.log(source).curve(metric, over) for source in run.history.sources(kind)}
     return {source: curve for source, curve in curves.items() if len(curve[0])}
 
 

@@ -4,42 +4,54 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import sys
 from pathlib import Path
 from typing import Any, TypeGuard
 
 import numpy as np
 
-from apex_acer.curves import Curve
+from apex_acer.curves import EMPTY, Curve, Floats
 
 Row = dict[str, Any]
 """A row of `metrics.jsonl`: `source`, `wall_s` and metrics by name, None where one was not finite."""
 
 
+class Log(dict[str, Floats]):
+    """The rows of one source by metric: arrays `[L]`, one value a row, NaN where a row lacks it."""
+
+    def curve(self, metric: str, over: str = "env_steps") -> Curve:
+        """`metric` `[L]` over `over` `[L]`, from the rows that have both; L is 0 where none has."""
+        if metric not in self or over not in self:
+            return EMPTY
+        x, y = self[over], self[metric]
+        both = np.isfinite(x) & np.isfinite(y)
+        return x[both], y[both]
+
+
 class History:
-    """A run's rows as arrays. A learner's rows have the rate of the steps it accepted, `env_steps_per_s`, too."""
+    """A run's logs by source. A learner's has the rate of the steps it accepted, `env_steps_per_s`, too."""
 
     def __init__(self, rows: list[Row]) -> None:
-        self._rows: dict[str, list[Row]] = {}
+        self._length = len(rows)
+        by_source: dict[str, list[Row]] = {}
         for row in rows:
-            self._rows.setdefault(row["source"], []).append(row)
-        _add_rates(self._rows.get("learner", []))
+            by_source.setdefault(row["source"], []).append(row)
+        _add_rates(by_source.get("learner", []))
+        self._logs = {source: _columns(of_source) for source, of_source in by_source.items()}
 
     def __len__(self) -> int:
-        return sum(map(len, self._rows.values()))
+        return self._length
 
     def sources(self, kind: str) -> list[str]:
         """Those of a kind, `learner`, `evaluator` or `actor`, in the order of their numbers."""
         return sorted(
-            (name for name in self._rows if name.partition("_")[0] == kind), key=lambda name: (len(name), name)
+            (name for name in self._logs if name.partition("_")[0] == kind), key=lambda name: (len(name), name)
         )
 
-    def curve(self, source: str, metric: str, over: str = "env_steps") -> Curve:
-        """`metric` `[L]` over `over` `[L]`, from the rows that have both; L is 0 where none has."""
-        rows = self._rows.get(source, [])
-        pairs = [(row[over], row[metric]) for row in rows if is_number(row.get(over)) and is_number(row.get(metric))]
-        x, y = np.array(pairs, np.float64).reshape(-1, 2).T
-        return x, y
+    def log(self, source: str) -> Log:
+        """The log of a source; empty where it has written nothing."""
+        return self._logs.get(source, Log())
 
 
 def read_rows(path: Path, start: int = 0) -> list[Row]:
@@ -69,6 +81,15 @@ def _parse(line: bytes) -> Row | None:
         return None
     named = isinstance(row, dict) and isinstance(row.get("source"), str)
     return row if named and is_number(row.get("env_steps")) and is_number(row.get("wall_s")) else None
+
+
+def _columns(rows: list[Row]) -> Log:
+    names = dict.fromkeys(name for row in rows for name in row if name != "source")
+    return Log({name: np.array([_number(row.get(name)) for row in rows]) for name in names})
+
+
+def _number(value: object) -> float:
+    return float(value) if is_number(value) else math.nan
 
 
 def _add_rates(rows: list[Row]) -> None:

@@ -132,6 +132,7 @@ class Learner:
             startup_s=self._startup_s,
             eval_return=self._evaluations.last,
             weights=str(path),
+            folder=str(self._folder),
         )
 
     def close(self) -> None:

@@ -149,6 +149,7 @@ class Manager:
     """One run: until it has reached its end, fails, or is told to end by a signal."""
 
     def __init__(self, run: Run, callbacks: Callbacks, signals: Signals) -> None:
+        self._folder = run.folder
         self._listener = Listener(callbacks, run.folder)
         self._engine: Engine = engine_class(run.config.engine)(run)
         self._supervisor = Supervisor(run, self._engine)
@@ -245,7 +246,16 @@ class Manager:
         status = self._status
         env_steps, updates = status.get("env_steps", 0), status.get("rows", {}).get("learner", {}).get("updates", 0)
         log.info("%s: ended without saving", self._signals[-1].name)
-        return TrainResult(self._signals[-1].name, env_steps, updates, status.get("wall_s", 0.0), 0.0, None, "")
+        return TrainResult(
+            reason=self._signals[-1].name,
+            env_steps=env_steps,
+            updates=updates,
+            wall_s=status.get("wall_s", 0.0),
+            startup_s=0.0,
+            eval_return=None,
+            weights="",
+            folder=str(self._folder),
+        )
 
 
 @contextlib.contextmanager

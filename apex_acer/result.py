@@ -1,9 +1,20 @@
-"""How a run ended: what the learner sums up and `train` returns."""
+"""How a run ended: what the learner sums up and `train` returns. Imports no torch before the policy is asked for."""
 
 from __future__ import annotations
 
 import signal
 from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from apex_acer.config import ConfigError
+from apex_acer.history import History, Log, read_rows
+from apex_acer.imports import missing
+from apex_acer.runfile import load_run
+
+if TYPE_CHECKING:
+    from apex_acer.policy import Policy
 
 
 @dataclass(frozen=True)
@@ -22,8 +33,55 @@ class TrainResult:
     """Of the last evaluation; with `stop.at_return` reached, of the weights written."""
     weights: str
     """Path of the weights file; empty where a second signal ended the run before it was written."""
+    folder: str
+    """The run's."""
 
     @property
     def exit_code(self) -> int:
         """0, or 128 plus the signal's number."""
         return 128 + signal.Signals[self.reason] if self.reason.startswith("SIG") else 0
+
+    @cached_property
+    def policy(self) -> Policy:
+        """The policy trained, from `weights`; a torso of the user's own is imported, as the run did.
+
+        Raises:
+            ConfigError: where the run ended before its weights were written, or they cannot be read.
+        """
+        from apex_acer.policy import load_policy
+
+        if not self.weights:
+            raise ConfigError(f"weights: {self.reason} ended the run in {self.folder!r} before they were written")
+        return load_policy(self.weights, import_modules=True)
+
+    @property
+    def learner_log(self) -> Log:
+        """The learner's rows: metric -> `[L]`."""
+        return self._history.log("learner")
+
+    @property
+    def actor_logs(self) -> list[Log]:
+        """Every actor's rows, in the order of their numbers; empty for one that wrote none."""
+        count = load_run(str(Path(self.folder) / "config.toml")).actors.count
+        return [self._history.log(f"actor_{index}") for index in range(count)]
+
+    @property
+    def evaluator_log(self) -> Log:
+        """The evaluator's rows; empty where nothing was evaluated."""
+        return self._history.log("evaluator")
+
+    def plot(self, out: str | Path = "") -> list[Path]:
+        """Draws what the run has logged into `out`, by default `plots/` in its folder; the paths written.
+
+        Raises:
+            ConfigError: where matplotlib is not installed, the run has no rows, or `out` cannot be written.
+        """
+        try:
+            from apex_acer.plots import plot_runs
+        except ModuleNotFoundError as error:
+            raise missing("plot", "plot", error) from None
+        return plot_runs([self.folder], out)
+
+    @cached_property
+    def _history(self) -> History:
+        return History(read_rows(Path(self.folder) / "metrics.jsonl"))

@@ -6,8 +6,9 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-from gymnasium.spaces import Box
+from gymnasium.spaces import Box, Discrete, Space
 
+from apex_acer.config import ConfigError
 from apex_acer.trajectory import Array
 
 Environment = gymnasium.Env[Any, Any]
@@ -60,3 +61,42 @@ def repeat_2(env: Environment) -> Environment:
 def repeat_8(env: Environment) -> Environment:
     """Every action eight times, for MountainCar."""
     return RepeatActions(env, 8)
+
+
+class DiscreteActions(gymnasium.ActionWrapper[Any, Any, Any]):
+    """One to three continuous actions as one discrete action: each takes one of `bins` evenly spaced values.
+
+    Action i, written in base `bins` with a digit per dimension, says which; the first dimension's digit leads. A
+    dimension's values go from its low, digit 0, to its high, both included. There are `bins ** dimensions` actions.
+
+    Raises:
+        ConfigError: where `bins` is below 2, or the action space is no Box of one to three floats with finite bounds.
+    """
+
+    def __init__(self, env: Environment, bins: int = 5) -> None:
+        super().__init__(env)
+        if bins < 2:
+            raise ConfigError(f"environment.wrappers: DiscreteActions has bins = {bins}; give 2 or more")
+        space = _finite_box(env.action_space)
+        self._values = np.linspace(space.low, space.high, bins, dtype=space.dtype)  # [bins, D]
+        self._shape = (bins,) * len(space.low)
+        self.action_space = Discrete(bins ** len(space.low))
+
+    def action(self, action: Any) -> Array:
+        """The values `[D]` that `action` stands for."""
+        digits = np.unravel_index(action, self._shape)
+        return self._values[digits, range(len(digits))]
+
+
+def _finite_box(space: Space[Any]) -> Box:
+    """`space`, where it is a Box of one to three floats with finite bounds; else raises `ConfigError`."""
+    if (
+        isinstance(space, Box)
+        and space.shape in ((1,), (2,), (3,))
+        and np.issubdtype(space.dtype, np.floating)
+        and space.is_bounded()
+    ):
+        return space
+    given = " ".join(str(space).split())
+    supported = "Box of one to three floats with finite bounds"
+    raise ConfigError(f"environment.wrappers: DiscreteActions got action space {given}; supported: {supported}")

@@ -142,7 +142,16 @@ def test_train_then_evaluate_then_load(tmp_path: Path) -> None:
     trained = run("train", "cartpole", *TINY, "--out", "first", "--json", cwd=tmp_path)
     assert trained.returncode == 0, trained.stderr
     result = json.loads(trained.stdout.splitlines()[-1])
-    assert result.keys() >= {"reason", "env_steps", "updates", "wall_s", "startup_s", "eval_return", "weights"}
+    assert result.keys() >= {
+        "reason",
+        "env_steps",
+        "updates",
+        "wall_s",
+        "startup_s",
+        "eval_return",
+        "weights",
+        "folder",
+    }
     assert result["reason"] == "env_steps"
     assert result["env_steps"] >= 400
     assert result["eval_return"] is None

@@ -24,7 +24,7 @@ ROWS = {
 }
 LINE = "300/100,000 steps | 1,000/s | 50 updates (7/s) | return 25.0 | evaluation 15.0 (best 17.0)"
 LINE += " | entropy 0.500, Q loss 0.25"
-RESULT = TrainResult("at_return", 400, 60, 2.0, 1.0, 18.0, "runs/mine/weights.safetensors")
+RESULT = TrainResult("at_return", 400, 60, 2.0, 1.0, 18.0, "runs/mine/weights.safetensors", "runs/mine")
 END = [
     "the target return is reached: 400 env steps, 60 updates in 2.0 s (start-up 1.0 s), evaluation 18.00",
     "weights: runs/mine/weights.safetensors",

@@ -17,7 +17,7 @@ from tests.runs import tiny_run
 DOCS = Path(__file__).parent.parent / "docs"
 EXAMPLES = DOCS / "examples"
 PAGES = {
-    "own-environment.md": ("corridor.py", "corridor.toml"),
+    "own-environment.md": ("corridor.py", "corridor.toml", "torques.py"),
     "own-network.md": ("residual.py",),
     "library.md": ("watching.py", "log_wandb.py", "log_mlflow.py"),
 }
@@ -65,6 +65,13 @@ def test_an_environment_of_one_s_own_is_learned(tmp_path: Path, engine: str) -> 
     assert result.reason == "at_return"
     policy = load_policy(result.weights)
     assert [policy.act([x / 3]) for x in range(3)] == [1] * 3
+
+
+def test_a_wrapper_with_settings_of_one_s_own_is_used_in_every_process(tmp_path: Path) -> None:
+    own = {"environment__id": "Pendulum-v1", "environment__wrappers": ["torques:fine"], "evaluation__every": 500}
+    result = train(tiny_run(tmp_path, engine="local", **own))
+    assert result.eval_return is not None
+    assert result.policy.spec.num_actions == 11
 
 
 @pytest.mark.parametrize("lstm", [0, 8])

@@ -29,17 +29,17 @@ def test_a_real_run_is_read_whole(finished_run: Path) -> None:
         ["evaluator"],
         ["actor_0", "actor_1"],
     ]
-    x, y = history.curve("learner", "entropy")
+    x, y = history.log("learner").curve("entropy")
     assert len(x) == len(y) > 2
     assert (np.diff(x) >= 0).all()
-    assert history.curve("learner", "env_steps")[0][-1] >= 1000
+    assert history.log("learner").curve("env_steps")[0][-1] >= 1000
     assert ((y > 0) & (y <= np.log(2) + 1e-6)).all()
 
 
 def test_rates_of_a_real_run_add_up_to_its_steps(finished_run: Path) -> None:
     history = History(read_rows(finished_run / "metrics.jsonl"))
-    steps, _ = history.curve("learner", "env_steps")
-    wall_s, rates = history.curve("learner", "env_steps_per_s", over="wall_s")
+    steps, _ = history.log("learner").curve("env_steps")
+    wall_s, rates = history.log("learner").curve("env_steps_per_s", over="wall_s")
     assert np.sum(rates * np.diff(wall_s, prepend=0)) == pytest.approx(steps[-1], rel=0.01)
     assert "env_steps_per_s" in METRICS
 
@@ -84,10 +84,10 @@ def test_a_curve_has_the_rows_with_both_values() -> None:
     history = History(
         [row(env_steps=1, loss=1.0), row(env_steps=2, loss=None), row(env_steps=3), row(env_steps=4, loss=2)]
     )
-    x, y = history.curve("learner", "loss")
+    x, y = history.log("learner").curve("loss")
     assert (x.tolist(), y.tolist()) == ([1, 4], [1, 2])
-    assert [len(values) for values in history.curve("learner", "absent")] == [0, 0]
-    assert [len(values) for values in history.curve("absent", "loss")] == [0, 0]
+    assert [len(values) for values in history.log("learner").curve("absent")] == [0, 0]
+    assert [len(values) for values in history.log("absent").curve("loss")] == [0, 0]
 
 
 def test_actors_are_in_the_order_of_their_numbers() -> None:
@@ -103,7 +103,7 @@ def test_actors_are_in_the_order_of_their_numbers() -> None:
 def test_rates_leave_out_rows_of_one_moment() -> None:
     times = [(100, 0.5), (100, 0.5), (400, 1.5)]
     history = History([row(env_steps=steps, wall_s=wall_s) for steps, wall_s in times])
-    assert history.curve("learner", "env_steps_per_s", over="wall_s")[1].tolist() == [200, 300]
+    assert history.log("learner").curve("env_steps_per_s", over="wall_s")[1].tolist() == [200, 300]
 
 
 def test_numbers_are_told_from_what_else_json_holds() -> None:

@@ -87,7 +87,7 @@ def test_what_an_environment_says_cannot_move_the_cursor() -> None:
 def test_the_end_is_that_of_the_result(score: float) -> None:
     heard: dict[str, Any] = {"eval_env_steps": 50, "eval_return": 7.0}
     progress = Progress.before(CONFIG).after(a_status(rows={"evaluator": heard}, best=7.0))
-    ended = progress.ended(TrainResult("env_steps", 10_100, 5, 12.0, 1.0, score, "weights"))
+    ended = progress.ended(TrainResult("env_steps", 10_100, 5, 12.0, 1.0, score, "weights", "run"))
     assert (ended.env_steps, ended.wall_s, ended.share, ended.best_evaluation) == (10_100, 12.0, 1.0, score)
     assert ended.returns["evaluator"] == ((7.0,) if score == 7.0 else (7.0, 9.0))
     assert set(ended.states.values()) == {"ended"}

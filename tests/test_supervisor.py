@@ -356,7 +356,7 @@ def test_a_learner_that_saves_its_replay_may_take_its_time(world: World) -> None
 
 
 def test_a_learner_that_has_saved_may_end_as_it_likes(world: World) -> None:
-    world.handle("learner").result = TrainResult("env_steps", 1, 1, 0.0, 0.0, None, "")
+    world.handle("learner").result = TrainResult("env_steps", 1, 1, 0.0, 0.0, None, "", "")
     world.handle("learner").die("killed by SIGKILL")
     world.tend(5)
     assert world.started == ALL
