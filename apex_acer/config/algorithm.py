@@ -19,7 +19,7 @@ class AlgorithmConfig:
     unroll_length: int = 20
     """Steps per segment (k)."""
     replay_ratio: float = 4.0
-    """Replayed per fresh steps (see `replay_draw`)."""
+    """Replayed per fresh steps."""
     reward_clip: float = 0.0
     """Rewards are clipped to ± this before learning; 0: not clipped."""
     terminal_penalty: float = 0.0
