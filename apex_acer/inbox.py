@@ -14,7 +14,7 @@ import numpy as np
 
 from apex_acer.messages import Message, Peer, Reply
 from apex_acer.metrics import METRICS
-from apex_acer.trajectory import Layout
+from apex_acer.trajectory import PRIORITY, Layout
 
 log = logging.getLogger(__name__)
 
@@ -207,4 +207,6 @@ class Inbox:
         floats = {"reward": unroll.reward, **unroll.behaviour, **unroll.state}
         if unroll.obs.dtype.kind == "f":
             floats["obs"] = unroll.obs
-        return next((f"{name}: not finite" for name, array in floats.items() if not np.isfinite(array).all()), "")
+        if problem := next((name for name, array in floats.items() if not np.isfinite(array).all()), ""):
+            return f"{problem}: not finite"
+        return "priority: negative" if PRIORITY in floats and floats[PRIORITY].min() < 0 else ""

@@ -84,12 +84,13 @@ def config_error(call: Callable[[], Any]) -> str:
 def play(
     config: RunConfig, count: int, *, training: bool = True, sharpness: float = 1.0
 ) -> tuple[Environments, Policy]:
-    """Environments and a fresh policy for them, its logits scaled by `sharpness`; seeded."""
+    """Environments and a fresh policy for them, seeded; the logits of one that has any are scaled by `sharpness`."""
     environments = make_environments(config.environment, count, training=training)
     torch.manual_seed(config.seed)
     policy = Policy(config, environments.spec)
-    with torch.no_grad():
-        policy.network.pi_logits.weight.mul_(sharpness)
+    if sharpness != 1.0:
+        with torch.no_grad():
+            policy.network.pi_logits.weight.mul_(sharpness)
     return environments, policy
 
 

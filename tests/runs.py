@@ -16,7 +16,7 @@ from apex_acer.inbox import Inbox
 from apex_acer.learner import Learner
 from apex_acer.messages import Message, Peer, Reply
 from apex_acer.runfile import from_dict
-from apex_acer.trajectory import Batch, EnvironmentSpec, Layout, Unroll, layout
+from apex_acer.trajectory import PRIORITY, Batch, EnvironmentSpec, Layout, Unroll, layout
 
 RUN_ID = "this-run"
 CARTPOLE = EnvironmentSpec(
@@ -74,10 +74,16 @@ def made_up_unroll(config: RunConfig, seed: int = 0, **replaced: Any) -> Unroll:
         "terminated": random.random((k, num)) < 0.1,
         "truncated": np.zeros((k, num), bool),
         "mask": np.ones((k, num), bool),
-        "behaviour": {"log_probs": np.log(np.stack([p, 1 - p], -1))},
+        "behaviour": made_up_behaviour(config, p),
         "state": {name: random.normal(size=(num, *shape)).astype(np.float32) for name, shape in states},
     }
     return Unroll(**(fields | replaced))
+
+
+def made_up_behaviour(config: RunConfig, p: np.ndarray) -> dict[str, np.ndarray]:
+    """What an unroll says of its steps, from numbers `p` between 0 and 1, `[k, N]`."""
+    made = {"log_probs": np.log(np.stack([p, 1 - p], -1)), PRIORITY: p}
+    return {name: made[name] for name in tiny_layout(config).behaviour}
 
 
 def numbered_unroll(config: RunConfig, number: int, **replaced: Any) -> Unroll:

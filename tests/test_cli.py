@@ -36,6 +36,18 @@ def test_flags_override_keys_and_short_forms_reach_theirs() -> None:
     assert config.environment.id == "CartPole-v1"
 
 
+def test_flags_are_those_of_the_algorithm_that_the_run_names(capsys: pytest.CaptureFixture[str]) -> None:
+    config, _ = parse_train(["pong-apex-dqn", "--algorithm.n-steps", "5", "--algorithm.no-double"])
+    expected = load_run("pong-apex-dqn")
+    assert config.algorithm == dataclasses.replace(expected.algorithm, n_steps=5, double=False)  # type: ignore[call-arg]
+    assert dataclasses.replace(config, algorithm=expected.algorithm) == expected
+    for run, flag in (("pong-apex-dqn", "--algorithm.ema-decay"), ("pong", "--algorithm.n-steps")):
+        with pytest.raises(SystemExit) as left:
+            parse_train([run, flag, "1"])
+        assert left.value.code == 2
+        assert f"Unrecognized options: {flag}, 1" in capsys.readouterr().err
+
+
 def test_presets_are_all_listed_uncut(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["presets"]) == 0
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == list(presets())

@@ -22,6 +22,13 @@ MIXES: dict[str, dict[str, Any]] = {
     "poisson": {"algorithm__replay_ratio": 1.5},
     "fixed": {"algorithm__replay_ratio": 1.5, "algorithm__replay_draw": "fixed"},
     "joint": {"algorithm__replay_ratio": 1.5, "algorithm__mix": "joint", "learner__batch_size": 5},
+    "prioritized": {"algorithm__replay_ratio": 1.5, "replay__sampling": "prioritized"},
+    "prioritized, joint": {
+        "algorithm__replay_ratio": 1.5,
+        "algorithm__mix": "joint",
+        "learner__batch_size": 5,
+        "replay__sampling": "prioritized",
+    },
     "fresh only": {"algorithm__replay_ratio": 0.0, "learner__batch_size": 3},
 }
 
@@ -55,6 +62,8 @@ def learn(feed: Feed) -> Drawn:
         batch, num_fresh = feed.next_batch()
         assert batch.fresh.tolist() == [True] * num_fresh + [False] * (len(batch.fresh) - num_fresh)
         assert torch.equal(batch.weights_version, batch.reward[0].long() // 4)
+        assert (batch.importance[:num_fresh] == 1).all()
+        feed.set_priorities(batch.reward[0].sin().abs())
         drawn.append((segment_numbers(batch), num_fresh))
     return drawn
 

@@ -131,6 +131,21 @@ def test_states_that_do_not_fit_are_refused(parts: dict[str, np.ndarray], why: s
     assert inbox.take_unroll(0) is not None
 
 
+def test_negative_priorities_are_refused() -> None:
+    """Which replay could not draw by."""
+    config = tiny_run(algorithm__name="apex_dqn", replay__sampling="prioritized")
+    inbox = Inbox("this-run", tiny_layout(config), 4, 2, max_waiting=2)
+    (actor,) = known_speakers(inbox, ACTOR)
+    unroll = made_up_unroll(config)
+    unroll.behaviour["priority"][2, 1] = -1e-6
+    reply = actor.say(unroll=unroll)
+    assert reply is not None
+    assert reply.refused == "priority: negative"
+    unroll.behaviour["priority"][2, 1] = 0.0
+    assert Speaker(inbox, ACTOR).say(unroll=unroll) is None
+    assert inbox.take_unroll(0) is not None
+
+
 def test_each_kind_of_refusal_is_logged_once(inbox: Inbox, actor: Speaker, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "apex_acer.inbox"):
         for sequence in (3, 4, 5):

@@ -331,6 +331,24 @@ def test_a_run_that_was_refused_is_left_as_it_was(tmp_path: Path) -> None:
     assert message.startswith(f"out: '{tmp_path}' cannot be written")
 
 
+def test_processes_of_another_algorithm_go_on_with_their_replay(tmp_path: Path) -> None:
+    """Ape-X DQN in the local engine; its priorities and its target network with it."""
+    changes = {"algorithm__name": "apex_dqn", "replay__sampling": "prioritized", "checkpoint__replay": True}
+    first = train(tiny_run(tmp_path, engine="local", algorithm__replay_ratio=4.0, stop__env_steps=600, **changes))
+    path = checkpoint.newest(tmp_path)
+    assert path is not None
+    saved = checkpoint.load(path)
+    assert {"replay.weights", "replay.behaviour.priority"} <= set(saved.names)
+    more = resume(tmp_path, {"env_steps": 1200})
+    assert (first.reason, more.reason) == ("env_steps", "env_steps")
+    assert more.env_steps >= 1200
+    # four steps are replayed for each, in batches of 4; none are dropped, as replay did not begin anew
+    assert more.updates - first.updates == pytest.approx(more.env_steps - first.env_steps, rel=0.05)
+    rows = [row for row in lines(tmp_path) if row["source"] == "learner" and row["env_steps"] > first.env_steps]
+    assert all(row["replay_steps"] > first.env_steps * 0.9 for row in rows)
+    assert rows[-1]["replay_ratio"] == pytest.approx(4.0, rel=0.02)
+
+
 # ── a run of the local engine whose manager was killed ──
 
 RATIO, START, EVERY = 3.0, 1000, 3000

@@ -9,6 +9,7 @@ import pytest
 from apex_acer.config import (
     AcerConfig,
     ActorsConfig,
+    ApexDqnConfig,
     AtariConfig,
     CheckpointConfig,
     EnvironmentConfig,
@@ -22,6 +23,7 @@ from apex_acer.config import (
     StopConfig,
     SupervisionConfig,
 )
+from apex_acer.config.algorithm import AnyAlgorithmConfig
 from apex_acer.runfile import dump_run, from_dict, load_run, parse_run, presets, to_dict
 from tests.conftest import config_error
 
@@ -67,6 +69,30 @@ CHANGED = RunConfig(
     out="runs/ü \\ 'here'",
     load="some.safetensors",
 )
+CHANGED_DQN = dataclasses.replace(
+    CHANGED,
+    algorithm=ApexDqnConfig(
+        gamma=0.9,
+        unroll_length=5,
+        replay_ratio=0.5,
+        reward_clip=1.0,
+        terminal_penalty=1.0,
+        n_steps=2,
+        double=False,
+        dueling=False,
+        epsilon=0.5,
+        epsilon_alpha=3.0,
+        evaluation_epsilon=0.01,
+        target_every=7,
+        value_rescaling=True,
+    ),
+)
+CONFIGS = {
+    "default": RunConfig(),
+    "changed": CHANGED,
+    "default dqn": RunConfig(algorithm=ApexDqnConfig()),
+    "changed dqn": CHANGED_DQN,
+}
 
 
 def leaves(data: dict[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -76,12 +102,13 @@ def leaves(data: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def test_the_changed_configuration_differs_everywhere() -> None:
-    default, changed = leaves(to_dict(RunConfig())), leaves(to_dict(CHANGED))
+@pytest.mark.parametrize("of", ["", " dqn"])
+def test_the_changed_configuration_differs_everywhere(of: str) -> None:
+    default, changed = (leaves(to_dict(CONFIGS[f"{kind}{of}"])) for kind in ("default", "changed"))
     assert {name for name in changed if default.get(name) == changed[name]} == {"algorithm.name"}
 
 
-@pytest.mark.parametrize("config", [RunConfig(), CHANGED], ids=["default", "changed"])
+@pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
 def test_toml_and_dicts_give_back_the_same_configuration(config: RunConfig) -> None:
     assert parse_run(dump_run(config), "x") == config
     assert from_dict(to_dict(config)) == config
@@ -108,6 +135,35 @@ def test_a_base_gives_what_a_file_leaves_out(tmp_path: Path) -> None:
     above = tmp_path / "above.toml"
     above.write_text(f'base = "{path}"\nseed = 7\n')
     assert load_run(str(above)) == dataclasses.replace(mine, seed=7)
+
+
+BASES = {
+    "its own defaults": ("cartpole", 'name = "apex_dqn"', ApexDqnConfig()),
+    "with keys": ("cartpole", 'name = "apex_dqn"\nn_steps = 5', ApexDqnConfig(n_steps=5)),
+    "back": ("cartpole-apex-dqn", 'name = "acer"\nq_cost = 2', AcerConfig(q_cost=2.0)),
+    "the same, named": ("cartpole", 'name = "acer"', load_run("cartpole").algorithm),
+    "the same, not named": (
+        "cartpole-apex-dqn",
+        "n_steps = 5",
+        dataclasses.replace(load_run("cartpole-apex-dqn").algorithm, n_steps=5),
+    ),
+}
+
+
+@pytest.mark.parametrize(("base", "table", "algorithm"), BASES.values(), ids=BASES)
+def test_a_base_of_another_algorithm_gives_all_but_its_algorithm(
+    base: str, table: str, algorithm: AnyAlgorithmConfig
+) -> None:
+    mine = parse_run(f'base = "{base}"\n[algorithm]\n{table}', "mine")
+    assert mine == dataclasses.replace(load_run(base), algorithm=algorithm)
+
+
+def test_the_algorithm_that_a_base_names_stays_below_files_that_name_none(tmp_path: Path) -> None:
+    middle = tmp_path / "middle.toml"
+    middle.write_text('base = "cartpole"\n[algorithm]\nname = "apex_dqn"\nn_steps = 5\n')
+    top = parse_run(f'base = "{middle}"\nseed = 3\n[algorithm]\ngamma = 0.5', "top")
+    assert top.algorithm == ApexDqnConfig(n_steps=5, gamma=0.5)
+    assert top.replay == load_run("cartpole").replay
 
 
 def test_bases_that_cannot_be_used_are_named(tmp_path: Path) -> None:
@@ -179,6 +235,12 @@ def test_what_is_no_toml(text: str) -> None:
         ("[environment]\nkwargs = {length = 3}", ["environment.kwargs: {'length': 3} is not allowed; give str"]),
         ("actors = 2", ["actors: 2 is not a table; write [actors]"]),
         ("[actors]\ncount = 2020-01-01", ["actors.count", "give int"]),
+        ("algorithm = 'acer'", ["algorithm: 'acer' is not a table; write [algorithm]"]),
+        ("[algorithm]\nname = 'apex_dqn'\nema_decay = 0.5", ["unknown key algorithm.ema_decay; allowed: name, gamma"]),
+        ("[algorithm]\nn_steps = 3", ["unknown key algorithm.n_steps; allowed: name, gamma"]),
+        ("[algorithm]\nname = 'apex_dqn'\nn_step = 3", ["did you mean algorithm.n_steps?"]),
+        ("base = 'pong'\n[algorithm]\nname = 'apex_dqn'\nq_cost = 3", ["unknown key algorithm.q_cost;"]),
+        ("base = 'pong'\nalgorithm = 3", ["algorithm: 3 is not a table; write [algorithm]"]),
     ],
 )
 def test_wrong_keys_and_types_are_said_in_one_line(text: str, parts: list[str]) -> None:
@@ -186,6 +248,14 @@ def test_wrong_keys_and_types_are_said_in_one_line(text: str, parts: list[str]) 
     assert message.startswith("here.toml: ")
     for part in parts:
         assert part in message
+
+
+@pytest.mark.parametrize("base", ["", "base = 'pong'\n", "base = 'pong-apex-dqn'\n"])
+@pytest.mark.parametrize("name", ["'dqn'", "''", "3", "true", "['acer']", "{a = 1}"])
+def test_names_that_are_no_algorithm_s(name: str, base: str) -> None:
+    message = config_error(lambda: parse_run(f"{base}[algorithm]\nname = {name}", "here.toml"))
+    assert message.startswith("algorithm.name: ")
+    assert message.endswith(" is not allowed; give acer or apex_dqn")
 
 
 def test_whole_numbers_serve_as_floats() -> None:

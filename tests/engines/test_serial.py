@@ -114,11 +114,23 @@ def test_a_run_trains_and_another_goes_on_from_its_weights(tmp_path: Path, chang
 # ── a run that is stopped at a checkpoint and resumed ──
 
 EXACT = {"checkpoint__every": 200, "checkpoint__replay": True, "evaluation__every": 150, "algorithm__replay_ratio": 3.0}
+APEX_DQN = {
+    "algorithm__name": "apex_dqn",
+    "algorithm__target_every": 7,  # not at checkpoints
+    "replay__sampling": "prioritized",
+    "replay__capacity": 300,  # it wraps around
+    "optimizer__name": "adam",
+    "learner__batch_size": 16,
+    "network__normalise": True,
+}
 RUNS: dict[str, dict[str, Any]] = {
     "plain": {},
     "adam": {"optimizer__name": "adam", "optimizer__eps": 1e-8, "algorithm__replay_draw": "fixed"},
     "joint": {"algorithm__mix": "joint", "learner__batch_size": 6},
     "old replay": {"replay__max_lag": 60, "replay__capacity": 300, "replay__start": 200},  # it wraps around
+    "apex_dqn": APEX_DQN,
+    "apex_dqn, uniform": {**APEX_DQN, "replay__sampling": "uniform", "algorithm__value_rescaling": True},
+    "prioritized": {"replay__sampling": "prioritized"},
     **OPTIONS,
 }
 
@@ -163,10 +175,16 @@ def breaking(number: int) -> Callable[[Feed, Unroll, int], None]:
     return sometimes
 
 
-def test_a_run_that_broke_and_was_resumed_is_the_unbroken_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its total stays, and with it the learning rate's schedule; what it did since the checkpoint is done again."""
+BROKEN = {"acer": {}, "apex_dqn": {**APEX_DQN, "replay__importance_exponent_final": 1.0}}
+
+
+@pytest.mark.parametrize("algorithm", BROKEN.values(), ids=BROKEN)
+def test_a_run_that_broke_and_was_resumed_is_the_unbroken_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, algorithm: dict[str, Any]
+) -> None:
+    """Its total stays, and with it what moves towards the end of a run; what it did since the checkpoint is done again."""
     whole, parts = tmp_path / "whole", tmp_path / "parts"
-    changes = EXACT | {"optimizer__schedule": "linear", "stop__env_steps": 1000}
+    changes = EXACT | algorithm | {"optimizer__schedule": "linear", "stop__env_steps": 1000}
     expected = run(whole, **changes)
     monkeypatch.setattr(Feed, "insert", breaking(26))  # of 20 steps or fewer
     with pytest.raises(RunFailed, match="it broke"):
