@@ -1,4 +1,4 @@
-"""ACER with distributed actors and one central learner.
+"""ACER and Ape-X DQN with distributed actors and one central learner.
 
 Names are imported on first use (PEP 562), so that the command line's help loads no torch.
 """

@@ -16,9 +16,11 @@ from tensorboardX.proto.summary_pb2 import Summary
 from torch import Tensor, nn
 
 from apex_acer.config import RunConfig
+from apex_acer.metrics import written
 from apex_acer.runfile import dump_run, to_dict
 
-CHARTS: dict[str, dict[str, tuple[str, ...]]] = {
+Charts = dict[str, dict[str, tuple[str, ...]]]
+CHARTS: Charts = {
     "Actors and evaluator": {
         "Return": ("episode_return", "eval_return"),
         "Episode length": ("episode_length", "eval_length"),
@@ -28,14 +30,15 @@ CHARTS: dict[str, dict[str, tuple[str, ...]]] = {
     "Losses and values": {
         "Policy loss": ("policy_loss",),
         "Q loss": ("q_loss",),
-        "Value and its target": ("value", "q_ret"),
+        "Value and its target": ("value", "q_ret", "q_target"),
+        "TD error": ("td_error",),
         "Learning rate": ("learning_rate",),
+        "Gradient norm": ("grad_norm",),
     },
     "Trust region": {
         "Share of samples it changed": ("trust_region_share",),
         "KL from the average policy": ("average_policy_kl",),
         "Entropy": ("entropy",),
-        "Gradient norm": ("grad_norm",),
     },
     "Throughput and waiting": {
         "Updates per second": ("updates_per_s",),
@@ -84,12 +87,21 @@ def description(config: RunConfig) -> tuple[Summary, ...]:
     """
     layout = {
         category: {title: ["Multiline", [f"^{name}$" for name in names]] for title, names in charts.items()}
-        for category, charts in CHARTS.items()
+        for category, charts in charts_of(config.algorithm.name).items()
     }
     config = dataclasses.replace(config, out="")  # that of any two runs differs
     text = summary.text("config", f"```toml\n{dump_run(config)}```")
     _names, values, _end = summary.hparams(dict(_leaves(to_dict(config))), {})
     return summary.custom_scalars(layout), text, values
+
+
+def charts_of(algorithm: str) -> Charts:
+    """Those of `CHARTS` that a run of `algorithm` has lines for."""
+    chosen = {
+        category: {title: names for title, names in charts.items() if any(written(name, algorithm) for name in names)}
+        for category, charts in CHARTS.items()
+    }
+    return {category: charts for category, charts in chosen.items() if charts}
 
 
 def histograms(network: nn.Module) -> Iterator[Summary]:

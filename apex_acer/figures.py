@@ -51,6 +51,7 @@ LEARNING = (
     *("loss", "policy_loss", "q_loss"),
     *("entropy", "average_policy_kl", "trust_region_share"),
     *("grad_norm", "value", "q_ret"),
+    *("q_taken", "q_target", "td_error"),
 )
 FIGURES = {
     "returns": Figure(

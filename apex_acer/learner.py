@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 
 class Learner:
-    """One screen of ACER's outer loop; `step` does one thing at a time, so that stopping is prompt."""
+    """One screen of the outer loop; `step` does one thing at a time, so that stopping is prompt."""
 
     def __init__(
         self,

@@ -14,6 +14,8 @@ class Metric(NamedTuple):
 
     unit: str
     meaning: str
+    only: str = ""
+    """The one algorithm that writes it; empty: all do."""
 
 
 METRICS = {
@@ -52,27 +54,40 @@ METRICS = {
     "learning_rate": Metric("1", "current step size"),
     "loss": Metric("1", "policy loss plus q_cost times Q loss (ACER), Q loss (Ape-X DQN)"),
     "policy_loss": Metric(
-        "1", "surrogate of the projected policy gradient; its value has no meaning, its gradient has"
+        "1",
+        "surrogate of the projected policy gradient; its value has no meaning, its gradient has",
+        only="acer",
     ),
     "q_loss": Metric("reward²", "mean of ½ (Q_ret − Q)² (ACER), or Huber loss of the n-step target (Ape-X DQN)"),
-    "entropy": Metric("nats", "mean entropy of the policy"),
-    "average_policy_kl": Metric("nats", "mean KL divergence from the average policy to the policy"),
-    "trust_region_share": Metric("1", "share of samples whose gradient the trust region changed"),
-    "trust_region_delta": Metric("nats", "bound of the trust region; changes only with `algorithm.trust_region_kl`"),
-    "stale_share": Metric("1", "share of segments left out because their behaviour policy is too far from the current"),
-    "truncated_share": Metric("1", "share of samples whose importance weight exceeded the truncation threshold"),
-    "rho": Metric("1", "mean importance weight of the actions taken, truncated at the threshold"),
+    "entropy": Metric("nats", "mean entropy of the policy", only="acer"),
+    "average_policy_kl": Metric("nats", "mean KL divergence from the average policy to the policy", only="acer"),
+    "trust_region_share": Metric("1", "share of samples whose gradient the trust region changed", only="acer"),
+    "trust_region_delta": Metric(
+        "nats", "bound of the trust region; changes only with `algorithm.trust_region_kl`", only="acer"
+    ),
+    "stale_share": Metric(
+        "1", "share of segments left out because their behaviour policy is too far from the current", only="acer"
+    ),
+    "truncated_share": Metric(
+        "1", "share of samples whose importance weight exceeded the truncation threshold", only="acer"
+    ),
+    "rho": Metric("1", "mean importance weight of the actions taken, truncated at the threshold", only="acer"),
     "value": Metric("reward", "mean of V = Σ π Q (ACER), or of max Q (Ape-X DQN)"),
-    "q_taken": Metric("reward", "mean Q of the actions taken"),
-    "q_target": Metric("reward", "mean n-step target"),
-    "td_error": Metric("reward", "mean |target − Q|"),
-    "importance": Metric("1", "mean weight of the samples in the loss, for how replay was drawn"),
-    "q_ret": Metric("reward", "mean Retrace target"),
+    "q_taken": Metric("reward", "mean Q of the actions taken", only="apex_dqn"),
+    "q_target": Metric("reward", "mean n-step target", only="apex_dqn"),
+    "td_error": Metric("reward", "mean |target − Q|", only="apex_dqn"),
+    "importance": Metric("1", "mean weight of the samples in the loss, for how replay was drawn", only="apex_dqn"),
+    "q_ret": Metric("reward", "mean Retrace target", only="acer"),
     "grad_norm": Metric("1", "global gradient norm before clipping, mean"),
     "time_learning": Metric("s / s", "share of the time spent in updates"),
     "time_taking": Metric("s / s", "share of the time spent copying unrolls into replay and answering"),
     "time_saving": Metric("s / s", "share of the time spent writing weights and metrics"),
 }
+
+
+def written(name: str, algorithm: str) -> bool:
+    """Whether runs of `algorithm` write the metric `name`."""
+    return METRICS[name].only in ("", algorithm)
 
 
 class Timers:

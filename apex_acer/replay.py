@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 import numpy as np
@@ -95,14 +96,14 @@ class UniformReplay:
     def gather(self, items: Tensor, num_fresh: int = 0, importance: Tensor | None = None) -> Batch:
         """What begins at `items` `[B]`, time-major; the first `num_fresh` are marked as trained on for the first time."""
         slots, firsts = (items // self._starts).to(self.device), (items % self._starts).to(self.device)
-        fields = {name: self._read(stored, slots, firsts) for name, stored in self._fields.items()}
-        behaviour = {name: self._read(stored, slots, firsts) for name, stored in self._behaviour.items()}
+        read = self._window_reader(slots, firsts) if self._window else lambda field: _segments(field, slots)
+        fields = {name: read(stored) for name, stored in self._fields.items()}
         if self._window:
             inside = firsts + torch.arange(self._window, device=self.device).unsqueeze(-1) < self._length
             fields["mask"] = fields["mask"] & inside
         return Batch(
             **fields,
-            behaviour=behaviour,
+            behaviour={name: read(stored) for name, stored in self._behaviour.items()},
             state={name: stored.index_select(0, slots) for name, stored in self._state.items()},
             weights_version=self._version[slots],
             fresh=torch.arange(len(items), device=self.device) < num_fresh,
@@ -118,15 +119,19 @@ class UniformReplay:
         steps: Array = self._steps[slots.numpy()]
         return steps
 
-    def _read(self, stored: Tensor, slots: Tensor, firsts: Tensor) -> Tensor:
-        """Of `stored` `[capacity, L, …]` whole segments `[L, B, …]`; with a window its rows from `firsts` on."""
-        if not self._window:
-            return stored.index_select(0, slots).transpose(0, 1)
-        held = stored.shape[1]
-        rows = held - self._length + self._window  # observations have more than there are steps
-        steps = (firsts + torch.arange(rows, device=self.device).unsqueeze(-1)).clamp(max=held - 1)  # [rows, B]
-        found = stored.flatten(0, 1).index_select(0, (slots * held + steps).flatten())
-        return found.view(*steps.shape, *stored.shape[2:])
+    def _window_reader(self, slots: Tensor, firsts: Tensor) -> Callable[[Tensor], Tensor]:
+        """Reads of a field `[capacity, L, …]` the windows that begin at `firsts` `[B]` of `slots` `[B]`, time-major."""
+
+        @functools.cache  # observations have more rows than there are steps, all else has as many
+        def rows(held: int) -> Tensor:
+            steps = torch.arange(held - self._length + self._window, device=self.device).unsqueeze(-1)
+            return slots * held + (firsts + steps).clamp(max=held - 1)  # [rows, B]
+
+        def read(field: Tensor) -> Tensor:
+            places = rows(field.shape[1])
+            return field.flatten(0, 1).index_select(0, places.flatten()).view(*places.shape, *field.shape[2:])
+
+        return read
 
     def _require_some(self) -> None:
         if not len(self):
@@ -174,6 +179,11 @@ class UniformReplay:
         first = min(len(values), self.capacity - start)
         stored[start : start + first].copy_(values[:first])
         stored[: len(values) - first].copy_(values[first:])
+
+
+def _segments(field: Tensor, slots: Tensor) -> Tensor:
+    """Of a field `[capacity, L, …]` the whole segments in `slots` `[B]`, time-major."""
+    return field.index_select(0, slots).transpose(0, 1)
 
 
 class PrioritizedReplay(UniformReplay):

@@ -18,7 +18,7 @@ from typing import Any
 from selenium import webdriver
 from selenium.webdriver.support.wait import WebDriverWait
 
-from apex_acer.board import CHARTS
+from apex_acer.board import charts_of
 from docs import picture_live
 
 IMAGES = Path(__file__).parent / "images"
@@ -82,7 +82,7 @@ def lines(driver: webdriver.Chrome) -> dict[str, list[int]]:
 
 def open_charts(driver: webdriver.Chrome, url: str) -> dict[str, list[int]]:
     """Opens the charts and waits until each has lines; returns `lines`."""
-    titles = {title for charts in CHARTS.values() for title in charts}
+    titles = {title for charts in charts_of("acer").values() for title in charts}
     driver.get(url)
 
     def drawn(driver: webdriver.Chrome) -> bool:
@@ -101,7 +101,7 @@ def dashboard_picture() -> None:
         run = apex_acer("train", "cartpole", *flags, *often, "--out", "cartpole", cwd=Path(folder))
         _, errors = run.communicate(timeout=600)
         assert run.returncode == 0, errors
-        with dashboard("cartpole", Path(folder)) as url, browser(1900, 1800) as driver:
+        with dashboard("cartpole", Path(folder)) as url, browser(1900, 2300) as driver:
             open_charts(driver, url)
             IMAGES.mkdir(exist_ok=True)
             driver.save_screenshot(str(IMAGES / "dashboard.png"))

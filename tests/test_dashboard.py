@@ -21,7 +21,8 @@ import pytest
 from selenium.webdriver import Chrome
 from selenium.webdriver.support.wait import WebDriverWait
 
-from apex_acer.board import CHARTS
+from apex_acer.algorithms import ALGORITHMS
+from apex_acer.board import CHARTS, charts_of
 from apex_acer.cli import main
 from apex_acer.manager import train
 from apex_acer.metrics import METRICS
@@ -162,11 +163,22 @@ def test_every_chart_is_of_known_metrics() -> None:
     assert {name for charts in CHARTS.values() for names in charts.values() for name in names} <= METRICS.keys()
 
 
+def test_every_algorithm_has_the_charts_that_it_has_lines_for() -> None:
+    titles = {name: {title for charts in charts_of(name).values() for title in charts} for name in ALGORITHMS}
+    assert titles["acer"] - titles["apex_dqn"] == {
+        "Policy loss",
+        "Share of samples it changed",
+        "KL from the average policy",
+        "Entropy",
+    }
+    assert titles["apex_dqn"] - titles["acer"] == {"TD error"}
+
+
 def test_the_layout_finds_every_process_of_every_run(served: Served) -> None:
-    layout = served.get("plugin/custom_scalars/layout")["category"]
-    assert [category["title"] for category in layout] == list(CHARTS)
+    layout, charts = served.get("plugin/custom_scalars/layout")["category"], charts_of("acer")
+    assert [category["title"] for category in layout] == list(charts) == list(CHARTS)
     for category in layout:
-        assert [chart["title"] for chart in category["chart"]] == list(CHARTS[category["title"]])
+        assert [chart["title"] for chart in category["chart"]] == list(charts[category["title"]])
     returns = layout[0]["chart"][0]["multiline"]["tag"]
     assert returns == ["^episode_return$", "^eval_return$"]
     for run, tag in (("far/tb/actor_1", returns[0]), ("near/tb/evaluator", returns[1])):
@@ -213,7 +225,7 @@ needs_chromium = pytest.mark.skipif(
 
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[Chrome]:
-    with pictures.browser(1900, 1800) as driver:
+    with pictures.browser(1900, 2300) as driver:
         yield driver
 
 

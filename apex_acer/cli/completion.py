@@ -109,16 +109,17 @@ def accepted(verb: str) -> Accepted:
 
 
 def flags_of(cls: type, prefix: str = "--") -> Flags:
-    """The flags that tyro makes of a dataclass and those within it."""
+    """The flags that tyro makes of a dataclass and those within it; of several that a field may be, those of all."""
     found: Flags = {}
     for name, annotated in typing.get_type_hints(cls, include_extras=True).items():
         is_plain = typing.get_origin(annotated) is not typing.Annotated
         hint, *marks = (annotated,) if is_plain else typing.get_args(annotated)
         if tyro.conf.Positional in marks:
             continue
-        if dataclasses.is_dataclass(hint):
-            unnamed = any(getattr(mark, "name", None) == "" for mark in marks)
-            found |= flags_of(typing.cast("type", hint), prefix if unnamed else f"{prefix}{name}.")
+        unnamed = any(getattr(mark, "name", None) == "" for mark in marks)
+        if sections := [kind for kind in typing.get_args(hint) or (hint,) if dataclasses.is_dataclass(kind)]:
+            for section in sections:
+                found |= flags_of(typing.cast("type", section), prefix if unnamed else f"{prefix}{name}.")
             continue
         names = [f"{prefix}{name}".replace("_", "-")]
         if hint is bool and tyro.conf.FlagCreatePairsOff not in marks:

@@ -1,4 +1,7 @@
-"""Draws and changes of weights per second with 10,000 to 10,000,000 items: `python -m tests.benchmarks.priorities`."""
+"""Prioritized draws and changes of priorities per second, with 10,000 to 10,000,000 items.
+
+`python -m tests.benchmarks.priorities`; the aim is 2,000 rounds of both on one core with a million items.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,13 @@ import sys
 import time
 
 import numpy as np
+import torch
 import tyro
 
+from apex_acer.config import ReplayConfig
+from apex_acer.replay import PrioritizedReplay
 from apex_acer.sum_tree import SumTree
+from apex_acer.trajectory import PRIORITY, EnvironmentSpec, Unroll, layout
 
 BATCH = 512
 ROUNDS = 500
@@ -40,10 +47,48 @@ def measure(size: int) -> dict[str, int]:
     return {"draws": round(1 / draw), "puts": round(1 / put), "rounds": round(1 / (draw + put))}
 
 
+def measure_replay(size: int) -> dict[str, int]:
+    """Rounds per second of a replay of so many of CartPole's steps, with importance weights, and with batches gathered."""
+    k, num, window = 20, 1000, 3
+    rng = np.random.default_rng(0)
+    spec = EnvironmentSpec((4,), "float32", 2, 0, 1, False, 1)
+    replay = PrioritizedReplay(layout(spec, k, {PRIORITY: ()}), size // k, 0, window=window, settings=ReplayConfig())
+    shape = (k, num)
+    flags = {name: np.zeros(shape, bool) for name in ("terminated", "truncated")}
+    steps = np.tile(np.arange(k + 1, dtype=np.int32)[:, None], (1, num))
+    while replay.num_steps < size // k // num * k * num:
+        unroll = Unroll(
+            rng.normal(size=(k + 1, num, 4)).astype(np.float32),
+            steps,
+            rng.integers(2, size=shape),
+            np.ones(shape, np.float32),
+            **flags,
+            mask=np.ones(shape, bool),
+            behaviour={PRIORITY: rng.pareto(2, shape).astype(np.float32)},
+            state={},
+        )
+        replay.insert(unroll, 0)
+    priorities = torch.from_numpy(rng.pareto(2, BATCH))
+
+    def one(gathers: bool) -> float:
+        start = time.perf_counter()
+        for _ in range(ROUNDS):
+            items = replay.draw(BATCH)
+            weights = replay.importance(items, 0.5)
+            if gathers:
+                replay.gather(items, importance=weights)
+            replay.set_priorities(items, priorities, replay.num_inserted)
+        return (time.perf_counter() - start) / ROUNDS
+
+    bare, whole = (statistics.median(one(gathers) for _ in range(REPEATS)) for gathers in (False, True))
+    return {"replay_rounds": round(1 / bare), "replay_rounds_with_batches": round(1 / whole)}
+
+
 def main(sizes: tuple[int, ...] = (10_000, 100_000, 1_000_000, 10_000_000)) -> int:
     """Prints a line for each size: draws, puts and rounds of both per second, in batches of 512."""
+    torch.set_num_threads(1)
     for size in sizes:
-        print(json.dumps({"items": size, **measure(size)}), flush=True)
+        print(json.dumps({"items": size, **measure(size), **measure_replay(size)}), flush=True)
     return 0
 
 
