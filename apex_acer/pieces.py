@@ -63,9 +63,14 @@ def ceiling(
 
     At most what the learner can make: on `learner_threads` of the cores, or on a GPU, which alone does the updates.
     """
-    fresh = algorithm_class(config.algorithm.name).feeding(config).fresh != "none"
-    update = (fresh + config.algorithm.replay_ratio) / rates["update"]
+    update = samples_per_step(config, config.algorithm.replay_ratio) / rates["update"]
     return min(cores / (1 / rates["acting"] + (0 if gpu else update)), (1 if gpu else learner_threads) / update)
+
+
+def samples_per_step(config: RunConfig, replay_ratio: float) -> float:
+    """Samples trained on for each environment step."""
+    feeding = algorithm_class(config.algorithm.name).feeding(config)
+    return replay_ratio + (feeding.fresh != "none")
 
 
 def replay_bytes_per_step(config: RunConfig, spec: EnvironmentSpec) -> float:

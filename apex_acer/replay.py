@@ -38,7 +38,7 @@ class UniformReplay:
         self._behaviour = {name: self._empty(*shape) for name, shape in layout.behaviour.items()}
         self._state = {name: self._empty(*shape) for name, shape in layout.state.items()}
         self._version = self._empty((), "int64")
-        self._steps = np.zeros(capacity, np.int64)  # unmasked steps by slot
+        self._steps = np.zeros((capacity, self._starts), np.int32)  # unmasked ones that each item trains on
         self._generator = torch.Generator().manual_seed(seed)
         self._inserted = 0
         self._num_steps = 0
@@ -75,7 +75,8 @@ class UniformReplay:
             self._put(stored, torch.from_numpy(unroll.state[name]))
         self._put(self._version, torch.full((num,), weights_version))
         slots = (self._inserted + torch.arange(num)) % self.capacity
-        steps, index = np.count_nonzero(unroll.mask, axis=0), slots.numpy()
+        index, alive = slots.numpy(), unroll.mask.T.astype(np.int32)  # [N, k]
+        steps = alive if self._window else alive.sum(1, keepdims=True)
         self._num_steps += int(steps.sum() - self._steps[index].sum())
         self._steps[index] = steps
         self._inserted += num
@@ -112,11 +113,7 @@ class UniformReplay:
 
     def count_steps(self, items: Tensor) -> Array:
         """Environment steps that each of `items` `[B]` trains on, dummy steps not counted."""
-        slots, firsts = items // self._starts, items % self._starts
-        if self._window:
-            alive: Array = self._fields["mask"][slots.to(self.device), firsts.to(self.device)].cpu().numpy()
-            return alive.astype(np.int64)
-        steps: Array = self._steps[slots.numpy()]
+        steps: Array = self._steps.reshape(-1)[items.numpy()]
         return steps
 
     def _window_reader(self, slots: Tensor, firsts: Tensor) -> Callable[[Tensor], Tensor]:
@@ -213,10 +210,10 @@ class PrioritizedReplay(UniformReplay):
         given = unroll.behaviour.get(PRIORITY)
         highest = 0.0 if given is not None else self._weights().max(initial=0.0) or 1.0
         slots = super().insert(unroll, weights_version)
-        items = slots.numpy()[:, None] * self._starts + np.arange(self._starts)  # [N, starts]
-        drawable = unroll.mask.T if self._window else unroll.mask.any(0)[:, None]  # type: ignore[index]
+        index = slots.numpy()
+        items = index[:, None] * self._starts + np.arange(self._starts)  # [N, starts]
         weights = np.full(items.shape, highest) if given is None else self._raised(given.T)
-        self._tree.put(items.ravel(), np.where(drawable, weights, 0.0).ravel())
+        self._tree.put(items.ravel(), np.where(self._steps[index] > 0, weights, 0.0).ravel())
         return slots
 
     def draw(self, num: int) -> Tensor:

@@ -3,14 +3,15 @@
 Prints what it finds and the change against the last accepted result, and writes JSON. The pieces are measured on all
 cores at once; of them and the replay ratio follows the ceiling
 
-    cores / (t_acting + (1 + ratio) * t_update)
+    cores / (t_acting + (fresh + ratio) * t_update)
 
-in environment steps per second (`apex_acer.pieces.ceiling`). Then the preset is trained with processes at each replay
-ratio, evaluation off.
+in environment steps per second (`apex_acer.pieces.ceiling`), where fresh is 1 for an algorithm that trains on each
+segment as it comes, and 0 for others. Then the preset is trained with processes at each replay ratio, evaluation off.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import subprocess
 import sys
@@ -22,8 +23,9 @@ from typing import Any
 import torch
 import tyro
 
+from apex_acer.config import RunConfig
 from apex_acer.environments import environment_spec
-from apex_acer.pieces import ceiling, measure, replay_bytes_per_step
+from apex_acer.pieces import ceiling, measure, replay_bytes_per_step, samples_per_step
 from apex_acer.placement import available_cores
 from apex_acer.runfile import load_run
 from tests.benchmarks import fabric
@@ -46,6 +48,12 @@ def measure_pieces(preset: str, device: str) -> dict[str, float]:
     return rates | measure(preset, learner, seconds=SECONDS, device=device)
 
 
+def at_ratio(preset: str, ratio: float) -> RunConfig:
+    """`preset` at another replay ratio."""
+    config = load_run(preset)
+    return dataclasses.replace(config, algorithm=dataclasses.replace(config.algorithm, replay_ratio=ratio))
+
+
 def measure_run(preset: str, ratio: float, seconds: float, device: str = "cpu") -> Figures:
     """A real run: its rates after the warm-up, where each process spent its time, and what memory it held."""
     with tempfile.TemporaryDirectory() as folder:
@@ -65,7 +73,7 @@ def measure_run(preset: str, ratio: float, seconds: float, device: str = "cpu") 
     rate = (last["env_steps"] - first["env_steps"]) / (last["wall_s"] - first["wall_s"])
     return {
         "env_steps_per_s": rate,
-        "learner_samples_per_s": rate * (1 + last["replay_ratio"]),
+        "learner_samples_per_s": rate * samples_per_step(load_run(preset), last["replay_ratio"]),
         "replay_ratio": last["replay_ratio"],
         "time": {source: _shares(warm, source) for source in sorted({row["source"] for row in warm})},
         "rss_mb": memory,
@@ -157,7 +165,7 @@ def main(
     pieces, runs, cores = measure_pieces(preset, device), {}, available_cores()
     for ratio in ratios:
         run = measure_run(preset, ratio, seconds, device)
-        limit = ceiling(pieces, ratio, cores, cores, gpu=device != "cpu")
+        limit = ceiling(pieces, at_ratio(preset, ratio), cores, cores, gpu=device != "cpu")
         runs[f"{ratio:g}"] = {**run, "ceiling": limit, "achieved": run["env_steps_per_s"] / limit}
     machine: Figures = {"preset": preset, "device": device_name(device), "cores": cores}
     config = load_run(preset)
