@@ -28,7 +28,6 @@ class Actor:
         device = choose_device(config.actors.device, "actors.device")
         self._policy = Policy(config, self._environments.spec, device)
         self._policy.compute_as_the_learner()
-        self._exploration = float(self._policy.exploration(self._environments.num, peer.index).mean())
         self._rollout: Rollout | None = None  # from the first weights on
         self._version = -1
         self._sequence = self._unanswered = 0
@@ -110,12 +109,13 @@ class Actor:
         elapsed = now - self._row_at
         if elapsed < self._config.logging.every_seconds:
             return []
+        assert self._rollout is not None
         row: Row = {
             **self._timers.shares(),
             "env_steps_per_s": self._steps_in_row / elapsed,
-            "exploration": self._exploration,
+            "exploration": float(self._rollout.exploration.mean()),
         }
-        if self._rollout and (episodes := self._rollout.take_episodes()):
+        if episodes := self._rollout.take_episodes():
             returns = [episode.episode_return for episode in episodes]
             self._episodes += len(episodes)
             row |= {

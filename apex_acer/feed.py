@@ -39,7 +39,7 @@ class Feed:
         self, config: RunConfig, feeding: Feeding, replay: UniformReplay, transfer: Transfer | None = None
     ) -> None:
         """With a `transfer` the next batch is chosen early, and is on its way while the one before is learned from."""
-        settings, self._replay, self._fresh_kind = config.algorithm, replay, feeding.fresh
+        settings, self._replay, self._trains_fresh = config.algorithm, replay, feeding.fresh != "none"
         self._start, self._batch_size = config.replay.start, config.learner.batch_size
         # of a joint batch the share that keeps the ratio
         share = 1 + settings.replay_ratio if feeding.fresh == "joint" else 1
@@ -85,25 +85,25 @@ class Feed:
         if self._coming:
             self._coming[1].exception()  # until it is gathered: the oldest segments are about to be overwritten
         slots = self._replay.insert(unroll, weights_version)
-        if self._fresh_kind != "none":
+        if self._trains_fresh:
             self._fresh.extend(slots.tolist())
         elif self._replay.num_steps >= self._start:
             self._pace.count_fresh(np.count_nonzero(unroll.mask, axis=0))
 
-    def next_batch(self, progress: float = 0.0) -> tuple[Batch, int]:
-        """The batch that is `ready` and how many of its segments, the first ones, are fresh; replay that is owed first.
+    def next_batch(self, progress: float = 0.0) -> Batch:
+        """The batch that is `ready`, fresh segments first in it; replay that is owed comes before what is fresh.
 
         `progress` is the share of the run that is over.
         """
         if not self._transfer:
             chosen = self._given = self._choose(progress)
-            return self._gather(chosen), chosen.num_fresh
+            return self._gather(chosen)
         chosen, batch = self._coming or self._set_off(self._transfer, progress)
         self._coming, self._given = None, chosen
         moved = batch.result()
         if self._has_batch:
             self._coming = self._set_off(self._transfer, progress)
-        return moved, chosen.num_fresh
+        return moved
 
     def set_priorities(self, priorities: Tensor) -> None:
         """Those `[B]` of the batch given last, as it was learned from."""

@@ -159,7 +159,7 @@ class Learner:
     def _learn(self) -> None:
         """One optimizer step on the next batch."""
         with self._timers.phase("learning"):
-            batch, _ = self._feed.next_batch(self.env_steps / self._config.stop.env_steps)
+            batch = self._feed.next_batch(self.env_steps / self._config.stop.env_steps)
             lag = self.updates - batch.weights_version  # [B]
             if limit := self._config.replay.max_lag:
                 batch = dataclasses.replace(batch, mask=batch.mask & ((lag <= limit) | batch.fresh))

@@ -219,10 +219,8 @@ class PrioritizedReplay(UniformReplay):
     def draw(self, num: int) -> Tensor:
         """`num` items drawn in proportion, one from each of as many equal shares of the total."""
         self._require_some()
-        points = torch.arange(num, dtype=torch.float64) + torch.rand(
-            num, generator=self._generator, dtype=torch.float64
-        )
-        return torch.from_numpy(self._tree.draw((points / num).numpy()))
+        within = torch.rand(num, generator=self._generator, dtype=torch.float64)
+        return torch.from_numpy(self._tree.draw(((torch.arange(num) + within) / num).numpy()))
 
     def importance(self, items: Tensor, progress: float) -> Tensor:
         """(N P(i)) ^ −beta, as a share of the largest among `items`."""

@@ -59,7 +59,8 @@ def learn(feed: Feed) -> Drawn:
     """The batches there are now: which segments, and how many of them are fresh."""
     drawn = []
     while feed.ready:
-        batch, num_fresh = feed.next_batch()
+        batch = feed.next_batch()
+        num_fresh = int(batch.fresh.sum())
         assert batch.fresh.tolist() == [True] * num_fresh + [False] * (len(batch.fresh) - num_fresh)
         assert torch.equal(batch.weights_version, batch.reward[0].long() // 4)
         assert (batch.importance[:num_fresh] == 1).all()
@@ -110,7 +111,7 @@ def test_what_is_owed_of_replay_comes_before_what_is_fresh() -> None:
     assert feed.num_fresh == 12
     kinds = []
     while feed.ready:
-        kinds.append(feed.next_batch()[1])
+        kinds.append(int(feed.next_batch().fresh.sum()))
     assert kinds == [4, 0, 0, 4, 0, 0, 4, 0, 0]
     assert feed.num_fresh == 0
     assert feed.ratio == 2.0
@@ -165,13 +166,13 @@ def test_what_is_on_its_way_is_not_overwritten_and_counts_as_not_trained_on(
     monkeypatch.setattr(feed._replay, "gather", slowly)
     for number in range(2):
         feed.insert(numbered_unroll(config, number), number)
-    first, _ = feed.next_batch()
+    first = feed.next_batch()
     assert segment_numbers(first) == [0, 1, 2, 3]
     assert feed.num_fresh == 4
     assert feed.state()["segments"]["fresh"] == [4, 5, 6, 7]
     for number in range(2, 20):  # more than replay holds
         feed.insert(numbered_unroll(config, number), number)
-    second, _ = feed.next_batch()
+    second = feed.next_batch()
     assert segment_numbers(second) == [4, 5, 6, 7]
 
 
@@ -253,5 +254,5 @@ def test_arrays_are_replay_s_own_memory() -> None:
     assert {len(array) for array in arrays.values()} == {4}
     assert all(array.base is not None for array in arrays.values())
     arrays["reward"][:] = 77.0
-    batch, _ = feed.next_batch()
+    batch = feed.next_batch()
     assert (batch.reward == 77.0).all()

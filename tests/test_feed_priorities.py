@@ -40,7 +40,8 @@ def learn(feed: Feed) -> Learned:
     """The batches there are now: a number that only one step has, and the weight, of each sample."""
     learned = []
     while feed.ready:
-        batch, num_fresh = feed.next_batch(0.5)
+        batch = feed.next_batch(0.5)
+        num_fresh = int(batch.fresh.sum())
         assert num_fresh == 0
         assert not batch.fresh.any()
         assert len(batch.action) == 3
@@ -76,7 +77,8 @@ def test_steps_are_replayed_at_the_ratio_once_replay_has_started(
         inserted += steps
         assert feed._pace.fresh_steps - before == steps
         while feed.ready:
-            batch, num_fresh = feed.next_batch()
+            batch = feed.next_batch()
+            num_fresh = int(batch.fresh.sum())
             assert num_fresh == 0
             replayed += int(batch.mask[0].sum())
         assert feed.num_fresh == 0
@@ -150,7 +152,7 @@ def test_priorities_go_to_the_batch_they_are_of(transfers: list[Transfer], early
     number_of = feed._replay.gather(torch.arange(8 * 4 * 5)).obs[0, :, 0]  # by item
     expected = feed.arrays()["weights"].copy()
     for batch_number in range(1, 4):
-        batch, _ = feed.next_batch()
+        batch = feed.next_batch()
         assert early == (feed._coming is not None)
         items = torch.stack([(number_of == number).nonzero()[0, 0] for number in batch.obs[0, :, 0]])
         feed.set_priorities(items.float() / batch_number)
@@ -165,7 +167,7 @@ def test_priorities_of_what_was_overwritten_meanwhile_are_ignored(transfers: lis
     for number in range(10):  # replay is full
         insert(feed, config, number)
     for _ in range(2):  # the second was chosen before anything was overwritten
-        batch, _ = feed.next_batch()
+        batch = feed.next_batch()
     for number in range(10, 14):
         insert(feed, config, number)
     before = feed.arrays()["weights"].copy()
@@ -185,7 +187,8 @@ def test_fresh_segments_have_weight_one_and_get_priorities_too(mix: str) -> None
     for number in range(9):
         insert(feed, config, number)
         while feed.ready:
-            batch, num_fresh = feed.next_batch()
+            batch = feed.next_batch()
+            num_fresh = int(batch.fresh.sum())
             assert (batch.importance[:num_fresh] == 1).all()
             if num_fresh < 4:
                 assert batch.importance[num_fresh:].max() == 1

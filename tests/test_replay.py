@@ -10,8 +10,9 @@ import torch
 from apex_acer.config import EnvironmentConfig, NetworkConfig, RunConfig
 from apex_acer.replay import UniformReplay
 from apex_acer.rollout import Rollout
-from apex_acer.trajectory import ARRAY_FIELDS, Array, Batch, EnvironmentSpec, Layout, Unroll, layout
+from apex_acer.trajectory import ARRAY_FIELDS, Batch, EnvironmentSpec, Layout, Unroll, layout
 from tests.conftest import COUNTDOWN, play
+from tests.unrolls import copy_into
 
 K, COUNT, LSTM = 5, 3, 4
 PIXELS = EnvironmentSpec((1, 84, 84), "uint8", 4, 0, 4, False, 4)
@@ -137,16 +138,8 @@ def test_an_empty_replay_refuses_to_sample(unrolls: tuple[Layout, list[Unroll]])
 
 def copied(replay: UniformReplay, fits: Layout, capacity: int, seed: int) -> UniformReplay:
     """Another that holds the same, and goes on as this one does."""
-    held = {name: array.copy() for name, array in replay.arrays().items()}
     another = UniformReplay(fits, capacity, seed)
-
-    def fill(name: str, array: Array) -> None:
-        assert (array.shape, array.dtype) == (held[name].shape, held[name].dtype)
-        array[...] = held.pop(name)
-
-    another.restore(replay.num_inserted, fill)
-    another.restore_sampling(replay.sampling_state())
-    assert held == {}
+    copy_into(replay, another)
     return another
 
 

@@ -49,7 +49,7 @@ def measure(preset: str, steps: int) -> dict[str, Any]:
         inserts.append(time.perf_counter() - start)
         while feed.ready:
             start = time.perf_counter()
-            output = gradient.compute(feed.next_batch()[0])
+            output = gradient.compute(feed.next_batch())
             optimizer.step(output.loss, 0)
             acer.after_step(output.metrics)
             updates.append(time.perf_counter() - start)
