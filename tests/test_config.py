@@ -93,6 +93,11 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("checkpoint.every", -1, "0 or more"),
     ("logging.every_seconds", 0.0, "above 0"),
     ("logging.histograms_every_seconds", -1.0, "0 or more"),
+    ("learner.count", 0, "1 or more"),
+    ("learner.count", 2, "engine local has 1; give engine ray"),
+    ("ray.address", "ray://head:10001", "auto, host:port or nothing"),
+    ("ray.address", "auto", "with engine ray only"),
+    ("ray.actor_cpus", -0.5, "0 or more"),
     ("supervision.hung_seconds", 0.0, "above 0"),
     ("supervision.evaluation_minutes", INFINITE, "above 0"),
     ("supervision.restarts", -1, "0 or more"),
@@ -100,7 +105,7 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("stop.env_steps", 0, "1 or more"),
     ("stop.minutes", 0.0, "above 0"),
     ("stop.minutes", -1.0, "above 0"),
-    ("engine", "threads", "local or serial"),
+    ("engine", "threads", "local, serial or ray"),
     ("seed", -1, "0 to 2147483647"),
     ("seed", 2**31, "0 to 2147483647"),
 ]
@@ -156,6 +161,7 @@ def test_every_field_that_can_be_wrong_has_a_case_above() -> None:
         "environment.atari.full_action_space",
         "environment.atari.grayscale",
         "learner.compile",
+        "ray.compress",
         "network.normalise",
         "algorithm.normalise_rewards",
         "checkpoint.replay",
@@ -176,6 +182,23 @@ def test_replay_must_hold_a_batch_and_an_unroll() -> None:
     assert message.startswith("replay.capacity: 479 is not allowed")
     assert "algorithm.unroll_length = 480 or more" in message
     assert from_dict({"replay": {"capacity": 480, "start": 480}}).replay.capacity == 480
+
+
+@pytest.mark.parametrize(
+    ("changes", "part"),
+    [
+        ({"ray": {"address": "auto"}}, "actors.count: 0 is not allowed; give the number of actors"),
+        ({"learner": {"count": 3}}, "learner.count: 3 is not allowed; give a divisor of learner.batch_size (16)"),
+        (
+            {"learner": {"count": 4}, "actors": {"count": 3}},
+            "learner.count: 4 is not allowed; at most actors.count (3)",
+        ),
+        ({"learner": {"count": 2}, "checkpoint": {"replay": True}}, "checkpoint.replay saves that of one learner only"),
+    ],
+)
+def test_what_a_cluster_needs(changes: dict[str, Any], part: str) -> None:
+    assert part in config_error(lambda: from_dict({"engine": "ray"} | changes))
+    assert from_dict({"engine": "ray", "learner": {"count": 4}, "actors": {"count": 4}}).learner.count == 4
 
 
 def test_a_target_return_needs_evaluations() -> None:

@@ -18,6 +18,7 @@ from apex_acer.config import (
     LoggingConfig,
     NetworkConfig,
     OptimizerConfig,
+    RayConfig,
     ReplayConfig,
     RunConfig,
     StopConfig,
@@ -36,7 +37,7 @@ CHANGED = RunConfig(
         atari=AtariConfig(2, 0.25, 7, False, False, True, False, 96),
     ),
     actors=ActorsConfig(3, 5, 0.5, 2.0, 40, 3, "cuda", 1),
-    learner=LearnerConfig("cuda:1", "bfloat16", True, 8, 2, 7, "my_module:look"),
+    learner=LearnerConfig(1, "cuda:1", "bfloat16", True, 8, 2, 7, "my_module:look"),
     optimizer=OptimizerConfig("adam", 3e-4, "linear", 0.05, 1e-8, 0.999, 1.0),
     network=NetworkConfig("conv", "a3c", True, (512, 16), 32, "tanh"),
     replay=ReplayConfig(5_000, 0, "prioritized", 0.7, 0.5, 1.0, "cpu", 300),
@@ -63,14 +64,17 @@ CHANGED = RunConfig(
     checkpoint=CheckpointConfig(9, True),
     logging=LoggingConfig(0.1, 30.0),
     supervision=SupervisionConfig(5.0, 1.5, 3, 2.0),
+    ray=RayConfig("head:6379", 0.5, True),
     stop=StopConfig(77, 1.5, -3.25),
-    engine="serial",
+    engine="ray",
     seed=42,
     out="runs/ü \\ 'here'",
     load="some.safetensors",
 )
 CHANGED_DQN = dataclasses.replace(
     CHANGED,
+    learner=dataclasses.replace(CHANGED.learner, count=2),
+    checkpoint=CheckpointConfig(9),
     algorithm=ApexDqnConfig(
         gamma=0.9,
         unroll_length=5,
@@ -102,10 +106,11 @@ def leaves(data: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-@pytest.mark.parametrize("of", ["", " dqn"])
-def test_the_changed_configuration_differs_everywhere(of: str) -> None:
+@pytest.mark.parametrize(("of", "but"), [("", "learner.count"), (" dqn", "checkpoint.replay")])
+def test_the_changed_configuration_differs_everywhere(of: str, but: str) -> None:
+    """`but` for what the other one changes: the two exclude each other."""
     default, changed = (leaves(to_dict(CONFIGS[f"{kind}{of}"])) for kind in ("default", "changed"))
-    assert {name for name in changed if default.get(name) == changed[name]} == {"algorithm.name"}
+    assert {name for name in changed if default.get(name) == changed[name]} == {"algorithm.name", but}
 
 
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)

@@ -6,6 +6,7 @@ here imports torch, so that a manager can check a run before any heavy process s
 
 from apex_acer.config.algorithm import AcerConfig, AlgorithmConfig, ApexDqnConfig
 from apex_acer.config.checks import ConfigError, reading, require
+from apex_acer.config.cluster import RayConfig
 from apex_acer.config.environment import ActorsConfig, AtariConfig, EnvironmentConfig
 from apex_acer.config.learning import LearnerConfig, NetworkConfig, OptimizerConfig, ReplayConfig
 from apex_acer.config.run import CheckpointConfig, EvaluationConfig, LoggingConfig, RunConfig, StopConfig
@@ -25,6 +26,7 @@ __all__ = [
     "LoggingConfig",
     "NetworkConfig",
     "OptimizerConfig",
+    "RayConfig",
     "ReplayConfig",
     "RunConfig",
     "StopConfig",

@@ -12,6 +12,8 @@ from apex_acer.config.checks import at_least, device_name, fraction, importable,
 class LearnerConfig:
     """The process that owns the device, the replay memory and the optimizer."""
 
+    count: int = 1
+    """Learners, which share every update: each has an equal part of the actors, of replay and of each batch."""
     device: str = "auto"
     """`cpu`, `cuda`, `cuda:N`, or `auto`: cuda where there is one."""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
@@ -33,7 +35,8 @@ class LearnerConfig:
         if self.callback:
             importable("learner.callback", self.callback, "module:function")
         listed("learner", self)
-        at_least(1, "learner", {"batch_size": self.batch_size, "max_skipped_updates": self.max_skipped_updates})
+        counts = {"count": self.count, "batch_size": self.batch_size, "max_skipped_updates": self.max_skipped_updates}
+        at_least(1, "learner", counts)
         at_least(0, "learner", {"threads": self.threads})
 
 

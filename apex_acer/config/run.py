@@ -10,6 +10,7 @@ import tyro
 
 from apex_acer.config.algorithm import AcerConfig, AnyAlgorithmConfig
 from apex_acer.config.checks import at_least, listed, positive, require
+from apex_acer.config.cluster import RayConfig
 from apex_acer.config.environment import ActorsConfig, EnvironmentConfig
 from apex_acer.config.learning import LearnerConfig, NetworkConfig, OptimizerConfig, ReplayConfig
 from apex_acer.config.supervision import SupervisionConfig
@@ -102,9 +103,11 @@ class RunConfig:
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     logging: LoggingConfig = field(default_factory=LoggingConfig)
     supervision: SupervisionConfig = field(default_factory=SupervisionConfig)
+    ray: RayConfig = field(default_factory=RayConfig)
     stop: StopConfig = field(default_factory=StopConfig)
-    engine: Literal["local", "serial"] = "local"
-    """Where roles run: `local` spawns processes, `serial` calls them in this one, reproducible to the bit."""
+    engine: Literal["local", "serial", "ray"] = "local"
+    """Where roles run: `local` spawns processes, `serial` calls them in this one, reproducible to the bit; `ray` runs them
+    on one machine or many, and needs the extra `ray`."""
     seed: int = 0
     """The run's seed; every process derives its own from it."""
     out: str = ""
@@ -118,6 +121,7 @@ class RunConfig:
         least = (self.learner.batch_size + self.actors.environments) * self.algorithm.unroll_length
         allowed = f"(learner.batch_size + actors.environments) * algorithm.unroll_length = {least} or more"
         require(self.replay.capacity >= least, "replay.capacity", self.replay.capacity, allowed)
+        self._check_cluster()
         if self.stop.at_return is not None:
             require(
                 self.evaluation.every > 0,
@@ -125,3 +129,18 @@ class RunConfig:
                 0,
                 "stop.at_return needs evaluations: give 1 or more, or stop.at_return None",
             )
+
+    def _check_cluster(self) -> None:
+        count, several = self.learner.count, "learner.count"
+        if self.ray.address:
+            require(self.engine == "ray", "ray.address", self.ray.address, "give it with engine ray only")
+            fixed = "give the number of actors: this machine's cores say nothing of a cluster's"
+            require(self.actors.count > 0, "actors.count", 0, fixed)
+        if count == 1:
+            return
+        require(self.engine == "ray", several, count, f"engine {self.engine} has 1; give engine ray")
+        batch_size = self.learner.batch_size
+        require(batch_size % count == 0, several, count, f"give a divisor of learner.batch_size ({batch_size})")
+        enough = f"at most actors.count ({self.actors.count}): each learner has actors of its own"
+        require(count <= (self.actors.count or count), several, count, enough)
+        require(not self.checkpoint.replay, several, count, "checkpoint.replay saves that of one learner only")

@@ -1,0 +1,25 @@
+"""The machines that the ray engine runs on."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from apex_acer.config.checks import at_least, require
+
+
+@dataclass(frozen=True)
+class RayConfig:
+    """Where the ray engine runs its roles, and how they share the machines."""
+
+    address: str = ""
+    """Cluster to join: `auto`, the one this machine is part of, or `host:port`; empty: a new one, on this machine only."""
+    actor_cpus: float = 0.0
+    """CPUs that Ray sets aside for an actor; 0: as many as all of them can have, at most 1."""
+    compress: bool = False
+    """Send observations compressed by LZ4, for a slow network between the machines."""
+
+    def __post_init__(self) -> None:
+        known = self.address in ("", "auto") or re.fullmatch(r"[\w.-]+:\d+", self.address) is not None
+        require(known, "ray.address", self.address, "give auto, host:port or nothing")
+        at_least(0, "ray", {"actor_cpus": self.actor_cpus})
