@@ -22,7 +22,7 @@ LAYERS = (  # top to bottom; a package stands for all of its modules
     ("sweep", "report", "runs", "variants", "doctor", "pieces"),
     ("manager", "supervisor"),
     ("engines",),
-    ("actor", "evaluator", "learner", "inbox", "evaluations", "play", "export"),
+    ("actor", "evaluator", "learner", "inbox", "evaluations", "saving", "play", "export"),
     ("feed",),
     (
         "rollout",
@@ -39,6 +39,7 @@ LAYERS = (  # top to bottom; a package stands for all of its modules
         "transfer",
         "board",
         "writers",
+        "journal",
         "wrappers",
         "result",
         "callbacks",

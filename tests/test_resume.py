@@ -81,7 +81,7 @@ def test_a_learner_is_restored_whole(
     before._skipped = 5
     actor.say(acting_s=7.0)
     work_off(before)
-    before._save_checkpoint()
+    before.save()
     after = resume_learner(config)
     assert (after.env_steps, after.updates, after._skipped) == (240, before.updates, 5)
     assert before.updates > 20

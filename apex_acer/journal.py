@@ -1,0 +1,74 @@
+"""What a run's processes tell of themselves: their rows go into files, the newest of each is kept to be shown."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import torch
+
+from apex_acer import imports
+from apex_acer.config import RunConfig
+from apex_acer.messages import Row
+from apex_acer.metrics import Means, Timers
+from apex_acer.networks import Network
+from apex_acer.writers import Writers
+
+
+class Journal:
+    """Writes rows; those of the learner itself at most every `logging.every_seconds`."""
+
+    def __init__(self, config: RunConfig, folder: Path, network: Network, resumed_at: int | None, length: int) -> None:
+        """Goes on with the files of a run that is `resumed_at` environment steps, when it had `length` bytes of rows."""
+        self._settings, self._network = config.logging, network
+        self._writers = Writers(folder, resumed_at, length)
+        self._writers.describe(config)
+        callback = config.learner.callback
+        self._callback = imports.load("learner.callback", callback) if callback else None
+        self.timers, self.means = Timers(), Means()
+        """Of the learner, emptied into its rows."""
+        self.rows: dict[str, Row] = {}
+        """The newest of each process, by name."""
+        self._row_at = time.monotonic()
+        self._histograms_due = 0.0  # monotonic seconds
+
+    @property
+    def length(self) -> int:
+        """Bytes of the rows so far."""
+        return self._writers.length
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds since the learner's last row."""
+        return time.monotonic() - self._row_at
+
+    @property
+    def due(self) -> bool:
+        """Whether the learner's next row is."""
+        return self.elapsed_s >= self._settings.every_seconds
+
+    def note(self, source: str, row: Row, env_steps: int, wall_s: float) -> None:
+        """Writes a row of the process `source` at `env_steps` and `wall_s` of the run."""
+        self._writers.write(source, env_steps, wall_s, row)
+        self.rows = {**self.rows, source: {**self.rows.get(source, {}), **row}}
+
+    def note_learner(self, facts: Row, env_steps: int, wall_s: float) -> None:
+        """Writes the learner's row of `facts`, means and shares of time, and shows it to the user's own callback."""
+        row = {**self.means.take(), **self.timers.shares(), **facts}
+        with self.timers.phase("saving"):
+            self.note("learner", row, env_steps, wall_s)
+            self._write_histograms(env_steps)
+        if self._callback:
+            with torch.no_grad():
+                self._callback(env_steps, dict(row), self._network)
+        self._row_at = time.monotonic()
+
+    def close(self) -> None:
+        """Flushes and closes the files."""
+        self._writers.close()
+
+    def _write_histograms(self, env_steps: int) -> None:
+        every = self._settings.histograms_every_seconds
+        if every and time.monotonic() >= self._histograms_due:
+            self._writers.write_histograms(env_steps, self._network)
+            self._histograms_due = time.monotonic() + every
