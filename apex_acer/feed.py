@@ -16,6 +16,7 @@ from apex_acer.algorithms.algorithm import Feeding
 from apex_acer.config import ConfigError, RunConfig
 from apex_acer.device import CPU
 from apex_acer.pace import Pace
+from apex_acer.ranks import ALONE, Ranks
 from apex_acer.replay import PrioritizedReplay, UniformReplay
 from apex_acer.seeds import derive_seed
 from apex_acer.trajectory import Array, Batch, Layout, Unroll
@@ -30,22 +31,37 @@ class Chosen(NamedTuple):
     importance: Tensor
     num_inserted: int
     """Segments inserted when they were chosen."""
+    num_blank: int
+    """Items at the end that are there only to fill the batch, and are masked out."""
 
 
 class Feed:
-    """Replay, its pace, and the segments that were accepted and not yet trained on."""
+    """Replay, its pace, and the segments that were accepted and not yet trained on.
+
+    Of several learners each has a feed of its own segments and gives an equal part of every batch; who lacks some fills its
+    part up with blanks. All of them know what the others hold as of the last `accept`, and keep one pace.
+    """
 
     def __init__(
-        self, config: RunConfig, feeding: Feeding, replay: UniformReplay, transfer: Transfer | None = None
+        self,
+        config: RunConfig,
+        feeding: Feeding,
+        replay: UniformReplay,
+        transfer: Transfer | None = None,
+        ranks: Ranks = ALONE,
     ) -> None:
         """With a `transfer` the next batch is chosen early, and is on its way while the one before is learned from."""
         settings, self._replay, self._trains_fresh = config.algorithm, replay, feeding.fresh != "none"
-        self._start, self._batch_size = config.replay.start, config.learner.batch_size
+        self._start, self._batch_size = config.replay.start, config.learner.batch_size // ranks.count
         # of a joint batch the share that keeps the ratio
         share = 1 + settings.replay_ratio if feeding.fresh == "joint" else 1
         self._fresh_in_batch = math.ceil(self._batch_size / share)
-        self._batch_steps = self._batch_size * (1 if feeding.window else settings.unroll_length)
+        self._batch_steps = config.learner.batch_size * (1 if feeding.window else settings.unroll_length)
         self._pace = Pace(settings.replay_ratio, derive_seed(config.seed, "learner", 2), feeding.draw)
+        self._ranks = ranks
+        self._waiting = np.zeros(ranks.count, np.int64)  # fresh segments by learner
+        self._held = 0  # environment steps in everybody's replay
+        self._uncounted = 0  # fresh steps that are not to be trained on as such, since the last offer
         self._fresh: deque[int] = deque()  # slots
         self._transfer = transfer
         self._coming: tuple[Chosen, Future[Batch]] | None = None  # what was chosen early
@@ -58,8 +74,8 @@ class Feed:
 
     @property
     def num_steps(self) -> int:
-        """Environment steps held in replay, dummy steps not counted."""
-        return self._replay.num_steps
+        """Environment steps held in everybody's replay, dummy steps not counted."""
+        return self._held
 
     @property
     def num_fresh(self) -> int:
@@ -78,7 +94,26 @@ class Feed:
 
     @property
     def _has_batch(self) -> bool:
-        return self._pace.owes(self._batch_steps) or len(self._fresh) >= self._fresh_in_batch
+        """Where some learners are short of fresh segments, the others make a batch once they hold all of it."""
+        equal, whole = self._fresh_in_batch, self._fresh_in_batch * self._ranks.count
+        return self._pace.owes(self._batch_steps) or self._waiting.min() >= equal or self._waiting.sum() >= whole
+
+    @property
+    def lacks(self) -> bool:
+        """Whether this learner could not make a whole fresh batch by itself."""
+        return len(self._fresh) < self._fresh_in_batch * self._ranks.count
+
+    def offer(self) -> tuple[float, ...]:
+        """What the others must know of this feed, which they `accept`."""
+        return len(self._fresh), self._replay.num_steps, self._uncounted
+
+    def accept(self, offers: Array) -> None:
+        """Takes every learner's newest offer `[ranks, 3]`."""
+        waiting, held, uncounted = offers.T
+        self._waiting, self._held = waiting.astype(np.int64), int(held.sum())
+        self._uncounted = 0
+        if not self._trains_fresh and self._held >= self._start:
+            self._pace.count_fresh(uncounted)
 
     def insert(self, unroll: Unroll, weights_version: int) -> None:
         """Puts an unroll's segments into replay; each waits to be trained on, or at once counts as fresh if none are."""
@@ -87,8 +122,10 @@ class Feed:
         slots = self._replay.insert(unroll, weights_version)
         if self._trains_fresh:
             self._fresh.extend(slots.tolist())
-        elif self._replay.num_steps >= self._start:
-            self._pace.count_fresh(np.count_nonzero(unroll.mask, axis=0))
+        else:
+            self._uncounted += unroll.num_steps
+        if self._ranks is ALONE:
+            self.accept(np.array([self.offer()]))
 
     def next_batch(self, progress: float = 0.0) -> Batch:
         """The batch that is `ready`, fresh segments first in it; replay that is owed comes before what is fresh.
@@ -108,7 +145,8 @@ class Feed:
     def set_priorities(self, priorities: Tensor) -> None:
         """Those `[B]` of the batch given last, as it was learned from."""
         assert self._given is not None
-        self._replay.set_priorities(self._given.items, priorities, self._given.num_inserted)
+        given = len(self._given.items) - self._given.num_blank
+        self._replay.set_priorities(self._given.items[:given], priorities[:given], self._given.num_inserted)
 
     def blank(self) -> Batch:
         """A batch of zeros where nothing was inserted yet."""
@@ -124,26 +162,39 @@ class Feed:
         return chosen, transfer.start(lambda: self._gather(chosen))
 
     def _gather(self, chosen: Chosen) -> Batch:
-        return self._replay.gather(chosen.items, chosen.num_fresh, chosen.importance)
+        batch = self._replay.gather(chosen.items, chosen.num_fresh, chosen.importance)
+        if chosen.num_blank:
+            batch.mask[:, -chosen.num_blank :] = False
+        return batch
 
     def _choose(self, progress: float) -> Chosen:
         if self._pace.owes(self._batch_steps):
-            return self._chosen([], self._batch_size, progress)
-        slots = [self._fresh.popleft() for _ in range(self._fresh_in_batch)]
-        if self._replay.num_steps < self._start:
-            return self._chosen(slots, 0, progress)
-        self._pace.count_fresh(self._replay.count_steps(torch.tensor(slots)))
-        return self._chosen(slots, self._batch_size - len(slots), progress)
+            return self._chosen([], self._batch_size, self._batch_size, progress)
+        given = self._waiting.clip(max=self._fresh_in_batch)
+        self._waiting = self._waiting - given
+        slots = [self._fresh.popleft() for _ in range(given[self._ranks.rank])]
+        if self._held < self._start:
+            return self._chosen(slots, 0, self._fresh_in_batch, progress)
+        steps = np.zeros(self._fresh_in_batch)
+        steps[: len(slots)] = self._replay.count_steps(torch.tensor(slots, dtype=torch.int64))
+        self._pace.count_fresh(self._ranks.gather(steps).ravel())
+        return self._chosen(slots, self._batch_size - self._fresh_in_batch, self._batch_size, progress)
 
-    def _chosen(self, slots: list[int], num_replayed: int, progress: float) -> Chosen:
-        """The fresh segments in `slots`, and others drawn from replay."""
+    def _chosen(self, slots: list[int], num_replayed: int, size: int, progress: float) -> Chosen:
+        """The fresh segments in `slots`, others drawn from replay, and blanks up to `size`."""
         items, importance = torch.tensor(slots, dtype=torch.int64), torch.ones(len(slots))
         if num_replayed:
-            drawn = self._replay.draw(num_replayed)
-            self._pace.count_replayed(int(self._replay.count_steps(drawn).sum()))
+            drawn = self._replay.draw(num_replayed) if len(self._replay) else items.new_empty(0)
+            steps = float(self._replay.count_steps(drawn).sum())
+            self._pace.count_replayed(int(self._ranks.gather([steps]).sum()))
             items = torch.cat([items, drawn])
             importance = torch.cat([importance, self._replay.importance(drawn, progress)])
-        return Chosen(items, len(slots), importance, self._replay.num_inserted)
+        num_blank = size - len(items)
+        items, importance = (
+            torch.cat([items, items.new_zeros(num_blank)]),
+            torch.cat([importance, torch.ones(num_blank)]),
+        )
+        return Chosen(items, len(slots), importance, self._replay.num_inserted, num_blank)
 
     # ── checkpoints ──
 
@@ -170,32 +221,35 @@ class Feed:
         updates, and none before `replay.start` is reached again.
         """
         self._pace.restore(state["pace"], keep_credit=fill is not None)
-        self._replay.restore_sampling(state["sampling"])
+        if self._ranks.rank == 0:  # the others go on drawing in their own ways
+            self._replay.restore_sampling(state["sampling"])
         if fill:
             segments = state["segments"]
             self._replay.restore(int(segments["inserted"]), fill)
             self._fresh = deque(segments["fresh"])
+            self.accept(np.array([self.offer()]))
 
 
-def make_feed(config: RunConfig, feeding: Feeding, shapes: Layout, device: torch.device) -> Feed:
-    """The feed of a learner on `device`, where `replay.device` says its replay is to be."""
+def make_feed(config: RunConfig, feeding: Feeding, shapes: Layout, device: torch.device, ranks: Ranks = ALONE) -> Feed:
+    """The feed of a learner on `device`, where `replay.device` says its replay is to be; of several each has a part."""
     replay_device = device if config.replay.device == "learner" else CPU
     transfer = Transfer(device) if replay_device != device else None
     try:
-        replay = make_replay(config, feeding, shapes, config.replay.capacity, replay_device)
+        replay = make_replay(config, feeding, shapes, config.replay.capacity // ranks.count, replay_device, ranks.rank)
     except torch.OutOfMemoryError:
         steps = config.replay.capacity
         raise ConfigError(
             f"replay.device: {replay_device} has no room for {steps:,} steps; give cpu, or a smaller replay.capacity"
         ) from None
-    return Feed(config, feeding, replay, transfer)
+    return Feed(config, feeding, replay, transfer, ranks)
 
 
 def make_replay(
-    config: RunConfig, feeding: Feeding, shapes: Layout, env_steps: int, device: torch.device = CPU
+    config: RunConfig, feeding: Feeding, shapes: Layout, env_steps: int, device: torch.device = CPU, rank: int = 0
 ) -> UniformReplay:
-    """The replay that `config.replay` asks for, of so many environment steps, on `device`."""
-    capacity, seed = env_steps // config.algorithm.unroll_length, derive_seed(config.seed, "learner", 1)
+    """The replay that `config.replay` asks for, of so many environment steps, on `device`; each `rank` draws otherwise."""
+    capacity = env_steps // config.algorithm.unroll_length
+    seed = derive_seed(config.seed, "learner", 1, *([rank] if rank else []))
     if config.replay.sampling == "uniform":
         return UniformReplay(shapes, capacity, seed, device, feeding.window)
     return PrioritizedReplay(shapes, capacity, seed, device, feeding.window, settings=config.replay)

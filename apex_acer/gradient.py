@@ -1,4 +1,4 @@
-"""A batch's loss and its gradient, on a CPU in parts side by side.
+"""A batch's loss and its gradient: on a CPU in parts side by side, of several learners the whole of their parts.
 
 Torch's own threads meet after every operation, and each waits there for the slowest, which a busy actor may hold up.
 Parts of a batch, one thread each, meet once per update.
@@ -14,6 +14,7 @@ from torch import Tensor
 
 from apex_acer.algorithms.algorithm import Algorithm, LossOutput
 from apex_acer.optimizer import Optimizer, trained
+from apex_acer.ranks import ALONE, Ranks
 from apex_acer.trajectory import Batch, split
 
 MIN_SEGMENTS = 2  # of a part; smaller ones make the operations too small
@@ -22,11 +23,19 @@ MIN_SEGMENTS = 2  # of a part; smaller ones make the operations too small
 class Gradient:
     """Computes losses of `algorithm` and leaves their gradients with `optimizer`."""
 
-    def __init__(self, algorithm: Algorithm, optimizer: Optimizer, num_parts: int, compiled: bool = False) -> None:
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        optimizer: Optimizer,
+        num_parts: int,
+        compiled: bool = False,
+        ranks: Ranks = ALONE,
+    ) -> None:
         """One part is differentiated where it is called from; several share torch's threads among them.
 
         A loss that is to be `compiled` is so in the first `compute`, which then takes a minute.
         """
+        self._algorithm, self._ranks = algorithm, ranks
         self._loss = torch.compile(algorithm.loss) if compiled else algorithm.loss
         self._optimizer, self._num_parts = optimizer, num_parts
         self._parameters = trained(algorithm.network)
@@ -36,7 +45,17 @@ class Gradient:
             self._pool = ThreadPoolExecutor(num_parts, "part")
 
     def compute(self, batch: Batch) -> LossOutput:
-        """The detached loss of the whole batch; its gradient is in the parameters' `.grad`."""
+        """The detached loss of the whole batch; its gradient is in the parameters' `.grad`.
+
+        Of several learners each gives its part of the batch and gets the priorities of that; all else is the whole's.
+        """
+        if self._ranks is ALONE:
+            return self.compute_own(batch)
+        self._ranks.align(self._algorithm.statistics())
+        return self._add_up(self.compute_own(batch))
+
+    def compute_own(self, batch: Batch) -> LossOutput:
+        """The same of this learner's part alone, and nothing is said to the others."""
         if not self._pool:
             output = self._loss(batch)
             self._optimizer.backward(output.loss)
@@ -49,6 +68,18 @@ class Gradient:
             torch._foreach_add_(whole, part)
         torch._foreach_div_(whole, merged.num_samples.float())
         return merged
+
+    def _add_up(self, own: LossOutput) -> LossOutput:
+        """Sums over all learners, divided by all of their samples, as if one had had the whole batch."""
+        num, gradient = own.num_samples.double(), self._optimizer.gradient
+        figures = torch.stack([num, *(num * mean for mean in (own.loss, *own.metrics.values()))])
+        gradient.mul_(num)
+        self._ranks.add(figures)
+        self._ranks.add(gradient)
+        total = figures[0]
+        loss, *metrics = figures[1:].div(total.clamp(min=1)).float()
+        gradient.div_(total.clamp(min=1))
+        return LossOutput(loss, dict(zip(own.metrics, metrics, strict=True)), own.priorities, total)
 
     def close(self) -> None:
         """Ends the threads."""

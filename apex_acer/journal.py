@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from pathlib import Path
 
@@ -12,18 +13,26 @@ from apex_acer.config import RunConfig
 from apex_acer.messages import Row
 from apex_acer.metrics import Means, Timers
 from apex_acer.networks import Network
+from apex_acer.ranks import Ranks
 from apex_acer.writers import Writers
 
 
 class Journal:
-    """Writes rows; those of the learner itself at most every `logging.every_seconds`."""
+    """Writes rows; those of the learner itself at most every `logging.every_seconds`.
 
-    def __init__(self, config: RunConfig, folder: Path, network: Network, resumed_at: int | None, length: int) -> None:
+    Of several learners the first one writes those of everybody's actors, when its own row is due.
+    """
+
+    def __init__(
+        self, config: RunConfig, folder: Path, network: Network, ranks: Ranks, resumed_at: int | None, length: int
+    ) -> None:
         """Goes on with the files of a run that is `resumed_at` environment steps, when it had `length` bytes of rows."""
-        self._settings, self._network = config.logging, network
-        self._writers = Writers(folder, resumed_at, length)
-        self._writers.describe(config)
-        callback = config.learner.callback
+        self._settings, self._network, self._ranks = config.logging, network, ranks
+        self._writers = Writers(folder, resumed_at, length) if ranks.rank == 0 else None
+        if self._writers:
+            self._writers.describe(config)
+        self._untold: list[tuple[str, Row, int]] = []  # to the learner that writes
+        callback = config.learner.callback if ranks.rank == 0 else ""
         self._callback = imports.load("learner.callback", callback) if callback else None
         self.timers, self.means = Timers(), Means()
         """Of the learner, emptied into its rows."""
@@ -35,7 +44,7 @@ class Journal:
     @property
     def length(self) -> int:
         """Bytes of the rows so far."""
-        return self._writers.length
+        return self._writers.length if self._writers else 0
 
     @property
     def elapsed_s(self) -> float:
@@ -49,26 +58,36 @@ class Journal:
 
     def note(self, source: str, row: Row, env_steps: int, wall_s: float) -> None:
         """Writes a row of the process `source` at `env_steps` and `wall_s` of the run."""
+        if self._writers is None:
+            self._untold.append((source, row, env_steps))
+            return
         self._writers.write(source, env_steps, wall_s, row)
         self.rows = {**self.rows, source: {**self.rows.get(source, {}), **row}}
 
     def note_learner(self, facts: Row, env_steps: int, wall_s: float) -> None:
         """Writes the learner's row of `facts`, means and shares of time, and shows it to the user's own callback."""
         row = {**self.means.take(), **self.timers.shares(), **facts}
+        for told in self._ranks.collect(json.dumps(self._untold).encode()):
+            for source, of_another, at in json.loads(told) if self._writers else ():
+                self.note(source, of_another, at, wall_s)
+        self._untold = []
+        self._row_at = time.monotonic()
+        if not self._writers:
+            return
         with self.timers.phase("saving"):
             self.note("learner", row, env_steps, wall_s)
-            self._write_histograms(env_steps)
+            self._write_histograms(self._writers, env_steps)
         if self._callback:
             with torch.no_grad():
                 self._callback(env_steps, dict(row), self._network)
-        self._row_at = time.monotonic()
 
     def close(self) -> None:
         """Flushes and closes the files."""
-        self._writers.close()
+        if self._writers:
+            self._writers.close()
 
-    def _write_histograms(self, env_steps: int) -> None:
+    def _write_histograms(self, writers: Writers, env_steps: int) -> None:
         every = self._settings.histograms_every_seconds
         if every and time.monotonic() >= self._histograms_due:
-            self._writers.write_histograms(env_steps, self._network)
+            writers.write_histograms(env_steps, self._network)
             self._histograms_due = time.monotonic() + every

@@ -21,6 +21,7 @@ from apex_acer.inbox import Inbox, Post
 from apex_acer.journal import Journal
 from apex_acer.messages import Reply, Row
 from apex_acer.optimizer import make_optimizer
+from apex_acer.ranks import ALONE, Ranks
 from apex_acer.result import TrainResult
 from apex_acer.saving import Counters, Saver
 from apex_acer.seeds import derive_seed
@@ -29,9 +30,15 @@ from apex_acer.transfer import on_device
 
 log = logging.getLogger(__name__)
 
+MOMENT_S = 0.01  # that a learner may keep the others waiting
+
 
 class Learner:
-    """One screen of the outer loop; `step` does one thing at a time, so that stopping is prompt."""
+    """One screen of the outer loop; `step` does one thing at a time, so that stopping is prompt.
+
+    Several learners take each step together. Each has its own actors; the first one decides when to stop, saves, evaluates
+    and writes.
+    """
 
     def __init__(
         self,
@@ -42,8 +49,9 @@ class Learner:
         started_at: float,
         *,
         resume: bool = False,
+        ranks: Ranks = ALONE,
     ) -> None:
-        """With `resume` it goes on from the newest checkpoint in `folder`.
+        """With `resume` it goes on from the newest checkpoint in `folder`; `ranks` are this learner and the others.
 
         Raises:
             ConfigError: where the device, the weights to load or the checkpoint do not fit.
@@ -54,26 +62,27 @@ class Learner:
         algorithm = algorithm_class(config.algorithm.name)
         self._algorithm = algorithm(config, spec, self.device)
         self._optimizer = make_optimizer(config, self._algorithm.network)
-        parts = num_parts(config.learner.threads, config.learner.batch_size)
+        parts = num_parts(config.learner.threads, config.learner.batch_size // ranks.count)
         on_cores = spec.is_image and self.device.type == "cpu"  # vectors are too small to share
         compiled = config.learner.compile and check_compiler()
-        self._gradient = Gradient(self._algorithm, self._optimizer, parts if on_cores else 1, compiled)
+        self._gradient = Gradient(self._algorithm, self._optimizer, parts if on_cores else 1, compiled, ranks)
 
         k = config.algorithm.unroll_length
         shapes = layout(spec, k, algorithm.behaviour_shapes(config, spec), algorithm.state_shapes(config))
-        self._feed = make_feed(config, algorithm.feeding(config), shapes, self.device)
+        self._feed = make_feed(config, algorithm.feeding(config), shapes, self.device, ranks)
         if compiled:  # before anybody waits for it
-            self._gradient.compute(on_device(self._feed.blank(), self.device))
+            self._gradient.compute_own(on_device(self._feed.blank(), self.device))
         self._computes = f"{self.device}, {'bfloat16' if self._algorithm.network.precision else 'float32'}"
         log.info("learner on %s; replay holds up to %.0f MB", self._computes, self._feed.num_bytes / 1e6)
         self.inbox = make_inbox(config, spec, shapes, run_id)
 
         self._evaluations = Evaluations(folder, config.stop.at_return, config.evaluation)
-        self._saver = Saver(config, spec, folder, self._algorithm, self._optimizer, self._feed, self._evaluations)
-        begun = self._begin(resume)
+        parts_saved = self._algorithm, self._optimizer, self._feed, self._evaluations
+        self._ranks, self._saver = ranks, Saver(config, spec, folder, *parts_saved, ranks)
+        begun = self._saver.restore() if resume else self._saver.begin()
         self.env_steps, self.updates, self._skipped, self._wall_before, rows_length = begun
         resumed_at = self.env_steps if resume else None
-        self._journal = Journal(config, folder, self._algorithm.network, resumed_at, rows_length)
+        self._journal = Journal(config, folder, self._algorithm.network, ranks, resumed_at, rows_length)
         self._wire: tuple[int, bytes] = (-1, b"")  # version and bytes handed to actors
         self._skipped_in_a_row = 0
         self._resumed_at = time.monotonic() if resume else 0.0
@@ -83,13 +92,6 @@ class Learner:
         """Set where a checkpoint was written in the midst of the run."""
         self._reason = ""
 
-    def _begin(self, resume: bool) -> Counters:
-        if resume:
-            return self._saver.restore()
-        if self._config.load:
-            self._saver.load_weights(self._config.load)
-        return Counters()
-
     # ── the loop ──
 
     @property
@@ -98,19 +100,19 @@ class Learner:
         return self.inbox.empty and not self._feed.ready
 
     def step(self, timeout_s: float) -> bool:
-        """One update, or one unroll taken (waiting up to `timeout_s` seconds for it); False once the run is to end."""
+        """One update, or one unroll taken (waiting up to `timeout_s` seconds for it); False once the run is to end.
+
+        One of several learners takes as many as a batch needs, and the others wait for it no longer than a moment.
+        """
         self.inbox.turns += 1
         while post := self.inbox.take_other():
             self._answer(post)
+        taken = []
         if self._feed.ready:
             self._learn()
         else:
-            with self._journal.timers.phase("waiting"):
-                taken = self.inbox.take_unroll(timeout_s)
-            if taken:
-                self._take(taken)
-        self._write_rows()
-        self._reason = self._reason or self._stop_reason()
+            taken = self._take(timeout_s if self._ranks is ALONE else min(timeout_s, MOMENT_S))
+        self._agree(taken)
         return not self._reason
 
     def finish(self) -> TrainResult:
@@ -118,7 +120,7 @@ class Learner:
         wall_s = self._wall_s()
         self.inbox.stop(self._reason)
         self._evaluations.dismiss()
-        self._write_rows(last=True)
+        self._write_rows()
         path = self.save()
         self.close()
         return TrainResult(
@@ -133,11 +135,12 @@ class Learner:
         )
 
     def save(self) -> Path:
-        """Writes the weights and all that a run needs to go on; returns the weights' path."""
+        """Writes the weights and all that a run needs to go on, or leaves it to the first learner; the weights' path."""
         return self._saver.save(self._counters())
 
     def close(self) -> None:
-        """Closes the files of metrics and ends its threads."""
+        """Closes the files of metrics, ends its threads and leaves the other learners."""
+        self._ranks.close()
         self._journal.close()
         self._gradient.close()
         self._feed.close()
@@ -164,7 +167,7 @@ class Learner:
             lag = self.updates - batch.weights_version  # [B]
             if limit := self._config.replay.max_lag:
                 batch = dataclasses.replace(batch, mask=batch.mask & ((lag <= limit) | batch.fresh))
-                if not batch.mask.any():  # nothing to learn, and momentum alone must not move the weights
+                if not self._ranks.gather([float(batch.mask.any())]).any():  # momentum alone must not move the weights
                     return
             output = self._gradient.compute(batch)
             norm, taken = self._optimizer.step(output.loss, self.env_steps)
@@ -188,18 +191,39 @@ class Learner:
 
     # ── the conversation ──
 
-    def _take(self, post: Post) -> None:
-        """Puts an unroll into replay and answers it: from then on it is there exactly once."""
+    def _take(self, timeout_s: float) -> list[Post]:
+        """Puts unrolls into replay, where each is from then on exactly once; they are yet to be answered."""
+        with self._journal.timers.phase("waiting"):
+            post = self.inbox.take_unroll(timeout_s)
+        taken: list[Post] = []
         with self._journal.timers.phase("taking"):
-            message, unroll = post.message, post.message.unroll
-            assert unroll is not None
-            self._note_start(message.acting_s)
-            before = self.env_steps
-            self._feed.insert(unroll, message.weights_version)
-            self._algorithm.observe(unroll, message.peer)
-            self.env_steps += unroll.num_steps
+            while post:
+                message, unroll = post.message, post.message.unroll
+                assert unroll is not None
+                self._note_start(message.acting_s)
+                self._feed.insert(unroll, message.weights_version)
+                self._algorithm.observe(unroll, message.peer)
+                taken.append(post)
+                post = self.inbox.take_unroll(0) if self._feed.lacks and self._ranks is not ALONE else None
+        return taken
+
+    def _agree(self, taken: list[Post]) -> None:
+        """Tells the other learners of this step, in which so much was `taken`, and does what is due for all of them."""
+        steps = sum(post.message.unroll.num_steps for post in taken if post.message.unroll)
+        mine = steps, bool(self._stop_reason()), self._journal.due, *self._feed.offer()
+        said = self._ranks.gather(mine)  # [ranks, 6]
+        before, (_, stops, row_due, *_) = self.env_steps, said[0]
+        self.env_steps += int(said[:, 0].sum())
+        if self._ranks is not ALONE:
+            self._feed.accept(said[:, 3:])
+        for post in taken:
             self._answer(post)
+        if self._ranks.rank == 0:
             self._keep_schedule(before)
+        if row_due:
+            self._write_rows()
+        if stops or self.env_steps >= self._config.stop.env_steps:
+            self._reason = self._stop_reason() or "env_steps"
 
     def _note_start(self, acting_s: float) -> None:
         """An actor made its first step `acting_s` seconds ago: the wall clock runs from the earliest one on.
@@ -245,9 +269,7 @@ class Learner:
     def _counters(self) -> Counters:
         return Counters(self.env_steps, self.updates, self._skipped, self._wall_s(), self._journal.length)
 
-    def _write_rows(self, *, last: bool = False) -> None:
-        if not (self._journal.due or last):
-            return
+    def _write_rows(self) -> None:
         updates_per_s = (self.updates - self._updates_at_row) / max(self._journal.elapsed_s, 1e-9)
         self._updates_at_row = self.updates
         facts: Row = {

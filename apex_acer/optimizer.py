@@ -36,6 +36,11 @@ class Optimizer:
         self._optimizer = _build(self._config, self._vector)
         self._given = dict(self._group)
 
+    @property
+    def gradient(self) -> Tensor:
+        """All of the network's gradients, one after the other `[parameters]`."""
+        return self._gradient
+
     def learning_rate(self, env_steps: int) -> float:
         """The step size once `env_steps` were accepted."""
         if self._config.schedule == "constant":

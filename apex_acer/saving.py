@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -14,7 +16,10 @@ from apex_acer.config import ConfigError, RunConfig, require
 from apex_acer.evaluations import Evaluations
 from apex_acer.feed import Feed
 from apex_acer.optimizer import Optimizer
+from apex_acer.ranks import Ranks
 from apex_acer.trajectory import Array, EnvironmentSpec
+
+WEIGHTS = "weights.safetensors"
 
 
 class Counters(NamedTuple):
@@ -30,7 +35,10 @@ class Counters(NamedTuple):
 
 
 class Saver:
-    """Writes the parts of a learner into the run's folder, and restores them from there."""
+    """Writes the parts of a learner into the run's folder, and restores them from there.
+
+    Of several learners only the first one sees that folder; the others get what it restores.
+    """
 
     def __init__(
         self,
@@ -41,8 +49,9 @@ class Saver:
         optimizer: Optimizer,
         feed: Feed,
         evaluations: Evaluations,
+        ranks: Ranks,
     ) -> None:
-        self._config, self._spec, self._folder = config, spec, folder
+        self._config, self._spec, self._folder, self._ranks = config, spec, folder, ranks
         self._algorithm, self._optimizer = algorithm, optimizer
         self._feed, self._evaluations = feed, evaluations
         self._saved: tuple[int, int, float | None] | None = None
@@ -56,12 +65,15 @@ class Saver:
 
     def save_weights(self, counters: Counters) -> Path:
         """Writes the weights file, of those that reached the target where some have; returns its path."""
-        path = self._folder / "weights.safetensors"
-        weights.write(path, self._evaluations.passed or self.file(counters))
+        path = self._folder / WEIGHTS
+        if self._ranks.rank == 0:
+            weights.write(path, self._evaluations.passed or self.file(counters))
         return path
 
     def save(self, counters: Counters) -> Path:
-        """Writes the weights and all that a run needs to go on; returns the weights' path."""
+        """Writes the weights and all that a run needs to go on, where it is the first learner's; the weights' path."""
+        if self._ranks.rank:
+            return self._folder / WEIGHTS
         path = self.save_weights(counters)
         moment = (counters.env_steps, counters.updates, self._evaluations.last)
         if moment == self._saved:
@@ -81,8 +93,14 @@ class Saver:
         checkpoint.write(self._folder, counters.updates, state, contents)
         return path
 
-    def load_weights(self, path: str) -> None:
-        """Begins with a weights file; raises `ConfigError` where it is of another algorithm or network."""
+    def begin(self) -> Counters:
+        """Begins with `config.load`, where it is given; raises `ConfigError` where it is of another algorithm or network."""
+        if self._config.load and self._ranks.rank == 0:
+            self._load_weights(self._config.load)
+        self._ranks.align(list(self._algorithm.tensors().values()))
+        return Counters()
+
+    def _load_weights(self, path: str) -> None:
         tensors, card = weights.read(path)
         try:
             name, mine = migrate(card).get("config", {}).get("algorithm", {}).get("name"), self._config.algorithm.name
@@ -94,27 +112,36 @@ class Saver:
 
     def restore(self) -> Counters:
         """Goes on from the newest checkpoint; raises `ConfigError` where it is of another network, or damaged."""
+        if self._ranks.rank:
+            return self._take(json.loads(self._ranks.share(b"")), self._ranks.share(b""), None)
         path = checkpoint.newest(self._folder)
         if path is None:
             raise ConfigError(f"{self._folder}: holds no whole checkpoint; give the folder of a run that has saved one")
         saved = checkpoint.load(path)
         try:
-            return self._take(saved)
+            counters = self._take_all(saved)
         except ConfigError as error:
             what = str(error).removeprefix("weights: ").removeprefix(f"{path}/")
             raise ConfigError(f"{path}: {what}") from None
         except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
             what = f"{type(error).__name__}: {str(error)[:200]!r}"
             raise ConfigError(f"{path}: state of another kind ({what})") from None
+        self._ranks.share(json.dumps(saved.state).encode())
+        self._ranks.share(saved.read("tensors.safetensors"))
+        return counters
 
-    def _take(self, saved: checkpoint.Checkpoint) -> Counters:
-        state, has_replay = saved.state, any(name.startswith("replay.") for name in saved.names)
-        tensors = weights.unpack(saved.read("tensors.safetensors"))
+    def _take_all(self, saved: checkpoint.Checkpoint) -> Counters:
+        has_replay = any(name.startswith("replay.") for name in saved.names)
+        fill = (lambda name, array: saved.read_into(f"replay.{name}", array)) if has_replay else None
+        counters = self._take(saved.state, saved.read("tensors.safetensors"), fill)
+        self._evaluations.restore(saved.state["evaluations"], saved.read("snapshot"))
+        return counters
+
+    def _take(self, state: Mapping[str, Any], data: bytes, fill: Callable[[str, Array], None] | None) -> Counters:
+        tensors = weights.unpack(data)
         self._algorithm.load(tensors)
         self._optimizer.load(tensors, state.get("optimizer", {}))
-        fill = (lambda name, array: saved.read_into(f"replay.{name}", array)) if has_replay else None
         self._feed.restore(state["feed"], fill)
-        self._evaluations.restore(state["evaluations"], saved.read("snapshot"))
         counts = {name: int(state[name]) for name in ("env_steps", "updates", "skipped", "rows_length")}
         require(
             0 <= counts["env_steps"] < 2**62, "env_steps", counts["env_steps"], "it is no count that curves can hold"

@@ -32,6 +32,7 @@ LAYERS = (  # top to bottom; a package stands for all of its modules
         "replay",
         "sum_tree",
         "pace",
+        "ranks",
         "checkpoint",
         "weights",
         "optimizer",

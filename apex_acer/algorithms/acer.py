@@ -89,6 +89,10 @@ class Acer(Algorithm):
             begins = torch.from_numpy(unroll.episode_step[self._stack - 1] == 0).to(device)
             self._reward_scale.observe(reward, ended, mask, begins, self._config.gamma, source)
 
+    def statistics(self) -> list[Tensor]:
+        """Those of observations and returns."""
+        return [*self.network.buffers(), *(self._reward_scale.buffers() if self._reward_scale else ())]
+
     def loss(self, batch: Batch) -> LossOutput:
         """The loss of `functional.acer_loss` on one batch of segments."""
         settings = self._config

@@ -111,6 +111,10 @@ class Algorithm(ABC):
     def observe(self, unroll: Unroll, source: Hashable) -> None:
         """Called once with every unroll accepted, for running statistics; `source` tells the actors apart."""
 
+    def statistics(self) -> list[Tensor]:
+        """What `observe` keeps, which of several learners the first one gives to the others before each update."""
+        return list(self.network.buffers())
+
     @abstractmethod
     def loss(self, batch: Batch) -> LossOutput:
         """The loss of one batch, with gradient to `network`; changes nothing, as several threads may ask for one."""
