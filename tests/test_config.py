@@ -201,6 +201,11 @@ def test_what_a_cluster_needs(changes: dict[str, Any], part: str) -> None:
     assert from_dict({"engine": "ray", "learner": {"count": 4}, "actors": {"count": 4}}).learner.count == 4
 
 
+def test_each_learner_s_part_of_replay_must_hold_a_batch_and_an_unroll() -> None:
+    data = {"engine": "ray", "learner": {"count": 2}, "replay": {"capacity": 959, "start": 0}}
+    assert "algorithm.unroll_length = 480 for each learner or more" in config_error(lambda: from_dict(data))
+
+
 def test_a_target_return_needs_evaluations() -> None:
     message = config_error(lambda: from_dict({"stop": {"at_return": 1.0}, "evaluation": {"every": 0}}))
     assert message.startswith("evaluation.every: 0 is not allowed")

@@ -119,9 +119,9 @@ class RunConfig:
         listed("", self)
         require(0 <= self.seed < 2**31, "seed", self.seed, "give 0 to 2147483647")
         each = (self.learner.batch_size + self.actors.environments) * self.algorithm.unroll_length
-        least, times = each * self.learner.count, " * learner.count" if self.learner.count > 1 else ""
-        allowed = f"(learner.batch_size + actors.environments) * algorithm.unroll_length{times} = {least} or more"
-        require(self.replay.capacity >= least, "replay.capacity", self.replay.capacity, allowed)
+        several = " for each learner" if self.learner.count > 1 else ""
+        allowed = f"(learner.batch_size + actors.environments) * algorithm.unroll_length = {each}{several} or more"
+        require(self.replay.capacity >= each * self.learner.count, "replay.capacity", self.replay.capacity, allowed)
         self._check_cluster()
         if self.stop.at_return is not None:
             require(
