@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -17,6 +18,7 @@ import jsonschema
 import pytest
 from ruamel.yaml import YAML
 
+from apex_acer.cli.train import parse_train
 from apex_acer.runfile import presets
 from tests.programs import eventually
 from tests.test_packaging import call, tool
@@ -238,6 +240,13 @@ def test_images_have_the_ray_that_is_installed_into_them() -> None:
     (version,) = re.findall(r"^ray==(.+)$", (LAUNCH.parent / "constraints.txt").read_text(), re.MULTILINE)
     for kind in ("head_image", "worker_image"):
         assert docker[kind].startswith(f"rayproject/ray:{version}-py311-")
+
+
+@pytest.mark.parametrize("path", CLUSTERS, ids=lambda path: path.name)
+def test_the_run_that_a_cluster_s_file_names_is_real(path: Path) -> None:
+    (command,) = re.findall(r"apex-acer train ([^']+)'", path.read_text())
+    config, _ = parse_train(shlex.split(command))
+    assert (config.engine, config.ray.address) == ("ray", "auto")
 
 
 def read(path: Path) -> dict[str, Any]:
