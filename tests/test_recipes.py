@@ -229,10 +229,33 @@ def test_ray_takes_a_cluster_s_file(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", CLUSTERS, ids=lambda path: path.name)
-def test_machines_get_what_an_installation_needs(path: Path) -> None:
-    mounts = read(path)["file_mounts"]
-    sent = {line[1:] for line in (LAUNCH.parent / ".dockerignore").read_text().splitlines() if line.startswith("!")}
-    assert {Path(remote).name for remote in mounts} == set(mounts.values()) == sent
+def test_machines_get_the_checkout_without_what_was_made_in_it(path: Path) -> None:
+    config = read(path)
+    made = {line.rstrip("/") for line in (LAUNCH.parent / ".gitignore").read_text().splitlines() if line.endswith("/")}
+    caches = {name for name in made if name.endswith("_cache") or name == ".hypothesis"}
+    assert config["file_mounts"] == {"~/apex-acer-source": "."}
+    assert set(config["rsync_exclude"]) == (made - caches) | {".git"}
+
+
+def test_machines_find_the_ray_that_is_to_be_stopped(tmp_path: Path) -> None:
+    """`ray down` says `ray stop` to a login shell, whatever the file's own commands are."""
+    (setup,) = (line for line in read(LAUNCH / "ray-on-premise.yaml")["setup_commands"] if ".bashrc" in line)
+    program = tmp_path / "apex-acer/bin/ray"
+    program.parent.mkdir(parents=True)
+    program.touch(0o755)
+    (tmp_path / ".bashrc").touch()
+    for _ in range(2):
+        call("env", f"HOME={tmp_path}", "bash", "-c", setup)
+    shell = [
+        "setsid",
+        "bash",
+        "--login",
+        "-c",
+        "-i",
+        "source ~/.bashrc; command -v ray",
+    ]  # without a terminal to take over
+    assert str(program) in call("env", f"HOME={tmp_path}", *shell).splitlines()
+    assert len((tmp_path / ".bashrc").read_text().splitlines()) == 1
 
 
 def test_images_have_the_ray_that_is_installed_into_them() -> None:
