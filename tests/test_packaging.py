@@ -111,7 +111,9 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
         (information,) = (name for name in archive.namelist() if name.endswith("METADATA"))
         described = archive.read(information).decode()
     modules = {path.relative_to(ROOT).as_posix() for path in (ROOT / "apex_acer").rglob("*.py")}
-    files = {f"apex_acer/launch/{name}" for name in ("__init__.py", *(f"{preset}.toml" for preset in presets()))}
+    recipes = ("ray-aws.yaml", "ray-on-premise.yaml", "slurm.sh")
+    launch = ("__init__.py", *(f"{preset}.toml" for preset in presets()), *recipes)
+    files = {f"apex_acer/launch/{name}" for name in launch}
     assert names == {*modules, *files, "apex_acer/py.typed"}
     assert f"Version: {__version__}" in described
     assert "Requires-Python: >=3.11" in described

@@ -16,7 +16,7 @@ from mkdocs.utils import get_relative_url
 DOCS = Path(__file__).parent.parent
 ROOT = DOCS.parent
 LINK = re.compile(r"\[([^\]]+)\]\(([^)\s#:]+)\)")
-LANGUAGES = {".py": "python", ".toml": "toml", ".cfg": "ini"}
+LANGUAGES = {".py": "python", ".toml": "toml", ".cfg": "ini", ".yaml": "yaml", ".sh": "bash"}
 
 
 class SourceLink(NamedTuple):
