@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -21,7 +22,7 @@ import torch
 from apex_acer.algorithms import algorithm_class
 from apex_acer.config import RunConfig
 from apex_acer.device import CPU
-from apex_acer.engines.local.launcher import child_environment
+from apex_acer.engines.process import environment_variables
 from apex_acer.environments import make_environments
 from apex_acer.feed import make_replay
 from apex_acer.frames import stack_planes
@@ -150,7 +151,7 @@ def _make_replay(config: RunConfig, spec: EnvironmentSpec, segments: int, device
 
 
 def _start(command: Sequence[str]) -> subprocess.Popen[str]:
-    environment = child_environment()  # as in a run: torch keeps freed memory
+    environment = {**os.environ, **environment_variables()}  # as in a run: torch keeps freed memory
     pipe = subprocess.PIPE
     return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, env=environment)
 

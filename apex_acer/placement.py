@@ -7,9 +7,11 @@ import os
 from pathlib import Path
 
 from apex_acer.config import RunConfig
+from apex_acer.messages import Role
 from apex_acer.trajectory import EnvironmentSpec
 
 CORES_PER_ACTOR = 3  # without a GPU: an actor's frames cost the learner twice the time they cost the actor
+GIVE_WAY = 10  # of 19 by which a process may lower its priority
 VECTOR_ACTORS = 2, 4  # at least and at most, where a learner of small networks keeps up with few
 
 
@@ -41,6 +43,16 @@ def place(config: RunConfig, spec: EnvironmentSpec, cores: int | None = None) ->
 def learns_on_every_core(config: RunConfig, spec: EnvironmentSpec) -> bool:
     """Whether the learner has work for all cores: convolutions, and no GPU for them."""
     return spec.is_image and not has_gpu(config.learner.device)
+
+
+def niceness(config: RunConfig, spec: EnvironmentSpec, role: Role) -> int:
+    """Who shares the cores of a learner that wants all of them gives way; it is what everybody waits for."""
+    return GIVE_WAY if role != "learner" and learns_on_every_core(config, spec) else 0
+
+
+def num_threads(config: RunConfig, role: Role) -> int:
+    """Threads that torch, or an actor's emulators, may use."""
+    return config.learner.threads if role == "learner" else config.actors.threads
 
 
 def available_cores() -> int:

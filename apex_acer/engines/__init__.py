@@ -8,7 +8,11 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from apex_acer.engines.engine import Engine
 
-ENGINES = {"local": "apex_acer.engines.local.processes:LocalEngine", "serial": "apex_acer.engines.serial:SerialEngine"}
+ENGINES = {
+    "local": "apex_acer.engines.local.processes:LocalEngine",
+    "ray": "apex_acer.engines.ray.engine:RayEngine",
+    "serial": "apex_acer.engines.serial:SerialEngine",
+}
 
 
 def engine_class(name: str) -> type[Engine]:

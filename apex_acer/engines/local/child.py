@@ -7,7 +7,6 @@ What the manager is told goes into the descriptor PIPE. PRIVATE is the run's fol
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import dataclasses
 import faulthandler
 import json
@@ -22,11 +21,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from apex_acer.engines.process import WAIT_S, die_with_the_parent, name_process
+
 # what takes time to import is imported where it is needed, so that the lifeline holds from the first moment on
 
-WAIT_S = 1.0  # of every blocking call, after which the loop looks around
 STOP_S = 2.0  # for actors to come for their stop after the run ended
-PR_SET_PDEATHSIG, PR_SET_NAME = 1, 15  # of Linux's prctl
 MANAGERS_SIGNALS = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
 
 
@@ -76,8 +75,9 @@ def main(arguments: list[str]) -> int:
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1)  # where it hangs
     if role != "learner":
-        die_with_the_manager()
-    _name_process(f"{role}_{index}")
+        # the launcher ends with the manager; not the learner: somebody must be left to remove the private folder
+        die_with_the_parent()
+    name_process(f"{role}_{index}")
     lifeline = Lifeline(private)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
     sys.path[:] = lifeline.start["path"]
@@ -164,22 +164,6 @@ def leave_signals_to_the_manager() -> None:
     for number in MANAGERS_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, MANAGERS_SIGNALS)
-
-
-def die_with_the_manager() -> None:
-    """Has Linux end this process with its parent, even where it is frozen or native code never gives Python a turn.
-
-    The launcher ends with the manager, and the roles with the launcher. Not the learner: somebody must be left to remove
-    the private folder.
-    """
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
-def _name_process(name: str) -> None:
-    """As `top` shows it; 15 characters at most."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_NAME, name.encode())
 
 
 if __name__ == "__main__":

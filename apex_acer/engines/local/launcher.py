@@ -26,6 +26,7 @@ from pathlib import Path
 import numpy
 
 from apex_acer.engines.local import child
+from apex_acer.engines.process import die_with_the_parent, environment_variables
 
 IMPORTED = (
     "gymnasium.envs.registration",
@@ -36,7 +37,6 @@ IMPORTED = (
     "apex_acer.learner",
     "apex_acer.runfile",
 )
-KEPT_BYTES = 2**32  # of freed memory that a process may keep for its next tensors
 LEAVE_S = 2.0  # killed processes are gone within this, or stuck in the kernel
 MAX_BYTES = 4096  # of a request
 
@@ -55,7 +55,7 @@ class Launcher:
                 stdout=file,
                 stderr=file,
                 pass_fds=[theirs.fileno()],
-                env=child_environment(),
+                env={**os.environ, **environment_variables()},
             )
 
     @property
@@ -82,24 +82,10 @@ class Launcher:
             self._process.wait(LEAVE_S)
 
 
-def child_environment() -> dict[str, str]:
-    """The environment variables of every process of a run.
-
-    Memory limits keep glibc from giving large tensors back to the kernel at every update: mapping and clearing the same
-    pages again cost a third of the learner's processor time. Huge pages for them gave another 4 %. Each role sets its own
-    number of torch's threads.
-    """
-    limits = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
-    limits |= dict.fromkeys(("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_"), str(KEPT_BYTES))
-    limits["GLIBC_TUNABLES"] = "glibc.malloc.hugetlb=1"
-    limits["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # more are processes that nobody here watches
-    return {**os.environ, **limits, "OMP_WAIT_POLICY": "PASSIVE", "PYTHONUNBUFFERED": "1"}
-
-
 def main(number: int, *, forks: bool) -> None:
     """Serves the socket of that number until it is closed."""
     child.leave_signals_to_the_manager()
-    child.die_with_the_manager()
+    die_with_the_parent()
     if forks:
         _import_once()
     server = Server(socket.socket(fileno=number), forks=forks)

@@ -24,14 +24,14 @@ import zmq
 
 from apex_acer.engines.engine import Engine, Handle, Run
 from apex_acer.engines.local.launcher import Launcher
-from apex_acer.engines.local.transport import DealerLink, Waker
+from apex_acer.engines.local.transport import DealerLink
+from apex_acer.engines.waker import Waker
 from apex_acer.messages import Peer
-from apex_acer.placement import learns_on_every_core
+from apex_acer.placement import niceness, num_threads
 from apex_acer.result import TrainResult
 from apex_acer.runfile import to_dict
 
 MANAGER = Peer("manager", 0, 0)
-GIVE_WAY = 10  # of 19 by which a process may lower its priority
 KILL_S = 2.0  # a killed process is gone within this, or stuck in the kernel
 
 
@@ -209,8 +209,8 @@ class LocalEngine(Engine):
             "address": self._address,
             "incarnation": peer.incarnation,
             "incarnations": incarnations,
-            "threads": self._threads(peer),
-            "nice": self._nice(peer),
+            "threads": num_threads(run.config, peer.role),
+            "nice": niceness(run.config, run.spec, peer.role),
             "path": sys.path,
         }
 
@@ -220,12 +220,3 @@ class LocalEngine(Engine):
         with contextlib.suppress(OSError), (self._run.folder / "log.txt").open("a", encoding="utf-8") as file:
             if printed := handle.printed():
                 file.write(f"── {handle.peer.name} ──\n{printed}")
-
-    def _nice(self, peer: Peer) -> int:
-        """Who shares the cores of a learner that wants all of them gives way; it is what everybody waits for."""
-        shares = learns_on_every_core(self._run.config, self._run.spec)
-        return GIVE_WAY if shares and peer.role != "learner" else 0
-
-    def _threads(self, peer: Peer) -> int:
-        config = self._run.config
-        return config.learner.threads if peer.role == "learner" else config.actors.threads

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -12,39 +11,13 @@ import zmq
 from zmq.utils.monitor import recv_monitor_message
 
 from apex_acer.engines.local.wire import WireError, decode_message, decode_reply, encode_message, encode_reply
+from apex_acer.engines.waker import Waker
 from apex_acer.inbox import Inbox
 from apex_acer.messages import Link, Message, Peer, Reply
 
 MOST_AT_ONCE = 64  # messages taken before replies are sent
 MAX_PART_BYTES = 1 << 28  # an unroll's largest array is far below; what is above vanishes at the socket
 SERVER_WAKES_MS = 1000
-
-
-class Waker:
-    """A pipe that ends a poll, from another thread or a signal handler; harmless once it is closed."""
-
-    def __init__(self) -> None:
-        self.woken, self._wake = os.pipe()
-        """`woken` is the descriptor to poll."""
-        os.set_blocking(self._wake, False)
-        self._open = True
-
-    def wake(self) -> None:
-        """Makes `woken` readable."""
-        if self._open:
-            with contextlib.suppress(BlockingIOError):  # full of wake-ups already
-                os.write(self._wake, b"w")
-
-    def clear(self) -> None:
-        """Takes the wake-ups; call it only where `woken` is readable."""
-        os.read(self.woken, 4096)
-
-    def close(self) -> None:
-        """Closes the pipe; later calls of `wake` and `close` do nothing."""
-        if self._open:
-            self._open = False
-            os.close(self._wake)
-            os.close(self.woken)
 
 
 class DealerLink(Link):

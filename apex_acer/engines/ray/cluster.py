@@ -1,0 +1,157 @@
+"""The Ray cluster that a run works in: one that the program uses already, one that is joined, or one of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import logging
+import os
+import secrets
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from apex_acer.config import ConfigError, RayConfig
+from apex_acer.imports import missing
+from apex_acer.placement import available_cores
+
+HEAD = "apex_acer.engines.ray.head"
+PROBE = "import ray, sys; ray.init(sys.argv[1], log_to_driver=False, logging_level='ERROR')"
+START_S = 60.0  # for a new cluster, on a busy machine
+JOIN_S = 20.0  # for a cluster to say that it is there
+STOP_S = 10.0  # for Ray to end its processes
+# of a cluster of its own: all listen on 127.0.0.1 alone, nobody is told, no process starts that no role would use, and who
+# else is on this machine cannot join
+ALONE = {
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_prestart_worker_first_driver": "0",
+    "RAY_AUTH_MODE": "token",
+}
+
+
+class Cluster:
+    """Connects this process to Ray; raises `ConfigError` where there is none to join or the package is missing."""
+
+    def __init__(self, config: RayConfig, output: Path) -> None:
+        """What a new cluster prints is appended to `output`."""
+        self.folder: Path | None = None
+        """Of a cluster of its own: what Ray keeps while it runs."""
+        self._head: subprocess.Popen[bytes] | None = None
+        self._connected_before = "ray" in sys.modules and sys.modules["ray"].is_initialized()
+        if not (config.address or self._connected_before):
+            stay_alone()
+        self._ray = _import_ray()
+        if not self._connected_before:
+            self._connect(config.address or self._start(output), config.address)
+        self.home: str = self._ray.get_runtime_context().get_node_id()
+        """This machine's node."""
+
+    def nodes(self) -> dict[str, dict[str, float]]:
+        """What each living node has in all, by node: `CPU`, `GPU` …"""
+        return {node["NodeID"]: node["Resources"] for node in self._ray.nodes() if node["Alive"]}
+
+    def log_of(self, pid: int) -> str:
+        """The last that a process of a cluster of its own has printed."""
+        files = sorted(self.folder.glob(f"session_2*/logs/worker-*-{pid}.*")) if self.folder else []
+        return "".join(file.read_text(errors="replace")[-10_000:] for file in files)
+
+    def close(self) -> None:
+        """Leaves the cluster, and ends one of its own."""
+        if not self._connected_before:
+            self._ray.shutdown()
+        if self._head:
+            self._end(self._head)
+
+    def _connect(self, address: str, given: str) -> None:
+        if given:
+            _probe(given)
+        try:
+            with _own_handlers():
+                self._ray.init(address, log_to_driver=False, logging_level=logging.ERROR)
+        except Exception as error:
+            self.close()
+            raise ConfigError(f"ray.address: {given!r} cannot be joined ({_last_line(str(error))})") from None
+
+    def _start(self, output: Path) -> str:
+        """Starts a cluster on this machine; returns its address."""
+        self.folder = Path(tempfile.mkdtemp(prefix="apex-acer-ray-", dir="/tmp"))
+        with output.open("ab") as errors:
+            self._head = subprocess.Popen(
+                [sys.executable, "-m", HEAD, str(available_cores()), str(self.folder)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                process_group=0,
+            )
+        assert self._head.stdout
+        ready, _, _ = select.select([self._head.stdout], [], [], START_S)
+        if address := self._head.stdout.readline().decode().strip() if ready else "":
+            return address
+        self._end(self._head)
+        raise ConfigError(f"engine: Ray did not start within {START_S:.0f} s; {output} says more")
+
+    def _end(self, head: subprocess.Popen[bytes]) -> None:
+        assert head.stdin
+        assert head.stdout
+        head.stdin.close()
+        try:
+            head.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            head.kill()
+            head.wait()
+        head.stdout.close()
+        shutil.rmtree(self.folder or "", ignore_errors=True)
+
+
+def stay_alone() -> None:
+    """Sets this process up for clusters of its own; raises `ConfigError` where Ray has read its settings already."""
+    if os.environ.items() >= ALONE.items():
+        return
+    if "ray" in sys.modules:
+        raise ConfigError("engine: Ray was imported before the run; call ray.init() before, too, or import it after")
+    os.environ |= ALONE
+    os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
+
+
+def _import_ray() -> Any:
+    try:
+        with _own_handlers():
+            for name in ("ray", "lz4.frame"):
+                importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        raise missing("engine", "ray", error) from None
+    return sys.modules["ray"]
+
+
+def _probe(address: str) -> None:
+    """In another process, because Ray tries for minutes and then ends the one that asked."""
+    command = [sys.executable, "-c", PROBE, address]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=JOIN_S, check=False)
+    except subprocess.TimeoutExpired:
+        raise ConfigError(f"ray.address: {address!r} does not answer within {JOIN_S:.0f} s; start Ray there") from None
+    if done.returncode:
+        raise ConfigError(f"ray.address: {address!r} cannot be joined ({_last_line(done.stderr)}); start Ray there")
+
+
+@contextlib.contextmanager
+def _own_handlers() -> Iterator[None]:
+    """Ray puts a handler of its own in place of that for SIGTERM."""
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, before)
+
+
+def _last_line(text: str) -> str:
+    return text.strip().rpartition("\n")[2][:300]

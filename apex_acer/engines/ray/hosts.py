@@ -1,0 +1,203 @@
+"""What Ray runs: an actor of Ray for each role, with the plain `Learner`, `Actor` or `Evaluator` in a thread."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+import os
+import socket
+import sys
+import traceback
+import warnings
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import ray
+import torch
+
+from apex_acer import __version__
+from apex_acer.actor import Actor
+from apex_acer.config import ConfigError
+from apex_acer.engines.engine import Run, one_line
+from apex_acer.engines.process import WAIT_S, die_with_the_parent, name_process
+from apex_acer.engines.ray.link import Order, Parcel, RayLink, unpack
+from apex_acer.evaluator import Evaluator
+from apex_acer.learner import Learner
+from apex_acer.messages import Peer, Reply
+from apex_acer.placement import niceness, num_threads
+from apex_acer.result import TrainResult
+
+MOST_LINES = 300  # of a role's log
+SHARED_BYTES = 100_000  # smaller weights travel faster in the reply than through the object store
+
+
+class Start(NamedTuple):
+    """What a role is started with; of another machine's, `version` and `path` are the manager's."""
+
+    run: Run
+    peer: Peer
+    version: str
+    path: list[str]
+    incarnations: dict[str, int]
+
+
+class End(NamedTuple):
+    """How a role ended, as `Handle` has it, and the last it has logged."""
+
+    log: str
+    result: TrainResult | None = None
+    config_error: str = ""
+    raised: str = ""
+    failure: str = ""
+
+
+class Host:
+    """One role in a process of its own; its methods are called by the manager's process."""
+
+    def __init__(self, start: Start) -> None:
+        die_with_the_parent()
+        self._start = start
+        self._ready = asyncio.Event()
+
+    async def ready(self) -> tuple[str, int]:
+        """Once the role has what it needs to work: its node and process id."""
+        await self._ready.wait()
+        return ray.get_runtime_context().get_node_id(), os.getpid()
+
+    async def run(self) -> End:
+        """The role's work, to its end."""
+        self._loop = asyncio.get_running_loop()
+        return await asyncio.to_thread(self._run)
+
+    async def dump(self) -> str:
+        """Where each thread is."""
+        return "\n".join("".join(traceback.format_stack(frame)) for frame in sys._current_frames().values())
+
+    def _run(self) -> End:
+        with _lines() as lines:
+            try:
+                self._prepare()
+                result = self._work()
+            except ConfigError as error:
+                return End(_text(lines), config_error=str(error))
+            except (Exception, SystemExit) as error:
+                return End(_text(lines), raised=one_line(error), failure=traceback.format_exc())
+            return End(_text(lines), result)
+
+    def _prepare(self) -> None:
+        start, run = self._start, self._start.run
+        name_process(f"{start.peer.role}_{start.peer.index}")  # Ray has named it before
+        if start.version != __version__:
+            here = f"{socket.gethostname()} has apex_acer {__version__}"
+            raise ConfigError(f"ray.address: {here}, the manager {start.version}; install the same")
+        sys.path += [entry for entry in start.path if entry not in sys.path]
+        os.nice(niceness(run.config, run.spec, start.peer.role))
+        torch.set_num_threads(num_threads(run.config, start.peer.role))
+        # arrays that come out of Ray's store can only be read, and nobody writes them
+        warnings.filterwarnings("ignore", "The given NumPy array is not writable")
+
+    def _work(self) -> TrainResult | None:
+        raise NotImplementedError
+
+    def _tell_ready(self) -> None:
+        self._loop.call_soon_threadsafe(self._ready.set)
+
+
+class LearnerHost(Host):
+    """The learner, and the calls that reach its inbox; it answers with a stop for as long as the process is there."""
+
+    def __init__(self, start: Start) -> None:
+        super().__init__(start)
+        self._order = Order()
+        self._shared: tuple[bytes, ray.ObjectRef[Any] | None] = b"", None  # the newest weights, and where they are
+
+    async def exchange(self, parcel: Parcel) -> tuple[Reply, ray.ObjectRef[Any] | None]:
+        """Posts a message and waits for its reply, whose weights may be in Ray's store instead."""
+        await self._ready.wait()
+        answered = self._loop.create_future()
+        message = unpack(parcel)
+
+        def answer(reply: Reply) -> None:
+            self._loop.call_soon_threadsafe(answered.set_result, reply)
+
+        self._order.take(message, answer, self._learner.inbox.post)
+        reply = await answered
+        weights = reply.weights if message.peer.role == "actor" else None  # the evaluator's nobody else gets
+        if weights is None or len(weights) < SHARED_BYTES:
+            return reply, None
+        return dataclasses.replace(reply, weights=None), self._share(weights)
+
+    def _share(self, weights: bytes) -> ray.ObjectRef[Any] | None:
+        """Once per version, however many actors there are: each machine fetches it once."""
+        if self._shared[0] is not weights:
+            self._shared = weights, ray.put(weights)
+        return self._shared[1]
+
+    def _work(self) -> TrainResult:
+        run = self._start.run
+        self._learner = Learner(run.config, run.spec, run.folder, run.run_id, run.started_at, resume=run.resume)
+        self._learner.inbox.expect(self._start.incarnations)
+        self._tell_ready()
+        while self._learner.step(WAIT_S):
+            pass
+        return self._learner.finish()
+
+
+class PeerHost(Host):
+    """An actor or the evaluator."""
+
+    def __init__(self, start: Start, learner: Any) -> None:
+        """`learner` is the handle of its host."""
+        super().__init__(start)
+        self._learner = learner
+        self._link = self._make_link()
+
+    async def reconnect(self, learner: Any) -> None:
+        """Speaks with another learner from now on."""
+        self._learner = learner
+        self._link.leave()
+
+    def _make_link(self) -> RayLink:
+        return RayLink(self._learner, compress=self._start.run.config.ray.compress)
+
+    def _work(self) -> None:
+        learner, worker = self._learner, self._make_worker()
+        self._tell_ready()
+        while worker.step(WAIT_S):
+            if learner != self._learner:
+                learner = self._learner
+                self._link = self._make_link()
+                worker.reconnect(self._link)
+        worker.close()
+
+    def _make_worker(self) -> Actor | Evaluator:
+        run, peer = self._start.run, self._start.peer
+        given = run.config, run.run_id, peer, self._link, num_threads(run.config, peer.role)
+        return Actor(*given) if peer.role == "actor" else Evaluator(*given, run.folder)
+
+
+@contextmanager
+def _lines() -> Iterator[deque[str]]:
+    """The newest lines of this package's log."""
+    lines: deque[str] = deque(maxlen=MOST_LINES)
+    handler, logger = _Keep(lines), logging.getLogger("apex_acer")
+    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
+    logger.setLevel(logging.INFO)
+    logger.addHandler(handler)
+    yield lines
+
+
+class _Keep(logging.Handler):
+    def __init__(self, lines: deque[str]) -> None:
+        super().__init__()
+        self._lines = lines
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._lines.append(self.format(record))
+
+
+def _text(lines: deque[str]) -> str:
+    return "".join(f"{line}\n" for line in lines)

@@ -1,0 +1,122 @@
+"""How messages travel through Ray: each is a call of the learner's host, each reply its value."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any, NamedTuple
+
+import lz4.frame
+import numpy as np
+import ray
+from ray.exceptions import RayError
+
+from apex_acer.inbox import Answer
+from apex_acer.messages import Link, Message, Peer, Reply
+
+# a peer has only a few messages on their way: one that is further ahead has lost some, which the inbox is to say
+MOST_AHEAD = 16
+
+
+class Parcel(NamedTuple):
+    """A message, with its observations apart where they are compressed."""
+
+    message: Message
+    obs: bytes = b""
+    shape: tuple[int, ...] = ()
+    dtype: str = ""
+
+
+def pack(message: Message, *, compress: bool) -> Parcel:
+    """What is sent of `message`."""
+    if not compress or message.unroll is None:
+        return Parcel(message)
+    obs = np.ascontiguousarray(message.unroll.obs)
+    unroll = dataclasses.replace(message.unroll, obs=obs[:0])
+    return Parcel(
+        dataclasses.replace(message, unroll=unroll), lz4.frame.compress(obs.data.cast("B")), obs.shape, obs.dtype.name
+    )
+
+
+def unpack(parcel: Parcel) -> Message:
+    """The message that was sent."""
+    message = parcel.message
+    if not parcel.obs or message.unroll is None:
+        return message
+    data = lz4.frame.decompress(parcel.obs, return_bytearray=True)
+    obs = np.frombuffer(data, parcel.dtype).reshape(parcel.shape)
+    return dataclasses.replace(message, unroll=dataclasses.replace(message.unroll, obs=obs))
+
+
+class RayLink(Link):
+    """A peer's side: its unanswered calls, oldest first."""
+
+    def __init__(self, learner: Any, *, compress: bool = False, wake: Callable[[], None] = lambda: None) -> None:
+        """`learner` is the handle of its host; `wake` is called at each reply, from another thread."""
+        self._learner, self._compress, self._wake = learner, compress, wake
+        self._calls: deque[Future[Any]] = deque()
+        self._reply: Reply | None = None  # while its weights are fetched
+        self._weights: Future[bytes] | None = None
+        self._left = threading.Event()
+
+    def send(self, message: Message) -> None:
+        """Calls the learner's host, without waiting."""
+        self._calls.append(self._future(self._learner.exchange.remote(pack(message, compress=self._compress))))
+
+    def receive(self, timeout_s: float) -> Reply | None:
+        """The next reply with its weights, or None after `timeout_s` seconds; none ever comes from a learner that died."""
+        deadline = time.monotonic() + timeout_s
+        try:
+            return self._receive(deadline) if self._calls else None
+        except TimeoutError:
+            return None
+        except RayError:  # the learner died, and with it what it kept: another takes over, or the run ends
+            self._left.wait(max(0.0, deadline - time.monotonic()))
+            return None
+
+    def leave(self) -> None:
+        """Ends a wait for a learner that died; from another thread."""
+        self._left.set()
+
+    def _receive(self, deadline: float) -> Reply:
+        if self._weights is None:
+            self._reply, shared = self._calls[0].result(max(0.0, deadline - time.monotonic()))
+            self._weights = self._future(shared) if shared else None
+        assert self._reply
+        reply = self._reply
+        if self._weights:
+            weights = self._weights.result(max(0.0, deadline - time.monotonic()))
+            reply = dataclasses.replace(reply, weights=weights)
+        self._calls.popleft()
+        self._reply = self._weights = None
+        return reply
+
+    def _future(self, reference: ray.ObjectRef[Any]) -> Future[Any]:
+        future: Future[Any] = reference.future()
+        future.add_done_callback(lambda _: self._wake())
+        return future
+
+
+class Order:
+    """Hands on each peer's messages in the order of their sequence; Ray's calls may arrive in another."""
+
+    def __init__(self) -> None:
+        self._peers: dict[str, tuple[Peer, int, dict[int, tuple[Message, Answer]]]] = {}
+
+    def take(self, message: Message, answer: Answer, post: Callable[[Message, Answer], None]) -> None:
+        """Calls `post` with `message` and what has waited for it, or keeps it until what precedes it is there."""
+        peer, expected, ahead = self._peers.get(message.peer.name, (None, 0, {}))
+        if peer != message.peer:  # a new incarnation, which forgets the one before
+            expected, ahead = 0, {}
+        ahead[message.sequence] = message, answer
+        if not expected <= message.sequence < expected + MOST_AHEAD:
+            post(*ahead.pop(message.sequence))  # it is refused
+            return
+        while expected in ahead:
+            post(*ahead.pop(expected))
+            expected += 1
+        self._peers[message.peer.name] = message.peer, expected, ahead

@@ -1,0 +1,46 @@
+"""The CPUs that Ray sets aside for each role."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from apex_acer.config import ConfigError, require
+
+LEAST = 1e-4  # Ray's smallest share
+
+
+def cpu_share(given: float, cpus: Mapping[str, float], home: str, actors: int, others: int) -> float:
+    """CPUs of each role: `given`, or the most, up to 1, with which all roles fit.
+
+    Args:
+        given: `ray.actor_cpus`.
+        cpus: of each node.
+        home: the node on which all roles but the actors must run.
+        actors: how many.
+        others: how many.
+
+    Raises:
+        ConfigError: where the cluster has too few.
+    """
+    candidates = {_floor(min(1.0, has / count)) for has in cpus.values() for count in range(1, actors + others + 1)}
+    fitting = [share for share in candidates if share and fits(share, cpus, home, actors, others)]
+    require(bool(fitting), "ray.address", home, f"this machine's node has {cpus.get(home, 0):g} CPUs; give it some")
+    return given or max(fitting)
+
+
+def fits(share: float, cpus: Mapping[str, float], home: str, actors: int, others: int) -> bool:
+    """Whether every role has `share` CPUs of one node."""
+    places = {node: int(has / share + 1e-9) for node, has in cpus.items()}
+    return places.get(home, 0) >= others and sum(places.values()) >= actors + others
+
+
+def require_fit(share: float, cpus: float, actors: int, others: int) -> None:
+    """Raises `ConfigError` where one machine with so many `cpus` can never have all roles at once."""
+    if not fits(share, {"": cpus}, "", actors, others):
+        needed = f"{actors + others} roles need {share * (actors + others):g} CPUs"
+        raise ConfigError(f"ray.actor_cpus: {share:g}; {needed}, this machine has {cpus:g}; give less, or 0")
+
+
+def _floor(share: float) -> float:
+    return math.floor(share / LEAST + 1e-6) * LEAST
