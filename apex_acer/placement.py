@@ -32,6 +32,7 @@ def place(config: RunConfig, spec: EnvironmentSpec, cores: int | None = None) ->
         count, learner_threads = max(low, min(cores - 1, high)), 1
     actors, learner = config.actors, config.learner
     count = actors.count or count
+    learner_threads = max(1, learner_threads // learner.count)
     threads = actors.threads or max(1, cores // (2 * count))
     return dataclasses.replace(
         config,

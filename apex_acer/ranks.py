@@ -1,7 +1,7 @@
 """Learners that make every update together: what one says to the others, through torch.distributed.
 
 One learner alone is a `Ranks`, which says it to itself. All learners make the same calls in the same order; a call waits for
-the others, up to the deadline that they were connected with, and then raises.
+the others, up to the deadline that they were connected with, and then raises `LearnerLost`.
 """
 
 from __future__ import annotations
@@ -9,9 +9,10 @@ from __future__ import annotations
 import os
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,6 +21,10 @@ from torch import Tensor, distributed
 from apex_acer.trajectory import Array
 
 CONNECT_S = 300.0  # for all to come: each imports torch and may compile first
+
+
+class LearnerLost(Exception):
+    """Another learner ended, or said nothing until the deadline."""
 
 
 class Ranks:
@@ -71,11 +76,12 @@ class ConnectedRanks(Ranks):
     """One learner of several, on one machine or many: gloo between CPUs, NCCL between GPUs."""
 
     def __init__(self, meeting: Meeting, listening: socket.socket | None = None) -> None:
-        """Connects all; the first one brings the socket that is `listening` there. Raises `RuntimeError` at the deadline."""
+        """Connects all; the first one brings the socket that is `listening` there. Raises `LearnerLost` at the deadline."""
         self.rank, self.count = meeting.rank, meeting.count
         if meeting.host == "127.0.0.1":  # nobody beyond this machine takes part
             os.environ["GLOO_SOCKET_IFNAME"] = "lo0" if sys.platform == "darwin" else "lo"
-        store = distributed.TCPStore(  # type: ignore[attr-defined]
+        store = _call(
+            distributed.TCPStore,  # type: ignore[attr-defined]
             meeting.host,
             meeting.port,
             meeting.count,
@@ -85,27 +91,26 @@ class ConnectedRanks(Ranks):
         )
         backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
         timeout = timedelta(seconds=meeting.timeout_s)
-        distributed.init_process_group(
-            backend, timeout=timeout, world_size=meeting.count, rank=meeting.rank, store=store
-        )
+        numbers = {"world_size": meeting.count, "rank": meeting.rank}
+        _call(distributed.init_process_group, backend, timeout=timeout, store=store, **numbers)
 
     def gather(self, numbers: Sequence[float] | Array) -> Array:
         """Everybody's `numbers`, of which all give equally many: `[count, n]` float64."""
         mine = torch.tensor(numbers, dtype=torch.float64)
         everybodys = [torch.empty_like(mine) for _ in range(self.count)]
-        distributed.all_gather(everybodys, mine)
+        _call(distributed.all_gather, everybodys, mine)
         found: Array = torch.stack(everybodys).numpy()
         return found
 
     def add(self, tensor: Tensor) -> None:
         """Puts the sum over all of them into `tensor`."""
-        distributed.all_reduce(tensor)
+        _call(distributed.all_reduce, tensor)
 
     def share(self, data: bytes) -> bytes:
         """The first one's `data`."""
         (size,) = self.gather([len(data)])[0]
         buffer = _tensor(data) if self.rank == 0 else torch.empty(int(size), dtype=torch.uint8)
-        distributed.broadcast(buffer, 0)
+        _call(distributed.broadcast, buffer, 0)
         return buffer.numpy().tobytes()
 
     def collect(self, data: bytes) -> list[bytes]:
@@ -113,7 +118,7 @@ class ConnectedRanks(Ranks):
         sizes = self.gather([len(data)])[:, 0].astype(int)
         mine = _tensor(data.ljust(sizes.max(), b"\0"))
         everybodys = [torch.empty_like(mine) for _ in range(self.count)]
-        distributed.all_gather(everybodys, mine)
+        _call(distributed.all_gather, everybodys, mine)
         return [whole[:size].numpy().tobytes() for whole, size in zip(everybodys, sizes, strict=True)]
 
     def align(self, tensors: Sequence[Tensor]) -> None:
@@ -122,7 +127,7 @@ class ConnectedRanks(Ranks):
             return
         with torch.no_grad():
             flat = torch.cat([tensor.reshape(-1).double() for tensor in tensors])
-            distributed.broadcast(flat, 0)
+            _call(distributed.broadcast, flat, 0)
             for tensor, values in zip(tensors, torch.split(flat, [each.numel() for each in tensors]), strict=True):
                 tensor.copy_(values.view(tensor.shape))
 
@@ -135,6 +140,13 @@ def listen(host: str) -> tuple[socket.socket, int]:
     """A socket for the first learner's `ConnectedRanks` at `host`, and its port."""
     listening = socket.create_server((host, 0))
     return listening, int(listening.getsockname()[1])
+
+
+def _call(operation: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+    try:
+        return operation(*arguments, **named)
+    except RuntimeError as error:
+        raise LearnerLost(str(error)) from error
 
 
 def _tensor(data: bytes) -> Tensor:

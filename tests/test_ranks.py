@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from apex_acer.ranks import ALONE, Ranks
+from apex_acer.ranks import ALONE, LearnerLost, Ranks
 from tests.ranks import Group, connected, group
 
 
@@ -80,7 +80,7 @@ def fall_silent(ranks: Ranks) -> str:
         return ""
     try:
         connected(ranks)
-    except RuntimeError as error:
+    except LearnerLost as error:
         return str(error)
     return "nothing"
 

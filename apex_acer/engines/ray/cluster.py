@@ -53,6 +53,8 @@ class Cluster:
             self._connect(config.address or self._start(output), config.address)
         self.home: str = self._ray.get_runtime_context().get_node_id()
         """This machine's node."""
+        self.address: str = self._ray.util.get_node_ip_address()
+        """Where it is reached."""
 
     def nodes(self) -> dict[str, dict[str, float]]:
         """What each living node has in all, by node: `CPU`, `GPU` …"""

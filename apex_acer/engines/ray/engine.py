@@ -22,14 +22,14 @@ from apex_acer import __version__
 from apex_acer.engines.engine import Engine, Handle, Run
 from apex_acer.engines.process import environment_variables
 from apex_acer.engines.ray.cluster import Cluster
+from apex_acer.engines.ray.group import GroupHandle, GroupLink, leave_place, num_gpus, place_together
 from apex_acer.engines.ray.shares import cpu_share, require_fit
 from apex_acer.engines.waker import Waker
-from apex_acer.messages import Peer
+from apex_acer.messages import Link, Peer
 
 # what imports Ray is imported once the cluster has said on which addresses it is to listen
 if TYPE_CHECKING:
-    from apex_acer.engines.ray.hosts import End
-    from apex_acer.engines.ray.link import RayLink
+    from apex_acer.engines.ray.hosts import End, Start
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +39,16 @@ MOST_CALLS = 10_000  # at the same time, each of which only waits: a few from ea
 class RayHandle(Handle):
     """A role that an actor of Ray hosts."""
 
-    def __init__(self, peer: Peer, host: Any, folder: Path, cluster: Cluster, wake: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        peer: Peer,
+        host: Any,
+        folder: Path,
+        cluster: Cluster,
+        wake: Callable[[], None],
+        *arguments: Any,
+    ) -> None:
+        """`arguments` are those of the host's `run`."""
         super().__init__(peer)
         self.host = host
         self._folder, self._cluster, self._wake = folder, cluster, wake
@@ -47,7 +56,7 @@ class RayHandle(Handle):
         self._alive = True
         self._failure = ""
         self._ready = self._ask(host.ready)
-        self._end = self._ask(host.run)
+        self._end = self._ask(host.run, *arguments)
 
     @property
     def alive(self) -> bool:
@@ -88,8 +97,8 @@ class RayHandle(Handle):
                 os.kill(self._pid, signal.SIGKILL)
         self._alive = False
 
-    def _ask(self, method: Any) -> Future[Any]:
-        future: Future[Any] = method.remote().future()
+    def _ask(self, method: Any, *arguments: Any) -> Future[Any]:
+        future: Future[Any] = method.remote(*arguments).future()
         future.add_done_callback(lambda _: self._wake())
         return future
 
@@ -114,46 +123,69 @@ class RayHandle(Handle):
 
 
 class RayEngine(Engine):
-    """A learner's host, and the hosts of everybody who speaks with it."""
+    """The hosts of one learner or several, and of everybody who speaks with them."""
 
     restarts = True
-    link: RayLink
+    link: Link
 
     def __init__(self, run: Run) -> None:
         self._run = run
-        self._handles: dict[str, RayHandle] = {}
+        self._handles: dict[str, RayHandle | GroupHandle] = {}
+        self._learners: list[Any] = []
+        self._group: Any = None  # where several learners have their places
         self._waker = Waker()
         self._cluster = Cluster(run.config.ray, run.folder / "log.txt")
         try:
-            self._cpus = self._share()
+            self._cpus, self._gpus = self._share(), self._share_gpus()
+            if (count := run.config.learner.count) > 1:
+                self._group = place_together(count, self._cpus, self._gpus, self._cluster.address)
         except Exception:
             self.close()
             raise
 
     def start(self, peer: Peer, incarnations: dict[str, int]) -> Handle:
         """Starts the role's host; whether it is `ready` shows after a `wait`."""
-        from apex_acer.engines.ray.hosts import LearnerHost, PeerHost, Start
-        from apex_acer.engines.ray.link import RayLink
+        from apex_acer.engines.ray.hosts import PeerHost, Start
 
         if before := self._handles.pop(peer.name, None):
             before.kill()
         run = dataclasses.replace(self._run, resume=self._run.resume or peer.incarnation > 0)
         start = Start(run, peer, __version__, sys.path, incarnations)
         if peer.role == "learner":
-            self._learner = self._make(LearnerHost, peer).remote(start)
-            self.link = RayLink(self._learner, wake=self._waker.wake)
-            host = self._learner
+            handle = self._start_learners(start)
         else:
-            host = self._make(PeerHost, peer).remote(start, self._learner)
-        handle = RayHandle(peer, host, self._run.folder, self._cluster, self._waker.wake)
+            handle = self._handle(peer, self._make(PeerHost, peer).remote(start, self._learner_of(peer)))
         self._handles[peer.name] = handle
         return handle
+
+    def _start_learners(self, start: Start) -> RayHandle | GroupHandle:
+        """One, or several that meet where the first one listens."""
+        from apex_acer.engines.ray.hosts import LearnerHost
+        from apex_acer.engines.ray.link import RayLink
+
+        peers = [dataclasses.replace(start.peer, index=rank) for rank in range(self._run.config.learner.count)]
+        self._learners = [self._make(LearnerHost, peer).remote(start._replace(peer=peer)) for peer in peers]
+        links = [RayLink(learner, wake=self._waker.wake) for learner in self._learners]
+        if len(peers) == 1:
+            self.link = links[0]
+            return self._handle(start.peer, self._learners[0])
+        self.link = GroupLink(links)
+        place = self._learners[0].listen.remote()
+        members = [self._handle(*member, place) for member in zip(peers, self._learners, strict=True)]
+        return GroupHandle(start.peer, members)
+
+    def _handle(self, peer: Peer, host: Any, *arguments: Any) -> RayHandle:
+        return RayHandle(peer, host, self._run.folder, self._cluster, self._waker.wake, *arguments)
+
+    def _learner_of(self, peer: Peer) -> Any:
+        """With whom an actor or the evaluator speaks."""
+        return self._learners[peer.index % len(self._learners) if peer.role == "actor" else 0]
 
     def reconnect(self) -> None:
         """Tells everybody who the newest learner is."""
         for handle in self._handles.values():
-            if handle.peer.role != "learner":
-                handle.host.reconnect.remote(self._learner)
+            if isinstance(handle, RayHandle) and handle.peer.role != "learner":
+                handle.host.reconnect.remote(self._learner_of(handle.peer))
 
     def wait(self, timeout_s: float) -> None:
         """Waits for a role to be ready or to end, for a reply, for `wake`, or for the time to pass."""
@@ -171,6 +203,8 @@ class RayEngine(Engine):
         """Kills who is left, and leaves or ends the cluster."""
         for handle in self._handles.values():
             handle.kill()
+        if self._group:
+            leave_place(self._group)
         self._cluster.close()
         self._waker.close()
 
@@ -178,28 +212,30 @@ class RayEngine(Engine):
         """CPUs of each role; a cluster that was joined may grow until they fit."""
         config, nodes = self._run.config, self._cluster.nodes()
         cpus = {node: resources.get("CPU", 0.0) for node, resources in nodes.items()}
-        others = 2 if config.evaluation.every else 1
-        share = cpu_share(config.ray.actor_cpus, cpus, self._cluster.home, config.actors.count, others)
+        others = 2 if config.evaluation.every else 1  # the first learner and the evaluator
+        anywhere = config.actors.count + config.learner.count - 1
+        share = cpu_share(config.ray.actor_cpus, cpus, self._cluster.home, anywhere, others)
         if not config.ray.address:
-            require_fit(share, cpus[self._cluster.home], config.actors.count, others)
+            require_fit(share, cpus[self._cluster.home], anywhere, others)
         return share
 
+    def _share_gpus(self) -> int:
+        gpus = {node: resources.get("GPU", 0.0) for node, resources in self._cluster.nodes().items()}
+        return num_gpus(self._run.config.learner, sum(gpus.values()), gpus[self._cluster.home])
+
     def _make(self, host: type, peer: Peer) -> Any:
-        """The class to start `host` with; the learner and the evaluator write the run's folder, which is here."""
+        """The class to start `host` with; the first learner and the evaluator write the run's folder, which is here."""
         import ray
-        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
         options: dict[str, Any] = {"runtime_env": {"env_vars": environment_variables()}, "num_cpus": self._cpus}
         if peer.role != "actor":
             options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(self._cluster.home, soft=False)
         if peer.role == "learner":
-            options |= {"num_gpus": self._num_gpus(), "max_concurrency": MOST_CALLS}
+            options |= {"num_gpus": self._gpus, "max_concurrency": MOST_CALLS}
+        if peer.role == "learner" and self._group:
+            options["scheduling_strategy"] = PlacementGroupSchedulingStrategy(self._group, peer.index)
         return ray.remote(host).options(max_restarts=0, max_task_retries=0, **options)
-
-    def _num_gpus(self) -> int:
-        """1 where the learner computes on one and this machine has one for Ray to give; it says itself what is missing."""
-        device, there = self._run.config.learner.device, self._cluster.nodes()[self._cluster.home]
-        return 1 if there.get("GPU", 0) >= 1 and (device == "auto" or device.startswith("cuda")) else 0
 
 
 def cause_of_death(said: str) -> str:

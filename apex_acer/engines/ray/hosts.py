@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import ray
 import torch
 
-from apex_acer import __version__
+from apex_acer import __version__, ranks
 from apex_acer.actor import Actor
 from apex_acer.config import ConfigError
 from apex_acer.engines.engine import Run, one_line
@@ -28,6 +28,7 @@ from apex_acer.evaluator import Evaluator
 from apex_acer.learner import Learner
 from apex_acer.messages import Peer, Reply
 from apex_acer.placement import niceness, num_threads
+from apex_acer.ranks import ConnectedRanks, LearnerLost, Meeting, Ranks
 from apex_acer.result import TrainResult
 
 MOST_LINES = 300  # of a role's log
@@ -35,7 +36,7 @@ SHARED_BYTES = 100_000  # smaller weights travel faster in the reply than throug
 
 
 class Start(NamedTuple):
-    """What a role is started with; of another machine's, `version` and `path` are the manager's."""
+    """What a role is started with; `version` and `path` are the manager's. A learner's index is its rank."""
 
     run: Run
     peer: Peer
@@ -67,8 +68,9 @@ class Host:
         await self._ready.wait()
         return ray.get_runtime_context().get_node_id(), os.getpid()
 
-    async def run(self) -> End:
-        """The role's work, to its end."""
+    async def run(self, place: tuple[str, int] | None = None) -> End:
+        """The role's work, to its end; several learners meet at the address and port `place`."""
+        self._place = place
         self._loop = asyncio.get_running_loop()
         return await asyncio.to_thread(self._run)
 
@@ -83,6 +85,8 @@ class Host:
                 result = self._work()
             except ConfigError as error:
                 return End(_text(lines), config_error=str(error))
+            except LearnerLost:  # the one that was lost says why
+                return End(_text(lines), failure=traceback.format_exc())
             except (Exception, SystemExit) as error:
                 return End(_text(lines), raised=one_line(error), failure=traceback.format_exc())
             return End(_text(lines), result)
@@ -112,7 +116,14 @@ class LearnerHost(Host):
     def __init__(self, start: Start) -> None:
         super().__init__(start)
         self._order = Order()
+        self._listening: socket.socket | None = None
         self._shared: tuple[bytes, ray.ObjectRef[Any] | None] = b"", None  # the newest weights, and where they are
+
+    async def listen(self) -> tuple[str, int]:
+        """The address and port at which the other learners meet this one."""
+        host: str = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]
+        self._listening, port = ranks.listen(host)
+        return host, port
 
     async def exchange(self, parcel: Parcel) -> tuple[Reply, ray.ObjectRef[Any] | None]:
         """Posts a message and waits for its reply, whose weights may be in Ray's store instead."""
@@ -136,9 +147,17 @@ class LearnerHost(Host):
             self._shared = weights, ray.put(weights)
         return self._shared[1]
 
+    def _meet(self) -> Ranks:
+        if self._place is None:
+            return ranks.ALONE
+        config, rank = self._start.run.config, self._start.peer.index
+        meeting = Meeting(rank, config.learner.count, *self._place, config.supervision.hung_seconds)
+        return ConnectedRanks(meeting, self._listening)
+
     def _work(self) -> TrainResult:
         run = self._start.run
-        self._learner = Learner(run.config, run.spec, run.folder, run.run_id, run.started_at, resume=run.resume)
+        given = run.config, run.spec, run.folder, run.run_id, run.started_at
+        self._learner = Learner(*given, resume=run.resume, ranks=self._meet())
         self._learner.inbox.expect(self._start.incarnations)
         self._tell_ready()
         while self._learner.step(WAIT_S):
