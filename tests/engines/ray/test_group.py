@@ -1,0 +1,152 @@
+"""Several learners as one role."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from apex_acer.config import ConfigError, LearnerConfig
+from apex_acer.engines.engine import Handle
+from apex_acer.engines.ray import group
+from apex_acer.engines.ray.group import GroupHandle, GroupLink, merge, num_gpus
+from apex_acer.messages import Link, Message, Peer, Reply
+from apex_acer.result import TrainResult
+from tests.programs import program
+
+LEARNER = Peer("learner", 0, 0)
+RESULT = TrainResult("env_steps", 10, 1, 1.0, 1.0, None, "weights", "folder")
+
+
+class Member(Handle):
+    """One whose end a test decides."""
+
+    going, said = True, ""
+
+    @property
+    def alive(self) -> bool:
+        return self.going
+
+    @property
+    def failure(self) -> str:
+        return self.said
+
+    def end(self, said: str = "", **known: Any) -> None:
+        self.going, self.said = False, said
+        vars(self).update(known)
+
+    def dump(self) -> None:
+        self.said = "dumped"
+
+    def kill(self) -> None:
+        self.going = False
+
+
+@pytest.fixture
+def members() -> list[Any]:
+    return [Member(LEARNER), Member(LEARNER), Member(LEARNER)]
+
+
+def test_they_are_ready_together_and_end_with_the_first_one_s_result(members: list[Any]) -> None:
+    handle = GroupHandle(LEARNER, members)
+    for member in members:
+        assert handle.alive
+        assert not handle.ready
+        member.ready = True
+    assert handle.alive
+    assert handle.ready
+    members[0].end(result=RESULT)
+    assert handle.alive
+    assert handle.result == RESULT
+    members[1].end()
+    members[2].end()
+    assert not handle.alive
+    assert (handle.failure, handle.raised, handle.config_error) == ("", "", "")
+
+
+def test_one_that_is_lost_ends_all_and_says_why(members: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    handle = GroupHandle(LEARNER, members)
+    members[0].end("Traceback …\napex_acer.ranks.LearnerLost: connection closed\nlearner: failed")
+    assert handle.alive  # for the one that is meant
+    members[2].end("learner: its process died (Killed)")
+    assert handle.alive
+    monkeypatch.setattr(group, "LAST_WORDS_S", -1.0)
+    assert not handle.alive
+    assert not members[1].going
+    assert handle.failure == "learner: its process died (Killed)"
+    assert handle.raised == ""
+
+
+def test_what_one_of_them_raised_or_refused_is_theirs(members: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(group, "LAST_WORDS_S", -1.0)
+    handle = GroupHandle(LEARNER, members)
+    members[1].end(config_error="load: no")
+    assert not handle.alive
+    assert handle.config_error == "load: no"
+
+
+class Prepared(Link):
+    def __init__(self, *replies: Reply) -> None:
+        self.said: list[Message] = []
+        self._replies = list(replies)
+
+    def send(self, message: Message) -> None:
+        self.said.append(message)
+
+    def receive(self, timeout_s: float) -> Reply | None:
+        return self._replies.pop(0) if self._replies else None
+
+
+def test_the_manager_speaks_with_all_of_them() -> None:
+    first = Prepared(Reply(0, status={"env_steps": 5, "progress": {"actor_0": [3, 1], "learner": [9, 0]}}))
+    second = Prepared()
+    link = GroupLink([first, second])
+    message = Message("run", Peer("manager", 0, 0), 0)
+    link.send(message)
+    assert first.said == second.said == [message]
+    assert link.receive(0) is None  # the second one has not answered
+    second._replies.append(Reply(0, status={"env_steps": 4, "progress": {"actor_1": [2, 0], "learner": [7, 0]}}))
+    reply = link.receive(0)
+    assert reply is not None
+    assert reply.status == {"env_steps": 5, "progress": {"actor_0": [3, 1], "actor_1": [2, 0], "learner": [7, 0]}}
+    assert link.receive(0) is None
+
+
+def test_a_refusal_by_any_of_them_is_told() -> None:
+    assert merge([Reply(3), Reply(3, refused="no"), Reply(3)]).refused == "no"
+    assert merge([Reply(3, stop=True), Reply(3)]).stop
+
+
+@pytest.mark.parametrize(
+    ("device", "gpus", "at_home", "each"), [("auto", 2, 1, 1), ("auto", 0, 0, 0), ("cpu", 1, 1, 0), ("cuda", 0, 0, 0)]
+)
+def test_gpus(device: str, gpus: int, at_home: int, each: int) -> None:
+    assert num_gpus(LearnerConfig(2, device), gpus, at_home) == each
+
+
+def test_too_few_gpus_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"learner\.count: 2 is not allowed; this cluster has 1 GPUs"):
+        num_gpus(LearnerConfig(2), 1.0, 1.0)
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="processes are looked up in /proc")
+def test_two_learners_go_on_when_one_of_them_is_killed(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"learner__count": 2, "stop__env_steps": 10**9, "checkpoint__every": 500}
+    with program(tmp_path / "run", engine="ray", replay__capacity=100_000, backoff_s=0.05, **settings) as run:
+        run.wait_for(lambda: any((run.out / "checkpoint").glob("*")))
+        run.kill_child("learner_1")
+        run.wait_for(lambda: run.statuses[-1]["restarts"]["learner"] == 1)
+        assert "learner: its process died (" in run.news[-1]
+        before = run.statuses[-1]["env_steps"]
+        run.wait_for(lambda: run.statuses[-1]["env_steps"] > before + 1000)
+        assert {"learner_0", "learner_1", "actor_0", "actor_1"} <= run.children().keys()
+        run.send(2, group=True)
+        result = run.ended(within_s=20)
+    assert result["reason"] == "SIGINT"
+    rows = [json.loads(line) for line in (run.out / "metrics.jsonl").read_text().splitlines()]
+    assert {row["source"] for row in rows} == {"learner", "actor_0", "actor_1"}
+    steps = [row["env_steps"] for row in rows if row["source"] == "learner"]
+    assert steps == sorted(steps)
