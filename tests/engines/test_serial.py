@@ -6,11 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import gymnasium
 import pytest
 import torch
 
-from apex_acer.config import ConfigError
 from apex_acer.feed import Feed
 from apex_acer.manager import RunFailed, TrainResult, resume, train
 from apex_acer.policy import load_policy
@@ -59,24 +57,6 @@ def test_ends_at_the_return_asked_for(tmp_path: Path) -> None:
     assert result.eval_return >= 5.0
     assert Path(result.weights).read_bytes() == (tmp_path / "best.safetensors").read_bytes()
     assert load_policy(result.weights).metadata["env_steps"] < 240
-
-
-class Breaks(gymnasium.Wrapper[Any, Any, Any, Any]):
-    def step(self, action: Any) -> Any:
-        raise ZeroDivisionError("the environment broke")
-
-
-def test_environment_that_raises_ends_the_run_with_its_traceback_and_the_actor_s_name(tmp_path: Path) -> None:
-    with pytest.raises(RunFailed) as raised:
-        run(tmp_path, environment__wrappers=(f"{__name__}:Breaks",))
-    assert "ZeroDivisionError: the environment broke" in str(raised.value)
-    assert "actor_0" in str(raised.value)
-
-
-def test_weights_that_do_not_fit_are_a_configuration_error(tmp_path: Path) -> None:
-    result = run(tmp_path / "a", stop__env_steps=100)
-    with pytest.raises(ConfigError, match="tensor network"):
-        run(tmp_path / "b", load=result.weights, network__hidden_sizes=(8,))
 
 
 OPTIONS = {

@@ -37,6 +37,10 @@ ALONE = {
 }
 
 
+# of each death Ray would print a paragraph on standard output, in the midst of a live view or of --json
+QUIET = {"RAY_DEDUP_LOGS_SKIP_REGEX": "."}
+
+
 class Cluster:
     """Connects this process to Ray; raises `ConfigError` where there is none to join or the package is missing."""
 
@@ -63,7 +67,8 @@ class Cluster:
     def log_of(self, pid: int) -> str:
         """The last that a process of a cluster of its own has printed."""
         files = sorted(self.folder.glob(f"session_2*/logs/worker-*-{pid}.*")) if self.folder else []
-        return "".join(file.read_text(errors="replace")[-10_000:] for file in files)
+        lines = [line for file in files for line in file.read_text(errors="replace").splitlines(keepends=True)]
+        return "".join(line for line in lines if not line.startswith((":job_id:", ":actor_name:")))[-20_000:]
 
     def close(self) -> None:
         """Leaves the cluster, and ends one of its own."""
@@ -124,6 +129,7 @@ def stay_alone() -> None:
 
 
 def _import_ray() -> Any:
+    os.environ |= QUIET
     try:
         with _own_handlers():
             for name in ("ray", "lz4.frame"):

@@ -240,8 +240,7 @@ class RayEngine(Engine):
 
 def cause_of_death(said: str) -> str:
     """In one line, of what Ray `said`."""
-    if "node" in said and re.search(r"its node (has )?died|node.*(dead|removed)", said):
+    if re.search(r"its node (has )?died|node .*(is dead|was removed)", said, re.IGNORECASE):
         return "its machine was lost"
-    detail = re.search(r"(?:exit detail: |exit type: )(.*?)(?:\. |$)", said, re.MULTILINE)
-    why = detail[1] if detail else said.strip().rpartition("\n")[2][:300]
-    return f"its process died ({why})"
+    detail = re.search(r"exit detail: (.*?)(\. |$)", said, re.MULTILINE)
+    return f"its process died ({detail[1] if detail else said.strip().splitlines()[-1][:300]})"
