@@ -27,7 +27,7 @@ def test_a_plan_says_what_to_expect_and_what_limits_it(tmp_path: Path, capsys: p
     assert lines["machines"] == "2 of 32 cores for 64 actors; one more for 1 learner on 1 thread"
     assert "env steps/s, at most" in lines["expect"]
     assert lines["network"].endswith("10 Gbit/s are 1,250 MB/s each way")
-    assert lines["limit"].startswith("the learner; alone ")
+    assert lines["limit"].startswith("the learner; next ")
     assert max(map(len, lines.values())) < 125
 
 

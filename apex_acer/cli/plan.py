@@ -155,13 +155,14 @@ def _count(number: int, name: str) -> str:
 
 
 def _gpu(plan: Plan) -> str:
-    none = "none here to measure: what follows takes it to be fast enough"
     if plan.gpu_samples_per_s is None:
-        return f"{none}, but taking unrolls in alone takes all of a learner's time"
-    return f"{none}, which is {plan.gpu_samples_per_s:,.0f} samples/s of updates on each; give --samples-per-s of yours"
+        enough = "none is fast enough not to be waited for: taking unrolls in fills the learner's time"
+    else:
+        enough = f"from {plan.gpu_samples_per_s:,.0f} samples/s of updates on it is not waited for, as is assumed here"
+    return f"none here to measure, give its --samples-per-s; {enough}"
 
 
 def _limit(plan: Plan) -> str:
     (first, rate), *others = plan.limits.items()
-    after = ", ".join(f"{NAMES[name]} at {limit / rate:,.1f} times the rate" for name, limit in others)
-    return f"{NAMES[first]}; alone {after}"
+    after = ", then ".join(f"{NAMES[name]} at {limit / rate:,.1f} times that rate" for name, limit in others)
+    return f"{NAMES[first]}; next {after}"
