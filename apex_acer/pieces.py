@@ -1,8 +1,8 @@
 """The pieces of a run, measured on every core at once or on a GPU, and the most that a run could make of them.
 
 All rates are per second of one core, in environment steps (or samples: one step of a segment), so that
-1 / rate is the time one step costs. `python -m apex_acer.pieces RUN DEVICE SECONDS NAME…` is one measuring process: it
-says that it is ready, begins when it is told to on its standard input, and prints its rates as JSON.
+1 / rate is the time one step costs. Sizes are in bytes. `python -m apex_acer.pieces RUN DEVICE CLOCK SECONDS NAME…` is one
+measuring process: it says that it is ready, begins when it is told to on its standard input, and prints its rates as JSON.
 """
 
 from __future__ import annotations
@@ -20,10 +20,12 @@ import numpy as np
 import torch
 
 from apex_acer.algorithms import algorithm_class
+from apex_acer.algorithms.algorithm import LossOutput
 from apex_acer.config import RunConfig
 from apex_acer.device import CPU
 from apex_acer.engines.process import environment_variables
 from apex_acer.environments import make_environments
+from apex_acer.exchange import Exchange
 from apex_acer.feed import make_replay
 from apex_acer.frames import stack_planes
 from apex_acer.gradient import Gradient
@@ -32,19 +34,29 @@ from apex_acer.policy import Policy
 from apex_acer.replay import UniformReplay
 from apex_acer.rollout import Rollout
 from apex_acer.runfile import load_run
-from apex_acer.trajectory import Batch, EnvironmentSpec, layout
+from apex_acer.trajectory import Batch, EnvironmentSpec, Layout, layout
 
 SEGMENTS = 256  # in replay
 DEADLINE_S = 180.0  # for all processes, from their start
 
 
-def measure(run: str, names: Sequence[str], *, seconds: float, device: str = "cpu", count: int = 1) -> dict[str, float]:
-    """Mean rates of the pieces `names` of `run` (a preset or TOML file) over `count` processes at once.
+def measure(
+    run: str,
+    names: Sequence[str],
+    *,
+    seconds: float,
+    device: str = "cpu",
+    count: int = 1,
+    clock: str = "perf_counter",
+) -> dict[str, float]:
+    """Means over `count` processes at once of what `names` of `run` (a preset or TOML file): rates of pieces, and sizes.
+
+    `clock` is a function of `time`; with `process_time` what others do on the same cores counts little.
 
     Raises:
         RuntimeError: with the last line of a process that failed or did not end in time.
     """
-    command = [sys.executable, "-m", __name__, run, device, str(seconds), *names]
+    command = [sys.executable, "-m", __name__, run, device, clock, str(seconds), *names]
     workers = [_start(command) for _ in range(count)]
     alarm = threading.Timer(DEADLINE_S, _kill, [workers])
     alarm.start()
@@ -79,13 +91,13 @@ def replay_bytes_per_step(config: RunConfig, spec: EnvironmentSpec) -> float:
     return _make_replay(config, spec, 1).num_bytes / config.algorithm.unroll_length
 
 
-def per_second(work: Callable[[], int], seconds: float) -> float:
+def per_second(work: Callable[[], int], seconds: float, clock: Callable[[], float] = time.perf_counter) -> float:
     """Items per second of `work`, which returns how many it did; the first call is not counted."""
     work()
-    start, items = time.perf_counter(), 0
-    while time.perf_counter() - start < seconds:
+    start, items = clock(), 0
+    while clock() - start < seconds:
         items += work()
-    return items / (time.perf_counter() - start)
+    return items / (clock() - start)
 
 
 class Pieces:
@@ -103,10 +115,19 @@ class Pieces:
         self._gradient = Gradient(self._algorithm, self._optimizer, 1)
         self._replay = _make_replay(config, spec, SEGMENTS, device)
         while len(self._replay) < SEGMENTS:
-            self._replay.insert(self._rollout.unroll(k), 0)
+            unroll = self._rollout.unroll(k)
+            self._replay.insert(unroll, 0)
+        ends = self._policy, self._algorithm, self._replay
+        self._exchange = Exchange(config, spec, _layout(config, spec), unroll, ends)
+        self._output: LossOutput | None = None
         _, batch = self._batch()
         self._obs = stack_planes(batch.obs, batch.episode_step, spec.stack).flatten(0, 1)
         self._action = np.zeros(num, np.int64)
+
+    def figure(self, name: str, seconds: float, clock: Callable[[], float]) -> float:
+        """The rate of the piece `name`, or the size of that name."""
+        size = self._exchange.sizes.get(name)
+        return per_second(getattr(self, name), seconds, clock) if size is None else size
 
     def environment(self) -> int:
         """Environments alone, always the same action."""
@@ -117,6 +138,14 @@ class Pieces:
         """An unroll: environments, the policy's forward pass and cutting."""
         return self._rollout.unroll(self._config.algorithm.unroll_length).num_steps
 
+    def sending(self) -> int:
+        """What else an unroll is to its actor: encoding it, and taking weights as often as it asks for them."""
+        return self._exchange.send()
+
+    def intake(self) -> int:
+        """What an unroll is to the learner before it learns from it: decoding, checking, storing, answering with weights."""
+        return self._exchange.take()
+
     def replay(self) -> int:
         """Drawing and gathering a batch."""
         return self._num_samples(self._batch()[0])
@@ -124,17 +153,25 @@ class Pieces:
     def update(self) -> int:
         """A whole update: drawing, the loss with all its networks, its gradient, the step and what follows it."""
         items, batch = self._batch()
-        output = self._gradient.compute(batch)
-        self._optimizer.step(output.loss, 0)
-        self._algorithm.after_step(output.metrics)
-        self._replay.set_priorities(items, output.priorities, self._replay.num_inserted)
-        return self._num_samples(items)
+        return self._step(items, self._gradient.compute(batch))
+
+    def stepping(self) -> int:
+        """What of an update runs on one core however many there are: all but the gradient."""
+        items, batch = self._batch()
+        self._output = self._output or self._gradient.compute(batch)
+        return self._step(items, self._output)
 
     def forward(self) -> int:
         """The network's forward pass, without gradient."""
         with torch.no_grad():
             self._algorithm.network(self._obs)
         return len(self._obs)
+
+    def _step(self, items: torch.Tensor, output: LossOutput) -> int:
+        self._optimizer.step(output.loss, 0)
+        self._algorithm.after_step(output.metrics)
+        self._replay.set_priorities(items, output.priorities, self._replay.num_inserted)
+        return self._num_samples(items)
 
     def _batch(self) -> tuple[torch.Tensor, Batch]:
         items = self._replay.draw(self._config.learner.batch_size)
@@ -145,9 +182,13 @@ class Pieces:
 
 
 def _make_replay(config: RunConfig, spec: EnvironmentSpec, segments: int, device: torch.device = CPU) -> UniformReplay:
+    feeding, k = algorithm_class(config.algorithm.name).feeding(config), config.algorithm.unroll_length
+    return make_replay(config, feeding, _layout(config, spec), segments * k, device)
+
+
+def _layout(config: RunConfig, spec: EnvironmentSpec) -> Layout:
     algorithm, k = algorithm_class(config.algorithm.name), config.algorithm.unroll_length
-    shapes = layout(spec, k, algorithm.behaviour_shapes(config, spec), algorithm.state_shapes(config))
-    return make_replay(config, algorithm.feeding(config), shapes, segments * k, device)
+    return layout(spec, k, algorithm.behaviour_shapes(config, spec), algorithm.state_shapes(config))
 
 
 def _start(command: Sequence[str]) -> subprocess.Popen[str]:
@@ -177,17 +218,18 @@ def _rates(worker: subprocess.Popen[str]) -> dict[str, float]:
 
 def _kill(workers: Sequence[subprocess.Popen[str]]) -> None:
     for worker in workers:
-        worker.kill()
-        worker.wait()
+        with contextlib.suppress(BrokenPipeError), worker:  # closes its pipes, one of which it may not have read
+            worker.kill()
 
 
-def main(run: str, device: str, seconds: str, *names: str) -> None:
+def main(run: str, device: str, clock: str, seconds: str, *names: str) -> None:
     """One measuring process."""
     torch.set_num_threads(1)
     pieces = Pieces(load_run(run), torch.device(device))
     print("ready", flush=True)
     sys.stdin.readline()
-    print(json.dumps({name: per_second(getattr(pieces, name), float(seconds)) for name in names}), flush=True)
+    figures = {name: pieces.figure(name, float(seconds), getattr(time, clock)) for name in names}
+    print(json.dumps(figures), flush=True)
 
 
 if __name__ == "__main__":

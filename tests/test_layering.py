@@ -19,7 +19,7 @@ LAYERS = (  # top to bottom; a package stands for all of its modules
     ("console",),
     ("screen", "terminal"),
     ("progress",),
-    ("sweep", "report", "runs", "variants", "doctor", "pieces"),
+    ("sweep", "report", "runs", "variants", "doctor", "plan", "work", "pieces", "exchange"),
     ("manager", "supervisor"),
     ("engines",),
     ("actor", "evaluator", "learner", "inbox", "evaluations", "saving", "play", "export"),

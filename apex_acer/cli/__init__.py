@@ -35,6 +35,7 @@ VERBS = {
     "dashboard": Verb("DIR [--port N]", "Shows runs in TensorBoard"),
     "presets": Verb("[show NAME]", "Lists the run files to start from, or prints one"),
     "doctor": Verb("[RUN] [--json]", "Checks this machine for a run and says how fast it would be"),
+    "plan": Verb("[RUN] [flags]", "Says what a run would do on many machines, and what limits it"),
     "completion": Verb("SHELL", "Prints a script that completes all this in bash, zsh or fish"),
 }
 

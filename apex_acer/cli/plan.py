@@ -1,0 +1,168 @@
+"""`apex-acer plan [RUN] [flags]`."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Annotated
+
+import tyro
+
+from apex_acer.cli import EXIT_FAILED, PROGRAM
+from apex_acer.cli.parsing import Flag, parse
+from apex_acer.config import RunConfig
+from apex_acer.config.checks import require
+
+if TYPE_CHECKING:
+    from apex_acer.plan import Machines, Plan, Work
+    from apex_acer.trajectory import EnvironmentSpec
+
+
+NAMES = {
+    "actors": "the actors' cores",
+    "cores": "the machine's cores",
+    "learner": "the learner",
+    "network": "the network",
+}
+
+
+@dataclass(frozen=True)
+class Planning:
+    """Says what a run, evaluations apart, would do on other machines; measures its pieces here for 20 seconds."""
+
+    run: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")] = "pong"
+    """A preset or a TOML file, which says all that is not a flag here."""
+    actors: int | None = None
+    """Actor processes; by default what fits one machine."""
+    cores_per_node: int | None = None
+    """Cores of each machine; by default as many as here."""
+    gpus: int | None = None
+    """Of the machine on which the learners are; 0: they learn on its cores; by default as here."""
+    learners: int | None = None
+    """Learners; by default the run's."""
+    network_gbit: float = 10.0
+    """What the learners' machine sends, and receives, each second."""
+    compress: Flag = False
+    """Send observations compressed by LZ4."""
+    samples_per_s: float | None = None
+    """Samples of updates a GPU makes each second, as `apex-acer doctor` says where there is one; then none is measured."""
+    json: Flag = False
+    """Print one JSON object instead of lines."""
+
+
+def run(arguments: list[str]) -> int:
+    """Measures, plans and prints; 1 where a piece of the run cannot be measured."""
+    given = parse(Planning, arguments, "plan")
+    _check(given)
+    from apex_acer.device import choose_device
+    from apex_acer.environments import environment_spec
+    from apex_acer.exchange import lz4
+    from apex_acer.plan import make_plan
+    from apex_acer.runfile import load_run
+    from apex_acer.work import measure_work
+
+    config = load_run(given.run)
+    device = str(choose_device(config.learner.device, "learner.device"))
+    gpu = "" if device == "cpu" else device
+    spec = environment_spec(config.environment)
+    config, machines = _place(given, config, spec, bool(gpu))
+    if config.ray.compress:
+        lz4()
+    try:
+        work = measure_work(config, spec, machines.gpus, gpu, given.samples_per_s)
+    except RuntimeError as error:
+        print(f"{PROGRAM}: {given.run}: {error}; train the run to see more", file=sys.stderr)
+        return EXIT_FAILED
+    plan = make_plan(work, machines)
+    if given.json:
+        said = {"work": asdict(work), "machines": asdict(machines), "plan": asdict(plan)}
+        print(json.dumps({"run": given.run, **said}))
+    else:
+        for topic, text in _lines(config, work, machines, plan):
+            print(f"{topic:<10} {text}")
+    return 0
+
+
+def _check(given: Planning) -> None:
+    for flag in ("actors", "cores_per_node", "learners", "gpus"):
+        value, least = getattr(given, flag), 0 if flag == "gpus" else 1
+        name = f"--{flag.replace('_', '-')}"
+        require(value is None or value >= least, name, value, f"give {least} or more")
+    for flag in ("network_gbit", "samples_per_s"):
+        value, name = getattr(given, flag), f"--{flag.replace('_', '-')}"
+        require(value is None or 0 < value < math.inf, name, value, "give a number above 0")
+
+
+def _place(given: Planning, config: RunConfig, spec: EnvironmentSpec, has_gpu: bool) -> tuple[RunConfig, Machines]:
+    """The run as it would be on machines as they are given, and those."""
+    from apex_acer.gradient import num_parts
+    from apex_acer.placement import available_cores, place
+    from apex_acer.plan import Machines
+
+    cores = given.cores_per_node or available_cores()
+    gpus = int(has_gpu) if given.gpus is None else given.gpus
+    learners = given.learners or config.learner.count
+    actors = dataclasses.replace(config.actors, count=given.actors or config.actors.count)
+    learner = dataclasses.replace(config.learner, device="cuda" if gpus else "cpu")
+    config = place(dataclasses.replace(config, actors=actors, learner=learner), spec, cores)
+    config = dataclasses.replace(
+        config,
+        engine="ray",  # which alone has several learners, and says what it requires of them
+        learner=dataclasses.replace(config.learner, count=learners),
+        ray=dataclasses.replace(config.ray, compress=given.compress or config.ray.compress),
+    )
+    shared = spec.is_image and not gpus
+    threads = num_parts(config.learner.threads // learners, config.learner.batch_size // learners) if shared else 1
+    return config, Machines(config.actors.count, cores, gpus, learners, threads, given.network_gbit)
+
+
+def _lines(config: RunConfig, work: Work, machines: Machines, plan: Plan) -> Iterator[tuple[str, str]]:
+    """What there is to say, by topic."""
+    from apex_acer.plan import advise
+
+    yield "machines", _machines(machines)
+    if machines.gpus and work.gradient_s is None:
+        yield "gpu", _gpu(plan)
+    rates = f"{plan.samples_per_s:,.0f} samples/s, {plan.updates_per_s:,.1f} updates/s"
+    most = next(iter(plan.limits.values()))
+    yield "expect", f"about {plan.env_steps_per_s:,.0f} env steps/s, at most {most:,.0f}; {rates}"
+    into, out, line = (f"{size / 1e6:,.0f} MB/s" for size in (plan.network_in, plan.network_out, machines.bytes_per_s))
+    if machines.nodes > 1:
+        text = f"{into} into the learner's machine, {out} out of it"
+        yield "network", f"{text}; {machines.network_gbit:g} Gbit/s are {line} each way"
+    replay = work.replay_bytes * config.replay.capacity / machines.learners
+    yield "replay", f"{replay / 1e9:,.1f} GB of memory{' in each learner' if machines.learners > 1 else ''}"
+    yield "limit", _limit(plan)
+    for text in advise(work, machines, plan, compressed=config.ray.compress):
+        yield "advice", text
+
+
+def _machines(machines: Machines) -> str:
+    on = _count(machines.gpus, "GPU") if machines.gpus else _count(machines.threads, "thread")
+    each = " each" if machines.learners > 1 and not machines.gpus else ""
+    learners = f"{_count(machines.learners, 'learner')} on {on}{each}"
+    if machines.nodes == 1:
+        return f"one of {machines.cores_per_node} cores for {_count(machines.actors, 'actor')} and {learners}"
+    return f"{machines.nodes} of {machines.cores_per_node} cores for {machines.actors} actors; one more for {learners}"
+
+
+def _count(number: int, name: str) -> str:
+    return f"{number} {name}{'s' if number > 1 else ''}"
+
+
+def _gpu(plan: Plan) -> str:
+    if plan.gpu_samples_per_s is None:
+        enough = "none is fast enough not to be waited for: taking unrolls in fills the learner's time"
+    else:
+        enough = f"from {plan.gpu_samples_per_s:,.0f} samples/s of updates on it is not waited for, as is assumed here"
+    return f"none here to measure, give its --samples-per-s; {enough}"
+
+
+def _limit(plan: Plan) -> str:
+    (first, rate), *others = plan.limits.items()
+    after = ", then ".join(f"{NAMES[name]} at {limit / rate:,.1f} times that rate" for name, limit in others)
+    return f"{NAMES[first]}; next {after}"

@@ -1,0 +1,95 @@
+"""What an unroll costs from an actor into replay, and weights on their way back, apart from the network between."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from types import ModuleType
+
+from apex_acer import imports, weights
+from apex_acer.algorithms.algorithm import Algorithm
+from apex_acer.config import RunConfig
+from apex_acer.engines.local.wire import decode_message, encode_message
+from apex_acer.inbox import Inbox
+from apex_acer.messages import Message, Peer, Reply
+from apex_acer.policy import Policy
+from apex_acer.replay import UniformReplay
+from apex_acer.trajectory import EnvironmentSpec, Layout, Unroll
+
+RUN_ID, ACTOR = "exchange", Peer("actor", 0, 0)
+
+
+class Exchange:
+    """Both ends of the conversation, with one unroll that goes from one to the other again and again."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        spec: EnvironmentSpec,
+        shapes: Layout,
+        unroll: Unroll,
+        ends: tuple[Policy, Algorithm, UniformReplay],
+    ) -> None:
+        """`ends` are what the actor acts with, and what the learner learns with and from."""
+        self._policy, self._algorithm, self._replay = ends
+        self._message = Message(RUN_ID, ACTOR, 0, unroll=unroll)
+        # writable, as what comes from a socket is
+        self._parts = [memoryview(bytearray(part)) for part in encode_message(self._message)]
+        self._inbox = Inbox(RUN_ID, shapes, unroll.num_columns, spec.num_actions, max_waiting=1)
+        self._inbox.expect({ACTOR.name: ACTOR.incarnation})
+        self._sequence = itertools.count()
+        rest = math.ceil(config.actors.weights_every / config.algorithm.unroll_length) - 1
+        self._asks = itertools.cycle([True, *[False] * rest])
+        self._weights = self._pack()
+        self._lz4 = lz4() if config.ray.compress else None
+        self._packed = self._lz4.compress(unroll.obs) if self._lz4 else b""
+
+    @property
+    def sizes(self) -> dict[str, float]:
+        """`unroll_bytes` on the wire for each environment step, and `weights_bytes` of one version."""
+        size, unroll = sum(map(len, self._parts)), self._unroll
+        if self._lz4:
+            size += len(self._packed) - unroll.obs.nbytes
+        return {"unroll_bytes": size / unroll.num_steps, "weights_bytes": len(self._weights)}
+
+    def send(self) -> int:
+        """The actor's part: encoding an unroll, and taking the weights it asked for; returns its environment steps."""
+        encode_message(self._message)
+        if self._lz4:
+            self._lz4.compress(self._unroll.obs)
+        if next(self._asks):
+            self._policy.load(weights.unpack(self._weights))
+        return self._unroll.num_steps
+
+    def take(self) -> int:
+        """The learner's part: decoding, checking, storing and answering an unroll; returns its environment steps."""
+        if self._lz4:
+            self._lz4.decompress(self._packed)
+        message = dataclasses.replace(decode_message(self._parts), sequence=next(self._sequence))
+        self._inbox.post(message, lambda reply: None)
+        post = self._inbox.take_unroll(0)
+        assert post
+        assert post.message.unroll
+        self._replay.insert(post.message.unroll, 0)
+        self._algorithm.observe(post.message.unroll, ACTOR)
+        post.answer(Reply(post.message.sequence, weights=self._pack() if next(self._asks) else None))
+        return self._unroll.num_steps
+
+    @property
+    def _unroll(self) -> Unroll:
+        assert self._message.unroll
+        return self._message.unroll
+
+    def _pack(self) -> bytes:
+        policy = {name: t for name, t in self._algorithm.tensors().items() if name.startswith("network.")}
+        return weights.pack(policy, {"weights_version": 0})
+
+
+def lz4() -> ModuleType:
+    """The compression of `ray.compress`; raises `ConfigError` where its package is not installed."""
+    try:
+        import lz4.frame
+    except ModuleNotFoundError as error:
+        raise imports.missing("ray.compress", "ray", error) from None
+    return lz4.frame  # type: ignore[no-any-return]
