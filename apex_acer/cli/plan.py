@@ -106,17 +106,16 @@ def _place(given: Planning, config: RunConfig, spec: EnvironmentSpec, has_gpu: b
     cores = given.cores_per_node or available_cores()
     gpus = int(has_gpu) if given.gpus is None else given.gpus
     learners = given.learners or config.learner.count
-    actors = dataclasses.replace(config.actors, count=given.actors or config.actors.count)
-    learner = dataclasses.replace(config.learner, device="cuda" if gpus else "cpu")
-    config = place(dataclasses.replace(config, actors=actors, learner=learner), spec, cores)
     config = dataclasses.replace(
         config,
         engine="ray",  # which alone has several learners, and says what it requires of them
-        learner=dataclasses.replace(config.learner, count=learners),
+        actors=dataclasses.replace(config.actors, count=given.actors or config.actors.count),
+        learner=dataclasses.replace(config.learner, count=learners, device="cuda" if gpus else "cpu"),
         ray=dataclasses.replace(config.ray, compress=given.compress or config.ray.compress),
     )
+    config = place(config, spec, cores)
     shared = spec.is_image and not gpus
-    threads = num_parts(config.learner.threads // learners, config.learner.batch_size // learners) if shared else 1
+    threads = num_parts(config.learner.threads, config.learner.batch_size // learners) if shared else 1
     return config, Machines(config.actors.count, cores, gpus, learners, threads, given.network_gbit)
 
 
@@ -155,11 +154,9 @@ def _count(number: int, name: str) -> str:
 
 
 def _gpu(plan: Plan) -> str:
-    if plan.gpu_samples_per_s is None:
-        enough = "none is fast enough not to be waited for: taking unrolls in fills the learner's time"
-    else:
-        enough = f"from {plan.gpu_samples_per_s:,.0f} samples/s of updates on it is not waited for, as is assumed here"
-    return f"none here to measure, give its --samples-per-s; {enough}"
+    needed = plan.gpu_samples_per_s
+    assumed = "assumed to cost no time" + (f": from {needed:,.0f} samples/s on it is not the limit" if needed else "")
+    return f"none here to measure, give its --samples-per-s; {assumed}"
 
 
 def _limit(plan: Plan) -> str:
