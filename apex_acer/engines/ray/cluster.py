@@ -49,7 +49,8 @@ class Cluster:
         self.folder: Path | None = None
         """Of a cluster of its own: what Ray keeps while it runs."""
         self._head: subprocess.Popen[bytes] | None = None
-        self._connected_before = "ray" in sys.modules and sys.modules["ray"].is_initialized()
+        imported = sys.modules.get("ray")
+        self._connected_before = imported is not None and imported.is_initialized()
         if not (config.address or self._connected_before):
             stay_alone()
         self._ray = _import_ray()
@@ -120,7 +121,7 @@ def stay_alone() -> None:
     """Sets this process up for clusters of its own; raises `ConfigError` where Ray has read its settings already."""
     if os.environ.items() >= ALONE.items():
         return
-    if "ray" in sys.modules:
+    if sys.modules.get("ray"):
         raise ConfigError("engine: Ray was imported before the run; call ray.init() before, too, or import it after")
     os.environ |= ALONE
     os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
