@@ -26,6 +26,7 @@ HEAD = "apex_acer.engines.ray.head"
 PROBE = "import ray, sys; ray.init(sys.argv[1], log_to_driver=False, logging_level='ERROR')"
 START_S = 60.0  # for a new cluster, on a busy machine
 JOIN_S = 20.0  # for a cluster to say that it is there
+RESERVE_S = 20.0  # for the run before to give back what it had
 STOP_S = 10.0  # for Ray to end its processes
 # of a cluster of its own: all listen on 127.0.0.1 alone, nobody is told, no process starts that no role would use, and who
 # else is on this machine cannot join
@@ -49,6 +50,7 @@ class Cluster:
         self.folder: Path | None = None
         """Of a cluster of its own: what Ray keeps while it runs."""
         self._head: subprocess.Popen[bytes] | None = None
+        self._reserved: Any = None
         imported = sys.modules.get("ray")
         self._connected_before = imported is not None and imported.is_initialized()
         if not (config.address or self._connected_before):
@@ -63,6 +65,19 @@ class Cluster:
         """What each living node has in all, by node: `CPU`, `GPU` …"""
         return {node["NodeID"]: node["Resources"] for node in self._ray.nodes() if node["Alive"]}
 
+    def reserve(self, bundles: list[dict[str, float]]) -> Any:
+        """Sets these resources of this machine's node aside until `close`; raises `ConfigError` where they are in use."""
+        from ray.util import placement_group
+
+        here = [{"ray.io/node-id": self.home}] * len(bundles)
+        self._reserved = placement_group(bundles, strategy="STRICT_PACK", bundle_label_selector=here)
+        if not self._reserved.wait(RESERVE_S):
+            wanted = f"{sum(bundle['CPU'] for bundle in bundles):g} CPUs"
+            raise ConfigError(
+                f"ray.actor_cpus: {wanted} on this machine are not free within {RESERVE_S:.0f} s; give less"
+            )
+        return self._reserved
+
     def log_of(self, pid: int) -> str:
         """The last that a process of a cluster of its own has printed."""
         files = sorted(self.folder.glob(f"session_2*/logs/worker-*-{pid}.*")) if self.folder else []
@@ -71,6 +86,11 @@ class Cluster:
 
     def close(self) -> None:
         """Leaves the cluster, and ends one of its own."""
+        if self._reserved:
+            from ray.util import remove_placement_group
+
+            remove_placement_group(self._reserved)
+            self._reserved = None
         if not self._connected_before:
             self._ray.shutdown()
         if self._head:

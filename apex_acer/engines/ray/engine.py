@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+RESERVED = ("learner", "evaluator")  # who runs on this machine
 MOST_CALLS = 10_000  # at the same time, each of which only waits: a few from each of the peers
 
 
@@ -126,6 +127,7 @@ class RayEngine(Engine):
         self._cluster = Cluster(run.config.ray, run.folder / "log.txt")
         try:
             self._cpus = self._share()
+            self._places = self._cluster.reserve(self._bundles())
         except Exception:
             self.close()
             raise
@@ -178,23 +180,34 @@ class RayEngine(Engine):
         """CPUs of each role; a cluster that was joined may grow until they fit."""
         config, nodes = self._run.config, self._cluster.nodes()
         cpus = {node: resources.get("CPU", 0.0) for node, resources in nodes.items()}
-        others = 2 if config.evaluation.every else 1
-        share = cpu_share(config.ray.actor_cpus, cpus, self._cluster.home, config.actors.count, others)
+        share = cpu_share(config.ray.actor_cpus, cpus, self._cluster.home, config.actors.count, self._num_others)
         if not config.ray.address:
-            require_fit(share, cpus[self._cluster.home], config.actors.count, others)
+            require_fit(share, cpus[self._cluster.home], config.actors.count, self._num_others)
         return share
 
     def _make(self, host: type, peer: Peer) -> Any:
         """The class to start `host` with; the learner and the evaluator write the run's folder, which is here."""
         import ray
-        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
         options: dict[str, Any] = {"runtime_env": {"env_vars": environment_variables()}, "num_cpus": self._cpus}
         if peer.role != "actor":
-            options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(self._cluster.home, soft=False)
+            place = PlacementGroupSchedulingStrategy(self._places, RESERVED.index(peer.role))
+            options["scheduling_strategy"] = place
         if peer.role == "learner":
             options |= {"num_gpus": self._num_gpus(), "max_concurrency": MOST_CALLS}
         return ray.remote(host).options(max_restarts=0, max_task_retries=0, **options)
+
+    def _bundles(self) -> list[dict[str, float]]:
+        """What `RESERVED` need, so that nobody takes the place of one that is started again."""
+        bundles = [{"CPU": self._cpus} for _ in RESERVED[: self._num_others]]
+        if self._num_gpus():
+            bundles[0]["GPU"] = 1
+        return bundles
+
+    @property
+    def _num_others(self) -> int:
+        return 2 if self._run.config.evaluation.every else 1
 
     def _num_gpus(self) -> int:
         """1 where the learner computes on one and this machine has one for Ray to give; it says itself what is missing."""
