@@ -26,6 +26,7 @@ HEAD = "apex_acer.engines.ray.head"
 PROBE = "import ray, sys; ray.init(sys.argv[1], log_to_driver=False, logging_level='ERROR')"
 START_S = 60.0  # for a new cluster, on a busy machine
 JOIN_S = 20.0  # for a cluster to say that it is there
+RESERVE_S = 20.0  # for the run before to give back what it had
 STOP_S = 10.0  # for Ray to end its processes
 # of a cluster of its own: all listen on 127.0.0.1 alone, nobody is told, no process starts that no role would use, and who
 # else is on this machine cannot join
@@ -49,7 +50,9 @@ class Cluster:
         self.folder: Path | None = None
         """Of a cluster of its own: what Ray keeps while it runs."""
         self._head: subprocess.Popen[bytes] | None = None
-        self._connected_before = "ray" in sys.modules and sys.modules["ray"].is_initialized()
+        self._reserved: Any = None
+        imported = sys.modules.get("ray")
+        self._connected_before = imported is not None and imported.is_initialized()
         if not (config.address or self._connected_before):
             stay_alone()
         self._ray = _import_ray()
@@ -57,12 +60,27 @@ class Cluster:
             self._connect(config.address or self._start(output), config.address)
         self.home: str = self._ray.get_runtime_context().get_node_id()
         """This machine's node."""
-        self.address: str = self._ray.util.get_node_ip_address()
-        """Where it is reached."""
 
     def nodes(self) -> dict[str, dict[str, float]]:
         """What each living node has in all, by node: `CPU`, `GPU` …"""
         return {node["NodeID"]: node["Resources"] for node in self._ray.nodes() if node["Alive"]}
+
+    def reserve(self, bundles: list[dict[str, float]], num_here: int) -> Any:
+        """Sets resources aside until `close`, of this machine's node the first `num_here` bundles, the others near it.
+
+        Raises:
+            ConfigError: where they are in use.
+        """
+        from ray.util import placement_group
+
+        where: list[dict[str, str]] = [{"ray.io/node-id": self.home}] * num_here + [{}] * (len(bundles) - num_here)
+        self._reserved = placement_group(bundles, strategy="PACK", bundle_label_selector=where)
+        if not self._reserved.wait(RESERVE_S):
+            wanted = " and ".join(f"{sum(b.get(kind, 0) for b in bundles):g} {kind}s" for kind in ("CPU", "GPU"))
+            raise ConfigError(
+                f"ray.actor_cpus: {wanted} for learners and evaluator are not free within {RESERVE_S:.0f} s"
+            )
+        return self._reserved
 
     def log_of(self, pid: int) -> str:
         """The last that a process of a cluster of its own has printed."""
@@ -72,6 +90,11 @@ class Cluster:
 
     def close(self) -> None:
         """Leaves the cluster, and ends one of its own."""
+        if self._reserved:
+            from ray.util import remove_placement_group
+
+            remove_placement_group(self._reserved)
+            self._reserved = None
         if not self._connected_before:
             self._ray.shutdown()
         if self._head:
@@ -122,7 +145,7 @@ def stay_alone() -> None:
     """Sets this process up for clusters of its own; raises `ConfigError` where Ray has read its settings already."""
     if os.environ.items() >= ALONE.items():
         return
-    if "ray" in sys.modules:
+    if sys.modules.get("ray"):
         raise ConfigError("engine: Ray was imported before the run; call ray.init() before, too, or import it after")
     os.environ |= ALONE
     os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))

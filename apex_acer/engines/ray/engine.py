@@ -22,7 +22,7 @@ from apex_acer import __version__
 from apex_acer.engines.engine import Engine, Handle, Run
 from apex_acer.engines.process import environment_variables
 from apex_acer.engines.ray.cluster import Cluster
-from apex_acer.engines.ray.group import GroupHandle, GroupLink, leave_place, num_gpus, place_together
+from apex_acer.engines.ray.group import GroupHandle, GroupLink, num_gpus
 from apex_acer.engines.ray.shares import cpu_share, require_fit
 from apex_acer.engines.waker import Waker
 from apex_acer.messages import Link, Peer
@@ -132,13 +132,11 @@ class RayEngine(Engine):
         self._run = run
         self._handles: dict[str, RayHandle | GroupHandle] = {}
         self._learners: list[Any] = []
-        self._group: Any = None  # where several learners have their places
         self._waker = Waker()
         self._cluster = Cluster(run.config.ray, run.folder / "log.txt")
         try:
             self._cpus, self._gpus = self._share(), self._share_gpus()
-            if (count := run.config.learner.count) > 1:
-                self._group = place_together(count, self._cpus, self._gpus, self._cluster.address)
+            self._places = self._cluster.reserve(self._bundles(), self._num_here)
         except Exception:
             self.close()
             raise
@@ -203,8 +201,6 @@ class RayEngine(Engine):
         """Kills who is left, and leaves or ends the cluster."""
         for handle in self._handles.values():
             handle.kill()
-        if self._group:
-            leave_place(self._group)
         self._cluster.close()
         self._waker.close()
 
@@ -212,11 +208,10 @@ class RayEngine(Engine):
         """CPUs of each role; a cluster that was joined may grow until they fit."""
         config, nodes = self._run.config, self._cluster.nodes()
         cpus = {node: resources.get("CPU", 0.0) for node, resources in nodes.items()}
-        others = 2 if config.evaluation.every else 1  # the first learner and the evaluator
         anywhere = config.actors.count + config.learner.count - 1
-        share = cpu_share(config.ray.actor_cpus, cpus, self._cluster.home, anywhere, others)
+        share = cpu_share(config.ray.actor_cpus, cpus, self._cluster.home, anywhere, self._num_here)
         if not config.ray.address:
-            require_fit(share, cpus[self._cluster.home], anywhere, others)
+            require_fit(share, cpus[self._cluster.home], anywhere, self._num_here)
         return share
 
     def _share_gpus(self) -> int:
@@ -226,16 +221,31 @@ class RayEngine(Engine):
     def _make(self, host: type, peer: Peer) -> Any:
         """The class to start `host` with; the first learner and the evaluator write the run's folder, which is here."""
         import ray
-        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
+        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
         options: dict[str, Any] = {"runtime_env": {"env_vars": environment_variables()}, "num_cpus": self._cpus}
         if peer.role != "actor":
-            options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(self._cluster.home, soft=False)
+            options["scheduling_strategy"] = PlacementGroupSchedulingStrategy(self._places, self._bundle_of(peer))
         if peer.role == "learner":
             options |= {"num_gpus": self._gpus, "max_concurrency": MOST_CALLS}
-        if peer.role == "learner" and self._group:
-            options["scheduling_strategy"] = PlacementGroupSchedulingStrategy(self._group, peer.index)
         return ray.remote(host).options(max_restarts=0, max_task_retries=0, **options)
+
+    def _bundles(self) -> list[dict[str, float]]:
+        """What all but the actors need, so that nobody takes the place of one that is started again."""
+        learner: dict[str, float] = {"CPU": self._cpus} | ({"GPU": 1.0} if self._gpus else {})
+        evaluator = [{"CPU": self._cpus}] * (self._num_here - 1)
+        return [learner, *evaluator, *[learner] * (self._run.config.learner.count - 1)]
+
+    def _bundle_of(self, peer: Peer) -> int:
+        """Which of them a learner or the evaluator has."""
+        if peer.role == "evaluator":
+            return 1
+        return self._num_here + peer.index - 1 if peer.index else 0
+
+    @property
+    def _num_here(self) -> int:
+        """Roles that write the run's folder: the first learner and the evaluator."""
+        return 2 if self._run.config.evaluation.every else 1
 
 
 def cause_of_death(said: str) -> str:

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from apex_acer.engines.ray.engine import RayHandle
 
 LAST_WORDS_S = 1.0  # for the others to say why they ended, once one has ended badly
-TINY = 1e-3  # of the resource that each machine has one of, named after its address
 
 
 class GroupHandle(Handle):
@@ -113,18 +112,3 @@ def num_gpus(settings: LearnerConfig, gpus: float, at_home: float) -> int:
     enough = f"this cluster has {gpus:g} GPUs: give at most that, or learner.device cpu"
     require(settings.count <= gpus, "learner.count", settings.count, enough)
     return 1
-
-
-def place_together(count: int, cpus: float, gpus: int, home: str) -> Any:
-    """A placement group with a bundle for each of `count` learners, the first one's on the machine of the address `home`."""
-    from ray.util.placement_group import placement_group
-
-    each = {"CPU": cpus} | ({"GPU": float(gpus)} if gpus else {})
-    return placement_group([each | {f"node:{home}": TINY}, *[each] * (count - 1)], strategy="PACK")
-
-
-def leave_place(group: Any) -> None:
-    """Gives a placement group's resources back."""
-    from ray.util.placement_group import remove_placement_group
-
-    remove_placement_group(group)

@@ -175,9 +175,10 @@ class PeerHost(Host):
         self._link = self._make_link()
 
     async def reconnect(self, learner: Any) -> None:
-        """Speaks with another learner from now on."""
-        self._learner = learner
-        self._link.leave()
+        """Speaks with another learner from now on, if it is another."""
+        if learner != self._learner:
+            self._learner = learner
+            self._link.leave()
 
     def _make_link(self) -> RayLink:
         return RayLink(self._learner, compress=self._start.run.config.ray.compress)

@@ -1,0 +1,45 @@
+"""CPUs of each role."""
+
+from __future__ import annotations
+
+import pytest
+
+from apex_acer.config import ConfigError
+from apex_acer.engines.ray.shares import cpu_share, fits, require_fit
+
+
+@pytest.mark.parametrize(
+    ("cpus", "actors", "expected"),
+    [
+        ({"here": 2.0}, 2, 0.5),
+        ({"here": 1.0}, 4, 0.1666),
+        ({"here": 64.0}, 21, 1.0),
+        ({"here": 2.0, "there": 1.0}, 3, 0.5),  # 0.6 would leave one without a place
+        ({"here": 1.0, "there": 8.0}, 8, 0.5),  # two must be here
+    ],
+)
+def test_everybody_has_the_most_with_which_all_fit(cpus: dict[str, float], actors: int, expected: float) -> None:
+    share = cpu_share(0, cpus, "here", actors, 2)
+    assert share == pytest.approx(expected, abs=1e-9)
+    assert fits(share, cpus, "here", actors, 2)
+    assert share == 1 or not fits(share + 2e-4, cpus, "here", actors, 2)
+
+
+def test_many_roles_on_little_still_have_some() -> None:
+    assert cpu_share(0, {"here": 1.0}, "here", 5000, 2) == pytest.approx(1e-4)
+
+
+def test_what_is_given_is_taken() -> None:
+    assert cpu_share(3.0, {"here": 2.0}, "here", 2, 2) == 3.0
+
+
+@pytest.mark.parametrize("cpus", [{"here": 0.0}, {"here": 0.0, "there": 64.0}])
+def test_a_machine_without_cpus_is_refused(cpus: dict[str, float]) -> None:
+    with pytest.raises(ConfigError, match=r"ray\.address: .* 0 CPUs"):
+        cpu_share(0, cpus, "here", 2, 2)
+
+
+def test_what_can_never_fit_on_one_machine_is_refused() -> None:
+    require_fit(0.5, 2.0, 2, 2)
+    with pytest.raises(ConfigError, match=r"ray\.actor_cpus: 1; 4 roles need 4 CPUs, this machine has 2"):
+        require_fit(1.0, 2.0, 2, 2)
