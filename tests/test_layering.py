@@ -78,7 +78,7 @@ HOMES = {  # foreign package: where alone it is imported
     "zmq": "engines/local/",
     "msgpack": "engines/local/",
     "ray": "engines/ray/",
-    "lz4": "engines/ray/",
+    "lz4": ("engines/ray/", "exchange.py"),  # on the wire, and where its cost is measured
     "tensorboard": "cli/dashboard.py",
     "tensorboardX": "board.py",
     "matplotlib": "plots.py",
