@@ -178,11 +178,12 @@ class RayEngine(Engine):
 
     def _share(self) -> float:
         """CPUs of each role; a cluster that was joined may grow until they fit."""
-        config, nodes = self._run.config, self._cluster.nodes()
-        cpus = {node: resources.get("CPU", 0.0) for node, resources in nodes.items()}
-        share = cpu_share(config.ray.actor_cpus, cpus, self._cluster.home, config.actors.count, self._num_others)
+        config = self._run.config
+        cpus = {node: resources.get("CPU", 0.0) for node, resources in self._cluster.nodes().items()}
+        roles = cpus, self._cluster.home, config.actors.count, self._num_others
+        share = cpu_share(config.ray.actor_cpus, *roles)
         if not config.ray.address:
-            require_fit(share, cpus[self._cluster.home], config.actors.count, self._num_others)
+            require_fit(share, *roles)
         return share
 
     def _make(self, host: type, peer: Peer) -> Any:
@@ -190,7 +191,10 @@ class RayEngine(Engine):
         import ray
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-        options: dict[str, Any] = {"runtime_env": {"env_vars": environment_variables()}, "num_cpus": self._cpus}
+        variables = environment_variables()
+        if not (peer.role == "learner" and self._run.config.learner.device in ("auto", "cuda")):
+            variables["RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES"] = "1"  # devices that are named are the machine's
+        options: dict[str, Any] = {"runtime_env": {"env_vars": variables}, "num_cpus": self._cpus}
         if peer.role != "actor":
             place = PlacementGroupSchedulingStrategy(self._places, RESERVED.index(peer.role))
             options["scheduling_strategy"] = place
