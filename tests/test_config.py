@@ -193,6 +193,7 @@ def test_replay_must_hold_a_batch_and_an_unroll() -> None:
             {"learner": {"count": 4}, "actors": {"count": 3}},
             "learner.count: 4 is not allowed; at most actors.count (3)",
         ),
+        ({"learner": {"count": 2, "device": "cuda:1"}}, "learner.device cuda:1 is one for all; give auto, cpu or cuda"),
         ({"learner": {"count": 2}, "checkpoint": {"replay": True}}, "checkpoint.replay saves that of one learner only"),
     ],
 )

@@ -73,7 +73,7 @@ CHANGED = RunConfig(
 )
 CHANGED_DQN = dataclasses.replace(
     CHANGED,
-    learner=dataclasses.replace(CHANGED.learner, count=2),
+    learner=dataclasses.replace(CHANGED.learner, count=2, device="cuda"),
     checkpoint=CheckpointConfig(9),
     algorithm=ApexDqnConfig(
         gamma=0.9,

@@ -144,4 +144,6 @@ class RunConfig:
         require(batch_size % count == 0, several, count, f"give a divisor of learner.batch_size ({batch_size})")
         enough = f"at most actors.count ({self.actors.count}): each learner has actors of its own"
         require(count <= (self.actors.count or count), several, count, enough)
+        named = f"learner.device {self.learner.device} is one for all; give auto, cpu or cuda"
+        require(":" not in self.learner.device, several, count, named)
         require(not self.checkpoint.replay, several, count, "checkpoint.replay saves that of one learner only")

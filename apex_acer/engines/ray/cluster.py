@@ -29,12 +29,13 @@ JOIN_S = 20.0  # for a cluster to say that it is there
 RESERVE_S = 20.0  # for the run before to give back what it had
 STOP_S = 10.0  # for Ray to end its processes
 # of a cluster of its own: all listen on 127.0.0.1 alone, nobody is told, no process starts that no role would use, and who
-# else is on this machine cannot join
+# else is on this machine cannot join; Ray's usual niceness, 15, would leave no room for actors to give way to the learner
 ALONE = {
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_prestart_worker_first_driver": "0",
     "RAY_AUTH_MODE": "token",
+    "RAY_worker_niceness": "0",
 }
 
 

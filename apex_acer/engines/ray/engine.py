@@ -5,17 +5,10 @@ The manager's process owns them all: they end with it, Ray restarts none, and th
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import logging
-import os
-import re
 import select
-import signal
 import sys
-from collections.abc import Callable
-from concurrent.futures import Future
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from apex_acer import __version__
@@ -23,103 +16,18 @@ from apex_acer.engines.engine import Engine, Handle, Run
 from apex_acer.engines.process import environment_variables
 from apex_acer.engines.ray.cluster import Cluster
 from apex_acer.engines.ray.group import GroupHandle, GroupLink, num_gpus
+from apex_acer.engines.ray.handle import RayHandle
 from apex_acer.engines.ray.shares import cpu_share, require_fit
 from apex_acer.engines.waker import Waker
 from apex_acer.messages import Link, Peer
 
 # what imports Ray is imported once the cluster has said on which addresses it is to listen
 if TYPE_CHECKING:
-    from apex_acer.engines.ray.hosts import End, Start
+    from apex_acer.engines.ray.hosts import Start
 
 log = logging.getLogger(__name__)
 
 MOST_CALLS = 10_000  # at the same time, each of which only waits: a few from each of the peers
-
-
-class RayHandle(Handle):
-    """A role that an actor of Ray hosts."""
-
-    def __init__(
-        self,
-        peer: Peer,
-        host: Any,
-        folder: Path,
-        cluster: Cluster,
-        wake: Callable[[], None],
-        *arguments: Any,
-    ) -> None:
-        """`arguments` are those of the host's `run`."""
-        super().__init__(peer)
-        self.host = host
-        self._folder, self._cluster, self._wake = folder, cluster, wake
-        self._node, self._pid = "", 0  # until they are known
-        self._alive = True
-        self._failure = ""
-        self._ready = self._ask(host.ready)
-        self._end = self._ask(host.run, *arguments)
-
-    @property
-    def alive(self) -> bool:
-        """Whether the role works, or will; once it does not, how it ended is known."""
-        self.listen()
-        return self._alive
-
-    @property
-    def failure(self) -> str:
-        """The traceback, or how its process died; empty where it ended well or still runs."""
-        self.listen()
-        return self._failure
-
-    def listen(self) -> None:
-        """Takes what there is to know, without waiting."""
-        if not self._alive:
-            return
-        if self._ready.done() and not self._ready.exception():
-            self.ready, (self._node, self._pid) = True, self._ready.result()
-        if self._end.done():
-            self._alive = False
-            if error := self._end.exception():
-                self._note_death(str(error))
-            else:
-                self._note_end(self._end.result())
-
-    def dump(self) -> None:
-        """Asks where its threads are, which is logged when it answers."""
-        self._ask(self.host.dump).add_done_callback(self._log_stacks)
-
-    def kill(self) -> None:
-        """Ends the process, and with it what Ray has set aside for it."""
-        import ray
-
-        ray.kill(self.host)
-        if self._alive and self._node == self._cluster.home:
-            with contextlib.suppress(ProcessLookupError):  # Ray gives a frozen one some seconds
-                os.kill(self._pid, signal.SIGKILL)
-        self._alive = False
-
-    def _ask(self, method: Any, *arguments: Any) -> Future[Any]:
-        future: Future[Any] = method.remote(*arguments).future()
-        future.add_done_callback(lambda _: self._wake())
-        return future
-
-    def _note_end(self, end: End) -> None:
-        self.result, self.config_error, self.raised = end.result, end.config_error, end.raised
-        self._failure = f"{end.failure}{self.peer.name}: failed" if end.failure else ""
-        self._write(end.log + end.failure)
-
-    def _note_death(self, said: str) -> None:
-        self._write(printed := self._cluster.log_of(self._pid) if self._pid else "")
-        self._failure = f"{printed}\n{self.peer.name}: {cause_of_death(said)}".strip()
-
-    def _write(self, printed: str) -> None:
-        """Gives it to the run's log; a full disk must not keep us from the rest."""
-        with contextlib.suppress(OSError), (self._folder / "log.txt").open("a", encoding="utf-8") as file:
-            if printed:
-                file.write(f"── {self.peer.name} ──\n{printed}")
-
-    def _log_stacks(self, stacks: Future[str]) -> None:
-        if not stacks.exception():
-            log.info("%s is here:\n%s", self.peer.name, stacks.result())
 
 
 class RayEngine(Engine):
@@ -206,12 +114,13 @@ class RayEngine(Engine):
 
     def _share(self) -> float:
         """CPUs of each role; a cluster that was joined may grow until they fit."""
-        config, nodes = self._run.config, self._cluster.nodes()
-        cpus = {node: resources.get("CPU", 0.0) for node, resources in nodes.items()}
+        config = self._run.config
+        cpus = {node: resources.get("CPU", 0.0) for node, resources in self._cluster.nodes().items()}
         anywhere = config.actors.count + config.learner.count - 1
-        share = cpu_share(config.ray.actor_cpus, cpus, self._cluster.home, anywhere, self._num_here)
+        roles = cpus, self._cluster.home, anywhere, self._num_here
+        share = cpu_share(config.ray.actor_cpus, *roles)
         if not config.ray.address:
-            require_fit(share, cpus[self._cluster.home], anywhere, self._num_here)
+            require_fit(share, *roles)
         return share
 
     def _share_gpus(self) -> int:
@@ -223,7 +132,10 @@ class RayEngine(Engine):
         import ray
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-        options: dict[str, Any] = {"runtime_env": {"env_vars": environment_variables()}, "num_cpus": self._cpus}
+        variables = environment_variables()
+        if not (peer.role == "learner" and self._run.config.learner.device in ("auto", "cuda")):
+            variables["RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES"] = "1"  # devices that are named are the machine's
+        options: dict[str, Any] = {"runtime_env": {"env_vars": variables}, "num_cpus": self._cpus}
         if peer.role != "actor":
             options["scheduling_strategy"] = PlacementGroupSchedulingStrategy(self._places, self._bundle_of(peer))
         if peer.role == "learner":
@@ -246,11 +158,3 @@ class RayEngine(Engine):
     def _num_here(self) -> int:
         """Roles that write the run's folder: the first learner and the evaluator."""
         return 2 if self._run.config.evaluation.every else 1
-
-
-def cause_of_death(said: str) -> str:
-    """In one line, of what Ray `said`."""
-    if re.search(r"its node (has )?died|node .*(is dead|was removed)", said, re.IGNORECASE):
-        return "its machine was lost"
-    detail = re.search(r"exit detail: (.*?)(\. |$)", said, re.MULTILINE)
-    return f"its process died ({detail[1] if detail else said.strip().splitlines()[-1][:300]})"

@@ -5,14 +5,11 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from apex_acer.config import LearnerConfig, require
 from apex_acer.engines.engine import Handle
 from apex_acer.messages import Link, Message, Peer, Reply
-
-if TYPE_CHECKING:
-    from apex_acer.engines.ray.engine import RayHandle
 
 LAST_WORDS_S = 1.0  # for the others to say why they ended, once one has ended badly
 
@@ -20,7 +17,7 @@ LAST_WORDS_S = 1.0  # for the others to say why they ended, once one has ended b
 class GroupHandle(Handle):
     """The learners of a run; the first one's result is theirs, and one that is lost ends all."""
 
-    def __init__(self, peer: Peer, members: Sequence[RayHandle]) -> None:
+    def __init__(self, peer: Peer, members: Sequence[Handle]) -> None:
         super().__init__(peer)
         self._members = members
         self._alive, self._lost_at = True, 0.0

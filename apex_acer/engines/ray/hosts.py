@@ -59,7 +59,6 @@ class Host:
     """One role in a process of its own; its methods are called by the manager's process."""
 
     def __init__(self, start: Start) -> None:
-        die_with_the_parent()
         self._start = start
         self._ready = asyncio.Event()
 
@@ -93,15 +92,19 @@ class Host:
 
     def _prepare(self) -> None:
         start, run = self._start, self._start.run
+        die_with_the_parent()
         name_process(f"{start.peer.role}_{start.peer.index}")  # Ray has named it before
-        if start.version != __version__:
-            here = f"{socket.gethostname()} has apex_acer {__version__}"
-            raise ConfigError(f"ray.address: {here}, the manager {start.version}; install the same")
+        self._check_version()
         sys.path += [entry for entry in start.path if entry not in sys.path]
         os.nice(niceness(run.config, run.spec, start.peer.role))
         torch.set_num_threads(num_threads(run.config, start.peer.role))
         # arrays that come out of Ray's store can only be read, and nobody writes them
         warnings.filterwarnings("ignore", "The given NumPy array is not writable")
+
+    def _check_version(self) -> None:
+        if self._start.version != __version__:
+            here = f"{socket.gethostname()} has apex_acer {__version__}"
+            raise ConfigError(f"ray.address: {here}, the manager {self._start.version}; install the same")
 
     def _work(self) -> TrainResult | None:
         raise NotImplementedError

@@ -35,11 +35,11 @@ def fits(share: float, cpus: Mapping[str, float], home: str, actors: int, others
     return places.get(home, 0) >= others and sum(places.values()) >= actors + others
 
 
-def require_fit(share: float, cpus: float, actors: int, others: int) -> None:
-    """Raises `ConfigError` where one machine with so many `cpus` can never have all roles at once."""
-    if not fits(share, {"": cpus}, "", actors, others):
-        needed = f"{actors + others} roles need {share * (actors + others):g} CPUs"
-        raise ConfigError(f"ray.actor_cpus: {share:g}; {needed}, this machine has {cpus:g}; give less, or 0")
+def require_fit(share: float, cpus: Mapping[str, float], home: str, actors: int, others: int) -> None:
+    """Raises `ConfigError` where these nodes can never have all roles at once."""
+    if not fits(share, cpus, home, actors, others):
+        needed = f"{actors + others} roles of {share:g} CPUs do not fit"
+        raise ConfigError(f"ray.actor_cpus: {share:g}; {needed}, there are {sum(cpus.values()):g}; give less, or 0")
 
 
 def _floor(share: float) -> float:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import threading
 import time
 from concurrent.futures import Future
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,10 +15,13 @@ import numpy as np
 import pytest
 from ray.exceptions import ActorDiedError
 
+from apex_acer import __version__
+from apex_acer.engines.engine import Run
+from apex_acer.engines.ray.hosts import PeerHost, Start
 from apex_acer.engines.ray.link import MOST_AHEAD, Order, RayLink, pack, unpack
 from apex_acer.messages import Message, Peer, Reply
-from tests.conftest import assert_equal_unrolls
-from tests.runs import RUN_ID, made_up_unroll, tiny_run
+from tests.conftest import assert_equal_unrolls, config_error
+from tests.runs import CARTPOLE, RUN_ID, made_up_unroll, tiny_run
 
 ACTOR = Peer("actor", 0, 0)
 
@@ -140,3 +145,26 @@ def test_who_asks_a_learner_that_died_waits_until_it_leaves_it() -> None:
     threading.Timer(0.1, link.leave).start()
     assert link.receive(60) is None
     assert time.monotonic() - started < 30
+
+
+def test_an_actor_leaves_only_a_learner_that_was_replaced(tmp_path: Path) -> None:
+    first, second = Learner(), Learner()
+    run = Run(tiny_run(), CARTPOLE, tmp_path, RUN_ID, 0.0)
+    host = PeerHost(Start(run, ACTOR, __version__, [], {}), first)
+    link = host._link
+    link.send(message(0))
+    first.calls[0].set_exception(ActorDiedError())
+    asyncio.run(host.reconnect(first))
+    started = time.monotonic()
+    link.receive(0.2)
+    assert time.monotonic() - started >= 0.2, "it would ask a learner that died again and again"
+    asyncio.run(host.reconnect(second))
+    link.receive(60)
+    assert time.monotonic() - started < 30
+
+
+def test_another_version_is_refused_in_one_line(tmp_path: Path) -> None:
+    run = Run(tiny_run(), CARTPOLE, tmp_path, RUN_ID, 0.0)
+    host = PeerHost(Start(run, ACTOR, "0.0.0", [], {}), Learner())
+    message = config_error(host._check_version)
+    assert f"has apex_acer {__version__}, the manager 0.0.0" in message

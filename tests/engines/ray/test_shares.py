@@ -40,6 +40,6 @@ def test_a_machine_without_cpus_is_refused(cpus: dict[str, float]) -> None:
 
 
 def test_what_can_never_fit_on_one_machine_is_refused() -> None:
-    require_fit(0.5, 2.0, 2, 2)
-    with pytest.raises(ConfigError, match=r"ray\.actor_cpus: 1; 4 roles need 4 CPUs, this machine has 2"):
-        require_fit(1.0, 2.0, 2, 2)
+    require_fit(0.5, {"here": 2.0}, "here", 2, 2)
+    with pytest.raises(ConfigError, match=r"ray\.actor_cpus: 1; 4 roles of 1 CPUs do not fit, there are 2; give less"):
+        require_fit(1.0, {"here": 2.0}, "here", 2, 2)

@@ -1,0 +1,116 @@
+"""What the manager knows of a role that an actor of Ray hosts, and how it ends one."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import re
+import signal
+from collections.abc import Callable
+from concurrent.futures import Future
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from apex_acer.engines.engine import Handle
+from apex_acer.engines.ray.cluster import Cluster
+from apex_acer.messages import Peer
+
+if TYPE_CHECKING:  # it imports Ray, once the cluster has said on which addresses that is to listen
+    from apex_acer.engines.ray.hosts import End
+
+log = logging.getLogger(__name__)
+
+
+class RayHandle(Handle):
+    """A role that an actor of Ray hosts."""
+
+    def __init__(
+        self,
+        peer: Peer,
+        host: Any,
+        folder: Path,
+        cluster: Cluster,
+        wake: Callable[[], None],
+        *arguments: Any,
+    ) -> None:
+        """`arguments` are those of the host's `run`."""
+        super().__init__(peer)
+        self.host = host
+        self._folder, self._cluster, self._wake = folder, cluster, wake
+        self._node, self._pid = "", 0  # until they are known
+        self._alive = True
+        self._failure = ""
+        self._ready = self._ask(host.ready)
+        self._end = self._ask(host.run, *arguments)
+
+    @property
+    def alive(self) -> bool:
+        """Whether the role works, or will; once it does not, how it ended is known."""
+        self.listen()
+        return self._alive
+
+    @property
+    def failure(self) -> str:
+        """The traceback, or how its process died; empty where it ended well or still runs."""
+        self.listen()
+        return self._failure
+
+    def listen(self) -> None:
+        """Takes what there is to know, without waiting."""
+        if not self._alive:
+            return
+        if self._ready.done() and not self._ready.exception():
+            self.ready, (self._node, self._pid) = True, self._ready.result()
+        if self._end.done():
+            self._alive = False
+            if error := self._end.exception():
+                self._note_death(str(error))
+            else:
+                self._note_end(self._end.result())
+
+    def dump(self) -> None:
+        """Asks where its threads are, which is logged when it answers."""
+        self._ask(self.host.dump).add_done_callback(self._log_stacks)
+
+    def kill(self) -> None:
+        """Ends the process, and with it what Ray has set aside for it."""
+        import ray
+
+        ray.kill(self.host)
+        if self._alive and self._node == self._cluster.home:
+            with contextlib.suppress(ProcessLookupError):  # Ray gives a frozen one some seconds
+                os.kill(self._pid, signal.SIGKILL)
+        self._alive = False
+
+    def _ask(self, method: Any, *arguments: Any) -> Future[Any]:
+        future: Future[Any] = method.remote(*arguments).future()
+        future.add_done_callback(lambda _: self._wake())
+        return future
+
+    def _note_end(self, end: End) -> None:
+        self.result, self.config_error, self.raised = end.result, end.config_error, end.raised
+        self._failure = f"{end.failure}{self.peer.name}: failed" if end.failure else ""
+        self._write(end.log + end.failure)
+
+    def _note_death(self, said: str) -> None:
+        self._write(printed := self._cluster.log_of(self._pid) if self._pid else "")
+        self._failure = f"{printed}\n{self.peer.name}: {cause_of_death(said)}".strip()
+
+    def _write(self, printed: str) -> None:
+        """Gives it to the run's log; a full disk must not keep us from the rest."""
+        with contextlib.suppress(OSError), (self._folder / "log.txt").open("a", encoding="utf-8") as file:
+            if printed:
+                file.write(f"── {self.peer.name} ──\n{printed}")
+
+    def _log_stacks(self, stacks: Future[str]) -> None:
+        if not stacks.exception():
+            log.info("%s is here:\n%s", self.peer.name, stacks.result())
+
+
+def cause_of_death(said: str) -> str:
+    """In one line, of what Ray `said`."""
+    if re.search(r"its node (has )?died|node .*(is dead|was removed)", said, re.IGNORECASE):
+        return "its machine was lost"
+    detail = re.search(r"exit detail: (.*?)(\. |$)", said, re.MULTILINE)
+    return f"its process died ({detail[1] if detail else said.strip().splitlines()[-1][:300]})"
