@@ -1,7 +1,7 @@
 """The pieces of a run, measured on every core at once or on a GPU, and the most that a run could make of them.
 
 All rates are per second of one core, in environment steps (or samples: one step of a segment), so that
-1 / rate is the time one step costs. Sizes are in bytes. `python -m apex_acer.pieces RUN DEVICE CLOCK SECONDS NAME…` is one
+1 / rate is the time one step costs. Sizes are in bytes. `python -m apex_acer.pieces RUN DEVICE WAY SECONDS NAME…` is one
 measuring process: it says that it is ready, begins when it is told to on its standard input, and prints its rates as JSON.
 """
 
@@ -47,16 +47,16 @@ def measure(
     seconds: float,
     device: str = "cpu",
     count: int = 1,
-    clock: str = "perf_counter",
+    way: str = "alone",
 ) -> dict[str, float]:
     """Means over `count` processes at once of what `names` of `run` (a preset or TOML file): rates of pieces, and sizes.
 
-    `clock` is a function of `time`; with `process_time` what others do on the same cores counts little.
+    `way` is one of `WAYS`, each of which has a piece called for so many `seconds`.
 
     Raises:
         RuntimeError: with the last line of a process that failed or did not end in time.
     """
-    command = [sys.executable, "-m", __name__, run, device, clock, str(seconds), *names]
+    command = [sys.executable, "-m", __name__, run, device, way, str(seconds), *names]
     workers = [_start(command) for _ in range(count)]
     alarm = threading.Timer(DEADLINE_S, _kill, [workers])
     alarm.start()
@@ -91,13 +91,41 @@ def replay_bytes_per_step(config: RunConfig, spec: EnvironmentSpec) -> float:
     return _make_replay(config, spec, 1).num_bytes / config.algorithm.unroll_length
 
 
-def per_second(work: Callable[[], int], seconds: float, clock: Callable[[], float] = time.perf_counter) -> float:
-    """Items per second of `work`, which returns how many it did; the first call is not counted."""
-    work()
-    start, items = clock(), 0
-    while clock() - start < seconds:
-        items += work()
-    return items / (clock() - start)
+Works = Mapping[str, Callable[[], int]]
+"""What to measure by name; each call returns how many items it did."""
+
+
+def alone(works: Works, seconds: float, clock: Callable[[], float] = time.perf_counter) -> dict[str, float]:
+    """Items per second of each, one after the other; the first call is not counted."""
+    rates = {}
+    for name, work in works.items():
+        work()
+        start, items = clock(), 0
+        while clock() - start < seconds:
+            items += work()
+        rates[name] = items / (clock() - start)
+    return rates
+
+
+def alone_by_processor(works: Works, seconds: float) -> dict[str, float]:
+    """The same by processor time, where what others do on the same cores counts little."""
+    return alone(works, seconds, time.process_time)
+
+
+def in_turns(works: Works, seconds: float) -> dict[str, float]:
+    """Items per second of processor time of each, where every call finds the caches as another one has left them."""
+    items, spent = dict.fromkeys(works, 0), dict.fromkeys(works, 0.0)
+    for work in works.values():
+        work()
+    while sum(spent.values()) < seconds * len(works):
+        for name, work in works.items():
+            start = time.process_time()
+            items[name] += work()
+            spent[name] += time.process_time() - start
+    return {name: items[name] / spent[name] for name in works}
+
+
+WAYS = {"alone": alone, "alone_by_processor": alone_by_processor, "in_turns": in_turns}
 
 
 class Pieces:
@@ -124,10 +152,10 @@ class Pieces:
         self._obs = stack_planes(batch.obs, batch.episode_step, spec.stack).flatten(0, 1)
         self._action = np.zeros(num, np.int64)
 
-    def figure(self, name: str, seconds: float, clock: Callable[[], float]) -> float:
-        """The rate of the piece `name`, or the size of that name."""
-        size = self._exchange.sizes.get(name)
-        return per_second(getattr(self, name), seconds, clock) if size is None else size
+    def figures(self, names: Sequence[str], seconds: float, way: str) -> dict[str, float]:
+        """The rates of the pieces among `names`, and the sizes."""
+        sizes = {name: size for name, size in self._exchange.sizes.items() if name in names}
+        return sizes | WAYS[way]({name: getattr(self, name) for name in names if name not in sizes}, seconds)
 
     def environment(self) -> int:
         """Environments alone, always the same action."""
@@ -222,14 +250,13 @@ def _kill(workers: Sequence[subprocess.Popen[str]]) -> None:
             worker.kill()
 
 
-def main(run: str, device: str, clock: str, seconds: str, *names: str) -> None:
+def main(run: str, device: str, way: str, seconds: str, *names: str) -> None:
     """One measuring process."""
     torch.set_num_threads(1)
     pieces = Pieces(load_run(run), torch.device(device))
     print("ready", flush=True)
     sys.stdin.readline()
-    figures = {name: pieces.figure(name, float(seconds), getattr(time, clock)) for name in names}
-    print(json.dumps(figures), flush=True)
+    print(json.dumps(pieces.figures(names, float(seconds), way)), flush=True)
 
 
 if __name__ == "__main__":

@@ -38,6 +38,8 @@ class Work:
     """Of one version of the weights."""
     replay_bytes: float
     """Of replay memory."""
+    in_turns: Work | None = None
+    """The same where roles take turns on a core and leave each other its caches; None: where none do."""
 
 
 @dataclass(frozen=True)
@@ -122,7 +124,7 @@ def find_limits(work: Work, machines: Machines) -> dict[str, float]:
         "learner": 1 / (serial + parallel),
     }
     if machines.nodes == 1:
-        return limits | {"cores": 1 / _shared_s(work, machines, serial, parallel)}
+        return limits | {"cores": 1 / _shared_s(work.in_turns or work, machines)}
     return limits | {"network": machines.bytes_per_s / max(_traffic(work, machines))}
 
 
@@ -173,8 +175,9 @@ def _learner_s(work: Work, machines: Machines) -> tuple[float, float]:
     return serial, gradient / min(machines.threads * machines.learners, machines.cores_per_node)
 
 
-def _shared_s(work: Work, machines: Machines, serial: float, parallel: float) -> float:
+def _shared_s(work: Work, machines: Machines) -> float:
     """Seconds of one environment step where learners, which go first, leave actors of the same machine the other cores."""
+    serial, parallel = _learner_s(work, machines)
     cores, learners = machines.cores_per_node, machines.learners
     busy = learners if machines.gpus else learners * machines.threads
 

@@ -10,7 +10,7 @@ from apex_acer.algorithms import algorithm_class
 from apex_acer.config import RunConfig
 from apex_acer.pieces import measure, replay_bytes_per_step, samples_per_step
 from apex_acer.placement import available_cores
-from apex_acer.plan import Work
+from apex_acer.plan import Machines, Work
 from apex_acer.runfile import dump_run
 from apex_acer.trajectory import EnvironmentSpec
 
@@ -19,10 +19,13 @@ LEARNER, UPDATES = ("intake", *SIZES), ("update", "stepping")
 SECONDS = 1.0  # for each piece
 
 
-def measure_work(config: RunConfig, spec: EnvironmentSpec, gpus: int, gpu: str, samples_per_s: float | None) -> Work:
+def measure_work(
+    config: RunConfig, spec: EnvironmentSpec, machines: Machines, gpu: str, samples_per_s: float | None
+) -> Work:
     """The work of `config`, each of whose `learner.count` learners computes its share of a batch.
 
-    Updates are measured on the cores here; with `gpus` on the device `gpu`, or where that is empty taken as `samples_per_s`.
+    Updates are measured on the cores here; where `machines` have GPUs on the device `gpu`, or where that is empty taken as
+    `samples_per_s`.
 
     Raises:
         RuntimeError: where a piece fails.
@@ -32,10 +35,12 @@ def measure_work(config: RunConfig, spec: EnvironmentSpec, gpus: int, gpu: str, 
     with tempfile.NamedTemporaryFile("w", suffix=".toml", encoding="utf-8") as file:
         file.write(dump_run(dataclasses.replace(config, learner=share)))
         file.flush()
-        rates = _measure(file.name, gpus, "" if samples_per_s else gpu)
-    if samples_per_s:
-        rates["update"] = samples_per_s
-    return make_work(rates, config, replay_bytes_per_step(config, spec))
+        ways = ["alone_by_processor", *(["in_turns"] if machines.nodes == 1 else [])]
+        found = [_measure(file.name, way, machines.gpus, "" if samples_per_s else gpu) for way in ways]
+    given = {"update": samples_per_s} if samples_per_s else {}
+    size = replay_bytes_per_step(config, spec)
+    work, *in_turns = (make_work(rates | given, config, size) for rates in found)
+    return dataclasses.replace(work, in_turns=in_turns[0]) if in_turns else work
 
 
 def make_work(rates: Mapping[str, float], config: RunConfig, replay_bytes: float) -> Work:
@@ -57,10 +62,10 @@ def make_work(rates: Mapping[str, float], config: RunConfig, replay_bytes: float
     )
 
 
-def _measure(run: str, gpus: int, gpu: str) -> dict[str, float]:
+def _measure(run: str, way: str, gpus: int, gpu: str) -> dict[str, float]:
     """Rates of the pieces of `run`, of all cores here at once, or for the learner's of one `gpu`."""
     names = (*ACTOR, *LEARNER) if gpus else (*ACTOR, *LEARNER, *UPDATES)
-    rates = measure(run, names, seconds=SECONDS, count=available_cores(), clock="process_time")
+    rates = measure(run, names, seconds=SECONDS, count=available_cores(), way=way)
     return rates | (measure(run, ("intake", "update"), seconds=SECONDS, device=gpu) if gpu else {})
 
 

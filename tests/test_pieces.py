@@ -48,3 +48,16 @@ def test_the_ceiling_is_that_of_the_busiest_resource() -> None:
     assert pieces.ceiling(RATES, replaying(0.25), 1, 2, gpu=True) == pytest.approx(2000)  # the actors
     only_replay = replaying(5.0, ApexDqnConfig)  # nothing is trained on fresh
     assert pieces.ceiling(RATES, only_replay, 8, 8) == pytest.approx(8 / each)
+
+
+def test_in_turns_each_is_called_as_often() -> None:
+    calls: list[str] = []
+
+    def work(name: str, spins: int) -> int:
+        calls.append(name)
+        sum(range(spins))
+        return 10
+
+    rates = pieces.in_turns({"much": lambda: work("much", 200_000), "little": lambda: work("little", 20_000)}, 0.02)
+    assert calls == ["much", "little"] * (len(calls) // 2)
+    assert rates["little"] > 3 * rates["much"] > 0

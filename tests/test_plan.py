@@ -53,6 +53,15 @@ def test_the_actors_are_the_limit() -> None:
     assert advice(machines, weights_bytes=0.0) == "--actors 92, after which the next limit is reached"
 
 
+def test_one_machine_is_judged_by_what_takes_turns() -> None:
+    machines = Machines(actors=2, cores_per_node=2)
+    slower = dataclasses.replace(WORK, acting_s=2e-3)
+    alone, in_turns = plan(machines), plan(machines, in_turns=slower)
+    assert alone.limits.keys() == in_turns.limits.keys() == {"actors", "learner", "cores"}
+    assert in_turns.limits["cores"] == pytest.approx(plan(machines, acting_s=2e-3).limits["cores"])
+    assert {name for name, limit in alone.limits.items() if limit != in_turns.limits[name]} == {"cores"}
+
+
 def test_unrolls_fill_the_network() -> None:
     machines = dataclasses.replace(CLUSTER, network_gbit=0.1)
     found = plan(machines, weights_bytes=0.0)

@@ -32,7 +32,7 @@ NAMES = {
 
 @dataclass(frozen=True)
 class Planning:
-    """Says what a run, evaluations apart, would do on other machines; measures its pieces here for 20 seconds."""
+    """Says what a run, evaluations apart, would do on other machines; measures its pieces here for half a minute."""
 
     run: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")] = "pong"
     """A preset or a TOML file, which says all that is not a flag here."""
@@ -73,7 +73,7 @@ def run(arguments: list[str]) -> int:
     if config.ray.compress:
         lz4()
     try:
-        work = measure_work(config, spec, machines.gpus, gpu, given.samples_per_s)
+        work = measure_work(config, spec, machines, gpu, given.samples_per_s)
     except RuntimeError as error:
         print(f"{PROGRAM}: {given.run}: {error}; train the run to see more", file=sys.stderr)
         return EXIT_FAILED
