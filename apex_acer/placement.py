@@ -71,7 +71,9 @@ def describe(config: RunConfig) -> str:
     actors, learner = config.actors, config.learner
     each = f"{actors.environments} environments, {_threads(actors.threads)} each"
     device = learner.device if learner.device != "auto" else "cuda" if has_gpu("auto") else "cpu"
-    return f"{actors.count} actors of {each}; learner on {device}, {_threads(learner.threads)}"
+    several = learner.count > 1
+    learners, of_each = (f"{learner.count} learners", " each") if several else ("learner", "")
+    return f"{actors.count} actors of {each}; {learners} on {device}, {_threads(learner.threads)}{of_each}"
 
 
 def _threads(count: int) -> str:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 
 import pytest
@@ -45,14 +44,13 @@ def sent_by_an_actor(config: RunConfig) -> list[list[Part]]:
 
 
 def sizes(config: RunConfig) -> Mapping[str, float]:
-    found = Pieces(config, CPU)
-    return {name: found.figure(name, 0.0, time.perf_counter) for name in ("unroll_bytes", "weights_bytes")}
+    return Pieces(config, CPU).figures(("unroll_bytes", "weights_bytes"), 0.0, "alone")
 
 
 def unroll_bytes(config: RunConfig) -> float:
     """Of one message."""
     found = Pieces(config, CPU)
-    return found.figure("unroll_bytes", 0.0, time.perf_counter) * found.sending()
+    return found.figures(("unroll_bytes",), 0.0, "alone")["unroll_bytes"] * found.sending()
 
 
 @pytest.mark.parametrize("algorithm", ["acer", "apex_dqn"])

@@ -55,3 +55,10 @@ def test_a_gpu_is_where_it_is_asked_for_or_seen() -> None:
 def test_one_line_says_what_is_used() -> None:
     config = place(tiny_run(**OPEN, learner__device="cpu", actors__environments=8), CARTPOLE, cores=4)
     assert describe(config) == "3 actors of 8 environments, 1 thread each; learner on cpu, 1 thread"
+
+
+def test_several_learners_share_the_cores() -> None:
+    several = {"engine": "ray", "learner__count": 2, "learner__device": "cpu"}
+    config = place(tiny_run(**(OPEN | several)), PONG, cores=6)
+    assert config.learner.threads == 3
+    assert describe(config).endswith("2 learners on cpu, 3 threads each")
