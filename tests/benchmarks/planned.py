@@ -1,7 +1,7 @@
 """`python -m tests.benchmarks.planned`: real runs on this machine beside what `apex-acer plan` says of them.
 
 Each run is planned just before it is made, because a machine that others use is not as fast at all times, and both are done
-`rounds` times: the median of planned / measured counts. What others took of the machine meanwhile is printed, too. Evaluation
+`rounds` times: the median of planned / measured counts. What others took of the machine is printed, too. Evaluation
 is off. `--accept` keeps the result where all runs are within `GOAL` of their plan.
 """
 
