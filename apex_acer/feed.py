@@ -112,7 +112,7 @@ class Feed:
         waiting, held, uncounted = offers.T
         self._waiting, self._held = waiting.astype(np.int64), int(held.sum())
         self._uncounted = 0
-        if not self._trains_fresh and self._held >= self._start:
+        if uncounted.any() and self._held >= self._start:
             self._pace.count_fresh(uncounted)
 
     def insert(self, unroll: Unroll, weights_version: int) -> None:

@@ -216,8 +216,9 @@ class Learner:
         self.env_steps += int(said[:, 0].sum())
         if self._ranks is not ALONE:
             self._feed.accept(said[:, 3:])
-        for post in taken:
-            self._answer(post)
+        with self._journal.timers.phase("taking"):
+            for post in taken:
+                self._answer(post)
         if self._ranks.rank == 0:
             self._keep_schedule(before)
         if row_due:
