@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import multiprocessing
 import socket
+import subprocess
+import sys
+import tempfile
 import traceback
 from collections.abc import Callable, Iterator
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Client, Connection, Listener
+from pathlib import Path
 from typing import Any
 
 from apex_acer.ranks import ConnectedRanks, Meeting, Ranks, listen
@@ -15,9 +18,11 @@ from apex_acer.ranks import ConnectedRanks, Meeting, Ranks, listen
 DEADLINE_S = 60.0  # for one function in all processes; the first one imports torch
 
 
-def _work(pipe: Connection) -> None:
+def work(address: str) -> None:
+    """Runs what it is sent; `multiprocessing` would start this process with another one that stays."""
     import torch
 
+    pipe = Client(address)
     torch.set_num_threads(1)
     while said := pipe.recv():
         function, arguments, meeting, listens = said
@@ -35,14 +40,10 @@ class Group:
     """Processes that stay, one for each learner."""
 
     def __init__(self, count: int) -> None:
-        context = multiprocessing.get_context("spawn")
-        self._pipes, self._processes = [], []
-        for _ in range(count):
-            mine, theirs = context.Pipe()
-            process = context.Process(target=_work, args=(theirs,), daemon=True)
-            process.start()
-            self._pipes.append(mine)
-            self._processes.append(process)
+        with tempfile.TemporaryDirectory() as folder, Listener(str(Path(folder, "socket")), backlog=count) as listener:
+            command = [sys.executable, "-c", f"from tests.ranks import work; work({listener.address!r})"]
+            self._processes = [subprocess.Popen(command) for _ in range(count)]
+            self._pipes = [listener.accept() for _ in range(count)]
 
     def run(self, function: Callable[..., Any], *arguments: Any, timeout_s: float = 20.0) -> list[Any]:
         """What `function(ranks, *arguments)` gives in each process, or the traceback of what it raises, marked so."""
@@ -61,9 +62,10 @@ class Group:
 
     def close(self) -> None:
         """Ends the processes."""
-        for process in self._processes:
+        for process, pipe in zip(self._processes, self._pipes, strict=True):
             process.kill()
-            process.join()
+            process.wait()
+            pipe.close()
 
 
 @contextlib.contextmanager

@@ -69,6 +69,7 @@ def test_an_environment_of_one_s_own_is_learned(tmp_path: Path, engine: str) -> 
 
 def test_a_wrapper_with_settings_of_one_s_own_is_used_in_every_process(tmp_path: Path) -> None:
     own = {"environment__id": "Pendulum-v1", "environment__wrappers": ["torques:fine"], "evaluation__every": 500}
+    own |= {"stop__env_steps": 5000}  # long enough for the evaluator to have played
     result = train(tiny_run(tmp_path, engine="local", **own))
     assert result.eval_return is not None
     assert result.policy.spec.num_actions == 11

@@ -70,7 +70,6 @@ def facts(learner: Learner) -> Found:
         "tensors": tensors,
         **counts,
         "held": learner._feed.num_steps,
-        "first rate": learner._optimizer.gradient.norm(),
     }
 
 

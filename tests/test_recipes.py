@@ -48,6 +48,11 @@ while True:
 """
 
 
+def _not_ray() -> dict[str, str]:
+    """The environment without what other tests have set for a Ray of their own."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+
+
 class Job:
     """`slurm.sh` as SLURM would run it, on nodes that are addresses of this machine."""
 
@@ -73,7 +78,7 @@ class Job:
         with (self._folder / "output").open("ab") as output:
             self._process = subprocess.Popen(
                 [*ALONE, "bash", script, *arguments],
-                env={**os.environ, "PATH": path, **job},
+                env={**_not_ray(), "PATH": path, **job},
                 stdout=output,
                 stderr=output,
                 cwd=self._folder,
