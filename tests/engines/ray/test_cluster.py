@@ -19,7 +19,6 @@ from tests.programs import Program, eventually, processes_of, program
 
 pytestmark = [
     pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="processes are looked up in /proc"),
-    pytest.mark.slow,  # each takes longer than CartPole alone
     pytest.mark.timeout(600),
 ]
 
