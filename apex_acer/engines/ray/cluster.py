@@ -24,6 +24,7 @@ from apex_acer.placement import available_cores
 
 HEAD = "apex_acer.engines.ray.head"
 PROBE = "import ray, sys; ray.init(sys.argv[1], log_to_driver=False, logging_level='ERROR')"
+MEND = "start Ray there, or set RAY_AUTH_MODE=token where it asks for one"
 START_S = 60.0  # for a new cluster, on a busy machine
 JOIN_S = 20.0  # for a cluster to say that it is there
 RESERVE_S = 20.0  # for the run before to give back what it had
@@ -169,9 +170,9 @@ def _probe(address: str) -> None:
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=JOIN_S, check=False)
     except subprocess.TimeoutExpired:
-        raise ConfigError(f"ray.address: {address!r} does not answer within {JOIN_S:.0f} s; start Ray there") from None
+        raise ConfigError(f"ray.address: {address!r} does not answer within {JOIN_S:.0f} s; {MEND}") from None
     if done.returncode:
-        raise ConfigError(f"ray.address: {address!r} cannot be joined ({_last_line(done.stderr)}); start Ray there")
+        raise ConfigError(f"ray.address: {address!r} cannot be joined ({_last_line(done.stderr)}); {MEND}")
 
 
 @contextlib.contextmanager
