@@ -59,19 +59,25 @@ class Nodes:
         return self._process.stdout.readline().strip()
 
     def close(self) -> None:
-        self.do("shutdown")
-        self._process.communicate(timeout=60)
-        eventually(lambda: not processes_of(self.session), within_s=30)
+        """Ends it with its input, however far it has come."""
+        try:
+            self._process.communicate(timeout=60)
+        finally:
+            self._process.kill()
 
 
 @pytest.fixture
 def nodes() -> Iterator[Nodes]:
     """A head and two more."""
     started = Nodes()
-    for _ in range(2):
-        started.do("add")
-    yield started
-    started.close()
+    try:
+        for _ in range(2):
+            started.do("add")
+        yield started
+        started.do("shutdown")
+    finally:
+        started.close()
+    eventually(lambda: not processes_of(started.session), within_s=30)
 
 
 def cartpole(nodes: Nodes, **more: Any) -> RunConfig:
