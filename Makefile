@@ -21,7 +21,7 @@ $(INSTALLED): setup.cfg pyproject.toml constraints.txt
 run: install  ## train ACER to a solved CartPole, in about a minute
 	$(BIN)/apex-acer train cartpole
 
-test: lint types  ## lint, types and the tests; 6 to 9 minutes
+test: lint types  ## lint, types and the tests; 10 to 13 minutes
 	$(BIN)/python -m pytest
 
 test-slow: install  ## the long learning runs
