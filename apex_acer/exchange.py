@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import itertools
 import math
 from types import ModuleType
@@ -42,30 +43,30 @@ class Exchange:
         rest = math.ceil(config.actors.weights_every / config.algorithm.unroll_length) - 1
         self._asks = itertools.cycle([True, *[False] * rest])
         self._weights = self._pack()
-        self._lz4 = lz4() if config.ray.compress else None
-        self._packed = self._lz4.compress(unroll.obs) if self._lz4 else b""
+        self._compression = compression() if config.ray.compress else None
+        self._parcel = self._compression.pack(self._message, compress=True) if self._compression else None
 
     @property
     def sizes(self) -> dict[str, float]:
         """`unroll_bytes` on the wire for each environment step, and `weights_bytes` of one version."""
         size, unroll = sum(map(len, self._parts)), self._unroll
-        if self._lz4:
-            size += len(self._packed) - unroll.obs.nbytes
+        if self._parcel:
+            size += len(self._parcel.obs) - unroll.obs.nbytes
         return {"unroll_bytes": size / unroll.num_steps, "weights_bytes": len(self._weights)}
 
     def send(self) -> int:
         """The actor's part: encoding an unroll, and taking the weights it asked for; returns its environment steps."""
         encode_message(self._message)
-        if self._lz4:
-            self._lz4.compress(self._unroll.obs)
+        if self._compression:
+            self._compression.pack(self._message, compress=True)
         if next(self._asks):
             self._policy.load(weights.unpack(self._weights))
         return self._unroll.num_steps
 
     def take(self) -> int:
         """The learner's part: decoding, checking, storing and answering an unroll; returns its environment steps."""
-        if self._lz4:
-            self._lz4.decompress(self._packed)
+        if self._compression:
+            self._compression.unpack(self._parcel)
         message = dataclasses.replace(decode_message(self._parts), sequence=next(self._sequence))
         self._inbox.post(message, lambda reply: None)
         post = self._inbox.take_unroll(0)
@@ -82,14 +83,12 @@ class Exchange:
         return self._message.unroll
 
     def _pack(self) -> bytes:
-        policy = {name: t for name, t in self._algorithm.tensors().items() if name.startswith("network.")}
-        return weights.pack(policy, {"weights_version": 0})
+        return weights.pack_policy(self._algorithm.tensors(), 0)
 
 
-def lz4() -> ModuleType:
-    """The compression of `ray.compress`; raises `ConfigError` where its package is not installed."""
+def compression() -> ModuleType:
+    """What the ray engine packs messages with; raises `ConfigError` where LZ4 is not installed."""
     try:
-        import lz4.frame
+        return importlib.import_module("apex_acer.engines.ray.parcel")
     except ModuleNotFoundError as error:
         raise imports.missing("ray.compress", "ray", error) from None
-    return lz4.frame  # type: ignore[no-any-return]

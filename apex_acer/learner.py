@@ -252,8 +252,7 @@ class Learner:
     def _weights(self) -> bytes:
         """The newest policy as actors get it, packed once per version."""
         if self._wire[0] != self.updates:
-            policy = {name: t for name, t in self._algorithm.tensors().items() if name.startswith("network.")}
-            self._wire = self.updates, weights.pack(policy, {"weights_version": self.updates})
+            self._wire = self.updates, weights.pack_policy(self._algorithm.tensors(), self.updates)
         return self._wire[1]
 
     def _keep_schedule(self, before: int) -> None:

@@ -59,6 +59,12 @@ def pack(tensors: Mapping[str, Tensor], metadata: Mapping[str, Any]) -> bytes:
     return safetensors.torch.save(contiguous, {METADATA: json.dumps(metadata, sort_keys=True)})
 
 
+def pack_policy(tensors: Mapping[str, Tensor], version: int) -> bytes:
+    """An algorithm's `tensors` as they travel to actors: those of the policy alone, of this version."""
+    policy = {name: tensor for name, tensor in tensors.items() if name.startswith("network.")}
+    return pack(policy, {"weights_version": version})
+
+
 def unpack(data: bytes) -> dict[str, Tensor]:
     """The tensors in a safetensors file's bytes; raises `ConfigError` where they are none."""
     try:

@@ -60,7 +60,7 @@ def run(arguments: list[str]) -> int:
     _check(given)
     from apex_acer.device import choose_device
     from apex_acer.environments import environment_spec
-    from apex_acer.exchange import lz4
+    from apex_acer.exchange import compression
     from apex_acer.plan import make_plan
     from apex_acer.runfile import load_run
     from apex_acer.work import measure_work
@@ -71,7 +71,7 @@ def run(arguments: list[str]) -> int:
     spec = environment_spec(config.environment)
     config, machines = _place(given, config, spec, bool(gpu))
     if config.ray.compress:
-        lz4()
+        compression()
     try:
         work = measure_work(config, spec, machines, gpu, given.samples_per_s)
     except RuntimeError as error:

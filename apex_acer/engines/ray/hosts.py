@@ -10,6 +10,7 @@ import socket
 import sys
 import traceback
 import warnings
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,7 +24,8 @@ from apex_acer.actor import Actor
 from apex_acer.config import ConfigError
 from apex_acer.engines.engine import Run, one_line
 from apex_acer.engines.process import WAIT_S, die_with_the_parent, name_process
-from apex_acer.engines.ray.link import Order, Parcel, RayLink, unpack
+from apex_acer.engines.ray.link import Order, RayLink
+from apex_acer.engines.ray.parcel import Parcel, unpack
 from apex_acer.evaluator import Evaluator
 from apex_acer.learner import Learner
 from apex_acer.messages import Peer, Reply
@@ -55,7 +57,7 @@ class End(NamedTuple):
     failure: str = ""
 
 
-class Host:
+class Host(ABC):
     """One role in a process of its own; its methods are called by the manager's process."""
 
     def __init__(self, start: Start) -> None:
@@ -106,8 +108,8 @@ class Host:
             here = f"{socket.gethostname()} has apex_acer {__version__}"
             raise ConfigError(f"ray.address: {here}, the manager {self._start.version}; install the same")
 
-    def _work(self) -> TrainResult | None:
-        raise NotImplementedError
+    @abstractmethod
+    def _work(self) -> TrainResult | None: ...
 
     def _tell_ready(self) -> None:
         self._loop.call_soon_threadsafe(self._ready.set)

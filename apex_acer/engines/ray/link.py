@@ -8,48 +8,17 @@ import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any, NamedTuple
+from typing import Any
 
-import lz4.frame
-import numpy as np
 import ray
 from ray.exceptions import RayError
 
+from apex_acer.engines.ray.parcel import pack
 from apex_acer.inbox import Answer
 from apex_acer.messages import Link, Message, Peer, Reply
 
 # a peer has only a few messages on their way: one that is further ahead has lost some, which the inbox is to say
 MOST_AHEAD = 16
-
-
-class Parcel(NamedTuple):
-    """A message, with its observations apart where they are compressed."""
-
-    message: Message
-    obs: bytes = b""
-    shape: tuple[int, ...] = ()
-    dtype: str = ""
-
-
-def pack(message: Message, *, compress: bool) -> Parcel:
-    """What is sent of `message`."""
-    if not compress or message.unroll is None:
-        return Parcel(message)
-    obs = np.ascontiguousarray(message.unroll.obs)
-    unroll = dataclasses.replace(message.unroll, obs=obs[:0])
-    return Parcel(
-        dataclasses.replace(message, unroll=unroll), lz4.frame.compress(obs.data.cast("B")), obs.shape, obs.dtype.name
-    )
-
-
-def unpack(parcel: Parcel) -> Message:
-    """The message that was sent."""
-    message = parcel.message
-    if not parcel.obs or message.unroll is None:
-        return message
-    data = lz4.frame.decompress(parcel.obs, return_bytearray=True)
-    obs = np.frombuffer(data, parcel.dtype).reshape(parcel.shape)
-    return dataclasses.replace(message, unroll=dataclasses.replace(message.unroll, obs=obs))
 
 
 class RayLink(Link):

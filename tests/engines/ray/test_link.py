@@ -18,7 +18,8 @@ from ray.exceptions import ActorDiedError
 from apex_acer import __version__
 from apex_acer.engines.engine import Run
 from apex_acer.engines.ray.hosts import PeerHost, Start
-from apex_acer.engines.ray.link import MOST_AHEAD, Order, RayLink, pack, unpack
+from apex_acer.engines.ray.link import MOST_AHEAD, Order, RayLink
+from apex_acer.engines.ray.parcel import pack, unpack
 from apex_acer.messages import Message, Peer, Reply
 from tests.conftest import assert_equal_unrolls, config_error
 from tests.runs import CARTPOLE, RUN_ID, made_up_unroll, tiny_run
