@@ -94,13 +94,13 @@ class Actor:
         if reply.weights is not None:
             self._policy.load(unpack(reply.weights))
             self._version = reply.weights_version
-            self._rollout = self._rollout or self._begin()
+            self._rollout = self._rollout or self._begin(reply.env_steps)
         return not reply.stop
 
-    def _begin(self) -> Rollout:
-        """Resets the environments; a run that is resumed, at a later version, sees other games than it has seen before."""
+    def _begin(self, env_steps: int) -> Rollout:
+        """Resets the environments to games that the run, which has made `env_steps`, has not played before."""
         peer = self._peer
-        seed = derive_seed(self._config.seed, "actor", peer.index, peer.incarnation, self._version)
+        seed = derive_seed(self._config.seed, "actor", peer.index, peer.incarnation, env_steps)
         return Rollout(self._environments, self._policy, seed=seed, actor=peer.index, timers=self._timers)
 
     def _row(self) -> list[Row]:

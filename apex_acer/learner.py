@@ -246,8 +246,8 @@ class Learner:
         for row in message.rows:
             self._note(message.peer.name, row | lag, self.env_steps)
         newer = message.wants_weights and message.weights_version < self.updates
-        data = self._weights() if newer else None
-        post.answer(Reply(message.sequence, weights_version=self.updates, weights=data))
+        reply = Reply(message.sequence, weights_version=self.updates)
+        post.answer(dataclasses.replace(reply, weights=self._weights(), env_steps=self.env_steps) if newer else reply)
 
     def _weights(self) -> bytes:
         """The newest policy as actors get it, packed once per version."""

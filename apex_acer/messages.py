@@ -56,6 +56,8 @@ class Reply:
     weights_version: int = -1
     weights: bytes | None = None
     """A safetensors file's bytes, where newer than the peer's and asked for."""
+    env_steps: int = 0
+    """With `weights`: environment steps that the run has made."""
     refused: str = ""
     """Why the message was not taken; empty where it was."""
     status: dict[str, Any] = field(default_factory=dict)

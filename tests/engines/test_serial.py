@@ -143,6 +143,30 @@ def test_a_run_that_was_stopped_and_resumed_twice_is_the_unbroken_one(tmp_path: 
     assert all(torch.equal(best[name], tensor) for name, tensor in expected_best.items())
 
 
+@pytest.fixture
+def collected(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """The observations of every unroll that was put into replay."""
+    unrolls: list[bytes] = []
+    insert = Feed.insert
+
+    def spy(feed: Feed, unroll: Unroll, weights_version: int) -> None:
+        unrolls.append(unroll.obs.tobytes())
+        insert(feed, unroll, weights_version)
+
+    monkeypatch.setattr(Feed, "insert", spy)
+    return unrolls
+
+
+def test_no_experience_is_collected_twice_while_nothing_is_learned_yet(tmp_path: Path, collected: list[bytes]) -> None:
+    """Actors begin again at each checkpoint and with each resume, all of that before the first update."""
+    changes = {**APEX_DQN, "replay__capacity": 2000, "replay__start": 1500, "checkpoint__every": 200}
+    first = run(tmp_path, stop__env_steps=500, **changes)
+    for total in (700, 900):
+        result = resume(tmp_path, {"env_steps": total})
+    assert first.updates == result.updates == 0
+    assert len(set(collected)) == len(collected) > 40
+
+
 def breaking(number: int) -> Callable[[Feed, Unroll, int], None]:
     """In place of `Feed.insert`: raises at the `number`-th unroll."""
     insert, calls = Feed.insert, itertools.count(1)

@@ -154,6 +154,7 @@ REPLY: dict[str, Fits] = {
     "sequence": _is_count,
     "stop": _is_flag,
     "weights_version": _is_version,
+    "env_steps": _is_count,
     "refused": _is_text,
     "status": lambda value: _is_table(value, lambda figure: True),
 }
