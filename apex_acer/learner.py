@@ -165,10 +165,6 @@ class Learner:
         with self._journal.timers.phase("learning"):
             batch = self._feed.next_batch(self.env_steps / self._config.stop.env_steps)
             lag = self.updates - batch.weights_version  # [B]
-            if limit := self._config.replay.max_lag:
-                batch = dataclasses.replace(batch, mask=batch.mask & ((lag <= limit) | batch.fresh))
-                if not self._ranks.gather([float(batch.mask.any())]).any():  # momentum alone must not move the weights
-                    return
             output = self._gradient.compute(batch)
             norm, taken = self._optimizer.step(output.loss, self.env_steps)
             if taken:

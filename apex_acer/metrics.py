@@ -65,9 +65,6 @@ METRICS = {
     "trust_region_delta": Metric(
         "nats", "bound of the trust region; changes only with `algorithm.trust_region_kl`", only="acer"
     ),
-    "stale_share": Metric(
-        "1", "share of segments left out because their behaviour policy is too far from the current", only="acer"
-    ),
     "truncated_share": Metric(
         "1", "share of samples whose importance weight exceeded the truncation threshold", only="acer"
     ),

@@ -103,22 +103,25 @@ class ActorCritic(Network):
             features, state = self._remember(features, state)
         return self._heads(features), state
 
-    def unroll(self, inputs: Tensor, reset: Tensor, state: State, detach_at: int = 0) -> ActorCriticOutput:
+    def unroll(
+        self, inputs: Tensor, reset: Tensor, state: State, burn_in: int = 0, fresh: Tensor | None = None
+    ) -> ActorCriticOutput:
         """Outputs `[L, B, A]` for consecutive observations.
 
         Args:
             inputs: `prepare`d, `[L * B, *obs_shape]`.
             reset: `[L, B]` bool, where an episode begins: the state before it is forgotten.
             state: `[B, …]` before the first observation.
-            detach_at: index whose incoming state carries no gradient to what came before.
+            burn_in: first steps that only warm up the state: no gradient flows back into them.
+            fresh: `[B]` bool, segments that are learned from whole, without a burn-in; by default none is.
         """
         length, columns = reset.shape
         features = self.features(inputs).view(length, columns, -1)  # [L, B, F]
         if self.lstm:
             steps = []
             for t in range(length):
-                if t == detach_at:
-                    state = {name: value.detach() for name, value in state.items()}
+                if t == burn_in:
+                    state = {name: _detach(value, fresh) for name, value in state.items()}
                 remembered, state = self._remember(features[t], forget(state, reset[t]))
                 steps.append(remembered)
             features = torch.stack(steps)
@@ -150,6 +153,11 @@ class QNetwork(Network):
         features = self.features(self.prepare(obs))
         advantage: Tensor = self.advantage(features)
         return QOutput(dueling(self.value(features), advantage) if self.value else advantage)
+
+
+def _detach(value: Tensor, fresh: Tensor | None) -> Tensor:
+    """`value` `[B, …]` without gradient to what it was made of, except in the columns that are `fresh` `[B]`."""
+    return value.detach() if fresh is None else torch.where(fresh.unsqueeze(-1), value, value.detach())
 
 
 def _head(*sizes: int, activation: str) -> nn.Sequential:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from apex_acer.config import RunConfig
 from apex_acer.learner import Learner
@@ -74,76 +72,3 @@ def test_fixed_draws_replay_the_ratio_after_each_fresh_batch(
     feed(learner, speakers(learner)[0], config, 16)
     assert "".join("f" if batch.fresh.all() else "r" for batch in trained_on) == kinds
     assert sum(int(batch.fresh.sum()) for batch in trained_on) == 4 * 16
-
-
-# segments that are too old
-
-
-@pytest.mark.parametrize("mix", ["separate", "joint"])
-def test_old_segments_are_left_out_where_replayed_and_only_there(
-    make_learner: MakeLearner, trained_on: list[Batch], mix: str
-) -> None:
-    limit = 30
-    config = tiny_run(
-        replay__max_lag=limit, replay__start=0, algorithm__mix=mix, algorithm__replay_ratio=3.0, stop__env_steps=10_000
-    )
-    learner = make_learner(config)
-    (actor, _) = speakers(learner)
-    for number in range(UNROLLS):  # every third was acted with the first weights
-        feed(learner, actor, config, 1, first=number, weights_version=learner.updates if number % 3 else 0)
-    sides = Counter()
-    for updates, batch in enumerate(trained_on):
-        old = updates - batch.weights_version > limit
-        assert torch.equal(batch.mask, (~old | batch.fresh).expand_as(batch.mask))
-        sides.update(zip(batch.fresh.tolist(), old.tolist(), strict=True))
-    assert len(sides) == 4  # fresh and replayed ones, old and new
-    assert any(((updates - batch.weights_version) == limit).any() for updates, batch in enumerate(trained_on))
-
-
-def test_a_replay_of_old_segments_only_is_still_spent(make_learner: MakeLearner, trained_on: list[Batch]) -> None:
-    config = tiny_run(
-        replay__max_lag=1,
-        replay__start=0,
-        algorithm__replay_ratio=4.0,
-        algorithm__replay_draw="fixed",
-        stop__env_steps=10_000,
-    )
-    learner = make_learner(config)
-    (actor, _) = speakers(learner)
-    feed(learner, actor, config, 20)  # acted with version -1
-    assert sum(bool(batch.fresh.all()) for batch in trained_on) == 20
-    assert all(batch.mask.any() for batch in trained_on)  # what is stale as a whole is not learned from at all
-    assert learner.updates == len(trained_on) < 20 * 5
-    learner.finish()
-    assert learner.status()["rows"]["learner"]["replay_ratio"] == pytest.approx(4)
-    assert learner.status()["rows"]["learner"]["skipped_updates"] == 0
-
-
-def test_a_batch_without_a_relevant_step_leaves_the_network_as_it_was(make_learner: MakeLearner) -> None:
-    config = tiny_run(replay__max_lag=1, replay__start=2000, stop__env_steps=10_000)
-    learner = make_learner(config)
-    feed(learner, speakers(learner)[0], config, 5)
-    network = learner._algorithm.network
-    before = {name: tensor.clone() for name, tensor in network.state_dict().items()}
-    learner._feed._pace._credit = 1e3  # owes what is all too old
-    learner._learn()
-    assert all(torch.equal(tensor, before[name]) for name, tensor in network.state_dict().items())
-
-
-def test_nothing_is_too_old_without_a_limit(make_learner: MakeLearner, trained_on: list[Batch]) -> None:
-    config = tiny_run(replay__start=0, stop__env_steps=10_000)
-    learner = make_learner(config)
-    feed(learner, speakers(learner)[0], config, 20)
-    assert all(batch.mask.all() for batch in trained_on)
-    assert max(updates - int(batch.weights_version.min()) for updates, batch in enumerate(trained_on)) > 20
-
-
-def test_segments_too_far_from_the_policy_are_counted(make_learner: MakeLearner) -> None:
-    shares = []
-    for limit in (0.0, 0.05, 1e-9):  # made-up behaviour policies are not those of the network
-        config = tiny_run(algorithm__max_behaviour_kl=limit, stop__env_steps=10_000, logging__every_seconds=600)
-        learner = make_learner(config)
-        feed(learner, speakers(learner)[0], config, 10)
-        learner.finish()
-        shares.append(learner.status()["rows"]["learner"]["stale_share"])
-    assert shares[0] == 0 < shares[1] < shares[2] == 1

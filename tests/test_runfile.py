@@ -40,7 +40,7 @@ CHANGED = RunConfig(
     learner=LearnerConfig(1, "cuda:1", "bfloat16", True, 8, 2, 7, "my_module:look"),
     optimizer=OptimizerConfig("adam", 3e-4, "linear", 0.05, 1e-8, 0.999, 1.0),
     network=NetworkConfig("conv", "a3c", True, (512, 16), 32, "tanh"),
-    replay=ReplayConfig(5_000, 0, "prioritized", 0.7, 0.5, 1.0, "cpu", 300),
+    replay=ReplayConfig(5_000, 0, "prioritized", 0.7, 0.5, 1.0, "cpu"),
     algorithm=AcerConfig(
         gamma=0.9,
         unroll_length=5,
@@ -58,7 +58,6 @@ CHANGED = RunConfig(
         reward_clip=1.0,
         terminal_penalty=1.0,
         normalise_rewards=True,
-        max_behaviour_kl=0.5,
     ),
     evaluation=EvaluationConfig(7, 3, 2, False, True, 30, 4),
     checkpoint=CheckpointConfig(9, True),

@@ -100,10 +100,10 @@ class Acer(Algorithm):
         reset = batch.episode_step[self._stack - 1 :] == 0  # [T+1, B]
         with torch.no_grad():  # once for both networks: their statistics are the same
             inputs = self.network.prepare(obs.flatten(0, 1))
-        output = self.network.unroll(inputs, reset, batch.state, settings.burn_in)
+        output = self.network.unroll(inputs, reset, batch.state, settings.burn_in, batch.fresh)
         with torch.no_grad():
             average_logits = self.average_network.unroll(inputs[: -reset.shape[1]], reset[:-1], batch.state).pi_logits
-        mask = self._relevant(batch, output.pi_logits[:-1])
+        mask = self._learned(batch)
         reward = self._shape(batch.reward, batch.terminated)
         loss = acer_loss(
             pi_logits=output.pi_logits,
@@ -122,28 +122,21 @@ class Acer(Algorithm):
             entropy_cost=settings.entropy_cost,
             q_cost=settings.q_cost,
         )
-        priorities = loss.td_error.sum(0) / batch.mask.sum(0).clamp(min=1)
-        metrics = {
-            "trust_region_delta": self._delta.clone(),
-            "stale_share": (batch.mask.any(0) & ~mask.any(0)).float().mean(),
-        }
-        return LossOutput(loss.total, loss.metrics | metrics, priorities, mask.sum())
+        priorities = loss.td_error.sum(0) / mask.sum(0).clamp(min=1)
+        metrics = loss.metrics | {"trust_region_delta": self._delta.clone()}
+        return LossOutput(loss.total, metrics, priorities, mask.sum())
 
     def _shape(self, reward: Tensor, terminated: Tensor) -> Tensor:
         clip, penalty = self._config.reward_clip, self._config.terminal_penalty
         return shape_rewards(reward, terminated, clip=clip, penalty=penalty)
 
-    def _relevant(self, batch: Batch, pi_logits: Tensor) -> Tensor:
-        """The mask without a replayed segment's burn-in, and without segments whose mean KL(mu ‖ pi) is too large."""
-        mask, limit, burn_in = batch.mask, self._config.max_behaviour_kl, self._config.burn_in
-        if burn_in and self.network.lstm:
-            late = torch.arange(len(mask), device=mask.device) >= burn_in
-            mask = mask & (late.unsqueeze(-1) | batch.fresh)
-        if limit:
-            mu = batch.behaviour[MU]
-            kl = (mu.exp() * (mu - pi_logits.detach().log_softmax(-1))).sum(-1)  # [T, B]
-            mask = mask & (torch.where(mask, kl, 0.0).sum(0) <= limit * mask.sum(0))
-        return mask
+    def _learned(self, batch: Batch) -> Tensor:
+        """The mask without a replayed segment's burn-in, `[T, B]`."""
+        burn_in, mask = self._config.burn_in, batch.mask
+        if not (burn_in and self.network.lstm):
+            return mask
+        late = torch.arange(len(mask), device=mask.device) >= burn_in
+        return mask & (late.unsqueeze(-1) | batch.fresh)
 
     def after_step(self, metrics: Mapping[str, Tensor]) -> None:
         """θ_a ← α θ_a + (1 − α) θ, buffers copied; an adaptive δ moves towards its target."""

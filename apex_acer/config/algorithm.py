@@ -61,8 +61,6 @@ class AcerConfig(AlgorithmConfig):
     """Weight of the Q loss ½ (Q_ret − Q)²."""
     normalise_rewards: bool = False
     """Divide rewards by the running standard deviation of discounted returns."""
-    max_behaviour_kl: float = 0.0
-    """Segments whose behaviour policy is further than this from the current one (mean KL) are left out; 0: none are."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -70,7 +68,7 @@ class AcerConfig(AlgorithmConfig):
         at_least(0, "algorithm", {"burn_in": self.burn_in})
         allowed = f"give less than algorithm.unroll_length ({self.unroll_length})"
         require(self.burn_in < self.unroll_length, "algorithm.burn_in", self.burn_in, allowed)
-        names = ("truncation_threshold", "entropy_cost", "q_cost", "trust_region_kl", "max_behaviour_kl")
+        names = ("truncation_threshold", "entropy_cost", "q_cost", "trust_region_kl")
         at_least(0, "algorithm", {name: getattr(self, name) for name in names})
         positive("algorithm", {"trust_region_delta": self.trust_region_delta})
 

@@ -112,13 +112,11 @@ class ReplayConfig:
     """The same at `stop.env_steps`; it moves there linearly."""
     device: Literal["learner", "cpu"] = "learner"
     """Where segments are held: with the learner, which on a GPU then copies nothing, or in this machine's memory."""
-    max_lag: int = 0
-    """Replayed segments acted with weights older than this many updates are left out of the loss; 0: none are."""
 
     def __post_init__(self) -> None:
         at_least(1, "replay", {"capacity": self.capacity})
         listed("replay", self)
-        at_least(0, "replay", {"start": self.start, "max_lag": self.max_lag})
+        at_least(0, "replay", {"start": self.start})
         names = ("priority_exponent", "importance_exponent", "importance_exponent_final")
         fraction("replay", {name: getattr(self, name) for name in names})
         require(self.start <= self.capacity, "replay.start", self.start, f"at most replay.capacity ({self.capacity})")

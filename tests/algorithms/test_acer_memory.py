@@ -75,11 +75,29 @@ def test_burn_in_leaves_out_steps_of_replayed_segments_only(fresh):
     left = batch.mask & (batch.fresh | (torch.arange(SIZES.length) >= BURN_IN).unsqueeze(-1))
     acer, plain = (build(2, lstm=LSTM, burn_in=steps) for steps in (BURN_IN, 0))
     loss, expected = acer.loss(batch), plain.loss(dataclasses.replace(batch, mask=left))
-    for name in expected.metrics.keys() - {"stale_share"}:
+    for name in expected.metrics:
         assert loss.metrics[name].item() == pytest.approx(expected.metrics[name].item(), rel=1e-9), name
-    assert loss.metrics["stale_share"] == 0
     if len(fresh) < SIZES.columns:
         assert loss.metrics["q_loss"] != plain.loss(batch).metrics["q_loss"]
+
+
+def test_fresh_segments_are_learned_from_whole_whatever_the_burn_in():
+    batch, _ = random_segments(8, lstm=LSTM)
+    batch.fresh[:] = True
+    (loss, gradients), (expected, expected_gradients) = (
+        gradients_of(build(8, lstm=LSTM, burn_in=steps), batch) for steps in (BURN_IN, 0)
+    )
+    assert torch.equal(loss.loss, expected.loss)
+    assert torch.equal(flat(gradients), flat(expected_gradients))
+
+
+def test_a_segment_s_priority_is_the_mean_error_of_the_steps_it_learns():
+    batch, _ = random_segments(9, stack=1, lstm=LSTM)
+    batch.mask[:] = True
+    acer = alike(9, stack=1, burn_in=BURN_IN)
+    rest = later(batch, state_after_burn_in(acer.network, batch))
+    expected = alike(9, stack=1).loss(rest).priorities
+    torch.testing.assert_close(acer.loss(batch).priorities, expected, rtol=1e-9, atol=0)
 
 
 def test_both_networks_begin_in_the_stored_state():

@@ -1,4 +1,4 @@
-"""What sweeps may switch on: penalties, normalisation, an adaptive trust region, a limit on how far mu may be."""
+"""What sweeps may switch on: penalties, normalisation, an adaptive trust region."""
 
 import dataclasses
 from collections import defaultdict
@@ -10,7 +10,7 @@ import torch
 from apex_acer.algorithms.acer import DELTA_RANGE, DELTA_STEP
 from apex_acer.config import ConfigError
 from apex_acer.weights import pack, unpack
-from tests.algorithms.segments import SIZES, build, flat, gradients_of, random_segments
+from tests.algorithms.segments import build, flat, gradients_of, random_segments
 from tests.runs import made_up_unroll, tiny_run
 
 
@@ -102,26 +102,6 @@ def test_an_unroll_s_lead_in_is_not_observed_again():
     moments = acer.network.normaliser.moments
     assert moments.count == 5 * 4
     np.testing.assert_allclose(moments.mean.numpy(), obs[2:].mean((0, 1)), rtol=1e-5)
-
-
-# the behaviour policy's distance
-
-
-@pytest.mark.parametrize("kept", [1, 2, 4])
-def test_segments_whose_behaviour_policy_is_too_far_are_left_out(kept):
-    batch, _ = random_segments(3, stack=1)
-    acer = build(3, stack=1)
-    log_pi = acer.network(batch.obs[:-1].flatten(0, 1)).pi_logits.log_softmax(-1).detach()
-    log_pi, log_mu = log_pi.view(SIZES.length, SIZES.columns, -1).numpy(), batch.behaviour["log_probs"].numpy()
-    divergence = (np.exp(log_mu) * (log_mu - log_pi)).sum(-1)  # KL(mu ‖ pi), [T, B]
-    means = [divergence[mask, b].mean() for b, mask in enumerate(batch.mask.numpy().T)]
-    limit = np.sort(means)[kept - 1 : kept + 1].mean()
-    near = torch.tensor(means) <= limit
-    assert near.sum() == kept
-    limited = build(3, stack=1, max_behaviour_kl=limit)
-    assert_same_loss((limited, batch), (acer, dataclasses.replace(batch, mask=batch.mask & near)))
-    assert limited.loss(batch).metrics["stale_share"].item() == pytest.approx(1 - kept / SIZES.columns)
-    assert acer.loss(batch).metrics["stale_share"] == 0
 
 
 # the trust region

@@ -67,10 +67,8 @@ OPTIONS = {
         "network__lstm": 8,
         "algorithm__burn_in": 2,
         "algorithm__mix": "joint",
-        "algorithm__max_behaviour_kl": 0.5,
         "algorithm__terminal_penalty": 0.5,
         "algorithm__trust_region_kl": 0.01,
-        "replay__max_lag": 50,
     },
 }
 
@@ -107,7 +105,7 @@ RUNS: dict[str, dict[str, Any]] = {
     "plain": {},
     "adam": {"optimizer__name": "adam", "optimizer__eps": 1e-8, "algorithm__replay_draw": "fixed"},
     "joint": {"algorithm__mix": "joint", "learner__batch_size": 6},
-    "old replay": {"replay__max_lag": 60, "replay__capacity": 300, "replay__start": 200},  # it wraps around
+    "small replay": {"replay__capacity": 300, "replay__start": 200},  # it wraps around
     "apex_dqn": APEX_DQN,
     "apex_dqn, uniform": {**APEX_DQN, "replay__sampling": "uniform", "algorithm__value_rescaling": True},
     "prioritized": {"replay__sampling": "prioritized"},
