@@ -66,7 +66,7 @@ class Gradient:
         torch._foreach_copy_(whole, gradients[0])
         for part in gradients[1:]:  # in this order, so that a run repeats to the bit
             torch._foreach_add_(whole, part)
-        torch._foreach_div_(whole, merged.num_samples.float())
+        torch._foreach_div_(whole, merged.num_samples.clamp(min=1).float())
         return merged
 
     def _add_up(self, own: LossOutput) -> LossOutput:
@@ -96,11 +96,11 @@ class Gradient:
 def merge(outputs: Sequence[LossOutput]) -> LossOutput:
     """What a batch's `loss` gives, from those of its parts."""
     nums = torch.stack([output.num_samples for output in outputs])
-    total = nums.sum().clamp(min=1)
+    total = nums.sum()
 
     def mean(parts: list[Tensor]) -> Tensor:
         values = torch.stack(parts)
-        return (values * nums.to(values.dtype)).sum() / total
+        return (values * nums.to(values.dtype)).sum() / total.clamp(min=1)
 
     loss = mean([output.loss for output in outputs])
     metrics = {name: mean([output.metrics[name] for output in outputs]) for name in outputs[0].metrics}

@@ -166,6 +166,8 @@ class Learner:
             batch = self._feed.next_batch(self.env_steps / self._config.stop.env_steps)
             lag = self.updates - batch.weights_version  # [B]
             output = self._gradient.compute(batch)
+            if not output.num_samples:  # the optimizer's momentum alone must not move the weights
+                return
             norm, taken = self._optimizer.step(output.loss, self.env_steps)
             if taken:
                 self._algorithm.after_step(output.metrics)

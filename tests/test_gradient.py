@@ -89,6 +89,7 @@ def test_a_batch_with_nothing_to_learn_from_has_no_gradient() -> None:
     batch, _ = random_segments(5)
     output, found = computed(2, dataclasses.replace(batch, mask=torch.zeros_like(batch.mask)))
     assert output.loss == 0
+    assert output.num_samples == 0  # of several learners the others must not divide by one more than there are
     assert not found.any()
 
 

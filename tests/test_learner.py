@@ -12,6 +12,7 @@ import torch
 from apex_acer import checkpoint, weights
 from apex_acer.algorithms.acer import Acer
 from apex_acer.algorithms.algorithm import LossOutput
+from apex_acer.algorithms.apex_dqn import ApexDqn
 from apex_acer.config import ConfigError, RunConfig
 from apex_acer.learner import Learner
 from apex_acer.messages import Peer, Reply
@@ -124,6 +125,31 @@ def test_updates_that_are_not_finite_are_skipped_and_counted(
     # an unroll is answered before its update: the second and third see the first update, but not the second, skipped one
     assert replies[1].weights == replies[2].weights
     assert replies[0].weights != replies[1].weights != replies[3].weights
+
+
+def test_a_batch_without_a_sample_leaves_the_network_as_it_was(
+    make_learner: MakeLearner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where all that was drawn are dummy steps; momentum alone must not move the weights."""
+    loss, samples = ApexDqn.loss, []
+
+    def counted(self: ApexDqn, batch: Batch) -> LossOutput:
+        output = loss(self, batch)
+        samples.append(int(output.num_samples))
+        return output
+
+    monkeypatch.setattr(ApexDqn, "loss", counted)
+    config = tiny_run(algorithm__name="apex_dqn", learner__batch_size=1, replay__start=0, stop__env_steps=10_000)
+    learner = make_learner(config)
+    (actor, _) = speakers(learner)
+    for number in range(20):
+        actor.say(unroll=numbered_unroll(config, number, mask=np.random.default_rng(number).random((5, 4)) < 0.5))
+        work_off(learner)
+    learner.finish()
+    with_samples = sum(map(bool, samples))
+    assert 20 < with_samples < len(samples) - 20
+    assert learner.updates == with_samples
+    assert learner.status()["rows"]["learner"]["skipped_updates"] == 0
 
 
 def test_too_many_skipped_updates_in_a_row_end_the_run(
