@@ -35,6 +35,19 @@ class Chosen(NamedTuple):
     """Items at the end that are there only to fill the batch, and are masked out."""
 
 
+class Offer(NamedTuple):
+    """What every learner must know of a feed."""
+
+    waiting: int
+    """Fresh segments."""
+    held: int
+    """Environment steps in replay, dummy steps not counted."""
+    uncounted: int
+    """Fresh steps since the last offer that are not to be trained on as such."""
+    is_full: bool
+    """Whether replay can hold no more segments."""
+
+
 class Feed:
     """Replay, its pace, and the segments that were accepted and not yet trained on.
 
@@ -61,10 +74,12 @@ class Feed:
         self._ranks = ranks
         self._waiting = np.zeros(ranks.count, np.int64)  # fresh segments by learner
         self._held = 0  # environment steps in everybody's replay
+        self._replays = False  # whether there is enough of it to begin
         self._uncounted = 0  # fresh steps that are not to be trained on as such, since the last offer
         self._fresh: deque[int] = deque()  # slots
         self._transfer = transfer
-        self._coming: tuple[Chosen, Future[Batch]] | None = None  # what was chosen early
+        self._coming: tuple[Chosen, Future[Batch]] | None = None  # what was chosen early, and ...
+        self._before_coming: dict[str, Any] = {}  # ... the `_drawing` that it was chosen by
         self._given: Chosen | None = None  # the batch given last
 
     @property
@@ -84,7 +99,7 @@ class Feed:
 
     @property
     def ratio(self) -> float:
-        """Replayed ÷ fresh steps since replay held `replay.start`."""
+        """Replayed ÷ fresh steps since replay began."""
         return self._pace.ratio
 
     @property
@@ -103,16 +118,22 @@ class Feed:
         """Whether this learner could not make a whole fresh batch by itself."""
         return len(self._fresh) < self._fresh_in_batch * self._ranks.count
 
-    def offer(self) -> tuple[float, ...]:
+    def offer(self) -> Offer:
         """What the others must know of this feed, which they `accept`."""
-        return len(self._fresh), self._replay.num_steps, self._uncounted
+        is_full = len(self._replay) == self._replay.capacity
+        return Offer(len(self._fresh), self._replay.num_steps, self._uncounted, is_full)
 
     def accept(self, offers: Array) -> None:
-        """Takes every learner's newest offer `[ranks, 3]`."""
-        waiting, held, uncounted = offers.T
+        """Takes every learner's newest offer, the rows of `[ranks, 4]`.
+
+        Replay begins once it holds `replay.start` steps, or is full: it may never hold so many, because it is filled by
+        whole segments, whose dummy steps do not count.
+        """
+        waiting, held, uncounted, is_full = offers.T
         self._waiting, self._held = waiting.astype(np.int64), int(held.sum())
+        self._replays = self._held >= self._start or bool(is_full.all())
         self._uncounted = 0
-        if uncounted.any() and self._held >= self._start:
+        if uncounted.any() and self._replays:
             self._pace.count_fresh(uncounted)
 
     def insert(self, unroll: Unroll, weights_version: int) -> None:
@@ -158,6 +179,7 @@ class Feed:
             self._transfer.close()
 
     def _set_off(self, transfer: Transfer, progress: float) -> tuple[Chosen, Future[Batch]]:
+        self._before_coming = self._drawing()
         chosen = self._choose(progress)
         return chosen, transfer.start(lambda: self._gather(chosen))
 
@@ -173,7 +195,7 @@ class Feed:
         given = self._waiting.clip(max=self._fresh_in_batch)
         self._waiting = self._waiting - given
         slots = [self._fresh.popleft() for _ in range(given[self._ranks.rank])]
-        if self._held < self._start:
+        if not self._replays:
             return self._chosen(slots, 0, self._fresh_in_batch, progress)
         steps = np.zeros(self._fresh_in_batch)
         steps[: len(slots)] = self._replay.count_steps(torch.tensor(slots, dtype=torch.int64))
@@ -185,10 +207,11 @@ class Feed:
         items, importance = torch.tensor(slots, dtype=torch.int64), torch.ones(len(slots))
         if num_replayed:
             drawn = self._replay.draw(num_replayed) if len(self._replay) else items.new_empty(0)
-            steps = float(self._replay.count_steps(drawn).sum())
-            self._pace.count_replayed(int(self._ranks.gather([steps]).sum()))
+            mine = float(self._replay.count_steps(drawn).sum()), self._replay.least_probability(drawn)
+            steps, least = self._ranks.gather(mine).T
+            self._pace.count_replayed(int(steps.sum()))
             items = torch.cat([items, drawn])
-            importance = torch.cat([importance, self._replay.importance(drawn, progress)])
+            importance = torch.cat([importance, self._replay.importance(drawn, progress, least.min())])
         num_blank = size - len(items)
         items, importance = (
             torch.cat([items, items.new_zeros(num_blank)]),
@@ -199,12 +222,16 @@ class Feed:
     # ── checkpoints ──
 
     def state(self) -> dict[str, Any]:
-        """Plain values that go on with a run, and `segments`, which count only together with `arrays`."""
-        return {
-            "pace": self._pace.state(),
-            "sampling": self._replay.sampling_state(),
-            "segments": {"inserted": self._replay.num_inserted, "fresh": self._not_trained_on()},
-        }
+        """Plain values that go on with a run, and `segments`, which count only together with `arrays`.
+
+        A batch that is on its way was not learned from: it is chosen again.
+        """
+        segments = {"inserted": self._replay.num_inserted, "fresh": self._not_trained_on()}
+        return {**(self._before_coming if self._coming else self._drawing()), "segments": segments}
+
+    def _drawing(self) -> dict[str, Any]:
+        """What moves on with every batch that is chosen."""
+        return {"pace": self._pace.state(), "sampling": self._replay.sampling_state()}
 
     def _not_trained_on(self) -> list[int]:
         coming = self._coming[0].items[: self._coming[0].num_fresh].tolist() if self._coming else []

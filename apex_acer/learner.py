@@ -209,7 +209,7 @@ class Learner:
         """Tells the other learners of this step, in which so much was `taken`, and does what is due for all of them."""
         steps = sum(post.message.unroll.num_steps for post in taken if post.message.unroll)
         mine = steps, bool(self._stop_reason()), self._journal.due, *self._feed.offer()
-        said = self._ranks.gather(mine)  # [ranks, 6]
+        said = self._ranks.gather(mine)  # [ranks, 7]
         before, (_, stops, row_due, *_) = self.env_steps, said[0]
         self.env_steps += int(said[:, 0].sum())
         if self._ranks is not ALONE:

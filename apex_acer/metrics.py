@@ -48,7 +48,7 @@ METRICS = {
     "updates_per_s": Metric("updates / s", "optimizer steps per second since the last row"),
     "skipped_updates": Metric("updates", "updates that were not finite and so not applied"),
     "replay_steps": Metric("env steps", "environment steps held in replay"),
-    "replay_ratio": Metric("1", "replayed per fresh steps since replay held `replay.start`"),
+    "replay_ratio": Metric("1", "replayed per fresh steps since replay began (`replay.start`)"),
     "fresh_segments": Metric("segments", "segments accepted and not yet trained on"),
     "refused_messages": Metric("messages", "malformed, stale or foreign messages refused"),
     "learning_rate": Metric("1", "current step size"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -87,8 +88,15 @@ class UniformReplay:
         self._require_some()
         return torch.randint(len(self) * self._starts, (num,), generator=self._generator)
 
-    def importance(self, items: Tensor, progress: float) -> Tensor:
-        """The weights `[B]` float32 that correct a loss for how `items` were drawn, `progress` (0 to 1) through the run."""
+    def least_probability(self, items: Tensor) -> float:
+        """That with which the rarest of `items` `[B]` is drawn; infinite for none."""
+        return 1 / (len(self) * self._starts) if len(items) else math.inf
+
+    def importance(self, items: Tensor, progress: float, least: float | None = None) -> Tensor:
+        """The weights `[B]` float32 that correct a loss for how `items` were drawn, `progress` (0 to 1) through the run.
+
+        `least` is the least probability in the whole batch, whose weight is 1; by default that among `items`.
+        """
         return torch.ones(len(items))
 
     def set_priorities(self, items: Tensor, priorities: Tensor, since: int) -> None:
@@ -222,13 +230,18 @@ class PrioritizedReplay(UniformReplay):
         within = torch.rand(num, generator=self._generator, dtype=torch.float64)
         return torch.from_numpy(self._tree.draw(((torch.arange(num) + within) / num).numpy()))
 
-    def importance(self, items: Tensor, progress: float) -> Tensor:
-        """(N P(i)) ^ −beta, as a share of the largest among `items`."""
+    def least_probability(self, items: Tensor) -> float:
+        """As `UniformReplay.least_probability`."""
+        return float((self._tree[items.numpy()] / self._tree.total).min(initial=math.inf))
+
+    def importance(self, items: Tensor, progress: float, least: float | None = None) -> Tensor:
+        """(N P(i)) ^ −beta, as a share of the largest in the batch."""
         given = self._settings
         final = given.importance_exponent_final
         exponent = given.importance_exponent + (final - given.importance_exponent) * min(progress, 1.0)
-        weights = self._tree[items.numpy()]  # N and the total are in all of them alike
-        return torch.from_numpy((weights.min() / weights) ** exponent).float()
+        probabilities = self._tree[items.numpy()] / self._tree.total
+        rarest = probabilities.min() if least is None else least
+        return torch.from_numpy((rarest / probabilities) ** exponent).float()
 
     def set_priorities(self, items: Tensor, priorities: Tensor, since: int) -> None:
         """As they are learned; items whose segment has been overwritten since they were drawn are left as they are."""

@@ -14,6 +14,7 @@ import torch
 from apex_acer.algorithms import algorithm_class
 from apex_acer.config import RunConfig
 from apex_acer.feed import Feed, make_replay
+from apex_acer.ranks import ALONE, Ranks
 from apex_acer.trajectory import Array, Batch
 from apex_acer.transfer import Transfer
 from tests.runs import made_up_unroll, numbered_unroll, segment_numbers, tiny_layout, tiny_run
@@ -41,9 +42,10 @@ def feed_run(**changes: Any) -> RunConfig:
 CPU = torch.device("cpu")
 
 
-def make_feed(config: RunConfig, transfer: Transfer | None = None) -> Feed:
+def make_feed(config: RunConfig, transfer: Transfer | None = None, ranks: Ranks = ALONE) -> Feed:
     feeding = algorithm_class(config.algorithm.name).feeding(config)
-    return Feed(config, feeding, make_replay(config, feeding, tiny_layout(config), config.replay.capacity), transfer)
+    replay = make_replay(config, feeding, tiny_layout(config), config.replay.capacity)
+    return Feed(config, feeding, replay, transfer, ranks)
 
 
 def insert(feed: Feed, config: RunConfig, number: int) -> None:
@@ -128,6 +130,27 @@ def test_nothing_is_replayed_before_it_starts() -> None:
     assert [num_fresh for _, num_fresh in learn(feed)] == [4, 0]
 
 
+APEX_DQN = {"algorithm__name": "apex_dqn", "replay__sampling": "prioritized"}
+
+
+@pytest.mark.parametrize("changes", [{}, APEX_DQN], ids=["acer", "apex_dqn"])
+@pytest.mark.parametrize("capacity", [200, 203])  # 40 segments hold either
+def test_replay_that_is_full_has_started_although_dummy_steps_are_not_held(
+    changes: dict[str, Any], capacity: int
+) -> None:
+    config = feed_run(replay__capacity=capacity, replay__start=capacity, algorithm__replay_ratio=2.0, **changes)
+    feed = make_feed(config)
+    for number in range(10):
+        assert feed.ratio == 0.0
+        insert(feed, config, number)
+        learn(feed)
+    assert feed.num_steps < 200
+    for number in range(10, 40):
+        insert(feed, config, number)
+        learn(feed)
+    assert feed.ratio == pytest.approx(2.0, rel=0.1)
+
+
 # ── a batch on its way ──
 
 
@@ -199,6 +222,25 @@ def test_a_batch_that_has_come_is_the_one_that_was_gathered(transfer: Transfer) 
 
 
 # ── checkpoints ──
+
+
+@pytest.mark.parametrize("changes", MIXES.values(), ids=MIXES)
+def test_a_batch_on_its_way_at_a_checkpoint_is_chosen_again_and_counted_once(
+    changes: dict[str, Any], transfer: Transfer
+) -> None:
+    config = feed_run(**changes)
+    feed, another = make_feed(config, transfer), make_feed(config)
+    for number in range(8):
+        insert(feed, config, number)
+    feed.next_batch()
+    assert feed._coming
+    state = through_json(feed)
+    another.restore(state, copied(feed))
+    inserted = int(feed._replay._steps.sum())
+    waiting = int(feed._replay.count_steps(torch.tensor(state["segments"]["fresh"])).sum())
+    assert state["pace"]["fresh_steps"] == inserted - waiting > 0
+    expected = [segment_numbers(feed.next_batch()) for _ in range(3)]
+    assert [segment_numbers(another.next_batch()) for _ in range(3)] == expected
 
 
 @pytest.mark.parametrize("stopped_after", [0, 7, 30])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,9 @@ from torch import Tensor
 
 from apex_acer.config import RunConfig
 from apex_acer.feed import Feed
+from apex_acer.ranks import Ranks
 from apex_acer.replay import LEAST_PRIORITY
+from apex_acer.trajectory import Array
 from apex_acer.transfer import Transfer
 from tests.test_feed import copied, feed_run, insert, make_feed, through_json
 
@@ -105,9 +107,7 @@ def test_with_its_steps_another_goes_on_as_this_one_does(sampling: str, stopped_
 
 
 @pytest.mark.parametrize("sampling", SAMPLING)
-def test_with_a_batch_on_its_way_another_goes_on_with_the_one_after_it(
-    transfers: list[Transfer], sampling: str
-) -> None:
+def test_with_a_batch_on_its_way_another_begins_with_that_one(transfers: list[Transfer], sampling: str) -> None:
     config = steps_run(replay__sampling=sampling)
     feed, *others = (make_feed(config, transfer) for transfer in transfers)
     go_on(feed, config, 0, 20)
@@ -119,7 +119,7 @@ def test_with_a_batch_on_its_way_another_goes_on_with_the_one_after_it(
     assert one == two
     assert len(one) > 40
     if sampling == "uniform":
-        assert learn(feed)[1:] + go_on(feed, config, 21, 20) == one
+        assert learn(feed) + go_on(feed, config, 21, 20) == one
 
 
 def test_without_its_steps_nothing_is_owed() -> None:
@@ -198,3 +198,26 @@ def test_fresh_segments_have_weight_one_and_get_priorities_too(mix: str) -> None
             np.testing.assert_allclose(weights_of(feed, slots), raised(batch.reward[0] + 1), rtol=1e-12)
     assert lowest < 0.7
     assert len(feed.arrays()["weights"]) == 36
+
+
+class Neighbour(Ranks):
+    """Another learner that does as this one does, but draws an item of a quarter of the least probability."""
+
+    count = 2
+
+    def gather(self, numbers: Sequence[float] | Array) -> Array:
+        given = np.array(numbers, np.float64)
+        return np.stack([given, given * [1, 0.25] if given.shape == (2,) else given])
+
+
+def test_importance_is_relative_to_the_rarest_sample_of_all_learners() -> None:
+    changes = {"learner__batch_size": 32, "replay__importance_exponent": 0.5, "replay__importance_exponent_final": 0.5}
+    config = steps_run(**changes, replay__start=0, replay__capacity=400, engine="ray", learner__count=2)
+    feed = make_feed(config, ranks=Neighbour())
+    for number in range(4):
+        insert(feed, config, number)
+        feed.accept(feed._ranks.gather(feed.offer()))
+    assert feed.ready
+    batch = feed.next_batch()
+    assert len(batch.importance) == 16  # its part
+    assert batch.importance.max() == pytest.approx(0.25**0.5)

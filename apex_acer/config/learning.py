@@ -101,7 +101,7 @@ class ReplayConfig:
     capacity: int = 100_000
     """Environment steps kept; the oldest segment is overwritten first."""
     start: int = 1_000
-    """Replayed updates begin once this many environment steps are held."""
+    """Replayed updates begin once this many environment steps are held, or the memory is full."""
     sampling: Literal["uniform", "prioritized"] = "uniform"
     """How replayed samples are drawn: all alike, or in proportion to their last errors (Schaul et al. 2016)."""
     priority_exponent: float = 0.6
