@@ -129,7 +129,8 @@ class PlainLines:
         rate = sum(row.get("env_steps_per_s", 0.0) for row in rows.values())
         returns = [row["episode_return"] for row in rows.values() if "episode_return" in row]
         parts = [f"{steps:,}/{budget:,} steps", f"{rate:,.0f}/s"]
-        parts.append(f"{learner.get('updates', 0):,.0f} updates ({learner.get('updates_per_s', 0):,.0f}/s)")
+        skipped = f", {number:,.0f} skipped" if (number := learner.get("skipped_updates")) else ""
+        parts.append(f"{learner.get('updates', 0):,.0f} updates ({learner.get('updates_per_s', 0):,.0f}/s){skipped}")
         if returns:
             parts.append(f"return {sum(returns) / len(returns):.1f}")
         if "eval_return" in evaluator:
@@ -145,7 +146,18 @@ def _conclusion(result: TrainResult) -> list[str]:
     reason = REASONS.get(result.reason, result.reason)
     counts = f"{result.env_steps:,} env steps, {result.updates:,} updates"
     times = f"{result.wall_s:.1f} s (start-up {result.startup_s:.1f} s)"
-    return [f"{reason}: {counts} in {times}{score}", f"weights: {result.weights or 'not saved'}"]
+    return [f"{reason}: {counts} in {times}{score}", f"weights: {result.weights or 'not saved'}", *_warnings(result)]
+
+
+def _warnings(result: TrainResult) -> list[str]:
+    """What makes a run worth less than its end suggests."""
+    if result.skipped_updates:
+        total = result.updates + result.skipped_updates
+        why = "rewards or observations may be too large, or the learning rate too high"
+        return [f"{result.skipped_updates:,} of {total:,} updates were skipped because they were not finite: {why}"]
+    if not result.updates and not result.reason.startswith("SIG"):
+        return ["nothing was learned: no update was made; give more steps, or a lower replay.start"]
+    return []
 
 
 def _say(text: str, stream: TextIO) -> None:

@@ -132,6 +132,7 @@ class Learner:
             eval_return=self._evaluations.last,
             weights=str(path),
             folder=str(self._folder),
+            skipped_updates=self._skipped,
         )
 
     def save(self) -> Path:

@@ -35,6 +35,8 @@ class TrainResult:
     """Path of the weights file; empty where a second signal ended the run before it was written."""
     folder: str
     """The run's."""
+    skipped_updates: int = 0
+    """Updates that were not finite and so not applied."""
 
     @property
     def exit_code(self) -> int:

@@ -169,6 +169,7 @@ def _learner(progress: Progress, width: int) -> RenderableType:
     pieces = [f"{'learner':<{NAME_WIDTH}} {state}{f': {why}' if why else ''}"]
     pieces += [f"{restarts} restart{'s' if restarts > 1 else ''}"] if restarts else []
     pieces += [f"{figure(row.get('updates'), 0)} updates, {figure(row.get('updates_per_s'), 0)}/s"]
+    pieces += [f"{figure(skipped, 0)} skipped"] if (skipped := row.get("skipped_updates")) else []
     losses = {"Q loss": "q_loss", "entropy": "entropy", "loss": "loss"}
     pieces += [*(f"{title} {figure(row.get(name), 3)}" for title, name in losses.items()), progress.device]
     return _text(_joined(pieces, width), "" if state == "running" else _style(state))

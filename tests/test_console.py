@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
+import time
 from pathlib import Path
 
 import pytest
@@ -43,6 +45,25 @@ def test_a_file_gets_a_line_now_and_then_and_all_news(monkeypatch: pytest.Monkey
             view.update(a_status(env_steps=300, rows=ROWS, best=17.0, news=news))
         view.conclude(RESULT)
     assert stream.getvalue().splitlines() == [LINE, "actor_1: killed by  [1mSIGKILL", LINE, *END]
+
+
+def test_updates_that_were_skipped_are_told_while_it_runs_and_at_the_end() -> None:
+    stream = io.StringIO()
+    rows = {**ROWS, "learner": ROWS["learner"] | {"skipped_updates": 83.0}}
+    with live_view(CONFIG, stream) as view:
+        time.sleep(1.0)
+        view.update(a_status(env_steps=300, rows=rows, best=17.0))
+        view.conclude(dataclasses.replace(RESULT, updates=65, skipped_updates=83))
+    line, *end = stream.getvalue().splitlines()
+    assert "| 50 updates (7/s), 83 skipped |" in line
+    assert end[-1].startswith("83 of 148 updates were skipped because they were not finite")
+
+
+def test_a_run_that_made_no_update_says_that_nothing_was_learned() -> None:
+    stream = io.StringIO()
+    with live_view(CONFIG, stream) as view:
+        view.conclude(dataclasses.replace(RESULT, updates=0))
+    assert stream.getvalue().splitlines()[-1].startswith("nothing was learned: no update was made")
 
 
 def test_letters_that_a_stream_lacks_do_not_end_a_run() -> None:

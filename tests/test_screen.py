@@ -29,7 +29,14 @@ def known(actors: int, states: dict[str, str] | None = None, **said: Any) -> Pro
         score = (-1) ** number * 12_345_678.9 * number
         row = {"episodes": number, "episode_return": score, "episode_return_max": score, "env_steps_per_s": 123_456.7}
         actor_rows = {name: {**row, "policy_lag": 123456.0, "time_waiting": 0.987} for name in names}
-        learner = {"updates": 5e6, "updates_per_s": 98765.4, "q_loss": 1e-9, "entropy": 1.234, "loss": -1e12}
+        learner = {
+            "updates": 5e6,
+            "skipped_updates": 1234.0,
+            "updates_per_s": 98765.4,
+            "q_loss": 1e-9,
+            "entropy": 1.234,
+            "loss": -1e12,
+        }
         learner |= {"time_waiting": 0.1, "replay_steps": 99_999.0}
         rows = {**actor_rows, "learner": learner, "evaluator": {"eval_return": score, "eval_env_steps": number}}
         running = dict.fromkeys(["learner", *names, "evaluator"], "running")
