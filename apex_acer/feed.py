@@ -151,7 +151,7 @@ class Feed:
     def next_batch(self, progress: float = 0.0) -> Batch:
         """The batch that is `ready`, fresh segments first in it; replay that is owed comes before what is fresh.
 
-        `progress` is the share of the run that is over.
+        `progress` is the share of the schedules that is over; it may exceed 1.
         """
         if not self._transfer:
             chosen = self._given = self._choose(progress)

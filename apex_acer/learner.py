@@ -164,7 +164,7 @@ class Learner:
     def _learn(self) -> None:
         """One optimizer step on the next batch."""
         with self._journal.timers.phase("learning"):
-            batch = self._feed.next_batch(self.env_steps / self._config.stop.env_steps)
+            batch = self._feed.next_batch(self.env_steps / self._config.schedule_end)
             lag = self.updates - batch.weights_version  # [B]
             output = self._gradient.compute(batch)
             if not output.num_samples:  # the optimizer's momentum alone must not move the weights

@@ -54,6 +54,8 @@ def resume(
     stop: Mapping[str, Any] | None = None,
     callbacks: Callbacks | None = None,
     started_at: float | None = None,
+    *,
+    schedule_steps: int | None = None,
 ) -> TrainResult:
     """Goes on with the run in `folder` from its newest checkpoint, with its own configuration.
 
@@ -63,12 +65,17 @@ def resume(
             for again, unless `at_return` is among them.
         callbacks: as for `train`; rows of before are not told again.
         started_at: as for `train`.
+        schedule_steps: environment steps at which schedules end; by default where they ended before, whatever the new
+            total is.
 
     Raises:
         ConfigError: where there is nothing to go on from, or nothing left to do.
         RunFailed: with the traceback of the process that failed.
     """
-    return manage(prepare_resume(Path(folder).absolute(), stop or {}, started_at or time.monotonic()), callbacks)
+    run = prepare_resume(
+        Path(folder).absolute(), stop or {}, started_at or time.monotonic(), schedule_steps=schedule_steps
+    )
+    return manage(run, callbacks)
 
 
 def manage(run: Run, callbacks: Callbacks | None = None, signals: Signals | None = None) -> TrainResult:
@@ -97,13 +104,24 @@ def prepare(config: RunConfig, started_at: float) -> Run:
     return Run(config, spec, make_folder(config), uuid.uuid4().hex, started_at)
 
 
-def prepare_resume(folder: Path, stop: Mapping[str, Any], started_at: float) -> Run:
-    """The run in `folder` with new values of `config.stop`'s keys, which it keeps; raises `ConfigError`."""
+def prepare_resume(
+    folder: Path, stop: Mapping[str, Any], started_at: float, *, schedule_steps: int | None = None
+) -> Run:
+    """The run in `folder` with new values of `config.stop`'s keys, which it keeps; raises `ConfigError`.
+
+    Schedules go on to the end they had, unless `schedule_steps` says otherwise: with a smaller total the learning rate would
+    fall at once, with a larger one it would rise again.
+    """
     path = checkpoint.newest(folder)
     if path is None:
         raise ConfigError(f"resume: {str(folder)!r} holds no whole checkpoint; give the folder of a run that saved one")
     config = load_run(str(folder / "config.toml"))
+    before = config.stop.env_steps
     config = dataclasses.replace(config, stop=_stop_of_rest(config.stop, stop, path))
+    if schedule_steps is not None:
+        config = dataclasses.replace(config, schedule_steps=schedule_steps)
+    elif config.has_schedule and not config.schedule_steps and config.stop.env_steps != before:
+        config = dataclasses.replace(config, schedule_steps=before)
     spec = environment_spec(config.environment)
     config = place(config, spec)
     return Run(config, spec, folder, uuid.uuid4().hex, started_at, resume=True)

@@ -31,7 +31,7 @@ class Optimizer:
 
     def __init__(self, config: RunConfig, network: nn.Module) -> None:
         self._config = config.optimizer
-        self._budget = config.stop.env_steps
+        self._schedule_end = config.schedule_end
         self._vector, self._gradient = flatten(network)
         self._optimizer = _build(self._config, self._vector)
         self._given = dict(self._group)
@@ -46,7 +46,7 @@ class Optimizer:
         if self._config.schedule == "constant":
             return self._config.learning_rate
         final = self._config.final_fraction
-        return self._config.learning_rate * (final + (1 - final) * max(0.0, 1 - env_steps / self._budget))
+        return self._config.learning_rate * (final + (1 - final) * max(0.0, 1 - env_steps / self._schedule_end))
 
     def backward(self, loss: Tensor) -> None:
         """Leaves the gradient of `loss`, and nothing else, in the parameters' `.grad`."""

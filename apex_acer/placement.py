@@ -73,7 +73,10 @@ def describe(config: RunConfig) -> str:
     device = learner.device if learner.device != "auto" else "cuda" if has_gpu("auto") else "cpu"
     several = learner.count > 1
     learners, of_each = (f"{learner.count} learners", " each") if several else ("learner", "")
-    return f"{actors.count} actors of {each}; {learners} on {device}, {_threads(learner.threads)}{of_each}"
+    uses = f"{actors.count} actors of {each}; {learners} on {device}, {_threads(learner.threads)}{of_each}"
+    if not (config.has_schedule and config.schedule_steps):
+        return uses
+    return f"{uses}; schedules end at {config.schedule_steps:,} env steps (--schedule-steps)"
 
 
 def _threads(count: int) -> str:

@@ -106,6 +106,7 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("engine", "threads", "local, serial or ray"),
     ("seed", -1, "0 to 2147483647"),
     ("seed", 2**31, "0 to 2147483647"),
+    ("schedule_steps", -1, "0 or more"),
 ]
 REFUSED_BY_APEX_DQN: list[tuple[str, Any, str]] = [
     ("algorithm.gamma", 1.01, "0 to 1"),

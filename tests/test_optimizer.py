@@ -39,6 +39,13 @@ def test_schedules(env_steps, share):
     assert linear.learning_rate(env_steps) == pytest.approx(0.1 * share)
 
 
+def test_a_schedule_may_end_elsewhere_than_the_run():
+    config = RunConfig(
+        optimizer=OptimizerConfig(schedule="linear", learning_rate=0.1), stop=StopConfig(500), schedule_steps=1000
+    )
+    assert Optimizer(config, nn.Linear(1, 1)).learning_rate(500) == pytest.approx(0.05)
+
+
 @pytest.mark.parametrize(("env_steps", "share"), [(0, 1.0), (250, 0.8), (500, 0.6), (1000, 0.2), (1500, 0.2)])
 def test_a_linear_schedule_ends_at_its_final_fraction(env_steps, share):
     _, linear = build(schedule="linear", final_fraction=0.2)

@@ -19,6 +19,7 @@ from apex_acer.config import ConfigError, RunConfig
 from apex_acer.learner import Learner
 from apex_acer.manager import prepare_resume, resume, train
 from apex_acer.messages import Peer
+from apex_acer.placement import describe
 from apex_acer.policy import load_policy
 from apex_acer.result import TrainResult
 from apex_acer.runfile import dump_run, load_run
@@ -292,6 +293,28 @@ def test_what_is_reached_already_is_refused(make_learner: MakeLearner, tmp_path:
         assert message.startswith(f"stop.minutes: {minutes:g} is reached, the run has taken 2.0; give --minutes above")
     assert prepared(folder, env_steps=200, minutes=2.1).stop.minutes == 2.1
     assert "stop.env_steps: -5 is not allowed" in config_error(lambda: prepared(folder, env_steps=-5))
+
+
+def test_schedules_keep_their_end_unless_it_is_asked_to_change(make_learner: MakeLearner, tmp_path: Path) -> None:
+    folder, linear = tmp_path / "run_0", {"optimizer__schedule": "linear", "stop__env_steps": 10_000}
+    saved(make_learner, saved_run(**linear), folder)
+    for total in (500, 20_000):
+        config = prepared(folder, env_steps=total)
+        assert (config.stop.env_steps, config.schedule_end) == (total, 10_000)
+        assert describe(config).endswith("; schedules end at 10,000 env steps (--schedule-steps)")
+    asked = prepare_resume(folder, {"env_steps": 20_000}, time.monotonic(), schedule_steps=30_000).config
+    assert asked.schedule_end == 30_000
+    assert prepared(folder).schedule_steps == 0
+    assert "schedule_steps: -1 is not allowed" in config_error(
+        lambda: prepare_resume(folder, {}, time.monotonic(), schedule_steps=-1)
+    )
+
+
+def test_without_a_schedule_nothing_is_said_of_one(make_learner: MakeLearner, tmp_path: Path) -> None:
+    saved(make_learner, saved_run(), tmp_path / "run_0")
+    config = prepared(tmp_path / "run_0", env_steps=20_000)
+    assert config.schedule_steps == 0
+    assert "schedule" not in describe(config)
 
 
 # ── whole runs ──

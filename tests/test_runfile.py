@@ -67,6 +67,7 @@ CHANGED = RunConfig(
     stop=StopConfig(77, 1.5, -3.25),
     engine="ray",
     seed=42,
+    schedule_steps=99,
     out="runs/ü \\ 'here'",
     load="some.safetensors",
 )

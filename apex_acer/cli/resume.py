@@ -25,6 +25,8 @@ class Resume:
     """Mean return of one evaluation that ends it; by default the run's, unless it was reached."""
     minutes: float | None = None
     """Wall-clock minutes in total, those of before included."""
+    schedule_steps: int | None = None
+    """Environment steps at which schedules end, such as the learning rate's; by default where they ended before."""
     json: Flag = False
     """Print one JSON object as the last line of standard output, and progress on standard error."""
 
@@ -36,4 +38,5 @@ def run(arguments: list[str]) -> int:
     from apex_acer.manager import prepare_resume
 
     stop = {name: value for name, value in asked.items() if value is not None}
-    return watch(prepare_resume(Path(given.folder).absolute(), stop, IMPORTED_AT), given.json)
+    folder = Path(given.folder).absolute()
+    return watch(prepare_resume(folder, stop, IMPORTED_AT, schedule_steps=given.schedule_steps), given.json)

@@ -49,7 +49,7 @@ class OptimizerConfig:
     learning_rate: float = 7e-4
     """Step size at the start."""
     schedule: Literal["constant", "linear"] = "constant"
-    """`linear` falls to `final_fraction` of it at `stop.env_steps`."""
+    """`linear` falls to `final_fraction` of it until the run, or `schedule_steps`, is over."""
     final_fraction: float = 0.0
     """Share of `learning_rate` that a linear schedule ends at."""
     eps: float = 1e-5
@@ -109,7 +109,7 @@ class ReplayConfig:
     importance_exponent: float = 0.4
     """Power of the weights that correct the loss for prioritized sampling (beta), at the start."""
     importance_exponent_final: float = 0.4
-    """The same at `stop.env_steps`; it moves there linearly."""
+    """The same at the end of the run, or at `schedule_steps`; it moves there linearly."""
     device: Literal["learner", "cpu"] = "learner"
     """Where segments are held: with the learner, which on a GPU then copies nothing, or in this machine's memory."""
 

@@ -110,6 +110,8 @@ class RunConfig:
     on one machine or many, and needs the extra `ray`."""
     seed: int = 0
     """The run's seed; every process derives its own from it."""
+    schedule_steps: int = 0
+    """Environment steps at which a linear learning rate and the importance exponent reach their end; 0: `stop.env_steps`."""
     out: str = ""
     """Folder of the run; empty: a new one under `runs/`."""
     load: str = ""
@@ -118,6 +120,7 @@ class RunConfig:
     def __post_init__(self) -> None:
         listed("", self)
         require(0 <= self.seed < 2**31, "seed", self.seed, "give 0 to 2147483647")
+        require(self.schedule_steps >= 0, "schedule_steps", self.schedule_steps, "give 0 or more")
         each = (self.learner.batch_size + self.actors.environments) * self.algorithm.unroll_length
         several = " for each learner" if self.learner.count > 1 else ""
         allowed = f"(learner.batch_size + actors.environments) * algorithm.unroll_length = {each}{several} or more"
@@ -130,6 +133,18 @@ class RunConfig:
                 0,
                 "stop.at_return needs evaluations: give 1 or more, or stop.at_return None",
             )
+
+    @property
+    def schedule_end(self) -> int:
+        """Environment steps at which schedules end."""
+        return self.schedule_steps or self.stop.env_steps
+
+    @property
+    def has_schedule(self) -> bool:
+        """Whether anything changes with the share of the run that is over."""
+        replay = self.replay
+        anneals = replay.importance_exponent != replay.importance_exponent_final
+        return self.optimizer.schedule != "constant" or (replay.sampling == "prioritized" and anneals)
 
     def _check_cluster(self) -> None:
         count, several = self.learner.count, "learner.count"

@@ -109,6 +109,12 @@ RUNS: dict[str, dict[str, Any]] = {
     "apex_dqn": APEX_DQN,
     "apex_dqn, uniform": {**APEX_DQN, "replay__sampling": "uniform", "algorithm__value_rescaling": True},
     "prioritized": {"replay__sampling": "prioritized"},
+    "schedules": {
+        "optimizer__schedule": "linear",
+        "replay__sampling": "prioritized",
+        "replay__importance_exponent_final": 1.0,
+        "schedule_steps": 1000,
+    },
     **OPTIONS,
 }
 
