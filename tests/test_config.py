@@ -112,6 +112,7 @@ REFUSED_BY_APEX_DQN: list[tuple[str, Any, str]] = [
     ("algorithm.gamma", 1.01, "0 to 1"),
     ("algorithm.unroll_length", 0, "1 or more"),
     ("algorithm.replay_ratio", -1.0, "0 or more"),
+    ("algorithm.replay_ratio", 0.0, "above 0"),
     ("algorithm.reward_clip", -1.0, "0 or more"),
     ("algorithm.terminal_penalty", -1.0, "0 or more"),
     ("algorithm.n_steps", 0, "1 or more"),

@@ -98,6 +98,7 @@ class ApexDqnConfig(AlgorithmConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        positive("algorithm", {"replay_ratio": self.replay_ratio})  # it learns from replay alone
         at_least(1, "algorithm", {"n_steps": self.n_steps, "target_every": self.target_every})
         at_least(0, "algorithm", {"epsilon_alpha": self.epsilon_alpha})
         fraction("algorithm", {"epsilon": self.epsilon, "evaluation_epsilon": self.evaluation_epsilon})
