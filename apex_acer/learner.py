@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from rich.filesize import decimal
 
 from apex_acer import weights
 from apex_acer.algorithms import algorithm_class
@@ -73,7 +74,7 @@ class Learner:
         if compiled:  # before anybody waits for it
             self._gradient.compute_own(on_device(self._feed.blank(), self.device))
         self._computes = f"{self.device}, {'bfloat16' if self._algorithm.network.precision else 'float32'}"
-        log.info("learner on %s; replay holds up to %.0f MB", self._computes, self._feed.num_bytes / 1e6)
+        log.info("learner on %s; replay holds up to %s", self._computes, decimal(self._feed.num_bytes))
         self.inbox = make_inbox(config, spec, shapes, run_id)
 
         self._evaluations = Evaluations(folder, config.stop.at_return, config.evaluation)

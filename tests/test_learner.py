@@ -427,6 +427,15 @@ def test_a_learner_started_again_reports_the_start_up_that_the_run_had(tmp_path:
     assert started_up("another", 50.0) == pytest.approx(50, abs=5), "that of the program before"
 
 
+@pytest.mark.parametrize(("capacity", "said"), [(20, "972 bytes"), (20_000, "972.0 kB")])
+def test_the_size_of_replay_is_said_in_units_that_fit(
+    make_learner: MakeLearner, capacity: int, said: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "apex_acer")
+    make_learner(tiny_run(replay__capacity=capacity, replay__start=0, learner__batch_size=1, actors__environments=1))
+    assert f"replay holds up to {said}" in caplog.text
+
+
 def test_rows_of_every_process_are_written_and_shown(make_learner: MakeLearner, tmp_path: Path) -> None:
     config = tiny_run()
     learner = make_learner(config)
