@@ -26,6 +26,7 @@ REASONS = {
     "at_return": "the target return is reached",
     "SIGINT": "interrupted",
     "SIGTERM": "terminated",
+    "SIGHUP": "the terminal was closed",
 }
 
 

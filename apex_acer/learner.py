@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from rich.filesize import decimal
 
 from apex_acer import weights
 from apex_acer.algorithms import algorithm_class
@@ -73,20 +74,23 @@ class Learner:
         if compiled:  # before anybody waits for it
             self._gradient.compute_own(on_device(self._feed.blank(), self.device))
         self._computes = f"{self.device}, {'bfloat16' if self._algorithm.network.precision else 'float32'}"
-        log.info("learner on %s; replay holds up to %.0f MB", self._computes, self._feed.num_bytes / 1e6)
+        log.info("learner on %s; replay holds up to %s", self._computes, decimal(self._feed.num_bytes))
         self.inbox = make_inbox(config, spec, shapes, run_id)
 
         self._evaluations = Evaluations(folder, config.stop.at_return, config.evaluation)
         parts_saved = self._algorithm, self._optimizer, self._feed, self._evaluations
         self._ranks, self._saver = ranks, Saver(config, spec, folder, *parts_saved, ranks)
         begun = self._saver.restore() if resume else self._saver.begin()
-        self.env_steps, self.updates, self._skipped, self._wall_before, rows_length = begun
+        self.env_steps, self.updates, self._skipped, self._wall_before = begun[:4]
         resumed_at = self.env_steps if resume else None
-        self._journal = Journal(config, folder, self._algorithm.network, ranks, resumed_at, rows_length)
+        self._journal = Journal(config, folder, self._algorithm.network, ranks, resumed_at, begun.rows_length)
         self._wire: tuple[int, bytes] = (-1, b"")  # version and bytes handed to actors
         self._skipped_in_a_row = 0
         self._resumed_at = time.monotonic() if resume else 0.0
-        self._startup_s = self._first_step_at = 0.0  # monotonic seconds; 0: none yet
+        self._first_step_at = 0.0  # monotonic seconds; 0: none yet
+        self._run_id = run_id
+        # one that goes on within the program keeps the program's
+        self._startup_s = begun.startup_s if begun.run_id == run_id else 0.0
         self._updates_at_row = self.updates
         self.at_checkpoint = False
         """Set where a checkpoint was written in the midst of the run."""
@@ -228,12 +232,13 @@ class Learner:
     def _note_start(self, acting_s: float) -> None:
         """An actor made its first step `acting_s` seconds ago: the wall clock runs from the earliest one on.
 
-        What it did with the learner before this one was counted then.
+        What it did with the learner before this one was counted then. The program's start-up ends with the earliest, too.
         """
-        at = max(time.monotonic() - acting_s, self._resumed_at)
-        if not self._first_step_at or at < self._first_step_at:
-            self._first_step_at = at
-            self._startup_s = max(0.0, at - self._started_at)
+        at = time.monotonic() - acting_s
+        startup_s = max(0.0, at - self._started_at)
+        self._startup_s = min(self._startup_s or startup_s, startup_s)
+        at = max(at, self._resumed_at)
+        self._first_step_at = min(self._first_step_at or at, at)
 
     def _answer(self, post: Post) -> None:
         message = post.message
@@ -266,7 +271,8 @@ class Learner:
     # ── files and rows ──
 
     def _counters(self) -> Counters:
-        return Counters(self.env_steps, self.updates, self._skipped, self._wall_s(), self._journal.length)
+        program = self._run_id, self._startup_s
+        return Counters(self.env_steps, self.updates, self._skipped, self._wall_s(), self._journal.length, *program)
 
     def _write_rows(self) -> None:
         updates_per_s = (self.updates - self._updates_at_row) / max(self._journal.elapsed_s, 1e-9)

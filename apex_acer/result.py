@@ -22,7 +22,7 @@ class TrainResult:
     """The end of a run."""
 
     reason: str
-    """`env_steps`, `minutes`, `at_return`, or the signal: `SIGINT`, `SIGTERM`."""
+    """`env_steps`, `minutes`, `at_return`, or the signal: `SIGINT`, `SIGTERM`, `SIGHUP`."""
     env_steps: int
     updates: int
     wall_s: float

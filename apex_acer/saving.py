@@ -32,6 +32,10 @@ class Counters(NamedTuple):
     wall_s: float = 0.0
     rows_length: int = 0
     """Bytes of its rows on disk."""
+    run_id: str = ""
+    """Of the program that saved it."""
+    startup_s: float = 0.0
+    """That program's; 0: it has not made a step yet."""
 
 
 class Saver:
@@ -146,6 +150,11 @@ class Saver:
         require(
             0 <= counts["env_steps"] < 2**62, "env_steps", counts["env_steps"], "it is no count that curves can hold"
         )
-        counters = Counters(wall_s=float(state["wall_s"]), **counts)
+        counters = Counters(
+            **counts,
+            wall_s=float(state["wall_s"]),
+            run_id=str(state.get("run_id", "")),
+            startup_s=float(state.get("startup_s", 0.0)),
+        )
         torch.set_rng_state(tensors["rng.torch"])
         return counters

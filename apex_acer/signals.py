@@ -15,8 +15,8 @@ SAME_SIGNAL_S = 0.2  # one press reaches a program twice where a wrapper passes 
 class Signals:
     """Within it SIGINT, SIGTERM and SIGHUP are only noted. Python delivers them to the main thread: elsewhere, nothing is.
 
-    SIGHUP, the terminal's end, is noted as a SIGTERM, but only as the first signal: a shell and the kernel may both send
-    it. Under `nohup` it stays ignored.
+    SIGHUP, the terminal's end, is noted only as the first signal: a shell and the kernel may both send it. Under `nohup`
+    it stays ignored.
     """
 
     def __init__(self) -> None:
@@ -43,6 +43,6 @@ class Signals:
         now = time.monotonic()
         again = now - self._last_at <= SAME_SIGNAL_S or (number == signal.SIGHUP and self.received)
         if not again:
-            self.received.append(signal.SIGTERM if number == signal.SIGHUP else signal.Signals(number))
+            self.received.append(signal.Signals(number))
         self._last_at = now
         self.wake()

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from apex_acer.messages import Peer, Reply
 from apex_acer.trajectory import Batch
 from tests.boards import histograms, scalars
 from tests.runs import (
+    CARTPOLE,
     MakeLearner,
     Speaker,
     feed,
@@ -430,6 +432,34 @@ def test_budget_ends_the_run(make_learner: MakeLearner, settings: dict[str, Any]
     assert result.reason == reason
     assert result.env_steps <= 100
     assert result.wall_s == pytest.approx(1, abs=0.9)
+
+
+def test_a_learner_started_again_reports_the_start_up_that_the_run_had(tmp_path: Path) -> None:
+    config, now = tiny_run(checkpoint__every=20), time.monotonic()
+
+    def started_up(run_id: str, acting_s: float, *, resume: bool = True) -> float:
+        """Of a program begun 100 s ago, whose only actor acts for `acting_s` when a learner starts."""
+        learner = Learner(config, CARTPOLE, tmp_path, run_id, now - 100, resume=resume)
+        learner.inbox.expect({"actor_0": 0})
+        actor = Speaker(learner.inbox, Peer("actor", 0, 0))
+        for number in range(2):
+            actor.say(run_id=run_id, unroll=numbered_unroll(config, number), acting_s=acting_s)
+            work_off(learner)
+        return learner.finish().startup_s
+
+    first = started_up("one", 90.0, resume=False)
+    assert first == pytest.approx(10, abs=5)
+    assert started_up("one", 0.0) == first, "its actor was started again, too"
+    assert started_up("another", 50.0) == pytest.approx(50, abs=5), "that of the program before"
+
+
+@pytest.mark.parametrize(("capacity", "said"), [(20, "972 bytes"), (20_000, "972.0 kB")])
+def test_the_size_of_replay_is_said_in_units_that_fit(
+    make_learner: MakeLearner, capacity: int, said: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "apex_acer")
+    make_learner(tiny_run(replay__capacity=capacity, replay__start=0, learner__batch_size=1, actors__environments=1))
+    assert f"replay holds up to {said}" in caplog.text
 
 
 def test_rows_of_every_process_are_written_and_shown(make_learner: MakeLearner, tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ def noted(*sent: signal.Signals, pause_s: float = 0.0) -> list[signal.Signals]:
 
 @pytest.mark.parametrize(
     ("sent", "expected"),
-    [([INT], [INT]), ([TERM], [TERM]), ([HUP], [TERM]), ([INT, TERM], [INT, TERM]), ([HUP, INT], [TERM, INT])],
+    [([INT], [INT]), ([TERM], [TERM]), ([HUP], [HUP]), ([INT, TERM], [INT, TERM]), ([HUP, INT], [HUP, INT])],
 )
 def test_signals_are_noted(
     sent: list[signal.Signals], expected: list[signal.Signals], monkeypatch: pytest.MonkeyPatch
@@ -48,7 +48,7 @@ def test_one_press_that_comes_twice_counts_once() -> None:
 
 def test_a_terminal_s_end_never_kills(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(signals, "SAME_SIGNAL_S", -1.0)
-    assert noted(HUP, HUP) == [TERM]
+    assert noted(HUP, HUP) == [HUP]
     assert noted(INT, HUP) == [INT]
 
 
