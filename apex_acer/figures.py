@@ -187,16 +187,28 @@ def _lines_of_run(chart: Chart, over: str, run: Run) -> list[Line]:
 
 
 def _lines_of_groups(chart: Chart, over: str, groups: Mapping[str, Sequence[Run]]) -> list[Line]:
-    """A line for each group, empty where it has no data, so that a group has its colour in every figure.
+    """A line for each group, empty where it has no data, so that a group has its colour in every figure."""
+    return [_line_of_group(chart, over, name, runs) for name, runs in groups.items()]
 
-    A run counts with the mean of its sources.
-    """
-    found = {name: [_curves(run, chart.kind, chart.metrics[0], over) for run in runs] for name, runs in groups.items()}
-    means = {name: [mean(list(each.values())) for each in curves if each] for name, curves in found.items()}
-    return [
-        band(name, curves) if len(curves) > 1 else single(name, curves[0] if curves else EMPTY)
-        for name, curves in means.items()
-    ]
+
+def _line_of_group(chart: Chart, over: str, name: str, runs: Sequence[Run]) -> Line:
+    """The line of one or more runs, each of which counts with the mean of its sources."""
+    others: list[Curve] = []
+    reached: list[Curve] = []
+    for run in runs:
+        sources = _curves(run, chart.kind, chart.metrics[0], over)
+        curve = mean(list(sources.values())) if sources else EMPTY
+        if len(curve[0]):
+            (reached if _reached(run, chart, curve) else others).append(curve)
+    if len(others) + len(reached) > 1:
+        return band(name, others, reached)
+    return single(name, [*others, *reached, EMPTY][0])
+
+
+def _reached(run: Run, chart: Chart, curve: Curve) -> bool:
+    """Whether the run stopped at its target: its last evaluation is the one that did. No other metric stays as it was."""
+    target = run.config.get("stop.at_return")
+    return chart.kind == "evaluator" and target is not None and bool(curve[1][-1] >= target)
 
 
 def _y_label(chart: Chart) -> str:

@@ -71,6 +71,27 @@ def test_a_run_of_several_actors_counts_with_their_mean(tmp_path: Path) -> None:
     np.testing.assert_allclose([line.low, line.middle, line.high], 5.0)
 
 
+def test_of_seeds_only_evaluations_at_a_target_go_on_flat(tmp_path: Path) -> None:
+    """The first stops at its target half-way to the end of the others, of which one still trains."""
+    folders = []
+    for seed, (num, level) in enumerate([(40, 100.0), (90, 50.0), (80, 50.0)]):
+        config = tiny_run(seed=seed, stop__at_return=95.0, evaluation__every=500)
+        rows = [
+            row | {"eval_return": level} if row["source"] == "evaluator" else row
+            for row in made_up_rows(seed, level, num)
+        ]
+        folders.append(make_up(tmp_path / f"{seed}", config, rows))
+    for over in ("env_steps", "wall_s"):
+        step = 100 if over == "env_steps" else 0.5
+        evaluator, actors = make_panels(FIGURES["returns"]._replace(over=over), read_runs(folders))
+        (line,) = evaluator.lines
+        assert line.x[-1] == 80 * step
+        assert [part.tolist() for part in line.reached] == [[40 * step], [100.0]]
+        assert line.high[-1] == 75  # half-way from 50 to 100
+        (line,) = actors.lines
+        assert (line.x[0], line.x[-1], len(line.reached[0])) == (step, 40 * step, 0)
+
+
 def test_much_that_differs_is_told_by_the_first_keys_that_suffice(tmp_path: Path) -> None:
     changes = {
         "learner__batch_size": 8,
