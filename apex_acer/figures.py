@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,7 +19,8 @@ log = logging.getLogger(__name__)
 X_LABELS = {"env_steps": "environment steps", "wall_s": "wall-clock time (s)"}
 OWN_KEYS = ("seed", "out", "load")  # runs that differ only in these are of one group
 MOST_SOURCES = 8  # with a line of their own
-MOST_KEYS = 3  # that name a group, if as many are enough
+FIRST_KEYS = ("algorithm.name", "environment.id")  # that a reader looks for first
+MOST_KEYS = 3  # that name a group
 
 
 class Chart(NamedTuple):
@@ -119,14 +121,17 @@ def make_title(figure: Figure, runs: Sequence[Run]) -> str:
 
 
 def group(runs: Sequence[Run]) -> dict[str, list[Run]]:
-    """Runs that differ in nothing but seed, `out` and `load`, under a name of what differs between the groups."""
+    """Runs that differ in nothing but seed, `out` and `load`, under a name that tells the groups apart.
+
+    It has the algorithm if that differs, then the environment if that differs, then the other keys that differ between
+    groups that are alike in those; or, if they are more than a name has room for, the folders' names.
+    """
     groups: dict[str, list[Run]] = {}
     for run in runs:
         groups.setdefault(repr(_settings(run)), []).append(run)
     members = list(groups.values())
-    names = _names([_settings(runs[0]) for runs in members])
-    counts = (f"{len(runs)} run{'s' if len(runs) > 1 else ''}" for runs in members)
-    return {f"{name} ({count})".strip(): runs for name, count, runs in zip(names, counts, members, strict=True)}
+    counts = (f"({len(runs)} run{'s' if len(runs) > 1 else ''})" for runs in members)
+    return {f"{name} {count}": runs for name, count, runs in zip(_names(members), counts, members, strict=True)}
 
 
 def _read(folder: Path) -> Run:
@@ -151,17 +156,36 @@ def _settings(run: Run) -> dict[str, Any]:
     return {key: value for key, value in run.config.items() if key not in OWN_KEYS}
 
 
-def _names(settings: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What differs between `settings`; where that is much, the first keys that tell them apart."""
+def _names(groups: Sequence[Sequence[Run]]) -> list[str]:
+    settings = [_settings(runs[0]) for runs in groups]
+    first = [key for key in FIRST_KEYS if _count(settings, [key]) > 1] or FIRST_KEYS[:1]
+    heads = [tuple(each[key] for key in first) for each in settings]
+    alike = {head: [runs for runs, own in zip(groups, heads, strict=True) if own == head] for head in heads}
+    tails = {head: iter(_tails(members)) for head, members in alike.items()}
+    several = len(alike) > 1 or len(groups) == 1
+    return [", ".join(filter(None, [*(head if several else ()), next(tails[head])])) for head in heads]
+
+
+def _tails(groups: Sequence[Sequence[Run]]) -> list[str]:
+    """What else tells groups apart; empty if there is but one."""
+    settings = [_settings(runs[0]) for runs in groups]
     keys = [key for key in dict.fromkeys(key for each in settings for key in each) if _count(settings, [key]) > 1]
     if len(keys) > MOST_KEYS:
-        chosen: list[str] = []
-        for key in keys:
-            if _count(settings, [*chosen, key]) > _count(settings, chosen):
-                chosen.append(key)
-        keys = chosen
+        return [_folder_name(runs, [run for runs in groups for run in runs]) for runs in groups]
     short = short_keys(keys)
     return [", ".join(f"{short[key]}={short_text(each.get(key))}" for key in keys) for each in settings]
+
+
+def _folder_name(runs: Sequence[Run], among: Sequence[Run]) -> str:
+    """The folder of `runs`, as seen from that of all the runs `among` which they are; or that of the first, if others share it."""
+    own = _shared_folder(runs)
+    if any(run not in runs and run.folder.resolve().is_relative_to(own) for run in among):
+        return f"{runs[0].folder.resolve().relative_to(_shared_folder(among))} …"
+    return str(own.relative_to(_shared_folder(among)))
+
+
+def _shared_folder(runs: Sequence[Run]) -> Path:
+    return Path(os.path.commonpath([run.folder.resolve() for run in runs]))
 
 
 def _count(settings: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> int:
