@@ -21,6 +21,7 @@ OWN_KEYS = ("seed", "out", "load")  # runs that differ only in these are of one 
 MOST_SOURCES = 8  # with a line of their own
 FIRST_KEYS = ("algorithm.name", "environment.id")  # that a reader looks for first
 MOST_KEYS = 3  # that name a group
+SHORT = 0.5  # of the longest run of a group
 
 
 class Chart(NamedTuple):
@@ -47,6 +48,19 @@ class Run(NamedTuple):
     config: dict[str, Any]
     """Values by dotted key."""
     history: History
+
+    @property
+    def env_steps(self) -> int:
+        """How far it is."""
+        logs = map(self.history.log, ("learner", *self.history.sources("actor")))
+        return int(max((log["env_steps"][-1] for log in logs if log), default=0))
+
+    @property
+    def at_target(self) -> bool:
+        """Whether it stopped at its target: its last evaluation is the one that did."""
+        _, scores = self.history.log("evaluator").curve("eval_return")
+        target = self.config.get("stop.at_return")
+        return target is not None and len(scores) > 0 and bool(scores[-1] >= target)
 
 
 LEARNING = (
@@ -77,21 +91,35 @@ FIGURES = {
 
 
 def read_runs(folders: Sequence[Path]) -> list[Run]:
-    """The runs in `folders`, each once; those without rows yet are left out, with a warning.
+    """The runs in `folders`, each once; those that cannot be read or have no rows yet are left out, with a warning.
 
     Raises:
-        ConfigError: where no folder is given, one holds no run, or none of the runs has rows.
+        ConfigError: if no folder is given, or none of them holds a run with rows; it says what is wrong with the first.
     """
     if not folders:
         raise ConfigError("plot: no folder; give those of one or more runs")
-    runs = [_read(folder) for folder in {folder.resolve(): folder for folder in folders}.values()]
-    found = [run for run in runs if run.history]
+    found, errors = [], []
+    for folder in {folder.resolve(): folder for folder in folders}.values():
+        try:
+            found.append(_read(folder))
+        except ConfigError as error:
+            errors.append(error)
     if not found:
-        raise ConfigError(f"plot: {', '.join(map(str, folders))}: no metrics yet; try again once the run trains")
-    for run in runs:
-        if not run.history:
-            log.warning("%s: no metrics yet, left out", run.folder)
+        raise errors[0]
+    for what in errors:
+        log.warning("%s; left out", what)
+    _warn_of_short(found)
     return found
+
+
+def _warn_of_short(runs: Sequence[Run]) -> None:
+    """Names the runs at whose ends the lines of their groups end far too early."""
+    text = "%s: has %s env steps, and the lines of its group end there; leave it out to see more"
+    for members in group(runs).values():
+        most = max(run.env_steps for run in members)
+        for run in members:
+            if run.env_steps < SHORT * most and not run.at_target:
+                log.warning(text, run.folder, f"{run.env_steps:,}")
 
 
 def make_panels(figure: Figure, runs: Sequence[Run]) -> list[Panel]:
@@ -139,9 +167,12 @@ def _read(folder: Path) -> Run:
     if not file.is_file():
         raise ConfigError(f"plot: {str(folder)!r} holds no config.toml; give the folder of a run")
     try:
-        return Run(folder, dict(_flat(to_dict(load_run(str(file))))), History(read_rows(folder / "metrics.jsonl")))
+        run = Run(folder, dict(_flat(to_dict(load_run(str(file))))), History(read_rows(folder / "metrics.jsonl")))
     except OSError as error:
         raise ConfigError(f"{folder}: cannot be read ({error.strerror})") from None
+    if not run.history:
+        raise ConfigError(f"plot: {folder}: no metrics yet; try again once the run trains")
+    return run
 
 
 def _flat(section: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -177,7 +208,7 @@ def _tails(groups: Sequence[Sequence[Run]]) -> list[str]:
 
 
 def _folder_name(runs: Sequence[Run], among: Sequence[Run]) -> str:
-    """The folder of `runs`, as seen from that of all the runs `among` which they are; or that of the first, if others share it."""
+    """The folder of `runs`, or of the first of them if others are in it, too; as seen from the folder of all."""
     own = _shared_folder(runs)
     if any(run not in runs and run.folder.resolve().is_relative_to(own) for run in among):
         return f"{runs[0].folder.resolve().relative_to(_shared_folder(among))} …"
@@ -223,16 +254,11 @@ def _line_of_group(chart: Chart, over: str, name: str, runs: Sequence[Run]) -> L
         sources = _curves(run, chart.kind, chart.metrics[0], over)
         curve = mean(list(sources.values())) if sources else EMPTY
         if len(curve[0]):
-            (reached if _reached(run, chart, curve) else others).append(curve)
+            held = run.at_target and chart.kind == "evaluator"  # no other metric stays as it was
+            (reached if held else others).append(curve)
     if len(others) + len(reached) > 1:
         return band(name, others, reached)
     return single(name, [*others, *reached, EMPTY][0])
-
-
-def _reached(run: Run, chart: Chart, curve: Curve) -> bool:
-    """Whether the run stopped at its target: its last evaluation is the one that did. No other metric stays as it was."""
-    target = run.config.get("stop.at_return")
-    return chart.kind == "evaluator" and target is not None and bool(curve[1][-1] >= target)
 
 
 def _y_label(chart: Chart) -> str:

@@ -165,9 +165,28 @@ def test_runs_without_data_are_named(tmp_path: Path, caplog: pytest.LogCaptureFi
     assert f"{empty}: no metrics yet" in caplog.text
 
 
+def test_a_run_that_cuts_a_line_short_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    lengths = {"long": 100, "longer": 150, "cut": 10, "other": 10}
+    folders = [
+        make_up(
+            tmp_path / name, tiny_run(seed=seed, algorithm__gamma=0.5 + (name == "other") / 4), made_up_rows(0, 1, num)
+        )
+        for seed, (name, num) in enumerate(lengths.items())
+    ]
+    with caplog.at_level(logging.WARNING):
+        read_runs(folders)
+    (warning,) = caplog.messages
+    assert (
+        warning
+        == f"{tmp_path / 'cut'}: has 1,000 env steps, and the lines of its group end there; leave it out to see more"
+    )
+
+
 def test_what_is_no_run_is_refused_in_one_line(tmp_path: Path) -> None:
     assert "no folder" in config_error(lambda: read_runs([]))
     assert "no config.toml" in config_error(lambda: read_runs([tmp_path]))
     broken = make_up(tmp_path / "broken", tiny_run(), made_up_rows(0, 1))
     (broken / "config.toml").write_text("seed = [")
     assert "config.toml" in config_error(lambda: read_runs([broken]))
+    full = make_up(tmp_path / "full", tiny_run(), made_up_rows(0, 1))
+    assert [run.folder for run in read_runs([broken, full])] == [full]
