@@ -37,6 +37,8 @@ class Line:
     high: Floats
     raw: Floats | None = None
     """What `middle` was smoothed from, to be seen behind it."""
+    reached: Curve = EMPTY
+    """Ends of the runs that stopped at their target, and count with their last value from there on."""
 
 
 @dataclass(frozen=True)
@@ -50,43 +52,55 @@ class Panel:
 
 
 def quartiles(values: ArrayLike) -> Quartiles:
-    """Quartiles over the first axis of `values` `[N, ...]`, interpolated linearly; NaN is left out."""
-    return Quartiles(*np.nanpercentile(np.asarray(values, np.float64), [25, 50, 75], axis=0))
+    """Quartiles over the first axis of `values` `[N, ...]`, interpolated linearly."""
+    return Quartiles(*np.percentile(np.asarray(values, np.float64), [25, 50, 75], axis=0))
 
 
 def align(curves: Sequence[tuple[ArrayLike, ArrayLike]], points: int = 200) -> tuple[Floats, Floats]:
-    """Curves on one grid, so that they can be summed up point by point.
+    """Curves on one grid over the stretch that all of them cover, so that they can be summed up point by point.
 
-    Between its points a curve is interpolated linearly. After its end its last value is held, because the run has stopped
-    and its policy stays what it is; before its beginning it is NaN.
+    Between its points a curve is interpolated linearly. Nothing is said of it before its beginning or beyond its end, where
+    a sum over the others would jump.
 
     Args:
         curves: N pairs of x `[L]`, ascending, and y `[L]`, each with its own L >= 1.
-        points: of the grid, which spans all x; it has one point where all x are equal.
+        points: of the grid; it has one if the stretch is a point, and none if there is no stretch that all cover.
 
     Returns:
         The grid `[G]` and the values `[N, G]`.
     """
     xs = [np.asarray(x, np.float64) for x, _ in curves]
-    first, last = min(x[0] for x in xs), max(x[-1] for x in xs)
-    grid = np.linspace(first, last, points if last > first else 1)
-    values = [np.interp(grid, x, np.asarray(y, np.float64), left=np.nan) for x, (_, y) in zip(xs, curves, strict=True)]
+    first, last = max(x[0] for x in xs), min(x[-1] for x in xs)
+    grid = np.linspace(first, last, points if last > first else int(last == first))
+    values = [np.interp(grid, x, np.asarray(y, np.float64)) for x, (_, y) in zip(xs, curves, strict=True)]
     return grid, np.stack(values)
 
 
 def mean(curves: Sequence[Curve]) -> Curve:
-    """The mean of one or more curves; of one, that curve."""
+    """The mean of one or more curves over the stretch that all cover; of one, that curve."""
     if len(curves) == 1:
         return curves[0]
     grid, values = align(curves)
-    return grid, np.nanmean(values, axis=0)
+    return grid, values.mean(axis=0)
 
 
-def band(label: str, curves: Sequence[Curve]) -> Line:
-    """The median of one or more curves, between their quartiles."""
-    grid, values = align(curves)
+def band(label: str, curves: Sequence[Curve], reached: Sequence[Curve] = ()) -> Line:
+    """The median of one or more runs, between their quartiles, over the stretch that all of them cover.
+
+    Args:
+        label: of the line.
+        curves: of runs that ended at a budget, by a signal or a failure, or still train. Nobody knows how they would have
+            gone on, so the first of them to end ends the line.
+        reached: of runs that stopped at their target. Their policy stays what it is, so each counts with its last value
+            as far as the line goes; their ends are marked.
+    """
+    furthest = max(x[-1] for x, _ in (*curves, *reached))
+    held = [(np.append(x, furthest), np.append(y, y[-1])) for x, y in reached]
+    grid, values = align([*curves, *held])
     low, median, high = quartiles(values)
-    return Line(label, grid, median, low, high)
+    ends = [(x[-1], y[-1]) for x, y in reached if len(grid) and x[-1] <= grid[-1]]
+    marks = np.array([x for x, _ in ends]), np.array([y for _, y in ends])
+    return Line(label, grid, median, low, high, reached=marks)
 
 
 def single(label: str, curve: Curve) -> Line:

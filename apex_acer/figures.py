@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,7 +19,9 @@ log = logging.getLogger(__name__)
 X_LABELS = {"env_steps": "environment steps", "wall_s": "wall-clock time (s)"}
 OWN_KEYS = ("seed", "out", "load")  # runs that differ only in these are of one group
 MOST_SOURCES = 8  # with a line of their own
-MOST_KEYS = 3  # that name a group, if as many are enough
+FIRST_KEYS = ("algorithm.name", "environment.id")  # that a reader looks for first
+MOST_KEYS = 3  # that name a group
+SHORT = 0.5  # of the longest run of a group
 
 
 class Chart(NamedTuple):
@@ -45,6 +48,19 @@ class Run(NamedTuple):
     config: dict[str, Any]
     """Values by dotted key."""
     history: History
+
+    @property
+    def env_steps(self) -> int:
+        """How far it is."""
+        logs = map(self.history.log, ("learner", *self.history.sources("actor")))
+        return int(max((log["env_steps"][-1] for log in logs if log), default=0))
+
+    @property
+    def at_target(self) -> bool:
+        """Whether it stopped at its target: its last evaluation is the one that did."""
+        _, scores = self.history.log("evaluator").curve("eval_return")
+        target = self.config.get("stop.at_return")
+        return target is not None and len(scores) > 0 and bool(scores[-1] >= target)
 
 
 LEARNING = (
@@ -75,21 +91,35 @@ FIGURES = {
 
 
 def read_runs(folders: Sequence[Path]) -> list[Run]:
-    """The runs in `folders`, each once; those without rows yet are left out, with a warning.
+    """The runs in `folders`, each once; those that cannot be read or have no rows yet are left out, with a warning.
 
     Raises:
-        ConfigError: where no folder is given, one holds no run, or none of the runs has rows.
+        ConfigError: if no folder is given, or none of them holds a run with rows; it says what is wrong with the first.
     """
     if not folders:
         raise ConfigError("plot: no folder; give those of one or more runs")
-    runs = [_read(folder) for folder in {folder.resolve(): folder for folder in folders}.values()]
-    found = [run for run in runs if run.history]
+    found, errors = [], []
+    for folder in {folder.resolve(): folder for folder in folders}.values():
+        try:
+            found.append(_read(folder))
+        except ConfigError as error:
+            errors.append(error)
     if not found:
-        raise ConfigError(f"plot: {', '.join(map(str, folders))}: no metrics yet; try again once the run trains")
-    for run in runs:
-        if not run.history:
-            log.warning("%s: no metrics yet, left out", run.folder)
+        raise errors[0]
+    for what in errors:
+        log.warning("%s; left out", what)
+    _warn_of_short(found)
     return found
+
+
+def _warn_of_short(runs: Sequence[Run]) -> None:
+    """Names the runs at whose ends the lines of their groups end far too early."""
+    text = "%s: has %s env steps, and the lines of its group end there; leave it out to see more"
+    for members in group(runs).values():
+        most = max(run.env_steps for run in members)
+        for run in members:
+            if run.env_steps < SHORT * most and not run.at_target:
+                log.warning(text, run.folder, f"{run.env_steps:,}")
 
 
 def make_panels(figure: Figure, runs: Sequence[Run]) -> list[Panel]:
@@ -119,14 +149,17 @@ def make_title(figure: Figure, runs: Sequence[Run]) -> str:
 
 
 def group(runs: Sequence[Run]) -> dict[str, list[Run]]:
-    """Runs that differ in nothing but seed, `out` and `load`, under a name of what differs between the groups."""
+    """Runs that differ in nothing but seed, `out` and `load`, under a name that tells the groups apart.
+
+    It has the algorithm if that differs, then the environment if that differs, then the other keys that differ between
+    groups that are alike in those; or, if they are more than a name has room for, the folders' names.
+    """
     groups: dict[str, list[Run]] = {}
     for run in runs:
         groups.setdefault(repr(_settings(run)), []).append(run)
     members = list(groups.values())
-    names = _names([_settings(runs[0]) for runs in members])
-    counts = (f"{len(runs)} run{'s' if len(runs) > 1 else ''}" for runs in members)
-    return {f"{name} ({count})".strip(): runs for name, count, runs in zip(names, counts, members, strict=True)}
+    counts = (f"({len(runs)} run{'s' if len(runs) > 1 else ''})" for runs in members)
+    return {f"{name} {count}": runs for name, count, runs in zip(_names(members), counts, members, strict=True)}
 
 
 def _read(folder: Path) -> Run:
@@ -134,9 +167,12 @@ def _read(folder: Path) -> Run:
     if not file.is_file():
         raise ConfigError(f"plot: {str(folder)!r} holds no config.toml; give the folder of a run")
     try:
-        return Run(folder, dict(_flat(to_dict(load_run(str(file))))), History(read_rows(folder / "metrics.jsonl")))
+        run = Run(folder, dict(_flat(to_dict(load_run(str(file))))), History(read_rows(folder / "metrics.jsonl")))
     except OSError as error:
         raise ConfigError(f"{folder}: cannot be read ({error.strerror})") from None
+    if not run.history:
+        raise ConfigError(f"plot: {folder}: no metrics yet; try again once the run trains")
+    return run
 
 
 def _flat(section: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -151,17 +187,36 @@ def _settings(run: Run) -> dict[str, Any]:
     return {key: value for key, value in run.config.items() if key not in OWN_KEYS}
 
 
-def _names(settings: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What differs between `settings`; where that is much, the first keys that tell them apart."""
+def _names(groups: Sequence[Sequence[Run]]) -> list[str]:
+    settings = [_settings(runs[0]) for runs in groups]
+    first = [key for key in FIRST_KEYS if _count(settings, [key]) > 1] or FIRST_KEYS[:1]
+    heads = [tuple(each[key] for key in first) for each in settings]
+    alike = {head: [runs for runs, own in zip(groups, heads, strict=True) if own == head] for head in heads}
+    tails = {head: iter(_tails(members)) for head, members in alike.items()}
+    several = len(alike) > 1 or len(groups) == 1
+    return [", ".join(filter(None, [*(head if several else ()), next(tails[head])])) for head in heads]
+
+
+def _tails(groups: Sequence[Sequence[Run]]) -> list[str]:
+    """What else tells groups apart; empty if there is but one."""
+    settings = [_settings(runs[0]) for runs in groups]
     keys = [key for key in dict.fromkeys(key for each in settings for key in each) if _count(settings, [key]) > 1]
     if len(keys) > MOST_KEYS:
-        chosen: list[str] = []
-        for key in keys:
-            if _count(settings, [*chosen, key]) > _count(settings, chosen):
-                chosen.append(key)
-        keys = chosen
+        return [_folder_name(runs, [run for runs in groups for run in runs]) for runs in groups]
     short = short_keys(keys)
     return [", ".join(f"{short[key]}={short_text(each.get(key))}" for key in keys) for each in settings]
+
+
+def _folder_name(runs: Sequence[Run], among: Sequence[Run]) -> str:
+    """The folder of `runs`, or of the first of them if others are in it, too; as seen from the folder of all."""
+    own = _shared_folder(runs)
+    if any(run not in runs and run.folder.resolve().is_relative_to(own) for run in among):
+        return f"{runs[0].folder.resolve().relative_to(_shared_folder(among))} …"
+    return str(own.relative_to(_shared_folder(among)))
+
+
+def _shared_folder(runs: Sequence[Run]) -> Path:
+    return Path(os.path.commonpath([run.folder.resolve() for run in runs]))
 
 
 def _count(settings: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> int:
@@ -187,16 +242,23 @@ def _lines_of_run(chart: Chart, over: str, run: Run) -> list[Line]:
 
 
 def _lines_of_groups(chart: Chart, over: str, groups: Mapping[str, Sequence[Run]]) -> list[Line]:
-    """A line for each group, empty where it has no data, so that a group has its colour in every figure.
+    """A line for each group, empty where it has no data, so that a group has its colour in every figure."""
+    return [_line_of_group(chart, over, name, runs) for name, runs in groups.items()]
 
-    A run counts with the mean of its sources.
-    """
-    found = {name: [_curves(run, chart.kind, chart.metrics[0], over) for run in runs] for name, runs in groups.items()}
-    means = {name: [mean(list(each.values())) for each in curves if each] for name, curves in found.items()}
-    return [
-        band(name, curves) if len(curves) > 1 else single(name, curves[0] if curves else EMPTY)
-        for name, curves in means.items()
-    ]
+
+def _line_of_group(chart: Chart, over: str, name: str, runs: Sequence[Run]) -> Line:
+    """The line of one or more runs, each of which counts with the mean of its sources."""
+    others: list[Curve] = []
+    reached: list[Curve] = []
+    for run in runs:
+        sources = _curves(run, chart.kind, chart.metrics[0], over)
+        curve = mean(list(sources.values())) if sources else EMPTY
+        if len(curve[0]):
+            held = run.at_target and chart.kind == "evaluator"  # no other metric stays as it was
+            (reached if held else others).append(curve)
+    if len(others) + len(reached) > 1:
+        return band(name, others, reached)
+    return single(name, [*others, *reached, EMPTY][0])
 
 
 def _y_label(chart: Chart) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import math
 import sys
@@ -12,6 +11,7 @@ from typing import Any, TypeGuard
 import numpy as np
 
 from apex_acer.curves import EMPTY, Curve, Floats
+from apex_acer.metrics import RATES, SLIVER
 
 Row = dict[str, Any]
 """A row of `metrics.jsonl`: `source`, `wall_s` and metrics by name, None where one was not finite."""
@@ -93,6 +93,12 @@ def _number(value: object) -> float:
 
 
 def _add_rates(rows: list[Row]) -> None:
-    for before, row in itertools.pairwise([{"env_steps": 0, "wall_s": 0.0}, *rows]):
-        if (elapsed := row["wall_s"] - before["wall_s"]) > 0:
-            row["env_steps_per_s"] = (row["env_steps"] - before["env_steps"]) / elapsed
+    """Adds the learner's, and takes those away that are over a sliver of time, as in the last rows of older runs."""
+    elapsed = np.diff([row["wall_s"] for row in rows], prepend=0.0)
+    steps = np.diff([row["env_steps"] for row in rows], prepend=0)
+    least = SLIVER * float(np.median(elapsed)) if rows else 0.0
+    for row, seconds, made in zip(rows, elapsed, steps, strict=True):
+        if seconds > 0 and seconds >= least:
+            row["env_steps_per_s"] = made / seconds
+        else:
+            row.update(dict.fromkeys(RATES & row.keys()))

@@ -6,12 +6,13 @@ import io
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from apex_acer.config import ConfigError
@@ -30,6 +31,8 @@ LEGEND_ROW_INCHES = 0.25
 CHARACTERS_PER_INCH = 13  # of the legend's font, roughly
 HANDLE_CHARACTERS = 8
 TITLE_WIDER = 1.4  # than the legend's font
+REACHED = "reached its target, held from here on"
+MARK: dict[str, Any] = {"linestyle": "", "marker": "o", "markersize": 4.0, "markerfacecolor": "white"}
 
 
 def plot_runs(folders: Sequence[str | Path], out: str | Path = "", form: Literal["png", "svg"] = "png") -> list[Path]:
@@ -70,6 +73,8 @@ def plot_curves(title: str, y_label: str, panels: Sequence[Panel], form: Literal
     rows, columns = math.ceil(len(panels) / MOST_COLUMNS), min(len(panels), MOST_COLUMNS)
     labels = list(dict.fromkeys(line.label for panel in panels for line in panel.lines))
     named = [label for label in labels if label not in {panel.title for panel in panels}]
+    if any(len(line.reached[0]) for panel in panels for line in panel.lines):
+        named.append(REACHED)
     width = max(PANEL_INCHES[0] * columns, _inches(title, named))
     legend_columns, legend_rows = _legend_shape(named, width)
     size = (width, PANEL_INCHES[1] * rows + legend_rows * LEGEND_ROW_INCHES)
@@ -84,9 +89,10 @@ def plot_curves(title: str, y_label: str, panels: Sequence[Panel], form: Literal
         axes[0].set_ylabel(y_label)
     figure.suptitle(title, fontsize=12)
     handles = {line.get_label(): line for ax in axes for line in ax.get_lines()}
+    handles[REACHED] = Line2D([], [], color=GREY, **MARK)
     shown = [handles[label] for label in named]
     if shown:
-        figure.legend(handles=shown, loc="outside lower center", ncols=legend_columns, frameon=False, fontsize=9)
+        figure.legend(shown, named, loc="outside lower center", ncols=legend_columns, frameon=False, fontsize=9)
     file = io.BytesIO()
     figure.savefig(file, format=form)
     return file.getvalue()
@@ -123,6 +129,7 @@ def _draw(ax: Axes, panel: Panel, labels: Sequence[str]) -> None:
             ax.plot(line.x, line.raw, color=colour, linewidth=0.8, alpha=0.35, label="_raw")
         ax.fill_between(line.x, line.low, line.high, color=colour, alpha=0.18, linewidth=0)
         ax.plot(line.x, line.middle, dashes, color=colour, linewidth=1.6, marker=marker, label=line.label)
+        ax.plot(*line.reached, color=colour, zorder=3, label="_reached", **MARK)
     ax.set_xlabel(panel.x_label)
     ax.set_ylabel(panel.y_label)
     ax.set_title(panel.title, fontsize=10, loc="left", color=GREY)

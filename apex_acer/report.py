@@ -12,7 +12,7 @@ import numpy as np
 from rich.table import Table
 
 from apex_acer.config import ConfigError, require
-from apex_acer.curves import Panel, band, quartiles
+from apex_acer.curves import Floats, Line, Panel, band, quartiles
 from apex_acer.files import write
 from apex_acer.history import read_rows
 from apex_acer.plots import plot_curves
@@ -142,22 +142,31 @@ def table(data: Data) -> Table:
 
 
 def figure(data: Data, environments: Sequence[str]) -> bytes | None:
-    """Return against env steps and against seconds, median and quartiles over seeds, as PNG; None without a curve."""
-    runs = {name: list(found["runs"].values()) for name, found in data["variants"].items()}
-    curves = {name: [np.array(run["curve"]) for run in runs[name] if run.get("curve")] for name in runs}
-    drawn = {name: found for name, found in curves.items() if found}
-    if not drawn:
-        return None
-    kinds = {run["curve_of"] for name in drawn for run in runs[name] if run.get("curve")}
+    """Return against env steps and against seconds, median and quartiles over seeds, as PNG; None without a curve.
+
+    A line goes as far as all of its seeds do; see `band`.
+    """
+    every = {name: found["runs"].values() for name, found in data["variants"].items()}
+    drawn = {name: [run for run in runs if run.get("curve")] for name, runs in every.items()}
+    kinds = {run["curve_of"] for runs in drawn.values() for run in runs}
     label = (
         {"evaluator": "evaluation return", "actors": "return in training"}[kinds.pop()] if len(kinds) == 1 else "return"
     )
     axes = {"environment steps": 0, "wall-clock time (s)": 2}
-    panels = [
-        Panel(x, [band(name, [(curve[:, column], curve[:, 1]) for curve in found]) for name, found in drawn.items()])
-        for x, column in axes.items()
-    ]
-    return plot_curves(", ".join(environments), label, panels)
+    panels = [Panel(x, [_line(name, runs, at) for name, runs in drawn.items() if runs]) for x, at in axes.items()]
+    if not any(len(line.x) for panel in panels for line in panel.lines):
+        return None
+    return plot_curves(f"{', '.join(environments)} (median and quartiles over seeds)", label, panels)
+
+
+def _line(name: str, runs: Iterable[Data], column: int) -> Line:
+    """The band of one variant's runs over a `column` of their points."""
+    others: list[tuple[Floats, Floats]] = []
+    reached: list[tuple[Floats, Floats]] = []
+    for run in runs:
+        points = np.array(run["curve"])
+        (reached if run["result"]["reason"] == "at_return" else others).append((points[:, column], points[:, 1]))
+    return band(name, others, reached)
 
 
 def _identity(data: Data) -> Data:

@@ -65,11 +65,11 @@ def list_runs(folder: Path) -> list[RunStatus]:
     """
     if not folder.is_dir():
         raise ConfigError(f"runs: {str(folder)!r} is no folder; give one that holds runs")
-    found = [_look(run, folder) for run in _find(folder, MOST_DEPTH)]
+    found = [_look(run, folder) for run in find_runs(folder)]
     return sorted(found, key=lambda run: (run.age_s, run.name))
 
 
-def _find(folder: Path, depth: int) -> Iterator[Path]:
+def find_runs(folder: Path, depth: int = MOST_DEPTH) -> Iterator[Path]:
     """Folders of runs: those that hold two of a run's files, and are not looked into any further."""
     if sum(os.path.isfile(folder / name) for name in FILES) >= 2:
         yield folder
@@ -79,7 +79,7 @@ def _find(folder: Path, depth: int) -> Iterator[Path]:
             names = os.listdir(folder)
         for name in names:
             if os.path.isdir(folder / name) and not name.startswith("."):
-                yield from _find(folder / name, depth - 1)
+                yield from find_runs(folder / name, depth - 1)
 
 
 def _look(folder: Path, root: Path) -> RunStatus:

@@ -1,4 +1,7 @@
-"""Keeps what a run or a sweep has found as docs/results/<name>.json and .png: `python -m docs.record FOLDER NAME`."""
+"""Keeps what a run or a sweep has found as docs/results/<name>.json and .png: `python -m docs.record FOLDER NAME`.
+
+Without arguments it draws the figures that are there once more.
+"""
 
 from __future__ import annotations
 
@@ -12,21 +15,27 @@ import numpy as np
 
 from apex_acer.curves import Line, Panel
 from apex_acer.plots import plot_curves
-from apex_acer.report import read_curve
+from apex_acer.report import figure, read_curve
 
 RESULTS = Path(__file__).parent / "results"
 
 
 def record(folder: Path, name: str) -> None:
-    """A sweep's files as they are; of a run its configuration, its curve and a figure of it."""
+    """A sweep's results as they are, of a run its configuration and its curve; and a figure of them."""
     RESULTS.mkdir(exist_ok=True)
-    if (folder / "results.json").exists():
-        data, figure = (folder / "results.json").read_bytes(), (folder / "curves.png").read_bytes()
-    else:
-        found = read_run(folder)
-        data, figure = (json.dumps(found) + "\n").encode(), draw(found)
-    (RESULTS / f"{name}.json").write_bytes(data)
-    (RESULTS / f"{name}.png").write_bytes(figure)
+    results = folder / "results.json"
+    text = results.read_text(encoding="utf-8") if results.exists() else json.dumps(read_run(folder)) + "\n"
+    (RESULTS / f"{name}.json").write_text(text, encoding="utf-8")
+    (RESULTS / f"{name}.png").write_bytes(draw(json.loads(text)))
+
+
+def redraw() -> None:
+    """Every figure of a run or a sweep, from the JSON beside it."""
+    for path in sorted(RESULTS.glob("*.png")):
+        data = path.with_suffix(".json")
+        found = json.loads(data.read_text(encoding="utf-8")) if data.exists() else {}
+        if found.keys() & {"variants", "curve"}:
+            path.write_bytes(draw(found))
 
 
 def read_run(folder: Path) -> dict[str, Any]:
@@ -37,7 +46,11 @@ def read_run(folder: Path) -> dict[str, Any]:
 
 
 def draw(found: dict[str, Any]) -> bytes:
-    """The curve against environment steps and against seconds."""
+    """Curves against environment steps and against seconds."""
+    if "variants" in found:
+        drawn = figure(found, [found["run"]["environment"]["id"]])
+        assert drawn, "a sweep without a curve"
+        return drawn
     steps, returns, seconds = np.array(found["curve"]).T
     label = f"seed {found['run']['seed']}, {found['curve_of']}"
     panels = [
@@ -48,4 +61,7 @@ def draw(found: dict[str, Any]) -> bytes:
 
 
 if __name__ == "__main__":
-    record(Path(sys.argv[1]), sys.argv[2])
+    if sys.argv[1:]:
+        record(Path(sys.argv[1]), sys.argv[2])
+    else:
+        redraw()

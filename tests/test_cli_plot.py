@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import sys
 from pathlib import Path
 
 import pytest
+from matplotlib import rcParams
 
 from apex_acer.cli import main
 from apex_acer.figures import FIGURES
@@ -25,11 +27,43 @@ def test_it_prints_the_paths_it_wrote(finished_run: Path, tmp_path: Path, capsys
     assert not (folder / "plots").exists()
 
 
+def test_a_folder_of_a_sweep_or_of_runs_stands_for_all_of_its_runs(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setitem(rcParams, "svg.fonttype", "none")
+    monkeypatch.chdir(tmp_path)
+    for gamma in (0.8, 0.9):
+        for seed in range(2):
+            config = tiny_run(seed=seed, algorithm__gamma=gamma)
+            make_up(Path(f"sweeps/b/gamma={gamma}/seed_{seed}"), config, made_up_rows(seed, 1))
+    make_up(Path("runs/a"), tiny_run(algorithm__gamma=0.9), made_up_rows(5, 1))
+    (make_up(Path("runs/broken"), tiny_run(), []) / "config.toml").write_text("seed = [")
+
+    def labels() -> list[str]:
+        path = Path(capsys.readouterr().out.splitlines()[0])
+        return re.findall(r">(gamma=[^<]*)<", path.read_text())
+
+    assert main(["plot", "sweeps/b", "--svg"]) == 0
+    assert labels() == ["gamma=0.8 (2 runs)", "gamma=0.9 (2 runs)"]
+    assert Path("sweeps/b/plots/returns.svg").exists()
+    assert main(["plot", "sweeps", "runs/a", "--svg"]) == 0
+    assert labels() == ["gamma=0.8 (2 runs)", "gamma=0.9 (3 runs)"]
+    assert Path("plots/returns.svg").exists()
+    caplog.clear()
+    assert main(["plot", "runs", "--svg"]) == 0
+    assert "runs/broken/config.toml" in caplog.text
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
         ([], ["plot", "no folder"]),
-        (["absent"], ["'absent'", "no config.toml", "folder of a run"]),
+        (["absent"], ["'absent'", "holds no run", "folder of a run"]),
+        (["full", "absent"], ["'absent'", "holds no run", "folder of a run"]),
+        (["full/log.txt"], ["'full/log.txt'", "holds no run"]),
         (["empty"], ["empty", "no metrics yet", "try again"]),
         (["full", "--out", "full/log.txt"], ["out", "full/log.txt", "cannot be written"]),
     ],

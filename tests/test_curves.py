@@ -3,21 +3,28 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from apex_acer.curves import SMOOTHED_POINTS, align, band, mean, quartiles, single
+from apex_acer.curves import SMOOTHED_POINTS, Curve, Floats, align, band, mean, quartiles, single
 
 
-def test_quartiles_leave_out_nan() -> None:
+def test_quartiles_are_over_the_first_axis() -> None:
     low, median, high = quartiles([1, 2, 3, 4, 5])
     assert (low, median, high) == (2, 3, 4)
-    values = [[0.0, np.nan], [1.0, 10.0], [2.0, 20.0]]
-    low, median, high = quartiles(values)
-    np.testing.assert_allclose([low, median, high], [[0.5, 12.5], [1.0, 15.0], [1.5, 17.5]])
+    low, median, high = quartiles([[0.0, 10.0], [1.0, 20.0], [2.0, 30.0]])
+    np.testing.assert_allclose([low, median, high], [[0.5, 15.0], [1.0, 20.0], [1.5, 25.0]])
 
 
-def test_align_interpolates_holds_the_end_and_knows_nothing_before_the_beginning() -> None:
-    grid, values = align([([0, 4], [0, 8]), ([1, 2], [5, 7])], points=5)
-    np.testing.assert_array_equal(grid, [0, 1, 2, 3, 4])
-    np.testing.assert_array_equal(values, [[0, 2, 4, 6, 8], [np.nan, 5, 7, 7, 7]])
+def test_align_interpolates_on_the_stretch_that_all_curves_cover() -> None:
+    grid, values = align([([0, 4], [0, 8]), ([1, 2, 3], [5, 7, 9])], points=5)
+    np.testing.assert_array_equal(grid, [1, 1.5, 2, 2.5, 3])
+    np.testing.assert_array_equal(values, [[2, 3, 4, 5, 6], [5, 6, 7, 8, 9]])
+
+
+def test_curves_without_a_common_stretch_have_no_grid() -> None:
+    grid, values = align([([0, 1], [0, 8]), ([2, 3], [5, 7])])
+    assert (grid.shape, values.shape) == ((0,), (2, 0))
+    assert [len(part) for part in mean([(np.array([0.0]), np.ones(1)), (np.array([1.0]), np.ones(1))])] == [0, 0]
+    line = band("none", [(np.array([0.0]), np.ones(1)), (np.array([1.0]), np.ones(1))])
+    assert len(line.x) == len(line.middle) == 0
 
 
 def test_align_of_single_points() -> None:
@@ -30,8 +37,8 @@ def test_the_mean_of_curves_is_on_one_grid_and_that_of_one_is_itself() -> None:
     one, other = (np.array([0.0, 4.0]), np.array([0.0, 4.0])), (np.array([2.0, 4.0]), np.array([4.0, 6.0]))
     assert mean([one]) is one
     x, y = mean([one, other])
-    np.testing.assert_allclose(y[x < 2], x[x < 2])  # where the other has not begun
-    np.testing.assert_allclose(y[x >= 2], x[x >= 2] + 1)
+    assert (x[0], x[-1]) == (2, 4)
+    np.testing.assert_allclose(y, x + 1)
 
 
 def test_a_band_lies_between_the_quartiles() -> None:
@@ -40,6 +47,40 @@ def test_a_band_lies_between_the_quartiles() -> None:
     assert {(low, middle, high) for low, middle, high in zip(line.low, line.middle, line.high, strict=True)} == {
         (2, 3, 4)
     }
+
+
+def seed_curve(first: float, last: float, level: float) -> Curve:
+    """Evaluations every 1,000 steps from `first` to `last`, of returns that grow by 10 each."""
+    x = np.append(np.arange(first, last, 1000.0), last)
+    return x, level + 0.01 * x
+
+
+def steepest(x: Floats, y: Floats) -> float:
+    return float(np.max(np.abs(np.diff(y) / np.diff(x))))
+
+
+@pytest.mark.parametrize("held", [(), (0, 1, 2), (1,), (0,)])
+def test_where_a_seed_begins_or_ends_the_median_has_no_cliff(held: tuple[int, ...]) -> None:
+    curves = [seed_curve(1000, 9000, 0), seed_curve(1100, 6200, 50), seed_curve(1040, 12_000, 100)]
+    others = [curve for index, curve in enumerate(curves) if index not in held]
+    line = band("seeds", others, [curves[index] for index in held])
+    for values in (line.low, line.middle, line.high):
+        assert steepest(line.x, values) < 0.0101  # each seed's own slope, or a half of it beside one that is held
+    assert line.x[0] == 1100  # all have begun
+
+
+def test_a_line_goes_as_far_as_the_first_end_that_was_no_target() -> None:
+    curves = [seed_curve(1000, 9000, 0), seed_curve(1000, 6000, 0), seed_curve(1000, 12_000, 0)]
+    assert band("three at a budget", curves).x[-1] == 6000
+    one = band("one at its target", [curves[0], curves[2]], [curves[1]])
+    assert one.x[-1] == 9000
+    assert [part.tolist() for part in one.reached] == [[6000], [60]]
+    everyone = band("all at their target", [], curves)
+    assert everyone.x[-1] == 12_000
+    assert everyone.middle[-1] == 90  # of 60, 90 and 120: each one's last value
+    assert everyone.reached[0].tolist() == [9000, 6000, 12_000]
+    late = band("one at its target when the others had ended", curves[:2], curves[2:])
+    assert len(late.reached[0]) == 0
 
 
 def test_a_long_line_is_smoothed_with_the_curve_behind_it_and_a_short_one_is_as_it_is() -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from apex_acer.figures import FIGURES, MOST_SOURCES, group, make_panels, make_title, read_runs
 from apex_acer.metrics import METRICS
+from apex_acer.runfile import from_dict
 from tests.conftest import config_error
 from tests.histories import made_up_rows, make_up
 from tests.runs import tiny_run
@@ -71,24 +72,67 @@ def test_a_run_of_several_actors_counts_with_their_mean(tmp_path: Path) -> None:
     np.testing.assert_allclose([line.low, line.middle, line.high], 5.0)
 
 
-def test_much_that_differs_is_told_by_the_first_keys_that_suffice(tmp_path: Path) -> None:
-    changes = {
-        "learner__batch_size": 8,
-        "optimizer__learning_rate": 0.1,
-        "algorithm__gamma": 0.5,
-        "network__hidden_sizes": (8, 8),
+def test_of_seeds_only_evaluations_at_a_target_go_on_flat(tmp_path: Path) -> None:
+    """The first stops at its target half-way to the end of the others, of which one still trains."""
+    folders = []
+    for seed, (num, level) in enumerate([(40, 100.0), (90, 50.0), (80, 50.0)]):
+        config = tiny_run(seed=seed, stop__at_return=95.0, evaluation__every=500)
+        rows = [
+            row | {"eval_return": level} if row["source"] == "evaluator" else row
+            for row in made_up_rows(seed, level, num)
+        ]
+        folders.append(make_up(tmp_path / f"{seed}", config, rows))
+    for over in ("env_steps", "wall_s"):
+        step = 100 if over == "env_steps" else 0.5
+        evaluator, actors = make_panels(FIGURES["returns"]._replace(over=over), read_runs(folders))
+        (line,) = evaluator.lines
+        assert line.x[-1] == 80 * step
+        assert [part.tolist() for part in line.reached] == [[40 * step], [100.0]]
+        assert line.high[-1] == 75  # half-way from 50 to 100
+        (line,) = actors.lines
+        assert (line.x[0], line.x[-1], len(line.reached[0])) == (step, 40 * step, 0)
+
+
+def names(folders: list[Path]) -> list[str]:
+    return list(group(read_runs(folders)))
+
+
+def test_lines_are_named_by_algorithm_then_environment_then_the_keys_that_differ(tmp_path: Path) -> None:
+    made = {
+        "a": tiny_run(),
+        "b": tiny_run(algorithm__gamma=0.5),
+        "c": from_dict({"algorithm": {"name": "apex_dqn"}}),
+        "d": tiny_run(environment__id="Acrobot-v1"),
     }
-    configs = [tiny_run(), tiny_run(**changes), tiny_run(**changes | {"algorithm__gamma": 0.6})]
-    folders = [make_up(tmp_path / f"{i}", config, made_up_rows(i, 1)) for i, config in enumerate(configs)]
-    rate = configs[0].optimizer.learning_rate
-    assert list(group(read_runs(folders))) == [
-        "batch_size=4, gamma=0.99 (1 run)",
-        "batch_size=8, gamma=0.5 (1 run)",
-        "batch_size=8, gamma=0.6 (1 run)",
+    folder = {name: make_up(tmp_path / name, config, made_up_rows(0, 1)) for name, config in made.items()}
+    assert names([folder["a"], folder["c"]]) == ["acer (1 run)", "apex_dqn (1 run)"]
+    assert names([folder["a"], folder["d"]]) == ["CartPole-v1 (1 run)", "Acrobot-v1 (1 run)"]
+    assert names([folder["a"], folder["b"], folder["c"]]) == [
+        "acer, gamma=0.99 (1 run)",
+        "acer, gamma=0.5 (1 run)",
+        "apex_dqn (1 run)",
     ]
-    sizes = tiny_run(network__hidden_sizes=(8, 8), optimizer__learning_rate=2 * rate)
-    folders = [folders[0], make_up(tmp_path / "sizes", sizes, made_up_rows(0, 1))]
-    assert f"learning_rate={2 * rate}, hidden_sizes=8+8 (1 run)" in group(read_runs(folders))
+    assert names(list(folder.values())) == [
+        "acer, CartPole-v1, gamma=0.99 (1 run)",
+        "acer, CartPole-v1, gamma=0.5 (1 run)",
+        "apex_dqn, CartPole-v1 (1 run)",
+        "acer, Acrobot-v1 (1 run)",
+    ]
+
+
+def test_where_many_keys_differ_lines_have_the_names_of_their_folders(tmp_path: Path) -> None:
+    changes = {"learner__batch_size": 8, "optimizer__learning_rate": 0.1, "network__hidden_sizes": (8, 8)}
+    many = changes | {"algorithm__gamma": 0.5}
+    for name, changed in {"small": {}, "large": many}.items():
+        for seed in range(2):
+            make_up(tmp_path / name / f"seed_{seed}", tiny_run(seed=seed, **changed), made_up_rows(seed, 1))
+    folders = sorted(tmp_path.glob("*/*"))
+    assert names(folders) == ["large (2 runs)", "small (2 runs)"]
+    others = [folder.rename(tmp_path / f"{folder.parent.name}-{folder.name}") for folder in folders]
+    assert names(others) == ["large-seed_0 … (2 runs)", "small-seed_0 … (2 runs)"]
+    few = make_up(tmp_path / "few", tiny_run(**changes), made_up_rows(0, 1))
+    rate = tiny_run().optimizer.learning_rate
+    assert names([few, others[-1]])[1] == f"batch_size=4, learning_rate={rate}, hidden_sizes=16 (1 run)"
 
 
 def test_a_group_without_data_keeps_its_place_and_a_panel_without_any_is_left_out(tmp_path: Path) -> None:
@@ -121,9 +165,28 @@ def test_runs_without_data_are_named(tmp_path: Path, caplog: pytest.LogCaptureFi
     assert f"{empty}: no metrics yet" in caplog.text
 
 
+def test_a_run_that_cuts_a_line_short_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    lengths = {"long": 100, "longer": 150, "cut": 10, "other": 10}
+    folders = [
+        make_up(
+            tmp_path / name, tiny_run(seed=seed, algorithm__gamma=0.5 + (name == "other") / 4), made_up_rows(0, 1, num)
+        )
+        for seed, (name, num) in enumerate(lengths.items())
+    ]
+    with caplog.at_level(logging.WARNING):
+        read_runs(folders)
+    (warning,) = caplog.messages
+    assert (
+        warning
+        == f"{tmp_path / 'cut'}: has 1,000 env steps, and the lines of its group end there; leave it out to see more"
+    )
+
+
 def test_what_is_no_run_is_refused_in_one_line(tmp_path: Path) -> None:
     assert "no folder" in config_error(lambda: read_runs([]))
     assert "no config.toml" in config_error(lambda: read_runs([tmp_path]))
     broken = make_up(tmp_path / "broken", tiny_run(), made_up_rows(0, 1))
     (broken / "config.toml").write_text("seed = [")
     assert "config.toml" in config_error(lambda: read_runs([broken]))
+    full = make_up(tmp_path / "full", tiny_run(), made_up_rows(0, 1))
+    assert [run.folder for run in read_runs([broken, full])] == [full]

@@ -15,7 +15,7 @@ from PIL import Image
 from apex_acer import plots
 from apex_acer.curves import Line, Panel, single
 from apex_acer.figures import FIGURES
-from apex_acer.plots import COLOURS, compact, plot_curves, plot_runs
+from apex_acer.plots import COLOURS, REACHED, compact, plot_curves, plot_runs
 from tests.conftest import config_error
 from tests.histories import made_up_rows, make_up
 from tests.runs import tiny_run
@@ -149,6 +149,15 @@ def test_a_line_that_a_title_names_is_not_in_the_legend() -> None:
     ).decode()
     assert text.count(">learner<") == 1
     assert text.count(">other<") == 1
+
+
+@pytest.mark.usefixtures("_texts_stay_texts")
+def test_ends_at_a_target_are_marked_and_explained() -> None:
+    plain = line("one", 1.0)
+    marked = replace(plain, reached=(np.array([20_000.0]), np.array([1.0])))
+    texts = [plot_curves("", "", [Panel("x", [drawn])], "svg").decode() for drawn in (plain, marked)]
+    assert [text.count(f">{REACHED}<") for text in texts] == [0, 1]
+    assert texts[1].count("<use ") > texts[0].count("<use ") + 1  # the mark, and that in the legend
 
 
 def test_panels_go_on_in_the_next_row() -> None:

@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated
 
 import tyro
 
 from apex_acer.cli.parsing import Flag, parse
+from apex_acer.config import ConfigError
 from apex_acer.imports import missing
 
 
 @dataclass(frozen=True)
 class Plot:
-    """Draws what runs have logged. Several runs are compared; those that differ only in their seed are one line."""
+    """Draws what runs have logged. Several runs are compared; those that differ only in their seed are one line.
+
+    That line is their median between quartiles, as far as all of them go.
+    """
 
     folders: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="DIR...", help_behavior_hint="")]
-    """Folders of runs."""
+    """Folders of runs, of sweeps, or of any number of runs."""
     out: str = ""
-    """Where the figures go; by default `plots/` in the folder of one run, for several in the current folder."""
+    """Where the figures go; by default `plots/` in the folder given, or in the current one if several are."""
     svg: Flag = False
     """Write SVG files, not PNG."""
 
@@ -30,6 +35,18 @@ def run(arguments: list[str]) -> int:
         from apex_acer.plots import plot_runs
     except ModuleNotFoundError as error:
         raise missing("plot", "plot", error) from None
-    for path in plot_runs(given.folders, given.out, "svg" if given.svg else "png"):
+    runs = [run for folder in given.folders for run in runs_of(Path(folder))]
+    out = given.out or Path(given.folders[0] if len(given.folders) == 1 else "", "plots")
+    for path in plot_runs(runs, out, "svg" if given.svg else "png"):
         print(path)
     return 0
+
+
+def runs_of(folder: Path) -> list[Path]:
+    """The run in `folder`, or else those below it; raises `ConfigError` if there are none."""
+    from apex_acer.runs import find_runs
+
+    found = [folder] if (folder / "config.toml").is_file() else sorted(find_runs(folder))
+    if not found:
+        raise ConfigError(f"plot: {str(folder)!r} holds no run; give the folder of a run, of a sweep or of runs")
+    return found
