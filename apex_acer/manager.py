@@ -243,16 +243,15 @@ class Manager:
 
     def _unsaved(self) -> TrainResult:
         """The result of a run that was ended before it could save, as far as it is known."""
-        status = self._status
-        env_steps, updates = status.get("env_steps", 0), status.get("rows", {}).get("learner", {}).get("updates", 0)
+        status, rows = self._status, self._status.get("rows", {})
         log.info("%s: ended without saving", self._signals[-1].name)
         return TrainResult(
             reason=self._signals[-1].name,
-            env_steps=env_steps,
-            updates=updates,
+            env_steps=status.get("env_steps", 0),
+            updates=rows.get("learner", {}).get("updates", 0),
             wall_s=status.get("wall_s", 0.0),
-            startup_s=0.0,
-            eval_return=None,
+            startup_s=status.get("startup_s", 0.0),
+            eval_return=rows.get("evaluator", {}).get("eval_return"),
             weights="",
             folder=str(self._folder),
         )

@@ -90,14 +90,20 @@ def test_after_a_resume_logs_are_those_of_the_whole_run(tmp_path: Path) -> None:
 
 
 def test_a_run_that_could_not_save_has_logs_and_no_policy(tmp_path: Path) -> None:
+    heard: dict[str, Any] = {}
+
     def interrupt_twice(status: dict[str, Any]) -> None:
-        if status["env_steps"] > 300:
+        heard.update(status)
+        if "evaluator" in status["rows"]:
             for _ in range(2):
                 os.kill(os.getpid(), signal.SIGINT)
                 time.sleep(2 * SAME_SIGNAL_S)
 
-    config = tiny_run(tmp_path, engine="local", logging__every_seconds=0.02, stop__env_steps=10**9)
-    result = train(config, Callbacks(on_status=interrupt_twice))
+    changes = {"evaluation__every": 200, "logging__every_seconds": 0.02, "stop__env_steps": 10**9}
+    result = train(tiny_run(tmp_path, engine="local", **changes), Callbacks(on_status=interrupt_twice))
+    assert (result.env_steps, result.wall_s) == (heard["env_steps"], heard["wall_s"])
+    assert result.eval_return == heard["rows"]["evaluator"]["eval_return"]
+    assert 0.1 < result.startup_s < 90
     assert (result.weights, result.folder) == ("", str(tmp_path))
     message = config_error(lambda: result.policy)
     assert message == f"weights: SIGINT ended the run in '{tmp_path}' before they were written"
