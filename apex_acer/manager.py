@@ -34,19 +34,25 @@ SAVE_S = 6.0  # for the learner to save, replay not counted
 LEAVE_S = 2.0  # after that, for everybody to leave; who is still there is killed
 
 
-def train(config: RunConfig, callbacks: Callbacks | None = None, started_at: float | None = None) -> TrainResult:
-    """Trains until one of `config.stop` is met or a signal comes, and writes the weights.
+def train(
+    config: RunConfig | str | Path,
+    callbacks: Callbacks | None = None,
+    started_at: float | None = None,
+    **changes: Any,
+) -> TrainResult:
+    """Trains until one of the run's `stop` is met or a signal comes, and writes the weights.
 
     Args:
-        config: the run.
+        config: the run: a preset's name, a run file's path, or a configuration.
         callbacks: what the caller wants to hear of the run; what one of them raises ends it, saved, and is raised again.
-        started_at: seconds of `time.monotonic` from which `startup_s` counts; now, where not given.
+        started_at: seconds of `time.monotonic` from which `startup_s` counts; now, if it is not given.
+        **changes: keys of the run, as `load_run` takes them: `seed=1, stop={"env_steps": 2000}`.
 
     Raises:
         ConfigError: before any actor starts, with one line that names the key or the path.
         RunFailed: with the traceback of the process that failed.
     """
-    return manage(prepare(config, started_at or time.monotonic()), callbacks)
+    return manage(prepare(load_run(config, **changes), started_at or time.monotonic()), callbacks)
 
 
 def resume(
@@ -102,7 +108,7 @@ def prepare_resume(folder: Path, stop: Mapping[str, Any], started_at: float) -> 
     path = checkpoint.newest(folder)
     if path is None:
         raise ConfigError(f"resume: {str(folder)!r} holds no whole checkpoint; give the folder of a run that saved one")
-    config = load_run(str(folder / "config.toml"))
+    config = load_run(folder / "config.toml")
     config = dataclasses.replace(config, stop=_stop_of_rest(config.stop, stop, path))
     spec = environment_spec(config.environment)
     config = place(config, spec)

@@ -89,7 +89,7 @@ def _look(folder: Path, root: Path) -> RunStatus:
         state, note = _state(folder / "log.txt")
         saved = _saved(folder)
         rows = _newest_rows(folder / "metrics.jsonl", saved.get("rows_length", 0))
-        config = load_run(str(folder / "config.toml"))
+        config = load_run(folder / "config.toml")
     except (ConfigError, OSError) as error:
         state, note = "unreadable", str(error)
     best, last = _scores(rows, saved.get("evaluations", {}))

@@ -35,6 +35,13 @@ def rows(result: TrainResult, source: str) -> list[dict[str, Any]]:
     return [row for row in map(json.loads, lines) if row["source"] == source]
 
 
+def test_it_prints_in_a_line() -> None:
+    result = TrainResult("at_return", 6308, 330, 1.23456, 1.8, 499.876, "/runs/mine/weights.safetensors", "/runs/mine")
+    line = "reason='at_return', env_steps=6308, updates=330, wall_s=1.2, eval_return=499.88, folder='/runs/mine'"
+    assert str(result) == repr(result) == f"TrainResult({line})"
+    assert "eval_return=None" in repr(dataclasses.replace(result, eval_return=None))
+
+
 def test_the_policy_is_the_one_trained(result: TrainResult) -> None:
     assert result.policy.metadata["env_steps"] == result.env_steps
     assert result.policy.act([0.0, 0.0, 0.0, 0.0]) in (0, 1)
