@@ -42,3 +42,8 @@ def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module 'apex_acer' has no attribute {name!r}")
     return getattr(importlib.import_module(_HOME[name]), name)
+
+
+def __dir__() -> list[str]:
+    """The public names alone, for tab completion; what this module and those within it import is of no use there."""
+    return sorted(__all__)

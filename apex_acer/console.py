@@ -7,11 +7,13 @@ import io
 import sys
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TextIO
 
 from rich.console import Console
 
 from apex_acer.config import RunConfig
+from apex_acer.history import last_rows
 from apex_acer.progress import Progress, Status, printable
 from apex_acer.result import TrainResult
 from apex_acer.screen import Screen
@@ -46,7 +48,8 @@ class View:
 
     def conclude(self, result: TrainResult) -> None:
         """Has the last picture show the end, and two lines after it say how the run ended and where its weights are."""
-        self.progress, self.result = self.progress.ended(result), result
+        written = last_rows(Path(result.folder) / "metrics.jsonl")
+        self.progress, self.result = self.progress.ended(result, written), result
 
 
 @contextlib.contextmanager

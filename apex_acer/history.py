@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import sys
@@ -15,6 +16,7 @@ from apex_acer.metrics import RATES, SLIVER
 
 Row = dict[str, Any]
 """A row of `metrics.jsonl`: `source`, `wall_s` and metrics by name, None where one was not finite."""
+TAIL_BYTES = 1 << 16  # of the rows: all processes' newest
 
 
 class Log(dict[str, Floats]):
@@ -67,6 +69,14 @@ def read_rows(path: Path, start: int = 0) -> list[Row]:
     with path.open("rb") as file:
         file.seek(start)
         return [row for row in map(_parse, file) if row is not None]
+
+
+def last_rows(path: Path) -> dict[str, dict[str, float]]:
+    """The finite metrics of each source's newest row in a `metrics.jsonl`; no sources if the file cannot be read."""
+    rows: list[Row] = []
+    with contextlib.suppress(OSError):
+        rows = read_rows(path, max(0, path.stat().st_size - TAIL_BYTES))
+    return {row["source"]: {name: value for name, value in row.items() if is_number(value)} for row in rows}
 
 
 def is_number(value: object) -> TypeGuard[float]:

@@ -305,6 +305,7 @@ class Learner:
         return {
             "env_steps": self.env_steps,
             "wall_s": self._wall_s(),
+            "startup_s": self._startup_s,
             "best": self._evaluations.best,
             "learner": self._computes,
             "replay_memory": self._feed.num_bytes,

@@ -34,19 +34,25 @@ SAVE_S = 6.0  # for the learner to save, replay not counted
 LEAVE_S = 2.0  # after that, for everybody to leave; who is still there is killed
 
 
-def train(config: RunConfig, callbacks: Callbacks | None = None, started_at: float | None = None) -> TrainResult:
-    """Trains until one of `config.stop` is met or a signal comes, and writes the weights.
+def train(
+    config: RunConfig | str | Path,
+    callbacks: Callbacks | None = None,
+    started_at: float | None = None,
+    **changes: Any,
+) -> TrainResult:
+    """Trains until one of the run's `stop` is met or a signal comes, and writes the weights.
 
     Args:
-        config: the run.
+        config: the run: a preset's name, a run file's path, or a configuration.
         callbacks: what the caller wants to hear of the run; what one of them raises ends it, saved, and is raised again.
-        started_at: seconds of `time.monotonic` from which `startup_s` counts; now, where not given.
+        started_at: seconds of `time.monotonic` from which `startup_s` counts; now, if it is not given.
+        **changes: keys of the run, as `load_run` takes them: `seed=1, stop={"env_steps": 2000}`.
 
     Raises:
         ConfigError: before any actor starts, with one line that names the key or the path.
         RunFailed: with the traceback of the process that failed.
     """
-    return manage(prepare(config, started_at or time.monotonic()), callbacks)
+    return manage(prepare(load_run(config, **changes), started_at or time.monotonic()), callbacks)
 
 
 def resume(
@@ -115,7 +121,7 @@ def prepare_resume(
     path = checkpoint.newest(folder)
     if path is None:
         raise ConfigError(f"resume: {str(folder)!r} holds no whole checkpoint; give the folder of a run that saved one")
-    config = load_run(str(folder / "config.toml"))
+    config = load_run(folder / "config.toml")
     before = config.stop.env_steps
     config = dataclasses.replace(config, stop=_stop_of_rest(config.stop, stop, path))
     if schedule_steps is not None:
@@ -261,16 +267,15 @@ class Manager:
 
     def _unsaved(self) -> TrainResult:
         """The result of a run that was ended before it could save, as far as it is known."""
-        status = self._status
-        env_steps, updates = status.get("env_steps", 0), status.get("rows", {}).get("learner", {}).get("updates", 0)
+        status, rows = self._status, self._status.get("rows", {})
         log.info("%s: ended without saving", self._signals[-1].name)
         return TrainResult(
             reason=self._signals[-1].name,
-            env_steps=env_steps,
-            updates=updates,
+            env_steps=status.get("env_steps", 0),
+            updates=rows.get("learner", {}).get("updates", 0),
             wall_s=status.get("wall_s", 0.0),
-            startup_s=0.0,
-            eval_return=None,
+            startup_s=status.get("startup_s", 0.0),
+            eval_return=rows.get("evaluator", {}).get("eval_return"),
             weights="",
             folder=str(self._folder),
         )

@@ -70,36 +70,50 @@ class Progress:
 
     def after(self, status: Status) -> Progress:
         """With what a `status` says (`Supervisor.tend`)."""
-        rows = status["rows"]
         steps, seconds = status["env_steps"] - self.env_steps, status["wall_s"] - self.wall_s
-        fresh = {name: _new_return(row, self.rows.get(name, {})) for name, row in rows.items()}
-        peaks = {name: row["episode_return_max"] for name, row in rows.items() if "episode_return_max" in row}
         news = [f"{clock(status['wall_s'])}  {printable(line)}" for line in status["news"]]
         return dataclasses.replace(
-            self,
+            self._with_rows(status["rows"]),
             env_steps=status["env_steps"],
             wall_s=status["wall_s"],
             best_evaluation=status["best"],
             device=status["learner"],
             replay_memory=status["replay_memory"],
-            rows=rows,
             states={name: printable(state) for name, state in status["states"].items()},
             restarts=status["restarts"],
-            returns={name: (*self.returns.get(name, ()), *new)[-KEPT_RETURNS:] for name, new in fresh.items()},
-            best={**self.best, **{name: max(self.best.get(name, peak), peak) for name, peak in peaks.items()}},
             news=(*self.news, *news)[-KEPT_NEWS:],
             rate=self.rate.after(steps, seconds),
         )
 
-    def ended(self, result: TrainResult) -> Progress:
-        """At the end of the run, of which no status tells."""
-        states, scores = dict.fromkeys(self.states, "ended"), self.returns.get("evaluator", ())
-        known = dataclasses.replace(self, env_steps=result.env_steps, wall_s=result.wall_s, states=states)
-        score = result.eval_return
-        if score is None or scores[-1:] == (score,):
-            return known
-        best = max(score, self.best_evaluation or score)
-        return dataclasses.replace(known, best_evaluation=best, returns={**self.returns, "evaluator": (*scores, score)})
+    def ended(self, result: TrainResult, written: Mapping[str, Row] | None = None) -> Progress:
+        """At the end of the run, which no status tells of; `written` are the last rows, by name, newer than any status."""
+        rows = {**self.rows, **{name: {**self.rows.get(name, {}), **row} for name, row in (written or {}).items()}}
+        rows["learner"] = {**rows.get("learner", {}), "updates": result.updates}
+        known, score = self._with_rows(rows), result.eval_return
+        scores = known.returns.get("evaluator", ())
+        if score is not None and scores[-1:] != (score,):
+            scores = (*scores, score)
+        best = [it for it in (self.best_evaluation, rows["learner"].get("best_return"), score) if it is not None]
+        return dataclasses.replace(
+            known,
+            env_steps=result.env_steps,
+            wall_s=result.wall_s,
+            states=dict.fromkeys(self.states, "ended"),
+            best_evaluation=max(best, default=None),
+            returns={**known.returns, "evaluator": scores} if scores else known.returns,
+            rate=self.rate.after(result.env_steps - self.env_steps, result.wall_s - self.wall_s),
+        )
+
+    def _with_rows(self, rows: Mapping[str, Row]) -> Progress:
+        """With each process's newest row, and what is kept of its returns."""
+        fresh = {name: _new_return(row, self.rows.get(name, {})) for name, row in rows.items()}
+        peaks = {name: row["episode_return_max"] for name, row in rows.items() if "episode_return_max" in row}
+        return dataclasses.replace(
+            self,
+            rows=rows,
+            returns={name: (*self.returns.get(name, ()), *new)[-KEPT_RETURNS:] for name, new in fresh.items()},
+            best={**self.best, **{name: max(self.best.get(name, peak), peak) for name, peak in peaks.items()}},
+        )
 
     @property
     def share(self) -> float:

@@ -38,6 +38,12 @@ class TrainResult:
     skipped_updates: int = 0
     """Updates that were not finite and so not applied."""
 
+    def __repr__(self) -> str:
+        """One line without what the folder tells anyway; logs hold it, too."""
+        score = None if self.eval_return is None else round(self.eval_return, 2)
+        counts = f"env_steps={self.env_steps}, updates={self.updates}, wall_s={round(self.wall_s, 1)}"
+        return f"TrainResult(reason={self.reason!r}, {counts}, eval_return={score}, folder={self.folder!r})"
+
     @property
     def exit_code(self) -> int:
         """0, or 128 plus the signal's number."""
@@ -64,7 +70,7 @@ class TrainResult:
     @property
     def actor_logs(self) -> list[Log]:
         """Every actor's rows, in the order of their numbers; empty for one that wrote none."""
-        count = load_run(str(Path(self.folder) / "config.toml")).actors.count
+        count = load_run(Path(self.folder) / "config.toml").actors.count
         return [self._history.log(f"actor_{index}") for index in range(count)]
 
     @property

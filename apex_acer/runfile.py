@@ -43,10 +43,23 @@ def preset_text(name: str) -> str:
     return resources.files("apex_acer.launch").joinpath(f"{name}.toml").read_text(encoding="utf-8")
 
 
-def load_run(run: str) -> RunConfig:
-    """The configuration of a preset name or of a TOML file's path; raises `ConfigError`."""
-    with reading(run):
-        return from_dict(_load(run, ()), run)
+def load_run(run: str | Path | RunConfig, **changes: Any) -> RunConfig:
+    """The configuration of a preset's name, a TOML file's path, or a configuration, with `changes`.
+
+    Args:
+        run: the run.
+        **changes: keys as in a run file with this run as its `base`: `seed=1, stop={"env_steps": 2000}`. A section is a
+            dict, whose other keys stay as they are, or a whole one (`StopConfig(…)`). None takes a value away.
+
+    Raises:
+        ConfigError: with one line that names the run and the key.
+    """
+    if isinstance(run, RunConfig) and not changes:
+        return run
+    source = "configuration" if isinstance(run, RunConfig) else str(run)
+    with reading(source):
+        base = to_dict(run) if isinstance(run, RunConfig) else _load(source, ())
+        return from_dict(_over(base, changes), source)
 
 
 def parse_run(text: str, source: str) -> RunConfig:
@@ -102,11 +115,14 @@ def _resolve(text: str, source: str, above: tuple[str, ...]) -> dict[str, Any]:
     if base is None:
         return data
     require(isinstance(base, str), "base", base, "give a preset or a TOML file")
-    below = _load(base, (*above, source))
-    default = _algorithm(below, RunConfig().algorithm.name)
-    if _algorithm(data, default) != default:
-        below.pop("algorithm", None)  # the settings of another algorithm
-    return _merge(below, data)
+    return _over(_load(base, (*above, source)), data)
+
+
+def _over(base: Mapping[str, Any], data: Mapping[str, Any]) -> dict[str, Any]:
+    """The keys in `data` over those of `base`, whose settings of another algorithm are left out."""
+    default = _algorithm(base, RunConfig().algorithm.name)
+    kept = base if _algorithm(data, default) == default else {key: base[key] for key in base if key != "algorithm"}
+    return _merge(kept, data)
 
 
 def _algorithm(data: Mapping[str, Any], default: Any) -> Any:
@@ -151,6 +167,8 @@ def _convert(hint: Any, value: Any, key: str, source: str) -> Any:
     if isinstance(hint, types.UnionType) and dataclasses.is_dataclass(typing.get_args(hint)[0]):
         hint = _named(hint, value, key)
     if dataclasses.is_dataclass(hint):
+        if isinstance(value, typing.cast("type[Any]", hint)):
+            return value
         if not isinstance(value, Mapping):
             raise ConfigError(f"{source}: {key}: {value!r} is not a table; write [{key}]")
         return _build(typing.cast("type[Any]", hint), value, f"{key}.", source)
@@ -159,6 +177,8 @@ def _convert(hint: Any, value: Any, key: str, source: str) -> Any:
     if type(value) is int and not -(2**63) <= value < 2**63:
         raise ConfigError(f"{source}: {key}: an integer beyond 64 bits is not allowed")
     kinds = _kinds(hint)
+    if str in kinds and isinstance(value, Path):
+        return str(value)
     if float in kinds and type(value) is int:
         return float(value)
     if type(value) not in kinds:
@@ -168,9 +188,9 @@ def _convert(hint: Any, value: Any, key: str, source: str) -> Any:
 
 
 def _named(union: types.UnionType, value: Any, key: str) -> Any:
-    """The dataclass of `union` that the table `value` names; the first where it names none."""
+    """The dataclass of `union` that `value`, a table or one of them, names; the first if it names none."""
     known = {hint.name: hint for hint in typing.get_args(union)}
-    name = value.get("name") if isinstance(value, Mapping) else None
+    name = value.get("name") if isinstance(value, Mapping) else getattr(value, "name", None)
     require(name is None or str(name) in known, f"{key}.name", name, f"give {' or '.join(known)}")
     return known[name or next(iter(known))]
 

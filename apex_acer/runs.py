@@ -14,12 +14,11 @@ from typing import Any
 
 from apex_acer import checkpoint
 from apex_acer.config import ConfigError, RunConfig
-from apex_acer.history import Row, is_number, read_rows
+from apex_acer.history import TAIL_BYTES, Row, is_number, read_rows
 from apex_acer.runfile import load_run
 
 FILES = ("config.toml", "log.txt", "metrics.jsonl")
 MOST_DEPTH = 3  # a sweep's runs are in a folder by variant and one by seed
-TAIL_BYTES = 1 << 16  # of the rows: all processes' newest
 LOG_BYTES = 1 << 20  # of the log: its end, and what the processes printed last
 # what a manager says of the run's beginning and end
 EVENTS = re.compile(
@@ -90,7 +89,7 @@ def _look(folder: Path, root: Path) -> RunStatus:
         state, note = _state(folder / "log.txt")
         saved = _saved(folder)
         rows = _newest_rows(folder / "metrics.jsonl", saved.get("rows_length", 0))
-        config = load_run(str(folder / "config.toml"))
+        config = load_run(folder / "config.toml")
     except (ConfigError, OSError) as error:
         state, note = "unreadable", str(error)
     best, last = _scores(rows, saved.get("evaluations", {}))

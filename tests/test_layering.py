@@ -208,6 +208,14 @@ def test_the_front_door_is_lazy() -> None:
     assert not loaded & {"torch", "numpy", "gymnasium", "tyro"}
 
 
+def test_the_front_door_shows_its_public_names_and_no_others() -> None:
+    """As tab completion sees it, before and after the names were used."""
+    look = "print(*dir(apex_acer)); assert dir(apex_acer) == sorted(apex_acer.__all__)"
+    program = f"import apex_acer; {look}; apex_acer.train; {look}"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert not done.returncode, done.stdout + done.stderr
+
+
 def test_every_public_name_resolves() -> None:
     for name in apex_acer.__all__:
         assert getattr(apex_acer, name) is not None

@@ -13,6 +13,8 @@ from apex_acer.config import ConfigError, RunConfig
 from apex_acer.engines.serial import SerialEngine
 from apex_acer.manager import RunFailed, train
 from apex_acer.result import TrainResult
+from apex_acer.runfile import dump_run, load_run
+from tests.conftest import config_error
 from tests.processes import processes
 from tests.runs import tiny_run
 
@@ -43,6 +45,20 @@ def test_works_from_another_thread_and_with_a_slow_view(tmp_path: Path) -> None:
     assert isinstance(result, TrainResult), result
     assert result.reason == "env_steps"
     assert Path(result.weights).is_file()
+
+
+@pytest.mark.parametrize("kind", [str, Path])
+def test_a_run_is_named_as_on_the_command_line(tmp_path: Path, kind: type) -> None:
+    run, out = tmp_path / "mine.toml", tmp_path / "run"
+    run.write_text(dump_run(tiny_run()))
+    result = train(kind(run), seed=3, out=out, stop={"env_steps": 200})
+    assert (result.reason, result.folder) == ("env_steps", str(out))
+    assert load_run(out / "config.toml", out=out) == tiny_run(out, seed=3, stop__env_steps=200)
+
+
+def test_a_misspelt_run_or_key_is_refused() -> None:
+    assert config_error(lambda: train("cartpol")).startswith("run: 'cartpol' is no preset and no file; did you mean")
+    assert config_error(lambda: train("cartpole", sede=1)) == "cartpole: unknown key sede; did you mean seed?"
 
 
 def test_weights_cut_short_are_refused(tmp_path: Path) -> None:

@@ -83,14 +83,34 @@ def test_what_an_environment_says_cannot_move_the_cursor() -> None:
     assert printable("é [red] ▁") == "é [red] ▁"
 
 
-@pytest.mark.parametrize("score", [7.0, 9.0])
-def test_the_end_is_that_of_the_result(score: float) -> None:
-    heard: dict[str, Any] = {"eval_env_steps": 50, "eval_return": 7.0}
-    progress = Progress.before(CONFIG).after(a_status(rows={"evaluator": heard}, best=7.0))
+@pytest.mark.parametrize(("heard", "score", "best"), [(7.0, 7.0, 7.0), (7.0, 9.0, 9.0), (0.0, -5.0, 0.0)])
+def test_the_end_is_that_of_the_result(heard: float, score: float, best: float) -> None:
+    rows: dict[str, Any] = {"evaluator": {"eval_env_steps": 50, "eval_return": heard}, "learner": {"updates": 3}}
+    progress = Progress.before(CONFIG).after(a_status(rows=rows, best=heard))
     ended = progress.ended(TrainResult("env_steps", 10_100, 5, 12.0, 1.0, score, "weights", "run"))
-    assert (ended.env_steps, ended.wall_s, ended.share, ended.best_evaluation) == (10_100, 12.0, 1.0, score)
-    assert ended.returns["evaluator"] == ((7.0,) if score == 7.0 else (7.0, 9.0))
+    assert (ended.env_steps, ended.wall_s, ended.share, ended.best_evaluation) == (10_100, 12.0, 1.0, best)
+    assert (ended.rows["learner"]["updates"], ended.rate.per_second) == (5, pytest.approx(10_100 / 12))
+    assert ended.returns["evaluator"] == ((heard,) if score == heard else (heard, score))
     assert set(ended.states.values()) == {"ended"}
+
+
+def test_what_was_written_after_the_last_status_is_in_the_end() -> None:
+    actor: dict[str, Any] = {"episodes": 1, "episode_return": 5.0, "episode_return_max": 6.0, "policy_lag": 4}
+    progress = Progress.before(CONFIG).after(a_status(rows={"actor_0": actor}, best=3.0))
+    rows: dict[str, Any] = {
+        "actor_0": {"episodes": 2, "episode_return": 8.0, "episode_return_max": 9.0},
+        "evaluator": {"eval_env_steps": 50, "eval_return": 2.0},
+        "learner": {
+            "updates": 4,
+            "replay_steps": 700,
+            "best_return": 8.5,
+        },  # an evaluation of which nothing else is known
+    }
+    ended = progress.ended(TrainResult("env_steps", 10_100, 5, 12.0, 1.0, 2.0, "weights", "run"), rows)
+    assert ended.returns == {"actor_0": (5.0, 8.0), "evaluator": (2.0,), "learner": ()}
+    assert (ended.best, ended.best_evaluation) == ({"actor_0": 9.0}, 8.5)
+    assert ended.rows["actor_0"] == {**actor, **rows["actor_0"]}
+    assert ended.rows["learner"] == {**rows["learner"], "updates": 5}
 
 
 def test_durations() -> None:

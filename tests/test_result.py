@@ -35,6 +35,13 @@ def rows(result: TrainResult, source: str) -> list[dict[str, Any]]:
     return [row for row in map(json.loads, lines) if row["source"] == source]
 
 
+def test_it_prints_in_a_line() -> None:
+    result = TrainResult("at_return", 6308, 330, 1.23456, 1.8, 499.876, "/runs/mine/weights.safetensors", "/runs/mine")
+    line = "reason='at_return', env_steps=6308, updates=330, wall_s=1.2, eval_return=499.88, folder='/runs/mine'"
+    assert str(result) == repr(result) == f"TrainResult({line})"
+    assert "eval_return=None" in repr(dataclasses.replace(result, eval_return=None))
+
+
 def test_the_policy_is_the_one_trained(result: TrainResult) -> None:
     assert result.policy.metadata["env_steps"] == result.env_steps
     assert result.policy.act([0.0, 0.0, 0.0, 0.0]) in (0, 1)
@@ -90,14 +97,20 @@ def test_after_a_resume_logs_are_those_of_the_whole_run(tmp_path: Path) -> None:
 
 
 def test_a_run_that_could_not_save_has_logs_and_no_policy(tmp_path: Path) -> None:
+    heard: dict[str, Any] = {}
+
     def interrupt_twice(status: dict[str, Any]) -> None:
-        if status["env_steps"] > 300:
+        heard.update(status)
+        if "evaluator" in status["rows"]:
             for _ in range(2):
                 os.kill(os.getpid(), signal.SIGINT)
                 time.sleep(2 * SAME_SIGNAL_S)
 
-    config = tiny_run(tmp_path, engine="local", logging__every_seconds=0.02, stop__env_steps=10**9)
-    result = train(config, Callbacks(on_status=interrupt_twice))
+    changes = {"evaluation__every": 200, "logging__every_seconds": 0.02, "stop__env_steps": 10**9}
+    result = train(tiny_run(tmp_path, engine="local", **changes), Callbacks(on_status=interrupt_twice))
+    assert (result.env_steps, result.wall_s) == (heard["env_steps"], heard["wall_s"])
+    assert result.eval_return == heard["rows"]["evaluator"]["eval_return"]
+    assert 0.1 < result.startup_s < 90
     assert (result.weights, result.folder) == ("", str(tmp_path))
     message = config_error(lambda: result.policy)
     assert message == f"weights: SIGINT ended the run in '{tmp_path}' before they were written"

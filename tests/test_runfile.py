@@ -190,6 +190,40 @@ def test_runs_load_from_paths(tmp_path: Path) -> None:
     assert load_run(str(plain)) == dataclasses.replace(RunConfig(), seed=3)
 
 
+def test_a_run_is_a_name_a_path_or_a_configuration_and_takes_changes(tmp_path: Path) -> None:
+    """As a run file that has it as its `base`: sections may be dicts, whose other keys stay, or objects."""
+    (tmp_path / "run.toml").write_text('base = "cartpole"')
+    preset = load_run("cartpole")
+    stop = dataclasses.replace(preset.stop, env_steps=7, at_return=None)
+    expected = dataclasses.replace(preset, seed=3, stop=stop)
+    for run in ("cartpole", tmp_path / "run.toml", str(tmp_path / "run.toml"), preset):
+        assert load_run(run) == preset
+        assert load_run(run, seed=3, stop={"env_steps": 7, "at_return": None}) == expected
+        assert load_run(run, seed=3, stop=stop) == expected
+        assert load_run(run, algorithm={"name": "apex_dqn"}).algorithm == ApexDqnConfig()
+        assert load_run(run, algorithm=ApexDqnConfig(n_steps=5)).algorithm == ApexDqnConfig(n_steps=5)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"sede": 1}, "unknown key sede; did you mean seed?"),
+        ({"stop": {"env_step": 1}}, "unknown key stop.env_step; did you mean stop.env_steps?"),
+        ({"stop": 5}, "stop: 5 is not a table; write [stop]"),
+        ({"seed": -1}, "seed: -1 is not allowed; give 0 to 2147483647"),
+        ({"stop": ReplayConfig()}, "is not a table; write [stop]"),
+        ({"environment": {"wrappers": ReplayConfig()}}, "is not allowed; give tuple"),
+    ],
+)
+@pytest.mark.parametrize("run", ["cartpole", RunConfig()], ids=["preset", "configuration"])
+def test_changes_that_cannot_be_made_are_said_in_one_line(
+    run: str | RunConfig, changes: dict[str, Any], message: str
+) -> None:
+    said = config_error(lambda: load_run(run, **changes))
+    assert said.endswith(message)
+    assert "\n" not in said
+
+
 def test_paths_that_cannot_be_read(tmp_path: Path) -> None:
     absent = str(tmp_path / "absent.toml")
     message = config_error(lambda: load_run(absent))

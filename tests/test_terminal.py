@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import time
 from pathlib import Path
@@ -33,7 +34,7 @@ def assert_ended(screen: Terminal, reason: str) -> None:
     end = next(index for index, line in enumerate(screen.lines) if line.startswith(reason))
     assert screen.lines[end + 1].startswith("weights: ")
     assert screen.lines[-1] == PROMPT.rstrip()
-    assert len(screen.find("^learner +ended")) == 1
+    assert_the_table_agrees_with(screen, screen.lines[end])
     screen.assert_as_before()
 
 
@@ -82,6 +83,17 @@ def test_suspended_resized_and_terminated(tmp_path: Path) -> None:
 
         os.kill(screen.program()["manager"], signal.SIGTERM)
         assert_ended(screen, "terminated: ")
+
+
+def assert_the_table_agrees_with(screen: Terminal, summary: str) -> None:
+    """The last picture shows the end of the run and nothing older."""
+    numbers = re.search(r"([\d,]+) env steps, ([\d,]+) updates [^,]+(?:, evaluation ([\d.]+))?", summary)
+    assert numbers, summary
+    steps, updates, evaluation = numbers.groups()
+    patterns = [rf" {steps} of .* env steps", rf"^learner +ended  {updates} updates"]
+    patterns += [rf"^evaluator +ended .* {float(evaluation):.1f} "] if evaluation else []
+    for pattern in patterns:
+        assert len(screen.find(pattern)) == 1, "\n".join([pattern, *screen.lines])
 
 
 @pytest.mark.slow
