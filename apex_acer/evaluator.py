@@ -116,7 +116,11 @@ def evaluate_policy(policy: Policy, settings: EvaluationConfig, seed: int, threa
 
     Returns:
         The evaluator's metrics of the games.
+
+    Raises:
+        ConfigError: where the environment cannot be made, or only the policy's weights file names its module.
     """
+    policy.check_environment()
     slots = min(settings.environments, settings.episodes)
     environments = make_environments(policy.config.environment, slots, training=False, threads=threads)
     try:

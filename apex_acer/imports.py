@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any, TypeVar
 
-from apex_acer.config import ConfigError
+from apex_acer.config import ConfigError, require
 
 T = TypeVar("T")
+OURS = ("apex_acer", "gymnasium", "ale_py")  # packages that this program is made of
 
 
 def load(key: str, name: str) -> Callable[..., Any]:
@@ -28,6 +30,21 @@ def import_module(key: str, value: str, module: str) -> ModuleType:
     except Exception as error:  # whatever a user's module raises is the user's to mend
         reason = f"{type(error).__name__}: {_line(error)}"
         raise ConfigError(f"{key}: {value!r} cannot be imported ({reason}); give an importable module") from error
+
+
+def require_known(key: str, name: str) -> None:
+    """Requires that nothing has to be imported for the `module:name` of `key`, which a file from anywhere gives.
+
+    A module is known if it belongs to a package of `OURS`, or if the program has imported it before. Python's own modules
+    are not: their functions are no environments and no networks.
+    """
+    module, is_own, _ = name.rpartition(":")
+    package = module.partition(".")[0]
+    imported = module in sys.modules and package not in sys.stdlib_module_names
+    allowed = (
+        f"importing {module} would run it; if you trust the file give --import-modules, in Python import_modules=True"
+    )
+    require(not is_own or package in OURS or imported, key, name, allowed)
 
 
 def attempt(key: str, value: str, make: Callable[[], T]) -> T:

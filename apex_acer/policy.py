@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,10 +11,11 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from apex_acer import imports
 from apex_acer.algorithms import algorithm_class
 from apex_acer.algorithms.algorithm import Action
 from apex_acer.card import migrate, written_by
-from apex_acer.config import ConfigError, RunConfig, reading, require
+from apex_acer.config import ConfigError, RunConfig, reading
 from apex_acer.device import CPU, choose_precision
 from apex_acer.frames import stack_planes
 from apex_acer.networks import State, forget
@@ -34,6 +34,8 @@ class Policy:
         self.network = self._algorithm.build_network(config, spec).eval().to(device)
         self.metadata: dict[str, Any] = {}
         """The weights file's card (`card.py`); empty for fresh weights."""
+        self.may_import = True
+        """Whether the environment may be made of modules that nobody has imported yet."""
         self._generator = torch.Generator(device).manual_seed(config.seed)
         self._state: State = {}
 
@@ -45,6 +47,13 @@ class Policy:
         has_average = any(name.startswith("average.") for name in tensors)
         prefix = "average" if self.config.evaluation.average and has_average else "network"
         load_tensors(self.network, prefix, tensors)
+
+    def check_environment(self) -> None:
+        """Raises `ConfigError` where making its environment would import what only a weights file names."""
+        if not self.may_import:
+            imports.require_known("environment.id", self.config.environment.id)
+            for name in self.config.environment.wrappers:
+                imports.require_known("environment.wrappers", name)
 
     def compute_as_the_learner(self) -> None:
         """In `learner.precision`, as far as this device has it; else in float32, whatever the weights were trained in."""
@@ -132,14 +141,29 @@ class Policy:
         raise ValueError(f"require observations of shape {list(shape)} or [B, …] of them, got {list(obs.shape)}")
 
 
+def load_card(path: str | Path) -> dict[str, Any]:
+    """What a weights file says of itself (`card.py`); nothing that it names is built or imported.
+
+    Raises:
+        ConfigError: naming `path`.
+    """
+    with reading(str(path)):
+        _, card = read(path)
+        try:
+            return migrate(card)
+        except ConfigError as error:
+            raise ConfigError(f"{path}: {error}{written_by(card)}") from None
+
+
 def load_policy(path: str | Path, import_modules: bool = False) -> Policy:
     """The policy in a weights file; no environment is made. Raises `ConfigError` naming `path`.
 
     `policy.act(obs)` acts; `policy.network(obs [B, …])` gives `q_values`, ACER's also `pi_logits`; `policy.config` is the
     run's.
 
-    A file may name a torso of its author's own, `network.torso = "module:class"`. Importing a module runs it, so the
-    module must have been imported before, unless `import_modules` says that it may be imported here.
+    A file may name a torso of its author's own, `network.torso = "module:class"`, and an environment and wrappers. Importing
+    a module runs it, so these must be gymnasium's or this package's own, or have been imported before, unless
+    `import_modules` says that they may be imported for this policy.
     """
     with reading(str(path)):
         tensors, metadata = read(path)
@@ -147,7 +171,7 @@ def load_policy(path: str | Path, import_modules: bool = False) -> Policy:
             metadata = migrate(metadata)
             config, spec = from_dict(metadata["config"]), EnvironmentSpec.from_dict(metadata["spec"])
             if not import_modules:
-                _require_imported(config.network.torso)
+                imports.require_known("network.torso", config.network.torso)
             with torch.device("meta"):  # takes no memory, whatever the sizes are
                 check_tensors(algorithm_class(config.algorithm.name).build_network(config, spec), "network", tensors)
             policy = Policy(config, spec)
@@ -156,11 +180,5 @@ def load_policy(path: str | Path, import_modules: bool = False) -> Policy:
             raise ConfigError(f"{path}: metadata of another kind ({error}); give a file this program wrote") from None
         except ConfigError as error:
             raise ConfigError(f"{path}: {str(error).removeprefix('weights: ')}{written_by(metadata)}") from None
-    policy.metadata = metadata
+    policy.metadata, policy.may_import = metadata, import_modules
     return policy
-
-
-def _require_imported(torso: str) -> None:
-    module, is_own, _ = torso.partition(":")
-    allowed = f"import {module} before, if you trust it, or give import_modules=True"
-    require(not is_own or module in sys.modules, "network.torso", torso, allowed)

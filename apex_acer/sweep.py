@@ -164,7 +164,16 @@ class Sweep:
         if "result" in self._known(job):
             seed = str(job.config.seed + FINAL_SEED_OFFSET)
             weights = str(folder / "weights.safetensors")
-            arguments = ["evaluate", weights, "--episodes", str(self._plan.final_episodes), "--seed", seed]
+            episodes = str(self._plan.final_episodes)
+            arguments = [
+                "evaluate",
+                weights,
+                "--episodes",
+                episodes,
+                "--seed",
+                seed,
+                "--import-modules",
+            ]  # the run's own
         else:
             shutil.rmtree(folder, ignore_errors=True)  # of a run that did not reach its end
             folder.parent.mkdir(exist_ok=True)

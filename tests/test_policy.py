@@ -12,9 +12,10 @@ import pytest
 import torch
 
 import apex_acer
+from apex_acer import imports
 from apex_acer.card import describe
 from apex_acer.cli import main
-from apex_acer.config import NetworkConfig, RunConfig
+from apex_acer.config import ConfigError, EnvironmentConfig, NetworkConfig, RunConfig
 from apex_acer.environments import make_environments
 from apex_acer.policy import Policy, load_policy
 from apex_acer.weights import named_tensors, pack, unpack, write
@@ -31,7 +32,7 @@ def saved(folder: Path, config: RunConfig, **changes: Any) -> tuple[Path, Policy
     """A weights file and the policy that is in it, whose actions depend on what it sees."""
     _, policy = play(config, 1, sharpness=300.0)
     path = folder / "weights.safetensors"
-    metadata = describe(config, policy.spec, env_steps=123) | changes
+    metadata = describe(config, policy.spec, env_steps=123, updates=4) | changes
     write(path, pack(named_tensors(policy.network, "network"), metadata))
     return path, policy
 
@@ -268,7 +269,8 @@ def test_the_module_of_a_torso_in_a_file_is_imported_only_where_it_is_trusted(
     capsys.readouterr()
 
     refusal = config_error(lambda: load_policy(path))
-    assert refusal.startswith(f"{path}: network.torso: 'torso_of_a_file:Plain' is not allowed; import torso_of_a_file")
+    named = "network.torso: 'torso_of_a_file:Plain' is not allowed; importing torso_of_a_file would run it"
+    assert refusal.startswith(f"{path}: {named}")
     assert "torso_of_a_file" not in sys.modules
     assert capsys.readouterr().out == ""
 
@@ -277,4 +279,44 @@ def test_the_module_of_a_torso_in_a_file_is_imported_only_where_it_is_trusted(
     assert capsys.readouterr().out == "the module of the torso runs\n"
     for loaded in (trusted, load_policy(path)):  # the second time it is imported already
         assert torch.equal(loaded.network(obs).pi_logits, policy.network(obs).pi_logits)
-    assert main(["evaluate", str(path), "--episodes", "1"]) == 0
+
+
+NAMED = {
+    "network.torso": {"network": NetworkConfig("evil_of_a_file:Plain")},
+    "environment.id": {"environment": EnvironmentConfig("evil_of_a_file:CartPole-v1")},
+    "environment.wrappers": {"environment": EnvironmentConfig("CartPole-v1", wrappers=("evil_of_a_file:wrap",))},
+}
+EVIL = f"{TORSO}\ndef wrap(environment):\n    return environment\n"
+
+
+@pytest.mark.parametrize("key", NAMED)
+def test_no_verb_imports_what_a_file_names_unless_it_is_told_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], key: str
+) -> None:
+    (tmp_path / "evil_of_a_file.py").write_text(EVIL)
+    monkeypatch.syspath_prepend(tmp_path)
+    path, _ = saved(tmp_path, dataclasses.replace(run_config(id="CartPole-v1"), **NAMED[key]))
+    sys.modules.pop("evil_of_a_file", None)
+    capsys.readouterr()
+    assert main(["evaluate", str(path), "--card"]) == 0
+    assert "evil_of_a_file" in capsys.readouterr().out
+    verbs = [["evaluate", str(path), "--episodes", "1"], ["play", str(path), "--video", str(tmp_path / "game.gif")]]
+    verbs += [["export", str(path), "--onnx"]] if key == "network.torso" else []  # it needs no environment
+    for arguments in verbs:
+        assert main(arguments) == 2
+        refusal = capsys.readouterr().err
+        assert f"{key}: 'evil_of_a_file:" in refusal
+        assert "give --import-modules" in refusal
+    assert "evil_of_a_file" not in sys.modules
+    assert main([*verbs[0], "--import-modules"]) == 0
+    assert "evil_of_a_file" in sys.modules
+    monkeypatch.delitem(sys.modules, "evil_of_a_file")
+
+
+def test_what_the_program_is_made_of_needs_no_trust_and_python_s_own_modules_do(tmp_path: Path) -> None:
+    wrappers = ("gymnasium.wrappers:FlattenObservation", "apex_acer.wrappers:DiscreteActions")
+    for name in (*wrappers, "ale_py:ALE/Pong-v5", "CartPole-v1", f"{__name__}:Plain"):
+        imports.require_known("key", name)
+    for name in ("subprocess:Popen", "os:_exit", "gymnasium_of_mine:x"):
+        with pytest.raises(ConfigError, match="give --import-modules"):
+            imports.require_known("key", name)

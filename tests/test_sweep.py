@@ -243,8 +243,8 @@ def test_final_episodes_are_fresh_ones_of_every_finished_run(folder: Path) -> No
     lines = [json.loads(line) for line in Path("notes").read_text().splitlines()]
     evaluations = [(path, flags) for _, verb, path, flags, _ in lines if verb == "evaluate"]
     assert evaluations == [
-        (f"out/tiny/seed_{seed}/weights.safetensors", ["--episodes", "7", "--seed", str(seed + 1000), "--json"])
-        for seed in (5, 6)
+        (path, ["--episodes", "7", "--seed", str(seed + 1000), "--import-modules", "--json"])
+        for seed, path in ((seed, f"out/tiny/seed_{seed}/weights.safetensors") for seed in (5, 6))
     ]
     assert [verb for verb, _ in notes()] == ["train", "evaluate", "train", "evaluate"]
     found = results()["variants"]["tiny"]

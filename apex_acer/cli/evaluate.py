@@ -29,6 +29,8 @@ class Evaluate:
     """Greedy or sampled actions; by default as in the run's evaluations."""
     card: Flag = False
     """Print what the file says of itself, its score and its run among it, and play nothing."""
+    import_modules: Flag = False
+    """Import the modules, other than this program's and gymnasium's, that the file names; importing one runs it."""
     json: Flag = False
     """Print one JSON object as the last line of standard output."""
 
@@ -36,14 +38,15 @@ class Evaluate:
 def run(arguments: list[str]) -> int:
     """Plays and prints, or prints the card."""
     given = parse(Evaluate, arguments, "evaluate")
-    from apex_acer.policy import load_policy
+    from apex_acer.policy import load_card, load_policy
 
-    policy = load_policy(given.weights, import_modules=True)  # as its environment's module will be
     if given.card:
+        card = load_card(given.weights)
         with reading(given.weights):
-            card = json.dumps(policy.metadata) if given.json else card_text(policy.metadata)
-        print(card)
+            text = card_text(card)
+        print(json.dumps(card) if given.json else text)
         return 0
+    policy = load_policy(given.weights, given.import_modules)
     settings = evaluation_settings(policy.config, given.episodes, given.policy)
     from apex_acer.evaluator import evaluate_policy
 

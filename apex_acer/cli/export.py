@@ -23,6 +23,8 @@ class Export:
     """As ONNX, the only format so far."""
     out: Annotated[str | None, tyro.conf.arg(metavar="FILE")] = None
     """The file to write; by default WEIGHTS with another ending."""
+    import_modules: Flag = False
+    """Import the modules, other than this program's and gymnasium's, that the file names; importing one runs it."""
 
 
 def run(arguments: list[str]) -> int:
@@ -37,7 +39,7 @@ def run(arguments: list[str]) -> int:
         raise missing("export", "onnx", error) from None
     from apex_acer.policy import load_policy
 
-    written = export_onnx(load_policy(given.weights, import_modules=True), path)
+    written = export_onnx(load_policy(given.weights, given.import_modules), path)
     for kind, values in (("in", written.inputs), ("out", written.outputs)):
         for name, shape in values.items():
             print(f"{kind:<4} {name:<14} {shape}")

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import tyro
 
-from apex_acer.cli.parsing import evaluation_settings, parse
+from apex_acer.cli.parsing import Flag, evaluation_settings, parse
 from apex_acer.config import require
 from apex_acer.imports import missing
 
@@ -30,6 +30,8 @@ class Play:
     """Seed of the environment and of sampling; by default the run's."""
     fps: int | None = None
     """Frames per second; by default those of the environment, 60 for Atari; a .gif has at most 50."""
+    import_modules: Flag = False
+    """Import the modules, other than this program's and gymnasium's, that the file names; importing one runs it."""
 
 
 def run(arguments: list[str]) -> int:
@@ -50,9 +52,10 @@ def run(arguments: list[str]) -> int:
     if path:
         display.check_video(path)
     torch.set_num_threads(1)  # a single observation is too little to share
-    policy = load_policy(given.weights, import_modules=True)
+    policy = load_policy(given.weights, given.import_modules)
     settings = evaluation_settings(policy.config, given.episodes, given.policy)
     seed = policy.config.seed if given.seed is None else given.seed
+    policy.check_environment()
     environment = make_pictured(policy.config.environment)
     fps = given.fps or environment.fps
     shown = display.video(path, fps) if path else display.window(policy.config.environment.id, fps)
