@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import math
 from typing import Any, NamedTuple, cast
 
 import gymnasium
@@ -16,7 +17,7 @@ from gymnasium.spaces import Box, Discrete
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from apex_acer import imports
-from apex_acer.config import ConfigError, EnvironmentConfig
+from apex_acer.config import ConfigError, EnvironmentConfig, require
 from apex_acer.trajectory import Array, EnvironmentSpec
 
 RESERVED = {"autoreset_mode", "batch_size", "episodic_life", "game", "num_envs"}  # what the rest relies on
@@ -51,14 +52,14 @@ class Environments:
         obs, info = self._vector.reset(seed=seed)
         self._ended[:] = False
         self._resets(info)
-        return self._planes(obs)
+        return self.spec.planes(obs, len(obs))
 
     def step(self, action: Array) -> Step:
         """Steps all environments with `action` `[N]`, counted from 0."""
         obs, reward, terminated, truncated, info = self._vector.step(action + self.spec.first_action)
         reset = self._resets(info)
         self._ended = terminated | truncated
-        return Step(self._planes(obs), np.asarray(reward, np.float32), terminated, truncated, reset)
+        return Step(self.spec.planes(obs, len(obs)), np.asarray(reward, np.float32), terminated, truncated, reset)
 
     def close(self) -> None:
         """Frees what the environments hold."""
@@ -68,19 +69,13 @@ class Environments:
         del info
         return self._ended
 
-    def _planes(self, obs: Array) -> Array:
-        shape = self.spec.plane_shape
-        if self.spec.channels_last:
-            return np.moveaxis(obs.reshape(len(obs), *shape[1:], shape[0]), -1, 1)
-        return obs.reshape(len(obs), *shape)
-
     def _specify(self, config: EnvironmentConfig, action_repeat: int) -> EnvironmentSpec:
         action_space, space = self._vector.single_action_space, self._vector.single_observation_space
         if not isinstance(action_space, Discrete):
             raise ConfigError(f"environment.id: {config.id!r} has action space {action_space}; supported: Discrete")
         if not isinstance(space, Box) or space.dtype is None or space.dtype.kind not in "fiub" or not space.shape:
             raise ConfigError(f"environment.id: {config.id!r} has observation space {space}; supported: Box of numbers")
-        plane_shape, channels_last = _plane(space)
+        plane_shape, channels_last = _plane(space, config.channels)
         return EnvironmentSpec(
             plane_shape=plane_shape,
             dtype=space.dtype.name,
@@ -89,6 +84,7 @@ class Environments:
             stack=config.stack,
             channels_last=channels_last,
             action_repeat=action_repeat,
+            own_shape=space.shape,
         )
 
 
@@ -200,13 +196,21 @@ def nearest_id(name: str) -> str | None:
     return near[0] if near else None
 
 
-def _plane(space: Box) -> tuple[tuple[int, ...], bool]:
+def _plane(space: Box, channels: str) -> tuple[tuple[int, ...], bool]:
     """Channel-first shape of one observation, and whether the environment has channels last."""
     shape = space.shape[1:] if len(space.shape) == 4 and space.shape[0] == 1 else space.shape  # ALE's stack of one
     if len(shape) == 3:
-        if shape[2] < shape[0]:
-            return (shape[2], shape[0], shape[1]), True
-        return shape, False
+        last = channels == "last" or (channels == "auto" and _is_channels_last(shape))
+        return ((shape[2], shape[0], shape[1]) if last else shape), last
+    require(channels == "auto", "environment.channels", channels, f"observations {list(shape)} have no channels")
     if len(shape) == 2 and space.dtype == np.uint8:
         return (1, *shape), False
-    return (int(np.prod(shape)),), False
+    return (math.prod(shape),), False
+
+
+def _is_channels_last(shape: tuple[int, ...]) -> bool:
+    """A guess: two equal sizes are height and width, else the smaller of first and last is channels; a tie is last."""
+    first, middle, last = shape
+    if (first == middle) != (middle == last):
+        return first == middle
+    return last <= first

@@ -195,6 +195,38 @@ def test_observations_become_planes(shape: list[int], dtype: str, plane: tuple[i
         assert obs.dtype == dtype
 
 
+@pytest.mark.parametrize(
+    ("shape", "channels", "understood"),
+    [
+        ([10, 10, 10], "auto", "images of 10 x 10 pixels, 10 channels, channels last, uint8"),
+        ([17, 9, 9], "auto", "images of 9 x 9 pixels, 17 channels, channels first, uint8"),
+        ([9, 9, 17], "auto", "images of 9 x 9 pixels, 17 channels, channels last, uint8"),
+        ([3, 64, 3], "auto", "images of 3 x 64 pixels, 3 channels, channels last, uint8"),
+        ([4, 7, 9], "auto", "images of 7 x 9 pixels, 4 channels, channels first, uint8"),
+        ([10, 10, 10], "first", "images of 10 x 10 pixels, 10 channels, channels first, uint8"),
+        ([4, 7, 9], "last", "images of 4 x 7 pixels, 9 channels, channels last, uint8"),
+        ([1, 9, 9], "auto", "images of 9 x 9 pixels, 1 channel, uint8"),
+        ([9, 7], "auto", "images of 9 x 7 pixels, 1 channel, uint8"),
+        ([6], "auto", "vectors of 6 numbers, uint8"),
+        ([2, 2, 2, 2], "auto", "vectors of 16 numbers (of [2, 2, 2, 2]), uint8"),
+    ],
+)
+def test_where_channels_are_is_guessed_or_given_and_said(shape: list[int], channels: Any, understood: str) -> None:
+    environments = make(id=COUNTDOWN, channels=channels, kwargs=json.dumps({"shape": shape, "dtype": "uint8"}))
+    assert environments.spec.describe() == f"observations: {understood}; actions: 2"
+    (obs, _), image = run(environments, 0, np.zeros((1, 2), int))[0], environments.spec.is_image
+    own = countdown_observation(1, gymnasium.spaces.Box(0, 255, tuple(shape), np.uint8))
+    last = "channels last" in understood
+    np.testing.assert_array_equal(obs, own.transpose(2, 0, 1) if last else own.reshape(obs.shape))
+    assert image == ("images" in understood)
+
+
+def test_channels_are_given_only_where_there_are_some() -> None:
+    assert config_error(lambda: make(channels="last")).startswith("environment.channels: 'last' is not allowed; ")
+    message = config_error(lambda: make(id="ALE/Pong-v5", channels="first"))
+    assert message == "environment.channels: 'first' is not allowed; ALE's are known; give auto"
+
+
 def test_actions_count_from_zero_inside() -> None:
     environments = make(id=COUNTDOWN, kwargs='{"first_action": 1, "num_actions": 3}')
     assert (environments.spec.num_actions, environments.spec.first_action) == (3, 1)
