@@ -44,6 +44,7 @@ class Environments:
     def __init__(self, vector: VectorEnv[Any, Any, Any], config: EnvironmentConfig, action_repeat: int = 1) -> None:
         self._vector = vector
         self._ended = np.zeros(vector.num_envs, bool)
+        self.id = config.id
         self.spec = self._specify(config, action_repeat)
         self.num = vector.num_envs
 
@@ -136,6 +137,13 @@ def environment_spec(config: EnvironmentConfig) -> EnvironmentSpec:
     environments = make_environments(config, 1, training=True)
     environments.close()
     return environments.spec
+
+
+def require_unchanged(name: str, spec: EnvironmentSpec, trained: EnvironmentSpec) -> None:
+    """Raises `ConfigError` if the environment `name`, of `spec`, is not one for a policy `trained` in another."""
+    if changes := spec.changes(trained):
+        allowed = "give an environment like the one that the policy was trained in"
+        raise ConfigError(f"environment.id: {name!r} has changed since the training: {changes}; {allowed}")
 
 
 def make_atari_vector(config: EnvironmentConfig, count: int, **changes: Any) -> VectorEnv[Any, Any, Any]:
