@@ -15,6 +15,8 @@ from tests.environments_for_tests import countdown_observation
 
 MODULE = "tests.environments_for_tests"
 SHORT = f"{MODULE}:short"
+FLATTEN = "--environment.wrappers gymnasium.wrappers:FlattenObservation"
+DISCRETE = "apex_acer.wrappers:DiscreteActions"
 
 
 def make(count: int = 2, *, training: bool = True, **settings: Any) -> Environments:
@@ -275,11 +277,29 @@ def test_the_nearest_id_is_one_that_can_be_used(name: str, near: str | None) -> 
         ({"id": "no_such_module:X-v0"}, ["environment.id: 'no_such_module:X-v0'", "importable module"]),
         ({"id": f"{MODULE}:Unknown-v0"}, [f"environment.id: '{MODULE}:Unknown-v0'", "not registered"]),
         ({"id": f"{MODULE}:Broken-v0"}, ["environment.id", "RuntimeError: the emulator is missing"]),
-        ({"id": f"{MODULE}:DictObservation-v0"}, ["environment.id", "observation space Dict", "supported: Box"]),
-        ({"id": f"{MODULE}:TupleObservation-v0"}, ["environment.id", "observation space Tuple", "supported: Box"]),
-        ({"id": f"{MODULE}:DiscreteObservation-v0"}, ["environment.id", "space Discrete(5)", "supported: Box"]),
-        ({"id": f"{MODULE}:BoxAction-v0"}, ["environment.id", "action space Box", "supported: Discrete"]),
-        ({"id": f"{MODULE}:MultiDiscreteAction-v0"}, ["environment.id", "MultiDiscrete", "supported: Discrete"]),
+        (
+            {"id": f"{MODULE}:DictObservation-v0"},
+            ["environment.id", "observation space Dict", f"supported: Box of numbers; give {FLATTEN}"],
+        ),
+        ({"id": f"{MODULE}:TupleObservation-v0"}, ["environment.id", "observation space Tuple", FLATTEN]),
+        (
+            {"id": f"{MODULE}:DiscreteObservation-v0"},
+            ["environment.id", "space Discrete(5)", f"{FLATTEN}, which makes it one-hot"],
+        ),
+        ({"id": f"{MODULE}:SequenceObservation-v0"}, ["observation space Sequence", "a wrapper of your own"]),
+        (
+            {"id": f"{MODULE}:EmptyObservation-v0"},
+            ["environment.id", "(0,)", "supported: Box of numbers, one at least"],
+        ),
+        (
+            {"id": f"{MODULE}:BoxAction-v0"},
+            ["action space Box", "supported: Discrete; give --environment.wrap", DISCRETE],
+        ),
+        ({"id": f"{MODULE}:WideBoxAction-v0"}, ["action space Box", "supported: Discrete; give a wrapper of your own"]),
+        (
+            {"id": f"{MODULE}:MultiDiscreteAction-v0"},
+            ["MultiDiscrete", "supported: Discrete; give a wrapper of your own"],
+        ),
         ({"wrappers": ("math:pi",)}, ["environment.wrappers: 'math:pi'", "give module:function"]),
         ({"id": "ALE/Pong-v5", "kwargs": '{"frameskip": 2}'}, ["environment.kwargs: 'frameskip'", "environment.atari"]),
         ({"id": "ALE/Pong-v5", "kwargs": '{"batch_size": 1}'}, ["environment.kwargs: 'batch_size'"]),
@@ -302,6 +322,23 @@ def test_what_cannot_be_used_is_said_in_one_line(settings: dict[str, Any], parts
     message = config_error(lambda: make(**settings))
     for part in parts:
         assert part in message
+
+
+def test_a_single_number_is_an_observation() -> None:
+    environments = make(id=f"{MODULE}:ScalarObservation-v0")
+    assert environments.spec.plane_shape == (1,)
+    first, steps = run(environments, 0, np.zeros((2, 2), int))
+    assert [obs.shape for obs in (first, *(step.obs for step in steps))] == [(2, 1)] * 3
+
+
+def test_a_vector_class_that_does_not_say_how_it_resets_is_not_used() -> None:
+    """Its next episode would begin on what is taken for a dummy step."""
+    _, steps = run(make(id=f"{MODULE}:Eager-v0"), 0, np.zeros((8, 2), int))
+    assert [step.terminated.any() for step in steps] == [False, False, True, False] * 2
+    assert [step.reset.any() for step in steps] == [False, False, False, True] * 2
+    assert [step.reward[0] for step in steps] == [1, 1, 1, 0] * 2
+    message = config_error(lambda: make(id=f"{MODULE}:EagerAlone-v0"))
+    assert message == f"environment.id: '{MODULE}:EagerAlone-v0' has autoreset mode None; supported: NEXT_STEP"
 
 
 def test_other_autoreset_modes_are_refused() -> None:
