@@ -44,27 +44,44 @@ class Environments:
     def __init__(self, vector: VectorEnv[Any, Any, Any], config: EnvironmentConfig, action_repeat: int = 1) -> None:
         self._vector = vector
         self._ended = np.zeros(vector.num_envs, bool)
+        self._steps = 0
         self.id = config.id
         self.spec = specify(config, vector.single_action_space, vector.single_observation_space, action_repeat)
         self.num = vector.num_envs
 
     def reset(self, seed: int) -> Array:
-        """Seeds the environments with `seed`, `seed + 1`, … and starts new episodes; `[N, *plane]`."""
+        """Seeds the environments with `seed`, `seed + 1`, … and starts new episodes; `[N, *plane]`.
+
+        Raises FloatingPointError if an observation is not finite.
+        """
         obs, info = self._vector.reset(seed=seed)
         self._ended[:] = False
         self._resets(info)
-        return self.spec.planes(obs, len(obs))
+        self._steps = 0
+        return self._finite("observation", self.spec.planes(obs, len(obs)))
 
     def step(self, action: Array) -> Step:
-        """Steps all environments with `action` `[N]`, counted from 0."""
+        """Steps all environments with `action` `[N]`, counted from 0.
+
+        Raises FloatingPointError if an observation or a reward is not finite.
+        """
         obs, reward, terminated, truncated, info = self._vector.step(action + self.spec.first_action)
         reset = self._resets(info)
         self._ended = terminated | truncated
-        return Step(self.spec.planes(obs, len(obs)), np.asarray(reward, np.float32), terminated, truncated, reset)
+        self._steps += 1
+        planes = self._finite("observation", self.spec.planes(obs, len(obs)))
+        return Step(planes, self._finite("reward", np.asarray(reward, np.float32)), terminated, truncated, reset)
 
     def close(self) -> None:
         """Frees what the environments hold."""
         self._vector.close()
+
+    def _finite(self, field: str, values: Array) -> Array:
+        if values.dtype.kind != "f" or np.isfinite(values).all():
+            return values
+        index = next(index for index, value in enumerate(values) if not np.isfinite(value).all())
+        where = f"environment {index} of {self.num}, {self._steps} steps after the first reset"
+        raise FloatingPointError(f"environment.id: {self.id!r} has a non-finite {field}: {where}")
 
     def _resets(self, info: dict[str, Any]) -> Array:
         del info

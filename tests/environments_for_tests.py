@@ -140,6 +140,22 @@ class Eager(gymnasium.vector.VectorEnv[Any, Any, Any]):
         return np.zeros((num, 1), np.float32), np.ones(num), ended, np.zeros(num, bool), {}
 
 
+class Spoilt(Clock):
+    """Gives a `field` that is not finite at step `at` of an episode; 0 is the reset."""
+
+    def __init__(self, field: str = "observation", at: int = 2, value: float = float("nan")) -> None:
+        super().__init__()
+        self._field, self._at, self._value = field, at, value
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        obs, reward, *rest = super().step(action)
+        return (obs, self._value if (self._field, self._step) == ("reward", self._at) else reward, *rest)  # type: ignore[return-value]
+
+    def _observe(self) -> Any:
+        obs = super()._observe()
+        return np.full_like(obs, self._value) if (self._field, self._step) == ("observation", self._at) else obs
+
+
 class Scaled(gymnasium.RewardWrapper[Any, Any]):
     """Multiplies rewards by 3."""
 
@@ -175,6 +191,7 @@ _register("Countdown-v0", Countdown)
 _register("Clock-v0", Clock)
 gymnasium.register("Eager-v0", Clock, vector_entry_point=Eager, kwargs={"length": 3}, disable_env_checker=True)
 gymnasium.register("EagerAlone-v0", vector_entry_point=Eager)
+_register("Spoilt-v0", Spoilt)
 _register("Broken-v0", Broken)
 _register("BreaksLater-v0", BreaksLater)
 _register("DictObservation-v0", Spaces, observation=Dict({"x": FLOATS}))

@@ -331,6 +331,16 @@ def test_a_single_number_is_an_observation() -> None:
     assert [obs.shape for obs in (first, *(step.obs for step in steps))] == [(2, 1)] * 3
 
 
+@pytest.mark.parametrize("value", ["NaN", "Infinity", "-Infinity", "1e300"])
+@pytest.mark.parametrize(("field", "at"), [("observation", 0), ("observation", 2), ("reward", 2)])
+def test_numbers_that_are_not_finite_are_named(field: str, at: int, value: str) -> None:
+    kwargs = f'{{"field": "{field}", "at": {at}, "value": {value}}}'
+    with np.errstate(over="ignore"), pytest.raises(FloatingPointError) as raised:
+        run(make(2, id=f"{MODULE}:Spoilt-v0", kwargs=kwargs), 0, np.zeros((3, 2), int))
+    where = f"environment 0 of 2, {at} steps after the first reset"
+    assert str(raised.value) == f"environment.id: '{MODULE}:Spoilt-v0' has a non-finite {field}: {where}"
+
+
 def test_a_vector_class_that_does_not_say_how_it_resets_is_not_used() -> None:
     """Its next episode would begin on what is taken for a dummy step."""
     _, steps = run(make(id=f"{MODULE}:Eager-v0"), 0, np.zeros((8, 2), int))
