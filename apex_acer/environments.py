@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import warnings
 from typing import Any, NamedTuple, cast
 
 import gymnasium
 import numpy as np
-from gymnasium.spaces import Box, Discrete
-from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
 from apex_acer import imports
 from apex_acer.config import ConfigError, EnvironmentConfig
+from apex_acer.spaces import specify
 from apex_acer.trajectory import Array, EnvironmentSpec
 
 RESERVED = {"autoreset_mode", "batch_size", "episodic_life", "game", "num_envs"}  # what the rest relies on
@@ -43,53 +44,48 @@ class Environments:
     def __init__(self, vector: VectorEnv[Any, Any, Any], config: EnvironmentConfig, action_repeat: int = 1) -> None:
         self._vector = vector
         self._ended = np.zeros(vector.num_envs, bool)
-        self.spec = self._specify(config, action_repeat)
+        self._steps = 0
+        self.id = config.id
+        self.spec = specify(config, vector.single_action_space, vector.single_observation_space, action_repeat)
         self.num = vector.num_envs
 
     def reset(self, seed: int) -> Array:
-        """Seeds the environments with `seed`, `seed + 1`, … and starts new episodes; `[N, *plane]`."""
+        """Seeds the environments with `seed`, `seed + 1`, … and starts new episodes; `[N, *plane]`.
+
+        Raises FloatingPointError if an observation is not finite.
+        """
         obs, info = self._vector.reset(seed=seed)
         self._ended[:] = False
         self._resets(info)
-        return self._planes(obs)
+        self._steps = 0
+        return self._finite("observation", self.spec.planes(obs, len(obs)))
 
     def step(self, action: Array) -> Step:
-        """Steps all environments with `action` `[N]`, counted from 0."""
+        """Steps all environments with `action` `[N]`, counted from 0.
+
+        Raises FloatingPointError if an observation or a reward is not finite.
+        """
         obs, reward, terminated, truncated, info = self._vector.step(action + self.spec.first_action)
         reset = self._resets(info)
         self._ended = terminated | truncated
-        return Step(self._planes(obs), np.asarray(reward, np.float32), terminated, truncated, reset)
+        self._steps += 1
+        planes = self._finite("observation", self.spec.planes(obs, len(obs)))
+        return Step(planes, self._finite("reward", np.asarray(reward, np.float32)), terminated, truncated, reset)
 
     def close(self) -> None:
         """Frees what the environments hold."""
         self._vector.close()
 
+    def _finite(self, field: str, values: Array) -> Array:
+        if values.dtype.kind != "f" or np.isfinite(values).all():
+            return values
+        index = next(index for index, value in enumerate(values) if not np.isfinite(value).all())
+        where = f"environment {index} of {self.num}, {self._steps} steps after the first reset"
+        raise FloatingPointError(f"environment.id: {self.id!r} has a non-finite {field}: {where}")
+
     def _resets(self, info: dict[str, Any]) -> Array:
         del info
         return self._ended
-
-    def _planes(self, obs: Array) -> Array:
-        shape = self.spec.plane_shape
-        if self.spec.channels_last:
-            return np.moveaxis(obs.reshape(len(obs), *shape[1:], shape[0]), -1, 1)
-        return obs.reshape(len(obs), *shape)
-
-    def _specify(self, config: EnvironmentConfig, action_repeat: int) -> EnvironmentSpec:
-        action_space, space = self._vector.single_action_space, self._vector.single_observation_space
-        if not isinstance(action_space, Discrete):
-            raise ConfigError(f"environment.id: {config.id!r} has action space {action_space}; supported: Discrete")
-        if not isinstance(space, Box) or space.dtype is None or space.dtype.kind not in "fiub" or not space.shape:
-            raise ConfigError(f"environment.id: {config.id!r} has observation space {space}; supported: Box of numbers")
-        plane_shape, channels_last = _plane(space)
-        return EnvironmentSpec(
-            plane_shape=plane_shape,
-            dtype=space.dtype.name,
-            num_actions=int(action_space.n),
-            first_action=int(action_space.start),
-            stack=config.stack,
-            channels_last=channels_last,
-            action_repeat=action_repeat,
-        )
 
 
 class AtariEnvironments(Environments):
@@ -115,24 +111,38 @@ def make_environments(config: EnvironmentConfig, count: int, *, training: bool, 
         life_loss = config.atari.life_loss and training
         vector = make_atari_vector(config, count, life_loss_info=life_loss, num_threads=threads)
         return AtariEnvironments(vector, config, config.atari.frame_skip)
-    # an environment's own vector class (CartPole has one) takes no wrappers
-    options = {"vectorization_mode": "sync"} if config.wrappers else {}
-    return Environments(make_vector(config, count, **options), config)
+    return Environments(make_vector(config, count), config)
 
 
 def make_vector(config: EnvironmentConfig, count: int, **options: Any) -> VectorEnv[Any, Any, Any]:
-    """`gymnasium.make_vec` of an environment other than Atari, with `options`; raises `ConfigError`."""
+    """`gymnasium.make_vec` of an environment other than Atari, with `options`; raises `ConfigError`.
+
+    An environment's own vector class (CartPole has one) is used if its metadata say that it resets as this program needs
+    it and there are no wrappers, which it could not take; otherwise gymnasium's vector of single environments.
+    """
     spec = find_spec(config)
     wrappers = [imports.load("environment.wrappers", name) for name in config.wrappers]
-    options |= {"wrappers": wrappers} if wrappers else {}
-    given = config.keyword_arguments()
-    vector = imports.attempt(
-        "environment.id", config.id, lambda: gymnasium.make_vec(spec.id, count, **options, **given)
-    )
-    mode = vector.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP)
+    options |= {"wrappers": wrappers, "vectorization_mode": "sync"} if wrappers else {}
+    vector = _make_vec(config, spec.id, count, **options)
+    mode = _autoreset_mode(vector)
+    if mode != AutoresetMode.NEXT_STEP and not isinstance(vector, SyncVectorEnv) and spec.entry_point is not None:
+        vector.close()
+        vector = _make_vec(config, spec.id, count, **options, vectorization_mode="sync")
+        mode = _autoreset_mode(vector)
     if mode != AutoresetMode.NEXT_STEP:
         raise ConfigError(f"environment.id: {config.id!r} has autoreset mode {mode}; supported: NEXT_STEP")
     return vector
+
+
+def _make_vec(config: EnvironmentConfig, name: str, count: int, **options: Any) -> VectorEnv[Any, Any, Any]:
+    given = config.keyword_arguments()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*missing AutoresetMode")  # such a vector class is not used
+        return imports.attempt("environment.id", config.id, lambda: gymnasium.make_vec(name, count, **options, **given))
+
+
+def _autoreset_mode(vector: VectorEnv[Any, Any, Any]) -> Any:
+    return (vector.metadata or {}).get("autoreset_mode")
 
 
 def environment_spec(config: EnvironmentConfig) -> EnvironmentSpec:
@@ -140,6 +150,13 @@ def environment_spec(config: EnvironmentConfig) -> EnvironmentSpec:
     environments = make_environments(config, 1, training=True)
     environments.close()
     return environments.spec
+
+
+def require_unchanged(name: str, spec: EnvironmentSpec, trained: EnvironmentSpec) -> None:
+    """Raises `ConfigError` if the environment `name`, of `spec`, is not one for a policy `trained` in another."""
+    if changes := spec.changes(trained):
+        allowed = "give an environment like the one that the policy was trained in"
+        raise ConfigError(f"environment.id: {name!r} has changed since the training: {changes}; {allowed}")
 
 
 def make_atari_vector(config: EnvironmentConfig, count: int, **changes: Any) -> VectorEnv[Any, Any, Any]:
@@ -198,15 +215,3 @@ def nearest_id(name: str) -> str | None:
     known = [key for key, spec in gymnasium.registry.items() if "game" not in spec.kwargs or key.startswith("ALE/")]
     near = difflib.get_close_matches(name.replace("NoFrameskip", ""), known, n=1)
     return near[0] if near else None
-
-
-def _plane(space: Box) -> tuple[tuple[int, ...], bool]:
-    """Channel-first shape of one observation, and whether the environment has channels last."""
-    shape = space.shape[1:] if len(space.shape) == 4 and space.shape[0] == 1 else space.shape  # ALE's stack of one
-    if len(shape) == 3:
-        if shape[2] < shape[0]:
-            return (shape[2], shape[0], shape[1]), True
-        return shape, False
-    if len(shape) == 2 and space.dtype == np.uint8:
-        return (1, *shape), False
-    return (int(np.prod(shape)),), False

@@ -16,16 +16,17 @@ from typing import Any
 
 from apex_acer import checkpoint, files
 from apex_acer.callbacks import Callbacks, Listener
-from apex_acer.config import ConfigError, RunConfig, StopConfig
+from apex_acer.config import ConfigError, RunConfig, StopConfig, reading
 from apex_acer.engines import engine_class
 from apex_acer.engines.engine import Engine, Run
-from apex_acer.environments import environment_spec
+from apex_acer.environments import environment_spec, require_unchanged
 from apex_acer.placement import describe, place
 from apex_acer.result import TrainResult
 from apex_acer.runfile import dump_run, load_run
 from apex_acer.signals import Signals
 from apex_acer.supervisor import LOOK_S, Status, Supervisor
 from apex_acer.supervisor import RunFailed as RunFailed
+from apex_acer.trajectory import EnvironmentSpec
 
 log = logging.getLogger(__name__)
 
@@ -129,6 +130,9 @@ def prepare_resume(
     elif config.has_schedule and not config.schedule_steps and config.stop.env_steps != before:
         config = dataclasses.replace(config, schedule_steps=before)
     spec = environment_spec(config.environment)
+    if trained := checkpoint.load(path).state.get("spec"):  # checkpoints of before have none
+        with reading(str(path)):
+            require_unchanged(config.environment.id, spec, EnvironmentSpec.from_dict(trained))
     config = place(config, spec)
     return Run(config, spec, folder, uuid.uuid4().hex, started_at, resume=True)
 

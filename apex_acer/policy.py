@@ -71,17 +71,16 @@ class Policy:
     def act(self, obs: npt.ArrayLike, greedy: bool = True) -> Any:
         """The action for one observation (an int) or for a batch of them (an int64 array), as the environment takes it.
 
-        `obs` is what the environment gives: `spec.obs_shape` or `[B, *spec.obs_shape]`, images also with their channels
-        last. With `environment.stack` above 1 the stack is part of it: planes joined along the first axis, oldest first.
+        `obs` is what the environment gives, or `spec.obs_shape`: images with their channels first. With `environment.stack`
+        S above 1 it is the newest S observations, `[S, …]`, or their planes joined along the channels, oldest first.
 
         A recurrent network remembers the observations since `reset()`, as long as their number stays the same.
 
         Raises:
             ValueError: for another shape.
         """
-        batch = self._batch(np.asarray(obs))
-        single = batch.ndim == len(self.spec.obs_shape)
-        tensor = torch.from_numpy(np.ascontiguousarray(batch[None] if single else batch)).to(self.device)
+        batch, single = self._batch(np.asarray(obs))
+        tensor = torch.from_numpy(np.ascontiguousarray(batch)).to(self.device)
         if any(len(value) != len(tensor) for value in self._state.values()):
             self.reset()
         with torch.inference_mode():
@@ -131,14 +130,21 @@ class Policy:
         """What an actor ships of an unroll (`Algorithm.complete`)."""
         return self._algorithm.complete(self.config, unroll, ahead)
 
-    def _batch(self, obs: Array) -> Array:
-        shape = self.spec.obs_shape
-        if obs.shape[-len(shape) :] == shape and obs.ndim - len(shape) in (0, 1):
-            return obs
-        channels_last = (*shape[1:], shape[0])
-        if self.spec.channels_last and obs.shape[-3:] == channels_last and obs.ndim in (3, 4):
-            return np.moveaxis(obs, -1, -3)
-        raise ValueError(f"require observations of shape {list(shape)} or [B, …] of them, got {list(obs.shape)}")
+    def _batch(self, obs: Array) -> tuple[Array, bool]:
+        """`obs` as `[B, *obs_shape]`, and whether it was a single one."""
+        spec = self.spec
+        shape, stack = spec.obs_shape, (spec.stack,) if spec.stack > 1 else ()
+        given, channels_last = (*stack, *spec.given_shape), (*shape[1:], shape[0])
+        for batch in ((), obs.shape[:1]):  # what can be a single observation is one
+            num = batch[0] if batch else 1
+            if obs.shape == (*batch, *given):
+                return spec.planes(obs, num, *stack).reshape(num, *shape), not batch
+            if obs.shape == (*batch, *shape):
+                return obs.reshape(num, *shape), not batch
+            if spec.channels_last and obs.shape == (*batch, *channels_last):
+                return np.moveaxis(obs.reshape(num, *channels_last), -1, 1), not batch
+        allowed = str(list(shape)) if given == shape else f"{list(shape)}, {list(given)}"
+        raise ValueError(f"require observations of shape {allowed} or [B, …] of them, got {list(obs.shape)}")
 
 
 def load_card(path: str | Path) -> dict[str, Any]:

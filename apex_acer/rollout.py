@@ -9,7 +9,7 @@ import torch
 
 from apex_acer.algorithms.algorithm import Action
 from apex_acer.config import EvaluationConfig
-from apex_acer.environments import Environments
+from apex_acer.environments import Environments, require_unchanged
 from apex_acer.metrics import Timers
 from apex_acer.policy import Policy
 from apex_acer.trajectory import Array, Unroll
@@ -39,7 +39,11 @@ class Rollout:
         stall_steps: int = 0,
         timers: Timers | None = None,
     ) -> None:
-        """With an `actor`'s index it explores as that one does, and its unrolls are complete, to be shipped."""
+        """With an `actor`'s index it explores as that one does, and its unrolls are complete, to be shipped.
+
+        Raises `ConfigError` if the policy was trained in environments of another specification.
+        """
+        require_unchanged(environments.id, environments.spec, policy.spec)
         self._environments = environments
         self._policy = policy
         self._greedy = greedy

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -86,6 +87,7 @@ class Saver:
         evaluations, snapshot = self._evaluations.state()
         state = {
             **counters._asdict(),
+            "spec": dataclasses.asdict(self._spec),
             "optimizer": self._optimizer.numbers(),
             "feed": self._feed.state(),
             "evaluations": evaluations,

@@ -7,6 +7,7 @@ k: unroll length, S: `environment.stack`. Torch-free at run time: the manager an
 from __future__ import annotations
 
 import functools
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,16 @@ if TYPE_CHECKING:
     import torch
 
 Array = npt.NDArray[Any]
+
+
+DECISIVE = {
+    "plane_shape": "the shape of an observation",
+    "dtype": "the type of observations",
+    "channels_last": "whether channels are last",
+    "num_actions": "the number of actions",
+    "first_action": "the number of the first action",
+}
+"""Fields of a specification on which it depends whether a policy can act, in words."""
 
 
 @dataclass(frozen=True)
@@ -36,12 +47,16 @@ class EnvironmentSpec:
     """Whether the environment itself gives images as `[H, W, C]`."""
     action_repeat: int
     """Emulator frames per environment step."""
+    own_shape: tuple[int, ...] | None = None
+    """One observation as the environment itself gives it; None in weights files that are older than this field."""
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> EnvironmentSpec:
         """Back from `dataclasses.asdict` by way of JSON, which has no tuples; raises TypeError or ValueError for others."""
-        spec = cls(**{**values, "plane_shape": tuple(values["plane_shape"])})
-        counts = (*spec.plane_shape, spec.num_actions, spec.stack, spec.action_repeat)
+        own = values.get("own_shape")
+        shapes = {"plane_shape": tuple(values["plane_shape"]), "own_shape": None if own is None else tuple(own)}
+        spec = cls(**{**values, **shapes})
+        counts = (*spec.plane_shape, *spec.given_shape, spec.num_actions, spec.stack, spec.action_repeat)
         if not spec.plane_shape or any(type(count) is not int or count < 1 for count in counts):
             raise ValueError(f"sizes {counts}, allowed are integers of 1 or more")
         is_number = type(spec.first_action) is int and abs(spec.first_action) < 2**31
@@ -53,7 +68,40 @@ class EnvironmentSpec:
             or np.dtype(spec.dtype).kind not in "fiub"
         ):
             raise ValueError(f"dtype {spec.dtype!r}, allowed are names of numbers")
+        if math.prod(spec.given_shape) != math.prod(spec.plane_shape):
+            raise ValueError(f"own_shape {spec.given_shape}, plane_shape {spec.plane_shape}: not as many numbers")
         return spec
+
+    @property
+    def given_shape(self) -> tuple[int, ...]:
+        """One observation as the environment gives it."""
+        if self.own_shape is not None:
+            return self.own_shape
+        return (*self.plane_shape[1:], self.plane_shape[0]) if self.channels_last else self.plane_shape
+
+    def planes(self, obs: Array, *lead: int) -> Array:
+        """Observations `[*lead, *given_shape]` of the environment as planes `[*lead, *plane_shape]`."""
+        if self.channels_last:
+            return np.moveaxis(obs.reshape(*lead, *self.plane_shape[1:], self.plane_shape[0]), -1, -3)
+        return obs.reshape(*lead, *self.plane_shape)
+
+    def describe(self) -> str:
+        """What was understood of the environment, in one line."""
+        if self.is_image:
+            channels, height, width = self.plane_shape
+            count = f"{channels} channel{'s' if channels > 1 else ''}"
+            order = f", channels {'last' if self.channels_last else 'first'}" if channels > 1 else ""
+            seen = f"images of {height} x {width} pixels, {count}{order}"
+        else:
+            origin = f" (of {list(self.given_shape)})" if len(self.given_shape) > 1 else ""
+            seen = f"vectors of {self.plane_shape[0]} numbers{origin}"
+        stacked = f", the newest {self.stack} together" if self.stack > 1 else ""
+        return f"observations: {seen}, {self.dtype}{stacked}; actions: {self.num_actions}"
+
+    def changes(self, before: EnvironmentSpec) -> str:
+        """What differs from `before`, in words; empty if nothing that a policy depends on does."""
+        pairs = ((name, getattr(before, name), getattr(self, name)) for name in DECISIVE)
+        return ", ".join(f"{DECISIVE[name]} was {old} and is {new}" for name, old, new in pairs if old != new)
 
     @property
     def obs_shape(self) -> tuple[int, ...]:

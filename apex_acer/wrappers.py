@@ -88,14 +88,19 @@ class DiscreteActions(gymnasium.ActionWrapper[Any, Any, Any]):
         return self._values[digits, range(len(digits))]
 
 
-def _finite_box(space: Space[Any]) -> Box:
-    """`space`, where it is a Box of one to three floats with finite bounds; else raises `ConfigError`."""
-    if (
+def is_finite_box(space: Space[Any]) -> bool:
+    """Whether `DiscreteActions` takes the action space `space`."""
+    return (
         isinstance(space, Box)
         and space.shape in ((1,), (2,), (3,))
         and np.issubdtype(space.dtype, np.floating)
         and space.is_bounded()
-    ):
+    )
+
+
+def _finite_box(space: Space[Any]) -> Box:
+    """`space`, if it is a Box of one to three floats with finite bounds; else raises `ConfigError`."""
+    if isinstance(space, Box) and is_finite_box(space):
         return space
     given = " ".join(str(space).split())
     supported = "Box of one to three floats with finite bounds"

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium
 import numpy as np
+from gymnasium import spaces
 from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete, Space, Tuple
 
 FLOATS = Box(-1.0, 1.0, (2,), np.float32)
@@ -117,6 +118,44 @@ class BreaksLater(Spaces):
         raise RuntimeError("the emulator is lost")
 
 
+class Eager(gymnasium.vector.VectorEnv[Any, Any, Any]):
+    """A vector class of `Clock`'s that begins the next episode on the step that ends one, and does not say so."""
+
+    metadata: ClassVar[dict[str, Any]] = {}
+
+    def __init__(self, num_envs: int, length: int = 3) -> None:
+        self.num_envs = num_envs
+        self.single_observation_space, self.single_action_space = Box(-1.0, 1.0, (1,), np.float32), Discrete(2)
+        self.observation_space = Box(-1.0, 1.0, (num_envs, 1), np.float32)
+        self.action_space = MultiDiscrete([2] * num_envs)
+        self._length, self._steps = length, 0
+
+    def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        self._steps = 0
+        return np.zeros((self.num_envs, 1), np.float32), {}
+
+    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        self._steps += 1
+        ended, num = np.full(self.num_envs, self._steps % self._length == 0), self.num_envs
+        return np.zeros((num, 1), np.float32), np.ones(num), ended, np.zeros(num, bool), {}
+
+
+class Spoilt(Clock):
+    """Gives a `field` that is not finite at step `at` of an episode; 0 is the reset."""
+
+    def __init__(self, field: str = "observation", at: int = 2, value: float = float("nan")) -> None:
+        super().__init__()
+        self._field, self._at, self._value = field, at, value
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        obs, reward, *rest = super().step(action)
+        return (obs, self._value if (self._field, self._step) == ("reward", self._at) else reward, *rest)  # type: ignore[return-value]
+
+    def _observe(self) -> Any:
+        obs = super()._observe()
+        return np.full_like(obs, self._value) if (self._field, self._step) == ("observation", self._at) else obs
+
+
 class Scaled(gymnasium.RewardWrapper[Any, Any]):
     """Multiplies rewards by 3."""
 
@@ -150,10 +189,17 @@ def _register(name: str, entry_point: Any, **kwargs: Any) -> None:
 
 _register("Countdown-v0", Countdown)
 _register("Clock-v0", Clock)
+gymnasium.register("Eager-v0", Clock, vector_entry_point=Eager, kwargs={"length": 3}, disable_env_checker=True)
+gymnasium.register("EagerAlone-v0", vector_entry_point=Eager)
+_register("Spoilt-v0", Spoilt)
 _register("Broken-v0", Broken)
 _register("BreaksLater-v0", BreaksLater)
 _register("DictObservation-v0", Spaces, observation=Dict({"x": FLOATS}))
 _register("TupleObservation-v0", Spaces, observation=Tuple((FLOATS, FLOATS)))
+_register("ScalarObservation-v0", Spaces, observation=Box(-1.0, 1.0, ()))
+_register("EmptyObservation-v0", Spaces, observation=Box(-1.0, 1.0, (0,)))
+_register("SequenceObservation-v0", Spaces, observation=spaces.Sequence(Discrete(2)))
+_register("WideBoxAction-v0", Spaces, action=Box(-1.0, 1.0, (4,)))
 _register("DiscreteObservation-v0", Spaces, observation=Discrete(5))
 _register("BoxAction-v0", Spaces, action=FLOATS)
 _register("MultiDiscreteAction-v0", Spaces, action=MultiDiscrete([2, 3]))

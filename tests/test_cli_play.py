@@ -230,3 +230,21 @@ def test_the_missing_extra_is_named(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1
     assert "av is not installed; pip install 'apex-acer[video]'" in done.stderr
+
+
+@pytest.mark.parametrize("verb", ["evaluate", "play"])
+def test_an_environment_that_has_changed_since_the_training_is_refused_in_one_line(
+    verb: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, made = weights_file(tmp_path, **PAINTED), Painted.__init__
+
+    def changed(self: Painted, render_mode: str | None = None) -> None:
+        made(self, render_mode)
+        self.observation_space, self.action_space = Box(-1.0, 1.0, (3,), np.float32), Discrete(3)
+
+    monkeypatch.setattr(Painted, "__init__", changed)
+    video = ["--video", str(tmp_path / "game.mp4")] if verb == "play" else []
+    assert main([verb, str(path), *video]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "the shape of an observation was (4,) and is (3,), the number of actions was 2 and is 3" in line
+    assert list(tmp_path.iterdir()) == [path]

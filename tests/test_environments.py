@@ -15,6 +15,8 @@ from tests.environments_for_tests import countdown_observation
 
 MODULE = "tests.environments_for_tests"
 SHORT = f"{MODULE}:short"
+FLATTEN = "--environment.wrappers gymnasium.wrappers:FlattenObservation"
+DISCRETE = "apex_acer.wrappers:DiscreteActions"
 
 
 def make(count: int = 2, *, training: bool = True, **settings: Any) -> Environments:
@@ -195,6 +197,38 @@ def test_observations_become_planes(shape: list[int], dtype: str, plane: tuple[i
         assert obs.dtype == dtype
 
 
+@pytest.mark.parametrize(
+    ("shape", "channels", "understood"),
+    [
+        ([10, 10, 10], "auto", "images of 10 x 10 pixels, 10 channels, channels last, uint8"),
+        ([17, 9, 9], "auto", "images of 9 x 9 pixels, 17 channels, channels first, uint8"),
+        ([9, 9, 17], "auto", "images of 9 x 9 pixels, 17 channels, channels last, uint8"),
+        ([3, 64, 3], "auto", "images of 3 x 64 pixels, 3 channels, channels last, uint8"),
+        ([4, 7, 9], "auto", "images of 7 x 9 pixels, 4 channels, channels first, uint8"),
+        ([10, 10, 10], "first", "images of 10 x 10 pixels, 10 channels, channels first, uint8"),
+        ([4, 7, 9], "last", "images of 4 x 7 pixels, 9 channels, channels last, uint8"),
+        ([1, 9, 9], "auto", "images of 9 x 9 pixels, 1 channel, uint8"),
+        ([9, 7], "auto", "images of 9 x 7 pixels, 1 channel, uint8"),
+        ([6], "auto", "vectors of 6 numbers, uint8"),
+        ([2, 2, 2, 2], "auto", "vectors of 16 numbers (of [2, 2, 2, 2]), uint8"),
+    ],
+)
+def test_where_channels_are_is_guessed_or_given_and_said(shape: list[int], channels: Any, understood: str) -> None:
+    environments = make(id=COUNTDOWN, channels=channels, kwargs=json.dumps({"shape": shape, "dtype": "uint8"}))
+    assert environments.spec.describe() == f"observations: {understood}; actions: 2"
+    (obs, _), image = run(environments, 0, np.zeros((1, 2), int))[0], environments.spec.is_image
+    own = countdown_observation(1, gymnasium.spaces.Box(0, 255, tuple(shape), np.uint8))
+    last = "channels last" in understood
+    np.testing.assert_array_equal(obs, own.transpose(2, 0, 1) if last else own.reshape(obs.shape))
+    assert image == ("images" in understood)
+
+
+def test_channels_are_given_only_where_there_are_some() -> None:
+    assert config_error(lambda: make(channels="last")).startswith("environment.channels: 'last' is not allowed; ")
+    message = config_error(lambda: make(id="ALE/Pong-v5", channels="first"))
+    assert message == "environment.channels: 'first' is not allowed; ALE's are known; give auto"
+
+
 def test_actions_count_from_zero_inside() -> None:
     environments = make(id=COUNTDOWN, kwargs='{"first_action": 1, "num_actions": 3}')
     assert (environments.spec.num_actions, environments.spec.first_action) == (3, 1)
@@ -243,11 +277,29 @@ def test_the_nearest_id_is_one_that_can_be_used(name: str, near: str | None) -> 
         ({"id": "no_such_module:X-v0"}, ["environment.id: 'no_such_module:X-v0'", "importable module"]),
         ({"id": f"{MODULE}:Unknown-v0"}, [f"environment.id: '{MODULE}:Unknown-v0'", "not registered"]),
         ({"id": f"{MODULE}:Broken-v0"}, ["environment.id", "RuntimeError: the emulator is missing"]),
-        ({"id": f"{MODULE}:DictObservation-v0"}, ["environment.id", "observation space Dict", "supported: Box"]),
-        ({"id": f"{MODULE}:TupleObservation-v0"}, ["environment.id", "observation space Tuple", "supported: Box"]),
-        ({"id": f"{MODULE}:DiscreteObservation-v0"}, ["environment.id", "space Discrete(5)", "supported: Box"]),
-        ({"id": f"{MODULE}:BoxAction-v0"}, ["environment.id", "action space Box", "supported: Discrete"]),
-        ({"id": f"{MODULE}:MultiDiscreteAction-v0"}, ["environment.id", "MultiDiscrete", "supported: Discrete"]),
+        (
+            {"id": f"{MODULE}:DictObservation-v0"},
+            ["environment.id", "observation space Dict", f"supported: Box of numbers; give {FLATTEN}"],
+        ),
+        ({"id": f"{MODULE}:TupleObservation-v0"}, ["environment.id", "observation space Tuple", FLATTEN]),
+        (
+            {"id": f"{MODULE}:DiscreteObservation-v0"},
+            ["environment.id", "space Discrete(5)", f"{FLATTEN}, which makes it one-hot"],
+        ),
+        ({"id": f"{MODULE}:SequenceObservation-v0"}, ["observation space Sequence", "a wrapper of your own"]),
+        (
+            {"id": f"{MODULE}:EmptyObservation-v0"},
+            ["environment.id", "(0,)", "supported: Box of numbers, one at least"],
+        ),
+        (
+            {"id": f"{MODULE}:BoxAction-v0"},
+            ["action space Box", "supported: Discrete; give --environment.wrap", DISCRETE],
+        ),
+        ({"id": f"{MODULE}:WideBoxAction-v0"}, ["action space Box", "supported: Discrete; give a wrapper of your own"]),
+        (
+            {"id": f"{MODULE}:MultiDiscreteAction-v0"},
+            ["MultiDiscrete", "supported: Discrete; give a wrapper of your own"],
+        ),
         ({"wrappers": ("math:pi",)}, ["environment.wrappers: 'math:pi'", "give module:function"]),
         ({"id": "ALE/Pong-v5", "kwargs": '{"frameskip": 2}'}, ["environment.kwargs: 'frameskip'", "environment.atari"]),
         ({"id": "ALE/Pong-v5", "kwargs": '{"batch_size": 1}'}, ["environment.kwargs: 'batch_size'"]),
@@ -270,6 +322,33 @@ def test_what_cannot_be_used_is_said_in_one_line(settings: dict[str, Any], parts
     message = config_error(lambda: make(**settings))
     for part in parts:
         assert part in message
+
+
+def test_a_single_number_is_an_observation() -> None:
+    environments = make(id=f"{MODULE}:ScalarObservation-v0")
+    assert environments.spec.plane_shape == (1,)
+    first, steps = run(environments, 0, np.zeros((2, 2), int))
+    assert [obs.shape for obs in (first, *(step.obs for step in steps))] == [(2, 1)] * 3
+
+
+@pytest.mark.parametrize("value", ["NaN", "Infinity", "-Infinity", "1e300"])
+@pytest.mark.parametrize(("field", "at"), [("observation", 0), ("observation", 2), ("reward", 2)])
+def test_numbers_that_are_not_finite_are_named(field: str, at: int, value: str) -> None:
+    kwargs = f'{{"field": "{field}", "at": {at}, "value": {value}}}'
+    with np.errstate(over="ignore"), pytest.raises(FloatingPointError) as raised:
+        run(make(2, id=f"{MODULE}:Spoilt-v0", kwargs=kwargs), 0, np.zeros((3, 2), int))
+    where = f"environment 0 of 2, {at} steps after the first reset"
+    assert str(raised.value) == f"environment.id: '{MODULE}:Spoilt-v0' has a non-finite {field}: {where}"
+
+
+def test_a_vector_class_that_does_not_say_how_it_resets_is_not_used() -> None:
+    """Its next episode would begin on what is taken for a dummy step."""
+    _, steps = run(make(id=f"{MODULE}:Eager-v0"), 0, np.zeros((8, 2), int))
+    assert [step.terminated.any() for step in steps] == [False, False, True, False] * 2
+    assert [step.reset.any() for step in steps] == [False, False, False, True] * 2
+    assert [step.reward[0] for step in steps] == [1, 1, 1, 0] * 2
+    message = config_error(lambda: make(id=f"{MODULE}:EagerAlone-v0"))
+    assert message == f"environment.id: '{MODULE}:EagerAlone-v0' has autoreset mode None; supported: NEXT_STEP"
 
 
 def test_other_autoreset_modes_are_refused() -> None:

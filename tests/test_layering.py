@@ -29,6 +29,7 @@ LAYERS = (  # top to bottom; a package stands for all of its modules
         "policy",
         "pictures",
         "environments",
+        "spaces",
         "replay",
         "sum_tree",
         "pace",

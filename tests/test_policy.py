@@ -138,6 +138,33 @@ def test_images_of_another_shape_are_refused(shape: tuple[int, ...]) -> None:
         policy.act(np.zeros(shape, np.uint8))
 
 
+@pytest.mark.parametrize("stack", [1, 3])
+@pytest.mark.parametrize(
+    ("shape", "dtype"), [((12, 10), "uint8"), ((4, 3), "float32"), ((12, 10, 3), "uint8"), ((3, 12, 10), "uint8")]
+)
+def test_acts_on_what_the_environment_itself_gives(
+    shape: tuple[int, ...], dtype: str, stack: int, tmp_path: Path
+) -> None:
+    path, policy = saved(tmp_path, image_config(stack, shape=shape, dtype=dtype))
+    loaded = load_policy(path)
+    given = np.random.default_rng(1).integers(0, 255, (5, stack, *shape)).astype(dtype)
+    planes = policy.spec.planes(given, 5, stack).reshape(5, *policy.spec.obs_shape)
+    expected = policy.network(torch.from_numpy(planes)).pi_logits.argmax(-1).tolist()
+    batch = given if stack > 1 else given[:, 0]
+    assert loaded.act(batch).tolist() == loaded.act(planes).tolist() == expected
+    assert [loaded.act(one) for one in batch] == [loaded.act(one) for one in planes] == expected
+
+
+def test_a_file_without_the_environment_s_own_shape_still_loads(tmp_path: Path) -> None:
+    path, policy = saved(tmp_path, image_config())
+    spec = {name: value for name, value in dataclasses.asdict(policy.spec).items() if name != "own_shape"}
+    tensors = unpack(path.read_bytes())
+    write(path, pack(tensors, describe(policy.config, policy.spec) | {"spec": spec}))
+    assert load_policy(path).act(np.zeros((2, 12, 10, 3), np.uint8)).shape == (2,)
+    write(path, pack(tensors, describe(policy.config, policy.spec) | {"spec": spec | {"own_shape": [12, 10]}}))
+    assert "own_shape" in config_error(lambda: load_policy(path))
+
+
 def test_files_that_do_not_fit_are_refused_by_path(tmp_path: Path) -> None:
     path, policy = saved(tmp_path, run_config(id="CartPole-v1"))
     tensors, facts = unpack(path.read_bytes()), describe(policy.config, policy.spec)

@@ -241,7 +241,9 @@ def test_states_of_another_kind_are_refused_or_harmless(
             (path / checkpoint.MANIFEST).write_bytes(whole)
     assert len(refused) > 100
     for message in refused:
-        assert message.startswith((f"{path}: ", "stop.env_steps: 10000 is reached"))
+        assert message.startswith(
+            (f"{path}: ", "stop.env_steps: 10000 is reached", "environment.id: 'CartPole-v1' has changed")
+        )
         assert message.isprintable()
     resume_learner(config)
 
@@ -278,6 +280,15 @@ def test_the_run_file_is_needed_and_checked(make_learner: MakeLearner, tmp_path:
 
 def prepared(folder: Path, **stop: Any) -> RunConfig:
     return prepare_resume(folder, stop, time.monotonic()).config
+
+
+def test_an_environment_that_has_changed_is_refused(make_learner: MakeLearner, tmp_path: Path) -> None:
+    folder = tmp_path / "run_0"
+    make_learner(config := saved_run()).finish()
+    hidden = dataclasses.replace(config.environment, wrappers=("apex_acer.wrappers:hide_velocities",))
+    (folder / "config.toml").write_text(dump_run(dataclasses.replace(config, environment=hidden)))
+    message = config_error(lambda: prepare_resume(folder, {}, 0.0))
+    assert "the shape of an observation was (4,) and is (2,)" in message
 
 
 def test_what_is_reached_already_is_refused(make_learner: MakeLearner, tmp_path: Path) -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import tyro
 
-from apex_acer.config.checks import at_least, device_name, fraction, importable, positive, require
+from apex_acer.config.checks import at_least, device_name, fraction, importable, listed, positive, require
 
 
 @dataclass(frozen=True)
@@ -50,11 +50,17 @@ class EnvironmentConfig:
     """`module:function` names; each takes and returns a gymnasium environment, the first is innermost."""
     stack: int = 1
     """Newest observations shown to the network together, oldest first."""
+    channels: Literal["auto", "first", "last"] = "auto"
+    """Where images have their channels. `auto` guesses: of three sizes, two that are equal are height and width; else the
+    smaller of the first and the last is channels, and of two alike the last."""
     atari: AtariConfig = field(default_factory=AtariConfig)
 
     def __post_init__(self) -> None:
         require(bool(self.id), "environment.id", self.id, "give a gymnasium id")
         at_least(1, "environment", {"stack": self.stack})
+        listed("environment", self)
+        known = "ALE's are known; give auto"
+        require(self.channels == "auto" or not self.is_atari, "environment.channels", self.channels, known)
         for name in self.wrappers:
             importable("environment.wrappers", name, "module:function")
         self.keyword_arguments()

@@ -57,7 +57,7 @@ SIGNS = {
     "hang": "no progress for 5 s",
     "exit": "exit code 3",
     "crash": "killed by SIGSEGV",
-    "nan": "RuntimeError",  # of torch, or where it is an unroll's last observation, the learner's refusal
+    "nan": "FloatingPointError: environment.id: 'tests.chaos.faults:Faulty-v0' has a non-finite observation",
     "dtype": "TypeError",
     "shape": "ValueError",
 }
