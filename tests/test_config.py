@@ -19,6 +19,7 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("environment.wrappers", ["module.function"], "module:function"),
     ("environment.wrappers", ["a:b", "a:b:c"], "module:function"),
     ("environment.stack", 0, "1 or more"),
+    ("environment.channels", "middle", "auto, first or last"),
     ("environment.atari.frame_skip", 0, "1 or more"),
     ("environment.atari.screen_size", 0, "1 or more"),
     ("environment.atari.noop_max", -1, "0 or more"),

@@ -30,10 +30,11 @@ from tests.conftest import config_error
 
 CHANGED = RunConfig(
     environment=EnvironmentConfig(
-        id="ALE/Boxing-v5",
+        id="mine:Images-v5",
         kwargs='{"name": "a \\"b\\" é"}',
         wrappers=("a:b", "c.d:e"),
         stack=4,
+        channels="last",
         atari=AtariConfig(2, 0.25, 7, False, False, True, False, 96),
     ),
     actors=ActorsConfig(3, 5, 0.5, 2.0, 40, 3, "cuda", 1),
