@@ -20,12 +20,14 @@ from apex_acer.config import ConfigError, RunConfig, StopConfig
 from apex_acer.engines import engine_class
 from apex_acer.engines.engine import Engine, Run
 from apex_acer.environments import environment_spec
+from apex_acer.machine import require_room
 from apex_acer.placement import describe, place
 from apex_acer.result import TrainResult
 from apex_acer.runfile import dump_run, load_run
 from apex_acer.signals import Signals
 from apex_acer.supervisor import LOOK_S, Status, Supervisor
 from apex_acer.supervisor import RunFailed as RunFailed
+from apex_acer.trajectory import EnvironmentSpec
 
 log = logging.getLogger(__name__)
 
@@ -92,8 +94,7 @@ def prepare(config: RunConfig, started_at: float) -> Run:
         raise ConfigError(f"platform: {sys.platform!r} is not supported; run on Linux or macOS")
     if config.load and not Path(config.load).is_file():
         raise ConfigError(f"load: {config.load!r} is no file; give a weights file")
-    spec = environment_spec(config.environment)
-    config = place(config, spec)
+    config, spec = _placed(config)
     return Run(config, spec, make_folder(config), uuid.uuid4().hex, started_at)
 
 
@@ -104,9 +105,17 @@ def prepare_resume(folder: Path, stop: Mapping[str, Any], started_at: float) -> 
         raise ConfigError(f"resume: {str(folder)!r} holds no whole checkpoint; give the folder of a run that saved one")
     config = load_run(str(folder / "config.toml"))
     config = dataclasses.replace(config, stop=_stop_of_rest(config.stop, stop, path))
+    config, spec = _placed(config)
+    return Run(config, spec, folder, uuid.uuid4().hex, started_at, resume=True)
+
+
+def _placed(config: RunConfig) -> tuple[RunConfig, EnvironmentSpec]:
+    """`config` with all of its counts, and its environment's specification; raises `ConfigError`."""
     spec = environment_spec(config.environment)
     config = place(config, spec)
-    return Run(config, spec, folder, uuid.uuid4().hex, started_at, resume=True)
+    if not (config.ray.address or (config.engine == "ray" and "ray" in sys.modules)):  # a cluster has other machines
+        require_room(config, spec)
+    return config, spec
 
 
 def _stop_of_rest(before: StopConfig, given: Mapping[str, Any], path: Path) -> StopConfig:
