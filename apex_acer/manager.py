@@ -20,6 +20,7 @@ from apex_acer.config import ConfigError, RunConfig, StopConfig, reading
 from apex_acer.engines import engine_class
 from apex_acer.engines.engine import Engine, Run
 from apex_acer.environments import environment_spec, require_unchanged
+from apex_acer.machine import require_room
 from apex_acer.placement import describe, place
 from apex_acer.result import TrainResult
 from apex_acer.runfile import dump_run, load_run
@@ -106,8 +107,7 @@ def prepare(config: RunConfig, started_at: float) -> Run:
         raise ConfigError(f"platform: {sys.platform!r} is not supported; run on Linux or macOS")
     if config.load and not Path(config.load).is_file():
         raise ConfigError(f"load: {config.load!r} is no file; give a weights file")
-    spec = environment_spec(config.environment)
-    config = place(config, spec)
+    config, spec = _placed(config)
     return Run(config, spec, make_folder(config), uuid.uuid4().hex, started_at)
 
 
@@ -129,12 +129,20 @@ def prepare_resume(
         config = dataclasses.replace(config, schedule_steps=schedule_steps)
     elif config.has_schedule and not config.schedule_steps and config.stop.env_steps != before:
         config = dataclasses.replace(config, schedule_steps=before)
-    spec = environment_spec(config.environment)
+    config, spec = _placed(config)
     if trained := checkpoint.load(path).state.get("spec"):  # checkpoints of before have none
         with reading(str(path)):
             require_unchanged(config.environment.id, spec, EnvironmentSpec.from_dict(trained))
-    config = place(config, spec)
     return Run(config, spec, folder, uuid.uuid4().hex, started_at, resume=True)
+
+
+def _placed(config: RunConfig) -> tuple[RunConfig, EnvironmentSpec]:
+    """`config` with all of its counts, and its environment's specification; raises `ConfigError`."""
+    spec = environment_spec(config.environment)
+    config = place(config, spec)
+    if not (config.ray.address or (config.engine == "ray" and "ray" in sys.modules)):  # a cluster has other machines
+        require_room(config, spec)
+    return config, spec
 
 
 def _stop_of_rest(before: StopConfig, given: Mapping[str, Any], path: Path) -> StopConfig:

@@ -121,7 +121,7 @@ def test_disk_that_is_no_folder_or_too_small(tmp_path: Path) -> None:
 
 
 def test_a_containers_limits_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "CONTROL_GROUP", tmp_path)
+    monkeypatch.setattr("apex_acer.machine.CONTROL_GROUP", tmp_path)
     for name, text in {"cpu.max": "50000 100000", "memory.max": "3000000000", "memory.current": "2900000000"}.items():
         (tmp_path / name).write_text(f"{text}\n")
     cores, memory = machine.check_cores(), machine.check_memory(PLAIN, 0)

@@ -59,6 +59,7 @@ LAYERS = (  # top to bottom; a package stands for all of its modules
         "seeds",
         "signals",
         "placement",
+        "machine",
         "config",
         "card",
         "runfile",

@@ -9,6 +9,7 @@ import typing
 from collections.abc import Iterator, Mapping
 
 LONGEST_LINE = 1000  # characters
+MOST_THREADS = 1024  # of one process; no machine gains from more, and a library that cannot start them ends the process
 WRONG_FILE = (ArithmeticError, AttributeError, LookupError, MemoryError, OSError, RuntimeError, TypeError, ValueError)
 
 
@@ -26,6 +27,11 @@ def at_least(minimum: float, section: str, values: Mapping[str, float]) -> None:
     """Requires each of `values`, named within `section`, to be finite and `minimum` or more."""
     for name, value in values.items():
         require(math.isfinite(value) and value >= minimum, f"{section}.{name}", value, f"give {minimum} or more")
+
+
+def thread_count(key: str, value: int) -> None:
+    """Requires a number of threads, or 0."""
+    require(0 <= value <= MOST_THREADS, key, value, f"give 0 to {MOST_THREADS}")
 
 
 def positive(section: str, values: Mapping[str, float]) -> None:

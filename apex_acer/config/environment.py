@@ -8,7 +8,16 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from apex_acer.config.checks import at_least, device_name, fraction, importable, listed, positive, require
+from apex_acer.config.checks import (
+    at_least,
+    device_name,
+    fraction,
+    importable,
+    listed,
+    positive,
+    require,
+    thread_count,
+)
 
 
 @dataclass(frozen=True)
@@ -104,7 +113,8 @@ class ActorsConfig:
     def __post_init__(self) -> None:
         names = ("environments", "weights_every", "max_unanswered")
         at_least(1, "actors", {name: getattr(self, name) for name in names})
-        at_least(0, "actors", {"count": self.count, "threads": self.threads})
+        at_least(0, "actors", {"count": self.count})
+        thread_count("actors.threads", self.threads)
         device_name("actors.device", self.device)
         positive("actors", {"temperature_low": self.temperature_low, "temperature_high": self.temperature_high})
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from apex_acer.config.checks import at_least, device_name, fraction, importable, listed, positive, require
+from apex_acer.config.checks import at_least, device_name, fraction, importable, listed, positive, require, thread_count
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class LearnerConfig:
         listed("learner", self)
         counts = {"count": self.count, "batch_size": self.batch_size, "max_skipped_updates": self.max_skipped_updates}
         at_least(1, "learner", counts)
-        at_least(0, "learner", {"threads": self.threads})
+        thread_count("learner.threads", self.threads)
 
 
 @dataclass(frozen=True)

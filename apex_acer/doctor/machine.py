@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import os
-import resource
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 from apex_acer.config import RunConfig
 from apex_acer.doctor.finding import Finding, judge
+from apex_acer.machine import control, memory_bytes, open_files, open_files_limit, usual_bytes
 from apex_acer.placement import available_cores
 
-PROCESS_BYTES = 0.35e9  # of a process of Pong: docs/performance.md
-OPEN_FILES = 64, 4  # of the process that has most: without actors, and for each of them
 SPARE_DISK_BYTES = 1e9  # for weights, logs and curves
 SOCKETS = Path("/tmp")  # where a run's private folder is
-CONTROL_GROUP = Path("/sys/fs/cgroup")  # a container's own limits
 
 
 def check_cores() -> Finding:
@@ -40,8 +37,8 @@ def check_machine(config: RunConfig, replay_bytes: float) -> Iterator[Finding]:
 
 def check_memory(config: RunConfig, replay_bytes: float) -> Finding:
     """Memory in all and unused, and what replay and the processes take."""
-    total, unused = _memory()
-    need = replay_bytes + (config.actors.count + 2) * PROCESS_BYTES
+    total, unused = memory_bytes()
+    need = usual_bytes(config, replay_bytes)
     text = f"{_gb(unused)} unused of {_gb(total)}; about {_gb(need)} needed"
     advice = f"give --replay.capacity below {config.replay.capacity} or --actors below {config.actors.count}"
     return judge("memory", text, advice, works=need < total, well=need < unused)
@@ -49,11 +46,10 @@ def check_memory(config: RunConfig, replay_bytes: float) -> Finding:
 
 def check_open_files(config: RunConfig) -> Finding:
     """The limit on the open files of one process, which a shell sets."""
-    limit, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    need = OPEN_FILES[0] + OPEN_FILES[1] * config.actors.count
-    enough = limit == resource.RLIM_INFINITY or limit >= need
-    advice = f"ulimit -n {need}" if most == resource.RLIM_INFINITY or most >= need else "give fewer --actors"
-    return judge("open files", f"{limit:,} allowed, about {need:,} needed", advice, works=enough)
+    limit, most = open_files_limit()
+    need = open_files(config)
+    advice = f"ulimit -n {need}" if most >= need else "give fewer --actors"
+    return judge("open files", f"{limit:,.0f} allowed, about {need:,} needed", advice, works=limit >= need)
 
 
 def check_disk(config: RunConfig, replay_bytes: float) -> Finding:
@@ -69,31 +65,10 @@ def check_disk(config: RunConfig, replay_bytes: float) -> Finding:
     )
 
 
-def _memory() -> tuple[float, float]:
-    """Bytes that this process may use in all, and of those the unused."""
-    total = float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
-    unused = total
-    if (meminfo := Path("/proc/meminfo")).exists():
-        lines = dict(line.split(":") for line in meminfo.read_text().splitlines())
-        unused = float(lines["MemAvailable"].split()[0]) * 1024
-    limit = _control("memory.max")
-    if limit.isdigit():
-        used = float(_control("memory.current") or 0)
-        total, unused = min(total, float(limit)), min(unused, float(limit) - used)
-    return total, unused
-
-
 def _cpu_quota() -> float | None:
     """Cores' worth of time that a container may use; None: no limit."""
-    quota, _, period = _control("cpu.max").partition(" ")
+    quota, _, period = control("cpu.max").partition(" ")
     return float(quota) / float(period) if quota.isdigit() else None
-
-
-def _control(name: str) -> str:
-    try:
-        return (CONTROL_GROUP / name).read_text().strip()
-    except OSError:  # no control groups, or those of before
-        return ""
 
 
 def _gb(size: float) -> str:

@@ -23,9 +23,13 @@ def cpu_share(given: float, cpus: Mapping[str, float], home: str, actors: int, o
     Raises:
         ConfigError: where the cluster has too few.
     """
-    candidates = {_floor(min(1.0, has / count)) for has in cpus.values() for count in range(1, actors + others + 1)}
+    here = cpus.get(home, 0)
+    require(here >= LEAST, "ray.address", home, f"this machine's node has {here:g} CPUs; give it some")
+    most = {node: min(actors + others, int(has / LEAST)) for node, has in cpus.items()}  # with more, none has a share
+    candidates = {_floor(min(1.0, has / count)) for node, has in cpus.items() for count in range(1, most[node] + 1)}
     fitting = [share for share in candidates if share and fits(share, cpus, home, actors, others)]
-    require(bool(fitting), "ray.address", home, f"this machine's node has {cpus.get(home, 0):g} CPUs; give it some")
+    room = f"{sum(cpus.values()):g} CPUs have room for {int(sum(cpus.values()) / LEAST):,} roles; give fewer"
+    require(bool(fitting), "actors.count", actors, room)
     return given or max(fitting)
 
 

@@ -95,7 +95,9 @@ def test_the_package_that_is_missing_is_named(tmp_path: Path) -> None:
 def test_more_than_the_machine_has_is_refused(tmp_path: Path, ray_here: Cluster) -> None:
     cpus = ray_here.nodes()[ray_here.home]["CPU"]
     with pytest.raises(ConfigError, match=rf"ray\.actor_cpus: {cpus:g}; .* there are {cpus:g}"):
-        train(tiny_run(tmp_path, engine="ray", ray__actor_cpus=cpus))
+        train(tiny_run(tmp_path / "cpus", engine="ray", ray__actor_cpus=cpus))
+    with pytest.raises(ConfigError, match=r"actors\.count: 200000000 .* have room for"):
+        train(tiny_run(tmp_path / "actors", engine="ray", actors__count=200_000_000))
 
 
 def test_a_cluster_that_is_not_there_is_refused_in_time(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,6 +39,11 @@ def test_a_machine_without_cpus_is_refused(cpus: dict[str, float]) -> None:
         cpu_share(0, cpus, "here", 2, 2)
 
 
+def test_more_roles_than_shares_are_refused_at_once() -> None:
+    with pytest.raises(ConfigError, match=r"actors\.count: 200000000 .* 3 CPUs have room for 30,000 roles; give fewer"):
+        cpu_share(0, {"here": 2.0, "there": 1.0}, "here", 200_000_000, 2)
+
+
 def test_what_can_never_fit_on_one_machine_is_refused() -> None:
     require_fit(0.5, {"here": 2.0}, "here", 2, 2)
     with pytest.raises(ConfigError, match=r"ray\.actor_cpus: 1; 4 roles of 1 CPUs do not fit, there are 2; give less"):
