@@ -19,7 +19,8 @@ from apex_acer.callbacks import Callbacks, Listener
 from apex_acer.config import ConfigError, RunConfig, StopConfig, reading
 from apex_acer.engines import engine_class
 from apex_acer.engines.engine import Engine, Run
-from apex_acer.environments import environment_spec, require_unchanged
+from apex_acer.environment_check import check_environment
+from apex_acer.environments import require_unchanged
 from apex_acer.placement import describe, place
 from apex_acer.result import TrainResult
 from apex_acer.runfile import dump_run, load_run
@@ -93,9 +94,9 @@ def prepare(config: RunConfig, started_at: float) -> Run:
         raise ConfigError(f"platform: {sys.platform!r} is not supported; run on Linux or macOS")
     if config.load and not Path(config.load).is_file():
         raise ConfigError(f"load: {config.load!r} is no file; give a weights file")
-    spec = environment_spec(config.environment)
+    spec, notes = check_environment(config.environment)
     config = place(config, spec)
-    return Run(config, spec, make_folder(config), uuid.uuid4().hex, started_at)
+    return Run(config, spec, make_folder(config), uuid.uuid4().hex, started_at, notes=notes)
 
 
 def prepare_resume(folder: Path, stop: Mapping[str, Any], started_at: float) -> Run:
@@ -105,12 +106,12 @@ def prepare_resume(folder: Path, stop: Mapping[str, Any], started_at: float) -> 
         raise ConfigError(f"resume: {str(folder)!r} holds no whole checkpoint; give the folder of a run that saved one")
     config = load_run(str(folder / "config.toml"))
     config = dataclasses.replace(config, stop=_stop_of_rest(config.stop, stop, path))
-    spec = environment_spec(config.environment)
+    spec, notes = check_environment(config.environment)
     if trained := checkpoint.load(path).state.get("spec"):  # checkpoints of before have none
         with reading(str(path)):
             require_unchanged(config.environment.id, spec, EnvironmentSpec.from_dict(trained))
     config = place(config, spec)
-    return Run(config, spec, folder, uuid.uuid4().hex, started_at, resume=True)
+    return Run(config, spec, folder, uuid.uuid4().hex, started_at, resume=True, notes=notes)
 
 
 def _stop_of_rest(before: StopConfig, given: Mapping[str, Any], path: Path) -> StopConfig:
@@ -161,7 +162,8 @@ class Manager:
         signals.wake = self._wake
         self._status: Status = {}
         self._ends_at = 0.0
-        log.info(describe(run.config))
+        for line in (describe(run.config), *run.notes):
+            log.info(line)
 
     def run(self) -> TrainResult:
         """The whole run; leaves no process behind, however it ends. The first signal saves, the second kills."""
