@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import sys
+import traceback
 from collections.abc import Callable
-from types import ModuleType
+from pathlib import Path
+from types import FrameType, ModuleType
 from typing import Any, TypeVar
 
 from apex_acer.config import ConfigError, require
 
 T = TypeVar("T")
 OURS = ("apex_acer", "gymnasium", "ale_py")  # packages that this program is made of
+FOREIGN = {*OURS, "numpy", "torch"}  # a user's mistake is not there, though it may be found there
 
 
 def load(key: str, name: str) -> Callable[..., Any]:
@@ -28,7 +32,7 @@ def import_module(key: str, value: str, module: str) -> ModuleType:
     try:
         return importlib.import_module(module)
     except Exception as error:  # whatever a user's module raises is the user's to mend
-        reason = f"{type(error).__name__}: {_line(error)}"
+        reason = f"{type(error).__name__}: {_line(error)}{_at(error)}"
         raise ConfigError(f"{key}: {value!r} cannot be imported ({reason}); give an importable module") from error
 
 
@@ -54,13 +58,58 @@ def attempt(key: str, value: str, make: Callable[[], T]) -> T:
     except ConfigError:
         raise
     except Exception as error:
-        raise ConfigError(f"{key}: {value!r} could not be made; {type(error).__name__}: {_line(error)}") from error
+        reason = f"{type(error).__name__}: {_line(error)}{_at(error)}"
+        raise ConfigError(f"{key}: {value!r} could not be made; {reason}") from error
 
 
 def missing(asked_by: str, extra: str, error: ModuleNotFoundError) -> ConfigError:
     """What to say where a package of the optional `extra` is not installed; `asked_by` is a verb or a key."""
     how = f"pip install 'apex-acer[{extra}]', or in a checkout pip install -e '.[{extra}]'"
     return ConfigError(f"{asked_by}: {error.name} is not installed; {how}")
+
+
+def place(error: BaseException) -> str:
+    """`file:line in function` of the user's code that raised `error`; empty if there is none."""
+    frames = [(frame, line) for frame, line in traceback.walk_tb(error.__traceback__) if _is_users(frame)]
+    return _name(*frames[-1]) if frames else ""
+
+
+def running(frame: FrameType | None) -> str:
+    """`file:line in function` of the user's code that runs in `frame`; empty if there is none."""
+    frames = [(frame, line) for frame, line in traceback.walk_stack(frame) if _is_users(frame)] if frame else []
+    return _name(*frames[0]) if frames else ""
+
+
+def definition(function: Any) -> str:
+    """`file:line in function` of a function of the user's; empty for others."""
+    code = getattr(inspect.unwrap(function), "__code__", None) if callable(function) else None
+    if code is None or _is_foreign(function.__module__):
+        return ""
+    return f"{_path(code.co_filename)}:{code.co_firstlineno} in {code.co_qualname}"
+
+
+def _name(frame: FrameType, line: int) -> str:
+    return f"{_path(frame.f_code.co_filename)}:{line} in {frame.f_code.co_name}"
+
+
+def _is_users(frame: FrameType) -> bool:
+    return not _is_foreign(frame.f_globals.get("__name__", ""))
+
+
+def _is_foreign(module: str) -> bool:
+    """Whether a module is none that a user has written."""
+    top = module.partition(".")[0]
+    return top in FOREIGN or top in sys.stdlib_module_names
+
+
+def _path(name: str) -> str:
+    path, here = Path(name), Path.cwd()
+    return str(path.relative_to(here) if path.is_relative_to(here) else path)
+
+
+def _at(error: Exception) -> str:
+    where = place(error)
+    return f", at {where}" if where else ""
 
 
 def _line(error: Exception) -> str:

@@ -19,7 +19,8 @@ from apex_acer.callbacks import Callbacks, Listener
 from apex_acer.config import ConfigError, RunConfig, StopConfig, reading
 from apex_acer.engines import engine_class
 from apex_acer.engines.engine import Engine, Run
-from apex_acer.environments import environment_spec, require_unchanged
+from apex_acer.environment_check import check_environment
+from apex_acer.environments import require_unchanged
 from apex_acer.machine import require_room
 from apex_acer.placement import describe, place
 from apex_acer.result import TrainResult
@@ -107,8 +108,9 @@ def prepare(config: RunConfig, started_at: float) -> Run:
         raise ConfigError(f"platform: {sys.platform!r} is not supported; run on Linux or macOS")
     if config.load and not Path(config.load).is_file():
         raise ConfigError(f"load: {config.load!r} is no file; give a weights file")
-    config, spec = _placed(config)
-    return Run(config, spec, make_folder(config), uuid.uuid4().hex, started_at)
+    spec, notes = check_environment(config.environment)
+    config = _placed(config, spec)
+    return Run(config, spec, make_folder(config), uuid.uuid4().hex, started_at, notes=notes)
 
 
 def prepare_resume(
@@ -129,20 +131,20 @@ def prepare_resume(
         config = dataclasses.replace(config, schedule_steps=schedule_steps)
     elif config.has_schedule and not config.schedule_steps and config.stop.env_steps != before:
         config = dataclasses.replace(config, schedule_steps=before)
-    config, spec = _placed(config)
+    spec, notes = check_environment(config.environment)
     if trained := checkpoint.load(path).state.get("spec"):  # checkpoints of before have none
         with reading(str(path)):
             require_unchanged(config.environment.id, spec, EnvironmentSpec.from_dict(trained))
-    return Run(config, spec, folder, uuid.uuid4().hex, started_at, resume=True)
+    config = _placed(config, spec)
+    return Run(config, spec, folder, uuid.uuid4().hex, started_at, resume=True, notes=notes)
 
 
-def _placed(config: RunConfig) -> tuple[RunConfig, EnvironmentSpec]:
-    """`config` with all of its counts, and its environment's specification; raises `ConfigError`."""
-    spec = environment_spec(config.environment)
+def _placed(config: RunConfig, spec: EnvironmentSpec) -> RunConfig:
+    """`config` with all of its counts; raises `ConfigError` if this machine cannot hold them."""
     config = place(config, spec)
     if not (config.ray.address or (config.engine == "ray" and "ray" in sys.modules)):  # a cluster has other machines
         require_room(config, spec)
-    return config, spec
+    return config
 
 
 def _stop_of_rest(before: StopConfig, given: Mapping[str, Any], path: Path) -> StopConfig:
@@ -193,7 +195,8 @@ class Manager:
         signals.wake = self._wake
         self._status: Status = {}
         self._ends_at = 0.0
-        log.info(describe(run.config))
+        for line in (describe(run.config), *run.notes):
+            log.info(line)
 
     def run(self) -> TrainResult:
         """The whole run; leaves no process behind, however it ends. The first signal saves, the second kills."""

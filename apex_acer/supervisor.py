@@ -1,7 +1,7 @@
 """The supervisor: keeps a run's roles alive. It knows handles, not engines; how far actors are, the learner tells it.
 
 Whoever dies, hangs or is frozen is killed and started again as the next incarnation, a little later each time, until it
-has died too often. A learner goes on from its last checkpoint, and the others then speak with it.
+has died too often, or raises the same twice before there was any unroll. A learner goes on from its last checkpoint, and the others then speak with it.
 """
 
 from __future__ import annotations
@@ -131,6 +131,8 @@ class Supervisor:
         self._status: Status = {}
         self._states: dict[str, str] = {}
         self._news: list[str] = []
+        self._raised_early: set[tuple[str, str]] = set()  # roles, and what they raised before the first unroll came
+        self._steps_at_start: int | None = None
         self._looked_at = self._heard_at = self._asked_at = 0.0
         self._meet_learner()
 
@@ -212,6 +214,8 @@ class Supervisor:
         progress = reply.status.pop("progress", {})
         self._turns, _ = progress.get("learner", (self._turns, 0))
         self._status = reply.status or self._status
+        if self._steps_at_start is None:
+            self._steps_at_start = reply.status.get("env_steps")
         self.learner.patience_s = self._settings.hung_seconds + self.replay_save_s
         elapsed_s, self._heard_at = min(now - self._heard_at, LONGEST_LOOK_S), now
         for role in self._peers:
@@ -280,7 +284,18 @@ class Supervisor:
             return "it would end like this again"
         if role is self.learner and newest(self._run.folder) is None:
             return "there is no checkpoint to go on from"
+        if self._raises_again(role, handle):
+            return "the same came before, and no unroll was accepted yet"
         if deaths > settings.restarts:
             times = f"{deaths} times within {settings.window_minutes:g} minutes"
             return f"it ended {times}, supervision.restarts allows {settings.restarts}"
         return ""
+
+    def _raises_again(self, role: Role, handle: Handle) -> bool:
+        """Whether a role of its kind has raised the same before the first unroll, as a mistake in an environment does."""
+        cause = (role.peer.role, handle.raised)
+        if not handle.raised or self._status.get("env_steps") != self._steps_at_start:
+            return False
+        again = cause in self._raised_early
+        self._raised_early.add(cause)
+        return again

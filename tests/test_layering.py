@@ -29,6 +29,7 @@ LAYERS = (  # top to bottom; a package stands for all of its modules
         "policy",
         "pictures",
         "environments",
+        "environment_check",
         "spaces",
         "replay",
         "sum_tree",

@@ -140,7 +140,13 @@ def test_a_real_run_that_was_killed_is_broken_off(tmp_path: Path) -> None:
 
 def test_a_real_run_that_has_failed(tmp_path: Path) -> None:
     with pytest.raises(RunFailed):
-        train(tiny_run(tmp_path / "run", environment__id="tests.environments_for_tests:BreaksLater-v0"))
+        train(
+            tiny_run(
+                tmp_path / "run",
+                environment__id="tests.environments_for_tests:Spoilt-v0",
+                environment__kwargs='{"at": 15}',
+            )
+        )
     run = only(tmp_path)
     assert run.state == "failed"
     assert "actor_" in run.note

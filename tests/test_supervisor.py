@@ -242,6 +242,35 @@ def test_one_death_too_many_ends_the_run_with_the_traceback_and_the_name(world: 
     assert str(raised.value) == f"a traceback\nactor_1: killed by SIGSEGV\n{reason}"
 
 
+def test_the_same_exception_twice_before_the_first_unroll_ends_the_run(world: World) -> None:
+    def raise_in(name: str, raised: str) -> None:
+        world.tend(30)
+        world.handle(name).raised = raised
+        world.handle(name).die(raised)
+        world.tend()
+
+    raise_in("actor_0", "ValueError: one")
+    raise_in("actor_1", "ValueError: another")
+    raise_in("evaluator", "ValueError: one")
+    for _ in range(2):
+        world.tend(30)
+        world.handle("actor_0").die("killed by SIGSEGV")  # which may be the machine's fault
+        world.tend()
+    with pytest.raises(RunFailed) as raised:
+        raise_in("actor_1", "ValueError: one")
+    assert str(raised.value).endswith("actor_1: ValueError: one; the same came before, and no unroll was accepted yet")
+
+
+def test_after_the_first_unroll_the_same_exception_may_come_again(world: World) -> None:
+    for number in range(3):
+        world.engine.inbox.status = {"env_steps": 40}
+        world.tend(150)
+        world.handle("actor_0").raised = "ValueError: one"
+        world.handle("actor_0").die("ValueError: one")
+        world.tend()
+        assert world.news[-1].startswith("actor_0: ValueError: one; restart 1 of 3"), number
+
+
 def test_an_engine_that_restarts_nobody(world: World) -> None:
     world.engine.restarts = False
     world.handle("evaluator").raised = "ValueError: no"

@@ -59,7 +59,7 @@ def run(arguments: list[str]) -> int:
     given = parse(Planning, arguments, "plan")
     _check(given)
     from apex_acer.device import choose_device
-    from apex_acer.environments import environment_spec
+    from apex_acer.environment_check import check_environment
     from apex_acer.exchange import compression
     from apex_acer.plan import make_plan
     from apex_acer.runfile import load_run
@@ -68,7 +68,7 @@ def run(arguments: list[str]) -> int:
     config = load_run(given.run)
     device = str(choose_device(config.learner.device, "learner.device"))
     gpu = "" if device == "cpu" else device
-    spec = environment_spec(config.environment)
+    spec = check_environment(config.environment).spec
     config, machines = _place(given, config, spec, bool(gpu))
     if config.ray.compress:
         compression()

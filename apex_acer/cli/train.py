@@ -53,7 +53,7 @@ def watch(run: Run, as_json: bool) -> int:
     from apex_acer.signals import Signals
 
     stream = sys.stderr if as_json else sys.stdout
-    print(describe(run.config), file=stream, flush=True)
+    print(describe(run.config), *run.notes, sep="\n", file=stream, flush=True)
     try:
         with Signals() as signals, live_view(run.config, stream) as view:  # no signal finds the terminal half restored
             result = manage(run, Callbacks(on_status=view.update), signals)

@@ -13,6 +13,7 @@ from apex_acer.config import ConfigError, EnvironmentConfig, RunConfig
 from apex_acer.device import CPU, choose_device, multiplies_bfloat16
 from apex_acer.doctor.finding import Finding, judge
 from apex_acer.doctor.machine import check_cores, check_machine
+from apex_acer.environment_check import check_environment
 from apex_acer.environments import environment_spec
 from apex_acer.pieces import ceiling, measure, replay_bytes_per_step
 from apex_acer.placement import available_cores, describe, has_gpu, learns_on_every_core, place
@@ -31,11 +32,11 @@ def check_run(run: str) -> Iterator[Finding]:
     yield finding
     yield check_games(needed=config.environment.is_atari)
     try:
-        spec = environment_spec(config.environment)
+        spec, notes = check_environment(config.environment)
     except ConfigError as error:
         yield Finding("environment", "problem", str(error), "mend the run file, or give another")
         return
-    yield Finding("environment", "ok", f"{config.environment.id}: {spec.plane_shape} and {spec.num_actions} actions")
+    yield Finding("environment", "ok", "; ".join([config.environment.id, *notes]))
     yield check_bfloat16(device, matters=learns_on_every_core(config, spec))
     config = place(config, spec)
     on_gpu = device.type == "cuda" and config.replay.device == "learner"

@@ -25,6 +25,8 @@ class Run:
     """Seconds of `time.monotonic`, which is the machine's, at which the program started."""
     resume: bool = False
     """Whether the learner goes on from the newest checkpoint in `folder`."""
+    notes: tuple[str, ...] = ()
+    """What the user is told of the environment, a line each."""
 
 
 class Handle(ABC):
