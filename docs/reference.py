@@ -24,8 +24,8 @@ def metrics_page() -> str:
         "",
         GENERATED,
         "",
-        "The same names are in TensorBoard (`tb/<process>/`) and in `metrics.jsonl`. A run's last row follows the one before",
-        "whenever the run ends; if that is at once, it has no rates (units in `/ s`).",
+        "The same names are in TensorBoard (`tb/<process>/`) and in `metrics.jsonl`. A run's last row is written",
+        "when it ends; if the row before was written just then, the last one has no rates (units in `/ s`).",
     ]
     return "\n".join([*head, "", "| metric | unit | meaning |", "|---|---|---|", *rows, ""])
 
