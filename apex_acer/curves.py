@@ -15,6 +15,7 @@ Curve = tuple[Floats, Floats]
 EMPTY: Curve = (np.empty(0), np.empty(0))
 
 SMOOTHED_POINTS = 50  # a line of fewer shows its points as they are
+MOST_SEEN = 10  # curves behind a median
 WINDOW_SHARE = 25  # a smoothed point is the mean of this part of the line
 
 
@@ -35,10 +36,15 @@ class Line:
     middle: Floats
     low: Floats
     high: Floats
-    raw: Floats | None = None
-    """What `middle` was smoothed from, to be seen behind it."""
+    behind: Sequence[Curve] = ()
+    """What `middle` sums up, to be seen behind it."""
     reached: Curve = EMPTY
     """Ends of the runs that stopped at their target, and count with their last value from there on."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to draw."""
+        return not (len(self.x) or self.behind)
 
 
 @dataclass(frozen=True)
@@ -85,7 +91,7 @@ def mean(curves: Sequence[Curve]) -> Curve:
 
 
 def band(label: str, curves: Sequence[Curve], reached: Sequence[Curve] = ()) -> Line:
-    """The median of one or more runs, between their quartiles, over the stretch that all of them cover.
+    """The median of one or more runs, between their quartiles, over the stretch that all of them cover; few are behind it.
 
     Args:
         label: of the line.
@@ -98,16 +104,16 @@ def band(label: str, curves: Sequence[Curve], reached: Sequence[Curve] = ()) -> 
     held = [(np.append(x, furthest), np.append(y, y[-1])) for x, y in reached]
     grid, values = align([*curves, *held])
     low, median, high = quartiles(values)
-    ends = [(x[-1], y[-1]) for x, y in reached if len(grid) and x[-1] <= grid[-1]]
-    marks = np.array([x for x, _ in ends]), np.array([y for _, y in ends])
-    return Line(label, grid, median, low, high, reached=marks)
+    marks = np.array([x[-1] for x, _ in reached]), np.array([y[-1] for _, y in reached])
+    seen = (*curves, *reached) if len(curves) + len(reached) <= MOST_SEEN else ()
+    return Line(label, grid, median, low, high, seen, marks)
 
 
 def single(label: str, curve: Curve) -> Line:
     """One curve; a long one as its running mean, with the curve itself behind."""
     x, y = curve
     smooth = _running_mean(y, len(y) // WINDOW_SHARE) if len(y) >= SMOOTHED_POINTS else y
-    return Line(label, x, smooth, smooth, smooth, None if smooth is y else y)
+    return Line(label, x, smooth, smooth, smooth, () if smooth is y else [curve])
 
 
 def _running_mean(values: Floats, window: int) -> Floats:

@@ -134,7 +134,7 @@ def make_panels(figure: Figure, runs: Sequence[Run]) -> list[Panel]:
     return [
         Panel(x_label, lines, _y_label(chart), _title(chart))
         for chart, lines in drawn
-        if any(len(line.x) for line in lines)
+        if not all(line.is_empty for line in lines)
     ]
 
 

@@ -125,8 +125,8 @@ def _draw(ax: Axes, panel: Panel, labels: Sequence[str]) -> None:
         index = labels.index(line.label)
         colour, dashes = COLOURS[index % len(COLOURS)], DASHES[index // len(COLOURS) % len(DASHES)]
         marker = "o" if len(line.x) == 1 else ""
-        if line.raw is not None:
-            ax.plot(line.x, line.raw, color=colour, linewidth=0.8, alpha=0.35, label="_raw")
+        for curve in line.behind:
+            ax.plot(*curve, color=colour, linewidth=0.8, alpha=0.3, label="_behind")
         ax.fill_between(line.x, line.low, line.high, color=colour, alpha=0.18, linewidth=0)
         ax.plot(line.x, line.middle, dashes, color=colour, linewidth=1.6, marker=marker, label=line.label)
         ax.plot(*line.reached, color=colour, zorder=3, label="_reached", **MARK)

@@ -144,18 +144,18 @@ def table(data: Data) -> Table:
 def figure(data: Data, environments: Sequence[str]) -> bytes | None:
     """Return against env steps and against seconds, median and quartiles over seeds, as PNG; None without a curve.
 
-    A line goes as far as all of its seeds do; see `band`.
+    A line goes as far as all of its seeds do, which are behind it if they are few; see `band`.
     """
     every = {name: found["runs"].values() for name, found in data["variants"].items()}
     drawn = {name: [run for run in runs if run.get("curve")] for name, runs in every.items()}
     kinds = {run["curve_of"] for runs in drawn.values() for run in runs}
+    if not kinds:
+        return None
     label = (
         {"evaluator": "evaluation return", "actors": "return in training"}[kinds.pop()] if len(kinds) == 1 else "return"
     )
     axes = {"environment steps": 0, "wall-clock time (s)": 2}
     panels = [Panel(x, [_line(name, runs, at) for name, runs in drawn.items() if runs]) for x, at in axes.items()]
-    if not any(len(line.x) for panel in panels for line in panel.lines):
-        return None
     return plot_curves(f"{', '.join(environments)} (median and quartiles over seeds)", label, panels)
 
 

@@ -37,14 +37,13 @@ def preset_text(name: str) -> str:
     if name not in presets():
         near = difflib.get_close_matches(name, presets(), n=1)
         hint = f"did you mean {near[0]!r}? " if near else ""
-        raise ConfigError(
-            f"run: {name!r} is no preset and no file; {hint}give a .toml file or one of {', '.join(presets())}"
-        )
+        allowed = f"give a .toml file, the folder of a run or one of {', '.join(presets())}"
+        raise ConfigError(f"run: {name!r} is no preset and no file; {hint}{allowed}")
     return resources.files("apex_acer.launch").joinpath(f"{name}.toml").read_text(encoding="utf-8")
 
 
 def load_run(run: str | Path | RunConfig, **changes: Any) -> RunConfig:
-    """The configuration of a preset's name, a TOML file's path, or a configuration, with `changes`.
+    """The configuration of a preset's name, of the path of a TOML file or a run's folder, or a configuration, with `changes`.
 
     Args:
         run: the run.
@@ -97,11 +96,13 @@ def short_text(value: Any) -> str:
 
 
 def _load(run: str, above: tuple[str, ...]) -> dict[str, Any]:
-    """The keys of a preset or file, those of its bases included; `above` are the runs that it is a base of."""
+    """The keys of a preset, file or run's folder, those of its bases included; `above` are the runs that it is a base of."""
     require(run not in above, "base", run, f"{' and '.join(above)} cannot be built on each other")
     path = Path(run)
     if path.suffix == ".toml" or path.is_file():
         return _resolve(_read(path), run, above)
+    if run not in presets() and (own := path / "config.toml").is_file():
+        return _resolve(_read(own), str(own), above)
     return _resolve(preset_text(run), run, above)
 
 

@@ -101,7 +101,7 @@ def dashboard_picture() -> None:
         run = apex_acer("train", "cartpole", *flags, *often, "--out", "cartpole", cwd=Path(folder))
         _, errors = run.communicate(timeout=600)
         assert run.returncode == 0, errors
-        with dashboard("cartpole", Path(folder)) as url, browser(1900, 2300) as driver:
+        with dashboard("cartpole", Path(folder)) as url, browser(1900, 2070) as driver:
             open_charts(driver, url)
             IMAGES.mkdir(exist_ok=True)
             driver.save_screenshot(str(IMAGES / "dashboard.png"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -61,13 +62,14 @@ def test_json_has_an_object_for_each_run(capsys: pytest.CaptureFixture[str]) -> 
     assert (run["state"], run["checkpoint"]) == ("failed", False)
 
 
-def test_a_terminal_shows_lines_of_its_width(folder: Path) -> None:
+def on_terminal(folder: Path, columns: int) -> list[str]:
+    """The lines that a terminal of so many columns gets."""
     controller, terminal = pty.openpty()
     with subprocess.Popen(
         [sys.executable, "-m", "apex_acer", "runs"],
         cwd=folder,
         stdout=terminal,
-        env=os.environ | {"COLUMNS": "100", "TERM": "xterm"},
+        env=os.environ | {"COLUMNS": str(columns), "TERM": "xterm"},
     ) as process:
         os.close(terminal)
         shown = b""
@@ -78,10 +80,40 @@ def test_a_terminal_shows_lines_of_its_width(folder: Path) -> None:
             pass
         assert process.wait(60) == 0
     os.close(controller)
-    text = shown.decode()
-    assert "failed" in text
-    assert "…" in text
-    assert "to the end" not in text
+    return re.sub(r"\x1b\[[\d;]*m", "", shown.decode()).splitlines()
+
+
+@pytest.mark.parametrize(
+    ("columns", "heads"),
+    [
+        (40, ["name", "state"]),
+        (60, ["name", "env steps", "state"]),
+        (80, ["name", "env steps", "best", "last", "wall", "age", "state"]),
+        (100, ["name", "environment", "env steps", "best", "last", "wall", "age", "state"]),
+        (120, list(HEADS)),
+    ],
+)
+def test_a_terminal_shows_whole_names_and_the_columns_that_fit(
+    columns: int, heads: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    name = "cartpole-v1-20261121-193032"
+    make_up(Path("runs") / name, tiny_run(), made_up_rows(0, 100, num=20), FAILED)
+    head, row = on_terminal(tmp_path, columns)
+    assert [found.strip() for found in re.findall(r"env steps|\w+", head)] == heads
+    assert row.startswith(f"{name} ")
+    assert "failed" in row
+    assert max(len(head), len(row)) <= columns
+    assert row.endswith("…")  # of the reason as much as there is room for
+
+
+def test_a_name_longer_than_a_terminal_is_whole(folder: Path) -> None:
+    lines = on_terminal(folder, 40)
+    assert lines[0].split() == ["name", "state"]
+    assert len(lines) == 3  # the terminal alone breaks them
+    assert any(
+        line.startswith("a-long-name-of-a-run-[red]-that-is-not-cut-20261121-193032-12345 failed") for line in lines
+    )
 
 
 def test_no_runs_and_no_folder(

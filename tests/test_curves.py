@@ -25,6 +25,8 @@ def test_curves_without_a_common_stretch_have_no_grid() -> None:
     assert [len(part) for part in mean([(np.array([0.0]), np.ones(1)), (np.array([1.0]), np.ones(1))])] == [0, 0]
     line = band("none", [(np.array([0.0]), np.ones(1)), (np.array([1.0]), np.ones(1))])
     assert len(line.x) == len(line.middle) == 0
+    assert len(line.behind) == 2
+    assert not line.is_empty
 
 
 def test_align_of_single_points() -> None:
@@ -79,17 +81,17 @@ def test_a_line_goes_as_far_as_the_first_end_that_was_no_target() -> None:
     assert everyone.x[-1] == 12_000
     assert everyone.middle[-1] == 90  # of 60, 90 and 120: each one's last value
     assert everyone.reached[0].tolist() == [9000, 6000, 12_000]
-    late = band("one at its target when the others had ended", curves[:2], curves[2:])
-    assert len(late.reached[0]) == 0
+    assert one.behind == (curves[0], curves[2], curves[1])
 
 
 def test_a_long_line_is_smoothed_with_the_curve_behind_it_and_a_short_one_is_as_it_is() -> None:
     x = np.arange(100.0)
     noise = x + np.where(x % 2 == 0, 10.0, -10.0)
     line = single("long", (x, noise))
-    assert line.raw is noise
+    ((seen_x, seen),) = line.behind
+    assert (seen_x is x, seen is noise) == (True, True)
     np.testing.assert_allclose(line.middle[10:-10], x[10:-10], atol=1.0)  # windows of four values
     assert line.middle[0] == pytest.approx(noise[:2].mean())  # no zeros come in from beyond the ends
     short = single("short", (x[: SMOOTHED_POINTS - 1], noise[: SMOOTHED_POINTS - 1]))
-    assert short.raw is None
+    assert not short.behind
     np.testing.assert_array_equal(short.middle, noise[: SMOOTHED_POINTS - 1])

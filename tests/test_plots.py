@@ -136,8 +136,8 @@ def test_figures_of_several_runs_name_units_and_what_differs(tmp_path: Path, mon
 def test_a_smoothed_line_has_its_curve_behind_it() -> None:
     x = np.arange(200.0)
     smooth = single("one", (x, np.where(x % 2 == 0, 1.0, -1.0)))
-    assert smooth.raw is not None
-    alone = replace(smooth, raw=None)
+    assert smooth.behind
+    alone = replace(smooth, behind=())
     both, without = (drawn(plot_curves("", "", [Panel("x", [line])])) for line in (smooth, alone))
     assert np.mean(both != 255) > 1.5 * np.mean(without != 255)
 

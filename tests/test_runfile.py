@@ -302,3 +302,17 @@ def test_whole_numbers_serve_as_floats() -> None:
     config = parse_run("[algorithm]\ngamma = 1\n[stop]\nat_return = 20", "x")
     assert (config.algorithm.gamma, config.stop.at_return) == (1.0, 20.0)
     assert type(config.algorithm.gamma) is type(config.stop.at_return) is float
+
+
+def test_a_runs_folder_stands_for_its_config_and_a_preset_goes_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("mine", "pong"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.toml").write_text('base = "cartpole"\nseed = 7\n')
+    assert load_run("mine").seed == 7
+    assert load_run(str(tmp_path / "mine")) == load_run("./pong")
+    assert load_run("pong").environment.is_atari
+    (tmp_path / "empty").mkdir()
+    assert "'empty' is no preset and no file" in config_error(lambda: load_run("empty"))

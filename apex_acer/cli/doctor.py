@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
 from apex_acer.cli import EXIT_FAILED
+from apex_acer.cli.notice import Notice
 from apex_acer.cli.parsing import Flag, parse
 
 if TYPE_CHECKING:
@@ -18,10 +19,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Doctor:
-    """Checks this machine and installation for a run, and measures how fast it would be: about ten seconds."""
+    """Checks this machine and installation for a run, and measures how fast it would be.
+
+    That takes about half a minute, and longer while other programs keep the cores busy.
+    """
 
     run: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")] = "pong"
-    """A preset or a TOML file."""
+    """A preset, a TOML file or the folder of a run."""
     json: Flag = False
     """Print one JSON object instead of lines."""
 
@@ -30,19 +34,21 @@ def run(arguments: list[str]) -> int:
     """Examines and prints; 1 where a run could not work."""
     given = parse(Doctor, arguments, "doctor")
     findings = []
-    for finding in examine(given.run):
-        findings.append(finding)
-        if not given.json:
-            advice = f"; {finding.advice}" if finding.advice else ""
-            print(f"{finding.level:<8} {finding.topic:<12} {finding.text}{advice}", flush=True)
+    with Notice(quiet=given.json) as notice:
+        for finding in examine(given.run, notice.say):
+            findings.append(finding)
+            if not given.json:
+                notice.clear()
+                advice = f"; {finding.advice}" if finding.advice else ""
+                print(f"{finding.level:<8} {finding.topic:<12} {finding.text}{advice}", flush=True)
     works = all(finding.level != "problem" for finding in findings)
     if given.json:
         print(json.dumps({"run": given.run, "works": works, "findings": [f._asdict() for f in findings]}))
     return 0 if works else EXIT_FAILED
 
 
-def examine(run: str) -> Iterator[Finding]:
-    """The installation's findings, and where it is whole the machine's and the run's."""
+def examine(run: str, say: Callable[[str], None]) -> Iterator[Finding]:
+    """The installation's findings, and if it is whole the machine's and the run's; it `say`s what it does meanwhile."""
     from apex_acer.doctor.installation import check_installation
 
     whole = True
@@ -50,6 +56,7 @@ def examine(run: str) -> Iterator[Finding]:
         whole = whole and finding.level != "problem"
         yield finding
     if whole:
+        say("loading torch")
         from apex_acer.doctor.run import check_run
 
-        yield from check_run(run)
+        yield from check_run(run, say)

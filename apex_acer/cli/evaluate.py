@@ -9,6 +9,7 @@ from typing import Annotated
 import tyro
 
 from apex_acer.card import card_text, score_text
+from apex_acer.cli.notice import Notice
 from apex_acer.cli.parsing import Flag, evaluation_settings, parse
 from apex_acer.config import reading
 
@@ -51,7 +52,9 @@ def run(arguments: list[str]) -> int:
     from apex_acer.evaluator import evaluate_policy
 
     seed = policy.config.seed if given.seed is None else given.seed
-    row = evaluate_policy(policy, settings, seed)
+    with Notice(quiet=given.json) as notice:
+        notice.say(f"playing {settings.episodes} episodes")
+        row = evaluate_policy(policy, settings, seed)
     scores = {name: row[f"eval_return{suffix}"] for name, suffix in SCORES.items()}
     how = "greedy" if settings.greedy else "sampled"
     if given.json:

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import tyro
 
+from apex_acer.cli.notice import Notice
 from apex_acer.cli.parsing import Flag, parse
 from apex_acer.config import require
 from apex_acer.imports import missing
@@ -39,7 +40,10 @@ def run(arguments: list[str]) -> int:
         raise missing("export", "onnx", error) from None
     from apex_acer.policy import load_policy
 
-    written = export_onnx(load_policy(given.weights, given.import_modules), path)
+    policy = load_policy(given.weights, given.import_modules)
+    with Notice() as notice:
+        notice.say("writing and checking it")
+        written = export_onnx(policy, path)
     for kind, values in (("in", written.inputs), ("out", written.outputs)):
         for name, shape in values.items():
             print(f"{kind:<4} {name:<14} {shape}")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from apex_acer.cli import EXIT_FAILED, PROGRAM
+from apex_acer.cli.notice import Notice
 from apex_acer.cli.parsing import Flag, parse
 from apex_acer.config import RunConfig
 from apex_acer.config.checks import require
@@ -35,7 +36,7 @@ class Planning:
     """Says what a run, evaluations apart, would do on other machines; measures its pieces here for half a minute."""
 
     run: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")] = "pong"
-    """A preset or a TOML file, which says all that is not a flag here."""
+    """A preset, a TOML file or the folder of a run, which says all that is not a flag here."""
     actors: int | None = None
     """Actor processes; by default what fits one machine."""
     cores_per_node: int | None = None
@@ -73,7 +74,9 @@ def run(arguments: list[str]) -> int:
     if config.ray.compress:
         compression()
     try:
-        work = measure_work(config, spec, machines, gpu, given.samples_per_s)
+        with Notice(quiet=given.json) as notice:
+            notice.say("measuring the pieces, half a minute")
+            work = measure_work(config, spec, machines, gpu, given.samples_per_s)
     except RuntimeError as error:
         print(f"{PROGRAM}: {given.run}: {error}; train the run to see more", file=sys.stderr)
         return EXIT_FAILED

@@ -17,7 +17,7 @@ from apex_acer.imports import missing
 class Plot:
     """Draws what runs have logged. Several runs are compared; those that differ only in their seed are one line.
 
-    That line is their median between quartiles, as far as all of them go.
+    That line is their median between quartiles, as far as all of them go; the runs are thin lines behind it.
     """
 
     folders: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="DIR...", help_behavior_hint="")]

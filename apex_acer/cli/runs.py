@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -17,7 +19,9 @@ if TYPE_CHECKING:
 
 HEADS = ("name", "environment", "algorithm", "seed", "env steps", "best", "last", "wall", "age", "state")
 TEXTS = ("name", "environment", "algorithm", "state")
-PLAIN_WIDTH = 1000  # where there is no terminal nothing is cut
+FIRST = ("name", "state", "env steps", "best", "last", "wall", "age", "environment", "algorithm", "seed")
+"""The columns that a terminal shows, as far as they fit; the first two always."""
+STATE_WIDTH = 16  # at least, if a state has as much to say: its reason is cut first
 UNITS = ((86400, "d"), (3600, "h"), (60, "min"))
 
 
@@ -47,26 +51,39 @@ def run(arguments: list[str]) -> int:
 
 
 def _print_table(runs: list[RunStatus]) -> None:
+    """On a terminal as much as fits a line, names always whole; elsewhere all of it."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    console = Console(markup=False, highlight=False, emoji=False)
-    if not console.is_terminal:
-        console.width = PLAIN_WIDTH
+    terminal = Console()
+    rows = [dict(zip(HEADS, map(Text, _cells(run)), strict=True)) for run in runs]
+    widths = {head: max(len(head), *(row[head].cell_len for row in rows)) for head in HEADS}
+    width = terminal.width if terminal.is_terminal else sum(widths.values()) + len(HEADS)
+    shown = _fitting(widths, width)
+    others = sum(widths[head] + 1 for head in shown if head != "state")
+    widths["state"] = max(min(widths["state"], width - others), *(len(run.state) + 1 for run in runs))
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
-    for head in HEADS:
-        table.add_column(head, justify="left" if head in TEXTS else "right", overflow="fold", no_wrap=head not in TEXTS)
-    for run in runs:
-        table.add_row(*_cells(run), Text(_state(run), no_wrap=True, overflow="ellipsis"))
-    console.print(table)
+    for head in (head for head in HEADS if head in shown):
+        table.add_column(head, justify="left" if head in TEXTS else "right", no_wrap=True, width=widths[head])
+    for row in rows:
+        table.add_row(*(row[head] for head in HEADS if head in shown))
+    Console(width=others + widths["state"], markup=False, highlight=False, emoji=False).print(table)
+
+
+def _fitting(widths: dict[str, int], room: int) -> Sequence[str]:
+    """As many of `FIRST` as fit into `room`."""
+    needed = {**widths, "state": min(widths["state"], STATE_WIDTH)}
+    taken = list(itertools.accumulate(needed[head] + 1 for head in FIRST))
+    return FIRST[: max(2, sum(width - 1 <= room for width in taken))]
 
 
 def _cells(run: RunStatus) -> list[str]:
+    """What there is to say, by `HEADS`."""
     steps = f"{run.env_steps:,} / {_text(run.budget, ',')}"
     scores = [_text(run.best, ",.2f"), _text(run.last, ",.2f")]
     which = [run.name, _text(run.environment), _text(run.algorithm), _text(run.seed)]
-    return [*which, steps, *scores, _duration(run.wall_s), _duration(run.age_s)]
+    return [*which, steps, *scores, _duration(run.wall_s), _duration(run.age_s), _state(run)]
 
 
 def _state(run: RunStatus) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import ale_py.roms
@@ -24,12 +24,21 @@ SECONDS = 1.5  # for each piece
 USUAL = 0.9  # of the ceiling that runs reach: docs/performance.md
 
 
-def check_run(run: str) -> Iterator[Finding]:
-    """Everything that the run of a preset or TOML file needs, and its speed; raises `ConfigError` for no run file."""
+def check_run(run: str, say: Callable[[str], None]) -> Iterator[Finding]:
+    """Everything that the run of a preset, a TOML file or a run's folder needs, and its speed.
+
+    Args:
+        run: the preset or path.
+        say: is told what goes on before a finding that takes long.
+
+    Raises:
+        ConfigError: if there is no such run file.
+    """
     config = load_run(run)
     yield check_cores()
     device, finding = check_device(config.learner.device)
     yield finding
+    say("making environments")
     yield check_games(needed=config.environment.is_atari)
     try:
         spec, notes = check_environment(config.environment)
@@ -42,6 +51,7 @@ def check_run(run: str) -> Iterator[Finding]:
     on_gpu = device.type == "cuda" and config.replay.device == "learner"
     yield from check_machine(config, 0 if on_gpu else config.replay.capacity * replay_bytes_per_step(config, spec))
     yield Finding("settings", "ok", describe(config))
+    say("measuring the speed, half a minute")
     yield from check_speed(run, config, device)
 
 
