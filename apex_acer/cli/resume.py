@@ -10,7 +10,7 @@ import tyro
 
 from apex_acer import IMPORTED_AT
 from apex_acer.cli.parsing import Flag, parse
-from apex_acer.cli.train import watch
+from apex_acer.cli.train import finish
 
 
 @dataclass(frozen=True)
@@ -36,4 +36,4 @@ def run(arguments: list[str]) -> int:
     from apex_acer.manager import prepare_resume
 
     stop = {name: value for name, value in asked.items() if value is not None}
-    return watch(prepare_resume(Path(given.folder).absolute(), stop, IMPORTED_AT), given.json)
+    return finish(prepare_resume(Path(given.folder).absolute(), stop, IMPORTED_AT), given.json)
