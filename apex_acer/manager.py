@@ -12,7 +12,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from apex_acer import checkpoint, files
 from apex_acer.callbacks import Callbacks, Listener
@@ -41,6 +41,8 @@ def train(
     config: RunConfig | str | Path,
     callbacks: Callbacks | None = None,
     started_at: float | None = None,
+    *,
+    progress: bool = False,
     **changes: Any,
 ) -> TrainResult:
     """Trains until one of the run's `stop` is met or a signal comes, and writes the weights.
@@ -49,13 +51,15 @@ def train(
         config: the run: a preset's name, a run file's path, or a configuration.
         callbacks: what the caller wants to hear of the run; what one of them raises ends it, saved, and is raised again.
         started_at: seconds of `time.monotonic` from which `startup_s` counts; now, if it is not given.
+        progress: shows the command's live view: a table on a terminal or in a notebook, lines elsewhere.
         **changes: keys of the run, as `load_run` takes them: `seed=1, stop={"env_steps": 2000}`.
 
     Raises:
         ConfigError: before any actor starts, with one line that names the key or the path.
         RunFailed: with the traceback of the process that failed.
     """
-    return manage(prepare(load_run(config, **changes), started_at or time.monotonic()), callbacks)
+    run = prepare(load_run(config, **changes), started_at or time.monotonic())
+    return watch(run, callbacks) if progress else manage(run, callbacks)
 
 
 def resume(
@@ -64,6 +68,7 @@ def resume(
     callbacks: Callbacks | None = None,
     started_at: float | None = None,
     *,
+    progress: bool = False,
     schedule_steps: int | None = None,
 ) -> TrainResult:
     """Goes on with the run in `folder` from its newest checkpoint, with its own configuration.
@@ -74,6 +79,7 @@ def resume(
             for again, unless `at_return` is among them.
         callbacks: as for `train`; rows of before are not told again.
         started_at: as for `train`.
+        progress: as for `train`.
         schedule_steps: environment steps at which schedules end; by default where they ended before, whatever the new
             total is.
 
@@ -81,10 +87,26 @@ def resume(
         ConfigError: where there is nothing to go on from, or nothing left to do.
         RunFailed: with the traceback of the process that failed.
     """
-    run = prepare_resume(
-        Path(folder).absolute(), stop or {}, started_at or time.monotonic(), schedule_steps=schedule_steps
-    )
-    return manage(run, callbacks)
+    at = started_at or time.monotonic()
+    run = prepare_resume(Path(folder).absolute(), stop or {}, at, schedule_steps=schedule_steps)
+    return watch(run, callbacks) if progress else manage(run, callbacks)
+
+
+def watch(run: Run, callbacks: Callbacks | None = None, stream: TextIO | None = None) -> TrainResult:
+    """`manage` with the live view of the run, on `stream` or, if there is none, where the program's output is seen."""
+    from apex_acer.console import live_view  # rich is for those who look
+
+    callbacks = callbacks or Callbacks()
+    print(describe(run.config), *run.notes, sep="\n", file=stream, flush=True)
+    with Signals() as signals, live_view(run.config, stream) as view:  # no signal finds the terminal half restored
+
+        def show(status: Status) -> None:
+            view.update(status)
+            callbacks.on_status(status)
+
+        result = manage(run, dataclasses.replace(callbacks, on_status=show), signals)
+        view.conclude(result)
+    return result
 
 
 def manage(run: Run, callbacks: Callbacks | None = None, signals: Signals | None = None) -> TrainResult:

@@ -43,7 +43,7 @@ def preset_text(name: str) -> str:
 
 
 def load_run(run: str | Path | RunConfig, **changes: Any) -> RunConfig:
-    """The configuration of a preset's name, of the path of a TOML file or a run's folder, or a configuration, with `changes`.
+    """The configuration of a preset's name, a run file's or a run folder's path, or a configuration, with `changes`.
 
     Args:
         run: the run.

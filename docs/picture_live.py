@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import io
 import tempfile
 from pathlib import Path
@@ -19,13 +18,8 @@ SIZE = 96, 24  # columns, and lines at most
 
 def example(folder: str) -> RunConfig:
     """The run of COMMAND."""
-    preset = load_run("cartpole")
-    return dataclasses.replace(
-        preset,
-        out=folder,
-        actors=dataclasses.replace(preset.actors, count=3),
-        stop=StopConfig(env_steps=40_000, at_return=1000.0),
-    )
+    stop = StopConfig(env_steps=40_000, at_return=1000.0)
+    return load_run("cartpole", out=folder, actors={"count": 3}, stop=stop)
 
 
 def seen(config: RunConfig) -> Progress:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import sys
 import time
+import types
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,7 @@ from apex_acer import console
 from apex_acer.callbacks import Callbacks
 from apex_acer.config import ActorsConfig, RunConfig
 from apex_acer.console import as_html, live_view
-from apex_acer.manager import train
+from apex_acer.manager import resume, train
 from apex_acer.result import TrainResult
 from tests.runs import a_status, tiny_run
 
@@ -86,6 +88,44 @@ def test_from_python_it_follows_a_run(tmp_path: Path, capsys: pytest.CaptureFixt
         view.conclude(train(config, Callbacks(on_status=view.update)))
     assert capsys.readouterr().out.splitlines()[-2].startswith("the step budget is used up: ")
     assert view.progress.rows.keys() >= {"learner"}
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["train", "resume"])
+def test_from_python_a_run_shows_itself_if_it_is_asked_to(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], again: bool
+) -> None:
+    """Beside the caller's own callbacks."""
+    config = tiny_run(tmp_path / "run", stop__env_steps=2000, logging__every_seconds=0.01)
+    heard = Callbacks(on_status=lambda status: print("mine"))
+    result = train(config, heard, progress=not again)
+    if again:
+        assert set(capsys.readouterr().out.splitlines()) == {"mine"}
+        result = resume(tmp_path / "run", {"env_steps": 4000}, heard, progress=True)
+    first, *others, how, where = capsys.readouterr().out.splitlines()
+    assert first.startswith("2 actors of 4 environments")
+    assert "mine" in others
+    assert f"the step budget is used up: {result.env_steps:,} env steps, {result.updates:,} updates" in how
+    assert where == f"weights: {result.weights}"
+
+
+def test_in_a_notebook_the_cell_keeps_the_last_table(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """IPython is not needed for anything else: two names of it, made up here."""
+    shown: list[str] = []
+    cell = types.SimpleNamespace(update=shown.append)
+    notebook = types.ModuleType("IPython.display")
+    notebook.__dict__.update(HTML=str, display=lambda html, display_id: cell)
+    monkeypatch.setitem(sys.modules, "IPython", types.ModuleType("IPython"))
+    monkeypatch.setitem(sys.modules, "IPython.display", notebook)
+    monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
+    with live_view(CONFIG) as view:
+        view.update(a_status(env_steps=300, rows=ROWS, best=17.0))
+        view.conclude(RESULT)
+    assert "300 of 100,000 env steps" in shown[0]
+    for words in ("400 of 100,000 env steps", "ended  60 updates", "18.0"):
+        assert words in shown[-1]
+    assert capsys.readouterr().out.splitlines() == END
 
 
 def test_a_notebook_s_table_is_escaped_html() -> None:

@@ -16,11 +16,11 @@ ROOT = Path(apex_acer.__file__).parent
 LAYERS = (  # top to bottom; a package stands for all of its modules
     ("__main__",),
     ("cli",),
+    ("sweep", "report", "runs", "variants", "doctor", "plan", "work", "pieces", "exchange"),
+    ("manager", "supervisor"),
     ("console",),
     ("screen", "terminal"),
     ("progress",),
-    ("sweep", "report", "runs", "variants", "doctor", "plan", "work", "pieces", "exchange"),
-    ("manager", "supervisor"),
     ("engines",),
     ("actor", "evaluator", "learner", "inbox", "evaluations", "saving", "play", "export"),
     ("feed",),

@@ -85,6 +85,24 @@ def test_suspended_resized_and_terminated(tmp_path: Path) -> None:
         assert_ended(screen, "terminated: ")
 
 
+def test_a_script_shows_the_same(tmp_path: Path) -> None:
+    """What it prints itself comes above the table."""
+    (tmp_path / "mine.py").write_text(
+        "from apex_acer import Callbacks, train\n"
+        "calls = Callbacks(on_evaluation=lambda it: print('scored', it.env_steps))\n"
+        "stop = {'env_steps': 8000, 'at_return': None}\n"
+        "train('cartpole', calls, progress=True, out='run', actors={'count': 2}, stop=stop)\n"
+    )
+    with terminal(tmp_path, 120) as screen:
+        screen.type("python mine.py\r")
+        screen.wait_for(BAR.replace("100,000,000", "8,000"), "^actor 1 +running")
+        assert not screen.echoes
+        assert_ended(screen, "the step budget is used up: ")
+        table = screen.lines.index(*screen.find(" of 8,000 env steps "))
+        assert all(screen.lines.index(line) < table for line in screen.find("^scored "))
+        assert screen.find("^scored ")
+
+
 def assert_the_table_agrees_with(screen: Terminal, summary: str) -> None:
     """The last picture shows the end of the run and nothing older."""
     numbers = re.search(r"([\d,]+) env steps, ([\d,]+) updates [^,]+(?:, evaluation ([\d.]+))?", summary)

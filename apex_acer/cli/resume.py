@@ -10,7 +10,7 @@ import tyro
 
 from apex_acer import IMPORTED_AT
 from apex_acer.cli.parsing import Flag, parse
-from apex_acer.cli.train import watch
+from apex_acer.cli.train import finish
 
 
 @dataclass(frozen=True)
@@ -39,4 +39,4 @@ def run(arguments: list[str]) -> int:
 
     stop = {name: value for name, value in asked.items() if value is not None}
     folder = Path(given.folder).absolute()
-    return watch(prepare_resume(folder, stop, IMPORTED_AT, schedule_steps=given.schedule_steps), given.json)
+    return finish(prepare_resume(folder, stop, IMPORTED_AT, schedule_steps=given.schedule_steps), given.json)

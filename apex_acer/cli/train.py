@@ -35,7 +35,7 @@ def run(arguments: list[str]) -> int:
     config, as_json = parse_train(arguments)
     from apex_acer.manager import prepare
 
-    return watch(prepare(config, IMPORTED_AT), as_json)
+    return finish(prepare(config, IMPORTED_AT), as_json)
 
 
 def parse_train(arguments: list[str]) -> tuple[RunConfig, bool]:
@@ -44,20 +44,12 @@ def parse_train(arguments: list[str]) -> tuple[RunConfig, bool]:
     return parsed.config, parsed.json
 
 
-def watch(run: Run, as_json: bool) -> int:
+def finish(run: Run, as_json: bool) -> int:
     """A prepared run to its end, with its live view; returns the exit code."""
-    from apex_acer.callbacks import Callbacks
-    from apex_acer.console import live_view
-    from apex_acer.manager import RunFailed, manage
-    from apex_acer.placement import describe
-    from apex_acer.signals import Signals
+    from apex_acer.manager import RunFailed, watch
 
-    stream = sys.stderr if as_json else sys.stdout
-    print(describe(run.config), *run.notes, sep="\n", file=stream, flush=True)
     try:
-        with Signals() as signals, live_view(run.config, stream) as view:  # no signal finds the terminal half restored
-            result = manage(run, Callbacks(on_status=view.update), signals)
-            view.conclude(result)
+        result = watch(run, stream=sys.stderr if as_json else sys.stdout)
     except RunFailed as error:
         print(f"{error}\n{PROGRAM}: the run failed; the lines above say where", file=sys.stderr)
         return EXIT_FAILED
