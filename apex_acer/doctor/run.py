@@ -117,4 +117,6 @@ def check_speed(run: str, config: RunConfig, device: torch.device) -> Iterator[F
 
 
 def _duration(seconds: float) -> str:
+    if seconds < 2 * 60:
+        return f"{seconds:,.0f} s"
     return f"{seconds / 60:,.0f} min" if seconds < 2 * 3600 else f"{seconds / 3600:,.0f} h"
