@@ -122,7 +122,7 @@ def test_nothing_is_started_and_no_folder_made(tmp_path: Path, monkeypatch: pyte
     assert "unexpected keyword argument 'seed'" in config_error(lambda: prepare(run, 0.0))
     assert not (tmp_path / "run").exists()
     (tmp_path / "run.toml").write_text(dump_run(run))
-    (problem,) = [finding for finding in check_run(str(tmp_path / "run.toml")) if finding.topic == "environment"]
+    (problem,) = [finding for finding in check_run(str(tmp_path / "run.toml"), str) if finding.topic == "environment"]
     assert problem.level == "problem"
     assert "unexpected keyword argument 'seed'" in problem.text
 
