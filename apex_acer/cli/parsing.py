@@ -22,6 +22,7 @@ COMMON = {
     "--seed S": "the run's seed; every process derives its own",
     "--out DIR": "the run's folder; by default a new one under runs/",
     "--load WEIGHTS": "start from a weights file",
+    "--log-level LEVEL": "least severe lines of log.txt: debug, info, warning or error",
     "--engine serial": "everything in one process, reproducible to the bit",
     "--environment.id ID": "another environment, as gymnasium knows it",
     "--algorithm.replay-ratio X": "replayed steps per fresh one",

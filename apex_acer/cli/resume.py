@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import dataclasses
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
 import tyro
 
 from apex_acer import IMPORTED_AT
-from apex_acer.cli.parsing import Flag, parse
-from apex_acer.cli.train import finish
+from apex_acer.cli.parsing import parse
+from apex_acer.cli.train import Output, finish
+from apex_acer.config import LogLevel
+from apex_acer.runfile import load_run
 
 
 @dataclass(frozen=True)
@@ -25,8 +28,9 @@ class Resume:
     """Mean return of one evaluation that ends it; by default the run's, unless it was reached."""
     minutes: float | None = None
     """Wall-clock minutes in total, those of before included."""
-    json: Flag = False
-    """Print one JSON object as the last line of standard output, and progress on standard error."""
+    log_level: LogLevel | None = None
+    """Least severe lines of log.txt; by default the run's."""
+    output: Annotated[Output, tyro.conf.arg(name="")] = field(default_factory=Output)
 
 
 def run(arguments: list[str]) -> int:
@@ -36,4 +40,7 @@ def run(arguments: list[str]) -> int:
     from apex_acer.manager import prepare_resume
 
     stop = {name: value for name, value in asked.items() if value is not None}
-    return finish(prepare_resume(Path(given.folder).absolute(), stop, IMPORTED_AT), given.json)
+    run = prepare_resume(Path(given.folder).absolute(), stop, IMPORTED_AT)
+    if given.log_level:
+        run = dataclasses.replace(run, config=load_run(run.config, logging={"level": given.log_level}))
+    return finish(run, given.output)
