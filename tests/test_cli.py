@@ -265,6 +265,17 @@ def test_resume_takes_new_ends(stopped_run: Path, tmp_path: Path) -> None:
     assert f"stop.minutes: {minutes:g} is reached" in again.stderr
 
 
+def test_a_target_and_a_limit_can_be_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    config, _ = parse_train(["cartpole", "--until", "None"])
+    assert config == load_run("cartpole", stop={"at_return": None})
+    asked = []
+    monkeypatch.setattr("apex_acer.manager.prepare_resume", lambda folder, stop, started_at: asked.append(stop))
+    monkeypatch.setattr("apex_acer.cli.resume.finish", lambda run, output: 0)
+    for flags in ("", "--until None --minutes None", "--until 3 --minutes 2 --steps 9"):
+        assert main(["resume", "run", *flags.split()]) == 0
+    assert asked == [{}, {"at_return": None, "minutes": None}, {"env_steps": 9, "at_return": 3.0, "minutes": 2.0}]
+
+
 def same(folder: Path) -> None:
     """The total that it was to make is reached."""
 

@@ -224,6 +224,16 @@ def test_changes_that_cannot_be_made_are_said_in_one_line(
     assert "\n" not in said
 
 
+def test_a_file_can_leave_out_what_its_base_has(tmp_path: Path) -> None:
+    """TOML has no None: the word that a flag takes, too."""
+    assert load_run("cartpole").stop.at_return is not None
+    without = parse_run('base = "cartpole"\n[stop]\nat_return = "None"', "mine")
+    assert without == load_run("cartpole", stop={"at_return": None})
+    assert "at_return" not in dump_run(without)
+    message = config_error(lambda: parse_run('[stop]\nenv_steps = "None"', "mine"))
+    assert message == "mine: stop.env_steps: 'None' is not allowed; give int"
+
+
 def test_paths_that_cannot_be_read(tmp_path: Path) -> None:
     absent = str(tmp_path / "absent.toml")
     message = config_error(lambda: load_run(absent))

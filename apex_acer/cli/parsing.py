@@ -17,7 +17,7 @@ Flag = tyro.conf.FlagCreatePairsOff[bool]
 COMMON = {
     "--actors N": "actor processes; 0: what fits the cores present",
     "--steps N": "environment steps in total",
-    "--until RETURN": "stop at this mean return of one evaluation, and keep the weights that reached it",
+    "--until RETURN": "stop at this mean return of one evaluation, and keep the weights that reached it; None: none",
     "--minutes N": "stop after so many minutes",
     "--seed S": "the run's seed; every process derives its own",
     "--out DIR": "the run's folder; by default a new one under runs/",

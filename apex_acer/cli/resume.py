@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Literal
 
 import tyro
 
@@ -14,6 +14,8 @@ from apex_acer.cli.parsing import parse
 from apex_acer.cli.train import Output, finish
 from apex_acer.config import LogLevel
 from apex_acer.runfile import load_run
+
+Same = Literal["same"]
 
 
 @dataclass(frozen=True)
@@ -24,10 +26,10 @@ class Resume:
     """A run's folder."""
     steps: int | None = None
     """Environment steps in total, those of before included; by default as many as the run was to make."""
-    until: float | None = None
-    """Mean return of one evaluation that ends it; by default the run's, unless it was reached."""
-    minutes: float | None = None
-    """Wall-clock minutes in total, those of before included."""
+    until: float | Same | None = "same"
+    """Mean return of one evaluation that ends it; `same`: the run's, unless it was reached; None: no target."""
+    minutes: float | Same | None = "same"
+    """Wall-clock minutes in total, those of before included; `same`: the run's; None: no limit."""
     log_level: LogLevel | None = None
     """Least severe lines of log.txt; by default the run's."""
     output: Annotated[Output, tyro.conf.arg(name="")] = field(default_factory=Output)
@@ -36,10 +38,11 @@ class Resume:
 def run(arguments: list[str]) -> int:
     """Goes on; the exit code is the run's."""
     given = parse(Resume, arguments, "resume")
-    asked = {"env_steps": given.steps, "at_return": given.until, "minutes": given.minutes}
+    asked = {"at_return": given.until, "minutes": given.minutes}
     from apex_acer.manager import prepare_resume
 
-    stop = {name: value for name, value in asked.items() if value is not None}
+    stop: dict[str, Any] = {} if given.steps is None else {"env_steps": given.steps}
+    stop |= {name: value for name, value in asked.items() if value != "same"}
     run = prepare_resume(Path(given.folder).absolute(), stop, IMPORTED_AT)
     if given.log_level:
         run = dataclasses.replace(run, config=load_run(run.config, logging={"level": given.log_level}))

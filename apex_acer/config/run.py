@@ -83,7 +83,7 @@ class StopConfig:
     minutes: Annotated[float | None, tyro.conf.arg(aliases=["--minutes"])] = None
     """Wall-clock minutes since the first environment step."""
     at_return: Annotated[float | None, tyro.conf.arg(aliases=["--until"])] = None
-    """Mean return of one evaluation; the weights that reached it are the ones written."""
+    """Mean return of one evaluation; the weights that reached it are the ones written. None: no target."""
 
     def __post_init__(self) -> None:
         at_least(1, "stop", {"env_steps": self.env_steps})
