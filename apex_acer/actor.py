@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 
 from apex_acer.config import RunConfig
@@ -13,6 +14,8 @@ from apex_acer.policy import Policy
 from apex_acer.rollout import Rollout
 from apex_acer.seeds import derive_seed
 from apex_acer.weights import unpack
+
+log = logging.getLogger(__name__)
 
 
 class Actor:
@@ -94,6 +97,7 @@ class Actor:
         if reply.weights is not None:
             self._policy.load(unpack(reply.weights))
             self._version = reply.weights_version
+            log.debug("weights of version %d", self._version)
             self._rollout = self._rollout or self._begin(reply.env_steps)
         return not reply.stop
 

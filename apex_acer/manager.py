@@ -16,7 +16,7 @@ from typing import Any, TextIO
 
 from apex_acer import checkpoint, files
 from apex_acer.callbacks import Callbacks, Listener
-from apex_acer.config import ConfigError, RunConfig, StopConfig, reading
+from apex_acer.config import ConfigError, LogLevel, RunConfig, StopConfig, reading
 from apex_acer.engines import engine_class
 from apex_acer.engines.engine import Engine, Run
 from apex_acer.environment_check import check_environment
@@ -116,7 +116,7 @@ def manage(run: Run, callbacks: Callbacks | None = None, signals: Signals | None
     """
     callbacks = callbacks or Callbacks()
     noted = contextlib.nullcontext(signals) if signals else Signals()
-    with _log_file(run.folder), noted as signals:
+    with _log_file(run.folder, run.config.logging.level), noted as signals:
         text = dump_run(dataclasses.replace(run.config, out=""))
         files.write(run.folder / "config.toml", text.encode())
         result = Manager(run, callbacks, signals).run()
@@ -217,7 +217,7 @@ class Manager:
         signals.wake = self._wake
         self._status: Status = {}
         self._ends_at = 0.0
-        for line in (describe(run.config), *run.notes):
+        for line in (f"started {describe(run.config)}", *run.notes):
             log.info(line)
 
     def run(self) -> TrainResult:
@@ -319,7 +319,7 @@ class Manager:
 
 
 @contextlib.contextmanager
-def _log_file(folder: Path) -> Iterator[None]:
+def _log_file(folder: Path, level: LogLevel) -> Iterator[None]:
     """Keeps this package's log in the run's folder, which belongs to this program meanwhile; raises `ConfigError`."""
     try:
         handler = logging.FileHandler(folder / "log.txt", encoding="utf-8")
@@ -332,7 +332,9 @@ def _log_file(folder: Path) -> Iterator[None]:
         raise ConfigError(f"out: {str(folder)!r} is in use; another program trains there") from None
     handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
     logger = logging.getLogger("apex_acer")
-    logger.setLevel(logging.INFO)
+    before = logger.level
+    logger.setLevel(level.upper())
+    log.setLevel(logging.INFO)  # the manager says how the run began and ended, which `apex-acer runs` reads
     logger.addHandler(handler)
     try:
         yield
@@ -341,4 +343,5 @@ def _log_file(folder: Path) -> Iterator[None]:
         raise
     finally:
         logger.removeHandler(handler)
+        logger.setLevel(before)
         handler.close()

@@ -178,6 +178,8 @@ def _convert(hint: Any, value: Any, key: str, source: str) -> Any:
     if type(value) is int and not -(2**63) <= value < 2**63:
         raise ConfigError(f"{source}: {key}: an integer beyond 64 bits is not allowed")
     kinds = _kinds(hint)
+    if value == "None" and type(None) in kinds:  # TOML has no word for it, and flags take this one
+        return None
     if str in kinds and isinstance(value, Path):
         return str(value)
     if float in kinds and type(value) is int:

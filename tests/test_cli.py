@@ -29,10 +29,10 @@ def run(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess
 
 def test_flags_override_keys_and_short_forms_reach_theirs() -> None:
     flags = "--seed 7 --actors 3 --steps 123 --until 9.5 --engine serial --out a --load b --json"
-    config, as_json = parse_train(["cartpole", *flags.split(), "--algorithm.unroll-length", "5"])
+    config, output = parse_train(["cartpole", *flags.split(), "--algorithm.unroll-length", "5"])
     assert (config.seed, config.actors.count, config.stop.env_steps, config.stop.at_return) == (7, 3, 123, 9.5)
     assert (config.engine, config.out, config.load, config.algorithm.unroll_length) == ("serial", "a", "b", 5)
-    assert as_json
+    assert output.json
     assert config.environment.id == "CartPole-v1"
 
 
@@ -193,6 +193,40 @@ def test_train_then_evaluate_then_load(tmp_path: Path) -> None:
     assert "Traceback" not in other.stderr
 
 
+def test_quiet_prints_nothing_but_what_was_asked_for(tmp_path: Path) -> None:
+    done = run("train", "cartpole", *TINY, "--engine", "serial", "--quiet", "--out", "run", cwd=tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    again = run("resume", "run", "--steps", "800", "--quiet", "--json", cwd=tmp_path)
+    (line,) = again.stdout.splitlines()
+    assert json.loads(line)["env_steps"] >= 800
+    assert (again.returncode, again.stderr) == (0, "")
+    failed = run("train", "cartpole", *TINY, "--quiet", "--environment.id", "Nope-v1", cwd=tmp_path)
+    assert (failed.returncode, failed.stdout, failed.stderr.count("\n")) == (2, "", 1)
+
+
+@pytest.mark.parametrize("engine", ["serial", "local"])
+def test_the_log_level_says_what_is_logged_by_every_process(tmp_path: Path, engine: str) -> None:
+    """How the run began and ended always is: `apex-acer runs` reads it there."""
+    flags = [*TINY, "--engine", engine, "--quiet", "--out", "run"]
+    first = run("train", "cartpole", *flags, "--log-level", "error", cwd=tmp_path)
+    assert first.returncode == 0, first.stderr
+    quiet = (tmp_path / "run" / "log.txt").read_text()
+    assert "started 1 actor" in quiet
+    assert "ended: TrainResult(reason='env_steps'" in quiet
+    assert "replay holds up to" not in quiet
+    assert "incarnation" not in quiet
+    (listed,) = json.loads(run("runs", ".", "--json", cwd=tmp_path).stdout)
+    assert listed["state"] == "ended"
+
+    second = run("resume", "run", "--steps", "800", "--quiet", "--log-level", "debug", cwd=tmp_path)
+    assert second.returncode == 0, second.stderr
+    added = (tmp_path / "run" / "log.txt").read_text().removeprefix(quiet)
+    assert "replay holds up to" in added  # the learner's
+    assert "started actor_0, incarnation 0" in added  # the manager's
+    assert "weights of version " in added  # an actor's, for those who look closely
+    assert load_run(tmp_path / "run" / "config.toml").logging.level == "debug"
+
+
 @pytest.fixture(scope="module")
 def stopped_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that has reached its total."""
@@ -229,6 +263,17 @@ def test_resume_takes_new_ends(stopped_run: Path, tmp_path: Path) -> None:
     again = run("resume", "first", cwd=tmp_path)
     assert (again.returncode, again.stderr.count("\n")) == (2, 1)
     assert f"stop.minutes: {minutes:g} is reached" in again.stderr
+
+
+def test_a_target_and_a_limit_can_be_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    config, _ = parse_train(["cartpole", "--until", "None"])
+    assert config == load_run("cartpole", stop={"at_return": None})
+    asked = []
+    monkeypatch.setattr("apex_acer.manager.prepare_resume", lambda folder, stop, started_at: asked.append(stop))
+    monkeypatch.setattr("apex_acer.cli.resume.finish", lambda run, output: 0)
+    for flags in ("", "--until None --minutes None", "--until 3 --minutes 2 --steps 9"):
+        assert main(["resume", "run", *flags.split()]) == 0
+    assert asked == [{}, {"at_return": None, "minutes": None}, {"env_steps": 9, "at_return": 3.0, "minutes": 2.0}]
 
 
 def same(folder: Path) -> None:

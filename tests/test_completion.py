@@ -80,6 +80,7 @@ def test_each_place_gets_what_belongs_there(
     assert offered("evaluate", "") == {"best.safetensors", "my runs"}
     assert offered("train", "pong", "--algorithm.replay-") == {"--algorithm.replay-ratio", "--algorithm.replay-draw"}
     assert offered("train", "pong", "--engine", "") == {"local", "serial", "ray"}
+    assert offered("resume", "my runs", "--log-level", "") == {"debug", "info", "warning", "error"}
     assert offered("evaluate", "--po") == {"--policy"}
     assert offered("sweep", "pong", "--see") == {"--seed", "--seeds"}
     assert offered("completion", "") == {"bash", "zsh", "fish"}

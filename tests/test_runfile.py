@@ -62,7 +62,7 @@ CHANGED = RunConfig(
     ),
     evaluation=EvaluationConfig(7, 3, 2, False, True, 30, 4),
     checkpoint=CheckpointConfig(9, True),
-    logging=LoggingConfig(0.1, 30.0),
+    logging=LoggingConfig(0.1, 30.0, "debug"),
     supervision=SupervisionConfig(5.0, 1.5, 3, 2.0),
     ray=RayConfig("head:6379", 0.5, True),
     stop=StopConfig(77, 1.5, -3.25),
@@ -223,6 +223,16 @@ def test_changes_that_cannot_be_made_are_said_in_one_line(
     said = config_error(lambda: load_run(run, **changes))
     assert said.endswith(message)
     assert "\n" not in said
+
+
+def test_a_file_can_leave_out_what_its_base_has(tmp_path: Path) -> None:
+    """TOML has no None: the word that a flag takes, too."""
+    assert load_run("cartpole").stop.at_return is not None
+    without = parse_run('base = "cartpole"\n[stop]\nat_return = "None"', "mine")
+    assert without == load_run("cartpole", stop={"at_return": None})
+    assert "at_return" not in dump_run(without)
+    message = config_error(lambda: parse_run('[stop]\nenv_steps = "None"', "mine"))
+    assert message == "mine: stop.env_steps: 'None' is not allowed; give int"
 
 
 def test_paths_that_cannot_be_read(tmp_path: Path) -> None:

@@ -132,7 +132,10 @@ def flags_of(cls: type, prefix: str = "--") -> Flags:
 def _values(hint: Any) -> str | None:
     if hint is bool:
         return None
-    return " ".join(typing.get_args(hint)) if typing.get_origin(hint) is typing.Literal else ""
+    kinds = (hint, *typing.get_args(hint))  # of those that may be left open, too
+    return " ".join(
+        word for kind in kinds if typing.get_origin(kind) is typing.Literal for word in typing.get_args(kind)
+    )
 
 
 def _shell(template: str, verbs: dict[str, Accepted]) -> str:

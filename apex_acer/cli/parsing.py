@@ -17,11 +17,12 @@ Flag = tyro.conf.FlagCreatePairsOff[bool]
 COMMON = {
     "--actors N": "actor processes; 0: what fits the cores present",
     "--steps N": "environment steps in total",
-    "--until RETURN": "stop at this mean return of one evaluation, and keep the weights that reached it",
+    "--until RETURN": "stop at this mean return of one evaluation, and keep the weights that reached it; None: none",
     "--minutes N": "stop after so many minutes",
     "--seed S": "the run's seed; every process derives its own",
     "--out DIR": "the run's folder; by default a new one under runs/",
     "--load WEIGHTS": "start from a weights file",
+    "--log-level LEVEL": "least severe lines of log.txt: debug, info, warning or error",
     "--engine serial": "everything in one process, reproducible to the bit",
     "--environment.id ID": "another environment, as gymnasium knows it",
     "--algorithm.replay-ratio X": "replayed steps per fresh one",

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import dataclasses
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Literal
 
 import tyro
 
 from apex_acer import IMPORTED_AT
-from apex_acer.cli.parsing import Flag, parse
-from apex_acer.cli.train import finish
+from apex_acer.cli.parsing import parse
+from apex_acer.cli.train import Output, finish
+from apex_acer.config import LogLevel
+from apex_acer.runfile import load_run
+
+Same = Literal["same"]
 
 
 @dataclass(frozen=True)
@@ -21,22 +26,27 @@ class Resume:
     """A run's folder."""
     steps: int | None = None
     """Environment steps in total, those of before included; by default as many as the run was to make."""
-    until: float | None = None
-    """Mean return of one evaluation that ends it; by default the run's, unless it was reached."""
-    minutes: float | None = None
-    """Wall-clock minutes in total, those of before included."""
+    until: float | Same | None = "same"
+    """Mean return of one evaluation that ends it; `same`: the run's, unless it was reached; None: no target."""
+    minutes: float | Same | None = "same"
+    """Wall-clock minutes in total, those of before included; `same`: the run's; None: no limit."""
     schedule_steps: int | None = None
     """Environment steps at which schedules end, such as the learning rate's; by default where they ended before."""
-    json: Flag = False
-    """Print one JSON object as the last line of standard output, and progress on standard error."""
+    log_level: LogLevel | None = None
+    """Least severe lines of log.txt; by default the run's."""
+    output: Annotated[Output, tyro.conf.arg(name="")] = field(default_factory=Output)
 
 
 def run(arguments: list[str]) -> int:
     """Goes on; the exit code is the run's."""
     given = parse(Resume, arguments, "resume")
-    asked = {"env_steps": given.steps, "at_return": given.until, "minutes": given.minutes}
+    asked = {"at_return": given.until, "minutes": given.minutes}
     from apex_acer.manager import prepare_resume
 
-    stop = {name: value for name, value in asked.items() if value is not None}
+    stop: dict[str, Any] = {} if given.steps is None else {"env_steps": given.steps}
+    stop |= {name: value for name, value in asked.items() if value != "same"}
     folder = Path(given.folder).absolute()
-    return finish(prepare_resume(folder, stop, IMPORTED_AT, schedule_steps=given.schedule_steps), given.json)
+    run = prepare_resume(folder, stop, IMPORTED_AT, schedule_steps=given.schedule_steps)
+    if given.log_level:
+        run = dataclasses.replace(run, config=load_run(run.config, logging={"level": given.log_level}))
+    return finish(run, given.output)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated
 
 import tyro
@@ -18,7 +18,20 @@ from apex_acer.config import RunConfig
 if TYPE_CHECKING:
     from apex_acer.engines.engine import Run
 
-FLAGS = {"--json": "one JSON object as the last line of standard output"}
+FLAGS = {
+    "--json": "one JSON object as the last line of standard output",
+    "--quiet": "no progress: nothing is printed but errors, and what --json asks for",
+}
+
+
+@dataclass(frozen=True)
+class Output:
+    """What a run prints."""
+
+    json: Flag = False
+    """Print one JSON object as the last line of standard output, and progress on standard error."""
+    quiet: Flag = False
+    """Print no progress: nothing but errors, and what `--json` asks for."""
 
 
 @dataclass(frozen=True)
@@ -26,33 +39,32 @@ class Train:
     """Trains an agent. RUN, given first, is a preset (`apex-acer presets`) or a TOML file; flags override its keys."""
 
     config: Annotated[RunConfig, tyro.conf.arg(name="")]
-    json: Flag = False
-    """Print one JSON object as the last line of standard output, and progress on standard error."""
+    output: Annotated[Output, tyro.conf.arg(name="")] = field(default_factory=Output)
 
 
 def run(arguments: list[str]) -> int:
     """Trains; the exit code is the run's."""
-    config, as_json = parse_train(arguments)
+    config, output = parse_train(arguments)
     from apex_acer.manager import prepare
 
-    return finish(prepare(config, IMPORTED_AT), as_json)
+    return finish(prepare(config, IMPORTED_AT), output)
 
 
-def parse_train(arguments: list[str]) -> tuple[RunConfig, bool]:
-    """The configuration that the arguments of `train` give, and whether `--json` is among them."""
+def parse_train(arguments: list[str]) -> tuple[RunConfig, Output]:
+    """The configuration that the arguments of `train` give, and what it is to print."""
     parsed = parse_run(Train, arguments, "train", FLAGS)
-    return parsed.config, parsed.json
+    return parsed.config, parsed.output
 
 
-def finish(run: Run, as_json: bool) -> int:
-    """A prepared run to its end, with its live view; returns the exit code."""
-    from apex_acer.manager import RunFailed, watch
+def finish(run: Run, output: Output) -> int:
+    """A prepared run to its end, with its live view unless it is to be quiet; returns the exit code."""
+    from apex_acer.manager import RunFailed, manage, watch
 
     try:
-        result = watch(run, stream=sys.stderr if as_json else sys.stdout)
+        result = manage(run) if output.quiet else watch(run, stream=sys.stderr if output.json else sys.stdout)
     except RunFailed as error:
         print(f"{error}\n{PROGRAM}: the run failed; the lines above say where", file=sys.stderr)
         return EXIT_FAILED
-    if as_json:
+    if output.json:
         print(json.dumps(dataclasses.asdict(result)))
     return result.exit_code

@@ -9,7 +9,7 @@ from apex_acer.config.checks import ConfigError, reading, require
 from apex_acer.config.cluster import RayConfig
 from apex_acer.config.environment import ActorsConfig, AtariConfig, EnvironmentConfig
 from apex_acer.config.learning import LearnerConfig, NetworkConfig, OptimizerConfig, ReplayConfig
-from apex_acer.config.run import CheckpointConfig, EvaluationConfig, LoggingConfig, RunConfig, StopConfig
+from apex_acer.config.run import CheckpointConfig, EvaluationConfig, LoggingConfig, LogLevel, RunConfig, StopConfig
 from apex_acer.config.supervision import SupervisionConfig
 
 __all__ = [
@@ -23,6 +23,7 @@ __all__ = [
     "EnvironmentConfig",
     "EvaluationConfig",
     "LearnerConfig",
+    "LogLevel",
     "LoggingConfig",
     "NetworkConfig",
     "OptimizerConfig",

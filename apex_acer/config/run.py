@@ -54,16 +54,22 @@ class CheckpointConfig:
         at_least(0, "checkpoint", {"every": self.every})
 
 
+LogLevel = Literal["debug", "info", "warning", "error"]
+
+
 @dataclass(frozen=True)
 class LoggingConfig:
-    """Metrics on disk."""
+    """Metrics on disk, and `log.txt`."""
 
     every_seconds: float = 1.0
     """Seconds between two rows of one process."""
     histograms_every_seconds: float = 0.0
     """Seconds between two histograms in TensorBoard of each layer's weights and gradients; 0: none."""
+    level: Annotated[LogLevel, tyro.conf.arg(aliases=["--log-level"])] = "info"
+    """Least severe lines that the processes write into `log.txt`; how the run began and ended always is."""
 
     def __post_init__(self) -> None:
+        listed("logging", self)
         positive("logging", {"every_seconds": self.every_seconds})
         at_least(0, "logging", {"histograms_every_seconds": self.histograms_every_seconds})
 
@@ -77,7 +83,7 @@ class StopConfig:
     minutes: Annotated[float | None, tyro.conf.arg(aliases=["--minutes"])] = None
     """Wall-clock minutes since the first environment step."""
     at_return: Annotated[float | None, tyro.conf.arg(aliases=["--until"])] = None
-    """Mean return of one evaluation; the weights that reached it are the ones written."""
+    """Mean return of one evaluation; the weights that reached it are the ones written. None: no target."""
 
     def __post_init__(self) -> None:
         at_least(1, "stop", {"env_steps": self.env_steps})

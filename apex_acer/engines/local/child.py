@@ -79,7 +79,8 @@ def main(arguments: list[str]) -> int:
         die_with_the_parent()
     name_process(f"{role}_{index}")
     lifeline = Lifeline(private)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
+    level = lifeline.start["config"]["logging"]["level"].upper()
+    logging.basicConfig(level=level, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
     sys.path[:] = lifeline.start["path"]
     from apex_acer.config import ConfigError
     from apex_acer.engines.engine import one_line

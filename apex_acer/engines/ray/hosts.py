@@ -21,7 +21,7 @@ import torch
 
 from apex_acer import __version__, ranks
 from apex_acer.actor import Actor
-from apex_acer.config import ConfigError
+from apex_acer.config import ConfigError, LogLevel
 from apex_acer.engines.engine import Run, one_line
 from apex_acer.engines.process import WAIT_S, die_with_the_parent, name_process
 from apex_acer.engines.ray.link import Order, RayLink
@@ -80,7 +80,7 @@ class Host(ABC):
         return "\n".join("".join(traceback.format_stack(frame)) for frame in sys._current_frames().values())
 
     def _run(self) -> End:
-        with _lines() as lines:
+        with _lines(self._start.run.config.logging.level) as lines:
             try:
                 self._prepare()
                 result = self._work()
@@ -205,12 +205,12 @@ class PeerHost(Host):
 
 
 @contextmanager
-def _lines() -> Iterator[deque[str]]:
+def _lines(level: LogLevel) -> Iterator[deque[str]]:
     """The newest lines of this package's log."""
     lines: deque[str] = deque(maxlen=MOST_LINES)
     handler, logger = _Keep(lines), logging.getLogger("apex_acer")
     handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
-    logger.setLevel(logging.INFO)
+    logger.setLevel(level.upper())
     logger.addHandler(handler)
     yield lines
 
