@@ -1,7 +1,8 @@
 """The supervisor: keeps a run's roles alive. It knows handles, not engines; how far actors are, the learner tells it.
 
 Whoever dies, hangs or is frozen is killed and started again as the next incarnation, a little later each time, until it
-has died too often, or raises the same twice before there was any unroll. A learner goes on from its last checkpoint, and the others then speak with it.
+has died too often, or raises the same twice before there was any unroll. A learner goes on from its last checkpoint, and
+the others then speak with it.
 """
 
 from __future__ import annotations
