@@ -16,7 +16,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
 from apex_acer import imports
-from apex_acer.config import ConfigError, EnvironmentConfig
+from apex_acer.config import ConfigError, EnvironmentConfig, require
 from apex_acer.spaces import specify
 from apex_acer.trajectory import Array, EnvironmentSpec
 
@@ -169,6 +169,7 @@ def make_atari_vector(config: EnvironmentConfig, count: int, **changes: Any) -> 
         raise ConfigError(
             f"environment.wrappers: {wrappers} is not allowed; ALE's vector environment takes no wrappers"
         )
+    require(config.channels == "auto", "environment.channels", config.channels, "ALE's are known; give auto")
     atari = config.atari
     settings: dict[str, Any] = {
         "frameskip": atari.frame_skip,

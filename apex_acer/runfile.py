@@ -203,5 +203,5 @@ def _kinds(hint: Any) -> tuple[type, ...]:
     if origin is typing.Literal:
         return (str,)
     if origin is types.UnionType:
-        return typing.get_args(hint)
+        return tuple(typing.get_origin(kind) or kind for kind in typing.get_args(hint))
     return (origin,) if origin else (hint,)

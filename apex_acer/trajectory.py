@@ -94,7 +94,7 @@ class EnvironmentSpec:
             seen = f"images of {height} x {width} pixels, {count}{order}"
         else:
             origin = f" (of {list(self.given_shape)})" if len(self.given_shape) > 1 else ""
-            seen = f"vectors of {self.plane_shape[0]} numbers{origin}"
+            seen = f"vectors of {self.plane_shape[0]} number{'s' if self.plane_shape[0] > 1 else ''}{origin}"
         stacked = f", the newest {self.stack} together" if self.stack > 1 else ""
         return f"observations: {seen}, {self.dtype}{stacked}; actions: {self.num_actions}"
 

@@ -91,7 +91,7 @@ def _hints(section: Any, prefix: str = "") -> dict[str, Any]:
 
 def _convert(key: str, hint: Any, text: str) -> Any:
     """`text` as a value of type `hint`, read as the command line reads it."""
-    if hint is str:
+    if hint is str or str in typing.get_args(hint):
         return text
     parts = [part for part in text.split("+") if part] if typing.get_origin(hint) is tuple else [text]
     try:

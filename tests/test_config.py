@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import json
 from typing import Any
 
@@ -16,6 +17,9 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("environment.id", "", "a gymnasium id"),
     ("environment.kwargs", "gravity = 1", "one JSON object"),
     ("environment.kwargs", "[]", "one JSON object"),
+    ("environment.kwargs", {"since": datetime.date(2020, 1, 1)}, "values that JSON has"),
+    ("environment.kwargs", {"limit": INFINITE}, "values that JSON has"),
+    ("environment.kwargs", {3: 4}, "values that JSON has"),
     ("environment.wrappers", ["module.function"], "module:function"),
     ("environment.wrappers", ["a:b", "a:b:c"], "module:function"),
     ("environment.stack", 0, "1 or more"),
@@ -250,6 +254,7 @@ def test_temperatures_are_spaced_geometrically() -> None:
 def test_keyword_arguments_and_kind_of_environment() -> None:
     kwargs = {"lengths": [1, 2], "name": "x", "deep": {"y": None}}
     assert EnvironmentConfig(kwargs=json.dumps(kwargs)).keyword_arguments() == kwargs
+    assert EnvironmentConfig(kwargs=kwargs) == EnvironmentConfig(kwargs=json.dumps(kwargs))
     assert EnvironmentConfig(id="ALE/Pong-v5").is_atari
     assert not EnvironmentConfig().is_atari
     assert StopConfig().at_return is None

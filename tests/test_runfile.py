@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from apex_acer.cli.train import parse_train
 from apex_acer.config import (
     AcerConfig,
     ActorsConfig,
@@ -25,7 +27,9 @@ from apex_acer.config import (
     SupervisionConfig,
 )
 from apex_acer.config.algorithm import AnyAlgorithmConfig
+from apex_acer.environments import environment_spec
 from apex_acer.runfile import dump_run, from_dict, load_run, parse_run, presets, to_dict
+from apex_acer.variants import make_variants
 from tests.conftest import config_error
 
 CHANGED = RunConfig(
@@ -282,7 +286,7 @@ def test_what_is_no_toml(text: str) -> None:
         ("[stop]\nminutes = true", ["stop.minutes: True is not allowed; give float"]),
         ("[network]\nhidden_sizes = 64", ["network.hidden_sizes: 64 is not allowed; give tuple"]),
         ("[network]\nhidden_sizes = [64, 'a']", ["network.hidden_sizes: 'a' is not allowed; give int"]),
-        ("[environment]\nkwargs = {length = 3}", ["environment.kwargs: {'length': 3} is not allowed; give str"]),
+        ("[environment]\nkwargs = 3", ["environment.kwargs: 3 is not allowed; give str or dict"]),
         ("actors = 2", ["actors: 2 is not a table; write [actors]"]),
         ("[actors]\ncount = 2020-01-01", ["actors.count", "give int"]),
         ("algorithm = 'acer'", ["algorithm: 'acer' is not a table; write [algorithm]"]),
@@ -326,3 +330,30 @@ def test_a_runs_folder_stands_for_its_config_and_a_preset_goes_first(
     assert load_run("pong").environment.is_atari
     (tmp_path / "empty").mkdir()
     assert "'empty' is no preset and no file" in config_error(lambda: load_run("empty"))
+
+
+@pytest.mark.parametrize("text", ["[environment.kwargs]\nlength = 7\n", "[environment]\nkwargs = {length = 7}\n"])
+def test_keyword_arguments_may_be_a_table(text: str, tmp_path: Path) -> None:
+    config = parse_run(text, "given")
+    assert config.environment.keyword_arguments() == {"length": 7}
+    assert parse_run(dump_run(config), "dumped") == config == from_dict(json.loads(json.dumps(to_dict(config))))
+    (tmp_path / "below.toml").write_text(text)
+    assert parse_run(f'base = "{tmp_path}/below.toml"\n', "above") == config
+    (variant,) = make_variants(config, ['environment.kwargs={"length": 9}'], "plain")
+    assert variant.config.environment.keyword_arguments() == {"length": 9}
+
+
+def test_the_command_line_takes_keyword_arguments_as_json(tmp_path: Path) -> None:
+    (tmp_path / "run.toml").write_text("[environment.kwargs]\nlength = 7\n")
+    config, _ = parse_train([str(tmp_path / "run.toml"), "--seed", "3"])
+    assert config.environment.keyword_arguments() == {"length": 7}
+    config, _ = parse_train([str(tmp_path / "run.toml"), "--environment.kwargs", '{"length": 9, "deep": {"a": [1]}}'])
+    assert config.environment.keyword_arguments() == {"length": 9, "deep": {"a": [1]}}
+
+
+def test_atari_machado_is_their_protocol() -> None:
+    """Machado et al. 2018: sticky actions, the full action set, nothing told of lost lives, no help at a reset."""
+    atari = load_run("atari-machado").environment.atari
+    assert (atari.sticky_actions, atari.full_action_space, atari.frame_skip) == (0.25, True, 4)
+    assert (atari.life_loss, atari.fire_reset, atari.noop_max) == (False, False, 0)
+    assert environment_spec(load_run("atari-machado").environment).num_actions == 18

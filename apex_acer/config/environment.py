@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
@@ -53,8 +54,8 @@ class EnvironmentConfig:
 
     id: str = "CartPole-v1"
     """A registered gymnasium id, or `module:Id` to import the module that registers it."""
-    kwargs: str = "{}"
-    """Keyword arguments of the environment, as one JSON object."""
+    kwargs: Annotated[str | dict[str, Any], tyro.conf.arg(constructor=str, metavar="JSON")] = "{}"
+    """Keyword arguments of the environment: one JSON object, in a run file also a table, in Python also a dict."""
     wrappers: tuple[str, ...] = ()
     """`module:function` names; each takes and returns a gymnasium environment, the first is innermost."""
     stack: int = 1
@@ -65,11 +66,11 @@ class EnvironmentConfig:
     atari: AtariConfig = field(default_factory=AtariConfig)
 
     def __post_init__(self) -> None:
+        if isinstance(self.kwargs, Mapping):  # one form from here on, in files and on the wire
+            object.__setattr__(self, "kwargs", _as_json(self.kwargs))
         require(bool(self.id), "environment.id", self.id, "give a gymnasium id")
         at_least(1, "environment", {"stack": self.stack})
         listed("environment", self)
-        known = "ALE's are known; give auto"
-        require(self.channels == "auto" or not self.is_atari, "environment.channels", self.channels, known)
         for name in self.wrappers:
             importable("environment.wrappers", name, "module:function")
         self.keyword_arguments()
@@ -82,11 +83,26 @@ class EnvironmentConfig:
     def keyword_arguments(self) -> dict[str, Any]:
         """`kwargs` as a dict; raises `ConfigError` where it is not one JSON object."""
         try:
-            kwargs = json.loads(self.kwargs)
+            kwargs = json.loads(str(self.kwargs))
         except (ValueError, RecursionError):  # no JSON, numbers too long, or nested too deeply
             kwargs = None
         require(isinstance(kwargs, dict), "environment.kwargs", self.kwargs, "give one JSON object")
         return dict(kwargs)
+
+
+def _as_json(kwargs: Mapping[str, Any]) -> str:
+    try:
+        text = json.dumps(kwargs, allow_nan=False)
+    except (TypeError, ValueError, RecursionError):
+        text = ""
+    plain = bool(text) and all(isinstance(key, str) for key in kwargs)
+    require(
+        plain,
+        "environment.kwargs",
+        dict(kwargs),
+        "give values that JSON has: texts, numbers, true, false, lists, tables",
+    )
+    return text
 
 
 @dataclass(frozen=True)
