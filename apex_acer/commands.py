@@ -13,7 +13,20 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+LIFELINE = "APEX_ACER_LIFELINE"  # environment variable: the descriptor at whose end a command is to end
 KILL_S = 2.0  # a killed process is gone within this, or stuck in the kernel
+
+
+def end_with_the_starter() -> None:
+    """Sends this process SIGTERM when the one that started it as a command is gone, however it went."""
+    if descriptor := os.environ.pop(LIFELINE, ""):  # what this process starts is not watched for
+        os.set_inheritable(int(descriptor), False)
+        threading.Thread(target=_end_at, args=(int(descriptor),), name="lifeline", daemon=True).start()
+
+
+def _end_at(lifeline: int) -> None:
+    os.read(lifeline, 1)
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 class Ended(NamedTuple):
@@ -32,6 +45,7 @@ class Commands:
         self.running: dict[str, subprocess.Popen[bytes]] = {}
         """By name."""
         self._descriptor = descriptor
+        self._lifeline, self._held = os.pipe()  # nobody writes: a command reads the end when this process is gone
         self._events: queue.SimpleQueue[str | None] = queue.SimpleQueue()
 
     def start(self, name: str, command: Sequence[str], log: Path, environment: Mapping[str, str]) -> None:
@@ -42,9 +56,9 @@ class Commands:
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=file,
-                env={**os.environ, **environment},
+                env={**os.environ, LIFELINE: str(self._lifeline), **environment},
                 start_new_session=True,
-                pass_fds=[self._descriptor],
+                pass_fds=[self._descriptor, self._lifeline],
             )
         threading.Thread(target=self._watch, args=(name, process), daemon=True).start()
 
@@ -73,6 +87,12 @@ class Commands:
         deadline = time.monotonic() + KILL_S
         while self.running and (left := deadline - time.monotonic()) > 0:
             self.wait(left)
+
+    def close(self) -> None:
+        """Kills what still runs, and lets go of the rest."""
+        self.kill()
+        os.close(self._lifeline)
+        os.close(self._held)
 
     def _watch(self, name: str, process: subprocess.Popen[bytes]) -> None:
         process.wait()

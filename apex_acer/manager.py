@@ -25,6 +25,7 @@ from apex_acer.machine import require_room
 from apex_acer.placement import describe, place
 from apex_acer.result import TrainResult
 from apex_acer.runfile import dump_run, load_run
+from apex_acer.runlog import Log, Speech
 from apex_acer.signals import Signals
 from apex_acer.supervisor import LOOK_S, Status, Supervisor
 from apex_acer.supervisor import RunFailed as RunFailed
@@ -322,15 +323,15 @@ class Manager:
 def _log_file(folder: Path, level: LogLevel) -> Iterator[None]:
     """Keeps this package's log in the run's folder, which belongs to this program meanwhile; raises `ConfigError`."""
     try:
-        handler = logging.FileHandler(folder / "log.txt", encoding="utf-8")
+        file = Log(folder)
     except OSError as error:
         raise ConfigError(f"out: {str(folder)!r} cannot be written ({error.strerror})") from None
     try:
-        fcntl.flock(handler.stream, fcntl.LOCK_EX | fcntl.LOCK_NB)  # type: ignore[arg-type]
+        fcntl.flock(file.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
-        handler.close()
+        file.close()
         raise ConfigError(f"out: {str(folder)!r} is in use; another program trains there") from None
-    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+    handler = logging.StreamHandler(Speech(file).stream())
     logger = logging.getLogger("apex_acer")
     before = logger.level
     logger.setLevel(level.upper())
@@ -344,4 +345,4 @@ def _log_file(folder: Path, level: LogLevel) -> Iterator[None]:
     finally:
         logger.removeHandler(handler)
         logger.setLevel(before)
-        handler.close()
+        file.close()

@@ -137,7 +137,7 @@ class Sweep:
             self._work(waiting)
             self._interrupt()
         finally:
-            self._commands.kill()
+            self._commands.close()
         return self._conclude()
 
     def _work(self, waiting: deque[Job]) -> None:

@@ -66,6 +66,7 @@ LAYERS = (  # top to bottom; a package stands for all of its modules
         "runfile",
         "commands",
         "imports",
+        "runlog",
         "files",
         "curves",
         "history",

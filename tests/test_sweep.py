@@ -444,7 +444,7 @@ def test_ctrl_c_leaves_no_process_and_the_same_command_goes_on(real: Path) -> No
     _, error = process.communicate(timeout=20)
     assert process.returncode == 130, error
     assert "goes on" in error
-    assert str(real) not in subprocess.run(["ps", "-A", "-o", "args="], capture_output=True, text=True).stdout
+    assert str(real) not in subprocess.run(["ps", "-A", "-ww", "-o", "args="], capture_output=True, text=True).stdout
     before = results()["variants"]
     assert before["wrappers=wrappers:Slow"]["runs"] == {}
     assert (curves[1].parent / "weights.safetensors").exists()
@@ -465,3 +465,19 @@ def test_ctrl_c_leaves_no_process_and_the_same_command_goes_on(real: Path) -> No
     assert str(real.parent) not in saved()
     assert len(saved()) < 10_000
     assert Path("out/curves.png").stat().st_size > 10_000
+
+
+@pytest.mark.parametrize("engine", ["serial", "local"])
+def test_a_run_whose_sweep_is_killed_saves_and_ends(real: Path, engine: str) -> None:
+    flags = ["--engine", engine, "--stop.env_steps", str(10**8), "--seeds", "1", "--out", str(real / "out")]
+    command = [sys.executable, "-m", "apex_acer", "sweep", str(real / "tiny.toml"), *flags]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    run = real / "out" / "tiny" / "seed_0"
+    wait_until(lambda: (run / "metrics.jsonl").exists() and (run / "metrics.jsonl").read_text())
+    process.kill()
+    process.wait()
+    wait_until(lambda: str(real) not in subprocess.check_output(["ps", "-A", "-ww", "-o", "args="], text=True))
+    assert (run / "weights.safetensors").exists()
+    lock = os.open(real / "out", os.O_RDONLY)
+    wait_until(lambda: sweep._lock(lock))
+    os.close(lock)

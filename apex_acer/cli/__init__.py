@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from apex_acer import __version__
+from apex_acer.commands import end_with_the_starter
 from apex_acer.config import ConfigError
 
 PROGRAM = "apex-acer"
@@ -52,6 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())  # a user's environment is often a module in the folder they stand in
+    end_with_the_starter()
     try:
         if verb not in VERBS:
             near = difflib.get_close_matches(verb, [*VERBS, "--help", "--version"], n=1)

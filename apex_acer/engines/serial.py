@@ -16,6 +16,7 @@ from apex_acer.evaluator import Evaluator
 from apex_acer.inbox import Inbox
 from apex_acer.learner import Learner
 from apex_acer.messages import Link, Message, Peer, Reply
+from apex_acer.runlog import speaking_as
 
 log = logging.getLogger(__name__)
 
@@ -52,11 +53,13 @@ class SerialHandle(Handle):
         if not self._alive:
             return
         try:
-            going = self._step()
+            with speaking_as(self.peer.name):
+                going = self._step()
         except ConfigError as error:
             self.config_error, going = str(error), False
         except Exception as error:
-            log.exception("%s failed", self.peer.name)
+            with speaking_as(self.peer.name):
+                log.exception("failed")
             self.raised = one_line(error)
             self._failure, going = f"{traceback.format_exc()}{self.peer.name}: failed", False
         if not going:
@@ -100,16 +103,19 @@ class SerialEngine(Engine):
 
     def start(self, peer: Peer, incarnations: dict[str, int]) -> Handle:
         """Makes the role; raises `ConfigError` where it cannot work as configured."""
+        with speaking_as(peer.name):
+            handle = self._make(peer, incarnations)
+        self._handles.append(handle)
+        return handle
+
+    def _make(self, peer: Peer, incarnations: dict[str, int]) -> SerialHandle:
         run = self._run
         if peer.role == "learner":
             self._learner = Learner(run.config, run.spec, run.folder, run.run_id, run.started_at, resume=run.resume)
             self._learner.inbox.expect(incarnations)
             self.link = DirectLink(self._learner.inbox)
-            handle = SerialHandle(peer, self._learn, self._learner.close)
-        else:
-            handle = SerialHandle(peer, *self._make_role(peer))
-        self._handles.append(handle)
-        return handle
+            return SerialHandle(peer, self._learn, self._learner.close)
+        return SerialHandle(peer, *self._make_role(peer))
 
     def _make_role(self, peer: Peer) -> tuple[Callable[[], bool], Callable[[], None]]:
         """What an actor's or evaluator's turn does, and how it ends."""

@@ -26,6 +26,7 @@ from apex_acer.engines.process import WAIT_S, die_with_the_parent, name_process
 # what takes time to import is imported where it is needed, so that the lifeline holds from the first moment on
 
 STOP_S = 2.0  # for actors to come for their stop after the run ended
+RAW_OUTPUT = 2  # the descriptor of the transcript, as that of standard output is
 MANAGERS_SIGNALS = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
 
 
@@ -79,12 +80,14 @@ def main(arguments: list[str]) -> int:
         die_with_the_parent()
     name_process(f"{role}_{index}")
     lifeline = Lifeline(private)
-    level = lifeline.start["config"]["logging"]["level"].upper()
-    logging.basicConfig(level=level, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
     sys.path[:] = lifeline.start["path"]
     from apex_acer.config import ConfigError
     from apex_acer.engines.engine import one_line
+    from apex_acer.runlog import Log, Speech
 
+    speech = Speech(Log(Path(lifeline.start["folder"])), role if role != "actor" else f"actor_{index}", RAW_OUTPUT)
+    sys.stdout = sys.stderr = speech.stream()
+    logging.basicConfig(level=lifeline.start["config"]["logging"]["level"].upper(), format="%(message)s")
     try:
         _run_learner(lifeline, parent) if role == "learner" else _run_peer(role, int(index), lifeline, parent)
     except ConfigError as error:
@@ -94,6 +97,8 @@ def main(arguments: list[str]) -> int:
         parent.say(raised=one_line(error))
         traceback.print_exc()
         return 1
+    finally:
+        speech.end_line()
     parent.say(ended=True)
     return 0
 

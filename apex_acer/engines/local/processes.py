@@ -3,7 +3,7 @@
 Every child has two pipes. Its standard input is the lifeline: the manager holds the other end, and a child leaves when it
 breaks, however the manager ended; where the learner was started again, it brings the new address. The second carries what
 the child has to say (ready, result, error) and what the launcher knows of it (process id, exit code) as JSON lines; it is
-also the sentinel of the child's death. Standard output and error go to a file.
+also the sentinel of the child's death. What it prints goes to the run's log (`runlog`).
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from apex_acer.messages import Peer
 from apex_acer.placement import niceness, num_threads
 from apex_acer.result import TrainResult
 from apex_acer.runfile import to_dict
+from apex_acer.runlog import Log, Transcript
 
 MANAGER = Peer("manager", 0, 0)
 KILL_S = 2.0  # a killed process is gone within this, or stuck in the kernel
@@ -38,9 +39,9 @@ KILL_S = 2.0  # a killed process is gone within this, or stuck in the kernel
 class ProcessHandle(Handle):
     """A process that the launcher starts."""
 
-    def __init__(self, peer: Peer, start: dict[str, object], private: Path, launcher: Launcher) -> None:
+    def __init__(self, peer: Peer, start: dict[str, object], private: Path, launcher: Launcher, log: Log) -> None:
         super().__init__(peer)
-        self._output = private / f"{peer.name}.{peer.incarnation}.out"
+        self._transcript = Transcript(private / f"{peer.name}.{peer.incarnation}.out", log, peer.name)
         self._said = b""
         self._pid = 0  # until it is known
         self._code: int | None = None  # until it is known
@@ -48,7 +49,7 @@ class ProcessHandle(Handle):
         self.sentinel, saying = os.pipe()
         os.set_blocking(self.sentinel, False)
         hearing, self._lifeline = os.pipe()
-        with self._output.open("wb") as file:
+        with self._transcript.open() as file:
             launcher.start([peer.role, str(peer.index), str(private)], hearing, file.fileno(), saying)
         os.close(hearing)
         os.close(saying)
@@ -77,18 +78,13 @@ class ProcessHandle(Handle):
             how = f"killed by {signal.Signals(-self._code).name}"
         else:
             how = f"exit code {self._code}"
-        return f"{self.printed().strip()}\n{self.peer.name}: {how}".strip()
-
-    def printed(self) -> str:
-        """The last of its standard output and error."""
-        with self._output.open("rb") as file:
-            file.seek(max(0, self._output.stat().st_size - 20_000))
-            return file.read().decode(errors="replace")
+        return f"{self._transcript.last().strip()}\n{self.peer.name}: {how}".strip()
 
     def listen(self) -> None:
         """Takes what the child has said, without waiting."""
         if self._gone:
             return
+        self._transcript.copy()
         with contextlib.suppress(BlockingIOError):
             while data := os.read(self.sentinel, 65536):
                 self._said += data
@@ -117,9 +113,10 @@ class ProcessHandle(Handle):
             select.select([self.sentinel], [], [], left)
 
     def close(self) -> None:
-        """Ends the process and frees its pipes."""
+        """Ends the process, frees its pipes, and gives the rest of what it printed to the log."""
         self.kill()
         self._gone = True
+        self._transcript.copy(to_the_end=True)
         os.close(self.sentinel)
         os.close(self._lifeline)
 
@@ -140,6 +137,8 @@ class LocalEngine(Engine):
         self._handles: dict[str, ProcessHandle] = {}
         # an ipc path has 107 characters at most, so it is never under the run's folder; mkdtemp gives mode 0700
         self._private = Path(tempfile.mkdtemp(prefix="apex-acer-", dir="/tmp"))
+        self._log = Log(run.folder)
+        self._launchers_transcript = Transcript(self._private / "launcher.out", self._log, "launcher")
         self._launcher = self._make_launcher()
         self._waker = Waker()
         self._expect_learner(0)
@@ -147,13 +146,13 @@ class LocalEngine(Engine):
     def start(self, peer: Peer, incarnations: dict[str, int]) -> Handle:
         """Starts the role's process; whether it is `ready` shows after a `wait`."""
         if before := self._handles.pop(peer.name, None):
-            self._clear_away(before)
+            before.close()
         if peer.role == "learner" and peer.incarnation:
             self.link.close()
             self._expect_learner(peer.incarnation)
         if not self._launcher.alive:
             self._launcher = self._make_launcher()
-        handle = ProcessHandle(peer, self._start_line(peer, incarnations), self._private, self._launcher)
+        handle = ProcessHandle(peer, self._start_line(peer, incarnations), self._private, self._launcher, self._log)
         self._handles[peer.name] = handle
         return handle
 
@@ -175,22 +174,25 @@ class LocalEngine(Engine):
             self._waker.clear()
         for handle in self._handles.values():
             handle.listen()
+        self._launchers_transcript.copy()
 
     def wake(self) -> None:
         """Ends a `wait`."""
         self._waker.wake()
 
     def close(self) -> None:
-        """Kills the children that are left, gives their output to the run's log and removes the private folder."""
+        """Kills the children that are left, gives the rest of what they printed to the log, removes the private folder."""
         self._launcher.close()
         for handle in self._handles.values():
-            self._clear_away(handle)
+            handle.close()
+        self._launchers_transcript.copy(to_the_end=True)
+        self._log.close()
         self.link.close()
         self._waker.close()
         shutil.rmtree(self._private, ignore_errors=True)
 
     def _make_launcher(self) -> Launcher:
-        return Launcher(self._run.folder / "log.txt")
+        return Launcher(self._private / "launcher.out")
 
     def _expect_learner(self, incarnation: int) -> None:
         """Each learner has an address of its own, so that nothing sent to the one before reaches it."""
@@ -213,10 +215,3 @@ class LocalEngine(Engine):
             "nice": niceness(run.config, run.spec, peer.role),
             "path": sys.path,
         }
-
-    def _clear_away(self, handle: ProcessHandle) -> None:
-        """Ends it, and gives its output to the run's log; a full disk must not keep us from the rest."""
-        handle.close()
-        with contextlib.suppress(OSError), (self._run.folder / "log.txt").open("a", encoding="utf-8") as file:
-            if printed := handle.printed():
-                file.write(f"── {handle.peer.name} ──\n{printed}")

@@ -21,6 +21,7 @@ from typing import Any
 from apex_acer.config import ConfigError, RayConfig
 from apex_acer.imports import missing
 from apex_acer.placement import available_cores
+from apex_acer.runlog import LAST_BYTES
 
 HEAD = "apex_acer.engines.ray.head"
 PROBE = "import ray, sys; ray.init(sys.argv[1], log_to_driver=False, logging_level='ERROR')"
@@ -84,11 +85,11 @@ class Cluster:
             )
         return self._reserved
 
-    def log_of(self, pid: int) -> str:
-        """The last that a process of a cluster of its own has printed."""
+    def log_of(self, pid: int) -> bytes:
+        """The last of the transcript of what a process of a cluster of its own has printed."""
         files = sorted(self.folder.glob(f"session_2*/logs/worker-*-{pid}.*")) if self.folder else []
-        lines = [line for file in files for line in file.read_text(errors="replace").splitlines(keepends=True)]
-        return "".join(line for line in lines if not line.startswith((":job_id:", ":actor_name:")))[-20_000:]
+        lines = [line for file in files for line in file.read_bytes().splitlines(keepends=True)]
+        return b"".join(line for line in lines if not line.startswith((b":job_id:", b":actor_name:")))[-LAST_BYTES:]
 
     def close(self) -> None:
         """Leaves the cluster, and ends one of its own."""

@@ -20,6 +20,7 @@ from apex_acer.engines.ray.handle import RayHandle
 from apex_acer.engines.ray.shares import cpu_share, require_fit
 from apex_acer.engines.waker import Waker
 from apex_acer.messages import Link, Peer
+from apex_acer.runlog import Log
 
 # what imports Ray is imported once the cluster has said on which addresses it is to listen
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ class RayEngine(Engine):
         self._handles: dict[str, RayHandle | GroupHandle] = {}
         self._learners: list[Any] = []
         self._waker = Waker()
+        self._log = Log(run.folder)
         self._cluster = Cluster(run.config.ray, run.folder / "log.txt")
         try:
             self._cpus, self._gpus = self._share(), self._share_gpus()
@@ -56,7 +58,7 @@ class RayEngine(Engine):
         if before := self._handles.pop(peer.name, None):
             before.kill()
         run = dataclasses.replace(self._run, resume=self._run.resume or peer.incarnation > 0)
-        start = Start(run, peer, __version__, sys.path, incarnations)
+        start = Start(run, peer, __version__, sys.path, incarnations, self._cluster.home)
         if peer.role == "learner":
             handle = self._start_learners(start)
         else:
@@ -81,7 +83,7 @@ class RayEngine(Engine):
         return GroupHandle(start.peer, members)
 
     def _handle(self, peer: Peer, host: Any, *arguments: Any) -> RayHandle:
-        return RayHandle(peer, host, self._run.folder, self._cluster, self._waker.wake, *arguments)
+        return RayHandle(peer, host, self._log, self._cluster, self._waker.wake, *arguments)
 
     def _learner_of(self, peer: Peer) -> Any:
         """With whom an actor or the evaluator speaks."""
@@ -111,6 +113,7 @@ class RayEngine(Engine):
             handle.kill()
         self._cluster.close()
         self._waker.close()
+        self._log.close()
 
     def _share(self) -> float:
         """CPUs of each role; a cluster that was joined may grow until they fit."""

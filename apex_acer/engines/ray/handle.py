@@ -9,12 +9,12 @@ import re
 import signal
 from collections.abc import Callable
 from concurrent.futures import Future
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from apex_acer.engines.engine import Handle
 from apex_acer.engines.ray.cluster import Cluster
 from apex_acer.messages import Peer
+from apex_acer.runlog import Log, shown, unsaid
 
 if TYPE_CHECKING:  # it imports Ray, once the cluster has said on which addresses that is to listen
     from apex_acer.engines.ray.hosts import End
@@ -29,7 +29,7 @@ class RayHandle(Handle):
         self,
         peer: Peer,
         host: Any,
-        folder: Path,
+        log: Log,
         cluster: Cluster,
         wake: Callable[[], None],
         *arguments: Any,
@@ -37,7 +37,7 @@ class RayHandle(Handle):
         """`arguments` are those of the host's `run`."""
         super().__init__(peer)
         self.host = host
-        self._folder, self._cluster, self._wake = folder, cluster, wake
+        self._log, self._cluster, self._wake = log, cluster, wake
         self._node, self._pid = "", 0  # until they are known
         self._alive = True
         self._failure = ""
@@ -91,17 +91,13 @@ class RayHandle(Handle):
     def _note_end(self, end: End) -> None:
         self.result, self.config_error, self.raised = end.result, end.config_error, end.raised
         self._failure = f"{end.failure}{self.peer.name}: failed" if end.failure else ""
-        self._write(end.log + end.failure)
+        self._log.append(end.log.encode())
+        self._log.say(self.peer.name, end.failure.encode().splitlines())
 
     def _note_death(self, said: str) -> None:
-        self._write(printed := self._cluster.log_of(self._pid) if self._pid else "")
-        self._failure = f"{printed}\n{self.peer.name}: {cause_of_death(said)}".strip()
-
-    def _write(self, printed: str) -> None:
-        """Gives it to the run's log; a full disk must not keep us from the rest."""
-        with contextlib.suppress(OSError), (self._folder / "log.txt").open("a", encoding="utf-8") as file:
-            if printed:
-                file.write(f"── {self.peer.name} ──\n{printed}")
+        printed = self._cluster.log_of(self._pid) if self._pid else b""
+        self._log.say(self.peer.name, unsaid(printed))
+        self._failure = f"{shown(printed)}\n{self.peer.name}: {cause_of_death(said)}".strip()
 
     def _log_stacks(self, stacks: Future[str]) -> None:
         if not stacks.exception():

@@ -21,7 +21,7 @@ import torch
 
 from apex_acer import __version__, ranks
 from apex_acer.actor import Actor
-from apex_acer.config import ConfigError, LogLevel
+from apex_acer.config import ConfigError
 from apex_acer.engines.engine import Run, one_line
 from apex_acer.engines.process import WAIT_S, die_with_the_parent, name_process
 from apex_acer.engines.ray.link import Order, RayLink
@@ -32,8 +32,10 @@ from apex_acer.messages import Peer, Reply
 from apex_acer.placement import niceness, num_threads
 from apex_acer.ranks import ConnectedRanks, LearnerLost, Meeting, Ranks
 from apex_acer.result import TrainResult
+from apex_acer.runlog import Log, Speech
 
-MOST_LINES = 300  # of a role's log
+MOST_LINES = 300  # of the log of a role on another machine
+TRANSCRIPT = 2  # the descriptor of the file in which Ray has what its process prints
 SHARED_BYTES = 100_000  # smaller weights travel faster in the reply than through the object store
 
 
@@ -45,10 +47,12 @@ class Start(NamedTuple):
     version: str
     path: list[str]
     incarnations: dict[str, int]
+    home: str
+    """The manager's node, on which the run's folder is."""
 
 
 class End(NamedTuple):
-    """How a role ended, as `Handle` has it, and the last it has logged."""
+    """How a role ended, as `Handle` has it, and the last it has logged if that is not in the run's log already."""
 
     log: str
     result: TrainResult | None = None
@@ -80,7 +84,7 @@ class Host(ABC):
         return "\n".join("".join(traceback.format_stack(frame)) for frame in sys._current_frames().values())
 
     def _run(self) -> End:
-        with _lines(self._start.run.config.logging.level) as lines:
+        with self._logging() as lines:
             try:
                 self._prepare()
                 result = self._work()
@@ -107,6 +111,23 @@ class Host(ABC):
         if self._start.version != __version__:
             here = f"{socket.gethostname()} has apex_acer {__version__}"
             raise ConfigError(f"ray.address: {here}, the manager {self._start.version}; install the same")
+
+    @contextmanager
+    def _logging(self) -> Iterator[deque[str]]:
+        """Logs into the run's log if its folder is on this machine, and else into the lines that it gives."""
+        lines: deque[str] = deque(maxlen=MOST_LINES)
+        name, logger = self._start.peer.name, logging.getLogger("apex_acer")
+        handler: logging.Handler
+        if ray.get_runtime_context().get_node_id() == self._start.home:
+            speech = Speech(Log(self._start.run.folder), name, TRANSCRIPT)
+            sys.stdout = sys.stderr = speech.stream()
+            handler = logging.StreamHandler(sys.stderr)
+        else:
+            handler = _Keep(lines)
+            handler.setFormatter(logging.Formatter(f"%(asctime)s {name}: %(message)s"))
+        logger.setLevel(self._start.run.config.logging.level.upper())
+        logger.addHandler(handler)
+        yield lines
 
     @abstractmethod
     def _work(self) -> TrainResult | None: ...
@@ -202,17 +223,6 @@ class PeerHost(Host):
         run, peer = self._start.run, self._start.peer
         given = run.config, run.run_id, peer, self._link, num_threads(run.config, peer.role)
         return Actor(*given) if peer.role == "actor" else Evaluator(*given, run.folder)
-
-
-@contextmanager
-def _lines(level: LogLevel) -> Iterator[deque[str]]:
-    """The newest lines of this package's log."""
-    lines: deque[str] = deque(maxlen=MOST_LINES)
-    handler, logger = _Keep(lines), logging.getLogger("apex_acer")
-    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
-    logger.setLevel(level.upper())
-    logger.addHandler(handler)
-    yield lines
 
 
 class _Keep(logging.Handler):

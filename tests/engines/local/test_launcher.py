@@ -35,6 +35,7 @@ class Started:
         self._pipe, saying = os.pipe()
         hearing, self._lifeline = os.pipe()
         os.set_blocking(self._pipe, False)
+        self._folder = str(folder)
         (folder / "private").mkdir(exist_ok=True)
         with self._output.open("wb") as file:
             launcher.start([role, str(index), str(folder / "private")], hearing, file.fileno(), saying)
@@ -42,7 +43,11 @@ class Started:
         os.close(saying)
 
     def tell(self, **start: Any) -> None:
-        os.write(self._lifeline, json.dumps({"address": "ipc:///nobody", "path": sys.path, **start}).encode() + b"\n")
+        os.write(
+            self._lifeline,
+            json.dumps({"address": "ipc:///nobody", "path": sys.path, "folder": self._folder, **start}).encode()
+            + b"\n",
+        )
 
     @property
     def said(self) -> dict[str, Any]:
@@ -84,18 +89,18 @@ def launched(tmp_path: Path) -> Iterator[list[Launcher]]:
 
 @pytest.mark.parametrize("forks", MODES)
 def test_what_a_role_raises_and_its_exit_code_are_told(tmp_path: Path, launched: list[Launcher], forks: bool) -> None:
-    launched.append(launcher := Launcher(tmp_path / "log.txt", forks=forks))
+    launched.append(launcher := Launcher(tmp_path / "launcher.out", forks=forks))
     actor = Started(launcher, tmp_path, "actor", 3)
     actor.tell()  # without all that it needs
     said = actor.ended()
     assert said == {"pid": said["pid"], "raised": "KeyError: 'nice'", "exit": 1}
     assert actor.printed.rstrip().endswith("KeyError: 'nice'")
-    assert (tmp_path / "log.txt").read_text() == ""
+    assert (tmp_path / "launcher.out").read_text() == ""
 
 
 @pytest.mark.parametrize("forks", MODES)
 def test_what_kills_a_role_is_told_and_each_has_its_name(tmp_path: Path, launched: list[Launcher], forks: bool) -> None:
-    launched.append(launcher := Launcher(tmp_path / "log.txt", forks=forks))
+    launched.append(launcher := Launcher(tmp_path / "launcher.out", forks=forks))
     actor, learner = Started(launcher, tmp_path, "actor", 3), Started(launcher, tmp_path, "learner", 0)
     for role, name in (actor, "actor_3"), (learner, "learner_0"):
         comm = Path(f"/proc/{role.pid}/comm")
@@ -107,7 +112,7 @@ def test_what_kills_a_role_is_told_and_each_has_its_name(tmp_path: Path, launche
 
 @pytest.mark.parametrize("forks", MODES)
 def test_closing_ends_what_was_started(tmp_path: Path, forks: bool) -> None:
-    launcher = Launcher(tmp_path / "log.txt", forks=forks)
+    launcher = Launcher(tmp_path / "launcher.out", forks=forks)
     roles = [Started(launcher, tmp_path, "learner", 0), Started(launcher, tmp_path, "actor", 0)]
     pids = [role.pid for role in roles]
     launcher.close()
@@ -117,7 +122,7 @@ def test_closing_ends_what_was_started(tmp_path: Path, forks: bool) -> None:
 
 
 def test_what_a_launcher_has_not_got_to_yet_is_never_started(tmp_path: Path) -> None:
-    launcher = Launcher(tmp_path / "log.txt")
+    launcher = Launcher(tmp_path / "launcher.out")
     actor = Started(launcher, tmp_path, "actor", 0)  # it still imports
     launcher.close()
     assert not launcher.alive
@@ -126,7 +131,7 @@ def test_what_a_launcher_has_not_got_to_yet_is_never_started(tmp_path: Path) -> 
 
 
 def test_a_frozen_launcher_is_killed_and_actors_go_with_it(tmp_path: Path) -> None:
-    launcher = Launcher(tmp_path / "log.txt")
+    launcher = Launcher(tmp_path / "launcher.out")
     actor = Started(launcher, tmp_path, "actor", 0)
     pid = actor.pid
     (pid_of_launcher,) = [p for p in children(os.getpid()) if pid in children(p)]
@@ -140,7 +145,7 @@ def test_a_frozen_launcher_is_killed_and_actors_go_with_it(tmp_path: Path) -> No
 
 
 def test_nobody_starts_at_a_launcher_that_is_gone(tmp_path: Path) -> None:
-    launcher = Launcher(tmp_path / "log.txt")
+    launcher = Launcher(tmp_path / "launcher.out")
     before = Started(launcher, tmp_path, "actor", 0)
     (pid,) = [pid for pid in children(os.getpid()) if before.pid in children(pid)]
     os.kill(pid, signal.SIGKILL)
@@ -150,7 +155,7 @@ def test_nobody_starts_at_a_launcher_that_is_gone(tmp_path: Path) -> None:
 
 
 def test_a_launcher_that_forks_has_one_thread(tmp_path: Path, launched: list[Launcher]) -> None:
-    launched.append(launcher := Launcher(tmp_path / "log.txt"))
+    launched.append(launcher := Launcher(tmp_path / "launcher.out"))
     actor = Started(launcher, tmp_path, "actor", 0)
     pid = actor.pid
     (pid_of_launcher,) = [p for p in children(os.getpid()) if pid in children(p)]
@@ -164,7 +169,7 @@ def test_forks_draw_different_numbers(tmp_path: Path, launched: list[Launcher]) 
         raise RuntimeError(f"drew {random.random()} {numpy.random.random()}")
         """)
     )
-    launched.append(launcher := Launcher(tmp_path / "log.txt"))
+    launched.append(launcher := Launcher(tmp_path / "launcher.out"))
     config = to_dict(tiny_run(environment__id="drawing:Any-v0"))
     actors = [Started(launcher, tmp_path, "actor", index) for index in range(2)]
     drawn = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -107,6 +108,44 @@ def test_children_ignore_what_is_the_manager_s(start: Start) -> None:
     assert run.children() == before
 
 
+LINE = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} (manager|learner|launcher|actor_\d+|evaluator): .*")
+
+
+def test_everything_is_in_the_log_while_the_run_goes_on_and_stays_when_all_are_killed(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    (tmp_path / "talks.py").write_text(TALKS)
+    run = start(environment__wrappers=("talks:Talks",), actors__count=2, backoff_s=0.05, supervision__restarts=100)
+    run.wait_until_it_learns()
+    words = ("printed in python", "written past it", "said by a program", "Segmentation fault", "in step")
+    for name in ("actor_0", "actor_1"):
+        run.wait_for(lambda name=name: all(re.search(f" {name}: .*{word}", log_of(run)) for word in words))
+    run.wait_for(lambda: " learner: learner on cpu" in log_of(run))
+    run.kill_child("learner_0", signal.SIGUSR1)
+    run.wait_for(lambda: re.search(r" learner: Current thread .*", log_of(run)))
+    run.send(signal.SIGKILL)
+    run.assert_nothing_left(within_s=5)
+    assert [line for line in log_of(run).splitlines() if not LINE.fullmatch(line)] == []
+
+
+TALKS = """
+import faulthandler, os, subprocess, sys
+import gymnasium
+
+class Talks(gymnasium.Wrapper):
+    steps = 0
+    def step(self, action):
+        Talks.steps += 1
+        sys.stdout.write("printed ")
+        print("in python", Talks.steps)
+        if Talks.steps == 20:
+            os.write(1, b"written past it\\n")
+            subprocess.run("echo said by a program; echo and again >&2", shell=True)
+        if Talks.steps == 2000:
+            faulthandler._sigsegv()
+        return super().step(action)
+"""
 KILLED, FROZEN = signal.SIGKILL, signal.SIGSTOP
 ENDS = [
     (KILLED,),
@@ -131,7 +170,7 @@ def test_an_actor_that_ends_is_replaced_while_the_run_goes_on(start: Start, ends
         "actor_0: no progress for 5 s; restart 2 of 10 in 1 s",
     ]
     assert run.news == news[: len(ends)]
-    assert set(run.news) <= {line.split(" ", 2)[2] for line in log_of(run).splitlines() if "restart" in line}
+    assert set(run.news) <= {line.split(" ", 3)[3] for line in log_of(run).splitlines() if "restart" in line}
     steps = [status["env_steps"] for status in run.statuses]
     assert steps == sorted(steps)
     run.send(signal.SIGINT)
