@@ -9,6 +9,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from apex_acer.output import printable
+
 Floats = NDArray[np.float64]
 Curve = tuple[Floats, Floats]
 """x and y, each `[L]`."""
@@ -37,6 +39,9 @@ class Line:
     high: Floats
     raw: Floats | None = None
     """What `middle` was smoothed from, to be seen behind it."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "label", printable(self.label))  # it comes from a file
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from apex_acer.config import ConfigError
 from apex_acer.curves import EMPTY, Curve, Line, Panel, band, mean, single
 from apex_acer.history import History, read_rows
 from apex_acer.metrics import METRICS
+from apex_acer.output import printable
 from apex_acer.runfile import load_run, short_keys, short_text, to_dict
 
 log = logging.getLogger(__name__)
@@ -88,7 +89,7 @@ def read_runs(folders: Sequence[Path]) -> list[Run]:
         raise ConfigError(f"plot: {', '.join(map(str, folders))}: no metrics yet; try again once the run trains")
     for run in runs:
         if not run.history:
-            log.warning("%s: no metrics yet, left out", run.folder)
+            log.warning("%s: no metrics yet, left out", printable(str(run.folder)))
     return found
 
 

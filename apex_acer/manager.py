@@ -16,13 +16,14 @@ from typing import Any
 
 from apex_acer import checkpoint, files
 from apex_acer.callbacks import Callbacks, Listener
-from apex_acer.config import ConfigError, RunConfig, StopConfig
+from apex_acer.config import ConfigError, RunConfig, StopConfig, writing
 from apex_acer.engines import engine_class
 from apex_acer.engines.engine import Engine, Run
 from apex_acer.environments import environment_spec
+from apex_acer.output import LogFormatter
 from apex_acer.placement import describe, place
 from apex_acer.result import TrainResult
-from apex_acer.runfile import dump_run, load_run
+from apex_acer.runfile import dump_run, from_dict, load_run, to_dict
 from apex_acer.signals import Signals
 from apex_acer.supervisor import LOOK_S, Status, Supervisor
 from apex_acer.supervisor import RunFailed as RunFailed
@@ -117,7 +118,7 @@ def _stop_of_rest(before: StopConfig, given: Mapping[str, Any], path: Path) -> S
         reached = {"at_return": None} if state["evaluations"]["passed"] else {}
     except (ArithmeticError, LookupError, TypeError, ValueError):
         raise ConfigError(f"{path}: state of another kind") from None
-    stop = dataclasses.replace(before, **{**reached, **given})
+    stop = from_dict({"stop": {**to_dict(before), **reached, **given}}, "resume").stop
     if env_steps >= stop.env_steps:
         total = stop.env_steps
         raise ConfigError(f"stop.env_steps: {total} is reached, the run has made {env_steps}; give --steps above that")
@@ -131,15 +132,11 @@ def make_folder(config: RunConfig) -> Path:
     """The run's folder, new or empty; raises `ConfigError` where it cannot be written."""
     name = config.environment.id.rpartition(":")[2].rpartition("/")[2].lower()
     folder = Path(config.out or f"runs/{name}-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}")
-    try:
+    with writing("out", folder):
         folder.mkdir(parents=True, exist_ok=True)
         used = (folder / "metrics.jsonl").exists()
         if not used:
             (folder / "log.txt").touch()
-    except OSError as error:
-        raise ConfigError(
-            f"out: {str(folder)!r} cannot be written ({error.strerror}); give a writable folder"
-        ) from None
     if used:  # its curves would double back
         raise ConfigError(f"out: {str(folder)!r} holds another run; give a new or empty folder")
     return folder.absolute()
@@ -261,16 +258,14 @@ class Manager:
 @contextlib.contextmanager
 def _log_file(folder: Path) -> Iterator[None]:
     """Keeps this package's log in the run's folder, which belongs to this program meanwhile; raises `ConfigError`."""
-    try:
+    with writing("out", folder):
         handler = logging.FileHandler(folder / "log.txt", encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"out: {str(folder)!r} cannot be written ({error.strerror})") from None
     try:
         fcntl.flock(handler.stream, fcntl.LOCK_EX | fcntl.LOCK_NB)  # type: ignore[arg-type]
     except OSError:
         handler.close()
         raise ConfigError(f"out: {str(folder)!r} is in use; another program trains there") from None
-    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+    handler.setFormatter(LogFormatter("%(asctime)s %(message)s"))
     logger = logging.getLogger("apex_acer")
     logger.setLevel(logging.INFO)
     logger.addHandler(handler)

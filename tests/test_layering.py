@@ -64,6 +64,8 @@ LAYERS = (  # top to bottom; a package stands for all of its modules
         "commands",
         "imports",
         "files",
+        "output",
+        "path",
         "curves",
         "history",
         "figures",

@@ -9,7 +9,7 @@ from typing import Annotated
 import tyro
 
 from apex_acer.cli.parsing import Flag, parse
-from apex_acer.config import require
+from apex_acer.config import require, writing
 from apex_acer.imports import missing
 
 
@@ -24,7 +24,7 @@ class Export:
     out: Annotated[str | None, tyro.conf.arg(metavar="FILE")] = None
     """The file to write; by default WEIGHTS with another ending."""
     import_modules: Flag = False
-    """Import the modules, other than this program's and gymnasium's, that the file names; importing one runs it."""
+    """Import the modules that the file names, also those not of this program or gymnasium, which runs them."""
 
 
 def run(arguments: list[str]) -> int:
@@ -32,14 +32,17 @@ def run(arguments: list[str]) -> int:
     given = parse(Export, arguments, "export")
     require(given.onnx, "onnx", given.onnx, "give --onnx")
     path = Path(given.out) if given.out else Path(given.weights).with_suffix(".onnx")
-    require(path.parent.is_dir() and not path.is_dir(), "out", str(path), "give a file in a folder that exists")
+    with writing("out", path):
+        require(path.parent.is_dir() and not path.is_dir(), "out", str(path), "give a file in a folder that exists")
     try:
         from apex_acer.export import BATCHES, export_onnx
     except ModuleNotFoundError as error:
         raise missing("export", "onnx", error) from None
     from apex_acer.policy import load_policy
 
-    written = export_onnx(load_policy(given.weights, given.import_modules), path)
+    policy = load_policy(given.weights, given.import_modules)
+    with writing("out", path):
+        written = export_onnx(policy, path)
     for kind, values in (("in", written.inputs), ("out", written.outputs)):
         for name, shape in values.items():
             print(f"{kind:<4} {name:<14} {shape}")

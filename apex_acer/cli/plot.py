@@ -9,6 +9,7 @@ import tyro
 
 from apex_acer.cli.parsing import Flag, parse
 from apex_acer.imports import missing
+from apex_acer.output import printable
 
 
 @dataclass(frozen=True)
@@ -31,5 +32,5 @@ def run(arguments: list[str]) -> int:
     except ModuleNotFoundError as error:
         raise missing("plot", "plot", error) from None
     for path in plot_runs(given.folders, given.out, "svg" if given.svg else "png"):
-        print(path)
+        print(printable(str(path)))
     return 0

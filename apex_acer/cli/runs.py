@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from apex_acer.cli.parsing import Flag, parse
+from apex_acer.output import printable, say
 
 if TYPE_CHECKING:
     from apex_acer.runs import RunStatus
@@ -58,8 +59,11 @@ def _print_table(runs: list[RunStatus]) -> None:
     for head in HEADS:
         table.add_column(head, justify="left" if head in TEXTS else "right", overflow="fold", no_wrap=head not in TEXTS)
     for run in runs:
-        table.add_row(*_cells(run), Text(_state(run), no_wrap=True, overflow="ellipsis"))
-    console.print(table)
+        cells = map(printable, _cells(run))
+        table.add_row(*cells, Text(printable(_state(run)), no_wrap=True, overflow="ellipsis"))
+    with console.capture() as printed:
+        console.print(table)
+    say(printed.get().rstrip("\n"))
 
 
 def _cells(run: RunStatus) -> list[str]:

@@ -49,18 +49,19 @@ def watch(run: Run, as_json: bool) -> int:
     from apex_acer.callbacks import Callbacks
     from apex_acer.console import live_view
     from apex_acer.manager import RunFailed, manage
+    from apex_acer.output import printable_lines, say
     from apex_acer.placement import describe
     from apex_acer.signals import Signals
 
     stream = sys.stderr if as_json else sys.stdout
-    print(describe(run.config), file=stream, flush=True)
+    say(describe(run.config), stream)
     try:
         with Signals() as signals, live_view(run.config, stream) as view:  # no signal finds the terminal half restored
             result = manage(run, Callbacks(on_status=view.update), signals)
             view.conclude(result)
     except RunFailed as error:
-        print(f"{error}\n{PROGRAM}: the run failed; the lines above say where", file=sys.stderr)
+        say(f"{printable_lines(str(error))}\n{PROGRAM}: the run failed; the lines above say where", sys.stderr)
         return EXIT_FAILED
     if as_json:
-        print(json.dumps(dataclasses.asdict(result)))
+        say(json.dumps(dataclasses.asdict(result)))
     return result.exit_code

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import tyro
 
-from apex_acer.config.checks import at_least, device_name, fraction, importable, positive, require
+from apex_acer.config.checks import at_least, device_name, fraction, importable, positive, require, typed
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,7 @@ class AtariConfig:
     """Height and width of an observation, pixels."""
 
     def __post_init__(self) -> None:
+        typed("environment.atari", self)
         at_least(1, "environment.atari", {"frame_skip": self.frame_skip, "screen_size": self.screen_size})
         at_least(0, "environment.atari", {"noop_max": self.noop_max})
         fraction("environment.atari", {"sticky_actions": self.sticky_actions})
@@ -53,6 +54,7 @@ class EnvironmentConfig:
     atari: AtariConfig = field(default_factory=AtariConfig)
 
     def __post_init__(self) -> None:
+        typed("environment", self)
         require(bool(self.id), "environment.id", self.id, "give a gymnasium id")
         at_least(1, "environment", {"stack": self.stack})
         for name in self.wrappers:
@@ -96,6 +98,7 @@ class ActorsConfig:
     """Threads of an actor's network and of its Atari emulators; 0: chosen from the cores present."""
 
     def __post_init__(self) -> None:
+        typed("actors", self)
         names = ("environments", "weights_every", "max_unanswered")
         at_least(1, "actors", {name: getattr(self, name) for name in names})
         at_least(0, "actors", {"count": self.count, "threads": self.threads})

@@ -16,6 +16,7 @@ from apex_acer.evaluator import Evaluator
 from apex_acer.inbox import Inbox
 from apex_acer.learner import Learner
 from apex_acer.messages import Link, Message, Peer, Reply
+from apex_acer.output import printable_lines
 
 log = logging.getLogger(__name__)
 
@@ -58,7 +59,8 @@ class SerialHandle(Handle):
         except Exception as error:
             log.exception("%s failed", self.peer.name)
             self.raised = one_line(error)
-            self._failure, going = f"{traceback.format_exc()}{self.peer.name}: failed", False
+            self._failure = printable_lines(f"{traceback.format_exc()}{self.peer.name}: failed")
+            going = False
         if not going:
             self.kill()
 

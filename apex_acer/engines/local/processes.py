@@ -27,6 +27,7 @@ from apex_acer.engines.local.launcher import Launcher
 from apex_acer.engines.local.transport import DealerLink
 from apex_acer.engines.waker import Waker
 from apex_acer.messages import Peer
+from apex_acer.output import printable_lines
 from apex_acer.placement import niceness, num_threads
 from apex_acer.result import TrainResult
 from apex_acer.runfile import to_dict
@@ -83,7 +84,7 @@ class ProcessHandle(Handle):
         """The last of its standard output and error."""
         with self._output.open("rb") as file:
             file.seek(max(0, self._output.stat().st_size - 20_000))
-            return file.read().decode(errors="replace")
+            return printable_lines(file.read().decode(errors="replace"))
 
     def listen(self) -> None:
         """Takes what the child has said, without waiting."""

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from apex_acer.engines.engine import Handle
 from apex_acer.engines.ray.cluster import Cluster
 from apex_acer.messages import Peer
+from apex_acer.output import printable_lines
 
 if TYPE_CHECKING:  # it imports Ray, once the cluster has said on which addresses that is to listen
     from apex_acer.engines.ray.hosts import End
@@ -90,18 +91,18 @@ class RayHandle(Handle):
 
     def _note_end(self, end: End) -> None:
         self.result, self.config_error, self.raised = end.result, end.config_error, end.raised
-        self._failure = f"{end.failure}{self.peer.name}: failed" if end.failure else ""
+        self._failure = printable_lines(f"{end.failure}{self.peer.name}: failed") if end.failure else ""
         self._write(end.log + end.failure)
 
     def _note_death(self, said: str) -> None:
         self._write(printed := self._cluster.log_of(self._pid) if self._pid else "")
-        self._failure = f"{printed}\n{self.peer.name}: {cause_of_death(said)}".strip()
+        self._failure = printable_lines(f"{printed}\n{self.peer.name}: {cause_of_death(said)}".strip())
 
     def _write(self, printed: str) -> None:
         """Gives it to the run's log; a full disk must not keep us from the rest."""
         with contextlib.suppress(OSError), (self._folder / "log.txt").open("a", encoding="utf-8") as file:
             if printed:
-                file.write(f"── {self.peer.name} ──\n{printed}")
+                file.write(printable_lines(f"── {self.peer.name} ──\n{printed}"))
 
     def _log_stacks(self, stacks: Future[str]) -> None:
         if not stacks.exception():
