@@ -28,7 +28,7 @@ def test_it_prints_the_paths_it_wrote(finished_run: Path, tmp_path: Path, capsys
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([], ["plot", "no folder"]),
+        ([], ["plot", "DIR... is missing"]),
         (["absent"], ["'absent'", "no config.toml", "folder of a run"]),
         (["empty"], ["empty", "no metrics yet", "try again"]),
         (["full", "--out", "full/log.txt"], ["out", "full/log.txt", "cannot be written"]),
