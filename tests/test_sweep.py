@@ -363,8 +363,7 @@ def test_an_error_while_saving_leaves_no_run_behind(folder: Path, monkeypatch: p
     whole = report.write
     monkeypatch.setattr(report, "write", fail)
     Path("made_up.py").write_text(MADE_UP.replace("    sys.exit(1)", "    time.sleep(1)\n    sys.exit(1)"))
-    with pytest.raises(OSError, match="no space left"):
-        run_sweep("--seeds 1 --vary algorithm.gamma=0.1,0.2 --jobs 2")
+    assert run_sweep("--seeds 1 --vary algorithm.gamma=0.1,0.2 --jobs 2") == 1
     wait_until(lambda: gone(int(Path("grandchild").read_text())))
 
 
