@@ -5,14 +5,15 @@ Names are imported on first use (PEP 562), so that the command line's help loads
 
 from __future__ import annotations
 
-import importlib
 import time
-from typing import TYPE_CHECKING, Any
 
 IMPORTED_AT = time.monotonic()  # start of `startup_s`; the clock is that of the whole machine
 __version__ = "0.1.0"
 
+TYPE_CHECKING = False  # that of `typing`, which takes time to import
 if TYPE_CHECKING:
+    from typing import Any
+
     from apex_acer.callbacks import Callbacks, Evaluation
     from apex_acer.config import ConfigError, RunConfig
     from apex_acer.console import live_view
@@ -41,6 +42,8 @@ __all__ = [*_HOME, "__version__"]
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module 'apex_acer' has no attribute {name!r}")
+    import importlib
+
     return getattr(importlib.import_module(_HOME[name]), name)
 
 

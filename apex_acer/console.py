@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import logging
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -14,10 +15,13 @@ from rich.console import Console
 
 from apex_acer.config import RunConfig
 from apex_acer.history import last_rows
-from apex_acer.progress import Progress, Status, printable
+from apex_acer.output import printable, say
+from apex_acer.progress import Progress, Status
 from apex_acer.result import TrainResult
 from apex_acer.screen import Screen
 from apex_acer.terminal import Terminal
+
+log = logging.getLogger(__name__)
 
 PLAIN_EVERY_S = 5.0
 NOTEBOOK_SIZE = 100, 40  # columns, and lines at most
@@ -70,7 +74,7 @@ def live_view(config: RunConfig, stream: TextIO | None = None) -> Iterator[View]
     with shown as view:
         yield view
     if view.result:
-        _say("\n".join(_conclusion(view.result)), out)
+        say("\n".join(_conclusion(view.result)), out)
 
 
 @contextlib.contextmanager
@@ -117,15 +121,18 @@ class PlainLines:
 
     def __init__(self, config: RunConfig, stream: TextIO) -> None:
         self._config, self._stream = config, stream
+        self._is_read = True
         self._printed_at = time.monotonic() - PLAIN_EVERY_S + 1.0  # the first comes after a second
 
     def show(self, status: Status) -> None:
-        """Prints what is due."""
-        for line in status["news"]:
-            _say(printable(line), self._stream)
+        """Prints what is due, for as long as somebody reads it."""
+        lines = [printable(line) for line in status["news"]]
         if time.monotonic() - self._printed_at >= PLAIN_EVERY_S:
             self._printed_at = time.monotonic()
-            _say(self._line(status), self._stream)
+            lines.append(self._line(status))
+        if lines and self._is_read and not say("\n".join(lines), self._stream):
+            self._is_read = False
+            log.info("nobody reads the progress any more; training goes on")
 
     def _line(self, status: Status) -> str:
         steps, budget, rows = status["env_steps"], self._config.stop.env_steps, status["rows"]
@@ -162,9 +169,3 @@ def _warnings(result: TrainResult) -> list[str]:
     if not result.updates and not result.reason.startswith("SIG"):
         return ["nothing was learned: no update was made; give more steps, or a lower replay.start"]
     return []
-
-
-def _say(text: str, stream: TextIO) -> None:
-    """Prints `text`; what the stream's encoding has no letters for does not end a run."""
-    encoding = stream.encoding or "utf-8"
-    print(text.encode(encoding, "replace").decode(encoding), file=stream, flush=True)

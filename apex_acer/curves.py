@@ -9,6 +9,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from apex_acer.output import printable
+
 Floats = NDArray[np.float64]
 Curve = tuple[Floats, Floats]
 """x and y, each `[L]`."""
@@ -45,6 +47,9 @@ class Line:
     def is_empty(self) -> bool:
         """Whether there is nothing to draw."""
         return not (len(self.x) or self.behind)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "label", printable(self.label))  # it comes from a file
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from av.filter import Graph
 from av.video.format import VideoFormat
 
 from apex_acer import files
-from apex_acer.config import require
+from apex_acer.config import ConfigError, require, writing
 from apex_acer.trajectory import Array
 
 Show = Callable[[Array], None]
@@ -61,12 +61,14 @@ def window(title: str, fps: int) -> Iterator[Show]:
 
 
 def _require_display() -> None:
-    allowed = "there is no display to open a window on; give --video out.mp4"
+    none = ConfigError("video: there is no display to open a window on; give --video out.mp4")
     named = any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER"))
-    require(named or not sys.platform.startswith("linux"), "video", None, allowed)
+    if sys.platform.startswith("linux") and not named:
+        raise none
     with contextlib.suppress(pygame.error):
         pygame.display.init()
-    require(pygame.display.get_init() and pygame.display.get_driver() != "offscreen", "video", None, allowed)
+    if not pygame.display.get_init() or pygame.display.get_driver() == "offscreen":
+        raise none
 
 
 @contextlib.contextmanager
@@ -76,7 +78,7 @@ def video(path: Path, fps: int) -> Iterator[Show]:
     After an error nothing is left of it. Odd sizes get another row or column in an mp4, whose colours are stored for
     squares of four pixels.
     """
-    with files.replacing(path) as beside, av.open(str(beside), "w", format=path.suffix[1:]) as container:
+    with files.replacing(path) as beside, _opened(path, beside) as container:
         os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # environments draw with pygame, which looks for a display
         rate = min(fps, GIF_FPS) if path.suffix == ".gif" else fps
         encoder: _Encoder | None = None
@@ -91,10 +93,16 @@ def video(path: Path, fps: int) -> Iterator[Show]:
             encoder.finish()
 
 
+def _opened(path: Path, beside: Path) -> OutputContainer:
+    with writing("video", path):
+        return av.open(str(beside), "w", format=path.suffix[1:])
+
+
 def check_video(path: Path) -> None:
     """Raises `ConfigError` where `path` cannot become a video."""
     require(path.suffix in (".mp4", ".gif"), "video", str(path), "give a name that ends in .mp4 or .gif")
-    writable = path.parent.is_dir() and os.access(path.parent, os.W_OK) and not path.is_dir()
+    with writing("video", path):
+        writable = path.parent.is_dir() and os.access(path.parent, os.W_OK) and not path.is_dir()
     require(writable, "video", str(path), "give a file in a folder that exists and is writable")
 
 

@@ -12,6 +12,7 @@ from apex_acer.config import ConfigError
 from apex_acer.curves import EMPTY, Curve, Line, Panel, band, mean, single
 from apex_acer.history import History, read_rows
 from apex_acer.metrics import METRICS
+from apex_acer.output import printable
 from apex_acer.runfile import load_run, short_keys, short_text, to_dict
 
 log = logging.getLogger(__name__)
@@ -107,7 +108,7 @@ def read_runs(folders: Sequence[Path]) -> list[Run]:
     if not found:
         raise errors[0]
     for what in errors:
-        log.warning("%s; left out", what)
+        log.warning("%s; left out", printable(str(what)))
     _warn_of_short(found)
     return found
 

@@ -16,7 +16,7 @@ from typing import Any, TextIO
 
 from apex_acer import checkpoint, files
 from apex_acer.callbacks import Callbacks, Listener
-from apex_acer.config import ConfigError, LogLevel, RunConfig, StopConfig, reading
+from apex_acer.config import ConfigError, LogLevel, RunConfig, StopConfig, reading, writing
 from apex_acer.engines import engine_class
 from apex_acer.engines.engine import Engine, Run
 from apex_acer.environment_check import check_environment
@@ -24,7 +24,7 @@ from apex_acer.environments import require_unchanged
 from apex_acer.machine import require_room
 from apex_acer.placement import describe, place
 from apex_acer.result import TrainResult
-from apex_acer.runfile import dump_run, load_run
+from apex_acer.runfile import dump_run, from_dict, load_run, to_dict
 from apex_acer.runlog import Log, Speech
 from apex_acer.signals import Signals
 from apex_acer.supervisor import LOOK_S, Status, Supervisor
@@ -178,7 +178,7 @@ def _stop_of_rest(before: StopConfig, given: Mapping[str, Any], path: Path) -> S
         reached = {"at_return": None} if state["evaluations"]["passed"] else {}
     except (ArithmeticError, LookupError, TypeError, ValueError):
         raise ConfigError(f"{path}: state of another kind") from None
-    stop = dataclasses.replace(before, **{**reached, **given})
+    stop = from_dict({"stop": {**to_dict(before), **reached, **given}}, "resume").stop
     if env_steps >= stop.env_steps:
         total = stop.env_steps
         raise ConfigError(f"stop.env_steps: {total} is reached, the run has made {env_steps}; give --steps above that")
@@ -192,15 +192,11 @@ def make_folder(config: RunConfig) -> Path:
     """The run's folder, new or empty; raises `ConfigError` where it cannot be written."""
     name = config.environment.id.rpartition(":")[2].rpartition("/")[2].lower()
     folder = Path(config.out or f"runs/{name}-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}")
-    try:
+    with writing("out", folder):
         folder.mkdir(parents=True, exist_ok=True)
         used = (folder / "metrics.jsonl").exists()
         if not used:
             (folder / "log.txt").touch()
-    except OSError as error:
-        raise ConfigError(
-            f"out: {str(folder)!r} cannot be written ({error.strerror}); give a writable folder"
-        ) from None
     if used:  # its curves would double back
         raise ConfigError(f"out: {str(folder)!r} holds another run; give a new or empty folder")
     return folder.absolute()
@@ -322,10 +318,8 @@ class Manager:
 @contextlib.contextmanager
 def _log_file(folder: Path, level: LogLevel) -> Iterator[None]:
     """Keeps this package's log in the run's folder, which belongs to this program meanwhile; raises `ConfigError`."""
-    try:
+    with writing("out", folder):
         file = Log(folder)
-    except OSError as error:
-        raise ConfigError(f"out: {str(folder)!r} cannot be written ({error.strerror})") from None
     try:
         fcntl.flock(file.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:

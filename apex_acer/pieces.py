@@ -30,6 +30,7 @@ from apex_acer.feed import make_replay
 from apex_acer.frames import stack_planes
 from apex_acer.gradient import Gradient
 from apex_acer.optimizer import Optimizer
+from apex_acer.path import look_here_last
 from apex_acer.policy import Policy
 from apex_acer.replay import UniformReplay
 from apex_acer.rollout import Rollout
@@ -56,7 +57,7 @@ def measure(
     Raises:
         RuntimeError: with the last line of a process that failed or did not end in time.
     """
-    command = [sys.executable, "-m", __name__, run, device, way, str(seconds), *names]
+    command = [sys.executable, "-P", "-m", __name__, run, device, way, str(seconds), *names]
     workers = [_start(command) for _ in range(count)]
     alarm = threading.Timer(DEADLINE_S, _kill, [workers])
     alarm.start()
@@ -252,6 +253,7 @@ def _kill(workers: Sequence[subprocess.Popen[str]]) -> None:
 
 def main(run: str, device: str, way: str, seconds: str, *names: str) -> None:
     """One measuring process."""
+    look_here_last()
     torch.set_num_threads(1)
     pieces = Pieces(load_run(run), torch.device(device))
     print("ready", flush=True)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
@@ -15,10 +16,11 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from apex_acer.config import ConfigError
+from apex_acer.config import writing
 from apex_acer.curves import Panel
 from apex_acer.figures import FIGURES, make_panels, make_title, read_runs
 from apex_acer.files import write
+from apex_acer.output import printable
 
 # Okabe and Ito's palette, distinct with every kind of colour vision; yellow is too light for a line on white
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#000000")
@@ -56,6 +58,7 @@ def plot_runs(folders: Sequence[str | Path], out: str | Path = "", form: Literal
     return paths
 
 
+@matplotlib.rc_context({"text.parse_math": False})  # a name with a dollar sign is no formula
 def plot_curves(title: str, y_label: str, panels: Sequence[Panel], form: Literal["png", "svg"] = "png") -> bytes:
     """Draws panels beside and below each other, with one legend below of the lines that no panel's title names.
 
@@ -70,6 +73,7 @@ def plot_curves(title: str, y_label: str, panels: Sequence[Panel], form: Literal
     Returns:
         The file.
     """
+    title = printable(title)
     rows, columns = math.ceil(len(panels) / MOST_COLUMNS), min(len(panels), MOST_COLUMNS)
     labels = list(dict.fromkeys(line.label for panel in panels for line in panel.lines))
     named = [label for label in labels if label not in {panel.title for panel in panels}]
@@ -144,8 +148,6 @@ def _draw(ax: Axes, panel: Panel, labels: Sequence[str]) -> None:
 
 
 def _save(path: Path, data: bytes) -> None:
-    try:
+    with writing("out", path):
         path.parent.mkdir(parents=True, exist_ok=True)
         write(path, data)
-    except OSError as error:
-        raise ConfigError(f"out: {str(path)!r} cannot be written ({error.strerror}); give a writable folder") from None

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from apex_acer.config import RunConfig
 from apex_acer.messages import Row
+from apex_acer.output import printable
 from apex_acer.result import TrainResult
 
 Status = Mapping[str, Any]
@@ -145,8 +146,3 @@ def clock(seconds: float) -> str:
     if minutes < 60:
         return f"{minutes} min {rest:02} s" if minutes else f"{rest} s"
     return f"{minutes // 60:,} h {minutes % 60:02} min"
-
-
-def printable(text: str) -> str:
-    """`text` on one line, without what moves a terminal's cursor or changes its colours."""
-    return "".join(letter if letter.isprintable() else " " for letter in text)

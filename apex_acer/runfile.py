@@ -78,9 +78,9 @@ def to_dict(config: Any) -> dict[str, Any]:
     return {name: _plain(value) for name, value in values if value is not None}
 
 
-def from_dict(data: Mapping[str, Any], source: str = "configuration") -> RunConfig:
+def from_dict(data: Mapping[str, Any], source: str = "") -> RunConfig:
     """A `RunConfig` from nested dicts; unknown keys and values of another type raise `ConfigError`."""
-    return _build(RunConfig, data, "", source)
+    return _build(RunConfig, data, "", f"{source}: " if source else "")
 
 
 def short_keys(keys: Collection[str]) -> dict[str, str]:
@@ -154,40 +154,29 @@ def _plain(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
-def _build(cls: type[T], data: Mapping[str, Any], prefix: str, source: str) -> T:
+def _build(cls: type[T], data: Mapping[str, Any], prefix: str, where: str) -> T:
     hints = typing.get_type_hints(cls)
     for key in data:
         if key not in hints:
             near = difflib.get_close_matches(key, hints, n=1)
             hint = f"did you mean {prefix}{near[0]}?" if near else f"allowed: {', '.join(hints)}"
-            raise ConfigError(f"{source}: unknown key {prefix}{key}; {hint}")
-    return cls(**{key: _convert(hints[key], value, prefix + key, source) for key, value in data.items()})
+            raise ConfigError(f"{where}unknown key {prefix}{key}; {hint}")
+    values = {key: _convert(hints[key], value, prefix + key, where) for key, value in data.items()}
+    try:
+        return cls(**values)
+    except ConfigError as error:
+        raise ConfigError(f"{where}{error}") from None
 
 
-def _convert(hint: Any, value: Any, key: str, source: str) -> Any:
+def _convert(hint: Any, value: Any, key: str, where: str) -> Any:
+    """The tables among the values as their dataclasses; these check everything else."""
     if isinstance(hint, types.UnionType) and dataclasses.is_dataclass(typing.get_args(hint)[0]):
         hint = _named(hint, value, key)
-    if dataclasses.is_dataclass(hint):
-        if isinstance(value, typing.cast("type[Any]", hint)):
-            return value
-        if not isinstance(value, Mapping):
-            raise ConfigError(f"{source}: {key}: {value!r} is not a table; write [{key}]")
-        return _build(typing.cast("type[Any]", hint), value, f"{key}.", source)
-    if typing.get_origin(hint) is tuple and isinstance(value, list | tuple):
-        return tuple(_convert(typing.get_args(hint)[0], item, key, source) for item in value)
-    if type(value) is int and not -(2**63) <= value < 2**63:
-        raise ConfigError(f"{source}: {key}: an integer beyond 64 bits is not allowed")
-    kinds = _kinds(hint)
-    if value == "None" and type(None) in kinds:  # TOML has no word for it, and flags take this one
-        return None
-    if str in kinds and isinstance(value, Path):
-        return str(value)
-    if float in kinds and type(value) is int:
-        return float(value)
-    if type(value) not in kinds:
-        names = " or ".join(kind.__name__ for kind in kinds if kind is not type(None))
-        raise ConfigError(f"{source}: {key}: {value!r} is not allowed; give {names}")
-    return value
+    if not dataclasses.is_dataclass(hint) or isinstance(value, typing.cast("type[Any]", hint)):
+        return value
+    if not isinstance(value, Mapping):
+        raise ConfigError(f"{where}{key}: {value!r} is not a table; write [{key}]")
+    return _build(typing.cast("type[Any]", hint), value, f"{key}.", where)
 
 
 def _named(union: types.UnionType, value: Any, key: str) -> Any:
@@ -196,12 +185,3 @@ def _named(union: types.UnionType, value: Any, key: str) -> Any:
     name = value.get("name") if isinstance(value, Mapping) else getattr(value, "name", None)
     require(name is None or str(name) in known, f"{key}.name", name, f"give {' or '.join(known)}")
     return known[name or next(iter(known))]
-
-
-def _kinds(hint: Any) -> tuple[type, ...]:
-    origin = typing.get_origin(hint)
-    if origin is typing.Literal:
-        return (str,)
-    if origin is types.UnionType:
-        return tuple(typing.get_origin(kind) or kind for kind in typing.get_args(hint))
-    return (origin,) if origin else (hint,)

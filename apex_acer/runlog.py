@@ -17,6 +17,8 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import TextIO
 
+from apex_acer.output import printable
+
 NAME = "log.txt"
 LONGEST_LINE = 8192  # bytes, of what goes on without an end of line
 LAST_BYTES = 20_000  # of a transcript, which are shown
@@ -40,7 +42,7 @@ class Log:
         now = time.time()
         at = f"{time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(now))},{int(now % 1 * 1000):03d}"
         head = f"{at} {name}: ".encode()
-        self.append(b"".join(head + line + b"\n" for line in lines))
+        self.append(b"".join(head + printable(line.decode(errors="replace")).encode() + b"\n" for line in lines))
 
     def append(self, data: bytes) -> None:
         """Writes whole lines that have all that; a disk that is full ends nobody."""

@@ -16,6 +16,7 @@ from apex_acer.checkpoint import newest
 from apex_acer.config import ConfigError
 from apex_acer.engines.engine import Engine, Handle, Run
 from apex_acer.messages import Message, Peer, Reply
+from apex_acer.output import printable_lines
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +32,10 @@ Status = dict[str, Any]
 
 
 class RunFailed(Exception):
-    """A process of the run ended badly and can not be started again; the message is its traceback."""
+    """A process of the run ended badly and cannot be started again; the message is its traceback, safe to print."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(printable_lines(text))
 
 
 class Role:

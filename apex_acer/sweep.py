@@ -25,15 +25,16 @@ from typing import Any, NamedTuple
 from rich.console import Console
 
 from apex_acer.commands import Commands, Ended
-from apex_acer.config import ConfigError, RunConfig, require
+from apex_acer.config import RunConfig, require, writing
 from apex_acer.environments import make_environments
 from apex_acer.files import write
+from apex_acer.output import printable, say
 from apex_acer.report import Results, figure, read_curve, table
 from apex_acer.runfile import dump_run, to_dict
 from apex_acer.signals import Signals
 from apex_acer.variants import Variant, make_variants
 
-PROGRAM = (sys.executable, "-m", "apex_acer")
+PROGRAM = (sys.executable, "-P", "-m", "apex_acer")
 STOP_S = 15.0  # a run that was interrupted has saved and gone within this, or is killed
 FINAL_SEED_OFFSET = 1000  # final episodes are not those by which weights were chosen
 ERROR_LINES = 3  # the last one often only says where to look
@@ -115,7 +116,8 @@ def sweep(plan: Plan) -> int:
         run = {key: value for key, value in to_dict(plan.base).items() if key != "out"}
         identity = {"run": run, "seeds": list(plan.seeds), "final_episodes": plan.final_episodes}
         results = Results(plan.folder, plan.command, identity, plan.variants)
-        results.save()
+        with writing("out", plan.folder):
+            results.save()
         return Sweep(plan, results, signals, Commands(lock)).run()
 
 
@@ -132,7 +134,7 @@ class Sweep:
     def run(self) -> int:
         """The whole sweep; leaves no process behind, however it ends. The first signal saves, the second kills."""
         waiting = deque(job for job in self._jobs.values() if not self._finished(job))
-        print(f"{len(waiting)} of {len(self._jobs)} runs to do, {self._plan.at_once} at once, in {self._plan.folder}")
+        say(f"{len(waiting)} of {len(self._jobs)} runs to do, {self._plan.at_once} at once, in {self._plan.folder}")
         try:
             self._work(waiting)
             self._interrupt()
@@ -198,7 +200,7 @@ class Sweep:
         else:
             run |= _trained(self._plan.folder, job, found)
         self._results.keep(job.variant, job.config.seed, run)
-        print(f"{job.name}: {_line(run)}", flush=True)
+        say(f"{job.name}: {printable(_line(run))}")
         return "error" not in run
 
     def _path(self, job: Job, suffix: str) -> Path:
@@ -219,11 +221,14 @@ class Sweep:
         if drawing:
             write(folder / "curves.png", drawing)
         console = Console()
-        Console(width=None if console.is_terminal else PLAIN_WIDTH).print(table(data))
+        console = Console(width=None if console.is_terminal else PLAIN_WIDTH)
+        with console.capture() as printed:
+            console.print(table(data))
+        say(printed.get().rstrip("\n"))
         for name, error in self._failed.items():
-            print(f"apex-acer: {name} failed: {error}; see {folder / name}.log", file=sys.stderr)
+            say(f"apex-acer: {name} failed: {printable(error)}; see {folder / name}.log", sys.stderr)
         if self._signals:
-            print(f"apex-acer: {self._signals[0].name}: the same command with --out {folder} goes on", file=sys.stderr)
+            say(f"apex-acer: {self._signals[0].name}: the same command with --out {folder} goes on", sys.stderr)
             return 128 + self._signals[0]
         return 1 if self._failed else 0
 
@@ -239,11 +244,9 @@ def _check(jobs: Sequence[Job]) -> None:
 @contextlib.contextmanager
 def _locked(folder: Path) -> Iterator[int]:
     """Makes the folder and keeps other sweeps out of it; the descriptor holds the lock as long as any process has it."""
-    try:
+    with writing("out", folder):
         folder.mkdir(parents=True, exist_ok=True)
         lock = os.open(folder, os.O_RDONLY)
-    except OSError as error:
-        raise ConfigError(f"out: {str(folder)!r} cannot be used ({error.strerror}); give a writable folder") from None
     try:
         require(_lock(lock), "out", str(folder), "it is in use by a sweep, or by runs that one left behind")
         yield lock

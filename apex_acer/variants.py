@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import difflib
-import io
 import itertools
 import re
-import types
 import typing
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import tyro
-
 from apex_acer.config import ConfigError, RunConfig, require
+from apex_acer.config.checks import from_text
 from apex_acer.runfile import from_dict, short_keys, short_text, to_dict
 
 OWN_KEYS = ("seed", "out")  # a sweep sets these itself
@@ -91,25 +87,13 @@ def _hints(section: Any, prefix: str = "") -> dict[str, Any]:
 
 def _convert(key: str, hint: Any, text: str) -> Any:
     """`text` as a value of type `hint`, read as the command line reads it."""
-    if hint is str or str in typing.get_args(hint):
-        return text
-    parts = [part for part in text.split("+") if part] if typing.get_origin(hint) is tuple else [text]
     try:
-        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-            return tyro.cli(hint, args=parts)
-    except SystemExit:
-        raise ConfigError(f"vary: {key}: {text!r} is not allowed; give {_allowed(hint)}") from None
-
-
-def _allowed(hint: Any) -> str:
-    arguments = typing.get_args(hint)
-    if typing.get_origin(hint) is typing.Literal:
-        return " or ".join(map(str, arguments))
-    if isinstance(hint, types.UnionType):
-        return " or ".join("None" if kind is type(None) else kind.__name__ for kind in arguments)
-    if typing.get_origin(hint) is tuple:
-        return f"values of type {arguments[0].__name__} joined by +"
-    return "True or False" if hint is bool else str(hint.__name__)
+        if typing.get_origin(hint) is not tuple:
+            return from_text(key, hint, text)
+        (kind, *_) = typing.get_args(hint)
+        return tuple(from_text(key, kind, part) for part in text.split("+") if part)
+    except ConfigError as error:
+        raise ConfigError(f"vary: {error}") from None
 
 
 def _name(overrides: Values, labels: Mapping[str, str]) -> str:

@@ -173,7 +173,8 @@ def test_closing_the_window_ends_the_play(
         ("--video x.mp4 --fps 0", ["fps", "0", "1 or more"]),
         ("--video x.mp4 --episodes 0", ["episodes", "0", "1 or more"]),
         ("--video x.mp4 --policy best", ["policy", "best", "greedy or sampled"]),
-        ("", ["no display", "--video"]),
+        ("", ["apex-acer: video: there is no display to open a window on; give --video out.mp4"]),
+        (f"--video {'x' * 254}.mp4", ["video: 'xxx", "cannot be written (File name too long)"]),
     ],
 )
 def test_bad_input_gets_one_line(
@@ -197,16 +198,19 @@ def test_an_environment_without_pictures_is_named(tmp_path: Path, capsys: pytest
     assert f"'{COUNTDOWN}' is not allowed; it draws no pictures" in capsys.readouterr().err
 
 
-def test_a_video_that_cannot_be_finished_leaves_the_one_before(tmp_path: Path) -> None:
+def test_a_video_that_cannot_be_finished_leaves_the_one_before(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     weights, path = weights_file(tmp_path), tmp_path / "cartpole.mp4"
     path.write_bytes(b"the one before")
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1_000, hard))  # as a full disk
     try:
-        with pytest.raises(OSError, match="File too large"):
-            main(["play", str(weights), "--video", str(path)])
+        assert main(["play", str(weights), "--video", str(path)]) == 1
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    error = capsys.readouterr().err
+    assert (error.count("\n"), "cannot be written: File too large" in error) == (1, True), error
     assert path.read_bytes() == b"the one before"
     assert sorted(entry.name for entry in tmp_path.iterdir()) == [path.name, weights.name]
 

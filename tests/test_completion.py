@@ -15,9 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from apex_acer.cli import VERBS, main
-from apex_acer.cli.completion import flags_of
+from apex_acer.cli import main
+from apex_acer.cli.flags import flags_of
 from apex_acer.cli.train import Train
+from apex_acer.cli.verbs import VERBS
 from apex_acer.runfile import presets
 from tests.test_layering import loaded_by
 
@@ -157,7 +158,8 @@ def test_the_flags_are_those_that_help_lists() -> None:
         done = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
         lines = re.findall(r"^│ ((?:-h, )?--\S.*)", done.stdout, re.MULTILINE)
         listed |= {flag for line in lines for flag in re.findall(r"--[a-z][\w.-]*", line)}
-    assert set(flags_of(Train)) == listed - {"--help"}
+    assert {name for name, flag in flags_of(Train).items() if not flag.hidden} == listed - {"--help"}
+    assert "--algorithm.name" not in listed  # a flag cannot change the algorithm
 
 
 @pytest.mark.parametrize("arguments", [[], ["tcsh"], ["bash", "zsh"]])

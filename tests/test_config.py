@@ -3,11 +3,23 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import json
+from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 
-from apex_acer.config import ActorsConfig, ApexDqnConfig, EnvironmentConfig, RunConfig, StopConfig
+from apex_acer.config import (
+    ActorsConfig,
+    ApexDqnConfig,
+    AtariConfig,
+    EnvironmentConfig,
+    NetworkConfig,
+    RayConfig,
+    RunConfig,
+    StopConfig,
+    SupervisionConfig,
+)
 from apex_acer.runfile import from_dict
 from tests.conftest import config_error
 
@@ -258,3 +270,34 @@ def test_keyword_arguments_and_kind_of_environment() -> None:
     assert EnvironmentConfig(id="ALE/Pong-v5").is_atari
     assert not EnvironmentConfig().is_atari
     assert StopConfig().at_return is None
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: RunConfig(seed="x"), "seed: 'x' is not allowed; give int"),
+        (lambda: RunConfig(seed=True), "seed: True is not allowed; give int"),
+        (lambda: RunConfig(seed=1.5), "seed: 1.5 is not allowed; give int"),
+        (lambda: RunConfig(engine=3), "engine: 3 is not allowed; give local, serial or ray"),
+        (lambda: RunConfig(stop=3), "stop: 3 is not allowed; give StopConfig"),
+        (lambda: RunConfig(algorithm="acer"), "algorithm: 'acer' is not allowed; give AcerConfig or ApexDqnConfig"),
+        (lambda: StopConfig(minutes="1"), "stop.minutes: '1' is not allowed; give float"),
+        (lambda: StopConfig(env_steps=None), "stop.env_steps: None is not allowed; give int"),
+        (lambda: NetworkConfig(hidden_sizes=64), "network.hidden_sizes: 64 is not allowed; give a list"),
+        (lambda: ActorsConfig(count=10**400), "actors.count: an integer beyond 64 bits is not allowed"),
+        (lambda: ActorsConfig(device=None), "actors.device: None is not allowed; give str"),
+        (lambda: SupervisionConfig(restarts=[]), "supervision.restarts: [] is not allowed; give int"),
+        (lambda: RayConfig(address=1), "ray.address: 1 is not allowed; give str"),
+        (lambda: EnvironmentConfig(wrappers="a:b"), "environment.wrappers: 'a:b' is not allowed; give a list"),
+        (lambda: AtariConfig(fire_reset=1), "environment.atari.fire_reset: 1 is not allowed; give bool"),
+    ],
+)
+def test_a_value_of_another_type_is_refused_in_python_as_in_a_run_file(make: Callable[[], Any], message: str) -> None:
+    assert config_error(make) == message
+
+
+def test_values_that_say_the_same_are_taken_as_the_type_they_are_for() -> None:
+    stop = StopConfig(env_steps=1e6, minutes=np.int64(3))  # type: ignore[arg-type]
+    network = NetworkConfig(hidden_sizes=[np.int32(8), 16.0])  # type: ignore[arg-type, list-item]
+    assert (stop, network.hidden_sizes) == (StopConfig(env_steps=10**6, minutes=3.0), (8, 16))
+    assert [type(value) for value in (stop.env_steps, stop.minutes, *network.hidden_sizes)] == [int, float, int, int]

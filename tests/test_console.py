@@ -46,7 +46,7 @@ def test_a_file_gets_a_line_now_and_then_and_all_news(monkeypatch: pytest.Monkey
             news = ["actor_1: killed by \x1b[1mSIGKILL"] if second == 3 else []
             view.update(a_status(env_steps=300, rows=ROWS, best=17.0, news=news))
         view.conclude(RESULT)
-    assert stream.getvalue().splitlines() == [LINE, "actor_1: killed by  [1mSIGKILL", LINE, *END]
+    assert stream.getvalue().splitlines() == [LINE, "actor_1: killed by \\x1b[1mSIGKILL", LINE, *END]
 
 
 def test_updates_that_were_skipped_are_told_while_it_runs_and_at_the_end() -> None:

@@ -148,7 +148,14 @@ def test_the_command_says_what_goes_in_and_out(tmp_path: Path, capsys: pytest.Ca
 
 @pytest.mark.parametrize(
     ("flags", "words"),
-    [("", ["onnx", "give --onnx"]), ("--onnx --out absent/p.onnx", ["out", "absent/p.onnx", "folder that exists"])],
+    [
+        ("", ["onnx", "give --onnx"]),
+        ("--onnx --out absent/p.onnx", ["out", "absent/p.onnx", "folder that exists"]),
+        (
+            f"--onnx --out {'x' * 254}.onnx",
+            ["out: 'xxx", "cannot be written (File name too long); give a writable folder"],
+        ),
+    ],
 )
 def test_bad_input_gets_one_line(
     flags: str, words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

@@ -68,6 +68,8 @@ LAYERS = (  # top to bottom; a package stands for all of its modules
         "imports",
         "runlog",
         "files",
+        "output",
+        "path",
         "curves",
         "history",
         "figures",

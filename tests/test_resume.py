@@ -358,6 +358,11 @@ def test_a_run_that_was_refused_is_left_as_it_was(tmp_path: Path) -> None:
     train(tiny_run(tmp_path, stop__env_steps=200))
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     config_error(lambda: resume(tmp_path, {"env_steps": 100}))
+    for stop, message in (
+        ({"nope": 1}, "resume: unknown key stop.nope"),
+        ({"env_steps": "x"}, "resume: stop.env_steps: 'x' is not allowed; give int"),
+    ):
+        assert config_error(lambda stop=stop: resume(tmp_path, stop)).startswith(message)
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
     (tmp_path / "log.txt").unlink()
     (tmp_path / "log.txt").mkdir()

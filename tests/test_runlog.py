@@ -34,6 +34,8 @@ def test_lines_are_whole_and_have_a_speaker(tmp_path: Path) -> None:
     assert said(tmp_path).endswith("actor_3: half\\udcff\n")
     speech.write(b"." * 10_000)
     assert said(tmp_path).endswith(f"actor_3: {'.' * 10_000}\n"), "what has no end fills memory"
+    speech.write(b"\x1b[2Jwiped\n")
+    assert said(tmp_path).endswith("actor_3: \\x1b[2Jwiped\n"), "a log may be shown on a terminal"
     with speaking_as("learner"):
         Speech(Log(tmp_path)).write(b"of one of several\n")
     assert said(tmp_path).endswith("learner: of one of several\n")

@@ -154,9 +154,9 @@ def test_names_tell_keys_apart_and_are_folders() -> None:
         ("--vary optimizer.name=sgd", ["optimizer.name", "'sgd'", "rmsprop, adam or module:function"]),
         ("--vary optimizer.learning_rate=1e-3,fast", ["optimizer.learning_rate", "'fast'", "float"]),
         ("--vary optimizer.learning_rate=-1", ["optimizer.learning_rate", "-1.0", "above 0"]),
-        ("--vary actors.count=1.5", ["actors.count", "'1.5'", "int"]),
-        ("--vary stop.minutes=long", ["stop.minutes", "'long'", "float or None"]),
-        ("--vary network.hidden_sizes=8+x", ["network.hidden_sizes", "'8+x'", "int joined by +"]),
+        ("--vary actors.count=1.5", ["actors.count", "1.5", "int"]),
+        ("--vary stop.minutes=long", ["stop.minutes", "'long'", "float"]),
+        ("--vary network.hidden_sizes=8+x", ["network.hidden_sizes", "'x'", "int"]),
         ("--vary environment.atari.fire_reset=2", ["fire_reset", "'2'", "True or False"]),
         ("--vary algorithm.gamma", ["vary", "'algorithm.gamma'", "KEY=VALUE"]),
         ("--vary algorithm.gamma=0.9,0.90", ["'gamma=0.9'", "each value once"]),
@@ -363,8 +363,7 @@ def test_an_error_while_saving_leaves_no_run_behind(folder: Path, monkeypatch: p
     whole = report.write
     monkeypatch.setattr(report, "write", fail)
     Path("made_up.py").write_text(MADE_UP.replace("    sys.exit(1)", "    time.sleep(1)\n    sys.exit(1)"))
-    with pytest.raises(OSError, match="no space left"):
-        run_sweep("--seeds 1 --vary algorithm.gamma=0.1,0.2 --jobs 2")
+    assert run_sweep("--seeds 1 --vary algorithm.gamma=0.1,0.2 --jobs 2") == 1
     wait_until(lambda: gone(int(Path("grandchild").read_text())))
 
 

@@ -1,81 +1,102 @@
-"""The command line: one module per verb, imported when it is called."""
+"""The command line, from its first moment to its exit code.
+
+Before `main` is ready for a Ctrl-C, it imports nothing that takes time.
+"""
 
 from __future__ import annotations
 
-import difflib
-import importlib
 import os
 import sys
-from collections.abc import Sequence
-from typing import NamedTuple
 
-from apex_acer import __version__
-from apex_acer.commands import end_with_the_starter
-from apex_acer.config import ConfigError
+from apex_acer.path import look_here_last
+
+TYPE_CHECKING = False  # that of `typing`, which takes time to import
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import TextIO
 
 PROGRAM = "apex-acer"
 EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 1, 2, 130
 
 
-class Verb(NamedTuple):
-    """How a verb is called, and what for; `run(arguments)` of the module of its name does it."""
-
-    arguments: str
-    purpose: str
-
-
-VERBS = {
-    "train": Verb("RUN [flags]", "Trains an agent"),
-    "resume": Verb("DIR [flags]", "Goes on with a run from its newest checkpoint"),
-    "evaluate": Verb("WEIGHTS [flags]", "Plays whole games and prints the returns"),
-    "play": Verb("WEIGHTS [flags]", "Shows whole games in a window or as a video"),
-    "export": Verb("WEIGHTS --onnx [flags]", "Writes the policy for programs without torch"),
-    "sweep": Verb("RUN [flags]", "Trains seeds of variants of a run and compares them"),
-    "runs": Verb("[FOLDER] [flags]", "Lists the runs in a folder, newest first"),
-    "plot": Verb("DIR... [flags]", "Draws what runs have logged, and compares them"),
-    "dashboard": Verb("DIR [--port N]", "Shows runs in TensorBoard"),
-    "presets": Verb("[show NAME]", "Lists the run files to start from, or prints one"),
-    "doctor": Verb("[RUN] [--json]", "Checks this machine for a run and says how fast it would be"),
-    "plan": Verb("[RUN] [flags]", "Says what a run would do on many machines, and what limits it"),
-    "completion": Verb("SHELL", "Prints a script that completes all this in bash, zsh or fish"),
-}
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one verb; returns the exit code."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    verb = given[0] if given else "--help"
-    if verb in ("-h", "--help"):
-        print(usage())
-        return 0
-    if verb == "--version":
-        print(f"{PROGRAM} {__version__}")
-        return 0
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())  # a user's environment is often a module in the folder they stand in
-    end_with_the_starter()
     try:
-        if verb not in VERBS:
-            near = difflib.get_close_matches(verb, [*VERBS, "--help", "--version"], n=1)
-            hint = f"did you mean {near[0]}?" if near else f"give one of {', '.join(VERBS)}"
-            raise ConfigError(f"verb: {verb!r} is unknown; {hint}")
-        return int(importlib.import_module(f"{__name__}.{verb}").run(given[1:]))
-    except ConfigError as error:
-        print(f"{PROGRAM}: {error}", file=sys.stderr)
-        return EXIT_USAGE
-    except BrokenPipeError:  # the reader of a pipe has left, as `head` does
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return EXIT_FAILED
+        look_here_last()  # a user's environment is often a module in the folder they stand in
+        _open_streams()
+        code = _run(list(sys.argv[1:] if arguments is None else arguments))
     except KeyboardInterrupt:
         print(f"{PROGRAM}: interrupted", file=sys.stderr)
-        return EXIT_INTERRUPTED
+        code = EXIT_INTERRUPTED
+    return _flush(code)
 
 
-def usage() -> str:
-    """What `apex-acer --help` prints."""
-    from apex_acer.runfile import presets
+def _run(given: list[str]) -> int:
+    import errno
+    import traceback
 
-    lines = [f"usage: {PROGRAM} VERB ...  ({PROGRAM} VERB --help says more)", ""]
-    calls = {f"{PROGRAM} {name} {verb.arguments}": verb.purpose for name, verb in VERBS.items()}
-    lines += [f"  {call:<41} {purpose}" for call, purpose in calls.items()]
-    return "\n".join([*lines, "", f"presets: {', '.join(presets())}"])
+    from apex_acer.cli.verbs import run
+    from apex_acer.config import ConfigError
+    from apex_acer.output import printable, printable_lines, say
+
+    try:
+        return run(given)
+    except ConfigError as error:
+        say(f"{PROGRAM}: {printable(str(error))}", sys.stderr)
+        return EXIT_USAGE
+    except SystemExit as left:  # after help
+        return int(left.code or 0)
+    except Exception as error:
+        if isinstance(error, OSError) and not _can_be_written(sys.stdout):
+            return 0  # `_flush` judges that
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            say(_full(error), sys.stderr)
+            return EXIT_FAILED
+        say(printable_lines(traceback.format_exc().rstrip()), sys.stderr)
+        return EXIT_FAILED
+
+
+def _open_streams() -> None:
+    """Has the standard streams that are closed lead nowhere: no file that is opened may take their place."""
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest number that is free is this one
+    sys.stdout = sys.stdout or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+    sys.stderr = sys.stderr or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+
+
+def _can_be_written(stream: TextIO) -> bool:
+    import select
+
+    try:
+        stream.flush()
+    except OSError:
+        return False
+    poll = select.poll()
+    try:
+        poll.register(stream.fileno(), 0)
+    except OSError:  # it is none of the system's, and takes everything
+        return True
+    return not poll.poll(0)
+
+
+def _flush(code: int) -> int:
+    """Writes what is still to be written; returns the exit code.
+
+    A reader who has left, as `head` does, has read enough; on a full disk there is something missing.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError as error:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())  # or Python would try again, and complain
+            if not isinstance(error, BrokenPipeError):
+                print(_full(error), file=sys.stderr)
+                code = code or EXIT_FAILED
+    return code
+
+
+def _full(error: OSError) -> str:
+    return f"{PROGRAM}: {error.filename or 'what it prints'} cannot be written: {error.strerror}"

@@ -6,11 +6,11 @@ import dataclasses
 import importlib
 import re
 import typing
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import tyro
-
-from apex_acer.cli import PROGRAM, VERBS
+from apex_acer.cli import PROGRAM
+from apex_acer.cli.flags import Flag, flags_of
+from apex_acer.cli.verbs import VERBS
 from apex_acer.config import require
 from apex_acer.runfile import presets
 
@@ -68,8 +68,6 @@ _apex_acer() {{
 }}
 compdef _apex_acer {PROGRAM}"""
 
-Flags = dict[str, str | None]
-
 
 class Accepted(NamedTuple):
     """What may follow a verb."""
@@ -77,7 +75,7 @@ class Accepted(NamedTuple):
     words: str
     files: str | None
     """A pattern for them; None: no files and no folders."""
-    flags: Flags
+    flags: dict[str, str | None]
     """Each with the values to choose from: empty where it takes others, None where it takes none."""
 
 
@@ -95,10 +93,10 @@ def accepted(verb: str) -> Accepted:
     """What may follow `verb`, from its line in `VERBS` and the dataclass of its arguments."""
     module = importlib.import_module(f"apex_acer.cli.{verb}")
     classes = (value for value in vars(module).values() if isinstance(value, type) and dataclasses.is_dataclass(value))
-    flags: Flags = {"--help": None, "--help-all": None}
+    flags: dict[str, str | None] = {"--help": None, "--help-all": None}
     for cls in classes:
         if cls.__module__ == module.__name__:
-            flags |= flags_of(cls)
+            flags |= {name: _choices(flag) for name, flag in flags_of(cls).items() if not flag.hidden}
     places = re.findall(r"[A-Z]+", VERBS[verb].arguments)
     words = {"RUN": " ".join(presets()), "NAME": f"show {' '.join(presets())}", "SHELL": " ".join(SHELLS)}
     return Accepted(
@@ -108,31 +106,11 @@ def accepted(verb: str) -> Accepted:
     )
 
 
-def flags_of(cls: type, prefix: str = "--") -> Flags:
-    """The flags that tyro makes of a dataclass and those within it; of several that a field may be, those of all."""
-    found: Flags = {}
-    for name, annotated in typing.get_type_hints(cls, include_extras=True).items():
-        is_plain = typing.get_origin(annotated) is not typing.Annotated
-        hint, *marks = (annotated,) if is_plain else typing.get_args(annotated)
-        if tyro.conf.Positional in marks:
-            continue
-        unnamed = any(getattr(mark, "name", None) == "" for mark in marks)
-        if sections := [kind for kind in typing.get_args(hint) or (hint,) if dataclasses.is_dataclass(kind)]:
-            for section in sections:
-                found |= flags_of(typing.cast("type", section), prefix if unnamed else f"{prefix}{name}.")
-            continue
-        names = [f"{prefix}{name}".replace("_", "-")]
-        if hint is bool and tyro.conf.FlagCreatePairsOff not in marks:
-            names.append(f"{prefix}no-{name}".replace("_", "-"))
-        names += [alias for mark in marks for alias in getattr(mark, "aliases", None) or ()]
-        found |= dict.fromkeys(names, _values(hint))
-    return found
-
-
-def _values(hint: Any) -> str | None:
-    if hint is bool:
+def _choices(flag: Flag) -> str | None:
+    """The values to choose from."""
+    if flag.hint is None:
         return None
-    kinds = (hint, *typing.get_args(hint))  # of those that may be left open, too
+    kinds = (flag.hint, *typing.get_args(flag.hint))  # of those that may be left open, too
     return " ".join(
         word for kind in kinds if typing.get_origin(kind) is typing.Literal for word in typing.get_args(kind)
     )

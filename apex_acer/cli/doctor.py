@@ -12,6 +12,7 @@ import tyro
 from apex_acer.cli import EXIT_FAILED
 from apex_acer.cli.notice import Notice
 from apex_acer.cli.parsing import Flag, parse
+from apex_acer.output import printable
 
 if TYPE_CHECKING:
     from apex_acer.doctor.finding import Finding
@@ -40,7 +41,7 @@ def run(arguments: list[str]) -> int:
             if not given.json:
                 notice.clear()
                 advice = f"; {finding.advice}" if finding.advice else ""
-                print(f"{finding.level:<8} {finding.topic:<12} {finding.text}{advice}", flush=True)
+                print(printable(f"{finding.level:<8} {finding.topic:<12} {finding.text}{advice}"), flush=True)
     works = all(finding.level != "problem" for finding in findings)
     if given.json:
         print(json.dumps({"run": given.run, "works": works, "findings": [f._asdict() for f in findings]}))

@@ -12,6 +12,7 @@ from apex_acer.card import card_text, score_text
 from apex_acer.cli.notice import Notice
 from apex_acer.cli.parsing import Flag, evaluation_settings, parse
 from apex_acer.config import reading
+from apex_acer.output import printable, printable_lines
 
 SCORES = {"mean": "", "std": "_std", "min": "_min", "max": "_max"}
 
@@ -31,7 +32,7 @@ class Evaluate:
     card: Flag = False
     """Print what the file says of itself, its score and its run among it, and play nothing."""
     import_modules: Flag = False
-    """Import the modules, other than this program's and gymnasium's, that the file names; importing one runs it."""
+    """Import the modules that the file names, also those not of this program or gymnasium, which runs them."""
     json: Flag = False
     """Print one JSON object as the last line of standard output."""
 
@@ -45,7 +46,7 @@ def run(arguments: list[str]) -> int:
         card = load_card(given.weights)
         with reading(given.weights):
             text = card_text(card)
-        print(json.dumps(card) if given.json else text)
+        print(json.dumps(card) if given.json else printable_lines(text))
         return 0
     policy = load_policy(given.weights, given.import_modules)
     settings = evaluation_settings(policy.config, given.episodes, given.policy)
@@ -62,8 +63,8 @@ def run(arguments: list[str]) -> int:
         print(json.dumps({"episodes": settings.episodes, **scores, "length": row["eval_length"], **facts}))
     else:
         figures = ", ".join(f"{name} {score:.2f}" for name, score in scores.items())
-        print(f"{policy.config.environment.id}: {settings.episodes} {how} episodes: {figures}")
+        print(f"{printable(policy.config.environment.id)}: {settings.episodes} {how} episodes: {figures}")
         with reading(given.weights):
             stored = score_text(policy.metadata["score"])
-        print(f"its run's evaluation: {stored}")
+        print(f"its run's evaluation: {printable(stored)}")
     return 0

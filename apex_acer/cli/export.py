@@ -10,7 +10,7 @@ import tyro
 
 from apex_acer.cli.notice import Notice
 from apex_acer.cli.parsing import Flag, parse
-from apex_acer.config import require
+from apex_acer.config import require, writing
 from apex_acer.imports import missing
 
 
@@ -25,7 +25,7 @@ class Export:
     out: Annotated[str | None, tyro.conf.arg(metavar="FILE")] = None
     """The file to write; by default WEIGHTS with another ending."""
     import_modules: Flag = False
-    """Import the modules, other than this program's and gymnasium's, that the file names; importing one runs it."""
+    """Import the modules that the file names, also those not of this program or gymnasium, which runs them."""
 
 
 def run(arguments: list[str]) -> int:
@@ -33,7 +33,8 @@ def run(arguments: list[str]) -> int:
     given = parse(Export, arguments, "export")
     require(given.onnx, "onnx", given.onnx, "give --onnx")
     path = Path(given.out) if given.out else Path(given.weights).with_suffix(".onnx")
-    require(path.parent.is_dir() and not path.is_dir(), "out", str(path), "give a file in a folder that exists")
+    with writing("out", path):
+        require(path.parent.is_dir() and not path.is_dir(), "out", str(path), "give a file in a folder that exists")
     try:
         from apex_acer.export import BATCHES, export_onnx
     except ModuleNotFoundError as error:
@@ -41,7 +42,7 @@ def run(arguments: list[str]) -> int:
     from apex_acer.policy import load_policy
 
     policy = load_policy(given.weights, given.import_modules)
-    with Notice() as notice:
+    with writing("out", path), Notice() as notice:
         notice.say("writing and checking it")
         written = export_onnx(policy, path)
     for kind, values in (("in", written.inputs), ("out", written.outputs)):

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import io
+import re
 from typing import Any, TypeVar
 
 import tyro
 
 from apex_acer.cli import PROGRAM
-from apex_acer.config import EvaluationConfig, RunConfig, require
+from apex_acer.cli.flags import check
+from apex_acer.config import ConfigError, EvaluationConfig, RunConfig, require
 from apex_acer.runfile import load_run
 
 T = TypeVar("T")
@@ -34,10 +38,22 @@ COMMON = {
 
 
 def parse(cls: type[T], arguments: list[str], verb: str, default: T | None = None) -> T:
-    """`arguments` as an instance of `cls`, whose fields are the flags; exits 2 for one that it does not have."""
+    """`arguments` as an instance of `cls`, whose fields are the flags; exits 0 after help.
+
+    Raises:
+        ConfigError: for a flag that it does not have, or a value that one does not take.
+    """
     keywords: dict[str, Any] = {} if default is None else {"default": default}
-    given = ["--help" if argument == "--help-all" else argument for argument in arguments]
-    parsed: T = tyro.cli(cls, args=given, prog=f"{PROGRAM} {verb}", description=cls.__doc__, **keywords)
+    wants_help = bool({"-h", "--help", "--help-all"} & set(arguments))
+    given = ["--help"] if wants_help else check(cls, arguments, verb, default)
+    errors = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(errors):
+            parsed: T = tyro.cli(cls, args=given, prog=f"{PROGRAM} {verb}", description=cls.__doc__, **keywords)
+    except SystemExit as left:
+        if left.code:  # what `check` has let pass, and tyro says in a box
+            raise ConfigError(" ".join(re.findall(r"[^\s\u2500-\u257f]+", errors.getvalue()))) from None
+        raise
     return parsed
 
 

@@ -17,6 +17,7 @@ from apex_acer.cli.notice import Notice
 from apex_acer.cli.parsing import Flag, parse
 from apex_acer.config import RunConfig
 from apex_acer.config.checks import require
+from apex_acer.output import printable, say
 
 if TYPE_CHECKING:
     from apex_acer.plan import Machines, Plan, Work
@@ -78,7 +79,7 @@ def run(arguments: list[str]) -> int:
             notice.say("measuring the pieces, half a minute")
             work = measure_work(config, spec, machines, gpu, given.samples_per_s)
     except RuntimeError as error:
-        print(f"{PROGRAM}: {given.run}: {error}; train the run to see more", file=sys.stderr)
+        say(printable(f"{PROGRAM}: {given.run}: {error}; train the run to see more"), sys.stderr)
         return EXIT_FAILED
     plan = make_plan(work, machines)
     if given.json:

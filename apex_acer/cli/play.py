@@ -12,6 +12,7 @@ import tyro
 from apex_acer.cli.parsing import Flag, evaluation_settings, parse
 from apex_acer.config import require
 from apex_acer.imports import missing
+from apex_acer.output import printable, say
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ class Play:
     fps: int | None = None
     """Frames per second; by default those of the environment, 60 for Atari; a .gif has at most 50."""
     import_modules: Flag = False
-    """Import the modules, other than this program's and gymnasium's, that the file names; importing one runs it."""
+    """Import the modules that the file names, also those not of this program or gymnasium, which runs them."""
 
 
 def run(arguments: list[str]) -> int:
@@ -58,10 +59,10 @@ def run(arguments: list[str]) -> int:
     policy.check_environment()
     environment = make_pictured(policy.config.environment)
     fps = given.fps or environment.fps
-    shown = display.video(path, fps) if path else display.window(policy.config.environment.id, fps)
+    shown = display.video(path, fps) if path else display.window(printable(policy.config.environment.id), fps)
     with contextlib.closing(environment), contextlib.suppress(display.Closed), shown as show:
         for number, episode in enumerate(play(environment, policy, settings, seed, show), start=1):
-            print(f"episode {number}: return {episode.episode_return:.2f}, {episode.length:,} steps", flush=True)
+            say(f"episode {number}: return {episode.episode_return:.2f}, {episode.length:,} steps")
     if path:
-        print(f"video: {path}")
+        say(f"video: {path}")
     return 0

@@ -11,6 +11,7 @@ import tyro
 from apex_acer.cli.parsing import Flag, parse
 from apex_acer.config import ConfigError
 from apex_acer.imports import missing
+from apex_acer.output import printable
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ def run(arguments: list[str]) -> int:
     runs = [run for folder in given.folders for run in runs_of(Path(folder))]
     out = given.out or Path(given.folders[0] if len(given.folders) == 1 else "", "plots")
     for path in plot_runs(runs, out, "svg" if given.svg else "png"):
-        print(path)
+        print(printable(str(path)))
     return 0
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from apex_acer.cli.parsing import Flag, parse
+from apex_acer.output import printable, say
 
 if TYPE_CHECKING:
     from apex_acer.runs import RunStatus
@@ -57,7 +58,7 @@ def _print_table(runs: list[RunStatus]) -> None:
     from rich.text import Text
 
     terminal = Console()
-    rows = [dict(zip(HEADS, map(Text, _cells(run)), strict=True)) for run in runs]
+    rows = [dict(zip(HEADS, (Text(printable(cell)) for cell in _cells(run)), strict=True)) for run in runs]
     widths = {head: max(len(head), *(row[head].cell_len for row in rows)) for head in HEADS}
     width = terminal.width if terminal.is_terminal else sum(widths.values()) + len(HEADS)
     shown = _fitting(widths, width)
@@ -68,7 +69,10 @@ def _print_table(runs: list[RunStatus]) -> None:
         table.add_column(head, justify="left" if head in TEXTS else "right", no_wrap=True, width=widths[head])
     for row in rows:
         table.add_row(*(row[head] for head in HEADS if head in shown))
-    Console(width=others + widths["state"], markup=False, highlight=False, emoji=False).print(table)
+    console = Console(width=others + widths["state"], markup=False, highlight=False, emoji=False)
+    with console.capture() as printed:
+        console.print(table)
+    say(printed.get().rstrip("\n"))
 
 
 def _fitting(widths: dict[str, int], room: int) -> Sequence[str]:

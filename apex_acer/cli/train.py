@@ -59,12 +59,13 @@ def parse_train(arguments: list[str]) -> tuple[RunConfig, Output]:
 def finish(run: Run, output: Output) -> int:
     """A prepared run to its end, with its live view unless it is to be quiet; returns the exit code."""
     from apex_acer.manager import RunFailed, manage, watch
+    from apex_acer.output import say
 
     try:
         result = manage(run) if output.quiet else watch(run, stream=sys.stderr if output.json else sys.stdout)
     except RunFailed as error:
-        print(f"{error}\n{PROGRAM}: the run failed; the lines above say where", file=sys.stderr)
+        say(f"{error}\n{PROGRAM}: the run failed; the lines above say where", sys.stderr)
         return EXIT_FAILED
     if output.json:
-        print(json.dumps(dataclasses.asdict(result)))
+        say(json.dumps(dataclasses.asdict(result)))
     return result.exit_code

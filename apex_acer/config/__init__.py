@@ -5,7 +5,7 @@ here imports torch, so that a manager can check a run before any heavy process s
 """
 
 from apex_acer.config.algorithm import AcerConfig, AlgorithmConfig, ApexDqnConfig
-from apex_acer.config.checks import ConfigError, reading, require
+from apex_acer.config.checks import ConfigError, reading, require, writing
 from apex_acer.config.cluster import RayConfig
 from apex_acer.config.environment import ActorsConfig, AtariConfig, EnvironmentConfig
 from apex_acer.config.learning import LearnerConfig, NetworkConfig, OptimizerConfig, ReplayConfig
@@ -34,4 +34,5 @@ __all__ = [
     "SupervisionConfig",
     "reading",
     "require",
+    "writing",
 ]

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
-from apex_acer.config.checks import at_least, fraction, listed, positive, require
+import tyro
+
+from apex_acer.config.checks import at_least, fraction, positive, require, typed
 
 
 @dataclass(frozen=True)
@@ -26,7 +28,7 @@ class AlgorithmConfig:
     """Subtracted, after clipping, from the reward of a step that terminates: in Atari's training of each lost life."""
 
     def __post_init__(self) -> None:
-        listed("algorithm", self)
+        typed("algorithm", self)
         fraction("algorithm", {"gamma": self.gamma})
         at_least(1, "algorithm", {"unroll_length": self.unroll_length})
         names = ("replay_ratio", "reward_clip", "terminal_penalty")
@@ -37,7 +39,7 @@ class AlgorithmConfig:
 class AcerConfig(AlgorithmConfig):
     """ACER (arXiv 1611.01224)."""
 
-    name: Literal["acer"] = "acer"
+    name: Annotated[Literal["acer"], tyro.conf.Suppress] = "acer"  # no flag that changes anything
     """The algorithm's name."""
     burn_in: int = 0
     """First steps of a replayed segment that only warm up the recurrent state of both networks."""
@@ -77,7 +79,7 @@ class AcerConfig(AlgorithmConfig):
 class ApexDqnConfig(AlgorithmConfig):
     """Ape-X DQN (arXiv 1803.00933): Q-learning from single steps of replay, double, dueling, with n-step returns."""
 
-    name: Literal["apex_dqn"] = "apex_dqn"
+    name: Annotated[Literal["apex_dqn"], tyro.conf.Suppress] = "apex_dqn"  # no flag that changes anything
     """The algorithm's name."""
     n_steps: int = 3
     """Rewards summed before the bootstrap; fewer where an episode or the segment ends before."""

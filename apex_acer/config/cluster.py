@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from apex_acer.config.checks import at_least, require
+from apex_acer.config.checks import at_least, require, typed
 
 
 @dataclass(frozen=True)
@@ -20,6 +20,7 @@ class RayConfig:
     """Send observations compressed by LZ4, for a slow network between the machines."""
 
     def __post_init__(self) -> None:
+        typed("ray", self)
         known = self.address in ("", "auto") or re.fullmatch(r"[\w.-]+:\d+", self.address) is not None
         require(known, "ray.address", self.address, "give auto, host:port or nothing")
         at_least(0, "ray", {"actor_cpus": self.actor_cpus})

@@ -14,10 +14,10 @@ from apex_acer.config.checks import (
     device_name,
     fraction,
     importable,
-    listed,
     positive,
     require,
     thread_count,
+    typed,
 )
 
 
@@ -43,6 +43,7 @@ class AtariConfig:
     """Height and width of an observation, pixels."""
 
     def __post_init__(self) -> None:
+        typed("environment.atari", self)
         at_least(1, "environment.atari", {"frame_skip": self.frame_skip, "screen_size": self.screen_size})
         at_least(0, "environment.atari", {"noop_max": self.noop_max})
         fraction("environment.atari", {"sticky_actions": self.sticky_actions})
@@ -68,9 +69,9 @@ class EnvironmentConfig:
     def __post_init__(self) -> None:
         if isinstance(self.kwargs, Mapping):  # one form from here on, in files and on the wire
             object.__setattr__(self, "kwargs", _as_json(self.kwargs))
+        typed("environment", self)
         require(bool(self.id), "environment.id", self.id, "give a gymnasium id")
         at_least(1, "environment", {"stack": self.stack})
-        listed("environment", self)
         for name in self.wrappers:
             importable("environment.wrappers", name, "module:function")
         self.keyword_arguments()
@@ -127,6 +128,7 @@ class ActorsConfig:
     """Threads of an actor's network and of its Atari emulators; 0: chosen from the cores present."""
 
     def __post_init__(self) -> None:
+        typed("actors", self)
         names = ("environments", "weights_every", "max_unanswered")
         at_least(1, "actors", {name: getattr(self, name) for name in names})
         at_least(0, "actors", {"count": self.count})

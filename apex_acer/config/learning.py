@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from apex_acer.config.checks import at_least, device_name, fraction, importable, listed, positive, require, thread_count
+from apex_acer.config.checks import at_least, device_name, fraction, importable, positive, require, thread_count, typed
 
 
 @dataclass(frozen=True)
@@ -31,10 +31,10 @@ class LearnerConfig:
     the network, to look at but not to change."""
 
     def __post_init__(self) -> None:
+        typed("learner", self)
         device_name("learner.device", self.device)
         if self.callback:
             importable("learner.callback", self.callback, "module:function")
-        listed("learner", self)
         counts = {"count": self.count, "batch_size": self.batch_size, "max_skipped_updates": self.max_skipped_updates}
         at_least(1, "learner", counts)
         thread_count("learner.threads", self.threads)
@@ -60,7 +60,7 @@ class OptimizerConfig:
     """Gradients are scaled to at most this global norm before the step."""
 
     def __post_init__(self) -> None:
-        listed("optimizer", self)
+        typed("optimizer", self)
         importable("optimizer.name", self.name, "module:function", "rmsprop", "adam")
         values = {"learning_rate": self.learning_rate, "eps": self.eps, "max_grad_norm": self.max_grad_norm}
         positive("optimizer", values)
@@ -87,7 +87,7 @@ class NetworkConfig:
     """Between fully connected layers; convolutions always use relu."""
 
     def __post_init__(self) -> None:
-        listed("network", self)
+        typed("network", self)
         importable("network.torso", self.torso, "module:class", "auto", "mlp", "conv")
         at_least(0, "network", {"lstm": self.lstm})
         ok = len(self.hidden_sizes) > 0 and min(self.hidden_sizes) >= 1
@@ -114,8 +114,8 @@ class ReplayConfig:
     """Where segments are held: with the learner, which on a GPU then copies nothing, or in this machine's memory."""
 
     def __post_init__(self) -> None:
+        typed("replay", self)
         at_least(1, "replay", {"capacity": self.capacity})
-        listed("replay", self)
         at_least(0, "replay", {"start": self.start})
         names = ("priority_exponent", "importance_exponent", "importance_exponent_final")
         fraction("replay", {name: getattr(self, name) for name in names})

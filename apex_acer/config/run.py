@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 import tyro
 
 from apex_acer.config.algorithm import AcerConfig, AnyAlgorithmConfig
-from apex_acer.config.checks import at_least, listed, positive, require
+from apex_acer.config.checks import at_least, positive, require, typed
 from apex_acer.config.cluster import RayConfig
 from apex_acer.config.environment import ActorsConfig, EnvironmentConfig
 from apex_acer.config.learning import LearnerConfig, NetworkConfig, OptimizerConfig, ReplayConfig
@@ -36,6 +36,7 @@ class EvaluationConfig:
     """Evaluations between two videos of a game, in the run's folder `videos/`; 0: none. Needs the extra `video`."""
 
     def __post_init__(self) -> None:
+        typed("evaluation", self)
         at_least(1, "evaluation", {"episodes": self.episodes, "environments": self.environments})
         never = {"every": self.every, "stall_steps": self.stall_steps, "video_every": self.video_every}
         at_least(0, "evaluation", never)
@@ -51,6 +52,7 @@ class CheckpointConfig:
     """Save the replay memory, too; without it a resumed run fills it again before it replays."""
 
     def __post_init__(self) -> None:
+        typed("checkpoint", self)
         at_least(0, "checkpoint", {"every": self.every})
 
 
@@ -69,7 +71,7 @@ class LoggingConfig:
     """Least severe lines that the processes write into `log.txt`; how the run began and ended always is."""
 
     def __post_init__(self) -> None:
-        listed("logging", self)
+        typed("logging", self)
         positive("logging", {"every_seconds": self.every_seconds})
         at_least(0, "logging", {"histograms_every_seconds": self.histograms_every_seconds})
 
@@ -86,6 +88,7 @@ class StopConfig:
     """Mean return of one evaluation; the weights that reached it are the ones written. None: no target."""
 
     def __post_init__(self) -> None:
+        typed("stop", self)
         at_least(1, "stop", {"env_steps": self.env_steps})
         if self.minutes is not None:
             positive("stop", {"minutes": self.minutes})
@@ -124,7 +127,7 @@ class RunConfig:
     """Weights file to start from; empty: random weights."""
 
     def __post_init__(self) -> None:
-        listed("", self)
+        typed("", self)
         require(0 <= self.seed < 2**31, "seed", self.seed, "give 0 to 2147483647")
         require(self.schedule_steps >= 0, "schedule_steps", self.schedule_steps, "give 0 or more")
         each = (self.learner.batch_size + self.actors.environments) * self.algorithm.unroll_length

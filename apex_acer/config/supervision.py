@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from apex_acer.config.checks import at_least, positive
+from apex_acer.config.checks import at_least, positive, typed
 
 
 @dataclass(frozen=True)
@@ -21,6 +21,7 @@ class SupervisionConfig:
     """Minutes after which a restart no longer counts."""
 
     def __post_init__(self) -> None:
+        typed("supervision", self)
         hung = {"hung_seconds": self.hung_seconds, "evaluation_minutes": self.evaluation_minutes}
         positive("supervision", hung | {"window_minutes": self.window_minutes})
         at_least(0, "supervision", {"restarts": self.restarts})

@@ -50,7 +50,7 @@ class Launcher:
         self._socket.setblocking(False)
         with theirs, output.open("ab") as file, child.blocked_signals():
             self._process = subprocess.Popen(
-                [sys.executable, "-m", __name__, str(theirs.fileno()), *(["forks"] if forks else [])],
+                [sys.executable, "-P", "-m", __name__, str(theirs.fileno()), *(["forks"] if forks else [])],
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=file,
@@ -179,7 +179,7 @@ class Server:
 
 def _spawn(arguments: list[str], stdin: int, output: int, pipe: int) -> int:
     os.set_inheritable(pipe, True)
-    command = [sys.executable, "-m", child.__name__, *arguments, str(pipe)]
+    command = [sys.executable, "-P", "-m", child.__name__, *arguments, str(pipe)]
     copies = [(os.POSIX_SPAWN_DUP2, descriptor, number) for number, descriptor in enumerate((stdin, output, output))]
     pid = os.posix_spawn(sys.executable, command, os.environ, file_actions=copies)
     os.set_inheritable(pipe, False)

@@ -118,7 +118,7 @@ class Cluster:
         self.folder = Path(tempfile.mkdtemp(prefix="apex-acer-ray-", dir="/tmp"))
         with output.open("ab") as errors:
             self._head = subprocess.Popen(
-                [sys.executable, "-m", HEAD, str(available_cores()), str(self.folder)],
+                [sys.executable, "-P", "-m", HEAD, str(available_cores()), str(self.folder)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
@@ -167,7 +167,7 @@ def _import_ray() -> Any:
 
 def _probe(address: str) -> None:
     """In another process, because Ray tries for minutes and then ends the one that asked."""
-    command = [sys.executable, "-c", PROBE, address]
+    command = [sys.executable, "-P", "-c", PROBE, address]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=JOIN_S, check=False)
     except subprocess.TimeoutExpired:

@@ -1,0 +1,132 @@
+"""The flags that dataclasses make, and what is wrong with a command line, in one line before anything parses it."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import typing
+from collections import deque
+from typing import Any, NamedTuple
+
+import tyro
+
+from apex_acer.config import ConfigError, require
+from apex_acer.config.checks import from_text
+
+
+class Flag(NamedTuple):
+    """A flag and what it takes."""
+
+    hint: Any
+    """The type of each value; None where it takes none."""
+    several: bool = False
+    """Whether it takes as many values as there are before the next flag."""
+    hidden: bool = False
+    """Whether help does not list it."""
+
+
+Flags = dict[str, Flag]
+
+
+def flags_of(cls: type, default: Any = None, prefix: str = "--") -> Flags:
+    """The flags that tyro makes of a dataclass and those within it.
+
+    Of several dataclasses that a field may be, those of the one that `default` holds, or without a default those of all.
+    """
+    found: Flags = {}
+    for name, hint, marks in _fields(cls):
+        if tyro.conf.Positional in marks:
+            continue
+        if sections := [kind for kind in typing.get_args(hint) or (hint,) if dataclasses.is_dataclass(kind)]:
+            inner = f"{prefix}{name}." if not any(getattr(mark, "name", None) == "" for mark in marks) else prefix
+            held = getattr(default, name, None)
+            for section in sections if held is None else [type(held)]:
+                found |= flags_of(typing.cast("type", section), held, inner)
+            continue
+        names = [f"{prefix}{name}".replace("_", "-")]
+        if hint is bool and tyro.conf.FlagCreatePairsOff not in marks:
+            names.append(f"{prefix}no-{name}".replace("_", "-"))
+        names += [alias for mark in marks for alias in getattr(mark, "aliases", None) or ()]
+        found |= dict.fromkeys(names, _flag(hint, marks))
+    return found
+
+
+def check(cls: type, arguments: list[str], verb: str, default: Any = None) -> list[str]:
+    """`arguments` as tyro takes them, with whole numbers like 1e6 written out.
+
+    Raises:
+        ConfigError: naming the first flag or word that `cls` has no place for, or whose value it does not take.
+    """
+    flags = flags_of(cls, default)
+    words, checked = list[str](), list[str]()
+    rest = deque(arguments)
+    while rest:
+        word = rest.popleft()
+        if not word.startswith("--"):
+            words.append(word)
+            checked.append(word)
+            continue
+        name, equals, value = word.partition("=")
+        flag = flags.get(name.replace("_", "-")) or _unknown(name, flags, flags_of(cls))
+        checked += [name, *_values(name, flag, deque([value]) if equals else rest)]
+        require(not (equals and flag.hint is None), name, value, "it takes no value")
+    _check_words(cls, words, verb)
+    return checked
+
+
+def _fields(cls: type) -> list[tuple[str, Any, tuple[Any, ...]]]:
+    """Each field's name, its type and the marks for tyro beside that."""
+    hints = typing.get_type_hints(cls, include_extras=True).items()
+    parts = [(name, typing.get_args(hint) if hasattr(hint, "__metadata__") else (hint,)) for name, hint in hints]
+    return [(name, hint, tuple(marks)) for name, (hint, *marks) in parts]
+
+
+def _flag(hint: Any, marks: tuple[Any, ...]) -> Flag:
+    if hint is bool:
+        return Flag(None)
+    if typing.get_origin(hint) is not tuple:
+        return Flag(hint, hidden=tyro.conf.Suppress in marks)
+    return Flag(typing.get_args(hint)[0], several=tyro.conf.UseAppendAction not in marks)
+
+
+def _values(name: str, flag: Flag, rest: deque[str]) -> list[str]:
+    """Takes the values of a flag from the `rest` of the command line."""
+    texts: list[str] = []
+    while flag.hint is not None and rest and not rest[0].startswith("--") and (flag.several or not texts):
+        text = rest.popleft()
+        value = from_text(name, flag.hint, text)
+        texts.append(str(value) if type(value) is int else text)
+    if flag.hint is not None and not texts and not flag.several:
+        raise ConfigError(f"{name}: no value is given; {_allowed(name, flag.hint)}")
+    return texts
+
+
+def _allowed(name: str, hint: Any) -> str:
+    """How `from_text` ends its refusal of what no type takes."""
+    try:
+        from_text(name, hint, "")
+    except ConfigError as error:
+        return str(error).partition("; ")[2]
+    return "give one"
+
+
+def _unknown(name: str, flags: Flags, others: Flags) -> Flag:
+    """Raises `ConfigError`: `others` are those of the other algorithms, too."""
+    if name.replace("_", "-") in others:
+        raise ConfigError(f"{name}: unknown flag; it is one of another algorithm, which a run file or a preset names")
+    last = [flag for flag in flags if flag.rpartition(".")[2] == name.removeprefix("--")]
+    near = last or difflib.get_close_matches(name, flags, n=1)
+    raise ConfigError(f"{name}: unknown flag; {f'did you mean {near[0]}?' if near else '--help-all lists all'}")
+
+
+def _check_words(cls: type, given: list[str], verb: str) -> None:
+    """Requires as many words beside the flags as there are places for them."""
+    places = [(name, hint, marks) for name, hint, marks in _fields(cls) if tyro.conf.Positional in marks]
+    defaults = {field.name: field.default for field in dataclasses.fields(cls)}
+    needed = [marks for name, _, marks in places if defaults[name] is dataclasses.MISSING]
+    if len(given) < len(needed):
+        metavar = next(mark.metavar for mark in needed[len(given)] if getattr(mark, "metavar", None))
+        raise ConfigError(f"{verb}: {metavar} is missing; --help says more")
+    several = any(typing.get_origin(hint) is tuple for _, hint, _ in places)
+    if len(given) > len(places) and not several:
+        raise ConfigError(f"{verb}: {given[len(places)]!r} is one word too many; --help says more")

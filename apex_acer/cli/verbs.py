@@ -1,0 +1,63 @@
+"""What the program can do: a verb is a module of its name beside this one, imported when it is called."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from typing import NamedTuple
+
+from apex_acer import __version__
+from apex_acer.cli import PROGRAM
+from apex_acer.commands import end_with_the_starter
+from apex_acer.config import ConfigError
+
+
+class Verb(NamedTuple):
+    """How a verb is called, and what for; `run(arguments)` of the module of its name does it."""
+
+    arguments: str
+    purpose: str
+
+
+VERBS = {
+    "train": Verb("RUN [flags]", "Trains an agent"),
+    "resume": Verb("DIR [flags]", "Goes on with a run from its newest checkpoint"),
+    "evaluate": Verb("WEIGHTS [flags]", "Plays whole games and prints the returns"),
+    "play": Verb("WEIGHTS [flags]", "Shows whole games in a window or as a video"),
+    "export": Verb("WEIGHTS --onnx [flags]", "Writes the policy for programs without torch"),
+    "sweep": Verb("RUN [flags]", "Trains seeds of variants of a run and compares them"),
+    "runs": Verb("[FOLDER] [flags]", "Lists the runs in a folder, newest first"),
+    "plot": Verb("DIR... [flags]", "Draws what runs have logged, and compares them"),
+    "dashboard": Verb("DIR [--port N]", "Shows runs in TensorBoard"),
+    "presets": Verb("[show NAME]", "Lists the run files to start from, or prints one"),
+    "doctor": Verb("[RUN] [--json]", "Checks this machine for a run and says how fast it would be"),
+    "plan": Verb("[RUN] [flags]", "Says what a run would do on many machines, and what limits it"),
+    "completion": Verb("SHELL", "Prints a script that completes all this in bash, zsh or fish"),
+}
+
+
+def run(given: list[str]) -> int:
+    """Does what the command line asks for; returns the exit code, and raises `ConfigError` for what is no verb."""
+    end_with_the_starter()
+    verb = given[0] if given else "--help"
+    if verb in ("-h", "--help"):
+        print(usage())
+        return 0
+    if verb == "--version":
+        print(f"{PROGRAM} {__version__}")
+        return 0
+    if verb not in VERBS:
+        near = difflib.get_close_matches(verb, [*VERBS, "--help", "--version"], n=1)
+        hint = f"did you mean {near[0]}?" if near else f"give one of {', '.join(VERBS)}"
+        raise ConfigError(f"verb: {verb!r} is unknown; {hint}")
+    return int(importlib.import_module(f"apex_acer.cli.{verb}").run(given[1:]))
+
+
+def usage() -> str:
+    """What `apex-acer --help` prints."""
+    from apex_acer.runfile import presets
+
+    lines = [f"usage: {PROGRAM} VERB ...  ({PROGRAM} VERB --help says more)", ""]
+    calls = {f"{PROGRAM} {name} {verb.arguments}": verb.purpose for name, verb in VERBS.items()}
+    lines += [f"  {call:<41} {purpose}" for call, purpose in calls.items()]
+    return "\n".join([*lines, "", f"presets: {', '.join(presets())}"])
