@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import fcntl
+import json
 import logging
 import os
 import sys
@@ -23,7 +24,7 @@ from apex_acer.environment_check import check_environment
 from apex_acer.environments import require_unchanged
 from apex_acer.machine import require_room
 from apex_acer.placement import describe, place
-from apex_acer.result import TrainResult
+from apex_acer.result import END, TrainResult
 from apex_acer.runfile import dump_run, from_dict, load_run, to_dict
 from apex_acer.runlog import Log, Speech
 from apex_acer.signals import Signals
@@ -120,9 +121,29 @@ def manage(run: Run, callbacks: Callbacks | None = None, signals: Signals | None
     with _log_file(run.folder, run.config.logging.level), noted as signals:
         text = dump_run(dataclasses.replace(run.config, out=""))
         files.write(run.folder / "config.toml", text.encode())
-        result = Manager(run, callbacks, signals).run()
+        (run.folder / END).unlink(missing_ok=True)  # of the program that this one goes on from
+        try:
+            result = Manager(run, callbacks, signals).run()
+        except Exception as error:
+            _write_end(run.folder, state="failed", error=_last_line(error))
+            raise
+        state = "stopped" if result.reason.startswith("SIG") else "ended"
+        _write_end(run.folder, state=state, **dataclasses.asdict(result))
     callbacks.on_stop(result)
     return result
+
+
+def _write_end(folder: Path, /, **end: Any) -> None:
+    """Writes how a run ended, for programs; a full disk must not change that."""
+    try:
+        whole = {"state": "", "reason": "", "error": "", **end}
+        files.write(folder / END, json.dumps(whole, indent=1).encode() + b"\n")
+    except OSError as problem:
+        log.warning("%s: not written (%s)", END, problem)
+
+
+def _last_line(error: Exception) -> str:
+    return str(error).strip().rpartition("\n")[2] or type(error).__name__
 
 
 def prepare(config: RunConfig, started_at: float) -> Run:
@@ -334,7 +355,7 @@ def _log_file(folder: Path, level: LogLevel) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        log.info("failed: %s", str(error).strip().rpartition("\n")[2] or type(error).__name__)
+        log.info("failed: %s", _last_line(error))
         raise
     finally:
         logger.removeHandler(handler)

@@ -16,6 +16,10 @@ from apex_acer.runfile import load_run
 if TYPE_CHECKING:
     from apex_acer.policy import Policy
 
+END = "result.json"
+"""The file in a run's folder that says how it ended: its `state` (`ended` by itself, `stopped` by a signal or `failed`), the
+`reason` or `error`, and unless it failed all that `TrainResult` has. It is not there while the run goes on."""
+
 
 @dataclass(frozen=True)
 class TrainResult:

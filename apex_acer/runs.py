@@ -4,28 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import json
 import os
-import re
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from apex_acer import checkpoint
+from apex_acer import checkpoint, files
 from apex_acer.config import ConfigError, RunConfig
 from apex_acer.history import TAIL_BYTES, Row, is_number, read_rows
+from apex_acer.result import END
 from apex_acer.runfile import load_run
 
 FILES = ("config.toml", "log.txt", "metrics.jsonl")
 MOST_DEPTH = 3  # a sweep's runs are in a folder by variant and one by seed
-LOG_BYTES = 1 << 20  # of the log: its end, and what the processes printed last
-# what a manager says of the run's beginning and end
-EVENTS = re.compile(
-    r"^[\d-]{10} [\d:,]{12} (?:(?P<started>started )|ended: TrainResult\(reason='(?P<reason>\w+)'"
-    r"|(?P<unsaved>SIG\w+): ended without saving|failed: (?P<failure>.*))",
-    re.MULTILINE,
-)
+END_BYTES = 1 << 20  # of the file that says how a run ended
 
 
 @dataclass(frozen=True)
@@ -49,7 +44,7 @@ class RunStatus:
     age_s: float
     """Since it last wrote anything."""
     state: str
-    """`running`, `ended` by itself, `stopped` by a signal, `failed`, `broken off` (its log has no end) or `unreadable`."""
+    """`running`, `ended` by itself, `stopped` by a signal, `failed`, `broken off` (nobody said how) or `unreadable`."""
     note: str
     """Why; empty where there is nothing to say."""
     checkpoint: bool
@@ -86,7 +81,7 @@ def _look(folder: Path, root: Path) -> RunStatus:
     saved: dict[str, Any] = {}
     rows: list[Row] = []
     try:
-        state, note = _state(folder / "log.txt")
+        state, note = _state(folder)
         saved = _saved(folder)
         rows = _newest_rows(folder / "metrics.jsonl", saved.get("rows_length", 0))
         config = load_run(folder / "config.toml")
@@ -131,28 +126,29 @@ def _scores(rows: list[Row], saved: dict[str, Any]) -> tuple[float | None, float
     return (max(known), known[-1]) if known else (None, None)
 
 
-def _state(path: Path) -> tuple[str, str]:
-    """The state that a run's log tells, and why."""
-    if not path.is_file():
+def _state(folder: Path) -> tuple[str, str]:
+    """How a run is or has ended, and why."""
+    if _is_held(folder / "log.txt"):
+        return "running", ""
+    try:
+        end = json.loads(files.read(folder / END, END_BYTES))
+        state, reason, error = (str(end[name]) for name in ("state", "reason", "error"))
+    except (OSError, LookupError, TypeError, ValueError, RecursionError):  # killed before it could say, or not ours
         return "broken off", ""
-    with path.open("rb") as file:
-        file.seek(max(0, path.stat().st_size - LOG_BYTES))
-        events = list(EVENTS.finditer(file.read().decode(errors="replace")))
-        if events and not events[-1]["started"]:
-            return _end(events[-1])
+    saved = state == "failed" or bool(end.get("weights"))
+    return state, error or (reason if saved else f"{reason}, not saved")
+
+
+def _is_held(log: Path) -> bool:
+    """Whether a program trains there."""
+    if not log.is_file():
+        return False
+    with log.open("rb") as file:
         try:  # shared, so that two who look do not see each other, and let go of at once
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
-            return "running", ""
-    return "broken off", ""
-
-
-def _end(event: re.Match[str]) -> tuple[str, str]:
-    if event["reason"]:
-        return "stopped" if event["reason"].startswith("SIG") else "ended", event["reason"]
-    if event["unsaved"]:
-        return "stopped", f"{event['unsaved']}, not saved"
-    return "failed", event["failure"]
+            return True
+    return False
 
 
 def _changed_at(path: Path) -> float:

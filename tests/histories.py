@@ -32,10 +32,12 @@ def made_up_rows(seed: int, level: float, num: int = 100, actors: int = 2) -> li
     return rows
 
 
-def make_up(folder: Path, config: RunConfig, rows: list[dict[str, Any]], log: str = "") -> Path:
+def make_up(folder: Path, config: RunConfig, rows: list[dict[str, Any]], end: dict[str, Any] | None = None) -> Path:
     """Writes a run's files; returns its folder."""
     folder.mkdir(parents=True)
     (folder / "config.toml").write_text(dump_run(config))
     (folder / "metrics.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    (folder / "log.txt").write_text(log)
+    (folder / "log.txt").touch()
+    if end is not None:
+        (folder / "result.json").write_text(json.dumps(end))
     return folder

@@ -17,7 +17,8 @@ from apex_acer.cli.runs import HEADS
 from tests.histories import made_up_rows, make_up
 from tests.runs import tiny_run
 
-FAILED = "2026-01-02 03:04:05,678 failed: actor_0: ZeroDivisionError: " + "and so on " * 30 + "to the end\n"
+ERROR = "actor_0: ZeroDivisionError: " + "and so on " * 30 + "to the end"
+FAILED = {"state": "failed", "reason": "", "error": ERROR}
 
 
 @pytest.fixture

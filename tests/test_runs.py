@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,13 +26,7 @@ from tests.conftest import config_error
 from tests.histories import made_up_rows, make_up
 from tests.runs import tiny_run
 
-LINE = "2026-01-02 03:04:05,678 "
-STARTED = f"{LINE}started learner, incarnation 0\n"
-PRINTED = "── learner ──\n19:30:34 learner on cpu\nfailed: this is what a process printed\n"
-
-
-def ended(reason: str) -> str:
-    return f"{STARTED}{LINE}ended: TrainResult(reason='{reason}', env_steps=3070, updates=150)\n{PRINTED}"
+ENDED = {"state": "ended", "reason": "env_steps", "error": "", "weights": "w"}
 
 
 def only(folder: Path) -> RunStatus:
@@ -81,28 +76,29 @@ def test_without_a_checkpoint_every_row_counts(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("log", "state", "note"),
+    ("end", "state", "note"),
     [
-        ("", "broken off", ""),
-        (STARTED, "broken off", ""),
-        (ended("at_return"), "ended", "at_return"),
-        (ended("SIGTERM"), "stopped", "SIGTERM"),
-        (f"{STARTED}{LINE}SIGINT: stopping\n{LINE}SIGTERM: ended without saving\n", "stopped", "SIGTERM, not saved"),
-        (f"{STARTED}{LINE}failed: actor_0: ZeroDivisionError: x\n", "failed", "actor_0: ZeroDivisionError: x"),
-        (f"{ended('env_steps')}{STARTED}{PRINTED}", "broken off", ""),  # resumed, and killed
-        (f"{ended('SIGINT')}{STARTED}{ended('env_steps')}{PRINTED * 5000}", "ended", "env_steps"),
-        ("\udcff\udcfe started\n", "broken off", ""),
+        (None, "broken off", ""),
+        (ENDED | {"reason": "at_return"}, "ended", "at_return"),
+        (ENDED | {"state": "stopped", "reason": "SIGHUP"}, "stopped", "SIGHUP"),
+        (ENDED | {"state": "stopped", "reason": "SIGTERM", "weights": ""}, "stopped", "SIGTERM, not saved"),
+        ({"state": "failed", "reason": "", "error": "actor_0: x"}, "failed", "actor_0: x"),
+        ([], "broken off", ""),
+        ({"state": "ended"}, "broken off", ""),
+        ("{" * 10_000, "broken off", ""),
     ],
 )
-def test_how_a_run_ended_is_in_its_log(log: str, state: str, note: str, tmp_path: Path) -> None:
+def test_how_a_run_ended_is_in_a_file_of_its_own(end: Any, state: str, note: str, tmp_path: Path) -> None:
     folder = make_up(tmp_path / "run", tiny_run(), made_up_rows(0, 1, num=3))
-    (folder / "log.txt").write_text(log, errors="surrogateescape")
+    (folder / "log.txt").write_text("2026-01-02 03:04:05,678 manager: failed: this is for people\n")
+    if end is not None:
+        (folder / "result.json").write_text(end if isinstance(end, str) else json.dumps(end))
     run = only(tmp_path)
     assert (run.state, run.note) == (state, note)
 
 
 def test_a_run_whose_log_is_held_is_running(tmp_path: Path) -> None:
-    folder = make_up(tmp_path / "run", tiny_run(), made_up_rows(0, 1, num=3), ended("env_steps") + STARTED)
+    folder = make_up(tmp_path / "run", tiny_run(), made_up_rows(0, 1, num=3))
     with (folder / "log.txt").open("a") as log:
         fcntl.flock(log, fcntl.LOCK_EX)
         assert only(tmp_path).state == "running"

@@ -69,10 +69,21 @@ def test_whole_run_returns_what_happened(whole_run: WholeRun) -> None:
 
 
 def test_whole_run_leaves_the_documented_folder(whole_run: WholeRun) -> None:
-    config, _, _ = whole_run
+    config, result, _ = whole_run
     folder = Path(config.out)
-    files = {"config.toml", "weights.safetensors", "best.safetensors", "metrics.jsonl", "log.txt", "tb", "checkpoint"}
+    files = {
+        "result.json",
+        "config.toml",
+        "weights.safetensors",
+        "best.safetensors",
+        "metrics.jsonl",
+        "log.txt",
+        "tb",
+        "checkpoint",
+    }
     assert {path.name for path in folder.iterdir()} == files
+    end = {"state": "ended", "reason": "env_steps", "error": "", **dataclasses.asdict(result)}
+    assert json.loads((folder / "result.json").read_text()) == end
     assert {path.name for path in (folder / "tb").iterdir()} == {"learner", "actor_0", "actor_1", "evaluator"}
     assert load_run(str(folder / "config.toml")) == dataclasses.replace(config, out="")
     log = (folder / "log.txt").read_text()

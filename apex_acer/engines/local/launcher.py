@@ -44,8 +44,11 @@ MAX_BYTES = 4096  # of a request
 class Launcher:
     """The manager's side. Nothing here waits until the launcher has imported: its requests do."""
 
-    def __init__(self, output: Path, *, forks: bool = sys.platform == "linux") -> None:
-        """What the launcher prints is appended to `output`; `forks`: whether roles are forked."""
+    def __init__(self, output: Path, *held: int, forks: bool = sys.platform == "linux") -> None:
+        """What the launcher prints is appended to `output`; `forks`: whether roles are forked.
+
+        It and all that it starts keep the descriptors `held` open.
+        """
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._socket.setblocking(False)
         with theirs, output.open("ab") as file, child.blocked_signals():
@@ -54,7 +57,7 @@ class Launcher:
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=file,
-                pass_fds=[theirs.fileno()],
+                pass_fds=[theirs.fileno(), *held],
                 env={**os.environ, **environment_variables()},
             )
 

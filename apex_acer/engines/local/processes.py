@@ -13,10 +13,8 @@ import dataclasses
 import json
 import os
 import select
-import shutil
 import signal
 import sys
-import tempfile
 import time
 from pathlib import Path
 
@@ -25,6 +23,7 @@ import zmq
 from apex_acer.engines.engine import Engine, Handle, Run
 from apex_acer.engines.local.launcher import Launcher
 from apex_acer.engines.local.transport import DealerLink
+from apex_acer.engines.private import PrivateFolder
 from apex_acer.engines.waker import Waker
 from apex_acer.messages import Peer
 from apex_acer.placement import niceness, num_threads
@@ -135,8 +134,8 @@ class LocalEngine(Engine):
     def __init__(self, run: Run) -> None:
         self._run = run
         self._handles: dict[str, ProcessHandle] = {}
-        # an ipc path has 107 characters at most, so it is never under the run's folder; mkdtemp gives mode 0700
-        self._private = Path(tempfile.mkdtemp(prefix="apex-acer-", dir="/tmp"))
+        self._held = PrivateFolder()
+        self._private = self._held.path
         self._log = Log(run.folder)
         self._launchers_transcript = Transcript(self._private / "launcher.out", self._log, "launcher")
         self._launcher = self._make_launcher()
@@ -189,10 +188,10 @@ class LocalEngine(Engine):
         self._log.close()
         self.link.close()
         self._waker.close()
-        shutil.rmtree(self._private, ignore_errors=True)
+        self._held.remove()
 
     def _make_launcher(self) -> Launcher:
-        return Launcher(self._private / "launcher.out")
+        return Launcher(self._private / "launcher.out", self._held.lock)
 
     def _expect_learner(self, incarnation: int) -> None:
         """Each learner has an address of its own, so that nothing sent to the one before reaches it."""

@@ -8,17 +8,16 @@ import logging
 import os
 import secrets
 import select
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from apex_acer.config import ConfigError, RayConfig
+from apex_acer.engines.private import PrivateFolder
 from apex_acer.imports import missing
 from apex_acer.placement import available_cores
 from apex_acer.runlog import LAST_BYTES
@@ -52,6 +51,7 @@ class Cluster:
         """What a new cluster prints is appended to `output`."""
         self.folder: Path | None = None
         """Of a cluster of its own: what Ray keeps while it runs."""
+        self._held: PrivateFolder | None = None
         self._head: subprocess.Popen[bytes] | None = None
         self._reserved: Any = None
         imported = sys.modules.get("ray")
@@ -115,7 +115,8 @@ class Cluster:
 
     def _start(self, output: Path) -> str:
         """Starts a cluster on this machine; returns its address."""
-        self.folder = Path(tempfile.mkdtemp(prefix="apex-acer-ray-", dir="/tmp"))
+        self._held = PrivateFolder("ray-")
+        self.folder = self._held.path
         with output.open("ab") as errors:
             self._head = subprocess.Popen(
                 [sys.executable, "-P", "-m", HEAD, str(available_cores()), str(self.folder)],
@@ -123,6 +124,7 @@ class Cluster:
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 process_group=0,
+                pass_fds=[self._held.lock],
             )
         assert self._head.stdout
         ready, _, _ = select.select([self._head.stdout], [], [], START_S)
@@ -141,7 +143,8 @@ class Cluster:
             head.kill()
             head.wait()
         head.stdout.close()
-        shutil.rmtree(self.folder or "", ignore_errors=True)
+        assert self._held
+        self._held.remove()
 
 
 def stay_alone() -> None:
