@@ -350,7 +350,6 @@ def _log_file(folder: Path, level: LogLevel) -> Iterator[None]:
     logger = logging.getLogger("apex_acer")
     before = logger.level
     logger.setLevel(level.upper())
-    log.setLevel(logging.INFO)  # the manager says how the run began and ended, which `apex-acer runs` reads
     logger.addHandler(handler)
     try:
         yield

@@ -126,6 +126,7 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("seed", -1, "0 to 2147483647"),
     ("seed", 2**31, "0 to 2147483647"),
     ("schedule_steps", -1, "0 or more"),
+    ("logging.level", "loud", "debug, info, warning or error"),
 ]
 REFUSED_BY_APEX_DQN: list[tuple[str, Any, str]] = [
     ("algorithm.gamma", 1.01, "0 to 1"),

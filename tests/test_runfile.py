@@ -217,7 +217,7 @@ def test_a_run_is_a_name_a_path_or_a_configuration_and_takes_changes(tmp_path: P
         ({"stop": 5}, "stop: 5 is not a table; write [stop]"),
         ({"seed": -1}, "seed: -1 is not allowed; give 0 to 2147483647"),
         ({"stop": ReplayConfig()}, "is not a table; write [stop]"),
-        ({"environment": {"wrappers": ReplayConfig()}}, "is not allowed; give tuple"),
+        ({"environment": {"wrappers": ReplayConfig()}}, "is not allowed; give a list"),
     ],
 )
 @pytest.mark.parametrize("run", ["cartpole", RunConfig()], ids=["preset", "configuration"])

@@ -68,7 +68,7 @@ class LoggingConfig:
     histograms_every_seconds: float = 0.0
     """Seconds between two histograms in TensorBoard of each layer's weights and gradients; 0: none."""
     level: Annotated[LogLevel, tyro.conf.arg(aliases=["--log-level"])] = "info"
-    """Least severe lines that the processes write into `log.txt`; how the run began and ended always is."""
+    """Least severe lines that the processes write into `log.txt`."""
 
     def __post_init__(self) -> None:
         typed("logging", self)
