@@ -285,7 +285,7 @@ def test_a_target_and_a_limit_can_be_dropped(monkeypatch: pytest.MonkeyPatch) ->
     config, _ = parse_train(["cartpole", "--until", "None"])
     assert config == load_run("cartpole", stop={"at_return": None})
     asked = []
-    monkeypatch.setattr("apex_acer.manager.prepare_resume", lambda folder, stop, *rest, **more: asked.append(stop))
+    monkeypatch.setattr("apex_acer.preparation.prepare_resume", lambda folder, stop, *rest, **more: asked.append(stop))
     monkeypatch.setattr("apex_acer.cli.resume.finish", lambda run, output: 0)
     for flags in ("", "--until None --minutes None", "--until 3 --minutes 2 --steps 9"):
         assert main(["resume", "run", *flags.split()]) == 0

@@ -19,7 +19,7 @@ from apex_acer import environment_check
 from apex_acer.config import EnvironmentConfig
 from apex_acer.doctor.run import check_run
 from apex_acer.environment_check import check_environment
-from apex_acer.manager import prepare
+from apex_acer.preparation import prepare
 from apex_acer.runfile import dump_run
 from tests.conftest import COUNTDOWN, config_error
 from tests.environments_for_tests import Clock

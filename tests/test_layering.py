@@ -18,6 +18,7 @@ LAYERS = (  # top to bottom; a package stands for all of its modules
     ("cli",),
     ("sweep", "report", "runs", "variants", "doctor", "plan", "work", "pieces", "exchange"),
     ("manager", "supervisor"),
+    ("preparation",),
     ("console",),
     ("screen", "terminal"),
     ("progress",),

@@ -17,10 +17,11 @@ import torch
 from apex_acer import checkpoint
 from apex_acer.config import ConfigError, RunConfig
 from apex_acer.learner import Learner
-from apex_acer.manager import prepare_resume, resume, train
+from apex_acer.manager import resume, train
 from apex_acer.messages import Peer
 from apex_acer.placement import describe
 from apex_acer.policy import load_policy
+from apex_acer.preparation import prepare_resume
 from apex_acer.result import TrainResult
 from apex_acer.runfile import dump_run, load_run
 from tests.boards import lines, scalars, session_starts

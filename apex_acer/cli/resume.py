@@ -41,7 +41,7 @@ def run(arguments: list[str]) -> int:
     """Goes on; the exit code is the run's."""
     given = parse(Resume, arguments, "resume")
     asked = {"at_return": given.until, "minutes": given.minutes}
-    from apex_acer.manager import prepare_resume
+    from apex_acer.preparation import prepare_resume
 
     stop: dict[str, Any] = {} if given.steps is None else {"env_steps": given.steps}
     stop |= {name: value for name, value in asked.items() if value != "same"}

@@ -45,7 +45,7 @@ class Train:
 def run(arguments: list[str]) -> int:
     """Trains; the exit code is the run's."""
     config, output = parse_train(arguments)
-    from apex_acer.manager import prepare
+    from apex_acer.preparation import prepare
 
     return finish(prepare(config, IMPORTED_AT), output)
 
