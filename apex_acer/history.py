@@ -12,7 +12,7 @@ from typing import Any, TypeGuard
 import numpy as np
 
 from apex_acer.curves import EMPTY, Curve, Floats
-from apex_acer.metrics import RATES, SLIVER
+from apex_acer.metrics import RATES, MIN_INTERVAL
 
 Row = dict[str, Any]
 """A row of `metrics.jsonl`: `source`, `wall_s` and metrics by name, None where one was not finite."""
@@ -103,10 +103,10 @@ def _number(value: object) -> float:
 
 
 def _add_rates(rows: list[Row]) -> None:
-    """Adds the learner's, and takes those away that are over a sliver of time, as in the last rows of older runs."""
+    """Adds the learner's, and takes away those over too short a time, as in the last rows of older runs."""
     elapsed = np.diff([row["wall_s"] for row in rows], prepend=0.0)
     steps = np.diff([row["env_steps"] for row in rows], prepend=0)
-    least = SLIVER * float(np.median(elapsed)) if rows else 0.0
+    least = MIN_INTERVAL * float(np.median(elapsed)) if rows else 0.0
     for row, seconds, made in zip(rows, elapsed, steps, strict=True):
         if seconds > 0 and seconds >= least:
             row["env_steps_per_s"] = made / seconds

@@ -11,7 +11,7 @@ import torch
 from apex_acer import imports
 from apex_acer.config import RunConfig
 from apex_acer.messages import Row
-from apex_acer.metrics import RATES, SLIVER, Means, Timers
+from apex_acer.metrics import RATES, MIN_INTERVAL, Means, Timers
 from apex_acer.networks import Network
 from apex_acer.ranks import Ranks
 from apex_acer.writers import Writers
@@ -70,7 +70,7 @@ class Journal:
         The last row of a run has no rates if the one before was written just now.
         """
         row = {**self.means.take(), **self.timers.shares(), **facts}
-        if "learner" in self.rows and self.elapsed_s < SLIVER * self._settings.every_seconds:
+        if "learner" in self.rows and self.elapsed_s < MIN_INTERVAL * self._settings.every_seconds:
             row = {name: value for name, value in row.items() if name not in RATES}
         for told in self._ranks.collect(json.dumps(self._untold).encode()):
             for source, of_another, at in json.loads(told) if self._writers else ():

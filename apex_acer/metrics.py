@@ -81,8 +81,8 @@ METRICS = {
     "time_saving": Metric("s / s", "share of the time spent writing weights and metrics"),
 }
 RATES = frozenset(name for name, metric in METRICS.items() if metric.unit.endswith("/ s"))
-"""What is divided by the time since the last row; over a sliver of time it says nothing."""
-SLIVER = 0.5  # of the usual time between two rows
+"""What is divided by the time since the last row; over too short a time it says nothing."""
+MIN_INTERVAL = 0.5  # of the usual time between two rows
 
 
 def written(name: str, algorithm: str) -> bool:

@@ -106,7 +106,7 @@ def test_rates_leave_out_rows_of_one_moment() -> None:
     assert history.log("learner").curve("env_steps_per_s", over="wall_s")[1].tolist() == [200, 300]
 
 
-def test_rates_over_a_sliver_of_time_are_left_out() -> None:
+def test_rates_over_too_short_a_time_are_left_out() -> None:
     """As in the last row of a run, which is written when it ends."""
     times = [(100, 1.0), (200, 2.0), (300, 3.0), (364, 3.016)]
     rates = {"updates_per_s": 40.0, "time_learning": 0.5}
