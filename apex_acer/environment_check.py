@@ -11,6 +11,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from types import FrameType
 from typing import Any, NamedTuple, TypeVar
 
 import gymnasium
@@ -42,6 +43,10 @@ class Checked(NamedTuple):
     spec: EnvironmentSpec
     notes: tuple[str, ...]
     """What was understood of it, a line each."""
+
+
+class _Expired(BaseException):
+    """The time is up; not an `Exception`, which an environment may catch."""
 
 
 class _Fault(Exception):
@@ -201,29 +206,36 @@ def _random_state_kept() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _within_deadline(name: str) -> Iterator[None]:
-    """Says who is waited for if that takes long; after `DEADLINE_S` it is interrupted, if this is the main thread."""
-    done, expired, thread = threading.Event(), threading.Event(), threading.current_thread()
-
-    def watch() -> None:
-        if done.wait(NOTICE_S):
-            return
-        where = imports.running(sys._current_frames().get(thread.ident or 0))
-        log.warning(
-            "environment.id: %r has not answered for %g s%s; Ctrl-C ends this",
-            name,
-            NOTICE_S,
-            where and f", at {where}",
-        )
-        if not done.wait(DEADLINE_S - NOTICE_S) and thread is threading.main_thread():
-            expired.set()
-            signal.pthread_kill(thread.ident or 0, signal.SIGINT)
-
-    threading.Thread(target=watch, name="environment_check", daemon=True).start()
+    """Says who is waited for if that takes long; after `DEADLINE_S` gives up, in the main thread, which gets signals."""
+    notice = threading.Timer(NOTICE_S, _say_waiting, [name, threading.get_ident()])
+    notice.daemon = True
+    notice.start()
     try:
-        yield
-    except KeyboardInterrupt:
-        if not expired.is_set():
-            raise
+        with _alarm() if threading.current_thread() is threading.main_thread() else contextlib.nullcontext():
+            yield
+    except _Expired:
         raise ConfigError(f"environment.id: {name!r} did not answer within {DEADLINE_S:g} s; mend it") from None
     finally:
-        done.set()
+        notice.cancel()
+
+
+def _say_waiting(name: str, thread: int) -> None:
+    where = imports.running(sys._current_frames().get(thread))
+    at = where and f", at {where}"
+    log.warning("environment.id: %r has not answered for %g s%s; Ctrl-C ends this", name, NOTICE_S, at)
+
+
+@contextlib.contextmanager
+def _alarm() -> Iterator[None]:
+    """Raises `_Expired` within it after `DEADLINE_S`. Not by SIGINT, which a program in the background may ignore."""
+
+    def expire(number: int, frame: FrameType | None) -> None:
+        raise _Expired
+
+    before = signal.signal(signal.SIGALRM, expire)
+    signal.setitimer(signal.ITIMER_REAL, DEADLINE_S)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)

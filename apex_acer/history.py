@@ -12,7 +12,7 @@ from typing import Any, TypeGuard
 import numpy as np
 
 from apex_acer.curves import EMPTY, Curve, Floats
-from apex_acer.metrics import RATES, MIN_INTERVAL
+from apex_acer.metrics import MIN_INTERVAL, RATES
 
 Row = dict[str, Any]
 """A row of `metrics.jsonl`: `source`, `wall_s` and metrics by name, None where one was not finite."""

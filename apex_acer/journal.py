@@ -11,7 +11,7 @@ import torch
 from apex_acer import imports
 from apex_acer.config import RunConfig
 from apex_acer.messages import Row
-from apex_acer.metrics import RATES, MIN_INTERVAL, Means, Timers
+from apex_acer.metrics import MIN_INTERVAL, RATES, Means, Timers
 from apex_acer.networks import Network
 from apex_acer.ranks import Ranks
 from apex_acer.writers import Writers

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -24,6 +25,12 @@ from apex_acer.trajectory import ARRAY_FIELDS, Batch, Unroll
 from tests.runs import CARTPOLE, RUN_ID, MakeLearner, tiny_run
 
 COUNTDOWN = "tests.environments_for_tests:Countdown-v0"
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _interruptible() -> None:
+    """A shell has what it starts in the background ignore SIGINT, and with it every program that a test starts."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True, scope="session")
