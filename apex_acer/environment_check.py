@@ -67,7 +67,8 @@ def check_environment(config: EnvironmentConfig) -> Checked:
     if config.is_atari:
         spec = environment_spec(config)
         return Checked(spec, (spec.describe(),))
-    with _within_deadline(config.id), warnings.catch_warnings():
+    # what it prints is no result of the program's
+    with _within_deadline(config.id), warnings.catch_warnings(), contextlib.redirect_stdout(sys.stderr):
         warnings.simplefilter("ignore")  # of gymnasium's, about what works all the same
         vector = make_vector(config, 1)
         single = vector.envs[0] if isinstance(vector, SyncVectorEnv) else vector

@@ -17,6 +17,7 @@ from apex_acer.callbacks import Callbacks, Listener
 from apex_acer.config import ConfigError, LogLevel, RunConfig, writing
 from apex_acer.engines import engine_class
 from apex_acer.engines.engine import Engine, Run
+from apex_acer.output import say
 from apex_acer.placement import describe
 from apex_acer.preparation import prepare, prepare_resume
 from apex_acer.result import END, TrainResult
@@ -93,7 +94,7 @@ def watch(run: Run, callbacks: Callbacks | None = None, stream: TextIO | None = 
     from apex_acer.console import live_view  # rich is for those who look
 
     callbacks = callbacks or Callbacks()
-    print(describe(run.config), *run.notes, sep="\n", file=stream, flush=True)
+    say("\n".join([describe(run.config), *run.notes]), stream)
     with Signals() as signals, live_view(run.config, stream) as view:  # no signal finds the terminal half restored
 
         def show(status: Status) -> None:

@@ -21,8 +21,9 @@ import pytest
 
 from apex_acer.actor import Actor
 from apex_acer.callbacks import Callbacks
+from apex_acer.config import EnvironmentConfig
 from apex_acer.engines.local.transport import DealerLink, InboxServer
-from apex_acer.environments import make_environments
+from apex_acer.environment_check import check_environment
 from apex_acer.files import write
 from apex_acer.learner import Learner
 from apex_acer.manager import RunFailed, train
@@ -285,11 +286,11 @@ def test_a_clock_that_jumps_changes_no_duration(tmp_path: Path, clock: Clock, ju
 def test_a_clock_that_jumps_at_the_start_changes_no_duration(
     tmp_path: Path, clock: Clock, jump_s: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def make(*arguments: Any, **keywords: Any) -> Any:
+    def check(config: EnvironmentConfig) -> Any:
         clock.ahead_s = jump_s
-        return make_environments(*arguments, **keywords)
+        return check_environment(config)
 
-    monkeypatch.setattr("apex_acer.environments.make_environments", make)
+    monkeypatch.setattr("apex_acer.preparation.check_environment", check)
     began = time.monotonic()
     result = train(tiny_run(tmp_path, stop__env_steps=100))
     assert clock.ahead_s == jump_s

@@ -148,8 +148,12 @@ def test_an_environment_that_raises_ends_the_run_with_its_traceback_and_the_acto
     (tmp_path / "broken_wrapper.py").write_text(
         "import gymnasium\n"
         "class Breaks(gymnasium.Wrapper):\n"
+        "    steps = 0\n"
         "    def step(self, action):\n"
-        "        raise ZeroDivisionError('the environment broke')\n"
+        "        self.steps += 1\n"
+        "        if self.steps > 30:  # later than what is tried before the start\n"
+        "            raise ZeroDivisionError('the environment broke')\n"
+        "        return super().step(action)\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
     changes = {"environment__wrappers": ("broken_wrapper:Breaks",), "supervision__restarts": 0, "actors__count": 1}

@@ -26,6 +26,9 @@ pytestmark = pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="pr
 MODES = [pytest.param(True, id="forked"), pytest.param(False, id="spawned")]
 
 
+CONFIG = {"config": {"logging": {"level": "info"}}}
+
+
 class Started:
     """A role, and what became of it."""
 
@@ -45,7 +48,7 @@ class Started:
     def tell(self, **start: Any) -> None:
         os.write(
             self._lifeline,
-            json.dumps({"address": "ipc:///nobody", "path": sys.path, "folder": self._folder, **start}).encode()
+            json.dumps({"address": "ipc:///nobody", "path": sys.path, "folder": self._folder} | CONFIG | start).encode()
             + b"\n",
         )
 
@@ -175,7 +178,7 @@ def test_forks_draw_different_numbers(tmp_path: Path, launched: list[Launcher]) 
     drawn = []
     for actor in actors:
         actor.tell(path=[str(tmp_path), *sys.path], config=config, run_id="run", incarnation=0, nice=0, threads=1)
-        drawn.append(actor.ended()["config_error"].partition("drew ")[2].partition(")")[0].split())
+        drawn.append(actor.ended()["config_error"].partition("drew ")[2].partition(",")[0].split())
     assert all(len(numbers) == 2 for numbers in drawn)
     assert len({number for numbers in drawn for number in numbers}) == 4
 

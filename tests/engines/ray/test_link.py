@@ -151,7 +151,7 @@ def test_who_asks_a_learner_that_died_waits_until_it_leaves_it() -> None:
 def test_an_actor_leaves_only_a_learner_that_was_replaced(tmp_path: Path) -> None:
     first, second = Learner(), Learner()
     run = Run(tiny_run(), CARTPOLE, tmp_path, RUN_ID, 0.0)
-    host = PeerHost(Start(run, ACTOR, __version__, [], {}), first)
+    host = PeerHost(Start(run, ACTOR, __version__, [], {}, ""), first)
     link = host._link
     link.send(message(0))
     first.calls[0].set_exception(ActorDiedError())
@@ -166,6 +166,6 @@ def test_an_actor_leaves_only_a_learner_that_was_replaced(tmp_path: Path) -> Non
 
 def test_another_version_is_refused_in_one_line(tmp_path: Path) -> None:
     run = Run(tiny_run(), CARTPOLE, tmp_path, RUN_ID, 0.0)
-    host = PeerHost(Start(run, ACTOR, "0.0.0", [], {}), Learner())
+    host = PeerHost(Start(run, ACTOR, "0.0.0", [], {}, ""), Learner())
     message = config_error(host._check_version)
     assert f"has apex_acer {__version__}, the manager 0.0.0" in message
