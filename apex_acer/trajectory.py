@@ -68,6 +68,8 @@ class EnvironmentSpec:
             or np.dtype(spec.dtype).kind not in "fiub"
         ):
             raise ValueError(f"dtype {spec.dtype!r}, allowed are names of numbers")
+        if spec.channels_last and not spec.is_image:
+            raise ValueError(f"channels_last, plane_shape {spec.plane_shape}: no image")
         if math.prod(spec.given_shape) != math.prod(spec.plane_shape):
             raise ValueError(f"own_shape {spec.given_shape}, plane_shape {spec.plane_shape}: not as many numbers")
         return spec

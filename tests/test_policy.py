@@ -163,6 +163,9 @@ def test_a_file_without_the_environment_s_own_shape_still_loads(tmp_path: Path) 
     assert load_policy(path).act(np.zeros((2, 12, 10, 3), np.uint8)).shape == (2,)
     write(path, pack(tensors, describe(policy.config, policy.spec) | {"spec": spec | {"own_shape": [12, 10]}}))
     assert "own_shape" in config_error(lambda: load_policy(path))
+    vectors = dataclasses.asdict(CARTPOLE) | {"channels_last": True}
+    write(path, pack(tensors, describe(policy.config, policy.spec) | {"spec": vectors}))
+    assert "channels_last" in config_error(lambda: load_policy(path))
 
 
 def test_files_that_do_not_fit_are_refused_by_path(tmp_path: Path) -> None:
