@@ -9,15 +9,17 @@ from pathlib import Path
 from typing import Any, Literal
 
 import matplotlib
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from apex_acer.config import writing
-from apex_acer.curves import Panel
+from apex_acer.curves import Line, Panel
 from apex_acer.figures import FIGURES, make_panels, make_title, read_runs
 from apex_acer.files import write
 from apex_acer.output import printable
@@ -129,8 +131,7 @@ def _draw(ax: Axes, panel: Panel, labels: Sequence[str]) -> None:
         index = labels.index(line.label)
         colour, dashes = COLOURS[index % len(COLOURS)], DASHES[index // len(COLOURS) % len(DASHES)]
         marker = "o" if len(line.x) == 1 else ""
-        for curve in line.behind:
-            ax.plot(*curve, color=colour, linewidth=0.8, alpha=0.3, label="_behind")
+        _draw_behind(ax, line, colour)
         ax.fill_between(line.x, line.low, line.high, color=colour, alpha=0.18, linewidth=0)
         ax.plot(line.x, line.middle, dashes, color=colour, linewidth=1.6, marker=marker, label=line.label)
         ax.plot(*line.reached, color=colour, zorder=3, label="_reached", **MARK)
@@ -145,6 +146,15 @@ def _draw(ax: Axes, panel: Panel, labels: Sequence[str]) -> None:
     ax.xaxis.set_major_locator(MaxNLocator(6))
     ax.xaxis.set_major_formatter(FuncFormatter(compact))
     ax.yaxis.set_major_formatter(FuncFormatter(compact))
+
+
+def _draw_behind(ax: Axes, line: Line, colour: str) -> None:
+    """The curves that a line sums up. Behind a band they do not set the scale of y: an outlier would flatten the rest."""
+    is_band = bool((line.low != line.high).any())
+    curves = [np.column_stack(curve) for curve in line.behind]
+    ax.add_collection(LineCollection(curves, colors=colour, linewidths=0.8, alpha=0.3), autolim=not is_band)
+    for curve in curves if is_band else ():
+        ax.update_datalim(curve, updatey=False)
 
 
 def _save(path: Path, data: bytes) -> None:

@@ -13,7 +13,7 @@ from matplotlib.colors import to_rgb
 from PIL import Image
 
 from apex_acer import plots
-from apex_acer.curves import Line, Panel, single
+from apex_acer.curves import Line, Panel, band, single
 from apex_acer.figures import FIGURES
 from apex_acer.plots import COLOURS, REACHED, compact, plot_curves, plot_runs
 from tests.conftest import config_error
@@ -140,6 +140,15 @@ def test_a_smoothed_line_has_its_curve_behind_it() -> None:
     alone = replace(smooth, behind=())
     both, without = (drawn(plot_curves("", "", [Panel("x", [line])])) for line in (smooth, alone))
     assert np.mean(both != 255) > 1.5 * np.mean(without != 255)
+
+
+@pytest.mark.usefixtures("_texts_stay_texts")
+def test_a_run_far_away_does_not_flatten_the_band_that_sums_it_up() -> None:
+    x = np.arange(5.0)
+    runs = [(x, np.full(5, value)) for value in (1.0, 2.0, 3.0, 4.0, -90_000.0)]
+    text = plot_curves("", "", [Panel("x", [band("one", runs)])], "svg").decode()
+    assert ">2.5<" in text  # a tick within the band
+    assert "80k<" not in text
 
 
 @pytest.mark.usefixtures("_texts_stay_texts")
