@@ -120,7 +120,7 @@ def evaluate_policy(policy: Policy, settings: EvaluationConfig, seed: int, threa
     Raises:
         ConfigError: where the environment cannot be made, or only the policy's weights file names its module.
     """
-    policy.check_environment()
+    policy.require_known_environment()
     slots = min(settings.environments, settings.episodes)
     environments = make_environments(policy.config.environment, slots, training=False, threads=threads)
     try:

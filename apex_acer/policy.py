@@ -48,7 +48,7 @@ class Policy:
         prefix = "average" if self.config.evaluation.average and has_average else "network"
         load_tensors(self.network, prefix, tensors)
 
-    def check_environment(self) -> None:
+    def require_known_environment(self) -> None:
         """Raises `ConfigError` where making its environment would import what only a weights file names."""
         if not self.may_import:
             imports.require_known("environment.id", self.config.environment.id)

@@ -167,15 +167,8 @@ class Sweep:
             seed = str(job.config.seed + FINAL_SEED_OFFSET)
             weights = str(folder / "weights.safetensors")
             episodes = str(self._plan.final_episodes)
-            arguments = [
-                "evaluate",
-                weights,
-                "--episodes",
-                episodes,
-                "--seed",
-                seed,
-                "--import-modules",
-            ]  # the run's own
+            # the modules are those that the run has named
+            arguments = ["evaluate", weights, "--episodes", episodes, "--seed", seed, "--import-modules"]
         else:
             shutil.rmtree(folder, ignore_errors=True)  # of a run that did not reach its end
             folder.parent.mkdir(exist_ok=True)

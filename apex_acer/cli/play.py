@@ -56,7 +56,7 @@ def run(arguments: list[str]) -> int:
     policy = load_policy(given.weights, given.import_modules)
     settings = evaluation_settings(policy.config, given.episodes, given.policy)
     seed = policy.config.seed if given.seed is None else given.seed
-    policy.check_environment()
+    policy.require_known_environment()
     environment = make_pictured(policy.config.environment)
     fps = given.fps or environment.fps
     shown = display.video(path, fps) if path else display.window(printable(policy.config.environment.id), fps)
