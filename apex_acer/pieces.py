@@ -67,6 +67,7 @@ def measure(
     finally:
         alarm.cancel()
         _kill(workers)
+        _close(workers)
     return {name: sum(rate[name] for rate in rates) / count for name in names}
 
 
@@ -247,8 +248,13 @@ def _rates(worker: subprocess.Popen[str]) -> dict[str, float]:
 
 def _kill(workers: Sequence[subprocess.Popen[str]]) -> None:
     for worker in workers:
-        with contextlib.suppress(BrokenPipeError), worker:  # closes its pipes, one of which it may not have read
-            worker.kill()
+        worker.kill()
+
+
+def _close(workers: Sequence[subprocess.Popen[str]]) -> None:
+    for worker in workers:
+        with contextlib.suppress(BrokenPipeError), worker:  # it may not have read what was written
+            pass
 
 
 def main(run: str, device: str, way: str, seconds: str, *names: str) -> None:

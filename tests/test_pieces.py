@@ -29,8 +29,11 @@ def test_a_piece_that_fails_is_named_by_its_last_line(tmp_path: Path) -> None:
     assert "\n" not in str(raised.value)
 
 
-def test_measuring_has_a_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("while_it_measures", [False, True])
+def test_measuring_has_a_deadline(while_it_measures: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pieces, "DEADLINE_S", 0.1)
+    if while_it_measures:
+        monkeypatch.setattr(pieces, "_let_all_begin", lambda workers: None)
     with pytest.raises(RuntimeError, match=r"^killed after 0 s"):
         pieces.measure("cartpole", ("environment",), seconds=60)
     assert not children(os.getpid())
