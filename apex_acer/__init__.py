@@ -14,27 +14,27 @@ TYPE_CHECKING = False  # that of `typing`, which takes time to import
 if TYPE_CHECKING:
     from typing import Any
 
-    from apex_acer.callbacks import Callbacks, Evaluation
+    from apex_acer.actor.policy import Policy, load_policy
     from apex_acer.config import ConfigError, RunConfig
-    from apex_acer.console import live_view
-    from apex_acer.manager import RunFailed, resume, train
-    from apex_acer.policy import Policy, load_policy
-    from apex_acer.result import TrainResult
-    from apex_acer.runfile import load_run
+    from apex_acer.config.runfile import load_run
+    from apex_acer.manager.callbacks import Callbacks, Evaluation
+    from apex_acer.manager.manager import RunFailed, resume, train
+    from apex_acer.manager.result import TrainResult
+    from apex_acer.views.console import live_view
 
 _HOME = {
-    "Callbacks": "apex_acer.callbacks",
+    "Callbacks": "apex_acer.manager.callbacks",
     "ConfigError": "apex_acer.config",
-    "Evaluation": "apex_acer.callbacks",
-    "Policy": "apex_acer.policy",
+    "Evaluation": "apex_acer.manager.callbacks",
+    "Policy": "apex_acer.actor.policy",
     "RunConfig": "apex_acer.config",
-    "RunFailed": "apex_acer.manager",
-    "TrainResult": "apex_acer.result",
-    "live_view": "apex_acer.console",
-    "load_policy": "apex_acer.policy",
-    "load_run": "apex_acer.runfile",
-    "resume": "apex_acer.manager",
-    "train": "apex_acer.manager",
+    "RunFailed": "apex_acer.manager.manager",
+    "TrainResult": "apex_acer.manager.result",
+    "live_view": "apex_acer.views.console",
+    "load_policy": "apex_acer.actor.policy",
+    "load_run": "apex_acer.config.runfile",
+    "resume": "apex_acer.manager.manager",
+    "train": "apex_acer.manager.manager",
 }
 __all__ = [*_HOME, "__version__"]
 

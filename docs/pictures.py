@@ -18,7 +18,7 @@ from typing import Any
 from selenium import webdriver
 from selenium.webdriver.support.wait import WebDriverWait
 
-from apex_acer.board import charts_of
+from apex_acer.storage.board import charts_of
 from docs import picture_live
 
 IMAGES = Path(__file__).parent / "images"

@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from apex_acer.curves import Line, Panel
-from apex_acer.plots import plot_curves
-from apex_acer.report import figure, read_curve
+from apex_acer.tools.sweep.report import figure, read_curve
+from apex_acer.views.curves import Line, Panel
+from apex_acer.views.plots import plot_curves
 
 RESULTS = Path(__file__).parent / "results"
 

@@ -1,4 +1,4 @@
-"""Writes docs/metrics.md and docs/configuration.md from the tables in the code: `make docs`."""
+"""Writes docs/metrics.md, docs/configuration.md and docs/images/rooms.svg from the code: `make docs`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import typing
 from pathlib import Path
 
 from apex_acer import config as configuration
-from apex_acer.metrics import METRICS
+from apex_acer.protocol.metrics import METRICS
+from docs import rooms
 
 HERE = Path(__file__).parent
 GENERATED = "Written by `make docs` from the code; change it there."
@@ -82,8 +83,13 @@ def _field_docs(cls: type) -> dict[str, str]:
 
 
 def pages() -> dict[Path, str]:
-    """Paths and texts of the generated pages."""
-    return {HERE / "metrics.md": metrics_page(), HERE / "configuration.md": configuration_page()}
+    """Paths and texts of the generated pages and pictures."""
+    written = {
+        "metrics.md": metrics_page(),
+        "configuration.md": configuration_page(),
+        "images/rooms.svg": rooms.picture(),
+    }
+    return {HERE / name: text for name, text in written.items()}
 
 
 if __name__ == "__main__":

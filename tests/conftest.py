@@ -14,14 +14,14 @@ import numpy as np
 import pytest
 import torch
 
+from apex_acer.actor.policy import Policy
 from apex_acer.algorithms.acer import Acer
 from apex_acer.algorithms.algorithm import LossOutput
 from apex_acer.config import ConfigError, EnvironmentConfig, RunConfig
-from apex_acer.environments import Environments, make_environments
-from apex_acer.learner import Learner
-from apex_acer.manager import train
-from apex_acer.policy import Policy
-from apex_acer.trajectory import ARRAY_FIELDS, Batch, Unroll
+from apex_acer.environments.vector import Environments, make_environments
+from apex_acer.learner.learner import Learner
+from apex_acer.manager.manager import train
+from apex_acer.protocol.trajectory import ARRAY_FIELDS, Batch, Unroll
 from tests.runs import CARTPOLE, RUN_ID, MakeLearner, tiny_run
 
 COUNTDOWN = "tests.environments_for_tests:Countdown-v0"

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from apex_acer.config import RunConfig
-from apex_acer.runfile import dump_run
+from apex_acer.config.runfile import dump_run
 
 
 def made_up_rows(seed: int, level: float, num: int = 100, actors: int = 2) -> list[dict[str, Any]]:

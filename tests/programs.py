@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from apex_acer.config import RunConfig
-from apex_acer.runfile import dump_run
+from apex_acer.config.runfile import dump_run
 from tests.runs import tiny_run
 
 PROGRAM = """
@@ -28,8 +28,8 @@ import dataclasses, json, signal, sys, tempfile
 signal.signal(signal.SIGINT, signal.default_int_handler)  # whatever the tests themselves run under
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 import apex_acer
-from apex_acer import supervisor
-from apex_acer.runfile import load_run
+from apex_acer.manager import supervisor
+from apex_acer.config.runfile import load_run
 
 def say(**said):
     print(json.dumps(said), flush=True)

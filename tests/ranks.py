@@ -13,7 +13,7 @@ from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
 from typing import Any
 
-from apex_acer.ranks import ConnectedRanks, Meeting, Ranks, listen
+from apex_acer.learner.ranks import ConnectedRanks, Meeting, Ranks, listen
 
 DEADLINE_S = 60.0  # for one function in all processes; the first one imports torch
 

@@ -11,12 +11,12 @@ import numpy as np
 from apex_acer.algorithms import algorithm_class
 from apex_acer.algorithms.acer import Acer
 from apex_acer.config import RunConfig
+from apex_acer.config.runfile import from_dict
 from apex_acer.engines.serial import DirectLink
-from apex_acer.inbox import Inbox
-from apex_acer.learner import Learner
-from apex_acer.messages import Message, Peer, Reply
-from apex_acer.runfile import from_dict
-from apex_acer.trajectory import PRIORITY, Batch, EnvironmentSpec, Layout, Unroll, layout
+from apex_acer.learner.learner import Learner
+from apex_acer.protocol.inbox import Inbox
+from apex_acer.protocol.messages import Message, Peer, Reply
+from apex_acer.protocol.trajectory import PRIORITY, Batch, EnvironmentSpec, Layout, Unroll, layout
 
 RUN_ID = "this-run"
 CARTPOLE = EnvironmentSpec(

@@ -21,7 +21,7 @@ import pytest
 
 from apex_acer.cli import main, parsing
 from apex_acer.cli.verbs import VERBS
-from apex_acer.runfile import parse_run
+from apex_acer.config.runfile import parse_run
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))]

@@ -84,4 +84,4 @@ def test_the_site_is_whole_and_loads_nothing_from_elsewhere(tmp_path: Path) -> N
     assert "<math" in html["algorithms/acer.html"]
     assert "Unreleased" in html["changelog.html"]
     (line,) = re.findall(r"rollout\.py\.html#(\S+?)\"", html["life-of-a-transition.html"])
-    assert f'id="{line}"' in html["source/apex_acer/rollout.py.html"]
+    assert f'id="{line}"' in html["source/apex_acer/actor/rollout.py.html"]

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from apex_acer.manager import resume, train
-from apex_acer.policy import load_policy
+from apex_acer.actor.policy import load_policy
+from apex_acer.manager.manager import resume, train
 from tests.runs import tiny_run
 
 DOCS = Path(__file__).parent.parent / "docs"

@@ -1,140 +1,61 @@
-"""Imports point down, and what is foreign stays in its one place."""
+"""Imports point down, as each folder's `__init__` says, and what is foreign stays in its one place."""
 
 from __future__ import annotations
 
 import ast
+import graphlib
 import subprocess
 import sys
-from collections.abc import Iterator
+from configparser import ConfigParser
 from pathlib import Path
 
 import pytest
 
 import apex_acer
+from docs.rooms import Room, imported_rooms, imports, rooms
 
 ROOT = Path(apex_acer.__file__).parent
-LAYERS = (  # top to bottom; a package stands for all of its modules
-    ("__main__",),
-    ("cli",),
-    ("sweep", "report", "runs", "variants", "doctor", "plan", "work", "pieces", "exchange"),
-    ("manager", "supervisor"),
-    ("preparation",),
-    ("console",),
-    ("screen", "terminal"),
-    ("progress",),
-    ("engines",),
-    ("actor", "evaluator", "learner", "inbox", "evaluations", "saving", "play", "export"),
-    ("feed",),
-    (
-        "rollout",
-        "policy",
-        "pictures",
-        "environments",
-        "environment_check",
-        "spaces",
-        "replay",
-        "sum_tree",
-        "pace",
-        "ranks",
-        "checkpoint",
-        "weights",
-        "optimizer",
-        "gradient",
-        "transfer",
-        "board",
-        "writers",
-        "journal",
-        "wrappers",
-        "result",
-        "callbacks",
-    ),
-    ("algorithms",),
-    (
-        "device",
-        "networks",
-        "normalisation",
-        "frames",
-        "functional",
-        "trajectory",
-        "messages",
-        "metrics",
-        "seeds",
-        "signals",
-        "placement",
-        "machine",
-        "config",
-        "card",
-        "runfile",
-        "commands",
-        "imports",
-        "runlog",
-        "files",
-        "output",
-        "path",
-        "curves",
-        "history",
-        "figures",
-        "plots",
-        "display",
-        "statistics",
-    ),
-)
-HEIGHT = {name: -depth for depth, names in enumerate(LAYERS) for name in names}
-UPWARD_ALLOWED = {("algorithms", "weights")}  # an algorithm names and loads its own tensors
+ROOMS = rooms()
+AT_THE_TOP = {"__init__.py", "__main__.py", "wrappers.py"}  # of the package: its front door, and nothing behind it
 HOMES = {  # foreign package: where alone it is imported
     "zmq": "engines/local/",
     "msgpack": "engines/local/",
     "ray": "engines/ray/",
     "lz4": "engines/ray/",
     "tensorboard": "cli/dashboard.py",
-    "tensorboardX": "board.py",
-    "matplotlib": "plots.py",
-    "scipy": "statistics.py",
-    "av": "display.py",
-    "pygame": "display.py",
-    "onnxruntime": "export.py",
-    "onnxscript": "export.py",
+    "tensorboardX": "storage/board.py",
+    "matplotlib": "views/plots.py",
+    "scipy": "tools/sweep/statistics.py",
+    "av": "environments/display.py",
+    "pygame": "environments/display.py",
+    "onnxruntime": "tools/export.py",
+    "onnxscript": "tools/export.py",
     "pickle": None,
     "cloudpickle": None,
     "dill": None,
 }
-PLAIN = {"__version__", "IMPORTED_AT"}  # numbers of the package itself
-ROLES = {"actor.py", "learner.py", "evaluator.py"}
+ROLES = {"actor/actor.py", "learner/learner.py", "actor/evaluator.py"}
 FILES = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.rglob("*.py"))
-
-
-def imports(source: str, package: str) -> Iterator[str]:
-    """Dotted names that `source`, a module in `package`, imports anywhere, also inside functions."""
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            base = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
-            module = ".".join([*base, *([node.module] if node.module else [])])
-            yield from (f"{module}.{alias.name}" for alias in node.names)
 
 
 def faults(file: str, source: str) -> list[str]:
     """What `file` imports and must not, in words."""
-    own = file.removesuffix(".py").split("/")[0]
-    if own == "__init__":
-        return []  # the lazy front door names everything
-    if own not in HEIGHT:
-        return [f"{file} has no place; add {own!r} to a layer of LAYERS in tests/test_layering.py"]
+    folder = file.rpartition("/")[0]
+    if not folder:
+        return [] if file in AT_THE_TOP else [f"{file} is in no room"]
+    allowed = ROOMS[folder].may_import
     found = []
+    for room, name in imported_rooms(file, source, ROOMS).items():
+        if room not in allowed:
+            found.append(
+                f"{file} imports {name}; {folder}/__init__.py allows {', '.join(sorted(allowed)) or 'nothing'}"
+            )
     for name in imports(source, ".".join(["apex_acer", *file.split("/")[:-1]])):
-        top, *rest = name.split(".")
-        if top in HOMES:
-            home = HOMES[top]
-            if home is None or not file.startswith(home):
-                found.append(f"{file} imports {top}; allowed: {home or 'nowhere'}")
-        if top != "apex_acer" or not rest or rest[0] in PLAIN:
-            continue
-        other = apex_acer._HOME.get(rest[0], name).split(".")[1]
-        if other not in HEIGHT:
-            found.append(f"{file} imports {name}, which has no place in LAYERS")
-        elif HEIGHT[other] > HEIGHT[own] and (own, other) not in UPWARD_ALLOWED:
-            found.append(f"{file} imports {name}, which lies above it")
+        home = HOMES.get(name.split(".")[0], "")
+        if home is None or not file.startswith(home):
+            found.append(f"{file} imports {name}; allowed: {home or 'nowhere'}")
+        if name.startswith("apex_acer.") and name.split(".")[1] in apex_acer._HOME:
+            found.append(f"{file} imports {name} by the front door")
     return found
 
 
@@ -143,26 +64,72 @@ def test_imports_point_down(file: str) -> None:
     assert not faults(file, (ROOT / file).read_text(encoding="utf-8"))
 
 
+def order(known: dict[str, Room]) -> list[str]:
+    """From the bottom to the top; raises where rooms may import each other in a circle."""
+    return [*graphlib.TopologicalSorter({name: room.may_import for name, room in known.items()}).static_order()]
+
+
+def test_what_rooms_may_import_has_an_order() -> None:
+    found = order(ROOMS)
+    assert set(found) == set(ROOMS), "a room that is listed does not exist"
+    assert found.index("system") < found.index("learner") < found.index("engines") < found.index("cli")
+    upside_down = {**ROOMS, "system": Room("", frozenset({"cli"}))}
+    with pytest.raises(graphlib.CycleError):
+        order(upside_down)
+
+
+def test_what_acts_and_what_learns_do_not_know_each_other() -> None:
+    assert "learner" not in ROOMS["actor"].may_import
+    assert "actor" not in ROOMS["learner"].may_import
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_a_room_imports_all_that_it_says(room: str) -> None:
+    sources = {f: (ROOT / f).read_text(encoding="utf-8") for f in FILES if f.rpartition("/")[0] == room}
+    used = {other for file, source in sources.items() for other in imported_rooms(file, source, ROOMS)}
+    assert used == ROOMS[room].may_import
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_each_file_says_first_what_it_is_for(file: str) -> None:
+    text = ast.get_docstring(ast.parse((ROOT / file).read_text(encoding="utf-8"))) or ""
+    assert text.partition("\n")[0].endswith((".", ":", ";"))
+
+
+def test_each_folder_is_packaged() -> None:
+    config = ConfigParser()
+    config.read(ROOT.parent / "setup.cfg")
+    listed = config["options"]["packages"].split()
+    assert listed == sorted(listed)
+    assert set(listed) == {"apex_acer", "apex_acer.launch", *(f"apex_acer.{room.replace('/', '.')}" for room in ROOMS)}
+
+
 @pytest.mark.parametrize(
     ("file", "source", "part"),
     [
-        ("pace.py", "from apex_acer.learner import Learner", "apex_acer.learner.Learner, which lies above"),
-        ("frames.py", "def f():\n    import apex_acer.policy", "apex_acer.policy, which lies above"),
-        ("pace.py", "from apex_acer import train", "apex_acer.train, which lies above"),
-        ("actor.py", "from apex_acer import manager", "apex_acer.manager, which lies above"),
-        ("engines/local/wire.py", "from ... import cli", "apex_acer.cli, which lies above"),
-        ("algorithms/acer.py", "from ..rollout import Rollout", "apex_acer.rollout.Rollout, which lies above"),
-        ("learner.py", "import apex_acer.novelty", "apex_acer.novelty, which has no place"),
-        ("novelty.py", "", "novelty.py has no place; add 'novelty' to a layer"),
-        ("engines/serial.py", "import zmq.asyncio", "zmq; allowed: engines/local/"),
-        ("learner.py", "from msgpack import packb", "msgpack; allowed: engines/local/"),
-        ("learner.py", "from tensorboardX import SummaryWriter", "tensorboardX; allowed: board.py"),
-        ("sweep.py", "from tensorboard import program", "tensorboard; allowed: cli/dashboard.py"),
-        ("manager.py", "import ray", "ray; allowed: engines/ray/"),
-        ("engines/local/wire.py", "import lz4.frame", "lz4; allowed: engines/ray/"),
-        ("sweep.py", "from matplotlib.figure import Figure", "matplotlib; allowed: plots.py"),
-        ("report.py", "from scipy import stats", "scipy; allowed: statistics.py"),
-        ("manager.py", "from apex_acer.sweep import sweep", "apex_acer.sweep.sweep, which lies above"),
+        (
+            "replay/pace.py",
+            "from apex_acer.learner.learner import Learner",
+            "apex_acer.learner.learner.Learner; replay/",
+        ),
+        (
+            "networks/frames.py",
+            "def f():\n    import apex_acer.actor.policy",
+            "apex_acer.actor.policy; networks/__init__",
+        ),
+        ("replay/pace.py", "from apex_acer import train", "apex_acer.train by the front door"),
+        ("actor/actor.py", "from apex_acer import manager", "apex_acer.manager; actor/__init__"),
+        ("engines/local/wire.py", "from ... import cli", "apex_acer.cli; engines/local/__init__"),
+        ("algorithms/acer.py", "from ..actor.rollout import Rollout", "apex_acer.actor.rollout.Rollout; algorithms/"),
+        (
+            "engines/engine.py",
+            "from apex_acer.engines.local import wire",
+            "apex_acer.engines.local.wire; engines/__init__",
+        ),
+        ("novelty.py", "", "novelty.py is in no room"),
+        ("engines/serial.py", "import zmq.asyncio", "zmq.asyncio; allowed: engines/local/"),
+        ("learner/learner.py", "from msgpack import packb", "msgpack.packb; allowed: engines/local/"),
+        ("engines/local/wire.py", "import lz4.frame", "lz4.frame; allowed: engines/ray/"),
         ("engines/local/wire.py", "import pickle", "pickle; allowed: nowhere"),
     ],
 )
@@ -172,8 +139,7 @@ def test_faults_are_found(file: str, source: str, part: str) -> None:
 
 
 def test_what_is_allowed_is_not_a_fault() -> None:
-    assert not faults("algorithms/acer.py", "from apex_acer.weights import load_tensors")
-    assert not faults("manager.py", "from apex_acer import __version__, weights\nfrom apex_acer.engines import serial")
+    assert not faults("manager/manager.py", "from apex_acer import __version__\nfrom apex_acer.engines import serial")
     assert not faults("engines/ray/link.py", "import ray, lz4.frame")
     assert not faults("engines/local/wire.py", "import msgpack, zmq\nfrom . import transport")
 
@@ -192,20 +158,20 @@ def loaded_by(statement: str) -> set[str]:
 
 
 def test_the_manager_loads_no_torch() -> None:
-    loaded = loaded_by("import apex_acer, apex_acer.config, apex_acer.manager")
+    loaded = loaded_by("import apex_acer, apex_acer.config, apex_acer.manager.manager")
     assert "apex_acer" in loaded
     assert not loaded & {"torch", "safetensors", "tensorboardX", "tensorboard", "ray"}
 
 
 def test_only_a_sweep_loads_its_extra() -> None:
-    loaded = loaded_by("import apex_acer.cli.train, apex_acer.console, apex_acer.manager")
+    loaded = loaded_by("import apex_acer.cli.train, apex_acer.views.console, apex_acer.manager.manager")
     assert "tyro" in loaded
     assert not loaded & {"matplotlib", "scipy"}
 
 
 def test_figures_need_neither_torch_nor_scipy() -> None:
-    assert not loaded_by("import apex_acer.cli.plot, apex_acer.cli.runs, apex_acer.figures") & {"matplotlib"}
-    loaded = loaded_by("import apex_acer.plots, apex_acer.runs")
+    assert not loaded_by("import apex_acer.cli.plot, apex_acer.cli.runs, apex_acer.views.figures") & {"matplotlib"}
+    loaded = loaded_by("import apex_acer.views.plots, apex_acer.tools.runs")
     assert "matplotlib" in loaded
     assert not loaded & {"torch", "scipy"}
 

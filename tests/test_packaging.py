@@ -21,8 +21,8 @@ from urllib.request import urlopen
 import pytest
 
 from apex_acer import __version__
-from apex_acer.figures import FIGURES
-from apex_acer.runfile import presets
+from apex_acer.config.runfile import presets
+from apex_acer.views.figures import FIGURES
 
 ROOT = Path(__file__).parent.parent
 BIN = Path(sys.executable).parent

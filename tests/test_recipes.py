@@ -19,7 +19,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from apex_acer.cli.train import parse_train
-from apex_acer.runfile import presets
+from apex_acer.config.runfile import presets
 from tests.programs import eventually
 from tests.test_packaging import call, tool
 

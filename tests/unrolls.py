@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from apex_acer.replay import UniformReplay
-from apex_acer.trajectory import PRIORITY, Array, EnvironmentSpec, Layout, Unroll, layout
+from apex_acer.protocol.trajectory import PRIORITY, Array, EnvironmentSpec, Layout, Unroll, layout
+from apex_acer.replay.buffer import UniformReplay
 
 K, COUNT, PLANE = 5, 3, 2
 

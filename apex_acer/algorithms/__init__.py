@@ -1,4 +1,7 @@
-"""Algorithms by name; import strings, so that naming one loads no torch."""
+"""The contract of algorithms and each of them. They are named by import strings, so that naming one loads no torch.
+
+May import: networks, functional, config, protocol.
+"""
 
 from __future__ import annotations
 

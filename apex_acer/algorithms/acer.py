@@ -10,12 +10,12 @@ from torch import Tensor, nn
 
 from apex_acer.algorithms.algorithm import Action, Algorithm, Feeding, LossOutput
 from apex_acer.config import AcerConfig, ConfigError, RunConfig
-from apex_acer.frames import stack_planes
 from apex_acer.functional import acer_loss, shape_rewards
-from apex_acer.networks import ActorCritic, State, to_train
-from apex_acer.normalisation import RewardScale
-from apex_acer.trajectory import Batch, EnvironmentSpec, Shapes, Unroll
-from apex_acer.weights import load_tensors, named_tensors
+from apex_acer.networks.frames import stack_planes
+from apex_acer.networks.normalisation import RewardScale
+from apex_acer.networks.torsos import ActorCritic, State, to_train
+from apex_acer.networks.weights import load_tensors, named_tensors
+from apex_acer.protocol.trajectory import Batch, EnvironmentSpec, Shapes, Unroll
 
 DELTA_STEP = 1.02  # an adaptive trust region widens or narrows by this factor at each update
 DELTA_RANGE = 1e-3, 1e3

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from apex_acer.config import RunConfig
-from apex_acer.networks import Network, State
-from apex_acer.trajectory import Array, Batch, EnvironmentSpec, Shapes, Unroll
+from apex_acer.networks.torsos import Network, State
+from apex_acer.protocol.trajectory import Array, Batch, EnvironmentSpec, Shapes, Unroll
 
 
 class Action(NamedTuple):

@@ -16,11 +16,11 @@ from torch import Tensor, nn
 
 from apex_acer.algorithms.algorithm import Action, Algorithm, Feeding, LossOutput
 from apex_acer.config import ApexDqnConfig, RunConfig, require
-from apex_acer.frames import stack_planes
 from apex_acer.functional import NStep, bootstrap_value, n_step_return, rescale, shape_rewards, unscale
-from apex_acer.networks import QNetwork, State, to_train
-from apex_acer.trajectory import PRIORITY, Array, Batch, EnvironmentSpec, Shapes, Unroll
-from apex_acer.weights import load_tensors, named_tensors
+from apex_acer.networks.frames import stack_planes
+from apex_acer.networks.torsos import QNetwork, State, to_train
+from apex_acer.networks.weights import load_tensors, named_tensors
+from apex_acer.protocol.trajectory import PRIORITY, Array, Batch, EnvironmentSpec, Shapes, Unroll
 
 Q_VALUES = "q_values"  # the behaviour an actor keeps until an unroll is complete
 

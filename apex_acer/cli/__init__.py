@@ -1,6 +1,9 @@
 """The command line, from its first moment to its exit code.
 
 Before `main` is ready for a Ctrl-C, it imports nothing that takes time.
+
+May import: tools, tools/capacity, tools/doctor, tools/sweep, manager, engines, actor, learner, views, networks,
+environments, config, protocol, system.
 """
 
 from __future__ import annotations
@@ -8,7 +11,7 @@ from __future__ import annotations
 import os
 import sys
 
-from apex_acer.path import look_here_last
+from apex_acer.system.path import look_here_last
 
 TYPE_CHECKING = False  # that of `typing`, which takes time to import
 if TYPE_CHECKING:
@@ -37,7 +40,7 @@ def _run(given: list[str]) -> int:
 
     from apex_acer.cli.verbs import run
     from apex_acer.config import ConfigError
-    from apex_acer.output import printable, printable_lines, say
+    from apex_acer.system.output import printable, printable_lines, say
 
     try:
         return run(given)

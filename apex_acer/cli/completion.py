@@ -12,7 +12,7 @@ from apex_acer.cli import PROGRAM
 from apex_acer.cli.flags import Flag, flags_of
 from apex_acer.cli.verbs import VERBS
 from apex_acer.config import require
-from apex_acer.runfile import presets
+from apex_acer.config.runfile import presets
 
 HELP = f"""usage: {PROGRAM} completion SHELL
 

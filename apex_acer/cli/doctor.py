@@ -12,10 +12,10 @@ import tyro
 from apex_acer.cli import EXIT_FAILED
 from apex_acer.cli.notice import Notice
 from apex_acer.cli.parsing import Flag, parse
-from apex_acer.output import printable
+from apex_acer.system.output import printable
 
 if TYPE_CHECKING:
-    from apex_acer.doctor.finding import Finding
+    from apex_acer.tools.doctor.finding import Finding
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ def run(arguments: list[str]) -> int:
 
 def examine(run: str, say: Callable[[str], None]) -> Iterator[Finding]:
     """The installation's findings, and if it is whole the machine's and the run's; it `say`s what it does meanwhile."""
-    from apex_acer.doctor.installation import check_installation
+    from apex_acer.tools.doctor.installation import check_installation
 
     whole = True
     for finding in check_installation():
@@ -58,6 +58,6 @@ def examine(run: str, say: Callable[[str], None]) -> Iterator[Finding]:
         yield finding
     if whole:
         say("loading torch")
-        from apex_acer.doctor.run import check_run
+        from apex_acer.tools.doctor.run import check_run
 
         yield from check_run(run, say)

@@ -8,11 +8,11 @@ from typing import Annotated
 
 import tyro
 
-from apex_acer.card import card_text, score_text
 from apex_acer.cli.notice import Notice
 from apex_acer.cli.parsing import Flag, evaluation_settings, parse
 from apex_acer.config import reading
-from apex_acer.output import printable, printable_lines
+from apex_acer.networks.card import card_text, score_text
+from apex_acer.system.output import printable, printable_lines
 
 SCORES = {"mean": "", "std": "_std", "min": "_min", "max": "_max"}
 
@@ -40,7 +40,7 @@ class Evaluate:
 def run(arguments: list[str]) -> int:
     """Plays and prints, or prints the card."""
     given = parse(Evaluate, arguments, "evaluate")
-    from apex_acer.policy import load_card, load_policy
+    from apex_acer.actor.policy import load_card, load_policy
 
     if given.card:
         card = load_card(given.weights)
@@ -50,7 +50,7 @@ def run(arguments: list[str]) -> int:
         return 0
     policy = load_policy(given.weights, given.import_modules)
     settings = evaluation_settings(policy.config, given.episodes, given.policy)
-    from apex_acer.evaluator import evaluate_policy
+    from apex_acer.actor.evaluator import evaluate_policy
 
     seed = policy.config.seed if given.seed is None else given.seed
     with Notice(quiet=given.json) as notice:

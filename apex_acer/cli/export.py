@@ -11,7 +11,7 @@ import tyro
 from apex_acer.cli.notice import Notice
 from apex_acer.cli.parsing import Flag, parse
 from apex_acer.config import require, writing
-from apex_acer.imports import missing
+from apex_acer.config.imports import missing
 
 
 @dataclass(frozen=True)
@@ -36,10 +36,10 @@ def run(arguments: list[str]) -> int:
     with writing("out", path):
         require(path.parent.is_dir() and not path.is_dir(), "out", str(path), "give a file in a folder that exists")
     try:
-        from apex_acer.export import BATCHES, export_onnx
+        from apex_acer.tools.export import BATCHES, export_onnx
     except ModuleNotFoundError as error:
         raise missing("export", "onnx", error) from None
-    from apex_acer.policy import load_policy
+    from apex_acer.actor.policy import load_policy
 
     policy = load_policy(given.weights, given.import_modules)
     with writing("out", path), Notice() as notice:

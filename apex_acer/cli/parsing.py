@@ -13,7 +13,7 @@ import tyro
 from apex_acer.cli import PROGRAM
 from apex_acer.cli.flags import check
 from apex_acer.config import ConfigError, EvaluationConfig, RunConfig, require
-from apex_acer.runfile import load_run
+from apex_acer.config.runfile import load_run
 
 T = TypeVar("T")
 Flag = tyro.conf.FlagCreatePairsOff[bool]

@@ -17,11 +17,11 @@ from apex_acer.cli.notice import Notice
 from apex_acer.cli.parsing import Flag, parse
 from apex_acer.config import RunConfig
 from apex_acer.config.checks import require
-from apex_acer.output import printable, say
+from apex_acer.system.output import printable, say
 
 if TYPE_CHECKING:
-    from apex_acer.plan import Machines, Plan, Work
-    from apex_acer.trajectory import EnvironmentSpec
+    from apex_acer.protocol.trajectory import EnvironmentSpec
+    from apex_acer.tools.capacity.plan import Machines, Plan, Work
 
 
 NAMES = {
@@ -60,12 +60,12 @@ def run(arguments: list[str]) -> int:
     """Measures, plans and prints; 1 where a piece of the run cannot be measured."""
     given = parse(Planning, arguments, "plan")
     _check(given)
-    from apex_acer.device import choose_device
-    from apex_acer.environment_check import check_environment
-    from apex_acer.exchange import compression
-    from apex_acer.plan import make_plan
-    from apex_acer.runfile import load_run
-    from apex_acer.work import measure_work
+    from apex_acer.config.runfile import load_run
+    from apex_acer.environments.check import check_environment
+    from apex_acer.networks.device import choose_device
+    from apex_acer.tools.capacity.demand import measure_work
+    from apex_acer.tools.capacity.exchange import compression
+    from apex_acer.tools.capacity.plan import make_plan
 
     config = load_run(given.run)
     device = str(choose_device(config.learner.device, "learner.device"))
@@ -103,9 +103,9 @@ def _check(given: Planning) -> None:
 
 def _place(given: Planning, config: RunConfig, spec: EnvironmentSpec, has_gpu: bool) -> tuple[RunConfig, Machines]:
     """The run as it would be on machines as they are given, and those."""
-    from apex_acer.gradient import num_parts
-    from apex_acer.placement import available_cores, place
-    from apex_acer.plan import Machines
+    from apex_acer.engines.placement import available_cores, place
+    from apex_acer.learner.gradient import num_parts
+    from apex_acer.tools.capacity.plan import Machines
 
     cores = given.cores_per_node or available_cores()
     gpus = int(has_gpu) if given.gpus is None else given.gpus
@@ -125,7 +125,7 @@ def _place(given: Planning, config: RunConfig, spec: EnvironmentSpec, has_gpu: b
 
 def _lines(config: RunConfig, work: Work, machines: Machines, plan: Plan) -> Iterator[tuple[str, str]]:
     """What there is to say, by topic."""
-    from apex_acer.plan import advise
+    from apex_acer.tools.capacity.plan import advise
 
     yield "machines", _machines(machines)
     if machines.gpus and work.gradient_s is None:

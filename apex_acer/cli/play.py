@@ -11,8 +11,8 @@ import tyro
 
 from apex_acer.cli.parsing import Flag, evaluation_settings, parse
 from apex_acer.config import require
-from apex_acer.imports import missing
-from apex_acer.output import printable, say
+from apex_acer.config.imports import missing
+from apex_acer.system.output import printable, say
 
 
 @dataclass(frozen=True)
@@ -39,14 +39,14 @@ def run(arguments: list[str]) -> int:
     """Plays, and prints each return and where the video is."""
     given = parse(Play, arguments, "play")
     try:
-        from apex_acer import display
+        from apex_acer.environments import display
     except ModuleNotFoundError as error:
         raise missing("play", "video", error) from None
     import torch
 
-    from apex_acer.pictures import make_pictured
-    from apex_acer.play import play
-    from apex_acer.policy import load_policy
+    from apex_acer.actor.play import play
+    from apex_acer.actor.policy import load_policy
+    from apex_acer.environments.rendering import make_pictured
 
     path = None if given.video is None else Path(given.video)
     require(given.fps is None or given.fps >= 1, "fps", given.fps, "give 1 or more")

@@ -10,8 +10,8 @@ import tyro
 
 from apex_acer.cli.parsing import Flag, parse
 from apex_acer.config import ConfigError
-from apex_acer.imports import missing
-from apex_acer.output import printable
+from apex_acer.config.imports import missing
+from apex_acer.system.output import printable
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ def run(arguments: list[str]) -> int:
     """Draws and prints the paths."""
     given = parse(Plot, arguments, "plot")
     try:
-        from apex_acer.plots import plot_runs
+        from apex_acer.views.plots import plot_runs
     except ModuleNotFoundError as error:
         raise missing("plot", "plot", error) from None
     runs = [run for folder in given.folders for run in runs_of(Path(folder))]
@@ -45,7 +45,7 @@ def run(arguments: list[str]) -> int:
 
 def runs_of(folder: Path) -> list[Path]:
     """The run in `folder`, or else those below it; raises `ConfigError` if there are none."""
-    from apex_acer.runs import find_runs
+    from apex_acer.tools.runs import find_runs
 
     found = [folder] if (folder / "config.toml").is_file() else sorted(find_runs(folder))
     if not found:

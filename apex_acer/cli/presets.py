@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from apex_acer.config import require
-from apex_acer.runfile import preset_text, presets
+from apex_acer.config.runfile import preset_text, presets
 
 
 def run(arguments: list[str]) -> int:

@@ -13,7 +13,7 @@ from apex_acer import IMPORTED_AT
 from apex_acer.cli.parsing import parse
 from apex_acer.cli.train import Output, finish
 from apex_acer.config import LogLevel
-from apex_acer.runfile import load_run
+from apex_acer.config.runfile import load_run
 
 Same = Literal["same"]
 
@@ -41,7 +41,7 @@ def run(arguments: list[str]) -> int:
     """Goes on; the exit code is the run's."""
     given = parse(Resume, arguments, "resume")
     asked = {"at_return": given.until, "minutes": given.minutes}
-    from apex_acer.preparation import prepare_resume
+    from apex_acer.manager.preparation import prepare_resume
 
     stop: dict[str, Any] = {} if given.steps is None else {"env_steps": given.steps}
     stop |= {name: value for name, value in asked.items() if value != "same"}

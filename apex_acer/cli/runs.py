@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from apex_acer.cli.parsing import Flag, parse
-from apex_acer.output import printable, say
+from apex_acer.system.output import printable, say
 
 if TYPE_CHECKING:
-    from apex_acer.runs import RunStatus
+    from apex_acer.tools.runs import RunStatus
 
 HEADS = ("name", "environment", "algorithm", "seed", "env steps", "best", "last", "wall", "age", "state")
 TEXTS = ("name", "environment", "algorithm", "state")
@@ -39,7 +39,7 @@ class Runs:
 def run(arguments: list[str]) -> int:
     """Prints the table, or the JSON array."""
     given = parse(Runs, arguments, "runs")
-    from apex_acer.runs import list_runs
+    from apex_acer.tools.runs import list_runs
 
     found = list_runs(Path(given.folder))
     if given.json:

@@ -9,7 +9,7 @@ import tyro
 
 from apex_acer.cli.parsing import parse_run
 from apex_acer.config import RunConfig
-from apex_acer.imports import missing
+from apex_acer.config.imports import missing
 
 FLAGS = {
     "--seeds N": "seeds of every variant, from --seed upwards (5)",
@@ -38,7 +38,7 @@ def run(arguments: list[str]) -> int:
     """Trains them all; the exit code says whether each run ended well."""
     given = parse_run(Sweep, arguments, "sweep", FLAGS)
     try:
-        from apex_acer.sweep import make_plan, sweep
+        from apex_acer.tools.sweep.sweep import make_plan, sweep
     except ModuleNotFoundError as error:
         raise missing("sweep", "sweep", error) from None
     plan = make_plan(

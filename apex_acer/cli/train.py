@@ -45,7 +45,7 @@ class Train:
 def run(arguments: list[str]) -> int:
     """Trains; the exit code is the run's."""
     config, output = parse_train(arguments)
-    from apex_acer.preparation import prepare
+    from apex_acer.manager.preparation import prepare
 
     return finish(prepare(config, IMPORTED_AT), output)
 
@@ -58,8 +58,8 @@ def parse_train(arguments: list[str]) -> tuple[RunConfig, Output]:
 
 def finish(run: Run, output: Output) -> int:
     """A prepared run to its end, with its live view unless it is to be quiet; returns the exit code."""
-    from apex_acer.manager import RunFailed, manage, watch
-    from apex_acer.output import say
+    from apex_acer.manager.manager import RunFailed, manage, watch
+    from apex_acer.system.output import say
 
     try:
         result = manage(run) if output.quiet else watch(run, stream=sys.stderr if output.json else sys.stdout)

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from apex_acer import __version__
 from apex_acer.cli import PROGRAM
-from apex_acer.commands import end_with_the_starter
 from apex_acer.config import ConfigError
+from apex_acer.tools.sweep.commands import end_with_the_starter
 
 
 class Verb(NamedTuple):
@@ -55,7 +55,7 @@ def run(given: list[str]) -> int:
 
 def usage() -> str:
     """What `apex-acer --help` prints."""
-    from apex_acer.runfile import presets
+    from apex_acer.config.runfile import presets
 
     lines = [f"usage: {PROGRAM} VERB ...  ({PROGRAM} VERB --help says more)", ""]
     calls = {f"{PROGRAM} {name} {verb.arguments}": verb.purpose for name, verb in VERBS.items()}

@@ -1,7 +1,9 @@
-"""One run's configuration: frozen dataclasses, checked when they are made.
+"""A run's configuration: frozen dataclasses, checked when they are made.
 
 Each value is defined here once. The same keys are read from run files (`runfile.py`) and from the command line. Nothing
 here imports torch, so that a manager can check a run before any heavy process starts.
+
+May import: system.
 """
 
 from apex_acer.config.algorithm import AcerConfig, AlgorithmConfig, ApexDqnConfig

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from apex_acer.output import printable
+from apex_acer.system.output import printable
 
 LONGEST_LINE = 1000  # characters
 MOST_THREADS = 1024  # of one process; no machine gains from more, and a library that cannot start them ends the process

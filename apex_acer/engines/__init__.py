@@ -1,4 +1,7 @@
-"""Where roles run. An engine starts them and gives the manager a link to the learner's inbox."""
+"""Where roles run: an engine starts them and gives the manager a link to the learner's inbox.
+
+May import: actor, learner, storage, config, protocol.
+"""
 
 from __future__ import annotations
 

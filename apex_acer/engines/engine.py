@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from apex_acer.config import RunConfig
-from apex_acer.messages import Link, Peer
-from apex_acer.result import TrainResult
-from apex_acer.trajectory import EnvironmentSpec
+from apex_acer.protocol.messages import Link, Peer
+from apex_acer.protocol.outcome import Outcome
+from apex_acer.protocol.trajectory import EnvironmentSpec
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Handle(ABC):
         self.peer = peer
         self.ready = False
         """Set once the role has what it needs to work."""
-        self.result: TrainResult | None = None
+        self.result: Outcome | None = None
         """A learner's, once it has saved."""
         self.config_error: str = ""
         """Why the role cannot work as configured."""

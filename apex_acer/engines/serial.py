@@ -9,14 +9,14 @@ from collections.abc import Callable
 
 import torch
 
-from apex_acer.actor import Actor
+from apex_acer.actor.actor import Actor
+from apex_acer.actor.evaluator import Evaluator
 from apex_acer.config import ConfigError
 from apex_acer.engines.engine import Engine, Handle, Run, one_line
-from apex_acer.evaluator import Evaluator
-from apex_acer.inbox import Inbox
-from apex_acer.learner import Learner
-from apex_acer.messages import Link, Message, Peer, Reply
-from apex_acer.runlog import speaking_as
+from apex_acer.learner.learner import Learner
+from apex_acer.protocol.inbox import Inbox
+from apex_acer.protocol.messages import Link, Message, Peer, Reply
+from apex_acer.storage.runlog import speaking_as
 
 log = logging.getLogger(__name__)
 

@@ -1,4 +1,7 @@
-"""Pure functions on tensors, in the dtype they are given."""
+"""The mathematics: pure functions on tensors, in the dtype they are given.
+
+May import: nothing of the package.
+"""
 
 from apex_acer.functional.acer import AcerLoss, acer_loss, acer_policy_gradient
 from apex_acer.functional.q_learning import NStep, bootstrap_value, dueling, n_step_return, rescale, unscale

@@ -9,10 +9,10 @@ from torch import Tensor, nn
 
 from apex_acer.algorithms.algorithm import Action, Algorithm, Feeding, LossOutput
 from apex_acer.config import RunConfig
-from apex_acer.frames import stack_planes
-from apex_acer.networks import QNetwork, State
-from apex_acer.trajectory import Batch, EnvironmentSpec, Shapes, Unroll
-from apex_acer.weights import load_tensors, named_tensors
+from apex_acer.networks.frames import stack_planes
+from apex_acer.networks.torsos import QNetwork, State
+from apex_acer.networks.weights import load_tensors, named_tensors
+from apex_acer.protocol.trajectory import Batch, EnvironmentSpec, Shapes, Unroll
 
 
 class ExpectedSarsa(Algorithm):

@@ -7,7 +7,7 @@ from typing import Any
 import mlflow
 
 from apex_acer import Callbacks, RunConfig
-from apex_acer.runfile import to_dict
+from apex_acer.config.runfile import to_dict
 
 
 def log_mlflow(config: RunConfig, experiment: str) -> Callbacks:

@@ -6,7 +6,7 @@ import torch
 
 from apex_acer.algorithms.acer import Acer
 from apex_acer.config import AcerConfig, LearnerConfig, NetworkConfig, RunConfig
-from apex_acer.trajectory import Batch, EnvironmentSpec
+from apex_acer.protocol.trajectory import Batch, EnvironmentSpec
 from tests.functional import reference
 from tests.functional.reference import Sizes
 

@@ -7,10 +7,10 @@ import torch
 
 from apex_acer.algorithms.acer import Acer
 from apex_acer.config import AcerConfig, ConfigError, LearnerConfig, OptimizerConfig, RunConfig
-from apex_acer.frames import stack_planes
-from apex_acer.optimizer import Optimizer
-from apex_acer.trajectory import EnvironmentSpec
-from apex_acer.weights import pack, unpack
+from apex_acer.learner.optimizer import Optimizer
+from apex_acer.networks.frames import stack_planes
+from apex_acer.networks.weights import pack, unpack
+from apex_acer.protocol.trajectory import EnvironmentSpec
 from tests.algorithms.segments import CPU, PLANE, SIZES, build, flat, gradients_of, random_segments
 from tests.functional import reference
 

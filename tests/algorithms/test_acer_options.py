@@ -9,7 +9,7 @@ import torch
 
 from apex_acer.algorithms.acer import DELTA_RANGE, DELTA_STEP
 from apex_acer.config import ConfigError
-from apex_acer.weights import pack, unpack
+from apex_acer.networks.weights import pack, unpack
 from tests.algorithms.segments import build, flat, gradients_of, random_segments
 from tests.runs import made_up_unroll, tiny_run
 

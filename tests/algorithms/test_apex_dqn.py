@@ -6,12 +6,12 @@ import torch
 
 from apex_acer.algorithms.apex_dqn import ApexDqn
 from apex_acer.config import ConfigError, OptimizerConfig, RunConfig
-from apex_acer.frames import stack_planes
-from apex_acer.gradient import merge
-from apex_acer.metrics import METRICS
-from apex_acer.optimizer import Optimizer
-from apex_acer.trajectory import split
-from apex_acer.weights import pack, unpack
+from apex_acer.learner.gradient import merge
+from apex_acer.learner.optimizer import Optimizer
+from apex_acer.networks.frames import stack_planes
+from apex_acer.networks.weights import pack, unpack
+from apex_acer.protocol.metrics import METRICS
+from apex_acer.protocol.trajectory import split
 from tests.algorithms.segments import CPU, flat, gradients_of
 from tests.algorithms.windows import ACTIONS, COLUMNS, STEPS, as_arrays, build_dqn, dqn_config, random_windows, spec
 from tests.conftest import config_error

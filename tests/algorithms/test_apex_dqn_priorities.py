@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 import torch
 
+from apex_acer.actor.policy import Policy
+from apex_acer.actor.rollout import Rollout, evaluate
 from apex_acer.algorithms.apex_dqn import ApexDqn
 from apex_acer.config import (
     ApexDqnConfig,
@@ -20,10 +22,8 @@ from apex_acer.config import (
     ReplayConfig,
     RunConfig,
 )
-from apex_acer.feed import make_replay
-from apex_acer.policy import Policy
-from apex_acer.rollout import Rollout, evaluate
-from apex_acer.trajectory import PRIORITY, Unroll, layout
+from apex_acer.learner.feed import make_replay
+from apex_acer.protocol.trajectory import PRIORITY, Unroll, layout
 from tests.algorithms.segments import CPU
 from tests.algorithms.windows import randomise
 from tests.conftest import COUNTDOWN, joined, play

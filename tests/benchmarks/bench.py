@@ -5,8 +5,9 @@ cores at once; of them and the replay ratio follows the ceiling
 
     cores / (t_acting + (fresh + ratio) * t_update)
 
-in environment steps per second (`apex_acer.pieces.ceiling`), where fresh is 1 for an algorithm that trains on each
-segment as it comes, and 0 for others. Then the preset is trained with processes at each replay ratio, evaluation off.
+in environment steps per second (`ceiling` in `tools/capacity/components.py`), where fresh is 1 for an algorithm that trains
+on each segment as it comes, and 0 for others. Then the preset is trained with processes at each replay ratio, without
+evaluation.
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ import torch
 import tyro
 
 from apex_acer.config import RunConfig
-from apex_acer.environments import environment_spec
-from apex_acer.pieces import ceiling, measure, replay_bytes_per_step, samples_per_step
-from apex_acer.placement import available_cores
-from apex_acer.runfile import load_run
+from apex_acer.config.runfile import load_run
+from apex_acer.engines.placement import available_cores
+from apex_acer.environments.vector import environment_spec
+from apex_acer.tools.capacity.components import ceiling, measure, replay_bytes_per_step, samples_per_step
 from tests.benchmarks import fabric
 from tests.benchmarks.draw import draw_time
 from tests.processes import processes, resident_mb

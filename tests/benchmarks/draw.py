@@ -8,7 +8,7 @@ from typing import Any
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from apex_acer.plots import COLOURS
+from apex_acer.views.plots import COLOURS
 
 # what is done, in the order of the bars, and how it is named; what no timer covers comes last
 PHASES = {

@@ -12,15 +12,15 @@ from typing import Any
 import torch
 import tyro
 
+from apex_acer.actor.policy import Policy
+from apex_acer.actor.rollout import Rollout
 from apex_acer.algorithms.acer import Acer
-from apex_acer.environments import make_environments
-from apex_acer.feed import make_feed
-from apex_acer.gradient import Gradient
-from apex_acer.optimizer import Optimizer
-from apex_acer.policy import Policy
-from apex_acer.rollout import Rollout
-from apex_acer.runfile import load_run
-from apex_acer.trajectory import layout
+from apex_acer.config.runfile import load_run
+from apex_acer.environments.vector import make_environments
+from apex_acer.learner.feed import make_feed
+from apex_acer.learner.gradient import Gradient
+from apex_acer.learner.optimizer import Optimizer
+from apex_acer.protocol.trajectory import layout
 
 CPU = torch.device("cpu")
 UPDATES = 300

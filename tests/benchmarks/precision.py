@@ -18,18 +18,18 @@ import numpy as np
 import torch
 import tyro
 
+from apex_acer.actor.policy import Policy
+from apex_acer.actor.rollout import Rollout
 from apex_acer.algorithms.acer import Acer
 from apex_acer.config import RunConfig
-from apex_acer.curves import Line, Panel
-from apex_acer.environments import make_environments
-from apex_acer.gradient import Gradient
-from apex_acer.optimizer import Optimizer
-from apex_acer.plots import plot_curves
-from apex_acer.policy import Policy
-from apex_acer.replay import UniformReplay
-from apex_acer.rollout import Rollout
-from apex_acer.runfile import load_run
-from apex_acer.trajectory import EnvironmentSpec, Unroll, layout
+from apex_acer.config.runfile import load_run
+from apex_acer.environments.vector import make_environments
+from apex_acer.learner.gradient import Gradient
+from apex_acer.learner.optimizer import Optimizer
+from apex_acer.protocol.trajectory import EnvironmentSpec, Unroll, layout
+from apex_acer.replay.buffer import UniformReplay
+from apex_acer.views.curves import Line, Panel
+from apex_acer.views.plots import plot_curves
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
 RUNS = {"float32": ("float32", 0), "float32, other draws": ("float32", 1), "bfloat16": ("bfloat16", 0)}

@@ -15,9 +15,9 @@ import torch
 import tyro
 
 from apex_acer.config import ReplayConfig
-from apex_acer.replay import PrioritizedReplay
-from apex_acer.sum_tree import SumTree
-from apex_acer.trajectory import PRIORITY, EnvironmentSpec, Unroll, layout
+from apex_acer.protocol.trajectory import PRIORITY, EnvironmentSpec, Unroll, layout
+from apex_acer.replay.buffer import PrioritizedReplay
+from apex_acer.replay.sum_tree import SumTree
 
 BATCH = 512
 ROUNDS = 500

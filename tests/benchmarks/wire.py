@@ -20,15 +20,15 @@ import numpy as np
 import torch
 import tyro
 
+from apex_acer.actor.policy import Policy
+from apex_acer.actor.rollout import Rollout
 from apex_acer.algorithms import algorithm_class
 from apex_acer.config import RunConfig
-from apex_acer.environments import make_environments
-from apex_acer.pieces import replay_bytes_per_step
-from apex_acer.policy import Policy
-from apex_acer.rollout import Rollout
-from apex_acer.runfile import load_run
-from apex_acer.trajectory import Array, EnvironmentSpec, layout
-from apex_acer.weights import named_tensors, pack
+from apex_acer.config.runfile import load_run
+from apex_acer.environments.vector import make_environments
+from apex_acer.networks.weights import named_tensors, pack
+from apex_acer.protocol.trajectory import Array, EnvironmentSpec, layout
+from apex_acer.tools.capacity.components import replay_bytes_per_step
 
 GIGABITS = (1, 10, 25, 100)
 

@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from apex_acer import checkpoint
-from apex_acer.card import FORMAT, describe
-from apex_acer.policy import Policy
-from apex_acer.weights import METADATA, named_tensors, pack
+from apex_acer.actor.policy import Policy
+from apex_acer.networks.card import FORMAT, describe
+from apex_acer.networks.weights import METADATA, named_tensors, pack
+from apex_acer.storage import checkpoint
 from tests.runs import CARTPOLE, tiny_run
 
 CONFIG = tiny_run()

@@ -22,9 +22,9 @@ from typing import Any
 import numpy as np
 from scipy.stats import theilslopes
 
-from apex_acer.curves import Line, Panel
-from apex_acer.plots import plot_curves
-from apex_acer.runfile import dump_run, load_run
+from apex_acer.config.runfile import dump_run, load_run
+from apex_acer.views.curves import Line, Panel
+from apex_acer.views.plots import plot_curves
 from tests.processes import processes, resident_mb
 
 OUT = Path("build/soak")

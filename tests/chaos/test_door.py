@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 import pytest
 
 import apex_acer
-from apex_acer.callbacks import Callbacks
-from apex_acer.manager import train
-from apex_acer.policy import load_policy
+from apex_acer.actor.policy import load_policy
+from apex_acer.manager.callbacks import Callbacks
+from apex_acer.manager.manager import train
 from tests.processes import processes
 from tests.runs import tiny_run
 

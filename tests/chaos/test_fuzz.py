@@ -24,9 +24,9 @@ from hypothesis import strategies as st
 
 from apex_acer.engines.local.transport import DealerLink, InboxServer
 from apex_acer.engines.local.wire import DTYPES, decode_reply, encode_message
-from apex_acer.inbox import Inbox
-from apex_acer.messages import Message, Reply
-from apex_acer.trajectory import ARRAY_FIELDS
+from apex_acer.protocol.inbox import Inbox
+from apex_acer.protocol.messages import Message, Reply
+from apex_acer.protocol.trajectory import ARRAY_FIELDS
 from tests.chaos.fuzz import (
     ACTOR,
     RUNS,
@@ -170,7 +170,7 @@ def test_noise_is_refused(parts: list[bytes]) -> None:
 
 def test_refusals_fill_neither_memory_nor_log(monkeypatch: pytest.MonkeyPatch) -> None:
     logged: list[str] = []
-    monkeypatch.setattr("apex_acer.inbox.log.warning", lambda text, *values: logged.append(text % values))
+    monkeypatch.setattr("apex_acer.protocol.inbox.log.warning", lambda text, *values: logged.append(text % values))
     inbox, mutator = make_inbox("feed-forward"), Mutator(0)
     for _ in range(1000):
         word = "".join(mutator.random.choices("abcdefgh\n", k=3000))

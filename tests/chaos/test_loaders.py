@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from apex_acer import checkpoint
+from apex_acer.actor.policy import Policy, load_policy
 from apex_acer.config import ConfigError
-from apex_acer.policy import Policy, load_policy
-from apex_acer.runfile import dump_run, load_run
+from apex_acer.config.runfile import dump_run, load_run
+from apex_acer.storage import checkpoint
 from tests.chaos.files import (
     CHECKPOINTS,
     CONFIG,
@@ -40,11 +40,11 @@ from tests.chaos.fuzz import Mutator
 PROGRAM = """
 import json, resource, sys
 from pathlib import Path
-from apex_acer import checkpoint
+from apex_acer.storage import checkpoint
 from apex_acer.config import ConfigError
-from apex_acer.policy import load_policy
-from apex_acer.runfile import load_run
-from apex_acer.weights import read
+from apex_acer.actor.policy import load_policy
+from apex_acer.config.runfile import load_run
+from apex_acer.networks.weights import read
 
 def whole(path):
     opened = checkpoint.load(Path(path))

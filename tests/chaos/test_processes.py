@@ -20,13 +20,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from apex_acer.actor.policy import load_policy
 from apex_acer.config import SupervisionConfig
+from apex_acer.config.runfile import load_run
 from apex_acer.engines.local.transport import InboxServer
-from apex_acer.inbox import Inbox
-from apex_acer.messages import Message, Peer, Reply
-from apex_acer.policy import load_policy
-from apex_acer.runfile import load_run
-from apex_acer.trajectory import ARRAY_FIELDS
+from apex_acer.protocol.inbox import Inbox
+from apex_acer.protocol.messages import Message, Peer, Reply
+from apex_acer.protocol.trajectory import ARRAY_FIELDS
 from tests.chaos.faults import FAULTS
 from tests.programs import Program, eventually, program, report
 from tests.runs import RUN_ID, Speaker, made_up_unroll, tiny_layout, tiny_run

@@ -15,16 +15,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from apex_acer import checkpoint
-from apex_acer.checkpoint import FOLDER, load, newest
-from apex_acer.policy import load_policy
+from apex_acer.actor.policy import load_policy
+from apex_acer.storage import checkpoint
+from apex_acer.storage.checkpoint import FOLDER, load, newest
 from tests.programs import Program, program, report
 
 PROGRAM = """
 import sys
 from pathlib import Path
 import numpy as np
-from apex_acer import checkpoint
+from apex_acer.storage import checkpoint
 
 folder, number = Path(sys.argv[1]), int(sys.argv[2])
 while True:

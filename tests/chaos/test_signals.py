@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from apex_acer.policy import load_policy
+from apex_acer.actor.policy import load_policy
 from tests.programs import Program, program, report
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="processes are looked up in /proc")

@@ -19,17 +19,17 @@ from typing import Any
 import gymnasium
 import pytest
 
-from apex_acer.actor import Actor
-from apex_acer.callbacks import Callbacks
+from apex_acer.actor.actor import Actor
+from apex_acer.actor.policy import load_policy
 from apex_acer.config import EnvironmentConfig
 from apex_acer.engines.local.transport import DealerLink, InboxServer
-from apex_acer.environment_check import check_environment
-from apex_acer.files import write
-from apex_acer.learner import Learner
-from apex_acer.manager import RunFailed, train
-from apex_acer.messages import Link, Message, Peer, Reply
-from apex_acer.policy import load_policy
-from apex_acer.writers import Writers
+from apex_acer.environments.check import check_environment
+from apex_acer.learner.learner import Learner
+from apex_acer.manager.callbacks import Callbacks
+from apex_acer.manager.manager import RunFailed, train
+from apex_acer.protocol.messages import Link, Message, Peer, Reply
+from apex_acer.storage.writers import Writers
+from apex_acer.system.files import write
 from tests.processes import processes
 from tests.runs import RUN_ID, MakeLearner, Speaker, known_speakers, tiny_run
 
@@ -290,7 +290,7 @@ def test_a_clock_that_jumps_at_the_start_changes_no_duration(
         clock.ahead_s = jump_s
         return check_environment(config)
 
-    monkeypatch.setattr("apex_acer.preparation.check_environment", check)
+    monkeypatch.setattr("apex_acer.manager.preparation.check_environment", check)
     began = time.monotonic()
     result = train(tiny_run(tmp_path, stop__env_steps=100))
     assert clock.ahead_s == jump_s

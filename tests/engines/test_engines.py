@@ -14,17 +14,17 @@ from typing import Any
 import pytest
 import torch
 
-from apex_acer import weights
-from apex_acer.callbacks import Callbacks
+from apex_acer.actor.policy import load_policy
 from apex_acer.config import ConfigError, RunConfig
+from apex_acer.config.runfile import load_run
 from apex_acer.engines import ENGINES
 from apex_acer.engines.engine import Run
-from apex_acer.manager import Manager, RunFailed, train
-from apex_acer.metrics import METRICS
-from apex_acer.policy import load_policy
-from apex_acer.result import TrainResult
-from apex_acer.runfile import load_run
-from apex_acer.signals import Signals
+from apex_acer.manager.callbacks import Callbacks
+from apex_acer.manager.manager import Manager, RunFailed, train
+from apex_acer.manager.result import TrainResult
+from apex_acer.networks import weights
+from apex_acer.protocol.metrics import METRICS
+from apex_acer.system.signals import Signals
 from tests.programs import program
 from tests.runs import CARTPOLE, tiny_run
 

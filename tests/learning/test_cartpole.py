@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from apex_acer import load_policy, load_run, train
-from apex_acer.evaluator import evaluate_policy
+from apex_acer.actor.evaluator import evaluate_policy
 
 
 @pytest.mark.slow

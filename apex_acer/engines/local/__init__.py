@@ -1,1 +1,4 @@
-"""The local engine: spawned processes on one machine, talking over ZeroMQ on ipc."""
+"""The local engine: forked processes on one machine, which talk over ZeroMQ on ipc.
+
+May import: engines, actor, learner, storage, config, protocol, system.
+"""

@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from apex_acer.engines.process import WAIT_S, die_with_the_parent, name_process
+from apex_acer.system.process import WAIT_S, die_with_the_parent, name_process
 
 # what takes time to import is imported where it is needed, so that the lifeline holds from the first moment on
 
@@ -83,7 +83,7 @@ def main(arguments: list[str]) -> int:
     sys.path[:] = lifeline.start["path"]
     from apex_acer.config import ConfigError
     from apex_acer.engines.engine import one_line
-    from apex_acer.runlog import Log, Speech
+    from apex_acer.storage.runlog import Log, Speech
 
     speech = Speech(Log(Path(lifeline.start["folder"])), role if role != "actor" else f"actor_{index}", RAW_OUTPUT)
     sys.stdout = sys.stderr = speech.stream()
@@ -107,10 +107,10 @@ def _run_learner(lifeline: Lifeline, parent: Parent) -> None:
     import torch
     import zmq
 
+    from apex_acer.config.runfile import from_dict
     from apex_acer.engines.local.transport import InboxServer
-    from apex_acer.learner import Learner
-    from apex_acer.runfile import from_dict
-    from apex_acer.trajectory import EnvironmentSpec
+    from apex_acer.learner.learner import Learner
+    from apex_acer.protocol.trajectory import EnvironmentSpec
 
     start = lifeline.start
     torch.set_num_threads(start["threads"])
@@ -131,11 +131,11 @@ def _run_learner(lifeline: Lifeline, parent: Parent) -> None:
 def _run_peer(role: str, index: int, lifeline: Lifeline, parent: Parent) -> None:
     import torch
 
-    from apex_acer.actor import Actor
+    from apex_acer.actor.actor import Actor
+    from apex_acer.actor.evaluator import Evaluator
+    from apex_acer.config.runfile import from_dict
     from apex_acer.engines.local.transport import DealerLink
-    from apex_acer.evaluator import Evaluator
-    from apex_acer.messages import Peer
-    from apex_acer.runfile import from_dict
+    from apex_acer.protocol.messages import Peer
 
     start, address = lifeline.start, lifeline.address
     os.nice(start["nice"])

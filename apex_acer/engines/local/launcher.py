@@ -26,16 +26,16 @@ from pathlib import Path
 import numpy
 
 from apex_acer.engines.local import child
-from apex_acer.engines.process import die_with_the_parent, environment_variables
+from apex_acer.system.process import die_with_the_parent, environment_variables
 
 IMPORTED = (
     "gymnasium.envs.registration",
     "tensorboardX",
-    "apex_acer.actor",
+    "apex_acer.actor.actor",
     "apex_acer.engines.local.transport",
-    "apex_acer.evaluator",
-    "apex_acer.learner",
-    "apex_acer.runfile",
+    "apex_acer.actor.evaluator",
+    "apex_acer.learner.learner",
+    "apex_acer.config.runfile",
 )
 LEAVE_S = 2.0  # killed processes are gone within this, or stuck in the kernel
 MAX_BYTES = 4096  # of a request

@@ -20,16 +20,16 @@ from pathlib import Path
 
 import zmq
 
+from apex_acer.config.runfile import to_dict
 from apex_acer.engines.engine import Engine, Handle, Run
 from apex_acer.engines.local.launcher import Launcher
 from apex_acer.engines.local.transport import DealerLink
-from apex_acer.engines.private import PrivateFolder
-from apex_acer.engines.waker import Waker
-from apex_acer.messages import Peer
-from apex_acer.placement import niceness, num_threads
-from apex_acer.result import TrainResult
-from apex_acer.runfile import to_dict
-from apex_acer.runlog import Log, Transcript
+from apex_acer.engines.placement import niceness, num_threads
+from apex_acer.protocol.messages import Peer
+from apex_acer.protocol.outcome import Outcome
+from apex_acer.storage.runlog import Log, Transcript
+from apex_acer.system.private import PrivateFolder
+from apex_acer.system.waker import Waker
 
 MANAGER = Peer("manager", 0, 0)
 KILL_S = 2.0  # a killed process is gone within this, or stuck in the kernel
@@ -92,7 +92,7 @@ class ProcessHandle(Handle):
         for line in lines:
             said = json.loads(line)
             self.ready = self.ready or said.get("ready", False)
-            self.result = TrainResult(**said["result"]) if "result" in said else self.result
+            self.result = Outcome(**said["result"]) if "result" in said else self.result
             self.config_error = said.get("config_error", self.config_error)
             self.raised = said.get("raised", self.raised)
             self._ended = self._ended or said.get("ended", False)

@@ -11,9 +11,9 @@ import zmq
 from zmq.utils.monitor import recv_monitor_message
 
 from apex_acer.engines.local.wire import WireError, decode_message, decode_reply, encode_message, encode_reply
-from apex_acer.engines.waker import Waker
-from apex_acer.inbox import Inbox
-from apex_acer.messages import Link, Message, Peer, Reply
+from apex_acer.protocol.inbox import Inbox
+from apex_acer.protocol.messages import Link, Message, Peer, Reply
+from apex_acer.system.waker import Waker
 
 MOST_AT_ONCE = 64  # messages taken before replies are sent
 MAX_PART_BYTES = 1 << 28  # an unroll's largest array is far below; what is above vanishes at the socket

@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from apex_acer.config import ConfigError, RayConfig
-from apex_acer.engines.private import PrivateFolder
-from apex_acer.imports import missing
-from apex_acer.placement import available_cores
-from apex_acer.runlog import LAST_BYTES
+from apex_acer.config.imports import missing
+from apex_acer.engines.placement import available_cores
+from apex_acer.storage.runlog import LAST_BYTES
+from apex_acer.system.private import PrivateFolder
 
 HEAD = "apex_acer.engines.ray.head"
 PROBE = "import ray, sys; ray.init(sys.argv[1], log_to_driver=False, logging_level='ERROR')"

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 from apex_acer import __version__
 from apex_acer.engines.engine import Engine, Handle, Run
-from apex_acer.engines.process import environment_variables
 from apex_acer.engines.ray.cluster import Cluster
 from apex_acer.engines.ray.group import GroupHandle, GroupLink, num_gpus
 from apex_acer.engines.ray.handle import RayHandle
 from apex_acer.engines.ray.shares import cpu_share, require_fit
-from apex_acer.engines.waker import Waker
-from apex_acer.messages import Link, Peer
-from apex_acer.runlog import Log
+from apex_acer.protocol.messages import Link, Peer
+from apex_acer.storage.runlog import Log
+from apex_acer.system.process import environment_variables
+from apex_acer.system.waker import Waker
 
 # what imports Ray is imported once the cluster has said on which addresses it is to listen
 if TYPE_CHECKING:

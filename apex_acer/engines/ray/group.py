@@ -9,7 +9,7 @@ from typing import Any
 
 from apex_acer.config import LearnerConfig, require
 from apex_acer.engines.engine import Handle
-from apex_acer.messages import Link, Message, Peer, Reply
+from apex_acer.protocol.messages import Link, Message, Peer, Reply
 
 LAST_WORDS_S = 1.0  # for the others to say why they ended, once one has ended badly
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from apex_acer.engines.engine import Handle
 from apex_acer.engines.ray.cluster import Cluster
-from apex_acer.messages import Peer
-from apex_acer.runlog import Log, shown, unsaid
+from apex_acer.protocol.messages import Peer
+from apex_acer.storage.runlog import Log, shown, unsaid
 
 if TYPE_CHECKING:  # it imports Ray, once the cluster has said on which addresses that is to listen
     from apex_acer.engines.ray.hosts import End

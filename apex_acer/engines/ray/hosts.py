@@ -19,20 +19,21 @@ from typing import Any, NamedTuple
 import ray
 import torch
 
-from apex_acer import __version__, ranks
-from apex_acer.actor import Actor
+from apex_acer import __version__
+from apex_acer.actor.actor import Actor
+from apex_acer.actor.evaluator import Evaluator
 from apex_acer.config import ConfigError
 from apex_acer.engines.engine import Run, one_line
-from apex_acer.engines.process import WAIT_S, die_with_the_parent, name_process
+from apex_acer.engines.placement import niceness, num_threads
 from apex_acer.engines.ray.link import Order, RayLink
 from apex_acer.engines.ray.parcel import Parcel, unpack
-from apex_acer.evaluator import Evaluator
-from apex_acer.learner import Learner
-from apex_acer.messages import Peer, Reply
-from apex_acer.placement import niceness, num_threads
-from apex_acer.ranks import ConnectedRanks, LearnerLost, Meeting, Ranks
-from apex_acer.result import TrainResult
-from apex_acer.runlog import Log, Speech
+from apex_acer.learner import ranks
+from apex_acer.learner.learner import Learner
+from apex_acer.learner.ranks import ConnectedRanks, LearnerLost, Meeting, Ranks
+from apex_acer.protocol.messages import Peer, Reply
+from apex_acer.protocol.outcome import Outcome
+from apex_acer.storage.runlog import Log, Speech
+from apex_acer.system.process import WAIT_S, die_with_the_parent, name_process
 
 MOST_LINES = 300  # of the log of a role on another machine
 TRANSCRIPT = 2  # the descriptor of the file in which Ray has what its process prints
@@ -55,7 +56,7 @@ class End(NamedTuple):
     """How a role ended, as `Handle` has it, and the last it has logged if that is not in the run's log already."""
 
     log: str
-    result: TrainResult | None = None
+    result: Outcome | None = None
     config_error: str = ""
     raised: str = ""
     failure: str = ""
@@ -130,7 +131,7 @@ class Host(ABC):
         yield lines
 
     @abstractmethod
-    def _work(self) -> TrainResult | None: ...
+    def _work(self) -> Outcome | None: ...
 
     def _tell_ready(self) -> None:
         self._loop.call_soon_threadsafe(self._ready.set)
@@ -180,7 +181,7 @@ class LearnerHost(Host):
         meeting = Meeting(rank, config.learner.count, *self._place, config.supervision.hung_seconds)
         return ConnectedRanks(meeting, self._listening)
 
-    def _work(self) -> TrainResult:
+    def _work(self) -> Outcome:
         run = self._start.run
         given = run.config, run.spec, run.folder, run.run_id, run.started_at
         self._learner = Learner(*given, resume=run.resume, ranks=self._meet())

@@ -14,8 +14,8 @@ import ray
 from ray.exceptions import RayError
 
 from apex_acer.engines.ray.parcel import pack
-from apex_acer.inbox import Answer
-from apex_acer.messages import Link, Message, Peer, Reply
+from apex_acer.protocol.inbox import Answer
+from apex_acer.protocol.messages import Link, Message, Peer, Reply
 
 # a peer has only a few messages on their way: one that is further ahead has lost some, which the inbox is to say
 MOST_AHEAD = 16

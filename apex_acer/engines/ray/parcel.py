@@ -8,7 +8,7 @@ from typing import NamedTuple
 import lz4.frame
 import numpy as np
 
-from apex_acer.messages import Message
+from apex_acer.protocol.messages import Message
 
 
 class Parcel(NamedTuple):

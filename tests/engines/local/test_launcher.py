@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
+from apex_acer.config.runfile import to_dict
 from apex_acer.engines.local.launcher import LEAVE_S, Launcher
-from apex_acer.runfile import to_dict
 from tests.processes import children
 from tests.programs import eventually
 from tests.runs import tiny_run
@@ -187,7 +187,7 @@ def test_what_an_optimizer_needs_is_no_compiler() -> None:
     """torch's own way imports it, for a second and 100 MB."""
     source = """
 import sys
-from apex_acer.optimizer import Optimizer
+from apex_acer.learner.optimizer import Optimizer
 from torch import nn
 from tests.runs import tiny_run
 optimizer = Optimizer(tiny_run(), nn.Linear(2, 2))

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from apex_acer.policy import load_policy
+from apex_acer.actor.policy import load_policy
 from tests.processes import processes
 from tests.programs import Program, eventually
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from apex_acer.config import RayConfig, RunConfig
-from apex_acer.runfile import load_run
+from apex_acer.config.runfile import load_run
 from tests.programs import Program, eventually, processes_of, program
 
 pytestmark = [

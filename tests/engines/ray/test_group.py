@@ -12,12 +12,12 @@ from apex_acer.config import ConfigError, LearnerConfig
 from apex_acer.engines.engine import Handle
 from apex_acer.engines.ray import group
 from apex_acer.engines.ray.group import GroupHandle, GroupLink, merge, num_gpus
-from apex_acer.messages import Link, Message, Peer, Reply
-from apex_acer.result import TrainResult
+from apex_acer.protocol.messages import Link, Message, Peer, Reply
+from apex_acer.protocol.outcome import Outcome
 from tests.programs import program
 
 LEARNER = Peer("learner", 0, 0)
-RESULT = TrainResult("env_steps", 10, 1, 1.0, 1.0, None, "weights", "folder")
+RESULT = Outcome("env_steps", 10, 1, 1.0, 1.0, None, "weights", "folder")
 
 
 class Member(Handle):

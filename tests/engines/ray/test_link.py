@@ -20,7 +20,7 @@ from apex_acer.engines.engine import Run
 from apex_acer.engines.ray.hosts import PeerHost, Start
 from apex_acer.engines.ray.link import MOST_AHEAD, Order, RayLink
 from apex_acer.engines.ray.parcel import pack, unpack
-from apex_acer.messages import Message, Peer, Reply
+from apex_acer.protocol.messages import Message, Peer, Reply
 from tests.conftest import assert_equal_unrolls, config_error
 from tests.runs import CARTPOLE, RUN_ID, made_up_unroll, tiny_run
 

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from apex_acer.actor.policy import load_policy
 from apex_acer.config import ConfigError
 from apex_acer.engines.ray import cluster
 from apex_acer.engines.ray.cluster import Cluster
 from apex_acer.engines.ray.handle import cause_of_death
-from apex_acer.manager import train
-from apex_acer.policy import load_policy
+from apex_acer.manager.manager import train
 from tests.programs import processes_of, program
 from tests.runs import tiny_run
 
@@ -85,7 +85,7 @@ def test_nothing_is_left_of_a_run_whose_manager_is_killed(tmp_path: Path) -> Non
 def test_the_package_that_is_missing_is_named(tmp_path: Path) -> None:
     program = (
         "import sys; sys.modules['ray'] = None\n"
-        "from apex_acer.manager import train\nfrom tests.runs import tiny_run\n"
+        "from apex_acer.manager.manager import train\nfrom tests.runs import tiny_run\n"
         f"train(tiny_run({str(tmp_path)!r}, engine='ray'))"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)

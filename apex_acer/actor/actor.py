@@ -1,0 +1,132 @@
+"""An actor: runs environments with the newest policy it has, and ships unrolls with the whole mu."""
+
+from __future__ import annotations
+
+import logging
+import time
+
+from apex_acer.actor.policy import Policy
+from apex_acer.actor.rollout import Rollout
+from apex_acer.config import RunConfig
+from apex_acer.config.seeds import derive_seed
+from apex_acer.environments.vector import make_environments
+from apex_acer.networks.device import choose_device
+from apex_acer.networks.weights import unpack
+from apex_acer.protocol.messages import Link, Message, Peer, Reply, Row
+from apex_acer.protocol.metrics import Timers
+
+log = logging.getLogger(__name__)
+
+
+class Actor:
+    """Knows no sockets: `link` reaches the learner's inbox."""
+
+    def __init__(self, config: RunConfig, run_id: str, peer: Peer, link: Link, threads: int = 1) -> None:
+        """`threads` are those of Atari's emulators."""
+        self._config, self._run_id, self._peer, self._link = config, run_id, peer, link
+        self._timers = Timers()
+        self._environments = make_environments(
+            config.environment, config.actors.environments, training=True, threads=threads
+        )
+        device = choose_device(config.actors.device, "actors.device")
+        self._policy = Policy(config, self._environments.spec, device)
+        self._policy.compute_as_the_learner()
+        self._rollout: Rollout | None = None  # from the first weights on
+        self._version = -1
+        self._sequence = self._unanswered = 0
+        self._steps_since_weights = 0
+        self._first_step_at = 0.0  # monotonic seconds
+        self._episodes = self._steps_in_row = 0
+        self._row_at = time.monotonic()
+
+    def step(self, wait_s: float) -> bool:
+        """Makes and sends one unroll, or waits up to `wait_s` seconds for an answer; False once told to stop."""
+        if self._sequence == 0:
+            self._send(Message(self._run_id, self._peer, 0, wants_weights=True))  # the learner's first weights
+        must_wait = self._unanswered >= self._config.actors.max_unanswered or self._version < 0
+        with self._timers.phase("waiting"):
+            reply = self._link.receive(wait_s if must_wait else 0)
+        if reply:
+            return self._take(reply)
+        if not must_wait:
+            self._ship()
+        return True
+
+    def reconnect(self, link: Link) -> None:
+        """Speaks with another learner from now on, and first asks it for weights; the environments go on."""
+        self._link = link
+        self._version = -1
+        self._sequence = self._unanswered = 0
+
+    def close(self) -> None:
+        """Frees the environments."""
+        self._environments.close()
+
+    def _ship(self) -> None:
+        assert self._rollout is not None
+        self._first_step_at = self._first_step_at or time.monotonic()
+        length = self._config.algorithm.unroll_length
+        unroll = self._rollout.unroll(length)
+        self._steps_since_weights += length
+        self._steps_in_row += unroll.num_steps
+        wants_weights = self._steps_since_weights >= self._config.actors.weights_every
+        if wants_weights:
+            self._steps_since_weights = 0
+        self._send(
+            Message(
+                self._run_id,
+                self._peer,
+                self._sequence,
+                weights_version=self._version,
+                wants_weights=wants_weights,
+                rows=self._row(),
+                unroll=unroll,
+                acting_s=time.monotonic() - self._first_step_at,
+            )
+        )
+
+    def _send(self, message: Message) -> None:
+        self._link.send(message)
+        self._sequence += 1
+        self._unanswered += 1
+
+    def _take(self, reply: Reply) -> bool:
+        self._unanswered -= 1
+        if reply.refused:
+            raise RuntimeError(f"the learner refused a message: {reply.refused}")
+        if reply.weights is not None:
+            self._policy.load(unpack(reply.weights))
+            self._version = reply.weights_version
+            log.debug("weights of version %d", self._version)
+            self._rollout = self._rollout or self._begin(reply.env_steps)
+        return not reply.stop
+
+    def _begin(self, env_steps: int) -> Rollout:
+        """Resets the environments to games that the run, which has made `env_steps`, has not played before."""
+        peer = self._peer
+        seed = derive_seed(self._config.seed, "actor", peer.index, peer.incarnation, env_steps)
+        return Rollout(self._environments, self._policy, seed=seed, actor=peer.index, timers=self._timers)
+
+    def _row(self) -> list[Row]:
+        """At most one row per `logging.every_seconds`."""
+        now = time.monotonic()
+        elapsed = now - self._row_at
+        if elapsed < self._config.logging.every_seconds:
+            return []
+        assert self._rollout is not None
+        row: Row = {
+            **self._timers.shares(),
+            "env_steps_per_s": self._steps_in_row / elapsed,
+            "exploration": float(self._rollout.exploration.mean()),
+        }
+        if episodes := self._rollout.take_episodes():
+            returns = [episode.episode_return for episode in episodes]
+            self._episodes += len(episodes)
+            row |= {
+                "episode_return": sum(returns) / len(returns),
+                "episode_return_max": max(returns),
+                "episode_length": sum(episode.length for episode in episodes) / len(episodes),
+            }
+        row["episodes"] = self._episodes
+        self._row_at, self._steps_in_row = now, 0
+        return [row]

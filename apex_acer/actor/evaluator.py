@@ -1,0 +1,129 @@
+"""The evaluator: whole games with the weights the learner names, and the score sent back."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import numpy as np
+
+from apex_acer.actor.policy import Policy
+from apex_acer.actor.rollout import Episode, evaluate
+from apex_acer.config import EvaluationConfig, RunConfig
+from apex_acer.config.imports import missing
+from apex_acer.config.seeds import derive_seed
+from apex_acer.environments.vector import Environments, make_environments
+from apex_acer.networks.weights import unpack, unpack_metadata
+from apex_acer.protocol.messages import Link, Message, Peer, Row
+
+
+class Evaluator:
+    """Asks for weights, plays, answers with the row and asks again; the learner never waits for it."""
+
+    def __init__(
+        self, config: RunConfig, run_id: str, peer: Peer, link: Link, threads: int = 1, folder: Path = Path()
+    ) -> None:
+        """`folder` is the run's; raises `ConfigError` where videos are asked for and cannot be made."""
+        self._config, self._run_id, self._peer, self._link = config, run_id, peer, link
+        self._threads, self._folder = threads, folder
+        self._played = 0
+        if config.evaluation.video_every:
+            _check_videos(config)
+        self._player: tuple[Environments, Policy] | None = None  # made when needed: actors start with all the cores
+        self._sequence = 0
+        self._rows: list[Row] = []
+        self._asked = False
+
+    def step(self, wait_s: float) -> bool:
+        """Asks, or waits up to `wait_s` seconds for weights and evaluates them; False once told to stop."""
+        if not self._asked:
+            self._link.send(Message(self._run_id, self._peer, self._sequence, wants_weights=True, rows=self._rows))
+            self._asked = True
+        reply = self._link.receive(wait_s)
+        if reply is None:
+            return True
+        if reply.refused:
+            raise RuntimeError(f"the learner refused a message: {reply.refused}")
+        if reply.stop or reply.weights is None:
+            return not reply.stop
+        environments, policy = self._player = self._player or self._make_player()
+        policy.load(unpack(reply.weights))
+        seed = derive_seed(self._config.seed, "evaluator")  # the same games each time, so that scores compare
+        start = time.monotonic()
+        episodes = evaluate(environments, policy, self._config.evaluation, seed)
+        self._rows = [{**summarise(episodes), "eval_seconds": time.monotonic() - start}]
+        self._played += 1
+        every = self._config.evaluation.video_every
+        if every and self._played % every == 0:
+            self._record(policy, unpack_metadata(reply.weights)["env_steps"])
+        self._sequence += 1
+        self._asked = False
+        return True
+
+    def reconnect(self, link: Link) -> None:
+        """Speaks with another learner from now on; what it has played for the one before is of no use to this one."""
+        self._link, self._sequence, self._asked, self._rows = link, 0, False, []
+
+    def close(self) -> None:
+        """Frees the environments."""
+        if self._player:
+            self._player[0].close()
+
+    def _record(self, policy: Policy, env_steps: int) -> None:
+        from apex_acer.actor.play import record
+
+        folder = self._folder / "videos"
+        folder.mkdir(exist_ok=True)
+        record(folder / f"{env_steps:09d}.mp4", policy, self._config.evaluation, self._config.seed)
+
+    def _make_player(self) -> tuple[Environments, Policy]:
+        config = self._config
+        slots = min(config.evaluation.environments, config.evaluation.episodes)
+        environments = make_environments(config.environment, slots, training=False, threads=self._threads)
+        return environments, Policy(config, environments.spec)
+
+
+def _check_videos(config: RunConfig) -> None:
+    try:
+        import apex_acer.environments.display  # noqa: F401
+    except ModuleNotFoundError as error:
+        raise missing("evaluation.video_every", "video", error) from None
+    from apex_acer.environments.rendering import make_pictured
+
+    make_pictured(config.environment).close()
+
+
+def summarise(episodes: list[Episode]) -> Row:
+    """Metrics of a finished evaluation."""
+    returns = np.array([episode.episode_return for episode in episodes])
+    return {
+        "eval_return": float(returns.mean()),
+        "eval_return_std": float(returns.std()),
+        "eval_return_min": float(returns.min()),
+        "eval_return_max": float(returns.max()),
+        "eval_length": float(np.mean([episode.length for episode in episodes])),
+    }
+
+
+def evaluate_policy(policy: Policy, settings: EvaluationConfig, seed: int, threads: int = 1) -> Row:
+    """Plays whole games with `policy` in this process; with the run's seed and settings, those its evaluator played.
+
+    Args:
+        policy: who plays.
+        settings: how many episodes, and how.
+        seed: of the environments and of sampling.
+        threads: those of Atari's emulators.
+
+    Returns:
+        The evaluator's metrics of the games.
+
+    Raises:
+        ConfigError: where the environment cannot be made, or only the policy's weights file names its module.
+    """
+    policy.require_known_environment()
+    slots = min(settings.environments, settings.episodes)
+    environments = make_environments(policy.config.environment, slots, training=False, threads=threads)
+    try:
+        return summarise(evaluate(environments, policy, settings, derive_seed(seed, "evaluator")))
+    finally:
+        environments.close()

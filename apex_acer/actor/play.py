@@ -1,0 +1,47 @@
+"""Whole games for somebody to watch."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+
+from apex_acer.actor.policy import Policy
+from apex_acer.actor.rollout import Episode, Rollout
+from apex_acer.config import EvaluationConfig
+from apex_acer.config.seeds import derive_seed
+from apex_acer.environments.display import Show, video
+from apex_acer.environments.rendering import Pictured, PicturedAtari, make_pictured
+
+
+def play(
+    environment: Pictured | PicturedAtari, policy: Policy, settings: EvaluationConfig, seed: int, show: Show
+) -> Iterator[Episode]:
+    """Plays `settings.episodes` games, shows every picture of them from the first to the last, and gives each once it ended.
+
+    With the run's seed and settings they are those that its evaluator's first environment played.
+    """
+    rollout = Rollout(
+        environment,
+        policy,
+        seed=derive_seed(seed, "evaluator"),
+        greedy=settings.greedy,
+        stall_steps=settings.stall_steps,
+    )
+    num = 0
+    while num < settings.episodes:  # an end is known at the next reset, whose picture is of a game that is not played
+        for frame in environment.frames:
+            show(frame)
+        rollout.unroll(1)
+        for episode in rollout.take_episodes():
+            num += 1
+            yield episode
+
+
+def record(path: Path, policy: Policy, settings: EvaluationConfig, seed: int) -> None:
+    """Writes a video of the first game that an evaluation with these plays."""
+    environment = make_pictured(policy.config.environment)
+    with contextlib.closing(environment), video(path, environment.fps) as show:
+        for _ in play(environment, policy, dataclasses.replace(settings, episodes=1), seed, show):
+            pass

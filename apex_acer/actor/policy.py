@@ -1,0 +1,189 @@
+"""The policy: a network, its preprocessing and its exploration. Actors, evaluators and `load_policy` use the same one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from apex_acer.algorithms import algorithm_class
+from apex_acer.algorithms.algorithm import Action
+from apex_acer.config import ConfigError, RunConfig, imports, reading
+from apex_acer.config.runfile import from_dict
+from apex_acer.networks.card import migrate, written_by
+from apex_acer.networks.device import CPU, choose_precision
+from apex_acer.networks.frames import stack_planes
+from apex_acer.networks.torsos import State, forget
+from apex_acer.networks.weights import check_tensors, load_tensors, read
+from apex_acer.protocol.trajectory import Array, EnvironmentSpec, Unroll
+
+
+class Policy:
+    """Acts in an environment of `spec` with the network that `config` names."""
+
+    def __init__(self, config: RunConfig, spec: EnvironmentSpec, device: torch.device = CPU) -> None:
+        """What it is given and gives is on the CPU, whatever `device` the network is on."""
+        self.config, self.spec, self.device = config, spec, device
+        self._algorithm = algorithm_class(config.algorithm.name)
+        self.network = self._algorithm.build_network(config, spec).eval().to(device)
+        self.metadata: dict[str, Any] = {}
+        """The weights file's card (`card.py`); empty for fresh weights."""
+        self.may_import = True
+        """Whether the environment may be made of modules that nobody has imported yet."""
+        self._generator = torch.Generator(device).manual_seed(config.seed)
+        self._state: State = {}
+
+    def load(self, tensors: Mapping[str, Tensor]) -> None:
+        """Takes the newest policy's tensors of a weights file, or with `evaluation.average` the average policy's.
+
+        What actors get holds only the newest. Raises `ConfigError` naming the first tensor that differs.
+        """
+        has_average = any(name.startswith("average.") for name in tensors)
+        prefix = "average" if self.config.evaluation.average and has_average else "network"
+        load_tensors(self.network, prefix, tensors)
+
+    def require_known_environment(self) -> None:
+        """Raises `ConfigError` where making its environment would import what only a weights file names."""
+        if not self.may_import:
+            imports.require_known("environment.id", self.config.environment.id)
+            for name in self.config.environment.wrappers:
+                imports.require_known("environment.wrappers", name)
+
+    def compute_as_the_learner(self) -> None:
+        """In `learner.precision`, as far as this device has it; else in float32, whatever the weights were trained in."""
+        self.network.precision = choose_precision(self.config.learner.precision, self.device, self.network)
+
+    def initial_state(self, num: int) -> State:
+        """The recurrent state of `num` environments at the start of an episode; empty for feed-forward networks."""
+        shapes = self._algorithm.state_shapes(self.config)
+        return {name: torch.zeros(num, *shape, device=self.device) for name, shape in shapes.items()}
+
+    def reset(self) -> None:
+        """Begins a new episode for `act`: a recurrent network forgets. Others need no call."""
+        self._state = {}
+
+    def act(self, obs: npt.ArrayLike, greedy: bool = True) -> Any:
+        """The action for one observation (an int) or for a batch of them (an int64 array), as the environment takes it.
+
+        `obs` is what the environment gives, or `spec.obs_shape`: images with their channels first. With `environment.stack`
+        S above 1 it is the newest S observations, `[S, …]`, or their planes joined along the channels, oldest first.
+
+        A recurrent network remembers the observations since `reset()`, as long as their number stays the same.
+
+        Raises:
+            ValueError: for another shape.
+        """
+        batch, single = self._batch(np.asarray(obs))
+        tensor = torch.from_numpy(np.ascontiguousarray(batch)).to(self.device)
+        if any(len(value) != len(tensor) for value in self._state.values()):
+            self.reset()
+        with torch.inference_mode():
+            chosen = self._algorithm.act(
+                self.network,
+                tensor,
+                self._state,
+                greedy=greedy,
+                exploration=self.exploration(len(tensor)),
+                generator=self._generator,
+            )
+        self._state = chosen.state
+        action = chosen.action.cpu().numpy() + self.spec.first_action
+        return int(action[0]) if single else action
+
+    def step(
+        self,
+        planes: Array,
+        episode_step: Array,
+        state: State,
+        *,
+        greedy: bool,
+        exploration: Tensor,
+        generator: torch.Generator,
+    ) -> Action:
+        """Acts on the newest `stack` planes `[S, N, *plane]`; where an episode begins, `state` is forgotten first."""
+        with torch.inference_mode():
+            steps = torch.from_numpy(episode_step).to(self.device)
+            obs = stack_planes(torch.from_numpy(planes).to(self.device), steps, self.spec.stack)[0]
+            state = forget(state, steps[-1] == 0)
+            chosen = self._algorithm.act(
+                self.network, obs, state, greedy=greedy, exploration=exploration, generator=generator
+            )
+        mu = {name: part.cpu() for name, part in chosen.behaviour.items()}
+        return Action(chosen.action.cpu(), mu, chosen.state)
+
+    def exploration(self, num: int, actor: int | None = None) -> Tensor:
+        """That of `num` environments (`Algorithm.exploration`), where the network is."""
+        return self._algorithm.exploration(self.config, num, actor).to(self.device)
+
+    @property
+    def looks_ahead(self) -> bool:
+        """Whether `complete` needs the behaviour that follows an unroll."""
+        return self._algorithm.looks_ahead(self.config)
+
+    def complete(self, unroll: Unroll, ahead: dict[str, Array]) -> Unroll:
+        """What an actor ships of an unroll (`Algorithm.complete`)."""
+        return self._algorithm.complete(self.config, unroll, ahead)
+
+    def _batch(self, obs: Array) -> tuple[Array, bool]:
+        """`obs` as `[B, *obs_shape]`, and whether it was a single one."""
+        spec = self.spec
+        shape, stack = spec.obs_shape, (spec.stack,) if spec.stack > 1 else ()
+        given, channels_last = (*stack, *spec.given_shape), (*shape[1:], shape[0])
+        for batch in ((), obs.shape[:1]):  # what can be a single observation is one
+            num = batch[0] if batch else 1
+            if obs.shape == (*batch, *given):
+                return spec.planes(obs, num, *stack).reshape(num, *shape), not batch
+            if obs.shape == (*batch, *shape):
+                return obs.reshape(num, *shape), not batch
+            if spec.channels_last and obs.shape == (*batch, *channels_last):
+                return np.moveaxis(obs.reshape(num, *channels_last), -1, 1), not batch
+        allowed = str(list(shape)) if given == shape else f"{list(shape)}, {list(given)}"
+        raise ValueError(f"require observations of shape {allowed} or [B, …] of them, got {list(obs.shape)}")
+
+
+def load_card(path: str | Path) -> dict[str, Any]:
+    """What a weights file says of itself (`card.py`); nothing that it names is built or imported.
+
+    Raises:
+        ConfigError: naming `path`.
+    """
+    with reading(str(path)):
+        _, card = read(path)
+        try:
+            return migrate(card)
+        except ConfigError as error:
+            raise ConfigError(f"{path}: {error}{written_by(card)}") from None
+
+
+def load_policy(path: str | Path, import_modules: bool = False) -> Policy:
+    """The policy in a weights file; no environment is made. Raises `ConfigError` naming `path`.
+
+    `policy.act(obs)` acts; `policy.network(obs [B, …])` gives `q_values`, ACER's also `pi_logits`; `policy.config` is the
+    run's.
+
+    A file may name a torso of its author's own, `network.torso = "module:class"`, and an environment and wrappers. Importing
+    a module runs it, so these must be gymnasium's or this package's own, or have been imported before, unless
+    `import_modules` says that they may be imported for this policy.
+    """
+    with reading(str(path)):
+        tensors, metadata = read(path)
+        try:
+            metadata = migrate(metadata)
+            config, spec = from_dict(metadata["config"]), EnvironmentSpec.from_dict(metadata["spec"])
+            if not import_modules:
+                imports.require_known("network.torso", config.network.torso)
+            with torch.device("meta"):  # takes no memory, whatever the sizes are
+                check_tensors(algorithm_class(config.algorithm.name).build_network(config, spec), "network", tensors)
+            policy = Policy(config, spec)
+            policy.load(tensors)
+        except KeyError as error:
+            raise ConfigError(f"{path}: metadata of another kind ({error}); give a file this program wrote") from None
+        except ConfigError as error:
+            raise ConfigError(f"{path}: {str(error).removeprefix('weights: ')}{written_by(metadata)}") from None
+    policy.metadata, policy.may_import = metadata, import_modules
+    return policy

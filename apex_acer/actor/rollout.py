@@ -1,0 +1,154 @@
+"""The one loop of environments and policy: actors, evaluators, `evaluate` all run this."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from apex_acer.actor.policy import Policy
+from apex_acer.algorithms.algorithm import Action
+from apex_acer.config import EvaluationConfig
+from apex_acer.environments.vector import Environments, require_unchanged
+from apex_acer.protocol.metrics import Timers
+from apex_acer.protocol.trajectory import Array, Unroll
+
+
+class Episode(NamedTuple):
+    """A whole game: from reset to reset, whatever `terminated` said in between."""
+
+    column: int
+    episode_return: float
+    """Unclipped."""
+    length: int
+    """Environment steps, the dummy not counted."""
+
+
+class Rollout:
+    """Steps N environments with a policy and cuts unrolls; `episodes` collects the games that ended."""
+
+    def __init__(
+        self,
+        environments: Environments,
+        policy: Policy,
+        *,
+        seed: int,
+        greedy: bool = False,
+        actor: int | None = None,
+        stall_steps: int = 0,
+        timers: Timers | None = None,
+    ) -> None:
+        """With an `actor`'s index it explores as that one does, and its unrolls are complete, to be shipped.
+
+        Raises `ConfigError` if the policy was trained in environments of another specification.
+        """
+        require_unchanged(environments.id, environments.spec, policy.spec)
+        self._environments = environments
+        self._policy = policy
+        self._greedy = greedy
+        self.exploration = policy.exploration(environments.num, actor)
+        """`[N]`, by environment."""
+        self._completes = actor is not None
+        self._ahead: Action | None = None  # chosen for the observation after the last unroll
+        self._stall_steps = stall_steps
+        self._timers = timers or Timers()
+        self._generator = torch.Generator(policy.device).manual_seed(seed)
+        self._random = np.random.default_rng(seed)
+        self.episodes: list[Episode] = []
+
+        spec, num = environments.spec, environments.num
+        self._obs = np.zeros((spec.stack, num, *spec.plane_shape), spec.dtype)  # the newest S planes
+        self._obs[-1] = environments.reset(seed)
+        self._episode_step = np.zeros((spec.stack, num), np.int32)
+        self._state = policy.initial_state(num)
+        self._return = np.zeros(num, np.float64)
+        self._length = np.zeros(num, np.int64)
+        self._since_reward = np.zeros(num, np.int64)
+
+    def unroll(self, length: int) -> Unroll:
+        """The next `length` steps (k) of all environments."""
+        stack, num = self._obs.shape[:2]
+        obs = np.empty((stack + length, *self._obs.shape[1:]), self._obs.dtype)
+        episode_step = np.empty((stack + length, num), np.int32)
+        obs[:stack], episode_step[:stack] = self._obs, self._episode_step
+        action, reward = np.empty((length, num), np.int64), np.empty((length, num), np.float32)
+        terminated, truncated, mask = np.empty((3, length, num), bool)
+        behaviour: dict[str, list[Array]] = {}
+        state = {name: value.cpu().numpy() for name, value in self._state.items()}
+        for t in range(length):
+            with self._timers.phase("policy"):
+                chosen = self._ahead or self._choose(obs[t : t + stack], episode_step[t : t + stack])
+                action[t] = self._take(chosen, behaviour)
+            with self._timers.phase("environment"):
+                step = self._environments.step(action[t])
+            obs[t + stack] = step.obs
+            episode_step[t + stack] = np.where(step.reset, 0, episode_step[t + stack - 1] + 1)
+            reward[t], terminated[t], truncated[t], mask[t] = step.reward, step.terminated, step.truncated, ~step.reset
+            self._count(step.reward, step.reset)
+        self._obs, self._episode_step = obs[length:], episode_step[length:]
+        mu = {name: np.stack(parts) for name, parts in behaviour.items()}
+        unroll = Unroll(obs, episode_step, action, reward, terminated, truncated, mask, mu, state)
+        return self._complete(unroll) if self._completes else unroll
+
+    def take_episodes(self) -> list[Episode]:
+        """The episodes that ended since the last call."""
+        episodes, self.episodes = self.episodes, []
+        return episodes
+
+    def _complete(self, unroll: Unroll) -> Unroll:
+        if not self._policy.looks_ahead:
+            return self._policy.complete(unroll, {})
+        with self._timers.phase("policy"):
+            self._ahead = self._choose(self._obs, self._episode_step)
+        return self._policy.complete(unroll, _arrays(self._ahead))
+
+    def _choose(self, planes: Array, episode_step: Array) -> Action:
+        return self._policy.step(
+            planes,
+            episode_step,
+            self._state,
+            greedy=self._greedy,
+            exploration=self.exploration,
+            generator=self._generator,
+        )
+
+    def _take(self, chosen: Action, behaviour: dict[str, list[Array]]) -> Array:
+        self._state, self._ahead = chosen.state, None
+        for name, part in _arrays(chosen).items():
+            behaviour.setdefault(name, []).append(part)
+        action: Array = chosen.action.numpy()
+        if self._stall_steps:
+            stalled = self._since_reward >= self._stall_steps
+            action = np.where(stalled, self._random.integers(self._policy.spec.num_actions, size=len(action)), action)
+            self._since_reward[stalled] = 0
+        return action
+
+    def _count(self, reward: Array, reset: Array) -> None:
+        for column in np.flatnonzero(reset):
+            self.episodes.append(Episode(int(column), float(self._return[column]), int(self._length[column])))
+        self._return = np.where(reset, 0.0, self._return + reward)
+        self._length = np.where(reset, 0, self._length + 1)
+        self._since_reward = np.where(reset | (reward != 0), 0, self._since_reward + 1)
+
+
+def _arrays(chosen: Action) -> dict[str, Array]:
+    return {name: part.numpy() for name, part in chosen.behaviour.items()}
+
+
+def evaluate(environments: Environments, policy: Policy, settings: EvaluationConfig, seed: int) -> list[Episode]:
+    """Plays `settings.episodes` whole games.
+
+    Each environment is assigned its share of the episodes beforehand: taking the first to finish would favour short ones.
+    """
+    slots = environments.num
+    share = [settings.episodes // slots + (slot < settings.episodes % slots) for slot in range(slots)]
+    rollout = Rollout(environments, policy, seed=seed, greedy=settings.greedy, stall_steps=settings.stall_steps)
+    episodes: list[Episode] = []
+    while any(share):
+        rollout.unroll(8)
+        for episode in rollout.take_episodes():
+            if share[episode.column]:
+                share[episode.column] -= 1
+                episodes.append(episode)
+    return episodes

@@ -1,0 +1,187 @@
+"""Run files: TOML with the keys of `RunConfig`, read from a path or from the presets in `launch/`.
+
+A file may begin with `base = "<preset or file>"` and then holds only what differs from it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import tomllib
+import types
+import typing
+from collections import Counter
+from collections.abc import Collection, Mapping
+from importlib import resources
+from pathlib import Path
+from typing import Any, TypeVar
+
+import tomli_w
+
+from apex_acer.config import ConfigError, RunConfig, reading, require
+from apex_acer.system import files
+
+T = TypeVar("T")
+MAX_BYTES = 1 << 20  # of a run file
+
+
+def presets() -> dict[str, str]:
+    """Preset names and the first comment line of each file, sorted by name."""
+    files = [f for f in resources.files("apex_acer.launch").iterdir() if f.name.endswith(".toml")]
+    heads = {f.name.removesuffix(".toml"): f.read_text(encoding="utf-8").partition("\n")[0] for f in files}
+    return {name: heads[name].lstrip("# ") for name in sorted(heads)}
+
+
+def preset_text(name: str) -> str:
+    """The run file of a preset; raises `ConfigError` where there is none of that name."""
+    if name not in presets():
+        near = difflib.get_close_matches(name, presets(), n=1)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        allowed = f"give a .toml file, the folder of a run or one of {', '.join(presets())}"
+        raise ConfigError(f"run: {name!r} is no preset and no file; {hint}{allowed}")
+    return resources.files("apex_acer.launch").joinpath(f"{name}.toml").read_text(encoding="utf-8")
+
+
+def load_run(run: str | Path | RunConfig, **changes: Any) -> RunConfig:
+    """The configuration of a preset's name, a run file's or a run folder's path, or a configuration, with `changes`.
+
+    Args:
+        run: the run.
+        **changes: keys as in a run file with this run as its `base`: `seed=1, stop={"env_steps": 2000}`. A section is a
+            dict, whose other keys stay as they are, or a whole one (`StopConfig(…)`). None takes a value away.
+
+    Raises:
+        ConfigError: with one line that names the run and the key.
+    """
+    if isinstance(run, RunConfig) and not changes:
+        return run
+    source = "configuration" if isinstance(run, RunConfig) else str(run)
+    with reading(source):
+        base = to_dict(run) if isinstance(run, RunConfig) else _load(source, ())
+        return from_dict(_over(base, changes), source)
+
+
+def parse_run(text: str, source: str) -> RunConfig:
+    """The configuration in TOML `text`; `source` names it in errors."""
+    with reading(source):
+        return from_dict(_resolve(text, source, ()), source)
+
+
+def dump_run(config: RunConfig) -> str:
+    """`config` as TOML; keys without a value are left out."""
+    return tomli_w.dumps(to_dict(config))
+
+
+def to_dict(config: Any) -> dict[str, Any]:
+    """A configuration dataclass as nested dicts of plain values, without the keys that are None."""
+    values = ((f.name, getattr(config, f.name)) for f in dataclasses.fields(config))
+    return {name: _plain(value) for name, value in values if value is not None}
+
+
+def from_dict(data: Mapping[str, Any], source: str = "") -> RunConfig:
+    """A `RunConfig` from nested dicts; unknown keys and values of another type raise `ConfigError`."""
+    return _build(RunConfig, data, "", f"{source}: " if source else "")
+
+
+def short_keys(keys: Collection[str]) -> dict[str, str]:
+    """The last word of each dotted key, or the whole key where that word is not its alone."""
+    words = Counter(key.rpartition(".")[2] for key in keys)
+    return {key: key if words[key.rpartition(".")[2]] > 1 else key.rpartition(".")[2] for key in keys}
+
+
+def short_text(value: Any) -> str:
+    """A value in a few characters: elements of a tuple joined by `+`, of an absolute path its name."""
+    text = "+".join(map(str, value)) if isinstance(value, tuple | list) else str(value)
+    return Path(text).name if text.startswith("/") else text
+
+
+def _load(run: str, above: tuple[str, ...]) -> dict[str, Any]:
+    """The keys of a preset, file or run's folder, those of its bases included; `above` are the runs that it is a base of."""
+    require(run not in above, "base", run, f"{' and '.join(above)} cannot be built on each other")
+    path = Path(run)
+    if path.suffix == ".toml" or path.is_file():
+        return _resolve(_read(path), run, above)
+    if run not in presets() and (own := path / "config.toml").is_file():
+        return _resolve(_read(own), str(own), above)
+    return _resolve(preset_text(run), run, above)
+
+
+def _resolve(text: str, source: str, above: tuple[str, ...]) -> dict[str, Any]:
+    """The keys in TOML `text` over those of the run that its `base` names."""
+    try:
+        data = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{source}: not TOML: {error}") from None
+    base = data.pop("base", None)
+    if base is None:
+        return data
+    require(isinstance(base, str), "base", base, "give a preset or a TOML file")
+    return _over(_load(base, (*above, source)), data)
+
+
+def _over(base: Mapping[str, Any], data: Mapping[str, Any]) -> dict[str, Any]:
+    """The keys in `data` over those of `base`, whose settings of another algorithm are left out."""
+    default = _algorithm(base, RunConfig().algorithm.name)
+    kept = base if _algorithm(data, default) == default else {key: base[key] for key in base if key != "algorithm"}
+    return _merge(kept, data)
+
+
+def _algorithm(data: Mapping[str, Any], default: Any) -> Any:
+    """The algorithm that a run file's keys name, or the `default` one."""
+    section = data.get("algorithm")
+    return section.get("name", default) if isinstance(section, Mapping) else default
+
+
+def _merge(base: Mapping[str, Any], data: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(base)
+    for key, value in data.items():
+        both_tables = isinstance(value, Mapping) and isinstance(merged.get(key), Mapping)
+        merged[key] = _merge(merged[key], value) if both_tables else value
+    return merged
+
+
+def _read(path: Path) -> str:
+    try:
+        return files.read(path, MAX_BYTES).decode()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+        raise ConfigError(f"{path}: {reason}; give a run file or a preset") from None
+
+
+def _plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value):
+        return to_dict(value)
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _build(cls: type[T], data: Mapping[str, Any], prefix: str, where: str) -> T:
+    hints = typing.get_type_hints(cls)
+    for key in data:
+        if key not in hints:
+            near = difflib.get_close_matches(key, hints, n=1)
+            hint = f"did you mean {prefix}{near[0]}?" if near else f"allowed: {', '.join(hints)}"
+            raise ConfigError(f"{where}unknown key {prefix}{key}; {hint}")
+    values = {key: _convert(hints[key], value, prefix + key, where) for key, value in data.items()}
+    try:
+        return cls(**values)
+    except ConfigError as error:
+        raise ConfigError(f"{where}{error}") from None
+
+
+def _convert(hint: Any, value: Any, key: str, where: str) -> Any:
+    """The tables among the values as their dataclasses; these check everything else."""
+    if isinstance(hint, types.UnionType) and dataclasses.is_dataclass(typing.get_args(hint)[0]):
+        hint = _named(hint, value, key)
+    if not dataclasses.is_dataclass(hint) or isinstance(value, typing.cast("type[Any]", hint)):
+        return value
+    if not isinstance(value, Mapping):
+        raise ConfigError(f"{where}{key}: {value!r} is not a table; write [{key}]")
+    return _build(typing.cast("type[Any]", hint), value, f"{key}.", where)
+
+
+def _named(union: types.UnionType, value: Any, key: str) -> Any:
+    """The dataclass of `union` that `value`, a table or one of them, names; the first if it names none."""
+    known = {hint.name: hint for hint in typing.get_args(union)}
+    name = value.get("name") if isinstance(value, Mapping) else getattr(value, "name", None)
+    require(name is None or str(name) in known, f"{key}.name", name, f"give {' or '.join(known)}")
+    return known[name or next(iter(known))]

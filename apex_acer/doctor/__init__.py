@@ -1,1 +1,0 @@
-"""What of this machine a run needs, whether it is there, and how fast the run would be."""

@@ -1,0 +1,90 @@
+"""What this machine has for a run, and whether a placed run can fit into it at all. Torch-free."""
+
+from __future__ import annotations
+
+import math
+import os
+import resource
+from pathlib import Path
+
+import numpy as np
+from rich.filesize import decimal
+
+from apex_acer.config import RunConfig, require
+from apex_acer.engines.placement import has_gpu
+from apex_acer.protocol.trajectory import EnvironmentSpec
+
+PROCESS_BYTES = 0.35e9  # of a process of Pong: docs/performance.md
+# at least: of an actor in a process of its own, which shares its libraries with the others, or in the serial engine's; and
+# of one of gymnasium's smallest environments
+LEAST_ACTOR_BYTES, LEAST_SERIAL_ACTOR_BYTES, LEAST_ENVIRONMENT_BYTES = 2e7, 1e5, 5e3
+OPEN_FILES = 64, 4  # of the process that has most: without actors, and for each of them
+CONTROL_GROUP = Path("/sys/fs/cgroup")  # a container's own limits
+
+
+def require_room(config: RunConfig, spec: EnvironmentSpec) -> None:
+    """Raises `ConfigError` if this machine can never hold the placed run `config`, all of whose roles are to run here."""
+    memory, _ = memory_bytes()
+    for key, (value, each) in _memory_takers(config, spec).items():
+        why = f"each takes {decimal(int(each))} or more of this machine's {decimal(int(memory))} of memory"
+        require(value * each <= memory, key, value, f"give at most {int(memory / each):,}: {why}")
+    count, limit = config.actors.count, open_files_limit()[0]
+    if config.engine != "serial":
+        most = int((limit - OPEN_FILES[0]) / OPEN_FILES[1]) if limit < math.inf else count
+        why = f"each takes {OPEN_FILES[1]} of the {limit:,.0f} open files that a process may have here (ulimit -n)"
+        require(count <= most, "actors.count", count, f"give at most {most:,}: {why}")
+
+
+def _memory_takers(config: RunConfig, spec: EnvironmentSpec) -> dict[str, tuple[int, float]]:
+    """By key: its value, and the least bytes that one of it takes. A batch and an unroll are no larger than replay."""
+    actors, evaluation, k = config.actors, config.evaluation, config.algorithm.unroll_length
+    plane_bytes = math.prod(spec.plane_shape) * np.dtype(spec.dtype).itemsize
+    segment_bytes = (spec.stack + k) * (plane_bytes + 4) + k * 15  # `trajectory.layout`, without what an algorithm adds
+    actor_bytes = LEAST_SERIAL_ACTOR_BYTES if config.engine == "serial" else LEAST_ACTOR_BYTES
+    environment_bytes = LEAST_ENVIRONMENT_BYTES + segment_bytes
+    here = config.replay.device == "cpu" or not has_gpu(config.learner.device)
+    takers = {"replay.capacity": (config.replay.capacity, segment_bytes / k)} if here else {}
+    return takers | {
+        "actors.environments": (actors.environments, environment_bytes),
+        "actors.max_unanswered": (actors.max_unanswered, actors.environments * segment_bytes),
+        "actors.count": (actors.count, actor_bytes + actors.environments * environment_bytes),
+        "evaluation.environments": (min(evaluation.environments, evaluation.episodes), LEAST_ENVIRONMENT_BYTES),
+    }
+
+
+def usual_bytes(config: RunConfig, replay_bytes: float) -> float:
+    """Memory that a placed run usually takes, with so much of replay on the learner's side of the machine."""
+    return replay_bytes + (config.actors.count + 2) * PROCESS_BYTES
+
+
+def open_files(config: RunConfig) -> int:
+    """Files that the process which has most of them holds open."""
+    return OPEN_FILES[0] + OPEN_FILES[1] * config.actors.count
+
+
+def open_files_limit() -> tuple[float, float]:
+    """How many files one process may hold open, and how many at most if a shell asks for more."""
+    soft, hard = (math.inf if n == resource.RLIM_INFINITY else n for n in resource.getrlimit(resource.RLIMIT_NOFILE))
+    return soft, hard
+
+
+def memory_bytes() -> tuple[float, float]:
+    """Bytes that this process may use in all, and of those the unused."""
+    total = float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    unused = total
+    if (meminfo := Path("/proc/meminfo")).exists():
+        lines = dict(line.split(":") for line in meminfo.read_text().splitlines())
+        unused = float(lines["MemAvailable"].split()[0]) * 1024
+    limit = control("memory.max")
+    if limit.isdigit():
+        used = float(control("memory.current") or 0)
+        total, unused = min(total, float(limit)), min(unused, float(limit) - used)
+    return total, unused
+
+
+def control(name: str) -> str:
+    """What this container's control group says under `name`; empty if there is none."""
+    try:
+        return (CONTROL_GROUP / name).read_text().strip()
+    except OSError:  # no control groups, or those of before
+        return ""

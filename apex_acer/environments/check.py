@@ -1,0 +1,241 @@
+"""One environment is tried before a run starts, so that what is wrong with a user's own is one line at once."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import random
+import signal
+import sys
+import threading
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from types import FrameType
+from typing import Any, NamedTuple, TypeVar
+
+import gymnasium
+import numpy as np
+from gymnasium.spaces import Box
+from gymnasium.vector import SyncVectorEnv
+
+from apex_acer.config import ConfigError, EnvironmentConfig, imports
+from apex_acer.environments.vector import Environments, environment_spec, make_vector
+from apex_acer.protocol.trajectory import Array, EnvironmentSpec
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+STEPS = 10
+NOTICE_S = 5.0  # of silence, until the user is told who is waited for
+DEADLINE_S = 300.0
+RETURNS = {
+    "reset": "reset(*, seed=None, options=None) is to return (observation, info)",
+    "step": "step(action) is to return (observation, reward, terminated, truncated, info)",
+}
+MASK = "action_mask"
+
+
+class Checked(NamedTuple):
+    """An environment that works."""
+
+    spec: EnvironmentSpec
+    notes: tuple[str, ...]
+    """What was understood of it, a line each."""
+
+
+class _Expired(BaseException):
+    """The time is up; not an `Exception`, which an environment may catch."""
+
+
+class _Fault(Exception):
+    """What is wrong with a user's environment."""
+
+    def __init__(self, method: str, what: str, place: str = "", *, called_wrongly: bool = False) -> None:
+        super().__init__(what)
+        self.method, self.place = method, place
+        self.hint = f"; {RETURNS[method]}" if called_wrongly else ""
+
+
+def check_environment(config: EnvironmentConfig) -> Checked:
+    """Makes one environment as a run would, takes a few steps, and closes it; ALE's are only made.
+
+    Raises:
+        ConfigError: if it raises, hangs or gives what a run cannot use; names what is wrong and the line of the user's code.
+    """
+    if config.is_atari:
+        spec = environment_spec(config)
+        return Checked(spec, (spec.describe(),))
+    # what it prints is no result of the program's
+    with _within_deadline(config.id), warnings.catch_warnings(), contextlib.redirect_stdout(sys.stderr):
+        warnings.simplefilter("ignore")  # of gymnasium's, about what works all the same
+        vector = make_vector(config, 1)
+        single = vector.envs[0] if isinstance(vector, SyncVectorEnv) else vector
+        environments = Environments(vector, config)
+        try:
+            with _random_state_kept():
+                notes = _try(environments, vector)
+        except _Fault as fault:
+            place = fault.place or _definitions(single, fault.method)
+            at = f", at {place}" if place else ""
+            raise ConfigError(f"environment.id: {config.id!r} fails: {fault}{at}{fault.hint}") from fault
+        finally:
+            with contextlib.suppress(Exception):
+                environments.close()
+    return Checked(environments.spec, (environments.spec.describe(), *notes))
+
+
+def _try(environments: Environments, vector: Any) -> list[str]:
+    """Steps as a rollout does, beyond the end of an episode if one comes, and begins again; notes for the user."""
+    judge = None
+    if isinstance(vector, SyncVectorEnv):
+        judge = vector.envs[0] = _Judge(vector.envs[0])  # type: ignore[call-overload]
+    actions = np.random.default_rng(0).integers(environments.spec.num_actions, size=(STEPS, 1))
+    _attempt("reset", lambda: environments.reset(0))
+    for action in actions:
+        step = _attempt("step", functools.partial(environments.step, action))
+        for name in ("reward", "terminated", "truncated"):
+            if (shape := np.shape(getattr(step, name))) != (1,):
+                raise _Fault("step", f"step gave {name} of shape {list(shape)} for one environment")
+    _attempt("reset", lambda: judge.reset() if judge else vector.reset())  # as at an episode's end
+    ignored = f"info[{MASK!r}] is ignored: actions that it excludes are taken, too"
+    return [ignored] if judge and judge.has_mask else []
+
+
+class _Judge:
+    """Takes the place of a single environment in a vector, and raises `_Fault` if what it gives cannot be used."""
+
+    def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
+        self._env = env
+        self.has_mask = False
+
+    def reset(self, **options: Any) -> tuple[Any, Any]:
+        obs, info = _several("reset", 2, _attempt("reset", lambda: self._env.reset(**options)))
+        self._check("reset", obs, info)
+        return obs, info
+
+    def step(self, action: Any) -> tuple[Any, ...]:
+        result = _several("step", 5, _attempt("step", lambda: self._env.step(action)))
+        obs, reward, terminated, truncated, info = result
+        self._check("step", obs, info)
+        if not _is_finite_number(reward):
+            raise _Fault("step", f"step gave the reward {_short(reward)}, no finite number")
+        for name, value in (("terminated", terminated), ("truncated", truncated)):
+            if value is not None and np.asarray(value).dtype.kind not in "biuf":
+                raise _Fault("step", f"step gave {name} = {_short(value)}, neither True nor False")
+        return tuple(result)
+
+    def close(self) -> None:
+        self._env.close()
+
+    def _check(self, method: str, obs: Any, info: Any) -> None:
+        space = self._env.observation_space
+        assert isinstance(space, Box)
+        assert space.dtype is not None
+        if what := _misfit(_attempt(method, lambda: np.asarray(obs)), space.shape, space.dtype):
+            raise _Fault(method, f"{method} gave an observation {what}")
+        if not isinstance(info, Mapping):
+            raise _Fault(method, f"{method} gave info = {_short(info)}, no dictionary")
+        self.has_mask = self.has_mask or MASK in info
+
+
+def _misfit(obs: Array, shape: tuple[int, ...], dtype: np.dtype[Any]) -> str:
+    """Why an observation is none of the space; numbers of another precision or beyond its bounds are taken as they are."""
+    if obs.shape != shape:
+        return f"of shape {list(obs.shape)}, its observation_space has {list(shape)}"
+    if not np.can_cast(obs.dtype, dtype, "same_kind"):
+        return f"of type {obs.dtype}, its observation_space has {dtype}"
+    if obs.dtype.kind == "f" and not np.isfinite(obs).all():
+        return "that is not finite"
+    return ""
+
+
+def _several(method: str, count: int, result: Any) -> Any:
+    if isinstance(result, tuple | list) and len(result) == count:
+        return result
+    given = f"{len(result)} values" if isinstance(result, tuple | list) else _short(result)
+    raise _Fault(method, f"{method} returned {given}", called_wrongly=True)
+
+
+def _is_finite_number(value: Any) -> bool:
+    try:
+        array = np.asarray(value, np.float64)
+    except (TypeError, ValueError):
+        return False
+    return array.size == 1 and bool(np.isfinite(array).all())
+
+
+def _short(value: Any) -> str:
+    text = " ".join(repr(value).split())
+    return text if len(text) <= 60 else f"{text[:60]}…"
+
+
+def _attempt(method: str, call: Callable[[], T]) -> T:
+    """What `call` returns; raises `_Fault` if a user's code raises anything, an exit of the program among it."""
+    try:
+        return call()
+    except _Fault:
+        raise
+    except (Exception, SystemExit) as error:
+        what = f"{method} raised {type(error).__name__}: {' '.join(str(error).split())}"
+        place = imports.place(error)
+        raise _Fault(method, what, place, called_wrongly=not place) from error
+
+
+def _definitions(env: Any, method: str) -> str:
+    """Where a user's own environment and wrappers define `method`, or what takes its place in a wrapper."""
+    found = []
+    while env is not None:
+        names = (method, "observation", "reward") if hasattr(env, "env") else (method,)
+        functions = (getattr(type(env), name, None) for name in names)
+        found += [place for function in functions if (place := imports.definition(function))][:1]
+        env = getattr(env, "env", None)
+    return " or ".join(reversed(found))
+
+
+@contextlib.contextmanager
+def _random_state_kept() -> Iterator[None]:
+    """What an environment draws from Python's and NumPy's global generators is not missing afterwards."""
+    states = random.getstate(), np.random.get_state()
+    try:
+        yield
+    finally:
+        random.setstate(states[0])
+        np.random.set_state(states[1])
+
+
+@contextlib.contextmanager
+def _within_deadline(name: str) -> Iterator[None]:
+    """Says who is waited for if that takes long; after `DEADLINE_S` gives up, in the main thread, which gets signals."""
+    notice = threading.Timer(NOTICE_S, _say_waiting, [name, threading.get_ident()])
+    notice.daemon = True
+    notice.start()
+    try:
+        with _alarm() if threading.current_thread() is threading.main_thread() else contextlib.nullcontext():
+            yield
+    except _Expired:
+        raise ConfigError(f"environment.id: {name!r} did not answer within {DEADLINE_S:g} s; mend it") from None
+    finally:
+        notice.cancel()
+
+
+def _say_waiting(name: str, thread: int) -> None:
+    where = imports.running(sys._current_frames().get(thread))
+    at = where and f", at {where}"
+    log.warning("environment.id: %r has not answered for %g s%s; Ctrl-C ends this", name, NOTICE_S, at)
+
+
+@contextlib.contextmanager
+def _alarm() -> Iterator[None]:
+    """Raises `_Expired` within it after `DEADLINE_S`. Not by SIGINT, which a program in the background may ignore."""
+
+    def expire(number: int, frame: FrameType | None) -> None:
+        raise _Expired
+
+    before = signal.signal(signal.SIGALRM, expire)
+    signal.setitimer(signal.ITIMER_REAL, DEADLINE_S)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)

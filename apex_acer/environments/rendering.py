@@ -1,0 +1,117 @@
+"""One environment with pictures of it, for those who watch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+from gymnasium.envs.registration import EnvSpec, load_env_creator
+from gymnasium.vector import VectorEnv
+
+from apex_acer.config import EnvironmentConfig, require
+from apex_acer.environments.vector import (
+    AtariEnvironments,
+    Environments,
+    Step,
+    find_spec,
+    make_atari_vector,
+    make_vector,
+)
+from apex_acer.protocol.trajectory import Array
+
+EMULATOR_FPS = 60  # of a console for NTSC
+ATARI_SCALE = 3  # its screen is 160 pixels wide
+USUAL_FPS = 30  # where an environment does not say
+
+
+class Pictured(Environments):
+    """One environment; `frames` are the pictures since the last reset or step, each `[H, W, 3]` uint8."""
+
+    frames: list[Array]
+
+    def __init__(self, vector: VectorEnv[Any, Any, Any], config: EnvironmentConfig) -> None:
+        super().__init__(vector, config)
+        self.fps = round(vector.metadata.get("render_fps") or USUAL_FPS)
+        """Pictures per second of the game's own time."""
+
+    def reset(self, seed: int) -> Array:
+        """As every environment's."""
+        obs = super().reset(seed)
+        self._draw()
+        return obs
+
+    def step(self, action: Array) -> Step:
+        """As every environment's."""
+        step = super().step(action)
+        self._draw()
+        return step
+
+    def _draw(self) -> None:
+        pictures: Any = self._vector.render()
+        self.frames = [pictures[0]]
+
+
+class PicturedAtari(AtariEnvironments):
+    """One game of Atari; `frames` holds every frame that was emulated, in colour, enlarged by `ATARI_SCALE`.
+
+    ALE's vector environment shows either what the policy sees or the screen. So there are two of it: with one seed and
+    the same actions both play the same game, sticky actions included.
+    """
+
+    frames: list[Array]
+    fps = EMULATOR_FPS
+
+    def __init__(self, vector: VectorEnv[Any, Any, Any], screen: VectorEnv[Any, Any, Any], config: EnvironmentConfig):
+        """`screen` skips no frames."""
+        self._screen = screen
+        super().__init__(vector, config, config.atari.frame_skip)
+
+    def reset(self, seed: int) -> Array:
+        """As every environment's."""
+        obs = super().reset(seed)
+        self.frames = [_enlarged(self._screen.reset(seed=seed)[0])]
+        return obs
+
+    def step(self, action: Array) -> Step:
+        """As every environment's."""
+        step = super().step(action)
+        self.frames = []
+        for _ in range(1 if step.reset[0] else self.spec.action_repeat):
+            screen, _, terminated, truncated, _ = self._screen.step(action)
+            self.frames.append(_enlarged(screen))
+            if terminated[0] or truncated[0]:
+                break
+        return step
+
+    def close(self) -> None:
+        """Frees both emulators."""
+        super().close()
+        self._screen.close()
+
+
+def make_pictured(config: EnvironmentConfig) -> Pictured | PicturedAtari:
+    """One environment that is not trained in, with pictures; raises `ConfigError` where it has none."""
+    spec = find_spec(config)
+    if config.is_atari:
+        height, width = _screen_size(spec)
+        screen = {"grayscale": False, "img_height": height, "img_width": width, "frameskip": 1, "maxpool": False}
+        return PicturedAtari(make_atari_vector(config, 1), make_atari_vector(config, 1, **screen), config)
+    creator = load_env_creator(spec.entry_point) if isinstance(spec.entry_point, str) else spec.entry_point
+    modes = getattr(creator, "metadata", {}).get("render_modes", ())
+    require("rgb_array" in modes, "environment.id", config.id, "it draws no pictures (render_mode rgb_array)")
+    return Pictured(make_vector(config, 1, vectorization_mode="sync", render_mode="rgb_array"), config)
+
+
+def _screen_size(spec: EnvSpec) -> tuple[int, int]:
+    """Rows and columns of a game's screen, which differ between games."""
+    from ale_py import ALEInterface, LoggerMode
+
+    ALEInterface.setLoggerMode(LoggerMode.Error)  # it greets on standard error
+    height, width, _ = gymnasium.make(spec, obs_type="rgb").observation_space.shape  # type: ignore[misc]
+    return height, width
+
+
+def _enlarged(screen: Array) -> Array:
+    """Pixels of ALE's `[1, 1, H, W, 3]` as squares."""
+    picture: Array = screen[0, 0].repeat(ATARI_SCALE, 0).repeat(ATARI_SCALE, 1)
+    return picture

@@ -1,0 +1,217 @@
+"""Vector environments: gymnasium's, and ALE's own for Atari. All run with NEXT_STEP autoreset.
+
+A step is *dummy* exactly when an environment was reset on it: its action is ignored, its reward is 0 and the observation
+it returns is the first of the next episode. A lost life sets `terminated` in Atari training, but no dummy step follows.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import warnings
+from typing import Any, NamedTuple, cast
+
+import gymnasium
+import numpy as np
+from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
+
+from apex_acer.config import ConfigError, EnvironmentConfig, imports, require
+from apex_acer.environments.spaces import specify
+from apex_acer.protocol.trajectory import Array, EnvironmentSpec
+
+RESERVED = {"autoreset_mode", "batch_size", "episodic_life", "game", "num_envs"}  # what the rest relies on
+
+
+class Step(NamedTuple):
+    """One step of N environments."""
+
+    obs: Array
+    """`[N, *plane]`, after the step."""
+    reward: Array
+    """`[N]` float32."""
+    terminated: Array
+    """`[N]` bool."""
+    truncated: Array
+    """`[N]` bool."""
+    reset: Array
+    """`[N]` bool: this was a dummy step."""
+
+
+class Environments:
+    """N copies of a gymnasium environment behind one interface, with channel-first or flat observations."""
+
+    def __init__(self, vector: VectorEnv[Any, Any, Any], config: EnvironmentConfig, action_repeat: int = 1) -> None:
+        self._vector = vector
+        self._ended = np.zeros(vector.num_envs, bool)
+        self._steps = 0
+        self.id = config.id
+        self.spec = specify(config, vector.single_action_space, vector.single_observation_space, action_repeat)
+        self.num = vector.num_envs
+
+    def reset(self, seed: int) -> Array:
+        """Seeds the environments with `seed`, `seed + 1`, … and starts new episodes; `[N, *plane]`.
+
+        Raises FloatingPointError if an observation is not finite.
+        """
+        obs, info = self._vector.reset(seed=seed)
+        self._ended[:] = False
+        self._resets(info)
+        self._steps = 0
+        return self._finite("observation", self.spec.planes(obs, len(obs)))
+
+    def step(self, action: Array) -> Step:
+        """Steps all environments with `action` `[N]`, counted from 0.
+
+        Raises FloatingPointError if an observation or a reward is not finite.
+        """
+        obs, reward, terminated, truncated, info = self._vector.step(action + self.spec.first_action)
+        reset = self._resets(info)
+        self._ended = terminated | truncated
+        self._steps += 1
+        planes = self._finite("observation", self.spec.planes(obs, len(obs)))
+        return Step(planes, self._finite("reward", np.asarray(reward, np.float32)), terminated, truncated, reset)
+
+    def close(self) -> None:
+        """Frees what the environments hold."""
+        self._vector.close()
+
+    def _finite(self, field: str, values: Array) -> Array:
+        if values.dtype.kind != "f" or np.isfinite(values).all():
+            return values
+        index = next(index for index, value in enumerate(values) if not np.isfinite(value).all())
+        where = f"environment {index} of {self.num}, {self._steps} steps after the first reset"
+        raise FloatingPointError(f"environment.id: {self.id!r} has a non-finite {field}: {where}")
+
+    def _resets(self, info: dict[str, Any]) -> Array:
+        del info
+        return self._ended
+
+
+class AtariEnvironments(Environments):
+    """ALE's vector environment, giving single planes; stacks are rebuilt by `frames.stack_planes`."""
+
+    def __init__(self, vector: VectorEnv[Any, Any, Any], config: EnvironmentConfig, action_repeat: int) -> None:
+        self._frames_before_episode: Array | None = None
+        super().__init__(vector, config, action_repeat)
+
+    def _resets(self, info: dict[str, Any]) -> Array:
+        # `terminated` may be a lost life; but the frames played before this episode change with a reset, and only then
+        frames = info["frame_number"] - info["episode_frame_number"]
+        before, self._frames_before_episode = self._frames_before_episode, frames
+        return self._ended if before is None else self._ended & (frames != before)
+
+
+def make_environments(config: EnvironmentConfig, count: int, *, training: bool, threads: int = 1) -> Environments:
+    """`count` environments; raises `ConfigError` where they cannot be made or are of an unsupported kind.
+
+    `training` applies what only training does (life loss); `threads` are those of ALE's emulators.
+    """
+    if config.is_atari:
+        life_loss = config.atari.life_loss and training
+        vector = make_atari_vector(config, count, life_loss_info=life_loss, num_threads=threads)
+        return AtariEnvironments(vector, config, config.atari.frame_skip)
+    return Environments(make_vector(config, count), config)
+
+
+def make_vector(config: EnvironmentConfig, count: int, **options: Any) -> VectorEnv[Any, Any, Any]:
+    """`gymnasium.make_vec` of an environment other than Atari, with `options`; raises `ConfigError`.
+
+    An environment's own vector class (CartPole has one) is used if its metadata say that it resets as this program needs
+    it and there are no wrappers, which it could not take; otherwise gymnasium's vector of single environments.
+    """
+    spec = find_spec(config)
+    wrappers = [imports.load("environment.wrappers", name) for name in config.wrappers]
+    options |= {"wrappers": wrappers, "vectorization_mode": "sync"} if wrappers else {}
+    vector = _make_vec(config, spec.id, count, **options)
+    mode = _autoreset_mode(vector)
+    if mode != AutoresetMode.NEXT_STEP and not isinstance(vector, SyncVectorEnv) and spec.entry_point is not None:
+        vector.close()
+        vector = _make_vec(config, spec.id, count, **options, vectorization_mode="sync")
+        mode = _autoreset_mode(vector)
+    if mode != AutoresetMode.NEXT_STEP:
+        raise ConfigError(f"environment.id: {config.id!r} has autoreset mode {mode}; supported: NEXT_STEP")
+    return vector
+
+
+def _make_vec(config: EnvironmentConfig, name: str, count: int, **options: Any) -> VectorEnv[Any, Any, Any]:
+    given = config.keyword_arguments()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*missing AutoresetMode")  # such a vector class is not used
+        return imports.attempt("environment.id", config.id, lambda: gymnasium.make_vec(name, count, **options, **given))
+
+
+def _autoreset_mode(vector: VectorEnv[Any, Any, Any]) -> Any:
+    return (vector.metadata or {}).get("autoreset_mode")
+
+
+def environment_spec(config: EnvironmentConfig) -> EnvironmentSpec:
+    """What an environment says of itself; raises `ConfigError` where it cannot be made or is of an unsupported kind."""
+    environments = make_environments(config, 1, training=True)
+    environments.close()
+    return environments.spec
+
+
+def require_unchanged(name: str, spec: EnvironmentSpec, trained: EnvironmentSpec) -> None:
+    """Raises `ConfigError` if the environment `name`, of `spec`, is not one for a policy `trained` in another."""
+    if changes := spec.changes(trained):
+        allowed = "give an environment like the one that the policy was trained in"
+        raise ConfigError(f"environment.id: {name!r} has changed since the training: {changes}; {allowed}")
+
+
+def make_atari_vector(config: EnvironmentConfig, count: int, **changes: Any) -> VectorEnv[Any, Any, Any]:
+    """ALE's vector environment as `config` has it, but for `changes`; raises `ConfigError`."""
+    spec = find_spec(config)
+    from ale_py.vector_env import AtariVectorEnv
+
+    if config.wrappers:
+        wrappers = list(config.wrappers)
+        raise ConfigError(
+            f"environment.wrappers: {wrappers} is not allowed; ALE's vector environment takes no wrappers"
+        )
+    require(config.channels == "auto", "environment.channels", config.channels, "ALE's are known; give auto")
+    atari = config.atari
+    settings: dict[str, Any] = {
+        "frameskip": atari.frame_skip,
+        "repeat_action_probability": atari.sticky_actions,
+        "noop_max": atari.noop_max,
+        "use_fire_reset": atari.fire_reset,
+        "life_loss_info": False,
+        "full_action_space": atari.full_action_space,
+        "grayscale": atari.grayscale,
+        "img_height": atari.screen_size,
+        "img_width": atari.screen_size,
+        "stack_num": 1,
+        "reward_clipping": False,
+        "num_threads": 1,
+        "max_num_frames_per_episode": spec.kwargs.get("max_num_frames_per_episode", 108_000),
+    }
+    given = config.keyword_arguments()
+    for name in (settings.keys() | RESERVED) & given.keys() - {"max_num_frames_per_episode"}:
+        raise ConfigError(f"environment.kwargs: {name!r} is not allowed with ALE; give the keys of environment.atari")
+    settings |= given | changes
+    game = spec.kwargs["game"]
+    vector = imports.attempt("environment.id", config.id, lambda: AtariVectorEnv(game, count, **settings))
+    return cast("VectorEnv[Any, Any, Any]", vector)
+
+
+def find_spec(config: EnvironmentConfig) -> gymnasium.envs.registration.EnvSpec:
+    """What gymnasium has registered under `config.id`; raises `ConfigError`."""
+    if config.is_atari:
+        importlib.import_module("ale_py")  # registers the games
+    module, _, name = config.id.rpartition(":")
+    if module:
+        imports.import_module("environment.id", config.id, module)
+    try:
+        return gymnasium.spec(name)
+    except gymnasium.error.Error as error:
+        near = nearest_id(name)
+        hint = f"did you mean {near!r}?" if near else " ".join(str(error).split())
+        raise ConfigError(f"environment.id: {config.id!r} is not registered; {hint}") from None
+
+
+def nearest_id(name: str) -> str | None:
+    """The registered id most like `name`; of Atari's games `ALE/Pong-v5`, not the older names that ale_py has for it."""
+    importlib.import_module("ale_py")
+    known = [key for key, spec in gymnasium.registry.items() if "game" not in spec.kwargs or key.startswith("ALE/")]
+    near = difflib.get_close_matches(name.replace("NoFrameskip", ""), known, n=1)
+    return near[0] if near else None

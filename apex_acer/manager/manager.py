@@ -1,0 +1,280 @@
+"""The manager: one run from its checks to its one exit reason. Imports no torch."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import fcntl
+import json
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, TextIO
+
+from apex_acer.config import ConfigError, LogLevel, RunConfig, writing
+from apex_acer.config.runfile import dump_run, load_run
+from apex_acer.engines import engine_class
+from apex_acer.engines.engine import Engine, Run
+from apex_acer.engines.placement import describe
+from apex_acer.manager.callbacks import Callbacks, Listener
+from apex_acer.manager.preparation import prepare, prepare_resume
+from apex_acer.manager.result import END, TrainResult
+from apex_acer.manager.supervisor import LOOK_S, Status, Supervisor
+from apex_acer.manager.supervisor import RunFailed as RunFailed
+from apex_acer.storage.runlog import Log, Speech
+from apex_acer.system import files
+from apex_acer.system.output import say
+from apex_acer.system.signals import Signals
+
+log = logging.getLogger(__name__)
+
+# from a signal, or whatever else ends the run, until nothing is left of it: 10 s with the engine's KILL_S
+SAVE_S = 6.0  # for the learner to save, replay not counted
+LEAVE_S = 2.0  # after that, for everybody to leave; who is still there is killed
+
+
+def train(
+    config: RunConfig | str | Path,
+    callbacks: Callbacks | None = None,
+    started_at: float | None = None,
+    *,
+    progress: bool = False,
+    **changes: Any,
+) -> TrainResult:
+    """Trains until one of the run's `stop` is met or a signal comes, and writes the weights.
+
+    Args:
+        config: the run: a preset's name, a run file's path, or a configuration.
+        callbacks: what the caller wants to hear of the run; what one of them raises ends it, saved, and is raised again.
+        started_at: seconds of `time.monotonic` from which `startup_s` counts; now, if it is not given.
+        progress: shows the command's live view: a table on a terminal or in a notebook, lines elsewhere.
+        **changes: keys of the run, as `load_run` takes them: `seed=1, stop={"env_steps": 2000}`.
+
+    Raises:
+        ConfigError: before any actor starts, with one line that names the key or the path.
+        RunFailed: with the traceback of the process that failed.
+    """
+    run = prepare(load_run(config, **changes), started_at or time.monotonic())
+    return watch(run, callbacks) if progress else manage(run, callbacks)
+
+
+def resume(
+    folder: str | Path,
+    stop: Mapping[str, Any] | None = None,
+    callbacks: Callbacks | None = None,
+    started_at: float | None = None,
+    *,
+    progress: bool = False,
+    schedule_steps: int | None = None,
+) -> TrainResult:
+    """Goes on with the run in `folder` from its newest checkpoint, with its own configuration.
+
+    Args:
+        folder: of a run that has saved a checkpoint.
+        stop: new values of `config.stop`'s keys; `env_steps` is the run's total. A target that was reached is not asked
+            for again, unless `at_return` is among them.
+        callbacks: as for `train`; rows of before are not told again.
+        started_at: as for `train`.
+        progress: as for `train`.
+        schedule_steps: environment steps at which schedules end; by default where they ended before, whatever the new
+            total is.
+
+    Raises:
+        ConfigError: where there is nothing to go on from, or nothing left to do.
+        RunFailed: with the traceback of the process that failed.
+    """
+    at = started_at or time.monotonic()
+    run = prepare_resume(Path(folder).absolute(), stop or {}, at, schedule_steps=schedule_steps)
+    return watch(run, callbacks) if progress else manage(run, callbacks)
+
+
+def watch(run: Run, callbacks: Callbacks | None = None, stream: TextIO | None = None) -> TrainResult:
+    """`manage` with the live view of the run, on `stream` or, if there is none, where the program's output is seen."""
+    from apex_acer.views.console import live_view  # rich is for those who look
+
+    callbacks = callbacks or Callbacks()
+    say("\n".join([describe(run.config), *run.notes]), stream)
+    with Signals() as signals, live_view(run.config, stream) as view:  # no signal finds the terminal half restored
+
+        def show(status: Status) -> None:
+            view.update(status)
+            callbacks.on_status(status)
+
+        result = manage(run, dataclasses.replace(callbacks, on_status=show), signals)
+        view.conclude(result)
+    return result
+
+
+def manage(run: Run, callbacks: Callbacks | None = None, signals: Signals | None = None) -> TrainResult:
+    """A prepared run, from its first process to its one result; raises as `train` does.
+
+    `signals` are those of a caller who has entered them already.
+    """
+    callbacks = callbacks or Callbacks()
+    noted = contextlib.nullcontext(signals) if signals else Signals()
+    with _log_file(run.folder, run.config.logging.level), noted as signals:
+        text = dump_run(dataclasses.replace(run.config, out=""))
+        files.write(run.folder / "config.toml", text.encode())
+        (run.folder / END).unlink(missing_ok=True)  # of the program that this one goes on from
+        try:
+            result = Manager(run, callbacks, signals).run()
+        except Exception as error:
+            _write_end(run.folder, state="failed", error=_last_line(error))
+            raise
+        state = "stopped" if result.reason.startswith("SIG") else "ended"
+        _write_end(run.folder, state=state, **dataclasses.asdict(result))
+    callbacks.on_stop(result)
+    return result
+
+
+def _write_end(folder: Path, /, **end: Any) -> None:
+    """Writes how a run ended, for programs; a full disk must not change that."""
+    try:
+        whole = {"state": "", "reason": "", "error": "", **end}
+        files.write(folder / END, json.dumps(whole, indent=1).encode() + b"\n")
+    except OSError as problem:
+        log.warning("%s: not written (%s)", END, problem)
+
+
+def _last_line(error: Exception) -> str:
+    return str(error).strip().rpartition("\n")[2] or type(error).__name__
+
+
+class Manager:
+    """One run: until it has reached its end, fails, or is told to end by a signal."""
+
+    def __init__(self, run: Run, callbacks: Callbacks, signals: Signals) -> None:
+        self._folder = run.folder
+        self._listener = Listener(callbacks, run.folder)
+        self._engine: Engine = engine_class(run.config.engine)(run)
+        self._supervisor = Supervisor(run, self._engine)
+        self._signals = signals.received
+        signals.wake = self._wake
+        self._status: Status = {}
+        self._ends_at = 0.0
+        for line in (f"started {describe(run.config)}", *run.notes):
+            log.info(line)
+
+    def run(self) -> TrainResult:
+        """The whole run; leaves no process behind, however it ends. The first signal saves, the second kills."""
+        with contextlib.closing(self._engine), contextlib.closing(self._listener):
+            try:
+                self._watch()
+                result = self._end()
+                self._listener.tell()
+                return result
+            except KeyboardInterrupt:
+                if not self._killing:
+                    raise
+                return self._result or self._unsaved()
+            except Exception:
+                self._stop("failure")
+                if saved := self._result:
+                    log.info("saved before leaving: %s", saved.weights)
+                raise
+
+    def _wake(self) -> None:
+        """At each signal; the second one does not wait for a callback."""
+        self._engine.wake()
+        if self._listener.busy and self._killing:
+            raise KeyboardInterrupt
+
+    @property
+    def _result(self) -> TrainResult | None:
+        handle = self._supervisor.learner.handle
+        return TrainResult(**vars(handle.result)) if handle and handle.result else None
+
+    @property
+    def _killing(self) -> bool:
+        return len(self._signals) > 1
+
+    @property
+    def _save_s(self) -> float:
+        return SAVE_S + self._supervisor.replay_save_s
+
+    def _watch(self) -> None:
+        """Until the learner has saved what it learned, or a signal comes."""
+        while not (self._result or self._signals):
+            if status := self._supervisor.tend():
+                self._status = status
+                self._listener.tell(status)
+            self._engine.wait(LOOK_S)
+
+    def _end(self) -> TrainResult:
+        """Has the run stopped where a signal came, and says how it ended."""
+        if self._signals:
+            self._tell_stopping(self._signals[0].name)
+        self._stop(self._signals[0].name if self._signals else "")
+        learner = self._supervisor.learner.handle
+        if result := self._result:
+            log.info("ended: %s", result)
+            return result
+        if self._killing or learner is None or not learner.ready:  # nothing to save yet, or no time
+            return self._unsaved()
+        how = learner.failure or f"learner: killed, because it had not saved within {self._save_s:.0f} s"
+        raise RunFailed(how)
+
+    def _tell_stopping(self, signal_name: str) -> None:
+        log.info("%s: stopping", signal_name)
+        if self._status:
+            news = f"{signal_name}: saving what was learned; a second signal ends the run at once"
+            self._listener.tell({**self._status, "news": [news]})
+
+    def _stop(self, reason: str) -> None:
+        """Has the learner save, where it has not, and lets everybody leave; a second signal or the deadline ends that."""
+        self._ends_at = self._ends_at or time.monotonic() + self._save_s + LEAVE_S
+        learner = self._supervisor.learner.handle
+        if learner is None or not learner.ready:
+            return
+        if not learner.result:
+            self._supervisor.say(stop=reason)
+        self._wait_while(lambda: learner.alive and not learner.result, self._ends_at - LEAVE_S)
+        if learner.result:
+            self._wait_while(lambda: self._supervisor.working, min(self._ends_at, time.monotonic() + LEAVE_S))
+
+    def _wait_while(self, condition: Callable[[], bool], until: float) -> None:
+        """Also ends at monotonic time `until`, and at a second signal."""
+        while condition() and not self._killing and (left := until - time.monotonic()) > 0:
+            self._engine.wait(left)
+
+    def _unsaved(self) -> TrainResult:
+        """The result of a run that was ended before it could save, as far as it is known."""
+        status, rows = self._status, self._status.get("rows", {})
+        log.info("%s: ended without saving", self._signals[-1].name)
+        return TrainResult(
+            reason=self._signals[-1].name,
+            env_steps=status.get("env_steps", 0),
+            updates=rows.get("learner", {}).get("updates", 0),
+            wall_s=status.get("wall_s", 0.0),
+            startup_s=status.get("startup_s", 0.0),
+            eval_return=rows.get("evaluator", {}).get("eval_return"),
+            weights="",
+            folder=str(self._folder),
+        )
+
+
+@contextlib.contextmanager
+def _log_file(folder: Path, level: LogLevel) -> Iterator[None]:
+    """Keeps this package's log in the run's folder, which belongs to this program meanwhile; raises `ConfigError`."""
+    with writing("out", folder):
+        file = Log(folder)
+    try:
+        fcntl.flock(file.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        file.close()
+        raise ConfigError(f"out: {str(folder)!r} is in use; another program trains there") from None
+    handler = logging.StreamHandler(Speech(file).stream())
+    logger = logging.getLogger("apex_acer")
+    before = logger.level
+    logger.setLevel(level.upper())
+    logger.addHandler(handler)
+    try:
+        yield
+    except Exception as error:
+        log.info("failed: %s", _last_line(error))
+        raise
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(before)
+        file.close()

@@ -1,0 +1,97 @@
+"""What is checked and made of a run before its first process. Imports no torch."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import sys
+import time
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from apex_acer.config import ConfigError, RunConfig, StopConfig, reading, writing
+from apex_acer.config.runfile import from_dict, load_run, to_dict
+from apex_acer.engines.engine import Run
+from apex_acer.engines.machine import require_room
+from apex_acer.engines.placement import place
+from apex_acer.environments.check import check_environment
+from apex_acer.environments.vector import require_unchanged
+from apex_acer.protocol.trajectory import EnvironmentSpec
+from apex_acer.storage import checkpoint
+
+
+def prepare(config: RunConfig, started_at: float) -> Run:
+    """A new run, whose environment was tried and whose folder is made; raises `ConfigError`."""
+    if sys.platform not in ("linux", "darwin"):
+        raise ConfigError(f"platform: {sys.platform!r} is not supported; run on Linux or macOS")
+    if config.load and not Path(config.load).is_file():
+        raise ConfigError(f"load: {config.load!r} is no file; give a weights file")
+    spec, notes = check_environment(config.environment)
+    config = _placed(config, spec)
+    return Run(config, spec, make_folder(config), uuid.uuid4().hex, started_at, notes=notes)
+
+
+def prepare_resume(
+    folder: Path, stop: Mapping[str, Any], started_at: float, *, schedule_steps: int | None = None
+) -> Run:
+    """The run in `folder` with new values of `config.stop`'s keys, which it keeps; raises `ConfigError`.
+
+    Schedules go on to the end they had, unless `schedule_steps` says otherwise: with a smaller total the learning rate would
+    fall at once, with a larger one it would rise again.
+    """
+    path = checkpoint.newest(folder)
+    if path is None:
+        raise ConfigError(f"resume: {str(folder)!r} holds no whole checkpoint; give the folder of a run that saved one")
+    state, before = checkpoint.load(path).state, load_run(folder / "config.toml")
+    config = dataclasses.replace(before, stop=_stop_of_rest(before.stop, stop, path, state))
+    if schedule_steps is not None:
+        config = dataclasses.replace(config, schedule_steps=schedule_steps)
+    elif config.has_schedule and config.schedule_end != before.schedule_end:
+        config = dataclasses.replace(config, schedule_steps=before.schedule_end)
+    spec, notes = check_environment(config.environment)
+    if trained := state.get("spec"):  # checkpoints of before have none
+        with reading(str(path)):
+            require_unchanged(config.environment.id, spec, EnvironmentSpec.from_dict(trained))
+    config = _placed(config, spec)
+    return Run(config, spec, folder, uuid.uuid4().hex, started_at, resume=True, notes=notes)
+
+
+def _placed(config: RunConfig, spec: EnvironmentSpec) -> RunConfig:
+    """`config` with all of its counts; raises `ConfigError` if this machine cannot hold them."""
+    config = place(config, spec)
+    if not (config.ray.address or (config.engine == "ray" and "ray" in sys.modules)):  # a cluster has other machines
+        require_room(config, spec)
+    return config
+
+
+def _stop_of_rest(before: StopConfig, given: Mapping[str, Any], path: Path, state: Mapping[str, Any]) -> StopConfig:
+    """What ends a run that goes on from the `state` of the checkpoint `path`; raises `ConfigError` if that is reached."""
+    try:
+        env_steps, minutes = int(state["env_steps"]), state["wall_s"] / 60
+        reached = {"at_return": None} if state["evaluations"]["passed"] else {}
+    except (ArithmeticError, LookupError, TypeError, ValueError):
+        raise ConfigError(f"{path}: state of another kind") from None
+    stop = from_dict({"stop": {**to_dict(before), **reached, **given}}, "resume").stop
+    if env_steps >= stop.env_steps:
+        total = stop.env_steps
+        raise ConfigError(f"stop.env_steps: {total} is reached, the run has made {env_steps}; give --steps above that")
+    if stop.minutes is not None and minutes >= stop.minutes:
+        took = f"the run has taken {minutes:.1f}"
+        raise ConfigError(f"stop.minutes: {stop.minutes:g} is reached, {took}; give --minutes above that")
+    return stop
+
+
+def make_folder(config: RunConfig) -> Path:
+    """The run's folder, new or empty; raises `ConfigError` if it cannot be written."""
+    name = config.environment.id.rpartition(":")[2].rpartition("/")[2].lower()
+    folder = Path(config.out or f"runs/{name}-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}")
+    with writing("out", folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        used = (folder / "metrics.jsonl").exists()
+        if not used:
+            (folder / "log.txt").touch()
+    if used:  # its curves would double back
+        raise ConfigError(f"out: {str(folder)!r} holds another run; give a new or empty folder")
+    return folder.absolute()

@@ -1,0 +1,88 @@
+"""The card of a policy: what its weights file says of itself, in which format, and how older formats are read.
+
+It holds neither times nor folders, so that equal runs write equal bytes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import importlib.metadata
+import platform
+from collections.abc import Mapping
+from typing import Any
+
+from apex_acer import __version__
+from apex_acer.config import ConfigError, EvaluationConfig, RunConfig
+from apex_acer.config.runfile import dump_run, from_dict, to_dict
+from apex_acer.protocol.trajectory import EnvironmentSpec
+
+FORMAT = 2
+PACKAGES = ("torch", "gymnasium", "ale-py")
+
+
+def describe(
+    config: RunConfig, spec: EnvironmentSpec, score: Mapping[str, Any] | None = None, **facts: Any
+) -> dict[str, Any]:
+    """The card: enough to rebuild the policy, the newest `score` of its run where there is one, and `facts`."""
+    run = to_dict(dataclasses.replace(config, out="", load=""))
+    found = {"format": FORMAT, "versions": dict(_versions()), "score": score}
+    return found | {"config": run, "spec": dataclasses.asdict(spec), **facts}
+
+
+def make_score(row: Mapping[str, float], settings: EvaluationConfig, env_steps: int) -> dict[str, Any]:
+    """A score for a card: an evaluation's metrics (`docs/metrics.md`), how it was played and of weights how old."""
+    metrics = {name: value for name, value in row.items() if name != "eval_seconds"}
+    return {**metrics, "episodes": settings.episodes, "greedy": settings.greedy, "env_steps": env_steps}
+
+
+def migrate(card: Mapping[str, Any]) -> dict[str, Any]:
+    """A card of this or an older format as this program writes it; raises `ConfigError` for others."""
+    number = card.get("format")
+    if type(number) is not int or not 1 <= number <= FORMAT:
+        raise ConfigError(f"format {number!r}; this program reads formats 1 to {FORMAT}")
+    for step in MIGRATIONS[number - 1 :]:
+        card = step(card)
+    return {**card, "format": FORMAT}
+
+
+def written_by(card: Mapping[str, Any]) -> str:
+    """The end of a complaint: which version wrote the file, where that was another than this one."""
+    versions = card.get("versions")
+    writer = versions.get("apex_acer") if isinstance(versions, dict) else None
+    return "" if writer in (None, __version__) else f"; apex_acer {writer} wrote it, this is {__version__}"
+
+
+def score_text(score: Mapping[str, Any] | None) -> str:
+    """A card's score in words."""
+    if score is None:
+        return "none"
+    how = "greedy" if score["greedy"] else "sampled"
+    figures = f"mean {score['eval_return']:.2f}, std {score['eval_return_std']:.2f}"
+    return f"{figures} of {score['episodes']} {how} episodes, at {score['env_steps']:,} env steps"
+
+
+def card_text(card: Mapping[str, Any]) -> str:
+    """A card for people: facts, then the run file."""
+    config = from_dict(card["config"])
+    facts = {
+        "environment": config.environment.id,
+        "score": score_text(card["score"]),
+        "trained": f"{card['env_steps']:,} env steps, {card['updates']:,} updates",
+        "versions": ", ".join(f"{name} {number}" for name, number in card["versions"].items()) or "unknown",
+    }
+    return "\n".join([*(f"{name:<12} {fact}" for name, fact in facts.items()), "", dump_run(config).rstrip()])
+
+
+def _with_score_and_versions(card: Mapping[str, Any]) -> dict[str, Any]:
+    return {"score": None, "versions": {}, **card}
+
+
+MIGRATIONS = (_with_score_and_versions,)
+"""From format 1 to 2, from 2 to 3, …"""
+
+
+@functools.cache
+def _versions() -> Mapping[str, str]:
+    packages = {name: importlib.metadata.version(name) for name in PACKAGES}
+    return {"apex_acer": __version__, **packages, "python": platform.python_version()}

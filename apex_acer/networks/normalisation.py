@@ -1,0 +1,104 @@
+"""Running statistics of observations and returns: buffers of the network, kept by the learner, carried by the weights."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+import torch
+from torch import Tensor, nn
+
+from apex_acer.protocol.trajectory import EnvironmentSpec
+
+MAX_DEVIATION = 10.0  # standard deviations; normalised vectors are clipped there
+MIN_VARIANCE = 1e-8
+
+
+class RunningMoments(nn.Module):
+    """Mean and variance of everything seen, by element (Chan et al. 1979's parallel update)."""
+
+    count: Tensor
+    mean: Tensor
+    variance: Tensor
+
+    def __init__(self, *shape: int) -> None:
+        super().__init__()
+        self.register_buffer("count", torch.zeros((), dtype=torch.float64))
+        self.register_buffer("mean", torch.zeros(shape))
+        self.register_buffer("variance", torch.ones(shape))
+
+    def update(self, values: Tensor) -> None:
+        """Takes `values` `[n, *shape]`; n may be 0."""
+        new = len(values)
+        if not new:
+            return
+        values = values.to(self.mean)
+        mean, variance = values.mean(0), values.var(0, correction=0)
+        total = self.count + new
+        share = (new / total).to(self.mean.dtype)
+        delta = mean - self.mean
+        self.variance.lerp_(variance, share).add_(delta.square() * share * (1 - share))
+        self.mean.add_(delta * share)
+        self.count.copy_(total)
+
+
+class ObservationNormaliser(nn.Module):
+    """Centres each element and scales it by its standard deviation; the pixels of an image share one scale.
+
+    A pixel that hardly ever changes would be blown up by a scale of its own.
+    """
+
+    def __init__(self, spec: EnvironmentSpec) -> None:
+        super().__init__()
+        self._is_image, self._stack = spec.is_image, spec.stack
+        self.moments = RunningMoments(*spec.plane_shape)
+        if spec.dtype == "uint8":
+            self.moments.variance.fill_(255.0**2)  # bytes are scaled to 0..1 until something was seen
+
+    def forward(self, obs: Tensor, dtype: torch.dtype) -> Tensor:
+        """Raw `[B, *obs_shape]` to the same shape in `dtype`."""
+        if self._is_image:
+            mean = self.moments.mean.repeat(self._stack, 1, 1).unsqueeze(0).to(memory_format=torch.channels_last)
+            return (
+                obs.to(dtype, copy=True).sub_(mean.to(dtype)).mul_(self._scale(self.moments.variance.mean()).to(dtype))
+            )
+        mean, scale = self.moments.mean, self._scale(self.moments.variance)
+        if self._stack > 1:
+            mean, scale = mean.repeat(self._stack), scale.repeat(self._stack)
+        return ((obs.to(dtype) - mean.to(dtype)) * scale.to(dtype)).clamp_(-MAX_DEVIATION, MAX_DEVIATION)
+
+    @staticmethod
+    def _scale(variance: Tensor) -> Tensor:
+        return variance.clamp(min=MIN_VARIANCE).rsqrt()
+
+    def observe(self, planes: Tensor) -> None:
+        """Takes the raw planes of an unroll `[L, N, *plane]`; of images only the last: neighbours hardly differ."""
+        self.moments.update(planes[-1] if self._is_image else planes.flatten(0, 1))
+
+
+class RewardScale(nn.Module):
+    """The running standard deviation of discounted returns, by which rewards are divided."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.moments = RunningMoments()
+        self._returns: dict[Hashable, Tensor] = {}
+
+    def forward(self, reward: Tensor) -> Tensor:
+        """`reward` in units of that deviation."""
+        return reward * self.moments.variance.clamp(min=MIN_VARIANCE).rsqrt()
+
+    def observe(
+        self, reward: Tensor, ended: Tensor, mask: Tensor, begins: Tensor, gamma: float, source: Hashable
+    ) -> None:
+        """Takes an unroll's rewards, ends of episodes and mask, all `[k, N]`; unrolls of one `source` follow each other.
+
+        `begins` `[N]` says where its first step is an episode's, whatever came before.
+        """
+        carried = torch.where(begins, 0.0, self._returns.get(source, torch.zeros_like(reward[0])))
+        returns = []
+        for step, end in zip(reward, ended, strict=True):
+            carried = gamma * carried + step
+            returns.append(carried)
+            carried = torch.where(end, 0.0, carried)
+        self._returns[source] = carried
+        self.moments.update(torch.stack(returns)[mask])  # a dummy step is no return

@@ -1,0 +1,242 @@
+"""Torsos from `config.network`, and the heads that algorithms put on them. All take raw observations."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from apex_acer.config import NetworkConfig, RunConfig, imports, require
+from apex_acer.functional import dueling
+from apex_acer.networks.device import choose_precision
+from apex_acer.networks.frames import to_float
+from apex_acer.networks.normalisation import ObservationNormaliser
+from apex_acer.protocol.trajectory import EnvironmentSpec, Unroll
+
+State = dict[str, Tensor]
+"""Recurrent state by name, `[B, …]`; empty for feed-forward networks."""
+
+ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "tanh": nn.Tanh}
+NATURE = ((32, 8, 4), (64, 4, 2), (64, 3, 1))  # channels, kernel, stride (Mnih et al. 2015)
+A3C = ((16, 8, 4), (32, 4, 2))  # Mnih et al. 2016
+SMALL = ((32, 3, 1), (64, 3, 2))  # for images that the above would shrink to nothing
+LARGE_MINIMUM, SMALL_MINIMUM = 36, 5  # pixels; the smallest side that leaves one output
+
+
+class ActorCriticOutput(NamedTuple):
+    """`pi_logits` and `q_values`, both `[B, A]`."""
+
+    pi_logits: Tensor
+    q_values: Tensor
+
+
+class QOutput(NamedTuple):
+    """`q_values`, `[B, A]`."""
+
+    q_values: Tensor
+
+
+class Network(nn.Module):
+    """What an algorithm's networks have in common: the normaliser of observations and the torso that `config` names."""
+
+    precision: torch.dtype | None = None
+    """What the torso computes in; None: the parameters' type. Whoever uses the network chooses."""
+
+    def __init__(
+        self, config: NetworkConfig, spec: EnvironmentSpec, hidden_sizes: tuple[int, ...] | None = None
+    ) -> None:
+        """`hidden_sizes` in place of those of `config`, where a head brings the rest."""
+        super().__init__()
+        self.normaliser = ObservationNormaliser(spec) if config.normalise else None
+        self.torso, self.width = build_torso(
+            config, spec, config.hidden_sizes if hidden_sizes is None else hidden_sizes
+        )
+
+    def prepare(self, obs: Tensor) -> Tensor:
+        """Raw `[B, *obs_shape]` in any dtype to what the torso takes."""
+        dtype = self.precision or self._dtype
+        prepared: Tensor = self.normaliser(obs, dtype) if self.normaliser else to_float(obs, dtype)
+        return prepared
+
+    def features(self, inputs: Tensor) -> Tensor:
+        """`prepare`d `[B, *obs_shape]` to `[B, width]`; the torso computes in their dtype, the rest in the parameters'."""
+        dtype = self._dtype
+        with torch.autocast(inputs.device.type, inputs.dtype, enabled=inputs.dtype != dtype):
+            features: Tensor = self.torso(inputs)
+        return features.to(dtype)
+
+    def step(self, obs: Tensor, state: State) -> tuple[Any, State]:
+        """What `forward` gives of `obs` `[B, *obs_shape]`, and the recurrent state after it."""
+        return self(obs), state
+
+    def observe(self, unroll: Unroll) -> None:
+        """Takes the observations of an unroll into the statistics, where the network has any."""
+        if self.normaliser:
+            self.normaliser.observe(torch.from_numpy(unroll.obs[-len(unroll.action) :]))
+
+    @property
+    def _dtype(self) -> torch.dtype:
+        return next(self.parameters()).dtype
+
+
+class ActorCritic(Network):
+    """A shared torso, an LSTM on it where `network.lstm` asks for one, policy logits and Q values; V is Σ π Q."""
+
+    def __init__(self, config: NetworkConfig, spec: EnvironmentSpec) -> None:
+        super().__init__(config, spec)
+        self.lstm = nn.LSTMCell(self.width, config.lstm) if config.lstm else None
+        width = config.lstm or self.width
+        self.pi_logits = _linear(width, spec.num_actions, gain=0.01)
+        self.q_values = _linear(width, spec.num_actions, gain=0.01)
+
+    def forward(self, obs: Tensor) -> ActorCriticOutput:
+        """Raw `[B, *obs_shape]` in any dtype to `ActorCriticOutput`, in the parameters' dtype; no memory before `obs`."""
+        return self.step(obs, {})[0]
+
+    def step(self, obs: Tensor, state: State) -> tuple[ActorCriticOutput, State]:
+        """As `forward`, with the recurrent state before and after; an empty one is that of an episode's start."""
+        features = self.features(self.prepare(obs))
+        if self.lstm:
+            features, state = self._remember(features, state)
+        return self._heads(features), state
+
+    def unroll(
+        self, inputs: Tensor, reset: Tensor, state: State, burn_in: int = 0, fresh: Tensor | None = None
+    ) -> ActorCriticOutput:
+        """Outputs `[L, B, A]` for consecutive observations.
+
+        Args:
+            inputs: `prepare`d, `[L * B, *obs_shape]`.
+            reset: `[L, B]` bool, where an episode begins: the state before it is forgotten.
+            state: `[B, …]` before the first observation.
+            burn_in: first steps that only warm up the state: no gradient flows back into them.
+            fresh: `[B]` bool, segments that are learned from whole, without a burn-in; by default none is.
+        """
+        length, columns = reset.shape
+        features = self.features(inputs).view(length, columns, -1)  # [L, B, F]
+        if self.lstm:
+            steps = []
+            for t in range(length):
+                if t == burn_in:
+                    state = {name: _detach(value, fresh) for name, value in state.items()}
+                remembered, state = self._remember(features[t], forget(state, reset[t]))
+                steps.append(remembered)
+            features = torch.stack(steps)
+        return self._heads(features)
+
+    def _remember(self, features: Tensor, state: State) -> tuple[Tensor, State]:
+        assert self.lstm is not None
+        hidden, cell = self.lstm(features, (state["hidden"], state["cell"]) if state else None)
+        return hidden, {"hidden": hidden, "cell": cell}
+
+    def _heads(self, features: Tensor) -> ActorCriticOutput:
+        return ActorCriticOutput(self.pi_logits(features), self.q_values(features))
+
+
+class QNetwork(Network):
+    """Q values of a feed-forward network; `is_dueling`: from a value and advantages (Wang et al. 2016).
+
+    The last of `network.hidden_sizes` is then the width of a layer that the value and the advantages each have.
+    """
+
+    def __init__(self, config: NetworkConfig, spec: EnvironmentSpec, *, is_dueling: bool) -> None:
+        super().__init__(config, spec, config.hidden_sizes[:-1] if is_dueling else None)
+        sizes = (self.width, config.hidden_sizes[-1]) if is_dueling else (self.width,)
+        self.value = _head(*sizes, 1, activation=config.activation) if is_dueling else None
+        self.advantage = _head(*sizes, spec.num_actions, activation=config.activation)
+
+    def forward(self, obs: Tensor) -> QOutput:
+        """Raw `[B, *obs_shape]` in any dtype to `QOutput`, in the parameters' dtype."""
+        features = self.features(self.prepare(obs))
+        advantage: Tensor = self.advantage(features)
+        return QOutput(dueling(self.value(features), advantage) if self.value else advantage)
+
+
+def _detach(value: Tensor, fresh: Tensor | None) -> Tensor:
+    """`value` `[B, …]` without gradient to what it was made of, except in the columns that are `fresh` `[B]`."""
+    return value.detach() if fresh is None else torch.where(fresh.unsqueeze(-1), value, value.detach())
+
+
+def _head(*sizes: int, activation: str) -> nn.Sequential:
+    """Fully connected layers of these widths; the last is linear and small, so that outputs begin near zero."""
+    *inner, last = itertools.pairwise(sizes)
+    layers: list[nn.Module] = []
+    for inputs, outputs in inner:
+        layers += [_linear(inputs, outputs, gain=2**0.5), ACTIVATIONS[activation]()]
+    return nn.Sequential(*layers, _linear(*last, gain=0.01))
+
+
+AnyNetwork = TypeVar("AnyNetwork", bound=Network)
+
+
+def to_train(network: AnyNetwork, config: RunConfig, device: torch.device) -> AnyNetwork:
+    """`network` on the learner's `device`, in the precision and the order in memory that it trains in."""
+    network = network.to(device)
+    network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # a third faster on a CPU
+    network.precision = choose_precision(config.learner.precision, device, network)
+    return network
+
+
+def forget(state: State, reset: Tensor) -> State:
+    """`state` `[B, …]`, zero in the columns where an episode begins (`reset` `[B]`)."""
+    return {name: torch.where(reset.unsqueeze(-1), 0.0, value) for name, value in state.items()}
+
+
+def build_torso(config: NetworkConfig, spec: EnvironmentSpec, hidden_sizes: tuple[int, ...]) -> tuple[nn.Module, int]:
+    """The torso, with fully connected layers of `hidden_sizes`, and the width of its output.
+
+    Raises:
+        ConfigError: where it cannot take the observations.
+    """
+    if ":" in config.torso:
+        return _own_torso(config, spec)
+    fits_conv = spec.is_image and min(spec.obs_shape[1:]) >= SMALL_MINIMUM
+    torso = ("conv" if fits_conv else "mlp") if config.torso == "auto" else config.torso
+    allowed = f"observations are {list(spec.obs_shape)}, conv needs images of {SMALL_MINIMUM} pixels or more; give mlp"
+    require(torso == "mlp" or fits_conv, "network.torso", torso, allowed)
+    layers = _convolutions(config.convolutions, spec.obs_shape) if torso == "conv" else []
+    layers.append(nn.Flatten())
+    with torch.no_grad():
+        width = nn.Sequential(*layers)(torch.zeros(1, *spec.obs_shape)).shape[1]
+    for size in hidden_sizes:
+        layers += [_linear(width, size, gain=2**0.5), ACTIVATIONS[config.activation]()]
+        width = size
+    return nn.Sequential(*layers), width
+
+
+def _own_torso(config: NetworkConfig, spec: EnvironmentSpec) -> tuple[nn.Module, int]:
+    """A user's `module:class`, called with both; how wide it is shows on two observations of zeros."""
+    key, name = "network.torso", config.torso
+    kind = imports.load(key, name)
+    # nothing else that a name can lead to is called: it may come from a file
+    is_module = isinstance(kind, type) and issubclass(kind, nn.Module)
+    require(is_module, key, name, "give module:class of a torch.nn.Module")
+    torso = imports.attempt(key, name, lambda: kind(config, spec))
+    with torch.no_grad():
+        features = imports.attempt(key, name, lambda: torso(torch.zeros(2, *spec.obs_shape)))
+    shape = list(features.shape) if isinstance(features, Tensor) else type(features).__name__
+    fits = isinstance(features, Tensor) and features.ndim == 2 and len(features) == 2
+    require(fits, key, name, f"it makes {shape} of {[2, *spec.obs_shape]}; have it return [2, features]")
+    return torso, features.shape[1]
+
+
+def _convolutions(name: str, shape: tuple[int, ...]) -> list[nn.Module]:
+    layers: list[nn.Module] = []
+    channels = shape[0]
+    large = NATURE if name == "nature" else A3C
+    for width, kernel, stride in large if min(shape[1:]) >= LARGE_MINIMUM else SMALL:
+        convolution = nn.Conv2d(channels, width, kernel, stride)
+        nn.init.orthogonal_(convolution.weight, 2**0.5)
+        nn.init.zeros_(convolution.bias)  # type: ignore[arg-type]
+        layers += [convolution, nn.ReLU()]
+        channels = width
+    return layers
+
+
+def _linear(inputs: int, outputs: int, *, gain: float) -> nn.Linear:
+    layer = nn.Linear(inputs, outputs)
+    nn.init.orthogonal_(layer.weight, gain)
+    nn.init.zeros_(layer.bias)
+    return layer

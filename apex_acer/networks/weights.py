@@ -1,0 +1,111 @@
+"""Networks to safetensors bytes and back: the wire format and the file format are one.
+
+The metadata is a single JSON text (safetensors does not keep the order of several keys) without times, so that equal runs
+write equal bytes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+from safetensors import SafetensorError
+from torch import Tensor, nn
+
+from apex_acer.config import ConfigError
+from apex_acer.system.files import read as read_file
+from apex_acer.system.files import write as write
+
+METADATA = "apex_acer"
+MAX_BYTES = 1 << 30  # of a file; the largest network here takes a hundredth of it
+
+
+def named_tensors(module: nn.Module, prefix: str) -> dict[str, Tensor]:
+    """`module`'s parameters and buffers by name, each name with `prefix.` before it."""
+    return {f"{prefix}.{name}": tensor for name, tensor in module.state_dict().items()}
+
+
+def load_tensors(module: nn.Module, prefix: str, tensors: Mapping[str, Tensor]) -> None:
+    """Copies the tensors under `prefix.` into `module`; raises `ConfigError` naming the first one that differs."""
+    module.load_state_dict(check_tensors(module, prefix, tensors))
+
+
+def check_tensors(module: nn.Module, prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors under `prefix.` by their names in `module`; raises `ConfigError` naming the first one that differs."""
+    given = {name.removeprefix(f"{prefix}."): t for name, t in tensors.items() if name.startswith(f"{prefix}.")}
+    expected = module.state_dict()
+    for name in sorted(expected.keys() | given.keys()):
+        if name not in given:
+            raise ConfigError(f"weights: tensor {prefix}.{name} is missing; expected {_shape(expected[name])}")
+        if name not in expected:
+            raise ConfigError(f"weights: tensor {prefix}.{name} {_shape(given[name])} has no place in this network")
+        if given[name].shape != expected[name].shape:
+            found, wanted = _shape(given[name]), _shape(expected[name])
+            raise ConfigError(f"weights: tensor {prefix}.{name} is {found}, this network has {wanted}")
+        if given[name].dtype != expected[name].dtype:
+            found, wanted = str(given[name].dtype), str(expected[name].dtype)
+            raise ConfigError(f"weights: tensor {prefix}.{name} is {found}, this network has {wanted}")
+        if not given[name].isfinite().all():
+            raise ConfigError(f"weights: tensor {prefix}.{name} is not finite")
+    return given
+
+
+def pack(tensors: Mapping[str, Tensor], metadata: Mapping[str, Any]) -> bytes:
+    """A safetensors file's bytes; `metadata` must be plain JSON values."""
+    contiguous = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    return safetensors.torch.save(contiguous, {METADATA: json.dumps(metadata, sort_keys=True)})
+
+
+def pack_policy(tensors: Mapping[str, Tensor], version: int) -> bytes:
+    """An algorithm's `tensors` as they travel to actors: those of the policy alone, of this version."""
+    policy = {name: tensor for name, tensor in tensors.items() if name.startswith("network.")}
+    return pack(policy, {"weights_version": version})
+
+
+def unpack(data: bytes) -> dict[str, Tensor]:
+    """The tensors in a safetensors file's bytes; raises `ConfigError` where they are none."""
+    try:
+        return safetensors.torch.load(data)
+    except (SafetensorError, KeyError, ValueError) as error:  # KeyError: types that torch has no name for
+        raise ConfigError(f"weights: not a whole safetensors file ({str(error)[:200]!r})") from None
+
+
+def read(path: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Tensors and metadata of a weights file; raises `ConfigError` naming `path`."""
+    try:
+        data = read_file(Path(path), MAX_BYTES)
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}; give a weights file") from None
+    try:
+        return unpack(data), unpack_metadata(data)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {str(error).removeprefix('weights: ')}; give a file this program wrote") from None
+
+
+def unpack_metadata(data: bytes) -> dict[str, Any]:
+    """The metadata in a weights file's bytes; raises `ConfigError` where this program did not write it."""
+    length = int.from_bytes(data[:8], "little")
+    try:
+        header = json.loads(data[8 : 8 + length])
+        metadata = json.loads(header["__metadata__"][METADATA], parse_constant=_refuse)
+    except (KeyError, TypeError, ValueError, RecursionError):
+        metadata = None
+    if not isinstance(metadata, dict):
+        raise ConfigError("weights: no apex_acer metadata")
+    return metadata
+
+
+def add_metadata(data: bytes, **facts: Any) -> bytes:
+    """A weights file's bytes with `facts` in its metadata, in place of those of the same names."""
+    return pack(unpack(data), unpack_metadata(data) | facts)
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is no JSON")
+
+
+def _shape(tensor: Tensor) -> str:
+    return str(list(tensor.shape))

@@ -1,0 +1,212 @@
+"""The learner's end of the conversation: checks each message, keeps it until the learner takes it, answers it once."""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from apex_acer.protocol.messages import Message, Peer, Reply
+from apex_acer.protocol.metrics import METRICS
+from apex_acer.protocol.trajectory import PRIORITY, Layout
+
+log = logging.getLogger(__name__)
+
+MAX_KINDS, MAX_LOGGED = 100, 400  # of refusals that are logged, and characters of each
+
+Answer = Callable[[Reply], None]
+
+
+class Post(NamedTuple):
+    """A message that was taken, and how to answer it."""
+
+    message: Message
+    answer: Answer
+
+
+class Inbox:
+    """Knows no sockets. `post` may be called from another thread than the rest.
+
+    Unrolls wait in order of arrival; an actor has only a few unanswered, so what waits here is bounded. Everything else
+    from actors and the evaluator waits apart, because it is answered without being learned from. The manager is answered
+    at once with `status` and everybody's progress.
+
+    Where an actor was replaced, unrolls that came while it was current are learned from as any other and answered, though
+    nobody is left to hear it; what comes later from it is refused.
+    """
+
+    def __init__(self, run_id: str, layout: Layout, num_columns: int, num_actions: int, max_waiting: int) -> None:
+        self._run_id = run_id
+        self._layout = layout
+        self._num_columns = num_columns
+        self._num_actions = num_actions
+        self._max_waiting = max_waiting
+        self._unrolls: deque[Post] = deque()
+        self._others: deque[Post] = deque()
+        self._arrived = threading.Condition()
+        self._incarnations: dict[str, int] = {}
+        self._next_sequence: dict[Peer, int] = {}
+        self._unanswered: Counter[Peer] = Counter()
+        self._logged: set[str] = set()
+        self.status: dict[str, Any] = {}
+        """What the manager is shown; the learner replaces it."""
+        self.stop_reason = ""
+        """Why the run ends; once set, every message is answered with a stop."""
+        self.stopped: set[Peer] = set()
+        """Peers that were told to stop."""
+        self.num_refused = 0
+        self.turns = 0
+        """How often the learner has gone round its loop."""
+
+    def post(self, message: Message, answer: Answer) -> None:
+        """Takes or refuses `message`; `answer` is called now or later, exactly once."""
+        with self._arrived:
+            refused = self._refusal(message)
+            if refused:
+                self.count_refused(f"{message.peer.name}: {refused}")
+                answer(Reply(message.sequence, refused=refused))
+                return
+            self._next_sequence[message.peer] = message.sequence + 1
+            if message.peer.role == "manager":
+                self.stop_reason = self.stop_reason or message.stop
+                self._expect(message.incarnations)
+                status = {**self.status, "progress": self._progress()}
+                answer(Reply(message.sequence, stop=bool(self.stop_reason), status=status))
+            elif self.stop_reason:
+                self._tell_stop(Post(message, answer))
+            else:
+                posts = self._others if message.unroll is None else self._unrolls
+                posts.append(Post(message, self._counted(message.peer, answer)))
+            self._arrived.notify_all()
+
+    def expect(self, incarnations: dict[str, int]) -> None:
+        """Hears these from now on, given by name; the manager may later say otherwise."""
+        with self._arrived:
+            self._expect(incarnations)
+
+    def forget_peers(self) -> None:
+        """Drops what waits unanswered: actors and evaluator begin anew, in the incarnations they have."""
+        with self._arrived:
+            self._unrolls.clear()
+            self._others.clear()
+            self._unanswered.clear()
+            self._next_sequence = {peer: n for peer, n in self._next_sequence.items() if peer.role == "manager"}
+
+    def take_unroll(self, timeout_s: float) -> Post | None:
+        """The oldest waiting unroll; None where nothing came within `timeout_s` seconds, or something else did."""
+        deadline = time.monotonic() + timeout_s
+        with self._arrived:
+            while not self._unrolls and not self._others and not self.stop_reason:
+                if not self._arrived.wait(max(0.0, deadline - time.monotonic())):
+                    return None
+            return self._unrolls.popleft() if self._unrolls else None
+
+    def take_other(self) -> Post | None:
+        """The oldest message without an unroll; None where there is none."""
+        with self._arrived:
+            return self._others.popleft() if self._others else None
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing waits."""
+        return not self._unrolls and not self._others
+
+    def stop(self, reason: str) -> None:
+        """Ends the conversation: what waits and whatever comes is answered with a stop."""
+        with self._arrived:
+            self.stop_reason = self.stop_reason or reason
+            for post in (*self._unrolls, *self._others):
+                self._tell_stop(post)
+            self._unrolls.clear()
+            self._others.clear()
+            self._arrived.notify_all()
+
+    def wait_stopped(self, timeout_s: float) -> None:
+        """Returns once every actor that ever spoke was told to stop, or after `timeout_s` seconds."""
+        deadline = time.monotonic() + timeout_s
+        with self._arrived:
+            while {peer for peer in self._next_sequence if peer.role == "actor"} - self.stopped:
+                if not self._arrived.wait(max(0.0, deadline - time.monotonic())):
+                    return
+
+    def count_refused(self, reason: str) -> None:
+        """Counts a refused message, and logs the first one of each kind."""
+        self.num_refused += 1
+        kind = reason.translate(str.maketrans("", "", "0123456789"))[:MAX_LOGGED]
+        if kind not in self._logged and len(self._logged) < MAX_KINDS:  # a stranger must fill neither memory nor log
+            self._logged.add(kind)
+            log.warning("refused a message: %s", reason[:MAX_LOGGED])
+
+    def _expect(self, incarnations: dict[str, int]) -> None:
+        """Forgets whom these have replaced."""
+        self._incarnations |= incarnations
+        self._next_sequence = {
+            peer: sequence
+            for peer, sequence in self._next_sequence.items()
+            if peer.role == "manager" or self._is_current(peer)
+        }
+
+    def _is_current(self, peer: Peer) -> bool:
+        return self._incarnations.get(peer.name) == peer.incarnation
+
+    def _progress(self) -> dict[str, list[int]]:
+        """By name: messages taken from the current incarnation, and how many of them are unanswered; the learner's turns."""
+        peers = {peer.name: [taken, self._unanswered[peer]] for peer, taken in self._next_sequence.items()}
+        return {**peers, "learner": [self.turns, 0]}
+
+    def _counted(self, peer: Peer, answer: Answer) -> Answer:
+        self._unanswered[peer] += 1
+
+        def counted(reply: Reply) -> None:
+            with self._arrived:
+                self._unanswered[peer] -= 1
+            answer(reply)
+
+        return counted
+
+    def _tell_stop(self, post: Post) -> None:
+        self.stopped.add(post.message.peer)
+        post.answer(Reply(post.message.sequence, stop=True))
+
+    def _refusal(self, message: Message) -> str:
+        if message.run_id != self._run_id:
+            return f"run id {message.run_id!r} is another run's"
+        peer = message.peer
+        if peer.role != "manager" and not self._is_current(peer):
+            return f"incarnation {peer.incarnation} is not the current one"
+        expected = self._next_sequence.get(peer, 0)
+        if message.sequence != expected:
+            return f"sequence {message.sequence}, expected {expected}"
+        unknown = {name for row in message.rows for name in row} - METRICS.keys()
+        if unknown:
+            return f"rows with unknown metrics {sorted(unknown)}"
+        if peer.role == "evaluator" and not all(
+            math.isfinite(row.get("eval_return", math.nan)) for row in message.rows
+        ):
+            return "a row without a finite eval_return"
+        return self._unroll_refusal(message) if message.unroll else ""
+
+    def _unroll_refusal(self, message: Message) -> str:
+        unroll = message.unroll
+        assert unroll is not None
+        if message.peer.role != "actor":
+            return "only actors send unrolls"
+        if sum(self._is_current(post.message.peer) for post in self._unrolls) >= self._max_waiting:
+            return f"more than {self._max_waiting} unrolls wait"
+        problem = self._layout.check(unroll, self._num_columns)
+        if problem:
+            return problem
+        if unroll.action.min() < 0 or unroll.action.max() >= self._num_actions:
+            return f"action: {unroll.action.min()} to {unroll.action.max()}, allowed 0 to {self._num_actions - 1}"
+        floats = {"reward": unroll.reward, **unroll.behaviour, **unroll.state}
+        if unroll.obs.dtype.kind == "f":
+            floats["obs"] = unroll.obs
+        if problem := next((name for name, array in floats.items() if not np.isfinite(array).all()), ""):
+            return f"{problem}: not finite"
+        return "priority: negative" if PRIORITY in floats and floats[PRIORITY].min() < 0 else ""

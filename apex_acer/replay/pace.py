@@ -1,0 +1,65 @@
+"""The replay ratio: how much replay the learner owes for what came in fresh."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from apex_acer.protocol.trajectory import Array
+
+CORRECTED_OVER = 5_000  # fresh steps
+
+
+class Pace:
+    """Credits each fresh segment's steps Poisson(ratio) times (or just ratio times), and spends what replayed batches hold.
+
+    What is left over after whole batches stays as credit, and what the draws gave too little or too much moves the mean of
+    the next ones, so the ratio of steps holds and does not drift as a sum of independent draws does.
+    """
+
+    def __init__(self, replay_ratio: float, seed: int, draw: str = "poisson") -> None:
+        self._ratio, self._draw = replay_ratio, draw
+        self._random = np.random.default_rng(seed)
+        self._credit = 0.0
+        self._behind = 0.0  # steps that the draws so far gave less than the ratio
+        self.fresh_steps = 0
+        self.replayed_steps = 0
+
+    @property
+    def ratio(self) -> float:
+        """Replayed ÷ fresh steps so far."""
+        return self.replayed_steps / max(self.fresh_steps, 1)
+
+    def owes(self, batch_steps: float) -> bool:
+        """Whether the credit covers a batch of `batch_steps` environment steps."""
+        return self._credit >= batch_steps
+
+    def count_fresh(self, steps: Array) -> None:
+        """Counts fresh segments trained on (from `replay.start` on) by their `steps` `[B]`, and draws what each is worth."""
+        total = int(steps.sum())
+        self.fresh_steps += total
+        if self._draw == "fixed":
+            self._credit += self._ratio * total
+            return
+        mean = max(0.0, self._ratio + self._behind / CORRECTED_OVER)
+        drawn = int((steps * self._random.poisson(mean, len(steps))).sum())
+        self._credit += drawn
+        self._behind += self._ratio * total - drawn
+
+    def count_replayed(self, steps: int) -> None:
+        """Spends the steps of one replayed batch."""
+        self.replayed_steps += steps
+        self._credit -= steps
+
+    def state(self) -> dict[str, Any]:
+        """Plain values, from which `restore` goes on."""
+        counts = {"fresh_steps": self.fresh_steps, "replayed_steps": self.replayed_steps}
+        return {**counts, "credit": self._credit, "behind": self._behind, "random": self._random.bit_generator.state}
+
+    def restore(self, state: Mapping[str, Any], *, keep_credit: bool) -> None:
+        """Goes on from a `state`; without `keep_credit` nothing is owed."""
+        self.fresh_steps, self.replayed_steps = int(state["fresh_steps"]), int(state["replayed_steps"])
+        self._credit, self._behind = (float(state[name]) if keep_credit else 0.0 for name in ("credit", "behind"))
+        self._random.bit_generator.state = state["random"]

@@ -1,0 +1,129 @@
+"""One process's TensorBoard folder, and what the learner's says of a run beside its rows."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from tensorboardX import summary
+from tensorboardX.event_file_writer import EventsWriter
+from tensorboardX.proto.event_pb2 import Event, SessionLog
+from tensorboardX.proto.summary_pb2 import Summary
+from torch import Tensor, nn
+
+from apex_acer.config import RunConfig
+from apex_acer.config.runfile import dump_run, to_dict
+from apex_acer.protocol.metrics import written
+
+Charts = dict[str, dict[str, tuple[str, ...]]]
+CHARTS: Charts = {
+    "Actors and evaluator": {
+        "Return": ("episode_return", "eval_return"),
+        "Episode length": ("episode_length", "eval_length"),
+        "Environment steps per second": ("env_steps_per_s",),
+        "Policy lag": ("policy_lag",),
+    },
+    "Losses and values": {
+        "Policy loss": ("policy_loss",),
+        "Q loss": ("q_loss",),
+        "Value and its target": ("value", "q_ret", "q_target"),
+        "TD error": ("td_error",),
+        "Learning rate": ("learning_rate",),
+        "Gradient norm": ("grad_norm",),
+    },
+    "Trust region": {
+        "Share of samples it changed": ("trust_region_share",),
+        "KL from the average policy": ("average_policy_kl",),
+        "Entropy": ("entropy",),
+    },
+    "Throughput and waiting": {
+        "Updates per second": ("updates_per_s",),
+        "Replayed per fresh step": ("replay_ratio",),
+        "Share of time waiting": ("time_waiting",),
+        "Share of time learning": ("time_learning",),
+    },
+}
+"""Metrics by category and chart, which has a line for each process that writes one of them."""
+BINS = 30  # of a histogram; TensorBoard shows no more
+
+
+class Board:
+    """One process's TensorBoard folder, written at once.
+
+    Not by tensorboardX's SummaryWriter: its thread dies where the disk is full, and the next rows wait for it for ever.
+    """
+
+    def __init__(self, folder: Path, anew_from: int | None) -> None:
+        """A run that goes on is written anew from so many environment steps on."""
+        folder.mkdir(parents=True, exist_ok=True)
+        # two files of one second need two names
+        self._events = EventsWriter(str(folder / "events"), "" if anew_from is None else f".{anew_from}")
+        if anew_from is not None:  # TensorBoard hides what came at or after this step
+            self._events.write_event(Event(step=anew_from, session_log=SessionLog(status=SessionLog.START)))
+
+    def write(self, env_steps: int, row: Mapping[str, float]) -> None:
+        """Writes `row` at `env_steps`."""
+        self.add(env_steps, Summary(value=[Summary.Value(tag=name, simple_value=row[name]) for name in row]))
+
+    def add(self, env_steps: int, *summaries: Summary) -> None:
+        """Writes `summaries` at `env_steps`."""
+        for what in summaries:
+            self._events.write_event(Event(wall_time=time.time(), step=env_steps, summary=what))
+        self._events.flush()
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._events.close()
+
+
+def description(config: RunConfig) -> tuple[Summary, ...]:
+    """What a dashboard has of a run beside its rows: the layout of the charts, the configuration, its hyper-parameters.
+
+    TensorBoard finds out itself which hyper-parameters differ between runs, where nobody declares their names.
+    """
+    layout = {
+        category: {title: ["Multiline", [f"^{name}$" for name in names]] for title, names in charts.items()}
+        for category, charts in charts_of(config.algorithm.name).items()
+    }
+    config = dataclasses.replace(config, out="")  # that of any two runs differs
+    text = summary.text("config", f"```toml\n{dump_run(config)}```")
+    _names, values, _end = summary.hparams(dict(_leaves(to_dict(config))), {})
+    return summary.custom_scalars(layout), text, values
+
+
+def charts_of(algorithm: str) -> Charts:
+    """Those of `CHARTS` that a run of `algorithm` has lines for."""
+    chosen = {
+        category: {title: names for title, names in charts.items() if any(written(name, algorithm) for name in names)}
+        for category, charts in CHARTS.items()
+    }
+    return {category: charts for category, charts in chosen.items() if charts}
+
+
+def histograms(network: nn.Module) -> Iterator[Summary]:
+    """How the weights of each layer are distributed, and its newest gradients; those that are not finite are left out."""
+    for name, parameter in network.named_parameters():
+        for kind, values in {"weights": parameter, "gradients": parameter.grad}.items():
+            if values is not None and values.isfinite().all():
+                yield _histogram(f"{kind}/{name}", values.detach())
+
+
+def _leaves(data: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Every key by its full name; lists as text."""
+    for name, value in data.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value, f"{prefix}{name}.")
+        else:
+            yield prefix + name, " ".join(map(str, value)) if isinstance(value, list) else value
+
+
+def _histogram(name: str, values: Tensor) -> Summary:
+    low, high = values.min().item(), values.max().item()
+    counts = torch.histc(values, BINS, low, high).tolist()
+    limits = torch.linspace(low, high, BINS + 1)[1:].tolist()
+    total, squares = values.sum().item(), values.square().sum().item()
+    return summary.histogram_raw(name, low, high, values.numel(), total, squares, limits, counts)

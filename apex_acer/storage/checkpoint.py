@@ -1,0 +1,185 @@
+"""Checkpoints: everything a run needs to go on, as folders that are whole or do not count.
+
+`checkpoint/<updates>/` holds raw files and `manifest.json`, which is written last and names each file's length and
+checksum. The folder gets its name only then, and the one before it goes after that. Nothing is unpickled. Torch-free.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from apex_acer.config import ConfigError
+from apex_acer.protocol.trajectory import Array
+from apex_acer.system import files
+
+FOLDER, MANIFEST = "checkpoint", "manifest.json"
+FORMAT = 1
+MAX_MANIFEST_BYTES = 1 << 24
+MAX_READ_BYTES = 1 << 30  # of a file that is no array
+CHUNK_BYTES = 1 << 24  # an array is written and checked by pieces, so that no copy of it is made
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint that was whole when it was opened; what is read is held against its checksum."""
+
+    path: Path
+    state: dict[str, Any]
+    """Plain JSON values."""
+    _files: dict[str, tuple[int, int]]
+
+    @property
+    def names(self) -> list[str]:
+        """Of its files."""
+        return sorted(self._files)
+
+    def read(self, name: str) -> bytes:
+        """The file `name`; raises `ConfigError` where it is not there or damaged."""
+        length = self._facts(name)[0]
+        if length > MAX_READ_BYTES:
+            raise ConfigError(f"{self.path / name}: {length} bytes, at most {MAX_READ_BYTES} are read")
+        data = bytearray(length)
+        self._fill(name, memoryview(data))
+        return bytes(data)
+
+    def read_into(self, name: str, array: Array) -> None:
+        """Fills a contiguous `array` with the raw file `name`; raises `ConfigError` where it does not fit or is damaged."""
+        length = self._facts(name)[0]
+        if length != array.nbytes:
+            raise ConfigError(f"{self.path / name}: {length} bytes, this run needs {array.nbytes}")
+        self._fill(name, _buffer(array))
+
+    def _facts(self, name: str) -> tuple[int, int]:
+        try:
+            return self._files[name]
+        except KeyError:
+            raise ConfigError(f"{self.path / MANIFEST}: names no file {name!r}") from None
+
+    def _fill(self, name: str, buffer: memoryview) -> None:
+        path = self.path / name
+        try:
+            with path.open("rb") as file:
+                num = sum(file.readinto(piece) for piece in _pieces(buffer))
+        except OSError as error:
+            raise ConfigError(f"{path}: {error.strerror}") from None
+        if num != len(buffer) or _checksum(buffer) != self._files[name][1]:
+            raise ConfigError(f"{path}: damaged; its checksum is not the manifest's")
+
+
+def write(folder: Path, number: int, state: Mapping[str, Any], contents: Mapping[str, bytes | Array]) -> Path:
+    """Writes checkpoint `number` of the run in `folder` and removes those before it.
+
+    Args:
+        folder: of the run.
+        number: orders checkpoints; where there is one of it or above already, the next after that.
+        state: plain JSON values.
+        contents: bytes or contiguous arrays by file name.
+
+    Returns:
+        The checkpoint's folder.
+
+    Raises:
+        OSError: naming the file; the checkpoints before it are still there.
+    """
+    before = _numbered(folder)
+    # as after a resume that learned nothing, or from an older one than the newest, which was damaged
+    number = max([number, *(int(path.name) + 1 for path in before)])
+    target = folder / FOLDER / str(number)
+    beside = target.with_name(f".{number}.part")
+    for left in target.parent.glob(".*.part"):  # by a process that was killed meanwhile
+        shutil.rmtree(left, ignore_errors=True)
+    try:
+        beside.mkdir(parents=True)
+        facts = {name: _write_file(beside / name, _buffer(content)) for name, content in contents.items()}
+        manifest = {"format": FORMAT, "state": state, "files": facts}
+        files.write(beside / MANIFEST, _text(manifest | {"checksum": zlib.crc32(_text(manifest))}))
+        with files.naming(target):
+            beside.replace(target)
+            files.sync(target.parent)
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+    for path in before:
+        shutil.rmtree(path, ignore_errors=True)
+    return target
+
+
+def newest(folder: Path) -> Path | None:
+    """The newest whole checkpoint of the run in `folder`; None where there is none."""
+    for path in reversed(_numbered(folder)):
+        try:
+            load(path)
+        except ConfigError:
+            continue
+        return path
+    return None
+
+
+def load(path: Path) -> Checkpoint:
+    """Opens the checkpoint in the folder `path`; raises `ConfigError` where it is not whole."""
+    manifest = path / MANIFEST
+    try:
+        data = json.loads(files.read(manifest, MAX_MANIFEST_BYTES))
+        checksum, version, state = data.pop("checksum"), data["format"], dict(data["state"])
+        facts = {name: (int(length), int(crc)) for name, (length, crc) in data["files"].items()}
+        sizes = {name: (path / name).stat().st_size for name in facts if _is_plain(path, name)}
+        damaged = checksum != zlib.crc32(_text(data))
+    except OSError as error:
+        raise ConfigError(f"{manifest}: {error.strerror}; give a whole checkpoint") from None
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError):
+        raise ConfigError(f"{manifest}: no manifest of this program; give a whole checkpoint") from None
+    if version != FORMAT:
+        raise ConfigError(f"{manifest}: not of format {FORMAT}, which this program reads")
+    if damaged:
+        raise ConfigError(f"{manifest}: damaged; its checksum is another")
+    if wrong := [name for name, (length, _) in facts.items() if sizes.get(name) != length]:
+        name, length = wrong[0], facts[wrong[0]][0]
+        raise ConfigError(f"{path}: {name!r:.80} is not the file of {length} bytes that the manifest names")
+    return Checkpoint(path, state, facts)
+
+
+def _numbered(folder: Path) -> list[Path]:
+    """The checkpoints' folders, whole or not, oldest first."""
+    paths = [path for path in (folder / FOLDER).glob("[0-9]*") if path.name.isdecimal()]
+    return sorted(paths, key=lambda path: int(path.name))
+
+
+def _is_plain(folder: Path, name: str) -> bool:
+    """Whether `name` is that of a file in `folder` itself, and no pipe or device, which may have no end."""
+    return Path(name).name == name and (folder / name).is_file()
+
+
+def _text(manifest: Mapping[str, Any]) -> bytes:
+    return json.dumps(manifest, sort_keys=True).encode()
+
+
+def _write_file(path: Path, buffer: memoryview) -> tuple[int, int]:
+    """Writes and syncs it; its length and checksum."""
+    with files.naming(path), path.open("wb") as file:
+        for piece in _pieces(buffer):
+            file.write(piece)
+        file.flush()
+        os.fsync(file.fileno())
+    return len(buffer), _checksum(buffer)
+
+
+def _checksum(buffer: memoryview) -> int:
+    checksum = 0
+    for piece in _pieces(buffer):
+        checksum = zlib.crc32(piece, checksum)
+    return checksum
+
+
+def _pieces(buffer: memoryview) -> list[memoryview]:
+    return [buffer[start : start + CHUNK_BYTES] for start in range(0, len(buffer), CHUNK_BYTES)]
+
+
+def _buffer(content: bytes | Array) -> memoryview:
+    view = memoryview(content)  # type: ignore[arg-type]
+    return view.cast("B") if view.nbytes else memoryview(b"")

@@ -1,0 +1,118 @@
+"""What a run has written of itself: the rows of `metrics.jsonl`, and as arrays by source and metric."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import sys
+from pathlib import Path
+from typing import Any, TypeGuard
+
+import numpy as np
+from numpy.typing import NDArray
+
+from apex_acer.protocol.metrics import MIN_INTERVAL, RATES
+
+Row = dict[str, Any]
+"""A row of `metrics.jsonl`: `source`, `wall_s` and metrics by name, None where one was not finite."""
+Floats = NDArray[np.float64]
+Curve = tuple[Floats, Floats]
+"""x and y, each `[L]`."""
+EMPTY: Curve = (np.empty(0), np.empty(0))
+TAIL_BYTES = 1 << 16  # of the rows: all processes' newest
+
+
+class Log(dict[str, Floats]):
+    """The rows of one source by metric: arrays `[L]`, one value a row, NaN where a row lacks it."""
+
+    def curve(self, metric: str, over: str = "env_steps") -> Curve:
+        """`metric` `[L]` over `over` `[L]`, from the rows that have both; L is 0 where none has."""
+        if metric not in self or over not in self:
+            return EMPTY
+        x, y = self[over], self[metric]
+        both = np.isfinite(x) & np.isfinite(y)
+        return x[both], y[both]
+
+
+class History:
+    """A run's logs by source. A learner's has the rate of the steps it accepted, `env_steps_per_s`, too."""
+
+    def __init__(self, rows: list[Row]) -> None:
+        self._length = len(rows)
+        by_source: dict[str, list[Row]] = {}
+        for row in rows:
+            by_source.setdefault(row["source"], []).append(row)
+        _add_rates(by_source.get("learner", []))
+        self._logs = {source: _columns(of_source) for source, of_source in by_source.items()}
+
+    def __len__(self) -> int:
+        return self._length
+
+    def sources(self, kind: str) -> list[str]:
+        """Those of a kind, `learner`, `evaluator` or `actor`, in the order of their numbers."""
+        return sorted(
+            (name for name in self._logs if name.partition("_")[0] == kind), key=lambda name: (len(name), name)
+        )
+
+    def log(self, source: str) -> Log:
+        """The log of a source; empty where it has written nothing."""
+        return self._logs.get(source, Log())
+
+
+def read_rows(path: Path, start: int = 0) -> list[Row]:
+    """The rows of a `metrics.jsonl` from byte `start` on, each with its `source`, `env_steps` and `wall_s`.
+
+    What is no whole row is left out, as a run that still trains may be in the midst of its last line. No file, no rows.
+
+    Raises:
+        OSError: where the file cannot be read.
+    """
+    if not path.is_file():
+        return []
+    with path.open("rb") as file:
+        file.seek(start)
+        return [row for row in map(_parse, file) if row is not None]
+
+
+def last_rows(path: Path) -> dict[str, dict[str, float]]:
+    """The finite metrics of each source's newest row in a `metrics.jsonl`; no sources if the file cannot be read."""
+    rows: list[Row] = []
+    with contextlib.suppress(OSError):
+        rows = read_rows(path, max(0, path.stat().st_size - TAIL_BYTES))
+    return {row["source"]: {name: value for name, value in row.items() if is_number(value)} for row in rows}
+
+
+def is_number(value: object) -> TypeGuard[float]:
+    """Whether it is a finite number, as opposed to whatever else JSON may hold."""
+    return isinstance(value, int | float) and abs(value) <= sys.float_info.max
+
+
+def _parse(line: bytes) -> Row | None:
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    named = isinstance(row, dict) and isinstance(row.get("source"), str)
+    return row if named and is_number(row.get("env_steps")) and is_number(row.get("wall_s")) else None
+
+
+def _columns(rows: list[Row]) -> Log:
+    names = dict.fromkeys(name for row in rows for name in row if name != "source")
+    return Log({name: np.array([_number(row.get(name)) for row in rows]) for name in names})
+
+
+def _number(value: object) -> float:
+    return float(value) if is_number(value) else math.nan
+
+
+def _add_rates(rows: list[Row]) -> None:
+    """Adds the learner's, and takes away those over too short a time, as in the last rows of older runs."""
+    elapsed = np.diff([row["wall_s"] for row in rows], prepend=0.0)
+    steps = np.diff([row["env_steps"] for row in rows], prepend=0)
+    least = MIN_INTERVAL * float(np.median(elapsed)) if rows else 0.0
+    for row, seconds, made in zip(rows, elapsed, steps, strict=True):
+        if seconds > 0 and seconds >= least:
+            row["env_steps_per_s"] = made / seconds
+        else:
+            row.update(dict.fromkeys(RATES & row.keys()))

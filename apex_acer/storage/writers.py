@@ -1,0 +1,73 @@
+"""Metrics on disk: TensorBoard folders by process and one JSONL file, both written by the learner's process."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+
+from torch import nn
+
+from apex_acer.config import RunConfig
+from apex_acer.storage.board import Board, description, histograms
+from apex_acer.system import files
+
+
+class Writers:
+    """Writes rows of metrics to `folder/metrics.jsonl` and `folder/tb/<source>/`."""
+
+    def __init__(self, folder: Path, resumed_at: int | None = None, length: int = 0) -> None:
+        """Goes on with what is there.
+
+        A run that is `resumed_at` so many environment steps keeps what came before: of the rows the first `length` bytes.
+        """
+        self._folder = folder
+        path = folder / "metrics.jsonl"
+        if resumed_at is not None and path.exists():
+            files.write(path, _whole_lines(path.read_bytes()[:length]))
+        self._resumed_at = resumed_at
+        self._jsonl = path.open("a", encoding="utf-8", buffering=1)
+        self._boards: dict[str, Board] = {}
+
+    def write(self, source: str, env_steps: int, wall_s: float, row: Mapping[str, float]) -> None:
+        """Writes one row of `source` (`learner`, `evaluator`, `actor_<i>`) at `env_steps` of the run."""
+        finite = {name: value if math.isfinite(value) else None for name, value in row.items()}
+        line = json.dumps({"source": source, "env_steps": env_steps, "wall_s": round(wall_s, 3), **finite})
+        with files.naming(self._folder):
+            self._jsonl.write(f"{line}\n")
+            self._board(source).write(env_steps, row)
+
+    def describe(self, config: RunConfig) -> None:
+        """Writes the layout of the dashboard and the run's configuration beside the learner's rows."""
+        with files.naming(self._folder):
+            self._board("learner").add(self._resumed_at or 0, *description(config))
+
+    def write_histograms(self, env_steps: int, network: nn.Module) -> None:
+        """Writes the histograms of `network` beside the learner's rows."""
+        with files.naming(self._folder):
+            self._board("learner").add(env_steps, *histograms(network))
+
+    @property
+    def length(self) -> int:
+        """Bytes of the rows so far."""
+        return self._jsonl.tell()
+
+    def close(self) -> None:
+        """Flushes and closes everything."""
+        for board in self._boards.values():
+            board.close()
+        self._boards.clear()
+        self._jsonl.close()
+
+    def _board(self, source: str) -> Board:
+        if source not in self._boards:
+            anew_from = self._resumed_at
+            if anew_from is not None and source != "learner":  # it may have written at this very step after the save
+                anew_from += 1
+            self._boards[source] = Board(self._folder / "tb" / source, anew_from)
+        return self._boards[source]
+
+
+def _whole_lines(data: bytes) -> bytes:
+    return data[: data.rfind(b"\n") + 1]

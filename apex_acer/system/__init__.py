@@ -1,0 +1,4 @@
+"""The operating system: files, signals, processes and streams.
+
+May import: nothing of the package.
+"""

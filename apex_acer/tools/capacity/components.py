@@ -1,0 +1,271 @@
+"""The components of a run, measured on every core at once or on a GPU, and the most that a run could make of them.
+
+All rates are per second of one core, in environment steps (or samples: one step of a segment), so that
+1 / rate is the time one step costs. Sizes are in bytes. Run as a program with RUN DEVICE WAY SECONDS NAME…, this module is
+one measuring process: it says that it is ready, begins when its standard input tells it to, and prints its rates as JSON.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+import torch
+
+from apex_acer.actor.policy import Policy
+from apex_acer.actor.rollout import Rollout
+from apex_acer.algorithms import algorithm_class
+from apex_acer.algorithms.algorithm import LossOutput
+from apex_acer.config import RunConfig
+from apex_acer.config.runfile import load_run
+from apex_acer.environments.vector import make_environments
+from apex_acer.learner.feed import make_replay
+from apex_acer.learner.gradient import Gradient
+from apex_acer.learner.optimizer import Optimizer
+from apex_acer.networks.device import CPU
+from apex_acer.networks.frames import stack_planes
+from apex_acer.protocol.trajectory import Batch, EnvironmentSpec, Layout, layout
+from apex_acer.replay.buffer import UniformReplay
+from apex_acer.system.path import look_here_last
+from apex_acer.system.process import environment_variables
+from apex_acer.tools.capacity.exchange import Exchange
+
+SEGMENTS = 256  # in replay
+DEADLINE_S = 180.0  # for all processes, from their start
+
+
+def measure(
+    run: str,
+    names: Sequence[str],
+    *,
+    seconds: float,
+    device: str = "cpu",
+    count: int = 1,
+    way: str = "alone",
+) -> dict[str, float]:
+    """Means over `count` processes at once of what `names` of `run` (a preset or TOML file): rates of pieces, and sizes.
+
+    `way` is one of `WAYS`, each of which has a piece called for so many `seconds`.
+
+    Raises:
+        RuntimeError: with the last line of a process that failed or did not end in time.
+    """
+    command = [sys.executable, "-P", "-m", __name__, run, device, way, str(seconds), *names]
+    workers = [_start(command) for _ in range(count)]
+    alarm = threading.Timer(DEADLINE_S, _kill, [workers])
+    alarm.start()
+    try:
+        _let_all_begin(workers)
+        rates = [_rates(worker) for worker in workers]
+    finally:
+        alarm.cancel()
+        _kill(workers)
+        _close(workers)
+    return {name: sum(rate[name] for rate in rates) / count for name in names}
+
+
+def ceiling(
+    rates: Mapping[str, float], config: RunConfig, cores: int, learner_threads: int, *, gpu: bool = False
+) -> float:
+    """Environment steps per second, were every core busy with nothing but acting and updates.
+
+    At most what the learner can make: on `learner_threads` of the cores, or on a GPU, which alone does the updates.
+    """
+    update = samples_per_step(config, config.algorithm.replay_ratio) / rates["update"]
+    return min(cores / (1 / rates["acting"] + (0 if gpu else update)), (1 if gpu else learner_threads) / update)
+
+
+def samples_per_step(config: RunConfig, replay_ratio: float) -> float:
+    """Samples trained on for each environment step."""
+    feeding = algorithm_class(config.algorithm.name).feeding(config)
+    return replay_ratio + (feeding.fresh != "none")
+
+
+def replay_bytes_per_step(config: RunConfig, spec: EnvironmentSpec) -> float:
+    """Bytes of replay memory for one environment step."""
+    return _make_replay(config, spec, 1).num_bytes / config.algorithm.unroll_length
+
+
+Works = Mapping[str, Callable[[], int]]
+"""What to measure by name; each call returns how many items it did."""
+
+
+def alone(works: Works, seconds: float, clock: Callable[[], float] = time.perf_counter) -> dict[str, float]:
+    """Items per second of each, one after the other; the first call is not counted."""
+    rates = {}
+    for name, work in works.items():
+        work()
+        start, items = clock(), 0
+        while clock() - start < seconds:
+            items += work()
+        rates[name] = items / (clock() - start)
+    return rates
+
+
+def alone_by_processor(works: Works, seconds: float) -> dict[str, float]:
+    """The same by processor time, where what others do on the same cores counts little."""
+    return alone(works, seconds, time.process_time)
+
+
+def in_turns(works: Works, seconds: float) -> dict[str, float]:
+    """Items per second of processor time of each, where every call finds the caches as another one has left them."""
+    items, spent = dict.fromkeys(works, 0), dict.fromkeys(works, 0.0)
+    for work in works.values():
+        work()
+    while sum(spent.values()) < seconds * len(works):
+        for name, work in works.items():
+            start = time.process_time()
+            items[name] += work()
+            spent[name] += time.process_time() - start
+    return {name: items[name] / spent[name] for name in works}
+
+
+WAYS = {"alone": alone, "alone_by_processor": alone_by_processor, "in_turns": in_turns}
+
+
+class Pieces:
+    """What a run of `config` does, one thing at a time."""
+
+    def __init__(self, config: RunConfig, device: torch.device) -> None:
+        k, num = config.algorithm.unroll_length, config.actors.environments
+        self._config, self._environments = config, make_environments(config.environment, num, training=True)
+        spec = self._environments.spec
+        self._policy = Policy(config, spec)
+        self._policy.compute_as_the_learner()
+        self._rollout = Rollout(self._environments, self._policy, seed=0, actor=0)
+        self._algorithm = algorithm_class(config.algorithm.name)(config, spec, device)
+        self._optimizer = Optimizer(config, self._algorithm.network)
+        self._gradient = Gradient(self._algorithm, self._optimizer, 1)
+        self._replay = _make_replay(config, spec, SEGMENTS, device)
+        while len(self._replay) < SEGMENTS:
+            unroll = self._rollout.unroll(k)
+            self._replay.insert(unroll, 0)
+        ends = self._policy, self._algorithm, self._replay
+        self._exchange = Exchange(config, spec, _layout(config, spec), unroll, ends)
+        self._output: LossOutput | None = None
+        _, batch = self._batch()
+        self._obs = stack_planes(batch.obs, batch.episode_step, spec.stack).flatten(0, 1)
+        self._action = np.zeros(num, np.int64)
+
+    def figures(self, names: Sequence[str], seconds: float, way: str) -> dict[str, float]:
+        """The rates of the pieces among `names`, and the sizes."""
+        sizes = {name: size for name, size in self._exchange.sizes.items() if name in names}
+        return sizes | WAYS[way]({name: getattr(self, name) for name in names if name not in sizes}, seconds)
+
+    def environment(self) -> int:
+        """Environments alone, always the same action."""
+        self._environments.step(self._action)
+        return len(self._action)
+
+    def acting(self) -> int:
+        """An unroll: environments, the policy's forward pass and cutting."""
+        return self._rollout.unroll(self._config.algorithm.unroll_length).num_steps
+
+    def sending(self) -> int:
+        """What else an unroll is to its actor: encoding it, and taking weights as often as it asks for them."""
+        return self._exchange.send()
+
+    def intake(self) -> int:
+        """What an unroll is to the learner before it learns from it: decoding, checking, storing, answering with weights."""
+        return self._exchange.take()
+
+    def replay(self) -> int:
+        """Drawing and gathering a batch."""
+        return self._num_samples(self._batch()[0])
+
+    def update(self) -> int:
+        """A whole update: drawing, the loss with all its networks, its gradient, the step and what follows it."""
+        items, batch = self._batch()
+        return self._step(items, self._gradient.compute(batch))
+
+    def stepping(self) -> int:
+        """What of an update runs on one core however many there are: all but the gradient."""
+        items, batch = self._batch()
+        self._output = self._output or self._gradient.compute(batch)
+        return self._step(items, self._output)
+
+    def forward(self) -> int:
+        """The network's forward pass, without gradient."""
+        with torch.no_grad():
+            self._algorithm.network(self._obs)
+        return len(self._obs)
+
+    def _step(self, items: torch.Tensor, output: LossOutput) -> int:
+        self._optimizer.step(output.loss, 0)
+        self._algorithm.after_step(output.metrics)
+        self._replay.set_priorities(items, output.priorities, self._replay.num_inserted)
+        return self._num_samples(items)
+
+    def _batch(self) -> tuple[torch.Tensor, Batch]:
+        items = self._replay.draw(self._config.learner.batch_size)
+        return items, self._replay.gather(items, importance=self._replay.importance(items, 0.0))
+
+    def _num_samples(self, items: torch.Tensor) -> int:
+        return int(self._replay.count_steps(items).sum())
+
+
+def _make_replay(config: RunConfig, spec: EnvironmentSpec, segments: int, device: torch.device = CPU) -> UniformReplay:
+    feeding, k = algorithm_class(config.algorithm.name).feeding(config), config.algorithm.unroll_length
+    return make_replay(config, feeding, _layout(config, spec), segments * k, device)
+
+
+def _layout(config: RunConfig, spec: EnvironmentSpec) -> Layout:
+    algorithm, k = algorithm_class(config.algorithm.name), config.algorithm.unroll_length
+    return layout(spec, k, algorithm.behaviour_shapes(config, spec), algorithm.state_shapes(config))
+
+
+def _start(command: Sequence[str]) -> subprocess.Popen[str]:
+    environment = {**os.environ, **environment_variables()}  # as in a run: torch keeps freed memory
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, env=environment)
+
+
+def _let_all_begin(workers: Sequence[subprocess.Popen[str]]) -> None:
+    for worker in workers:
+        assert worker.stdout
+        worker.stdout.readline()
+    for worker in workers:
+        assert worker.stdin
+        with contextlib.suppress(BrokenPipeError):  # it failed, and `_rates` says why
+            worker.stdin.write("begin\n")
+            worker.stdin.flush()
+
+
+def _rates(worker: subprocess.Popen[str]) -> dict[str, float]:
+    printed, errors = worker.communicate()
+    if worker.returncode:
+        raise RuntimeError((errors.strip() or f"killed after {DEADLINE_S:.0f} s").splitlines()[-1])
+    rates: dict[str, float] = json.loads(printed.splitlines()[-1])
+    return rates
+
+
+def _kill(workers: Sequence[subprocess.Popen[str]]) -> None:
+    for worker in workers:
+        worker.kill()
+
+
+def _close(workers: Sequence[subprocess.Popen[str]]) -> None:
+    for worker in workers:
+        with contextlib.suppress(BrokenPipeError), worker:  # it may not have read what was written
+            pass
+
+
+def main(run: str, device: str, way: str, seconds: str, *names: str) -> None:
+    """One measuring process."""
+    look_here_last()
+    torch.set_num_threads(1)
+    pieces = Pieces(load_run(run), torch.device(device))
+    print("ready", flush=True)
+    sys.stdin.readline()
+    print(json.dumps(pieces.figures(names, float(seconds), way)), flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,94 @@
+"""What an unroll costs from an actor into replay, and weights on their way back, apart from the network between."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import itertools
+import math
+from types import ModuleType
+
+from apex_acer.actor.policy import Policy
+from apex_acer.algorithms.algorithm import Algorithm
+from apex_acer.config import RunConfig, imports
+from apex_acer.engines.local.wire import decode_message, encode_message
+from apex_acer.networks import weights
+from apex_acer.protocol.inbox import Inbox
+from apex_acer.protocol.messages import Message, Peer, Reply
+from apex_acer.protocol.trajectory import EnvironmentSpec, Layout, Unroll
+from apex_acer.replay.buffer import UniformReplay
+
+RUN_ID, ACTOR = "exchange", Peer("actor", 0, 0)
+
+
+class Exchange:
+    """Both ends of the conversation, with one unroll that goes from one to the other again and again."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        spec: EnvironmentSpec,
+        shapes: Layout,
+        unroll: Unroll,
+        ends: tuple[Policy, Algorithm, UniformReplay],
+    ) -> None:
+        """`ends` are what the actor acts with, and what the learner learns with and from."""
+        self._policy, self._algorithm, self._replay = ends
+        self._message = Message(RUN_ID, ACTOR, 0, unroll=unroll)
+        # writable, as what comes from a socket is
+        self._parts = [memoryview(bytearray(part)) for part in encode_message(self._message)]
+        self._inbox = Inbox(RUN_ID, shapes, unroll.num_columns, spec.num_actions, max_waiting=1)
+        self._inbox.expect({ACTOR.name: ACTOR.incarnation})
+        self._sequence = itertools.count()
+        rest = math.ceil(config.actors.weights_every / config.algorithm.unroll_length) - 1
+        self._asks = itertools.cycle([True, *[False] * rest])
+        self._weights = self._pack()
+        self._compression = compression() if config.ray.compress else None
+        self._parcel = self._compression.pack(self._message, compress=True) if self._compression else None
+
+    @property
+    def sizes(self) -> dict[str, float]:
+        """`unroll_bytes` on the wire for each environment step, and `weights_bytes` of one version."""
+        size, unroll = sum(map(len, self._parts)), self._unroll
+        if self._parcel:
+            size += len(self._parcel.obs) - unroll.obs.nbytes
+        return {"unroll_bytes": size / unroll.num_steps, "weights_bytes": len(self._weights)}
+
+    def send(self) -> int:
+        """The actor's part: encoding an unroll, and taking the weights it asked for; returns its environment steps."""
+        encode_message(self._message)
+        if self._compression:
+            self._compression.pack(self._message, compress=True)
+        if next(self._asks):
+            self._policy.load(weights.unpack(self._weights))
+        return self._unroll.num_steps
+
+    def take(self) -> int:
+        """The learner's part: decoding, checking, storing and answering an unroll; returns its environment steps."""
+        if self._compression:
+            self._compression.unpack(self._parcel)
+        message = dataclasses.replace(decode_message(self._parts), sequence=next(self._sequence))
+        self._inbox.post(message, lambda reply: None)
+        post = self._inbox.take_unroll(0)
+        assert post
+        assert post.message.unroll
+        self._replay.insert(post.message.unroll, 0)
+        self._algorithm.observe(post.message.unroll, ACTOR)
+        post.answer(Reply(post.message.sequence, weights=self._pack() if next(self._asks) else None))
+        return self._unroll.num_steps
+
+    @property
+    def _unroll(self) -> Unroll:
+        assert self._message.unroll
+        return self._message.unroll
+
+    def _pack(self) -> bytes:
+        return weights.pack_policy(self._algorithm.tensors(), 0)
+
+
+def compression() -> ModuleType:
+    """What the ray engine packs messages with; raises `ConfigError` where LZ4 is not installed."""
+    try:
+        return importlib.import_module("apex_acer.engines.ray.parcel")
+    except ModuleNotFoundError as error:
+        raise imports.missing("ray.compress", "ray", error) from None

@@ -1,0 +1,51 @@
+"""Python, and the packages that are required, as their own metadata says. Imports none of them."""
+
+from __future__ import annotations
+
+import platform
+import sys
+from collections.abc import Iterator
+from importlib import metadata
+
+from packaging.requirements import Requirement
+from packaging.version import Version
+
+from apex_acer.tools.doctor.finding import Finding, judge
+
+DISTRIBUTION = "apex_acer"
+SHOWN = "torch", "numpy", "gymnasium", "ale-py", "pyzmq"  # what most reports of faults ask for
+
+
+def check_installation() -> Iterator[Finding]:
+    """Python, the packages that every run needs, and the optional ones."""
+    supported = sys.platform in ("linux", "darwin")
+    system = f"{platform.python_version()} on {platform.system()} {platform.machine()}"
+    yield judge("python", system, "run on Linux or macOS", works=supported)
+    lacking = ", ".join(_lacking(DISTRIBUTION))
+    yield judge("packages", lacking or _versions(), f"pip install {DISTRIBUTION}", works=not lacking)
+    for extra in metadata.metadata(DISTRIBUTION).get_all("Provides-Extra", []):
+        if extra != "dev":
+            missing = ", ".join(_lacking(DISTRIBUTION, extra))
+            text = f"{missing}: pip install 'apex-acer[{extra}]' where it is wanted" if missing else "installed"
+            yield Finding(f"extra {extra}", "ok", text)
+
+
+def _versions() -> str:
+    return ", ".join(f"{name} {metadata.version(name)}" for name in SHOWN)
+
+
+def _lacking(name: str, extra: str = "") -> Iterator[str]:
+    """Requirements of the distribution `name` that are not met: of `extra`, or else of those it always has."""
+    for requirement in map(Requirement, metadata.requires(name) or ()):
+        applies = not requirement.marker or requirement.marker.evaluate({"extra": extra})
+        if not applies or (extra and not requirement.marker):
+            continue
+        try:
+            version = Version(metadata.version(requirement.name))
+        except metadata.PackageNotFoundError:
+            yield f"{requirement.name} is not installed"
+            continue
+        if not requirement.specifier.contains(version, prereleases=True):
+            yield f"{requirement.name} is {version}, not {requirement.specifier}"
+        for part in requirement.extras:
+            yield from _lacking(requirement.name, part)

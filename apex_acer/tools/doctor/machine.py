@@ -1,0 +1,75 @@
+"""Cores, memory, open files and disk, held against what a placed run needs. Torch-free."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from apex_acer.config import RunConfig
+from apex_acer.engines.machine import control, memory_bytes, open_files, open_files_limit, usual_bytes
+from apex_acer.engines.placement import available_cores
+from apex_acer.tools.doctor.finding import Finding, judge
+
+SPARE_DISK_BYTES = 1e9  # for weights, logs and curves
+SOCKETS = Path("/tmp")  # where a run's private folder is
+
+
+def check_cores() -> Finding:
+    """The cores that a run may use, and whether it gets all of their time."""
+    cores, quota = available_cores(), _cpu_quota()
+    text = f"{cores} available of {os.cpu_count()}"
+    if quota and quota < cores:
+        advice = f"processes are placed for {cores} cores; give --actors, or pin the container to cores instead"
+        return Finding("cores", "warning", f"{text}, limited to the time of {quota:g}", advice)
+    return judge("cores", text, "actors and the learner take turns; two cores or more are better", well=cores > 1)
+
+
+def check_machine(config: RunConfig, replay_bytes: float) -> Iterator[Finding]:
+    """What a run of the placed `config`, with so much replay on the learner's side of the machine, needs."""
+    yield check_memory(config, replay_bytes)
+    yield check_open_files(config)
+    writable = os.access(SOCKETS, os.W_OK | os.X_OK)
+    yield judge("sockets", f"{SOCKETS} holds them", f"make {SOCKETS} writable", works=writable)
+    yield check_disk(config, replay_bytes)
+
+
+def check_memory(config: RunConfig, replay_bytes: float) -> Finding:
+    """Memory in all and unused, and what replay and the processes take."""
+    total, unused = memory_bytes()
+    need = usual_bytes(config, replay_bytes)
+    text = f"{_gb(unused)} unused of {_gb(total)}; about {_gb(need)} needed"
+    advice = f"give --replay.capacity below {config.replay.capacity} or --actors below {config.actors.count}"
+    return judge("memory", text, advice, works=need < total, well=need < unused)
+
+
+def check_open_files(config: RunConfig) -> Finding:
+    """The limit on the open files of one process, which a shell sets."""
+    limit, most = open_files_limit()
+    need = open_files(config)
+    advice = f"ulimit -n {need}" if most >= need else "give fewer --actors"
+    return judge("open files", f"{limit:,.0f} allowed, about {need:,} needed", advice, works=limit >= need)
+
+
+def check_disk(config: RunConfig, replay_bytes: float) -> Finding:
+    """Free disk where the run's folder would be made."""
+    folder = Path(config.out or "runs").absolute()
+    there = next(path for path in (folder, *folder.parents) if path.exists())
+    free = shutil.disk_usage(there).free
+    need = 2 * replay_bytes if config.checkpoint.replay else 0  # a new checkpoint is whole before the old one goes
+    works = os.access(there, os.W_OK | os.X_OK) and there.is_dir() and free > need
+    text = f"{_gb(free)} free for {folder}" + (f", {_gb(need)} needed" if need else "")
+    return judge(
+        "disk", text, "give --out a writable folder with room", works=works, well=free > need + SPARE_DISK_BYTES
+    )
+
+
+def _cpu_quota() -> float | None:
+    """Cores' worth of time that a container may use; None: no limit."""
+    quota, _, period = control("cpu.max").partition(" ")
+    return float(quota) / float(period) if quota.isdigit() else None
+
+
+def _gb(size: float) -> str:
+    return f"{size / 1e9:,.1f} GB"

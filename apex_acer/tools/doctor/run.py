@@ -1,0 +1,122 @@
+"""One run on this machine: its environment, its device, its settings and its speed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import ale_py.roms
+import torch
+
+from apex_acer.config import ConfigError, EnvironmentConfig, RunConfig
+from apex_acer.config.runfile import load_run
+from apex_acer.engines.placement import available_cores, describe, has_gpu, learns_on_every_core, place
+from apex_acer.environments.check import check_environment
+from apex_acer.environments.vector import environment_spec
+from apex_acer.networks.device import CPU, choose_device, multiplies_bfloat16
+from apex_acer.tools.capacity.components import ceiling, measure, replay_bytes_per_step
+from apex_acer.tools.doctor.finding import Finding, judge
+from apex_acer.tools.doctor.machine import check_cores, check_machine
+
+ACTING, LEARNING = ("environment", "acting"), ("update",)
+SECONDS = 1.5  # for each piece
+USUAL = 0.9  # of the ceiling that runs reach: docs/performance.md
+
+
+def check_run(run: str, say: Callable[[str], None]) -> Iterator[Finding]:
+    """Everything that the run of a preset, a TOML file or a run's folder needs, and its speed.
+
+    Args:
+        run: the preset or path.
+        say: is told what goes on before a finding that takes long.
+
+    Raises:
+        ConfigError: if there is no such run file.
+    """
+    config = load_run(run)
+    yield check_cores()
+    device, finding = check_device(config.learner.device)
+    yield finding
+    say("making environments")
+    yield check_games(needed=config.environment.is_atari)
+    try:
+        spec, notes = check_environment(config.environment)
+    except ConfigError as error:
+        yield Finding("environment", "problem", str(error), "mend the run file, or give another")
+        return
+    yield Finding("environment", "ok", "; ".join([config.environment.id, *notes]))
+    yield check_bfloat16(device, matters=learns_on_every_core(config, spec))
+    config = place(config, spec)
+    on_gpu = device.type == "cuda" and config.replay.device == "learner"
+    yield from check_machine(config, 0 if on_gpu else config.replay.capacity * replay_bytes_per_step(config, spec))
+    yield Finding("settings", "ok", describe(config))
+    say("measuring the speed, half a minute")
+    yield from check_speed(run, config, device)
+
+
+def check_device(name: str) -> tuple[torch.device, Finding]:
+    """The device that `learner.device` means here, or else the CPU, and what there is to say of it."""
+    try:
+        device = choose_device(name, "learner.device")
+    except ConfigError as error:
+        return CPU, Finding("gpu", "problem", str(error), "give --learner.device cpu")
+    if device.type == "cuda":
+        size = torch.cuda.get_device_properties(device).total_memory
+        return device, Finding("gpu", "ok", f"{torch.cuda.get_device_name(device)}, {size / 1e9:,.0f} GB")
+    if has_gpu(name):
+        advice = "install a torch for CUDA and a driver that fits, or give --learner.device cpu"
+        return device, Finding("gpu", "warning", f"one is there, but torch {torch.__version__} cannot use it", advice)
+    unused = torch.cuda.is_available() or torch.backends.mps.is_available()
+    return device, Finding("gpu", "ok", "there is one that this run does not use" if unused else "none; the CPU learns")
+
+
+def check_bfloat16(device: torch.device, *, matters: bool) -> Finding:
+    """Whether convolutions compute in it; `matters`: whether the run has any on the CPU."""
+    has = multiplies_bfloat16(device)
+    text = f"the {device.type} has {'' if has else 'no '}instructions for it"
+    advice = "updates take about 1.7 times as long, in float32; expect that, or use a GPU"
+    return judge("bfloat16", text, advice, well=has or not matters)
+
+
+def check_games(*, needed: bool) -> Finding:
+    """Whether ALE has its games and can make one; a problem where the run needs them."""
+    folder = Path(os.environ.get("ALE_ROMS_DIR") or Path(ale_py.roms.__file__).parent)
+    known = ale_py.roms.get_all_rom_ids()
+    there = sum((folder / f"{name}.bin").is_file() for name in known)
+    text, works = f"{there} of {len(known)} in {folder}", True
+    try:
+        environment_spec(EnvironmentConfig(id="ALE/Pong-v5"))
+    except ConfigError as error:
+        text, works = f"{text}; {error}", False
+    return judge("atari games", text, "pip install --force-reinstall ale-py", works=works or not needed, well=works)
+
+
+def check_speed(run: str, config: RunConfig, device: torch.device) -> Iterator[Finding]:
+    """The rates of the pieces, and what of the placed `config` is to be expected of them."""
+    gpu, cores = device.type == "cuda", 1 if config.engine == "serial" else available_cores()
+    try:
+        if gpu:
+            rates = measure(run, ACTING, seconds=SECONDS, count=cores)
+            rates |= measure(run, LEARNING, seconds=SECONDS, device=str(device))
+        else:
+            rates = measure(run, ACTING + LEARNING, seconds=SECONDS, count=cores)
+    except RuntimeError as error:
+        yield Finding(
+            "speed", "problem", str(error), "the environment or the learner failed; train the run to see more"
+        )
+        return
+    emulator, acting, update = (f"{rates[name]:,.0f}" for name in ACTING + LEARNING)
+    where = "on the GPU" if gpu else "a core"
+    text = f"{emulator} environment and {acting} acting steps/s a core, {update} samples/s of updates {where}"
+    yield Finding("speed", "ok", text, figures=rates)
+    most = ceiling(rates, config, cores, config.learner.threads, gpu=gpu)
+    expected, steps = USUAL * most, config.stop.env_steps
+    text = f"about {expected:,.0f} env steps/s, at most {most:,.0f}; {steps:,} steps in {_duration(steps / expected)}"
+    yield Finding("expect", "ok", text, figures={"env_steps_per_s": expected, "ceiling": most})
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 2 * 60:
+        return f"{seconds:,.0f} s"
+    return f"{seconds / 60:,.0f} min" if seconds < 2 * 3600 else f"{seconds / 3600:,.0f} h"

@@ -1,0 +1,133 @@
+"""A policy as ONNX: its network with the preprocessing, for programs without torch."""
+
+from __future__ import annotations
+
+import json
+import logging
+import warnings
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import onnxruntime
+import onnxscript  # noqa: F401 - torch's exporter needs it
+import torch
+from torch import Tensor, nn
+
+from apex_acer.actor.policy import Policy
+from apex_acer.config import ConfigError
+from apex_acer.networks.card import describe
+from apex_acer.networks.weights import METADATA
+from apex_acer.protocol.trajectory import Array
+from apex_acer.system import files
+
+BATCHES = 1, 5  # that are compared
+TOLERANCE = 1e-4  # of the largest output's size, or of 1
+
+
+class Export(NamedTuple):
+    """An ONNX file's inputs and outputs with their shapes, and how far it is from torch."""
+
+    inputs: dict[str, list[Any]]
+    outputs: dict[str, list[Any]]
+    difference: float
+    """Largest absolute one of any output."""
+
+
+class OnnxPolicy(nn.Module):
+    """A policy's network as it is exported: observations as the environment gives them, actions as it takes them."""
+
+    def __init__(self, policy: Policy) -> None:
+        super().__init__()
+        self.network, self.spec = policy.network, policy.spec
+        self.heads: tuple[str, ...] = self.network(torch.zeros(1, *policy.spec.obs_shape))._fields
+        """Names of what the network gives, of which the first is largest for the best action."""
+        self.state = list(policy.initial_state(1))
+        """Names of the recurrent state's parts."""
+
+    def forward(self, obs: Tensor, *state: Tensor) -> tuple[Tensor, ...]:
+        """`[B, …]` to the heads and, of logits, the probabilities (`[B, A]`), greedy action (`[B]`) and the next state."""
+        if self.spec.channels_last:
+            obs = obs.movedim(-1, 1)
+        output, after = self.network.step(obs, dict(zip(self.state, state, strict=True)))
+        probabilities = [output.pi_logits.softmax(-1)] if self._has_probabilities else []
+        return *output, *probabilities, output[0].argmax(-1) + self.spec.first_action, *after.values()
+
+    @property
+    def inputs(self) -> list[str]:
+        """Names of what `forward` takes."""
+        return ["obs", *self.state]
+
+    @property
+    def outputs(self) -> list[str]:
+        """Names of what `forward` gives."""
+        probabilities = ["probabilities"] if self._has_probabilities else []
+        return [*self.heads, *probabilities, "action", *(f"next_{name}" for name in self.state)]
+
+    @property
+    def _has_probabilities(self) -> bool:
+        return "pi_logits" in self.heads
+
+
+def export_onnx(policy: Policy, path: Path) -> Export:
+    """Writes `policy` to `path`, after onnxruntime has given what torch gives; raises `ConfigError` where it does not."""
+    module = OnnxPolicy(policy).eval()
+    data = _convert(module, policy)
+    session = onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"])
+    difference = max(_difference(module, session, _random_inputs(policy, num)) for num in BATCHES)
+    files.write(path, data)
+    sides = session.get_inputs(), session.get_outputs()
+    inputs, outputs = ({value.name: value.shape for value in values} for values in sides)
+    return Export(inputs, outputs, difference)
+
+
+def _convert(module: OnnxPolicy, policy: Policy) -> bytes:
+    """The bytes of an ONNX file, which carries the policy's card in its metadata."""
+    example, batch = _random_inputs(policy, 2), {0: torch.export.Dim("batch")}
+    shapes = (batch, tuple(batch for _ in module.state)) if module.state else (batch,)
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it misses torchvision
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about torch's own use of torch
+        program = torch.onnx.export(
+            module,
+            tuple(example),
+            input_names=module.inputs,
+            output_names=module.outputs,
+            dynamic_shapes=shapes,
+            dynamo=True,
+            verbose=False,
+        )
+    assert program is not None
+    model = program.model_proto
+    graph = model.graph
+    for part in (graph, *graph.node, *graph.value_info, *graph.input, *graph.output):
+        del part.metadata_props[:]  # the exporter's traces, with the folders of this machine
+    card = policy.metadata or describe(policy.config, policy.spec)
+    model.metadata_props.add(key=METADATA, value=json.dumps(card, sort_keys=True))
+    data: bytes = model.SerializeToString(deterministic=True)
+    return data
+
+
+def _random_inputs(policy: Policy, num: int) -> list[Tensor]:
+    spec, random = policy.spec, np.random.default_rng(num)
+    shape = (*spec.obs_shape[1:], spec.obs_shape[0]) if spec.channels_last else spec.obs_shape
+    is_float = spec.dtype.startswith("float")
+    values = random.normal(size=(num, *shape)) if is_float else random.integers(256, size=(num, *shape))
+    obs: Array = values.astype(spec.dtype)
+    states = policy.initial_state(num).values()
+    return [torch.from_numpy(obs), *(torch.from_numpy(random.normal(size=state.shape)).to(state) for state in states)]
+
+
+def _difference(module: OnnxPolicy, session: onnxruntime.InferenceSession, inputs: list[Tensor]) -> float:
+    """The largest one between torch and onnxruntime; raises `ConfigError` where it is too large."""
+    given = {name: value.numpy() for name, value in zip(module.inputs, inputs, strict=True)}
+    found = dict(zip(module.outputs, session.run(module.outputs, given), strict=True))
+    with torch.inference_mode():
+        wanted = {name: output.numpy() for name, output in zip(module.outputs, module(*inputs), strict=True)}
+    numbers = found.keys() - {"action"}  # of two that are nearly as likely either may be taken
+    difference = max(float(np.abs(found[name] - wanted[name]).max()) for name in numbers)
+    scale = max(1.0, *(float(np.abs(wanted[name]).max()) for name in numbers))
+    best = found[module.heads[0]].argmax(-1) + module.spec.first_action
+    if not difference <= TOLERANCE * scale or (found["action"] != best).any():
+        raise ConfigError(f"export: onnxruntime differs from torch by {difference:.2g}; nothing was written")
+    return difference

@@ -1,0 +1,159 @@
+"""Which runs a folder holds, and how far each one is. Reads only the end of what a run has written."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from apex_acer.config import ConfigError, RunConfig
+from apex_acer.config.runfile import load_run
+from apex_acer.manager.result import END
+from apex_acer.storage import checkpoint
+from apex_acer.storage.history import TAIL_BYTES, Row, is_number, read_rows
+from apex_acer.system import files
+
+FILES = ("config.toml", "log.txt", "metrics.jsonl")
+MOST_DEPTH = 3  # a sweep's runs are in a folder by variant and one by seed
+END_BYTES = 1 << 20  # of the file that says how a run ended
+
+
+@dataclass(frozen=True)
+class RunStatus:
+    """How far a run is; None is what its files do not say."""
+
+    name: str
+    """Its folder, as seen from the folder that was searched."""
+    environment: str | None
+    algorithm: str | None
+    seed: int | None
+    env_steps: int
+    budget: int | None
+    """Environment steps after which it ends."""
+    best: float | None
+    """Highest mean return of an evaluation."""
+    last: float | None
+    """That of the newest evaluation."""
+    wall_s: float
+    """First environment step to the newest row."""
+    age_s: float
+    """Since it last wrote anything."""
+    state: str
+    """`running`, `ended` by itself, `stopped` by a signal, `failed`, `broken off` (nobody said how) or `unreadable`."""
+    note: str
+    """Why; empty where there is nothing to say."""
+    checkpoint: bool
+    """Whether `apex-acer resume` has something to go on from."""
+
+
+def list_runs(folder: Path) -> list[RunStatus]:
+    """The runs in `folder` and up to three folders deeper, those that wrote last first.
+
+    Raises:
+        ConfigError: where `folder` is none.
+    """
+    if not folder.is_dir():
+        raise ConfigError(f"runs: {str(folder)!r} is no folder; give one that holds runs")
+    found = [_look(run, folder) for run in find_runs(folder)]
+    return sorted(found, key=lambda run: (run.age_s, run.name))
+
+
+def find_runs(folder: Path, depth: int = MOST_DEPTH) -> Iterator[Path]:
+    """Folders of runs: those that hold two of a run's files, and are not looked into any further."""
+    if sum(os.path.isfile(folder / name) for name in FILES) >= 2:
+        yield folder
+    elif depth:
+        names: list[str] = []
+        with contextlib.suppress(OSError):
+            names = os.listdir(folder)
+        for name in names:
+            if os.path.isdir(folder / name) and not name.startswith("."):
+                yield from find_runs(folder / name, depth - 1)
+
+
+def _look(folder: Path, root: Path) -> RunStatus:
+    config: RunConfig | None = None
+    saved: dict[str, Any] = {}
+    rows: list[Row] = []
+    try:
+        state, note = _state(folder)
+        saved = _saved(folder)
+        rows = _newest_rows(folder / "metrics.jsonl", saved.get("rows_length", 0))
+        config = load_run(folder / "config.toml")
+    except (ConfigError, OSError) as error:
+        state, note = "unreadable", str(error)
+    best, last = _scores(rows, saved.get("evaluations", {}))
+    return RunStatus(
+        name=str(folder.relative_to(root)) if folder != root else folder.absolute().name,
+        environment=config.environment.id if config else None,
+        algorithm=config.algorithm.name if config else None,
+        seed=config.seed if config else None,
+        env_steps=max((row["env_steps"] for row in rows), default=0),
+        budget=config.stop.env_steps if config else None,
+        best=best,
+        last=last,
+        wall_s=max((row["wall_s"] for row in rows), default=0.0),
+        age_s=round(time.time() - max(_changed_at(folder / name) for name in FILES), 1),
+        state=state,
+        note=note,
+        checkpoint=bool(saved),
+    )
+
+
+def _saved(folder: Path) -> dict[str, Any]:
+    """The state in the newest checkpoint; empty where there is none."""
+    path = checkpoint.newest(folder)
+    return checkpoint.load(path).state if path else {}
+
+
+def _newest_rows(metrics: Path, saved: int) -> list[Row]:
+    """The last rows, and all after the first `saved` bytes: the checkpoint knows the scores in those before."""
+    size = metrics.stat().st_size if metrics.is_file() else 0
+    return read_rows(metrics, max(0, min(saved, size - TAIL_BYTES)))
+
+
+def _scores(rows: list[Row], saved: dict[str, Any]) -> tuple[float | None, float | None]:
+    """The best and the newest."""
+    newest = saved.get("score")
+    of_saved = [saved.get("best"), newest.get("eval_return") if isinstance(newest, dict) else None]
+    scores = [*of_saved, *(row.get("eval_return") for row in rows)]
+    known = [float(score) for score in scores if is_number(score)]
+    return (max(known), known[-1]) if known else (None, None)
+
+
+def _state(folder: Path) -> tuple[str, str]:
+    """How a run is or has ended, and why."""
+    if _is_held(folder / "log.txt"):
+        return "running", ""
+    try:
+        end = json.loads(files.read(folder / END, END_BYTES))
+        state, reason, error = (str(end[name]) for name in ("state", "reason", "error"))
+    except (OSError, LookupError, TypeError, ValueError, RecursionError):  # killed before it could say, or not ours
+        return "broken off", ""
+    saved = state == "failed" or bool(end.get("weights"))
+    return state, error or (reason if saved else f"{reason}, not saved")
+
+
+def _is_held(log: Path) -> bool:
+    """Whether a program trains there."""
+    if not log.is_file():
+        return False
+    with log.open("rb") as file:
+        try:  # shared, so that two who look do not see each other, and let go of at once
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
+def _changed_at(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0

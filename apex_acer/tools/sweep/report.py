@@ -1,0 +1,211 @@
+"""What a sweep found: `results.json`, the table and the figure. No absolute path is in any of them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.table import Table
+
+from apex_acer.config import ConfigError, require
+from apex_acer.storage.history import Floats, read_rows
+from apex_acer.system.files import write
+from apex_acer.tools.sweep.statistics import bootstrap_interval, interquartile_mean
+from apex_acer.tools.sweep.variants import Variant
+from apex_acer.views.curves import Line, Panel, band, quartiles
+from apex_acer.views.plots import plot_curves
+
+CURVE_POINTS = 200  # kept of the actors' returns of a run without evaluations
+ABSOLUTE = re.compile(r"(?<![\w.:/~-])/(?:[^\s/'\"]+/)+")  # the folders of an absolute path
+SHORT_LIST = re.compile(r"\[\n[^\[\]{}]*\]")  # over several lines, without lists and dicts in it
+Data = dict[str, Any]
+Curve = list[list[float]]
+
+
+class Results:
+    """`results.json` of one sweep, whole on disk at any time."""
+
+    def __init__(self, folder: Path, command: str, identity: Data, variants: Sequence[Variant]) -> None:
+        """Goes on with the folder's results or begins them.
+
+        Args:
+            folder: where the file is; empty, or of the same sweep.
+            command: what the user typed.
+            identity: what makes a sweep this one, besides its variants: `run`, `seeds`, `final_episodes`.
+            variants: all of them.
+
+        Raises:
+            ConfigError: where the folder holds something else.
+        """
+        self._path = folder / "results.json"
+        self._targets = {variant.name: variant.config.stop.at_return is not None for variant in variants}
+        begun = {variant.name: {"overrides": variant.overrides, "runs": {}} for variant in variants}
+        self.data: Data = portable({"command": command, **identity, "variants": begun})
+        before = self._read()
+        if before is not None:
+            same = _identity(before) == _identity(self.data)
+            require(same, "out", str(folder), "it holds another sweep; give a new folder")
+            self.data["variants"] = before["variants"]
+
+    def run(self, variant: str, seed: int) -> Data:
+        """What is known of a run: `result`, `curve_of`, `curve`, `final_return`, `error`."""
+        return dict(self.data["variants"][variant]["runs"].get(str(seed), {}))
+
+    def keep(self, variant: str, seed: int, run: Data) -> None:
+        """Replaces what is known of a run, and saves."""
+        self.data["variants"][variant]["runs"][str(seed)] = run
+        self.save()
+
+    def save(self) -> None:
+        """Sums up and writes."""
+        for name, found in self.data["variants"].items():
+            found["summary"] = summarise(found["runs"].values(), len(self.data["seeds"]), self._targets[name])
+        text = json.dumps(portable(self.data), indent=1, ensure_ascii=False, allow_nan=False)
+        write(self._path, f"{SHORT_LIST.sub(_on_one_line, text)}\n".encode())
+
+    def _read(self) -> Data | None:
+        folder = self._path.parent
+        try:
+            if not self._path.exists():
+                require(not any(folder.iterdir()), "out", str(folder), "it is not empty; give a new folder")
+                return None
+            before: Data = json.loads(self._path.read_text(encoding="utf-8"))
+            _identity(before)
+            return before
+        except (OSError, ValueError, LookupError, TypeError, AttributeError):
+            raise ConfigError(f"out: {str(self._path)!r} is not a sweep's; give a new or empty folder") from None
+
+
+def portable(value: Any) -> Any:
+    """`value` as JSON has it, with absolute paths cut down to their names."""
+    if isinstance(value, Mapping):
+        return {key: portable(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [portable(item) for item in value]
+    return ABSOLUTE.sub("", value) if isinstance(value, str) else value
+
+
+def read_curve(metrics: Path) -> tuple[str, Curve]:
+    """The learning curve in a run's `metrics.jsonl`.
+
+    Returns:
+        Whose returns they are, `evaluator` or, where there were no evaluations, `actors`; and the points
+        `[env_steps, return, wall_s]` in time order: every evaluation, or at most 200 means of the actors' rows.
+    """
+    rows = read_rows(metrics)
+    evaluations = _points(rows, "evaluator", "eval_env_steps", "eval_return")
+    if evaluations:
+        return "evaluator", evaluations
+    actors = _points(rows, "actor_", "env_steps", "episode_return")
+    parts = np.array_split(actors, min(len(actors), CURVE_POINTS)) if actors else []
+    return "actors", [np.mean(part, axis=0).round(6).tolist() for part in parts]
+
+
+def summarise(runs: Iterable[Data], asked: int, has_target: bool) -> Data:
+    """Counts and statistics of one variant's runs; `reached` is the share of the finished ones."""
+    finished = [run for run in runs if "result" in run]
+    results = [run["result"] for run in finished]
+    reached = [result["reason"] == "at_return" for result in results]
+    return {
+        "finished": len(finished),
+        "asked": asked,
+        "reached": float(np.mean(reached)) if has_target and reached else None,
+        "env_steps": _spread([result["env_steps"] for result in results]),
+        "wall_s": _spread([result["wall_s"] for result in results]),
+        "eval_return": _estimate([r["eval_return"] for r in results if r["eval_return"] is not None]),
+        "final_return": _estimate([run["final_return"] for run in finished if "final_return" in run]),
+    }
+
+
+def table(data: Data) -> Table:
+    """One row per variant: medians with quartiles, interquartile means with their 95 % interval."""
+    shown = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    heads = ("variant", "runs", "reached", "env steps", "seconds", "last evaluation", "final return")
+    for head in heads:
+        shown.add_column(head, justify="left" if head == "variant" else "right")
+    for name, found in data["variants"].items():
+        summary = found["summary"]
+        shown.add_row(
+            name,
+            f"{summary['finished']}/{summary['asked']}",
+            "–" if summary["reached"] is None else f"{summary['reached']:.0%}",
+            _spread_text(summary["env_steps"], 0),
+            _spread_text(summary["wall_s"], 1),
+            _estimate_text(summary["eval_return"]),
+            _estimate_text(summary["final_return"]),
+        )
+    return shown
+
+
+def figure(data: Data, environments: Sequence[str]) -> bytes | None:
+    """Return against env steps and against seconds, median and quartiles over seeds, as PNG; None without a curve.
+
+    A line goes as far as all of its seeds do, which are behind it if they are few; see `band`.
+    """
+    every = {name: found["runs"].values() for name, found in data["variants"].items()}
+    drawn = {name: [run for run in runs if run.get("curve")] for name, runs in every.items()}
+    kinds = {run["curve_of"] for runs in drawn.values() for run in runs}
+    if not kinds:
+        return None
+    label = (
+        {"evaluator": "evaluation return", "actors": "return in training"}[kinds.pop()] if len(kinds) == 1 else "return"
+    )
+    axes = {"environment steps": 0, "wall-clock time (s)": 2}
+    panels = [Panel(x, [_line(name, runs, at) for name, runs in drawn.items() if runs]) for x, at in axes.items()]
+    return plot_curves(f"{', '.join(environments)} (median and quartiles over seeds)", label, panels)
+
+
+def _line(name: str, runs: Iterable[Data], column: int) -> Line:
+    """The band of one variant's runs over a `column` of their points."""
+    others: list[tuple[Floats, Floats]] = []
+    reached: list[tuple[Floats, Floats]] = []
+    for run in runs:
+        points = np.array(run["curve"])
+        (reached if run["result"]["reason"] == "at_return" else others).append((points[:, column], points[:, 1]))
+    return band(name, others, reached)
+
+
+def _identity(data: Data) -> Data:
+    overrides = {name: found["overrides"] for name, found in data["variants"].items()}
+    return {"overrides": overrides, **{key: data[key] for key in ("run", "seeds", "final_episodes")}}
+
+
+def _on_one_line(found: re.Match[str]) -> str:
+    return "[" + " ".join(line.strip() for line in found[0][1:-1].splitlines() if line.strip()) + "]"
+
+
+def _points(rows: Sequence[Data], source: str, steps: str, score: str) -> Curve:
+    chosen = (row for row in rows if row["source"].startswith(source) and row.get(score) is not None)
+    return [[row[steps], round(row[score], 6), row["wall_s"]] for row in chosen]
+
+
+def _spread(values: Sequence[float]) -> Data | None:
+    if not values:
+        return None
+    low, median, high = (round(float(value), 3) for value in quartiles(values))
+    return {"median": median, "quartiles": [low, high]}
+
+
+def _estimate(values: Sequence[float]) -> Data | None:
+    if not values:
+        return None
+    interval = bootstrap_interval(values)
+    return {"iqm": round(interquartile_mean(values), 6), "interval": interval and [round(end, 6) for end in interval]}
+
+
+def _spread_text(spread: Data | None, digits: int) -> str:
+    if spread is None:
+        return "–"
+    low, high = spread["quartiles"]
+    return f"{spread['median']:,.{digits}f} ({low:,.{digits}f} to {high:,.{digits}f})"
+
+
+def _estimate_text(estimate: Data | None) -> str:
+    if estimate is None:
+        return "–"
+    interval = estimate["interval"]
+    return f"{estimate['iqm']:,.2f}" + (f" [{interval[0]:,.2f}, {interval[1]:,.2f}]" if interval else "")

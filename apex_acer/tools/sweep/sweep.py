@@ -1,0 +1,282 @@
+"""A sweep: several seeds of every variant of a run, each in a process of its own, and what they add up to.
+
+Runs are taken seed by seed, so that an interrupted sweep has about as many of every variant. What a run has reached is in
+`results.json`; the same command on the same folder does only what is missing there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import fcntl
+import json
+import os
+import shlex
+import shutil
+import signal
+import sys
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rich.console import Console
+
+from apex_acer.config import RunConfig, require, writing
+from apex_acer.config.runfile import dump_run, to_dict
+from apex_acer.environments.vector import make_environments
+from apex_acer.system.files import write
+from apex_acer.system.output import printable, say
+from apex_acer.system.signals import Signals
+from apex_acer.tools.sweep.commands import Commands, Ended
+from apex_acer.tools.sweep.report import Results, figure, read_curve, table
+from apex_acer.tools.sweep.variants import Variant, make_variants
+
+PROGRAM = (sys.executable, "-P", "-m", "apex_acer")
+STOP_S = 15.0  # a run that was interrupted has saved and gone within this, or is killed
+FINAL_SEED_OFFSET = 1000  # final episodes are not those by which weights were chosen
+ERROR_LINES = 3  # the last one often only says where to look
+PLAIN_WIDTH = 160  # of the table where there is no terminal
+
+
+class Job(NamedTuple):
+    """One run of the sweep."""
+
+    variant: str
+    config: RunConfig
+
+    @property
+    def name(self) -> str:
+        """Its folder's name in the sweep's."""
+        return f"{self.variant}/seed_{self.config.seed}"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A whole sweep, checked."""
+
+    command: str
+    """What the user typed."""
+    folder: Path
+    base: RunConfig
+    variants: Sequence[Variant]
+    seeds: Sequence[int]
+    final_episodes: int
+    """Played with the weights of every run that finished; 0: none."""
+    at_once: int
+    """Runs at the same time."""
+
+    def jobs(self) -> list[Job]:
+        """All runs, every variant's first seed first."""
+        return [
+            Job(variant.name, dataclasses.replace(variant.config, seed=seed, out=""))
+            for seed in self.seeds
+            for variant in self.variants
+        ]
+
+
+def make_plan(
+    base: RunConfig,
+    arguments: Sequence[str],
+    *,
+    seeds: int = 5,
+    vary: Sequence[str] = (),
+    at_once: int = 0,
+    final_episodes: int = 0,
+) -> Plan:
+    """The sweep that the arguments of the command line ask for; raises `ConfigError` and starts nothing.
+
+    Args:
+        base: the run, with its first seed; `out` is the sweep's folder.
+        arguments: as typed; the first is the run's name.
+        seeds: number of them.
+        vary: see `make_variants`.
+        at_once: runs at the same time; 0: by the cores present, of which a run of the local engine keeps two busy.
+        final_episodes: see `Plan`.
+    """
+    for name, value, least in (("seeds", seeds, 1), ("jobs", at_once, 0), ("final_episodes", final_episodes, 0)):
+        require(value >= least, name, value, f"give {least} or more")
+    name = Path(arguments[0]).stem
+    variants = make_variants(base, vary, name)
+    folder = Path(base.out or f"sweeps/{name}-{time.strftime('%Y%m%d-%H%M%S')}")
+    cores = os.cpu_count() or 1
+    each = 1 if all(variant.config.engine == "serial" for variant in variants) else 2
+    command = shlex.join(["apex-acer", "sweep", *arguments])
+    numbers = range(base.seed, base.seed + seeds)
+    plan = Plan(command, folder, base, variants, numbers, final_episodes, at_once or max(1, cores // each))
+    _check(plan.jobs())
+    return plan
+
+
+def sweep(plan: Plan) -> int:
+    """Does what is missing of the sweep; returns the exit code: 0, 1 where a run failed, 128 plus a signal's number."""
+    with _locked(plan.folder) as lock, Signals() as signals:
+        run = {key: value for key, value in to_dict(plan.base).items() if key != "out"}
+        identity = {"run": run, "seeds": list(plan.seeds), "final_episodes": plan.final_episodes}
+        results = Results(plan.folder, plan.command, identity, plan.variants)
+        with writing("out", plan.folder):
+            results.save()
+        return Sweep(plan, results, signals, Commands(lock)).run()
+
+
+class Sweep:
+    """Starts runs, keeps what they found, and ends them all at a signal."""
+
+    def __init__(self, plan: Plan, results: Results, signals: Signals, commands: Commands) -> None:
+        self._plan, self._results, self._commands = plan, results, commands
+        self._signals = signals.received
+        signals.wake = commands.wake
+        self._jobs = {job.name: job for job in plan.jobs()}
+        self._failed: dict[str, str] = {}
+
+    def run(self) -> int:
+        """The whole sweep; leaves no process behind, however it ends. The first signal saves, the second kills."""
+        waiting = deque(job for job in self._jobs.values() if not self._finished(job))
+        say(f"{len(waiting)} of {len(self._jobs)} runs to do, {self._plan.at_once} at once, in {self._plan.folder}")
+        try:
+            self._work(waiting)
+            self._interrupt()
+        finally:
+            self._commands.close()
+        return self._conclude()
+
+    def _work(self, waiting: deque[Job]) -> None:
+        """Until nothing is left to do or a signal comes."""
+        while not self._signals and (waiting or self._commands.running):
+            while waiting and len(self._commands.running) < self._plan.at_once:
+                self._start(waiting.popleft())
+            ended = self._commands.wait()
+            if ended and self._take(ended) and not self._finished(self._jobs[ended.name]):
+                waiting.appendleft(self._jobs[ended.name])  # its final episodes
+
+    def _interrupt(self) -> None:
+        """Has the runs save and leave, and keeps what those found that had reached their end by themselves."""
+        self._commands.interrupt()
+        deadline = time.monotonic() + STOP_S
+        while self._commands.running and len(self._signals) < 2 and (left := deadline - time.monotonic()) > 0:
+            ended = self._commands.wait(left)
+            if ended:
+                self._take(ended)
+
+    def _start(self, job: Job) -> None:
+        """The next step of a run: training, from the beginning, or its final episodes."""
+        folder, run_file = self._plan.folder / job.name, self._path(job, ".toml")
+        if "result" in self._known(job):
+            seed = str(job.config.seed + FINAL_SEED_OFFSET)
+            weights = str(folder / "weights.safetensors")
+            episodes = str(self._plan.final_episodes)
+            # the modules are those that the run has named
+            arguments = ["evaluate", weights, "--episodes", episodes, "--seed", seed, "--import-modules"]
+        else:
+            shutil.rmtree(folder, ignore_errors=True)  # of a run that did not reach its end
+            folder.parent.mkdir(exist_ok=True)
+            self._path(job, ".log").unlink(missing_ok=True)
+            run_file.write_text(dump_run(job.config), encoding="utf-8")
+            arguments = ["train", str(run_file), "--out", str(folder)]
+        threads = {"OMP_NUM_THREADS": "1"} if job.config.engine == "serial" else {}
+        self._commands.start(job.name, [*PROGRAM, *arguments, "--json"], self._path(job, ".log"), threads)
+
+    def _take(self, ended: Ended) -> bool:
+        """Keeps what a command found; returns whether it ended well."""
+        if ended.code and self._signals:
+            return False  # it was told to
+        job = self._jobs[ended.name]
+        run = {key: value for key, value in self._known(job).items() if key != "error"}
+        found = _found(ended.code, self._path(job, ".log"))
+        if "error" in found:
+            self._failed[job.name] = found["error"]
+            run |= found
+        elif "result" in run:
+            run["final_return"] = found["mean"]
+        else:
+            run |= _trained(self._plan.folder, job, found)
+        self._results.keep(job.variant, job.config.seed, run)
+        say(f"{job.name}: {printable(_line(run))}")
+        return "error" not in run
+
+    def _path(self, job: Job, suffix: str) -> Path:
+        return self._plan.folder / f"{job.name}{suffix}"
+
+    def _known(self, job: Job) -> dict[str, Any]:
+        return self._results.run(job.variant, job.config.seed)
+
+    def _finished(self, job: Job) -> bool:
+        known = self._known(job)
+        return "result" in known and ("final_return" in known or not self._plan.final_episodes)
+
+    def _conclude(self) -> int:
+        """The figure, the table and the exit code."""
+        data, folder = self._results.data, self._plan.folder
+        ids = dict.fromkeys(variant.config.environment.id for variant in self._plan.variants)
+        drawing = figure(data, list(ids))
+        if drawing:
+            write(folder / "curves.png", drawing)
+        console = Console()
+        console = Console(width=None if console.is_terminal else PLAIN_WIDTH)
+        with console.capture() as printed:
+            console.print(table(data))
+        say(printed.get().rstrip("\n"))
+        for name, error in self._failed.items():
+            say(f"apex-acer: {name} failed: {printable(error)}; see {folder / name}.log", sys.stderr)
+        if self._signals:
+            say(f"apex-acer: {self._signals[0].name}: the same command with --out {folder} goes on", sys.stderr)
+            return 128 + self._signals[0]
+        return 1 if self._failed else 0
+
+
+def _check(jobs: Sequence[Job]) -> None:
+    """What each run would find out only once it is started."""
+    for environment in dict.fromkeys(job.config.environment for job in jobs):
+        make_environments(environment, 1, training=True).close()
+    for load in dict.fromkeys(job.config.load for job in jobs):
+        require(not load or Path(load).is_file(), "load", load, "give a weights file")
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[int]:
+    """Makes the folder and keeps other sweeps out of it; the descriptor holds the lock as long as any process has it."""
+    with writing("out", folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = os.open(folder, os.O_RDONLY)
+    try:
+        require(_lock(lock), "out", str(folder), "it is in use by a sweep, or by runs that one left behind")
+        yield lock
+    finally:
+        os.close(lock)
+
+
+def _lock(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _trained(folder: Path, job: Job, result: dict[str, Any]) -> dict[str, Any]:
+    """What is kept of a run that has reached its end."""
+    result["weights"] = f"{job.name}/{Path(result['weights']).name}"
+    curve_of, curve = read_curve(folder / job.name / "metrics.jsonl")
+    return {"result": result, "curve_of": curve_of, "curve": curve}
+
+
+def _found(code: int, log: Path) -> dict[str, Any]:
+    """The JSON object that a command has printed last, or `error`: how it ended, and its last words."""
+    lines = [line.strip() for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
+    with contextlib.suppress(StopIteration, json.JSONDecodeError):
+        if code == 0:
+            return dict(json.loads(next(line for line in reversed(lines) if line.startswith("{"))))
+    how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+    return {"error": " | ".join([how, *lines[-ERROR_LINES:]])}
+
+
+def _line(run: Mapping[str, Any]) -> str:
+    if "error" in run:
+        return f"failed: {run['error']}"
+    if "final_return" in run:
+        return f"final return {run['final_return']:.2f}"
+    result = run["result"]
+    score = "" if result["eval_return"] is None else f", evaluation {result['eval_return']:.2f}"
+    return f"{result['reason']}: {result['env_steps']:,} env steps in {result['wall_s']:.1f} s{score}"

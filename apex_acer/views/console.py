@@ -1,0 +1,171 @@
+"""What a user watches while a run trains: a live table on a terminal or in a notebook, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TextIO
+
+from rich.console import Console
+
+from apex_acer.config import RunConfig
+from apex_acer.protocol.outcome import Outcome
+from apex_acer.storage.history import last_rows
+from apex_acer.system.output import printable, say
+from apex_acer.views.progress import Progress, Status
+from apex_acer.views.screen import Screen
+from apex_acer.views.terminal import Terminal
+
+log = logging.getLogger(__name__)
+
+PLAIN_EVERY_S = 5.0
+NOTEBOOK_SIZE = 100, 40  # columns, and lines at most
+NOTEBOOK_HTML = "<pre style=\"line-height:1.2;font-family:Menlo,'DejaVu Sans Mono',monospace\">{code}</pre>"
+REASONS = {
+    "env_steps": "the step budget is used up",
+    "minutes": "the time budget is used up",
+    "at_return": "the target return is reached",
+    "SIGINT": "interrupted",
+    "SIGTERM": "terminated",
+    "SIGHUP": "the terminal was closed",
+}
+
+
+class View:
+    """Takes the statuses of a run and keeps what is to be seen of them."""
+
+    def __init__(self, config: RunConfig, show: Callable[[Status], None] = lambda status: None) -> None:
+        """`show` is called with each status once `progress` has it."""
+        self.progress = Progress.before(config)
+        self.result: Outcome | None = None
+        self._show = show
+
+    def update(self, status: Status) -> None:
+        """Shows a status; for `train(config, Callbacks(on_status=view.update))`."""
+        self.progress = self.progress.after(status)
+        self._show(status)
+
+    def conclude(self, result: Outcome) -> None:
+        """Has the last picture show the end, and two lines after it say how the run ended and where its weights are."""
+        written = last_rows(Path(result.folder) / "metrics.jsonl")
+        self.progress, self.result = self.progress.ended(result, written), result
+
+
+@contextlib.contextmanager
+def live_view(config: RunConfig, stream: TextIO | None = None) -> Iterator[View]:
+    """A view of a run while the context lasts; `train(config, Callbacks(on_status=view.update))` within it feeds it.
+
+    A table that is drawn again and again where `stream` is a terminal in the foreground; without a `stream` it is standard
+    output or, in a notebook, the cell's. Plain lines elsewhere, and where TERM is `dumb`. NO_COLOR takes the colours only.
+    """
+    out = stream or sys.stdout
+    console = Console(file=out)
+    if stream is None and console.is_jupyter:
+        shown = _in_notebook(config)
+    elif out.isatty() and console.is_interactive and console.encoding.startswith("utf"):
+        shown = _on_terminal(config, console)
+    else:
+        shown = _in_lines(config, out)
+    with shown as view:
+        yield view
+    if view.result:
+        say("\n".join(_conclusion(view.result)), out)
+
+
+@contextlib.contextmanager
+def _in_lines(config: RunConfig, stream: TextIO) -> Iterator[View]:
+    yield View(config, PlainLines(config, stream).show)
+
+
+@contextlib.contextmanager
+def _on_terminal(config: RunConfig, console: Console) -> Iterator[View]:
+    view = View(config)
+    with Terminal(console, lambda: Screen(view.progress)):
+        yield view
+
+
+@contextlib.contextmanager
+def _in_notebook(config: RunConfig) -> Iterator[View]:
+    """Without ipywidgets, which rich's own live display needs there; what is shown last stays in the saved notebook."""
+    from IPython.display import HTML, display
+
+    cell = display(HTML(""), display_id=True)
+    view = View(config, lambda status: cell.update(HTML(as_html(view.progress))))
+    try:
+        yield view
+    finally:
+        cell.update(HTML(as_html(view.progress)))
+
+
+def as_html(progress: Progress) -> str:
+    """The table as a notebook's cell shows it."""
+    return recorded(progress, *NOTEBOOK_SIZE).export_html(code_format=NOTEBOOK_HTML, inline_styles=True)
+
+
+def recorded(progress: Progress, width: int, height: int) -> Console:
+    """A console on which the table was printed in so many columns and at most so many lines, to be exported."""
+    console = Console(
+        record=True, file=io.StringIO(), width=width, height=height, force_terminal=True, force_jupyter=False
+    )
+    console.print(Screen(progress))
+    return console
+
+
+class PlainLines:
+    """A line on a run every few seconds, and one for each piece of news."""
+
+    def __init__(self, config: RunConfig, stream: TextIO) -> None:
+        self._config, self._stream = config, stream
+        self._is_read = True
+        self._printed_at = time.monotonic() - PLAIN_EVERY_S + 1.0  # the first comes after a second
+
+    def show(self, status: Status) -> None:
+        """Prints what is due, for as long as somebody reads it."""
+        lines = [printable(line) for line in status["news"]]
+        if time.monotonic() - self._printed_at >= PLAIN_EVERY_S:
+            self._printed_at = time.monotonic()
+            lines.append(self._line(status))
+        if lines and self._is_read and not say("\n".join(lines), self._stream):
+            self._is_read = False
+            log.info("nobody reads the progress any more; training goes on")
+
+    def _line(self, status: Status) -> str:
+        steps, budget, rows = status["env_steps"], self._config.stop.env_steps, status["rows"]
+        learner, evaluator = rows.get("learner", {}), rows.get("evaluator", {})
+        rate = sum(row.get("env_steps_per_s", 0.0) for row in rows.values())
+        returns = [row["episode_return"] for row in rows.values() if "episode_return" in row]
+        parts = [f"{steps:,}/{budget:,} steps", f"{rate:,.0f}/s"]
+        skipped = f", {number:,.0f} skipped" if (number := learner.get("skipped_updates")) else ""
+        parts.append(f"{learner.get('updates', 0):,.0f} updates ({learner.get('updates_per_s', 0):,.0f}/s){skipped}")
+        if returns:
+            parts.append(f"return {sum(returns) / len(returns):.1f}")
+        if "eval_return" in evaluator:
+            parts.append(f"evaluation {evaluator['eval_return']:.1f} (best {status['best']:.1f})")
+        if "entropy" in learner:
+            parts.append(f"entropy {learner['entropy']:.3f}, Q loss {learner['q_loss']:.3g}")
+        return " | ".join(parts)
+
+
+def _conclusion(result: Outcome) -> list[str]:
+    """How the run ended, and where its weights are."""
+    score = "" if result.eval_return is None else f", evaluation {result.eval_return:.2f}"
+    reason = REASONS.get(result.reason, result.reason)
+    counts = f"{result.env_steps:,} env steps, {result.updates:,} updates"
+    times = f"{result.wall_s:.1f} s (start-up {result.startup_s:.1f} s)"
+    return [f"{reason}: {counts} in {times}{score}", f"weights: {result.weights or 'not saved'}", *_warnings(result)]
+
+
+def _warnings(result: Outcome) -> list[str]:
+    """What makes a run worth less than its end suggests."""
+    if result.skipped_updates:
+        total = result.updates + result.skipped_updates
+        why = "rewards or observations may be too large, or the learning rate too high"
+        return [f"{result.skipped_updates:,} of {total:,} updates were skipped because they were not finite: {why}"]
+    if not result.updates and not result.reason.startswith("SIG"):
+        return ["nothing was learned: no update was made; give more steps, or a lower replay.start"]
+    return []

@@ -1,0 +1,123 @@
+"""Curves of metrics: many on one grid, their median and quartiles, and the lines that a figure has of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from apex_acer.storage.history import EMPTY, Curve, Floats
+from apex_acer.system.output import printable
+
+SMOOTHED_POINTS = 50  # a line of fewer shows its points as they are
+MOST_SEEN = 10  # curves behind a median
+WINDOW_SHARE = 25  # a smoothed point is the mean of this part of the line
+
+
+class Quartiles(NamedTuple):
+    """The 25 %, 50 % and 75 % quantiles."""
+
+    low: Floats
+    median: Floats
+    high: Floats
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line and the band around it; arrays are `[L]`."""
+
+    label: str
+    x: Floats
+    middle: Floats
+    low: Floats
+    high: Floats
+    behind: Sequence[Curve] = ()
+    """What `middle` sums up, to be seen behind it."""
+    reached: Curve = EMPTY
+    """Ends of the runs that stopped at their target, and count with their last value from there on."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to draw."""
+        return not (len(self.x) or self.behind)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "label", printable(self.label))  # it comes from a file
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One set of axes."""
+
+    x_label: str
+    lines: Sequence[Line]
+    y_label: str = ""
+    title: str = ""
+
+
+def quartiles(values: ArrayLike) -> Quartiles:
+    """Quartiles over the first axis of `values` `[N, ...]`, interpolated linearly."""
+    return Quartiles(*np.percentile(np.asarray(values, np.float64), [25, 50, 75], axis=0))
+
+
+def align(curves: Sequence[tuple[ArrayLike, ArrayLike]], points: int = 200) -> tuple[Floats, Floats]:
+    """Curves on one grid over the stretch that all of them cover, so that they can be summed up point by point.
+
+    Between its points a curve is interpolated linearly. Nothing is said of it before its beginning or beyond its end, where
+    a sum over the others would jump.
+
+    Args:
+        curves: N pairs of x `[L]`, ascending, and y `[L]`, each with its own L >= 1.
+        points: of the grid; it has one if the stretch is a point, and none if there is no stretch that all cover.
+
+    Returns:
+        The grid `[G]` and the values `[N, G]`.
+    """
+    xs = [np.asarray(x, np.float64) for x, _ in curves]
+    first, last = max(x[0] for x in xs), min(x[-1] for x in xs)
+    grid = np.linspace(first, last, points if last > first else int(last == first))
+    values = [np.interp(grid, x, np.asarray(y, np.float64)) for x, (_, y) in zip(xs, curves, strict=True)]
+    return grid, np.stack(values)
+
+
+def mean(curves: Sequence[Curve]) -> Curve:
+    """The mean of one or more curves over the stretch that all cover; of one, that curve."""
+    if len(curves) == 1:
+        return curves[0]
+    grid, values = align(curves)
+    return grid, values.mean(axis=0)
+
+
+def band(label: str, curves: Sequence[Curve], reached: Sequence[Curve] = ()) -> Line:
+    """The median of one or more runs, between their quartiles, over the stretch that all of them cover; few are behind it.
+
+    Args:
+        label: of the line.
+        curves: of runs that ended at a budget, by a signal or a failure, or still train. Nobody knows how they would have
+            gone on, so the first of them to end ends the line.
+        reached: of runs that stopped at their target. Their policy stays what it is, so each counts with its last value
+            as far as the line goes; their ends are marked.
+    """
+    furthest = max(x[-1] for x, _ in (*curves, *reached))
+    held = [(np.append(x, furthest), np.append(y, y[-1])) for x, y in reached]
+    grid, values = align([*curves, *held])
+    low, median, high = quartiles(values)
+    marks = np.array([x[-1] for x, _ in reached]), np.array([y[-1] for _, y in reached])
+    seen = (*curves, *reached) if len(curves) + len(reached) <= MOST_SEEN else ()
+    return Line(label, grid, median, low, high, seen, marks)
+
+
+def single(label: str, curve: Curve) -> Line:
+    """One curve; a long one as its running mean, with the curve itself behind."""
+    x, y = curve
+    smooth = _running_mean(y, len(y) // WINDOW_SHARE) if len(y) >= SMOOTHED_POINTS else y
+    return Line(label, x, smooth, smooth, smooth, () if smooth is y else [curve])
+
+
+def _running_mean(values: Floats, window: int) -> Floats:
+    """Of as many values as the window holds, fewer at the ends."""
+    kernel = np.ones(window)
+    return np.convolve(values, kernel, "same") / np.convolve(np.ones(len(values)), kernel, "same")

@@ -1,0 +1,273 @@
+"""What the figures of runs show: their panels, and the lines of one run or of groups of runs in them."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from apex_acer.config import ConfigError
+from apex_acer.config.runfile import load_run, short_keys, short_text, to_dict
+from apex_acer.protocol.metrics import METRICS
+from apex_acer.storage.history import EMPTY, Curve, History, read_rows
+from apex_acer.system.output import printable
+from apex_acer.views.curves import Line, Panel, band, mean, single
+
+log = logging.getLogger(__name__)
+
+X_LABELS = {"env_steps": "environment steps", "wall_s": "wall-clock time (s)"}
+OWN_KEYS = ("seed", "out", "load")  # runs that differ only in these are of one group
+MOST_SOURCES = 8  # with a line of their own
+FIRST_KEYS = ("algorithm.name", "environment.id")  # that a reader looks for first
+MOST_KEYS = 3  # that name a group
+SHORT = 0.5  # of the longest run of a group
+
+
+class Chart(NamedTuple):
+    """A panel of one run; of several runs, a panel for each metric."""
+
+    kind: str
+    """Of the sources: `learner`, `evaluator` or `actor`."""
+    metrics: tuple[str, ...]
+
+
+class Figure(NamedTuple):
+    """One file."""
+
+    title: str
+    over: str
+    """A key of `X_LABELS`."""
+    charts: tuple[Chart, ...]
+
+
+class Run(NamedTuple):
+    """What there is to draw of a run."""
+
+    folder: Path
+    config: dict[str, Any]
+    """Values by dotted key."""
+    history: History
+
+    @property
+    def env_steps(self) -> int:
+        """How far it is."""
+        logs = map(self.history.log, ("learner", *self.history.sources("actor")))
+        return int(max((log["env_steps"][-1] for log in logs if log), default=0))
+
+    @property
+    def at_target(self) -> bool:
+        """Whether it stopped at its target: its last evaluation is the one that did."""
+        _, scores = self.history.log("evaluator").curve("eval_return")
+        target = self.config.get("stop.at_return")
+        return target is not None and len(scores) > 0 and bool(scores[-1] >= target)
+
+
+LEARNING = (
+    *("loss", "policy_loss", "q_loss"),
+    *("entropy", "average_policy_kl", "trust_region_share"),
+    *("grad_norm", "value", "q_ret"),
+    *("q_taken", "q_target", "td_error"),
+)
+FIGURES = {
+    "returns": Figure(
+        "Returns", "env_steps", (Chart("evaluator", ("eval_return",)), Chart("actor", ("episode_return",)))
+    ),
+    "learner": Figure("Learner", "env_steps", tuple(Chart("learner", (metric,)) for metric in LEARNING)),
+    "throughput": Figure(
+        "Throughput", "wall_s", (Chart("learner", ("env_steps_per_s",)), Chart("learner", ("updates_per_s",)))
+    ),
+    "time": Figure(
+        "Where time goes",
+        "wall_s",
+        (
+            Chart("learner", ("time_learning", "time_taking", "time_saving", "time_waiting")),
+            Chart("actor", ("time_environment", "time_policy", "time_waiting")),
+        ),
+    ),
+    "lag": Figure("Policy lag", "env_steps", (Chart("actor", ("policy_lag",)), Chart("learner", ("policy_lag",)))),
+}
+"""By the name of their file."""
+
+
+def read_runs(folders: Sequence[Path]) -> list[Run]:
+    """The runs in `folders`, each once; those that cannot be read or have no rows yet are left out, with a warning.
+
+    Raises:
+        ConfigError: if no folder is given, or none of them holds a run with rows; it says what is wrong with the first.
+    """
+    if not folders:
+        raise ConfigError("plot: no folder; give those of one or more runs")
+    found, errors = [], []
+    for folder in {folder.resolve(): folder for folder in folders}.values():
+        try:
+            found.append(_read(folder))
+        except ConfigError as error:
+            errors.append(error)
+    if not found:
+        raise errors[0]
+    for what in errors:
+        log.warning("%s; left out", printable(str(what)))
+    _warn_of_short(found)
+    return found
+
+
+def _warn_of_short(runs: Sequence[Run]) -> None:
+    """Names the runs at whose ends the lines of their groups end far too early."""
+    text = "%s: has %s env steps, and the lines of its group end there; leave it out to see more"
+    for members in group(runs).values():
+        most = max(run.env_steps for run in members)
+        for run in members:
+            if run.env_steps < SHORT * most and not run.at_target:
+                log.warning(text, run.folder, f"{run.env_steps:,}")
+
+
+def make_panels(figure: Figure, runs: Sequence[Run]) -> list[Panel]:
+    """The panels with data in them: sources of one run, or groups of several, each by its median and quartiles."""
+    if len(runs) == 1:
+        drawn = ((chart, _lines_of_run(chart, figure.over, runs[0])) for chart in figure.charts)
+    else:
+        groups = group(runs)
+        charts = (Chart(chart.kind, (metric,)) for chart in figure.charts for metric in chart.metrics)
+        drawn = ((chart, _lines_of_groups(chart, figure.over, groups)) for chart in charts)
+    x_label = X_LABELS[figure.over]
+    return [
+        Panel(x_label, lines, _y_label(chart), _title(chart))
+        for chart, lines in drawn
+        if not all(line.is_empty for line in lines)
+    ]
+
+
+def make_title(figure: Figure, runs: Sequence[Run]) -> str:
+    """Names the run, or the environments of several."""
+    if len(runs) == 1:
+        return f"{figure.title}: {runs[0].folder.absolute().name}"
+    ids = list(dict.fromkeys(run.config["environment.id"] for run in runs))
+    where = ", ".join(ids) if len(ids) <= MOST_KEYS else f"{len(ids)} environments"
+    several = any(len(members) > 1 for members in group(runs).values())
+    return f"{figure.title}: {where}{' (median and quartiles over the runs of a line)' if several else ''}"
+
+
+def group(runs: Sequence[Run]) -> dict[str, list[Run]]:
+    """Runs that differ in nothing but seed, `out` and `load`, under a name that tells the groups apart.
+
+    It has the algorithm if that differs, then the environment if that differs, then the other keys that differ between
+    groups that are alike in those; or, if they are more than a name has room for, the folders' names.
+    """
+    groups: dict[str, list[Run]] = {}
+    for run in runs:
+        groups.setdefault(repr(_settings(run)), []).append(run)
+    members = list(groups.values())
+    counts = (f"({len(runs)} run{'s' if len(runs) > 1 else ''})" for runs in members)
+    return {f"{name} {count}": runs for name, count, runs in zip(_names(members), counts, members, strict=True)}
+
+
+def _read(folder: Path) -> Run:
+    file = folder / "config.toml"
+    if not file.is_file():
+        raise ConfigError(f"plot: {str(folder)!r} holds no config.toml; give the folder of a run")
+    try:
+        run = Run(folder, dict(_flat(to_dict(load_run(str(file))))), History(read_rows(folder / "metrics.jsonl")))
+    except OSError as error:
+        raise ConfigError(f"{folder}: cannot be read ({error.strerror})") from None
+    if not run.history:
+        raise ConfigError(f"plot: {folder}: no metrics yet; try again once the run trains")
+    return run
+
+
+def _flat(section: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in section.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def _settings(run: Run) -> dict[str, Any]:
+    return {key: value for key, value in run.config.items() if key not in OWN_KEYS}
+
+
+def _names(groups: Sequence[Sequence[Run]]) -> list[str]:
+    settings = [_settings(runs[0]) for runs in groups]
+    first = [key for key in FIRST_KEYS if _count(settings, [key]) > 1] or FIRST_KEYS[:1]
+    heads = [tuple(each[key] for key in first) for each in settings]
+    alike = {head: [runs for runs, own in zip(groups, heads, strict=True) if own == head] for head in heads}
+    tails = {head: iter(_tails(members)) for head, members in alike.items()}
+    several = len(alike) > 1 or len(groups) == 1
+    return [", ".join(filter(None, [*(head if several else ()), next(tails[head])])) for head in heads]
+
+
+def _tails(groups: Sequence[Sequence[Run]]) -> list[str]:
+    """What else tells groups apart; empty if there is but one."""
+    settings = [_settings(runs[0]) for runs in groups]
+    keys = [key for key in dict.fromkeys(key for each in settings for key in each) if _count(settings, [key]) > 1]
+    if len(keys) > MOST_KEYS:
+        return [_folder_name(runs, [run for runs in groups for run in runs]) for runs in groups]
+    short = short_keys(keys)
+    return [", ".join(f"{short[key]}={short_text(each.get(key))}" for key in keys) for each in settings]
+
+
+def _folder_name(runs: Sequence[Run], among: Sequence[Run]) -> str:
+    """The folder of `runs`, or of the first of them if others are in it, too; as seen from the folder of all."""
+    own = _shared_folder(runs)
+    if any(run not in runs and run.folder.resolve().is_relative_to(own) for run in among):
+        return f"{runs[0].folder.resolve().relative_to(_shared_folder(among))} …"
+    return str(own.relative_to(_shared_folder(among)))
+
+
+def _shared_folder(runs: Sequence[Run]) -> Path:
+    return Path(os.path.commonpath([run.folder.resolve() for run in runs]))
+
+
+def _count(settings: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> int:
+    """How many of `settings` can be told apart by `keys`."""
+    return len({repr([each.get(key) for key in keys]) for each in settings})
+
+
+def _curves(run: Run, kind: str, metric: str, over: str) -> dict[str, Curve]:
+    """Those with any points, by source."""
+    curves = {source: run.history.log(source).curve(metric, over) for source in run.history.sources(kind)}
+    return {source: curve for source, curve in curves.items() if len(curve[0])}
+
+
+def _lines_of_run(chart: Chart, over: str, run: Run) -> list[Line]:
+    """A line for each metric, or of one metric for each source."""
+    found = {metric: _curves(run, chart.kind, metric, over) for metric in chart.metrics}
+    if len(chart.metrics) > 1:
+        return [single(metric, mean(list(curves.values()))) for metric, curves in found.items() if curves]
+    curves = found[chart.metrics[0]]
+    if len(curves) > MOST_SOURCES:
+        return [band(f"{len(curves)} {chart.kind}s: median and quartiles", list(curves.values()))]
+    return [single(source, curve) for source, curve in curves.items()]
+
+
+def _lines_of_groups(chart: Chart, over: str, groups: Mapping[str, Sequence[Run]]) -> list[Line]:
+    """A line for each group, empty where it has no data, so that a group has its colour in every figure."""
+    return [_line_of_group(chart, over, name, runs) for name, runs in groups.items()]
+
+
+def _line_of_group(chart: Chart, over: str, name: str, runs: Sequence[Run]) -> Line:
+    """The line of one or more runs, each of which counts with the mean of its sources."""
+    others: list[Curve] = []
+    reached: list[Curve] = []
+    for run in runs:
+        sources = _curves(run, chart.kind, chart.metrics[0], over)
+        curve = mean(list(sources.values())) if sources else EMPTY
+        if len(curve[0]):
+            held = run.at_target and chart.kind == "evaluator"  # no other metric stays as it was
+            (reached if held else others).append(curve)
+    if len(others) + len(reached) > 1:
+        return band(name, others, reached)
+    return single(name, [*others, *reached, EMPTY][0])
+
+
+def _y_label(chart: Chart) -> str:
+    if len(chart.metrics) > 1:
+        return f"share of the time ({METRICS[chart.metrics[0]].unit})"
+    unit = METRICS[chart.metrics[0]].unit
+    return chart.metrics[0] if unit == "1" else f"{chart.metrics[0]} ({unit})"
+
+
+def _title(chart: Chart) -> str:
+    return {"actor": "actors"}.get(chart.kind, chart.kind)

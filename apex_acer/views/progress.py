@@ -1,0 +1,148 @@
+"""How a run gets on: its statuses taken together, for whoever shows them."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from apex_acer.config import RunConfig
+from apex_acer.protocol.messages import Row
+from apex_acer.protocol.outcome import Outcome
+from apex_acer.system.output import printable
+
+Status = Mapping[str, Any]
+
+KEPT_RETURNS, KEPT_NEWS = 60, 10
+RATE_S = 30.0  # what was this long ago counts a third in the rate
+
+
+class Rate(NamedTuple):
+    """A mean rate in which the past fades, however irregular the reports are."""
+
+    steps: float = 0.0
+    seconds: float = 0.0
+
+    def after(self, steps: float, seconds: float) -> Rate:
+        """With so many more `steps` in `seconds`; unchanged where the clock went back, as with a learner of before."""
+        if seconds <= 0 or steps < 0:
+            return self
+        kept = math.exp(-seconds / RATE_S)
+        return Rate(self.steps * kept + steps, self.seconds * kept + seconds)
+
+    @property
+    def per_second(self) -> float:
+        """0 where nothing is known."""
+        return self.steps / self.seconds if self.seconds else 0.0
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What is known of a run; it never changes, so that one thread can show it while another takes the next status."""
+
+    config: RunConfig
+    env_steps: int = 0
+    wall_s: float = 0.0
+    best_evaluation: float | None = None
+    device: str = ""
+    """Where the learner computes, and in what."""
+    replay_memory: int = 0
+    """Bytes that replay takes when full; 0: not known yet."""
+    rows: Mapping[str, Row] = field(default_factory=dict)
+    """Each process's newest metrics by its name."""
+    states: Mapping[str, str] = field(default_factory=dict)
+    """By name, as `supervisor.Role.state` has them."""
+    restarts: Mapping[str, int] = field(default_factory=dict)
+    returns: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    """By name, oldest first: mean returns of an actor's rows, and the evaluator's scores."""
+    best: Mapping[str, float] = field(default_factory=dict)
+    """By name, of single episodes."""
+    news: tuple[str, ...] = ()
+    rate: Rate = field(default_factory=Rate)
+
+    @staticmethod
+    def before(config: RunConfig) -> Progress:
+        """Of a run of which nothing was heard."""
+        names = ["learner", *(f"actor_{index}" for index in range(config.actors.count))]
+        names += ["evaluator"] if config.evaluation.every else []
+        return Progress(config, states=dict.fromkeys(names, "starting"))
+
+    def after(self, status: Status) -> Progress:
+        """With what a `status` says (`Supervisor.tend`)."""
+        steps, seconds = status["env_steps"] - self.env_steps, status["wall_s"] - self.wall_s
+        news = [f"{clock(status['wall_s'])}  {printable(line)}" for line in status["news"]]
+        return dataclasses.replace(
+            self._with_rows(status["rows"]),
+            env_steps=status["env_steps"],
+            wall_s=status["wall_s"],
+            best_evaluation=status["best"],
+            device=status["learner"],
+            replay_memory=status["replay_memory"],
+            states={name: printable(state) for name, state in status["states"].items()},
+            restarts=status["restarts"],
+            news=(*self.news, *news)[-KEPT_NEWS:],
+            rate=self.rate.after(steps, seconds),
+        )
+
+    def ended(self, result: Outcome, written: Mapping[str, Row] | None = None) -> Progress:
+        """At the end of the run, which no status tells of; `written` are the last rows, by name, newer than any status."""
+        rows = {**self.rows, **{name: {**self.rows.get(name, {}), **row} for name, row in (written or {}).items()}}
+        rows["learner"] = {**rows.get("learner", {}), "updates": result.updates}
+        known, score = self._with_rows(rows), result.eval_return
+        scores = known.returns.get("evaluator", ())
+        if score is not None and scores[-1:] != (score,):
+            scores = (*scores, score)
+        best = [it for it in (self.best_evaluation, rows["learner"].get("best_return"), score) if it is not None]
+        return dataclasses.replace(
+            known,
+            env_steps=result.env_steps,
+            wall_s=result.wall_s,
+            states=dict.fromkeys(self.states, "ended"),
+            best_evaluation=max(best, default=None),
+            returns={**known.returns, "evaluator": scores} if scores else known.returns,
+            rate=self.rate.after(result.env_steps - self.env_steps, result.wall_s - self.wall_s),
+        )
+
+    def _with_rows(self, rows: Mapping[str, Row]) -> Progress:
+        """With each process's newest row, and what is kept of its returns."""
+        fresh = {name: _new_return(row, self.rows.get(name, {})) for name, row in rows.items()}
+        peaks = {name: row["episode_return_max"] for name, row in rows.items() if "episode_return_max" in row}
+        return dataclasses.replace(
+            self,
+            rows=rows,
+            returns={name: (*self.returns.get(name, ()), *new)[-KEPT_RETURNS:] for name, new in fresh.items()},
+            best={**self.best, **{name: max(self.best.get(name, peak), peak) for name, peak in peaks.items()}},
+        )
+
+    @property
+    def share(self) -> float:
+        """Of the budget, steps or minutes, that is nearer its end; 0 to 1."""
+        stop = self.config.stop
+        of_time = self.wall_s / (60 * stop.minutes) if stop.minutes else 0.0
+        return min(1.0, max(self.env_steps / stop.env_steps, of_time))
+
+    @property
+    def left_s(self) -> float | None:
+        """Seconds until the budget that ends first is used up; None where there is no telling yet."""
+        stop, rate = self.config.stop, self.rate.per_second
+        by_steps = (stop.env_steps - self.env_steps) / rate if rate else math.inf
+        by_time = 60 * stop.minutes - self.wall_s if stop.minutes else math.inf
+        left = min(by_steps, by_time)
+        return None if math.isinf(left) else max(0.0, left)
+
+
+def _new_return(row: Row, before: Row) -> tuple[float, ...]:
+    """The return that `row` has and the one `before` had not: one, or none where it is not finite."""
+    score, counter = ("eval_return", "eval_env_steps") if "eval_return" in row else ("episode_return", "episodes")
+    is_new = score in row and row.get(counter) != before.get(counter)
+    return (row[score],) if is_new and math.isfinite(row[score]) else ()
+
+
+def clock(seconds: float) -> str:
+    """A duration in the two units that say most: `45 s`, `3 min 20 s`, `2 h 05 min`."""
+    minutes, rest = divmod(int(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest:02} s" if minutes else f"{rest} s"
+    return f"{minutes // 60:,} h {minutes % 60:02} min"

@@ -1,0 +1,250 @@
+"""A run's progress as a table that fits whatever it is shown on."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from statistics import fmean
+from typing import NamedTuple
+
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.filesize import decimal
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from apex_acer.protocol.messages import Row
+from apex_acer.views.progress import Progress, clock
+
+NAME_WIDTH, BAR_WIDTH = 9, 30
+NEWS_LINES = 3
+TAIL_WIDTH = 10  # of the last column at least; it takes what is left
+BALANCE = 0.1  # a smaller difference between two shares of waiting says nothing
+LEVELS = "▁▂▃▄▅▆▇█"
+STYLES = {"running": "green", "ended": "dim", "dead": "bold red"}
+SPARK_STYLE = "cyan"
+
+
+@dataclass(frozen=True)
+class Line:
+    """What one row of the table is about: a process, or several summed up."""
+
+    name: str
+    state: str
+    restarts: int
+    row: Row
+    last: float | None
+    best: float | None
+    returns: Sequence[float]
+    remark: str = ""
+    """Shown instead of the returns."""
+
+    def tail(self, width: int) -> str:
+        """The remark, or the newest returns as a sparkline, in at most `width` cells."""
+        return self.remark or sparkline(self.returns[-width:])
+
+
+class Column(NamedTuple):
+    """A column; where not all fit, those of a lower `rank` stay."""
+
+    title: str
+    width: int
+    rank: int
+    cell: Callable[[Line], str]
+
+
+COLUMNS = (
+    Column("", NAME_WIDTH, 0, lambda line: line.name),
+    Column("state", 10, 0, lambda line: line.state),
+    Column("restarts", 8, 5, lambda line: str(line.restarts)),
+    Column("steps/s", 7, 1, lambda line: figure(line.row.get("env_steps_per_s"), 0, 7)),
+    Column("lag", 5, 6, lambda line: figure(line.row.get("policy_lag"), 0, 5)),
+    Column("waiting", 7, 4, lambda line: percent(line.row.get("time_waiting"))),
+    Column("last", 8, 2, lambda line: figure(line.last)),
+    Column("best", 8, 3, lambda line: figure(line.best)),
+)
+
+
+@dataclass(frozen=True)
+class Screen:
+    """A run's progress in as many rows and columns as there is room for; rich prints it."""
+
+    progress: Progress
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+        width, height = options.max_width, options.size.height
+        below = [_learner(self.progress, width), _replay(self.progress, width), _waiting(self.progress, width)]
+        evaluator = [name for name in ("evaluator",) if name in self.progress.states]
+        room = height - 2 - len(evaluator) - len(below)  # the bar and the titles are the 2
+        kept = min(NEWS_LINES, room // 4)
+        news = self.progress.news[-kept:] if kept > 0 else ()
+        lines = _actor_lines(self.progress, room - len(news)) + [_line(self.progress, name) for name in evaluator]
+        yield _bar(self.progress, width)
+        yield _table(lines, width)
+        yield from below
+        yield from (_text(line, "yellow") for line in news)
+
+
+# ── the table ──
+
+
+def _table(lines: Iterable[Line], width: int) -> Table:
+    columns = _fitting(width - TAIL_WIDTH)
+    rest = width - sum(column.width + 1 for column in columns)
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
+    for column in columns:
+        justify = "left" if column.title in ("", "state") else "right"
+        table.add_column(column.title, justify=justify, width=column.width, no_wrap=True)  # type: ignore[arg-type]
+    table.add_column("returns", width=max(1, rest), no_wrap=True)
+    for line in lines:
+        style = _style(line.state)
+        cells = [Text(column.cell(line), style if column.title == "state" else "") for column in columns]
+        table.add_row(*cells, Text(line.tail(rest), style if line.remark else SPARK_STYLE))
+    return table
+
+
+def _style(state: str) -> str:
+    return STYLES.get(state, "yellow") if state else "dim"
+
+
+def _fitting(width: int) -> list[Column]:
+    """The most important columns that `width` cells hold, in their order."""
+    ranked = sorted(COLUMNS, key=lambda column: column.rank)
+    ends = accumulate(column.width + 1 for column in ranked)
+    chosen = [column for column, end in zip(ranked, ends, strict=True) if end <= width]
+    return [column for column in COLUMNS if column in chosen]
+
+
+def _actor_lines(progress: Progress, room: int) -> list[Line]:
+    """A line per actor; where there are more than `room`, who does not run comes first, and a line sums up the rest."""
+    names = [name for name in progress.states if name.startswith("actor_")]
+    if len(names) <= room:
+        return [_line(progress, name) for name in names]
+    by_need = sorted(names, key=lambda name: progress.states[name] == "running")
+    shown = set(by_need[: max(0, room - 1)])
+    lines = [_line(progress, name) for name in names if name in shown]
+    return [*lines, _sum([_line(progress, name) for name in names if name not in shown])]
+
+
+def _line(progress: Progress, name: str) -> Line:
+    state, _, why = progress.states[name].partition(": ")
+    row, returns = progress.rows.get(name, {}), progress.returns.get(name, ())
+    best = progress.best_evaluation if name == "evaluator" else progress.best.get(name)
+    last = returns[-1] if returns else None
+    return Line(name.replace("_", " "), state, progress.restarts.get(name, 0), row, last, best, returns, why)
+
+
+def _sum(lines: list[Line]) -> Line:
+    rows = [line.row for line in lines]
+    row = {"env_steps_per_s": sum(_known(rows, "env_steps_per_s"))}
+    row |= {name: fmean(values) for name in ("policy_lag", "time_waiting") if (values := _known(rows, name))}
+    last = [line.last for line in lines if line.last is not None]
+    best = [line.best for line in lines if line.best is not None]
+    states = ", ".join(f"{count} {state}" for state, count in Counter(line.state for line in lines).items())
+    restarts, mean = sum(line.restarts for line in lines), fmean(last) if last else None
+    return Line(f"{len(lines)} more", "", restarts, row, mean, max(best, default=None), (), states)
+
+
+# ── the lines around it ──
+
+
+def _bar(progress: Progress, width: int) -> RenderableType:
+    stop, left = progress.config.stop, progress.left_s
+    if progress.states.get("learner") == "ended":
+        until = "ended"
+    else:
+        at_most = "≤ " if stop.at_return is not None else ""
+        until = "starting" if left is None else f"{at_most}{clock(left)} left"
+    steps = f"{progress.env_steps:,} of {stop.env_steps:,} env steps"
+    pace = [f"{progress.rate.per_second:,.0f} steps/s", f"{clock(progress.wall_s)} so far"]
+    return _with_bar(progress.share, [f"{progress.share:4.0%}", until, steps, *pace], width)
+
+
+def _learner(progress: Progress, width: int) -> RenderableType:
+    row, restarts = progress.rows.get("learner", {}), progress.restarts.get("learner", 0)
+    state, _, why = progress.states["learner"].partition(": ")
+    pieces = [f"{'learner':<{NAME_WIDTH}} {state}{f': {why}' if why else ''}"]
+    pieces += [f"{restarts} restart{'s' if restarts > 1 else ''}"] if restarts else []
+    pieces += [f"{figure(row.get('updates'), 0)} updates, {figure(row.get('updates_per_s'), 0)}/s"]
+    pieces += [f"{figure(skipped, 0)} skipped"] if (skipped := row.get("skipped_updates")) else []
+    losses = {"Q loss": "q_loss", "entropy": "entropy", "loss": "loss"}
+    pieces += [*(f"{title} {figure(row.get(name), 3)}" for title, name in losses.items()), progress.device]
+    return _text(_joined(pieces, width), "" if state == "running" else _style(state))
+
+
+def _replay(progress: Progress, width: int) -> RenderableType:
+    held = progress.rows.get("learner", {}).get("replay_steps", 0.0)
+    capacity = progress.config.replay.capacity
+    memory = f"{decimal(progress.replay_memory)} when full" if progress.replay_memory else ""
+    share = min(1.0, held / capacity)
+    pieces = [f"{share:4.0%}", f"{held:,.0f} of {capacity:,} steps", memory]
+    return _with_bar(share, pieces, width, "replay")
+
+
+def _waiting(progress: Progress, width: int) -> RenderableType:
+    actors = _known([row for name, row in progress.rows.items() if name.startswith("actor_")], "time_waiting")
+    learner = progress.rows.get("learner", {}).get("time_waiting")
+    mean = fmean(actors) if actors else None
+    pieces = [f"{'waiting':<{NAME_WIDTH}} actors {percent(mean)}, learner {percent(learner)}"]
+    if mean is not None and learner is not None:
+        pieces.append(bottleneck(mean, learner))
+    return _text(_joined(pieces, width))
+
+
+def bottleneck(actors: float, learner: float) -> str:
+    """Which side holds the other up, by the shares of their time that they wait."""
+    if abs(actors - learner) < BALANCE:
+        return "in balance"
+    return f"bottleneck: {'learner' if actors > learner else 'actors'}"
+
+
+def _with_bar(share: float, pieces: list[str], width: int, title: str = "") -> RenderableType:
+    name = f"{title:<{NAME_WIDTH}}" if title else ""
+    bar_width = max(1, min(BAR_WIDTH, width // 4))
+    grid = Table.grid(padding=(0, 1, 0, 0))
+    text = _joined(pieces, width - bar_width - 1 - (len(name) + 1 if name else 0))
+    bar = ProgressBar(1.0, share, width=bar_width, complete_style="cyan", finished_style="green")
+    grid.add_row(*([name] if name else []), bar, _text(text))
+    return grid
+
+
+def _joined(pieces: Iterable[str], width: int) -> str:
+    """The first of the pieces, as many as `width` cells hold, but at least one."""
+    line, *others = (piece for piece in pieces if piece)
+    for piece in others:
+        if cell_len(line) + 2 + cell_len(piece) > width:
+            break
+        line += f"  {piece}"
+    return line
+
+
+def _text(line: str, style: str = "") -> Text:
+    return Text(line, style, no_wrap=True, overflow="ellipsis")
+
+
+def _known(rows: Iterable[Mapping[str, float]], name: str) -> list[float]:
+    return [row[name] for row in rows if name in row]
+
+
+def figure(value: float | None, digits: int = 1, width: int = 8) -> str:
+    """A number as exact as `width` characters allow, or a dash where there is none."""
+    if value is None:
+        return "–"
+    texts = [f"{value:{kind}}" for kind in (f",.{digits}f", ",.0f", ".2e", ".0e")]
+    return next((text for text in texts if len(text) <= width), texts[-1])
+
+
+def percent(share: float | None) -> str:
+    """A share of 0 to 1, or a dash where there is none."""
+    return "–" if share is None else f"{share:.0%}"
+
+
+def sparkline(values: Sequence[float]) -> str:
+    """A bar for each value, between the lowest and the highest of them; where all are equal, in the middle."""
+    low, high = min(values, default=0.0), max(values, default=0.0)
+    if low == high:
+        return LEVELS[3] * len(values)
+    return "".join(LEVELS[round((value - low) / (high - low) * (len(LEVELS) - 1))] for value in values)

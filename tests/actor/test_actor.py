@@ -1,0 +1,207 @@
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from apex_acer.actor.actor import Actor
+from apex_acer.algorithms.acer import Acer
+from apex_acer.config import RunConfig
+from apex_acer.networks.weights import named_tensors, pack
+from apex_acer.protocol.messages import Link, Message, Peer, Reply
+from tests.runs import CARTPOLE, RUN_ID, tiny_layout, tiny_run
+
+
+class RecordingLink(Link):
+    """Keeps what is sent, and gives the replies a test has put in."""
+
+    def __init__(self) -> None:
+        self.sent: list[Message] = []
+        self.replies: deque[Reply] = deque()
+
+    def send(self, message: Message) -> None:
+        self.sent.append(message)
+
+    def receive(self, timeout_s: float) -> Reply | None:
+        return self.replies.popleft() if self.replies else None
+
+
+def network(config: RunConfig | None = None) -> Any:
+    torch.manual_seed(0)
+    return Acer.build_network(config or tiny_run(), CARTPOLE)
+
+
+def first_weights(version: int = 0, sent: Any = None) -> Reply:
+    return Reply(0, weights_version=version, weights=pack(named_tensors(sent or network(), "network"), {}))
+
+
+StartActor = Callable[..., tuple[Actor, RecordingLink]]
+
+
+@pytest.fixture
+def start_actor() -> Iterator[StartActor]:
+    actors: list[Actor] = []
+
+    def start(config: RunConfig | None = None, index: int = 0, incarnation: int = 0) -> tuple[Actor, RecordingLink]:
+        """An actor that has its first weights."""
+        link = RecordingLink()
+        actors.append(Actor(config or tiny_run(), RUN_ID, Peer("actor", index, incarnation), link))
+        link.replies.append(first_weights(sent=network(config)))
+        assert actors[-1].step(0)
+        return actors[-1], link
+
+    yield start
+    for actor in actors:
+        actor.close()
+
+
+def make_unrolls(actor: Actor, link: RecordingLink, count: int) -> list[Message]:
+    """The next `count` messages with unrolls, each answered at once."""
+    messages: list[Message] = []
+    while len(messages) < count:
+        before = len(link.sent)
+        assert actor.step(0)
+        for message in link.sent[before:]:
+            messages.append(message)
+            link.replies.append(Reply(message.sequence, weights_version=0))
+    return messages
+
+
+def test_first_asks_for_weights_and_waits_for_them() -> None:
+    link = RecordingLink()
+    actor = Actor(tiny_run(), RUN_ID, Peer("actor", 1, 0), link)
+    for _ in range(3):
+        assert actor.step(0)
+    assert link.sent == [Message(RUN_ID, Peer("actor", 1, 0), 0, wants_weights=True)]
+    actor.close()
+
+
+def test_unrolls_fit_the_layout_and_are_numbered(start_actor: StartActor) -> None:
+    config = tiny_run()
+    actor, link = start_actor(config)
+    messages = make_unrolls(actor, link, 6)
+    assert [message.sequence for message in messages] == list(range(1, 7))
+    for message in messages:
+        assert message.unroll is not None
+        assert tiny_layout(config).check(message.unroll, config.actors.environments) is None
+        assert message.weights_version == 0
+    times = [message.acting_s for message in messages]
+    assert 0 < times[0] < times[-1] < 60
+    assert times == sorted(times)
+
+
+@pytest.mark.parametrize("limit", [1, 2, 5])
+def test_at_most_max_unanswered_messages_are_unanswered(start_actor: StartActor, limit: int) -> None:
+    actor, link = start_actor(tiny_run(actors__max_unanswered=limit))
+    for _ in range(10):
+        assert actor.step(0)
+    assert len(link.sent) == 1 + limit
+    link.replies.append(Reply(1, weights_version=0))
+    for _ in range(10):
+        assert actor.step(0)
+    assert len(link.sent) == 2 + limit
+
+
+def test_asks_for_weights_every_weights_every_steps(start_actor: StartActor) -> None:
+    actor, link = start_actor(tiny_run(actors__weights_every=15))
+    asked = [message.wants_weights for message in make_unrolls(actor, link, 9)]
+    assert asked == [False, False, True] * 3
+
+
+def test_acts_with_the_newest_weights_it_was_given(start_actor: StartActor) -> None:
+    actor, link = start_actor()
+    make_unrolls(actor, link, 1)
+    link.replies.append(first_weights(version=7))
+    assert make_unrolls(actor, link, 3)[-1].weights_version == 7
+
+
+def test_temperatures_differ_by_actor_and_mu_is_recorded_after_them(start_actor: StartActor) -> None:
+    config = tiny_run(actors__count=3, actors__temperature_low=0.5, actors__temperature_high=8.0)
+    assert [config.actors.temperature(index) for index in range(3)] == pytest.approx([0.5, 2.0, 8.0])
+    for index in range(3):
+        actor, link = start_actor(config, index)
+        unroll = make_unrolls(actor, link, 1)[0].unroll
+        assert unroll is not None
+        logits: Any = network()(torch.from_numpy(unroll.obs[:-1]).flatten(0, 1)).pi_logits
+        expected = (logits / config.actors.temperature(index)).log_softmax(-1).detach().numpy()
+        np.testing.assert_allclose(unroll.behaviour["log_probs"].reshape(-1, 2), expected, rtol=1e-4, atol=1e-6)
+
+
+def test_acts_with_the_statistics_it_was_sent(start_actor: StartActor) -> None:
+    config = tiny_run(network__normalise=True)
+    actor, link = start_actor(config)
+    sent = network(config)
+    sent.normaliser.observe(torch.randn(50, 4, 4, generator=torch.Generator().manual_seed(0)) * 0.03 + 0.1)
+    link.replies.append(first_weights(1, sent))
+    unroll = make_unrolls(actor, link, 2)[-1].unroll
+    assert unroll is not None
+    obs, mu = torch.from_numpy(unroll.obs[:-1]).flatten(0, 1), unroll.behaviour["log_probs"].reshape(-1, 2)
+    np.testing.assert_allclose(mu, sent(obs).pi_logits.log_softmax(-1).detach().numpy(), rtol=1e-4, atol=1e-6)
+    assert np.abs(mu - network(config)(obs).pi_logits.log_softmax(-1).detach().numpy()).max() > 1e-3
+
+
+def test_unrolls_of_a_recurrent_policy_say_the_state_they_began_with(start_actor: StartActor) -> None:
+    config = tiny_run(network__lstm=8)
+    actor, link = start_actor(config)
+    unrolls = [message.unroll for message in make_unrolls(actor, link, 3)]
+    assert [unroll and tiny_layout(config).check(unroll, 4) for unroll in unrolls] == [None] * 3
+    assert [bool(unroll and unroll.state["cell"].any()) for unroll in unrolls] == [False, True, True]
+
+
+def test_seeds_differ_by_index_incarnation_and_run_but_not_otherwise(start_actor: StartActor) -> None:
+    def first_obs(seed: int, index: int, incarnation: int) -> bytes:
+        actor, link = start_actor(tiny_run(seed=seed), index, incarnation)
+        unroll = make_unrolls(actor, link, 1)[0].unroll
+        assert unroll is not None
+        assert len({column.tobytes() for column in unroll.obs[0]}) == 4
+        return unroll.obs.tobytes() + unroll.action.tobytes()
+
+    streams = {first_obs(*numbers) for numbers in [(0, 0, 0), (0, 1, 0), (0, 0, 1), (1, 0, 0)]}
+    assert len(streams) == 4
+    assert first_obs(0, 0, 0) in streams
+
+
+def test_rows_are_sent_at_most_every_so_often(start_actor: StartActor) -> None:
+    actor, link = start_actor(tiny_run(logging__every_seconds=1000.0))
+    assert not any(message.rows for message in make_unrolls(actor, link, 20))
+    actor, link = start_actor(tiny_run(logging__every_seconds=1e-6, actors__temperature_low=0.25), 0)
+    rows = [row for message in make_unrolls(actor, link, 40) for row in message.rows]
+    assert len(rows) == 40
+    assert {row["exploration"] for row in rows} == {0.25}
+    assert rows[-1]["episodes"] >= sum("episode_return" in row for row in rows) > 0
+
+
+def test_stop_and_refusal(start_actor: StartActor) -> None:
+    actor, link = start_actor()
+    link.replies.append(Reply(1, stop=True))
+    assert not actor.step(0)
+    actor, link = start_actor(index=1)
+    link.replies.append(Reply(1, refused="sequence 1, expected 0"))
+    with pytest.raises(RuntimeError, match="sequence 1, expected 0"):
+        actor.step(0)
+
+
+def test_with_another_learner_it_begins_anew_and_its_games_go_on(start_actor: StartActor) -> None:
+    actor, link = start_actor(tiny_run(logging__every_seconds=1000.0))
+    for _ in range(3):
+        assert actor.step(0)
+    before = link.sent[-1].unroll  # it and the one before will never be answered
+    another = RecordingLink()
+    actor.reconnect(another)
+    for _ in range(3):
+        assert actor.step(0)
+    assert another.sent == [Message(RUN_ID, Peer("actor", 0, 0), 0, wants_weights=True)]
+    another.replies.append(first_weights(version=70))
+    for _ in range(5):
+        assert actor.step(0)
+    assert [message.sequence for message in another.sent] == [0, 1, 2]
+    after = another.sent[1]
+    assert after.weights_version == 70
+    assert before is not None
+    assert after.unroll is not None
+    np.testing.assert_array_equal(after.unroll.obs[0], before.obs[-1])
+    np.testing.assert_array_equal(after.unroll.episode_step[0], before.episode_step[-1])

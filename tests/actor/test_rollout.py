@@ -1,0 +1,276 @@
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+from collections import Counter, deque
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from ale_py.vector_env import AtariVectorEnv
+
+from apex_acer.actor.evaluator import evaluate_policy, summarise
+from apex_acer.actor.rollout import Episode, Rollout, evaluate
+from apex_acer.config import ActorsConfig, EvaluationConfig, NetworkConfig, RunConfig
+from apex_acer.networks.frames import stack_planes
+from apex_acer.protocol.metrics import METRICS, Timers
+from apex_acer.protocol.trajectory import Unroll, layout
+from tests.conftest import COUNTDOWN, assert_equal_unrolls, joined, play, run_config
+
+FRAMES = 360  # of a game, cut short so that several end
+COUNT, K, UNROLLS, SEED, TEMPERATURE = 4, 20, 11, 31, 0.5
+GAME = dataclasses.replace(
+    run_config(id="ALE/Breakout-v5", stack=4, kwargs=json.dumps({"max_num_frames_per_episode": FRAMES})),
+    actors=ActorsConfig(count=1, temperature_low=TEMPERATURE),
+)
+
+
+def countdown(stack: int = 1, **kwargs: Any) -> RunConfig:
+    return run_config(id=COUNTDOWN, stack=stack, kwargs=json.dumps(kwargs))
+
+
+def stacks_of(unrolls: list[Unroll], stack: int) -> torch.Tensor:
+    """Every network input of consecutive unrolls, each rebuilt from its own unroll only; `[K * unrolls, N, …]`."""
+    parts = [
+        stack_planes(torch.from_numpy(unroll.obs), torch.from_numpy(unroll.episode_step), stack)[:-1]
+        for unroll in unrolls
+    ]
+    return torch.cat(parts)
+
+
+@pytest.fixture(scope="module")
+def breakout() -> tuple[Any, list[Unroll], list[Episode]]:
+    """A policy, its unrolls over several games and lost lives, and the episodes that ended."""
+    environments, policy = play(GAME, COUNT, sharpness=100.0)
+    rollout = Rollout(environments, policy, seed=SEED, actor=0)
+    unrolls = [rollout.unroll(K) for _ in range(UNROLLS)]
+    environments.close()
+    return policy, unrolls, rollout.take_episodes()
+
+
+@pytest.fixture(scope="module")
+def ale(breakout: Any) -> dict[str, np.ndarray]:
+    """ALE's own stacks, rewards and ends of whole games for the same seed and actions."""
+    vector = AtariVectorEnv("breakout", COUNT, stack_num=4, reward_clipping=False, max_num_frames_per_episode=FRAMES)
+    obs, rows = [vector.reset(seed=SEED)[0]], []
+    for action in joined(breakout[1], "action"):
+        row = vector.step(action)
+        obs.append(row[0])
+        rows.append(row[1:4])
+    reward, terminated, truncated = (np.stack(part) for part in zip(*rows, strict=True))
+    return {"obs": np.stack(obs), "reward": reward, "ended": terminated | truncated}
+
+
+def test_rebuilt_stacks_are_ale_s_own(breakout: Any, ale: dict[str, np.ndarray]) -> None:
+    _, unrolls, _ = breakout
+    stacks = stacks_of(unrolls, 4)
+    assert stacks.shape[0] * stacks.shape[1] >= 800
+    np.testing.assert_array_equal(stacks.numpy(), ale["obs"][:-1])
+    final = stack_planes(torch.from_numpy(unrolls[-1].obs), torch.from_numpy(unrolls[-1].episode_step), 4)[-1]
+    np.testing.assert_array_equal(final.numpy(), ale["obs"][-1])
+    lost = joined(unrolls, "terminated")[:-1] & joined(unrolls, "mask")[1:]
+    assert lost.sum() > 10
+    assert (~joined(unrolls, "mask")).sum() >= 5
+    resets_by_place = np.flatnonzero((~joined(unrolls, "mask")).any(1)) % K
+    assert min(resets_by_place.min(), K - 1 - resets_by_place.max()) < 4  # some stacks of a new game cross a border
+
+
+def test_masks_and_episode_steps_follow_resets_only(breakout: Any, ale: dict[str, np.ndarray]) -> None:
+    _, unrolls, _ = breakout
+    mask, episode_step = joined(unrolls, "mask"), joined(unrolls, "episode_step")
+    reset = np.concatenate([np.zeros((1, COUNT), bool), ale["ended"][:-1]])
+    np.testing.assert_array_equal(mask, ~reset)
+    np.testing.assert_array_equal(joined(unrolls, "reward"), ale["reward"])
+    expected = np.zeros_like(episode_step[3:])  # from the first observation on
+    for t in range(1, len(expected)):
+        expected[t] = np.where(reset[t - 1], 0, expected[t - 1] + 1)
+    np.testing.assert_array_equal(episode_step[3:], expected)
+    assert not episode_step[:3].any()
+    for earlier, later in itertools.pairwise(unrolls):
+        np.testing.assert_array_equal(later.obs[:4], earlier.obs[-4:])
+        np.testing.assert_array_equal(later.episode_step[:4], earlier.episode_step[-4:])
+
+
+def test_whole_games_are_counted_over_lost_lives(breakout: Any, ale: dict[str, np.ndarray]) -> None:
+    _, _, episodes = breakout
+    expected, total, length, after_end = [], np.zeros(COUNT), np.zeros(COUNT, int), np.zeros(COUNT, bool)
+    for reward, ended in zip(ale["reward"], ale["ended"], strict=True):
+        for column in range(COUNT):
+            if after_end[column]:  # the dummy step
+                expected.append(Episode(column, total[column], length[column]))
+                total[column] = length[column] = 0
+            else:
+                total[column] += reward[column]
+                length[column] += 1
+        after_end = ended
+    assert episodes == expected
+    assert len(episodes) >= 5
+    assert len({episode.episode_return for episode in episodes}) > 1
+
+
+def test_mu_is_recorded_after_temperature(breakout: Any) -> None:
+    policy, unrolls, _ = breakout
+    mu = torch.from_numpy(np.concatenate([unroll.behaviour["log_probs"] for unroll in unrolls]))
+    with torch.inference_mode():
+        logits = policy.network(stacks_of(unrolls, 4).flatten(0, 1)).pi_logits.view_as(mu)
+    torch.testing.assert_close(mu, (logits / TEMPERATURE).log_softmax(-1), rtol=1e-4, atol=1e-4)
+    assert (mu - logits.log_softmax(-1)).abs().max() > 0.1
+    torch.testing.assert_close(mu.exp().sum(-1), torch.ones(mu.shape[:-1]))
+
+
+def test_actions_are_drawn_from_mu(breakout: Any) -> None:
+    _, unrolls, _ = breakout
+    action = joined(unrolls, "action").ravel()
+    probs = np.exp(np.concatenate([unroll.behaviour["log_probs"] for unroll in unrolls])).reshape(len(action), -1)
+    counts = np.bincount(action, minlength=probs.shape[1])
+    deviation = (counts - probs.sum(0)) / np.sqrt((probs * (1 - probs)).sum(0))
+    assert np.abs(deviation).max() < 4
+    assert (action != probs.argmax(1)).any()
+
+
+def test_unrolls_fit_the_layout(breakout: Any) -> None:
+    policy, unrolls, _ = breakout
+    fits = layout(policy.spec, K, {"log_probs": (policy.spec.num_actions,)})
+    assert [fits.check(unroll, COUNT) for unroll in unrolls] == [None] * UNROLLS
+    assert unrolls[0].num_columns == COUNT
+    assert sum(unroll.num_steps for unroll in unrolls) == joined(unrolls, "mask").sum()
+    assert fits.check(unrolls[0], COUNT + 1) == "obs: uint8[24, 4, 1, 84, 84], expected uint8[24, 5, 1, 84, 84]"
+    wrong = dataclasses.replace(unrolls[0], reward=unrolls[0].reward.astype(np.float64))
+    assert fits.check(wrong, COUNT) == "reward: float64[20, 4], expected float32[20, 4]"
+    assert "extra" in str(fits.check(dataclasses.replace(unrolls[0], behaviour={"extra": wrong.reward}), COUNT))
+    assert "state" in str(fits.check(dataclasses.replace(unrolls[0], state={"h": wrong.reward}), COUNT))
+
+
+def test_equal_seeds_give_equal_unrolls() -> None:
+    unrolls = []
+    for seed in (7, 7, 8):
+        environments, policy = play(run_config(id="Acrobot-v1"), 2)
+        unrolls.append(Rollout(environments, policy, seed=seed).unroll(30))
+        environments.close()
+    assert_equal_unrolls(unrolls[0], unrolls[1])
+    assert (unrolls[0].action != unrolls[2].action).any()
+
+
+def test_vectors_are_stacked_too() -> None:
+    environments, policy = play(countdown(stack=3, lengths=[4, 6]), 2)
+    rollout = Rollout(environments, policy, seed=0)
+    unrolls = [rollout.unroll(5) for _ in range(4)]
+    planes, mask = joined(unrolls, "obs")[2:], joined(unrolls, "mask")
+    stacks = stacks_of(unrolls, 3)
+    for column in range(2):
+        newest = deque([np.zeros(3, np.float32)] * 3, maxlen=3)
+        for t in range(20):
+            if t and not mask[t - 1, column]:
+                newest.extend([np.zeros(3, np.float32)] * 3)
+            newest.append(planes[t, column])
+            np.testing.assert_array_equal(stacks[t, column].numpy(), np.concatenate(newest))
+    assert (~mask).sum(0).tolist() == [4, 2]  # 5 and 7 steps from one reset to the next
+
+
+def remembering(config: RunConfig) -> RunConfig:
+    return dataclasses.replace(config, network=NetworkConfig(lstm=12, normalise=True))
+
+
+@pytest.mark.parametrize("stack", [1, 3])
+def test_acting_step_by_step_is_the_learner_s_unroll(stack: int) -> None:
+    """Each unroll says all that its outputs depend on: planes, starts of episodes and the state it began with."""
+    environments, policy = play(remembering(run_config(id="CartPole-v1", stack=stack)), 4, sharpness=300.0)
+    rollout = Rollout(environments, policy, seed=0)
+    unrolls = [rollout.unroll(15) for _ in range(6)]
+    starts = set()
+    for unroll in unrolls:
+        episode_step = torch.from_numpy(unroll.episode_step)
+        obs = stack_planes(torch.from_numpy(unroll.obs), episode_step, stack)[:-1]
+        reset = episode_step[stack - 1 : -1] == 0
+        state = {name: torch.from_numpy(part) for name, part in unroll.state.items()}
+        with torch.inference_mode():
+            output = policy.network.unroll(policy.network.prepare(obs.flatten(0, 1)), reset, state)
+        mu = torch.from_numpy(unroll.behaviour["log_probs"])
+        torch.testing.assert_close(mu, output.pi_logits.log_softmax(-1), rtol=1e-4, atol=1e-4)
+        starts |= set(torch.nonzero(reset)[:, 0].tolist())
+    assert not any(part.any() for part in unrolls[0].state.values())
+    assert all(np.abs(part).max(1).min() > 0 for unroll in unrolls[1:] for part in unroll.state.values())
+    assert len(starts & set(range(2, 13))) > 3  # episodes begin in the middle of unrolls
+
+
+def test_unrolls_sent_are_not_written_to_again() -> None:
+    environments, policy = play(remembering(countdown(stack=2, lengths=[3])), 2)
+    rollout = Rollout(environments, policy, seed=0)
+    first = rollout.unroll(4)
+    kept = Unroll(**{f.name: _copy(getattr(first, f.name)) for f in dataclasses.fields(Unroll)})
+    rollout.unroll(4)
+    assert_equal_unrolls(first, kept)
+
+
+def _copy(value: Any) -> Any:
+    return {name: array.copy() for name, array in value.items()} if isinstance(value, dict) else value.copy()
+
+
+@pytest.mark.parametrize(("episodes", "slots"), [(7, 3), (2, 3), (6, 2)])
+def test_episodes_are_assigned_to_slots_beforehand(episodes: int, slots: int) -> None:
+    lengths = [40, 3, 11]  # counting the first to finish would see the 3 only
+    environments, policy = play(countdown(lengths=lengths), slots, training=False)
+    played = evaluate(environments, policy, EvaluationConfig(episodes=episodes), seed=0)
+    assert len(played) == episodes
+    assert Counter(episode.column for episode in played) == Counter(i % slots for i in range(episodes))
+    assert all(episode.length == lengths[episode.column] == episode.episode_return for episode in played)
+
+
+def test_evaluation_plays_whole_games_of_breakout() -> None:
+    environments, policy = play(GAME, 2, training=False)
+    played = evaluate(environments, policy, EvaluationConfig(episodes=3, greedy=False), seed=3)
+    environments.close()
+    assert len(played) == 3
+    assert min(episode.length for episode in played) > 60  # the first of five lives is lost long before
+
+
+def test_evaluate_policy_summarises_the_episodes() -> None:
+    _, policy = play(countdown(lengths=[4]), 1)
+    row = evaluate_policy(policy, EvaluationConfig(episodes=3, environments=10), seed=0)
+    expected = {"return": 4.0, "return_std": 0.0, "return_min": 4.0, "return_max": 4.0, "length": 4.0}
+    assert row == {f"eval_{name}": value for name, value in expected.items()}
+    row = summarise([Episode(0, 1.0, 10), Episode(1, -3.0, 20)])
+    assert row.keys() <= METRICS.keys()
+    assert list(row.values()) == [-1.0, 2.0, -3.0, 1.0, 15.0]
+
+
+@pytest.mark.parametrize("greedy", [True, False])
+def test_greedy_takes_the_likeliest_and_sampling_does_not(greedy: bool) -> None:
+    environments, policy = play(countdown(num_actions=4), 8)
+    unroll = Rollout(environments, policy, seed=0, greedy=greedy).unroll(20)
+    likeliest = unroll.behaviour["log_probs"].argmax(-1) == unroll.action
+    assert likeliest.all() == greedy
+    assert likeliest.any()
+
+
+def test_a_random_action_after_stalled_steps() -> None:
+    steps, every = 60, 3
+    deviations = {}
+    for reward in (0.0, 1.0):
+        environments, policy = play(countdown(num_actions=8, lengths=[1000], reward=reward), 4)
+        rollout = Rollout(environments, policy, seed=0, greedy=True, stall_steps=every)
+        unroll = rollout.unroll(steps)
+        deviations[reward] = unroll.action != unroll.behaviour["log_probs"].argmax(-1)
+    assert not deviations[1.0].any()  # every step pays: no stall
+    when = np.flatnonzero(deviations[0.0].any(1))
+    assert not (when % every).any()
+    assert 0 not in when
+    share = deviations[0.0][every::every].mean()
+    assert 0.7 < share < 1  # 7 of 8 random actions differ
+
+
+def test_a_reset_ends_a_stall() -> None:
+    environments, policy = play(countdown(num_actions=8, lengths=[3], reward=0.0), 4)
+    unroll = Rollout(environments, policy, seed=0, greedy=True, stall_steps=4).unroll(40)
+    assert (unroll.action == unroll.behaviour["log_probs"].argmax(-1)).all()
+
+
+def test_time_is_counted_by_phase() -> None:
+    environments, policy = play(countdown(), 1)
+    timers = Timers()
+    Rollout(environments, policy, seed=0, timers=timers).unroll(20)
+    shares = timers.shares()
+    assert shares.keys() == {"time_policy", "time_environment"} <= METRICS.keys()
+    assert 0 < sum(shares.values()) <= 1

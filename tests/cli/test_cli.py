@@ -1,0 +1,376 @@
+"""The command line as a user meets it: real subprocesses, their output and exit codes."""
+
+from __future__ import annotations
+
+import dataclasses
+import fcntl
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from apex_acer.cli import main
+from apex_acer.cli.parsing import COMMON
+from apex_acer.cli.train import parse_train
+from apex_acer.config import ConfigError
+from apex_acer.config.runfile import dump_run, load_run, parse_run, presets
+from apex_acer.storage.checkpoint import load, newest
+
+COMMAND = [str(Path(sys.executable).with_name("apex-acer"))]
+TINY = ["--actors", "1", "--actors.environments", "2", "--steps", "400", "--evaluation.every", "100000"]
+
+
+def run(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=90, cwd=cwd)
+
+
+def test_flags_override_keys_and_short_forms_reach_theirs() -> None:
+    flags = "--seed 7 --actors 3 --steps 123 --until 9.5 --engine serial --out a --load b --json"
+    config, output = parse_train(["cartpole", *flags.split(), "--algorithm.unroll-length", "5"])
+    assert (config.seed, config.actors.count, config.stop.env_steps, config.stop.at_return) == (7, 3, 123, 9.5)
+    assert (config.engine, config.out, config.load, config.algorithm.unroll_length) == ("serial", "a", "b", 5)
+    assert output.json
+    assert config.environment.id == "CartPole-v1"
+
+
+def test_flags_are_those_of_the_algorithm_that_the_run_names() -> None:
+    config, _ = parse_train(["pong-apex-dqn", "--algorithm.n-steps", "5", "--algorithm.no-double"])
+    expected = load_run("pong-apex-dqn")
+    assert config.algorithm == dataclasses.replace(expected.algorithm, n_steps=5, double=False)  # type: ignore[call-arg]
+    assert dataclasses.replace(config, algorithm=expected.algorithm) == expected
+    for run, flag in (("pong-apex-dqn", "--algorithm.ema-decay"), ("pong", "--algorithm.n-steps")):
+        with pytest.raises(ConfigError, match=f"{flag}: unknown flag; it is one of another algorithm"):
+            parse_train([run, flag, "1"])
+
+
+def test_presets_are_all_listed_uncut(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["presets"]) == 0
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == list(presets())
+
+
+@pytest.mark.parametrize("arguments", [[], ["--help"]])
+def test_help_names_every_verb(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments) == 0
+    out = capsys.readouterr().out
+    assert all(
+        f"apex-acer {verb}" in out for verb in ("train", "resume", "evaluate", "play", "export", "sweep", "presets")
+    )
+
+
+@pytest.mark.parametrize("verb", ["train", "sweep"])
+def test_help_fits_a_screen_and_help_all_has_every_flag(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments in ([verb, "--help"], [verb, "cartpole", "-h"]):
+        assert main(arguments) == 0
+        short = capsys.readouterr().out
+        assert len(short.splitlines()) <= 24
+        assert max(map(len, short.splitlines())) <= 125
+        assert all(flag in short for flag in COMMON)
+    assert main([verb, "cartpole", "--help-all"]) == 0
+    out = capsys.readouterr().out
+    assert all(flag.split()[0] in out for flag in COMMON if flag != "--help-all")
+    assert out.count("--") > 80
+
+
+def test_a_preset_is_shown_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["presets", "show", "pong"]) == 0
+    assert parse_run(capsys.readouterr().out, "shown") == load_run("pong")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ("presets show pingpong", ["'pingpong'", "cartpole"]),
+        ("presets pong", ["presets", "show NAME"]),
+        ("trane cartpole", ["'trane'", "did you mean train?"]),
+        ("--versio", ["'--versio'", "did you mean --version?"]),
+        ("train nope", ["'nope'", "cartpole"]),
+        ("train cartpol", ["did you mean 'cartpole'?"]),
+        ("train missing.toml", ["missing.toml", "No such file"]),
+        ("train", ["run", "preset"]),
+        ("dance", ["'dance'", "train"]),
+        ("train cartpole --actors -1", ["actors.count", "-1", "0 or more"]),
+        ("train cartpole --algorithm.unroll-length 0", ["algorithm.unroll_length", "1 or more"]),
+        ("train cartpole --optimizer.learning-rate -1", ["optimizer.learning_rate", "above 0"]),
+        ("train cartpole --learner.device tpu", ["learner.device", "'tpu'", "cpu"]),
+        ("train cartpole --learner.device cuda:99", ["learner.device", "cuda:99", "cpu"]),
+        ("train cartpole --environment.id Nope-v1", ["environment.id", "Nope-v1", "registered"]),
+        ("train cartpole --environment.id ALE/Pnog-v5", ["did you mean 'ALE/Pong-v5'?"]),
+        ("train cartpole --environment.id Pendulum-v1", ["environment.id", "Discrete"]),
+        ("train cartpole --out setup.cfg/below", ["out", "setup.cfg/below", "writable"]),
+        ("train cartpole --load missing.safetensors", ["load", "missing.safetensors"]),
+        ("evaluate missing.safetensors", ["missing.safetensors", "weights file"]),
+        ("resume missing", ["resume", "missing", "no whole checkpoint"]),
+        ("resume . --steps 100", ["resume", "no whole checkpoint"]),
+        ("presets extra", ["presets", "extra"]),
+    ],
+)
+def test_bad_input_gets_one_line_and_exit_code_2(
+    arguments: str,
+    words: list[str],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (tmp_path / "setup.cfg").touch()
+    monkeypatch.chdir(tmp_path)
+    assert main(arguments.split()) == 2
+    captured = capsys.readouterr()
+    assert captured.err.count("\n") == 1, captured.err
+    assert all(word in captured.err for word in words), captured.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [
+        ("train cartpole --enviroment.id x", "--environment.id"),
+        ("train cartpole --algorithm.replay-rato 3", "--algorithm.replay-ratio"),
+        ("train cartpole --engine seria", "serial"),
+        ("sweep cartpole --optimizer.schedule liner", "linear"),
+        ("sweep cartpole --seds 3", "--seeds"),
+        ("resume x --setps 3", "--steps"),
+        ("evaluate x --polcy greedy", "--policy"),
+        ("doctor --jso", "--json"),
+        ("train cartpole --gamma 0.9", "did you mean --algorithm.gamma?"),
+        ("train cartpole --algorithm.name apex_dqn", "--algorithm.name: 'apex_dqn' is not allowed; give acer"),
+        ("train cartpole --steps 1.5", "--steps: 1.5 is not allowed; give int"),
+        ("train cartpole --steps abc", "--steps: 'abc' is not allowed; give int"),
+        ("resume x --steps abc", "--steps: 'abc' is not allowed; give int"),
+        ("resume x --steps --json", "--steps: no value is given; give int"),
+        ("train cartpole --json=yes", "--json: 'yes' is not allowed"),
+        ("train cartpole --network.hidden-sizes 64 a", "--network.hidden-sizes: 'a' is not allowed; give int"),
+    ],
+)
+def test_an_unknown_flag_or_value_exits_2_and_names_the_nearest(
+    arguments: str, word: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments.split()) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert error.startswith("apex-acer: --")
+    assert word in error
+
+
+def test_words_without_a_place_and_places_without_a_word_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments, part in {"resume": "DIR is missing", "runs a b": "'b' is one word too many"}.items():
+        assert main(arguments.split()) == 2
+        error = capsys.readouterr().err
+        assert error.startswith(f"apex-acer: {arguments.split()[0]}: {part}")
+        assert error.count("\n") == 1
+
+
+def test_whole_numbers_may_be_written_with_an_exponent_or_underscores() -> None:
+    flags = "--steps 1e6 --replay.capacity=2_000_000 --network.hidden-sizes 6.4e1 64 --minutes 1e1"
+    config, _ = parse_train(["cartpole", *flags.split()])
+    assert (config.stop.env_steps, config.replay.capacity, config.network.hidden_sizes) == (10**6, 2 * 10**6, (64, 64))
+    assert config.stop.minutes == 10.0
+    assert type(config.stop.env_steps) is int
+
+
+def test_train_then_evaluate_then_load(tmp_path: Path) -> None:
+    trained = run("train", "cartpole", *TINY, "--out", "first", "--json", cwd=tmp_path)
+    assert trained.returncode == 0, trained.stderr
+    result = json.loads(trained.stdout.splitlines()[-1])
+    assert result.keys() >= {
+        "reason",
+        "env_steps",
+        "updates",
+        "wall_s",
+        "startup_s",
+        "eval_return",
+        "weights",
+        "folder",
+    }
+    assert result["reason"] == "env_steps"
+    assert result["env_steps"] >= 400
+    assert result["eval_return"] is None
+
+    evaluated = run("evaluate", result["weights"], "--episodes", "5", "--seed", "3", "--json", cwd=tmp_path)
+    scores = json.loads(evaluated.stdout.splitlines()[-1])
+    assert scores["episodes"] == 5
+    assert scores["min"] <= scores["mean"] <= scores["max"]
+    again = run("evaluate", result["weights"], "--episodes", "5", "--seed", "3", "--json", cwd=tmp_path)
+    assert json.loads(again.stdout.splitlines()[-1]) == scores
+
+    loaded = run("train", "cartpole", *TINY, "--load", result["weights"], "--out", "second", cwd=tmp_path)
+    assert loaded.returncode == 0, loaded.stderr
+    assert "weights: " in loaded.stdout.splitlines()[-1]
+
+    cut = tmp_path / "cut.safetensors"
+    cut.write_bytes(Path(result["weights"]).read_bytes()[:-100])
+    for arguments in (["train", "cartpole", *TINY, "--load", str(cut)], ["evaluate", str(cut)]):
+        refused = run(*arguments, cwd=tmp_path)
+        assert refused.returncode == 2
+        assert refused.stderr.count("\n") == 1
+        assert "cut.safetensors" in refused.stderr
+
+    other = run("train", "cartpole", *TINY, "--network.hidden-sizes", "8", "--load", result["weights"], cwd=tmp_path)
+    assert other.returncode == 2
+    assert "network.pi_logits.weight" in other.stderr
+    assert "Traceback" not in other.stderr
+
+
+def test_quiet_prints_nothing_but_what_was_asked_for(tmp_path: Path) -> None:
+    done = run("train", "cartpole", *TINY, "--engine", "serial", "--quiet", "--out", "run", cwd=tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    again = run("resume", "run", "--steps", "800", "--quiet", "--json", cwd=tmp_path)
+    (line,) = again.stdout.splitlines()
+    assert json.loads(line)["env_steps"] >= 800
+    assert (again.returncode, again.stderr) == (0, "")
+    failed = run("train", "cartpole", *TINY, "--quiet", "--environment.id", "Nope-v1", cwd=tmp_path)
+    assert (failed.returncode, failed.stdout, failed.stderr.count("\n")) == (2, "", 1)
+
+
+@pytest.mark.parametrize("engine", ["serial", "local"])
+def test_the_log_level_says_what_is_logged_by_every_process(tmp_path: Path, engine: str) -> None:
+    flags = [*TINY, "--engine", engine, "--quiet", "--out", "run"]
+    first = run("train", "cartpole", *flags, "--log-level", "error", cwd=tmp_path)
+    assert first.returncode == 0, first.stderr
+    quiet = (tmp_path / "run" / "log.txt").read_text()
+    assert quiet == ""
+    (listed,) = json.loads(run("runs", ".", "--json", cwd=tmp_path).stdout)
+    assert listed["state"] == "ended"
+
+    second = run("resume", "run", "--steps", "800", "--quiet", "--log-level", "debug", cwd=tmp_path)
+    assert second.returncode == 0, second.stderr
+    added = (tmp_path / "run" / "log.txt").read_text().removeprefix(quiet)
+    assert "replay holds up to" in added  # the learner's
+    assert "started actor_0, incarnation 0" in added  # the manager's
+    assert "weights of version " in added  # an actor's, for those who look closely
+    assert load_run(tmp_path / "run" / "config.toml").logging.level == "debug"
+
+
+@pytest.fixture(scope="module")
+def stopped_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that has reached its total."""
+    folder = tmp_path_factory.mktemp("stopped") / "first"
+    done = run("train", "cartpole", *TINY, "--engine", "serial", "--out", str(folder))
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def test_a_run_is_resumed_with_the_settings_it_had(stopped_run: Path, tmp_path: Path) -> None:
+    shutil.copytree(stopped_run, tmp_path / "first")
+    done = run("resume", "first", "--steps", "700", "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout.splitlines()[-1])
+    assert result["reason"] == "env_steps"
+    assert 700 <= result["env_steps"] < 1000
+    assert Path(result["weights"]) == tmp_path / "first" / "weights.safetensors"
+    before, after = (load_run(str(folder / "config.toml")) for folder in (stopped_run, tmp_path / "first"))
+    assert after == dataclasses.replace(before, stop=dataclasses.replace(before.stop, env_steps=700))
+    assert after.engine == "serial"
+
+
+def test_resume_takes_new_ends(stopped_run: Path, tmp_path: Path) -> None:
+    shutil.copytree(stopped_run, tmp_path / "first")
+    path = newest(stopped_run)
+    assert path is not None
+    minutes = round(load(path).state["wall_s"] / 60 + 0.01, 4)
+    flags = f"--steps 1000000 --minutes {minutes} --until 499"
+    done = run("resume", str(tmp_path / "first"), *flags.split())
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-2].startswith("the time budget is used up: ")
+    stop = load_run(str(tmp_path / "first" / "config.toml")).stop
+    assert (stop.env_steps, stop.minutes, stop.at_return) == (1000000, minutes, 499.0)
+    again = run("resume", "first", cwd=tmp_path)
+    assert (again.returncode, again.stderr.count("\n")) == (2, 1)
+    assert f"stop.minutes: {minutes:g} is reached" in again.stderr
+
+
+def test_a_target_and_a_limit_can_be_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    config, _ = parse_train(["cartpole", "--until", "None"])
+    assert config == load_run("cartpole", stop={"at_return": None})
+    asked = []
+    monkeypatch.setattr(
+        "apex_acer.manager.preparation.prepare_resume", lambda folder, stop, *rest, **more: asked.append(stop)
+    )
+    monkeypatch.setattr("apex_acer.cli.resume.finish", lambda run, output: 0)
+    for flags in ("", "--until None --minutes None", "--until 3 --minutes 2 --steps 9"):
+        assert main(["resume", "run", *flags.split()]) == 0
+    assert asked == [{}, {"at_return": None, "minutes": None}, {"env_steps": 9, "at_return": 3.0, "minutes": 2.0}]
+
+
+def same(folder: Path) -> None:
+    """The total that it was to make is reached."""
+
+
+def damaged_files(folder: Path) -> None:
+    (path,) = folder.glob("checkpoint/*/tensors.safetensors")
+    path.write_bytes(path.read_bytes()[:-1] + b"x")
+
+
+def cut_files(folder: Path) -> None:
+    (path,) = folder.glob("checkpoint/*/tensors.safetensors")
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def another_network(folder: Path) -> None:
+    config = load_run(str(folder / "config.toml"))
+    network = dataclasses.replace(config.network, hidden_sizes=(8,))
+    (folder / "config.toml").write_text(dump_run(dataclasses.replace(config, network=network)))
+
+
+def wrong_run_file(folder: Path) -> None:
+    (folder / "config.toml").write_text("stop = 3")
+
+
+REFUSALS: dict[Callable[[Path], None], list[str]] = {
+    same: ["stop.env_steps: 400 is reached", "--steps"],
+    damaged_files: ["checkpoint", "tensors.safetensors: damaged"],
+    cut_files: ["no whole checkpoint"],
+    another_network: ["checkpoint", "tensor network.", "this network has"],
+    wrong_run_file: ["config.toml", "stop"],
+}
+
+
+@pytest.mark.parametrize(("spoil", "words"), REFUSALS.items(), ids=[spoil.__name__ for spoil in REFUSALS])
+def test_what_cannot_be_resumed_gets_one_line_and_exit_code_2(
+    stopped_run: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    spoil: Callable[[Path], None],
+    words: list[str],
+) -> None:
+    folder = tmp_path / "first"
+    shutil.copytree(stopped_run, folder)
+    spoil(folder)
+    assert main(["resume", str(folder), *([] if spoil is same else ["--steps", "800"])]) == 2
+    captured = capsys.readouterr()
+    assert captured.err.count("\n") == 1, captured.err
+    assert str(folder) in captured.err or spoil is same
+    assert all(word in captured.err for word in words), captured.err
+
+
+def test_a_run_that_another_program_goes_on_with_is_refused_and_left_alone(
+    stopped_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "first"
+    shutil.copytree(stopped_run, folder)
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    with (folder / "log.txt").open("a") as log:
+        fcntl.flock(log, fcntl.LOCK_EX)
+        assert main(["resume", str(folder), "--steps", "800"]) == 2
+    captured = capsys.readouterr()
+    assert captured.err == f"apex-acer: out: '{folder}' is in use; another program trains there\n"
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+
+
+def test_an_environment_may_be_a_module_in_the_folder_one_stands_in(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "import gymnasium\ngymnasium.register('Mine-v0', 'gymnasium.envs.classic_control:AcrobotEnv', max_episode_steps=50)"
+    )
+    done = run("train", "cartpole", *TINY, "--environment.id", "mine:Mine-v0", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "runs/mine-v0-" in done.stdout
+
+
+def test_config_toml_of_a_run_repeats_it(tmp_path: Path) -> None:
+    first = run("train", "cartpole", *TINY, "--engine", "serial", "--out", "first", cwd=tmp_path)
+    second = run("train", "first/config.toml", "--out", "second", cwd=tmp_path)
+    assert (first.returncode, second.returncode) == (0, 0), first.stderr + second.stderr
+    files = [(tmp_path / name / "weights.safetensors").read_bytes() for name in ("first", "second")]
+    assert files[0] == files[1]

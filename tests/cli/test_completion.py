@@ -1,0 +1,168 @@
+"""Completion as the shells themselves make it of the printed scripts."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import select
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from apex_acer.cli import main
+from apex_acer.cli.flags import flags_of
+from apex_acer.cli.train import Train
+from apex_acer.cli.verbs import VERBS
+from apex_acer.config.runfile import presets
+from tests.test_layering import loaded_by
+
+COMMAND = str(Path(sys.executable).with_name("apex-acer"))
+BASH = """source "$1"
+function=$(complete -p apex-acer | sed 's/.*-F \\([^ ]*\\) .*/\\1/')
+COMP_WORDS=("${@:2}"); COMP_CWORD=$((${#COMP_WORDS[@]} - 1))
+$function; printf '%s\\n' "${COMPREPLY[@]}"
+"""
+
+
+@pytest.fixture(scope="module")
+def scripts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the script of each shell."""
+    folder = tmp_path_factory.mktemp("scripts")
+    for shell in ("bash", "zsh", "fish"):
+        with (folder / shell).open("w") as file:
+            subprocess.run([COMMAND, "completion", shell], stdout=file, timeout=30, check=True)
+    return folder
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Where a user stands: a run file, a run, its weights, and something else."""
+    (tmp_path / "my runs").mkdir()
+    for name in ("mine.toml", "best.safetensors", "notes.txt"):
+        (tmp_path / name).touch()
+    return tmp_path
+
+
+def in_bash(script: Path, folder: Path, *words: str) -> set[str]:
+    done = subprocess.run(["bash", "-c", BASH, "bash", script, *words], capture_output=True, text=True, cwd=folder)
+    assert not done.stderr
+    return set(done.stdout.splitlines()) - {""}
+
+
+def in_fish(script: Path, folder: Path, *words: str) -> set[str]:
+    command = ["fish", "--no-config", "-c", f"source {script}; complete -C '{' '.join(words)}'"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=folder, env={**os.environ, "HOME": str(folder)})
+    assert not done.stderr
+    return {line.partition("\t")[0].rstrip("/") for line in done.stdout.splitlines()}
+
+
+needs_fish = pytest.mark.skipif(not shutil.which("fish"), reason="fish is not installed")
+SHELLS = [pytest.param("bash", in_bash, id="bash"), pytest.param("fish", in_fish, id="fish", marks=needs_fish)]
+
+
+@pytest.mark.parametrize(("shell", "complete"), SHELLS)
+def test_each_place_gets_what_belongs_there(
+    scripts: Path, folder: Path, shell: str, complete: Callable[..., set[str]]
+) -> None:
+    def offered(*words: str) -> set[str]:
+        return complete(scripts / shell, folder, "apex-acer", *words)
+
+    assert offered("") >= set(VERBS)
+    assert offered("res") == {"resume"}
+    assert offered("train", "") == {*presets(), "mine.toml", "my runs"}
+    assert offered("train", "atari") == {"atari", "atari-machado"}
+    assert offered("resume", "") == {"my runs"}
+    assert offered("evaluate", "") == {"best.safetensors", "my runs"}
+    assert offered("train", "pong", "--algorithm.replay-") == {"--algorithm.replay-ratio", "--algorithm.replay-draw"}
+    assert offered("train", "pong", "--engine", "") == {"local", "serial", "ray"}
+    assert offered("resume", "my runs", "--log-level", "") == {"debug", "info", "warning", "error"}
+    assert offered("evaluate", "--po") == {"--policy"}
+    assert offered("sweep", "pong", "--see") == {"--seed", "--seeds"}
+    assert offered("completion", "") == {"bash", "zsh", "fish"}
+    assert offered("presets", "sh") == {"show"}
+    assert offered("train", "pong", "--out", "my") == {"my runs"}
+
+
+@pytest.mark.parametrize(
+    ("shell", "options"),
+    [
+        pytest.param(name, options, marks=pytest.mark.skipif(not shutil.which(name), reason=f"no {name}"))
+        for name, options in (("bash", ["--norc", "--noprofile"]), ("zsh", ["-f"]))
+    ],
+)
+def test_the_tab_key_completes(scripts: Path, folder: Path, shell: str, options: list[str]) -> None:
+    """In an interactive shell on a real terminal."""
+    with Terminal([shell, *options, "-i"], folder) as terminal:
+        terminal.type(f"PS1='ready> '; source {scripts / shell}; echo sour''ced\n", until="sourced")
+        terminal.type("apex-acer tra\t", until="apex-acer train")
+        terminal.type("mine\t", until="mine.toml")
+        terminal.type(" --optimizer.le\t", until="--optimizer.learning-rate")
+        terminal.type("1e-3 --engine se\t", until="serial")
+        terminal.type("\x15apex-acer evaluate be\t", until="best.safetensors")
+        terminal.type("\x15apex-acer resume my\t", until="my\\ runs/")
+
+
+class Terminal:
+    """A program on a pseudo-terminal."""
+
+    def __init__(self, command: list[str], folder: Path) -> None:
+        self._parent, child = pty.openpty()
+        environment = {**os.environ, "TERM": "dumb", "HOME": str(folder), "COLUMNS": "200"}
+        self._process = subprocess.Popen(
+            command, stdin=child, stdout=child, stderr=child, cwd=folder, env=environment, start_new_session=True
+        )
+        os.close(child)
+
+    def __enter__(self) -> Terminal:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.wait()
+        os.close(self._parent)
+
+    def type(self, keys: str, until: str) -> None:
+        """Types, and waits until the terminal shows that text."""
+        os.write(self._parent, keys.encode())
+        shown, deadline = "", time.monotonic() + 10
+        while until not in shown:
+            assert select.select([self._parent], [], [], max(0, deadline - time.monotonic()))[0], (until, shown)
+            shown += os.read(self._parent, 65536).decode()
+
+
+def test_completing_runs_no_python(scripts: Path, folder: Path) -> None:
+    """With nothing on the path a shell still completes."""
+    words = "COMP_WORDS=(apex-acer train po); COMP_CWORD=2"
+    script = f'source {scripts / "bash"}; PATH=; {words}; _apex_acer; echo "$COMPREPLY"'
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, cwd=folder, check=True)
+    assert (done.stdout, done.stderr) == ("pong\n", "")
+
+
+def test_printing_a_script_loads_no_torch() -> None:
+    loaded = loaded_by("import sys\nfrom apex_acer.cli import main\nmain(['completion', 'fish'])")
+    assert "tyro" in loaded
+    assert not loaded & {"torch", "gymnasium", "matplotlib"}
+
+
+def test_the_flags_are_those_that_help_lists() -> None:
+    environment = {**os.environ, "COLUMNS": "79"}  # one column, so that flags begin a line
+    listed = set[str]()
+    for run in ("cartpole", "cartpole-apex-dqn"):  # the help is of the run's own algorithm
+        command = [COMMAND, "train", run, "--help-all"]
+        done = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
+        lines = re.findall(r"^│ ((?:-h, )?--\S.*)", done.stdout, re.MULTILINE)
+        listed |= {flag for line in lines for flag in re.findall(r"--[a-z][\w.-]*", line)}
+    assert {name for name, flag in flags_of(Train).items() if not flag.hidden} == listed - {"--help"}
+    assert "--algorithm.name" not in listed  # a flag cannot change the algorithm
+
+
+@pytest.mark.parametrize("arguments", [[], ["tcsh"], ["bash", "zsh"]])
+def test_other_shells_are_refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["completion", *arguments]) == 2
+    assert "give bash, zsh or fish" in capsys.readouterr().err

@@ -1,0 +1,271 @@
+"""`apex-acer dashboard`: what it serves, how it begins and ends, and the page itself in a browser."""
+
+from __future__ import annotations
+
+import contextlib
+import html
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from selenium.webdriver import Chrome
+from selenium.webdriver.support.wait import WebDriverWait
+
+from apex_acer.algorithms import ALGORITHMS
+from apex_acer.cli import main
+from apex_acer.config.runfile import parse_run
+from apex_acer.manager.manager import train
+from apex_acer.protocol.metrics import METRICS
+from apex_acer.storage.board import CHARTS, charts_of
+from docs import pictures
+from tests.boards import lines
+from tests.programs import eventually, processes_of
+from tests.runs import tiny_run
+
+ADDRESS = re.compile(r"(http://127\.0\.0\.1:(\d+)/)#custom_scalars  \(Ctrl-C ends it\)\n")
+HERE = "127.0.0.1"
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of two runs that differ in `algorithm.gamma`."""
+    folder = tmp_path_factory.mktemp("runs")
+    changes = {"evaluation__every": 300, "stop__env_steps": 2000, "logging__every_seconds": 0.01}
+    for name, gamma in {"near": 0.9, "far": 0.99}.items():
+        train(tiny_run(folder / name, algorithm__gamma=gamma, **changes))
+    return folder
+
+
+class Served:
+    """The command, as typed, in a session of its own."""
+
+    def __init__(self, *arguments: str) -> None:
+        command = [sys.executable, "-m", "apex_acer", "dashboard", *arguments]
+        self.process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+        )
+        assert self.process.stdout
+        self.line = self.process.stdout.readline()
+
+    @property
+    def url(self) -> str:
+        found = ADDRESS.fullmatch(self.line)
+        assert found, self.line
+        return found[1]
+
+    def get(self, path: str, **query: str) -> Any:
+        """JSON of an address."""
+        address = f"{self.url}data/{path}?{urllib.parse.urlencode(query)}"
+        with urllib.request.urlopen(address, timeout=20) as answer:
+            return json.load(answer)
+
+    def end(self, number: int = signal.SIGINT) -> tuple[int, str]:
+        """Its exit code and what it said on standard error; nothing is left of it."""
+        if number == signal.SIGINT:  # a terminal's, for the whole session
+            os.killpg(self.process.pid, number)
+        else:
+            self.process.send_signal(number)
+        _, errors = self.process.communicate(timeout=10)
+        eventually(lambda: not processes_of(self.process.pid), 5)
+        return self.process.returncode, errors
+
+
+@contextlib.contextmanager
+def serving(*arguments: str) -> Iterator[Served]:
+    """A dashboard that is gone afterwards."""
+    served = Served(*arguments)
+    try:
+        yield served
+    finally:
+        served.process.kill()
+        served.process.communicate(timeout=10)
+
+
+@pytest.fixture(scope="module")
+def served(runs: Path) -> Iterator[Served]:
+    """The dashboard of both runs, which has read them."""
+    with serving(str(runs), "--port", "0") as served:
+        eventually(lambda: sum(map(bool, served.get("plugin/scalars/tags").values())) == 8, 20)
+        yield served
+
+
+# ── beginning and ending ──
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 0), (signal.SIGTERM, -signal.SIGTERM)])
+def test_it_ends_at_a_signal_and_leaves_nothing(runs: Path, number: int, code: int) -> None:
+    before = set(Path("/tmp").glob("tensorboard_data_server_*"))
+    with serving(str(runs / "near"), "--port", "0") as served:
+        eventually(lambda: served.get("runs"), 20)
+        assert sorted(served.get("runs")) == ["actor_0", "actor_1", "evaluator", "learner"]
+        assert served.end(number) == (code, "")
+    assert set(Path("/tmp").glob("tensorboard_data_server_*")) <= before
+
+
+def test_it_leaves_nothing_where_it_is_killed(runs: Path) -> None:
+    with serving(str(runs), "--port", "0") as served:
+        assert served.end(signal.SIGKILL) == (-signal.SIGKILL, "")
+
+
+def test_a_port_that_was_asked_for_is_had_or_refused(runs: Path) -> None:
+    with socket.create_server((HERE, 0)) as taken:
+        port = str(taken.getsockname()[1])
+        with serving(str(runs), "--port", port) as refused:
+            assert refused.process.wait(20) == 2
+            said = f"apex-acer: port: {port} is in use; give another one, or none for the next free one\n"
+            assert (refused.line, refused.end()[1]) == ("", said)
+    with serving(str(runs), "--port", port) as served:
+        assert served.url.endswith(f":{port}/")
+
+
+def test_the_next_free_port_is_taken_where_none_was_asked_for(runs: Path) -> None:
+    with serving(str(runs)) as one, serving(str(runs)) as other:
+        assert one.url != other.url
+        assert one.get("runs") is not None
+        assert other.get("runs") is not None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["absent"], "dashboard: 'absent' is not allowed; give a run's folder, or one with runs in it"),
+        (["."], "dashboard: '.' is not allowed; give a run's folder, or one with runs in it"),
+        ([".", "--port", "-1"], "port: -1 is not allowed; give 0 to 65535"),
+        ([".", "--port", "65536"], "port: 65536 is not allowed; give 0 to 65535"),
+    ],
+)
+def test_what_cannot_be_shown_is_one_line(
+    arguments: list[str],
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["dashboard", *arguments]) == 2
+    assert capsys.readouterr() == ("", f"apex-acer: {message}\n")
+
+
+# ── what it serves ──
+
+
+def test_every_chart_is_of_known_metrics() -> None:
+    assert {name for charts in CHARTS.values() for names in charts.values() for name in names} <= METRICS.keys()
+
+
+def test_every_algorithm_has_the_charts_that_it_has_lines_for() -> None:
+    titles = {name: {title for charts in charts_of(name).values() for title in charts} for name in ALGORITHMS}
+    assert titles["acer"] - titles["apex_dqn"] == {
+        "Policy loss",
+        "Share of samples it changed",
+        "KL from the average policy",
+        "Entropy",
+    }
+    assert titles["apex_dqn"] - titles["acer"] == {"TD error"}
+
+
+def test_the_layout_finds_every_process_of_every_run(served: Served) -> None:
+    layout, charts = served.get("plugin/custom_scalars/layout")["category"], charts_of("acer")
+    assert [category["title"] for category in layout] == list(charts) == list(CHARTS)
+    for category in layout:
+        assert [chart["title"] for chart in category["chart"]] == list(charts[category["title"]])
+    returns = layout[0]["chart"][0]["multiline"]["tag"]
+    assert returns == ["^episode_return$", "^eval_return$"]
+    for run, tag in (("far/tb/actor_1", returns[0]), ("near/tb/evaluator", returns[1])):
+        found = served.get("plugin/custom_scalars/scalars", run=run, tag=tag)
+        assert found["regex_valid"]
+        ((name, points),) = found["tag_to_events"].items()
+        assert re.match(tag, name)  # and not episode_return_max, eval_return_std
+        assert len(points) > 2
+
+
+def test_the_text_is_the_configuration(served: Served, runs: Path) -> None:
+    (event,) = served.get("plugin/text/text", run="far/tb/learner", tag="config/text_summary")
+    code = re.search(r"<code>(.*)</code>", event["text"], re.DOTALL)
+    assert code
+    assert parse_run(html.unescape(code[1]), "text") == parse_run((runs / "far" / "config.toml").read_text(), "file")
+
+
+def test_hyper_parameters_that_differ_come_first_and_scores_beside_them(served: Served, runs: Path) -> None:
+    query = {"request": json.dumps({"experimentName": ""})}
+    found = served.get("plugin/hparams/experiment", **query)
+    first, *others = found["hparamInfos"]
+    assert (first["name"], first["differs"]) == ("algorithm.gamma", True)
+    assert not any(info.get("differs") for info in others)
+    statuses = ["STATUS_UNKNOWN", "STATUS_SUCCESS", "STATUS_FAILURE", "STATUS_RUNNING"]
+    query = {"request": json.dumps({"allowedStatuses": statuses, "colParams": [], "startIndex": 0, "sliceSize": 9})}
+    groups = served.get("plugin/hparams/session_groups", **query)["sessionGroups"]
+    assert {group["name"]: group["hparams"]["algorithm.gamma"] for group in groups} == {
+        "far/tb/learner": 0.99,
+        "near/tb/learner": 0.9,
+    }
+    for group in groups:
+        values = {value["name"]["tag"]: value["value"] for value in group["metricValues"]}
+        rows = lines(runs / group["name"].split("/")[0])
+        best = max(row["eval_return"] for row in rows if "eval_return" in row)
+        assert (values["best_return"], values["env_steps"]) == (best, rows[-1]["env_steps"])
+
+
+# ── the page ──
+
+needs_chromium = pytest.mark.skipif(
+    not (pictures.CHROMIUM and pictures.DRIVER), reason="chromium and chromedriver are not both installed"
+)
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Chrome]:
+    with pictures.browser(1900, 2300) as driver:
+        yield driver
+
+
+def shown(driver: Chrome, served: Served, tab: str, selector: str, part: str) -> list[str]:
+    """What the elements of a tab say, once `part` is among it."""
+    driver.get(f"{served.url}#{tab}")
+    within = WebDriverWait(driver, pictures.WITHIN_S)
+    within.until(lambda _: any(part in text for text in pictures.texts(driver, selector)), part)
+    return pictures.texts(driver, selector)
+
+
+@needs_chromium
+def test_the_page_draws_a_line_for_every_process_of_every_run(chromium: Chrome, served: Served, tmp_path: Path) -> None:
+    drawn = pictures.open_charts(chromium, f"{served.url}#custom_scalars")
+    headings = pictures.texts(chromium, ".category-name")
+    assert [heading.strip() for heading in headings] == list(CHARTS)
+    several = {  # lines, of two runs with two actors and an evaluator each
+        "Return": 6,
+        "Episode length": 6,
+        "Environment steps per second": 4,
+        "Policy lag": 6,
+        "Value and its target": 4,
+        "Share of time waiting": 6,
+    }
+    assert {title: len(points) for title, points in drawn.items()} == dict.fromkeys(drawn, 2) | several
+    picture = tmp_path / "dashboard.png"
+    assert chromium.save_screenshot(str(picture))
+    assert picture.stat().st_size > 50_000
+
+
+@needs_chromium
+def test_the_page_shows_the_configuration(chromium: Chrome, served: Served) -> None:
+    texts = shown(chromium, served, "text", "code", "[algorithm]")
+    assert len(texts) == 2
+    assert {re.findall(r"^gamma = (.*)$", text, re.MULTILINE)[0] for text in texts} == {"0.9", "0.99"}
+
+
+@needs_chromium
+def test_the_page_compares_the_runs(chromium: Chrome, served: Served) -> None:
+    cells = shown(chromium, served, "hparams", "vaadin-grid-cell-content", "far/tb/learner")
+    words = [cell.strip() for cell in cells if cell.strip()]
+    assert words.index("algorithm.gamma") < words.index("best_return") < words.index("env_steps")
+    assert {"near/tb/learner", "0.90000", "0.99000"} <= set(words)

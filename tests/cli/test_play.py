@@ -1,0 +1,254 @@
+"""`apex-acer play` as a user meets it: real policies, real games, videos decoded again."""
+
+from __future__ import annotations
+
+import dataclasses
+import resource
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, ClassVar
+
+import av
+import gymnasium
+import numpy as np
+import pygame
+import pytest
+import torch
+from gymnasium.spaces import Box, Discrete
+
+from apex_acer.actor.evaluator import evaluate_policy
+from apex_acer.actor.policy import Policy, load_policy
+from apex_acer.cli import main
+from apex_acer.environments.vector import make_environments
+from apex_acer.networks.card import describe
+from apex_acer.networks.weights import named_tensors, pack, write
+from tests.conftest import COUNTDOWN
+from tests.runs import tiny_run
+
+COMMAND = [str(Path(sys.executable).with_name("apex-acer"))]
+PONG = {
+    "environment__id": "ALE/Pong-v5",
+    "environment__stack": 4,
+    "environment__kwargs": '{"max_num_frames_per_episode": 250}',
+    "network__convolutions": "a3c",
+}
+
+
+class Painted(gymnasium.Env[Any, Any]):
+    """Games of three steps whose returns tell the actions, with pictures of an odd size: blue, and ever more red."""
+
+    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["rgb_array"], "render_fps": 25}
+
+    def __init__(self, render_mode: str | None = None) -> None:
+        self.observation_space, self.action_space = Box(-1.0, 1.0, (4,), np.float32), Discrete(2)
+        self.render_mode = render_mode
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._step = 0
+        return np.ones(4, np.float32), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self._step += 1
+        return np.ones(4, np.float32), float(action * 10**self._step), self._step == 3, False, {}
+
+    def render(self) -> np.ndarray:  # type: ignore[override]
+        picture = np.zeros((51, 77, 3), np.uint8)
+        picture[..., 2] = 200
+        picture[:, :20, 0] = 80 * self._step
+        return picture
+
+
+gymnasium.register("Painted-v0", Painted)
+PAINTED = {"environment__id": f"{__name__}:Painted-v0"}
+
+
+def weights_file(folder: Path, seed: int = 1, **changes: Any) -> Path:
+    """A fresh policy whose actions depend on what it sees."""
+    config = tiny_run(**changes)
+    environments = make_environments(config.environment, 1, training=False)
+    torch.manual_seed(seed)
+    policy = Policy(config, environments.spec)
+    with torch.no_grad():
+        policy.network.pi_logits.weight.mul_(300)
+    path = folder / "weights.safetensors"
+    card = describe(config, policy.spec, env_steps=0, updates=0)
+    write(path, pack(named_tensors(policy.network, "network"), card))
+    environments.close()
+    return path
+
+
+def decoded(path: Path) -> tuple[np.ndarray, float]:
+    """Frames `[F, H, W, 3]`, and how many a second has."""
+    with av.open(str(path)) as container:
+        rate = container.streams.video[0].average_rate
+        return np.stack([frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)]), float(rate)
+
+
+def printed_returns(output: str) -> list[float]:
+    lines = [line for line in output.splitlines() if line.startswith("episode ")]
+    return [float(line.split("return ")[1].split(",")[0]) for line in lines]
+
+
+@pytest.mark.parametrize("kind", ["mp4", "gif"])
+def test_every_frame_of_a_game_is_in_the_video(tmp_path: Path, kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / f"painted.{kind}"
+    assert main(["play", str(weights_file(tmp_path, **PAINTED)), "--video", str(path), "--episodes", "2"]) == 0
+    out = capsys.readouterr().out
+    assert [line.split(": ")[0] for line in out.splitlines()] == ["episode 1", "episode 2", "video"]
+    frames, rate = decoded(path)
+    assert rate == 25
+    assert frames.shape == (8, 51 + (kind == "mp4"), 77 + (kind == "mp4"), 3)  # the final pictures among them
+    reds, blues = frames[:, 25, 10, 0].astype(int), frames[:, 25, 10, 2].astype(int)
+    assert np.abs(reds - 80 * np.array([0, 1, 2, 3, 0, 1, 2, 3])).max() < 12
+    assert np.abs(blues - 200).max() < 12
+    assert np.abs(frames[:, 25, 60].astype(int) - [0, 0, 200]).max() < 12
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == [path.name, "weights.safetensors"]
+
+
+def test_cartpole_is_played_as_it_is_evaluated(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "cartpole.mp4"
+    weights = weights_file(tmp_path, network__lstm=8)
+    assert main(["play", str(weights), "--video", str(path), "--episodes", "2", "--fps", "40", "--seed", "4"]) == 0
+    returns = printed_returns(capsys.readouterr().out)
+    frames, rate = decoded(path)
+    assert rate == 40
+    assert frames.shape[1:] == (400, 600, 3)
+    assert len(returns) == 2
+    assert len(frames) == sum(returns) + 2
+    assert (frames[0] != frames[-1]).any()
+    assert np.ptp(frames[0].astype(int), axis=-1).max() > 50  # the pole is brown
+
+
+def test_pong_is_in_colour_and_the_game_is_the_evaluator_s(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, weights = tmp_path / "pong.mp4", weights_file(tmp_path, **PONG)
+    policy = load_policy(weights)
+    settings = dataclasses.replace(policy.config.evaluation, episodes=1)
+    row = evaluate_policy(policy, settings, 7)
+    assert main(["play", str(weights), "--video", str(path), "--seed", "7"]) == 0
+    out = capsys.readouterr().out
+    assert printed_returns(out) == [row["eval_return"]]
+    assert f" {row['eval_length']:,.0f} steps" in out
+    frames, rate = decoded(path)
+    assert rate == 60
+    assert frames.shape[1:] == (630, 480, 3)
+    assert 4 * row["eval_length"] - 3 <= len(frames) <= 4 * row["eval_length"] + 1
+    # field, wall, and the paddles of both players
+    for colour in ((144, 72, 17), (236, 236, 236), (92, 186, 92), (213, 130, 74)):
+        assert (np.abs(frames[200].astype(int) - colour).max(-1) < 12).any(), colour
+
+
+def test_a_policy_that_remembers_forgets_with_every_game(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Greedy games that all look alike end alike."""
+    monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")  # a window that nobody sees
+    weights = weights_file(tmp_path, seed=3, **PAINTED, network__lstm=8)
+    policy, obs = load_policy(weights), np.ones(4, np.float32)
+    game, another = ([policy.act(obs) for _ in range(3)] for _ in range(2))
+    assert game != another  # without forgetting
+    assert main(["play", str(weights), "--episodes", "3", "--fps", "1000"]) == 0
+    expected = sum(action * 10 ** (1 + step) for step, action in enumerate(game))
+    assert printed_returns(capsys.readouterr().out) == [expected] * 3
+
+
+def test_closing_the_window_ends_the_play(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
+    weights = weights_file(tmp_path, **PAINTED)
+    pygame.display.init()
+    pygame.event.post(pygame.event.Event(pygame.QUIT))
+    assert main(["play", str(weights), "--episodes", "1000000"]) == 0
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ("--video x.avi", ["video", "x.avi", ".mp4 or .gif"]),
+        ("--video absent/x.mp4", ["video", "absent/x.mp4", "folder that exists"]),
+        ("--video x.mp4 --fps 0", ["fps", "0", "1 or more"]),
+        ("--video x.mp4 --episodes 0", ["episodes", "0", "1 or more"]),
+        ("--video x.mp4 --policy best", ["policy", "best", "greedy or sampled"]),
+        ("", ["apex-acer: video: there is no display to open a window on; give --video out.mp4"]),
+        (f"--video {'x' * 254}.mp4", ["video: 'xxx", "cannot be written (File name too long)"]),
+    ],
+)
+def test_bad_input_gets_one_line(
+    flags: str, words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weights = weights_file(tmp_path, **PAINTED)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "platform", "linux")
+    for name in ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER"):
+        monkeypatch.delenv(name, raising=False)
+    assert main(["play", str(weights), *flags.split()]) == 2
+    captured = capsys.readouterr()
+    assert captured.err.count("\n") == 1, captured.err
+    assert all(word in captured.err for word in words), captured.err
+    assert [entry.name for entry in tmp_path.iterdir()] == [weights.name]
+
+
+def test_an_environment_without_pictures_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    weights = weights_file(tmp_path, environment__id=COUNTDOWN)
+    assert main(["play", str(weights), "--video", str(tmp_path / "x.mp4")]) == 2
+    assert f"'{COUNTDOWN}' is not allowed; it draws no pictures" in capsys.readouterr().err
+
+
+def test_a_video_that_cannot_be_finished_leaves_the_one_before(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    weights, path = weights_file(tmp_path), tmp_path / "cartpole.mp4"
+    path.write_bytes(b"the one before")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1_000, hard))  # as a full disk
+    try:
+        assert main(["play", str(weights), "--video", str(path)]) == 1
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    error = capsys.readouterr().err
+    assert (error.count("\n"), "cannot be written: File too large" in error) == (1, True), error
+    assert path.read_bytes() == b"the one before"
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == [path.name, weights.name]
+
+
+def test_ctrl_c_leaves_nothing_of_a_video(tmp_path: Path) -> None:
+    command = [*COMMAND, "play", str(weights_file(tmp_path)), "--video", "x.mp4", "--episodes", "1000000"]
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout
+        begun = any((tmp_path / ".x.mp4.part").exists() for _ in process.stdout)  # looks after every episode
+        whole = (tmp_path / "x.mp4").exists()
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=30)
+    assert (begun, whole) == (True, False)
+    assert process.returncode == 130
+    assert [entry.name for entry in tmp_path.iterdir()] == ["weights.safetensors"]
+
+
+def test_the_missing_extra_is_named(tmp_path: Path) -> None:
+    program = "import sys; sys.modules['av'] = None; from apex_acer.cli import main; sys.exit(main(['play', 'x']))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert "av is not installed; pip install 'apex-acer[video]'" in done.stderr
+
+
+@pytest.mark.parametrize("verb", ["evaluate", "play"])
+def test_an_environment_that_has_changed_since_the_training_is_refused_in_one_line(
+    verb: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, made = weights_file(tmp_path, **PAINTED), Painted.__init__
+
+    def changed(self: Painted, render_mode: str | None = None) -> None:
+        made(self, render_mode)
+        self.observation_space, self.action_space = Box(-1.0, 1.0, (3,), np.float32), Discrete(3)
+
+    monkeypatch.setattr(Painted, "__init__", changed)
+    video = ["--video", str(tmp_path / "game.mp4")] if verb == "play" else []
+    assert main([verb, str(path), *video]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "the shape of an observation was (4,) and is (3,), the number of actions was 2 and is 3" in line
+    assert list(tmp_path.iterdir()) == [path]

@@ -1,0 +1,120 @@
+"""The command line as a process among others: its streams, its signals and the folder it stands in."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+COMMAND = str(Path(sys.executable).with_name("apex-acer"))
+MODULE = f"{sys.executable} -m apex_acer"
+TINY = "cartpole --actors 1 --steps 400 --evaluation.every 100000"
+MINE = "import gymnasium\ngymnasium.register('Mine-v0', 'gymnasium.envs.classic_control:CartPoleEnv', max_episode_steps=50)"
+
+
+def shell(command: str, folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    """In bash, whose exit code is that of the first program of a pipe."""
+    script = f"{command}; exit ${{PIPESTATUS[0]}}"
+    environment = {**os.environ, **variables}
+    return subprocess.run(
+        ["bash", "-c", script], capture_output=True, text=True, timeout=100, cwd=folder, env=environment
+    )
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_reader_who_leaves_does_not_end_the_run(tmp_path: Path, unbuffered: str) -> None:
+    done = shell(f"{COMMAND} train {TINY} --out run | true", tmp_path, PYTHONUNBUFFERED=unbuffered)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (tmp_path / "run" / "weights.safetensors").is_file()
+    log = (tmp_path / "run" / "log.txt").read_text()
+    assert "ended: TrainResult(reason='env_steps'" in log
+    for verb in ("--help", "runs .", "train --help", "presets"):
+        done = shell(f"{COMMAND} {verb} | true", tmp_path, PYTHONUNBUFFERED=unbuffered)
+        assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&- <&-"])
+def test_closed_streams_give_no_traceback(tmp_path: Path, closed: str) -> None:
+    done = shell(f"{COMMAND} train {TINY} --out run {closed}", tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    weights = "run/weights.safetensors"
+    for verb in ("--help", "runs .", f"evaluate {weights} --episodes 1", f"export {weights} --onnx", "plot run"):
+        done = shell(f"{COMMAND} {verb} {closed}", tmp_path)
+        assert done.returncode == 0, (verb, done.stderr)
+        assert "Traceback" not in done.stderr
+    assert shell(f"{COMMAND} train nope {closed}", tmp_path).returncode == 2
+    sizes = [path.stat().st_size for path in (tmp_path / "run").glob("plots/*.png")]
+    assert sizes
+    assert min(sizes) > 1000
+
+
+def test_what_cannot_be_printed_is_said_in_one_line(tmp_path: Path) -> None:
+    if not Path("/dev/full").exists():
+        pytest.skip("no /dev/full")
+    done = shell(f"{COMMAND} --help > /dev/full", tmp_path)
+    assert done.returncode == 1
+    assert done.stderr == "apex-acer: what it prints cannot be written: No space left on device\n"
+
+
+INTERRUPT = """
+import os, signal, sys
+class Interrupt:
+    def find_spec(self, name, path=None, target=None):
+        if name == os.environ["AT_IMPORT_OF"]:
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Interrupt())
+"""
+
+
+@pytest.mark.parametrize("command", [COMMAND, MODULE])
+@pytest.mark.parametrize(
+    "module", ["apex_acer.cli.verbs", "difflib", "tyro", "numpy", "gymnasium", "apex_acer.manager.manager"]
+)
+def test_ctrl_c_while_python_imports_is_one_line(tmp_path: Path, command: str, module: str) -> None:
+    (tmp_path / "sitecustomize.py").write_text(INTERRUPT)
+    done = shell(f"{command} train {TINY}", tmp_path, PYTHONPATH=str(tmp_path), AT_IMPORT_OF=module)
+    assert (done.returncode, done.stderr) == (130, "apex-acer: interrupted\n")
+
+
+@pytest.mark.parametrize("seconds", [0.5, 1.5])
+def test_ctrl_c_at_any_moment_of_the_start_gives_no_traceback(tmp_path: Path, seconds: float) -> None:
+    command = [COMMAND, *f"train {TINY}".split()]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, cwd=tmp_path) as started:
+        time.sleep(seconds)
+        started.send_signal(signal.SIGINT)
+        _, errors = started.communicate(timeout=60)
+    assert b"Traceback" not in errors, errors.decode()
+    assert started.returncode in (130, 0)  # it may have ended by then
+
+
+@pytest.fixture
+def shadows(tmp_path: Path) -> Path:
+    """A folder with modules of the names of Python's own, and one of the user's."""
+    for name in ("random", "queue", "signal", "typing", "logging", "json", "copy", "tempfile"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('not the one of Python')")
+    (tmp_path / "mine.py").write_text(MINE)
+    (tmp_path / "mine.toml").write_text('base = "cartpole"\n[environment]\nid = "mine:Mine-v0"\n')
+    return tmp_path
+
+
+RUN = "mine.toml --actors 1 --steps 400 --evaluation.every 100000"
+
+
+@pytest.mark.parametrize("command", [COMMAND, MODULE])
+@pytest.mark.parametrize(
+    "verb", [f"train {RUN} --json", f"sweep {RUN} --seeds 1 --engine serial", "plan mine.toml --json"]
+)
+def test_a_user_s_module_is_found_and_takes_the_place_of_none_of_python_s(
+    shadows: Path, command: str, verb: str
+) -> None:
+    done = shell(f"{command} {verb}", shadows)
+    assert done.returncode == 0, done.stdout + done.stderr
+    if "--json" in verb:
+        assert json.loads(done.stdout.splitlines()[-1])

@@ -1,0 +1,304 @@
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import json
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from apex_acer.config import (
+    ActorsConfig,
+    ApexDqnConfig,
+    AtariConfig,
+    EnvironmentConfig,
+    NetworkConfig,
+    RayConfig,
+    RunConfig,
+    StopConfig,
+    SupervisionConfig,
+)
+from apex_acer.config.runfile import from_dict
+from tests.conftest import config_error
+
+NAN, INFINITE = float("nan"), float("inf")
+
+REFUSED: list[tuple[str, Any, str]] = [
+    ("environment.id", "", "a gymnasium id"),
+    ("environment.kwargs", "gravity = 1", "one JSON object"),
+    ("environment.kwargs", "[]", "one JSON object"),
+    ("environment.kwargs", {"since": datetime.date(2020, 1, 1)}, "values that JSON has"),
+    ("environment.kwargs", {"limit": INFINITE}, "values that JSON has"),
+    ("environment.kwargs", {3: 4}, "values that JSON has"),
+    ("environment.wrappers", ["module.function"], "module:function"),
+    ("environment.wrappers", ["a:b", "a:b:c"], "module:function"),
+    ("environment.stack", 0, "1 or more"),
+    ("environment.channels", "middle", "auto, first or last"),
+    ("environment.atari.frame_skip", 0, "1 or more"),
+    ("environment.atari.screen_size", 0, "1 or more"),
+    ("environment.atari.noop_max", -1, "0 or more"),
+    ("environment.atari.sticky_actions", 1.5, "0 to 1"),
+    ("environment.atari.sticky_actions", -0.1, "0 to 1"),
+    ("actors.count", -1, "0 or more"),
+    ("actors.environments", 0, "1 or more"),
+    ("actors.weights_every", 0, "1 or more"),
+    ("actors.max_unanswered", 0, "1 or more"),
+    ("actors.threads", -1, "0 to 1024"),
+    ("actors.threads", 10**9, "0 to 1024"),
+    ("actors.temperature_low", 0.0, "above 0"),
+    ("actors.temperature_high", INFINITE, "above 0"),
+    ("actors.device", "gpu", "cpu, cuda, cuda:N or auto"),
+    ("replay.device", "cuda", "learner or cpu"),
+    ("learner.device", "gpu", "cpu, cuda, cuda:N or auto"),
+    ("learner.device", "cuda:first", "cpu, cuda, cuda:N or auto"),
+    ("learner.device", "cpu:0", "cpu, cuda, cuda:N or auto"),
+    ("learner.precision", "float16", "auto, float32 or bfloat16"),
+    ("learner.batch_size", 0, "1 or more"),
+    ("learner.max_skipped_updates", 0, "1 or more"),
+    ("learner.threads", -2, "0 to 1024"),
+    ("learner.threads", 1025, "0 to 1024"),
+    ("optimizer.name", "sgd", "rmsprop, adam or module:function"),
+    ("optimizer.name", "my package:make", "module:function"),
+    ("optimizer.schedule", "cosine", "constant or linear"),
+    ("optimizer.learning_rate", -1e-3, "above 0"),
+    ("optimizer.learning_rate", 0.0, "above 0"),
+    ("optimizer.learning_rate", NAN, "above 0"),
+    ("optimizer.final_fraction", 1.5, "0 to 1"),
+    ("optimizer.eps", 0.0, "above 0"),
+    ("optimizer.max_grad_norm", -1.0, "above 0"),
+    ("optimizer.decay", 1.0, "0 to 1, below 1"),
+    ("network.torso", "lstm", "auto, mlp, conv or module:class"),
+    ("network.torso", "my_package.", "module:class"),
+    ("network.convolutions", "resnet", "nature or a3c"),
+    ("network.lstm", -1, "0 or more"),
+    ("network.activation", "gelu", "relu or tanh"),
+    ("network.hidden_sizes", [], "each 1 or more"),
+    ("network.hidden_sizes", [64, 0], "each 1 or more"),
+    ("replay.capacity", 0, "1 or more"),
+    ("replay.start", -1, "0 or more"),
+    ("replay.start", 100_001, "replay.capacity (100000)"),
+    ("replay.sampling", "newest", "uniform or prioritized"),
+    ("replay.priority_exponent", 1.5, "0 to 1"),
+    ("replay.importance_exponent", -0.1, "0 to 1"),
+    ("replay.importance_exponent_final", NAN, "0 to 1"),
+    ("algorithm.name", "a2c", "acer or apex_dqn"),
+    ("algorithm.gamma", 1.01, "0 to 1"),
+    ("algorithm.gamma", NAN, "0 to 1"),
+    ("algorithm.ema_decay", -0.5, "0 to 1"),
+    ("algorithm.unroll_length", 0, "1 or more"),
+    ("algorithm.burn_in", -1, "0 or more"),
+    ("algorithm.burn_in", 20, "less than algorithm.unroll_length (20)"),
+    ("algorithm.replay_draw", "exact", "poisson or fixed"),
+    ("algorithm.mix", "all", "separate or joint"),
+    ("algorithm.trust_region_kl", -0.1, "0 or more"),
+    ("algorithm.terminal_penalty", -1.0, "0 or more"),
+    ("algorithm.replay_ratio", -1.0, "0 or more"),
+    ("algorithm.truncation_threshold", -1.0, "0 or more"),
+    ("algorithm.entropy_cost", INFINITE, "0 or more"),
+    ("algorithm.q_cost", -0.5, "0 or more"),
+    ("algorithm.reward_clip", -1.0, "0 or more"),
+    ("algorithm.trust_region_delta", 0.0, "above 0"),
+    ("algorithm.trust_region_space", "log_probs", "probs or logits"),
+    ("evaluation.every", -1, "0 or more"),
+    ("evaluation.episodes", 0, "1 or more"),
+    ("evaluation.environments", 0, "1 or more"),
+    ("evaluation.stall_steps", -1, "0 or more"),
+    ("evaluation.video_every", -1, "0 or more"),
+    ("learner.callback", "module", "module:function"),
+    ("checkpoint.every", -1, "0 or more"),
+    ("logging.every_seconds", 0.0, "above 0"),
+    ("logging.histograms_every_seconds", -1.0, "0 or more"),
+    ("learner.count", 0, "1 or more"),
+    ("learner.count", 2, "engine local has 1; give engine ray"),
+    ("ray.address", "ray://head:10001", "auto, host:port or nothing"),
+    ("ray.address", "auto", "with engine ray only"),
+    ("ray.actor_cpus", -0.5, "0 or more"),
+    ("supervision.hung_seconds", 0.0, "above 0"),
+    ("supervision.evaluation_minutes", INFINITE, "above 0"),
+    ("supervision.restarts", -1, "0 or more"),
+    ("supervision.window_minutes", -1.0, "above 0"),
+    ("stop.env_steps", 0, "1 or more"),
+    ("stop.minutes", 0.0, "above 0"),
+    ("stop.minutes", -1.0, "above 0"),
+    ("engine", "threads", "local, serial or ray"),
+    ("seed", -1, "0 to 2147483647"),
+    ("seed", 2**31, "0 to 2147483647"),
+    ("schedule_steps", -1, "0 or more"),
+    ("logging.level", "loud", "debug, info, warning or error"),
+]
+REFUSED_BY_APEX_DQN: list[tuple[str, Any, str]] = [
+    ("algorithm.gamma", 1.01, "0 to 1"),
+    ("algorithm.unroll_length", 0, "1 or more"),
+    ("algorithm.replay_ratio", -1.0, "0 or more"),
+    ("algorithm.replay_ratio", 0.0, "above 0"),
+    ("algorithm.reward_clip", -1.0, "0 or more"),
+    ("algorithm.terminal_penalty", -1.0, "0 or more"),
+    ("algorithm.n_steps", 0, "1 or more"),
+    ("algorithm.n_steps", 21, "at most algorithm.unroll_length (20)"),
+    ("algorithm.epsilon", 1.5, "0 to 1"),
+    ("algorithm.epsilon_alpha", -1.0, "0 or more"),
+    ("algorithm.evaluation_epsilon", NAN, "0 to 1"),
+    ("algorithm.target_every", 0, "1 or more"),
+]
+
+
+def nested(key: str, value: Any) -> dict[str, Any]:
+    """`{"a": {"b": value}}` for key `a.b`."""
+    for part in reversed(key.split(".")):
+        value = {part: value}
+    return dict(value)
+
+
+@pytest.mark.parametrize(("key", "value", "allowed"), REFUSED, ids=lambda value: str(value))
+def test_refused_values_name_the_key_and_what_is_allowed(key: str, value: Any, allowed: str) -> None:
+    message = config_error(lambda: from_dict(nested(key, value)))
+    assert key in message
+    assert allowed in message
+    shown = value[-1] if key == "environment.wrappers" else tuple(value) if isinstance(value, list) else value
+    assert f"{shown!r} is not allowed" in message
+
+
+@pytest.mark.parametrize(("key", "value", "allowed"), REFUSED_BY_APEX_DQN, ids=lambda value: str(value))
+def test_refused_values_of_another_algorithm(key: str, value: Any, allowed: str) -> None:
+    name = key.partition(".")[2]
+    message = config_error(lambda: from_dict({"algorithm": {"name": "apex_dqn", name: value}}))
+    assert f"{key}: {value!r} is not allowed" in message
+    assert allowed in message
+
+
+def every_field(config: Any, prefix: str = "") -> set[str]:
+    values = {f"{prefix}{field.name}": getattr(config, field.name) for field in dataclasses.fields(config)}
+    nested_names = [every_field(value, f"{name}.") for name, value in values.items() if dataclasses.is_dataclass(value)]
+    return {name for name, value in values.items() if not dataclasses.is_dataclass(value)}.union(*nested_names)
+
+
+def test_every_field_that_can_be_wrong_has_a_case_above() -> None:
+    anything_goes = {
+        "environment.atari.fire_reset",
+        "environment.atari.life_loss",
+        "environment.atari.full_action_space",
+        "environment.atari.grayscale",
+        "learner.compile",
+        "ray.compress",
+        "network.normalise",
+        "algorithm.normalise_rewards",
+        "checkpoint.replay",
+        "evaluation.average",
+        "evaluation.greedy",
+        "stop.at_return",
+        "out",
+        "load",
+    }
+    assert every_field(RunConfig()) - {key for key, _, _ in REFUSED} == anything_goes
+    anything_goes = {f"algorithm.{name}" for name in ("name", "double", "dueling", "value_rescaling")}
+    assert every_field(ApexDqnConfig(), "algorithm.") - {key for key, _, _ in REFUSED_BY_APEX_DQN} == anything_goes
+
+
+def test_replay_must_hold_a_batch_and_an_unroll() -> None:
+    data = {"replay": {"capacity": 479, "start": 0}}
+    message = config_error(lambda: from_dict(data))  # (16 + 8) segments of 20 steps
+    assert message.startswith("replay.capacity: 479 is not allowed")
+    assert "algorithm.unroll_length = 480 or more" in message
+    assert from_dict({"replay": {"capacity": 480, "start": 480}}).replay.capacity == 480
+
+
+@pytest.mark.parametrize(
+    ("changes", "part"),
+    [
+        ({"ray": {"address": "auto"}}, "actors.count: 0 is not allowed; give the number of actors"),
+        ({"learner": {"count": 3}}, "learner.count: 3 is not allowed; give a divisor of learner.batch_size (16)"),
+        (
+            {"learner": {"count": 4}, "actors": {"count": 3}},
+            "learner.count: 4 is not allowed; at most actors.count (3)",
+        ),
+        ({"learner": {"count": 2, "device": "cuda:1"}}, "learner.device cuda:1 is one for all; give auto, cpu or cuda"),
+        ({"learner": {"count": 2}, "checkpoint": {"replay": True}}, "checkpoint.replay saves that of one learner only"),
+    ],
+)
+def test_what_a_cluster_needs(changes: dict[str, Any], part: str) -> None:
+    assert part in config_error(lambda: from_dict({"engine": "ray"} | changes))
+    assert from_dict({"engine": "ray", "learner": {"count": 4}, "actors": {"count": 4}}).learner.count == 4
+
+
+def test_each_learner_s_part_of_replay_must_hold_a_batch_and_an_unroll() -> None:
+    data = {"engine": "ray", "learner": {"count": 2}, "replay": {"capacity": 959, "start": 0}}
+    assert "algorithm.unroll_length = 480 for each learner or more" in config_error(lambda: from_dict(data))
+
+
+def test_a_target_return_needs_evaluations() -> None:
+    message = config_error(lambda: from_dict({"stop": {"at_return": 1.0}, "evaluation": {"every": 0}}))
+    assert message.startswith("evaluation.every: 0 is not allowed")
+    assert "stop.at_return" in message
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("learner.device", "cuda:3"),
+        ("environment.atari.sticky_actions", 1.0),
+        ("optimizer.decay", 0.0),
+        ("algorithm.gamma", 1.0),
+        ("algorithm.replay_ratio", 0.0),
+        ("seed", 2**31 - 1),
+        ("checkpoint.every", 0),
+        ("stop.minutes", 0.5),
+    ],
+)
+def test_borders_are_allowed(key: str, value: Any) -> None:
+    config: Any = from_dict(nested(key, value))
+    for part in key.split("."):
+        config = getattr(config, part)
+    assert config == value
+
+
+def test_configurations_are_frozen() -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        RunConfig().seed = 1  # type: ignore[misc]
+
+
+def test_temperatures_are_spaced_geometrically() -> None:
+    actors = ActorsConfig(count=3, temperature_low=0.5, temperature_high=8.0)
+    assert [actors.temperature(index) for index in range(3)] == pytest.approx([0.5, 2.0, 8.0])
+    assert ActorsConfig(count=1, temperature_low=0.5, temperature_high=8.0).temperature(0) == 0.5
+
+
+def test_keyword_arguments_and_kind_of_environment() -> None:
+    kwargs = {"lengths": [1, 2], "name": "x", "deep": {"y": None}}
+    assert EnvironmentConfig(kwargs=json.dumps(kwargs)).keyword_arguments() == kwargs
+    assert EnvironmentConfig(kwargs=kwargs) == EnvironmentConfig(kwargs=json.dumps(kwargs))
+    assert EnvironmentConfig(id="ALE/Pong-v5").is_atari
+    assert not EnvironmentConfig().is_atari
+    assert StopConfig().at_return is None
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: RunConfig(seed="x"), "seed: 'x' is not allowed; give int"),
+        (lambda: RunConfig(seed=True), "seed: True is not allowed; give int"),
+        (lambda: RunConfig(seed=1.5), "seed: 1.5 is not allowed; give int"),
+        (lambda: RunConfig(engine=3), "engine: 3 is not allowed; give local, serial or ray"),
+        (lambda: RunConfig(stop=3), "stop: 3 is not allowed; give StopConfig"),
+        (lambda: RunConfig(algorithm="acer"), "algorithm: 'acer' is not allowed; give AcerConfig or ApexDqnConfig"),
+        (lambda: StopConfig(minutes="1"), "stop.minutes: '1' is not allowed; give float"),
+        (lambda: StopConfig(env_steps=None), "stop.env_steps: None is not allowed; give int"),
+        (lambda: NetworkConfig(hidden_sizes=64), "network.hidden_sizes: 64 is not allowed; give a list"),
+        (lambda: ActorsConfig(count=10**400), "actors.count: an integer beyond 64 bits is not allowed"),
+        (lambda: ActorsConfig(device=None), "actors.device: None is not allowed; give str"),
+        (lambda: SupervisionConfig(restarts=[]), "supervision.restarts: [] is not allowed; give int"),
+        (lambda: RayConfig(address=1), "ray.address: 1 is not allowed; give str"),
+        (lambda: EnvironmentConfig(wrappers="a:b"), "environment.wrappers: 'a:b' is not allowed; give a list"),
+        (lambda: AtariConfig(fire_reset=1), "environment.atari.fire_reset: 1 is not allowed; give bool"),
+    ],
+)
+def test_a_value_of_another_type_is_refused_in_python_as_in_a_run_file(make: Callable[[], Any], message: str) -> None:
+    assert config_error(make) == message
+
+
+def test_values_that_say_the_same_are_taken_as_the_type_they_are_for() -> None:
+    stop = StopConfig(env_steps=1e6, minutes=np.int64(3))  # type: ignore[arg-type]
+    network = NetworkConfig(hidden_sizes=[np.int32(8), 16.0])  # type: ignore[arg-type, list-item]
+    assert (stop, network.hidden_sizes) == (StopConfig(env_steps=10**6, minutes=3.0), (8, 16))
+    assert [type(value) for value in (stop.env_steps, stop.minutes, *network.hidden_sizes)] == [int, float, int, int]

@@ -1,0 +1,360 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from apex_acer.cli.train import parse_train
+from apex_acer.config import (
+    AcerConfig,
+    ActorsConfig,
+    ApexDqnConfig,
+    AtariConfig,
+    CheckpointConfig,
+    EnvironmentConfig,
+    EvaluationConfig,
+    LearnerConfig,
+    LoggingConfig,
+    NetworkConfig,
+    OptimizerConfig,
+    RayConfig,
+    ReplayConfig,
+    RunConfig,
+    StopConfig,
+    SupervisionConfig,
+)
+from apex_acer.config.algorithm import AnyAlgorithmConfig
+from apex_acer.config.runfile import dump_run, from_dict, load_run, parse_run, presets, to_dict
+from apex_acer.environments.vector import environment_spec
+from apex_acer.tools.sweep.variants import make_variants
+from tests.conftest import config_error
+
+CHANGED = RunConfig(
+    environment=EnvironmentConfig(
+        id="mine:Images-v5",
+        kwargs='{"name": "a \\"b\\" é"}',
+        wrappers=("a:b", "c.d:e"),
+        stack=4,
+        channels="last",
+        atari=AtariConfig(2, 0.25, 7, False, False, True, False, 96),
+    ),
+    actors=ActorsConfig(3, 5, 0.5, 2.0, 40, 3, "cuda", 1),
+    learner=LearnerConfig(1, "cuda:1", "bfloat16", True, 8, 2, 7, "my_module:look"),
+    optimizer=OptimizerConfig("adam", 3e-4, "linear", 0.05, 1e-8, 0.999, 1.0),
+    network=NetworkConfig("conv", "a3c", True, (512, 16), 32, "tanh"),
+    replay=ReplayConfig(5_000, 0, "prioritized", 0.7, 0.5, 1.0, "cpu"),
+    algorithm=AcerConfig(
+        gamma=0.9,
+        unroll_length=5,
+        burn_in=2,
+        replay_ratio=0.5,
+        replay_draw="fixed",
+        mix="joint",
+        truncation_threshold=5.0,
+        trust_region_delta=2.0,
+        trust_region_kl=0.01,
+        trust_region_space="logits",
+        ema_decay=0.995,
+        entropy_cost=0.0,
+        q_cost=1.0,
+        reward_clip=1.0,
+        terminal_penalty=1.0,
+        normalise_rewards=True,
+    ),
+    evaluation=EvaluationConfig(7, 3, 2, False, True, 30, 4),
+    checkpoint=CheckpointConfig(9, True),
+    logging=LoggingConfig(0.1, 30.0, "debug"),
+    supervision=SupervisionConfig(5.0, 1.5, 3, 2.0),
+    ray=RayConfig("head:6379", 0.5, True),
+    stop=StopConfig(77, 1.5, -3.25),
+    engine="ray",
+    seed=42,
+    schedule_steps=99,
+    out="runs/ü \\ 'here'",
+    load="some.safetensors",
+)
+CHANGED_DQN = dataclasses.replace(
+    CHANGED,
+    learner=dataclasses.replace(CHANGED.learner, count=2, device="cuda"),
+    checkpoint=CheckpointConfig(9),
+    algorithm=ApexDqnConfig(
+        gamma=0.9,
+        unroll_length=5,
+        replay_ratio=0.5,
+        reward_clip=1.0,
+        terminal_penalty=1.0,
+        n_steps=2,
+        double=False,
+        dueling=False,
+        epsilon=0.5,
+        epsilon_alpha=3.0,
+        evaluation_epsilon=0.01,
+        target_every=7,
+        value_rescaling=True,
+    ),
+)
+CONFIGS = {
+    "default": RunConfig(),
+    "changed": CHANGED,
+    "default dqn": RunConfig(algorithm=ApexDqnConfig()),
+    "changed dqn": CHANGED_DQN,
+}
+
+
+def leaves(data: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in data.items():
+        flat |= leaves(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
+    return flat
+
+
+@pytest.mark.parametrize(("of", "but"), [("", "learner.count"), (" dqn", "checkpoint.replay")])
+def test_the_changed_configuration_differs_everywhere(of: str, but: str) -> None:
+    """`but` for what the other one changes: the two exclude each other."""
+    default, changed = (leaves(to_dict(CONFIGS[f"{kind}{of}"])) for kind in ("default", "changed"))
+    assert {name for name in changed if default.get(name) == changed[name]} == {"algorithm.name", but}
+
+
+@pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
+def test_toml_and_dicts_give_back_the_same_configuration(config: RunConfig) -> None:
+    assert parse_run(dump_run(config), "x") == config
+    assert from_dict(to_dict(config)) == config
+    assert "None" not in dump_run(config)
+
+
+def test_presets_load_and_describe_themselves() -> None:
+    assert "cartpole" in presets()
+    assert list(presets()) == sorted(presets())
+    for name, description in presets().items():
+        assert isinstance(load_run(name), RunConfig), name
+        assert description, name
+        assert not description.startswith(("#", "[")), name
+    assert load_run("cartpole").stop.at_return == 490.0
+
+
+def test_a_base_gives_what_a_file_leaves_out(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text('base = "cartpole"\n[optimizer]\neps = 1e-2\n[environment]\nid = "Acrobot-v1"\n')
+    cartpole, mine = load_run("cartpole"), load_run(str(path))
+    assert mine.optimizer == dataclasses.replace(cartpole.optimizer, eps=1e-2)
+    assert mine.environment.id == "Acrobot-v1"
+    assert mine.replay == cartpole.replay
+    above = tmp_path / "above.toml"
+    above.write_text(f'base = "{path}"\nseed = 7\n')
+    assert load_run(str(above)) == dataclasses.replace(mine, seed=7)
+
+
+BASES = {
+    "its own defaults": ("cartpole", 'name = "apex_dqn"', ApexDqnConfig()),
+    "with keys": ("cartpole", 'name = "apex_dqn"\nn_steps = 5', ApexDqnConfig(n_steps=5)),
+    "back": ("cartpole-apex-dqn", 'name = "acer"\nq_cost = 2', AcerConfig(q_cost=2.0)),
+    "the same, named": ("cartpole", 'name = "acer"', load_run("cartpole").algorithm),
+    "the same, not named": (
+        "cartpole-apex-dqn",
+        "n_steps = 5",
+        dataclasses.replace(load_run("cartpole-apex-dqn").algorithm, n_steps=5),
+    ),
+}
+
+
+@pytest.mark.parametrize(("base", "table", "algorithm"), BASES.values(), ids=BASES)
+def test_a_base_of_another_algorithm_gives_all_but_its_algorithm(
+    base: str, table: str, algorithm: AnyAlgorithmConfig
+) -> None:
+    mine = parse_run(f'base = "{base}"\n[algorithm]\n{table}', "mine")
+    assert mine == dataclasses.replace(load_run(base), algorithm=algorithm)
+
+
+def test_the_algorithm_that_a_base_names_stays_below_files_that_name_none(tmp_path: Path) -> None:
+    middle = tmp_path / "middle.toml"
+    middle.write_text('base = "cartpole"\n[algorithm]\nname = "apex_dqn"\nn_steps = 5\n')
+    top = parse_run(f'base = "{middle}"\nseed = 3\n[algorithm]\ngamma = 0.5', "top")
+    assert top.algorithm == ApexDqnConfig(n_steps=5, gamma=0.5)
+    assert top.replay == load_run("cartpole").replay
+
+
+def test_bases_that_cannot_be_used_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text('base = "cartpol"')
+    assert "did you mean 'cartpole'" in config_error(lambda: load_run(str(path)))
+    path.write_text("base = 3")
+    assert config_error(lambda: load_run(str(path))) == "base: 3 is not allowed; give a preset or a TOML file"
+    path.write_text(f'base = "{path}"')
+    assert "cannot be built on each other" in config_error(lambda: load_run(str(path)))
+
+
+def test_runs_load_from_paths(tmp_path: Path) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text(dump_run(CHANGED), encoding="utf-8")
+    assert load_run(str(path)) == CHANGED
+    plain = tmp_path / "plain"
+    plain.write_text("seed = 3", encoding="utf-8")
+    assert load_run(str(plain)) == dataclasses.replace(RunConfig(), seed=3)
+
+
+def test_a_run_is_a_name_a_path_or_a_configuration_and_takes_changes(tmp_path: Path) -> None:
+    """As a run file that has it as its `base`: sections may be dicts, whose other keys stay, or objects."""
+    (tmp_path / "run.toml").write_text('base = "cartpole"')
+    preset = load_run("cartpole")
+    stop = dataclasses.replace(preset.stop, env_steps=7, at_return=None)
+    expected = dataclasses.replace(preset, seed=3, stop=stop)
+    for run in ("cartpole", tmp_path / "run.toml", str(tmp_path / "run.toml"), preset):
+        assert load_run(run) == preset
+        assert load_run(run, seed=3, stop={"env_steps": 7, "at_return": None}) == expected
+        assert load_run(run, seed=3, stop=stop) == expected
+        assert load_run(run, algorithm={"name": "apex_dqn"}).algorithm == ApexDqnConfig()
+        assert load_run(run, algorithm=ApexDqnConfig(n_steps=5)).algorithm == ApexDqnConfig(n_steps=5)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"sede": 1}, "unknown key sede; did you mean seed?"),
+        ({"stop": {"env_step": 1}}, "unknown key stop.env_step; did you mean stop.env_steps?"),
+        ({"stop": 5}, "stop: 5 is not a table; write [stop]"),
+        ({"seed": -1}, "seed: -1 is not allowed; give 0 to 2147483647"),
+        ({"stop": ReplayConfig()}, "is not a table; write [stop]"),
+        ({"environment": {"wrappers": ReplayConfig()}}, "is not allowed; give a list"),
+    ],
+)
+@pytest.mark.parametrize("run", ["cartpole", RunConfig()], ids=["preset", "configuration"])
+def test_changes_that_cannot_be_made_are_said_in_one_line(
+    run: str | RunConfig, changes: dict[str, Any], message: str
+) -> None:
+    said = config_error(lambda: load_run(run, **changes))
+    assert said.endswith(message)
+    assert "\n" not in said
+
+
+def test_a_file_can_leave_out_what_its_base_has(tmp_path: Path) -> None:
+    """TOML has no None: the word that a flag takes, too."""
+    assert load_run("cartpole").stop.at_return is not None
+    without = parse_run('base = "cartpole"\n[stop]\nat_return = "None"', "mine")
+    assert without == load_run("cartpole", stop={"at_return": None})
+    assert "at_return" not in dump_run(without)
+    message = config_error(lambda: parse_run('[stop]\nenv_steps = "None"', "mine"))
+    assert message == "mine: stop.env_steps: 'None' is not allowed; give int"
+
+
+def test_paths_that_cannot_be_read(tmp_path: Path) -> None:
+    absent = str(tmp_path / "absent.toml")
+    message = config_error(lambda: load_run(absent))
+    assert message.startswith(f"{absent}: No such file")
+    binary = tmp_path / "binary.toml"
+    binary.write_bytes(b"\xff\xfe\x00")
+    assert config_error(lambda: load_run(str(binary))).startswith(f"{binary}: not UTF-8")
+    folder = tmp_path / "folder.toml"
+    folder.mkdir()
+    assert config_error(lambda: load_run(str(folder))).startswith(f"{folder}: ")
+
+
+def test_unknown_preset_suggests_a_near_one_and_lists_all() -> None:
+    message = config_error(lambda: load_run("cartpol"))
+    assert "'cartpol'" in message
+    assert "did you mean 'cartpole'?" in message
+    for name in presets():
+        assert name in message
+    assert "did you mean" not in config_error(lambda: load_run("zzzz"))
+
+
+@pytest.mark.parametrize("text", ["seed = ", "a = 1\na = 2", "[x"])
+def test_what_is_no_toml(text: str) -> None:
+    assert config_error(lambda: parse_run(text, "here.toml")).startswith("here.toml: not TOML: ")
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("sed = 1", ["unknown key sed;", "did you mean seed?"]),
+        (
+            "[algorithm]\nunrol_length = 1",
+            ["unknown key algorithm.unrol_length;", "did you mean algorithm.unroll_length?"],
+        ),
+        ("[environment.atari]\nstiky_actions = 1", ["did you mean environment.atari.sticky_actions?"]),
+        ("[checkpoint]\nzzz = 1", ["unknown key checkpoint.zzz;", "allowed: every"]),
+        ("[actor]\ncount = 1", ["unknown key actor;", "did you mean actors?"]),
+        ("seed = 1.5", ["seed: 1.5 is not allowed; give int"]),
+        ("seed = -1", ["seed: -1 is not allowed"]),
+        ("seed = true", ["seed: True is not allowed; give int"]),
+        ("seed = '1'", ["seed: '1' is not allowed; give int"]),
+        ("engine = 1", ["engine: 1 is not allowed; give local, serial or ray"]),
+        ("[algorithm]\ngamma = '0.9'", ["algorithm.gamma: '0.9' is not allowed; give float"]),
+        ("[evaluation]\ngreedy = 1", ["evaluation.greedy: 1 is not allowed; give bool"]),
+        ("[stop]\nminutes = 'two'", ["stop.minutes: 'two' is not allowed; give float"]),
+        ("[stop]\nminutes = true", ["stop.minutes: True is not allowed; give float"]),
+        ("[network]\nhidden_sizes = 64", ["network.hidden_sizes: 64 is not allowed; give a list"]),
+        ("[network]\nhidden_sizes = [64, 'a']", ["network.hidden_sizes: 'a' is not allowed; give int"]),
+        ("[environment]\nkwargs = 3", ["environment.kwargs: 3 is not allowed; give str or dict"]),
+        ("actors = 2", ["actors: 2 is not a table; write [actors]"]),
+        ("[actors]\ncount = 2020-01-01", ["actors.count", "give int"]),
+        ("algorithm = 'acer'", ["algorithm: 'acer' is not a table; write [algorithm]"]),
+        ("[algorithm]\nname = 'apex_dqn'\nema_decay = 0.5", ["unknown key algorithm.ema_decay; allowed: name, gamma"]),
+        ("[algorithm]\nn_steps = 3", ["unknown key algorithm.n_steps; allowed: name, gamma"]),
+        ("[algorithm]\nname = 'apex_dqn'\nn_step = 3", ["did you mean algorithm.n_steps?"]),
+        ("base = 'pong'\n[algorithm]\nname = 'apex_dqn'\nq_cost = 3", ["unknown key algorithm.q_cost;"]),
+        ("base = 'pong'\nalgorithm = 3", ["algorithm: 3 is not a table; write [algorithm]"]),
+    ],
+)
+def test_wrong_keys_and_types_are_said_in_one_line(text: str, parts: list[str]) -> None:
+    message = config_error(lambda: parse_run(text, "here.toml"))
+    assert message.startswith("here.toml: ")
+    for part in parts:
+        assert part in message
+
+
+@pytest.mark.parametrize("base", ["", "base = 'pong'\n", "base = 'pong-apex-dqn'\n"])
+@pytest.mark.parametrize("name", ["'dqn'", "''", "3", "true", "['acer']", "{a = 1}"])
+def test_names_that_are_no_algorithm_s(name: str, base: str) -> None:
+    message = config_error(lambda: parse_run(f"{base}[algorithm]\nname = {name}", "here.toml"))
+    assert message.startswith("algorithm.name: ")
+    assert message.endswith(" is not allowed; give acer or apex_dqn")
+
+
+def test_whole_numbers_serve_as_floats() -> None:
+    config = parse_run("[algorithm]\ngamma = 1\n[stop]\nat_return = 20", "x")
+    assert (config.algorithm.gamma, config.stop.at_return) == (1.0, 20.0)
+    assert type(config.algorithm.gamma) is type(config.stop.at_return) is float
+
+
+def test_a_runs_folder_stands_for_its_config_and_a_preset_goes_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("mine", "pong"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.toml").write_text('base = "cartpole"\nseed = 7\n')
+    assert load_run("mine").seed == 7
+    assert load_run(str(tmp_path / "mine")) == load_run("./pong")
+    assert load_run("pong").environment.is_atari
+    (tmp_path / "empty").mkdir()
+    assert "'empty' is no preset and no file" in config_error(lambda: load_run("empty"))
+
+
+@pytest.mark.parametrize("text", ["[environment.kwargs]\nlength = 7\n", "[environment]\nkwargs = {length = 7}\n"])
+def test_keyword_arguments_may_be_a_table(text: str, tmp_path: Path) -> None:
+    config = parse_run(text, "given")
+    assert config.environment.keyword_arguments() == {"length": 7}
+    assert parse_run(dump_run(config), "dumped") == config == from_dict(json.loads(json.dumps(to_dict(config))))
+    (tmp_path / "below.toml").write_text(text)
+    assert parse_run(f'base = "{tmp_path}/below.toml"\n', "above") == config
+    (variant,) = make_variants(config, ['environment.kwargs={"length": 9}'], "plain")
+    assert variant.config.environment.keyword_arguments() == {"length": 9}
+
+
+def test_the_command_line_takes_keyword_arguments_as_json(tmp_path: Path) -> None:
+    (tmp_path / "run.toml").write_text("[environment.kwargs]\nlength = 7\n")
+    config, _ = parse_train([str(tmp_path / "run.toml"), "--seed", "3"])
+    assert config.environment.keyword_arguments() == {"length": 7}
+    config, _ = parse_train([str(tmp_path / "run.toml"), "--environment.kwargs", '{"length": 9, "deep": {"a": [1]}}'])
+    assert config.environment.keyword_arguments() == {"length": 9, "deep": {"a": [1]}}
+
+
+def test_atari_machado_is_their_protocol() -> None:
+    """Machado et al. 2018: sticky actions, the full action set, nothing told of lost lives, no help at a reset."""
+    atari = load_run("atari-machado").environment.atari
+    assert (atari.sticky_actions, atari.full_action_space, atari.frame_skip) == (0.25, True, 4)
+    assert (atari.life_loss, atari.fire_reset, atari.noop_max) == (False, False, 0)
+    assert environment_spec(load_run("atari-machado").environment).num_actions == 18

@@ -1,0 +1,79 @@
+"""What this machine can never hold is refused by one line, before anything is made for it."""
+
+from __future__ import annotations
+
+import resource
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from apex_acer.config import RunConfig
+from apex_acer.config.runfile import load_run, presets
+from apex_acer.engines import ENGINES, machine
+from apex_acer.engines.machine import require_room
+from apex_acer.manager.manager import train
+from apex_acer.protocol.trajectory import EnvironmentSpec
+from tests.conftest import config_error
+from tests.runs import CARTPOLE, tiny_run
+
+PONG = EnvironmentSpec((1, 84, 84), "uint8", 6, 0, 4, False, 4)
+
+
+@pytest.fixture(autouse=True)
+def _sixteen_gigabytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "memory_bytes", lambda: (16e9, 8e9))
+    monkeypatch.setattr(machine, "open_files_limit", lambda: (1024.0, 1024.0))
+
+
+@pytest.mark.parametrize("engine", sorted(ENGINES))
+def test_a_run_of_far_too_many_actors_is_refused_at_once(
+    engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(sys.modules, "ray", raising=False)  # a program that uses it may have other machines
+    start = time.monotonic()
+    message = config_error(lambda: train(tiny_run(tmp_path, engine=engine, actors__count=200_000_000)))
+    assert message.startswith("actors.count: 200000000 is not allowed; ")
+    assert time.monotonic() - start < 5
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"actors__count": 10**6}, "actors.count: 1000000 is not allowed; give at most 799: each takes 20.0 MB"),
+        ({"actors__count": 300}, "actors.count: 300 is not allowed; give at most 240: each takes 4 of the 1,024 open"),
+        ({"actors__environments": 10**7}, "actors.environments: 10000000 is not allowed; give at most "),
+        ({"actors__max_unanswered": 10**8}, "actors.max_unanswered: 100000000 is not allowed; give at most "),
+        ({"replay__capacity": 10**10}, "replay.capacity: 10000000000 is not allowed; give at most "),
+        (
+            {"evaluation__environments": 10**9, "evaluation__episodes": 10**8},
+            "evaluation.environments: 100000000 is not allowed; give at most 3,200,000: each takes 5.0 kB or more of",
+        ),
+    ],
+)
+def test_each_key_that_takes_memory_is_named_with_what_is_allowed(changes: dict[str, Any], expected: str) -> None:
+    config = tiny_run(**({"engine": "local", "replay__capacity": 10**8} | changes))
+    assert config_error(lambda: require_room(config, CARTPOLE)).startswith(expected)
+
+
+def test_what_has_room_is_not_refused() -> None:
+    many = {"actors__count": 240, "evaluation__environments": 10**9, "replay__capacity": 10**8}
+    require_room(tiny_run(engine="local", **many), CARTPOLE)
+    require_room(tiny_run(engine="serial", actors__count=1000), CARTPOLE)
+    for name in presets():
+        require_room(load_run(name), PONG)
+
+
+def test_replay_on_a_gpu_is_not_this_machine_s(monkeypatch: pytest.MonkeyPatch) -> None:
+    config: RunConfig = tiny_run(replay__capacity=10**9, replay__device="learner", learner__device="cuda")
+    require_room(config, PONG)
+
+
+def test_a_limit_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    assert machine.open_files_limit()[0] == soft
+    total, unused = machine.memory_bytes()
+    assert 1e8 < unused <= total

@@ -1,0 +1,97 @@
+"""Pictures are of the game that the policy plays."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import ale_py
+import numpy as np
+import pytest
+
+from apex_acer.config import AtariConfig, EnvironmentConfig
+from apex_acer.environments.rendering import ATARI_SCALE, PicturedAtari, make_pictured
+from apex_acer.environments.vector import Step, make_environments
+from tests.conftest import COUNTDOWN, config_error
+
+GAMES = {
+    "cut, sticky": ("ALE/Pong-v5", 203, {"sticky_actions": 0.25}),
+    "lives": ("ALE/Breakout-v5", 108_000, {"sticky_actions": 0.25}),
+    "cut lives": ("ALE/Breakout-v5", 152, {"frame_skip": 3, "noop_max": 0, "fire_reset": False}),
+    "colour": ("ALE/Pong-v5", 203, {"grayscale": False, "screen_size": 50}),
+}
+
+
+def shrinking(size: int, screen: int) -> np.ndarray:
+    """`[size, screen]`: the share that each pixel of a screen has in a pixel of the plane, by area."""
+    edges = np.arange(size + 1) * screen / size
+    pixels = np.arange(screen)
+    overlap = np.minimum(edges[1:, None], pixels + 1) - np.maximum(edges[:-1, None], pixels)
+    return np.clip(overlap, 0, None) * size / screen
+
+
+def seen(frames: list[np.ndarray], config: AtariConfig) -> np.ndarray:
+    """What a policy sees of the newest two frames in colour."""
+    unscaled = [frame[::ATARI_SCALE, ::ATARI_SCALE].astype(float) for frame in frames[-2:]]
+    if config.grayscale:
+        unscaled = [(frame @ [[0.299], [0.587], [0.114]]) for frame in unscaled]
+    pooled = np.maximum.reduce(unscaled).transpose(2, 0, 1)
+    size = config.screen_size
+    return shrinking(size, pooled.shape[1]) @ pooled @ shrinking(size, pooled.shape[2]).T
+
+
+@pytest.mark.parametrize(("name", "frames", "settings"), GAMES.values(), ids=GAMES)
+def test_atari_s_pictures_are_of_what_the_policy_sees(name: str, frames: int, settings: dict[str, Any]) -> None:
+    """Its planes are ALE's own to the bit; what they become when made from the pictures differs by rounding."""
+    kwargs = json.dumps({"max_num_frames_per_episode": frames})
+    config = EnvironmentConfig(id=name, kwargs=kwargs, atari=AtariConfig(**settings))
+    plain, pictured = make_environments(config, 1, training=False), make_pictured(config)
+    assert isinstance(pictured, PicturedAtari)
+    np.testing.assert_array_equal(plain.reset(5), pictured.reset(5))
+    actions = np.random.default_rng(2).integers(plain.spec.num_actions, size=(60, 1))
+    resets = 0
+    for number, action in enumerate(actions):
+        step, expected = pictured.step(action), plain.step(action)
+        for field in Step._fields:
+            np.testing.assert_array_equal(getattr(step, field), getattr(expected, field), err_msg=field)
+        resets += int(step.reset[0])
+        assert {frame.shape for frame in pictured.frames} == {(630, 480, 3)}
+        ended = step.reset[0] or step.terminated[0] or step.truncated[0]
+        assert ended or len(pictured.frames) == config.atari.frame_skip
+        if not ended and number % 10 == 0:  # at an end ALE leaves the newest frame out
+            assert np.abs(seen(pictured.frames, config.atari) - step.obs[0]).max() < 3
+    assert resets or frames == 108_000
+    plain.close()
+    pictured.close()
+
+
+def test_a_screen_s_size_is_the_game_s_own() -> None:
+    pictured = make_pictured(EnvironmentConfig(id="ALE/AirRaid-v5"))
+    pictured.reset(0)
+    emulator = ale_py.ALEInterface()
+    emulator.loadROM(ale_py.roms.get_rom_path("air_raid"))
+    height, width = emulator.getScreenDims()
+    assert (height, width) != (210, 160)
+    assert pictured.frames[0].shape == (height * ATARI_SCALE, width * ATARI_SCALE, 3)
+    pictured.close()
+
+
+def test_others_are_drawn_by_themselves() -> None:
+    pictured = make_pictured(EnvironmentConfig(id="CartPole-v1"))
+    pictured.reset(1)
+    before = pictured.frames
+    assert pictured.fps == 50
+    pictured.step(np.array([1]))
+    assert [frame.shape for frame in before + pictured.frames] == [(400, 600, 3)] * 2
+    assert (before[0] != pictured.frames[0]).any()
+    pictured.close()
+
+
+def test_no_pictures_are_said_in_one_line() -> None:
+    message = config_error(lambda: make_pictured(EnvironmentConfig(id=COUNTDOWN)))
+    assert message == f"environment.id: {COUNTDOWN!r} is not allowed; it draws no pictures (render_mode rgb_array)"
+
+
+def test_a_render_mode_of_the_run_s_own_is_refused_in_one_line() -> None:
+    config = EnvironmentConfig(id="CartPole-v1", kwargs='{"render_mode": "human"}')
+    assert "multiple values for keyword argument 'render_mode'" in config_error(lambda: make_pictured(config))

@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from apex_acer.config import RunConfig
+from apex_acer.learner.gradient import Gradient, num_parts
+from apex_acer.learner.optimizer import Optimizer
+from apex_acer.protocol.trajectory import Batch, split
+from tests.algorithms.segments import build, flat, random_segments
+
+
+@pytest.fixture(autouse=True)
+def _threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+def computed(parts: int, batch: Batch, compiled: bool = False, **settings: object) -> tuple[object, torch.Tensor]:
+    """The output and the gradient of `batch`."""
+    acer = build(3, **settings)
+    gradient = Gradient(acer, Optimizer(RunConfig(), acer.network), parts, compiled)
+    try:
+        for parameter in acer.network.parameters():
+            assert parameter.grad is not None
+            parameter.grad.fill_(7.0)  # of another batch
+        output = gradient.compute(batch)
+        assert not output.loss.requires_grad
+        return output, flat([parameter.grad for parameter in acer.network.parameters()])
+    finally:
+        gradient.close()
+
+
+@pytest.mark.parametrize("lstm", [0, 6])
+@pytest.mark.parametrize("parts", [2, 3, 50])
+def test_parts_make_the_whole(parts: int, lstm: int) -> None:
+    batch, _ = random_segments(3, lstm=lstm)
+    assert batch.mask.sum(0).unique().numel() > 1  # parts are not of equal weight
+    whole, expected = computed(1, batch, lstm=lstm)
+    output, found = computed(parts, batch, lstm=lstm)
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(output.loss, whole.loss, rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(output.priorities, whole.priorities)
+    assert output.num_samples == whole.num_samples == batch.mask.sum()
+    assert output.metrics.keys() == whole.metrics.keys()
+    for name in whole.metrics:
+        torch.testing.assert_close(output.metrics[name].double(), whole.metrics[name].double(), msg=name)
+
+
+def test_parts_leave_out_what_is_frozen_and_what_no_loss_reaches() -> None:
+    """As layers of a user's own torso may be."""
+    batch, _ = random_segments(3)
+    found = []
+    for parts in (1, 2):
+        acer = build(3)
+        acer.network.register_parameter("unused", torch.nn.Parameter(torch.ones(2, dtype=torch.float64)))
+        acer.network.q_values.bias.requires_grad_(False)
+        gradient = Gradient(acer, Optimizer(RunConfig(), acer.network), parts)
+        gradient.compute(batch)
+        gradient.close()
+        assert acer.network.q_values.bias.grad is None
+        assert not acer.network.unused.grad.any()
+        found.append(flat([p.grad for p in acer.network.parameters() if p.requires_grad]))
+    torch.testing.assert_close(found[1], found[0], rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch's compiler
+@pytest.mark.parametrize("parts", [1, 2])
+def test_compiled_it_is_the_same(parts: int) -> None:
+    batch, _ = random_segments(3)
+    whole, expected = computed(parts, batch)
+    output, found = computed(parts, batch, compiled=True)
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(output.loss, whole.loss, rtol=1e-9, atol=1e-12)
+
+
+def test_parts_repeat_to_the_bit() -> None:
+    batch, _ = random_segments(4)
+    _, first = computed(3, batch)
+    assert all(torch.equal(computed(3, batch)[1], first) for _ in range(10))
+
+
+def test_a_batch_with_nothing_to_learn_from_has_no_gradient() -> None:
+    batch, _ = random_segments(5)
+    output, found = computed(2, dataclasses.replace(batch, mask=torch.zeros_like(batch.mask)))
+    assert output.loss == 0
+    assert output.num_samples == 0  # of several learners the others must not divide by one more than there are
+    assert not found.any()
+
+
+def test_what_a_part_raises_is_raised() -> None:
+    batch, _ = random_segments(5)
+    with pytest.raises(RuntimeError):
+        computed(2, dataclasses.replace(batch, action=batch.action[1:]))
+
+
+@pytest.mark.parametrize("parts", [1, 2, 3, 4, 9])
+def test_splitting_keeps_every_segment_once(parts: int) -> None:
+    batch, _ = random_segments(6, lstm=3)
+    pieces = split(batch, parts)
+    assert len(pieces) <= parts
+    for name in ("obs", "action", "mask"):
+        assert torch.equal(torch.cat([getattr(piece, name) for piece in pieces], 1), getattr(batch, name))
+    for name in ("fresh", "weights_version"):
+        assert torch.equal(torch.cat([getattr(piece, name) for piece in pieces]), getattr(batch, name))
+    for name, value in batch.state.items():
+        assert torch.equal(torch.cat([piece.state[name] for piece in pieces]), value)
+    mu = torch.cat([piece.behaviour["log_probs"] for piece in pieces], 1)
+    assert torch.equal(mu, batch.behaviour["log_probs"])
+
+
+@pytest.mark.parametrize(
+    ("threads", "batch_size", "expected"), [(0, 16, 1), (1, 16, 1), (2, 16, 2), (64, 16, 8), (4, 1, 1)]
+)
+def test_a_part_has_two_segments_at_least(threads: int, batch_size: int, expected: int) -> None:
+    assert num_parts(threads, batch_size) == expected

@@ -1,0 +1,237 @@
+"""Several learners: each in a process of its own, connected by gloo."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from apex_acer.config import RunConfig
+from apex_acer.learner.learner import Learner
+from apex_acer.learner.ranks import ALONE, Ranks
+from apex_acer.protocol.messages import Peer
+from apex_acer.protocol.trajectory import Unroll
+from tests.ranks import Group, group
+from tests.runs import CARTPOLE, RUN_ID, Speaker, numbered_unroll, speakers, tiny_run
+
+STEPS = 400  # of the loop, at most
+Found = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def pair() -> Iterator[Group]:
+    with group(2) as found:
+        yield found
+
+
+def several(folder: Path, **changes: Any) -> RunConfig:
+    return tiny_run(
+        folder,
+        **{"engine": "ray", "learner__count": 2, "learner__batch_size": 8, "stop__env_steps": 10_000, **changes},
+    )
+
+
+def make(config: RunConfig, ranks: Ranks, *, resume: bool = False) -> Learner:
+    if ranks.rank == 0:
+        Path(config.out).mkdir(exist_ok=True)
+    return Learner(config, CARTPOLE, Path(config.out), RUN_ID, 0.0, resume=resume, ranks=ranks)
+
+
+def unroll_of(config: RunConfig, number: int) -> Unroll:
+    """Some end episodes, some steps are dummies: learners have different numbers of samples."""
+    unroll = numbered_unroll(config, number)
+    mask = np.random.default_rng(number).random(unroll.mask.shape) < 0.8
+    return numbered_unroll(config, number, mask=mask)
+
+
+def give(learner: Learner, speaker: Speaker, config: RunConfig, number: int) -> None:
+    speaker.say(unroll=unroll_of(config, number), acting_s=0.0)
+
+
+def go_on(learner: Learner, ranks: Ranks, limit: int = STEPS) -> bool:
+    """Until nobody has anything to do; False where the run ended."""
+    for _ in range(limit):
+        if not learner.step(0.0):
+            return False
+        if not ranks.gather([not learner.idle]).any():
+            return True
+    raise AssertionError("still busy")
+
+
+def facts(learner: Learner) -> Found:
+    tensors = {name: tensor.clone().numpy() for name, tensor in learner._algorithm.tensors().items()}
+    counts = {"updates": learner.updates, "env_steps": learner.env_steps, "ratio": learner._feed.ratio}
+    return {
+        "tensors": tensors,
+        **counts,
+        "held": learner._feed.num_steps,
+    }
+
+
+def train_on(ranks: Ranks, config: RunConfig, numbers: list[list[int]], poisoned: int | None = None) -> Found:
+    """Each learner is given its own of the unrolls `numbers`, round by round."""
+    learner = make(config, ranks)
+    (speaker,) = speakers(learner, 1)
+    for round_, everybodys in enumerate(numbers):
+        for number in everybodys[ranks.rank :: ranks.count]:
+            give(learner, speaker, config, number)
+        if round_ == poisoned and ranks.rank == 1:
+            learner._optimizer.gradient.fill_(float("nan"))  # and it stays so: what is not finite times 0 is not, too
+            with torch.no_grad():
+                next(iter(learner._algorithm.network.parameters())).fill_(float("nan"))
+        assert go_on(learner, ranks)
+    found = facts(learner)
+    learner.close()
+    return found
+
+
+def assert_close(a: Found, b: Found, *, exactly: bool = False) -> None:
+    assert a["tensors"].keys() == b["tensors"].keys()
+    for name, tensor in a["tensors"].items():
+        if exactly:
+            np.testing.assert_array_equal(tensor, b["tensors"][name], name)
+        else:
+            np.testing.assert_allclose(tensor, b["tensors"][name], rtol=2e-4, atol=2e-6, err_msg=name)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"optimizer__name": "adam", "optimizer__max_grad_norm": 0.1},
+        {"network__lstm": 8, "algorithm__trust_region_kl": 0.01},
+        {"algorithm__mix": "joint", "algorithm__replay_ratio": 0.0},
+    ],
+    ids=["rmsprop", "adam, clipped", "lstm, adaptive region", "joint"],
+)
+def test_two_learners_make_the_update_of_one(pair: Group, tmp_path: Path, changes: dict[str, Any]) -> None:
+    config = several(tmp_path / "two", **{"algorithm__replay_ratio": 0.0} | changes)
+    rounds = [[2 * number, 2 * number + 1] for number in range(12)]
+    first, second = pair.run(train_on, config, rounds)
+    assert_close(first, second, exactly=True)
+    alone = train_on(
+        ALONE,
+        several(tmp_path / "one", engine="serial", learner__count=1, **{"algorithm__replay_ratio": 0.0} | changes),
+        rounds,
+    )
+    assert first["updates"] == alone["updates"] == 12
+    assert first["env_steps"] == alone["env_steps"] > 300
+    assert_close(first, alone)
+
+
+def test_they_replay_as_much_as_one_does(pair: Group, tmp_path: Path) -> None:
+    changes: dict[str, Any] = {
+        "algorithm__replay_ratio": 3.0,
+        "replay__start": 100,
+        "algorithm__normalise_rewards": True,
+    }
+    rounds = [[2 * number, 2 * number + 1] for number in range(30)]
+    first, second = pair.run(train_on, several(tmp_path / "two", network__normalise=True, **changes), rounds)
+    assert_close(first, second, exactly=True)
+    alone = train_on(
+        ALONE, several(tmp_path / "one", engine="serial", learner__count=1, network__normalise=True, **changes), rounds
+    )
+    assert first["held"] == second["held"] == alone["held"]
+    assert first["updates"] == second["updates"]
+    assert abs(first["updates"] - alone["updates"]) <= 3  # what a batch holds depends on what was drawn
+    assert first["ratio"] == pytest.approx(3.0, abs=0.3)
+
+
+@pytest.mark.parametrize(
+    "changes", [{}, {"algorithm__name": "apex_dqn", "algorithm__n_steps": 2}], ids=["acer", "apex_dqn"]
+)
+def test_a_learner_short_of_data_holds_up_nobody(pair: Group, tmp_path: Path, changes: dict[str, Any]) -> None:
+    rounds = [[number] for number in range(30)]  # all of them the first one's
+    first, second = pair.run(train_on, several(tmp_path, **changes), rounds)
+    assert first["env_steps"] == second["env_steps"] > 400
+    assert first["updates"] == second["updates"] > 20
+    assert first["ratio"] == pytest.approx(1.0, abs=0.35)
+    assert_close(first, second, exactly=True)
+
+
+def test_prioritized_replay_of_each(pair: Group, tmp_path: Path) -> None:
+    rounds = [[2 * number, 2 * number + 1] for number in range(20)]
+    first, second = pair.run(train_on, several(tmp_path, replay__sampling="prioritized"), rounds)
+    assert first["updates"] > 20
+    assert_close(first, second, exactly=True)
+
+
+def test_what_is_not_finite_on_one_is_skipped_by_all(pair: Group, tmp_path: Path) -> None:
+    rounds = [[0, 1], [2, 3], [4, 5]]
+    config = several(tmp_path, algorithm__replay_ratio=0.0)
+    first, second = pair.run(train_on, config, rounds, 2)
+    assert first["updates"] == second["updates"] == 2
+
+
+def write_and_stop(ranks: Ranks, config: RunConfig) -> Found:
+    """The second one's actor sends rows; the first one's manager ends the run."""
+    learner = make(config, ranks)
+    (speaker,) = speakers(learner, 1)
+    speaker.peer = Peer("actor", ranks.rank, 0)
+    learner.inbox.expect({speaker.peer.name: 0})
+    speaker.say(unroll=unroll_of(config, ranks.rank), acting_s=0.0, rows=[{"episodes": 10.0 + ranks.rank}])
+    assert go_on(learner, ranks)
+    if ranks.rank == 0:
+        learner.inbox.stop("SIGINT")
+    ended = not go_on(learner, ranks)
+    result = learner.finish()
+    return {
+        "ended": ended,
+        "reason": result.reason,
+        "env_steps": result.env_steps,
+        "sources": sorted(learner.status()["rows"]),
+    }
+
+
+def test_the_first_one_writes_everybody_s_rows_and_ends_the_run(pair: Group, tmp_path: Path) -> None:
+    first, second = pair.run(write_and_stop, several(tmp_path, logging__every_seconds=100.0))
+    assert first["ended"]
+    assert second["ended"]
+    assert first["reason"] == "SIGINT"
+    assert first["env_steps"] == second["env_steps"]
+    rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert {row["source"]: row.get("episodes") for row in rows} == {"actor_0": 10.0, "actor_1": 11.0, "learner": None}
+    assert first["sources"] == ["actor_0", "actor_1", "learner"]
+
+
+def save_and_resume(ranks: Ranks, config: RunConfig) -> list[Found]:
+    learner = make(config, ranks)
+    (speaker,) = speakers(learner, 1)
+    for number in range(8):
+        give(learner, speaker, config, 2 * number + ranks.rank)
+        assert go_on(learner, ranks)
+    learner.save()
+    before = facts(learner)
+    resumed = make(config, ranks, resume=True)
+    return [before, facts(resumed)]
+
+
+def test_all_go_on_from_the_first_one_s_checkpoint(pair: Group, tmp_path: Path) -> None:
+    config = several(tmp_path, optimizer__name="adam")
+    for before, resumed in pair.run(save_and_resume, config):
+        assert_close(before, resumed, exactly=True)
+        assert resumed["updates"] == before["updates"] > 4
+        assert resumed["env_steps"] == before["env_steps"]
+        assert resumed["held"] == 0
+    assert len(list(tmp_path.glob("checkpoint/*"))) == 1
+
+
+def load_and_compare(ranks: Ranks, config: RunConfig) -> Found:
+    learner = make(config, ranks)
+    found = facts(learner)
+    learner.close()
+    return found
+
+
+def test_weights_are_read_by_the_first_one_alone(pair: Group, tmp_path: Path) -> None:
+    alone = make(several(tmp_path / "one", engine="serial", learner__count=1, seed=3), ALONE)
+    saved, written = alone.save(), facts(alone)
+    alone.close()
+    first, second = pair.run(load_and_compare, several(tmp_path / "two", seed=4, load=str(saved)))
+    assert_close(first, written, exactly=True)
+    assert_close(first, second, exactly=True)

@@ -1,0 +1,131 @@
+"""What is evaluated next, what the scores mean, and both after a checkpoint."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from apex_acer.config import EvaluationConfig
+from apex_acer.learner.snapshots import Evaluations, Snapshot
+from apex_acer.networks.weights import pack
+from apex_acer.protocol.inbox import Post
+from apex_acer.protocol.messages import Message, Peer, Reply
+from tests.runs import RUN_ID
+
+SETTINGS = EvaluationConfig(episodes=7, greedy=False)
+
+
+class Evaluator:
+    """Asks, and scores what it is given."""
+
+    def __init__(self, evaluations: Evaluations) -> None:
+        self._evaluations = evaluations
+        self._sequence = 0
+        self.replies: list[Reply] = []
+
+    def ask(self, score: float | None = None) -> dict[str, float]:
+        """The row that is to be written."""
+        rows = [] if score is None else [{"eval_return": score, "eval_seconds": 0.5}]
+        message = Message(RUN_ID, Peer("evaluator", 0, 0), self._sequence, rows=rows, wants_weights=True)
+        self._sequence += 1
+        return self._evaluations.take(Post(message, self.replies.append))
+
+    @property
+    def given(self) -> list[bytes | None]:
+        return [reply.weights for reply in self.replies]
+
+
+def snapshot(env_steps: int) -> Snapshot:
+    return Snapshot(env_steps, env_steps // 10, pack({"x": torch.tensor(env_steps)}, {"env_steps": env_steps}))
+
+
+def scored(env_steps: int, score: float) -> bytes:
+    """The file of a snapshot that had this score."""
+    card = {"eval_return": score, "episodes": 7, "greedy": False, "env_steps": env_steps}
+    return pack({"x": torch.tensor(env_steps)}, {"env_steps": env_steps, "score": card})
+
+
+def resumed(evaluations: Evaluations, folder: Path, target: float | None = None) -> Evaluations:
+    """Another that goes on from its state, as it is written to files."""
+    state, data = evaluations.state()
+    another = Evaluations(folder, target, SETTINGS)
+    another.restore(json.loads(json.dumps(state)), data)
+    return another
+
+
+def test_the_newest_snapshot_is_scored_and_the_best_kept(tmp_path: Path) -> None:
+    evaluations = Evaluations(tmp_path, None, SETTINGS)
+    evaluator = Evaluator(evaluations)
+    assert evaluator.ask() == {}
+    evaluations.offer(snapshot(100))
+    for late in (200, 300):
+        evaluations.offer(snapshot(late))
+    assert evaluator.ask(5.0) == {"eval_return": 5.0, "eval_seconds": 0.5, "eval_env_steps": 100}
+    assert evaluator.ask(4.0) == {"eval_return": 4.0, "eval_seconds": 0.5, "eval_env_steps": 300}
+    assert evaluator.given == [snapshot(100).data, snapshot(300).data]
+    assert [reply.weights_version for reply in evaluator.replies] == [10, 30]
+    assert (evaluations.best, evaluations.last) == (5.0, 4.0)
+    assert (tmp_path / "best.safetensors").read_bytes() == scored(100, 5.0)
+
+
+# ── checkpoints ──
+
+
+def test_scores_go_on(tmp_path: Path) -> None:
+    before = Evaluations(tmp_path, 9.0, SETTINGS)
+    evaluator = Evaluator(before)
+    for env_steps, score in ((100, 8.0), (200, 3.0)):
+        before.offer(snapshot(env_steps))
+        evaluator.ask()
+        evaluator.ask(score)
+    after = resumed(before, tmp_path, 9.0)
+    assert (after.best, after.last, after.passed) == (8.0, 3.0, None)
+    evaluator = Evaluator(after)
+    after.offer(snapshot(300))
+    evaluator.ask()
+    evaluator.ask(7.0)  # not the best of the run, though the best since it was resumed
+    assert (tmp_path / "best.safetensors").read_bytes() == scored(100, 8.0)
+
+
+def test_there_are_no_scores_at_first(tmp_path: Path) -> None:
+    before = Evaluations(tmp_path, None, SETTINGS)
+    assert before.state() == ({"best": None, "score": None, "passed": False, "pending": None}, b"")
+    after = resumed(before, tmp_path)
+    assert (after.best, after.last) == (None, None)
+    evaluator = Evaluator(after)
+    evaluator.ask()
+    assert evaluator.given == []
+
+
+@pytest.mark.parametrize("situation", ["due", "playing", "playing and due"])
+def test_what_was_yet_to_be_scored_is_due_again(tmp_path: Path, situation: str) -> None:
+    """One that waits is newer than what is played, which it replaces."""
+    before = Evaluations(tmp_path, None, SETTINGS)
+    if "playing" in situation:
+        Evaluator(before).ask()
+        before.offer(snapshot(100))
+    if "due" in situation:
+        before.offer(snapshot(200))
+    expected = snapshot(200 if "due" in situation else 100)
+    after = resumed(before, tmp_path)
+    evaluator = Evaluator(after)
+    assert evaluator.ask() == {}
+    assert evaluator.given == [expected.data]
+    assert evaluator.ask(1.0) == {"eval_return": 1.0, "eval_seconds": 0.5, "eval_env_steps": expected.env_steps}
+    assert evaluator.given == [expected.data]
+
+
+def test_a_target_that_was_reached_is_told_but_does_not_end_the_next_run(tmp_path: Path) -> None:
+    before = Evaluations(tmp_path, 5.0, SETTINGS)
+    evaluator = Evaluator(before)
+    before.offer(snapshot(100))
+    evaluator.ask()
+    evaluator.ask(6.0)
+    assert before.passed == scored(100, 6.0)
+    assert before.state()[0]["passed"] is True
+    after = resumed(before, tmp_path, 8.0)
+    assert after.passed is None
+    assert after.best == 6.0

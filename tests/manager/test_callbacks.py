@@ -1,0 +1,224 @@
+"""What a caller hears of a run: each row once, evaluations, the end; and what becomes of a callback that raises or hangs."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from apex_acer.actor.policy import load_policy
+from apex_acer.config import ConfigError
+from apex_acer.manager.callbacks import Callbacks, Evaluation, RowReader
+from apex_acer.manager.manager import resume, train
+from apex_acer.system import files
+from tests.runs import tiny_run
+
+Rows = list[dict[str, Any]]
+ENGINES = pytest.mark.parametrize("engine", ["serial", "local"])
+
+
+def on_disk(folder: Path) -> Rows:
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+@ENGINES
+def test_rows_evaluations_and_the_end_are_told_once(tmp_path: Path, engine: str) -> None:
+    rows: Rows = []
+    evaluations: list[Evaluation] = []
+    ends: list[Any] = []
+    calls = Callbacks(on_rows=rows.extend, on_evaluation=evaluations.append, on_stop=ends.append)
+    config = tiny_run(tmp_path, engine=engine, evaluation__every=500, stop__env_steps=2000)
+    result = train(config, calls)
+    assert ends == [result]
+    assert rows == on_disk(tmp_path)
+    assert {"learner", "evaluator", "actor_0", "actor_1"} <= {row["source"] for row in rows}
+    scores = [row for row in rows if row["source"] == "evaluator"]
+    assert len(scores) >= 1
+    for score, heard in zip(scores, evaluations, strict=True):
+        assert (heard.env_steps, heard.mean) == (score["eval_env_steps"], score["eval_return"])
+        assert heard.min <= heard.mean <= heard.max
+        assert (heard.std, heard.length) == (score["eval_return_std"], score["eval_length"])
+
+
+def test_a_resumed_run_tells_only_its_own_rows(tmp_path: Path) -> None:
+    rows: Rows = []
+    train(tiny_run(tmp_path), Callbacks(on_rows=rows.extend))
+    before = len(rows)
+    resume(tmp_path, {"env_steps": 3000}, Callbacks(on_rows=rows.extend))
+    assert len(rows) > before
+    assert rows == on_disk(tmp_path)
+
+
+def test_rows_go_on_where_a_learner_was_killed(tmp_path: Path) -> None:
+    """What it wrote after its checkpoint is dropped from the file; its successor's rows are told, none twice."""
+    rows: Rows = []
+    news: list[str] = []
+
+    def look(status: dict[str, Any]) -> None:
+        news.extend(status["news"])
+        if status["env_steps"] > 3000 and not news:
+            os.kill(child("learner_0"), signal.SIGKILL)
+
+    config = tiny_run(tmp_path, engine="local", checkpoint__every=1000, stop__env_steps=9000)
+    train(config, Callbacks(on_status=look, on_rows=rows.extend))
+    assert any("SIGKILL" in line for line in news)
+    lines = [json.dumps(row) for row in rows]
+    assert len(lines) == len(set(lines))
+    kept = [json.dumps(row) for row in on_disk(tmp_path)]
+    assert set(kept) <= set(lines)
+    assert [line for line in lines if line in set(kept)] == kept
+
+
+def child(name: str) -> int:
+    """The process id of this process's grandchild of that name."""
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            if entry.name.isdecimal() and (entry / "comm").read_text().strip() == name:
+                parent = (entry / "stat").read_text().rpartition(")")[2].split()[1]
+                if (Path("/proc") / parent / "stat").read_text().rpartition(")")[2].split()[1] == str(os.getpid()):
+                    return int(entry.name)
+    raise AssertionError(f"no process {name}")
+
+
+# ── a callback that raises ──
+
+
+@pytest.mark.parametrize(
+    ("engine", "name", "error"),
+    [
+        ("serial", "on_status", ZeroDivisionError("mine")),
+        ("serial", "on_rows", ConfigError("mine")),
+        ("serial", "on_evaluation", ZeroDivisionError("mine")),
+        ("local", "on_rows", ConfigError("mine")),
+    ],
+)
+def test_what_a_callback_raises_ends_the_run_saved(tmp_path: Path, engine: str, name: str, error: Exception) -> None:
+    heard: list[Any] = []
+
+    def fail(it: Any) -> None:
+        heard.append(it)
+        if len(heard) == 2:
+            raise error
+
+    config = tiny_run(tmp_path, engine=engine, evaluation__every=200, stop__env_steps=10**9)
+    with pytest.raises(type(error)) as raised:
+        train(config, Callbacks(**{name: fail}))
+    assert raised.value is error
+    assert len(heard) == 2
+    assert "env_steps" in load_policy(tmp_path / "weights.safetensors").metadata
+    assert (tmp_path / "checkpoint").is_dir()
+    assert "saved before leaving" in (tmp_path / "log.txt").read_text()
+
+
+def test_what_the_last_callback_raises_comes_after_all_was_saved(tmp_path: Path) -> None:
+    def fail(heard: Any) -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        train(tiny_run(tmp_path), Callbacks(on_stop=fail))
+    assert load_policy(tmp_path / "weights.safetensors").metadata["env_steps"] >= 1000
+
+
+# ── a callback that is slow ──
+
+
+@ENGINES
+def test_a_second_signal_ends_a_callback_that_hangs(tmp_path: Path, engine: str) -> None:
+    """The first waits for it, as the run's end is then the usual one."""
+    began = threading.Event()
+    ends: list[Any] = []
+
+    def hang(status: Any) -> None:
+        began.set()
+        time.sleep(60)
+
+    def press_twice() -> None:
+        assert began.wait(60)
+        for _ in range(2):
+            time.sleep(0.3)  # the callback sleeps by then
+            os.kill(os.getpid(), signal.SIGINT)
+
+    pressing = threading.Thread(target=press_twice)
+    pressing.start()
+    at = time.monotonic()
+    result = train(
+        tiny_run(tmp_path, engine=engine, stop__env_steps=10**9), Callbacks(on_status=hang, on_stop=ends.append)
+    )
+    pressing.join()
+    assert time.monotonic() - at < 30
+    assert (result.reason, result.weights) == ("SIGINT", "")
+    assert ends == [result]
+
+
+def test_an_interrupt_of_the_callback_s_own_is_passed_on(tmp_path: Path) -> None:
+    def leave(status: Any) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(tiny_run(tmp_path, stop__env_steps=10**9), Callbacks(on_status=leave))
+
+
+# ── reading rows ──
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "metrics.jsonl"
+
+
+@pytest.fixture
+def read(path: Path) -> Any:
+    with contextlib.closing(RowReader(path)) as reader:
+        yield lambda: [row["n"] for row in reader.read()]
+
+
+Read = Callable[[], list[int]]
+
+
+def append(path: Path, text: str) -> None:
+    with path.open("a") as file:
+        file.write(text)
+
+
+def test_rows_come_once_they_are_whole(path: Path, read: Read) -> None:
+    assert read() == []
+    append(path, '{"n": 1}\n{"n": 2}\n{"n"')
+    assert read() == [1, 2]
+    assert read() == []
+    append(path, ": 3}")
+    assert read() == []
+    append(path, '\n{"n": 4}\n')
+    assert read() == [3, 4]
+
+
+def test_a_reader_begins_after_what_is_there(path: Path) -> None:
+    append(path, '{"n": 1}\n{"n": 2')
+    with contextlib.closing(RowReader(path)) as reader:
+        files.write(path, b'{"n": 1}\n')
+        append(path, '{"n": 7}\n')
+        assert reader.read() == [{"n": 7}]
+
+
+@pytest.mark.parametrize("kept", [0, 1, 2, 3, 4])
+@pytest.mark.parametrize("num_new", [0, 1, 5])
+def test_a_file_written_anew_is_read_from_where_it_differs(path: Path, read: Read, kept: int, num_new: int) -> None:
+    """Also rows that were never read, and a torn one that its writer left."""
+    before = [f'{{"n": {n}}}\n' for n in range(3)]
+    append(path, "".join(before))
+    assert read() == [0, 1, 2]
+    append(path, '{"n": 3}\n{"n": 4')
+    new = list(range(10, 10 + num_new))
+    files.write(
+        path, "".join([*before, '{"n": 3}\n'][:kept]).encode() + "".join(f'{{"n": {n}}}\n' for n in new).encode()
+    )
+    assert read() == [3, *new]
+    append(path, '{"n": 99}\n')
+    assert read() == [99]

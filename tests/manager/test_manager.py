@@ -1,0 +1,119 @@
+from __future__ import annotations
+
+import os
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from apex_acer.config import ConfigError, RunConfig
+from apex_acer.config.runfile import dump_run, load_run
+from apex_acer.engines.serial import SerialEngine
+from apex_acer.manager.callbacks import Callbacks
+from apex_acer.manager.manager import RunFailed, train
+from apex_acer.manager.result import TrainResult
+from tests.conftest import config_error
+from tests.processes import processes
+from tests.runs import tiny_run
+
+
+def local_run(out: Path, **changes: Any) -> RunConfig:
+    return tiny_run(out, **({"engine": "local"} | changes))
+
+
+def test_works_from_another_thread_and_with_a_slow_view(tmp_path: Path) -> None:
+    """As in a notebook; a view that takes its time must not lose how the run ended."""
+    ended: list[TrainResult | Exception] = []
+
+    def show(status: dict[str, Any]) -> None:
+        deadline = time.monotonic() + 20
+        while {"learner_0", "actor_0"} & processes(os.getpid()).keys() and time.monotonic() < deadline:
+            time.sleep(0.05)
+
+    def work() -> None:
+        try:
+            ended.append(train(local_run(tmp_path, actors__count=1, stop__env_steps=6000), Callbacks(on_status=show)))
+        except Exception as error:
+            ended.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join(60)
+    (result,) = ended
+    assert isinstance(result, TrainResult), result
+    assert result.reason == "env_steps"
+    assert Path(result.weights).is_file()
+
+
+@pytest.mark.parametrize("kind", [str, Path])
+def test_a_run_is_named_as_on_the_command_line(tmp_path: Path, kind: type) -> None:
+    run, out = tmp_path / "mine.toml", tmp_path / "run"
+    run.write_text(dump_run(tiny_run()))
+    result = train(kind(run), seed=3, out=out, stop={"env_steps": 200})
+    assert (result.reason, result.folder) == ("env_steps", str(out))
+    assert load_run(out / "config.toml", out=out) == tiny_run(out, seed=3, stop__env_steps=200)
+
+
+def test_a_misspelt_run_or_key_is_refused() -> None:
+    assert config_error(lambda: train("cartpol")).startswith("run: 'cartpol' is no preset and no file; did you mean")
+    assert config_error(lambda: train("cartpole", sede=1)) == "cartpole: unknown key sede; did you mean seed?"
+
+
+def test_weights_cut_short_are_refused(tmp_path: Path) -> None:
+    path = Path(train(tiny_run(tmp_path / "before", stop__env_steps=100)).weights)
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(ConfigError, match="not a whole safetensors file") as raised:
+        train(tiny_run(tmp_path / "run", load=str(path)))
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "names"),
+    [
+        ({"load": "/nowhere/weights.safetensors"}, "load: "),
+        ({"environment__id": "NoSuchGame-v0"}, "environment.id: "),
+        ({"environment__id": "Pendulum-v1"}, "environment.id: "),
+        ({"environment__kwargs": '{"surprise": 1}'}, "environment.id: "),
+    ],
+)
+def test_what_needs_no_process_is_refused_before_the_folder_is_made(
+    tmp_path: Path, changes: dict[str, Any], names: str
+) -> None:
+    with pytest.raises(ConfigError) as raised:
+        train(local_run(tmp_path / "run", **changes))
+    assert str(raised.value).startswith(names)
+    assert "\n" not in str(raised.value)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_folder_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match=r"out: .* cannot be written") as raised:
+        train(local_run(tmp_path / "file" / "run"))
+    assert "\n" not in str(raised.value)
+
+
+def test_a_folder_of_another_run_is_refused(tmp_path: Path) -> None:
+    train(tiny_run(tmp_path, stop__env_steps=100))
+    before = {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
+    with pytest.raises(ConfigError, match=r"out: .* holds another run"):
+        train(tiny_run(tmp_path, stop__env_steps=200))
+    assert before == {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
+
+
+def test_a_failed_serial_run_leaves_no_file_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(engine: SerialEngine) -> bool:
+        raise ZeroDivisionError("the learner broke")
+
+    before = set(os.listdir("/proc/self/fd"))
+    monkeypatch.setattr(SerialEngine, "_learn", fail)
+    with pytest.raises(RunFailed, match="the learner broke"):
+        train(tiny_run(tmp_path))
+    opened = [os.readlink(f"/proc/self/fd/{fd}") for fd in set(os.listdir("/proc/self/fd")) - before if alive(fd)]
+    assert [path for path in opened if path.startswith(str(tmp_path))] == []
+
+
+def alive(descriptor: str) -> bool:
+    return Path(f"/proc/self/fd/{descriptor}").is_symlink()

@@ -1,0 +1,494 @@
+"""Runs that go on from their newest checkpoint: what is restored, what is refused, and what the curves look like."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import time
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from apex_acer.actor.policy import load_policy
+from apex_acer.config import ConfigError, RunConfig
+from apex_acer.config.runfile import dump_run, load_run
+from apex_acer.engines.placement import describe
+from apex_acer.learner.learner import Learner
+from apex_acer.manager.manager import resume, train
+from apex_acer.manager.preparation import prepare_resume
+from apex_acer.manager.result import TrainResult
+from apex_acer.protocol.messages import Peer
+from apex_acer.storage import checkpoint
+from tests.boards import lines, scalars, session_starts
+from tests.conftest import config_error
+from tests.programs import program
+from tests.runs import CARTPOLE, RUN_ID, MakeLearner, feed, known_speakers, speakers, tiny_run, work_off
+
+# ── a learner ──
+
+ResumeLearner = Callable[..., Learner]
+
+
+@pytest.fixture
+def resume_learner(tmp_path: Path) -> Iterator[ResumeLearner]:
+    """Makes learners that go on in the folder of the first."""
+    learners: list[Learner] = []
+
+    def make(config: RunConfig) -> Learner:
+        learners.append(Learner(config, CARTPOLE, tmp_path / "run_0", RUN_ID, time.monotonic(), resume=True))
+        return learners[-1]
+
+    yield make
+    for learner in learners:
+        learner.close()
+
+
+def saved_run(**changes: Any) -> RunConfig:
+    """Everything that is to be restored changes in it."""
+    options = {
+        "network__normalise": True,
+        "algorithm__normalise_rewards": True,
+        "algorithm__trust_region_kl": 0.01,
+        "algorithm__replay_ratio": 3.0,
+        "checkpoint__replay": True,
+        "stop__env_steps": 10_000,
+    }
+    return tiny_run(**(options | changes))
+
+
+def assert_equal_tensors(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> None:
+    assert one.keys() == other.keys()
+    for name, tensor in one.items():
+        assert torch.equal(tensor, other[name]), name
+
+
+@pytest.mark.parametrize("optimizer", ["rmsprop", "adam"])
+def test_a_learner_is_restored_whole(
+    make_learner: MakeLearner, resume_learner: ResumeLearner, trained_on: list[Any], optimizer: str
+) -> None:
+    """Replay and the newest segments with it; from then on it learns as the one before would have."""
+    config = saved_run(optimizer__name=optimizer, evaluation__every=100)
+    before = make_learner(config)
+    actor, evaluator = known_speakers(before.inbox, Peer("actor", 0, 0), Peer("evaluator", 0, 0))
+    evaluator.say(wants_weights=True)
+    for number, score in enumerate((7.0, 3.0)):
+        feed(before, actor, config, 6, first=6 * number)
+        evaluator.say(rows=[{"eval_return": score}], wants_weights=True)
+        work_off(before)
+    before._skipped = 5
+    actor.say(acting_s=7.0)
+    work_off(before)
+    before.save()
+    after = resume_learner(config)
+    assert (after.env_steps, after.updates, after._skipped) == (240, before.updates, 5)
+    assert before.updates > 20
+    assert_equal_tensors(after._algorithm.tensors(), before._algorithm.tensors())
+    assert_equal_tensors(after._optimizer.tensors(), before._optimizer.tensors())
+    assert after._feed.state() == before._feed.state()
+    assert after.status()["best"] == 7.0
+    assert after._evaluations.last == 3.0
+
+    trained_on.clear()
+    first, second = (speakers(learner)[0] for learner in (before, after))
+    feed(before, actor, config, 10, first=20)
+    expected = list(trained_on)
+    trained_on.clear()
+    feed(after, second, config, 10, first=20)
+    assert first.peer == second.peer
+    assert len(trained_on) == len(expected) > 20
+    for batch, other in zip(trained_on, expected, strict=True):
+        assert torch.equal(batch.reward, other.reward)
+    assert_equal_tensors(after._algorithm.tensors(), before._algorithm.tensors())
+    assert_equal_tensors(after._optimizer.tensors(), before._optimizer.tensors())
+
+
+def test_statistics_average_and_trust_region_have_moved_by_then(make_learner: MakeLearner) -> None:
+    """Of what the test above compares."""
+    learner = make_learner(saved_run())
+    fresh = {name: tensor.clone() for name, tensor in learner._algorithm.tensors().items()}
+    feed(learner, speakers(learner)[0], saved_run(), 12)
+    now = learner._algorithm.tensors()
+    assert {name for name in now if torch.equal(now[name], fresh[name])} == set()
+    assert any(not torch.equal(now[name], now[name.replace("network.", "average.")]) for name in now if "pi" in name)
+
+
+def test_wall_clock_and_rows_go_on(make_learner: MakeLearner, resume_learner: ResumeLearner, tmp_path: Path) -> None:
+    config = saved_run()
+    before = make_learner(config)
+    feed(before, speakers(before)[0], config, 5, acting_s=100.0)
+    result = before.finish()
+    assert 100 < result.wall_s < 110
+    after = resume_learner(config)
+    at_first = after.status()["wall_s"]
+    assert result.wall_s <= at_first < 110
+    feed(after, speakers(after)[0], config, 5, acting_s=50.0)  # an actor that was there before it
+    assert at_first < after.status()["wall_s"] < 110
+    final = after.finish()
+    assert final.wall_s < 110
+    rows = [row for row in lines(tmp_path / "run_0") if row["source"] == "learner"]
+    assert {100, 200} <= {row["env_steps"] for row in rows}
+    for name in ("env_steps", "updates", "wall_s"):
+        values = [row[name] for row in rows]
+        assert values == sorted(values)
+
+
+def test_without_its_replay_it_learns_from_fresh_segments_until_replay_starts(
+    make_learner: MakeLearner, resume_learner: ResumeLearner, trained_on: list[Any], tmp_path: Path
+) -> None:
+    config = saved_run(checkpoint__replay=False, replay__start=200)
+    before = make_learner(config)
+    feed(before, speakers(before)[0], config, 20)
+    before.finish()
+    (path,) = (tmp_path / "run_0" / checkpoint.FOLDER).iterdir()
+    assert {file.name for file in path.iterdir()} == {"manifest.json", "tensors.safetensors", "snapshot"}
+    after = resume_learner(config)
+    trained_on.clear()
+    feed(after, speakers(after)[0], config, 30, first=100)
+    kinds = ["fresh" if bool(batch.fresh.all()) else "replayed" for batch in trained_on]
+    assert kinds[:10] == ["fresh"] * 10
+    assert kinds.count("fresh") == 30
+    assert 30 < kinds.count("replayed") < 90  # three for each of the 21 since then
+    assert (after.env_steps, after.updates) == (20 * 20 + 30 * 20, before.updates + len(kinds))
+
+
+# ── what is refused ──
+
+
+def saved(make_learner: MakeLearner, config: RunConfig, folder: Path) -> Path:
+    """The checkpoint of a learner that has learned a little, in `folder` as a run's."""
+    learner = make_learner(config)
+    feed(learner, speakers(learner)[0], config, 8)
+    learner.finish()
+    (folder / "config.toml").write_text(dump_run(dataclasses.replace(config, out="")))
+    path = checkpoint.newest(folder)
+    assert path is not None
+    return path
+
+
+OTHERS: dict[str, tuple[dict[str, Any], str]] = {
+    "network": ({"network__hidden_sizes": (8,)}, "tensor network."),
+    "recurrent": ({"network__lstm": 4}, "is missing"),
+    "optimizer": ({"optimizer__name": "adam"}, "optimizer.name: 'adam'"),
+    "replay": ({"replay__capacity": 100}, "replay."),
+    "unrolls": ({"algorithm__unroll_length": 4}, "replay."),
+}
+
+
+@pytest.mark.parametrize(("changes", "names"), OTHERS.values(), ids=OTHERS)
+def test_a_checkpoint_of_another_configuration_is_refused(
+    make_learner: MakeLearner, resume_learner: ResumeLearner, tmp_path: Path, changes: dict[str, Any], names: str
+) -> None:
+    path = saved(make_learner, saved_run(), tmp_path / "run_0")
+    message = config_error(lambda: resume_learner(saved_run(**changes)))
+    assert message.startswith(f"{path}: ")
+    assert message.count(str(path)) == 1
+    assert names in message
+
+
+@pytest.mark.parametrize("name", ["tensors.safetensors", "replay.obs", "replay.mask"])
+def test_a_damaged_checkpoint_is_refused(
+    make_learner: MakeLearner, resume_learner: ResumeLearner, tmp_path: Path, name: str
+) -> None:
+    path = saved(make_learner, saved_run(), tmp_path / "run_0")
+    data = bytearray((path / name).read_bytes())
+    data[-1] ^= 1
+    (path / name).write_bytes(data)
+    message = config_error(lambda: resume_learner(saved_run()))
+    assert message.startswith(f"{path}: {name}: damaged")
+    assert message.count(str(path)) == 1
+
+
+def forge(path: Path, change: Callable[[Any], Any]) -> None:
+    """Another state, with the right checksum."""
+    manifest = json.loads((path / checkpoint.MANIFEST).read_text())
+    del manifest["checksum"]
+    change(manifest["state"])
+    manifest["checksum"] = zlib.crc32(json.dumps(manifest, sort_keys=True).encode())
+    (path / checkpoint.MANIFEST).write_text(json.dumps(manifest))
+
+
+def places(state: Any, above: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The keys that lead to everything in it."""
+    for key, value in state.items():
+        yield (*above, key)
+        if isinstance(value, dict):
+            yield from places(value, (*above, key))
+
+
+WRONG = (None, "text", [], {}, -1, 1e400, [[1]], 10**40)
+
+
+def test_states_of_another_kind_are_refused_or_harmless(
+    make_learner: MakeLearner, resume_learner: ResumeLearner, tmp_path: Path
+) -> None:
+    """Each value in turn missing or wrong, as no damage makes it, but somebody could."""
+    folder, config = tmp_path / "run_0", saved_run(checkpoint__replay=False)
+    path = saved(make_learner, config, folder)
+    whole = (path / checkpoint.MANIFEST).read_bytes()
+    refused = []
+    for place in places(checkpoint.load(path).state):
+        for wrong in (KeyError, *WRONG):
+            forge(path, lambda state, place=place, wrong=wrong: put(state, place, wrong))
+            for call in (lambda: resume_learner(config), lambda: prepared(folder)):
+                try:
+                    call()
+                except ConfigError as error:
+                    refused.append(str(error))
+            (path / checkpoint.MANIFEST).write_bytes(whole)
+    assert len(refused) > 100
+    for message in refused:
+        assert message.startswith(
+            (f"{path}: ", "stop.env_steps: 10000 is reached", "environment.id: 'CartPole-v1' has changed")
+        )
+        assert message.isprintable()
+    resume_learner(config)
+
+
+def put(state: Any, place: tuple[Any, ...], value: Any) -> None:
+    for key in place[:-1]:
+        state = state[key]
+    if value is KeyError:
+        del state[place[-1]]
+    else:
+        state[place[-1]] = value
+
+
+def test_where_there_is_nothing_to_go_on_from(
+    make_learner: MakeLearner, resume_learner: ResumeLearner, tmp_path: Path
+) -> None:
+    for folder in (tmp_path, tmp_path / "nowhere"):
+        message = config_error(lambda folder=folder: resume(folder))
+        assert message.startswith(f"resume: '{folder}' holds no whole checkpoint")
+    path = saved(make_learner, saved_run(), tmp_path / "run_0")
+    (path / "tensors.safetensors").unlink()
+    assert "holds no whole checkpoint" in config_error(lambda: resume(tmp_path / "run_0"))
+    assert "holds no whole checkpoint" in config_error(lambda: resume_learner(saved_run()))
+
+
+def test_the_run_file_is_needed_and_checked(make_learner: MakeLearner, tmp_path: Path) -> None:
+    folder = tmp_path / "run_0"
+    saved(make_learner, saved_run(), folder)
+    (folder / "config.toml").write_text("stop = 3")
+    assert config_error(lambda: resume(folder)).startswith(f"{folder / 'config.toml'}: ")
+    (folder / "config.toml").unlink()
+    assert config_error(lambda: resume(folder)).startswith(f"{folder / 'config.toml'}: No such file")
+
+
+def prepared(folder: Path, **stop: Any) -> RunConfig:
+    return prepare_resume(folder, stop, time.monotonic()).config
+
+
+def test_an_environment_that_has_changed_is_refused(make_learner: MakeLearner, tmp_path: Path) -> None:
+    folder = tmp_path / "run_0"
+    make_learner(config := saved_run()).finish()
+    hidden = dataclasses.replace(config.environment, wrappers=("apex_acer.wrappers:hide_velocities",))
+    (folder / "config.toml").write_text(dump_run(dataclasses.replace(config, environment=hidden)))
+    message = config_error(lambda: prepare_resume(folder, {}, 0.0))
+    assert "the shape of an observation was (4,) and is (2,)" in message
+
+
+def test_what_is_reached_already_is_refused(make_learner: MakeLearner, tmp_path: Path) -> None:
+    folder = tmp_path / "run_0"
+    path = saved(make_learner, saved_run(stop__env_steps=160), folder)
+    expected = "stop.env_steps: 160 is reached, the run has made 160; give --steps above that"
+    assert config_error(lambda: prepared(folder)) == expected
+    assert "stop.env_steps: 100 is reached" in config_error(lambda: prepared(folder, env_steps=100))
+    assert prepared(folder, env_steps=161).stop.env_steps == 161
+    forge(path, lambda state: state.update(wall_s=120.0))
+    for minutes in (2.0, 1.5):
+        message = config_error(lambda minutes=minutes: prepared(folder, env_steps=200, minutes=minutes))
+        assert message.startswith(f"stop.minutes: {minutes:g} is reached, the run has taken 2.0; give --minutes above")
+    assert prepared(folder, env_steps=200, minutes=2.1).stop.minutes == 2.1
+    assert "stop.env_steps: -5 is not allowed" in config_error(lambda: prepared(folder, env_steps=-5))
+
+
+def test_schedules_keep_their_end_unless_it_is_asked_to_change(make_learner: MakeLearner, tmp_path: Path) -> None:
+    folder, linear = tmp_path / "run_0", {"optimizer__schedule": "linear", "stop__env_steps": 10_000}
+    saved(make_learner, saved_run(**linear), folder)
+    for total in (500, 20_000):
+        config = prepared(folder, env_steps=total)
+        assert (config.stop.env_steps, config.schedule_end) == (total, 10_000)
+        assert describe(config).endswith("; schedules end at 10,000 env steps (--schedule-steps)")
+    asked = prepare_resume(folder, {"env_steps": 20_000}, time.monotonic(), schedule_steps=30_000).config
+    assert asked.schedule_end == 30_000
+    assert prepared(folder).schedule_steps == 0
+    assert "schedule_steps: -1 is not allowed" in config_error(
+        lambda: prepare_resume(folder, {}, time.monotonic(), schedule_steps=-1)
+    )
+
+
+def test_without_a_schedule_nothing_is_said_of_one(make_learner: MakeLearner, tmp_path: Path) -> None:
+    saved(make_learner, saved_run(), tmp_path / "run_0")
+    config = prepared(tmp_path / "run_0", env_steps=20_000)
+    assert config.schedule_steps == 0
+    assert "schedule" not in describe(config)
+
+
+# ── whole runs ──
+
+
+def test_a_target_that_was_reached_is_not_asked_for_again(tmp_path: Path) -> None:
+    target = {"evaluation__every": 200, "stop__at_return": 5.0}
+    first = train(tiny_run(tmp_path, stop__env_steps=600, **target))
+    assert first.reason == "at_return"
+    more = resume(tmp_path)
+    assert more.reason == "env_steps"
+    assert more.env_steps >= 600 > first.env_steps
+    assert load_run(str(tmp_path / "config.toml")).stop.at_return is None
+    last = resume(tmp_path, {"env_steps": 2000, "at_return": 5.0})
+    assert last.reason == "at_return"
+    assert more.env_steps < last.env_steps < 2000
+    assert last.eval_return is not None
+    assert last.eval_return >= 5.0
+    kept = load_run(str(tmp_path / "config.toml"))
+    assert (kept.stop.env_steps, kept.stop.at_return) == (2000, 5.0)
+
+
+def test_a_target_that_was_not_reached_stays(tmp_path: Path) -> None:
+    train(tiny_run(tmp_path, stop__env_steps=300, evaluation__every=200, stop__at_return=400.0))
+    assert prepared(tmp_path, env_steps=400).stop.at_return == 400.0
+    assert prepared(tmp_path, env_steps=400, at_return=300.0).stop.at_return == 300.0
+
+
+def test_a_run_that_was_refused_is_left_as_it_was(tmp_path: Path) -> None:
+    train(tiny_run(tmp_path, stop__env_steps=200))
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    config_error(lambda: resume(tmp_path, {"env_steps": 100}))
+    for stop, message in (
+        ({"nope": 1}, "resume: unknown key stop.nope"),
+        ({"env_steps": "x"}, "resume: stop.env_steps: 'x' is not allowed; give int"),
+    ):
+        assert config_error(lambda stop=stop: resume(tmp_path, stop)).startswith(message)
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+    (tmp_path / "log.txt").unlink()
+    (tmp_path / "log.txt").mkdir()
+    message = config_error(lambda: resume(tmp_path, {"env_steps": 400}))
+    assert message.startswith(f"out: '{tmp_path}' cannot be written")
+
+
+def test_processes_of_another_algorithm_go_on_with_their_replay(tmp_path: Path) -> None:
+    """Ape-X DQN in the local engine; its priorities and its target network with it."""
+    changes = {"algorithm__name": "apex_dqn", "replay__sampling": "prioritized", "checkpoint__replay": True}
+    first = train(tiny_run(tmp_path, engine="local", algorithm__replay_ratio=4.0, stop__env_steps=600, **changes))
+    path = checkpoint.newest(tmp_path)
+    assert path is not None
+    saved = checkpoint.load(path)
+    assert {"replay.weights", "replay.behaviour.priority"} <= set(saved.names)
+    more = resume(tmp_path, {"env_steps": 1200})
+    assert (first.reason, more.reason) == ("env_steps", "env_steps")
+    assert more.env_steps >= 1200
+    # four steps are replayed for each, in batches of 4; none are dropped, as replay did not begin anew
+    assert more.updates - first.updates == pytest.approx(more.env_steps - first.env_steps, rel=0.05)
+    rows = [row for row in lines(tmp_path) if row["source"] == "learner" and row["env_steps"] > first.env_steps]
+    assert all(row["replay_steps"] > first.env_steps * 0.9 for row in rows)
+    assert rows[-1]["replay_ratio"] == pytest.approx(4.0, rel=0.02)
+
+
+# ── a run of the local engine whose manager was killed ──
+
+RATIO, START, EVERY = 3.0, 1000, 3000
+REST = 3000  # of environment steps, after it was resumed
+SETTINGS: dict[str, Any] = {
+    "checkpoint__every": EVERY,
+    "replay__start": START,
+    "algorithm__replay_ratio": RATIO,
+    "evaluation__every": 1000,
+    "stop__env_steps": 10**6,
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Killed:
+    """A run that was killed, and then resumed."""
+
+    folder: Path
+    rows: list[dict[str, Any]]
+    """Those that were there when it was killed."""
+    in_use: str
+    """What a resume was told before it was killed."""
+    state: dict[str, Any]
+    """Of the checkpoint it had then."""
+    result: TrainResult
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory: pytest.TempPathFactory) -> Killed:
+    with program(tmp_path_factory.mktemp("killed") / "run", **SETTINGS) as run:
+        run.wait_for(lambda: run.statuses and run.statuses[-1]["env_steps"] > EVERY)
+        in_use = config_error(lambda: resume(run.out, {"env_steps": 10**7}))
+        assert load_run(str(run.out / "config.toml")).stop.env_steps == 10**6
+        run.wait_for(lambda: EVERY / 10 < run.statuses[-1]["env_steps"] % EVERY < EVERY / 2)
+        run.send(9)
+        run.assert_nothing_left(within_s=10)
+    path = checkpoint.newest(run.out)
+    assert path is not None
+    state = checkpoint.load(path).state
+    rows = []
+    with contextlib.suppress(ValueError):  # the last line may be cut
+        rows.extend(json.loads(line) for line in (run.out / "metrics.jsonl").read_text().splitlines())
+    result = resume(run.out, {"env_steps": state["env_steps"] + REST})
+    return Killed(run.out, rows, in_use, state, result)
+
+
+def test_a_run_that_runs_is_not_resumed(killed: Killed) -> None:
+    assert killed.in_use == f"out: '{killed.folder}' is in use; another program trains there"
+
+
+def test_its_counters_go_on(killed: Killed) -> None:
+    saved, result = killed.state, killed.result
+    assert killed.rows[-1]["env_steps"] > saved["env_steps"] + 100  # which are done again
+    assert result.reason == "env_steps"
+    total = saved["env_steps"] + REST
+    assert total <= result.env_steps < total + 100
+    assert saved["updates"] < result.updates
+    assert saved["wall_s"] < result.wall_s < saved["wall_s"] + 60
+    assert load_policy(result.weights).metadata["updates"] == result.updates
+    assert load_run(str(killed.folder / "config.toml")).stop.env_steps == total
+
+
+def test_its_rows_do_not_double_back(killed: Killed) -> None:
+    rows = lines(killed.folder)
+    for source in ("learner", "actor_0", "actor_1", "evaluator"):
+        of_source = [row for row in rows if row["source"] == source]
+        for name in ("env_steps", "wall_s", *(("updates",) if source == "learner" else ())):
+            values = [row[name] for row in of_source]
+            assert values == sorted(values), (source, name)
+        assert of_source[-1]["env_steps"] > killed.state["env_steps"]
+    evaluated = [row["eval_env_steps"] for row in rows if row["source"] == "evaluator"]
+    assert len(evaluated) == len(set(evaluated))
+    learner = [row for row in rows if row["source"] == "learner"]
+    saved_at = round(killed.state["wall_s"], 3)  # as rows have it
+    assert [row for row in learner if row["wall_s"] < saved_at] == [
+        row for row in killed.rows if row["source"] == "learner" and row["wall_s"] < saved_at
+    ]
+    assert learner[-1]["env_steps"] == killed.result.env_steps
+
+
+def test_its_curves_do_not_double_back(killed: Killed) -> None:
+    for source in ("learner", "actor_0", "actor_1", "evaluator"):
+        assert session_starts(killed.folder, source) == [killed.state["env_steps"] + (source != "learner")]
+        for name, points in scalars(killed.folder, source).items():
+            steps = [step for step, _ in points]
+            assert steps == sorted(steps), (source, name)
+    points = scalars(killed.folder, "learner")
+    assert [value for _, value in points["updates"]] == sorted(value for _, value in points["updates"])
+    assert points["env_steps"][-1] == (killed.result.env_steps, float(killed.result.env_steps))
+
+
+def test_it_fills_replay_before_it_replays_and_then_keeps_the_ratio(killed: Killed) -> None:
+    saved = killed.state
+    rows = [row for row in lines(killed.folder) if row["source"] == "learner" and row["wall_s"] > saved["wall_s"]]
+    ratio = saved["feed"]["pace"]["replayed_steps"] / saved["feed"]["pace"]["fresh_steps"]
+    filling = [row for row in rows if row["replay_steps"] < START]
+    assert filling
+    assert all(row["replay_ratio"] == pytest.approx(ratio) for row in filling)
+    assert all(row["updates"] - saved["updates"] <= row["replay_steps"] / 16 for row in filling)
+    assert rows[-1]["replay_ratio"] == pytest.approx(RATIO, rel=0.2)
+    steps = killed.result.env_steps - saved["env_steps"]
+    expected = (steps + RATIO * (steps - START)) / 20
+    assert killed.result.updates - saved["updates"] == pytest.approx(expected, rel=0.2)

@@ -1,0 +1,165 @@
+"""What a weights file says of itself, and files of other formats and versions."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from apex_acer import __version__
+from apex_acer.actor.policy import load_policy
+from apex_acer.cli import main
+from apex_acer.manager.manager import train
+from apex_acer.networks.card import FORMAT, describe, migrate
+from apex_acer.networks.weights import pack, read, unpack, write
+from tests.conftest import config_error
+from tests.runs import CARTPOLE, tiny_run
+
+
+@pytest.fixture(scope="module")
+def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of a run with evaluations."""
+    folder = tmp_path_factory.mktemp("run")
+    train(tiny_run(folder, stop__env_steps=700, evaluation__every=300, evaluation__greedy=False))
+    return folder
+
+
+def rewritten(run_folder: Path, folder: Path, change: Callable[[dict[str, Any]], dict[str, Any]]) -> Path:
+    """The run's weights with another card."""
+    tensors, card = read(run_folder / "weights.safetensors")
+    path = folder / "weights.safetensors"
+    write(path, pack(tensors, change(card)))
+    return path
+
+
+def format_1(card: dict[str, Any]) -> dict[str, Any]:
+    """As the first version wrote it."""
+    return {name: value for name, value in card.items() if name not in ("score", "versions")} | {"format": 1}
+
+
+def test_a_file_says_how_it_scored_and_what_wrote_it(run_folder: Path) -> None:
+    rows = [json.loads(line) for line in (run_folder / "metrics.jsonl").read_text().splitlines()]
+    evaluations = [row for row in rows if row["source"] == "evaluator"]
+    best = max(evaluations, key=lambda row: row["eval_return"])
+    for name, row in (("weights", evaluations[-1]), ("best", best)):
+        card = load_policy(run_folder / f"{name}.safetensors").metadata
+        score = card["score"]
+        assert {key: score[key] for key in ("eval_return", "eval_return_std")} == {
+            key: row[key] for key in ("eval_return", "eval_return_std")
+        }
+        assert (score["episodes"], score["greedy"], score["env_steps"]) == (4, False, row["env_steps"])
+        assert "eval_seconds" not in score
+        assert card["versions"]["apex_acer"] == __version__
+        assert card["versions"]["torch"].split("+")[0] == torch.__version__.split("+")[0]
+        assert card["versions"].keys() == {"apex_acer", "torch", "gymnasium", "ale-py", "python"}
+    assert len(evaluations) == 2
+
+
+def test_format_1_is_read(run_folder: Path, tmp_path: Path) -> None:
+    path = rewritten(run_folder, tmp_path, format_1)
+    policy, newest = load_policy(path), load_policy(run_folder / "weights.safetensors")
+    assert (policy.metadata["format"], policy.metadata["score"], policy.metadata["versions"]) == (FORMAT, None, {})
+    obs = torch.randn(3, 4)
+    assert torch.equal(policy.network(obs).q_values, newest.network(obs).q_values)
+    result = train(tiny_run(tmp_path / "next", load=str(path), stop__env_steps=100))
+    assert load_policy(result.weights).metadata["format"] == FORMAT
+
+
+def test_a_card_of_this_format_is_left_as_it_is() -> None:
+    card = describe(tiny_run(), CARTPOLE, env_steps=5)
+    assert migrate(card) == card
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda card: card | {"format": FORMAT + 1}, [f"format {FORMAT + 1}", f"formats 1 to {FORMAT}"]),
+        (lambda card: card | {"config": card["config"] | {"speed": 3}}, ["unknown key speed"]),
+    ],
+)
+def test_what_another_version_wrote_and_this_cannot_read_is_said(
+    run_folder: Path, tmp_path: Path, change: Any, words: list[str]
+) -> None:
+    path = rewritten(run_folder, tmp_path, lambda card: change(card) | {"versions": {"apex_acer": "9.8.7"}})
+    message = config_error(lambda: load_policy(path))
+    for word in (str(path), *words, f"apex_acer 9.8.7 wrote it, this is {__version__}"):
+        assert word in message
+    assert "wrote it" not in config_error(lambda: load_policy(rewritten(run_folder, tmp_path, change)))
+
+
+def test_loading_a_policy_imports_only_what_acting_needs(run_folder: Path) -> None:
+    program = (
+        "import sys; from apex_acer import load_policy; policy = load_policy(sys.argv[1])\n"
+        "print(type(policy.act([0.0] * 4)).__name__, policy.act([[0.0] * 4] * 3).shape)\n"
+        "print(*sorted(sys.modules))"
+    )
+    command = [sys.executable, "-c", program, str(run_folder / "weights.safetensors")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    actions, modules = done.stdout.splitlines()
+    assert actions == "int (3,)"
+    foreign = {
+        "apex_acer.learner.learner",
+        "apex_acer.environments.vector",
+        "zmq",
+        "msgpack",
+        "ale_py",
+        "gymnasium",
+        "tensorboardX",
+    }
+    assert not foreign & set(modules.split())
+    assert "apex_acer.actor.policy" in modules.split()
+
+
+def test_evaluate_shows_the_stored_score_beside_the_measured_one(
+    run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = run_folder / "weights.safetensors"
+    score = read(path)[1]["score"]
+    assert main(["evaluate", str(path)]) == 0
+    measured, stored = capsys.readouterr().out.splitlines()
+    assert measured.startswith("CartPole-v1: 4 sampled episodes: mean ")
+    figures = f"mean {score['eval_return']:.2f}, std {score['eval_return_std']:.2f} of 4 sampled episodes"
+    assert stored == f"its run's evaluation: {figures}, at {score['env_steps']:,} env steps"
+    assert main(["evaluate", str(path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["stored"] == score
+    assert main(["evaluate", str(rewritten(run_folder, tmp_path, format_1))]) == 0
+    assert capsys.readouterr().out.splitlines()[1] == "its run's evaluation: none"
+
+
+def test_the_card_is_printed(run_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = run_folder / "weights.safetensors"
+    assert main(["evaluate", str(path), "--card"]) == 0
+    out = capsys.readouterr().out
+    for text in (
+        "environment  CartPole-v1\n",
+        "4 sampled episodes, at",
+        f"apex_acer {__version__}",
+        "[algorithm]",
+    ):
+        assert text in out
+    assert main(["evaluate", str(path), "--card", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == read(path)[1]
+
+
+def test_a_card_that_lacks_what_is_printed_is_refused(
+    run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = rewritten(run_folder, tmp_path, lambda card: card | {"score": {"episodes": 3}})
+    assert main(["evaluate", str(path), "--card"]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert str(path) in error
+
+
+def test_the_tensors_are_as_they_were(run_folder: Path) -> None:
+    """Of the best file, whose card got its score afterwards."""
+    path = run_folder / "best.safetensors"
+    tensors, card = read(path)
+    assert pack(tensors, card) == path.read_bytes()
+    assert unpack(path.read_bytes()).keys() == read(run_folder / "weights.safetensors")[0].keys()

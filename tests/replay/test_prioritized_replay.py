@@ -1,0 +1,246 @@
+"""Draws in proportion to priorities, whole segments and steps alike; what becomes of priorities that come late."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from apex_acer.config import ReplayConfig
+from apex_acer.protocol.trajectory import PRIORITY, Array, Unroll
+from apex_acer.replay.buffer import LEAST_PRIORITY, PrioritizedReplay
+from tests.unrolls import COUNT, K, copy_into, plain_layout, plain_unroll
+
+ALPHA, BETA = 0.7, 0.4
+SETTINGS = ReplayConfig(sampling="prioritized", priority_exponent=ALPHA, importance_exponent=BETA)
+CAPACITY = 7  # two unrolls and a third of one
+
+
+def make(window: int, *, given: bool, capacity: int = CAPACITY, seed: int = 0, **settings: Any) -> PrioritizedReplay:
+    """`given`: unrolls come with priorities."""
+    exponents = dataclasses.replace(SETTINGS, **settings)
+    return PrioritizedReplay(plain_layout(prioritized=given), capacity, seed, window=window, settings=exponents)
+
+
+def insert(replay: PrioritizedReplay, numbers: range, *, given: bool, dummies: float = 0.2) -> list[Unroll]:
+    unrolls = [plain_unroll(number, prioritized=given, dummies=dummies) for number in numbers]
+    for number, unroll in zip(numbers, unrolls, strict=True):
+        replay.insert(unroll, number)
+    return unrolls
+
+
+def weights(replay: PrioritizedReplay) -> Array:
+    """Of all items held."""
+    return replay.arrays()["weights"]
+
+
+def raised(priorities: Any, alpha: float = ALPHA) -> Array:
+    return (np.asarray(priorities, np.float64) + LEAST_PRIORITY) ** alpha
+
+
+def newest_columns(unrolls: list[Unroll], field: str) -> Array:
+    """`[CAPACITY, K]` by slot: the columns that a full ring holds."""
+    held = {}
+    for number, unroll in enumerate(unrolls):
+        array = unroll.behaviour[field] if field == PRIORITY else getattr(unroll, field)
+        held |= {(number * COUNT + column) % CAPACITY: array[:, column] for column in range(COUNT)}
+    return np.stack([held[slot] for slot in range(CAPACITY)])
+
+
+# ── what is drawn ──
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.6, 1.0])
+def test_steps_are_drawn_in_proportion_to_the_priorities_they_came_with(alpha: float) -> None:
+    replay = make(3, given=True, priority_exponent=alpha)
+    unrolls = insert(replay, range(4), given=True)
+    mask = newest_columns(unrolls, "mask").ravel()
+    expected = np.where(mask, raised(newest_columns(unrolls, PRIORITY).ravel(), alpha), 0.0)
+    np.testing.assert_allclose(weights(replay), expected, rtol=1e-12)
+    counts = np.bincount(torch.cat([replay.draw(64) for _ in range(800)]).numpy(), minlength=CAPACITY * K)
+    assert 0 < (~mask).sum() == (expected == 0).sum()
+    assert not counts[~mask].any()
+    shares = expected[mask] / expected.sum()
+    common = shares * counts.sum() > 5  # rarer ones are no business of chi-squared
+    found = np.append(counts[mask][common], counts[mask][~common].sum() + 1e-9)
+    wanted = np.append(shares[common], shares[~common].sum() + 1e-12) * counts.sum()
+    # an item from each of as many shares of the total varies less than independent draws, never more
+    assert stats.chisquare(found, wanted * found.sum() / wanted.sum()).pvalue > 1e-3
+
+
+def test_each_of_a_batch_comes_from_a_share_of_its_own() -> None:
+    replay = make(1, given=True, priority_exponent=0.0)
+    insert(replay, range(4), given=True, dummies=0.0)
+    for _ in range(20):
+        assert replay.draw(CAPACITY * K).tolist() == list(range(CAPACITY * K))
+
+
+@pytest.mark.parametrize("window", [0, 2])
+def test_what_comes_without_a_priority_gets_the_highest_there_is(window: int) -> None:
+    replay = make(window, given=False, capacity=20)
+    starts = K if window else 1
+    (first,) = insert(replay, range(1), given=False)
+    drawable = first.mask.T.ravel() if window else first.mask.any(0)
+    assert weights(replay).tolist() == drawable.astype(float).tolist()
+    items = torch.from_numpy(np.flatnonzero(drawable))
+    priorities = torch.linspace(0.1, 4.0, len(items)).flip(0)
+    replay.set_priorities(items, priorities, replay.num_inserted)
+    (second,) = insert(replay, range(1, 2), given=False)
+    drawable = second.mask.T.ravel() if window else second.mask.any(0)
+    np.testing.assert_allclose(weights(replay)[COUNT * starts :], np.where(drawable, raised(4.0), 0.0), rtol=1e-7)
+
+
+def test_segments_of_dummy_steps_only_are_not_drawn() -> None:
+    replay = make(0, given=False)
+    unroll = plain_unroll(0, dummies=0.0)
+    unroll.mask[:, 1] = False
+    replay.insert(unroll, 0)
+    assert set(replay.draw(300).tolist()) == {0, 2}
+    replay.set_priorities(torch.tensor([0, 1, 2]), torch.tensor([1.0, 9.0, 1.0]), COUNT)
+    assert weights(replay)[1] == 0
+
+
+def test_an_empty_replay_refuses_to_draw() -> None:
+    with pytest.raises(ValueError, match="require a segment in replay before sampling"):
+        make(2, given=True).draw(1)
+
+
+# ── what corrects for it ──
+
+
+@pytest.mark.parametrize(("progress", "exponent"), [(0.0, 0.4), (0.25, 0.55), (0.5, 0.7), (1.0, 1.0), (1.7, 1.0)])
+def test_importance_is_n_times_p_to_the_minus_beta_as_a_share_of_the_largest(progress: float, exponent: float) -> None:
+    replay = make(3, given=True, importance_exponent=0.4, importance_exponent_final=1.0)
+    insert(replay, range(4), given=True)
+    items = replay.draw(32)
+    all_weights = weights(replay)
+    num = np.count_nonzero(all_weights)
+    probabilities = all_weights[items.numpy()] / all_weights.sum()
+    expected = (num * probabilities) ** -exponent
+    found = replay.importance(items, progress)
+    assert found.dtype == torch.float32
+    np.testing.assert_allclose(found.numpy(), expected / expected.max(), rtol=1e-6)
+    assert found.max() == 1 > found.min() > 0
+
+
+FLAT = {"beta": {"importance_exponent": 0.0, "importance_exponent_final": 0.0}, "alpha": {"priority_exponent": 0.0}}
+
+
+@pytest.mark.parametrize("changes", FLAT.values(), ids=FLAT)
+def test_without_an_exponent_nothing_is_corrected(changes: dict[str, float]) -> None:
+    replay = make(3, given=True, **changes)
+    insert(replay, range(4), given=True)
+    assert (replay.importance(replay.draw(32), 0.5) == 1).all()
+
+
+# ── what is evicted ──
+
+
+@pytest.mark.parametrize(("window", "given"), [(0, False), (2, False), (2, True)])
+def test_the_oldest_segments_go_and_their_weights_with_them(window: int, given: bool) -> None:
+    replay = make(window, given=given)
+    starts = K if window else 1
+    insert(replay, range(2), given=given, dummies=0.0)
+    everything = torch.arange(len(replay) * starts)
+    replay.set_priorities(everything, torch.full(everything.shape, 100.0), replay.num_inserted)
+    unrolls = insert(replay, range(2, 4), given=given, dummies=0.0)
+    held = weights(replay).reshape(CAPACITY, starts)
+    # of the first two unrolls, segment 5 is left
+    assert (len(replay), replay.num_inserted) == (CAPACITY, 4 * COUNT)
+    np.testing.assert_allclose(held[5], raised(100.0))
+    for number, unroll in enumerate(unrolls, 2):
+        for column in range(COUNT):
+            expected = raised(unroll.behaviour[PRIORITY][:, column]) if given else np.full(starts, raised(100.0))
+            np.testing.assert_allclose(held[(number * COUNT + column) % CAPACITY], expected)
+    assert replay._tree.total == pytest.approx(held.sum())
+    assert replay.num_steps == CAPACITY * K
+
+
+# ── priorities as they are learned ──
+
+
+@pytest.mark.parametrize("window", [0, 2])
+def test_priorities_replace_those_before_and_dummies_stay_undrawn(window: int) -> None:
+    replay = make(window, given=False)
+    insert(replay, range(2), given=False, dummies=0.4)
+    before = weights(replay)
+    items = torch.arange(0, len(before), 2)
+    priorities = torch.linspace(0.0, 3.0, len(items))
+    replay.set_priorities(items, priorities, replay.num_inserted)
+    expected = before.copy()
+    expected[::2] = np.where(before[::2] > 0, raised(priorities.numpy()), 0.0)
+    np.testing.assert_allclose(weights(replay), expected, rtol=1e-12)
+    assert replay._tree.total == pytest.approx(expected.sum())
+    if window:
+        assert (before[::2] == 0).any()
+    assert (expected[::2][before[::2] > 0] > 0).all()  # even a priority of zero is drawn now and then
+
+
+def test_of_an_item_that_repeats_the_last_priority_counts() -> None:
+    replay = make(2, given=True)
+    insert(replay, range(1), given=True, dummies=0.0)
+    replay.set_priorities(torch.tensor([3, 4, 3]), torch.tensor([5.0, 6.0, 7.0]), COUNT)
+    np.testing.assert_allclose(weights(replay)[[3, 4]], raised([7.0, 6.0]))
+
+
+@pytest.mark.parametrize("window", [0, 2])
+@pytest.mark.parametrize("before", [0, 1, 2, 3, 4, 9])
+@pytest.mark.parametrize("meanwhile", range(9))
+def test_priorities_of_what_was_overwritten_meanwhile_are_ignored(window: int, before: int, meanwhile: int) -> None:
+    """One segment at a time: the ring, of 7, wraps around once, more often, exactly and not at all."""
+    replay = make(window, given=False)
+    starts = K if window else 1
+    insert(replay, range(before + 1), given=False, dummies=0.0)
+    since = replay.num_inserted
+    drawn = torch.arange(len(replay) * starts)
+    inserted_at = {(number % CAPACITY): number for number in range(since)}  # the newest segment in each slot
+    for number in range(meanwhile):
+        unroll = plain_unroll(number, dummies=0.0)
+        columns = {name: value[:, :1] for name, value in vars(unroll).items() if isinstance(value, np.ndarray)}
+        replay.insert(Unroll(**columns, behaviour={}, state={}), number)
+    replay.set_priorities(drawn, torch.full(drawn.shape, 5.0), since)
+    oldest = replay.num_inserted - CAPACITY
+    still_there = np.array([inserted_at[item // starts] >= oldest for item in drawn.tolist()])
+    np.testing.assert_allclose(weights(replay)[: len(drawn)], np.where(still_there, raised(5.0), 1.0))
+
+
+# ── checkpoints ──
+
+
+@pytest.mark.parametrize("window", [0, 3])
+@pytest.mark.parametrize("unrolls_before", [1, 2, 3, 8])
+def test_another_goes_on_bit_for_bit(window: int, unrolls_before: int) -> None:
+    given = window > 0
+    replay, another = (make(window, given=given, seed=seed) for seed in (1, 2))
+    insert(replay, range(unrolls_before), given=given)
+    learn(replay)
+    copy_into(replay, another)
+    assert another._tree.total == replay._tree.total
+    for number in range(unrolls_before, unrolls_before + 4):
+        for each in (replay, another):
+            insert(each, range(number, number + 1), given=given)
+        for one, other in zip(learn(replay), learn(another), strict=True):
+            assert torch.equal(one, other)
+        for name, array in replay.arrays().items():
+            np.testing.assert_array_equal(another.arrays()[name], array, err_msg=name)
+    assert (len(another), another.num_steps) == (len(replay), replay.num_steps)
+
+
+def learn(replay: PrioritizedReplay) -> tuple[torch.Tensor, torch.Tensor]:
+    """A draw and its weights; new priorities are set."""
+    items = replay.draw(16)
+    importance = replay.importance(items, 0.3)
+    replay.set_priorities(items, items.float().sin().abs(), replay.num_inserted)
+    return items, importance
+
+
+def test_arrays_have_a_weight_of_each_item() -> None:
+    for window, starts in ((0, 1), (2, K)):
+        replay = make(window, given=window > 0, capacity=100)
+        assert weights(replay).shape == (0,)
+        insert(replay, range(2), given=window > 0)
+        assert weights(replay).shape == (2 * COUNT * starts,)

@@ -1,0 +1,428 @@
+"""Checkpoints are whole or do not count, whatever interrupts them or is done to them."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import shutil
+import tracemalloc
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from apex_acer.config import ConfigError
+from apex_acer.storage import checkpoint
+from apex_acer.storage.checkpoint import FOLDER, MANIFEST, load, newest, write
+from tests.conftest import config_error
+
+Contents = dict[str, Any]
+STATE = {"env_steps": 7, "wall_s": 1e-05, "best": None, "nested": {"list": [1, -2.5, "é", True]}}
+
+
+def contents(seed: int = 0) -> Contents:
+    """Raw bytes, and an array of every type that replay holds."""
+    random = np.random.default_rng(seed)
+    numbers = random.integers(0, 250, (5, 3))
+    arrays = {name: numbers.astype(name) for name in ("uint8", "int32", "int64", "float32")}
+    empty = {"empty": np.zeros((0, 3), np.float32), "nothing": b""}
+    return {**arrays, "bool": numbers > 100, **empty, "bytes": random.bytes(100)}
+
+
+def save(folder: Path, number: int) -> Path:
+    """A checkpoint whose contents tell its number."""
+    return write(folder, number, {"number": number}, contents(number))
+
+
+def read_back(path: Path, given: Contents) -> Contents:
+    """All files of a checkpoint, in what `given` had."""
+    opened = load(path)
+    found: Contents = {}
+    for name, content in given.items():
+        if isinstance(content, bytes):
+            found[name] = opened.read(name)
+        else:
+            found[name] = np.ones_like(content)
+            opened.read_into(name, found[name])
+    return found
+
+
+def assert_whole(path: Path, number: int) -> None:
+    given = contents(number)
+    assert load(path).state == {"number": number}
+    assert load(path).names == sorted(given)
+    for name, content in read_back(path, given).items():
+        np.testing.assert_array_equal(content, given[name], err_msg=name)
+
+
+def leftovers(folder: Path) -> list[str]:
+    return [path.name for path in (folder / FOLDER).iterdir() if not path.name.isdecimal()]
+
+
+@pytest.mark.parametrize("chunk", [7, checkpoint.CHUNK_BYTES])
+def test_what_is_written_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int) -> None:
+    monkeypatch.setattr(checkpoint, "CHUNK_BYTES", chunk)
+    path = write(tmp_path, 12, STATE, contents())
+    assert path == tmp_path / FOLDER / "12" == newest(tmp_path)
+    assert load(path).state == STATE
+    found = read_back(path, contents())
+    for name, content in contents().items():
+        np.testing.assert_array_equal(found[name], content)
+        assert load(path).read(name) == bytes(memoryview(content))
+    assert leftovers(tmp_path) == []
+
+
+def test_there_is_none_at_first(tmp_path: Path) -> None:
+    assert newest(tmp_path) is None
+    assert newest(tmp_path / "nowhere") is None
+    (tmp_path / FOLDER / "not a number").mkdir(parents=True)
+    (tmp_path / FOLDER / "12").mkdir()
+    assert newest(tmp_path) is None
+
+
+def test_the_one_before_goes_once_the_new_one_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    removed, rmtree = [], shutil.rmtree
+
+    def noted(path: Path, **keywords: Any) -> None:
+        if path.name.isdecimal():
+            removed.append(int(path.name))
+            assert_whole(tmp_path / FOLDER / "9", 9)
+        rmtree(path, **keywords)
+
+    save(tmp_path, 5)
+    monkeypatch.setattr(shutil, "rmtree", noted)
+    save(tmp_path, 9)
+    assert removed == [5]
+    assert os.listdir(tmp_path / FOLDER) == ["9"]
+
+
+def test_numbers_only_grow(tmp_path: Path) -> None:
+    for number, expected in ((5, 5), (5, 6), (3, 7), (8, 8), (30, 30), (29, 31)):
+        assert write(tmp_path, number, {}, {}).name == str(expected)
+        assert os.listdir(tmp_path / FOLDER) == [str(expected)]
+
+
+def test_what_a_killed_process_left_is_cleared_away(tmp_path: Path) -> None:
+    left = tmp_path / FOLDER / ".4.part"
+    left.mkdir(parents=True)
+    (left / "replay.obs").write_bytes(b"half")
+    (tmp_path / FOLDER / "4").mkdir()  # it was removing it
+    save(tmp_path, 7)
+    assert os.listdir(tmp_path / FOLDER) == ["7"]
+
+
+# ── interrupted ──
+
+
+def failing(monkeypatch: pytest.MonkeyPatch, place: Any, name: str, call: int, error: BaseException) -> list[int]:
+    """Has the `call`-th call of `place.name` raise `error`; the calls so far."""
+    real, calls = getattr(place, name), [0]
+
+    def sometimes(*arguments: Any, **keywords: Any) -> Any:
+        calls[0] += 1
+        if calls[0] == call:
+            raise error
+        return real(*arguments, **keywords)
+
+    monkeypatch.setattr(place, name, sometimes)
+    return calls
+
+
+STEPS = [(Path, "mkdir", 1), (Path, "open", 10), (os, "fsync", 11), (Path, "replace", 2), (zlib, "crc32", 7)]
+ERRORS = [OSError(errno.ENOSPC, "No space left on device"), KeyboardInterrupt()]
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=["full", "interrupt"])
+@pytest.mark.parametrize(("place", "name", "least"), STEPS, ids=[step[1] for step in STEPS])
+def test_an_interrupted_write_leaves_the_one_before(
+    tmp_path: Path, place: Any, name: str, least: int, error: BaseException
+) -> None:
+    """Each call of what it is made of fails in turn."""
+    before = save(tmp_path, 1)
+    for call in range(1, 100):
+        with pytest.MonkeyPatch.context() as monkeypatch:
+            failing(monkeypatch, place, name, call, error)
+            try:
+                save(tmp_path, 2)
+                break
+            except (OSError, KeyboardInterrupt):
+                pass
+        assert leftovers(tmp_path) == []
+        if newest(tmp_path) != before:  # all was done but to put it on the disk
+            assert (name, call) == ("fsync", least)
+            assert_whole(tmp_path / FOLDER / "2", 2)
+            shutil.rmtree(tmp_path / FOLDER / "2")
+        assert_whole(before, 1)
+    assert call == least + 1
+    assert_whole(tmp_path / FOLDER / "2", 2)
+    assert os.listdir(tmp_path / FOLDER) == ["2"]
+
+
+@pytest.mark.parametrize(
+    ("place", "name", "call"), [(os, "fsync", 1), (os, "fsync", 11), (Path, "replace", 1), (Path, "replace", 2)]
+)
+def test_a_full_disk_is_an_error_that_names_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: Any, name: str, call: int
+) -> None:
+    failing(monkeypatch, place, name, call, OSError(errno.ENOSPC, "No space left on device"))
+    with pytest.raises(OSError, match="No space left on device") as raised:
+        save(tmp_path, 1)
+    assert str(raised.value).count(str(tmp_path / FOLDER)) == 1
+    assert raised.value.errno == errno.ENOSPC
+
+
+# ── damaged ──
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> tuple[Path, Path]:
+    """A whole checkpoint and a newer one, both there."""
+    kept, older = tmp_path / "kept", save(tmp_path, 1)
+    shutil.move(older, kept)
+    newer = save(tmp_path, 2)
+    shutil.move(kept, older)
+    return older, newer
+
+
+def forge(path: Path, change: Callable[[Any], Any]) -> None:
+    """Another manifest, with the right checksum."""
+    manifest = json.loads((path / MANIFEST).read_text())
+    del manifest["checksum"]
+    manifest = change(manifest) or manifest
+    if isinstance(manifest, dict):
+        manifest["checksum"] = zlib.crc32(json.dumps(manifest, sort_keys=True).encode())
+    (path / MANIFEST).write_text(json.dumps(manifest))
+
+
+def truncated(path: Path) -> None:
+    os.truncate(path / "int64", 39)
+
+
+def lengthened(path: Path) -> None:
+    with (path / "bool").open("ab") as file:
+        file.write(b"\0")
+
+
+def missing(path: Path) -> None:
+    (path / "uint8").unlink()
+
+
+def a_folder(path: Path) -> None:
+    missing(path)
+    (path / "uint8").mkdir()
+
+
+def a_pipe(path: Path) -> None:
+    (path / "empty").unlink()
+    os.mkfifo(path / "empty")
+
+
+def truncated_manifest(path: Path) -> None:
+    os.truncate(path / MANIFEST, 100)
+
+
+def no_manifest(path: Path) -> None:
+    (path / MANIFEST).unlink()
+
+
+def empty_manifest(path: Path) -> None:
+    (path / MANIFEST).write_text("")
+
+
+def lengthened_manifest(path: Path) -> None:
+    (path / MANIFEST).write_text((path / MANIFEST).read_text() + "]")
+
+
+def edited_manifest(path: Path) -> None:
+    text = (path / MANIFEST).read_text()
+    (path / MANIFEST).write_text(text.replace('"number": 2', '"number": 3'))
+
+
+def huge_manifest(path: Path) -> None:
+    os.truncate(path / MANIFEST, 10**12)
+
+
+def a_pipe_as_manifest(path: Path) -> None:
+    no_manifest(path)
+    os.mkfifo(path / MANIFEST)
+
+
+def a_folder_as_manifest(path: Path) -> None:
+    no_manifest(path)
+    (path / MANIFEST).mkdir()
+
+
+def not_text(path: Path) -> None:
+    (path / MANIFEST).write_bytes(b"\x80\xff" * 50)
+
+
+def deep(path: Path) -> None:
+    (path / MANIFEST).write_text("[" * 100_000)
+
+
+def another_format(path: Path) -> None:
+    forge(path, lambda manifest: manifest | {"format": 2})
+
+
+SPOILT = [
+    truncated,
+    lengthened,
+    missing,
+    a_folder,
+    a_pipe,
+    truncated_manifest,
+    no_manifest,
+    empty_manifest,
+    lengthened_manifest,
+    edited_manifest,
+    huge_manifest,
+    a_pipe_as_manifest,
+    a_folder_as_manifest,
+    not_text,
+    deep,
+    another_format,
+]
+
+
+@pytest.mark.parametrize("spoil", SPOILT, ids=[spoil.__name__ for spoil in SPOILT])
+def test_what_is_not_whole_is_refused_and_the_one_before_counts(
+    two: tuple[Path, Path], spoil: Callable[[Path], None]
+) -> None:
+    older, newer = two
+    folder = newer.parent.parent
+    assert newest(folder) == newer
+    spoil(newer)
+    assert config_error(lambda: load(newer)).startswith(str(newer))
+    assert newest(folder) == older
+    assert_whole(older, 1)
+
+
+WRONG_VALUES = [None, 3, "text", [1], {"a": 1}, {"a": {"b": 1}}, {"a": [1]}, {"a": [1, 2, 3]}, {"a": ["x", 1]}]
+WRONG_MANIFESTS: dict[str, Callable[[Any], Any]] = {
+    **{f"files {wrong}": lambda manifest, wrong=wrong: manifest | {"files": wrong} for wrong in WRONG_VALUES},
+    **{f"state {wrong}": lambda manifest, wrong=wrong: manifest | {"state": wrong} for wrong in (3, "text", None, [1])},
+    **{f"all {wrong}": lambda manifest, wrong=wrong: wrong for wrong in (["list"], "text", 3, 1.5)},
+    **{f"no {key}": lambda manifest, key=key: manifest.pop(key) and None for key in ("files", "state", "format")},
+    "infinite": lambda manifest: manifest["files"].update(bytes=[float("inf"), 0]),
+    "negative": lambda manifest: manifest["files"].update(bytes=[-1, 0]),
+    "not a number": lambda manifest: manifest["files"].update(bytes=[float("nan"), 0]),
+    "huge": lambda manifest: manifest["files"].update(bytes=[1e308, 0]),
+}
+
+
+@pytest.mark.parametrize("change", WRONG_MANIFESTS.values(), ids=WRONG_MANIFESTS)
+def test_manifests_of_another_kind_are_refused(two: tuple[Path, Path], change: Callable[[Any], Any]) -> None:
+    older, newer = two
+    forge(newer, change)
+    assert config_error(lambda: load(newer)).startswith(str(newer))
+    assert newest(newer.parent.parent) == older
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "../1/bytes",
+        "../outside",
+        "{}/outside",
+        "..",
+        ".",
+        "",
+        "a\0b",
+        "x" * 300,
+        "two\nlines",
+        "sub/bytes",
+        "y" * 10**6,
+    ],
+    ids=repr,
+)
+def test_only_files_of_the_checkpoint_itself_are_read(two: tuple[Path, Path], name: str) -> None:
+    older, newer = two
+    (newer / "sub").mkdir()
+    name = name.format(newer.parent)
+    for place in (newer.parent / "outside", newer / "sub" / "bytes"):
+        shutil.copy(older / "bytes", place)
+    with open(older / "bytes", "rb") as file:
+        facts = [100, zlib.crc32(file.read())]
+    forge(newer, lambda manifest: manifest["files"].update({name: facts}))
+    message = config_error(lambda: load(newer))
+    assert message.startswith(str(newer))
+    assert len(message) < 600
+    assert newest(newer.parent.parent) == older
+
+
+def flipped(path: Path) -> Iterator[None]:
+    """Flips each bit of a file in turn."""
+    whole = path.read_bytes()
+    for position in range(8 * len(whole)):
+        data = bytearray(whole)
+        data[position // 8] ^= 1 << position % 8
+        path.write_bytes(data)
+        yield
+    path.write_bytes(whole)
+
+
+def test_every_flipped_bit_of_a_file_is_found(tmp_path: Path) -> None:
+    path = save(tmp_path, 1)
+    opened = load(path)
+    for _ in flipped(path / "int32"):
+        message = config_error(lambda: opened.read("int32"))
+        assert message.startswith(str(path / "int32"))
+        assert "damaged" in message
+    assert_whole(path, 1)
+
+
+def test_every_flipped_bit_of_a_manifest_is_found(tmp_path: Path) -> None:
+    path = write(tmp_path, 1, STATE, {"bytes": b"some"})
+    opened, accepted = load(path), 0
+    for _ in flipped(path / MANIFEST):
+        with contextlib.suppress(ConfigError):
+            assert load(path) == opened
+            accepted += 1
+    assert accepted == 2  # 1e-05 and 1E-05 are one number, \u00e9 and \u00E9 one letter
+
+
+def test_every_shortened_manifest_is_refused(tmp_path: Path) -> None:
+    path = save(tmp_path, 1)
+    whole = (path / MANIFEST).read_bytes()
+    for length in range(len(whole)):
+        (path / MANIFEST).write_bytes(whole[:length])
+        assert newest(tmp_path) is None
+
+
+def test_files_that_do_not_fit_or_are_not_there_are_named(tmp_path: Path) -> None:
+    path = save(tmp_path, 1)
+    opened = load(path)
+    message = config_error(lambda: opened.read_into("int32", np.zeros(3, np.int32)))
+    assert message == f"{path / 'int32'}: 60 bytes, this run needs 12"
+    assert "names no file 'absent'" in config_error(lambda: opened.read("absent"))
+    (path / "int32").unlink()
+    message = config_error(lambda: opened.read("int32"))
+    assert message == f"{path / 'int32'}: No such file or directory"
+
+
+def test_a_file_that_shrinks_while_it_is_read_is_damaged(tmp_path: Path) -> None:
+    path = save(tmp_path, 1)
+    opened = load(path)
+    os.truncate(path / "int32", 59)
+    assert "damaged" in config_error(lambda: opened.read_into("int32", np.zeros((5, 3), np.int32)))
+
+
+# ── memory ──
+
+
+def test_large_arrays_are_not_copied(tmp_path: Path) -> None:
+    large = np.arange(6 << 20, dtype=np.int64).reshape(6, -1)  # 48 MB
+    found = np.ones_like(large)
+    tracemalloc.start()
+    try:
+        path = write(tmp_path, 1, {}, {"large": large})
+        load(path).read_into("large", found)
+        assert tracemalloc.get_traced_memory()[1] < 2e6
+    finally:
+        tracemalloc.stop()
+    np.testing.assert_array_equal(found, large)

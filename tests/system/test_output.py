@@ -1,0 +1,64 @@
+"""What reaches a terminal or a log."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from apex_acer.cli import main
+from apex_acer.config import EnvironmentConfig, RunConfig
+from apex_acer.networks.card import describe
+from apex_acer.networks.weights import pack, write
+from apex_acer.system.output import printable, printable_lines, say
+from tests.runs import CARTPOLE
+
+EVIL = "\x1b[2J\x9b31m\u202egame\a"
+
+
+def test_text_shows_itself_and_does_nothing_else() -> None:
+    assert printable("é [red] ▁") == "é [red] ▁"
+    assert printable(EVIL) == "\\x1b[2J\\x9b31m\\u202egame\\x07"
+    assert printable("one\r\ntwo\tthree") == "one  two three"
+    assert printable_lines(f"one\n  two{EVIL}\n") == f"one\n  two{printable(EVIL)}\n"
+
+
+def test_a_stream_that_takes_nothing_ends_nothing() -> None:
+    read, written = os.pipe()
+    stream = os.fdopen(written, "w", encoding="ascii")
+    assert say("é", stream)
+    assert os.read(read, 10) == b"?\n"
+    os.close(read)
+    assert not say("gone", stream)
+    with pytest.raises(BrokenPipeError):
+        stream.close()
+
+
+def a_card(folder: Path, config: RunConfig) -> list[str]:
+    path = folder / "weights.safetensors"
+    write(path, pack({}, describe(config, CARTPOLE, env_steps=1, updates=2, versions={EVIL: EVIL})))
+    return ["evaluate", str(path), "--card"]
+
+
+def a_run(folder: Path, config: RunConfig) -> list[str]:
+    run = folder / f"run{EVIL}"
+    run.mkdir()
+    (run / "config.toml").write_text('[environment]\nid = "\\u001b[2J"\n')
+    (run / "log.txt").write_text(f"2026-01-01 00:00:00,000 failed: {EVIL}\n")
+    return ["runs", str(folder)]
+
+
+def no_run(folder: Path, config: RunConfig) -> list[str]:
+    return ["plot", f"{folder}/{EVIL}"]
+
+
+@pytest.mark.parametrize("make", [a_card, a_run, no_run])
+def test_nothing_that_a_file_holds_reaches_the_terminal_raw(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], make: Callable[[Path, RunConfig], list[str]]
+) -> None:
+    main(make(tmp_path, RunConfig(environment=EnvironmentConfig(id=EVIL))))
+    captured = capsys.readouterr()
+    assert "[2J" in captured.out + captured.err
+    assert all(letter.isprintable() or letter == "\n" for letter in captured.out + captured.err)

@@ -1,0 +1,154 @@
+"""Each finding with the fault that it is there for, and the verb as a user meets it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import resource
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from apex_acer.config import RunConfig
+from apex_acer.config.runfile import load_run
+from apex_acer.tools.doctor import installation, machine
+from apex_acer.tools.doctor.finding import Finding
+from apex_acer.tools.doctor.run import check_bfloat16, check_device, check_games
+
+COMMAND = [str(Path(sys.executable).with_name("apex-acer")), "doctor"]
+CPU = torch.device("cpu")
+
+
+def doctor(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=90, cwd=cwd)
+
+
+def cartpole(section: str, **values: Any) -> RunConfig:
+    """Cartpole with two actors and a section's values replaced."""
+    config = load_run("cartpole")
+    config = dataclasses.replace(config, actors=dataclasses.replace(config.actors, count=2))
+    return dataclasses.replace(config, **{section: dataclasses.replace(getattr(config, section), **values)})
+
+
+PLAIN = cartpole("actors")
+
+
+def test_a_machine_that_can_train_is_told_how_fast(tmp_path: Path) -> None:
+    done = doctor("cartpole", "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout)
+    findings = {finding["topic"]: finding for finding in said["findings"]}
+    assert (said["run"], said["works"]) == ("cartpole", True)
+    assert {finding["level"] for finding in findings.values()} <= {"ok", "warning"}
+    assert {"python", "packages", "cores", "gpu", "memory", "disk", "settings", "speed", "expect"} <= findings.keys()
+    assert f"torch {torch.__version__}" in findings["packages"]["text"]
+    rates, expected = findings["speed"]["figures"], findings["expect"]["figures"]
+    assert rates.keys() == {"environment", "acting", "update"}
+    assert (
+        0 < expected["env_steps_per_s"] < expected["ceiling"] <= 1.001 * rates["update"] / 9
+    )  # one thread, replay ratio 8
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_run_that_cannot_work_exits_1_and_says_why(tmp_path: Path) -> None:
+    (tmp_path / "run.toml").write_text('environment.id = "Pong-v5"')
+    done = doctor("run.toml", cwd=tmp_path)
+    assert done.returncode == 1, done.stderr
+    last = done.stdout.splitlines()[-1]
+    assert last.startswith("problem  environment")
+    assert "did you mean 'ALE/Pong-v5'?; mend the run file" in last
+    assert "Traceback" not in done.stderr
+
+
+def test_an_unknown_run_is_bad_input(tmp_path: Path) -> None:
+    done = doctor("cartpol", cwd=tmp_path)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "did you mean 'cartpole'?" in done.stderr
+
+
+def distribution(folder: Path, name: str, *requires: str) -> None:
+    """Metadata as an installed package has it."""
+    lines = [f"Name: {name}", "Version: 1.5", *(f"Requires-Dist: {text}" for text in requires)]
+    extras = ["Provides-Extra: sweep", "Provides-Extra: all", "Provides-Extra: dev"]
+    info = folder / f"{name}-1.5.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("\n".join([*lines, *extras, ""]))
+
+
+def test_missing_and_old_packages_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    distribution(tmp_path, "beneath", 'absent>=2; extra == "all"')
+    distribution(
+        tmp_path, "ours", "beneath>=2", "torch>=1", 'lacking>=1; extra == "sweep"', 'beneath[all]; extra == "all"'
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(installation, "DISTRIBUTION", "ours")
+    python, packages, *extras = installation.check_installation()
+    assert python.level == "ok"
+    assert packages == Finding("packages", "problem", "beneath is 1.5, not >=2", "pip install ours")
+    assert [(found.topic, found.level) for found in extras] == [("extra sweep", "ok"), ("extra all", "ok")]
+    assert extras[0].text.startswith("lacking is not installed: pip install 'apex-acer[sweep]'")
+    assert extras[1].text.startswith("absent is not installed: pip install 'apex-acer[all]'")
+
+
+def test_a_limit_on_open_files_below_what_the_actors_need() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    many = cartpole("actors", count=400)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (1024, hard))
+        assert machine.check_open_files(PLAIN).level == "ok"
+        found = machine.check_open_files(many)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert (found.level, found.advice) == ("problem", "ulimit -n 1664")
+
+
+def test_memory_that_replay_does_not_fit_into() -> None:
+    assert machine.check_memory(PLAIN, 1e15).level == "problem"
+    assert machine.check_memory(PLAIN, 0).level != "problem"
+
+
+def test_disk_that_is_no_folder_or_too_small(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for config in (PLAIN, cartpole("checkpoint", replay=True)):
+        assert machine.check_disk(dataclasses.replace(config, out=str(tmp_path / "run")), 1.0).level == "ok"
+        assert machine.check_disk(dataclasses.replace(config, out=str(tmp_path / "file" / "run")), 0).level == "problem"
+    assert machine.check_disk(PLAIN, 1e18).level == "ok"  # replay stays in memory
+    assert machine.check_disk(cartpole("checkpoint", replay=True), 1e18).level == "problem"
+
+
+def test_a_containers_limits_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("apex_acer.engines.machine.CONTROL_GROUP", tmp_path)
+    for name, text in {"cpu.max": "50000 100000", "memory.max": "3000000000", "memory.current": "2900000000"}.items():
+        (tmp_path / name).write_text(f"{text}\n")
+    cores, memory = machine.check_cores(), machine.check_memory(PLAIN, 0)
+    assert cores.level == memory.level == "warning"
+    assert "limited to the time of 0.5" in cores.text
+    assert memory.text == "0.1 GB unused of 3.0 GB; about 1.4 GB needed"
+    (tmp_path / "cpu.max").write_text("max 100000\n")
+    assert "limited" not in machine.check_cores().text
+
+
+def test_games_that_are_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert check_games(needed=True).level == "ok"
+    monkeypatch.setenv("ALE_ROMS_DIR", str(tmp_path))
+    assert [check_games(needed=needed).level for needed in (True, False)] == ["problem", "warning"]
+    assert "0 of " in check_games(needed=True).text
+
+
+def test_a_gpu_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    device, found = check_device("cuda:99")
+    assert (device, found.level) == (CPU, "problem")
+    assert check_device("cpu")[1].level == "ok"
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr("apex_acer.tools.doctor.run.has_gpu", lambda name: True)
+    assert check_device("auto")[1].level == "warning"
+
+
+def test_no_bfloat16_matters_to_convolutions_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cpu, "get_capabilities", dict)
+    assert check_bfloat16(CPU, matters=True).level == "warning"
+    assert check_bfloat16(CPU, matters=False).level == "ok"

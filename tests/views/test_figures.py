@@ -1,0 +1,192 @@
+"""What figures show of runs: which are one line, what tells the lines apart, and which panels there are."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from apex_acer.config.runfile import from_dict
+from apex_acer.protocol.metrics import METRICS
+from apex_acer.views.figures import FIGURES, MOST_SOURCES, group, make_panels, make_title, read_runs
+from tests.conftest import config_error
+from tests.histories import made_up_rows, make_up
+from tests.runs import tiny_run
+
+
+def test_every_metric_is_in_the_table() -> None:
+    charts = [chart for figure in FIGURES.values() for chart in figure.charts]
+    assert {metric for chart in charts for metric in chart.metrics} <= METRICS.keys()
+
+
+def test_one_run_has_a_line_for_each_actor_and_one_for_each_share_of_time(finished_run: Path) -> None:
+    runs = read_runs([finished_run])
+    evaluator, actors = make_panels(FIGURES["returns"], runs)
+    assert (evaluator.title, evaluator.y_label) == ("evaluator", "eval_return (reward)")
+    assert evaluator.x_label == "environment steps"
+    assert [line.label for line in actors.lines] == ["actor_0", "actor_1"]
+    learner, actors = make_panels(FIGURES["time"], runs)
+    assert [line.label for line in learner.lines][:2] == ["time_learning", "time_taking"]
+    assert [line.label for line in actors.lines] == ["time_environment", "time_policy", "time_waiting"]
+    assert learner.y_label == "share of the time (s / s)"
+    assert all(make_panels(figure, runs) for figure in FIGURES.values())
+    assert make_title(FIGURES["time"], runs) == "Where time goes: run"
+
+
+def test_many_actors_are_one_line_with_a_band(tmp_path: Path) -> None:
+    folder = make_up(tmp_path / "run", tiny_run(), made_up_rows(0, 100, actors=MOST_SOURCES + 1))
+    _, actors = make_panels(FIGURES["returns"], read_runs([folder]))
+    (line,) = actors.lines
+    assert line.label == f"{MOST_SOURCES + 1} actors: median and quartiles"
+    assert (line.high > line.low).all()
+
+
+def test_seeds_are_one_group_and_what_differs_names_the_groups(tmp_path: Path) -> None:
+    folders = []
+    for rate in (0.001, 0.002):
+        for seed in range(3):
+            config = tiny_run(f"out-{seed}", seed=seed, load=f"from-{seed}", optimizer__learning_rate=rate)
+            level = 1e5 * rate + 10 * seed  # 100, 110, 120 and 200, 210, 220
+            folders.append(make_up(tmp_path / f"{rate}" / f"{seed}", config, made_up_rows(0, level)))
+    runs = read_runs(folders)
+    assert {name: len(found) for name, found in group(runs).items()} == {
+        "learning_rate=0.001 (3 runs)": 3,
+        "learning_rate=0.002 (3 runs)": 3,
+    }
+    evaluator, actors = make_panels(FIGURES["returns"], runs)
+    assert [line.label for line in evaluator.lines] == [line.label for line in actors.lines] == list(group(runs))
+    for line, level in zip(evaluator.lines, (110, 210), strict=True):
+        assert line.middle[-1] == pytest.approx(level, rel=0.15)
+        np.testing.assert_allclose((line.high - line.low)[-1] / line.middle[-1], 10 / level, rtol=0.01)
+    assert len(make_panels(FIGURES["time"], runs)) == 7  # one for each share
+    assert make_title(FIGURES["lag"], runs) == "Policy lag: CartPole-v1 (median and quartiles over the runs of a line)"
+
+
+def test_a_run_of_several_actors_counts_with_their_mean(tmp_path: Path) -> None:
+    rows = [row | {"episode_return": 10.0 * (row["source"] == "actor_1")} for row in made_up_rows(0, 1)]
+    folders = [make_up(tmp_path / name, tiny_run(seed=seed), rows) for seed, name in enumerate("ab")]
+    (panel,) = (panel for panel in make_panels(FIGURES["returns"], read_runs(folders)) if panel.title == "actors")
+    (line,) = panel.lines
+    np.testing.assert_allclose([line.low, line.middle, line.high], 5.0)
+
+
+def test_of_seeds_only_evaluations_at_a_target_go_on_flat(tmp_path: Path) -> None:
+    """The first stops at its target half-way to the end of the others, of which one still trains."""
+    folders = []
+    for seed, (num, level) in enumerate([(40, 100.0), (90, 50.0), (80, 50.0)]):
+        config = tiny_run(seed=seed, stop__at_return=95.0, evaluation__every=500)
+        rows = [
+            row | {"eval_return": level} if row["source"] == "evaluator" else row
+            for row in made_up_rows(seed, level, num)
+        ]
+        folders.append(make_up(tmp_path / f"{seed}", config, rows))
+    for over in ("env_steps", "wall_s"):
+        step = 100 if over == "env_steps" else 0.5
+        evaluator, actors = make_panels(FIGURES["returns"]._replace(over=over), read_runs(folders))
+        (line,) = evaluator.lines
+        assert line.x[-1] == 80 * step
+        assert [part.tolist() for part in line.reached] == [[40 * step], [100.0]]
+        assert line.high[-1] == 75  # half-way from 50 to 100
+        (line,) = actors.lines
+        assert (line.x[0], line.x[-1], len(line.reached[0])) == (step, 40 * step, 0)
+
+
+def names(folders: list[Path]) -> list[str]:
+    return list(group(read_runs(folders)))
+
+
+def test_lines_are_named_by_algorithm_then_environment_then_the_keys_that_differ(tmp_path: Path) -> None:
+    made = {
+        "a": tiny_run(),
+        "b": tiny_run(algorithm__gamma=0.5),
+        "c": from_dict({"algorithm": {"name": "apex_dqn"}}),
+        "d": tiny_run(environment__id="Acrobot-v1"),
+    }
+    folder = {name: make_up(tmp_path / name, config, made_up_rows(0, 1)) for name, config in made.items()}
+    assert names([folder["a"], folder["c"]]) == ["acer (1 run)", "apex_dqn (1 run)"]
+    assert names([folder["a"], folder["d"]]) == ["CartPole-v1 (1 run)", "Acrobot-v1 (1 run)"]
+    assert names([folder["a"], folder["b"], folder["c"]]) == [
+        "acer, gamma=0.99 (1 run)",
+        "acer, gamma=0.5 (1 run)",
+        "apex_dqn (1 run)",
+    ]
+    assert names(list(folder.values())) == [
+        "acer, CartPole-v1, gamma=0.99 (1 run)",
+        "acer, CartPole-v1, gamma=0.5 (1 run)",
+        "apex_dqn, CartPole-v1 (1 run)",
+        "acer, Acrobot-v1 (1 run)",
+    ]
+
+
+def test_where_many_keys_differ_lines_have_the_names_of_their_folders(tmp_path: Path) -> None:
+    changes = {"learner__batch_size": 8, "optimizer__learning_rate": 0.1, "network__hidden_sizes": (8, 8)}
+    many = changes | {"algorithm__gamma": 0.5}
+    for name, changed in {"small": {}, "large": many}.items():
+        for seed in range(2):
+            make_up(tmp_path / name / f"seed_{seed}", tiny_run(seed=seed, **changed), made_up_rows(seed, 1))
+    folders = sorted(tmp_path.glob("*/*"))
+    assert names(folders) == ["large (2 runs)", "small (2 runs)"]
+    others = [folder.rename(tmp_path / f"{folder.parent.name}-{folder.name}") for folder in folders]
+    assert names(others) == ["large-seed_0 … (2 runs)", "small-seed_0 … (2 runs)"]
+    few = make_up(tmp_path / "few", tiny_run(**changes), made_up_rows(0, 1))
+    rate = tiny_run().optimizer.learning_rate
+    assert names([few, others[-1]])[1] == f"batch_size=4, learning_rate={rate}, hidden_sizes=16 (1 run)"
+
+
+def test_a_group_without_data_keeps_its_place_and_a_panel_without_any_is_left_out(tmp_path: Path) -> None:
+    rows = made_up_rows(0, 1)
+    alone = [row for row in rows if row["source"] != "evaluator"]
+    gammas = (0.8, 0.9)
+    folders = [
+        make_up(tmp_path / f"{gamma}", tiny_run(algorithm__gamma=gamma), found)
+        for gamma, found in zip(gammas, (alone, rows), strict=True)
+    ]
+    evaluator, _ = make_panels(FIGURES["returns"], read_runs(folders))
+    assert [(line.label, len(line.x) > 0) for line in evaluator.lines] == [
+        ("gamma=0.8 (1 run)", False),
+        ("gamma=0.9 (1 run)", True),
+    ]
+    (actors,) = make_panels(FIGURES["returns"], read_runs(folders[:1]))
+    assert actors.title == "actors"
+
+
+def test_a_run_given_twice_counts_once(finished_run: Path) -> None:
+    assert len(read_runs([finished_run, finished_run / ".." / "run" / "."])) == 1
+
+
+def test_runs_without_data_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    empty = make_up(tmp_path / "empty", tiny_run(), [])
+    full = make_up(tmp_path / "full", tiny_run(), made_up_rows(0, 1))
+    assert "no metrics yet" in config_error(lambda: read_runs([empty]))
+    with caplog.at_level(logging.WARNING):
+        assert [run.folder for run in read_runs([empty, full])] == [full]
+    assert f"{empty}: no metrics yet" in caplog.text
+
+
+def test_a_run_that_cuts_a_line_short_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    lengths = {"long": 100, "longer": 150, "cut": 10, "other": 10}
+    folders = [
+        make_up(
+            tmp_path / name, tiny_run(seed=seed, algorithm__gamma=0.5 + (name == "other") / 4), made_up_rows(0, 1, num)
+        )
+        for seed, (name, num) in enumerate(lengths.items())
+    ]
+    with caplog.at_level(logging.WARNING):
+        read_runs(folders)
+    (warning,) = caplog.messages
+    assert (
+        warning
+        == f"{tmp_path / 'cut'}: has 1,000 env steps, and the lines of its group end there; leave it out to see more"
+    )
+
+
+def test_what_is_no_run_is_refused_in_one_line(tmp_path: Path) -> None:
+    assert "no folder" in config_error(lambda: read_runs([]))
+    assert "no config.toml" in config_error(lambda: read_runs([tmp_path]))
+    broken = make_up(tmp_path / "broken", tiny_run(), made_up_rows(0, 1))
+    (broken / "config.toml").write_text("seed = [")
+    assert "config.toml" in config_error(lambda: read_runs([broken]))
+    full = make_up(tmp_path / "full", tiny_run(), made_up_rows(0, 1))
+    assert [run.folder for run in read_runs([broken, full])] == [full]

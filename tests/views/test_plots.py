@@ -1,0 +1,188 @@
+from __future__ import annotations
+
+import inspect
+import io
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from matplotlib import rcParams
+from matplotlib.colors import to_rgb
+from PIL import Image
+
+from apex_acer.views import plots
+from apex_acer.views.curves import Line, Panel, band, single
+from apex_acer.views.figures import FIGURES
+from apex_acer.views.plots import COLOURS, REACHED, compact, plot_curves, plot_runs
+from tests.conftest import config_error
+from tests.histories import made_up_rows, make_up
+from tests.runs import tiny_run
+from tests.test_layering import imports
+
+
+def line(label: str, level: float, points: int = 50) -> Line:
+    x = np.linspace(0, 40_000, points)
+    middle = np.full(points, level)
+    return Line(label, x, middle, middle - 0.2, middle + 0.2)
+
+
+def drawn(png: bytes) -> np.ndarray:
+    """Pixels `[H, W, 3]` of a PNG."""
+    with Image.open(io.BytesIO(png), formats=["PNG"]) as image:
+        return np.asarray(image.convert("RGB"))
+
+
+def has(pixels: np.ndarray, colour: str) -> bool:
+    rgb = np.round(255 * np.array(to_rgb(colour)))
+    return bool((np.abs(pixels - rgb) <= 2).all(-1).any())
+
+
+def test_every_line_is_in_every_panel() -> None:
+    lines = [line("one", 1.0), line("two", 2.0)]
+    pixels = drawn(plot_curves("Title", "return", [Panel("steps", lines), Panel("seconds", lines)]))
+    left, right = np.array_split(pixels, 2, axis=1)
+    axes_left, axes_right = (half[: int(0.8 * len(half))] for half in (left, right))  # without the legend below
+    for half in (axes_left, axes_right):
+        assert has(half, COLOURS[0])
+        assert has(half, COLOURS[1])
+        assert not has(half, COLOURS[2])
+    assert has(pixels[int(0.85 * len(pixels)) :], COLOURS[1])
+
+
+def test_title_and_labels_are_drawn() -> None:
+    pictures = [plot_curves(*texts, [Panel(x, [line("one", 1.0)])]) for *texts, x in (("A", "b", "c"), ("A", "b", "d"))]
+    assert not np.array_equal(*map(drawn, pictures))
+    assert not np.array_equal(drawn(plot_curves("", "b", [Panel("c", [line("one", 1.0)])])), drawn(pictures[0]))
+
+
+def test_the_band_is_drawn() -> None:
+    x = np.arange(5.0)
+    wide, none = (plot_curves("", "", [Panel("", [Line("one", x, x, x - width, x + width)])]) for width in (3.0, 0.0))
+    assert np.mean(drawn(wide) != 255) > 2 * np.mean(drawn(none) != 255)
+
+
+def test_a_line_of_one_point_can_be_seen() -> None:
+    pixels = drawn(plot_curves("", "", [Panel("", [line("one", 1.0, points=1)])]))
+    assert has(pixels[: int(0.8 * len(pixels))], COLOURS[0])
+
+
+def test_the_legend_has_room_for_more_lines_than_colours() -> None:
+    few, many = (
+        drawn(plot_curves("", "", [Panel("", [line(f"variant number {i}", i) for i in range(count)])]))
+        for count in (2, 2 * len(COLOURS))
+    )
+    assert many.shape[0] > few.shape[0] + 100
+    assert many.shape[1] == few.shape[1]
+
+
+@pytest.mark.parametrize(
+    ("value", "label"),
+    [(0, "0"), (0.25, "0.25"), (-21, "-21"), (999, "999"), (1000, "1k"), (12_500, "12.5k"), (-2_500_000, "-2.5M")],
+)
+def test_compact(value: float, label: str) -> None:
+    assert compact(value) == label
+
+
+def test_pyplot_is_not_used() -> None:
+    names = list(imports(inspect.getsource(plots), "apex_acer"))
+    assert "matplotlib.figure.Figure" in names
+    assert not [name for name in names if "pyplot" in name]
+
+
+# ── runs ──
+
+
+@pytest.fixture
+def _texts_stay_texts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(rcParams, "svg.fonttype", "none")
+
+
+def test_a_real_run_is_drawn_into_its_folder(finished_run: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(finished_run, tmp_path / "run"))
+    paths = plot_runs([folder])
+    assert paths == [folder / "plots" / f"{name}.png" for name in FIGURES]
+    assert sorted(path.name for path in (folder / "plots").iterdir()) == sorted(path.name for path in paths)
+    for path in paths:
+        pixels = drawn(path.read_bytes())
+        assert has(pixels, COLOURS[0])
+        assert pixels.shape[1] <= 2400
+    assert has(drawn(paths[0].read_bytes()), COLOURS[2])  # the second actor
+
+
+@pytest.mark.usefixtures("_texts_stay_texts")
+def test_figures_of_several_runs_name_units_and_what_differs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for gamma in (0.8, 0.9):
+        for seed in range(3):
+            make_up(
+                tmp_path / f"{gamma}-{seed}",
+                tiny_run(seed=seed, algorithm__gamma=gamma),
+                made_up_rows(seed, 100 * gamma),
+            )
+    paths = plot_runs(sorted(tmp_path.iterdir()), form="svg")
+    assert paths == [Path("plots") / f"{name}.svg" for name in FIGURES]
+    texts = {path.stem: path.read_text() for path in paths}
+    assert all(f"gamma={gamma} (3 runs)" in text for gamma in (0.8, 0.9) for text in texts.values())
+    learner = ("q_loss (reward²)", "entropy (nats)", "average_policy_kl (nats)", "grad_norm", "trust_region_share")
+    assert all(f">{label}<" in texts["learner"] for label in learner)
+    assert all(
+        f">{label}<" in texts["throughput"] for label in ("env_steps_per_s (env steps / s)", "wall-clock time (s)")
+    )
+    assert all(f">{label}<" in texts["returns"] for label in ("eval_return (reward)", "environment steps"))
+
+
+def test_a_smoothed_line_has_its_curve_behind_it() -> None:
+    x = np.arange(200.0)
+    smooth = single("one", (x, np.where(x % 2 == 0, 1.0, -1.0)))
+    assert smooth.behind
+    alone = replace(smooth, behind=())
+    both, without = (drawn(plot_curves("", "", [Panel("x", [line])])) for line in (smooth, alone))
+    assert np.mean(both != 255) > 1.5 * np.mean(without != 255)
+
+
+@pytest.mark.usefixtures("_texts_stay_texts")
+def test_a_run_far_away_does_not_flatten_the_band_that_sums_it_up() -> None:
+    x = np.arange(5.0)
+    runs = [(x, np.full(5, value)) for value in (1.0, 2.0, 3.0, 4.0, -90_000.0)]
+    text = plot_curves("", "", [Panel("x", [band("one", runs)])], "svg").decode()
+    assert ">2.5<" in text  # a tick within the band
+    assert "80k<" not in text
+
+
+@pytest.mark.usefixtures("_texts_stay_texts")
+def test_a_line_that_a_title_names_is_not_in_the_legend() -> None:
+    text = plot_curves(
+        "", "", [Panel("x", [line("learner", 1.0), line("other", 2.0)], title="learner")], "svg"
+    ).decode()
+    assert text.count(">learner<") == 1
+    assert text.count(">other<") == 1
+
+
+@pytest.mark.usefixtures("_texts_stay_texts")
+def test_ends_at_a_target_are_marked_and_explained() -> None:
+    plain = line("one", 1.0)
+    marked = replace(plain, reached=(np.array([20_000.0]), np.array([1.0])))
+    texts = [plot_curves("", "", [Panel("x", [drawn])], "svg").decode() for drawn in (plain, marked)]
+    assert [text.count(f">{REACHED}<") for text in texts] == [0, 1]
+    assert texts[1].count("<use ") > texts[0].count("<use ") + 1  # the mark, and that in the legend
+
+
+def test_panels_go_on_in_the_next_row() -> None:
+    three, four = (drawn(plot_curves("", "", [Panel("x", [line("one", 1.0)])] * count)).shape for count in (3, 4))
+    assert four[1] == three[1]
+    assert four[0] > 1.8 * three[0]
+
+
+def test_long_names_stay_within_the_figure() -> None:
+    label = "learning_rate=0.001, entropy_cost=0.01, hidden_sizes=64+64 (5 runs)"
+    title = "Where time goes: cartpole-v1-20261121-193032-12345 and more"
+    pixels = drawn(plot_curves(title, "", [Panel("x", [line(f"{label} {i}", i) for i in range(9)], "y" * 30)]))
+    edge = np.concatenate([pixels[:, :3].ravel(), pixels[:, -3:].ravel(), pixels[-3:].ravel()])
+    assert (edge == 255).all()
+
+
+def test_a_place_that_cannot_be_written_is_one_line(finished_run: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    assert "cannot be written" in config_error(lambda: plot_runs([finished_run], tmp_path / "file" / "below"))

@@ -1,0 +1,124 @@
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import random
+from typing import Any
+
+import pytest
+
+from apex_acer.config import RunConfig, StopConfig
+from apex_acer.protocol.outcome import Outcome
+from apex_acer.views.progress import KEPT_NEWS, KEPT_RETURNS, Progress, clock
+from tests.runs import a_status
+
+CONFIG = RunConfig(stop=StopConfig(env_steps=10_000))
+
+
+def test_the_rate_follows_what_lasts_and_not_what_jumps() -> None:
+    """Steps arrive in bursts of up to twice their mean: the time left stays near the truth, then follows a new pace."""
+    generator, steps, progress = random.Random(1), 0, Progress.before(RunConfig(stop=StopConfig(env_steps=10**6)))
+    lefts = []
+    for second in range(1, 241):
+        pace = 1000 if second <= 120 else 500
+        steps += generator.randrange(2 * pace)
+        progress = progress.after(a_status(env_steps=steps, wall_s=float(second)))
+        lefts.append(progress.left_s or 0.0)
+    truth = [(10**6 - 1000 * second) / 1000 for second in range(30, 121)]
+    assert lefts[29:120] == pytest.approx(truth, rel=0.25)
+    changes = [abs(after - before) for before, after in itertools.pairwise(lefts[29:120])]
+    assert max(changes) < 0.1 * max(lefts[29:120])
+    assert progress.rate.per_second == pytest.approx(500, rel=0.2)
+
+
+def test_a_learner_that_goes_back_to_its_checkpoint_leaves_the_rate() -> None:
+    progress = Progress.before(CONFIG).after(a_status(env_steps=1000, wall_s=10.0))
+    back = progress.after(a_status(env_steps=400, wall_s=4.0))
+    assert (back.env_steps, back.rate) == (400, progress.rate)
+    assert back.after(a_status(env_steps=500, wall_s=5.0)).rate.per_second == pytest.approx(100)
+
+
+@pytest.mark.parametrize(("minutes", "left", "share"), [(None, 90.0, 0.1), (1.0, 50.0, 10 / 60), (5.0, 90.0, 0.1)])
+def test_the_budget_that_ends_first_counts(minutes: float | None, left: float, share: float) -> None:
+    config = dataclasses.replace(CONFIG, stop=StopConfig(env_steps=10_000, minutes=minutes))
+    progress = Progress.before(config)
+    assert progress.left_s == (60 * minutes if minutes else None)
+    progress = progress.after(a_status(env_steps=1000, wall_s=10.0))
+    assert progress.left_s == pytest.approx(left)
+    assert progress.share == pytest.approx(share)
+
+
+def test_each_return_is_kept_once() -> None:
+    """A row is told of again and again until there is a newer one, and not every row has an episode's end."""
+    progress = Progress.before(CONFIG)
+    for number in range(3):
+        row = {"episodes": number, "episode_return": 5.0 * number, "episode_return_max": 10.0 - number}
+        scored = {"eval_env_steps": 100 * number, "eval_return": float(number)}
+        for _ in range(2):
+            progress = progress.after(a_status(rows={"actor_0": row, "evaluator": scored, "actor_1": {"episodes": 0}}))
+    assert progress.returns == {"actor_0": (0.0, 5.0, 10.0), "evaluator": (0.0, 1.0, 2.0), "actor_1": ()}
+    assert progress.best == {"actor_0": 10.0}
+
+
+def test_a_return_that_cannot_be_drawn_is_left_out() -> None:
+    progress = Progress.before(CONFIG)
+    for number, score in enumerate([1.0, float("nan"), float("inf"), 2.0]):
+        progress = progress.after(a_status(rows={"actor_0": {"episodes": number, "episode_return": score}}))
+    assert progress.returns == {"actor_0": (1.0, 2.0)}
+
+
+def test_what_is_kept_is_bounded() -> None:
+    progress = Progress.before(CONFIG)
+    for number in range(500):
+        rows = {"actor_0": {"episodes": number, "episode_return": float(number)}}
+        progress = progress.after(a_status(rows=rows, news=[f"news {number}"]))
+    assert progress.returns["actor_0"] == tuple(float(number) for number in range(500 - KEPT_RETURNS, 500))
+    assert [line.split()[-1] for line in progress.news] == [str(number) for number in range(500 - KEPT_NEWS, 500)]
+
+
+def test_what_an_environment_says_cannot_move_the_cursor() -> None:
+    evil = "killed\x1b[2J\x1b[H\nby\tit\x07"
+    progress = Progress.before(CONFIG).after(a_status(news=[evil], states={"actor_0": f"dead: {evil}"}))
+    assert all(text.isprintable() for text in (*progress.news, *progress.states.values()))
+
+
+@pytest.mark.parametrize(("heard", "score", "best"), [(7.0, 7.0, 7.0), (7.0, 9.0, 9.0), (0.0, -5.0, 0.0)])
+def test_the_end_is_that_of_the_result(heard: float, score: float, best: float) -> None:
+    rows: dict[str, Any] = {"evaluator": {"eval_env_steps": 50, "eval_return": heard}, "learner": {"updates": 3}}
+    progress = Progress.before(CONFIG).after(a_status(rows=rows, best=heard))
+    ended = progress.ended(Outcome("env_steps", 10_100, 5, 12.0, 1.0, score, "weights", "run"))
+    assert (ended.env_steps, ended.wall_s, ended.share, ended.best_evaluation) == (10_100, 12.0, 1.0, best)
+    assert (ended.rows["learner"]["updates"], ended.rate.per_second) == (5, pytest.approx(10_100 / 12))
+    assert ended.returns["evaluator"] == ((heard,) if score == heard else (heard, score))
+    assert set(ended.states.values()) == {"ended"}
+
+
+def test_what_was_written_after_the_last_status_is_in_the_end() -> None:
+    actor: dict[str, Any] = {"episodes": 1, "episode_return": 5.0, "episode_return_max": 6.0, "policy_lag": 4}
+    progress = Progress.before(CONFIG).after(a_status(rows={"actor_0": actor}, best=3.0))
+    rows: dict[str, Any] = {
+        "actor_0": {"episodes": 2, "episode_return": 8.0, "episode_return_max": 9.0},
+        "evaluator": {"eval_env_steps": 50, "eval_return": 2.0},
+        "learner": {
+            "updates": 4,
+            "replay_steps": 700,
+            "best_return": 8.5,
+        },  # an evaluation of which nothing else is known
+    }
+    ended = progress.ended(Outcome("env_steps", 10_100, 5, 12.0, 1.0, 2.0, "weights", "run"), rows)
+    assert ended.returns == {"actor_0": (5.0, 8.0), "evaluator": (2.0,), "learner": ()}
+    assert (ended.best, ended.best_evaluation) == ({"actor_0": 9.0}, 8.5)
+    assert ended.rows["actor_0"] == {**actor, **rows["actor_0"]}
+    assert ended.rows["learner"] == {**rows["learner"], "updates": 5}
+
+
+def test_durations() -> None:
+    assert [clock(seconds) for seconds in (0, 59.9, 60, 200, 3600, 7500, 400_000)] == [
+        "0 s",
+        "59 s",
+        "1 min 00 s",
+        "3 min 20 s",
+        "1 h 00 min",
+        "2 h 05 min",
+        "111 h 06 min",
+    ]

@@ -1,0 +1,171 @@
+from __future__ import annotations
+
+import dataclasses
+import io
+import re
+from typing import Any
+
+import pytest
+from rich.cells import cell_len
+from rich.console import Console
+
+from apex_acer.config import ActorsConfig, EvaluationConfig, RunConfig, StopConfig
+from apex_acer.views.progress import Progress
+from apex_acer.views.screen import Screen, bottleneck, figure, sparkline
+from tests.runs import a_status
+
+SIZES = [(width, height) for width in (60, 80, 120) for height in (10, 24)]
+SPARK = re.compile("[▁▂▃▄▅▆▇█]+")
+
+
+def known(actors: int, states: dict[str, str] | None = None, **said: Any) -> Progress:
+    """A run in full swing, with figures as wide as they get."""
+    names = [f"actor_{index}" for index in range(actors)]
+    config = RunConfig(
+        actors=ActorsConfig(count=actors), stop=StopConfig(env_steps=10**9, minutes=2000.0, at_return=500.0)
+    )
+    progress = Progress.before(config)
+    for number in range(1, 80):
+        score = (-1) ** number * 12_345_678.9 * number
+        row = {"episodes": number, "episode_return": score, "episode_return_max": score, "env_steps_per_s": 123_456.7}
+        actor_rows = {name: {**row, "policy_lag": 123456.0, "time_waiting": 0.987} for name in names}
+        learner = {
+            "updates": 5e6,
+            "skipped_updates": 1234.0,
+            "updates_per_s": 98765.4,
+            "q_loss": 1e-9,
+            "entropy": 1.234,
+            "loss": -1e12,
+        }
+        learner |= {"time_waiting": 0.1, "replay_steps": 99_999.0}
+        rows = {**actor_rows, "learner": learner, "evaluator": {"eval_return": score, "eval_env_steps": number}}
+        running = dict.fromkeys(["learner", *names, "evaluator"], "running")
+        status = {
+            "rows": rows,
+            "states": running | (states or {}),
+            "restarts": dict.fromkeys(running, 10),
+            "best": score,
+        }
+        progress = progress.after(
+            a_status(
+                **{**status, "env_steps": 10**6 * number, "wall_s": 60.0 * number, "replay_memory": 28 * 10**9, **said}
+            )
+        )
+    return progress
+
+
+def drawn(progress: Progress, width: int, height: int) -> list[str]:
+    console = Console(
+        file=io.StringIO(), width=width, height=height, force_terminal=True, color_system=None, _environ={}
+    )
+    console.print(Screen(progress))
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue().splitlines()
+
+
+def assert_fits(lines: list[str], width: int, height: int) -> None:
+    assert max(map(cell_len, lines)) <= width, "\n".join(lines)
+    assert len(lines) <= height, "\n".join(lines)
+
+
+@pytest.mark.parametrize("actors", [1, 2, 64])
+@pytest.mark.parametrize(("width", "height"), SIZES)
+def test_it_fits_and_misses_nothing_that_matters(width: int, height: int, actors: int) -> None:
+    news = [f"actor_{number}: killed by SIGKILL, {'and so on ' * 20}" for number in range(5)]
+    for progress in (known(actors), known(actors, news=news, states={"actor_0": f"dead: {'日本' * 90}"})):
+        lines = drawn(progress, width, height)
+        assert_fits(lines, width, height)
+        text = "\n".join(lines)
+        assert all(
+            word in text
+            for word in ("8%", "left", "last", "best", "learner ", "replay ", "waiting ", "evaluator", "bottleneck")
+        )
+        assert not any("…" in line for line in lines if not re.search("日|and so", line)), text
+    assert any("and so on" in line for line in lines)
+
+
+@pytest.mark.parametrize(("width", "height"), [(10, 5), (1, 1), (30, 3), (400, 100)])
+def test_no_size_is_an_error(width: int, height: int) -> None:
+    lines = drawn(known(8), width, height)
+    assert max(map(cell_len, lines)) <= width
+
+
+@pytest.mark.parametrize(("width", "height"), SIZES)
+def test_it_fits_before_anything_is_known(width: int, height: int) -> None:
+    config = RunConfig(actors=ActorsConfig(count=64))
+    lines = drawn(Progress.before(config), width, height)
+    assert_fits(lines, width, height)
+    assert "starting" in lines[0]
+    assert "learner   starting" in "\n".join(lines)
+    bare = dataclasses.replace(config, actors=ActorsConfig(), evaluation=EvaluationConfig(every=0))
+    text = "\n".join(drawn(Progress.before(bare), width, height))
+    assert "actor 0" not in text
+    assert "evaluator" not in text
+
+
+def test_wider_terminals_show_more_columns() -> None:
+    titles = {width: drawn(known(2), width, 24)[1].split() for width in (40, 60, 80, 120)}
+    assert titles[40] == ["state", "steps/s", "returns"]
+    assert titles[60] == ["state", "steps/s", "last", "best", "returns"]
+    assert titles[80] == ["state", "restarts", "steps/s", "lag", "waiting", "last", "best", "returns"]
+    sparks = [max(len(spark) for spark in SPARK.findall("\n".join(drawn(known(2), width, 24)))) for width in (80, 120)]
+    assert sparks == [10, 50]
+
+
+def test_who_does_not_run_is_shown_first_and_the_rest_is_summed_up() -> None:
+    """64 actors in 24 lines."""
+    troubled = {"actor_40": "dead: killed by SIGKILL", "actor_63": "restarting"}
+    lines = drawn(known(64, states=troubled), 120, 24)
+    assert len(lines) == 24
+    names = [" ".join(line.split()[:2]) for line in lines[2:-5]]
+    assert names == [*(f"actor {index}" for index in range(15)), "actor 40", "actor 63"]
+    assert "killed by SIGKILL" in lines[-7]
+    rest = lines[-5].split()
+    assert rest[:3] == ["47", "more", "470"]
+    assert rest[3] == "6e+06"
+    assert lines[-5].rstrip().endswith("47 running")
+
+
+def test_figures_of_a_row_are_those_of_its_process() -> None:
+    rows = {
+        "actor_0": {"env_steps_per_s": 812.4, "policy_lag": 3.0, "time_waiting": 0.25, "episode_return": 21.04},
+        "actor_1": {"env_steps_per_s": 20.0, "time_waiting": 0.05, "episodes": 1, "episode_return": -1.5},
+        "evaluator": {"eval_return": 15.0, "eval_env_steps": 10},
+        "learner": {"updates_per_s": 55.0, "updates": 1234.0, "q_loss": 0.5, "loss": 0.25, "time_waiting": 0.6},
+    }
+    rows["actor_0"] |= {"episodes": 1, "episode_return_max": 30.0}
+    rows["learner"] |= {"replay_steps": 25_000.0, "entropy": 0.6931}
+    progress = Progress.before(RunConfig(actors=ActorsConfig(count=2)))
+    status = a_status(rows=rows, env_steps=25_000, wall_s=50.0, best=17.0, replay_memory=2_500_000)
+    lines = drawn(progress.after({**status, "restarts": {"actor_0": 2}}), 120, 24)
+    assert lines[2].split() == ["actor", "0", "running", "2", "812", "3", "25%", "21.0", "30.0", "▄"]
+    assert lines[3].split() == ["actor", "1", "running", "0", "20", "–", "5%", "-1.5", "–", "▄"]
+    assert lines[4].split() == ["evaluator", "running", "0", "–", "–", "–", "15.0", "17.0", "▄"]
+    assert " 25%  2 min 30 s left  25,000 of 100,000 env steps  500 steps/s  50 s so far" in lines[0]
+    learner = "learner   running  1,234 updates, 55/s  Q loss 0.500  entropy 0.693  loss 0.250  cpu, float32"
+    assert [line.rstrip() for line in (lines[5], lines[7])] == [
+        learner,
+        "waiting   actors 15%, learner 60%  bottleneck: actors",
+    ]
+    assert "25%  25,000 of 100,000 steps  2.5 MB when full" in lines[6]
+
+
+def test_the_side_that_is_waited_for_is_the_bottleneck() -> None:
+    assert bottleneck(actors=0.9, learner=0.1) == "bottleneck: learner"
+    assert bottleneck(actors=0.1, learner=0.9) == "bottleneck: actors"
+    assert bottleneck(actors=0.3, learner=0.35) == "in balance"
+
+
+def test_sparklines() -> None:
+    assert sparkline([]) == ""
+    assert sparkline([5.0, 5.0]) == "▄▄"
+    assert sparkline([0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0]) == "▁▂▃▄▅▆▇█"
+    assert sparkline([-10.0, 10.0, 0.0]) in ("▁█▄", "▁█▅")
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(None, "–"), (0.0, "0.0"), (-1234.56, "-1,234.6"), (123_456.78, "123,457"), (12_345_678.9, "1.23e+07")],
+)
+def test_figures(value: float | None, text: str) -> None:
+    assert figure(value) == text
