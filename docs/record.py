@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from apex_acer.tools.sweep.report import figure, read_curve
+from apex_acer.tools.sweep.report import draw_curves, read_curve
 from apex_acer.views.curves import Line, Panel
 from apex_acer.views.plots import plot_curves
 
@@ -48,7 +48,7 @@ def read_run(folder: Path) -> dict[str, Any]:
 def draw(found: dict[str, Any]) -> bytes:
     """Curves against environment steps and against seconds."""
     if "variants" in found:
-        drawn = figure(found, [found["run"]["environment"]["id"]])
+        drawn = draw_curves(found, [found["run"]["environment"]["id"]])
         assert drawn, "a sweep without a curve"
         return drawn
     steps, returns, seconds = np.array(found["curve"]).T

@@ -34,7 +34,7 @@ NAMES = {
 
 @dataclass(frozen=True)
 class Planning:
-    """Says what a run, evaluations apart, would do on other machines; measures its pieces here for half a minute."""
+    """Says what a run, evaluations apart, would do on other machines; measures its components here for half a minute."""
 
     run: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")] = "pong"
     """A preset, a TOML file or the folder of a run, which says all that is not a flag here."""
@@ -57,15 +57,15 @@ class Planning:
 
 
 def run(arguments: list[str]) -> int:
-    """Measures, plans and prints; 1 where a piece of the run cannot be measured."""
+    """Measures, plans and prints; 1 where a component of the run cannot be measured."""
     given = parse(Planning, arguments, "plan")
     _check(given)
     from apex_acer.config.runfile import load_run
     from apex_acer.environments.check import check_environment
     from apex_acer.networks.device import choose_device
-    from apex_acer.tools.capacity.demand import measure_work
     from apex_acer.tools.capacity.exchange import compression
     from apex_acer.tools.capacity.plan import make_plan
+    from apex_acer.tools.capacity.work import measure_work
 
     config = load_run(given.run)
     device = str(choose_device(config.learner.device, "learner.device"))
@@ -76,7 +76,7 @@ def run(arguments: list[str]) -> int:
         compression()
     try:
         with Notice(quiet=given.json) as notice:
-            notice.say("measuring the pieces, half a minute")
+            notice.say("measuring the components, half a minute")
             work = measure_work(config, spec, machines, gpu, given.samples_per_s)
     except RuntimeError as error:
         say(printable(f"{PROGRAM}: {given.run}: {error}; train the run to see more"), sys.stderr)

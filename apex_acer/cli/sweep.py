@@ -38,10 +38,10 @@ def run(arguments: list[str]) -> int:
     """Trains them all; the exit code says whether each run ended well."""
     given = parse_run(Sweep, arguments, "sweep", FLAGS)
     try:
-        from apex_acer.tools.sweep.sweep import make_plan, sweep
+        from apex_acer.tools.sweep.sweep import plan_sweep, sweep
     except ModuleNotFoundError as error:
         raise missing("sweep", "sweep", error) from None
-    plan = make_plan(
+    plan = plan_sweep(
         given.config,
         arguments,
         seeds=given.seeds,

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from apex_acer.manager.result import TrainResult
-from apex_acer.storage.history import Row
+from apex_acer.storage.history import LoggedRow
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Callbacks:
 
     on_status: Callable[[dict[str, Any]], object] = _ignore
     """With the newest row of every process (`rows`), and in `news` who was restarted."""
-    on_rows: Callable[[list[Row]], object] = _ignore
+    on_rows: Callable[[list[LoggedRow]], object] = _ignore
     """With the rows written to `metrics.jsonl` since the last call, each once. Where a learner died, `env_steps` goes back
     to its checkpoint, from which on rows are written anew."""
     on_evaluation: Callable[[Evaluation], object] = _ignore
@@ -80,7 +80,7 @@ class Listener:
         self._rows.close()
 
 
-def evaluations(rows: list[Row]) -> list[Evaluation]:
+def evaluations(rows: list[LoggedRow]) -> list[Evaluation]:
     """The evaluations among `rows`."""
     return [
         Evaluation(
@@ -108,7 +108,7 @@ class RowReader:
         self._file: BinaryIO | None = None
         self.read()
 
-    def read(self) -> list[Row]:
+    def read(self) -> list[LoggedRow]:
         """The rows since the last call; half a line at the end is left for the next."""
         rows = self._read_on()
         if self._replaced():
@@ -124,7 +124,7 @@ class RowReader:
         if self._file:
             self._file.close()
 
-    def _read_on(self) -> list[Row]:
+    def _read_on(self) -> list[LoggedRow]:
         if not self._file:
             return []
         start, data = self._file.tell(), self._file.read()

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from apex_acer.protocol.metrics import MIN_INTERVAL, RATES
 
-Row = dict[str, Any]
+LoggedRow = dict[str, Any]
 """A row of `metrics.jsonl`: `source`, `wall_s` and metrics by name, None where one was not finite."""
 Floats = NDArray[np.float64]
 Curve = tuple[Floats, Floats]
@@ -38,9 +38,9 @@ class Log(dict[str, Floats]):
 class History:
     """A run's logs by source. A learner's has the rate of the steps it accepted, `env_steps_per_s`, too."""
 
-    def __init__(self, rows: list[Row]) -> None:
+    def __init__(self, rows: list[LoggedRow]) -> None:
         self._length = len(rows)
-        by_source: dict[str, list[Row]] = {}
+        by_source: dict[str, list[LoggedRow]] = {}
         for row in rows:
             by_source.setdefault(row["source"], []).append(row)
         _add_rates(by_source.get("learner", []))
@@ -60,7 +60,7 @@ class History:
         return self._logs.get(source, Log())
 
 
-def read_rows(path: Path, start: int = 0) -> list[Row]:
+def read_rows(path: Path, start: int = 0) -> list[LoggedRow]:
     """The rows of a `metrics.jsonl` from byte `start` on, each with its `source`, `env_steps` and `wall_s`.
 
     What is no whole row is left out, as a run that still trains may be in the midst of its last line. No file, no rows.
@@ -77,7 +77,7 @@ def read_rows(path: Path, start: int = 0) -> list[Row]:
 
 def last_rows(path: Path) -> dict[str, dict[str, float]]:
     """The finite metrics of each source's newest row in a `metrics.jsonl`; no sources if the file cannot be read."""
-    rows: list[Row] = []
+    rows: list[LoggedRow] = []
     with contextlib.suppress(OSError):
         rows = read_rows(path, max(0, path.stat().st_size - TAIL_BYTES))
     return {row["source"]: {name: value for name, value in row.items() if is_number(value)} for row in rows}
@@ -88,7 +88,7 @@ def is_number(value: object) -> TypeGuard[float]:
     return isinstance(value, int | float) and abs(value) <= sys.float_info.max
 
 
-def _parse(line: bytes) -> Row | None:
+def _parse(line: bytes) -> LoggedRow | None:
     try:
         row = json.loads(line)
     except (ValueError, RecursionError):
@@ -97,7 +97,7 @@ def _parse(line: bytes) -> Row | None:
     return row if named and is_number(row.get("env_steps")) and is_number(row.get("wall_s")) else None
 
 
-def _columns(rows: list[Row]) -> Log:
+def _columns(rows: list[LoggedRow]) -> Log:
     names = dict.fromkeys(name for row in rows for name in row if name != "source")
     return Log({name: np.array([_number(row.get(name)) for row in rows]) for name in names})
 
@@ -106,7 +106,7 @@ def _number(value: object) -> float:
     return float(value) if is_number(value) else math.nan
 
 
-def _add_rates(rows: list[Row]) -> None:
+def _add_rates(rows: list[LoggedRow]) -> None:
     """Adds the learner's, and takes away those over too short a time, as in the last rows of older runs."""
     elapsed = np.diff([row["wall_s"] for row in rows], prepend=0.0)
     steps = np.diff([row["env_steps"] for row in rows], prepend=0)

@@ -16,7 +16,7 @@ from apex_acer.config import ConfigError, RunConfig
 from apex_acer.config.runfile import load_run
 from apex_acer.manager.result import END
 from apex_acer.storage import checkpoint
-from apex_acer.storage.history import TAIL_BYTES, Row, is_number, read_rows
+from apex_acer.storage.history import TAIL_BYTES, LoggedRow, is_number, read_rows
 from apex_acer.system import files
 
 FILES = ("config.toml", "log.txt", "metrics.jsonl")
@@ -80,7 +80,7 @@ def find_runs(folder: Path, depth: int = MOST_DEPTH) -> Iterator[Path]:
 def _look(folder: Path, root: Path) -> RunStatus:
     config: RunConfig | None = None
     saved: dict[str, Any] = {}
-    rows: list[Row] = []
+    rows: list[LoggedRow] = []
     try:
         state, note = _state(folder)
         saved = _saved(folder)
@@ -112,13 +112,13 @@ def _saved(folder: Path) -> dict[str, Any]:
     return checkpoint.load(path).state if path else {}
 
 
-def _newest_rows(metrics: Path, saved: int) -> list[Row]:
+def _newest_rows(metrics: Path, saved: int) -> list[LoggedRow]:
     """The last rows, and all after the first `saved` bytes: the checkpoint knows the scores in those before."""
     size = metrics.stat().st_size if metrics.is_file() else 0
     return read_rows(metrics, max(0, min(saved, size - TAIL_BYTES)))
 
 
-def _scores(rows: list[Row], saved: dict[str, Any]) -> tuple[float | None, float | None]:
+def _scores(rows: list[LoggedRow], saved: dict[str, Any]) -> tuple[float | None, float | None]:
     """The best and the newest."""
     newest = saved.get("score")
     of_saved = [saved.get("best"), newest.get("eval_return") if isinstance(newest, dict) else None]

@@ -42,7 +42,7 @@ class Figure(NamedTuple):
     charts: tuple[Chart, ...]
 
 
-class Run(NamedTuple):
+class DrawnRun(NamedTuple):
     """What there is to draw of a run."""
 
     folder: Path
@@ -91,7 +91,7 @@ FIGURES = {
 """By the name of their file."""
 
 
-def read_runs(folders: Sequence[Path]) -> list[Run]:
+def read_runs(folders: Sequence[Path]) -> list[DrawnRun]:
     """The runs in `folders`, each once; those that cannot be read or have no rows yet are left out, with a warning.
 
     Raises:
@@ -113,7 +113,7 @@ def read_runs(folders: Sequence[Path]) -> list[Run]:
     return found
 
 
-def _warn_of_short(runs: Sequence[Run]) -> None:
+def _warn_of_short(runs: Sequence[DrawnRun]) -> None:
     """Names the runs at whose ends the lines of their groups end far too early."""
     text = "%s: has %s env steps, and the lines of its group end there; leave it out to see more"
     for members in group(runs).values():
@@ -123,7 +123,7 @@ def _warn_of_short(runs: Sequence[Run]) -> None:
                 log.warning(text, run.folder, f"{run.env_steps:,}")
 
 
-def make_panels(figure: Figure, runs: Sequence[Run]) -> list[Panel]:
+def make_panels(figure: Figure, runs: Sequence[DrawnRun]) -> list[Panel]:
     """The panels with data in them: sources of one run, or groups of several, each by its median and quartiles."""
     if len(runs) == 1:
         drawn = ((chart, _lines_of_run(chart, figure.over, runs[0])) for chart in figure.charts)
@@ -139,7 +139,7 @@ def make_panels(figure: Figure, runs: Sequence[Run]) -> list[Panel]:
     ]
 
 
-def make_title(figure: Figure, runs: Sequence[Run]) -> str:
+def make_title(figure: Figure, runs: Sequence[DrawnRun]) -> str:
     """Names the run, or the environments of several."""
     if len(runs) == 1:
         return f"{figure.title}: {runs[0].folder.absolute().name}"
@@ -149,13 +149,13 @@ def make_title(figure: Figure, runs: Sequence[Run]) -> str:
     return f"{figure.title}: {where}{' (median and quartiles over the runs of a line)' if several else ''}"
 
 
-def group(runs: Sequence[Run]) -> dict[str, list[Run]]:
+def group(runs: Sequence[DrawnRun]) -> dict[str, list[DrawnRun]]:
     """Runs that differ in nothing but seed, `out` and `load`, under a name that tells the groups apart.
 
     It has the algorithm if that differs, then the environment if that differs, then the other keys that differ between
     groups that are alike in those; or, if they are more than a name has room for, the folders' names.
     """
-    groups: dict[str, list[Run]] = {}
+    groups: dict[str, list[DrawnRun]] = {}
     for run in runs:
         groups.setdefault(repr(_settings(run)), []).append(run)
     members = list(groups.values())
@@ -163,12 +163,12 @@ def group(runs: Sequence[Run]) -> dict[str, list[Run]]:
     return {f"{name} {count}": runs for name, count, runs in zip(_names(members), counts, members, strict=True)}
 
 
-def _read(folder: Path) -> Run:
+def _read(folder: Path) -> DrawnRun:
     file = folder / "config.toml"
     if not file.is_file():
         raise ConfigError(f"plot: {str(folder)!r} holds no config.toml; give the folder of a run")
     try:
-        run = Run(folder, dict(_flat(to_dict(load_run(str(file))))), History(read_rows(folder / "metrics.jsonl")))
+        run = DrawnRun(folder, dict(_flat(to_dict(load_run(str(file))))), History(read_rows(folder / "metrics.jsonl")))
     except OSError as error:
         raise ConfigError(f"{folder}: cannot be read ({error.strerror})") from None
     if not run.history:
@@ -184,11 +184,11 @@ def _flat(section: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, A
             yield f"{prefix}{key}", value
 
 
-def _settings(run: Run) -> dict[str, Any]:
+def _settings(run: DrawnRun) -> dict[str, Any]:
     return {key: value for key, value in run.config.items() if key not in OWN_KEYS}
 
 
-def _names(groups: Sequence[Sequence[Run]]) -> list[str]:
+def _names(groups: Sequence[Sequence[DrawnRun]]) -> list[str]:
     settings = [_settings(runs[0]) for runs in groups]
     first = [key for key in FIRST_KEYS if _count(settings, [key]) > 1] or FIRST_KEYS[:1]
     heads = [tuple(each[key] for key in first) for each in settings]
@@ -198,7 +198,7 @@ def _names(groups: Sequence[Sequence[Run]]) -> list[str]:
     return [", ".join(filter(None, [*(head if several else ()), next(tails[head])])) for head in heads]
 
 
-def _tails(groups: Sequence[Sequence[Run]]) -> list[str]:
+def _tails(groups: Sequence[Sequence[DrawnRun]]) -> list[str]:
     """What else tells groups apart; empty if there is but one."""
     settings = [_settings(runs[0]) for runs in groups]
     keys = [key for key in dict.fromkeys(key for each in settings for key in each) if _count(settings, [key]) > 1]
@@ -208,7 +208,7 @@ def _tails(groups: Sequence[Sequence[Run]]) -> list[str]:
     return [", ".join(f"{short[key]}={short_text(each.get(key))}" for key in keys) for each in settings]
 
 
-def _folder_name(runs: Sequence[Run], among: Sequence[Run]) -> str:
+def _folder_name(runs: Sequence[DrawnRun], among: Sequence[DrawnRun]) -> str:
     """The folder of `runs`, or of the first of them if others are in it, too; as seen from the folder of all."""
     own = _shared_folder(runs)
     if any(run not in runs and run.folder.resolve().is_relative_to(own) for run in among):
@@ -216,7 +216,7 @@ def _folder_name(runs: Sequence[Run], among: Sequence[Run]) -> str:
     return str(own.relative_to(_shared_folder(among)))
 
 
-def _shared_folder(runs: Sequence[Run]) -> Path:
+def _shared_folder(runs: Sequence[DrawnRun]) -> Path:
     return Path(os.path.commonpath([run.folder.resolve() for run in runs]))
 
 
@@ -225,13 +225,13 @@ def _count(settings: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> int:
     return len({repr([each.get(key) for key in keys]) for each in settings})
 
 
-def _curves(run: Run, kind: str, metric: str, over: str) -> dict[str, Curve]:
+def _curves(run: DrawnRun, kind: str, metric: str, over: str) -> dict[str, Curve]:
     """Those with any points, by source."""
     curves = {source: run.history.log(source).curve(metric, over) for source in run.history.sources(kind)}
     return {source: curve for source, curve in curves.items() if len(curve[0])}
 
 
-def _lines_of_run(chart: Chart, over: str, run: Run) -> list[Line]:
+def _lines_of_run(chart: Chart, over: str, run: DrawnRun) -> list[Line]:
     """A line for each metric, or of one metric for each source."""
     found = {metric: _curves(run, chart.kind, metric, over) for metric in chart.metrics}
     if len(chart.metrics) > 1:
@@ -242,12 +242,12 @@ def _lines_of_run(chart: Chart, over: str, run: Run) -> list[Line]:
     return [single(source, curve) for source, curve in curves.items()]
 
 
-def _lines_of_groups(chart: Chart, over: str, groups: Mapping[str, Sequence[Run]]) -> list[Line]:
+def _lines_of_groups(chart: Chart, over: str, groups: Mapping[str, Sequence[DrawnRun]]) -> list[Line]:
     """A line for each group, empty where it has no data, so that a group has its colour in every figure."""
     return [_line_of_group(chart, over, name, runs) for name, runs in groups.items()]
 
 
-def _line_of_group(chart: Chart, over: str, name: str, runs: Sequence[Run]) -> Line:
+def _line_of_group(chart: Chart, over: str, name: str, runs: Sequence[DrawnRun]) -> Line:
     """The line of one or more runs, each of which counts with the mean of its sources."""
     others: list[Curve] = []
     reached: list[Curve] = []

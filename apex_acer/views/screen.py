@@ -60,11 +60,11 @@ COLUMNS = (
     Column("", NAME_WIDTH, 0, lambda line: line.name),
     Column("state", 10, 0, lambda line: line.state),
     Column("restarts", 8, 5, lambda line: str(line.restarts)),
-    Column("steps/s", 7, 1, lambda line: figure(line.row.get("env_steps_per_s"), 0, 7)),
-    Column("lag", 5, 6, lambda line: figure(line.row.get("policy_lag"), 0, 5)),
+    Column("steps/s", 7, 1, lambda line: number(line.row.get("env_steps_per_s"), 0, 7)),
+    Column("lag", 5, 6, lambda line: number(line.row.get("policy_lag"), 0, 5)),
     Column("waiting", 7, 4, lambda line: percent(line.row.get("time_waiting"))),
-    Column("last", 8, 2, lambda line: figure(line.last)),
-    Column("best", 8, 3, lambda line: figure(line.best)),
+    Column("last", 8, 2, lambda line: number(line.last)),
+    Column("best", 8, 3, lambda line: number(line.best)),
 )
 
 
@@ -166,13 +166,13 @@ def _bar(progress: Progress, width: int) -> RenderableType:
 def _learner(progress: Progress, width: int) -> RenderableType:
     row, restarts = progress.rows.get("learner", {}), progress.restarts.get("learner", 0)
     state, _, why = progress.states["learner"].partition(": ")
-    pieces = [f"{'learner':<{NAME_WIDTH}} {state}{f': {why}' if why else ''}"]
-    pieces += [f"{restarts} restart{'s' if restarts > 1 else ''}"] if restarts else []
-    pieces += [f"{figure(row.get('updates'), 0)} updates, {figure(row.get('updates_per_s'), 0)}/s"]
-    pieces += [f"{figure(skipped, 0)} skipped"] if (skipped := row.get("skipped_updates")) else []
+    parts = [f"{'learner':<{NAME_WIDTH}} {state}{f': {why}' if why else ''}"]
+    parts += [f"{restarts} restart{'s' if restarts > 1 else ''}"] if restarts else []
+    parts += [f"{number(row.get('updates'), 0)} updates, {number(row.get('updates_per_s'), 0)}/s"]
+    parts += [f"{number(skipped, 0)} skipped"] if (skipped := row.get("skipped_updates")) else []
     losses = {"Q loss": "q_loss", "entropy": "entropy", "loss": "loss"}
-    pieces += [*(f"{title} {figure(row.get(name), 3)}" for title, name in losses.items()), progress.device]
-    return _text(_joined(pieces, width), "" if state == "running" else _style(state))
+    parts += [*(f"{title} {number(row.get(name), 3)}" for title, name in losses.items()), progress.device]
+    return _text(_joined(parts, width), "" if state == "running" else _style(state))
 
 
 def _replay(progress: Progress, width: int) -> RenderableType:
@@ -180,18 +180,18 @@ def _replay(progress: Progress, width: int) -> RenderableType:
     capacity = progress.config.replay.capacity
     memory = f"{decimal(progress.replay_memory)} when full" if progress.replay_memory else ""
     share = min(1.0, held / capacity)
-    pieces = [f"{share:4.0%}", f"{held:,.0f} of {capacity:,} steps", memory]
-    return _with_bar(share, pieces, width, "replay")
+    parts = [f"{share:4.0%}", f"{held:,.0f} of {capacity:,} steps", memory]
+    return _with_bar(share, parts, width, "replay")
 
 
 def _waiting(progress: Progress, width: int) -> RenderableType:
     actors = _known([row for name, row in progress.rows.items() if name.startswith("actor_")], "time_waiting")
     learner = progress.rows.get("learner", {}).get("time_waiting")
     mean = fmean(actors) if actors else None
-    pieces = [f"{'waiting':<{NAME_WIDTH}} actors {percent(mean)}, learner {percent(learner)}"]
+    parts = [f"{'waiting':<{NAME_WIDTH}} actors {percent(mean)}, learner {percent(learner)}"]
     if mean is not None and learner is not None:
-        pieces.append(bottleneck(mean, learner))
-    return _text(_joined(pieces, width))
+        parts.append(bottleneck(mean, learner))
+    return _text(_joined(parts, width))
 
 
 def bottleneck(actors: float, learner: float) -> str:
@@ -201,23 +201,23 @@ def bottleneck(actors: float, learner: float) -> str:
     return f"bottleneck: {'learner' if actors > learner else 'actors'}"
 
 
-def _with_bar(share: float, pieces: list[str], width: int, title: str = "") -> RenderableType:
+def _with_bar(share: float, parts: list[str], width: int, title: str = "") -> RenderableType:
     name = f"{title:<{NAME_WIDTH}}" if title else ""
     bar_width = max(1, min(BAR_WIDTH, width // 4))
     grid = Table.grid(padding=(0, 1, 0, 0))
-    text = _joined(pieces, width - bar_width - 1 - (len(name) + 1 if name else 0))
+    text = _joined(parts, width - bar_width - 1 - (len(name) + 1 if name else 0))
     bar = ProgressBar(1.0, share, width=bar_width, complete_style="cyan", finished_style="green")
     grid.add_row(*([name] if name else []), bar, _text(text))
     return grid
 
 
-def _joined(pieces: Iterable[str], width: int) -> str:
-    """The first of the pieces, as many as `width` cells hold, but at least one."""
-    line, *others = (piece for piece in pieces if piece)
-    for piece in others:
-        if cell_len(line) + 2 + cell_len(piece) > width:
+def _joined(parts: Iterable[str], width: int) -> str:
+    """The first of the parts, as many as `width` cells hold, but at least one."""
+    line, *others = (part for part in parts if part)
+    for part in others:
+        if cell_len(line) + 2 + cell_len(part) > width:
             break
-        line += f"  {piece}"
+        line += f"  {part}"
     return line
 
 
@@ -229,7 +229,7 @@ def _known(rows: Iterable[Mapping[str, float]], name: str) -> list[float]:
     return [row[name] for row in rows if name in row]
 
 
-def figure(value: float | None, digits: int = 1, width: int = 8) -> str:
+def number(value: float | None, digits: int = 1, width: int = 8) -> str:
     """A number as exact as `width` characters allow, or a dash where there is none."""
     if value is None:
         return "–"

@@ -1,6 +1,6 @@
-"""`make bench`: how near a real run comes to what this machine's pieces allow, and where the time goes.
+"""`make bench`: how near a real run comes to what this machine's components allow, and where the time goes.
 
-Prints what it finds and the change against the last accepted result, and writes JSON. The pieces are measured on all
+Prints what it finds and the change against the last accepted result, and writes JSON. The components are measured on all
 cores at once; of them and the replay ratio follows the ceiling
 
     cores / (t_acting + (fresh + ratio) * t_update)
@@ -40,7 +40,7 @@ ACTOR, SECONDS = ("environment", "acting"), 4.0
 Figures = dict[str, Any]
 
 
-def measure_pieces(preset: str, device: str) -> dict[str, float]:
+def measure_components(preset: str, device: str) -> dict[str, float]:
     """Rates per core; those of the updates on `device`."""
     learner, cores = ("replay", "forward", "update"), available_cores()
     if device == "cpu":
@@ -115,9 +115,9 @@ def show(result: Figures, before: Figures | None) -> None:
     """Prints figures and, where there is an accepted result, how they changed."""
     print(f"{result['preset']} on {result['cores']} cores, updates on {result['device']}")
     print(f"replay: {result['replay_bytes_per_step']:,.0f} bytes an environment step")
-    print("pieces per core and second, all cores busy:")
-    for name, rate in result["pieces"].items():
-        print(f"  {name:<24}{rate:>10,.0f}{_change(rate, before and before['pieces'].get(name))}")
+    print("components per core and second, all cores busy:")
+    for name, rate in result["components"].items():
+        print(f"  {name:<24}{rate:>10,.0f}{_change(rate, before and before['components'].get(name))}")
     for name, run in result["runs"].items():
         earlier = before["runs"].get(name) if before else None
         print(
@@ -163,15 +163,15 @@ def main(
     """
     accepted = RESULTS / f"bench-{preset}{'' if device == 'cpu' else '-gpu'}.json"
     before = json.loads(accepted.read_text()) if accepted.exists() else None
-    pieces, runs, cores = measure_pieces(preset, device), {}, available_cores()
+    components, runs, cores = measure_components(preset, device), {}, available_cores()
     for ratio in ratios:
         run = measure_run(preset, ratio, seconds, device)
-        limit = ceiling(pieces, at_ratio(preset, ratio), cores, cores, gpu=device != "cpu")
+        limit = ceiling(components, at_ratio(preset, ratio), cores, cores, gpu=device != "cpu")
         runs[f"{ratio:g}"] = {**run, "ceiling": limit, "achieved": run["env_steps_per_s"] / limit}
     machine: Figures = {"preset": preset, "device": device_name(device), "cores": cores}
     config = load_run(preset)
     machine["replay_bytes_per_step"] = replay_bytes_per_step(config, environment_spec(config.environment))
-    result = {**machine, "pieces": pieces, "runs": runs, "fabric": fabric.main()}
+    result = {**machine, "components": components, "runs": runs, "fabric": fabric.main()}
     show(result, before)
     for path in [out, *([accepted] if accept else [])]:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -14,8 +14,8 @@ from tests.processes import children
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pieces are measured for a moment only."""
-    monkeypatch.setattr("apex_acer.tools.capacity.demand.SECONDS", 0.1)
+    """Components are measured for a moment only."""
+    monkeypatch.setattr("apex_acer.tools.capacity.work.SECONDS", 0.1)
 
 
 def test_a_plan_says_what_to_expect_and_what_limits_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from apex_acer.config import ActorsConfig, EvaluationConfig, RunConfig, StopConfig
 from apex_acer.views.progress import Progress
-from apex_acer.views.screen import Screen, bottleneck, figure, sparkline
+from apex_acer.views.screen import Screen, bottleneck, number, sparkline
 from tests.runs import a_status
 
 SIZES = [(width, height) for width in (60, 80, 120) for height in (10, 24)]
@@ -25,9 +25,9 @@ def known(actors: int, states: dict[str, str] | None = None, **said: Any) -> Pro
         actors=ActorsConfig(count=actors), stop=StopConfig(env_steps=10**9, minutes=2000.0, at_return=500.0)
     )
     progress = Progress.before(config)
-    for number in range(1, 80):
-        score = (-1) ** number * 12_345_678.9 * number
-        row = {"episodes": number, "episode_return": score, "episode_return_max": score, "env_steps_per_s": 123_456.7}
+    for count in range(1, 80):
+        score = (-1) ** count * 12_345_678.9 * count
+        row = {"episodes": count, "episode_return": score, "episode_return_max": score, "env_steps_per_s": 123_456.7}
         actor_rows = {name: {**row, "policy_lag": 123456.0, "time_waiting": 0.987} for name in names}
         learner = {
             "updates": 5e6,
@@ -38,7 +38,7 @@ def known(actors: int, states: dict[str, str] | None = None, **said: Any) -> Pro
             "loss": -1e12,
         }
         learner |= {"time_waiting": 0.1, "replay_steps": 99_999.0}
-        rows = {**actor_rows, "learner": learner, "evaluator": {"eval_return": score, "eval_env_steps": number}}
+        rows = {**actor_rows, "learner": learner, "evaluator": {"eval_return": score, "eval_env_steps": count}}
         running = dict.fromkeys(["learner", *names, "evaluator"], "running")
         status = {
             "rows": rows,
@@ -48,7 +48,7 @@ def known(actors: int, states: dict[str, str] | None = None, **said: Any) -> Pro
         }
         progress = progress.after(
             a_status(
-                **{**status, "env_steps": 10**6 * number, "wall_s": 60.0 * number, "replay_memory": 28 * 10**9, **said}
+                **{**status, "env_steps": 10**6 * count, "wall_s": 60.0 * count, "replay_memory": 28 * 10**9, **said}
             )
         )
     return progress
@@ -168,4 +168,4 @@ def test_sparklines() -> None:
     [(None, "–"), (0.0, "0.0"), (-1234.56, "-1,234.6"), (123_456.78, "123,457"), (12_345_678.9, "1.23e+07")],
 )
 def test_figures(value: float | None, text: str) -> None:
-    assert figure(value) == text
+    assert number(value) == text

@@ -31,7 +31,7 @@ RESERVE_S = 20.0  # for the run before to give back what it had
 STOP_S = 10.0  # for Ray to end its processes
 # of a cluster of its own: all listen on 127.0.0.1 alone, nobody is told, no process starts that no role would use, and who
 # else is on this machine cannot join; Ray's usual niceness, 15, would leave no room for actors to give way to the learner
-ALONE = {
+KEPT_APART = {
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_prestart_worker_first_driver": "0",
@@ -149,11 +149,11 @@ class Cluster:
 
 def stay_alone() -> None:
     """Sets this process up for clusters of its own; raises `ConfigError` where Ray has read its settings already."""
-    if os.environ.items() >= ALONE.items():
+    if os.environ.items() >= KEPT_APART.items():
         return
     if sys.modules.get("ray"):
         raise ConfigError("engine: Ray was imported before the run; call ray.init() before, too, or import it after")
-    os.environ |= ALONE
+    os.environ |= KEPT_APART
     os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
 
 

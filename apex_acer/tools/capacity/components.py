@@ -50,9 +50,9 @@ def measure(
     count: int = 1,
     way: str = "alone",
 ) -> dict[str, float]:
-    """Means over `count` processes at once of what `names` of `run` (a preset or TOML file): rates of pieces, and sizes.
+    """Means over `count` processes at once of what `names` of `run` (a preset or TOML file): rates of components, and sizes.
 
-    `way` is one of `WAYS`, each of which has a piece called for so many `seconds`.
+    `way` is one of `WAYS`, each of which has a component called for so many `seconds`.
 
     Raises:
         RuntimeError: with the last line of a process that failed or did not end in time.
@@ -130,7 +130,7 @@ def in_turns(works: Works, seconds: float) -> dict[str, float]:
 WAYS = {"alone": alone, "alone_by_processor": alone_by_processor, "in_turns": in_turns}
 
 
-class Pieces:
+class Components:
     """What a run of `config` does, one thing at a time."""
 
     def __init__(self, config: RunConfig, device: torch.device) -> None:
@@ -154,8 +154,8 @@ class Pieces:
         self._obs = stack_planes(batch.obs, batch.episode_step, spec.stack).flatten(0, 1)
         self._action = np.zeros(num, np.int64)
 
-    def figures(self, names: Sequence[str], seconds: float, way: str) -> dict[str, float]:
-        """The rates of the pieces among `names`, and the sizes."""
+    def measure(self, names: Sequence[str], seconds: float, way: str) -> dict[str, float]:
+        """The rates of the components among `names`, and the sizes."""
         sizes = {name: size for name, size in self._exchange.sizes.items() if name in names}
         return sizes | WAYS[way]({name: getattr(self, name) for name in names if name not in sizes}, seconds)
 
@@ -261,10 +261,10 @@ def main(run: str, device: str, way: str, seconds: str, *names: str) -> None:
     """One measuring process."""
     look_here_last()
     torch.set_num_threads(1)
-    pieces = Pieces(load_run(run), torch.device(device))
+    components = Components(load_run(run), torch.device(device))
     print("ready", flush=True)
     sys.stdin.readline()
-    print(json.dumps(pieces.figures(names, float(seconds), way)), flush=True)
+    print(json.dumps(components.measure(names, float(seconds), way)), flush=True)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What a run would do on machines that are not here, from what its pieces cost on this one: arithmetic alone. Torch-free.
+"""What a run would do on other machines, from what its components cost on this one: arithmetic alone. Torch-free.
 
 Every resource has so much to give each second, and an environment step takes its part of it; what is used up first limits
 the run.

@@ -20,7 +20,7 @@ from apex_acer.tools.doctor.finding import Finding, judge
 from apex_acer.tools.doctor.machine import check_cores, check_machine
 
 ACTING, LEARNING = ("environment", "acting"), ("update",)
-SECONDS = 1.5  # for each piece
+SECONDS = 1.5  # for each component
 USUAL = 0.9  # of the ceiling that runs reach: docs/performance.md
 
 
@@ -93,7 +93,7 @@ def check_games(*, needed: bool) -> Finding:
 
 
 def check_speed(run: str, config: RunConfig, device: torch.device) -> Iterator[Finding]:
-    """The rates of the pieces, and what of the placed `config` is to be expected of them."""
+    """The rates of the components, and what of the placed `config` is to be expected of them."""
     gpu, cores = device.type == "cuda", 1 if config.engine == "serial" else available_cores()
     try:
         if gpu:

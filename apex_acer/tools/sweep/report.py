@@ -23,7 +23,7 @@ CURVE_POINTS = 200  # kept of the actors' returns of a run without evaluations
 ABSOLUTE = re.compile(r"(?<![\w.:/~-])/(?:[^\s/'\"]+/)+")  # the folders of an absolute path
 SHORT_LIST = re.compile(r"\[\n[^\[\]{}]*\]")  # over several lines, without lists and dicts in it
 Data = dict[str, Any]
-Curve = list[list[float]]
+Points = list[list[float]]
 
 
 class Results:
@@ -89,7 +89,7 @@ def portable(value: Any) -> Any:
     return ABSOLUTE.sub("", value) if isinstance(value, str) else value
 
 
-def read_curve(metrics: Path) -> tuple[str, Curve]:
+def read_curve(metrics: Path) -> tuple[str, Points]:
     """The learning curve in a run's `metrics.jsonl`.
 
     Returns:
@@ -141,7 +141,7 @@ def table(data: Data) -> Table:
     return shown
 
 
-def figure(data: Data, environments: Sequence[str]) -> bytes | None:
+def draw_curves(data: Data, environments: Sequence[str]) -> bytes | None:
     """Return against env steps and against seconds, median and quartiles over seeds, as PNG; None without a curve.
 
     A line goes as far as all of its seeds do, which are behind it if they are few; see `band`.
@@ -178,7 +178,7 @@ def _on_one_line(found: re.Match[str]) -> str:
     return "[" + " ".join(line.strip() for line in found[0][1:-1].splitlines() if line.strip()) + "]"
 
 
-def _points(rows: Sequence[Data], source: str, steps: str, score: str) -> Curve:
+def _points(rows: Sequence[Data], source: str, steps: str, score: str) -> Points:
     chosen = (row for row in rows if row["source"].startswith(source) and row.get(score) is not None)
     return [[row[steps], round(row[score], 6), row["wall_s"]] for row in chosen]
 

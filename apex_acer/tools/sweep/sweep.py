@@ -31,7 +31,7 @@ from apex_acer.system.files import write
 from apex_acer.system.output import printable, say
 from apex_acer.system.signals import Signals
 from apex_acer.tools.sweep.commands import Commands, Ended
-from apex_acer.tools.sweep.report import Results, figure, read_curve, table
+from apex_acer.tools.sweep.report import Results, draw_curves, read_curve, table
 from apex_acer.tools.sweep.variants import Variant, make_variants
 
 PROGRAM = (sys.executable, "-P", "-m", "apex_acer")
@@ -54,7 +54,7 @@ class Job(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Plan:
+class SweepPlan:
     """A whole sweep, checked."""
 
     command: str
@@ -77,7 +77,7 @@ class Plan:
         ]
 
 
-def make_plan(
+def plan_sweep(
     base: RunConfig,
     arguments: Sequence[str],
     *,
@@ -85,7 +85,7 @@ def make_plan(
     vary: Sequence[str] = (),
     at_once: int = 0,
     final_episodes: int = 0,
-) -> Plan:
+) -> SweepPlan:
     """The sweep that the arguments of the command line ask for; raises `ConfigError` and starts nothing.
 
     Args:
@@ -94,7 +94,7 @@ def make_plan(
         seeds: number of them.
         vary: see `make_variants`.
         at_once: runs at the same time; 0: by the cores present, of which a run of the local engine keeps two busy.
-        final_episodes: see `Plan`.
+        final_episodes: see `SweepPlan`.
     """
     for name, value, least in (("seeds", seeds, 1), ("jobs", at_once, 0), ("final_episodes", final_episodes, 0)):
         require(value >= least, name, value, f"give {least} or more")
@@ -105,12 +105,12 @@ def make_plan(
     each = 1 if all(variant.config.engine == "serial" for variant in variants) else 2
     command = shlex.join(["apex-acer", "sweep", *arguments])
     numbers = range(base.seed, base.seed + seeds)
-    plan = Plan(command, folder, base, variants, numbers, final_episodes, at_once or max(1, cores // each))
+    plan = SweepPlan(command, folder, base, variants, numbers, final_episodes, at_once or max(1, cores // each))
     _check(plan.jobs())
     return plan
 
 
-def sweep(plan: Plan) -> int:
+def sweep(plan: SweepPlan) -> int:
     """Does what is missing of the sweep; returns the exit code: 0, 1 where a run failed, 128 plus a signal's number."""
     with _locked(plan.folder) as lock, Signals() as signals:
         run = {key: value for key, value in to_dict(plan.base).items() if key != "out"}
@@ -124,7 +124,7 @@ def sweep(plan: Plan) -> int:
 class Sweep:
     """Starts runs, keeps what they found, and ends them all at a signal."""
 
-    def __init__(self, plan: Plan, results: Results, signals: Signals, commands: Commands) -> None:
+    def __init__(self, plan: SweepPlan, results: Results, signals: Signals, commands: Commands) -> None:
         self._plan, self._results, self._commands = plan, results, commands
         self._signals = signals.received
         signals.wake = commands.wake
@@ -210,7 +210,7 @@ class Sweep:
         """The figure, the table and the exit code."""
         data, folder = self._results.data, self._plan.folder
         ids = dict.fromkeys(variant.config.environment.id for variant in self._plan.variants)
-        drawing = figure(data, list(ids))
+        drawing = draw_curves(data, list(ids))
         if drawing:
             write(folder / "curves.png", drawing)
         console = Console()

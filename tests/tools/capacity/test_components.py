@@ -13,7 +13,7 @@ from tests.processes import children
 RATES = {"acting": 2000.0, "update": 5000.0}
 
 
-def test_pieces_are_measured_in_processes_of_their_own() -> None:
+def test_components_are_measured_in_processes_of_their_own() -> None:
     rates = components.measure("cartpole", ("environment", "acting", "update"), seconds=0.2)
     assert rates.keys() == {"environment", "acting", "update"}
     assert rates["environment"] > rates["acting"] > 100  # acting is an environment step and more

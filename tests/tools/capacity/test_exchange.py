@@ -13,7 +13,7 @@ from apex_acer.networks.device import CPU
 from apex_acer.networks.weights import named_tensors, pack
 from apex_acer.protocol.messages import Link, Message, Peer, Reply
 from apex_acer.tools.capacity import components
-from apex_acer.tools.capacity.components import Pieces
+from apex_acer.tools.capacity.components import Components
 from tests.runs import tiny_run
 
 
@@ -44,13 +44,13 @@ def sent_by_an_actor(config: RunConfig) -> list[list[Part]]:
 
 
 def sizes(config: RunConfig) -> Mapping[str, float]:
-    return Pieces(config, CPU).figures(("unroll_bytes", "weights_bytes"), 0.0, "alone")
+    return Components(config, CPU).measure(("unroll_bytes", "weights_bytes"), 0.0, "alone")
 
 
 def unroll_bytes(config: RunConfig) -> float:
     """Of one message."""
-    found = Pieces(config, CPU)
-    return found.figures(("unroll_bytes",), 0.0, "alone")["unroll_bytes"] * found.sending()
+    found = Components(config, CPU)
+    return found.measure(("unroll_bytes",), 0.0, "alone")["unroll_bytes"] * found.sending()
 
 
 @pytest.mark.parametrize("algorithm", ["acer", "apex_dqn"])
@@ -70,7 +70,7 @@ def test_compressed_observations_are_smaller_on_the_wire_where_they_repeat() -> 
 
 
 def test_taking_in_puts_each_unroll_into_replay() -> None:
-    found = Pieces(tiny_run(), CPU)
+    found = Components(tiny_run(), CPU)
     before = found._replay.num_inserted
     steps = [found.intake() for _ in range(5)]
     assert found._replay.num_inserted == before + 5 * 4  # environments

@@ -193,7 +193,7 @@ def test_without_the_extra_one_line_says_how_to_install_it(
 ) -> None:
     for name in [name for name in sys.modules if name.partition(".")[0] == missing]:
         monkeypatch.delitem(sys.modules, name)
-    for name in ("sweep", "report", "plots", "statistics"):
+    for name in ("tools.sweep.sweep", "tools.sweep.report", "tools.sweep.statistics", "views.plots"):
         monkeypatch.delitem(sys.modules, f"apex_acer.{name}")
     monkeypatch.setitem(sys.modules, missing, None)
     assert run_sweep("--seeds 1") == 2

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from apex_acer.config import AcerConfig, ApexDqnConfig, RunConfig
-from apex_acer.tools.capacity.demand import make_work
+from apex_acer.tools.capacity.work import make_work
 
 RATES = {"acting": 1000.0, "sending": 4000.0, "intake": 10_000.0, "unroll_bytes": 50.0, "weights_bytes": 2e4}
 CPU_RATES = RATES | {"update": 5000.0, "stepping": 50_000.0}

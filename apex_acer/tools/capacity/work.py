@@ -16,7 +16,7 @@ from apex_acer.tools.capacity.plan import Machines, Work
 
 ACTOR, SIZES = ("acting", "sending"), ("unroll_bytes", "weights_bytes")
 LEARNER, UPDATES = ("intake", *SIZES), ("update", "stepping")
-SECONDS = 1.0  # for each piece
+SECONDS = 1.0  # for each component
 
 
 def measure_work(
@@ -28,7 +28,7 @@ def measure_work(
     `samples_per_s`.
 
     Raises:
-        RuntimeError: where a piece fails.
+        RuntimeError: where a component fails.
     """
     learner = config.learner
     share = dataclasses.replace(learner, count=1, batch_size=learner.batch_size // learner.count)
@@ -44,7 +44,7 @@ def measure_work(
 
 
 def make_work(rates: Mapping[str, float], config: RunConfig, replay_bytes: float) -> Work:
-    """The work whose pieces have these `rates`; those of updates are missing where they are not known."""
+    """The work whose components have these `rates`; those of updates are missing where they are not known."""
     samples = samples_per_step(config, config.algorithm.replay_ratio)
     steps_per_batch = config.learner.batch_size * (1 if _window(config) else config.algorithm.unroll_length)
     stepping_s = samples / rates["stepping"] if "stepping" in rates else 0.0
@@ -63,7 +63,7 @@ def make_work(rates: Mapping[str, float], config: RunConfig, replay_bytes: float
 
 
 def _measure(run: str, way: str, gpus: int, gpu: str) -> dict[str, float]:
-    """Rates of the pieces of `run`, of all cores here at once, or for the learner's of one `gpu`."""
+    """Rates of the components of `run`, of all cores here at once, or for the learner's of one `gpu`."""
     names = (*ACTOR, *LEARNER) if gpus else (*ACTOR, *LEARNER, *UPDATES)
     rates = measure(run, names, seconds=SECONDS, count=available_cores(), way=way)
     return rates | (measure(run, ("intake", "update"), seconds=SECONDS, device=gpu) if gpu else {})
