@@ -6,7 +6,6 @@ import ast
 import graphlib
 import subprocess
 import sys
-from configparser import ConfigParser
 from pathlib import Path
 
 import pytest
@@ -94,14 +93,6 @@ def test_a_room_imports_all_that_it_says(room: str) -> None:
 def test_each_file_says_first_what_it_is_for(file: str) -> None:
     text = ast.get_docstring(ast.parse((ROOT / file).read_text(encoding="utf-8"))) or ""
     assert text.partition("\n")[0].endswith((".", ":", ";"))
-
-
-def test_each_folder_is_packaged() -> None:
-    config = ConfigParser()
-    config.read(ROOT.parent / "setup.cfg")
-    listed = config["options"]["packages"].split()
-    assert listed == sorted(listed)
-    assert set(listed) == {"apex_acer", "apex_acer.launch", *(f"apex_acer.{room.replace('/', '.')}" for room in ROOMS)}
 
 
 @pytest.mark.parametrize(
