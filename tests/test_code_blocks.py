@@ -24,6 +24,7 @@ from apex_acer.cli.verbs import VERBS
 from apex_acer.config.runfile import parse_run
 
 ROOT = Path(__file__).parent.parent
+EXAMPLES = ROOT / "docs/examples"
 PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))]
 BLOCK = re.compile(r"^(?:<!-- (run|not run: [^>]+) -->\n+)?```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SHELL, TEXT = ("sh", "console"), ("", "text")
@@ -88,6 +89,7 @@ def parse_only(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[lis
         raise Parsed
 
     monkeypatch.setattr(parsing.tyro, "cli", parse)
+    monkeypatch.syspath_prepend(EXAMPLES)
     monkeypatch.chdir(tmp_path)
 
     def check(arguments: list[str]) -> None:
@@ -139,7 +141,7 @@ def program(page: Path) -> str:
 def run(command: list[str], folder: Path) -> None:
     """In `folder`, with this environment's programs and the checkout's modules."""
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    variables = {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT)}
+    variables = {**os.environ, "PATH": path, "PYTHONPATH": f"{ROOT}:{EXAMPLES}"}
     done = subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
 

@@ -18,6 +18,7 @@ DOCS = Path(__file__).parent.parent / "docs"
 EXAMPLES = DOCS / "examples"
 PAGES = {
     "own-environment.md": ("corridor.py", "corridor.toml", "torques.py"),
+    "own-algorithm.md": ("expected_sarsa.py", "expected_sarsa.toml"),
     "own-network.md": ("residual.py",),
     "library.md": ("watching.py", "log_wandb.py", "log_mlflow.py"),
 }

@@ -149,7 +149,7 @@ def loaded_by(statement: str) -> set[str]:
 
 
 def test_the_manager_loads_no_torch() -> None:
-    loaded = loaded_by("import apex_acer, apex_acer.config, apex_acer.manager.manager")
+    loaded = loaded_by("import apex_acer, apex_acer.manager.manager\napex_acer.load_run('pong-apex-dqn')")
     assert "apex_acer" in loaded
     assert not loaded & {"torch", "safetensors", "tensorboardX", "tensorboard", "ray"}
 

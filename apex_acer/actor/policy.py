@@ -166,17 +166,17 @@ def load_policy(path: str | Path, import_modules: bool = False) -> Policy:
     `policy.act(obs)` acts; `policy.network(obs [B, …])` gives `q_values`, ACER's also `pi_logits`; `policy.config` is the
     run's.
 
-    A file may name a torso of its author's own, `network.torso = "module:class"`, and an environment and wrappers. Importing
-    a module runs it, so these must be gymnasium's or this package's own, or have been imported before, unless
-    `import_modules` says that they may be imported for this policy.
+    A file may name an algorithm and a torso of its author's own, `algorithm.name = "module:class"`, and an environment and
+    wrappers. Importing a module runs it, so these must be gymnasium's or this package's own, or have been imported before,
+    unless `import_modules` says that they may be imported for this policy.
     """
     with reading(str(path)):
         tensors, metadata = read(path)
         try:
             metadata = migrate(metadata)
-            config, spec = from_dict(metadata["config"]), EnvironmentSpec.from_dict(metadata["spec"])
             if not import_modules:
-                imports.require_known("network.torso", config.network.torso)
+                _require_known_network(metadata["config"])
+            config, spec = from_dict(metadata["config"]), EnvironmentSpec.from_dict(metadata["spec"])
             with torch.device("meta"):  # takes no memory, whatever the sizes are
                 check_tensors(algorithm_class(config.algorithm.name).build_network(config, spec), "network", tensors)
             policy = Policy(config, spec)
@@ -187,3 +187,10 @@ def load_policy(path: str | Path, import_modules: bool = False) -> Policy:
             raise ConfigError(f"{path}: {str(error).removeprefix('weights: ')}{written_by(metadata)}") from None
     policy.metadata, policy.may_import = metadata, import_modules
     return policy
+
+
+def _require_known_network(config: dict[str, Any]) -> None:
+    """Raises `ConfigError` if building the network would import what only the weights file's `config` names."""
+    named = from_dict(config, import_modules=False)
+    imports.require_known("algorithm.name", named.algorithm.name)
+    imports.require_known("network.torso", named.network.torso)

@@ -5,8 +5,9 @@ May import: networks, functional, config, protocol.
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING
+
+from apex_acer.config import imports, require
 
 if TYPE_CHECKING:
     from apex_acer.algorithms.algorithm import Algorithm
@@ -15,7 +16,10 @@ ALGORITHMS = {"acer": "apex_acer.algorithms.acer:Acer", "apex_dqn": "apex_acer.a
 
 
 def algorithm_class(name: str) -> type[Algorithm]:
-    """The `Algorithm` named in `config.algorithm.name`."""
-    module, _, attribute = ALGORITHMS[name].partition(":")
-    cls: type[Algorithm] = getattr(importlib.import_module(module), attribute)
-    return cls
+    """The `Algorithm` named in `config.algorithm.name`; raises `ConfigError` if there is none."""
+    cls = imports.load("algorithm.name", ALGORITHMS.get(name, name), "class")
+    from apex_acer.algorithms.algorithm import Algorithm  # torch is loaded now, by the module of this one
+
+    is_one = isinstance(cls, type) and issubclass(cls, Algorithm)
+    require(is_one, "algorithm.name", name, f"give module:class of an {Algorithm.__module__}.Algorithm")
+    return cls  # type: ignore[return-value]

@@ -26,6 +26,7 @@ MU = "log_probs"  # the behaviour policy's only part
 class Acer(Algorithm):
     """A network with policy and Q heads, and its average, which the trust region holds it to."""
 
+    settings = AcerConfig
     network: ActorCritic
 
     def __init__(self, config: RunConfig, spec: EnvironmentSpec, device: torch.device) -> None:

@@ -1,18 +1,18 @@
 """What the fabric must know of an algorithm.
 
-Adding one is a file here, its settings in `config/algorithm.py` and an entry in `ALGORITHMS`.
+A run names one of `ALGORITHMS`, or a user's own as `module:class`; docs/own-algorithm.md shows how to write one.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Mapping
-from typing import Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from apex_acer.config import RunConfig
+from apex_acer.config import AlgorithmConfig, RunConfig
 from apex_acer.networks.torsos import Network, State
 from apex_acer.protocol.trajectory import Array, Batch, EnvironmentSpec, Shapes, Unroll
 
@@ -50,6 +50,9 @@ class LossOutput(NamedTuple):
 
 class Algorithm(ABC):
     """The static half is what a policy needs; an instance is the learner's side and owns the trained network."""
+
+    settings: ClassVar[type[AlgorithmConfig]] = AlgorithmConfig
+    """The type of `config.algorithm`: a frozen dataclass that derives from `AlgorithmConfig`."""
 
     network: Network
 

@@ -28,6 +28,7 @@ Q_VALUES = "q_values"  # the behaviour an actor keeps until an unroll is complet
 class ApexDqn(Algorithm):
     """A Q network, and the copy of it that bootstraps."""
 
+    settings = ApexDqnConfig
     network: QNetwork
 
     def __init__(self, config: RunConfig, spec: EnvironmentSpec, device: torch.device) -> None:

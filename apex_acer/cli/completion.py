@@ -96,7 +96,7 @@ def accepted(verb: str) -> Accepted:
     flags: dict[str, str | None] = {"--help": None, "--help-all": None}
     for cls in classes:
         if cls.__module__ == module.__name__:
-            flags |= {name: _choices(flag) for name, flag in flags_of(cls).items() if not flag.hidden}
+            flags |= {name: _choices(flag) for name, flag in flags_of(cls).items()}
     places = re.findall(r"[A-Z]+", VERBS[verb].arguments)
     words = {"RUN": " ".join(presets()), "NAME": f"show {' '.join(presets())}", "SHELL": " ".join(SHELLS)}
     return Accepted(

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import tyro
 
-from apex_acer.config import ConfigError, require
+from apex_acer.config import SETTINGS, AlgorithmConfig, ConfigError, require
 from apex_acer.config.checks import from_text
 
 
@@ -21,8 +21,6 @@ class Flag(NamedTuple):
     """The type of each value; None where it takes none."""
     several: bool = False
     """Whether it takes as many values as there are before the next flag."""
-    hidden: bool = False
-    """Whether help does not list it."""
 
 
 Flags = dict[str, Flag]
@@ -31,17 +29,18 @@ Flags = dict[str, Flag]
 def flags_of(cls: type, default: Any = None, prefix: str = "--") -> Flags:
     """The flags that tyro makes of a dataclass and those within it.
 
-    Of several dataclasses that a field may be, those of the one that `default` holds, or without a default those of all.
+    Those of the algorithm are of the one that `default` holds, or without a default of all that come with this package.
     """
     found: Flags = {}
     for name, hint, marks in _fields(cls):
         if tyro.conf.Positional in marks:
             continue
-        if sections := [kind for kind in typing.get_args(hint) or (hint,) if dataclasses.is_dataclass(kind)]:
+        if dataclasses.is_dataclass(hint):
             inner = f"{prefix}{name}." if not any(getattr(mark, "name", None) == "" for mark in marks) else prefix
             held = getattr(default, name, None)
-            for section in sections if held is None else [type(held)]:
-                found |= flags_of(typing.cast("type", section), held, inner)
+            kinds = SETTINGS.values() if hint is AlgorithmConfig else [typing.cast("type", hint)]
+            for kind in kinds if held is None else [type(held)]:
+                found |= flags_of(kind, held, inner)
             continue
         names = [f"{prefix}{name}".replace("_", "-")]
         if hint is bool and tyro.conf.FlagCreatePairsOff not in marks:
@@ -85,7 +84,7 @@ def _flag(hint: Any, marks: tuple[Any, ...]) -> Flag:
     if hint is bool:
         return Flag(None)
     if typing.get_origin(hint) is not tuple:
-        return Flag(hint, hidden=tyro.conf.Suppress in marks)
+        return Flag(hint)
     return Flag(typing.get_args(hint)[0], several=tyro.conf.UseAppendAction not in marks)
 
 
@@ -113,7 +112,7 @@ def _allowed(name: str, hint: Any) -> str:
 def _unknown(name: str, flags: Flags, others: Flags) -> Flag:
     """Raises `ConfigError`: `others` are those of the other algorithms, too."""
     if name.replace("_", "-") in others:
-        raise ConfigError(f"{name}: unknown flag; it is one of another algorithm, which a run file or a preset names")
+        raise ConfigError(f"{name}: unknown flag; it is one of another algorithm, which --algorithm.name chooses")
     last = [flag for flag in flags if flag.rpartition(".")[2] == name.removeprefix("--")]
     near = last or difflib.get_close_matches(name, flags, n=1)
     raise ConfigError(f"{name}: unknown flag; {f'did you mean {near[0]}?' if near else '--help-all lists all'}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import io
+import itertools
 import re
 from typing import Any, TypeVar
 
@@ -71,8 +72,19 @@ def parse_run(cls: type[T], arguments: list[str], verb: str, flags: dict[str, st
         require(asks_all, "run", first, f"give a preset or a TOML file first: {PROGRAM} {verb} RUN [flags]")
         default, rest = RunConfig(), arguments
     else:
-        default, rest = load_run(first), arguments[1:]
+        default, rest = load_run(first, **_named_algorithm(arguments)), arguments[1:]
     return parse(cls, rest, f"{verb} RUN", cls(config=default))  # type: ignore[call-arg]
+
+
+def _named_algorithm(arguments: list[str]) -> dict[str, Any]:
+    """The change that `--algorithm.name` makes to a run; its settings are the flags then."""
+    found: dict[str, Any] = {}
+    for word, following in itertools.pairwise([*arguments, ""]):
+        flag, equals, value = word.partition("=")
+        name = value if equals else following
+        if flag == "--algorithm.name" and name and not name.startswith("-"):
+            found = {"algorithm": {"name": name}}
+    return found
 
 
 def evaluation_settings(config: RunConfig, episodes: int | None, policy: str | None) -> EvaluationConfig:

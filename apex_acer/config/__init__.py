@@ -6,7 +6,7 @@ here imports torch, so that a manager can check a run before any heavy process s
 May import: system.
 """
 
-from apex_acer.config.algorithm import AcerConfig, AlgorithmConfig, ApexDqnConfig
+from apex_acer.config.algorithm import SETTINGS, AcerConfig, AlgorithmConfig, ApexDqnConfig, UnreadConfig
 from apex_acer.config.checks import ConfigError, reading, require, writing
 from apex_acer.config.cluster import RayConfig
 from apex_acer.config.environment import ActorsConfig, AtariConfig, EnvironmentConfig
@@ -15,6 +15,7 @@ from apex_acer.config.run import CheckpointConfig, EvaluationConfig, LoggingConf
 from apex_acer.config.supervision import SupervisionConfig
 
 __all__ = [
+    "SETTINGS",
     "AcerConfig",
     "ActorsConfig",
     "AlgorithmConfig",
@@ -34,6 +35,7 @@ __all__ = [
     "RunConfig",
     "StopConfig",
     "SupervisionConfig",
+    "UnreadConfig",
     "reading",
     "require",
     "writing",

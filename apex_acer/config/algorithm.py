@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Annotated, Literal
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
-import tyro
-
-from apex_acer.config.checks import at_least, fraction, positive, require, typed
+from apex_acer.config.checks import at_least, fraction, importable, positive, require, typed
 
 
 @dataclass(frozen=True)
 class AlgorithmConfig:
-    """What every algorithm has."""
+    """What every algorithm has; the settings of a user's own algorithm derive from it."""
 
     name: str = ""
-    """The algorithm's name."""
+    """The algorithm: `acer`, `apex_dqn`, or `module:class` of your own."""
     gamma: float = 0.99
     """Discount per environment step."""
     unroll_length: int = 20
@@ -29,6 +27,9 @@ class AlgorithmConfig:
 
     def __post_init__(self) -> None:
         typed("algorithm", self)
+        importable("algorithm.name", self.name, "module:class", *SETTINGS)
+        kind = SETTINGS.get(self.name, type(self))
+        require(type(self) is kind, "algorithm.name", self.name, f"its settings are {kind.__name__}")
         fraction("algorithm", {"gamma": self.gamma})
         at_least(1, "algorithm", {"unroll_length": self.unroll_length})
         names = ("replay_ratio", "reward_clip", "terminal_penalty")
@@ -39,8 +40,7 @@ class AlgorithmConfig:
 class AcerConfig(AlgorithmConfig):
     """ACER (arXiv 1611.01224)."""
 
-    name: Annotated[Literal["acer"], tyro.conf.Suppress] = "acer"  # no flag that changes anything
-    """The algorithm's name."""
+    name: str = "acer"
     burn_in: int = 0
     """First steps of a replayed segment that only warm up the recurrent state of both networks."""
     replay_draw: Literal["poisson", "fixed"] = "poisson"
@@ -79,8 +79,7 @@ class AcerConfig(AlgorithmConfig):
 class ApexDqnConfig(AlgorithmConfig):
     """Ape-X DQN (arXiv 1803.00933): Q-learning from single steps of replay, double, dueling, with n-step returns."""
 
-    name: Annotated[Literal["apex_dqn"], tyro.conf.Suppress] = "apex_dqn"  # no flag that changes anything
-    """The algorithm's name."""
+    name: str = "apex_dqn"
     n_steps: int = 3
     """Rewards summed before the bootstrap; fewer where an episode or the segment ends before."""
     double: bool = True
@@ -108,5 +107,13 @@ class ApexDqnConfig(AlgorithmConfig):
         require(self.n_steps <= self.unroll_length, "algorithm.n_steps", self.n_steps, allowed)
 
 
-AnyAlgorithmConfig = AcerConfig | ApexDqnConfig
-"""The settings of one of the algorithms."""
+@dataclass(frozen=True)
+class UnreadConfig(AlgorithmConfig):
+    """The settings of a user's own algorithm whose module was not imported, as those of a file from anywhere."""
+
+    others: dict[str, Any] = field(default_factory=dict)
+    """Those that only that algorithm has, unchecked."""
+
+
+SETTINGS: dict[str, type[AlgorithmConfig]] = {"acer": AcerConfig, "apex_dqn": ApexDqnConfig}
+"""The settings of the algorithms that come with this package, which it takes no torch to find."""

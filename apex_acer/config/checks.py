@@ -129,7 +129,8 @@ def _hints(cls: type) -> dict[str, Any]:
 def importable(key: str, name: str, kind: str, *builtin: str) -> None:
     """Requires `name` to be one of ours, the `builtin`, or a user's own: a `kind` of `module:function`."""
     allowed = f"give {', '.join(builtin)} or {kind}" if builtin else f"give {kind} names"
-    require(name in builtin or re.fullmatch(r"\w[\w.]*:\w+", name) is not None, key, name, allowed)
+    own = isinstance(name, str) and re.fullmatch(r"\w[\w.]*:\w+", name)
+    require(name in builtin or bool(own), key, name, allowed)
 
 
 def device_name(key: str, name: str) -> None:

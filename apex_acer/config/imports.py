@@ -1,4 +1,4 @@
-"""What a user has written and names as `module:name`: environments, torsos, optimizers; and what is not installed."""
+"""What a user has written and names as `module:name`: environments, algorithms, torsos, …; and what is not installed."""
 
 from __future__ import annotations
 
@@ -11,20 +11,42 @@ from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any, TypeVar
 
-from apex_acer.config import ConfigError, require
+from apex_acer.config import SETTINGS, AlgorithmConfig, ConfigError, require
+from apex_acer.config.checks import importable
 
 T = TypeVar("T")
 OURS = ("apex_acer", "gymnasium", "ale_py")  # packages that this program is made of
 FOREIGN = {*OURS, "numpy", "torch"}  # a user's mistake is not there, though it may be found there
 
 
-def load(key: str, name: str) -> Callable[..., Any]:
+def load(key: str, name: str, kind: str = "function") -> Callable[..., Any]:
     """The function or class `module:name`; `key` is what names it in the `ConfigError` where there is none."""
     module, _, attribute = name.partition(":")
     found = getattr(import_module(key, name, module), attribute, None)
     if not callable(found):
-        raise ConfigError(f"{key}: {name!r} is no function of the module; give module:function")
+        raise ConfigError(f"{key}: {name!r} is no {kind} of the module; give module:{kind}")
     return found  # type: ignore[no-any-return]
+
+
+def algorithm_settings(name: str) -> type[AlgorithmConfig]:
+    """The settings of the algorithm `name`; a user's own `module:class` is imported, and says them as its `settings`.
+
+    Raises:
+        ConfigError: if there is no such algorithm, or its settings are none.
+    """
+    key = "algorithm.name"
+    importable(key, name, "module:class", *SETTINGS)
+    if name in SETTINGS:
+        return SETTINGS[name]
+    cls = load(key, name, "class")
+    settings: Any = getattr(cls, "settings", None)
+    require(isinstance(settings, type), key, name, "give module:class of an apex_acer.algorithms.algorithm.Algorithm")
+    lacking = ", ".join(sorted(getattr(cls, "__abstractmethods__", ())))
+    require(not lacking, key, name, f"have it define {lacking}")
+    is_own = issubclass(settings, AlgorithmConfig) and "__dataclass_fields__" in vars(settings)
+    require(is_own, key, name, "have its settings be a frozen dataclass that derives from AlgorithmConfig")
+    attempt(key, name, lambda: settings(name=name))
+    return settings  # type: ignore[no-any-return]
 
 
 def import_module(key: str, value: str, module: str) -> ModuleType:

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 import tyro
 
-from apex_acer.config.algorithm import AcerConfig, AnyAlgorithmConfig
+from apex_acer.config.algorithm import AcerConfig, AlgorithmConfig
 from apex_acer.config.checks import at_least, positive, require, typed
 from apex_acer.config.cluster import RayConfig
 from apex_acer.config.environment import ActorsConfig, EnvironmentConfig
@@ -106,8 +106,7 @@ class RunConfig:
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     network: NetworkConfig = field(default_factory=NetworkConfig)
     replay: ReplayConfig = field(default_factory=ReplayConfig)
-    # one table of flags, those of the algorithm that the run file names
-    algorithm: Annotated[AnyAlgorithmConfig, tyro.conf.AvoidSubcommands] = field(default_factory=AcerConfig)
+    algorithm: AlgorithmConfig = field(default_factory=AcerConfig)
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     logging: LoggingConfig = field(default_factory=LoggingConfig)

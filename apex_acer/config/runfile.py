@@ -8,7 +8,6 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import tomllib
-import types
 import typing
 from collections import Counter
 from collections.abc import Collection, Mapping
@@ -18,7 +17,7 @@ from typing import Any, TypeVar
 
 import tomli_w
 
-from apex_acer.config import ConfigError, RunConfig, reading, require
+from apex_acer.config import SETTINGS, AlgorithmConfig, ConfigError, RunConfig, UnreadConfig, imports, reading, require
 from apex_acer.system import files
 
 T = TypeVar("T")
@@ -58,7 +57,13 @@ def load_run(run: str | Path | RunConfig, **changes: Any) -> RunConfig:
     source = "configuration" if isinstance(run, RunConfig) else str(run)
     with reading(source):
         base = to_dict(run) if isinstance(run, RunConfig) else _load(source, ())
-        return from_dict(_over(base, changes), source)
+        return from_dict(over(base, changes), source)
+
+
+def look_at_run(path: Path) -> RunConfig:
+    """The configuration in the run file `path`, which may come from anywhere: nothing that it names is imported."""
+    with reading(str(path)):
+        return from_dict(_load(str(path), ()), str(path), import_modules=False)
 
 
 def parse_run(text: str, source: str) -> RunConfig:
@@ -74,13 +79,23 @@ def dump_run(config: RunConfig) -> str:
 
 def to_dict(config: Any) -> dict[str, Any]:
     """A configuration dataclass as nested dicts of plain values, without the keys that are None."""
-    values = ((f.name, getattr(config, f.name)) for f in dataclasses.fields(config))
-    return {name: _plain(value) for name, value in values if value is not None}
+    values = {f.name: getattr(config, f.name) for f in dataclasses.fields(config)}
+    if isinstance(config, UnreadConfig):
+        values |= values.pop("others")
+    return {name: _plain(value) for name, value in values.items() if value is not None}
 
 
-def from_dict(data: Mapping[str, Any], source: str = "") -> RunConfig:
-    """A `RunConfig` from nested dicts; unknown keys and values of another type raise `ConfigError`."""
-    return _build(RunConfig, data, "", f"{source}: " if source else "")
+def from_dict(data: Mapping[str, Any], source: str = "", *, import_modules: bool = True) -> RunConfig:
+    """A `RunConfig` from nested dicts; unknown keys and values of another type raise `ConfigError`.
+
+    The settings of a user's own algorithm are checked by its module, which is imported if `import_modules`; otherwise they
+    are an `UnreadConfig`.
+    """
+    where = f"{source}: " if source else ""
+    section = data.get("algorithm")
+    if isinstance(section, Mapping):
+        data = {**data, "algorithm": _algorithm_settings(section, where, import_modules)}
+    return _build(RunConfig, data, "", where)
 
 
 def short_keys(keys: Collection[str]) -> dict[str, str]:
@@ -116,10 +131,10 @@ def _resolve(text: str, source: str, above: tuple[str, ...]) -> dict[str, Any]:
     if base is None:
         return data
     require(isinstance(base, str), "base", base, "give a preset or a TOML file")
-    return _over(_load(base, (*above, source)), data)
+    return over(_load(base, (*above, source)), data)
 
 
-def _over(base: Mapping[str, Any], data: Mapping[str, Any]) -> dict[str, Any]:
+def over(base: Mapping[str, Any], data: Mapping[str, Any]) -> dict[str, Any]:
     """The keys in `data` over those of `base`, whose settings of another algorithm are left out."""
     default = _algorithm(base, RunConfig().algorithm.name)
     kept = base if _algorithm(data, default) == default else {key: base[key] for key in base if key != "algorithm"}
@@ -154,6 +169,20 @@ def _plain(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
+def _algorithm_settings(section: Mapping[str, Any], where: str, import_modules: bool) -> AlgorithmConfig:
+    name = section.get("name", RunConfig().algorithm.name)
+    if not (import_modules or name in list(SETTINGS)):
+        common = {field.name for field in dataclasses.fields(AlgorithmConfig)}
+        others = {key: value for key, value in section.items() if key not in common}
+        section = {key: value for key, value in section.items() if key in common} | {"others": others}
+        return _build(UnreadConfig, section, "algorithm.", where)
+    try:
+        cls = imports.algorithm_settings(name)
+    except ConfigError as error:
+        raise ConfigError(f"{where}{error}") from error
+    return _build(cls, {**section, "name": name}, "algorithm.", where)
+
+
 def _build(cls: type[T], data: Mapping[str, Any], prefix: str, where: str) -> T:
     hints = typing.get_type_hints(cls)
     for key in data:
@@ -170,18 +199,8 @@ def _build(cls: type[T], data: Mapping[str, Any], prefix: str, where: str) -> T:
 
 def _convert(hint: Any, value: Any, key: str, where: str) -> Any:
     """The tables among the values as their dataclasses; these check everything else."""
-    if isinstance(hint, types.UnionType) and dataclasses.is_dataclass(typing.get_args(hint)[0]):
-        hint = _named(hint, value, key)
     if not dataclasses.is_dataclass(hint) or isinstance(value, typing.cast("type[Any]", hint)):
         return value
     if not isinstance(value, Mapping):
         raise ConfigError(f"{where}{key}: {value!r} is not a table; write [{key}]")
     return _build(typing.cast("type[Any]", hint), value, f"{key}.", where)
-
-
-def _named(union: types.UnionType, value: Any, key: str) -> Any:
-    """The dataclass of `union` that `value`, a table or one of them, names; the first if it names none."""
-    known = {hint.name: hint for hint in typing.get_args(union)}
-    name = value.get("name") if isinstance(value, Mapping) else getattr(value, "name", None)
-    require(name is None or str(name) in known, f"{key}.name", name, f"give {' or '.join(known)}")
-    return known[name or next(iter(known))]

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from apex_acer.config import ConfigError, RunConfig, StopConfig, reading, writing
+from apex_acer.config import ConfigError, RunConfig, StopConfig, imports, reading, require, writing
 from apex_acer.config.runfile import from_dict, load_run, to_dict
 from apex_acer.engines.engine import Run
 from apex_acer.engines.machine import require_room
@@ -28,6 +28,14 @@ def prepare(config: RunConfig, started_at: float) -> Run:
         raise ConfigError(f"platform: {sys.platform!r} is not supported; run on Linux or macOS")
     if config.load and not Path(config.load).is_file():
         raise ConfigError(f"load: {config.load!r} is no file; give a weights file")
+    settings = imports.algorithm_settings(config.algorithm.name)
+    given = type(config.algorithm)
+    require(
+        given is settings,
+        "algorithm",
+        given.__name__,
+        f"the settings of {config.algorithm.name} are {settings.__name__}",
+    )
     spec, notes = check_environment(config.environment)
     config = _placed(config, spec)
     return Run(config, spec, make_folder(config), uuid.uuid4().hex, started_at, notes=notes)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from apex_acer.config import ConfigError
 from apex_acer.config.imports import missing
-from apex_acer.config.runfile import load_run
+from apex_acer.config.runfile import look_at_run
 from apex_acer.protocol.outcome import Outcome
 from apex_acer.storage.history import History, Log, read_rows
 
@@ -27,7 +27,7 @@ class TrainResult(Outcome):
 
     @cached_property
     def policy(self) -> Policy:
-        """The policy trained, from `weights`; a torso of the user's own is imported, as the run did.
+        """The policy trained, from `weights`; what it names of the user's own is imported, as the run did.
 
         Raises:
             ConfigError: where the run ended before its weights were written, or they cannot be read.
@@ -46,7 +46,7 @@ class TrainResult(Outcome):
     @property
     def actor_logs(self) -> list[Log]:
         """Every actor's rows, in the order of their numbers; empty for one that wrote none."""
-        count = load_run(Path(self.folder) / "config.toml").actors.count
+        count = look_at_run(Path(self.folder) / "config.toml").actors.count
         return [self._history.log(f"actor_{index}") for index in range(count)]
 
     @property

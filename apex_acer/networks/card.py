@@ -64,7 +64,7 @@ def score_text(score: Mapping[str, Any] | None) -> str:
 
 def card_text(card: Mapping[str, Any]) -> str:
     """A card for people: facts, then the run file."""
-    config = from_dict(card["config"])
+    config = from_dict(card["config"], import_modules=False)
     facts = {
         "environment": config.environment.id,
         "score": score_text(card["score"]),

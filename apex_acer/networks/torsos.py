@@ -209,7 +209,7 @@ def build_torso(config: NetworkConfig, spec: EnvironmentSpec, hidden_sizes: tupl
 def _own_torso(config: NetworkConfig, spec: EnvironmentSpec) -> tuple[nn.Module, int]:
     """A user's `module:class`, called with both; how wide it is shows on two observations of zeros."""
     key, name = "network.torso", config.torso
-    kind = imports.load(key, name)
+    kind = imports.load(key, name, "class")
     # nothing else that a name can lead to is called: it may come from a file
     is_module = isinstance(kind, type) and issubclass(kind, nn.Module)
     require(is_module, key, name, "give module:class of a torch.nn.Module")

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from apex_acer.config import ConfigError, RunConfig
-from apex_acer.config.runfile import load_run
+from apex_acer.config.runfile import look_at_run
 from apex_acer.manager.result import END
 from apex_acer.storage import checkpoint
 from apex_acer.storage.history import TAIL_BYTES, LoggedRow, is_number, read_rows
@@ -85,7 +85,7 @@ def _look(folder: Path, root: Path) -> RunStatus:
         state, note = _state(folder)
         saved = _saved(folder)
         rows = _newest_rows(folder / "metrics.jsonl", saved.get("rows_length", 0))
-        config = load_run(folder / "config.toml")
+        config = look_at_run(folder / "config.toml")
     except (ConfigError, OSError) as error:
         state, note = "unreadable", str(error)
     best, last = _scores(rows, saved.get("evaluations", {}))

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from apex_acer.config import ConfigError
-from apex_acer.config.runfile import load_run, short_keys, short_text, to_dict
+from apex_acer.config.runfile import look_at_run, short_keys, short_text, to_dict
 from apex_acer.protocol.metrics import METRICS
 from apex_acer.storage.history import EMPTY, Curve, History, read_rows
 from apex_acer.system.output import printable
@@ -168,7 +168,7 @@ def _read(folder: Path) -> DrawnRun:
     if not file.is_file():
         raise ConfigError(f"plot: {str(folder)!r} holds no config.toml; give the folder of a run")
     try:
-        run = DrawnRun(folder, dict(_flat(to_dict(load_run(str(file))))), History(read_rows(folder / "metrics.jsonl")))
+        run = DrawnRun(folder, dict(_flat(to_dict(look_at_run(file)))), History(read_rows(folder / "metrics.jsonl")))
     except OSError as error:
         raise ConfigError(f"{folder}: cannot be read ({error.strerror})") from None
     if not run.history:

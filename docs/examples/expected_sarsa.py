@@ -1,62 +1,77 @@
-"""A second algorithm in one file, as docs/own-algorithm.md explains it: expected Sarsa, acting by a softmax of Q."""
+"""An algorithm of one's own: Expected Sarsa (van Seijen et al. 2009), acting by a softmax of Q."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from apex_acer.algorithms.algorithm import Action, Algorithm, Feeding, LossOutput
-from apex_acer.config import RunConfig
+from apex_acer.config import AlgorithmConfig, RunConfig
+from apex_acer.config.checks import positive
 from apex_acer.networks.frames import stack_planes
 from apex_acer.networks.torsos import QNetwork, State
 from apex_acer.networks.weights import load_tensors, named_tensors
 from apex_acer.protocol.trajectory import Batch, EnvironmentSpec, Shapes, Unroll
 
 
-class ExpectedSarsa(Algorithm):
-    """Q(o, a) ← r + gamma · V(o'), with V = Σ π Q and π = softmax(Q); needs no mu, because V asks for no action taken."""
+@dataclass(frozen=True)
+class Settings(AlgorithmConfig):
+    """`[algorithm]` of a run file: these keys beside `gamma`, `unroll_length`, `replay_ratio`, …"""
 
+    temperature: float = 1.0
+    """Of the softmax; the lower, the greedier."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()  # checks the types
+        positive("algorithm", {"temperature": self.temperature})
+
+
+class ExpectedSarsa(Algorithm):
+    """Q(o, a) ← r + gamma · Σ π(a') Q(o', a'), with π = softmax(Q / temperature)."""
+
+    settings = Settings
     network: QNetwork
 
     def __init__(self, config: RunConfig, spec: EnvironmentSpec, device: torch.device) -> None:
-        self._gamma, self._stack = config.algorithm.gamma, spec.stack
+        self._given, self._stack = given(config), spec.stack
         self.network = self.build_network(config, spec).to(device)
 
     @staticmethod
     def build_network(config: RunConfig, spec: EnvironmentSpec) -> QNetwork:
-        """A `QNetwork`."""
+        """Q on the torso that `[network]` describes."""
         return QNetwork(config.network, spec, is_dueling=False)
 
     @staticmethod
     def behaviour_shapes(config: RunConfig, spec: EnvironmentSpec) -> Shapes:
-        """Nothing."""
+        """Nothing: the target averages over all actions, so it does not matter how likely the one taken was."""
         return {}
 
     @staticmethod
     def exploration(config: RunConfig, num: int, actor: int | None = None) -> Tensor:
-        """A temperature of 1."""
-        return torch.ones(num)
-
-    @staticmethod
-    def feeding(config: RunConfig) -> Feeding:
-        """Whole segments, each fresh once."""
-        return Feeding("separate")
+        """The temperature of each environment."""
+        return torch.full((num,), given(config).temperature)
 
     @staticmethod
     def act(
         network: nn.Module, obs: Tensor, state: State, *, greedy: bool, exploration: Tensor, generator: torch.Generator
     ) -> Action:
-        """Samples from softmax(Q / exploration), or takes the highest Q."""
+        """Samples from softmax(Q / temperature), or takes the action of the highest Q."""
         q = network(obs).q_values  # [N, A]
         if greedy:
             return Action(q.argmax(-1), {}, state)
         pi = (q / exploration.unsqueeze(-1)).softmax(-1)
         return Action(torch.multinomial(pi, 1, generator=generator).squeeze(-1), {}, state)
 
+    @staticmethod
+    def feeding(config: RunConfig) -> Feeding:
+        """Whole segments: each once while it is fresh, and again from replay."""
+        return Feeding("separate")
+
     def observe(self, unroll: Unroll, source: Hashable) -> None:
-        """Keeps the statistics of observations, where the configuration asks for them."""
+        """Keeps the statistics of observations that `network.normalise` asks for."""
         self.network.observe(unroll)
 
     def loss(self, batch: Batch) -> LossOutput:
@@ -64,24 +79,29 @@ class ExpectedSarsa(Algorithm):
         obs = stack_planes(batch.obs, batch.episode_step, self._stack)  # [T+1, B, *obs]
         q = self.network(obs.flatten(0, 1)).q_values.unflatten(0, obs.shape[:2])  # [T+1, B, A]
         with torch.no_grad():
-            log_pi = q.log_softmax(-1)
-            value = (log_pi.exp() * q).sum(-1)  # [T+1, B]
-            target = batch.reward + self._gamma * value[1:] * ~batch.terminated  # [T, B]
-        q_taken = q[:-1].gather(-1, batch.action.unsqueeze(-1)).squeeze(-1)
+            pi = (q / self._given.temperature).softmax(-1)
+            value = (pi * q).sum(-1)  # [T+1, B]
+            target = batch.reward + self._given.gamma * value[1:] * ~batch.terminated  # [T, B]
+        q_taken = q[:-1].gather(-1, batch.action.unsqueeze(-1)).squeeze(-1)  # [T, B]
         error = torch.where(batch.mask, target - q_taken, 0.0)
         num_steps = batch.mask.sum()
         loss = 0.5 * (batch.importance * error.square()).sum() / num_steps.clamp(min=1)
-        entropy = -(log_pi.exp() * log_pi).sum(-1).mean()
-        metrics = {"loss": loss.detach(), "q_loss": loss.detach(), "value": value.mean(), "entropy": entropy}
+        metrics = {"loss": loss.detach(), "q_loss": loss.detach(), "value": value.mean()}
         return LossOutput(loss, metrics, error.detach().abs().mean(0), num_steps)
 
     def after_step(self, metrics: Mapping[str, Tensor]) -> None:
-        """Nothing follows a step; a target network would be moved here."""
+        """Nothing: there is no target network to move."""
 
     def tensors(self) -> dict[str, Tensor]:
-        """The network's."""
+        """What weights files and checkpoints hold."""
         return named_tensors(self.network, "network")
 
     def load(self, tensors: dict[str, Tensor]) -> None:
-        """Takes the network's."""
+        """Takes what `tensors` gave."""
         load_tensors(self.network, "network", tensors)
+
+
+def given(config: RunConfig) -> Settings:
+    """The algorithm's settings in a run."""
+    assert isinstance(config.algorithm, Settings)
+    return config.algorithm

@@ -14,7 +14,7 @@ import torch
 import apex_acer
 from apex_acer.actor.policy import Policy, load_policy
 from apex_acer.cli import main
-from apex_acer.config import ConfigError, EnvironmentConfig, NetworkConfig, RunConfig, imports
+from apex_acer.config import ConfigError, EnvironmentConfig, NetworkConfig, RunConfig, UnreadConfig, imports
 from apex_acer.environments.vector import make_environments
 from apex_acer.networks.card import describe
 from apex_acer.networks.weights import named_tensors, pack, unpack, write
@@ -311,11 +311,20 @@ def test_the_module_of_a_torso_in_a_file_is_imported_only_where_it_is_trusted(
 
 
 NAMED = {
+    "algorithm.name": {"algorithm": UnreadConfig(name="evil_of_a_file:Own")},
     "network.torso": {"network": NetworkConfig("evil_of_a_file:Plain")},
     "environment.id": {"environment": EnvironmentConfig("evil_of_a_file:CartPole-v1")},
     "environment.wrappers": {"environment": EnvironmentConfig("CartPole-v1", wrappers=("evil_of_a_file:wrap",))},
 }
-EVIL = f"{TORSO}\ndef wrap(environment):\n    return environment\n"
+EVIL = f"""{TORSO}
+from apex_acer.algorithms.acer import Acer
+
+def wrap(environment):
+    return environment
+
+class Own(Acer):
+    pass
+"""
 
 
 @pytest.mark.parametrize("key", NAMED)
@@ -330,7 +339,7 @@ def test_no_verb_imports_what_a_file_names_unless_it_is_told_to(
     assert main(["evaluate", str(path), "--card"]) == 0
     assert "evil_of_a_file" in capsys.readouterr().out
     verbs = [["evaluate", str(path), "--episodes", "1"], ["play", str(path), "--video", str(tmp_path / "game.gif")]]
-    verbs += [["export", str(path), "--onnx"]] if key == "network.torso" else []  # it needs no environment
+    verbs += [["export", str(path), "--onnx"]] if not key.startswith("environment") else []  # it needs no environment
     for arguments in verbs:
         assert main(arguments) == 2
         refusal = capsys.readouterr().err

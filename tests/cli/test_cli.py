@@ -19,6 +19,7 @@ from apex_acer.cli.train import parse_train
 from apex_acer.config import ConfigError
 from apex_acer.config.runfile import dump_run, load_run, parse_run, presets
 from apex_acer.storage.checkpoint import load, newest
+from tests.conftest import config_error
 
 COMMAND = [str(Path(sys.executable).with_name("apex-acer"))]
 TINY = ["--actors", "1", "--actors.environments", "2", "--steps", "400", "--evaluation.every", "100000"]
@@ -45,6 +46,15 @@ def test_flags_are_those_of_the_algorithm_that_the_run_names() -> None:
     for run, flag in (("pong-apex-dqn", "--algorithm.ema-decay"), ("pong", "--algorithm.n-steps")):
         with pytest.raises(ConfigError, match=f"{flag}: unknown flag; it is one of another algorithm"):
             parse_train([run, flag, "1"])
+
+
+@pytest.mark.parametrize("name", ["--algorithm.name apex_dqn", "--algorithm.name=apex_dqn"])
+def test_a_flag_chooses_the_algorithm_and_with_it_the_flags(name: str) -> None:
+    """As a run file that has the run as its `base`."""
+    config, _ = parse_train(["cartpole", "--algorithm.n-steps", "5", *name.split()])
+    assert config == load_run("cartpole", algorithm={"name": "apex_dqn", "n_steps": 5})
+    said = config_error(lambda: parse_train(["cartpole", "--algorithm.name", "sarsa"]))
+    assert said == "cartpole: algorithm.name: 'sarsa' is not allowed; give acer, apex_dqn or module:class"
 
 
 def test_presets_are_all_listed_uncut(capsys: pytest.CaptureFixture[str]) -> None:
@@ -135,7 +145,7 @@ def test_bad_input_gets_one_line_and_exit_code_2(
         ("evaluate x --polcy greedy", "--policy"),
         ("doctor --jso", "--json"),
         ("train cartpole --gamma 0.9", "did you mean --algorithm.gamma?"),
-        ("train cartpole --algorithm.name apex_dqn", "--algorithm.name: 'apex_dqn' is not allowed; give acer"),
+        ("train cartpole --algorithm.name", "--algorithm.name: no value is given; give one"),
         ("train cartpole --steps 1.5", "--steps: 1.5 is not allowed; give int"),
         ("train cartpole --steps abc", "--steps: 'abc' is not allowed; give int"),
         ("resume x --steps abc", "--steps: 'abc' is not allowed; give int"),

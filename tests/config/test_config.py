@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 
 from apex_acer.config import (
+    AcerConfig,
     ActorsConfig,
+    AlgorithmConfig,
     ApexDqnConfig,
     AtariConfig,
     EnvironmentConfig,
@@ -83,7 +85,7 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("replay.priority_exponent", 1.5, "0 to 1"),
     ("replay.importance_exponent", -0.1, "0 to 1"),
     ("replay.importance_exponent_final", NAN, "0 to 1"),
-    ("algorithm.name", "a2c", "acer or apex_dqn"),
+    ("algorithm.name", "a2c", "acer, apex_dqn or module:class"),
     ("algorithm.gamma", 1.01, "0 to 1"),
     ("algorithm.gamma", NAN, "0 to 1"),
     ("algorithm.ema_decay", -0.5, "0 to 1"),
@@ -281,7 +283,15 @@ def test_keyword_arguments_and_kind_of_environment() -> None:
         (lambda: RunConfig(seed=1.5), "seed: 1.5 is not allowed; give int"),
         (lambda: RunConfig(engine=3), "engine: 3 is not allowed; give local, serial or ray"),
         (lambda: RunConfig(stop=3), "stop: 3 is not allowed; give StopConfig"),
-        (lambda: RunConfig(algorithm="acer"), "algorithm: 'acer' is not allowed; give AcerConfig or ApexDqnConfig"),
+        (lambda: RunConfig(algorithm="acer"), "algorithm: 'acer' is not allowed; give AlgorithmConfig"),
+        (
+            lambda: RunConfig(algorithm=AcerConfig(name="apex_dqn")),
+            "algorithm.name: 'apex_dqn' is not allowed; its settings are ApexDqnConfig",
+        ),
+        (
+            lambda: RunConfig(algorithm=AlgorithmConfig()),
+            "algorithm.name: '' is not allowed; give acer, apex_dqn or module:class",
+        ),
         (lambda: StopConfig(minutes="1"), "stop.minutes: '1' is not allowed; give float"),
         (lambda: StopConfig(env_steps=None), "stop.env_steps: None is not allowed; give int"),
         (lambda: NetworkConfig(hidden_sizes=64), "network.hidden_sizes: 64 is not allowed; give a list"),

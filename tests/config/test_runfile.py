@@ -11,6 +11,7 @@ from apex_acer.cli.train import parse_train
 from apex_acer.config import (
     AcerConfig,
     ActorsConfig,
+    AlgorithmConfig,
     ApexDqnConfig,
     AtariConfig,
     CheckpointConfig,
@@ -26,8 +27,7 @@ from apex_acer.config import (
     StopConfig,
     SupervisionConfig,
 )
-from apex_acer.config.algorithm import AnyAlgorithmConfig
-from apex_acer.config.runfile import dump_run, from_dict, load_run, parse_run, presets, to_dict
+from apex_acer.config.runfile import dump_run, from_dict, load_run, look_at_run, parse_run, presets, to_dict
 from apex_acer.environments.vector import environment_spec
 from apex_acer.tools.sweep.variants import make_variants
 from tests.conftest import config_error
@@ -162,7 +162,7 @@ BASES = {
 
 @pytest.mark.parametrize(("base", "table", "algorithm"), BASES.values(), ids=BASES)
 def test_a_base_of_another_algorithm_gives_all_but_its_algorithm(
-    base: str, table: str, algorithm: AnyAlgorithmConfig
+    base: str, table: str, algorithm: AlgorithmConfig
 ) -> None:
     mine = parse_run(f'base = "{base}"\n[algorithm]\n{table}', "mine")
     assert mine == dataclasses.replace(load_run(base), algorithm=algorithm)
@@ -309,8 +309,44 @@ def test_wrong_keys_and_types_are_said_in_one_line(text: str, parts: list[str]) 
 @pytest.mark.parametrize("name", ["'dqn'", "''", "3", "true", "['acer']", "{a = 1}"])
 def test_names_that_are_no_algorithm_s(name: str, base: str) -> None:
     message = config_error(lambda: parse_run(f"{base}[algorithm]\nname = {name}", "here.toml"))
-    assert message.startswith("algorithm.name: ")
-    assert message.endswith(" is not allowed; give acer or apex_dqn")
+    assert message.startswith("here.toml: algorithm.name: ")
+    assert message.endswith(" is not allowed; give acer, apex_dqn or module:class")
+
+
+# ── a user's own algorithm ──
+
+OWN = 'base = "cartpole"\n[algorithm]\nname = "expected_sarsa:ExpectedSarsa"\n'
+
+
+@pytest.fixture
+def examples(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(Path(__file__).parent.parent / "docs/examples")
+
+
+@pytest.mark.usefixtures("examples")
+def test_a_user_s_own_algorithm_has_its_own_settings() -> None:
+    config = parse_run(f"{OWN}temperature = 2", "mine")
+    from expected_sarsa import Settings
+
+    assert config.algorithm == Settings(name="expected_sarsa:ExpectedSarsa", temperature=2.0)
+    assert parse_run(dump_run(config), "x") == from_dict(to_dict(config)) == config
+    for text, part in {
+        "temperatur = 1": "mine: unknown key algorithm.temperatur; did you mean algorithm.temperature?",
+        "temperature = 'hot'": "mine: algorithm.temperature: 'hot' is not allowed; give float",
+        "temperature = 0": "mine: algorithm.temperature: 0.0 is not allowed; give a number above 0",
+        "q_cost = 1": "mine: unknown key algorithm.q_cost; ",
+    }.items():
+        assert config_error(lambda text=text: parse_run(OWN + text, "mine")).startswith(part)
+
+
+def test_a_run_file_is_looked_at_without_its_algorithm_s_module(tmp_path: Path) -> None:
+    text = f"{OWN.replace('expected_sarsa', 'absent')}temperature = 2"
+    (tmp_path / "mine.toml").write_text(text)
+    config = look_at_run(tmp_path / "mine.toml")
+    assert config.algorithm.name == "absent:ExpectedSarsa"
+    assert to_dict(config)["algorithm"]["temperature"] == 2
+    assert config.environment == load_run("cartpole").environment
+    assert "'absent:ExpectedSarsa' cannot be imported" in config_error(lambda: parse_run(text, "mine"))
 
 
 def test_whole_numbers_serve_as_floats() -> None:

@@ -20,13 +20,15 @@ from apex_acer.config.runfile import load_run
 from apex_acer.engines import ENGINES
 from apex_acer.engines.engine import Run
 from apex_acer.manager.callbacks import Callbacks
-from apex_acer.manager.manager import Manager, RunFailed, train
+from apex_acer.manager.manager import Manager, RunFailed, resume, train
 from apex_acer.manager.result import TrainResult
 from apex_acer.networks import weights
 from apex_acer.protocol.metrics import METRICS
 from apex_acer.system.signals import Signals
 from tests.programs import program
 from tests.runs import CARTPOLE, tiny_run
+
+EXAMPLES = Path(__file__).parent.parent.parent / "docs/examples"
 
 
 @pytest.fixture(scope="module", params=sorted(ENGINES))
@@ -117,6 +119,19 @@ def test_a_run_works_from_another_thread_and_loads_the_weights_of_one_before(
     (result,) = ended
     assert result.reason == "env_steps"
     assert load_policy(result.weights).metadata["env_steps"] == result.env_steps
+
+
+def test_a_user_s_own_algorithm_trains_and_goes_on(
+    engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(EXAMPLES)
+    own = {"name": "expected_sarsa:ExpectedSarsa", "unroll_length": 5, "temperature": 0.5}
+    train(tiny_run(tmp_path, engine=engine, stop__env_steps=500), algorithm=own)
+    result = resume(tmp_path, {"env_steps": 1000})
+    assert result.updates > 20
+    policy = load_policy(result.weights, import_modules=True)
+    assert policy.exploration(1).item() == 0.5
+    assert policy.act([0.0, 0.0, 0.0, 0.0]) in (0, 1)
 
 
 def missing_tensor(path: Path) -> None:

@@ -12,6 +12,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from apex_acer import __version__
+from apex_acer.config.runfile import from_dict, to_dict
 from apex_acer.engines.engine import Engine, Handle, Run
 from apex_acer.engines.ray.cluster import Cluster
 from apex_acer.engines.ray.group import GroupHandle, GroupLink, num_gpus
@@ -57,7 +58,9 @@ class RayEngine(Engine):
 
         if before := self._handles.pop(peer.name, None):
             before.kill()
-        run = dataclasses.replace(self._run, resume=self._run.resume or peer.incarnation > 0)
+        # the module of a user's own algorithm is found there once `sys.path` is
+        config = from_dict(to_dict(self._run.config), import_modules=False)
+        run = dataclasses.replace(self._run, config=config, resume=self._run.resume or peer.incarnation > 0)
         start = Start(run, peer, __version__, sys.path, incarnations, self._cluster.home)
         if peer.role == "learner":
             handle = self._start_learners(start)

@@ -23,6 +23,7 @@ from apex_acer import __version__
 from apex_acer.actor.actor import Actor
 from apex_acer.actor.evaluator import Evaluator
 from apex_acer.config import ConfigError
+from apex_acer.config.runfile import from_dict, to_dict
 from apex_acer.engines.engine import Run, one_line
 from apex_acer.engines.placement import niceness, num_threads
 from apex_acer.engines.ray.link import Order, RayLink
@@ -103,6 +104,8 @@ class Host(ABC):
         name_process(f"{start.peer.role}_{start.peer.index}")  # Ray has named it before
         self._check_version()
         sys.path += [entry for entry in start.path if entry not in sys.path]
+        run = dataclasses.replace(run, config=from_dict(to_dict(run.config)))
+        self._start = start._replace(run=run)
         os.nice(niceness(run.config, run.spec, start.peer.role))
         torch.set_num_threads(num_threads(run.config, start.peer.role))
         # arrays that come out of Ray's store can only be read, and nobody writes them

@@ -14,7 +14,7 @@ from typing import Any
 
 from apex_acer.config import ConfigError, RunConfig, require
 from apex_acer.config.checks import from_text
-from apex_acer.config.runfile import from_dict, short_keys, short_text, to_dict
+from apex_acer.config.runfile import from_dict, over, short_keys, short_text, to_dict
 
 OWN_KEYS = ("seed", "out")  # a sweep sets these itself
 
@@ -104,13 +104,11 @@ def _name(overrides: Values, labels: Mapping[str, str]) -> str:
 
 def _override(base: RunConfig, overrides: Values) -> RunConfig:
     """All values at once, because some are only allowed together."""
-    data = to_dict(base)
+    data: dict[str, Any] = {}
     for key, value in overrides.items():
         *path, name = key.split(".")
         section = data
         for part in path:
-            section = section[part]
+            section = section.setdefault(part, {})
         section[name] = value
-        if value is None:
-            del section[name]
-    return from_dict(data, "vary")
+    return from_dict(over(to_dict(base), data), "vary")

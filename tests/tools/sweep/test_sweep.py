@@ -139,6 +139,14 @@ def test_keys_may_go_together_and_values_may_need_each_other() -> None:
     assert variants[0].name == "capacity=9000,start=8000"
 
 
+def test_a_sweep_may_vary_the_algorithm() -> None:
+    """Its settings are those of the run if it is the run's, and otherwise the defaults."""
+    base = load_run("cartpole")
+    acer, dqn = make_variants(base, ["algorithm.name=acer,apex_dqn"], "tiny")
+    assert (acer.config, dqn.config) == (base, load_run(base, algorithm={"name": "apex_dqn"}))
+    assert dqn.name == "name=apex_dqn"
+
+
 def test_names_tell_keys_apart_and_are_folders() -> None:
     (variant,) = make_variants(tiny_run(), ["actors.threads=2", "learner.threads=1", "load=/home/me/a b"], "tiny")
     assert variant.name == "actors.threads=2,learner.threads=1,load=a_b"

@@ -1,0 +1,90 @@
+"""What a user has written and names: an algorithm that cannot be used is said in one line."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+
+from apex_acer.algorithms import ALGORITHMS, algorithm_class
+from apex_acer.algorithms.acer import Acer
+from apex_acer.algorithms.algorithm import Algorithm
+from apex_acer.config import SETTINGS, AcerConfig, AlgorithmConfig, RunConfig
+from apex_acer.config.imports import algorithm_settings
+from apex_acer.manager.preparation import prepare
+from tests.conftest import config_error
+
+
+class Unfinished(Algorithm):
+    """Defines nothing."""
+
+
+class WithPlainSettings(Acer):
+    settings = dict  # type: ignore[assignment]
+
+
+class WithoutDecorator(Acer):
+    class settings(AcerConfig):
+        more: int = 3
+
+
+class WithNoDefault(Acer):
+    @dataclass(frozen=True, kw_only=True)
+    class settings(AcerConfig):
+        more: int
+
+
+class WithWrongDefault(Acer):
+    @dataclass(frozen=True)
+    class settings(AcerConfig):
+        more: int = "3"  # type: ignore[assignment]
+
+
+@dataclass(frozen=True)
+class MoreSettings(AcerConfig):
+    more: int = 3
+
+
+class More(Acer):
+    settings = MoreSettings
+
+
+@pytest.mark.parametrize(
+    ("name", "part"),
+    [
+        ("no_such_module:X", "cannot be imported (ModuleNotFoundError: No module named 'no_such_module')"),
+        (f"{__name__}:Absent", "is no class of the module; give module:class"),
+        (f"{__name__}:MoreSettings", "give module:class of an apex_acer.algorithms.algorithm.Algorithm"),
+        ("json:dumps", "give module:class of an apex_acer.algorithms.algorithm.Algorithm"),
+        (f"{__name__}:Unfinished", "have it define __init__, act, after_step, "),
+        (f"{__name__}:WithPlainSettings", "a frozen dataclass that derives from AlgorithmConfig"),
+        (f"{__name__}:WithoutDecorator", "a frozen dataclass that derives from AlgorithmConfig"),
+        (f"{__name__}:WithNoDefault", "could not be made; TypeError: "),
+    ],
+)
+def test_an_algorithm_that_cannot_be_used_is_said_in_one_line(name: str, part: str) -> None:
+    message = config_error(lambda: algorithm_settings(name))
+    assert message.startswith(f"algorithm.name: '{name}' ")
+    assert part in message
+
+
+def test_a_default_of_another_type_is_named() -> None:
+    message = config_error(lambda: algorithm_settings(f"{__name__}:WithWrongDefault"))
+    assert message == "algorithm.more: '3' is not allowed; give int"
+
+
+def test_an_algorithm_may_derive_from_one_of_ours() -> None:
+    assert algorithm_settings(f"{__name__}:More") is MoreSettings
+    assert algorithm_class(f"{__name__}:More") is More
+
+
+def test_settings_of_another_algorithm_are_refused_before_a_run_begins() -> None:
+    config = RunConfig(algorithm=AlgorithmConfig(name=f"{__name__}:More"))
+    message = config_error(lambda: prepare(config, 0.0))
+    assert message.endswith(
+        "'AlgorithmConfig' is not allowed; the settings of tests.config.test_imports:More are MoreSettings"
+    )
+
+
+def test_settings_that_are_found_without_torch_are_the_algorithm_s() -> None:
+    assert {name: algorithm_class(name).settings for name in ALGORITHMS} == SETTINGS
