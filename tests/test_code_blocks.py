@@ -22,8 +22,8 @@ import pytest
 from apex_acer.cli import main, parsing
 from apex_acer.cli.verbs import VERBS
 from apex_acer.config.runfile import parse_run
+from tests import ROOT
 
-ROOT = Path(__file__).parent.parent
 EXAMPLES = ROOT / "docs/examples"
 PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))]
 BLOCK = re.compile(r"^(?:<!-- (run|not run: [^>]+) -->\n+)?```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)

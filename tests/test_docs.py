@@ -11,8 +11,8 @@ import pytest
 
 from docs.reference import pages
 from docs.site.hooks import SourceLink, definitions, formula, source_links
+from tests import ROOT
 
-ROOT = Path(__file__).parent.parent
 PAGES = sorted(ROOT.glob("docs/**/*.md"))
 PACKAGE = "\n".join(path.read_text(encoding="utf-8") for path in sorted(ROOT.glob("apex_acer/**/*.py")))
 

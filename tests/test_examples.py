@@ -12,9 +12,10 @@ import torch
 
 from apex_acer.actor.policy import load_policy
 from apex_acer.manager.manager import resume, train
+from tests import ROOT
 from tests.runs import tiny_run
 
-DOCS = Path(__file__).parent.parent / "docs"
+DOCS = ROOT / "docs"
 EXAMPLES = DOCS / "examples"
 PAGES = {
     "own-environment.md": ("corridor.py", "corridor.toml", "torques.py"),

@@ -23,8 +23,8 @@ import pytest
 from apex_acer import __version__
 from apex_acer.config.runfile import presets
 from apex_acer.views.figures import FIGURES
+from tests import ROOT
 
-ROOT = Path(__file__).parent.parent
 BIN = Path(sys.executable).parent
 SOURCES = ("apex_acer", "launch", "tests", "pyproject.toml", "setup.cfg", "README.md", "LICENSE")
 NO_COMPILED = shutil.ignore_patterns("__pycache__")

@@ -20,10 +20,11 @@ from ruamel.yaml import YAML
 
 from apex_acer.cli.train import parse_train
 from apex_acer.config.runfile import presets
+from tests import ROOT
 from tests.programs import eventually
 from tests.test_packaging import call, tool
 
-LAUNCH = Path(__file__).parent.parent / "launch"
+LAUNCH = ROOT / "launch"
 CLUSTERS = sorted(LAUNCH.glob("ray-*.yaml"))
 # Its network is a loopback of its own, so that nothing of it listens where others could reach it.
 ALONE = ["unshare", "--map-root-user", "--net", "sh", "-c", 'ip link set lo up && exec "$@"', "sh"]

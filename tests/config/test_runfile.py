@@ -30,6 +30,7 @@ from apex_acer.config import (
 from apex_acer.config.runfile import dump_run, from_dict, load_run, look_at_run, parse_run, presets, to_dict
 from apex_acer.environments.vector import environment_spec
 from apex_acer.tools.sweep.variants import make_variants
+from tests import ROOT
 from tests.conftest import config_error
 
 CHANGED = RunConfig(
@@ -320,7 +321,7 @@ OWN = 'base = "cartpole"\n[algorithm]\nname = "expected_sarsa:ExpectedSarsa"\n'
 
 @pytest.fixture
 def examples(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(Path(__file__).parent.parent / "docs/examples")
+    monkeypatch.syspath_prepend(ROOT / "docs/examples")
 
 
 @pytest.mark.usefixtures("examples")

@@ -25,10 +25,11 @@ from apex_acer.manager.result import TrainResult
 from apex_acer.networks import weights
 from apex_acer.protocol.metrics import METRICS
 from apex_acer.system.signals import Signals
+from tests import ROOT
 from tests.programs import program
 from tests.runs import CARTPOLE, tiny_run
 
-EXAMPLES = Path(__file__).parent.parent.parent / "docs/examples"
+EXAMPLES = ROOT / "docs/examples"
 
 
 @pytest.fixture(scope="module", params=sorted(ENGINES))

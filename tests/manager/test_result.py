@@ -19,6 +19,7 @@ from apex_acer.manager.callbacks import Callbacks
 from apex_acer.manager.manager import resume, train
 from apex_acer.manager.result import TrainResult
 from apex_acer.system.signals import SAME_SIGNAL_S
+from tests import ROOT
 from tests.conftest import config_error
 from tests.runs import tiny_run
 
@@ -121,7 +122,7 @@ def test_a_run_that_could_not_save_has_logs_and_no_policy(tmp_path: Path) -> Non
 def test_a_torso_of_one_s_own_need_not_be_imported_before(tmp_path: Path) -> None:
     """Only the run's own processes have imported it."""
     (tmp_path / "wide.py").write_text("from residual import Residual as Wide\n")
-    examples = Path(__file__).parent.parent / "docs" / "examples"
+    examples = ROOT / "docs" / "examples"
     program = f"""
 import sys
 sys.path += [{str(tmp_path)!r}, {str(examples)!r}]
