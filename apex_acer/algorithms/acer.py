@@ -74,9 +74,7 @@ class Acer(Algorithm):
     @staticmethod
     def feeding(config: RunConfig) -> Feeding:
         """Whole segments, each fresh once."""
-        given = settings(config)
-        # joint batches hold their replay in themselves, so nothing is drawn for them
-        return Feeding(given.mix, "fixed" if given.mix == "joint" else given.replay_draw)
+        return Feeding(fresh=True, draw=settings(config).replay_draw)
 
     def observe(self, unroll: Unroll, source: Hashable) -> None:
         """Keeps the statistics of observations and returns, where the configuration asks for them."""

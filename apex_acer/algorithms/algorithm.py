@@ -28,8 +28,8 @@ class Action(NamedTuple):
 class Feeding(NamedTuple):
     """What the learner gives an algorithm to learn from, beside replay at the replay ratio."""
 
-    fresh: Literal["separate", "joint", "none"]
-    """Whether each segment is trained on once as it arrives: in batches of its own, in every batch, or not at all."""
+    fresh: bool
+    """Whether each segment is trained on once as it arrives, in batches of its own."""
     draw: Literal["poisson", "fixed"] = "fixed"
     """How much replay a fresh segment is worth: drawn from Poisson of the replay ratio, or just that."""
     window: int = 0

@@ -92,7 +92,7 @@ class ApexDqn(Algorithm):
     @staticmethod
     def feeding(config: RunConfig) -> Feeding:
         """Replay only, of single steps with the n − 1 that follow them."""
-        return Feeding("none", window=settings(config).n_steps)
+        return Feeding(fresh=False, window=settings(config).n_steps)
 
     def observe(self, unroll: Unroll, source: Hashable) -> None:
         """Keeps the statistics of observations, where the configuration asks for them."""

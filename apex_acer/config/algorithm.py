@@ -45,8 +45,6 @@ class AcerConfig(AlgorithmConfig):
     """First steps of a replayed segment that only warm up the recurrent state of both networks."""
     replay_draw: Literal["poisson", "fixed"] = "poisson"
     """Replay owed after each fresh segment: drawn from Poisson of `replay_ratio`, or just that."""
-    mix: Literal["separate", "joint"] = "separate"
-    """Fresh segments make batches of their own, or share every batch with `replay_ratio` times as many replayed ones."""
     truncation_threshold: float = 10.0
     """Importance weights of the policy term are truncated here (c), the rest is corrected for bias."""
     trust_region_delta: float = 1.0

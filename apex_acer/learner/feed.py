@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
@@ -64,11 +63,8 @@ class Feed:
         ranks: Ranks = ALONE,
     ) -> None:
         """With a `transfer` the next batch is chosen early, and is on its way while the one before is learned from."""
-        settings, self._replay, self._trains_fresh = config.algorithm, replay, feeding.fresh != "none"
+        settings, self._replay, self._trains_fresh = config.algorithm, replay, feeding.fresh
         self._start, self._batch_size = config.replay.start, config.learner.batch_size // ranks.count
-        # of a joint batch the share that keeps the ratio
-        share = 1 + settings.replay_ratio if feeding.fresh == "joint" else 1
-        self._fresh_in_batch = math.ceil(self._batch_size / share)
         self._batch_steps = config.learner.batch_size * (1 if feeding.window else settings.unroll_length)
         self._pace = Pace(settings.replay_ratio, derive_seed(config.seed, "learner", 2), feeding.draw)
         self._ranks = ranks
@@ -110,13 +106,13 @@ class Feed:
     @property
     def _has_batch(self) -> bool:
         """Where some learners are short of fresh segments, the others make a batch once they hold all of it."""
-        equal, whole = self._fresh_in_batch, self._fresh_in_batch * self._ranks.count
+        equal, whole = self._batch_size, self._batch_size * self._ranks.count
         return self._pace.owes(self._batch_steps) or self._waiting.min() >= equal or self._waiting.sum() >= whole
 
     @property
     def lacks(self) -> bool:
         """Whether this learner could not make a whole fresh batch by itself."""
-        return len(self._fresh) < self._fresh_in_batch * self._ranks.count
+        return len(self._fresh) < self._batch_size * self._ranks.count
 
     def offer(self) -> Offer:
         """What the others must know of this feed, which they `accept`."""
@@ -191,19 +187,18 @@ class Feed:
 
     def _choose(self, progress: float) -> Chosen:
         if self._pace.owes(self._batch_steps):
-            return self._chosen([], self._batch_size, self._batch_size, progress)
-        given = self._waiting.clip(max=self._fresh_in_batch)
+            return self._chosen([], self._batch_size, progress)
+        given = self._waiting.clip(max=self._batch_size)
         self._waiting = self._waiting - given
         slots = [self._fresh.popleft() for _ in range(given[self._ranks.rank])]
-        if not self._replays:
-            return self._chosen(slots, 0, self._fresh_in_batch, progress)
-        steps = np.zeros(self._fresh_in_batch)
-        steps[: len(slots)] = self._replay.count_steps(torch.tensor(slots, dtype=torch.int64))
-        self._pace.count_fresh(self._ranks.gather(steps).ravel())
-        return self._chosen(slots, self._batch_size - self._fresh_in_batch, self._batch_size, progress)
+        if self._replays:
+            steps = np.zeros(self._batch_size)
+            steps[: len(slots)] = self._replay.count_steps(torch.tensor(slots, dtype=torch.int64))
+            self._pace.count_fresh(self._ranks.gather(steps).ravel())
+        return self._chosen(slots, 0, progress)
 
-    def _chosen(self, slots: list[int], num_replayed: int, size: int, progress: float) -> Chosen:
-        """The fresh segments in `slots`, others drawn from replay, and blanks up to `size`."""
+    def _chosen(self, slots: list[int], num_replayed: int, progress: float) -> Chosen:
+        """The fresh segments in `slots`, or `num_replayed` drawn from replay, and blanks up to a whole batch."""
         items, importance = torch.tensor(slots, dtype=torch.int64), torch.ones(len(slots))
         if num_replayed:
             drawn = self._replay.draw(num_replayed) if len(self._replay) else items.new_empty(0)
@@ -212,7 +207,7 @@ class Feed:
             self._pace.count_replayed(int(steps.sum()))
             items = torch.cat([items, drawn])
             importance = torch.cat([importance, self._replay.importance(drawn, progress, least.min())])
-        num_blank = size - len(items)
+        num_blank = self._batch_size - len(items)
         items, importance = (
             torch.cat([items, items.new_zeros(num_blank)]),
             torch.cat([importance, torch.ones(num_blank)]),

@@ -68,7 +68,7 @@ class ExpectedSarsa(Algorithm):
     @staticmethod
     def feeding(config: RunConfig) -> Feeding:
         """Whole segments: each once while it is fresh, and again from replay."""
-        return Feeding("separate")
+        return Feeding(fresh=True)
 
     def observe(self, unroll: Unroll, source: Hashable) -> None:
         """Keeps the statistics of observations that `network.normalise` asks for."""

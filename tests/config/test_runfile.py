@@ -53,7 +53,6 @@ CHANGED = RunConfig(
         burn_in=2,
         replay_ratio=0.5,
         replay_draw="fixed",
-        mix="joint",
         truncation_threshold=5.0,
         trust_region_delta=2.0,
         trust_region_kl=0.01,

@@ -66,7 +66,6 @@ OPTIONS = {
         "network__normalise": True,
         "network__lstm": 8,
         "algorithm__burn_in": 2,
-        "algorithm__mix": "joint",
         "algorithm__terminal_penalty": 0.5,
         "algorithm__trust_region_kl": 0.01,
     },
@@ -104,7 +103,6 @@ APEX_DQN = {
 RUNS: dict[str, dict[str, Any]] = {
     "plain": {},
     "adam": {"optimizer__name": "adam", "optimizer__eps": 1e-8, "algorithm__replay_draw": "fixed"},
-    "joint": {"algorithm__mix": "joint", "learner__batch_size": 6},
     "small replay": {"replay__capacity": 300, "replay__start": 200},  # it wraps around
     "apex_dqn": APEX_DQN,
     "apex_dqn, uniform": {**APEX_DQN, "replay__sampling": "uniform", "algorithm__value_rescaling": True},

@@ -22,14 +22,7 @@ from tests.runs import made_up_unroll, numbered_unroll, segment_numbers, tiny_la
 MIXES: dict[str, dict[str, Any]] = {
     "poisson": {"algorithm__replay_ratio": 1.5},
     "fixed": {"algorithm__replay_ratio": 1.5, "algorithm__replay_draw": "fixed"},
-    "joint": {"algorithm__replay_ratio": 1.5, "algorithm__mix": "joint", "learner__batch_size": 5},
     "prioritized": {"algorithm__replay_ratio": 1.5, "replay__sampling": "prioritized"},
-    "prioritized, joint": {
-        "algorithm__replay_ratio": 1.5,
-        "algorithm__mix": "joint",
-        "learner__batch_size": 5,
-        "replay__sampling": "prioritized",
-    },
     "fresh only": {"algorithm__replay_ratio": 0.0, "learner__batch_size": 3},
 }
 

@@ -179,10 +179,9 @@ def test_priorities_of_what_was_overwritten_meanwhile_are_ignored(transfers: lis
     assert set(found) == kept
 
 
-@pytest.mark.parametrize("mix", ["separate", "joint"])
-def test_fresh_segments_have_weight_one_and_get_priorities_too(mix: str) -> None:
+def test_fresh_segments_have_weight_one_and_get_priorities_too() -> None:
     """Of ACER, which learns each segment once as it comes."""
-    config = feed_run(algorithm__mix=mix, algorithm__replay_ratio=3.0, replay__sampling="prioritized")
+    config = feed_run(algorithm__replay_ratio=3.0, replay__sampling="prioritized")
     feed, lowest = make_feed(config), 1.0
     for number in range(9):
         insert(feed, config, number)

@@ -105,9 +105,8 @@ def assert_close(a: Found, b: Found, *, exactly: bool = False) -> None:
         {},
         {"optimizer__name": "adam", "optimizer__max_grad_norm": 0.1},
         {"network__lstm": 8, "algorithm__trust_region_kl": 0.01},
-        {"algorithm__mix": "joint", "algorithm__replay_ratio": 0.0},
     ],
-    ids=["rmsprop", "adam, clipped", "lstm, adaptive region", "joint"],
+    ids=["rmsprop", "adam, clipped", "lstm, adaptive region"],
 )
 def test_two_learners_make_the_update_of_one(pair: Group, tmp_path: Path, changes: dict[str, Any]) -> None:
     config = several(tmp_path / "two", **{"algorithm__replay_ratio": 0.0} | changes)

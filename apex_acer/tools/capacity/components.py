@@ -85,7 +85,7 @@ def ceiling(
 def samples_per_step(config: RunConfig, replay_ratio: float) -> float:
     """Samples trained on for each environment step."""
     feeding = algorithm_class(config.algorithm.name).feeding(config)
-    return replay_ratio + (feeding.fresh != "none")
+    return replay_ratio + feeding.fresh
 
 
 def replay_bytes_per_step(config: RunConfig, spec: EnvironmentSpec) -> float:
