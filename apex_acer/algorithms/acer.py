@@ -9,16 +9,13 @@ import torch
 from torch import Tensor, nn
 
 from apex_acer.algorithms.algorithm import Action, Algorithm, Feeding, LossOutput
-from apex_acer.config import AcerConfig, ConfigError, RunConfig
+from apex_acer.config import AcerConfig, RunConfig
 from apex_acer.functional import acer_loss, shape_rewards
 from apex_acer.networks.frames import stack_planes
 from apex_acer.networks.normalisation import RewardScale
 from apex_acer.networks.torsos import ActorCritic, State, to_train
 from apex_acer.networks.weights import load_tensors, named_tensors
-from apex_acer.protocol.trajectory import Batch, EnvironmentSpec, Shapes, Unroll
-
-DELTA_STEP = 1.02  # an adaptive trust region widens or narrows by this factor at each update
-DELTA_RANGE = 1e-3, 1e3
+from apex_acer.protocol.trajectory import Array, Batch, EnvironmentSpec, Shapes, Unroll
 
 MU = "log_probs"  # the behaviour policy's only part
 
@@ -31,10 +28,9 @@ class Acer(Algorithm):
 
     def __init__(self, config: RunConfig, spec: EnvironmentSpec, device: torch.device) -> None:
         self._config = settings(config)
-        self._stack = spec.stack
+        self._stack, self._device = spec.stack, device
         self.network = to_train(self.build_network(config, spec), config, device)
         self._reward_scale = RewardScale().to(device) if self._config.normalise_rewards else None
-        self._delta = torch.tensor(self._config.trust_region_delta, dtype=torch.float64, device=device)
         self.average_network = copy.deepcopy(self.network).requires_grad_(False)
 
     @staticmethod
@@ -80,12 +76,11 @@ class Acer(Algorithm):
         """Keeps the statistics of observations and returns, where the configuration asks for them."""
         self.network.observe(unroll)
         if self._reward_scale:
-            device = self._delta.device
-            terminated = torch.from_numpy(unroll.terminated).to(device)
-            reward = self._shape(torch.from_numpy(unroll.reward).to(device), terminated)
-            ended = terminated | torch.from_numpy(unroll.truncated).to(device)
-            mask = torch.from_numpy(unroll.mask).to(device)
-            begins = torch.from_numpy(unroll.episode_step[self._stack - 1] == 0).to(device)
+            terminated = self._on_device(unroll.terminated)
+            reward = self._shape(self._on_device(unroll.reward), terminated)
+            ended = terminated | self._on_device(unroll.truncated)
+            mask = self._on_device(unroll.mask)
+            begins = self._on_device(unroll.episode_step[self._stack - 1] == 0)
             self._reward_scale.observe(reward, ended, mask, begins, self._config.gamma, source)
 
     def statistics(self) -> list[Tensor]:
@@ -116,14 +111,16 @@ class Acer(Algorithm):
             importance=batch.importance,
             gamma=settings.gamma,
             truncation_threshold=settings.truncation_threshold,
-            trust_region_delta=self._delta,
+            trust_region_delta=settings.trust_region_delta,
             trust_region_space=settings.trust_region_space,
             entropy_cost=settings.entropy_cost,
             q_cost=settings.q_cost,
         )
         priorities = loss.td_error.sum(0) / mask.sum(0).clamp(min=1)
-        metrics = loss.metrics | {"trust_region_delta": self._delta.clone()}
-        return LossOutput(loss.total, metrics, priorities, mask.sum())
+        return LossOutput(loss.total, loss.metrics, priorities, mask.sum())
+
+    def _on_device(self, array: Array) -> Tensor:
+        return torch.from_numpy(array).to(self._device)
 
     def _shape(self, reward: Tensor, terminated: Tensor) -> Tensor:
         clip, penalty = self._config.reward_clip, self._config.terminal_penalty
@@ -138,11 +135,7 @@ class Acer(Algorithm):
         return mask & (late.unsqueeze(-1) | batch.fresh)
 
     def after_step(self, metrics: Mapping[str, Tensor]) -> None:
-        """θ_a ← α θ_a + (1 − α) θ, buffers copied; an adaptive δ moves towards its target."""
-        target = self._config.trust_region_kl
-        if target:
-            factor = torch.where(metrics["average_policy_kl"] < target, DELTA_STEP, 1 / DELTA_STEP)
-            self._delta.mul_(factor).clamp_(*DELTA_RANGE)
+        """θ_a ← α θ_a + (1 − α) θ, buffers copied."""
         with torch.no_grad():
             average: list[Tensor] = list(self.average_network.parameters())
             newest: list[Tensor] = list(self.network.parameters())
@@ -151,11 +144,11 @@ class Acer(Algorithm):
                 old.copy_(new)
 
     def tensors(self) -> dict[str, Tensor]:
-        """The network, its average, and what else goes on changing: δ and the scale of rewards."""
+        """The network, its average, and the scale of rewards, if it is kept."""
         tensors = named_tensors(self.network, "network") | named_tensors(self.average_network, "average")
         if self._reward_scale:
             tensors |= named_tensors(self._reward_scale, "rewards")
-        return tensors | {"trust_region.delta": self._delta}
+        return tensors
 
     def load(self, tensors: dict[str, Tensor]) -> None:
         """Both networks; the average restarts at the network where a file holds only that."""
@@ -165,11 +158,6 @@ class Acer(Algorithm):
         load_tensors(self.average_network, "average", source)
         if self._reward_scale and any(name.startswith("rewards.") for name in tensors):
             load_tensors(self._reward_scale, "rewards", tensors)
-        if self._config.trust_region_kl and "trust_region.delta" in tensors:
-            delta = tensors["trust_region.delta"]
-            if delta.shape != self._delta.shape:
-                raise ConfigError(f"weights: tensor trust_region.delta is {list(delta.shape)}, this run has []")
-            self._delta.copy_(delta)
 
 
 def settings(config: RunConfig) -> AcerConfig:

@@ -49,8 +49,6 @@ class AcerConfig(AlgorithmConfig):
     """Importance weights of the policy term are truncated here (c), the rest is corrected for bias."""
     trust_region_delta: float = 1.0
     """Bound on the linearised KL divergence from the average policy, per sample."""
-    trust_region_kl: float = 0.0
-    """Adapts delta so that the mean KL divergence from the average policy stays near this; 0: delta is constant."""
     trust_region_space: Literal["probs", "logits"] = "probs"
     """The statistics the trust region is laid on: probabilities, as in the paper, or logits."""
     ema_decay: float = 0.99
@@ -68,7 +66,7 @@ class AcerConfig(AlgorithmConfig):
         at_least(0, "algorithm", {"burn_in": self.burn_in})
         allowed = f"give less than algorithm.unroll_length ({self.unroll_length})"
         require(self.burn_in < self.unroll_length, "algorithm.burn_in", self.burn_in, allowed)
-        names = ("truncation_threshold", "entropy_cost", "q_cost", "trust_region_kl")
+        names = ("truncation_threshold", "entropy_cost", "q_cost")
         at_least(0, "algorithm", {name: getattr(self, name) for name in names})
         positive("algorithm", {"trust_region_delta": self.trust_region_delta})
 

@@ -62,9 +62,6 @@ METRICS = {
     "entropy": Metric("nats", "mean entropy of the policy", only="acer"),
     "average_policy_kl": Metric("nats", "mean KL divergence from the average policy to the policy", only="acer"),
     "trust_region_share": Metric("1", "share of samples whose gradient the trust region changed", only="acer"),
-    "trust_region_delta": Metric(
-        "nats", "bound of the trust region; changes only with `algorithm.trust_region_kl`", only="acer"
-    ),
     "truncated_share": Metric(
         "1", "share of samples whose importance weight exceeded the truncation threshold", only="acer"
     ),

@@ -1,4 +1,4 @@
-"""What sweeps may switch on: penalties, normalisation, an adaptive trust region."""
+"""What sweeps may switch on: penalties and normalisation."""
 
 import dataclasses
 from collections import defaultdict
@@ -7,9 +7,6 @@ import numpy as np
 import pytest
 import torch
 
-from apex_acer.algorithms.acer import DELTA_RANGE, DELTA_STEP
-from apex_acer.config import ConfigError
-from apex_acer.networks.weights import pack, unpack
 from tests.algorithms.segments import build, flat, gradients_of, random_segments
 from tests.runs import made_up_unroll, tiny_run
 
@@ -102,68 +99,3 @@ def test_an_unroll_s_lead_in_is_not_observed_again():
     moments = acer.network.normaliser.moments
     assert moments.count == 5 * 4
     np.testing.assert_allclose(moments.mean.numpy(), obs[2:].mean((0, 1)), rtol=1e-5)
-
-
-# the trust region
-
-
-def step_once(acer, batch):
-    metrics = acer.loss(batch).metrics
-    acer.after_step(metrics)
-    return metrics["average_policy_kl"].item()
-
-
-def test_delta_falls_above_the_target_and_rises_below():
-    batch, _ = random_segments(4)
-    kl = build(4).loss(batch).metrics["average_policy_kl"].item()
-    assert kl > 0
-    for target, factor in ((0.9 * kl, 1 / DELTA_STEP), (1.1 * kl, DELTA_STEP)):
-        acer = build(4, trust_region_delta=0.5, trust_region_kl=target, ema_decay=1.0)
-        for updates in range(3):
-            loss = acer.loss(batch)
-            assert loss.metrics["trust_region_delta"].item() == pytest.approx(0.5 * factor**updates)
-            acer.after_step(loss.metrics)
-    constant = build(4, trust_region_delta=0.5)
-    for _ in range(3):
-        step_once(constant, batch)
-    assert constant.loss(batch).metrics["trust_region_delta"] == 0.5
-
-
-def test_delta_is_what_the_loss_is_bound_by():
-    batch, _ = random_segments(5)
-    acer = build(5, trust_region_delta=0.5, trust_region_kl=1e-6, ema_decay=1.0)
-    for _ in range(60):
-        step_once(acer, batch)
-    assert_same_loss((acer, batch), (build(5, trust_region_delta=0.5 / DELTA_STEP**60), batch))
-    with pytest.raises(AssertionError):
-        assert_same_loss((acer, batch), (build(5, trust_region_delta=0.5), batch))
-
-
-@pytest.mark.parametrize(("target", "start", "bound"), [(1e-6, 1.1e-3, DELTA_RANGE[0]), (1e6, 900.0, DELTA_RANGE[1])])
-def test_delta_is_bounded(target, start, bound):
-    batch, _ = random_segments(6)
-    acer = build(6, trust_region_delta=start, trust_region_kl=target, ema_decay=1.0)
-    for _ in range(10):
-        step_once(acer, batch)
-    assert acer.loss(batch).metrics["trust_region_delta"].item() == pytest.approx(bound)
-
-
-def test_delta_comes_back_from_a_file_where_it_adapts():
-    batch, _ = random_segments(8)
-    saved = build(8, trust_region_kl=1e-6)
-    for _ in range(5):
-        step_once(saved, batch)
-    file = unpack(pack(saved.tensors(), {}))
-    adapting, constant = build(9, trust_region_kl=1e-6), build(9, trust_region_delta=0.25)
-    adapting.load(file)
-    constant.load(file)
-    assert adapting.loss(batch).metrics["trust_region_delta"].item() == pytest.approx(DELTA_STEP**-5)
-    assert constant.loss(batch).metrics["trust_region_delta"] == 0.25
-    step_once(adapting, batch)
-    assert adapting.loss(batch).metrics["trust_region_delta"].item() == pytest.approx(DELTA_STEP**-6)
-
-
-def test_a_delta_of_another_shape_is_refused_by_name():
-    acer = build(10, trust_region_kl=0.1)
-    with pytest.raises(ConfigError, match=r"trust_region\.delta"):
-        acer.load(acer.tensors() | {"trust_region.delta": torch.ones(3)})

@@ -67,7 +67,6 @@ OPTIONS = {
         "network__lstm": 8,
         "algorithm__burn_in": 2,
         "algorithm__terminal_penalty": 0.5,
-        "algorithm__trust_region_kl": 0.01,
     },
 }
 
@@ -79,9 +78,8 @@ def test_a_run_trains_and_another_goes_on_from_its_weights(tmp_path: Path, chang
     assert min(first.updates, more.updates) > 20
     before, after = (read(result.weights)[0] for result in (first, more))
     assert before.keys() == after.keys()
-    unchanged = {name for name in before if bool((before[name] == after[name]).all())}
-    assert unchanged == (set() if "algorithm__trust_region_kl" in changes else {"trust_region.delta"})
     for name in before:
+        assert bool((before[name] != after[name]).any()), name
         if name.endswith("count"):  # of what was seen: the second run sees about as much again
             assert 1.7 < after[name] / before[name] < 2.3
     policy = load_policy(more.weights)

@@ -104,9 +104,9 @@ def assert_close(a: Found, b: Found, *, exactly: bool = False) -> None:
     [
         {},
         {"optimizer__name": "adam", "optimizer__max_grad_norm": 0.1},
-        {"network__lstm": 8, "algorithm__trust_region_kl": 0.01},
+        {"network__lstm": 8},
     ],
-    ids=["rmsprop", "adam, clipped", "lstm, adaptive region"],
+    ids=["rmsprop", "adam, clipped", "lstm"],
 )
 def test_two_learners_make_the_update_of_one(pair: Group, tmp_path: Path, changes: dict[str, Any]) -> None:
     config = several(tmp_path / "two", **{"algorithm__replay_ratio": 0.0} | changes)

@@ -53,7 +53,6 @@ def saved_run(**changes: Any) -> RunConfig:
     options = {
         "network__normalise": True,
         "algorithm__normalise_rewards": True,
-        "algorithm__trust_region_kl": 0.01,
         "algorithm__replay_ratio": 3.0,
         "checkpoint__replay": True,
         "stop__env_steps": 10_000,
