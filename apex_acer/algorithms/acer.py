@@ -112,7 +112,6 @@ class Acer(Algorithm):
             gamma=settings.gamma,
             truncation_threshold=settings.truncation_threshold,
             trust_region_delta=settings.trust_region_delta,
-            trust_region_space=settings.trust_region_space,
             entropy_cost=settings.entropy_cost,
             q_cost=settings.q_cost,
         )

@@ -49,8 +49,6 @@ class AcerConfig(AlgorithmConfig):
     """Importance weights of the policy term are truncated here (c), the rest is corrected for bias."""
     trust_region_delta: float = 1.0
     """Bound on the linearised KL divergence from the average policy, per sample."""
-    trust_region_space: Literal["probs", "logits"] = "probs"
-    """The statistics the trust region is laid on: probabilities, as in the paper, or logits."""
     ema_decay: float = 0.99
     """The average policy moves by 1 minus this after every update (alpha)."""
     entropy_cost: float = 0.01

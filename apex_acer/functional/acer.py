@@ -78,31 +78,17 @@ def _policy_gradient(
     return gradient.scatter_add_(-1, taken, truncated)
 
 
-def trust_region_terms(
-    pi_logits: Tensor, average_logits: Tensor, gradient: Tensor, delta: float | Tensor, space: str
-) -> tuple[Tensor, Tensor, Tensor]:
-    """g, k and δ of the trust region on `gradient`, which is with respect to the probabilities.
+def kl_gradient(log_pi: Tensor, log_average: Tensor, delta: float) -> tuple[Tensor, Tensor]:
+    """The gradient k = ∇_π KL(π_avg ‖ π) = −π_avg / π, and δ, both divided by the largest entry of k's row.
 
-    `probs`: k = −π_avg / π, formed as exp(log π_avg − log π − m) with the row's maximum m taken into δ, because k itself
-    overflows for near-deterministic policies. `logits`: the gradient is carried to the logits first, k = π − π_avg.
+    k itself overflows for near-deterministic policies, so it is formed as exp(log π_avg − log π − m), m the row's maximum.
 
     Returns:
-        g and k, `[T, B, A]`, with respect to the statistics of `space`; δ per row, `[T, B]`.
+        k `[T, B, A]` and δ `[T, B]`, as `trust_region_projection` takes them.
     """
-    with torch.no_grad():
-        return _trust_region_terms(pi_logits.log_softmax(-1), average_logits.log_softmax(-1), gradient, delta, space)
-
-
-def _trust_region_terms(
-    log_pi: Tensor, log_average: Tensor, gradient: Tensor, delta: float | Tensor, space: str
-) -> tuple[Tensor, Tensor, Tensor]:
-    if space == "logits":
-        pi = log_pi.exp()
-        g = pi * (gradient - (pi * gradient).sum(-1, keepdim=True))
-        return g, pi - log_average.exp(), torch.ones_like(g[..., 0]) * delta
     log_k = log_average - log_pi  # [T, B, A]
     log_scale = log_k.amax(-1, keepdim=True)
-    return gradient, -(log_k - log_scale).exp(), delta * (-log_scale.squeeze(-1)).exp()
+    return -(log_k - log_scale).exp(), delta * (-log_scale.squeeze(-1)).exp()
 
 
 def acer_loss(
@@ -118,8 +104,7 @@ def acer_loss(
     importance: Tensor,
     gamma: float,
     truncation_threshold: float,
-    trust_region_delta: float | Tensor,
-    trust_region_space: str,
+    trust_region_delta: float,
     entropy_cost: float,
     q_cost: float,
 ) -> AcerLoss:
@@ -138,15 +123,14 @@ def acer_loss(
         gamma: discount per step.
         truncation_threshold: c of the policy term.
         trust_region_delta: δ.
-        trust_region_space: `probs` or `logits`.
         entropy_cost: weight of the entropy, inside the trust region.
         q_cost: weight of ½ (Q_ret − Q)².
 
     Returns:
         The loss, its metrics (names of `metrics.METRICS`) and the absolute errors of Q.
     """
-    logits, taken = pi_logits[:-1], action.unsqueeze(-1)
-    statistics = logits if trust_region_space == "logits" else logits.softmax(-1)  # what z* is a gradient of
+    taken = action.unsqueeze(-1)
+    pi = pi_logits[:-1].softmax(-1)  # what z* is a gradient of
     q_taken = q_values[:-1].gather(-1, taken).squeeze(-1)  # [T, B]
     with torch.no_grad():
         log_pi_and_last = pi_logits.log_softmax(-1)  # [T+1, B, A]
@@ -166,21 +150,21 @@ def acer_loss(
             log_pi, mu_log_probs, taken, q_values[:-1], value, q_ret, truncation_threshold, entropy_cost
         )
         log_average = average_logits.log_softmax(-1)
-        g, k, delta = _trust_region_terms(log_pi, log_average, gradient, trust_region_delta, trust_region_space)
-        projected = trust_region_projection(g, k, delta)
+        k, delta = kl_gradient(log_pi, log_average, trust_region_delta)
+        projected = trust_region_projection(gradient, k, delta)
         # where, not a product with the mask: an action that nobody would take has an infinite weight
         z = torch.where(mask.unsqueeze(-1), projected * importance.unsqueeze(-1), 0.0)
         num_steps = mask.sum().clamp(min=1)
     error = torch.where(mask, q_ret - q_taken, 0.0)
-    # a surrogate whose gradient with respect to the statistics is −z*
-    policy_loss = -(z * statistics).sum() / num_steps
+    # a surrogate whose gradient with respect to the probabilities is −z*
+    policy_loss = -(z * pi).sum() / num_steps
     q_loss = 0.5 * (importance * error.square()).sum() / num_steps
     total = policy_loss + q_cost * q_loss
     with torch.no_grad():
         samples = {
             "entropy": -(log_pi.exp() * log_pi).sum(-1),
             "average_policy_kl": (log_average.exp() * (log_average - log_pi)).sum(-1),
-            "trust_region_share": (projected != g).any(-1),
+            "trust_region_share": (projected != gradient).any(-1),
             "truncated_share": rho > truncation_threshold,
             "rho": rho.clamp(max=max(truncation_threshold, 1.0)),
             "value": value,

@@ -100,7 +100,6 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("algorithm.q_cost", -0.5, "0 or more"),
     ("algorithm.reward_clip", -1.0, "0 or more"),
     ("algorithm.trust_region_delta", 0.0, "above 0"),
-    ("algorithm.trust_region_space", "log_probs", "probs or logits"),
     ("evaluation.every", -1, "0 or more"),
     ("evaluation.episodes", 0, "1 or more"),
     ("evaluation.environments", 0, "1 or more"),

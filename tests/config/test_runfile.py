@@ -55,7 +55,6 @@ CHANGED = RunConfig(
         replay_draw="fixed",
         truncation_threshold=5.0,
         trust_region_delta=2.0,
-        trust_region_space="logits",
         ema_decay=0.995,
         entropy_cost=0.0,
         q_cost=1.0,

@@ -119,7 +119,7 @@ def project(g, k, delta):
     return np.array([float(g[a]) - excess / dot(k, k) * float(k[a]) for a in range(len(g))])
 
 
-def acer_loss(batch, *, gamma, truncation_threshold, trust_region_delta, trust_region_space, entropy_cost, q_cost):
+def acer_loss(batch, *, gamma, truncation_threshold, trust_region_delta, entropy_cost, q_cost):
     """The loss of a `random_batch` and its derivatives."""
     action, mask = batch["action"], batch["mask"]
     t_max, b_max = action.shape
@@ -146,18 +146,11 @@ def acer_loss(batch, *, gamma, truncation_threshold, trust_region_delta, trust_r
             p, p_average, taken, weight = pi[t, b], average[t, b], action[t, b], float(batch["importance"][b]) / count
             gradient = policy_gradient(p, mu[t, b], taken, q[t, b], q_ret[t, b], truncation_threshold, entropy_cost)
             softmax_jacobian = np.diag(p) - np.outer(p, p)
-            if trust_region_space == "probs":
-                g, k = gradient, -p_average / p
-                z = project(g, k, trust_region_delta)
-                step, surrogate = softmax_jacobian @ z, dot(z, p)
-            else:
-                g, k = softmax_jacobian @ gradient, p - p_average
-                z = project(g, k, trust_region_delta)
-                step, surrogate = z, dot(z, batch["pi_logits"][t, b])
+            z = project(gradient, -p_average / p, trust_region_delta)
             error = q_ret[t, b] - q_taken[t, b]
-            total += weight * (-surrogate + q_cost * 0.5 * error**2)
-            d_logits[t, b] = -weight * step
+            total += weight * (-dot(z, p) + q_cost * 0.5 * error**2)
+            d_logits[t, b] = -weight * softmax_jacobian @ z
             d_q[t, b, taken] = -weight * q_cost * error
             td_error[t, b] = abs(error)
-            num_bound += bool((z != g).any())
+            num_bound += bool((z != gradient).any())
     return Loss(total, d_logits, d_q, td_error, num_bound / count)
