@@ -69,8 +69,8 @@ class Acer(Algorithm):
 
     @staticmethod
     def feeding(config: RunConfig) -> Feeding:
-        """Whole segments, each fresh once."""
-        return Feeding(fresh=True, draw=settings(config).replay_draw)
+        """Whole segments, each fresh once and worth Poisson(replay ratio) as much replay, as in the paper."""
+        return Feeding(fresh=True, draw="poisson")
 
     def observe(self, unroll: Unroll, source: Hashable) -> None:
         """Keeps the statistics of observations and returns, where the configuration asks for them."""

@@ -43,8 +43,6 @@ class AcerConfig(AlgorithmConfig):
     name: str = "acer"
     burn_in: int = 0
     """First steps of a replayed segment that only warm up the recurrent state of both networks."""
-    replay_draw: Literal["poisson", "fixed"] = "poisson"
-    """Replay owed after each fresh segment: drawn from Poisson of `replay_ratio`, or just that."""
     truncation_threshold: float = 10.0
     """Importance weights of the policy term are truncated here (c), the rest is corrected for bias."""
     trust_region_delta: float = 1.0

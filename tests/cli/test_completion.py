@@ -79,7 +79,7 @@ def test_each_place_gets_what_belongs_there(
     assert offered("train", "atari") == {"atari", "atari-machado"}
     assert offered("resume", "") == {"my runs"}
     assert offered("evaluate", "") == {"best.safetensors", "my runs"}
-    assert offered("train", "pong", "--algorithm.replay-") == {"--algorithm.replay-ratio", "--algorithm.replay-draw"}
+    assert offered("train", "pong", "--algorithm.trust") == {"--algorithm.trust-region-delta"}
     assert offered("train", "pong", "--engine", "") == {"local", "serial", "ray"}
     assert offered("resume", "my runs", "--log-level", "") == {"debug", "info", "warning", "error"}
     assert offered("evaluate", "--po") == {"--policy"}

@@ -92,7 +92,6 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("algorithm.unroll_length", 0, "1 or more"),
     ("algorithm.burn_in", -1, "0 or more"),
     ("algorithm.burn_in", 20, "less than algorithm.unroll_length (20)"),
-    ("algorithm.replay_draw", "exact", "poisson or fixed"),
     ("algorithm.terminal_penalty", -1.0, "0 or more"),
     ("algorithm.replay_ratio", -1.0, "0 or more"),
     ("algorithm.truncation_threshold", -1.0, "0 or more"),

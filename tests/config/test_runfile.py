@@ -52,7 +52,6 @@ CHANGED = RunConfig(
         unroll_length=5,
         burn_in=2,
         replay_ratio=0.5,
-        replay_draw="fixed",
         truncation_threshold=5.0,
         trust_region_delta=2.0,
         ema_decay=0.995,

@@ -100,7 +100,7 @@ APEX_DQN = {
 }
 RUNS: dict[str, dict[str, Any]] = {
     "plain": {},
-    "adam": {"optimizer__name": "adam", "optimizer__eps": 1e-8, "algorithm__replay_draw": "fixed"},
+    "adam": {"optimizer__name": "adam", "optimizer__eps": 1e-8},
     "small replay": {"replay__capacity": 300, "replay__start": 200},  # it wraps around
     "apex_dqn": APEX_DQN,
     "apex_dqn, uniform": {**APEX_DQN, "replay__sampling": "uniform", "algorithm__value_rescaling": True},

@@ -21,7 +21,6 @@ from tests.runs import made_up_unroll, numbered_unroll, segment_numbers, tiny_la
 
 MIXES: dict[str, dict[str, Any]] = {
     "poisson": {"algorithm__replay_ratio": 1.5},
-    "fixed": {"algorithm__replay_ratio": 1.5, "algorithm__replay_draw": "fixed"},
     "prioritized": {"algorithm__replay_ratio": 1.5, "replay__sampling": "prioritized"},
     "fresh only": {"algorithm__replay_ratio": 0.0, "learner__batch_size": 3},
 }
@@ -35,8 +34,9 @@ def feed_run(**changes: Any) -> RunConfig:
 CPU = torch.device("cpu")
 
 
-def make_feed(config: RunConfig, transfer: Transfer | None = None, ranks: Ranks = ALONE) -> Feed:
-    feeding = algorithm_class(config.algorithm.name).feeding(config)
+def make_feed(config: RunConfig, transfer: Transfer | None = None, ranks: Ranks = ALONE, **changes: Any) -> Feed:
+    """The feed of the configured algorithm, with these changes to its `Feeding`."""
+    feeding = algorithm_class(config.algorithm.name).feeding(config)._replace(**changes)
     replay = make_replay(config, feeding, tiny_layout(config), config.replay.capacity)
     return Feed(config, feeding, replay, transfer, ranks)
 
@@ -99,8 +99,8 @@ def test_every_segment_is_fresh_once_and_in_order(changes: dict[str, Any]) -> No
 
 
 def test_what_is_owed_of_replay_comes_before_what_is_fresh() -> None:
-    config = feed_run(algorithm__replay_draw="fixed", algorithm__replay_ratio=2.0)
-    feed = make_feed(config)
+    config = feed_run(algorithm__replay_ratio=2.0)
+    feed = make_feed(config, draw="fixed")
     for number in range(3):
         feed.insert(numbered_unroll(config, number), 0)
     assert feed.num_fresh == 12
@@ -113,8 +113,8 @@ def test_what_is_owed_of_replay_comes_before_what_is_fresh() -> None:
 
 
 def test_nothing_is_replayed_before_it_starts() -> None:
-    config = feed_run(replay__start=100, algorithm__replay_draw="fixed")
-    feed = make_feed(config)
+    config = feed_run(replay__start=100)
+    feed = make_feed(config, draw="fixed")
     for number in range(4):
         feed.insert(numbered_unroll(config, number), number)
         assert [num_fresh for _, num_fresh in learn(feed)] == [4]
