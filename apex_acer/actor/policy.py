@@ -39,13 +39,8 @@ class Policy:
         self._state: State = {}
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Takes the newest policy's tensors of a weights file, or with `evaluation.average` the average policy's.
-
-        What actors get holds only the newest. Raises `ConfigError` naming the first tensor that differs.
-        """
-        has_average = any(name.startswith("average.") for name in tensors)
-        prefix = "average" if self.config.evaluation.average and has_average else "network"
-        load_tensors(self.network, prefix, tensors)
+        """Takes the policy's tensors of a weights file; raises `ConfigError` naming the first one that differs."""
+        load_tensors(self.network, "network", tensors)
 
     def require_known_environment(self) -> None:
         """Raises `ConfigError` where making its environment would import what only a weights file names."""

@@ -43,7 +43,6 @@ class ApexDqn(Algorithm):
         lstm, low, high = config.network.lstm, config.actors.temperature_low, config.actors.temperature_high
         require(lstm == 0, "network.lstm", lstm, "apex_dqn learns from single steps; give 0")
         require(low == high == 1, "actors.temperature_high", high, "apex_dqn explores by algorithm.epsilon; give 1")
-        require(not config.evaluation.average, "evaluation.average", True, "apex_dqn has no average; give false")
         return QNetwork(config.network, spec, is_dueling=settings(config).dueling)
 
     @staticmethod

@@ -28,8 +28,6 @@ class EvaluationConfig:
     """Environments stepped together; each plays its own share of the episodes."""
     greedy: bool = True
     """Take the likeliest action; otherwise sample from the policy."""
-    average: bool = False
-    """Play the average policy instead of the newest; so does `load_policy`."""
     stall_steps: int = 0
     """Act at random for one step after this many steps without a reward, for games that wait for FIRE; 0: never."""
     video_every: int = 0

@@ -19,7 +19,7 @@ from apex_acer.environments.vector import make_environments
 from apex_acer.networks.card import describe
 from apex_acer.networks.weights import named_tensors, pack, unpack, write
 from tests.conftest import COUNTDOWN, config_error, play, run_config
-from tests.runs import CARTPOLE, tiny_run
+from tests.runs import CARTPOLE
 
 
 def image_config(stack: int = 1, **kwargs: Any) -> RunConfig:
@@ -260,22 +260,6 @@ def test_a_recurrent_network_itself_remembers_nothing(tmp_path: Path) -> None:
     for _ in range(2):
         for one, other in zip(loaded.network(obs), first, strict=True):
             torch.testing.assert_close(one, other)
-
-
-def test_the_average_policy_plays_where_the_configuration_says_so() -> None:
-    config = tiny_run(evaluation__average=True)
-    newest, average = Policy(config, CARTPOLE), Policy(config, CARTPOLE)
-    with torch.no_grad():
-        average.network.pi_logits.bias += torch.tensor([5.0, 0.0])
-    tensors = named_tensors(newest.network, "network") | named_tensors(average.network, "average")
-    obs = torch.zeros(1, 4)
-    for average_asked, expected in ((True, average), (False, newest)):
-        policy = Policy(tiny_run(evaluation__average=average_asked), CARTPOLE)
-        policy.load(tensors)
-        assert torch.equal(policy.network(obs).pi_logits, expected.network(obs).pi_logits)
-    actors = Policy(config, CARTPOLE)
-    actors.load(named_tensors(newest.network, "network"))  # all that actors get
-    assert torch.equal(actors.network(obs).pi_logits, newest.network(obs).pi_logits)
 
 
 TORSO = """

@@ -183,7 +183,6 @@ def test_every_field_that_can_be_wrong_has_a_case_above() -> None:
         "network.normalise",
         "algorithm.normalise_rewards",
         "checkpoint.replay",
-        "evaluation.average",
         "evaluation.greedy",
         "stop.at_return",
         "out",

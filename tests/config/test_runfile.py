@@ -61,7 +61,7 @@ CHANGED = RunConfig(
         terminal_penalty=1.0,
         normalise_rewards=True,
     ),
-    evaluation=EvaluationConfig(7, 3, 2, False, True, 30, 4),
+    evaluation=EvaluationConfig(7, 3, 2, False, 30, 4),
     checkpoint=CheckpointConfig(9, True),
     logging=LoggingConfig(0.1, 30.0, "debug"),
     supervision=SupervisionConfig(5.0, 1.5, 3, 2.0),
