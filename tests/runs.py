@@ -20,7 +20,14 @@ from apex_acer.protocol.trajectory import PRIORITY, Batch, EnvironmentSpec, Layo
 
 RUN_ID = "this-run"
 CARTPOLE = EnvironmentSpec(
-    plane_shape=(4,), dtype="float32", num_actions=2, first_action=0, stack=1, channels_last=False, action_repeat=1
+    plane_shape=(4,),
+    dtype="float32",
+    num_actions=2,
+    first_action=0,
+    stack=1,
+    channels_last=False,
+    action_repeat=1,
+    given_shape=(4,),
 )
 TINY: dict[str, Any] = {
     "engine": "serial",

@@ -11,7 +11,7 @@ K, COUNT, PLANE = 5, 3, 2
 
 
 def plain_layout(stack: int = 1, *, prioritized: bool = False) -> Layout:
-    spec = EnvironmentSpec((PLANE,), "float32", 4, 0, stack, False, 1)
+    spec = EnvironmentSpec((PLANE,), "float32", 4, 0, stack, False, 1, (PLANE,))
     return layout(spec, K, {PRIORITY: ()} if prioritized else {})
 
 

@@ -15,7 +15,7 @@ from apex_acer.algorithms import algorithm_class
 from apex_acer.algorithms.algorithm import Action
 from apex_acer.config import ConfigError, RunConfig, imports, reading
 from apex_acer.config.runfile import from_dict
-from apex_acer.networks.card import migrate, written_by
+from apex_acer.networks.card import require_format, written_by
 from apex_acer.networks.device import CPU, choose_precision
 from apex_acer.networks.frames import stack_planes
 from apex_acer.networks.torsos import State, forget
@@ -150,9 +150,10 @@ def load_card(path: str | Path) -> dict[str, Any]:
     with reading(str(path)):
         _, card = read(path)
         try:
-            return migrate(card)
+            require_format(card)
         except ConfigError as error:
             raise ConfigError(f"{path}: {error}{written_by(card)}") from None
+        return card
 
 
 def load_policy(path: str | Path, import_modules: bool = False) -> Policy:
@@ -168,7 +169,7 @@ def load_policy(path: str | Path, import_modules: bool = False) -> Policy:
     with reading(str(path)):
         tensors, metadata = read(path)
         try:
-            metadata = migrate(metadata)
+            require_format(metadata)
             if not import_modules:
                 _require_known_network(metadata["config"])
             config, spec = from_dict(metadata["config"]), EnvironmentSpec.from_dict(metadata["spec"])

@@ -25,7 +25,7 @@ def specify(config: EnvironmentConfig, actions: Space[Any], observations: Space[
         stack=config.stack,
         channels_last=channels_last,
         action_repeat=repeat,
-        own_shape=box.shape,
+        given_shape=box.shape,
     )
 
 

@@ -17,7 +17,7 @@ from apex_acer.learner.optimizer import Optimizer
 from apex_acer.learner.ranks import Ranks
 from apex_acer.learner.snapshots import Evaluations
 from apex_acer.networks import weights
-from apex_acer.networks.card import describe, migrate, written_by
+from apex_acer.networks.card import describe, require_format, written_by
 from apex_acer.protocol.trajectory import Array, EnvironmentSpec
 from apex_acer.storage import checkpoint
 
@@ -110,7 +110,8 @@ class Saver:
     def _load_weights(self, path: str) -> None:
         tensors, card = weights.read(path)
         try:
-            name, mine = migrate(card).get("config", {}).get("algorithm", {}).get("name"), self._config.algorithm.name
+            require_format(card)
+            name, mine = card.get("config", {}).get("algorithm", {}).get("name"), self._config.algorithm.name
             if name != mine:
                 raise ConfigError(f"algorithm.name is {name!r}, this run's is {mine!r}")
             self._algorithm.load(tensors)
@@ -147,7 +148,7 @@ class Saver:
     def _take(self, state: Mapping[str, Any], data: bytes, fill: Callable[[str, Array], None] | None) -> Counters:
         tensors = weights.unpack(data)
         self._algorithm.load(tensors)
-        self._optimizer.load(tensors, state.get("optimizer", {}))
+        self._optimizer.load(tensors, state["optimizer"])
         self._feed.restore(state["feed"], fill)
         counts = {name: int(state[name]) for name in ("env_steps", "updates", "skipped", "rows_length")}
         require(
@@ -156,8 +157,8 @@ class Saver:
         counters = Counters(
             **counts,
             wall_s=float(state["wall_s"]),
-            run_id=str(state.get("run_id", "")),
-            startup_s=float(state.get("startup_s", 0.0)),
+            run_id=str(state["run_id"]),
+            startup_s=float(state["startup_s"]),
         )
         torch.set_rng_state(tensors["rng.torch"])
         return counters

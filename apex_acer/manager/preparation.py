@@ -59,9 +59,8 @@ def prepare_resume(
     elif config.has_schedule and config.schedule_end != before.schedule_end:
         config = dataclasses.replace(config, schedule_steps=before.schedule_end)
     spec, notes = check_environment(config.environment)
-    if trained := state.get("spec"):  # checkpoints of before have none
-        with reading(str(path)):
-            require_unchanged(config.environment.id, spec, EnvironmentSpec.from_dict(trained))
+    with reading(str(path)):
+        require_unchanged(config.environment.id, spec, EnvironmentSpec.from_dict(state["spec"]))
     config = _placed(config, spec)
     return Run(config, spec, folder, uuid.uuid4().hex, started_at, resume=True, notes=notes)
 

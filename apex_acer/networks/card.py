@@ -1,4 +1,4 @@
-"""The card of a policy: what its weights file says of itself, in which format, and how older formats are read.
+"""The card of a policy: what its weights file says of itself, and in which format.
 
 It holds neither times nor folders, so that equal runs write equal bytes.
 """
@@ -36,14 +36,10 @@ def make_score(row: Mapping[str, float], settings: EvaluationConfig, env_steps: 
     return {**metrics, "episodes": settings.episodes, "greedy": settings.greedy, "env_steps": env_steps}
 
 
-def migrate(card: Mapping[str, Any]) -> dict[str, Any]:
-    """A card of this or an older format as this program writes it; raises `ConfigError` for others."""
-    number = card.get("format")
-    if type(number) is not int or not 1 <= number <= FORMAT:
-        raise ConfigError(f"format {number!r}; this program reads formats 1 to {FORMAT}")
-    for step in MIGRATIONS[number - 1 :]:
-        card = step(card)
-    return {**card, "format": FORMAT}
+def require_format(card: Mapping[str, Any]) -> None:
+    """Raises `ConfigError` if this program does not read the format of `card`."""
+    if card.get("format") != FORMAT:
+        raise ConfigError(f"format {card.get('format')!r}; this program reads format {FORMAT}")
 
 
 def written_by(card: Mapping[str, Any]) -> str:
@@ -69,17 +65,9 @@ def card_text(card: Mapping[str, Any]) -> str:
         "environment": config.environment.id,
         "score": score_text(card["score"]),
         "trained": f"{card['env_steps']:,} env steps, {card['updates']:,} updates",
-        "versions": ", ".join(f"{name} {number}" for name, number in card["versions"].items()) or "unknown",
+        "versions": ", ".join(f"{name} {number}" for name, number in card["versions"].items()),
     }
     return "\n".join([*(f"{name:<12} {fact}" for name, fact in facts.items()), "", dump_run(config).rstrip()])
-
-
-def _with_score_and_versions(card: Mapping[str, Any]) -> dict[str, Any]:
-    return {"score": None, "versions": {}, **card}
-
-
-MIGRATIONS = (_with_score_and_versions,)
-"""From format 1 to 2, from 2 to 3, …"""
 
 
 @functools.cache

@@ -47,14 +47,13 @@ class EnvironmentSpec:
     """Whether the environment itself gives images as `[H, W, C]`."""
     action_repeat: int
     """Emulator frames per environment step."""
-    own_shape: tuple[int, ...] | None = None
-    """One observation as the environment itself gives it; None in weights files that are older than this field."""
+    given_shape: tuple[int, ...]
+    """One observation as the environment itself gives it."""
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> EnvironmentSpec:
         """Back from `dataclasses.asdict` by way of JSON, which has no tuples; raises TypeError or ValueError for others."""
-        own = values.get("own_shape")
-        shapes = {"plane_shape": tuple(values["plane_shape"]), "own_shape": None if own is None else tuple(own)}
+        shapes = {name: tuple(values[name]) for name in ("plane_shape", "given_shape")}
         spec = cls(**{**values, **shapes})
         counts = (*spec.plane_shape, *spec.given_shape, spec.num_actions, spec.stack, spec.action_repeat)
         if not spec.plane_shape or any(type(count) is not int or count < 1 for count in counts):
@@ -71,15 +70,8 @@ class EnvironmentSpec:
         if spec.channels_last and not spec.is_image:
             raise ValueError(f"channels_last, plane_shape {spec.plane_shape}: no image")
         if math.prod(spec.given_shape) != math.prod(spec.plane_shape):
-            raise ValueError(f"own_shape {spec.given_shape}, plane_shape {spec.plane_shape}: not as many numbers")
+            raise ValueError(f"given_shape {spec.given_shape}, plane_shape {spec.plane_shape}: not as many numbers")
         return spec
-
-    @property
-    def given_shape(self) -> tuple[int, ...]:
-        """One observation as the environment gives it."""
-        if self.own_shape is not None:
-            return self.own_shape
-        return (*self.plane_shape[1:], self.plane_shape[0]) if self.channels_last else self.plane_shape
 
     def planes(self, obs: Array, *lead: int) -> Array:
         """Observations `[*lead, *given_shape]` of the environment as planes `[*lead, *plane_shape]`."""

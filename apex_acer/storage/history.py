@@ -12,7 +12,7 @@ from typing import Any, TypeGuard
 import numpy as np
 from numpy.typing import NDArray
 
-from apex_acer.protocol.metrics import MIN_INTERVAL, RATES
+from apex_acer.protocol.metrics import MIN_INTERVAL
 
 LoggedRow = dict[str, Any]
 """A row of `metrics.jsonl`: `source`, `wall_s` and metrics by name, None where one was not finite."""
@@ -107,12 +107,10 @@ def _number(value: object) -> float:
 
 
 def _add_rates(rows: list[LoggedRow]) -> None:
-    """Adds the learner's, and takes away those over too short a time, as in the last rows of older runs."""
+    """Adds the learner's steps per second, if the time since the row before is not too short for that."""
     elapsed = np.diff([row["wall_s"] for row in rows], prepend=0.0)
     steps = np.diff([row["env_steps"] for row in rows], prepend=0)
     least = MIN_INTERVAL * float(np.median(elapsed)) if rows else 0.0
     for row, seconds, made in zip(rows, elapsed, steps, strict=True):
         if seconds > 0 and seconds >= least:
             row["env_steps_per_s"] = made / seconds
-        else:
-            row.update(dict.fromkeys(RATES & row.keys()))

@@ -16,7 +16,7 @@ from apex_acer.actor.policy import Policy, load_policy
 from apex_acer.cli import main
 from apex_acer.config import ConfigError, EnvironmentConfig, NetworkConfig, RunConfig, UnreadConfig, imports
 from apex_acer.environments.vector import make_environments
-from apex_acer.networks.card import describe
+from apex_acer.networks.card import FORMAT, describe
 from apex_acer.networks.weights import named_tensors, pack, unpack, write
 from tests.conftest import COUNTDOWN, config_error, play, run_config
 from tests.runs import CARTPOLE
@@ -154,14 +154,11 @@ def test_acts_on_what_the_environment_itself_gives(
     assert [loaded.act(one) for one in batch] == [loaded.act(one) for one in planes] == expected
 
 
-def test_a_file_without_the_environment_s_own_shape_still_loads(tmp_path: Path) -> None:
+def test_a_file_whose_environment_cannot_be_is_refused(tmp_path: Path) -> None:
     path, policy = saved(tmp_path, image_config())
-    spec = {name: value for name, value in dataclasses.asdict(policy.spec).items() if name != "own_shape"}
-    tensors = unpack(path.read_bytes())
-    write(path, pack(tensors, describe(policy.config, policy.spec) | {"spec": spec}))
-    assert load_policy(path).act(np.zeros((2, 12, 10, 3), np.uint8)).shape == (2,)
-    write(path, pack(tensors, describe(policy.config, policy.spec) | {"spec": spec | {"own_shape": [12, 10]}}))
-    assert "own_shape" in config_error(lambda: load_policy(path))
+    tensors, spec = unpack(path.read_bytes()), dataclasses.asdict(policy.spec)
+    write(path, pack(tensors, describe(policy.config, policy.spec) | {"spec": spec | {"given_shape": [12, 10]}}))
+    assert "given_shape" in config_error(lambda: load_policy(path))
     vectors = dataclasses.asdict(CARTPOLE) | {"channels_last": True}
     write(path, pack(tensors, describe(policy.config, policy.spec) | {"spec": vectors}))
     assert "channels_last" in config_error(lambda: load_policy(path))
@@ -173,7 +170,7 @@ def test_files_that_do_not_fit_are_refused_by_path(tmp_path: Path) -> None:
     cases: list[tuple[dict[str, Any], dict[str, Any], str]] = [
         (tensors, facts | {"format": 99}, "format 99"),
         (tensors, {}, "format"),
-        (tensors, {"format": 1}, "config"),
+        (tensors, {"format": FORMAT}, "config"),
         (tensors, facts | {"config": facts["config"] | {"speed": 1}}, "unknown key speed"),
         (tensors, facts | {"spec": facts["spec"] | {"colour": 1}}, "colour"),
         (tensors, facts | {"spec": facts["spec"] | {"num_actions": 3}}, "tensor network.pi_logits.bias is [2]"),

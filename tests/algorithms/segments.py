@@ -23,7 +23,7 @@ def build(seed=0, hidden=16, stack=2, dtype=torch.float64, lstm=0, normalise=Fal
         learner=learner or LearnerConfig(),
         algorithm=AcerConfig(**{"unroll_length": SIZES.length, "entropy_cost": 0.05, "gamma": 0.9} | settings),
     )
-    spec = EnvironmentSpec((PLANE,), "float32", SIZES.actions, 0, stack, False, 1)
+    spec = EnvironmentSpec((PLANE,), "float32", SIZES.actions, 0, stack, False, 1, (PLANE,))
     acer = Acer(config, spec, CPU)
     for network in (acer.network, acer.average_network):
         network.to(dtype)

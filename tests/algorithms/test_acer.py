@@ -189,7 +189,7 @@ def test_bfloat16_points_the_same_way_and_keeps_its_parameters_in_float32():
 
 def test_average_network_begins_at_the_network_and_moves_by_its_share():
     torch.manual_seed(0)
-    spec = EnvironmentSpec((PLANE,), "float32", SIZES.actions, 0, 1, False, 1)
+    spec = EnvironmentSpec((PLANE,), "float32", SIZES.actions, 0, 1, False, 1, (PLANE,))
     acer = Acer(RunConfig(algorithm=AcerConfig(ema_decay=0.75)), spec, CPU)
     assert torch.equal(flat(acer.network.parameters()), flat(acer.average_network.parameters()))
     expected = flat(acer.average_network.parameters())
@@ -286,9 +286,9 @@ def test_mu_is_what_actions_are_sampled_from(temperature):
     assert (action.dtype, behaviour["log_probs"].dtype) == (torch.int64, torch.float32)
     assert (
         tuple(behaviour["log_probs"].shape[1:])
-        == Acer.behaviour_shapes(RunConfig(), EnvironmentSpec((PLANE,), "float32", SIZES.actions, 0, 2, False, 1))[
-            "log_probs"
-        ]
+        == Acer.behaviour_shapes(
+            RunConfig(), EnvironmentSpec((PLANE,), "float32", SIZES.actions, 0, 2, False, 1, (PLANE,))
+        )["log_probs"]
     )
 
 

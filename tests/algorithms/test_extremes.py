@@ -29,7 +29,7 @@ def build(num_actions=SIZES.actions, optimizer="rmsprop", **settings):
         algorithm=AcerConfig(**{"unroll_length": SIZES.length} | settings),
         optimizer=OptimizerConfig(name=optimizer, learning_rate=1e-3),
     )
-    acer = Acer(config, EnvironmentSpec((PLANE,), "float32", num_actions, 0, 1, False, 1), CPU)
+    acer = Acer(config, EnvironmentSpec((PLANE,), "float32", num_actions, 0, 1, False, 1, (PLANE,)), CPU)
     return acer, Optimizer(config, acer.network)
 
 

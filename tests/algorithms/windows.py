@@ -29,7 +29,7 @@ def dqn_config(*, hidden=16, lstm=0, sampling="prioritized", actors=1, **setting
 
 def spec(stack=1):
     """What the algorithm is told of an environment of vectors."""
-    return EnvironmentSpec((PLANE,), "float32", ACTIONS, 0, stack, False, 1)
+    return EnvironmentSpec((PLANE,), "float32", ACTIONS, 0, stack, False, 1, (PLANE,))
 
 
 def randomise(network, seed, std=0.4):

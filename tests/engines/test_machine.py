@@ -19,7 +19,7 @@ from apex_acer.protocol.trajectory import EnvironmentSpec
 from tests.conftest import config_error
 from tests.runs import CARTPOLE, tiny_run
 
-PONG = EnvironmentSpec((1, 84, 84), "uint8", 6, 0, 4, False, 4)
+PONG = EnvironmentSpec((1, 84, 84), "uint8", 6, 0, 4, False, 4, (84, 84))
 
 
 @pytest.fixture(autouse=True)

@@ -6,7 +6,7 @@ from apex_acer.engines.placement import available_cores, describe, has_gpu, plac
 from apex_acer.protocol.trajectory import EnvironmentSpec
 from tests.runs import CARTPOLE, tiny_run
 
-PONG = EnvironmentSpec((1, 84, 84), "uint8", 6, 0, 4, False, 4)
+PONG = EnvironmentSpec((1, 84, 84), "uint8", 6, 0, 4, False, 4, (84, 84))
 OPEN = {"actors__count": 0, "actors__threads": 0, "learner__threads": 0, "engine": "local"}
 
 

@@ -16,10 +16,10 @@ from apex_acer import __version__
 from apex_acer.actor.policy import load_policy
 from apex_acer.cli import main
 from apex_acer.manager.manager import train
-from apex_acer.networks.card import FORMAT, describe, migrate
+from apex_acer.networks.card import FORMAT
 from apex_acer.networks.weights import pack, read, unpack, write
 from tests.conftest import config_error
-from tests.runs import CARTPOLE, tiny_run
+from tests.runs import tiny_run
 
 
 @pytest.fixture(scope="module")
@@ -36,11 +36,6 @@ def rewritten(run_folder: Path, folder: Path, change: Callable[[dict[str, Any]],
     path = folder / "weights.safetensors"
     write(path, pack(tensors, change(card)))
     return path
-
-
-def format_1(card: dict[str, Any]) -> dict[str, Any]:
-    """As the first version wrote it."""
-    return {name: value for name, value in card.items() if name not in ("score", "versions")} | {"format": 1}
 
 
 def test_a_file_says_how_it_scored_and_what_wrote_it(run_folder: Path) -> None:
@@ -61,25 +56,11 @@ def test_a_file_says_how_it_scored_and_what_wrote_it(run_folder: Path) -> None:
     assert len(evaluations) == 2
 
 
-def test_format_1_is_read(run_folder: Path, tmp_path: Path) -> None:
-    path = rewritten(run_folder, tmp_path, format_1)
-    policy, newest = load_policy(path), load_policy(run_folder / "weights.safetensors")
-    assert (policy.metadata["format"], policy.metadata["score"], policy.metadata["versions"]) == (FORMAT, None, {})
-    obs = torch.randn(3, 4)
-    assert torch.equal(policy.network(obs).q_values, newest.network(obs).q_values)
-    result = train(tiny_run(tmp_path / "next", load=str(path), stop__env_steps=100))
-    assert load_policy(result.weights).metadata["format"] == FORMAT
-
-
-def test_a_card_of_this_format_is_left_as_it_is() -> None:
-    card = describe(tiny_run(), CARTPOLE, env_steps=5)
-    assert migrate(card) == card
-
-
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda card: card | {"format": FORMAT + 1}, [f"format {FORMAT + 1}", f"formats 1 to {FORMAT}"]),
+        (lambda card: card | {"format": FORMAT + 1}, [f"format {FORMAT + 1}", f"reads format {FORMAT}"]),
+        (lambda card: card | {"format": FORMAT - 1}, [f"format {FORMAT - 1}", f"reads format {FORMAT}"]),
         (lambda card: card | {"config": card["config"] | {"speed": 3}}, ["unknown key speed"]),
     ],
 )
@@ -128,7 +109,7 @@ def test_evaluate_shows_the_stored_score_beside_the_measured_one(
     assert stored == f"its run's evaluation: {figures}, at {score['env_steps']:,} env steps"
     assert main(["evaluate", str(path), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["stored"] == score
-    assert main(["evaluate", str(rewritten(run_folder, tmp_path, format_1))]) == 0
+    assert main(["evaluate", str(rewritten(run_folder, tmp_path, lambda card: card | {"score": None}))]) == 0
     assert capsys.readouterr().out.splitlines()[1] == "its run's evaluation: none"
 
 

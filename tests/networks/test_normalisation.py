@@ -20,11 +20,11 @@ NORMALISING = {"network__normalise": True, "algorithm__normalise_rewards": True}
 
 
 def vectors(size: int = 3, stack: int = 1, dtype: str = "float32") -> ObservationNormaliser:
-    return ObservationNormaliser(EnvironmentSpec((size,), dtype, 2, 0, stack, False, 1))
+    return ObservationNormaliser(EnvironmentSpec((size,), dtype, 2, 0, stack, False, 1, (size,)))
 
 
 def images(channels: int = 1, stack: int = 1, dtype: str = "uint8") -> ObservationNormaliser:
-    return ObservationNormaliser(EnvironmentSpec((channels, 4, 5), dtype, 2, 0, stack, True, 1))
+    return ObservationNormaliser(EnvironmentSpec((channels, 4, 5), dtype, 2, 0, stack, True, 1, (4, 5, channels)))
 
 
 # moments

@@ -14,7 +14,7 @@ NUM_ACTIONS = 6
 
 def build(plane, stack=1, dtype="uint8", **settings):
     torch.manual_seed(0)
-    return ActorCritic(NetworkConfig(**settings), EnvironmentSpec(plane, dtype, NUM_ACTIONS, 0, stack, False, 1))
+    return ActorCritic(NetworkConfig(**settings), EnvironmentSpec(plane, dtype, NUM_ACTIONS, 0, stack, False, 1, plane))
 
 
 def kinds(network):

@@ -15,7 +15,7 @@ from tests.conftest import COUNTDOWN, play
 from tests.unrolls import copy_into
 
 K, COUNT, LSTM = 5, 3, 4
-PIXELS = EnvironmentSpec((1, 84, 84), "uint8", 4, 0, 4, False, 4)
+PIXELS = EnvironmentSpec((1, 84, 84), "uint8", 4, 0, 4, False, 4, (84, 84))
 
 
 @pytest.fixture(scope="module")
