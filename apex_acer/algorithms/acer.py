@@ -10,10 +10,19 @@ from torch import Tensor, nn
 
 from apex_acer.algorithms.algorithm import Action, Algorithm, Feeding, LossOutput
 from apex_acer.config import AcerConfig, RunConfig
-from apex_acer.functional import acer_loss, shape_rewards
+from apex_acer.functional import (
+    acer_metrics,
+    acer_targets,
+    kl_gradient,
+    shape_rewards,
+    squared_error_loss,
+    surrogate_loss,
+    trust_region_projection,
+)
+from apex_acer.functional.acer import policy_gradient
 from apex_acer.networks.frames import stack_planes
 from apex_acer.networks.normalisation import RewardScale
-from apex_acer.networks.torsos import ActorCritic, State, to_train
+from apex_acer.networks.torsos import ActorCritic, ActorCriticOutput, State, to_train
 from apex_acer.networks.weights import load_tensors, named_tensors
 from apex_acer.protocol.trajectory import Array, Batch, EnvironmentSpec, Shapes, Unroll
 
@@ -88,35 +97,23 @@ class Acer(Algorithm):
         return [*self.network.buffers(), *(self._reward_scale.buffers() if self._reward_scale else ())]
 
     def loss(self, batch: Batch) -> LossOutput:
-        """The loss of `functional.acer_loss` on one batch of segments."""
-        settings = self._config
+        """`acer_loss` of what both networks say of one batch of segments."""
+        output, average_logits = self._outputs(batch)
+        reward = self._shape(batch.reward, batch.terminated)
+        if self._reward_scale:
+            reward = self._reward_scale(reward)
+        return acer_loss(self._config, batch, output, average_logits, reward, self._learned(batch))
+
+    def _outputs(self, batch: Batch) -> tuple[ActorCriticOutput, Tensor]:
+        """The network's output `[T+1, B, A]` and the average network's logits `[T, B, A]`."""
         obs = stack_planes(batch.obs, batch.episode_step, self._stack)  # [T+1, B, *obs]
         reset = batch.episode_step[self._stack - 1 :] == 0  # [T+1, B]
         with torch.no_grad():  # once for both networks: their statistics are the same
             inputs = self.network.prepare(obs.flatten(0, 1))
-        output = self.network.unroll(inputs, reset, batch.state, settings.burn_in, batch.fresh)
+        output = self.network.unroll(inputs, reset, batch.state, self._config.burn_in, batch.fresh)
         with torch.no_grad():
-            average_logits = self.average_network.unroll(inputs[: -reset.shape[1]], reset[:-1], batch.state).pi_logits
-        mask = self._learned(batch)
-        reward = self._shape(batch.reward, batch.terminated)
-        loss = acer_loss(
-            pi_logits=output.pi_logits,
-            q_values=output.q_values,
-            average_logits=average_logits,
-            mu_log_probs=batch.behaviour[MU],
-            action=batch.action,
-            reward=self._reward_scale(reward) if self._reward_scale else reward,
-            terminated=batch.terminated,
-            mask=mask,
-            importance=batch.importance,
-            gamma=settings.gamma,
-            truncation_threshold=settings.truncation_threshold,
-            trust_region_delta=settings.trust_region_delta,
-            entropy_cost=settings.entropy_cost,
-            q_cost=settings.q_cost,
-        )
-        priorities = loss.td_error.sum(0) / mask.sum(0).clamp(min=1)
-        return LossOutput(loss.total, loss.metrics, priorities, mask.sum())
+            average = self.average_network.unroll(inputs[: -reset.shape[1]], reset[:-1], batch.state)
+        return output, average.pi_logits
 
     def _on_device(self, array: Array) -> Tensor:
         return torch.from_numpy(array).to(self._device)
@@ -157,6 +154,52 @@ class Acer(Algorithm):
         load_tensors(self.average_network, "average", source)
         if self._reward_scale and any(name.startswith("rewards.") for name in tensors):
             load_tensors(self._reward_scale, "rewards", tensors)
+
+
+def acer_loss(
+    given: AcerConfig, batch: Batch, output: ActorCriticOutput, average_logits: Tensor, reward: Tensor, mask: Tensor
+) -> LossOutput:
+    """The loss of what the networks say of a batch, averaged over its unmasked steps after the projection.
+
+    Args:
+        given: the algorithm's settings.
+        batch: its actions, their behaviour policy, ends and weights; rewards and mask are the following.
+        output: `[T+1, B, A]`, with gradient; the last row only bootstraps.
+        average_logits: `[T, B, A]` of the average policy.
+        reward: `[T, B]`, as it is to be learned.
+        mask: `[T, B]` bool, false on steps that are not learned.
+    """
+    mu, action = batch.behaviour[MU], batch.action
+    targets = acer_targets(
+        pi_logits=output.pi_logits,
+        q_values=output.q_values,
+        mu_log_probs=mu,
+        action=action,
+        reward=reward,
+        terminated=batch.terminated,
+        mask=mask,
+        gamma=given.gamma,
+    )
+    q_values, log_average = output.q_values[:-1], average_logits.log_softmax(-1)
+    q_taken = q_values.gather(-1, action.unsqueeze(-1)).squeeze(-1)  # [T, B]
+    gradient = policy_gradient(
+        targets.log_pi,
+        targets.value,
+        targets.q_ret,
+        mu,
+        action,
+        q_values,
+        truncation_threshold=given.truncation_threshold,
+        entropy_cost=given.entropy_cost,
+    )
+    z = trust_region_projection(gradient, *kl_gradient(targets.log_pi, log_average, given.trust_region_delta))
+    policy_loss = surrogate_loss(output.pi_logits[:-1].softmax(-1), z, batch.importance, mask)
+    q_loss, error = squared_error_loss(q_taken, targets.q_ret, batch.importance, mask)
+    total = policy_loss + given.q_cost * q_loss
+    metrics = acer_metrics(targets, log_average, (z != gradient).any(-1), mask, given.truncation_threshold)
+    metrics |= {"loss": total.detach(), "policy_loss": policy_loss.detach(), "q_loss": q_loss.detach()}
+    priorities = error.abs().sum(0) / mask.sum(0).clamp(min=1)
+    return LossOutput(total, metrics, priorities, mask.sum())
 
 
 def settings(config: RunConfig) -> AcerConfig:

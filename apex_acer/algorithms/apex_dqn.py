@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from apex_acer.algorithms.algorithm import Action, Algorithm, Feeding, LossOutput
 from apex_acer.config import ApexDqnConfig, RunConfig, require
-from apex_acer.functional import NStep, bootstrap_value, n_step_return, rescale, shape_rewards, unscale
+from apex_acer.functional import NStep, bootstrap_value, masked_means, n_step_return, rescale, shape_rewards, unscale
 from apex_acer.networks.frames import stack_planes
 from apex_acer.networks.torsos import QNetwork, State, to_train
 from apex_acer.networks.weights import load_tensors, named_tensors
@@ -114,11 +114,14 @@ class ApexDqn(Algorithm):
         num_samples = mask.sum()
         loss = (batch.importance * huber).sum() / num_samples.clamp(min=1)
         absolute = error.detach().abs()
-        with torch.no_grad():
-            table = torch.stack([absolute, q_taken, target, q_values.amax(-1), batch.importance])
-            means = torch.where(mask, table, 0.0).sum(-1) / num_samples.clamp(min=1)
-        names = ("td_error", "q_taken", "q_target", "value", "importance")
-        metrics = dict(zip(names, means.unbind(), strict=True)) | {"loss": loss.detach(), "q_loss": loss.detach()}
+        samples = {
+            "td_error": absolute,
+            "q_taken": q_taken,
+            "q_target": target,
+            "value": q_values.amax(-1),
+            "importance": batch.importance,
+        }
+        metrics = masked_means(samples, mask) | {"loss": loss.detach(), "q_loss": loss.detach()}
         return LossOutput(loss, metrics, absolute, num_samples)
 
     def _observations(self, batch: Batch, length: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,4 +1,4 @@
-"""ACER's policy gradient and its whole loss (arXiv 1611.01224), for discrete actions."""
+"""ACER's parts for discrete actions (arXiv 1611.01224): targets, the policy gradient and what bounds it."""
 
 from __future__ import annotations
 
@@ -8,18 +8,63 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from apex_acer.functional.means import masked_means
 from apex_acer.functional.retrace import retrace
-from apex_acer.functional.trust_region import trust_region_projection
 
 MAX_LOG_RHO = 30.0  # exp of it is finite in every dtype, and far above any threshold
 
 
-class AcerLoss(NamedTuple):
-    """`total` carries the gradient; `metrics` are detached scalars; `td_error` is |Q_ret − Q|, `[T, B]`, 0 where masked."""
+class Targets(NamedTuple):
+    """What the losses of a batch hold fixed, without gradient."""
 
-    total: Tensor
-    metrics: dict[str, Tensor]
-    td_error: Tensor
+    log_pi: Tensor
+    """`[T, B, A]` logarithms of the current policy's probabilities."""
+    value: Tensor
+    """`[T, B]` V = Σ π Q."""
+    rho: Tensor
+    """`[T, B]` π / μ of the actions taken."""
+    q_ret: Tensor
+    """`[T, B]` Retrace targets."""
+
+
+def acer_targets(
+    *,
+    pi_logits: Tensor,
+    q_values: Tensor,
+    mu_log_probs: Tensor,
+    action: Tensor,
+    reward: Tensor,
+    terminated: Tensor,
+    mask: Tensor,
+    gamma: float,
+) -> Targets:
+    """Retrace targets with the trace min(1, ρ), and what they are made of.
+
+    Args:
+        pi_logits: `[T+1, B, A]`; the last row only bootstraps.
+        q_values: `[T+1, B, A]`.
+        mu_log_probs: `[T, B, A]` of the behaviour policy.
+        action: `[T, B]` int64, taken.
+        reward: `[T, B]`, as it is to be learned.
+        terminated: `[T, B]` bool; truncation is not in it: the value after a time limit is bootstrapped.
+        mask: `[T, B]` bool, false on dummy steps, where the trace is cut.
+        gamma: discount per step.
+    """
+    taken = action.unsqueeze(-1)
+    with torch.no_grad():
+        log_pi = pi_logits.log_softmax(-1)  # [T+1, B, A]
+        value = (log_pi.exp() * q_values).sum(-1)  # [T+1, B]
+        log_rho = (log_pi[:-1] - mu_log_probs).gather(-1, taken).squeeze(-1).clamp(-MAX_LOG_RHO, MAX_LOG_RHO)
+        rho = log_rho.exp()  # [T, B]
+        q_ret = retrace(
+            q_taken=q_values[:-1].gather(-1, taken).squeeze(-1),
+            value=value[:-1],
+            bootstrap_value=value[-1],
+            reward=reward,
+            discount=torch.full_like(reward, gamma).masked_fill_(terminated, 0.0),
+            trace=torch.where(mask, rho.clamp(max=1.0), 0.0),
+        )
+    return Targets(log_pi[:-1], value[:-1], rho, q_ret)
 
 
 def acer_policy_gradient(
@@ -54,28 +99,39 @@ def acer_policy_gradient(
     with torch.no_grad():
         log_pi = pi_logits.log_softmax(-1)  # [T, B, A]
         value = (log_pi.exp() * q_values).sum(-1)  # [T, B]
-        terms = log_pi, mu_log_probs, action.unsqueeze(-1), q_values, value, q_ret
-        return _policy_gradient(*terms, truncation_threshold, entropy_cost)
+    return policy_gradient(
+        log_pi,
+        value,
+        q_ret,
+        mu_log_probs,
+        action,
+        q_values,
+        truncation_threshold=truncation_threshold,
+        entropy_cost=entropy_cost,
+    )
 
 
-def _policy_gradient(
+def policy_gradient(
     log_pi: Tensor,
-    log_mu: Tensor,
-    taken: Tensor,
-    q_values: Tensor,
     value: Tensor,
     q_ret: Tensor,
-    threshold: float,
+    mu_log_probs: Tensor,
+    action: Tensor,
+    q_values: Tensor,
+    *,
+    truncation_threshold: float,
     entropy_cost: float,
 ) -> Tensor:
-    """`acer_policy_gradient` from what its caller has worked out already; `taken` is `[T, B, 1]`."""
-    log_c = math.log(threshold) if threshold > 0 else -math.inf
-    # min(c, ρ) / π = min(c / π, 1 / μ)
-    log_weight = torch.minimum(log_c - log_pi.gather(-1, taken), -log_mu.gather(-1, taken))
-    truncated = log_weight.exp() * (q_ret - value).unsqueeze(-1)  # [T, B, 1]
-    excess = torch.relu(1 - (log_c + log_mu - log_pi).exp())  # relu(1 − c / ρ), [T, B, A]
-    gradient = torch.addcmul(-entropy_cost * (1 + log_pi), excess, q_values - value.unsqueeze(-1))
-    return gradient.scatter_add_(-1, taken, truncated)
+    """`acer_policy_gradient` of a policy whose logarithms and values `[T, B]` are known already."""
+    with torch.no_grad():
+        taken = action.unsqueeze(-1)
+        log_c = math.log(truncation_threshold) if truncation_threshold > 0 else -math.inf
+        # min(c, ρ) / π = min(c / π, 1 / μ)
+        log_weight = torch.minimum(log_c - log_pi.gather(-1, taken), -mu_log_probs.gather(-1, taken))
+        truncated = log_weight.exp() * (q_ret - value).unsqueeze(-1)  # [T, B, 1]
+        excess = torch.relu(1 - (log_c + mu_log_probs - log_pi).exp())  # relu(1 − c / ρ), [T, B, A]
+        gradient = torch.addcmul(-entropy_cost * (1 + log_pi), excess, q_values - value.unsqueeze(-1))
+        return gradient.scatter_add_(-1, taken, truncated)
 
 
 def kl_gradient(log_pi: Tensor, log_average: Tensor, delta: float) -> tuple[Tensor, Tensor]:
@@ -91,88 +147,26 @@ def kl_gradient(log_pi: Tensor, log_average: Tensor, delta: float) -> tuple[Tens
     return -(log_k - log_scale).exp(), delta * (-log_scale.squeeze(-1)).exp()
 
 
-def acer_loss(
-    *,
-    pi_logits: Tensor,
-    q_values: Tensor,
-    average_logits: Tensor,
-    mu_log_probs: Tensor,
-    action: Tensor,
-    reward: Tensor,
-    terminated: Tensor,
-    mask: Tensor,
-    importance: Tensor,
-    gamma: float,
-    truncation_threshold: float,
-    trust_region_delta: float,
-    entropy_cost: float,
-    q_cost: float,
-) -> AcerLoss:
-    """The loss to minimise, averaged over unmasked steps after the projection.
+def acer_metrics(
+    targets: Targets, log_average: Tensor, is_bound: Tensor, mask: Tensor, truncation_threshold: float
+) -> dict[str, Tensor]:
+    """Means over unmasked steps, by the names of `metrics.METRICS`.
 
     Args:
-        pi_logits: `[T+1, B, A]`, with gradient; the last row only bootstraps.
-        q_values: `[T+1, B, A]`, with gradient.
-        average_logits: `[T, B, A]` of the average policy.
-        mu_log_probs: `[T, B, A]` of the behaviour policy.
-        action: `[T, B]` int64.
-        reward: `[T, B]`, as it is to be learned.
-        terminated: `[T, B]` bool; truncation is not in it: the value after a time limit is bootstrapped.
-        mask: `[T, B]` bool, false on dummy steps.
-        importance: `[B]` weight of each column in the loss, for how replay was drawn.
-        gamma: discount per step.
-        truncation_threshold: c of the policy term.
-        trust_region_delta: δ.
-        entropy_cost: weight of the entropy, inside the trust region.
-        q_cost: weight of ½ (Q_ret − Q)².
-
-    Returns:
-        The loss, its metrics (names of `metrics.METRICS`) and the absolute errors of Q.
+        targets: of the batch.
+        log_average: `[T, B, A]` logarithms of the average policy's probabilities.
+        is_bound: `[T, B]` bool, whether the trust region changed the gradient.
+        mask: `[T, B]` bool.
+        truncation_threshold: c.
     """
-    taken = action.unsqueeze(-1)
-    pi = pi_logits[:-1].softmax(-1)  # what z* is a gradient of
-    q_taken = q_values[:-1].gather(-1, taken).squeeze(-1)  # [T, B]
-    with torch.no_grad():
-        log_pi_and_last = pi_logits.log_softmax(-1)  # [T+1, B, A]
-        value_and_last = (log_pi_and_last.exp() * q_values).sum(-1)  # [T+1, B]
-        log_pi, value = log_pi_and_last[:-1], value_and_last[:-1]
-        log_rho = (log_pi - mu_log_probs).gather(-1, taken).squeeze(-1).clamp(-MAX_LOG_RHO, MAX_LOG_RHO)
-        rho = log_rho.exp()  # [T, B]
-        q_ret = retrace(
-            q_taken=q_taken,
-            value=value,
-            bootstrap_value=value_and_last[-1],
-            reward=reward,
-            discount=torch.full_like(reward, gamma).masked_fill_(terminated, 0.0),
-            trace=torch.where(mask, rho.clamp(max=1.0), 0.0),
-        )
-        gradient = _policy_gradient(
-            log_pi, mu_log_probs, taken, q_values[:-1], value, q_ret, truncation_threshold, entropy_cost
-        )
-        log_average = average_logits.log_softmax(-1)
-        k, delta = kl_gradient(log_pi, log_average, trust_region_delta)
-        projected = trust_region_projection(gradient, k, delta)
-        # where, not a product with the mask: an action that nobody would take has an infinite weight
-        z = torch.where(mask.unsqueeze(-1), projected * importance.unsqueeze(-1), 0.0)
-        num_steps = mask.sum().clamp(min=1)
-    error = torch.where(mask, q_ret - q_taken, 0.0)
-    # a surrogate whose gradient with respect to the probabilities is −z*
-    policy_loss = -(z * pi).sum() / num_steps
-    q_loss = 0.5 * (importance * error.square()).sum() / num_steps
-    total = policy_loss + q_cost * q_loss
-    with torch.no_grad():
-        samples = {
-            "entropy": -(log_pi.exp() * log_pi).sum(-1),
-            "average_policy_kl": (log_average.exp() * (log_average - log_pi)).sum(-1),
-            "trust_region_share": (projected != gradient).any(-1),
-            "truncated_share": rho > truncation_threshold,
-            "rho": rho.clamp(max=max(truncation_threshold, 1.0)),
-            "value": value,
-            "q_ret": q_ret,
-        }
-        dtype = rho.dtype
-        table = torch.stack([sample.to(dtype) for sample in samples.values()])  # one mean for all of them
-        means = torch.where(mask, table, 0.0).sum((1, 2)) / num_steps
-        metrics = dict(zip(samples, means.unbind(), strict=True))
-        metrics |= {"loss": total.detach(), "policy_loss": policy_loss.detach(), "q_loss": q_loss.detach()}
-    return AcerLoss(total, metrics, error.detach().abs())
+    log_pi, value, rho, q_ret = targets
+    samples = {
+        "entropy": -(log_pi.exp() * log_pi).sum(-1),
+        "average_policy_kl": (log_average.exp() * (log_average - log_pi)).sum(-1),
+        "trust_region_share": is_bound,
+        "truncated_share": rho > truncation_threshold,
+        "rho": rho.clamp(max=max(truncation_threshold, 1.0)),
+        "value": value,
+        "q_ret": q_ret,
+    }
+    return masked_means(samples, mask)

@@ -1,4 +1,4 @@
-"""The closed-form trust region of ACER."""
+"""The closed-form trust region of ACER, on whatever statistics describe a policy."""
 
 from __future__ import annotations
 
@@ -33,3 +33,20 @@ def trust_region_projection(g: Tensor, k: Tensor, delta: float | Tensor) -> Tens
     excess = (k_unit * g).sum(-1) - bound / scale  # [...]
     step = torch.where((excess > 0) & (norm > 0), excess / norm, 0.0)
     return g - step.unsqueeze(-1) * k_unit
+
+
+def surrogate_loss(statistics: Tensor, z: Tensor, importance: Tensor, mask: Tensor) -> Tensor:
+    """A loss whose gradient with respect to `statistics` is −z*, as the mean over unmasked steps.
+
+    Args:
+        statistics: `[T, B, A]` of the policy, with gradient.
+        z: `[T, B, A]` the gradient to follow.
+        importance: `[B]` weight of each column, for how replay was drawn.
+        mask: `[T, B]` bool, false on dummy steps.
+
+    Returns:
+        A scalar; its value has no meaning, its gradient has.
+    """
+    # where, not a product with the mask: an action that nobody would take has an infinite weight
+    weighted = torch.where(mask.unsqueeze(-1), z * importance.unsqueeze(-1), 0.0)
+    return -(weighted * statistics).sum() / mask.sum().clamp(min=1)

@@ -27,10 +27,7 @@ class Loss(NamedTuple):
 
 
 def random_batch(seed, sizes=None, dtype=np.float64):
-    """Policies, values and episodes with every kind of ending, as one dict of arrays by the names of `acer_loss`.
-
-    `truncated` is in it besides.
-    """
+    """Policies, values and episodes with every kind of ending, as one dict of arrays."""
     rng = np.random.default_rng(seed)
     t_max, b_max, a_max = sizes or Sizes()
     batch = {
@@ -59,6 +56,12 @@ def random_batch(seed, sizes=None, dtype=np.float64):
             batch["truncated"][t, b] = ending in ("time limit", "both")
             reset_due = ending in ("death", "time limit", "both")
     return {name: array.astype(dtype) if array.dtype == np.float64 else array for name, array in batch.items()}
+
+
+def assert_near(actual, expected, tolerance):
+    expected = np.asarray(expected)
+    largest = np.abs(expected).max()
+    np.testing.assert_allclose(actual.detach().numpy(), expected, rtol=tolerance, atol=tolerance * largest)
 
 
 def softmax(logits):
