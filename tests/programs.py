@@ -28,7 +28,8 @@ import dataclasses, json, signal, sys, tempfile
 signal.signal(signal.SIGINT, signal.default_int_handler)  # whatever the tests themselves run under
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 import apex_acer
-from apex_acer.manager import supervisor
+from apex_acer.manager import restarts
+from apex_acer.manager import role
 from apex_acer.config.runfile import load_run
 
 def say(**said):
@@ -40,7 +41,7 @@ def noted(*arguments, make=tempfile.mkdtemp, **more):
     return folder
 
 tempfile.mkdtemp = noted
-vars(supervisor).update(json.loads(sys.argv[2]))
+restarts.BACKOFF_S, role.READY_S = json.loads(sys.argv[2])
 say(started=True)
 try:
     result = apex_acer.train(load_run(sys.argv[1]), apex_acer.Callbacks(on_status=lambda status: say(status=status)))
@@ -76,7 +77,7 @@ class Program:
         self._errors = folder / "stderr.txt"
         config = config or tiny_run(**({"engine": "local"} | changes))
         (folder / "run.toml").write_text(dump_run(dataclasses.replace(config, out=str(self.out))))
-        constants = json.dumps({"BACKOFF_S": backoff_s, "READY_S": ready_s})
+        constants = json.dumps([backoff_s, ready_s])
         with self._errors.open("wb") as errors:
             self._process = subprocess.Popen(
                 [sys.executable, "-c", PROGRAM, str(folder / "run.toml"), constants],

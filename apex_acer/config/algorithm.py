@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 from apex_acer.config.checks import at_least, fraction, importable, positive, require, typed
 

@@ -18,10 +18,11 @@ from apex_acer.engines import engine_class
 from apex_acer.engines.engine import Engine, Run
 from apex_acer.engines.placement import describe
 from apex_acer.manager.callbacks import Callbacks, Listener
+from apex_acer.manager.conversation import LOOK_S
 from apex_acer.manager.preparation import prepare, prepare_resume
 from apex_acer.manager.result import END, TrainResult
-from apex_acer.manager.supervisor import LOOK_S, Status, Supervisor
 from apex_acer.manager.supervisor import RunFailed as RunFailed
+from apex_acer.manager.supervisor import Status, Supervisor
 from apex_acer.storage.runlog import Log, Speech
 from apex_acer.system import files
 from apex_acer.system.output import say

@@ -53,7 +53,7 @@ class Progress:
     rows: Mapping[str, Row] = field(default_factory=dict)
     """Each process's newest metrics by its name."""
     states: Mapping[str, str] = field(default_factory=dict)
-    """By name, as `supervisor.Role.state` has them."""
+    """By name, as `role.Role.state` has them."""
     restarts: Mapping[str, int] = field(default_factory=dict)
     returns: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     """By name, oldest first: mean returns of an actor's rows, and the evaluator's scores."""
