@@ -182,16 +182,8 @@ def acer_loss(
     )
     q_values, log_average = output.q_values[:-1], average_logits.log_softmax(-1)
     q_taken = q_values.gather(-1, action.unsqueeze(-1)).squeeze(-1)  # [T, B]
-    gradient = policy_gradient(
-        targets.log_pi,
-        targets.value,
-        targets.q_ret,
-        mu,
-        action,
-        q_values,
-        truncation_threshold=given.truncation_threshold,
-        entropy_cost=given.entropy_cost,
-    )
+    costs = given.truncation_threshold, given.entropy_cost
+    gradient = policy_gradient(targets.log_pi, targets.value, targets.q_ret, mu, action, q_values, *costs)
     z = trust_region_projection(gradient, *kl_gradient(targets.log_pi, log_average, given.trust_region_delta))
     policy_loss = surrogate_loss(output.pi_logits[:-1].softmax(-1), z, batch.importance, mask)
     q_loss, error = squared_error_loss(q_taken, targets.q_ret, batch.importance, mask)

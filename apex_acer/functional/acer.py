@@ -99,16 +99,7 @@ def acer_policy_gradient(
     with torch.no_grad():
         log_pi = pi_logits.log_softmax(-1)  # [T, B, A]
         value = (log_pi.exp() * q_values).sum(-1)  # [T, B]
-    return policy_gradient(
-        log_pi,
-        value,
-        q_ret,
-        mu_log_probs,
-        action,
-        q_values,
-        truncation_threshold=truncation_threshold,
-        entropy_cost=entropy_cost,
-    )
+    return policy_gradient(log_pi, value, q_ret, mu_log_probs, action, q_values, truncation_threshold, entropy_cost)
 
 
 def policy_gradient(
@@ -118,7 +109,6 @@ def policy_gradient(
     mu_log_probs: Tensor,
     action: Tensor,
     q_values: Tensor,
-    *,
     truncation_threshold: float,
     entropy_cost: float,
 ) -> Tensor:

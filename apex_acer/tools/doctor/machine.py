@@ -7,6 +7,8 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+from rich.filesize import decimal
+
 from apex_acer.config import RunConfig
 from apex_acer.engines.machine import control, memory_bytes, open_files, open_files_limit, usual_bytes
 from apex_acer.engines.placement import available_cores
@@ -39,7 +41,7 @@ def check_memory(config: RunConfig, replay_bytes: float) -> Finding:
     """Memory in all and unused, and what replay and the processes take."""
     total, unused = memory_bytes()
     need = usual_bytes(config, replay_bytes)
-    text = f"{_gb(unused)} unused of {_gb(total)}; about {_gb(need)} needed"
+    text = f"{decimal(int(unused))} unused of {decimal(int(total))}; about {decimal(int(need))} needed"
     advice = f"give --replay.capacity below {config.replay.capacity} or --actors below {config.actors.count}"
     return judge("memory", text, advice, works=need < total, well=need < unused)
 
@@ -59,7 +61,7 @@ def check_disk(config: RunConfig, replay_bytes: float) -> Finding:
     free = shutil.disk_usage(there).free
     need = 2 * replay_bytes if config.checkpoint.replay else 0  # a new checkpoint is whole before the old one goes
     works = os.access(there, os.W_OK | os.X_OK) and there.is_dir() and free > need
-    text = f"{_gb(free)} free for {folder}" + (f", {_gb(need)} needed" if need else "")
+    text = f"{decimal(int(free))} free for {folder}" + (f", {decimal(int(need))} needed" if need else "")
     return judge(
         "disk", text, "give --out a writable folder with room", works=works, well=free > need + SPARE_DISK_BYTES
     )
@@ -69,7 +71,3 @@ def _cpu_quota() -> float | None:
     """Cores' worth of time that a container may use; None: no limit."""
     quota, _, period = control("cpu.max").partition(" ")
     return float(quota) / float(period) if quota.isdigit() else None
-
-
-def _gb(size: float) -> str:
-    return f"{size / 1e9:,.1f} GB"

@@ -18,6 +18,7 @@ from apex_acer.networks.device import CPU, choose_device, multiplies_bfloat16
 from apex_acer.tools.capacity.components import ceiling, measure, replay_bytes_per_step
 from apex_acer.tools.doctor.finding import Finding, judge
 from apex_acer.tools.doctor.machine import check_cores, check_machine
+from apex_acer.views.progress import clock
 
 ACTING, LEARNING = ("environment", "acting"), ("update",)
 SECONDS = 1.5  # for each component
@@ -112,11 +113,5 @@ def check_speed(run: str, config: RunConfig, device: torch.device) -> Iterator[F
     yield Finding("speed", "ok", text, figures=rates)
     most = ceiling(rates, config, cores, config.learner.threads, gpu=gpu)
     expected, steps = USUAL * most, config.stop.env_steps
-    text = f"about {expected:,.0f} env steps/s, at most {most:,.0f}; {steps:,} steps in {_duration(steps / expected)}"
+    text = f"about {expected:,.0f} env steps/s, at most {most:,.0f}; {steps:,} steps in {clock(steps / expected)}"
     yield Finding("expect", "ok", text, figures={"env_steps_per_s": expected, "ceiling": most})
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 2 * 60:
-        return f"{seconds:,.0f} s"
-    return f"{seconds / 60:,.0f} min" if seconds < 2 * 3600 else f"{seconds / 3600:,.0f} h"

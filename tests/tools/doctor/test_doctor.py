@@ -127,7 +127,7 @@ def test_a_containers_limits_count(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     cores, memory = machine.check_cores(), machine.check_memory(PLAIN, 0)
     assert cores.level == memory.level == "warning"
     assert "limited to the time of 0.5" in cores.text
-    assert memory.text == "0.1 GB unused of 3.0 GB; about 1.4 GB needed"
+    assert memory.text == "100.0 MB unused of 3.0 GB; about 1.4 GB needed"
     (tmp_path / "cpu.max").write_text("max 100000\n")
     assert "limited" not in machine.check_cores().text
 
