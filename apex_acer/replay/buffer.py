@@ -49,6 +49,11 @@ class UniformReplay:
         return min(self._inserted, self.capacity)
 
     @property
+    def is_full(self) -> bool:
+        """Whether it can hold no more segments."""
+        return len(self) == self.capacity
+
+    @property
     def num_steps(self) -> int:
         """Environment steps held, dummy steps not counted."""
         return self._num_steps

@@ -17,10 +17,12 @@ from apex_acer.actor.rollout import Rollout
 from apex_acer.algorithms.acer import Acer
 from apex_acer.config.runfile import load_run
 from apex_acer.environments.vector import make_environments
-from apex_acer.learner.feed import make_feed
+from apex_acer.learner.agreement import Report, agree
+from apex_acer.learner.feed import make_feed, unroll_layout
 from apex_acer.learner.gradient import Gradient
 from apex_acer.learner.optimizer import Optimizer
-from apex_acer.protocol.trajectory import layout
+from apex_acer.learner.prefetch import Prefetch
+from apex_acer.learner.ranks import ALONE
 
 CPU = torch.device("cpu")
 UPDATES = 300
@@ -38,8 +40,9 @@ def measure(preset: str, steps: int) -> dict[str, Any]:
     acer = Acer(config, spec, CPU)
     optimizer = Optimizer(config, acer.network)
     gradient = Gradient(acer, optimizer, 1)
-    feed = make_feed(config, acer.feeding(config), layout(spec, k, acer.behaviour_shapes(config, spec)), CPU)
-    while feed.num_steps < steps - k * num:
+    feed = make_feed(config, unroll_layout(config, spec), CPU)
+    prefetch = Prefetch(feed)
+    while feed.replay.num_steps < steps - k * num:
         feed.insert(unroll, 0)
         feed._fresh.clear()  # only to fill
     inserts, updates = [], []
@@ -47,13 +50,15 @@ def measure(preset: str, steps: int) -> dict[str, Any]:
         start = time.perf_counter()
         feed.insert(unroll, 0)
         inserts.append(time.perf_counter() - start)
-        while feed.ready:
+        report = Report(unroll.num_steps, feed.num_fresh, feed.replay.num_steps, feed.replay.is_full)
+        feed.mixture.accept(agree(report, ALONE))
+        while prefetch.ready:
             start = time.perf_counter()
-            output = gradient.compute(feed.next_batch())
+            output = gradient.compute(prefetch.next_batch()[1])
             optimizer.step(output.loss, 0)
             acer.after_step(output.metrics)
             updates.append(time.perf_counter() - start)
-    held = {"steps": feed.num_steps, "megabytes": feed.num_bytes / 1e6}
+    held = {"steps": feed.replay.num_steps, "megabytes": feed.replay.num_bytes / 1e6}
     return {**held, "insert_ms": 1000 * statistics.median(inserts), "update_ms": 1000 * statistics.median(updates)}
 
 

@@ -187,7 +187,7 @@ class Fabric:
     def assert_nothing_was_lost(self) -> None:
         """Whether the learner accepted what the actors were answered for, and no more than allowed was under way."""
         unanswered = self._config.actors.max_unanswered
-        assert self.learner.env_steps == sum(link.answered_steps for link in self.links) > 0
+        assert self.learner.counters.env_steps == sum(link.answered_steps for link in self.links) > 0
         assert self.learner.inbox.num_refused == 0
         assert max(link.most_unanswered for link in self.links) == unanswered
         assert self.most_waiting <= self._config.actors.count * unanswered
@@ -234,7 +234,7 @@ def test_actors_far_slower_than_their_learner_keep_it_waiting(
     config = tiny_run(environment__wrappers=(f"{__name__}:slow",))  # 20 steps an unroll, 400 ms
     fabric = Fabric(make_learner(config), folder, config)
     fabric.run(seconds=4)
-    assert fabric.learner.env_steps == sum(link.answered_steps for link in fabric.links) > 0
+    assert fabric.learner.counters.env_steps == sum(link.answered_steps for link in fabric.links) > 0
     assert fabric.most_waiting <= config.actors.count
     assert share(tmp_path / "run_0", "actor_0", "time_environment") > 0.8
     assert share(tmp_path / "run_0", "learner", "time_waiting") > 0.8

@@ -13,9 +13,12 @@ import torch
 
 from apex_acer.algorithms import algorithm_class
 from apex_acer.config import RunConfig
-from apex_acer.learner.feed import Feed, make_replay
+from apex_acer.learner.agreement import Report, agree
+from apex_acer.learner.feed import Chosen, Feed, make_replay
+from apex_acer.learner.mixture import Mixture
+from apex_acer.learner.prefetch import Prefetch
 from apex_acer.learner.ranks import ALONE, Ranks
-from apex_acer.protocol.trajectory import Array, Batch
+from apex_acer.protocol.trajectory import Array, Batch, Unroll
 from apex_acer.replay.transfer import Transfer
 from tests.runs import made_up_unroll, numbered_unroll, segment_numbers, tiny_layout, tiny_run
 
@@ -34,14 +37,53 @@ def feed_run(**changes: Any) -> RunConfig:
 CPU = torch.device("cpu")
 
 
-def make_feed(config: RunConfig, transfer: Transfer | None = None, ranks: Ranks = ALONE, **changes: Any) -> Feed:
+class Fed:
+    """A feed, put together and agreed on as a learner does it."""
+
+    def __init__(self, config: RunConfig, transfer: Transfer | None, ranks: Ranks, changes: dict[str, Any]) -> None:
+        feeding = algorithm_class(config.algorithm.name).feeding(config)._replace(**changes)
+        self.replay = make_replay(config, feeding, tiny_layout(config), config.replay.capacity)
+        self.mixture = Mixture(config, feeding, ranks.count)
+        self.feed = Feed(self.replay, self.mixture, ranks)
+        self.prefetch = Prefetch(self.feed, transfer)
+        self.ranks = ranks
+        self.chosen: Chosen
+
+    def insert(self, unroll: Unroll, weights_version: int) -> None:
+        self.prefetch.wait()
+        self.feed.insert(unroll, weights_version)
+        self.agree(unroll.num_steps)
+
+    def agree(self, steps: int) -> None:
+        report = Report(steps, self.feed.num_fresh, self.replay.num_steps, self.replay.is_full)
+        self.mixture.accept(agree(report, self.ranks))
+
+    @property
+    def ready(self) -> bool:
+        return self.prefetch.ready
+
+    @property
+    def num_fresh(self) -> int:
+        return self.prefetch.num_fresh
+
+    def next_batch(self, progress: float = 0.0) -> Batch:
+        self.chosen, batch = self.prefetch.next_batch(progress)
+        return batch
+
+    def set_priorities(self, priorities: torch.Tensor) -> None:
+        self.feed.set_priorities(self.chosen, priorities)
+
+    def restore(self, state: Any, fill: Callable[[str, Array], None] | None) -> None:
+        self.feed.restore(state, fill)
+        self.agree(0)
+
+
+def make_feed(config: RunConfig, transfer: Transfer | None = None, ranks: Ranks = ALONE, **changes: Any) -> Fed:
     """The feed of the configured algorithm, with these changes to its `Feeding`."""
-    feeding = algorithm_class(config.algorithm.name).feeding(config)._replace(**changes)
-    replay = make_replay(config, feeding, tiny_layout(config), config.replay.capacity)
-    return Feed(config, feeding, replay, transfer, ranks)
+    return Fed(config, transfer, ranks, changes)
 
 
-def insert(feed: Feed, config: RunConfig, number: int) -> None:
+def insert(feed: Fed, config: RunConfig, number: int) -> None:
     """The numbered unroll, with a dummy step here and there."""
     mask = np.random.default_rng(number).random((5, 4)) < 0.9
     feed.insert(numbered_unroll(config, number, mask=mask), weights_version=number)
@@ -50,7 +92,7 @@ def insert(feed: Feed, config: RunConfig, number: int) -> None:
 Drawn = list[tuple[list[int], int]]
 
 
-def learn(feed: Feed) -> Drawn:
+def learn(feed: Fed) -> Drawn:
     """The batches there are now: which segments, and how many of them are fresh."""
     drawn = []
     while feed.ready:
@@ -64,7 +106,7 @@ def learn(feed: Feed) -> Drawn:
     return drawn
 
 
-def go_on(feed: Feed, config: RunConfig, first: int, count: int) -> Drawn:
+def go_on(feed: Fed, config: RunConfig, first: int, count: int) -> Drawn:
     drawn = []
     for number in range(first, first + count):
         insert(feed, config, number)
@@ -72,9 +114,9 @@ def go_on(feed: Feed, config: RunConfig, first: int, count: int) -> Drawn:
     return drawn
 
 
-def copied(feed: Feed) -> Callable[[str, Array], None]:
+def copied(feed: Fed) -> Callable[[str, Array], None]:
     """Fills another's arrays with what `feed` holds now."""
-    held = {name: array.copy() for name, array in feed.arrays().items()}
+    held = {name: array.copy() for name, array in feed.replay.arrays().items()}
 
     def fill(name: str, array: Array) -> None:
         assert (array.shape, array.dtype) == (held[name].shape, held[name].dtype)
@@ -83,8 +125,8 @@ def copied(feed: Feed) -> Callable[[str, Array], None]:
     return fill
 
 
-def through_json(feed: Feed) -> Any:
-    return json.loads(json.dumps(feed.state()))
+def through_json(feed: Fed) -> Any:
+    return json.loads(json.dumps(feed.prefetch.state()))
 
 
 @pytest.mark.parametrize("changes", MIXES.values(), ids=MIXES)
@@ -109,7 +151,7 @@ def test_what_is_owed_of_replay_comes_before_what_is_fresh() -> None:
         kinds.append(int(feed.next_batch().fresh.sum()))
     assert kinds == [4, 0, 0, 4, 0, 0, 4, 0, 0]
     assert feed.num_fresh == 0
-    assert feed.ratio == 2.0
+    assert feed.mixture.pace.ratio == 2.0
 
 
 def test_nothing_is_replayed_before_it_starts() -> None:
@@ -118,7 +160,7 @@ def test_nothing_is_replayed_before_it_starts() -> None:
     for number in range(4):
         feed.insert(numbered_unroll(config, number), number)
         assert [num_fresh for _, num_fresh in learn(feed)] == [4]
-    assert feed.ratio == 0.0
+    assert feed.mixture.pace.ratio == 0.0
     feed.insert(numbered_unroll(config, 4), 4)
     assert [num_fresh for _, num_fresh in learn(feed)] == [4, 0]
 
@@ -134,14 +176,14 @@ def test_replay_that_is_full_has_started_although_dummy_steps_are_not_held(
     config = feed_run(replay__capacity=capacity, replay__start=capacity, algorithm__replay_ratio=2.0, **changes)
     feed = make_feed(config)
     for number in range(10):
-        assert feed.ratio == 0.0
+        assert feed.mixture.pace.ratio == 0.0
         insert(feed, config, number)
         learn(feed)
-    assert feed.num_steps < 200
+    assert feed.mixture.held < 200
     for number in range(10, 40):
         insert(feed, config, number)
         learn(feed)
-    assert feed.ratio == pytest.approx(2.0, rel=0.1)
+    assert feed.mixture.pace.ratio == pytest.approx(2.0, rel=0.1)
 
 
 # ── a batch on its way ──
@@ -173,19 +215,19 @@ def test_what_is_on_its_way_is_not_overwritten_and_counts_as_not_trained_on(
 ) -> None:
     config = feed_run(algorithm__replay_ratio=0.0)
     feed = make_feed(config, transfer)
-    gather = feed._replay.gather
+    gather = feed.replay.gather
 
     def slowly(items: torch.Tensor, num_fresh: int, importance: torch.Tensor) -> Batch:
         time.sleep(0.05)
         return gather(items, num_fresh, importance)
 
-    monkeypatch.setattr(feed._replay, "gather", slowly)
+    monkeypatch.setattr(feed.replay, "gather", slowly)
     for number in range(2):
         feed.insert(numbered_unroll(config, number), number)
     first = feed.next_batch()
     assert segment_numbers(first) == [0, 1, 2, 3]
     assert feed.num_fresh == 4
-    assert feed.state()["segments"]["fresh"] == [4, 5, 6, 7]
+    assert feed.prefetch.state()["segments"]["fresh"] == [4, 5, 6, 7]
     for number in range(2, 20):  # more than replay holds
         feed.insert(numbered_unroll(config, number), number)
     second = feed.next_batch()
@@ -195,7 +237,7 @@ def test_what_is_on_its_way_is_not_overwritten_and_counts_as_not_trained_on(
 def test_what_fails_on_its_way_is_raised(transfer: Transfer, monkeypatch: pytest.MonkeyPatch) -> None:
     config = feed_run()
     feed = make_feed(config, transfer)
-    monkeypatch.setattr(feed._replay, "gather", lambda *chosen: 1 / 0)
+    monkeypatch.setattr(feed.replay, "gather", lambda *chosen: 1 / 0)
     insert(feed, config, 0)
     insert(feed, config, 1)
     with pytest.raises(ZeroDivisionError):
@@ -206,7 +248,7 @@ def test_a_batch_that_has_come_is_the_one_that_was_gathered(transfer: Transfer) 
     config = feed_run()
     feed = make_feed(config)
     insert(feed, config, 3)
-    gathered = feed._replay.gather(torch.tensor([0, 2]), 1)
+    gathered = feed.replay.gather(torch.tensor([0, 2]), 1)
     come = transfer.start(lambda: gathered).result()
     for name, value in vars(gathered).items():
         pairs = zip(value.values(), getattr(come, name).values(), strict=True) if isinstance(value, dict) else None
@@ -226,11 +268,11 @@ def test_a_batch_on_its_way_at_a_checkpoint_is_chosen_again_and_counted_once(
     for number in range(8):
         insert(feed, config, number)
     feed.next_batch()
-    assert feed._coming
+    assert feed.prefetch._coming
     state = through_json(feed)
     another.restore(state, copied(feed))
-    inserted = int(feed._replay._steps.sum())
-    waiting = int(feed._replay.count_steps(torch.tensor(state["segments"]["fresh"])).sum())
+    inserted = int(feed.replay._steps.sum())
+    waiting = int(feed.replay.count_steps(torch.tensor(state["segments"]["fresh"])).sum())
     assert state["pace"]["fresh_steps"] == inserted - waiting > 0
     expected = [segment_numbers(feed.next_batch()) for _ in range(3)]
     assert [segment_numbers(another.next_batch()) for _ in range(3)] == expected
@@ -246,11 +288,15 @@ def test_with_its_segments_another_goes_on_as_this_one_does(changes: dict[str, A
     insert(feed, config, stopped_after)  # not learned from yet
     insert(feed, config, stopped_after + 1)
     another.restore(through_json(feed), copied(feed))
-    assert (another.num_steps, another.num_fresh, another.ratio) == (feed.num_steps, feed.num_fresh, feed.ratio)
+    assert (another.mixture.held, another.num_fresh, another.mixture.pace.ratio) == (
+        feed.mixture.held,
+        feed.num_fresh,
+        feed.mixture.pace.ratio,
+    )
     assert another.num_fresh >= 8
     expected = learn(feed) + go_on(feed, config, stopped_after + 2, 30)
     assert learn(another) + go_on(another, config, stopped_after + 2, 30) == expected
-    assert another.ratio == feed.ratio
+    assert another.mixture.pace.ratio == feed.mixture.pace.ratio
     assert through_json(another) == through_json(feed)
 
 
@@ -259,15 +305,15 @@ def test_without_its_segments_nothing_is_owed_and_replay_fills_again(changes: di
     config = feed_run(**changes, replay__start=100)
     feed, another = make_feed(config), make_feed(config)
     go_on(feed, config, 0, 30)
-    feed._pace._credit = 1000.0
+    feed.mixture.pace._credit = 1000.0
     another.restore(through_json(feed), None)
     assert not another.ready
-    assert (another.num_steps, another.num_fresh) == (0, 0)
-    assert another.ratio == feed.ratio  # of the whole run
+    assert (another.mixture.held, another.num_fresh) == (0, 0)
+    assert another.mixture.pace.ratio == feed.mixture.pace.ratio  # of the whole run
     drawn: Drawn = []
     for number in range(30, 60):
         insert(another, config, number)
-        started = another.num_steps >= 100
+        started = another.mixture.held >= 100
         batches = learn(another)
         drawn += batches
         if not started:
@@ -285,7 +331,7 @@ def test_arrays_are_replay_s_own_memory() -> None:
     config = feed_run()
     feed = make_feed(config)
     feed.insert(made_up_unroll(config), 0)
-    arrays = feed.arrays()
+    arrays = feed.replay.arrays()
     assert {len(array) for array in arrays.values()} == {4}
     assert all(array.base is not None for array in arrays.values())
     arrays["reward"][:] = 77.0

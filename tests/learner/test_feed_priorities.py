@@ -11,12 +11,11 @@ import torch
 from torch import Tensor
 
 from apex_acer.config import RunConfig
-from apex_acer.learner.feed import Feed
 from apex_acer.learner.ranks import Ranks
 from apex_acer.protocol.trajectory import Array
 from apex_acer.replay.buffer import LEAST_PRIORITY
 from apex_acer.replay.transfer import Transfer
-from tests.learner.test_feed import copied, feed_run, insert, make_feed, through_json
+from tests.learner.test_feed import Fed, copied, feed_run, insert, make_feed, through_json
 
 SAMPLING = ["uniform", "prioritized"]
 
@@ -38,7 +37,7 @@ def transfers() -> Iterator[list[Transfer]]:
 Learned = list[tuple[list[float], list[float]]]
 
 
-def learn(feed: Feed) -> Learned:
+def learn(feed: Fed) -> Learned:
     """The batches there are now: a number that only one step has, and the weight, of each sample."""
     learned = []
     while feed.ready:
@@ -52,7 +51,7 @@ def learn(feed: Feed) -> Learned:
     return learned
 
 
-def go_on(feed: Feed, config: RunConfig, first: int, count: int) -> Learned:
+def go_on(feed: Fed, config: RunConfig, first: int, count: int) -> Learned:
     learned = []
     for number in range(first, first + count):
         insert(feed, config, number)
@@ -70,14 +69,14 @@ def test_steps_are_replayed_at_the_ratio_once_replay_has_started(
     feed = make_feed(config, transfers[0] if early else None)
     inserted = replayed = 0
     for number in range(180):
-        before = feed._pace.fresh_steps
+        before = feed.mixture.pace.fresh_steps
         insert(feed, config, number)
         steps = int((np.random.default_rng(number).random((5, 4)) < 0.9).sum())
-        if feed.num_steps < 100:
+        if feed.mixture.held < 100:
             assert not feed.ready
             continue
         inserted += steps
-        assert feed._pace.fresh_steps - before == steps
+        assert feed.mixture.pace.fresh_steps - before == steps
         while feed.ready:
             batch = feed.next_batch()
             num_fresh = int(batch.fresh.sum())
@@ -86,7 +85,7 @@ def test_steps_are_replayed_at_the_ratio_once_replay_has_started(
         assert feed.num_fresh == 0
     assert inserted > 3000
     assert replayed == pytest.approx(ratio * inserted, rel=0.01)
-    assert feed.ratio == pytest.approx(replayed / inserted)
+    assert feed.mixture.pace.ratio == pytest.approx(replayed / inserted)
 
 
 @pytest.mark.parametrize("stopped_after", [0, 7, 30])
@@ -135,8 +134,8 @@ def test_without_its_steps_nothing_is_owed() -> None:
 # ── priorities ──
 
 
-def weights_of(feed: Feed, items: Tensor) -> np.ndarray:
-    return feed.arrays()["weights"][items.numpy()]
+def weights_of(feed: Fed, items: Tensor) -> np.ndarray:
+    return feed.replay.arrays()["weights"][items.numpy()]
 
 
 def raised(priorities: Tensor) -> np.ndarray:
@@ -149,15 +148,15 @@ def test_priorities_go_to_the_batch_they_are_of(transfers: list[Transfer], early
     feed = make_feed(config, transfers[0] if early else None)
     for number in range(8):
         insert(feed, config, number)
-    number_of = feed._replay.gather(torch.arange(8 * 4 * 5)).obs[0, :, 0]  # by item
-    expected = feed.arrays()["weights"].copy()
+    number_of = feed.replay.gather(torch.arange(8 * 4 * 5)).obs[0, :, 0]  # by item
+    expected = feed.replay.arrays()["weights"].copy()
     for batch_number in range(1, 4):
         batch = feed.next_batch()
-        assert early == (feed._coming is not None)
+        assert early == (feed.prefetch._coming is not None)
         items = torch.stack([(number_of == number).nonzero()[0, 0] for number in batch.obs[0, :, 0]])
         feed.set_priorities(items.float() / batch_number)
         expected[items.numpy()] = raised(items.float() / batch_number)
-        np.testing.assert_allclose(feed.arrays()["weights"], expected, rtol=1e-12)
+        np.testing.assert_allclose(feed.replay.arrays()["weights"], expected, rtol=1e-12)
 
 
 @pytest.mark.parametrize("early", [False, True])
@@ -170,11 +169,11 @@ def test_priorities_of_what_was_overwritten_meanwhile_are_ignored(transfers: lis
         batch = feed.next_batch()
     for number in range(10, 14):
         insert(feed, config, number)
-    before = feed.arrays()["weights"].copy()
+    before = feed.replay.arrays()["weights"].copy()
     feed.set_priorities(torch.full((16,), 50.0))
-    changed = feed.arrays()["weights"] != before
+    changed = feed.replay.arrays()["weights"] != before
     kept = set(batch.obs[0, batch.weights_version >= 4, 0].tolist())
-    found = feed._replay.gather(torch.from_numpy(np.flatnonzero(changed))).obs[0, :, 0].tolist()
+    found = feed.replay.gather(torch.from_numpy(np.flatnonzero(changed))).obs[0, :, 0].tolist()
     assert 0 < len(kept) < 16
     assert set(found) == kept
 
@@ -196,7 +195,7 @@ def test_fresh_segments_have_weight_one_and_get_priorities_too() -> None:
             feed.set_priorities(batch.reward[0] + 1)
             np.testing.assert_allclose(weights_of(feed, slots), raised(batch.reward[0] + 1), rtol=1e-12)
     assert lowest < 0.7
-    assert len(feed.arrays()["weights"]) == 36
+    assert len(feed.replay.arrays()["weights"]) == 36
 
 
 class Neighbour(Ranks):
@@ -215,7 +214,6 @@ def test_importance_is_relative_to_the_rarest_sample_of_all_learners() -> None:
     feed = make_feed(config, ranks=Neighbour())
     for number in range(4):
         insert(feed, config, number)
-        feed.accept(feed._ranks.gather(feed.offer()))
     assert feed.ready
     batch = feed.next_batch()
     assert len(batch.importance) == 16  # its part

@@ -56,7 +56,7 @@ def test_every_segment_is_trained_on_fresh_exactly_once(
     assert [n for batch in trained_on for n in segment_numbers(batch)] == list(
         range(159)
     )  # the 160th waits for its batch
-    assert learner.updates == 53
+    assert learner.counters.updates == 53
 
 
 @pytest.mark.parametrize("batch_size", [3, 8])
@@ -88,9 +88,9 @@ def test_env_steps_do_not_count_dummy_steps(make_learner: MakeLearner) -> None:
     (actor, _) = speakers(learner)
     actor.say(unroll=made_up_unroll(config, mask=mask))
     work_off(learner)
-    assert learner.env_steps == 17
+    assert learner.counters.env_steps == 17
     learner.finish()
-    assert learner.status()["rows"]["learner"]["replay_steps"] == 17
+    assert learner._bulletin.status()["rows"]["learner"]["replay_steps"] == 17
 
 
 def test_replay_ratio_is_near_its_setting(make_learner: MakeLearner) -> None:
@@ -98,8 +98,8 @@ def test_replay_ratio_is_near_its_setting(make_learner: MakeLearner) -> None:
     learner = make_learner(config)
     feed(learner, speakers(learner)[0], config, 120)
     learner.finish()
-    assert learner.status()["rows"]["learner"]["replay_ratio"] == pytest.approx(3.0, rel=0.2)
-    assert learner.updates == pytest.approx(120 + 3 * 115, rel=0.2)
+    assert learner._bulletin.status()["rows"]["learner"]["replay_ratio"] == pytest.approx(3.0, rel=0.2)
+    assert learner.counters.updates == pytest.approx(120 + 3 * 115, rel=0.2)
 
 
 def spoil_losses(monkeypatch: pytest.MonkeyPatch, spoilt: Callable[[int], bool]) -> None:
@@ -121,8 +121,8 @@ def test_updates_that_are_not_finite_are_skipped_and_counted(
     learner = make_learner(config)
     replies = feed(learner, speakers(learner)[0], config, 10, wants_weights=True, weights_version=-1)
     result = learner.finish()
-    assert learner.updates == 5
-    assert learner.status()["rows"]["learner"]["skipped_updates"] == result.skipped_updates == 5
+    assert learner.counters.updates == 5
+    assert learner._bulletin.status()["rows"]["learner"]["skipped_updates"] == result.skipped_updates == 5
     tensors, _ = weights.read(result.weights)
     assert all(torch.isfinite(tensor).all() for tensor in tensors.values())
     # an unroll is answered before its update: the second and third see the first update, but not the second, skipped one
@@ -151,8 +151,8 @@ def test_a_batch_without_a_sample_leaves_the_network_as_it_was(
     learner.finish()
     with_samples = sum(map(bool, samples))
     assert 20 < with_samples < len(samples) - 20
-    assert learner.updates == with_samples
-    assert learner.status()["rows"]["learner"]["skipped_updates"] == 0
+    assert learner.counters.updates == with_samples
+    assert learner._bulletin.status()["rows"]["learner"]["skipped_updates"] == 0
 
 
 def test_too_many_skipped_updates_in_a_row_end_the_run(
@@ -163,7 +163,7 @@ def test_too_many_skipped_updates_in_a_row_end_the_run(
     learner = make_learner(config)
     with pytest.raises(FloatingPointError, match="3 updates in a row were not finite"):
         feed(learner, speakers(learner)[0], config, 100)
-    assert learner.updates == 2
+    assert learner.counters.updates == 2
 
 
 def test_weights_are_sent_where_asked_and_newer_and_packed_once_per_version(make_learner: MakeLearner) -> None:
@@ -183,7 +183,7 @@ def test_weights_are_sent_where_asked_and_newer_and_packed_once_per_version(make
     assert a.weights is b.weights
     assert ask(first, weights_version=0, wants_weights=True) == Reply(1, weights_version=0)
     ask(first, weights_version=0, unroll=made_up_unroll(config))
-    assert learner.updates == 1
+    assert learner.counters.updates == 1
     assert ask(first, weights_version=0) == Reply(3, weights_version=1)
     c, d = ask(first, weights_version=0, wants_weights=True), ask(second, weights_version=0, wants_weights=True)
     assert c.weights is not None
@@ -325,7 +325,7 @@ def test_the_end_does_not_save_again_what_was_just_saved(
     actor.say(unroll=numbered_unroll(config, 4))
     assert not work_off(learner)
     assert learner.at_checkpoint
-    updates = learner.updates
+    updates = learner.counters.updates
     learner.finish()
     assert written == [updates]
     assert checkpoint.newest(tmp_path / "run_0") == tmp_path / "run_0" / "checkpoint" / str(updates)
@@ -399,7 +399,7 @@ def test_best_weights_are_those_of_the_best_evaluation(make_learner: MakeLearner
     before = weights.unpack_metadata(given[1])["score"]
     assert (before["eval_return"], before["env_steps"]) == (3.0, 100)
     assert weights.pack(tensors, card | {"score": before}) == given[1]
-    assert learner.status()["best"] == 9.0
+    assert learner._bulletin.status()["best"] == 9.0
     result = learner.finish()
     assert result.eval_return == 5.0
     assert weights.read(result.weights)[1]["score"]["eval_return"] == 5.0
@@ -472,7 +472,7 @@ def test_rows_of_every_process_are_written_and_shown(make_learner: MakeLearner, 
     learner.finish()
     rows = [json.loads(line) for line in (tmp_path / "run_0" / "metrics.jsonl").read_text().splitlines()]
     assert {row["source"] for row in rows} == {"actor_0", "learner"}
-    assert learner.status()["rows"]["actor_0"]["exploration"] == 0.5
+    assert learner._bulletin.status()["rows"]["actor_0"]["exploration"] == 0.5
 
 
 def test_a_row_with_a_value_that_is_not_finite_is_written_as_null(make_learner: MakeLearner, tmp_path: Path) -> None:
@@ -495,7 +495,7 @@ def test_histograms_are_written_when_asked_for_and_with_rows_only(
     rows = [step for step, _ in scalars(tmp_path / "run_0", "learner")["updates"]]
     found = histograms(tmp_path / "run_0", "learner")
     assert bool(found) == bool(most)
-    for name, _ in learner._algorithm.network.named_parameters() if most else ():
+    for name, _ in learner._trainer.algorithm.network.named_parameters() if most else ():
         for kind in ("weights", "gradients"):
             steps = [step for step, _ in found[f"{kind}/{name}"]]
             assert steps == rows[:most]

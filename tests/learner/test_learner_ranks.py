@@ -64,12 +64,16 @@ def go_on(learner: Learner, ranks: Ranks, limit: int = STEPS) -> bool:
 
 
 def facts(learner: Learner) -> Found:
-    tensors = {name: tensor.clone().numpy() for name, tensor in learner._algorithm.tensors().items()}
-    counts = {"updates": learner.updates, "env_steps": learner.env_steps, "ratio": learner._feed.ratio}
+    tensors = {name: tensor.clone().numpy() for name, tensor in learner._trainer.algorithm.tensors().items()}
+    counts = {
+        "updates": learner.counters.updates,
+        "env_steps": learner.counters.env_steps,
+        "ratio": learner._feed.mixture.pace.ratio,
+    }
     return {
         "tensors": tensors,
         **counts,
-        "held": learner._feed.num_steps,
+        "held": learner._feed.mixture.held,
     }
 
 
@@ -81,9 +85,11 @@ def train_on(ranks: Ranks, config: RunConfig, numbers: list[list[int]], poisoned
         for number in everybodys[ranks.rank :: ranks.count]:
             give(learner, speaker, config, number)
         if round_ == poisoned and ranks.rank == 1:
-            learner._optimizer.gradient.fill_(float("nan"))  # and it stays so: what is not finite times 0 is not, too
+            learner._trainer.optimizer.gradient.fill_(
+                float("nan")
+            )  # and it stays so: what is not finite times 0 is not, too
             with torch.no_grad():
-                next(iter(learner._algorithm.network.parameters())).fill_(float("nan"))
+                next(iter(learner._trainer.algorithm.network.parameters())).fill_(float("nan"))
         assert go_on(learner, ranks)
     found = facts(learner)
     learner.close()
@@ -183,7 +189,7 @@ def write_and_stop(ranks: Ranks, config: RunConfig) -> Found:
         "ended": ended,
         "reason": result.reason,
         "env_steps": result.env_steps,
-        "sources": sorted(learner.status()["rows"]),
+        "sources": sorted(learner._bulletin.status()["rows"]),
     }
 
 

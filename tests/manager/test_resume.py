@@ -79,17 +79,21 @@ def test_a_learner_is_restored_whole(
         feed(before, actor, config, 6, first=6 * number)
         evaluator.say(rows=[{"eval_return": score}], wants_weights=True)
         work_off(before)
-    before._skipped = 5
+    before.counters.skipped = 5
     actor.say(acting_s=7.0)
     work_off(before)
     before.save()
     after = resume_learner(config)
-    assert (after.env_steps, after.updates, after._skipped) == (240, before.updates, 5)
-    assert before.updates > 20
-    assert_equal_tensors(after._algorithm.tensors(), before._algorithm.tensors())
-    assert_equal_tensors(after._optimizer.tensors(), before._optimizer.tensors())
-    assert after._feed.state() == before._feed.state()
-    assert after.status()["best"] == 7.0
+    assert (after.counters.env_steps, after.counters.updates, after.counters.skipped) == (
+        240,
+        before.counters.updates,
+        5,
+    )
+    assert before.counters.updates > 20
+    assert_equal_tensors(after._trainer.algorithm.tensors(), before._trainer.algorithm.tensors())
+    assert_equal_tensors(after._trainer.optimizer.tensors(), before._trainer.optimizer.tensors())
+    assert after._prefetch.state() == before._prefetch.state()
+    assert after._bulletin.status()["best"] == 7.0
     assert after._evaluations.last == 3.0
 
     trained_on.clear()
@@ -102,16 +106,16 @@ def test_a_learner_is_restored_whole(
     assert len(trained_on) == len(expected) > 20
     for batch, other in zip(trained_on, expected, strict=True):
         assert torch.equal(batch.reward, other.reward)
-    assert_equal_tensors(after._algorithm.tensors(), before._algorithm.tensors())
-    assert_equal_tensors(after._optimizer.tensors(), before._optimizer.tensors())
+    assert_equal_tensors(after._trainer.algorithm.tensors(), before._trainer.algorithm.tensors())
+    assert_equal_tensors(after._trainer.optimizer.tensors(), before._trainer.optimizer.tensors())
 
 
 def test_statistics_average_and_trust_region_have_moved_by_then(make_learner: MakeLearner) -> None:
     """Of what the test above compares."""
     learner = make_learner(saved_run())
-    fresh = {name: tensor.clone() for name, tensor in learner._algorithm.tensors().items()}
+    fresh = {name: tensor.clone() for name, tensor in learner._trainer.algorithm.tensors().items()}
     feed(learner, speakers(learner)[0], saved_run(), 12)
-    now = learner._algorithm.tensors()
+    now = learner._trainer.algorithm.tensors()
     assert {name for name in now if torch.equal(now[name], fresh[name])} == set()
     assert any(not torch.equal(now[name], now[name.replace("network.", "average.")]) for name in now if "pi" in name)
 
@@ -123,10 +127,10 @@ def test_wall_clock_and_rows_go_on(make_learner: MakeLearner, resume_learner: Re
     result = before.finish()
     assert 100 < result.wall_s < 110
     after = resume_learner(config)
-    at_first = after.status()["wall_s"]
+    at_first = after._bulletin.status()["wall_s"]
     assert result.wall_s <= at_first < 110
     feed(after, speakers(after)[0], config, 5, acting_s=50.0)  # an actor that was there before it
-    assert at_first < after.status()["wall_s"] < 110
+    assert at_first < after._bulletin.status()["wall_s"] < 110
     final = after.finish()
     assert final.wall_s < 110
     rows = [row for row in lines(tmp_path / "run_0") if row["source"] == "learner"]
@@ -152,7 +156,10 @@ def test_without_its_replay_it_learns_from_fresh_segments_until_replay_starts(
     assert kinds[:10] == ["fresh"] * 10
     assert kinds.count("fresh") == 30
     assert 30 < kinds.count("replayed") < 90  # three for each of the 21 since then
-    assert (after.env_steps, after.updates) == (20 * 20 + 30 * 20, before.updates + len(kinds))
+    assert (after.counters.env_steps, after.counters.updates) == (
+        20 * 20 + 30 * 20,
+        before.counters.updates + len(kinds),
+    )
 
 
 # ── what is refused ──

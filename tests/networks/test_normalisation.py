@@ -189,7 +189,7 @@ def test_a_weights_file_holds_them_and_gives_the_same_policy(make_learner: MakeL
         f"{owner}.{name}" for owner in ("network.normaliser", "average.normaliser", "rewards") for name in names
     }
     obs = torch.randn(5, 4, generator=torch.Generator().manual_seed(1))
-    network, loaded = learner._algorithm.network, load_policy(path).network
+    network, loaded = learner._trainer.algorithm.network, load_policy(path).network
     for one, other in zip(network(obs), loaded(obs), strict=True):
         assert torch.equal(one, other)
     loaded.normaliser.moments.mean += 1

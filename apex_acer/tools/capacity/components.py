@@ -26,12 +26,12 @@ from apex_acer.algorithms.algorithm import LossOutput
 from apex_acer.config import RunConfig
 from apex_acer.config.runfile import load_run
 from apex_acer.environments.vector import make_environments
-from apex_acer.learner.feed import make_replay
+from apex_acer.learner.feed import make_replay, unroll_layout
 from apex_acer.learner.gradient import Gradient
 from apex_acer.learner.optimizer import Optimizer
 from apex_acer.networks.device import CPU
 from apex_acer.networks.frames import stack_planes
-from apex_acer.protocol.trajectory import Batch, EnvironmentSpec, Layout, layout
+from apex_acer.protocol.trajectory import Batch, EnvironmentSpec
 from apex_acer.replay.buffer import UniformReplay
 from apex_acer.system.path import look_here_last
 from apex_acer.system.process import environment_variables
@@ -148,7 +148,7 @@ class Components:
             unroll = self._rollout.unroll(k)
             self._replay.insert(unroll, 0)
         ends = self._policy, self._algorithm, self._replay
-        self._exchange = Exchange(config, spec, _layout(config, spec), unroll, ends)
+        self._exchange = Exchange(config, spec, unroll_layout(config, spec), unroll, ends)
         self._output: LossOutput | None = None
         _, batch = self._batch()
         self._obs = stack_planes(batch.obs, batch.episode_step, spec.stack).flatten(0, 1)
@@ -213,12 +213,7 @@ class Components:
 
 def _make_replay(config: RunConfig, spec: EnvironmentSpec, segments: int, device: torch.device = CPU) -> UniformReplay:
     feeding, k = algorithm_class(config.algorithm.name).feeding(config), config.algorithm.unroll_length
-    return make_replay(config, feeding, _layout(config, spec), segments * k, device)
-
-
-def _layout(config: RunConfig, spec: EnvironmentSpec) -> Layout:
-    algorithm, k = algorithm_class(config.algorithm.name), config.algorithm.unroll_length
-    return layout(spec, k, algorithm.behaviour_shapes(config, spec), algorithm.state_shapes(config))
+    return make_replay(config, feeding, unroll_layout(config, spec), segments * k, device)
 
 
 def _start(command: Sequence[str]) -> subprocess.Popen[str]:

@@ -1,0 +1,75 @@
+"""The network in training: what an update is, and the policy as actors get it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from apex_acer.algorithms import algorithm_class
+from apex_acer.config import RunConfig
+from apex_acer.config.seeds import derive_seed
+from apex_acer.learner.gradient import Gradient, num_parts
+from apex_acer.learner.optimizer import make_optimizer
+from apex_acer.learner.ranks import ALONE, Ranks
+from apex_acer.networks import weights
+from apex_acer.networks.device import check_compiler, choose_device
+from apex_acer.protocol.trajectory import Batch, EnvironmentSpec
+from apex_acer.replay.transfer import on_device
+
+
+class Update(NamedTuple):
+    """What came of a batch."""
+
+    taken: bool
+    """Whether the optimizer's step was taken; otherwise something was not finite, and all is as before."""
+    metrics: dict[str, Tensor]
+    priorities: Tensor
+    """Of the batch's items, `[B]`."""
+
+
+class Trainer:
+    """The algorithm and its optimizer, on the learner's device."""
+
+    def __init__(self, config: RunConfig, spec: EnvironmentSpec, ranks: Ranks = ALONE) -> None:
+        """Each of several learners trains on its part of every batch. Raises `ConfigError` if the device does not fit."""
+        self.device = choose_device(config.learner.device, "learner.device")
+        torch.manual_seed(derive_seed(config.seed, "learner"))
+        self.algorithm = algorithm_class(config.algorithm.name)(config, spec, self.device)
+        self.optimizer = make_optimizer(config, self.algorithm.network)
+        self.compiles = config.learner.compile and check_compiler()
+        """Whether the loss is compiled, in the first update or by `compile`."""
+        on_cores = spec.is_image and self.device.type == "cpu"  # vectors are too small to share
+        parts = num_parts(config.learner.threads, config.learner.batch_size // ranks.count) if on_cores else 1
+        self._gradient = Gradient(self.algorithm, self.optimizer, parts, self.compiles, ranks)
+        self._policy: tuple[int, bytes] = (-1, b"")  # version, and the bytes that actors get
+
+    @property
+    def computes(self) -> str:
+        """Where, and in which precision, as it is shown."""
+        return f"{self.device}, {'bfloat16' if self.algorithm.network.precision else 'float32'}"
+
+    def compile(self, blank: Batch) -> None:
+        """Compiles the loss on a `blank` batch, before anybody waits for it."""
+        self._gradient.compute_own(on_device(blank, self.device))
+
+    def update(self, batch: Batch, env_steps: int) -> Update | None:
+        """One step on `batch`; None if it holds no samples, because momentum alone must not move the weights."""
+        output = self._gradient.compute(batch)
+        if not output.num_samples:
+            return None
+        norm, taken = self.optimizer.step(output.loss, env_steps)
+        if taken:
+            self.algorithm.after_step(output.metrics)
+        return Update(taken, {**output.metrics, "grad_norm": norm}, output.priorities)
+
+    def policy(self, version: int) -> bytes:
+        """The policy as actors get it, packed once per version."""
+        if self._policy[0] != version:
+            self._policy = version, weights.pack_policy(self.algorithm.tensors(), version)
+        return self._policy[1]
+
+    def close(self) -> None:
+        """Ends the threads."""
+        self._gradient.close()
