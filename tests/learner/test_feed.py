@@ -38,9 +38,11 @@ CPU = torch.device("cpu")
 
 
 class Fed:
-    """A feed, put together and agreed on as a learner does it."""
+    """A feed, put together and agreed on as a learner does it, with `changes` to the algorithm's `Feeding`."""
 
-    def __init__(self, config: RunConfig, transfer: Transfer | None, ranks: Ranks, changes: dict[str, Any]) -> None:
+    def __init__(
+        self, config: RunConfig, transfer: Transfer | None = None, ranks: Ranks = ALONE, **changes: Any
+    ) -> None:
         feeding = algorithm_class(config.algorithm.name).feeding(config)._replace(**changes)
         self.replay = make_replay(config, feeding, tiny_layout(config), config.replay.capacity)
         self.mixture = Mixture(config, feeding, ranks.count)
@@ -76,11 +78,6 @@ class Fed:
     def restore(self, state: Any, fill: Callable[[str, Array], None] | None) -> None:
         self.feed.restore(state, fill)
         self.agree(0)
-
-
-def make_feed(config: RunConfig, transfer: Transfer | None = None, ranks: Ranks = ALONE, **changes: Any) -> Fed:
-    """The feed of the configured algorithm, with these changes to its `Feeding`."""
-    return Fed(config, transfer, ranks, changes)
 
 
 def insert(feed: Fed, config: RunConfig, number: int) -> None:
@@ -132,7 +129,7 @@ def through_json(feed: Fed) -> Any:
 @pytest.mark.parametrize("changes", MIXES.values(), ids=MIXES)
 def test_every_segment_is_fresh_once_and_in_order(changes: dict[str, Any]) -> None:
     config = feed_run(**changes)
-    drawn = go_on(make_feed(config), config, 0, 30)
+    drawn = go_on(Fed(config), config, 0, 30)
     fresh = [number for numbers, num_fresh in drawn for number in numbers[:num_fresh]]
     assert fresh == list(range(len(fresh)))
     assert 4 * 30 - len(fresh) < 4
@@ -142,7 +139,7 @@ def test_every_segment_is_fresh_once_and_in_order(changes: dict[str, Any]) -> No
 
 def test_what_is_owed_of_replay_comes_before_what_is_fresh() -> None:
     config = feed_run(algorithm__replay_ratio=2.0)
-    feed = make_feed(config, draw="fixed")
+    feed = Fed(config, draw="fixed")
     for number in range(3):
         feed.insert(numbered_unroll(config, number), 0)
     assert feed.num_fresh == 12
@@ -156,7 +153,7 @@ def test_what_is_owed_of_replay_comes_before_what_is_fresh() -> None:
 
 def test_nothing_is_replayed_before_it_starts() -> None:
     config = feed_run(replay__start=100)
-    feed = make_feed(config, draw="fixed")
+    feed = Fed(config, draw="fixed")
     for number in range(4):
         feed.insert(numbered_unroll(config, number), number)
         assert [num_fresh for _, num_fresh in learn(feed)] == [4]
@@ -174,7 +171,7 @@ def test_replay_that_is_full_has_started_although_dummy_steps_are_not_held(
     changes: dict[str, Any], capacity: int
 ) -> None:
     config = feed_run(replay__capacity=capacity, replay__start=capacity, algorithm__replay_ratio=2.0, **changes)
-    feed = make_feed(config)
+    feed = Fed(config)
     for number in range(10):
         assert feed.mixture.pace.ratio == 0.0
         insert(feed, config, number)
@@ -201,7 +198,7 @@ def test_chosen_early_every_segment_is_still_fresh_once_and_in_order(
     changes: dict[str, Any], transfer: Transfer
 ) -> None:
     config = feed_run(**changes)
-    feed = make_feed(config, transfer)
+    feed = Fed(config, transfer)
     drawn = go_on(feed, config, 0, 30)
     fresh = [number for numbers, num_fresh in drawn for number in numbers[:num_fresh]]
     assert fresh == list(range(len(fresh)))
@@ -214,7 +211,7 @@ def test_what_is_on_its_way_is_not_overwritten_and_counts_as_not_trained_on(
     transfer: Transfer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = feed_run(algorithm__replay_ratio=0.0)
-    feed = make_feed(config, transfer)
+    feed = Fed(config, transfer)
     gather = feed.replay.gather
 
     def slowly(items: torch.Tensor, num_fresh: int, importance: torch.Tensor) -> Batch:
@@ -236,7 +233,7 @@ def test_what_is_on_its_way_is_not_overwritten_and_counts_as_not_trained_on(
 
 def test_what_fails_on_its_way_is_raised(transfer: Transfer, monkeypatch: pytest.MonkeyPatch) -> None:
     config = feed_run()
-    feed = make_feed(config, transfer)
+    feed = Fed(config, transfer)
     monkeypatch.setattr(feed.replay, "gather", lambda *chosen: 1 / 0)
     insert(feed, config, 0)
     insert(feed, config, 1)
@@ -246,7 +243,7 @@ def test_what_fails_on_its_way_is_raised(transfer: Transfer, monkeypatch: pytest
 
 def test_a_batch_that_has_come_is_the_one_that_was_gathered(transfer: Transfer) -> None:
     config = feed_run()
-    feed = make_feed(config)
+    feed = Fed(config)
     insert(feed, config, 3)
     gathered = feed.replay.gather(torch.tensor([0, 2]), 1)
     come = transfer.start(lambda: gathered).result()
@@ -264,7 +261,7 @@ def test_a_batch_on_its_way_at_a_checkpoint_is_chosen_again_and_counted_once(
     changes: dict[str, Any], transfer: Transfer
 ) -> None:
     config = feed_run(**changes)
-    feed, another = make_feed(config, transfer), make_feed(config)
+    feed, another = Fed(config, transfer), Fed(config)
     for number in range(8):
         insert(feed, config, number)
     feed.next_batch()
@@ -283,7 +280,7 @@ def test_a_batch_on_its_way_at_a_checkpoint_is_chosen_again_and_counted_once(
 def test_with_its_segments_another_goes_on_as_this_one_does(changes: dict[str, Any], stopped_after: int) -> None:
     """Replay holds 40 segments, which 30 unrolls fill three times."""
     config = feed_run(**changes)
-    feed, another = make_feed(config), make_feed(config)
+    feed, another = Fed(config), Fed(config)
     go_on(feed, config, 0, stopped_after)
     insert(feed, config, stopped_after)  # not learned from yet
     insert(feed, config, stopped_after + 1)
@@ -303,7 +300,7 @@ def test_with_its_segments_another_goes_on_as_this_one_does(changes: dict[str, A
 @pytest.mark.parametrize("changes", MIXES.values(), ids=MIXES)
 def test_without_its_segments_nothing_is_owed_and_replay_fills_again(changes: dict[str, Any]) -> None:
     config = feed_run(**changes, replay__start=100)
-    feed, another = make_feed(config), make_feed(config)
+    feed, another = Fed(config), Fed(config)
     go_on(feed, config, 0, 30)
     feed.mixture.pace._credit = 1000.0
     another.restore(through_json(feed), None)
@@ -329,7 +326,7 @@ def test_without_its_segments_nothing_is_owed_and_replay_fills_again(changes: di
 
 def test_arrays_are_replay_s_own_memory() -> None:
     config = feed_run()
-    feed = make_feed(config)
+    feed = Fed(config)
     feed.insert(made_up_unroll(config), 0)
     arrays = feed.replay.arrays()
     assert {len(array) for array in arrays.values()} == {4}

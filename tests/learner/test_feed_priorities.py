@@ -15,7 +15,7 @@ from apex_acer.learner.ranks import Ranks
 from apex_acer.protocol.trajectory import Array
 from apex_acer.replay.buffer import LEAST_PRIORITY
 from apex_acer.replay.transfer import Transfer
-from tests.learner.test_feed import Fed, copied, feed_run, insert, make_feed, through_json
+from tests.learner.test_feed import Fed, copied, feed_run, insert, through_json
 
 SAMPLING = ["uniform", "prioritized"]
 
@@ -66,7 +66,7 @@ def test_steps_are_replayed_at_the_ratio_once_replay_has_started(
     transfers: list[Transfer], sampling: str, ratio: float, early: bool
 ) -> None:
     config = steps_run(algorithm__replay_ratio=ratio, replay__sampling=sampling)
-    feed = make_feed(config, transfers[0] if early else None)
+    feed = Fed(config, transfers[0] if early else None)
     inserted = replayed = 0
     for number in range(180):
         before = feed.mixture.pace.fresh_steps
@@ -93,7 +93,7 @@ def test_steps_are_replayed_at_the_ratio_once_replay_has_started(
 def test_with_its_steps_another_goes_on_as_this_one_does(sampling: str, stopped_after: int) -> None:
     """Replay holds 40 segments, which 30 unrolls fill three times."""
     config = steps_run(replay__sampling=sampling)
-    feed, another = make_feed(config), make_feed(config)
+    feed, another = Fed(config), Fed(config)
     go_on(feed, config, 0, stopped_after)
     insert(feed, config, stopped_after)  # not learned from yet
     another.restore(through_json(feed), copied(feed))
@@ -108,7 +108,7 @@ def test_with_its_steps_another_goes_on_as_this_one_does(sampling: str, stopped_
 @pytest.mark.parametrize("sampling", SAMPLING)
 def test_with_a_batch_on_its_way_another_begins_with_that_one(transfers: list[Transfer], sampling: str) -> None:
     config = steps_run(replay__sampling=sampling)
-    feed, *others = (make_feed(config, transfer) for transfer in transfers)
+    feed, *others = (Fed(config, transfer) for transfer in transfers)
     go_on(feed, config, 0, 20)
     insert(feed, config, 20)
     feed.next_batch(0.5)
@@ -123,7 +123,7 @@ def test_with_a_batch_on_its_way_another_begins_with_that_one(transfers: list[Tr
 
 def test_without_its_steps_nothing_is_owed() -> None:
     config = steps_run()
-    feed, another = make_feed(config), make_feed(config)
+    feed, another = Fed(config), Fed(config)
     go_on(feed, config, 0, 20)
     another.restore(through_json(feed), None)
     assert not another.ready
@@ -145,7 +145,7 @@ def raised(priorities: Tensor) -> np.ndarray:
 @pytest.mark.parametrize("early", [False, True])
 def test_priorities_go_to_the_batch_they_are_of(transfers: list[Transfer], early: bool) -> None:
     config = steps_run()
-    feed = make_feed(config, transfers[0] if early else None)
+    feed = Fed(config, transfers[0] if early else None)
     for number in range(8):
         insert(feed, config, number)
     number_of = feed.replay.gather(torch.arange(8 * 4 * 5)).obs[0, :, 0]  # by item
@@ -162,7 +162,7 @@ def test_priorities_go_to_the_batch_they_are_of(transfers: list[Transfer], early
 @pytest.mark.parametrize("early", [False, True])
 def test_priorities_of_what_was_overwritten_meanwhile_are_ignored(transfers: list[Transfer], early: bool) -> None:
     config = steps_run()
-    feed = make_feed(config, transfers[0] if early else None)
+    feed = Fed(config, transfers[0] if early else None)
     for number in range(10):  # replay is full
         insert(feed, config, number)
     for _ in range(2):  # the second was chosen before anything was overwritten
@@ -181,7 +181,7 @@ def test_priorities_of_what_was_overwritten_meanwhile_are_ignored(transfers: lis
 def test_fresh_segments_have_weight_one_and_get_priorities_too() -> None:
     """Of ACER, which learns each segment once as it comes."""
     config = feed_run(algorithm__replay_ratio=3.0, replay__sampling="prioritized")
-    feed, lowest = make_feed(config), 1.0
+    feed, lowest = Fed(config), 1.0
     for number in range(9):
         insert(feed, config, number)
         while feed.ready:
@@ -211,7 +211,7 @@ class Neighbour(Ranks):
 def test_importance_is_relative_to_the_rarest_sample_of_all_learners() -> None:
     changes = {"learner__batch_size": 32, "replay__importance_exponent": 0.5, "replay__importance_exponent_final": 0.5}
     config = steps_run(**changes, replay__start=0, replay__capacity=400, engine="ray", learner__count=2)
-    feed = make_feed(config, ranks=Neighbour())
+    feed = Fed(config, ranks=Neighbour())
     for number in range(4):
         insert(feed, config, number)
     assert feed.ready
