@@ -20,7 +20,7 @@ from apex_acer.learner.ranks import ALONE, Ranks
 from apex_acer.learner.saving import Saver, TrainingState
 from apex_acer.learner.snapshots import Evaluations
 from apex_acer.learner.trainer import Trainer
-from apex_acer.protocol.inbox import Post, make_inbox
+from apex_acer.protocol.inbox import Inbox, Post
 from apex_acer.protocol.messages import Message, Reply
 from apex_acer.protocol.outcome import Outcome
 from apex_acer.protocol.trajectory import EnvironmentSpec
@@ -61,7 +61,8 @@ class Learner:
         if self._trainer.compiles:
             self._trainer.compile(self._feed.blank())
         log.info("learner on %s; replay holds up to %s", self._trainer.computes, decimal(self._feed.replay.num_bytes))
-        self.inbox = make_inbox(config, spec, shapes, run_id)
+        waiting = config.actors.count * config.actors.max_unanswered
+        self.inbox = Inbox(run_id, shapes, config.actors.environments, spec.num_actions, waiting)
         self.counters = Counters(RunClock(run_id, started_at))
         self._evaluations = Evaluations(folder, config.stop.at_return, config.evaluation)
         training = TrainingState(

@@ -12,10 +12,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from apex_acer.config import RunConfig
 from apex_acer.protocol.messages import Message, Peer, Reply
 from apex_acer.protocol.metrics import METRICS
-from apex_acer.protocol.trajectory import PRIORITY, EnvironmentSpec, Layout
+from apex_acer.protocol.trajectory import PRIORITY, Layout
 
 log = logging.getLogger(__name__)
 
@@ -211,9 +210,3 @@ class Inbox:
         if problem := next((name for name, array in floats.items() if not np.isfinite(array).all()), ""):
             return f"{problem}: not finite"
         return "priority: negative" if PRIORITY in floats and floats[PRIORITY].min() < 0 else ""
-
-
-def make_inbox(config: RunConfig, spec: EnvironmentSpec, layout: Layout, run_id: str) -> Inbox:
-    """The inbox of a run with `config.actors`."""
-    waiting = config.actors.count * config.actors.max_unanswered
-    return Inbox(run_id, layout, config.actors.environments, spec.num_actions, waiting)

@@ -1,4 +1,4 @@
 """What of this machine a run needs, whether it is there, and how fast the run would be.
 
-May import: tools/capacity, engines, environments, networks, config.
+May import: tools/capacity, views, engines, environments, networks, config.
 """
