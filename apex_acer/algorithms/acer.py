@@ -12,6 +12,7 @@ from apex_acer.algorithms.algorithm import Action, Algorithm, Feeding, LossOutpu
 from apex_acer.config import AcerConfig, RunConfig
 from apex_acer.functional import (
     acer_metrics,
+    acer_policy_gradient,
     acer_targets,
     kl_gradient,
     shape_rewards,
@@ -19,7 +20,6 @@ from apex_acer.functional import (
     surrogate_loss,
     trust_region_projection,
 )
-from apex_acer.functional.acer import policy_gradient
 from apex_acer.networks.frames import stack_planes
 from apex_acer.networks.normalisation import RewardScale
 from apex_acer.networks.torsos import ActorCritic, ActorCriticOutput, State, to_train
@@ -182,8 +182,15 @@ def acer_loss(
     )
     q_values, log_average = output.q_values[:-1], average_logits.log_softmax(-1)
     q_taken = q_values.gather(-1, action.unsqueeze(-1)).squeeze(-1)  # [T, B]
-    costs = given.truncation_threshold, given.entropy_cost
-    gradient = policy_gradient(targets.log_pi, targets.value, targets.q_ret, mu, action, q_values, *costs)
+    gradient = acer_policy_gradient(
+        pi_logits=output.pi_logits[:-1],
+        mu_log_probs=mu,
+        action=action,
+        q_values=q_values,
+        q_ret=targets.q_ret,
+        truncation_threshold=given.truncation_threshold,
+        entropy_cost=given.entropy_cost,
+    )
     z = trust_region_projection(gradient, *kl_gradient(targets.log_pi, log_average, given.trust_region_delta))
     policy_loss = surrogate_loss(output.pi_logits[:-1].softmax(-1), z, batch.importance, mask)
     q_loss, error = squared_error_loss(q_taken, targets.q_ret, batch.importance, mask)

@@ -18,8 +18,6 @@ class LearnerConfig:
     """`cpu`, `cuda`, `cuda:N`, or `auto`: cuda where there is one."""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     """Of the torso's arithmetic; `auto`: bfloat16 for convolutions where the device has instructions for it."""
-    compile: bool = False
-    """Have torch compile the loss, which takes half a minute at the start and a C++ compiler."""
     batch_size: int = 16
     """Samples per update: segments (one environment's unroll each); single steps where the algorithm learns from those."""
     threads: int = 0

@@ -99,21 +99,6 @@ def acer_policy_gradient(
     with torch.no_grad():
         log_pi = pi_logits.log_softmax(-1)  # [T, B, A]
         value = (log_pi.exp() * q_values).sum(-1)  # [T, B]
-    return policy_gradient(log_pi, value, q_ret, mu_log_probs, action, q_values, truncation_threshold, entropy_cost)
-
-
-def policy_gradient(
-    log_pi: Tensor,
-    value: Tensor,
-    q_ret: Tensor,
-    mu_log_probs: Tensor,
-    action: Tensor,
-    q_values: Tensor,
-    truncation_threshold: float,
-    entropy_cost: float,
-) -> Tensor:
-    """`acer_policy_gradient` of a policy whose logarithms and values `[T, B]` are known already."""
-    with torch.no_grad():
         taken = action.unsqueeze(-1)
         log_c = math.log(truncation_threshold) if truncation_threshold > 0 else -math.inf
         # min(c, ρ) / π = min(c / π, 1 / μ)

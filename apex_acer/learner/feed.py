@@ -102,10 +102,6 @@ class Feed:
         given = len(chosen.items) - chosen.num_blank
         self.replay.set_priorities(chosen.items[:given], priorities[:given], chosen.num_inserted)
 
-    def blank(self) -> Batch:
-        """A batch of zeros, as long as nothing was inserted."""
-        return self.replay.gather(torch.zeros(self.mixture.batch_size, dtype=torch.int64))
-
     # ── checkpoints ──
 
     def state(self) -> dict[str, Any]:

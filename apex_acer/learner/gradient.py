@@ -28,15 +28,10 @@ class Gradient:
         algorithm: Algorithm,
         optimizer: Optimizer,
         num_parts: int,
-        compiled: bool = False,
         ranks: Ranks = ALONE,
     ) -> None:
-        """One part is differentiated where it is called from; several share torch's threads among them.
-
-        A loss that is to be `compiled` is so in the first `compute`, which then takes a minute.
-        """
+        """One part is differentiated where it is called from; several share torch's threads among them."""
         self._algorithm, self._ranks = algorithm, ranks
-        self._loss = torch.compile(algorithm.loss) if compiled else algorithm.loss
         self._optimizer, self._num_parts = optimizer, num_parts
         self._parameters = trained(algorithm.network)
         self._pool: ThreadPoolExecutor | None = None
@@ -50,14 +45,13 @@ class Gradient:
         Of several learners each gives its part of the batch and gets the priorities of that; all else is the whole's.
         """
         if self._ranks is ALONE:
-            return self.compute_own(batch)
+            return self._compute_own(batch)
         self._ranks.align(self._algorithm.statistics())
-        return self._add_up(self.compute_own(batch))
+        return self._add_up(self._compute_own(batch))
 
-    def compute_own(self, batch: Batch) -> LossOutput:
-        """The same of this learner's part alone, and nothing is said to the others."""
+    def _compute_own(self, batch: Batch) -> LossOutput:
         if not self._pool:
-            output = self._loss(batch)
+            output = self._algorithm.loss(batch)
             self._optimizer.backward(output.loss)
             return output._replace(loss=output.loss.detach())
         outputs, gradients = zip(*self._pool.map(self._differentiate, split(batch, self._num_parts)), strict=True)
@@ -88,7 +82,7 @@ class Gradient:
 
     def _differentiate(self, part: Batch) -> tuple[LossOutput, tuple[Tensor, ...]]:
         """The part's output and the gradient of its loss's sum over samples."""
-        output = self._loss(part)
+        output = self._algorithm.loss(part)
         gradients = torch.autograd.grad(output.loss * output.num_samples, self._parameters, materialize_grads=True)
         return output._replace(loss=output.loss.detach()), gradients
 

@@ -58,8 +58,6 @@ class Learner:
         shapes = unroll_layout(config, spec)
         self._feed = make_feed(config, shapes, self._trainer.device, ranks)
         self._prefetch = make_prefetch(self._feed, self._trainer.device)
-        if self._trainer.compiles:
-            self._trainer.compile(self._feed.blank())
         log.info("learner on %s; replay holds up to %s", self._trainer.computes, decimal(self._feed.replay.num_bytes))
         waiting = config.actors.count * config.actors.max_unanswered
         self.inbox = Inbox(run_id, shapes, config.actors.environments, spec.num_actions, waiting)

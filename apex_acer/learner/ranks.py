@@ -20,7 +20,7 @@ from torch import Tensor, distributed
 
 from apex_acer.protocol.trajectory import Array
 
-CONNECT_S = 300.0  # for all to come: each imports torch and may compile first
+CONNECT_S = 300.0  # for all to come: each imports torch first
 
 
 class LearnerLost(Exception):

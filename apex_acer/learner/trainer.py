@@ -14,9 +14,8 @@ from apex_acer.learner.gradient import Gradient, num_parts
 from apex_acer.learner.optimizer import make_optimizer
 from apex_acer.learner.ranks import ALONE, Ranks
 from apex_acer.networks import weights
-from apex_acer.networks.device import check_compiler, choose_device
+from apex_acer.networks.device import choose_device
 from apex_acer.protocol.trajectory import Batch, EnvironmentSpec
-from apex_acer.replay.transfer import on_device
 
 
 class Update(NamedTuple):
@@ -38,21 +37,15 @@ class Trainer:
         torch.manual_seed(derive_seed(config.seed, "learner"))
         self.algorithm = algorithm_class(config.algorithm.name)(config, spec, self.device)
         self.optimizer = make_optimizer(config, self.algorithm.network)
-        self.compiles = config.learner.compile and check_compiler()
-        """Whether the loss is compiled, in the first update or by `compile`."""
         on_cores = spec.is_image and self.device.type == "cpu"  # vectors are too small to share
         parts = num_parts(config.learner.threads, config.learner.batch_size // ranks.count) if on_cores else 1
-        self._gradient = Gradient(self.algorithm, self.optimizer, parts, self.compiles, ranks)
+        self._gradient = Gradient(self.algorithm, self.optimizer, parts, ranks)
         self._policy: tuple[int, bytes] = (-1, b"")  # version, and the bytes that actors get
 
     @property
     def computes(self) -> str:
         """Where, and in which precision, as it is shown."""
         return f"{self.device}, {'bfloat16' if self.algorithm.network.precision else 'float32'}"
-
-    def compile(self, blank: Batch) -> None:
-        """Compiles the loss on a `blank` batch, before anybody waits for it."""
-        self._gradient.compute_own(on_device(blank, self.device))
 
     def update(self, batch: Batch, env_steps: int) -> Update | None:
         """One step on `batch`; None if it holds no samples, because momentum alone must not move the weights."""

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-
 import torch
 from torch import nn
 
@@ -33,13 +30,6 @@ def choose_precision(name: str, device: torch.device, network: nn.Module) -> tor
         has_convolutions = any(isinstance(module, nn.Conv2d) for module in network.modules())
         name = "bfloat16" if has_convolutions and multiplies_bfloat16(device) else "float32"
     return torch.bfloat16 if name == "bfloat16" else None
-
-
-def check_compiler() -> bool:
-    """True where `learner.compile` can work; raises `ConfigError` where no C++ compiler is there."""
-    if not any(map(shutil.which, (os.environ.get("CXX") or "g++", "g++", "clang++"))):
-        raise ConfigError("learner.compile: no C++ compiler is there; install g++ or clang++, or give False")
-    return True
 
 
 def multiplies_bfloat16(device: torch.device) -> bool:

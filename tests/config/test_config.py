@@ -178,7 +178,6 @@ def test_every_field_that_can_be_wrong_has_a_case_above() -> None:
         "environment.atari.life_loss",
         "environment.atari.full_action_space",
         "environment.atari.grayscale",
-        "learner.compile",
         "ray.compress",
         "network.normalise",
         "algorithm.normalise_rewards",

@@ -20,10 +20,10 @@ def _threads() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-def computed(parts: int, batch: Batch, compiled: bool = False, **settings: object) -> tuple[object, torch.Tensor]:
+def computed(parts: int, batch: Batch, **settings: object) -> tuple[object, torch.Tensor]:
     """The output and the gradient of `batch`."""
     acer = build(3, **settings)
-    gradient = Gradient(acer, Optimizer(RunConfig(), acer.network), parts, compiled)
+    gradient = Gradient(acer, Optimizer(RunConfig(), acer.network), parts)
     try:
         for parameter in acer.network.parameters():
             assert parameter.grad is not None
@@ -66,17 +66,6 @@ def test_parts_leave_out_what_is_frozen_and_what_no_loss_reaches() -> None:
         assert not acer.network.unused.grad.any()
         found.append(flat([p.grad for p in acer.network.parameters() if p.requires_grad]))
     torch.testing.assert_close(found[1], found[0], rtol=1e-9, atol=1e-12)
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch's compiler
-@pytest.mark.parametrize("parts", [1, 2])
-def test_compiled_it_is_the_same(parts: int) -> None:
-    batch, _ = random_segments(3)
-    whole, expected = computed(parts, batch)
-    output, found = computed(parts, batch, compiled=True)
-    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12)
-    torch.testing.assert_close(output.loss, whole.loss, rtol=1e-9, atol=1e-12)
 
 
 def test_parts_repeat_to_the_bit() -> None:

@@ -1,13 +1,11 @@
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch
 from torch import nn
 
 from apex_acer.config import ConfigError
-from apex_acer.networks.device import check_compiler, choose_device, choose_precision
+from apex_acer.networks.device import choose_device, choose_precision
 
 CPU = torch.device("cpu")
 CONVOLUTIONS, LINEAR = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Linear(2, 2)), nn.Sequential(nn.Linear(2, 2))
@@ -33,12 +31,3 @@ def test_auto_is_bfloat16_for_convolutions_where_the_processor_has_it(
 def test_a_precision_that_is_asked_for_is_given(network: nn.Module) -> None:
     assert choose_precision("bfloat16", CPU, network) is torch.bfloat16
     assert choose_precision("float32", CPU, network) is None
-
-
-def test_without_a_compiler_nothing_is_compiled(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.delenv("CXX", raising=False)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(ConfigError, match=r"^learner\.compile: no C\+\+ compiler is there; install g\+\+"):
-        check_compiler()
-    (tmp_path / "clang++").touch(mode=0o700)
-    assert check_compiler()
