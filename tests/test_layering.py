@@ -154,10 +154,13 @@ def test_the_manager_loads_no_torch() -> None:
     assert not loaded & {"torch", "safetensors", "tensorboardX", "tensorboard", "ray"}
 
 
-def test_only_a_sweep_loads_its_extra() -> None:
-    loaded = loaded_by("import apex_acer.cli.train, apex_acer.views.console, apex_acer.manager.manager")
-    assert "tyro" in loaded
-    assert not loaded & {"matplotlib", "scipy"}
+def test_a_run_loads_no_extra() -> None:
+    imported = (
+        "apex_acer.cli.train, apex_acer.views.console, apex_acer.manager.manager, apex_acer.engines.local.launcher"
+    )
+    loaded = loaded_by(f"import {imported}\nfor name in apex_acer.engines.local.launcher.IMPORTED: __import__(name)")
+    assert {"tyro", "torch", "tensorboardX"} <= loaded
+    assert not loaded & {"av", "matplotlib", "onnx", "pygame", "ray", "scipy", "tensorboard"}
 
 
 def test_figures_need_neither_torch_nor_scipy() -> None:

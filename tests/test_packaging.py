@@ -44,6 +44,13 @@ def test_every_package_is_listed() -> None:
     assert set(config["options"]["packages"].split()) == {*found, "apex_acer.launch"}
 
 
+@pytest.mark.parametrize(("target", "expected"), [("run", False), ("install", True), ("test", True)])
+def test_the_tools_are_not_installed_for_a_run(target: str, expected: bool) -> None:
+    commands = call("make", "--dry-run", "--always-make", target)
+    assert "pip install" in commands
+    assert ("[dev]" in commands) == expected
+
+
 def test_the_version_is_written_once_for_all() -> None:
     assert metadata.version("apex_acer") == __version__
 

@@ -13,6 +13,7 @@ import tyro
 
 from apex_acer.cli.parsing import parse
 from apex_acer.config import ConfigError, require
+from apex_acer.config.imports import missing
 
 
 @dataclass(frozen=True)
@@ -46,10 +47,12 @@ def serve(folder: Path, port: int | None) -> str:
     The reader ends when this process does.
 
     Raises:
-        ConfigError: where `port` cannot be had.
+        ConfigError: if `port` cannot be had, or TensorBoard is not installed.
     """
-    from tensorboard import program
-
+    try:
+        from tensorboard import program
+    except ModuleNotFoundError as error:
+        raise missing("dashboard", "dashboard", error) from None
     board = program.TensorBoard()
     board.configure(argv=("", "--logdir", str(folder), "--host", "127.0.0.1"), port=port)
     try:

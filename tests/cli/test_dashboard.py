@@ -156,6 +156,16 @@ def test_what_cannot_be_shown_is_one_line(
     assert capsys.readouterr() == ("", f"apex-acer: {message}\n")
 
 
+def test_the_missing_extra_is_named(
+    runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "tensorboard", None)
+    assert main(["dashboard", str(runs)]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert "dashboard: tensorboard is not installed; pip install 'apex-acer[dashboard]'" in error
+
+
 # ── what it serves ──
 
 
