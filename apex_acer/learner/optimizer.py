@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -34,6 +36,7 @@ class Optimizer:
         self._vector, self._gradient = flatten(network)
         self._optimizer = _build(self._config, self._vector)
         self._given = dict(self._group)
+        self._step = _without_compiler(self._optimizer) if self._config.name in STATE else self._optimizer.step
 
     @property
     def gradient(self) -> Tensor:
@@ -64,7 +67,7 @@ class Optimizer:
             self._gradient.mul_((self._config.max_grad_norm / (norm + 1e-6)).clamp(max=1.0))
             for group in self._optimizer.param_groups:
                 group["lr"] = self.learning_rate(env_steps)
-            self._optimizer.step()
+            self._step()
         return norm, finite
 
     def tensors(self) -> dict[str, Tensor]:
@@ -142,6 +145,12 @@ def _build(settings: OptimizerConfig, vector: nn.Parameter) -> torch.optim.Optim
     fits = isinstance(optimizer, torch.optim.Optimizer) and len(optimizer.param_groups) == 1
     require(fits, "optimizer.name", settings.name, "have it return a torch.optim.Optimizer with one group")
     return optimizer  # type: ignore[no-any-return]
+
+
+def _without_compiler(optimizer: torch.optim.Optimizer) -> Callable[[], Any]:
+    """Its step without what torch wraps around it for its compiler, which the first call would import."""
+    step = functools.partial(inspect.unwrap(type(optimizer).step), optimizer)
+    return torch.no_grad()(step)
 
 
 def trained(network: nn.Module) -> list[nn.Parameter]:
