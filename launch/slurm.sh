@@ -26,7 +26,7 @@ join_seconds=300
 
 ray_pids=()
 fail() { echo "slurm.sh: $1" >&2 && exit 1; }
-# SLURM would end Ray with the job, but gives its processes no time to leave; here who does not leave in time is killed.
+# SLURM would end Ray with the job, but gives its processes no time to leave; here a process that does not leave in time is killed.
 # shellcheck disable=SC2329  # called by the trap
 stop_ray() {
     trap '' TERM
