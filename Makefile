@@ -24,7 +24,7 @@ $(BASE): setup.cfg pyproject.toml constraints.txt | $(BIN)/pip
 
 $(INSTALLED): $(BASE)
 	$(PIP_INSTALL) --editable '.[dev]'
-	$(BIN)/python -m compileall -qq -j 0 .venv/lib || true  # some packages ship templates that are no Python
+	$(BIN)/python -W ignore -m compileall -qq -j 0 .venv/lib || true  # some packages ship templates that are no Python
 	touch $(INSTALLED)
 
 # the first run compiles what it imports, for the next ones too, whatever the caller's shell says
