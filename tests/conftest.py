@@ -21,7 +21,7 @@ from apex_acer.config import ConfigError, EnvironmentConfig, RunConfig
 from apex_acer.environments.vector import Environments, make_environments
 from apex_acer.learner.learner import Learner
 from apex_acer.manager.manager import train
-from apex_acer.protocol.trajectory import ARRAY_FIELDS, Batch, Unroll
+from apex_acer.protocol.unroll import ARRAY_FIELDS, Batch, Unroll
 from tests.runs import CARTPOLE, RUN_ID, MakeLearner, tiny_run
 
 COUNTDOWN = "tests.environments_for_tests:Countdown-v0"

@@ -16,7 +16,8 @@ from apex_acer.engines.serial import DirectLink
 from apex_acer.learner.learner import Learner
 from apex_acer.protocol.inbox import Inbox
 from apex_acer.protocol.messages import Message, Peer, Reply
-from apex_acer.protocol.trajectory import PRIORITY, Batch, EnvironmentSpec, Layout, Unroll, layout
+from apex_acer.protocol.specification import EnvironmentSpec
+from apex_acer.protocol.unroll import PRIORITY, Batch, Layout, Unroll, layout
 
 RUN_ID = "this-run"
 CARTPOLE = EnvironmentSpec(

@@ -24,7 +24,8 @@ from apex_acer.networks.frames import stack_planes
 from apex_acer.networks.normalisation import RewardScale
 from apex_acer.networks.torsos import ActorCritic, ActorCriticOutput, State, to_train
 from apex_acer.networks.weights import load_tensors, named_tensors
-from apex_acer.protocol.trajectory import Array, Batch, EnvironmentSpec, Shapes, Unroll
+from apex_acer.protocol.specification import EnvironmentSpec
+from apex_acer.protocol.unroll import Array, Batch, Shapes, Unroll
 
 MU = "log_probs"  # the behaviour policy's only part
 

@@ -20,7 +20,7 @@ from apex_acer.config.checks import require
 from apex_acer.system.output import printable, say
 
 if TYPE_CHECKING:
-    from apex_acer.protocol.trajectory import EnvironmentSpec
+    from apex_acer.protocol.specification import EnvironmentSpec
     from apex_acer.tools.capacity.plan import Machines, Plan, Work
 
 

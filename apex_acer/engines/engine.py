@@ -10,7 +10,7 @@ from pathlib import Path
 from apex_acer.config import RunConfig
 from apex_acer.protocol.messages import Link, Peer
 from apex_acer.protocol.outcome import Outcome
-from apex_acer.protocol.trajectory import EnvironmentSpec
+from apex_acer.protocol.specification import EnvironmentSpec
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from rich.filesize import decimal
 
 from apex_acer.config import RunConfig, require
 from apex_acer.engines.placement import has_gpu
-from apex_acer.protocol.trajectory import EnvironmentSpec
+from apex_acer.protocol.specification import EnvironmentSpec
 
 PROCESS_BYTES = 0.35e9  # of a process of Pong: docs/performance.md
 # at least: of an actor in a process of its own, which shares its libraries with the others, or in the serial engine's; and
@@ -39,7 +39,7 @@ def _memory_takers(config: RunConfig, spec: EnvironmentSpec) -> dict[str, tuple[
     """By key: its value, and the least bytes that one of it takes. A batch and an unroll are no larger than replay."""
     actors, evaluation, k = config.actors, config.evaluation, config.algorithm.unroll_length
     plane_bytes = math.prod(spec.plane_shape) * np.dtype(spec.dtype).itemsize
-    segment_bytes = (spec.stack + k) * (plane_bytes + 4) + k * 15  # `trajectory.layout`, without what an algorithm adds
+    segment_bytes = (spec.stack + k) * (plane_bytes + 4) + k * 15  # `layout`, without what an algorithm adds
     actor_bytes = LEAST_SERIAL_ACTOR_BYTES if config.engine == "serial" else LEAST_ACTOR_BYTES
     environment_bytes = LEAST_ENVIRONMENT_BYTES + segment_bytes
     here = config.replay.device == "cpu" or not has_gpu(config.learner.device)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from apex_acer.config import RunConfig
 from apex_acer.protocol.messages import Role
-from apex_acer.protocol.trajectory import EnvironmentSpec
+from apex_acer.protocol.specification import EnvironmentSpec
 
 CORES_PER_ACTOR = 3  # without a GPU: an actor's frames cost the learner twice the time they cost the actor
 GIVE_WAY = 10  # of 19 by which a process may lower its priority

@@ -17,7 +17,7 @@ from apex_acer.environments.vector import (
     make_atari_vector,
     make_vector,
 )
-from apex_acer.protocol.trajectory import Array
+from apex_acer.protocol.unroll import Array
 
 EMULATOR_FPS = 60  # of a console for NTSC
 ATARI_SCALE = 3  # its screen is 160 pixels wide

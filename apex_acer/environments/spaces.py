@@ -10,7 +10,7 @@ from gymnasium.spaces import Box, Discrete, Space
 
 from apex_acer.config import ConfigError, EnvironmentConfig, require
 from apex_acer.environments.wrappers import is_finite_box
-from apex_acer.protocol.trajectory import EnvironmentSpec
+from apex_acer.protocol.specification import EnvironmentSpec
 
 
 def specify(config: EnvironmentConfig, actions: Space[Any], observations: Space[Any], repeat: int) -> EnvironmentSpec:

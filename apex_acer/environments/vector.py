@@ -17,7 +17,8 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
 from apex_acer.config import ConfigError, EnvironmentConfig, imports, require
 from apex_acer.environments.spaces import specify
-from apex_acer.protocol.trajectory import Array, EnvironmentSpec
+from apex_acer.protocol.specification import EnvironmentSpec
+from apex_acer.protocol.unroll import Array
 
 RESERVED = {"autoreset_mode", "batch_size", "episodic_life", "game", "num_envs"}  # what the rest relies on
 

@@ -9,7 +9,7 @@ import numpy as np
 from gymnasium.spaces import Box, Discrete, Space
 
 from apex_acer.config import ConfigError
-from apex_acer.protocol.trajectory import Array
+from apex_acer.protocol.unroll import Array
 
 Environment = gymnasium.Env[Any, Any]
 

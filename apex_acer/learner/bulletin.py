@@ -9,7 +9,7 @@ from apex_acer.learner.journal import Journal
 from apex_acer.learner.saving import TrainingState
 from apex_acer.protocol.inbox import Inbox
 from apex_acer.protocol.messages import Row
-from apex_acer.protocol.trajectory import EnvironmentSpec
+from apex_acer.protocol.specification import EnvironmentSpec
 
 
 class Bulletin:

@@ -15,7 +15,7 @@ from torch import Tensor
 from apex_acer.algorithms.algorithm import Algorithm, LossOutput
 from apex_acer.learner.optimizer import Optimizer, trained
 from apex_acer.learner.ranks import ALONE, Ranks
-from apex_acer.protocol.trajectory import Batch, split
+from apex_acer.protocol.unroll import Batch, split
 
 MIN_SEGMENTS = 2  # of a part; smaller ones make the operations too small
 

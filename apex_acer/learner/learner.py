@@ -23,7 +23,7 @@ from apex_acer.learner.trainer import Trainer
 from apex_acer.protocol.inbox import Inbox, Post
 from apex_acer.protocol.messages import Message, Reply
 from apex_acer.protocol.outcome import Outcome
-from apex_acer.protocol.trajectory import EnvironmentSpec
+from apex_acer.protocol.specification import EnvironmentSpec
 
 log = logging.getLogger(__name__)
 

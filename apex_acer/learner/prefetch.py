@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 
 from apex_acer.learner.feed import Chosen, Feed
-from apex_acer.protocol.trajectory import Batch
+from apex_acer.protocol.unroll import Batch
 from apex_acer.replay.transfer import Transfer
 
 

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor, distributed
 
-from apex_acer.protocol.trajectory import Array
+from apex_acer.protocol.unroll import Array
 
 CONNECT_S = 300.0  # for all to come: each imports torch first
 

@@ -15,7 +15,8 @@ from apex_acer.learner.optimizer import make_optimizer
 from apex_acer.learner.ranks import ALONE, Ranks
 from apex_acer.networks import weights
 from apex_acer.networks.device import choose_device
-from apex_acer.protocol.trajectory import Batch, EnvironmentSpec
+from apex_acer.protocol.specification import EnvironmentSpec
+from apex_acer.protocol.unroll import Batch
 
 
 class Update(NamedTuple):

@@ -18,7 +18,7 @@ from apex_acer.engines.machine import require_room
 from apex_acer.engines.placement import place
 from apex_acer.environments.check import check_environment
 from apex_acer.environments.vector import require_unchanged
-from apex_acer.protocol.trajectory import EnvironmentSpec
+from apex_acer.protocol.specification import EnvironmentSpec
 from apex_acer.storage import checkpoint
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from apex_acer import __version__
 from apex_acer.config import ConfigError, EvaluationConfig, RunConfig
 from apex_acer.config.runfile import dump_run, from_dict, to_dict
-from apex_acer.protocol.trajectory import EnvironmentSpec
+from apex_acer.protocol.specification import EnvironmentSpec
 
 FORMAT = 2
 PACKAGES = ("torch", "gymnasium", "ale-py")

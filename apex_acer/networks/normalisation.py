@@ -7,7 +7,7 @@ from collections.abc import Hashable
 import torch
 from torch import Tensor, nn
 
-from apex_acer.protocol.trajectory import EnvironmentSpec
+from apex_acer.protocol.specification import EnvironmentSpec
 
 MAX_DEVIATION = 10.0  # standard deviations; normalised vectors are clipped there
 MIN_VARIANCE = 1e-8

@@ -13,7 +13,8 @@ from apex_acer.functional import dueling
 from apex_acer.networks.device import choose_precision
 from apex_acer.networks.frames import to_float
 from apex_acer.networks.normalisation import ObservationNormaliser
-from apex_acer.protocol.trajectory import EnvironmentSpec, Unroll
+from apex_acer.protocol.specification import EnvironmentSpec
+from apex_acer.protocol.unroll import Unroll
 
 State = dict[str, Tensor]
 """Recurrent state by name, `[B, …]`; empty for feed-forward networks."""

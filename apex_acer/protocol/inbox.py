@@ -14,7 +14,7 @@ import numpy as np
 
 from apex_acer.protocol.messages import Message, Peer, Reply
 from apex_acer.protocol.metrics import METRICS
-from apex_acer.protocol.trajectory import PRIORITY, Layout
+from apex_acer.protocol.unroll import PRIORITY, Layout
 
 log = logging.getLogger(__name__)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, get_args
 
-from apex_acer.protocol.trajectory import Unroll
+from apex_acer.protocol.unroll import Unroll
 
 Role = Literal["actor", "evaluator", "manager", "learner"]
 ROLES: tuple[Role, ...] = get_args(Role)

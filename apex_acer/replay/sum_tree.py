@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from apex_acer.protocol.trajectory import Array
+from apex_acer.protocol.unroll import Array
 
 FAN_OUT = 16  # a draw's time goes into cumulative sums, so wider nodes cost more than the level that they save
 WIDEST_ROOT = 4096  # every draw sums the root anew, which to this width takes less than one more level

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from apex_acer.protocol.trajectory import Batch
+from apex_acer.protocol.unroll import Batch
 
 
 class Transfer:

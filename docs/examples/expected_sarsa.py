@@ -14,7 +14,8 @@ from apex_acer.config.checks import positive
 from apex_acer.networks.frames import stack_planes
 from apex_acer.networks.torsos import QNetwork, State
 from apex_acer.networks.weights import load_tensors, named_tensors
-from apex_acer.protocol.trajectory import Batch, EnvironmentSpec, Shapes, Unroll
+from apex_acer.protocol.specification import EnvironmentSpec
+from apex_acer.protocol.unroll import Batch, Shapes, Unroll
 
 
 @dataclass(frozen=True)

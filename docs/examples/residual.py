@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from apex_acer.config import NetworkConfig, OptimizerConfig
-from apex_acer.protocol.trajectory import EnvironmentSpec
+from apex_acer.protocol.specification import EnvironmentSpec
 
 
 class Residual(nn.Module):

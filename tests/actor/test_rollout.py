@@ -16,7 +16,7 @@ from apex_acer.actor.rollout import Episode, Rollout, evaluate
 from apex_acer.config import ActorsConfig, EvaluationConfig, NetworkConfig, RunConfig
 from apex_acer.networks.frames import stack_planes
 from apex_acer.protocol.metrics import METRICS, Timers
-from apex_acer.protocol.trajectory import Unroll, layout
+from apex_acer.protocol.unroll import Unroll, layout
 from tests.conftest import COUNTDOWN, assert_equal_unrolls, joined, play, run_config
 
 FRAMES = 360  # of a game, cut short so that several end

@@ -6,7 +6,8 @@ import torch
 
 from apex_acer.algorithms.acer import Acer
 from apex_acer.config import AcerConfig, LearnerConfig, NetworkConfig, RunConfig
-from apex_acer.protocol.trajectory import Batch, EnvironmentSpec
+from apex_acer.protocol.specification import EnvironmentSpec
+from apex_acer.protocol.unroll import Batch
 from tests.functional import reference
 from tests.functional.reference import Sizes
 

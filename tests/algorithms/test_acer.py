@@ -10,7 +10,7 @@ from apex_acer.config import AcerConfig, ConfigError, LearnerConfig, OptimizerCo
 from apex_acer.learner.optimizer import Optimizer
 from apex_acer.networks.frames import stack_planes
 from apex_acer.networks.weights import pack, unpack
-from apex_acer.protocol.trajectory import EnvironmentSpec
+from apex_acer.protocol.specification import EnvironmentSpec
 from tests.algorithms.segments import CPU, PLANE, SIZES, build, flat, gradients_of, random_segments
 from tests.functional import reference
 

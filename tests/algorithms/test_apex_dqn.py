@@ -11,7 +11,7 @@ from apex_acer.learner.optimizer import Optimizer
 from apex_acer.networks.frames import stack_planes
 from apex_acer.networks.weights import pack, unpack
 from apex_acer.protocol.metrics import METRICS
-from apex_acer.protocol.trajectory import split
+from apex_acer.protocol.unroll import split
 from tests.algorithms.segments import CPU, flat, gradients_of
 from tests.algorithms.windows import ACTIONS, COLUMNS, STEPS, as_arrays, build_dqn, dqn_config, random_windows, spec
 from tests.conftest import config_error

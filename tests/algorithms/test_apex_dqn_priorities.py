@@ -23,7 +23,7 @@ from apex_acer.config import (
     RunConfig,
 )
 from apex_acer.learner.feed import make_replay
-from apex_acer.protocol.trajectory import PRIORITY, Unroll, layout
+from apex_acer.protocol.unroll import PRIORITY, Unroll, layout
 from tests.algorithms.segments import CPU
 from tests.algorithms.windows import randomise
 from tests.conftest import COUNTDOWN, joined, play

@@ -9,7 +9,7 @@ import torch
 from apex_acer.algorithms.acer import Acer
 from apex_acer.config import AcerConfig, NetworkConfig, OptimizerConfig, RunConfig
 from apex_acer.learner.optimizer import Optimizer
-from apex_acer.protocol.trajectory import EnvironmentSpec
+from apex_acer.protocol.specification import EnvironmentSpec
 from tests.algorithms.segments import CPU, PLANE, SIZES, flat, random_segments
 from tests.runs import made_up_unroll, tiny_run
 

@@ -8,7 +8,8 @@ import torch
 
 from apex_acer.algorithms.apex_dqn import ApexDqn
 from apex_acer.config import ActorsConfig, ApexDqnConfig, NetworkConfig, ReplayConfig, RunConfig
-from apex_acer.protocol.trajectory import Batch, EnvironmentSpec
+from apex_acer.protocol.specification import EnvironmentSpec
+from apex_acer.protocol.unroll import Batch
 from tests.algorithms.segments import CPU, PLANE
 from tests.functional import reference
 from tests.functional.reference import Sizes

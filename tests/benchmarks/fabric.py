@@ -18,7 +18,8 @@ import numpy as np
 from apex_acer.engines.local.transport import DealerLink, InboxServer
 from apex_acer.protocol.inbox import Inbox
 from apex_acer.protocol.messages import Message, Peer, Reply
-from apex_acer.protocol.trajectory import EnvironmentSpec, Layout, Unroll, layout
+from apex_acer.protocol.specification import EnvironmentSpec
+from apex_acer.protocol.unroll import Layout, Unroll, layout
 
 SECONDS = 4.0
 UNANSWERED = 2  # per client, as actors have

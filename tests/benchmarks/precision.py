@@ -26,7 +26,8 @@ from apex_acer.config.runfile import load_run
 from apex_acer.environments.vector import make_environments
 from apex_acer.learner.gradient import Gradient
 from apex_acer.learner.optimizer import Optimizer
-from apex_acer.protocol.trajectory import EnvironmentSpec, Unroll, layout
+from apex_acer.protocol.specification import EnvironmentSpec
+from apex_acer.protocol.unroll import Unroll, layout
 from apex_acer.replay.buffer import UniformReplay
 from apex_acer.views.curves import Line, Panel
 from apex_acer.views.plots import plot_curves

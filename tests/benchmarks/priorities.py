@@ -15,7 +15,8 @@ import torch
 import tyro
 
 from apex_acer.config import ReplayConfig
-from apex_acer.protocol.trajectory import PRIORITY, EnvironmentSpec, Unroll, layout
+from apex_acer.protocol.specification import EnvironmentSpec
+from apex_acer.protocol.unroll import PRIORITY, Unroll, layout
 from apex_acer.replay.buffer import PrioritizedReplay
 from apex_acer.replay.sum_tree import SumTree
 

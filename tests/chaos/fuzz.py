@@ -16,7 +16,7 @@ import numpy as np
 from apex_acer.engines.local.wire import WireError, decode_message, decode_reply, encode_message, encode_reply
 from apex_acer.protocol.inbox import Inbox
 from apex_acer.protocol.messages import Message, Peer, Reply
-from apex_acer.protocol.trajectory import ARRAY_FIELDS, Layout, Unroll
+from apex_acer.protocol.unroll import ARRAY_FIELDS, Layout, Unroll
 from tests.runs import RUN_ID, known_speakers, made_up_unroll, tiny_layout, tiny_run
 
 TOKENS = (

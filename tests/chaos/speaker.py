@@ -13,7 +13,7 @@ import numpy as np
 
 from apex_acer.engines.local.transport import DealerLink
 from apex_acer.protocol.messages import Message, Peer
-from apex_acer.protocol.trajectory import Unroll
+from apex_acer.protocol.unroll import Unroll
 
 
 def main(address: str, run_id: str, incarnation: str, unroll_file: str, file: str) -> None:

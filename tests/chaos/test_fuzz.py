@@ -26,7 +26,7 @@ from apex_acer.engines.local.transport import DealerLink, InboxServer
 from apex_acer.engines.local.wire import DTYPES, decode_reply, encode_message
 from apex_acer.protocol.inbox import Inbox
 from apex_acer.protocol.messages import Message, Reply
-from apex_acer.protocol.trajectory import ARRAY_FIELDS
+from apex_acer.protocol.unroll import ARRAY_FIELDS
 from tests.chaos.fuzz import (
     ACTOR,
     RUNS,

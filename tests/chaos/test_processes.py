@@ -26,7 +26,7 @@ from apex_acer.config.runfile import load_run
 from apex_acer.engines.local.transport import InboxServer
 from apex_acer.protocol.inbox import Inbox
 from apex_acer.protocol.messages import Message, Peer, Reply
-from apex_acer.protocol.trajectory import ARRAY_FIELDS
+from apex_acer.protocol.unroll import ARRAY_FIELDS
 from tests.chaos.faults import FAULTS
 from tests.programs import Program, eventually, program, report
 from tests.runs import RUN_ID, Speaker, made_up_unroll, tiny_layout, tiny_run

@@ -43,7 +43,7 @@ CHANGED = RunConfig(
         atari=AtariConfig(2, 0.25, 7, False, False, True, False, 96),
     ),
     actors=ActorsConfig(3, 5, 0.5, 2.0, 40, 3, "cuda", 1),
-    learner=LearnerConfig(1, "cuda:1", "bfloat16", True, 8, 2, 7, "my_module:look"),
+    learner=LearnerConfig(1, "cuda:1", "bfloat16", 8, 2, 7, "my_module:look"),
     optimizer=OptimizerConfig("adam", 3e-4, "linear", 0.05, 1e-8, 0.999, 1.0),
     network=NetworkConfig("conv", "a3c", True, (512, 16), 32, "tanh"),
     replay=ReplayConfig(5_000, 0, "prioritized", 0.7, 0.5, 1.0, "cpu"),

@@ -15,7 +15,7 @@ from apex_acer.config.runfile import load_run, presets
 from apex_acer.engines import ENGINES, machine
 from apex_acer.engines.machine import require_room
 from apex_acer.manager.manager import train
-from apex_acer.protocol.trajectory import EnvironmentSpec
+from apex_acer.protocol.specification import EnvironmentSpec
 from tests.conftest import config_error
 from tests.runs import CARTPOLE, tiny_run
 

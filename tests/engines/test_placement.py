@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from apex_acer.engines.placement import available_cores, describe, has_gpu, place
-from apex_acer.protocol.trajectory import EnvironmentSpec
+from apex_acer.protocol.specification import EnvironmentSpec
 from tests.runs import CARTPOLE, tiny_run
 
 PONG = EnvironmentSpec((1, 84, 84), "uint8", 6, 0, 4, False, 4, (84, 84))

@@ -13,7 +13,7 @@ from apex_acer.actor.policy import load_policy
 from apex_acer.learner.feed import Feed
 from apex_acer.manager.manager import RunFailed, TrainResult, resume, train
 from apex_acer.networks.weights import read
-from apex_acer.protocol.trajectory import Unroll
+from apex_acer.protocol.unroll import Unroll
 from tests.runs import tiny_run
 
 

@@ -9,7 +9,7 @@ import torch
 from apex_acer.config import RunConfig
 from apex_acer.learner.gradient import Gradient, num_parts
 from apex_acer.learner.optimizer import Optimizer
-from apex_acer.protocol.trajectory import Batch, split
+from apex_acer.protocol.unroll import Batch, split
 from tests.algorithms.segments import build, flat, random_segments
 
 

@@ -17,7 +17,7 @@ from apex_acer.config import ConfigError, RunConfig
 from apex_acer.learner.learner import Learner
 from apex_acer.networks import weights
 from apex_acer.protocol.messages import Peer, Reply
-from apex_acer.protocol.trajectory import Batch
+from apex_acer.protocol.unroll import Batch
 from apex_acer.storage import checkpoint
 from tests.boards import histograms, scalars
 from tests.runs import (

@@ -15,7 +15,7 @@ from apex_acer.config import RunConfig
 from apex_acer.learner.learner import Learner
 from apex_acer.learner.ranks import ALONE, Ranks
 from apex_acer.protocol.messages import Peer
-from apex_acer.protocol.trajectory import Unroll
+from apex_acer.protocol.unroll import Unroll
 from tests.ranks import Group, group
 from tests.runs import CARTPOLE, RUN_ID, Speaker, numbered_unroll, speakers, tiny_run
 

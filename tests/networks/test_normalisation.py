@@ -11,7 +11,7 @@ from torch import Tensor
 from apex_acer.actor.policy import load_policy
 from apex_acer.networks import weights
 from apex_acer.networks.normalisation import ObservationNormaliser, RewardScale, RunningMoments
-from apex_acer.protocol.trajectory import EnvironmentSpec
+from apex_acer.protocol.specification import EnvironmentSpec
 from tests.conftest import config_error
 from tests.runs import MakeLearner, feed, numbered_unroll, speakers, tiny_run
 

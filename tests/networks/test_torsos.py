@@ -6,7 +6,7 @@ from torch import nn
 
 from apex_acer.config import ConfigError, NetworkConfig
 from apex_acer.networks.torsos import ActorCritic
-from apex_acer.protocol.trajectory import EnvironmentSpec
+from apex_acer.protocol.specification import EnvironmentSpec
 from tests.conftest import config_error
 
 NUM_ACTIONS = 6

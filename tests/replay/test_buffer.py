@@ -9,7 +9,8 @@ import torch
 
 from apex_acer.actor.rollout import Rollout
 from apex_acer.config import EnvironmentConfig, NetworkConfig, RunConfig
-from apex_acer.protocol.trajectory import ARRAY_FIELDS, Batch, EnvironmentSpec, Layout, Unroll, layout
+from apex_acer.protocol.specification import EnvironmentSpec
+from apex_acer.protocol.unroll import ARRAY_FIELDS, Batch, Layout, Unroll, layout
 from apex_acer.replay.buffer import UniformReplay
 from tests.conftest import COUNTDOWN, play
 from tests.unrolls import copy_into

@@ -8,7 +8,7 @@ import torch
 from scipy import stats
 
 from apex_acer.config import ReplayConfig
-from apex_acer.protocol.trajectory import PRIORITY, Batch, Unroll
+from apex_acer.protocol.unroll import PRIORITY, Batch, Unroll
 from apex_acer.replay.buffer import PrioritizedReplay, UniformReplay
 from tests.unrolls import COUNT, PLANE, K, copy_into, plain_layout, plain_unroll
 

@@ -110,7 +110,7 @@ def _run_learner(lifeline: Lifeline, parent: Parent) -> None:
     from apex_acer.config.runfile import from_dict
     from apex_acer.engines.local.transport import InboxServer
     from apex_acer.learner.learner import Learner
-    from apex_acer.protocol.trajectory import EnvironmentSpec
+    from apex_acer.protocol.specification import EnvironmentSpec
 
     start = lifeline.start
     torch.set_num_threads(start["threads"])

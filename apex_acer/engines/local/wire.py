@@ -20,7 +20,7 @@ import msgpack
 import numpy as np
 
 from apex_acer.protocol.messages import ROLES, Message, Peer, Reply
-from apex_acer.protocol.trajectory import ARRAY_FIELDS, Array, Unroll
+from apex_acer.protocol.unroll import ARRAY_FIELDS, Array, Unroll
 
 ALIGNMENT = 8  # bytes; where each array begins in its part
 MAX_HEADER_BYTES = 1 << 20

@@ -31,7 +31,8 @@ from apex_acer.learner.gradient import Gradient
 from apex_acer.learner.optimizer import Optimizer
 from apex_acer.networks.device import CPU
 from apex_acer.networks.frames import stack_planes
-from apex_acer.protocol.trajectory import Batch, EnvironmentSpec
+from apex_acer.protocol.specification import EnvironmentSpec
+from apex_acer.protocol.unroll import Batch
 from apex_acer.replay.buffer import UniformReplay
 from apex_acer.system.path import look_here_last
 from apex_acer.system.process import environment_variables

@@ -15,7 +15,8 @@ from apex_acer.engines.local.wire import decode_message, encode_message
 from apex_acer.networks import weights
 from apex_acer.protocol.inbox import Inbox
 from apex_acer.protocol.messages import Message, Peer, Reply
-from apex_acer.protocol.trajectory import EnvironmentSpec, Layout, Unroll
+from apex_acer.protocol.specification import EnvironmentSpec
+from apex_acer.protocol.unroll import Layout, Unroll
 from apex_acer.replay.buffer import UniformReplay
 
 RUN_ID, ACTOR = "exchange", Peer("actor", 0, 0)

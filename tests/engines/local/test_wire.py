@@ -18,7 +18,7 @@ from apex_acer.engines.local.wire import (
     encode_reply,
 )
 from apex_acer.protocol.messages import Message, Peer, Reply
-from apex_acer.protocol.trajectory import ARRAY_FIELDS, Unroll
+from apex_acer.protocol.unroll import ARRAY_FIELDS, Unroll
 from tests.runs import RUN_ID, made_up_unroll, tiny_run
 
 CONFIG = tiny_run()

@@ -1,4 +1,4 @@
-"""What travels from environments to the loss: the environment's specification, unrolls and batches.
+"""What travels from environments to the loss: unrolls, the layout that they must have, and batches.
 
 Time-major throughout. N: environments of one actor ("columns"), B: segments of a batch (one column of an unroll each),
 k: unroll length, S: `environment.stack`. Torch-free at run time: the manager and the wire read it.
@@ -7,7 +7,6 @@ k: unroll length, S: `environment.stack`. Torch-free at run time: the manager an
 from __future__ import annotations
 
 import functools
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,95 +16,9 @@ import numpy.typing as npt
 if TYPE_CHECKING:
     import torch
 
+    from apex_acer.protocol.specification import EnvironmentSpec
+
 Array = npt.NDArray[Any]
-
-
-DECISIVE = {
-    "plane_shape": "the shape of an observation",
-    "dtype": "the type of observations",
-    "channels_last": "whether channels are last",
-    "num_actions": "the number of actions",
-    "first_action": "the number of the first action",
-}
-"""Fields of a specification on which it depends whether a policy can act, in words."""
-
-
-@dataclass(frozen=True)
-class EnvironmentSpec:
-    """What the rest of the system knows of an environment."""
-
-    plane_shape: tuple[int, ...]
-    """One observation, channel-first for images (`[C, H, W]`), flat for vectors (`[D]`)."""
-    dtype: str
-    """NumPy name of the observations' type."""
-    num_actions: int
-    first_action: int
-    """Number the environment gives its first action; inside the system actions count from 0."""
-    stack: int
-    """Newest planes that make one network input, oldest first."""
-    channels_last: bool
-    """Whether the environment itself gives images as `[H, W, C]`."""
-    action_repeat: int
-    """Emulator frames per environment step."""
-    given_shape: tuple[int, ...]
-    """One observation as the environment itself gives it."""
-
-    @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> EnvironmentSpec:
-        """Back from `dataclasses.asdict` by way of JSON, which has no tuples; raises TypeError or ValueError for others."""
-        shapes = {name: tuple(values[name]) for name in ("plane_shape", "given_shape")}
-        spec = cls(**{**values, **shapes})
-        counts = (*spec.plane_shape, *spec.given_shape, spec.num_actions, spec.stack, spec.action_repeat)
-        if not spec.plane_shape or any(type(count) is not int or count < 1 for count in counts):
-            raise ValueError(f"sizes {counts}, allowed are integers of 1 or more")
-        is_number = type(spec.first_action) is int and abs(spec.first_action) < 2**31
-        if not is_number or type(spec.channels_last) is not bool:
-            raise ValueError(f"first_action {spec.first_action!r}, channels_last {spec.channels_last!r}")
-        if (
-            not isinstance(spec.dtype, str)
-            or spec.dtype not in np.sctypeDict
-            or np.dtype(spec.dtype).kind not in "fiub"
-        ):
-            raise ValueError(f"dtype {spec.dtype!r}, allowed are names of numbers")
-        if spec.channels_last and not spec.is_image:
-            raise ValueError(f"channels_last, plane_shape {spec.plane_shape}: no image")
-        if math.prod(spec.given_shape) != math.prod(spec.plane_shape):
-            raise ValueError(f"given_shape {spec.given_shape}, plane_shape {spec.plane_shape}: not as many numbers")
-        return spec
-
-    def planes(self, obs: Array, *lead: int) -> Array:
-        """Observations `[*lead, *given_shape]` of the environment as planes `[*lead, *plane_shape]`."""
-        if self.channels_last:
-            return np.moveaxis(obs.reshape(*lead, *self.plane_shape[1:], self.plane_shape[0]), -1, -3)
-        return obs.reshape(*lead, *self.plane_shape)
-
-    def describe(self) -> str:
-        """What was understood of the environment, in one line."""
-        if self.is_image:
-            channels, height, width = self.plane_shape
-            count = f"{channels} channel{'s' if channels > 1 else ''}"
-            order = f", channels {'last' if self.channels_last else 'first'}" if channels > 1 else ""
-            seen = f"images of {height} x {width} pixels, {count}{order}"
-        else:
-            origin = f" (of {list(self.given_shape)})" if len(self.given_shape) > 1 else ""
-            seen = f"vectors of {self.plane_shape[0]} number{'s' if self.plane_shape[0] > 1 else ''}{origin}"
-        stacked = f", the newest {self.stack} together" if self.stack > 1 else ""
-        return f"observations: {seen}, {self.dtype}{stacked}; actions: {self.num_actions}"
-
-    def changes(self, before: EnvironmentSpec) -> str:
-        """What differs from `before`, in words; empty if nothing that a policy depends on does."""
-        pairs = ((name, getattr(before, name), getattr(self, name)) for name in DECISIVE)
-        return ", ".join(f"{DECISIVE[name]} was {old} and is {new}" for name, old, new in pairs if old != new)
-
-    @property
-    def obs_shape(self) -> tuple[int, ...]:
-        """A network input without its batch dimension: `stack` planes joined along the first axis."""
-        return (self.stack * self.plane_shape[0], *self.plane_shape[1:])
-
-    @property
-    def is_image(self) -> bool:
-        """Whether observations are `[C, H, W]` rather than `[D]`."""
-        return len(self.plane_shape) == 3
 
 
 @dataclass(frozen=True)
