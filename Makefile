@@ -7,7 +7,7 @@ INSTALLED := .venv/.installed
 # compiled files come later: pip would compile thousands that nothing imports, on one core
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt
 
-.PHONY: help install run test test-slow chaos soak lint format types bench bench-gpu bench-peers docs docs-serve clean
+.PHONY: help install run test test-slow mutations chaos soak lint format types bench bench-gpu bench-peers docs docs-serve clean
 
 help:  ## list the commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 14
@@ -31,11 +31,17 @@ $(INSTALLED): $(BASE)
 run: $(BASE)  ## train ACER to a solved CartPole; a minute of set-up, seconds of training
 	PYTHONDONTWRITEBYTECODE= $(BIN)/apex-acer train cartpole
 
-test: lint types  ## lint, types and the tests; 10 to 13 minutes
-	$(BIN)/python -m pytest
+# two tests at once; whoever has none left takes over half of what the other has
+PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal
 
-test-slow: install  ## the long learning runs
-	$(BIN)/python -m pytest -m slow --timeout 3600
+test: lint types  ## lint, types and a test of every behaviour; under 5 minutes on two cores
+	$(PYTEST)
+
+test-slow: install  ## what `make test` leaves out: learning and other whole runs, pages, wheels, browsers; about 20 minutes
+	$(PYTEST) -m slow --timeout 600
+
+mutations: install  ## see that the tests of `make test` notice a hundred faults; half an hour
+	$(BIN)/python -m tests.mutations
 
 chaos: install  ## kill, freeze, signal and feed it garbage, hundreds of times
 	$(BIN)/python -m pytest -m chaos --timeout 3600

@@ -152,7 +152,7 @@ class Program:
     def ended(self, within_s: float) -> dict[str, Any]:
         """What it printed last; it must end in time, without a word on standard error, and leave nothing behind."""
         self.wait(within_s)
-        self.assert_nothing_left(0.5)
+        self.assert_nothing_left(within_s=5)
         self._reader.join()
         assert self._errors.read_text() == ""
         return self.said[-1]
@@ -167,7 +167,7 @@ class Program:
             time.sleep(0.02)
         assert not left
         private = self.private
-        eventually(lambda: private is None or not private.exists(), 0.5)
+        eventually(lambda: private is None or not private.exists(), 5)
 
     def kill(self) -> None:
         """Whatever is left of it."""

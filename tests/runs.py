@@ -158,6 +158,7 @@ def feed(learner: Learner, actor: Speaker, config: RunConfig, count: int, first:
         work_off(learner)
         reply = actor.hear()
         assert reply is not None
+        assert actor.hear() is None, "a message is answered once"
         replies.append(reply)
     return replies
 

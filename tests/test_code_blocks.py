@@ -118,6 +118,7 @@ def test_each_block_is_of_a_known_language(page: Path) -> None:
 RUNNING = sorted({b.page for b in BLOCKS if b.order == "run" or (b.language == "python" and not b.order)})
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(240)  # the machine may be busy
 @pytest.mark.parametrize("page", RUNNING, ids=lambda page: page.name)
 def test_a_page_runs(page: Path, tmp_path: Path) -> None:
@@ -126,6 +127,11 @@ def test_a_page_runs(page: Path, tmp_path: Path) -> None:
     script = tmp_path / f"{page.stem}.py"
     script.write_text(program(page), encoding="utf-8")
     run([sys.executable, str(script)], tmp_path)
+
+
+@pytest.mark.parametrize("page", RUNNING, ids=lambda page: page.name)
+def test_a_page_is_a_program(page: Path) -> None:
+    compile(program(page), str(page), "exec")
 
 
 def program(page: Path) -> str:

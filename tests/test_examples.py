@@ -38,7 +38,7 @@ def test_pages_show_the_examples(page: str) -> None:
         assert f"\n{(EXAMPLES / name).read_text(encoding='utf-8')}```\n" in text, name
 
 
-@pytest.mark.parametrize("engine", ["serial", "local"])
+@pytest.mark.parametrize("engine", ["serial", pytest.param("local", marks=pytest.mark.slow)])
 def test_a_function_looks_at_the_network_in_the_learner_s_process(
     tmp_path: Path, engine: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -48,7 +48,7 @@ def test_a_function_looks_at_the_network_in_the_learner_s_process(
     assert re.search(r"\d+ steps, entropy 0\.\d+: {'.*weight': \d+\.\d+", said)
 
 
-@pytest.mark.parametrize("engine", ["serial", "local"])
+@pytest.mark.parametrize("engine", ["serial", pytest.param("local", marks=pytest.mark.slow)])
 def test_an_environment_of_one_s_own_is_learned(tmp_path: Path, engine: str) -> None:
     """3 steps are enough, which pay 0.7; chance takes 20, and pays below 0."""
     config = tiny_run(
@@ -69,6 +69,7 @@ def test_an_environment_of_one_s_own_is_learned(tmp_path: Path, engine: str) -> 
     assert [policy.act([x / 3]) for x in range(3)] == [1] * 3
 
 
+@pytest.mark.slow
 def test_a_wrapper_with_settings_of_one_s_own_is_used_in_every_process(tmp_path: Path) -> None:
     own = {"environment__id": "Pendulum-v1", "environment__wrappers": ["torques:fine"], "evaluation__every": 500}
     own |= {"stop__env_steps": 5000}  # long enough for the evaluator to have played
@@ -77,7 +78,7 @@ def test_a_wrapper_with_settings_of_one_s_own_is_used_in_every_process(tmp_path:
     assert result.policy.spec.num_actions == 11
 
 
-@pytest.mark.parametrize("lstm", [0, 8])
+@pytest.mark.parametrize("lstm", [pytest.param(0, marks=pytest.mark.slow), 8])
 def test_a_torso_and_an_optimizer_of_one_s_own_go_on_exactly_after_a_resume(tmp_path: Path, lstm: int) -> None:
     """Bit for bit the run that was not stopped."""
     own: dict[str, Any] = {
@@ -98,6 +99,7 @@ def test_a_torso_and_an_optimizer_of_one_s_own_go_on_exactly_after_a_resume(tmp_
         assert torch.equal(mine, theirs)
 
 
+@pytest.mark.slow
 def test_a_torso_and_an_optimizer_of_one_s_own_train_in_processes(tmp_path: Path) -> None:
     own = {"network__torso": "residual:Residual", "optimizer__name": "residual:make_optimizer"}
     config = tiny_run(tmp_path, engine="local", learner__precision="bfloat16", evaluation__every=500, **own)

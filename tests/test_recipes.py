@@ -143,6 +143,7 @@ def make_job(tmp_path: Path) -> Iterator[Callable[..., Job]]:
         job.kill()
 
 
+@pytest.mark.slow
 def test_a_job_trains_on_all_nodes_and_saves_at_the_end_of_its_time(
     make_job: Callable[..., Job], tmp_path: Path
 ) -> None:

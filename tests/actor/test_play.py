@@ -14,7 +14,7 @@ from tests.conftest import COUNTDOWN
 from tests.runs import tiny_run
 
 
-@pytest.mark.parametrize("engine", ["serial", "local"])
+@pytest.mark.parametrize("engine", ["serial", pytest.param("local", marks=pytest.mark.slow)])
 def test_every_second_evaluation_is_filmed(tmp_path: Path, engine: str) -> None:
     config = tiny_run(
         tmp_path,

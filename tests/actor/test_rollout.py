@@ -274,3 +274,12 @@ def test_time_is_counted_by_phase() -> None:
     shares = timers.shares()
     assert shares.keys() == {"time_policy", "time_environment"} <= METRICS.keys()
     assert 0 < sum(shares.values()) <= 1
+
+
+@pytest.mark.parametrize("truncate", [False, True])
+def test_a_time_limit_is_told_apart_from_a_death(truncate: bool) -> None:
+    environments, policy = play(countdown(lengths=[5], truncate=truncate), 2)
+    unroll = Rollout(environments, policy, seed=0).unroll(6)
+    ends = np.arange(6)[:, None] == [4, 4]
+    np.testing.assert_array_equal(unroll.truncated, ends & truncate)
+    np.testing.assert_array_equal(unroll.terminated, ends & (not truncate))

@@ -64,7 +64,9 @@ SIGNS = {
 
 
 @pytest.mark.parametrize(
-    "faults", [("nan",), pytest.param(tuple(FAULTS), marks=pytest.mark.chaos)], ids=["some", "all"]
+    "faults",
+    [pytest.param(("nan",), marks=pytest.mark.slow), pytest.param(tuple(FAULTS), marks=pytest.mark.chaos)],
+    ids=["some", "all"],
 )
 def test_every_fault_of_an_environment_is_survived_and_named(
     faults: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -142,6 +144,7 @@ def weather(folder: Path, seed: int, strikes: int, pause_s: float, **changes: An
     return {"strikes": done, "env_steps": result["env_steps"]}
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_through_some_kills(tmp_path: Path) -> None:
     weather(tmp_path / "run", seed=0, strikes=3, pause_s=0.4, actors__count=2)
 

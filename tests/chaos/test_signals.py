@@ -69,8 +69,8 @@ def disturbed(folder: Path, chance: random.Random, at_s: float) -> tuple[int, st
     with program(folder, **WHOLE) as run:
         run.wait_for(lambda: run.said)
         sent = send(run, chance, at_s)
-        run.wait(12)
-        run.assert_nothing_left(0.5)
+        run.wait(30)
+        run.assert_nothing_left(within_s=5)
         return sent, assert_consistent(run)
 
 

@@ -106,7 +106,7 @@ def test_a_preset_is_shown_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
         ("train cartpole --algorithm.unroll-length 0", ["algorithm.unroll_length", "1 or more"]),
         ("train cartpole --optimizer.learning-rate -1", ["optimizer.learning_rate", "above 0"]),
         ("train cartpole --learner.device tpu", ["learner.device", "'tpu'", "cpu"]),
-        ("train cartpole --learner.device cuda:99", ["learner.device", "cuda:99", "cpu"]),
+        ("train cartpole --engine serial --learner.device cuda:99", ["learner.device", "cuda:99", "cpu"]),
         ("train cartpole --environment.id Nope-v1", ["environment.id", "Nope-v1", "registered"]),
         ("train cartpole --environment.id ALE/Pnog-v5", ["did you mean 'ALE/Pong-v5'?"]),
         ("train cartpole --environment.id Pendulum-v1", ["environment.id", "Discrete"]),
@@ -180,7 +180,24 @@ def test_whole_numbers_may_be_written_with_an_exponent_or_underscores() -> None:
     assert type(config.stop.env_steps) is int
 
 
-def test_train_then_evaluate_then_load(tmp_path: Path) -> None:
+def say(capfd: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> tuple[str, str]:
+    """What the command prints on both streams when it is called here."""
+    capfd.readouterr()
+    assert main(arguments) == code
+    return capfd.readouterr()
+
+
+@pytest.fixture(scope="module")
+def stopped_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that has reached its total."""
+    folder = tmp_path_factory.mktemp("stopped") / "first"
+    assert main(["train", "cartpole", *TINY, "--engine", "serial", "--quiet", "--out", str(folder)]) == 0
+    return folder
+
+
+def test_train_then_evaluate_then_load(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     trained = run("train", "cartpole", *TINY, "--out", "first", "--json", cwd=tmp_path)
     assert trained.returncode == 0, trained.stderr
     result = json.loads(trained.stdout.splitlines()[-1])
@@ -198,75 +215,76 @@ def test_train_then_evaluate_then_load(tmp_path: Path) -> None:
     assert result["env_steps"] >= 400
     assert result["eval_return"] is None
 
-    evaluated = run("evaluate", result["weights"], "--episodes", "5", "--seed", "3", "--json", cwd=tmp_path)
-    scores = json.loads(evaluated.stdout.splitlines()[-1])
+    monkeypatch.chdir(tmp_path)
+    evaluate = ("evaluate", result["weights"], "--episodes", "5", "--seed", "3", "--json")
+    scores = json.loads(say(capfd, *evaluate)[0].splitlines()[-1])
     assert scores["episodes"] == 5
     assert scores["min"] <= scores["mean"] <= scores["max"]
-    again = run("evaluate", result["weights"], "--episodes", "5", "--seed", "3", "--json", cwd=tmp_path)
-    assert json.loads(again.stdout.splitlines()[-1]) == scores
+    assert json.loads(say(capfd, *evaluate)[0].splitlines()[-1]) == scores
 
-    loaded = run("train", "cartpole", *TINY, "--load", result["weights"], "--out", "second", cwd=tmp_path)
-    assert loaded.returncode == 0, loaded.stderr
-    assert "weights: " in loaded.stdout.splitlines()[-1]
+    serial = ("train", "cartpole", *TINY, "--engine", "serial")
+    out, _ = say(capfd, *serial, "--load", result["weights"], "--out", "second")
+    assert "weights: " in out.splitlines()[-1]
 
-    cut = tmp_path / "cut.safetensors"
-    cut.write_bytes(Path(result["weights"]).read_bytes()[:-100])
-    for arguments in (["train", "cartpole", *TINY, "--load", str(cut)], ["evaluate", str(cut)]):
-        refused = run(*arguments, cwd=tmp_path)
-        assert refused.returncode == 2
-        assert refused.stderr.count("\n") == 1
-        assert "cut.safetensors" in refused.stderr
+    Path("cut.safetensors").write_bytes(Path(result["weights"]).read_bytes()[:-100])
+    for arguments in ([*serial, "--load", "cut.safetensors"], ["evaluate", "cut.safetensors"]):
+        _, error = say(capfd, *arguments, code=2)
+        assert error.count("\n") == 1
+        assert "cut.safetensors" in error
 
-    other = run("train", "cartpole", *TINY, "--network.hidden-sizes", "8", "--load", result["weights"], cwd=tmp_path)
-    assert other.returncode == 2
-    assert "network.pi_logits.weight" in other.stderr
-    assert "Traceback" not in other.stderr
+    _, error = say(capfd, *serial, "--network.hidden-sizes", "8", "--load", result["weights"], code=2)
+    assert "network.pi_logits.weight" in error
+    assert "Traceback" not in error
 
 
-def test_quiet_prints_nothing_but_what_was_asked_for(tmp_path: Path) -> None:
-    done = run("train", "cartpole", *TINY, "--engine", "serial", "--quiet", "--out", "run", cwd=tmp_path)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-    again = run("resume", "run", "--steps", "800", "--quiet", "--json", cwd=tmp_path)
-    (line,) = again.stdout.splitlines()
+def test_quiet_prints_nothing_but_what_was_asked_for(
+    stopped_run: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    train = ("train", "cartpole", *TINY, "--engine", "serial", "--quiet")
+    assert say(capfd, *train, "--out", "run") == ("", "")
+    out, error = say(capfd, "resume", "run", "--steps", "800", "--quiet", "--json")
+    assert error == ""
+    (line,) = out.splitlines()
     assert json.loads(line)["env_steps"] >= 800
-    assert (again.returncode, again.stderr) == (0, "")
-    failed = run("train", "cartpole", *TINY, "--quiet", "--environment.id", "Nope-v1", cwd=tmp_path)
-    assert (failed.returncode, failed.stdout, failed.stderr.count("\n")) == (2, "", 1)
+    out, error = say(capfd, *train, "--environment.id", "Nope-v1", code=2)
+    assert (out, error.count("\n")) == ("", 1)
 
 
-@pytest.mark.parametrize("engine", ["serial", "local"])
-def test_the_log_level_says_what_is_logged_by_every_process(tmp_path: Path, engine: str) -> None:
-    flags = [*TINY, "--engine", engine, "--quiet", "--out", "run"]
-    first = run("train", "cartpole", *flags, "--log-level", "error", cwd=tmp_path)
-    assert first.returncode == 0, first.stderr
-    quiet = (tmp_path / "run" / "log.txt").read_text()
-    assert quiet == ""
-    (listed,) = json.loads(run("runs", ".", "--json", cwd=tmp_path).stdout)
+DEBUGGED = (
+    "replay holds up to",  # the learner's
+    "started actor_0, incarnation 0",  # the manager's
+    "weights of version ",  # an actor's, for those who look closely
+)
+
+
+def test_the_log_level_says_what_is_logged(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    say(capfd, "train", "cartpole", *TINY, "--engine", "serial", "--quiet", "--out", "run", "--log-level", "error")
+    assert Path("run/log.txt").read_text() == ""
+    (listed,) = json.loads(say(capfd, "runs", ".", "--json")[0])
     assert listed["state"] == "ended"
-
-    second = run("resume", "run", "--steps", "800", "--quiet", "--log-level", "debug", cwd=tmp_path)
-    assert second.returncode == 0, second.stderr
-    added = (tmp_path / "run" / "log.txt").read_text().removeprefix(quiet)
-    assert "replay holds up to" in added  # the learner's
-    assert "started actor_0, incarnation 0" in added  # the manager's
-    assert "weights of version " in added  # an actor's, for those who look closely
-    assert load_run(tmp_path / "run" / "config.toml").logging.level == "debug"
+    say(capfd, "resume", "run", "--steps", "800", "--quiet", "--log-level", "debug")
+    added = Path("run/log.txt").read_text()
+    assert all(line in added for line in DEBUGGED)
+    assert load_run("run/config.toml").logging.level == "debug"
 
 
-@pytest.fixture(scope="module")
-def stopped_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run that has reached its total."""
-    folder = tmp_path_factory.mktemp("stopped") / "first"
-    done = run("train", "cartpole", *TINY, "--engine", "serial", "--out", str(folder))
-    assert done.returncode == 0, done.stderr
-    return folder
+def test_the_log_level_is_that_of_every_process(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    run = ("cartpole-apex-dqn", *TINY, "--quiet", "--out", str(tmp_path / "run"))
+    say(capfd, "train", *run, "--log-level", "debug")
+    log = (tmp_path / "run" / "log.txt").read_text()
+    assert all(line in log for line in DEBUGGED)
 
 
-def test_a_run_is_resumed_with_the_settings_it_had(stopped_run: Path, tmp_path: Path) -> None:
+def test_a_run_is_resumed_with_the_settings_it_had(
+    stopped_run: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     shutil.copytree(stopped_run, tmp_path / "first")
-    done = run("resume", "first", "--steps", "700", "--json", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    result = json.loads(done.stdout.splitlines()[-1])
+    monkeypatch.chdir(tmp_path)
+    result = json.loads(say(capfd, "resume", "first", "--steps", "700", "--json")[0].splitlines()[-1])
     assert result["reason"] == "env_steps"
     assert 700 <= result["env_steps"] < 1000
     assert Path(result["weights"]) == tmp_path / "first" / "weights.safetensors"
@@ -275,20 +293,19 @@ def test_a_run_is_resumed_with_the_settings_it_had(stopped_run: Path, tmp_path: 
     assert after.engine == "serial"
 
 
-def test_resume_takes_new_ends(stopped_run: Path, tmp_path: Path) -> None:
-    shutil.copytree(stopped_run, tmp_path / "first")
+def test_resume_takes_new_ends(stopped_run: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    folder = str(tmp_path / "first")
+    shutil.copytree(stopped_run, folder)
     path = newest(stopped_run)
     assert path is not None
     minutes = round(load(path).state["wall_s"] / 60 + 0.01, 4)
-    flags = f"--steps 1000000 --minutes {minutes} --until 499"
-    done = run("resume", str(tmp_path / "first"), *flags.split())
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[-2].startswith("the time budget is used up: ")
-    stop = load_run(str(tmp_path / "first" / "config.toml")).stop
+    out, _ = say(capfd, "resume", folder, *f"--steps 1000000 --minutes {minutes} --until 499".split())
+    assert out.splitlines()[-2].startswith("the time budget is used up: ")
+    stop = load_run(f"{folder}/config.toml").stop
     assert (stop.env_steps, stop.minutes, stop.at_return) == (1000000, minutes, 499.0)
-    again = run("resume", "first", cwd=tmp_path)
-    assert (again.returncode, again.stderr.count("\n")) == (2, 1)
-    assert f"stop.minutes: {minutes:g} is reached" in again.stderr
+    _, error = say(capfd, "resume", folder, code=2)
+    assert error.count("\n") == 1
+    assert f"stop.minutes: {minutes:g} is reached" in error
 
 
 def test_a_target_and_a_limit_can_be_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -369,18 +386,7 @@ def test_a_run_that_another_program_goes_on_with_is_refused_and_left_alone(
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
 
 
-def test_an_environment_may_be_a_module_in_the_folder_one_stands_in(tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text(
-        "import gymnasium\ngymnasium.register('Mine-v0', 'gymnasium.envs.classic_control:AcrobotEnv', max_episode_steps=50)"
-    )
-    done = run("train", "cartpole", *TINY, "--environment.id", "mine:Mine-v0", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert "runs/mine-v0-" in done.stdout
-
-
-def test_config_toml_of_a_run_repeats_it(tmp_path: Path) -> None:
-    first = run("train", "cartpole", *TINY, "--engine", "serial", "--out", "first", cwd=tmp_path)
-    second = run("train", "first/config.toml", "--out", "second", cwd=tmp_path)
-    assert (first.returncode, second.returncode) == (0, 0), first.stderr + second.stderr
-    files = [(tmp_path / name / "weights.safetensors").read_bytes() for name in ("first", "second")]
+def test_config_toml_of_a_run_repeats_it(stopped_run: Path, tmp_path: Path) -> None:
+    assert main(["train", str(stopped_run / "config.toml"), "--quiet", "--out", str(tmp_path / "second")]) == 0
+    files = [(folder / "weights.safetensors").read_bytes() for folder in (stopped_run, tmp_path / "second")]
     assert files[0] == files[1]

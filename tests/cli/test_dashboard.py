@@ -49,10 +49,15 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 class Served:
     """The command, as typed, in a session of its own."""
 
-    def __init__(self, *arguments: str) -> None:
+    def __init__(self, *arguments: str, **environment: str) -> None:
         command = [sys.executable, "-m", "apex_acer", "dashboard", *arguments]
         self.process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+            env=os.environ | environment,
         )
         assert self.process.stdout
         self.line = self.process.stdout.readline()
@@ -81,9 +86,9 @@ class Served:
 
 
 @contextlib.contextmanager
-def serving(*arguments: str) -> Iterator[Served]:
+def serving(*arguments: str, **environment: str) -> Iterator[Served]:
     """A dashboard that is gone afterwards."""
-    served = Served(*arguments)
+    served = Served(*arguments, **environment)
     try:
         yield served
     finally:
@@ -102,16 +107,18 @@ def served(runs: Path) -> Iterator[Served]:
 # ── beginning and ending ──
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 0), (signal.SIGTERM, -signal.SIGTERM)])
-def test_it_ends_at_a_signal_and_leaves_nothing(runs: Path, number: int, code: int) -> None:
-    before = set(Path("/tmp").glob("tensorboard_data_server_*"))
-    with serving(str(runs / "near"), "--port", "0") as served:
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 0), pytest.param(signal.SIGTERM, -signal.SIGTERM, marks=pytest.mark.slow)]
+)
+def test_it_ends_at_a_signal_and_leaves_nothing(runs: Path, number: int, code: int, tmp_path: Path) -> None:
+    with serving(str(runs / "near"), "--port", "0", TMPDIR=str(tmp_path)) as served:
         eventually(lambda: served.get("runs"), 20)
         assert sorted(served.get("runs")) == ["actor_0", "actor_1", "evaluator", "learner"]
         assert served.end(number) == (code, "")
-    assert set(Path("/tmp").glob("tensorboard_data_server_*")) <= before
+    assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_it_leaves_nothing_where_it_is_killed(runs: Path) -> None:
     with serving(str(runs), "--port", "0") as served:
         assert served.end(signal.SIGKILL) == (-signal.SIGKILL, "")
@@ -128,6 +135,7 @@ def test_a_port_that_was_asked_for_is_had_or_refused(runs: Path) -> None:
         assert served.url.endswith(f":{port}/")
 
 
+@pytest.mark.slow
 def test_the_next_free_port_is_taken_where_none_was_asked_for(runs: Path) -> None:
     with serving(str(runs)) as one, serving(str(runs)) as other:
         assert one.url != other.url
@@ -247,6 +255,7 @@ def shown(driver: Chrome, served: Served, tab: str, selector: str, part: str) ->
     return pictures.texts(driver, selector)
 
 
+@pytest.mark.slow
 @needs_chromium
 def test_the_page_draws_a_line_for_every_process_of_every_run(chromium: Chrome, served: Served, tmp_path: Path) -> None:
     drawn = pictures.open_charts(chromium, f"{served.url}#custom_scalars")
@@ -266,6 +275,7 @@ def test_the_page_draws_a_line_for_every_process_of_every_run(chromium: Chrome, 
     assert picture.stat().st_size > 50_000
 
 
+@pytest.mark.slow
 @needs_chromium
 def test_the_page_shows_the_configuration(chromium: Chrome, served: Served) -> None:
     texts = shown(chromium, served, "text", "code", "[algorithm]")
@@ -273,6 +283,7 @@ def test_the_page_shows_the_configuration(chromium: Chrome, served: Served) -> N
     assert {re.findall(r"^gamma = (.*)$", text, re.MULTILINE)[0] for text in texts} == {"0.9", "0.99"}
 
 
+@pytest.mark.slow
 @needs_chromium
 def test_the_page_compares_the_runs(chromium: Chrome, served: Served) -> None:
     cells = shown(chromium, served, "hparams", "vaadin-grid-cell-content", "far/tb/learner")

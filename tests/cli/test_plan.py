@@ -31,6 +31,7 @@ def test_a_plan_says_what_to_expect_and_what_limits_it(tmp_path: Path, capsys: p
     assert max(map(len, lines.values())) < 125
 
 
+@pytest.mark.slow
 def test_a_gpu_that_is_not_here_is_told_what_it_must_reach(capsys: pytest.CaptureFixture[str]) -> None:
     command = ["plan", "cartpole", "--actors", "2", "--cores-per-node", "4", "--gpus", "1"]
     assert main([*command, "--samples-per-s", "1000", "--json"]) == 0

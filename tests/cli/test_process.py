@@ -27,7 +27,7 @@ def shell(command: str, folder: Path, **variables: str) -> subprocess.CompletedP
     )
 
 
-@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("unbuffered", ["", pytest.param("1", marks=pytest.mark.slow)])
 def test_a_reader_who_leaves_does_not_end_the_run(tmp_path: Path, unbuffered: str) -> None:
     done = shell(f"{COMMAND} train {TINY} --out run | true", tmp_path, PYTHONUNBUFFERED=unbuffered)
     assert (done.returncode, done.stderr) == (0, "")
@@ -39,6 +39,13 @@ def test_a_reader_who_leaves_does_not_end_the_run(tmp_path: Path, unbuffered: st
         assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.parametrize("verb", ["--help", "runs .", f"train {TINY} --engine serial --out run"])
+def test_without_streams_there_is_no_traceback(tmp_path: Path, verb: str) -> None:
+    done = shell(f"{COMMAND} {verb} >&- 2>&- <&-", tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&- <&-"])
 def test_closed_streams_give_no_traceback(tmp_path: Path, closed: str) -> None:
     done = shell(f"{COMMAND} train {TINY} --out run {closed}", tmp_path)
@@ -73,9 +80,13 @@ sys.meta_path.insert(0, Interrupt())
 """
 
 
-@pytest.mark.parametrize("command", [COMMAND, MODULE])
+MODULES = ("apex_acer.cli.verbs", "difflib", "tyro", "numpy", "gymnasium", "apex_acer.manager.manager")
+STARTS = [(command, module) for command in (COMMAND, MODULE) for module in MODULES]
+FAST_STARTS = [(COMMAND, "gymnasium"), (MODULE, "apex_acer.cli.verbs")]
+
+
 @pytest.mark.parametrize(
-    "module", ["apex_acer.cli.verbs", "difflib", "tyro", "numpy", "gymnasium", "apex_acer.manager.manager"]
+    ("command", "module"), [pytest.param(*it, marks=[] if it in FAST_STARTS else pytest.mark.slow) for it in STARTS]
 )
 def test_ctrl_c_while_python_imports_is_one_line(tmp_path: Path, command: str, module: str) -> None:
     (tmp_path / "sitecustomize.py").write_text(INTERRUPT)
@@ -83,7 +94,7 @@ def test_ctrl_c_while_python_imports_is_one_line(tmp_path: Path, command: str, m
     assert (done.returncode, done.stderr) == (130, "apex-acer: interrupted\n")
 
 
-@pytest.mark.parametrize("seconds", [0.5, 1.5])
+@pytest.mark.parametrize("seconds", [0.5, pytest.param(1.5, marks=pytest.mark.slow)])
 def test_ctrl_c_at_any_moment_of_the_start_gives_no_traceback(tmp_path: Path, seconds: float) -> None:
     command = [COMMAND, *f"train {TINY}".split()]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, cwd=tmp_path) as started:
@@ -107,14 +118,23 @@ def shadows(tmp_path: Path) -> Path:
 RUN = "mine.toml --actors 1 --steps 400 --evaluation.every 100000"
 
 
-@pytest.mark.parametrize("command", [COMMAND, MODULE])
+VERBS = (f"train {RUN} --json", f"sweep {RUN} --seeds 1 --engine serial", "plan mine.toml --json")
+
+
 @pytest.mark.parametrize(
-    "verb", [f"train {RUN} --json", f"sweep {RUN} --seeds 1 --engine serial", "plan mine.toml --json"]
+    ("command", "verb"),
+    [
+        (COMMAND, VERBS[0]),
+        (MODULE, VERBS[1]),
+        *(pytest.param(*it, marks=pytest.mark.slow) for it in [(COMMAND, VERBS[1]), (COMMAND, VERBS[2])]),
+        *(pytest.param(*it, marks=pytest.mark.slow) for it in [(MODULE, VERBS[0]), (MODULE, VERBS[2])]),
+    ],
 )
 def test_a_user_s_module_is_found_and_takes_the_place_of_none_of_python_s(
     shadows: Path, command: str, verb: str
 ) -> None:
     done = shell(f"{command} {verb}", shadows)
     assert done.returncode == 0, done.stdout + done.stderr
+    assert "sweep" in verb or "plan" in verb or list(shadows.glob("runs/mine-v0-*/weights.safetensors"))
     if "--json" in verb:
         assert json.loads(done.stdout.splitlines()[-1])

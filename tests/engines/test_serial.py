@@ -25,7 +25,7 @@ def test_one_seed_gives_the_same_bytes_and_another_seed_others(tmp_path: Path) -
     files = []
     for number, seed in enumerate((3, 3, 4)):
         folder = tmp_path / str(number)
-        result = run(folder, seed=seed, stop__env_steps=4000, evaluation__every=1000)
+        result = run(folder, seed=seed, stop__env_steps=1500, evaluation__every=500)
         assert result.eval_return is not None
         files.append([(folder / name).read_bytes() for name in ("weights.safetensors", "best.safetensors")])
     assert files[0] == files[1]
@@ -71,7 +71,13 @@ OPTIONS = {
 }
 
 
-@pytest.mark.parametrize("changes", OPTIONS.values(), ids=OPTIONS)
+def each(runs: dict[str, dict[str, Any]], *fast: str) -> pytest.MarkDecorator:
+    """The changes of all `runs`, of which only the `fast` ones are part of every test: those that have most at once."""
+    marks = {name: [] if name in fast else [pytest.mark.slow] for name in runs}
+    return pytest.mark.parametrize("changes", [pytest.param(runs[name], id=name, marks=marks[name]) for name in runs])
+
+
+@each(OPTIONS, "much at once")
 def test_a_run_trains_and_another_goes_on_from_its_weights(tmp_path: Path, changes: dict[str, Any]) -> None:
     first = run(tmp_path / "first", stop__env_steps=500, **changes)
     more = run(tmp_path / "more", stop__env_steps=500, load=first.weights, **changes)
@@ -126,7 +132,7 @@ def assert_equal_files(name: str, *folders: Path) -> None:
     assert one == other, name  # before pytest explains megabytes
 
 
-@pytest.mark.parametrize("changes", RUNS.values(), ids=RUNS)
+@each(RUNS, "adam", "small replay", "apex_dqn", "schedules", "much at once")
 def test_a_run_that_was_stopped_and_resumed_twice_is_the_unbroken_one(tmp_path: Path, changes: dict[str, Any]) -> None:
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     expected = run(whole, stop__env_steps=1000, **(EXACT | changes))

@@ -101,7 +101,8 @@ def ale(game: str, count: int, kwargs: dict[str, Any], **settings: Any) -> Atari
 
 
 @pytest.mark.parametrize(
-    ("game", "frames", "steps"), [("breakout", 108_000, 200), ("breakout", 400, 210), ("pong", 300, 160)]
+    ("game", "frames", "steps"),
+    [("breakout", 108_000, 200), ("breakout", 400, 210), pytest.param("pong", 300, 160, marks=pytest.mark.slow)],
 )
 def test_atari_resets_and_life_losses(game: str, frames: int, steps: int) -> None:
     count, seed, kwargs = 3, 21, {"max_num_frames_per_episode": frames}

@@ -9,8 +9,8 @@ from gymnasium.spaces import Box, Discrete, MultiDiscrete, Space
 
 from apex_acer.cli import main
 from apex_acer.environments.vector import make_environments
-from apex_acer.environments.wrappers import DiscreteActions, hide_velocities
-from tests.conftest import config_error, run_config
+from apex_acer.environments.wrappers import DiscreteActions, RepeatActions, hide_velocities
+from tests.conftest import COUNTDOWN, config_error, run_config
 from tests.environments_for_tests import Spaces
 
 HIDDEN = run_config(id="CartPole-v1", wrappers=("apex_acer.wrappers:hide_velocities",))
@@ -129,3 +129,9 @@ def test_train_says_so_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "cartpole", "--environment.wrappers", DISCRETE]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert "DiscreteActions got action space Discrete(2); supported: Box" in line
+
+
+def test_rewards_of_a_repeated_action_add_up_until_the_episode_ends() -> None:
+    environment = RepeatActions(gymnasium.make(COUNTDOWN, lengths=(5,), reward=2.0), 3)
+    environment.reset(seed=0)
+    assert [environment.step(0)[1:4] for _ in range(2)] == [(6.0, False, False), (4.0, True, False)]

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 import time
 from collections.abc import Callable
@@ -19,9 +20,10 @@ from apex_acer.networks import weights
 from apex_acer.protocol.messages import Peer, Reply
 from apex_acer.protocol.unroll import Batch
 from apex_acer.storage import checkpoint
-from tests.boards import histograms, scalars
+from tests.boards import histograms, lines, scalars
 from tests.runs import (
     CARTPOLE,
+    RUN_ID,
     MakeLearner,
     Speaker,
     feed,
@@ -100,6 +102,17 @@ def test_replay_ratio_is_near_its_setting(make_learner: MakeLearner) -> None:
     learner.finish()
     assert learner._bulletin.status()["rows"]["learner"]["replay_ratio"] == pytest.approx(3.0, rel=0.2)
     assert learner.counters.updates == pytest.approx(120 + 3 * 115, rel=0.2)
+
+
+def test_lag_and_frames_are_as_defined(tmp_path: Path) -> None:
+    """How many updates the weights that acted are older; env steps times the action repeat."""
+    config = tiny_run(algorithm__replay_ratio=0.0, logging__every_seconds=1000.0)
+    learner = Learner(config, dataclasses.replace(CARTPOLE, action_repeat=4), tmp_path, RUN_ID, time.monotonic())
+    feed(learner, speakers(learner)[0], config, 5, weights_version=0)
+    learner.finish()
+    (row,) = lines(tmp_path)
+    assert (row["updates"], row["policy_lag"]) == (5, 2.0)  # the mean of 0 to 4
+    assert (row["env_steps"], row["frames"]) == (100, 400)
 
 
 def spoil_losses(monkeypatch: pytest.MonkeyPatch, spoilt: Callable[[int], bool]) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from apex_acer import train
 from apex_acer.cli.train import parse_train
 
@@ -15,6 +17,7 @@ APEX_DQN = (  # without convolutions, in one process: a few seconds
 )
 
 
+@pytest.mark.slow
 def test_catch_is_learned_from_pixels(tmp_path: Path) -> None:
     config, _ = parse_train(["cartpole", *CATCH.split(), *ACER.split(), "--out", str(tmp_path / "run")])
     result = train(config)

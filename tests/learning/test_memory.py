@@ -18,6 +18,7 @@ def config(tmp_path: Path) -> RunConfig:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_an_lstm_solves_it(config: RunConfig) -> None:
     result = train(config)
     assert result.reason == "at_return"
@@ -27,6 +28,7 @@ def test_an_lstm_solves_it(config: RunConfig) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_without_memory_it_stays_below_half_of_that(config: RunConfig) -> None:
     assert config.network.lstm
     assert config.stop.at_return

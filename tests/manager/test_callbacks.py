@@ -57,6 +57,7 @@ def test_a_resumed_run_tells_only_its_own_rows(tmp_path: Path) -> None:
     assert rows == on_disk(tmp_path)
 
 
+@pytest.mark.slow
 def test_rows_go_on_where_a_learner_was_killed(tmp_path: Path) -> None:
     """What it wrote after its checkpoint is dropped from the file; its successor's rows are told, none twice."""
     rows: Rows = []
@@ -97,7 +98,7 @@ def child(name: str) -> int:
         ("serial", "on_status", ZeroDivisionError("mine")),
         ("serial", "on_rows", ConfigError("mine")),
         ("serial", "on_evaluation", ZeroDivisionError("mine")),
-        ("local", "on_rows", ConfigError("mine")),
+        pytest.param("local", "on_rows", ConfigError("mine"), marks=pytest.mark.slow),
     ],
 )
 def test_what_a_callback_raises_ends_the_run_saved(tmp_path: Path, engine: str, name: str, error: Exception) -> None:

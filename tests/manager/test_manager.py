@@ -40,7 +40,7 @@ def test_works_from_another_thread_and_with_a_slow_view(tmp_path: Path) -> None:
 
     thread = threading.Thread(target=work)
     thread.start()
-    thread.join(60)
+    thread.join(200)
     (result,) = ended
     assert isinstance(result, TrainResult), result
     assert result.reason == "env_steps"

@@ -24,7 +24,7 @@ from tests.conftest import config_error
 from tests.runs import tiny_run
 
 
-@pytest.fixture(scope="module", params=["serial", "local"])
+@pytest.fixture(scope="module", params=["serial", pytest.param("local", marks=pytest.mark.slow)])
 def result(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> TrainResult:
     folder = tmp_path_factory.mktemp(request.param)
     changes = {"evaluation__every": 250, "logging__every_seconds": 0.02, "stop__env_steps": 2000}
@@ -119,6 +119,7 @@ def test_a_run_that_could_not_save_has_logs_and_no_policy(tmp_path: Path) -> Non
     assert result.plot()
 
 
+@pytest.mark.slow
 def test_a_torso_of_one_s_own_need_not_be_imported_before(tmp_path: Path) -> None:
     """Only the run's own processes have imported it."""
     (tmp_path / "wide.py").write_text("from residual import Residual as Wide\n")

@@ -82,8 +82,11 @@ def test_a_learner_is_restored_whole(
     before.counters.skipped = 5
     actor.say(acting_s=7.0)
     work_off(before)
+    torch.rand(2)
     before.save()
+    drawn = torch.rand(3)  # by a torso with dropout, say
     after = resume_learner(config)
+    assert torch.equal(torch.rand(3), drawn)
     assert (after.counters.env_steps, after.counters.updates, after.counters.skipped) == (
         240,
         before.counters.updates,
@@ -226,7 +229,7 @@ def places(state: Any, above: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]
             yield from places(value, (*above, key))
 
 
-WRONG = (None, "text", [], {}, -1, 1e400, [[1]], 10**40)
+WRONG = (None, "text", {}, -1, 1e400)
 
 
 def test_states_of_another_kind_are_refused_or_harmless(
@@ -377,6 +380,7 @@ def test_a_run_that_was_refused_is_left_as_it_was(tmp_path: Path) -> None:
     assert message.startswith(f"out: '{tmp_path}' cannot be written")
 
 
+@pytest.mark.slow
 def test_processes_of_another_algorithm_go_on_with_their_replay(tmp_path: Path) -> None:
     """Ape-X DQN in the local engine; its priorities and its target network with it."""
     changes = {"algorithm__name": "apex_dqn", "replay__sampling": "prioritized", "checkpoint__replay": True}

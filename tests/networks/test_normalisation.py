@@ -136,7 +136,7 @@ def test_rewards_are_divided_by_the_deviation_of_discounted_returns() -> None:
         reward = (random.normal(1, 2, size=(5, 3)) * (3 if source == "b" else 1)).astype(np.float32)
         ended = random.random((5, 3)) < 0.2
         begins = random.random(3) < 0.2  # as after a reset that no end came before
-        mask = torch.ones(reward.shape, dtype=torch.bool)
+        mask = torch.from_numpy(random.random((5, 3)) < 0.8)
         rewards, ends = torch.from_numpy(reward), torch.from_numpy(ended)
         scale.observe(rewards, ends, mask, torch.from_numpy(begins), gamma, source)
         for t in range(5):
@@ -144,7 +144,8 @@ def test_rewards_are_divided_by_the_deviation_of_discounted_returns() -> None:
                 key = source, column
                 carried[key] *= not (t == 0 and begins[column])
                 carried[key] = gamma * carried[key] + float(reward[t, column])
-                returns.append(carried[key])
+                if mask[t, column]:
+                    returns.append(carried[key])
                 carried[key] *= not ended[t, column]
         expected = reward / np.std(returns)
         np.testing.assert_allclose(scale(torch.from_numpy(reward)).numpy(), expected, rtol=1e-4)

@@ -10,7 +10,16 @@ import torch
 from torch import Tensor, nn
 
 from apex_acer.config import ConfigError
-from apex_acer.networks.weights import load_tensors, named_tensors, pack, read, unpack, unpack_metadata, write
+from apex_acer.networks.weights import (
+    load_tensors,
+    named_tensors,
+    pack,
+    pack_policy,
+    read,
+    unpack,
+    unpack_metadata,
+    write,
+)
 from tests.conftest import config_error
 
 METADATA = {"format": 1, "config": {"b": [1, 2.5, None], "a": "ü\n"}, "spec": {}}
@@ -152,3 +161,15 @@ def test_the_old_file_stays_whole_when_writing_fails(tmp_path: Path) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert path.read_bytes() == b"old"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_what_is_not_finite_is_refused() -> None:
+    layer = nn.Linear(2, 3)
+    spoilt = named_tensors(layer, "network") | {"network.bias": torch.tensor([0.0, float("nan"), 0.0])}
+    assert config_error(lambda: load_tensors(layer, "network", spoilt)) == "weights: tensor network.bias is not finite"
+
+
+def test_actors_get_the_policy_alone() -> None:
+    data = pack_policy({f"{part}.x": torch.ones(1) for part in ("network", "average", "rewards")}, 3)
+    assert unpack(data).keys() == {"network.x"}
+    assert unpack_metadata(data) == {"weights_version": 3}

@@ -45,6 +45,9 @@ RUNS: dict[str, dict[str, Any]] = {
 }
 
 
+FAST = ("vector", "recurrent", "atari")  # which has all of them together
+
+
 def make_policy(config: RunConfig) -> Policy:
     """A fresh policy whose actions depend on what it sees, and whose statistics are of something."""
     environments = make_environments(config.environment, 1, training=False)
@@ -72,7 +75,10 @@ def observations(policy: Policy, num: int) -> np.ndarray:
     return (random.uniform(low, high, (num, *shape)) * scale).astype(spec.dtype)
 
 
-@pytest.mark.parametrize("changes", RUNS.values(), ids=RUNS)
+@pytest.mark.parametrize(
+    "changes",
+    [pytest.param(run, id=name, marks=[] if name in FAST else pytest.mark.slow) for name, run in RUNS.items()],
+)
 def test_it_acts_as_the_policy_does(tmp_path: Path, changes: dict[str, Any]) -> None:
     policy, path = make_policy(tiny_run(**changes)), tmp_path / "policy.onnx"
     written = export_onnx(policy, path)

@@ -62,6 +62,7 @@ def test_a_run_is_seen_and_keys_do_no_harm(tmp_path: Path) -> None:
         screen.wait_for("SIGINT: saving")
 
 
+@pytest.mark.slow
 def test_suspended_resized_and_terminated(tmp_path: Path) -> None:
     with terminal(tmp_path) as screen:
         begin(screen)
@@ -85,6 +86,7 @@ def test_suspended_resized_and_terminated(tmp_path: Path) -> None:
         assert_ended(screen, "terminated: ")
 
 
+@pytest.mark.slow
 def test_a_script_shows_the_same(tmp_path: Path) -> None:
     """What it prints itself comes above the table."""
     (tmp_path / "mine.py").write_text(

@@ -63,11 +63,11 @@ class Started:
 
     @property
     def pid(self) -> int:
-        eventually(lambda: "pid" in self.said, 20)
+        eventually(lambda: "pid" in self.said, 60)
         return int(self.said["pid"])
 
     def ended(self) -> dict[str, Any]:
-        eventually(lambda: "exit" in self.said, 20)
+        eventually(lambda: "exit" in self.said, 60)
         return self.said
 
     @property
@@ -130,7 +130,7 @@ def test_what_a_launcher_has_not_got_to_yet_is_never_started(tmp_path: Path) -> 
     launcher.close()
     assert not launcher.alive
     assert actor.said.get("exit", -signal.SIGKILL) == -signal.SIGKILL
-    eventually(lambda: actor.gone, 1)
+    eventually(lambda: actor.gone, 10)
 
 
 def test_a_frozen_launcher_is_killed_and_actors_go_with_it(tmp_path: Path) -> None:
@@ -142,7 +142,7 @@ def test_a_frozen_launcher_is_killed_and_actors_go_with_it(tmp_path: Path) -> No
     started = time.monotonic()
     launcher.close()
     assert time.monotonic() - started < 2 * LEAVE_S
-    eventually(lambda: actor.gone, 2)
+    eventually(lambda: actor.gone, 10)
     assert "exit" not in actor.said
     assert not launcher.alive
 
@@ -152,7 +152,7 @@ def test_nobody_starts_at_a_launcher_that_is_gone(tmp_path: Path) -> None:
     before = Started(launcher, tmp_path, "actor", 0)
     (pid,) = [pid for pid in children(os.getpid()) if before.pid in children(pid)]
     os.kill(pid, signal.SIGKILL)
-    eventually(lambda: not launcher.alive, 5)
+    eventually(lambda: not launcher.alive, 20)
     assert Started(launcher, tmp_path, "actor", 1).gone
     launcher.close()
 

@@ -49,7 +49,7 @@ def assert_saved(run: Program, result: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("number", "group"),
     [
-        (signal.SIGINT, True),
+        pytest.param(signal.SIGINT, True, marks=pytest.mark.slow),
         (signal.SIGTERM, False),
         pytest.param(signal.SIGINT, False, marks=pytest.mark.chaos),
         pytest.param(signal.SIGHUP, True, marks=pytest.mark.chaos),
@@ -59,10 +59,18 @@ def test_a_signal_saves_and_leaves_nothing_behind(start: Start, number: signal.S
     # an evaluator that waits for weights while the run ends
     run = start(evaluation__every=10**8)
     run.wait_until_it_learns()
-    assert run.children().keys() == {"learner_0", "actor_0", "evaluator_0"}
+    before = run.children()
+    assert before.keys() == {"learner_0", "actor_0", "evaluator_0"}
+    for pid in before.values():
+        for one in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            os.kill(pid, one)
+    for _ in range(2):
+        run.wait_until_it_learns()
+    assert run.children() == before, "children must leave these to the manager"
     run.send(number, group)
-    result = run.ended(within_s=10)
+    result = run.ended(within_s=30)
     assert (result["reason"], run.code) == (number.name, 128 + number)
+    assert json.loads((run.out / "result.json").read_text())["state"] == "stopped"
     assert_saved(run, result)
 
 
@@ -83,7 +91,7 @@ def test_a_signal_while_starting_leaves_nothing_behind(start: Start) -> None:
     run = start()
     run.wait_for(run.children)
     run.send(signal.SIGINT)
-    result = run.ended(within_s=10)
+    result = run.ended(within_s=30)
     assert (result["reason"], result["env_steps"], result["weights"]) == ("SIGINT", 0, "")
     assert "Traceback" not in log_of(run)
 
@@ -96,21 +104,10 @@ def test_children_leave_when_the_manager_is_killed_even_a_frozen_one(start: Star
     run.assert_nothing_left(within_s=5)
 
 
-def test_children_ignore_what_is_the_manager_s(start: Start) -> None:
-    run = start()
-    run.wait_until_it_learns()
-    before = run.children()
-    for pid in before.values():
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            os.kill(pid, number)
-    for _ in range(2):
-        run.wait_until_it_learns()
-    assert run.children() == before
-
-
 LINE = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} (manager|learner|launcher|actor_\d+|evaluator): .*")
 
 
+@pytest.mark.slow
 def test_everything_is_in_the_log_while_the_run_goes_on_and_stays_when_all_are_killed(
     start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -154,9 +151,16 @@ ENDS = [
 ENDS_IDS = ["killed", "killed, then frozen"]
 
 
+def hung_s(ends: tuple[signal.Signals, ...]) -> float:
+    """Short only where somebody is frozen: who has to share the cores must not be taken for that."""
+    return 5.0 if FROZEN in ends else 60.0
+
+
 @pytest.mark.parametrize("ends", ENDS, ids=ENDS_IDS)
-def test_an_actor_that_ends_is_replaced_while_the_run_goes_on(start: Start, ends: tuple[signal.Signals, ...]) -> None:
-    run = start(supervision__hung_seconds=5.0)
+def test_an_actor_and_a_launcher_that_end_are_replaced_while_the_run_goes_on(
+    start: Start, ends: tuple[signal.Signals, ...]
+) -> None:
+    run = start(supervision__hung_seconds=hung_s(ends))
     run.wait_until_it_learns()
     for restarts, number in enumerate(ends, 1):
         gone = run.children()["actor_0"]
@@ -173,30 +177,23 @@ def test_an_actor_that_ends_is_replaced_while_the_run_goes_on(start: Start, ends
     assert set(run.news) <= {line.split(" ", 3)[3] for line in log_of(run).splitlines() if "restart" in line}
     steps = [status["env_steps"] for status in run.statuses]
     assert steps == sorted(steps)
-    run.send(signal.SIGINT)
-    assert_saved(run, run.ended(within_s=10))
-
-
-def test_a_launcher_that_is_killed_is_replaced_and_the_learner_goes_on(start: Start) -> None:
-    run = start(actors__count=2)
-    run.wait_until_it_learns()
     before = run.children()
     os.kill(processes(run.pid)["launcher"], signal.SIGKILL)
-    run.wait_for(lambda: len(run.news) >= 2)
+    run.wait_for(lambda: len(run.news) > len(ends))
     run.wait_for(lambda: run.children().keys() == before.keys())
     run.wait_until_it_works("actor_0")
     run.wait_until_it_learns()
     after = run.children()
     assert {name for name in before if before[name] == after[name]} == {"learner_0"}
     run.send(signal.SIGINT)
-    assert_saved(run, run.ended(within_s=10))
+    assert_saved(run, run.ended(within_s=30))
 
 
 def test_an_actor_that_may_not_be_replaced_ends_the_run_which_saves_first(start: Start) -> None:
     run = start(supervision__restarts=0)
     run.wait_until_it_learns()
     run.kill_child("actor_0")
-    failed = run.ended(within_s=10)["failed"]
+    failed = run.ended(within_s=30)["failed"]
     assert "actor_0: killed by SIGKILL" in failed
     assert "supervision.restarts allows 0" in failed.splitlines()[-1]
     assert run.code == 1
@@ -213,15 +210,16 @@ def test_a_signal_while_an_actor_is_away(start: Start, when: str) -> None:
         run.wait_for(lambda: run.news)
     run.send(signal.SIGTERM, group=True)
     started = time.monotonic()
-    assert_saved(run, run.ended(within_s=10))
+    assert_saved(run, run.ended(within_s=30))
     assert time.monotonic() - started < 5
 
 
+@pytest.mark.slow
 def test_a_learner_without_a_checkpoint_ends_the_run_when_it_is_killed(start: Start) -> None:
     run = start(checkpoint__every=0)
     run.wait_until_it_learns()
     run.kill_child("learner_0")
-    failed = run.ended(within_s=10)["failed"]
+    failed = run.ended(within_s=30)["failed"]
     assert failed.endswith("learner: killed by SIGKILL; there is no checkpoint to go on from")
     assert run.code == 1
 
@@ -235,7 +233,7 @@ def learner_steps(run: Program) -> list[int]:
 def test_a_learner_that_ends_goes_on_from_the_checkpoint_without_losing_the_actors(
     start: Start, ends: tuple[signal.Signals, ...]
 ) -> None:
-    run = start(checkpoint__every=500, supervision__hung_seconds=5.0, evaluation__every=500)
+    run = start(checkpoint__every=500, supervision__hung_seconds=hung_s(ends), evaluation__every=500)
     run.wait_until_it_learns()
     peers = {name: pid for name, pid in run.children().items() if name != "learner_0"}
     for restarts, number in enumerate(ends, 1):
@@ -250,9 +248,11 @@ def test_a_learner_that_ends_goes_on_from_the_checkpoint_without_losing_the_acto
     news = ["learner: killed by SIGKILL", "learner: no progress for 5 s"]
     assert [line.split(";")[0] for line in run.news] == news[: len(ends)]
     run.send(signal.SIGINT)
-    assert_saved(run, run.ended(within_s=10))
+    assert_saved(run, run.ended(within_s=30))
+    assert learner_steps(run) == sorted(learner_steps(run)), "its successor began anew"
 
 
+@pytest.mark.slow
 def test_a_signal_while_the_learner_is_away(start: Start) -> None:
     run = start(checkpoint__every=500, backoff_s=60.0)
     run.wait_for(lambda: run.statuses and run.statuses[-1]["env_steps"] > 1000)
@@ -277,4 +277,4 @@ def test_a_frozen_evaluator_is_replaced_and_evaluations_go_on(start: Start) -> N
     run.wait_for(lambda: evaluated_at() > before)
     assert run.news == ["evaluator: no progress for 5 s; restart 1 of 10 in 0.5 s"]
     run.send(signal.SIGINT)
-    assert_saved(run, run.ended(within_s=10))
+    assert_saved(run, run.ended(within_s=30))

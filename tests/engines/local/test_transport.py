@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -161,16 +162,28 @@ def test_garbage_is_refused_and_counted_and_the_run_goes_on(
 def test_oversize_part_is_refused_and_counted_and_the_run_goes_on(
     address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(transport, "MAX_PART_BYTES", 1000)
+    huge = hello(FIRST, unroll=made_up_unroll(CONFIG))
+    monkeypatch.setattr(transport, "MAX_PART_BYTES", len(encode_message(huge)[1]) - 1)
     served = Served(address)
     try:
-        huge = made_up_unroll(CONFIG, obs=np.zeros((100, 4, 4), np.float32))
-        served.link(FIRST).send(hello(FIRST, unroll=huge))
+        served.link(FIRST).send(huge)
         assert_goes_on(served)
         assert served.inbox.empty
         eventually(lambda: served.inbox.num_refused == 1)
     finally:
         served.close()
+
+
+def test_what_nobody_receives_holds_up_nobody(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    context = zmq.Context()
+    monkeypatch.setattr(zmq.Context, "instance", lambda: context)
+    link = DealerLink(address, FIRST)
+    link.send(hello(FIRST))
+    link.close()
+    ending = threading.Thread(target=context.term, daemon=True)
+    ending.start()
+    ending.join(10)
+    assert not ending.is_alive()
 
 
 def test_reply_to_a_peer_that_left_disturbs_nobody(served: Served) -> None:

@@ -97,6 +97,14 @@ def test_message_without_unroll_comes_back(message: Message) -> None:
     assert decode_message(as_bytes(message)) == message
 
 
+def test_a_header_beyond_the_limit_is_not_unpacked() -> None:
+    rows = [{f"metric_{number}": 1.5 for number in range(100)}] * 1000
+    parts = as_bytes(Message(RUN_ID, Peer("actor", 0, 0), 0, rows=rows))
+    assert len(parts[0]) > MAX_HEADER_BYTES
+    with pytest.raises(WireError, match="1 parts, the first of"):
+        decode_message(parts)
+
+
 @pytest.mark.parametrize(
     "reply",
     [

@@ -18,6 +18,7 @@ from apex_acer.config.runfile import load_run
 from tests.programs import Program, eventually, processes_of, program
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="processes are looked up in /proc"),
     pytest.mark.timeout(600),
 ]

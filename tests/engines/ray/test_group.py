@@ -131,6 +131,7 @@ def test_too_few_gpus_are_refused() -> None:
         num_gpus(LearnerConfig(2), 1.0, 1.0)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(240)
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="processes are looked up in /proc")
 def test_two_learners_go_on_when_one_of_them_is_killed(tmp_path: Path) -> None:

@@ -45,14 +45,25 @@ def listening(pids: list[int]) -> list[str]:
 
 
 @pytest.mark.timeout(180)
-def test_a_run_listens_here_alone_and_goes_on_through_deaths(tmp_path: Path) -> None:
-    with program(tmp_path / "run", **ENDLESS, backoff_s=0.05, ray__compress=True) as run:
+def test_a_run_listens_here_alone_and_ctrl_c_stops_and_saves_and_leaves_nothing(tmp_path: Path) -> None:
+    with program(tmp_path / "run", **ENDLESS, ray__compress=True) as run:
         run.wait_until_it_learns()
         addresses = listening(list(processes_of(run.pid)))
         assert len(addresses) >= 5
         assert set(addresses) <= LOOPBACK
         priorities = {os.getpriority(os.PRIO_PROCESS, pid) for pid in run.children().values()}
         assert priorities == {os.getpriority(os.PRIO_PROCESS, 0)}, "Ray makes its workers give way to everybody"
+        run.send(signal.SIGINT, group=True)  # as a terminal does
+        result = run.ended(within_s=15)
+    assert result["reason"] == "SIGINT"
+    assert load_policy(result["weights"]).metadata["env_steps"] == result["env_steps"]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+def test_a_run_goes_on_through_deaths(tmp_path: Path) -> None:
+    with program(tmp_path / "run", **ENDLESS, backoff_s=0.05) as run:
+        run.wait_until_it_learns()
         run.kill_child("actor_1")
         run.wait_for(lambda: run.statuses[-1]["restarts"]["actor_1"] == 1)
         assert run.news[-1].startswith("actor_1: its process died (")
@@ -73,6 +84,7 @@ def test_a_run_listens_here_alone_and_goes_on_through_deaths(tmp_path: Path) -> 
     assert "learner on cpu" in (run.out / "log.txt").read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(180)
 def test_nothing_is_left_of_a_run_whose_manager_is_killed(tmp_path: Path) -> None:
     with program(tmp_path / "run", **ENDLESS) as run:

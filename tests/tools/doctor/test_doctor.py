@@ -5,26 +5,35 @@ from __future__ import annotations
 import dataclasses
 import json
 import resource
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from apex_acer.cli import main
 from apex_acer.config import RunConfig
 from apex_acer.config.runfile import load_run
 from apex_acer.tools.doctor import installation, machine
 from apex_acer.tools.doctor.finding import Finding
 from apex_acer.tools.doctor.run import check_bfloat16, check_device, check_games
 
-COMMAND = [str(Path(sys.executable).with_name("apex-acer")), "doctor"]
+Doctor = Callable[..., tuple[int, str, str]]
 CPU = torch.device("cpu")
 
 
-def doctor(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=90, cwd=cwd)
+@pytest.fixture
+def doctor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Doctor:
+    """The verb in an empty folder, which measures for a moment only: its exit code and what it prints on both streams."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("apex_acer.tools.doctor.run.SECONDS", 0.2)
+
+    def call(*arguments: str) -> tuple[int, str, str]:
+        code = main(["doctor", *arguments])
+        return code, *capsys.readouterr()
+
+    return call
 
 
 def cartpole(section: str, **values: Any) -> RunConfig:
@@ -37,10 +46,10 @@ def cartpole(section: str, **values: Any) -> RunConfig:
 PLAIN = cartpole("actors")
 
 
-def test_a_machine_that_can_train_is_told_how_fast(tmp_path: Path) -> None:
-    done = doctor("cartpole", "--json", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    said = json.loads(done.stdout)
+def test_a_machine_that_can_train_is_told_how_fast(doctor: Doctor, tmp_path: Path) -> None:
+    code, out, errors = doctor("cartpole", "--json")
+    assert code == 0, errors
+    said = json.loads(out)
     findings = {finding["topic"]: finding for finding in said["findings"]}
     assert (said["run"], said["works"]) == ("cartpole", True)
     assert {finding["level"] for finding in findings.values()} <= {"ok", "warning"}
@@ -54,20 +63,20 @@ def test_a_machine_that_can_train_is_told_how_fast(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_a_run_that_cannot_work_exits_1_and_says_why(tmp_path: Path) -> None:
+def test_a_run_that_cannot_work_exits_1_and_says_why(doctor: Doctor, tmp_path: Path) -> None:
     (tmp_path / "run.toml").write_text('environment.id = "Pong-v5"')
-    done = doctor("run.toml", cwd=tmp_path)
-    assert done.returncode == 1, done.stderr
-    last = done.stdout.splitlines()[-1]
+    code, out, errors = doctor("run.toml")
+    assert code == 1, errors
+    last = out.splitlines()[-1]
     assert last.startswith("problem  environment")
     assert "did you mean 'ALE/Pong-v5'?; mend the run file" in last
-    assert "Traceback" not in done.stderr
+    assert "Traceback" not in errors
 
 
-def test_an_unknown_run_is_bad_input(tmp_path: Path) -> None:
-    done = doctor("cartpol", cwd=tmp_path)
-    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
-    assert "did you mean 'cartpole'?" in done.stderr
+def test_an_unknown_run_is_bad_input(doctor: Doctor) -> None:
+    code, _, errors = doctor("cartpol")
+    assert (code, errors.count("\n")) == (2, 1)
+    assert "did you mean 'cartpole'?" in errors
 
 
 def distribution(folder: Path, name: str, *requires: str) -> None:

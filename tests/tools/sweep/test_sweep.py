@@ -329,7 +329,7 @@ def _heard_hangups() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("_heard_hangups")
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGHUP, marks=pytest.mark.slow)])
 def test_a_signal_ends_all_runs_and_the_same_command_goes_on(
     number: signal.Signals, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -439,6 +439,7 @@ def test_a_real_run_that_fails(real: Path, capsys: pytest.CaptureFixture[str]) -
     assert results()["variants"]["wrappers=wrappers:vanishing"]["summary"]["finished"] == 0
 
 
+@pytest.mark.slow
 def test_ctrl_c_leaves_no_process_and_the_same_command_goes_on(real: Path) -> None:
     """A run that has ended and played its final episodes is kept; one that is training saves and is made again."""
     flags = ["--vary", "environment.wrappers=,wrappers:Slow", "--seeds", "1", "--jobs", "2", "--final-episodes", "3"]
@@ -474,7 +475,7 @@ def test_ctrl_c_leaves_no_process_and_the_same_command_goes_on(real: Path) -> No
     assert Path("out/curves.png").stat().st_size > 10_000
 
 
-@pytest.mark.parametrize("engine", ["serial", "local"])
+@pytest.mark.parametrize("engine", ["serial", pytest.param("local", marks=pytest.mark.slow)])
 def test_a_run_whose_sweep_is_killed_saves_and_ends(real: Path, engine: str) -> None:
     flags = ["--engine", engine, "--stop.env_steps", str(10**8), "--seeds", "1", "--out", str(real / "out")]
     command = [sys.executable, "-m", "apex_acer", "sweep", str(real / "tiny.toml"), *flags]
