@@ -4,6 +4,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 BASE := .venv/.base
 INSTALLED := .venv/.installed
+# what Python compiles is kept for all that follows, whatever the caller's shell says
+export PYTHONDONTWRITEBYTECODE :=
 # compiled files come later: pip would compile thousands that nothing imports, on one core
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt
 
@@ -27,9 +29,8 @@ $(INSTALLED): $(BASE)
 	$(BIN)/python -W ignore -m compileall -qq -j 0 .venv/lib || true  # some packages ship templates that are no Python
 	touch $(INSTALLED)
 
-# the first run compiles what it imports, for the next ones too, whatever the caller's shell says
 run: $(BASE)  ## train ACER to a solved CartPole; a minute of set-up, seconds of training
-	PYTHONDONTWRITEBYTECODE= $(BIN)/apex-acer train cartpole
+	$(BIN)/apex-acer train cartpole
 
 # two tests at once; whoever has none left takes over half of what the other has
 PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal

@@ -3,8 +3,8 @@
 `python -m tests.mutations [WORD]` puts each fault (of those with WORD in them) into a copy of the tree and runs the tests
 that are named above it, as far as `make test` runs them; it ends with 1 if one fault is not noticed.
 
-A paragraph of `faults.txt` is a file and the tests that ought to see its faults; then one fault a line: what is wrong with it,
-the text that is replaced, which must be there just once, and what replaces it.
+A paragraph of `faults.txt` is a file and the tests that ought to see its faults, then one fault a line: what is wrong with
+it, the text that is replaced, which must be there just once, and what replaces it.
 """
 
 from __future__ import annotations
