@@ -128,6 +128,7 @@ def test_a_run_works_from_another_thread_and_loads_the_weights_of_one_before(
     assert load_policy(result.weights).metadata["env_steps"] == result.env_steps
 
 
+@slow_on_ray
 def test_a_user_s_own_algorithm_trains_and_goes_on(
     engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

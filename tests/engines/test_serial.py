@@ -132,7 +132,7 @@ def assert_equal_files(name: str, *folders: Path) -> None:
     assert one == other, name  # before pytest explains megabytes
 
 
-@each(RUNS, "adam", "small replay", "apex_dqn", "schedules", "much at once")
+@each(RUNS, "adam", "apex_dqn", "schedules")
 def test_a_run_that_was_stopped_and_resumed_twice_is_the_unbroken_one(tmp_path: Path, changes: dict[str, Any]) -> None:
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     expected = run(whole, stop__env_steps=1000, **(EXACT | changes))
@@ -188,13 +188,13 @@ def breaking(number: int) -> Callable[[Feed, Unroll, int], None]:
 BROKEN = {"acer": {}, "apex_dqn": {**APEX_DQN, "replay__importance_exponent_final": 1.0}}
 
 
-@pytest.mark.parametrize("algorithm", BROKEN.values(), ids=BROKEN)
+@each(BROKEN, "acer")
 def test_a_run_that_broke_and_was_resumed_is_the_unbroken_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, algorithm: dict[str, Any]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any]
 ) -> None:
     """Its total stays, and with it what moves towards the end of a run; what it did since the checkpoint is done again."""
     whole, parts = tmp_path / "whole", tmp_path / "parts"
-    changes = EXACT | algorithm | {"optimizer__schedule": "linear", "stop__env_steps": 1000}
+    changes = EXACT | changes | {"optimizer__schedule": "linear", "stop__env_steps": 1000}
     expected = run(whole, **changes)
     monkeypatch.setattr(Feed, "insert", breaking(26))  # of 20 steps or fewer
     with pytest.raises(RunFailed, match="it broke"):

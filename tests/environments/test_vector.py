@@ -102,7 +102,10 @@ def ale(game: str, count: int, kwargs: dict[str, Any], **settings: Any) -> Atari
 
 @pytest.mark.parametrize(
     ("game", "frames", "steps"),
-    [("breakout", 108_000, 200), ("breakout", 400, 210), pytest.param("pong", 300, 160, marks=pytest.mark.slow)],
+    [
+        ("breakout", 400, 210),
+        *(pytest.param(*game, marks=pytest.mark.slow) for game in (("breakout", 108_000, 200), ("pong", 300, 160))),
+    ],
 )
 def test_atari_resets_and_life_losses(game: str, frames: int, steps: int) -> None:
     count, seed, kwargs = 3, 21, {"max_num_frames_per_episode": frames}

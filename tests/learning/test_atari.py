@@ -17,7 +17,8 @@ SMALL = [
 ]
 
 
-@pytest.mark.parametrize("game", ["Pong", pytest.param("Seaquest", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("game", ["Pong", "Seaquest"])
 def test_a_game_is_learned_from(game: str, tmp_path: Path) -> None:
     flags = ["--environment.id", f"ALE/{game}-v5", "--steps", "1500", "--replay.capacity", "1000", *SMALL]
     config, _ = parse_train(["atari", *flags, "--out", str(tmp_path / "run")])
