@@ -10,7 +10,7 @@ import numpy as np
 from apex_acer.actor.policy import Policy
 from apex_acer.actor.rollout import Episode, evaluate
 from apex_acer.config import EvaluationConfig, RunConfig
-from apex_acer.config.imports import missing
+from apex_acer.config.imports import needs
 from apex_acer.config.seeds import derive_seed
 from apex_acer.environments.vector import Environments, make_environments
 from apex_acer.networks.weights import unpack, unpack_metadata
@@ -84,10 +84,8 @@ class Evaluator:
 
 
 def _check_videos(config: RunConfig) -> None:
-    try:
+    with needs("evaluation.video_every", "video"):
         import apex_acer.environments.display  # noqa: F401
-    except ModuleNotFoundError as error:
-        raise missing("evaluation.video_every", "video", error) from None
     from apex_acer.environments.rendering import make_pictured
 
     make_pictured(config.environment).close()

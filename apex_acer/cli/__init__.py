@@ -1,6 +1,6 @@
-"""The command line, from its first moment to its exit code.
+"""The command line: `main` runs one verb and returns the exit code.
 
-Before `main` is ready for a Ctrl-C, it imports nothing that takes time.
+Modules that take time to import are imported only once `main` can handle Ctrl-C.
 
 May import: tools, tools/capacity, tools/doctor, tools/sweep, manager, engines, actor, learner, views, networks,
 environments, config, protocol, system.
@@ -13,7 +13,7 @@ import sys
 
 from apex_acer.system.path import look_here_last
 
-TYPE_CHECKING = False  # that of `typing`, which takes time to import
+TYPE_CHECKING = False  # instead of importing `typing`, which takes time
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import TextIO
@@ -47,25 +47,25 @@ def _run(given: list[str]) -> int:
     except ConfigError as error:
         say(f"{PROGRAM}: {printable(str(error))}", sys.stderr)
         return EXIT_USAGE
-    except SystemExit as left:  # after help
+    except SystemExit as left:  # raised after help was printed
         return int(left.code or 0)
     except Exception as error:
         if isinstance(error, OSError) and not _can_be_written(sys.stdout):
-            return 0  # `_flush` judges that
+            return 0  # `_flush` decides on the exit code
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            say(_full(error), sys.stderr)
-            return EXIT_FAILED
-        say(printable_lines(traceback.format_exc().rstrip()), sys.stderr)
+            say(_write_error(error), sys.stderr)
+        else:
+            say(printable_lines(traceback.format_exc().rstrip()), sys.stderr)
         return EXIT_FAILED
 
 
 def _open_streams() -> None:
-    """Has the standard streams that are closed lead nowhere: no file that is opened may take their place."""
+    """Opens closed standard streams on /dev/null, so that no other file gets their descriptors."""
     for descriptor in range(3):
         try:
             os.fstat(descriptor)
         except OSError:
-            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest number that is free is this one
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # gets the lowest free number: this one
     sys.stdout = sys.stdout or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
     sys.stderr = sys.stderr or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
 
@@ -80,26 +80,28 @@ def _can_be_written(stream: TextIO) -> bool:
     poll = select.poll()
     try:
         poll.register(stream.fileno(), 0)
-    except OSError:  # it is none of the system's, and takes everything
+    except OSError:  # it has no descriptor, so it accepts everything
         return True
     return not poll.poll(0)
 
 
 def _flush(code: int) -> int:
-    """Writes what is still to be written; returns the exit code.
+    """Flushes the output; returns the exit code.
 
-    A reader who has left, as `head` does, has read enough; on a full disk there is something missing.
+    If the reader has left, as `head` does, it has read enough; if the disk is full, output is missing.
     """
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
         except OSError as error:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())  # or Python would try again, and complain
+            os.dup2(
+                os.open(os.devnull, os.O_WRONLY), stream.fileno()
+            )  # else Python would flush again at exit, and complain
             if not isinstance(error, BrokenPipeError):
-                print(_full(error), file=sys.stderr)
+                print(_write_error(error), file=sys.stderr)
                 code = code or EXIT_FAILED
     return code
 
 
-def _full(error: OSError) -> str:
-    return f"{PROGRAM}: {error.filename or 'what it prints'} cannot be written: {error.strerror}"
+def _write_error(error: OSError) -> str:
+    return f"{PROGRAM}: {error.filename or 'the output'} cannot be written: {error.strerror}"

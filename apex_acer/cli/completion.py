@@ -1,4 +1,4 @@
-"""`apex-acer completion SHELL`: scripts that hold every word themselves, so that completing runs no Python."""
+"""`apex-acer completion SHELL`: completion scripts that contain every verb and flag, so that completing runs no Python."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from apex_acer.config.runfile import presets
 
 HELP = f"""usage: {PROGRAM} completion SHELL
 
-Prints a script that completes verbs, flags and files. Where each shell reads it:
+Prints a script that completes verbs, flags and files. Each shell reads it from its own place:
 
   bash   {PROGRAM} completion bash > ~/.local/share/bash-completion/completions/{PROGRAM}
   zsh    {PROGRAM} completion zsh >> ~/.zshrc
   fish   {PROGRAM} completion fish > ~/.config/fish/completions/{PROGRAM}.fish"""
 
 FILES = {"RUN": "*.toml", "WEIGHTS": "*.safetensors", "DIR": "", "FOLDER": ""}
-"""Files, beside folders, that a verb takes in the place of each of these words."""
+"""Pattern of the files, besides folders, that a verb takes for each of these words."""
 
 CASES = """
     if [[ $index -eq 1 ]]; then
@@ -42,7 +42,7 @@ CASES = """
             %(words)s
         esac
     fi"""
-"""Sets `offered` and `files`, a pattern; the same for bash and zsh."""
+"""Sets `offered` and the pattern `files`; shared by bash and zsh."""
 
 BASH = f"""_apex_acer() {{
     local word=${{COMP_WORDS[COMP_CWORD]}} before=${{COMP_WORDS[COMP_CWORD-1]}} verb=${{COMP_WORDS[1]}}
@@ -73,10 +73,10 @@ class Accepted(NamedTuple):
     """What may follow a verb."""
 
     words: str
-    files: str | None
-    """A pattern for them; None: no files and no folders."""
+    files: str
+    """Pattern of files, besides folders; `none`: no files and no folders."""
     flags: dict[str, str | None]
-    """Each with the values to choose from: empty where it takes others, None where it takes none."""
+    """The values to choose from by flag; empty: any value; None: the flag takes no value."""
 
 
 def run(arguments: list[str]) -> int:
@@ -90,7 +90,7 @@ def run(arguments: list[str]) -> int:
 
 
 def accepted(verb: str) -> Accepted:
-    """What may follow `verb`, from its line in `VERBS` and the dataclass of its arguments."""
+    """What may follow `verb`, derived from `VERBS` and from the dataclass of its arguments."""
     module = importlib.import_module(f"apex_acer.cli.{verb}")
     classes = (value for value in vars(module).values() if isinstance(value, type) and dataclasses.is_dataclass(value))
     flags: dict[str, str | None] = {"--help": None, "--help-all": None}
@@ -101,16 +101,15 @@ def accepted(verb: str) -> Accepted:
     words = {"RUN": " ".join(presets()), "NAME": f"show {' '.join(presets())}", "SHELL": " ".join(SHELLS)}
     return Accepted(
         words=next((words[place] for place in places if place in words), ""),
-        files=next((FILES[place] for place in places if place in FILES), None),
+        files=next((FILES[place] for place in places if place in FILES), "none"),
         flags=flags,
     )
 
 
 def _choices(flag: Flag) -> str | None:
-    """The values to choose from."""
     if flag.hint is None:
         return None
-    kinds = (flag.hint, *typing.get_args(flag.hint))  # of those that may be left open, too
+    kinds = (flag.hint, *typing.get_args(flag.hint))  # the members of an optional type, too
     return " ".join(
         word for kind in kinds if typing.get_origin(kind) is typing.Literal for word in typing.get_args(kind)
     )
@@ -121,7 +120,7 @@ def _shell(template: str, verbs: dict[str, Accepted]) -> str:
     chosen = {
         f'"{verb} {flag}"': values for verb, take in verbs.items() for flag, values in take.flags.items() if values
     }
-    words = [f'{verb}) offered="{take.words}" files="{_pattern(take)}";;' for verb, take in verbs.items()]
+    words = [f'{verb}) offered="{take.words}" files="{take.files}";;' for verb, take in verbs.items()]
     parts = {
         "flags": flags,
         "values": [f'{case}) offered="{values}";;' for case, values in chosen.items()],
@@ -129,10 +128,6 @@ def _shell(template: str, verbs: dict[str, Accepted]) -> str:
     }
     joined = {name: "\n            ".join(lines) for name, lines in parts.items()}
     return template % {"verbs": " ".join([*verbs, "--help", "--version"]), **joined}
-
-
-def _pattern(take: Accepted) -> str:
-    return "none" if take.files is None else take.files
 
 
 def _fish(verbs: dict[str, Accepted]) -> str:
@@ -143,7 +138,7 @@ def _fish(verbs: dict[str, Accepted]) -> str:
         within = f"{start} -n '__fish_seen_subcommand_from {verb}'"
         if take.words:
             lines.append(f"{within} -a '{take.words}'")
-        if take.files is not None:
+        if take.files != "none":
             kinds = f"/|\\{take.files[1:]}" if take.files else "/"
             paths = f'__fish_complete_path (commandline -ct) | string match -r "^.*(?:{kinds})(?=\\t)"'
             lines.append(f"{within} -a '({paths})'")

@@ -32,7 +32,7 @@ class Doctor:
 
 
 def run(arguments: list[str]) -> int:
-    """Examines and prints; 1 where a run could not work."""
+    """Prints the findings; returns 1 if a run could not work."""
     given = parse(Doctor, arguments, "doctor")
     findings = []
     with Notice(quiet=given.json) as notice:
@@ -49,14 +49,17 @@ def run(arguments: list[str]) -> int:
 
 
 def examine(run: str, say: Callable[[str], None]) -> Iterator[Finding]:
-    """The installation's findings, and if it is whole the machine's and the run's; it `say`s what it does meanwhile."""
+    """Findings about the installation and, if that is complete, about the machine and the run.
+
+    `say` is told what is being done.
+    """
     from apex_acer.tools.doctor.installation import check_installation
 
-    whole = True
+    complete = True
     for finding in check_installation():
-        whole = whole and finding.level != "problem"
+        complete = complete and finding.level != "problem"
         yield finding
-    if whole:
+    if complete:
         say("loading torch")
         from apex_acer.tools.doctor.run import check_run
 

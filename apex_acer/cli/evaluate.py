@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import Annotated
-
-import tyro
 
 from apex_acer.cli.notice import Notice
-from apex_acer.cli.parsing import Flag, evaluation_settings, parse
+from apex_acer.cli.parsing import Acting, Flag, ImportModules, Weights, evaluation_settings, parse
 from apex_acer.config import reading
 from apex_acer.networks.card import card_text, score_text
 from apex_acer.system.output import printable, printable_lines
@@ -19,26 +16,23 @@ SCORES = {"mean": "", "std": "_std", "min": "_min", "max": "_max"}
 
 @dataclass(frozen=True)
 class Evaluate:
-    """Plays whole games with a weights file and prints the unclipped returns."""
+    """Plays whole games with a weights file and prints the returns, which are not clipped."""
 
-    weights: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="WEIGHTS")]
-    """A .safetensors file of a run."""
+    weights: Weights
     episodes: int | None = None
     """Episodes to play; by default as many as the run's evaluations."""
     seed: int | None = None
-    """Seed of the environments and of sampling; by default the run's, which plays the games its evaluator played."""
-    policy: Annotated[str | None, tyro.conf.arg(metavar="{greedy,sampled}")] = None
-    """Greedy or sampled actions; by default as in the run's evaluations."""
+    """Seed of the environments and of sampling; by default the run's, with which the run's evaluator played."""
+    policy: Acting = None
     card: Flag = False
-    """Print what the file says of itself, its score and its run among it, and play nothing."""
-    import_modules: Flag = False
-    """Import the modules that the file names, also those not of this program or gymnasium, which runs them."""
+    """Print the file's card, which has its configuration and its score, and play nothing."""
+    import_modules: ImportModules = False
     json: Flag = False
     """Print one JSON object as the last line of standard output."""
 
 
 def run(arguments: list[str]) -> int:
-    """Plays and prints, or prints the card."""
+    """Plays and prints the returns, or prints the card."""
     given = parse(Evaluate, arguments, "evaluate")
     from apex_acer.actor.policy import load_card, load_policy
 

@@ -1,4 +1,4 @@
-"""The flags that dataclasses make, and what is wrong with a command line, in one line before anything parses it."""
+"""The flags that a dataclass has, and a check of the command line that reports its first error in one line."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from apex_acer.config.checks import from_text
 
 
 class Flag(NamedTuple):
-    """A flag and what it takes."""
+    """What a flag takes."""
 
     hint: Any
-    """The type of each value; None where it takes none."""
+    """The type of each value; None: the flag takes no value."""
     several: bool = False
-    """Whether it takes as many values as there are before the next flag."""
+    """Whether it takes all values up to the next flag."""
 
 
 Flags = dict[str, Flag]
 
 
 def flags_of(cls: type, default: Any = None, prefix: str = "--") -> Flags:
-    """The flags that tyro makes of a dataclass and those within it.
+    """The flags that tyro makes of a dataclass and the dataclasses within it.
 
-    Those of the algorithm are of the one that `default` holds, or without a default of all that come with this package.
+    The algorithm's flags are those of the algorithm in `default`; without a default, of all that come with this package.
     """
     found: Flags = {}
     for name, hint, marks in _fields(cls):
@@ -54,7 +54,7 @@ def check(cls: type, arguments: list[str], verb: str, default: Any = None) -> li
     """`arguments` as tyro takes them, with whole numbers like 1e6 written out.
 
     Raises:
-        ConfigError: naming the first flag or word that `cls` has no place for, or whose value it does not take.
+        ConfigError: names the first word or flag that is unknown, or whose value is not allowed.
     """
     flags = flags_of(cls, default)
     words, checked = list[str](), list[str]()
@@ -74,7 +74,7 @@ def check(cls: type, arguments: list[str], verb: str, default: Any = None) -> li
 
 
 def _fields(cls: type) -> list[tuple[str, Any, tuple[Any, ...]]]:
-    """Each field's name, its type and the marks for tyro beside that."""
+    """The name, the type and tyro's markers of each field."""
     hints = typing.get_type_hints(cls, include_extras=True).items()
     parts = [(name, typing.get_args(hint) if hasattr(hint, "__metadata__") else (hint,)) for name, hint in hints]
     return [(name, hint, tuple(marks)) for name, (hint, *marks) in parts]
@@ -89,7 +89,7 @@ def _flag(hint: Any, marks: tuple[Any, ...]) -> Flag:
 
 
 def _values(name: str, flag: Flag, rest: deque[str]) -> list[str]:
-    """Takes the values of a flag from the `rest` of the command line."""
+    """Removes the values of a flag from the `rest` of the command line and returns them."""
     texts: list[str] = []
     while flag.hint is not None and rest and not rest[0].startswith("--") and (flag.several or not texts):
         text = rest.popleft()
@@ -101,7 +101,7 @@ def _values(name: str, flag: Flag, rest: deque[str]) -> list[str]:
 
 
 def _allowed(name: str, hint: Any) -> str:
-    """How `from_text` ends its refusal of what no type takes."""
+    """What `from_text` says is allowed, from the error that it raises for an empty text."""
     try:
         from_text(name, hint, "")
     except ConfigError as error:
@@ -110,7 +110,7 @@ def _allowed(name: str, hint: Any) -> str:
 
 
 def _unknown(name: str, flags: Flags, others: Flags) -> Flag:
-    """Raises `ConfigError`: `others` are those of the other algorithms, too."""
+    """Raises `ConfigError`; `others` contains the flags of all algorithms."""
     if name.replace("_", "-") in others:
         raise ConfigError(f"{name}: unknown flag; it is one of another algorithm, which --algorithm.name chooses")
     last = [flag for flag in flags if flag.rpartition(".")[2] == name.removeprefix("--")]
@@ -119,7 +119,7 @@ def _unknown(name: str, flags: Flags, others: Flags) -> Flag:
 
 
 def _check_words(cls: type, given: list[str], verb: str) -> None:
-    """Requires as many words beside the flags as there are places for them."""
+    """Requires as many positional arguments as `cls` has fields for."""
     places = [(name, hint, marks) for name, hint, marks in _fields(cls) if tyro.conf.Positional in marks]
     defaults = {field.name: field.default for field in dataclasses.fields(cls)}
     needed = [marks for name, _, marks in places if defaults[name] is dataclasses.MISSING]

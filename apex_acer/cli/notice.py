@@ -1,4 +1,4 @@
-"""A sign of life of commands that work for a while before they have anything to say."""
+"""A line that says what a command is doing, for commands that take a while before they print a result."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ import sys
 
 
 class Notice:
-    """Says on a terminal what a command is doing, in a line of standard error that is gone once there is a result."""
+    """Shows on a terminal what a command is doing, in a line of standard error that is erased before the result.
+
+    Shows nothing if `quiet`, or if standard error is no terminal.
+    """
 
     def __init__(self, *, quiet: bool = False) -> None:
-        """Says nothing if it is to be `quiet`, or if standard error is no terminal."""
         self._shows = sys.stderr.isatty() and not quiet
         self._shown = ""
 
@@ -20,14 +22,14 @@ class Notice:
         self.clear()
 
     def say(self, text: str) -> None:
-        """Shows `text`, shorter than any terminal is wide, in the place of what is shown."""
+        """Replaces the line by `text`, which must be shorter than a terminal is wide."""
         if self._shows:
             self.clear()
             self._shown = f"{text} ..."
             print(self._shown, end="", file=sys.stderr, flush=True)
 
     def clear(self) -> None:
-        """Leaves the line empty, for what is printed next."""
+        """Erases the line."""
         if self._shown:
             print(f"\r{' ' * len(self._shown)}\r", end="", file=sys.stderr, flush=True)
             self._shown = ""

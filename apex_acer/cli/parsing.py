@@ -1,4 +1,4 @@
-"""What the verbs share: arguments into dataclasses, and help that fits a screen."""
+"""What the verbs share: parsing arguments into dataclasses, and help that fits a screen."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import dataclasses
 import io
 import itertools
 import re
-from typing import Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import tyro
 
@@ -19,30 +19,38 @@ from apex_acer.config.runfile import load_run
 T = TypeVar("T")
 Flag = tyro.conf.FlagCreatePairsOff[bool]
 
+_IMPORTS = "Import the modules that the file names; this runs code from outside this program and gymnasium."
+Weights = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="WEIGHTS", help="The .safetensors file of a run.")]
+Acting = Annotated[
+    Literal["greedy", "sampled"] | None,
+    tyro.conf.arg(help="Greedy or sampled actions; by default as in the run's evaluations."),
+]
+ImportModules = Annotated[Flag, tyro.conf.arg(help=_IMPORTS)]
+
 COMMON = {
-    "--actors N": "actor processes; 0: what fits the cores present",
+    "--actors N": "actor processes; 0: as many as fit the cores of this machine",
     "--steps N": "environment steps in total",
-    "--until RETURN": "stop at this mean return of one evaluation, and keep the weights that reached it; None: none",
-    "--minutes N": "stop after so many minutes",
+    "--until RETURN": "stop once an evaluation has this mean return, and keep its weights; None: no target",
+    "--minutes N": "stop after this many minutes",
     "--seed S": "the run's seed; every process derives its own",
     "--out DIR": "the run's folder; by default a new one under runs/",
     "--load WEIGHTS": "start from a weights file",
-    "--log-level LEVEL": "least severe lines of log.txt: debug, info, warning or error",
-    "--engine serial": "everything in one process, reproducible to the bit",
+    "--log-level LEVEL": "lowest level of the lines in log.txt: debug, info, warning or error",
+    "--engine serial": "run everything in one process, reproducible to the bit",
     "--environment.id ID": "another environment, as gymnasium knows it",
-    "--algorithm.replay-ratio X": "replayed steps per fresh one",
+    "--algorithm.replay-ratio X": "replayed steps per fresh step",
     "--optimizer.learning-rate X": "step size",
-    "--evaluation.every N": "environment steps between evaluations; 0: none",
-    "--help-all": "all flags, with RUN's values",
+    "--evaluation.every N": "environment steps between evaluations; 0: no evaluations",
+    "--help-all": "show all flags, with the values of RUN",
 }
-"""Flags of every run that most users need, and what they do."""
+"""The flags of every run that most users need, for the short help."""
 
 
 def parse(cls: type[T], arguments: list[str], verb: str, default: T | None = None) -> T:
-    """`arguments` as an instance of `cls`, whose fields are the flags; exits 0 after help.
+    """Parses `arguments` into an instance of `cls`, whose fields are the flags; exits 0 after help.
 
     Raises:
-        ConfigError: for a flag that it does not have, or a value that one does not take.
+        ConfigError: for an unknown flag, or a value that a flag does not take.
     """
     keywords: dict[str, Any] = {} if default is None else {"default": default}
     wants_help = bool({"-h", "--help", "--help-all"} & set(arguments))
@@ -52,16 +60,16 @@ def parse(cls: type[T], arguments: list[str], verb: str, default: T | None = Non
         with contextlib.redirect_stderr(errors):
             parsed: T = tyro.cli(cls, args=given, prog=f"{PROGRAM} {verb}", description=cls.__doc__, **keywords)
     except SystemExit as left:
-        if left.code:  # what `check` has let pass, and tyro says in a box
+        if left.code:  # `check` let it pass, and tyro printed an error in a box
             raise ConfigError(" ".join(re.findall(r"[^\s\u2500-\u257f]+", errors.getvalue()))) from None
         raise
     return parsed
 
 
 def parse_run(cls: type[T], arguments: list[str], verb: str, flags: dict[str, str]) -> T:
-    """Arguments that begin with RUN, whose values are the defaults of `cls`'s `config`.
+    """Parses arguments that begin with RUN, whose values are the defaults of the field `config`; exits 0 after help.
 
-    `flags` are those that `cls` has beside a run's, for the short help, after which it exits 0.
+    `flags` describes, for the short help, the flags of `cls` that are no keys of a run.
     """
     if {"-h", "--help"} & set(arguments):
         print(_short_help(cls, verb, flags))
@@ -77,7 +85,7 @@ def parse_run(cls: type[T], arguments: list[str], verb: str, flags: dict[str, st
 
 
 def _named_algorithm(arguments: list[str]) -> dict[str, Any]:
-    """The change that `--algorithm.name` makes to a run; its settings are the flags then."""
+    """The change that `--algorithm.name` makes to a run, because the flags depend on it."""
     found: dict[str, Any] = {}
     for word, following in itertools.pairwise([*arguments, ""]):
         flag, equals, value = word.partition("=")
@@ -88,8 +96,7 @@ def _named_algorithm(arguments: list[str]) -> dict[str, Any]:
 
 
 def evaluation_settings(config: RunConfig, episodes: int | None, policy: str | None) -> EvaluationConfig:
-    """A run's evaluation with other `episodes` or another `policy` (greedy or sampled), where they are given."""
-    require(policy in (None, "greedy", "sampled"), "policy", policy, "give greedy or sampled")
+    """The evaluation settings of a run; `episodes` and `policy` (greedy or sampled) replace them unless None."""
     require(episodes is None or episodes >= 1, "episodes", episodes, "give 1 or more")
     settings = config.evaluation
     greedy = settings.greedy if policy is None else policy == "greedy"

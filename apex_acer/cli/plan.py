@@ -34,30 +34,30 @@ NAMES = {
 
 @dataclass(frozen=True)
 class Planning:
-    """Says what a run, evaluations apart, would do on other machines; measures its components here for half a minute."""
+    """Predicts the speed of a run without evaluations on other machines, from half a minute of measurements on this one."""
 
     run: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")] = "pong"
-    """A preset, a TOML file or the folder of a run, which says all that is not a flag here."""
+    """A preset, a TOML file or the folder of a run; it decides whatever has no flag here."""
     actors: int | None = None
-    """Actor processes; by default what fits one machine."""
+    """Actor processes; by default as many as fit one machine."""
     cores_per_node: int | None = None
-    """Cores of each machine; by default as many as here."""
+    """Cores of each machine; by default those of this one."""
     gpus: int | None = None
-    """Of the machine on which the learners are; 0: they learn on its cores; by default as here."""
+    """GPUs of the learners' machine; 0: the learners use its cores; by default 1 if this machine has a GPU."""
     learners: int | None = None
-    """Learners; by default the run's."""
+    """Learner processes; by default the run's."""
     network_gbit: float = 10.0
-    """What the learners' machine sends, and receives, each second."""
+    """Network speed of the learners' machine in each direction, in Gbit/s."""
     compress: Flag = False
-    """Send observations compressed by LZ4."""
+    """Compress observations by LZ4 before they are sent."""
     samples_per_s: float | None = None
-    """Samples of updates a GPU makes each second, as `apex-acer doctor` says where there is one; then none is measured."""
+    """Samples per second that a GPU trains on, as `apex-acer doctor` measures there; then updates are not measured here."""
     json: Flag = False
     """Print one JSON object instead of lines."""
 
 
 def run(arguments: list[str]) -> int:
-    """Measures, plans and prints; 1 where a component of the run cannot be measured."""
+    """Measures, plans and prints; returns 1 if a component of the run cannot be measured."""
     given = parse(Planning, arguments, "plan")
     _check(given)
     from apex_acer.config.runfile import load_run
@@ -102,7 +102,7 @@ def _check(given: Planning) -> None:
 
 
 def _place(given: Planning, config: RunConfig, spec: EnvironmentSpec, has_gpu: bool) -> tuple[RunConfig, Machines]:
-    """The run as it would be on machines as they are given, and those."""
+    """The run as it would be placed on the given machines, and these machines."""
     from apex_acer.engines.placement import available_cores, place
     from apex_acer.learner.gradient import num_parts
     from apex_acer.tools.capacity.plan import Machines
@@ -112,7 +112,7 @@ def _place(given: Planning, config: RunConfig, spec: EnvironmentSpec, has_gpu: b
     learners = given.learners or config.learner.count
     config = dataclasses.replace(
         config,
-        engine="ray",  # which alone has several learners, and says what it requires of them
+        engine="ray",  # the only one with several learners; its checks apply to them
         actors=dataclasses.replace(config.actors, count=given.actors or config.actors.count),
         learner=dataclasses.replace(config.learner, count=learners, device="cuda" if gpus else "cpu"),
         ray=dataclasses.replace(config.ray, compress=given.compress or config.ray.compress),
@@ -124,7 +124,6 @@ def _place(given: Planning, config: RunConfig, spec: EnvironmentSpec, has_gpu: b
 
 
 def _lines(config: RunConfig, work: Work, machines: Machines, plan: Plan) -> Iterator[tuple[str, str]]:
-    """What there is to say, by topic."""
     from apex_acer.tools.capacity.plan import advise
 
     yield "machines", _machines(machines)

@@ -9,9 +9,9 @@ from typing import Annotated
 
 import tyro
 
-from apex_acer.cli.parsing import Flag, evaluation_settings, parse
+from apex_acer.cli.parsing import Acting, ImportModules, Weights, evaluation_settings, parse
 from apex_acer.config import require
-from apex_acer.config.imports import missing
+from apex_acer.config.imports import needs
 from apex_acer.system.output import printable, say
 
 
@@ -19,29 +19,24 @@ from apex_acer.system.output import printable, say
 class Play:
     """Plays whole games with a weights file and shows them, in a window or as a video."""
 
-    weights: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="WEIGHTS")]
-    """A .safetensors file of a run."""
+    weights: Weights
     video: Annotated[str | None, tyro.conf.arg(metavar="FILE")] = None
     """Write an .mp4 or a .gif instead of opening a window."""
     episodes: int = 1
-    """Games to play."""
-    policy: Annotated[str | None, tyro.conf.arg(metavar="{greedy,sampled}")] = None
-    """Greedy or sampled actions; by default as in the run's evaluations."""
+    """Whole games to play."""
+    policy: Acting = None
     seed: int | None = None
     """Seed of the environment and of sampling; by default the run's."""
     fps: int | None = None
-    """Frames per second; by default those of the environment, 60 for Atari; a .gif has at most 50."""
-    import_modules: Flag = False
-    """Import the modules that the file names, also those not of this program or gymnasium, which runs them."""
+    """Frames per second; by default the environment's, 60 for Atari; a .gif has at most 50."""
+    import_modules: ImportModules = False
 
 
 def run(arguments: list[str]) -> int:
-    """Plays, and prints each return and where the video is."""
+    """Plays, and prints each return and the path of the video."""
     given = parse(Play, arguments, "play")
-    try:
+    with needs("play", "video"):
         from apex_acer.environments import display
-    except ModuleNotFoundError as error:
-        raise missing("play", "video", error) from None
     import torch
 
     from apex_acer.actor.play import play
@@ -52,7 +47,7 @@ def run(arguments: list[str]) -> int:
     require(given.fps is None or given.fps >= 1, "fps", given.fps, "give 1 or more")
     if path:
         display.check_video(path)
-    torch.set_num_threads(1)  # a single observation is too little to share
+    torch.set_num_threads(1)  # a single observation is too little work for several
     policy = load_policy(given.weights, given.import_modules)
     settings = evaluation_settings(policy.config, given.episodes, given.policy)
     seed = policy.config.seed if given.seed is None else given.seed

@@ -10,32 +10,30 @@ import tyro
 
 from apex_acer.cli.parsing import Flag, parse
 from apex_acer.config import ConfigError
-from apex_acer.config.imports import missing
+from apex_acer.config.imports import needs
 from apex_acer.system.output import printable
 
 
 @dataclass(frozen=True)
 class Plot:
-    """Draws what runs have logged. Several runs are compared; those that differ only in their seed are one line.
+    """Draws what runs have logged. Several runs are compared; runs that differ only in their seed are one line.
 
-    That line is their median between quartiles, as far as all of them go; the runs are thin lines behind it.
+    That line is their median between quartiles, up to the end of the shortest; the runs are thin lines behind it.
     """
 
     folders: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="DIR...", help_behavior_hint="")]
     """Folders of runs, of sweeps, or of any number of runs."""
     out: str = ""
-    """Where the figures go; by default `plots/` in the folder given, or in the current one if several are."""
+    """Folder of the figures; by default `plots/` in the folder given, or in the current one if several are given."""
     svg: Flag = False
-    """Write SVG files, not PNG."""
+    """Write SVG files instead of PNG."""
 
 
 def run(arguments: list[str]) -> int:
-    """Draws and prints the paths."""
+    """Draws the figures and prints their paths."""
     given = parse(Plot, arguments, "plot")
-    try:
+    with needs("plot", "plot"):
         from apex_acer.views.plots import plot_runs
-    except ModuleNotFoundError as error:
-        raise missing("plot", "plot", error) from None
     runs = [run for folder in given.folders for run in runs_of(Path(folder))]
     out = given.out or Path(given.folders[0] if len(given.folders) == 1 else "", "plots")
     for path in plot_runs(runs, out, "svg" if given.svg else "png"):
@@ -44,7 +42,7 @@ def run(arguments: list[str]) -> int:
 
 
 def runs_of(folder: Path) -> list[Path]:
-    """The run in `folder`, or else those below it; raises `ConfigError` if there are none."""
+    """The run in `folder`, or else the runs below it; raises `ConfigError` if there are none."""
     from apex_acer.tools.runs import find_runs
 
     found = [folder] if (folder / "config.toml").is_file() else sorted(find_runs(folder))

@@ -7,7 +7,7 @@ from apex_acer.config.runfile import preset_text, presets
 
 
 def run(arguments: list[str]) -> int:
-    """Prints the table, or the run file of one preset as it is."""
+    """Prints the table of presets, or the run file of one."""
     if arguments in (["-h"], ["--help"], ["--help-all"]):
         print("usage: apex-acer presets [show NAME]\n\nLists the run files to start from, or prints one.")
         return 0

@@ -20,25 +20,25 @@ Same = Literal["same"]
 
 @dataclass(frozen=True)
 class Resume:
-    """Goes on with a run from its newest checkpoint, with the settings it had. DIR is the run's folder."""
+    """Continues a run from its newest checkpoint, with its own settings. DIR is the run's folder."""
 
     folder: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DIR")]
-    """A run's folder."""
+    """The folder of a run."""
     steps: int | None = None
-    """Environment steps in total, those of before included; by default as many as the run was to make."""
+    """Environment steps in total, including those already made; by default the run's."""
     until: float | Same | None = "same"
-    """Mean return of one evaluation that ends it; `same`: the run's, unless it was reached; None: no target."""
+    """Mean return of one evaluation that ends the run; `same`: the run's, unless it was reached; None: no target."""
     minutes: float | Same | None = "same"
-    """Wall-clock minutes in total, those of before included; `same`: the run's; None: no limit."""
+    """Wall-clock minutes in total, including those already used; `same`: the run's; None: no limit."""
     schedule_steps: int | None = None
-    """Environment steps at which schedules end, such as the learning rate's; by default where they ended before."""
+    """Environment steps at which schedules end, such as the learning rate's; by default the run's."""
     log_level: LogLevel | None = None
-    """Least severe lines of log.txt; by default the run's."""
+    """Lowest level of the lines in log.txt; by default the run's."""
     output: Annotated[Output, tyro.conf.arg(name="")] = field(default_factory=Output)
 
 
 def run(arguments: list[str]) -> int:
-    """Goes on; the exit code is the run's."""
+    """Continues the run; returns its exit code."""
     given = parse(Resume, arguments, "resume")
     asked = {"at_return": given.until, "minutes": given.minutes}
     from apex_acer.manager.preparation import prepare_resume

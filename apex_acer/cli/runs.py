@@ -21,19 +21,19 @@ if TYPE_CHECKING:
 HEADS = ("name", "environment", "algorithm", "seed", "env steps", "best", "last", "wall", "age", "state")
 TEXTS = ("name", "environment", "algorithm", "state")
 FIRST = ("name", "state", "env steps", "best", "last", "wall", "age", "environment", "algorithm", "seed")
-"""The columns that a terminal shows, as far as they fit; the first two always."""
-STATE_WIDTH = 16  # at least, if a state has as much to say: its reason is cut first
+"""The columns in the order in which a terminal gives them room; the first two are always shown."""
+STATE_WIDTH = 16  # columns that are kept for the state; a longer reason is cut before other columns are
 UNITS = ((86400, "d"), (3600, "h"), (60, "min"))
 
 
 @dataclass(frozen=True)
 class Runs:
-    """Lists the runs in a folder, those that wrote last first."""
+    """Lists the runs in a folder, newest output first."""
 
     folder: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="[FOLDER]")] = "runs"
-    """A folder of runs, of sweeps, or of one run."""
+    """A folder of runs or of sweeps, or the folder of one run."""
     json: Flag = False
-    """Print one JSON array, of an object for each run."""
+    """Print a JSON array with one object for each run."""
 
 
 def run(arguments: list[str]) -> int:
@@ -52,7 +52,7 @@ def run(arguments: list[str]) -> int:
 
 
 def _print_table(runs: list[RunStatus]) -> None:
-    """On a terminal as much as fits a line, names always whole; elsewhere all of it."""
+    """Prints all columns, or on a terminal those that fit a line; names are never cut."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -76,14 +76,12 @@ def _print_table(runs: list[RunStatus]) -> None:
 
 
 def _fitting(widths: dict[str, int], room: int) -> Sequence[str]:
-    """As many of `FIRST` as fit into `room`."""
     needed = {**widths, "state": min(widths["state"], STATE_WIDTH)}
     taken = list(itertools.accumulate(needed[head] + 1 for head in FIRST))
     return FIRST[: max(2, sum(width - 1 <= room for width in taken))]
 
 
 def _cells(run: RunStatus) -> list[str]:
-    """What there is to say, by `HEADS`."""
     steps = f"{run.env_steps:,} / {_text(run.budget, ',')}"
     scores = [_text(run.best, ",.2f"), _text(run.last, ",.2f")]
     which = [run.name, _text(run.environment), _text(run.algorithm), _text(run.seed)]

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from apex_acer.engines.engine import Run
 
 FLAGS = {
-    "--json": "one JSON object as the last line of standard output",
-    "--quiet": "no progress: nothing is printed but errors, and what --json asks for",
+    "--json": "print one JSON object as the last line of standard output",
+    "--quiet": "print no progress: only errors, and what --json asks for",
 }
 
 
@@ -31,7 +31,7 @@ class Output:
     json: Flag = False
     """Print one JSON object as the last line of standard output, and progress on standard error."""
     quiet: Flag = False
-    """Print no progress: nothing but errors, and what `--json` asks for."""
+    """Print no progress: only errors, and what `--json` asks for."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Train:
 
 
 def run(arguments: list[str]) -> int:
-    """Trains; the exit code is the run's."""
+    """Trains; returns the run's exit code."""
     config, output = parse_train(arguments)
     from apex_acer.manager.preparation import prepare
 
@@ -51,13 +51,13 @@ def run(arguments: list[str]) -> int:
 
 
 def parse_train(arguments: list[str]) -> tuple[RunConfig, Output]:
-    """The configuration that the arguments of `train` give, and what it is to print."""
+    """The configuration that the arguments of `train` describe, and what to print."""
     parsed = parse_run(Train, arguments, "train", FLAGS)
     return parsed.config, parsed.output
 
 
 def finish(run: Run, output: Output) -> int:
-    """A prepared run to its end, with its live view unless it is to be quiet; returns the exit code."""
+    """Trains a prepared run to its end, with a live view unless `output.quiet`; returns the exit code."""
     from apex_acer.manager.manager import RunFailed, manage, watch
     from apex_acer.system.output import say
 

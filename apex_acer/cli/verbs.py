@@ -1,4 +1,4 @@
-"""What the program can do: a verb is a module of its name beside this one, imported when it is called."""
+"""The verbs of the program. Each is the module of its name in this folder, imported when the verb is used."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from apex_acer.tools.sweep.commands import end_with_the_starter
 
 
 class Verb(NamedTuple):
-    """How a verb is called, and what for; `run(arguments)` of the module of its name does it."""
+    """A verb's arguments and its purpose, for `--help`; the function `run(arguments)` of its module carries it out."""
 
     arguments: str
     purpose: str
@@ -21,23 +21,23 @@ class Verb(NamedTuple):
 
 VERBS = {
     "train": Verb("RUN [flags]", "Trains an agent"),
-    "resume": Verb("DIR [flags]", "Goes on with a run from its newest checkpoint"),
+    "resume": Verb("DIR [flags]", "Continues a run from its newest checkpoint"),
     "evaluate": Verb("WEIGHTS [flags]", "Plays whole games and prints the returns"),
     "play": Verb("WEIGHTS [flags]", "Shows whole games in a window or as a video"),
     "export": Verb("WEIGHTS --onnx [flags]", "Writes the policy for programs without torch"),
-    "sweep": Verb("RUN [flags]", "Trains seeds of variants of a run and compares them"),
+    "sweep": Verb("RUN [flags]", "Trains several seeds of variants of a run and compares them"),
     "runs": Verb("[FOLDER] [flags]", "Lists the runs in a folder, newest first"),
     "plot": Verb("DIR... [flags]", "Draws what runs have logged, and compares them"),
     "dashboard": Verb("DIR [--port N]", "Shows runs in TensorBoard"),
     "presets": Verb("[show NAME]", "Lists the run files to start from, or prints one"),
-    "doctor": Verb("[RUN] [--json]", "Checks this machine for a run and says how fast it would be"),
-    "plan": Verb("[RUN] [flags]", "Says what a run would do on many machines, and what limits it"),
-    "completion": Verb("SHELL", "Prints a script that completes all this in bash, zsh or fish"),
+    "doctor": Verb("[RUN] [--json]", "Checks whether this machine can train a run, and how fast"),
+    "plan": Verb("[RUN] [flags]", "Predicts the speed of a run on other machines, and what limits it"),
+    "completion": Verb("SHELL", "Prints a script that completes these commands in bash, zsh or fish"),
 }
 
 
 def run(given: list[str]) -> int:
-    """Does what the command line asks for; returns the exit code, and raises `ConfigError` for what is no verb."""
+    """Runs a verb with its arguments; returns the exit code. Raises `ConfigError` for an unknown verb."""
     end_with_the_starter()
     verb = given[0] if given else "--help"
     if verb in ("-h", "--help"):
@@ -54,7 +54,7 @@ def run(given: list[str]) -> int:
 
 
 def usage() -> str:
-    """What `apex-acer --help` prints."""
+    """The text of `apex-acer --help`."""
     from apex_acer.config.runfile import presets
 
     lines = [f"usage: {PROGRAM} VERB ...  ({PROGRAM} VERB --help says more)", ""]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import inspect
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any, TypeVar
@@ -84,10 +85,14 @@ def attempt(key: str, value: str, make: Callable[[], T]) -> T:
         raise ConfigError(f"{key}: {value!r} could not be made; {reason}") from error
 
 
-def missing(asked_by: str, extra: str, error: ModuleNotFoundError) -> ConfigError:
-    """What to say where a package of the optional `extra` is not installed; `asked_by` is a verb or a key."""
-    how = f"pip install 'apex-acer[{extra}]', or in a checkout pip install -e '.[{extra}]'"
-    return ConfigError(f"{asked_by}: {error.name} is not installed; {how}")
+@contextlib.contextmanager
+def needs(asked_by: str, extra: str) -> Iterator[None]:
+    """Raises `ConfigError` if an import within needs the `extra` that is not installed; `asked_by` is a verb or a key."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        how = f"pip install 'apex-acer[{extra}]', or in a checkout pip install -e '.[{extra}]'"
+        raise ConfigError(f"{asked_by}: {error.name} is not installed; {how}") from None
 
 
 def place(error: BaseException) -> str:

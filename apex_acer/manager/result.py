@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from apex_acer.config import ConfigError
-from apex_acer.config.imports import missing
+from apex_acer.config.imports import needs
 from apex_acer.config.runfile import look_at_run
 from apex_acer.protocol.outcome import Outcome
 from apex_acer.storage.history import History, Log, read_rows
@@ -60,10 +60,8 @@ class TrainResult(Outcome):
         Raises:
             ConfigError: where matplotlib is not installed, the run has no rows, or `out` cannot be written.
         """
-        try:
+        with needs("plot", "plot"):
             from apex_acer.views.plots import plot_runs
-        except ModuleNotFoundError as error:
-            raise missing("plot", "plot", error) from None
         return plot_runs([self.folder], out)
 
     @cached_property

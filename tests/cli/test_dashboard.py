@@ -129,7 +129,7 @@ def test_a_port_that_was_asked_for_is_had_or_refused(runs: Path) -> None:
         port = str(taken.getsockname()[1])
         with serving(str(runs), "--port", port) as refused:
             assert refused.process.wait(20) == 2
-            said = f"apex-acer: port: {port} is in use; give another one, or none for the next free one\n"
+            said = f"apex-acer: port: {port} is in use; give another port, or none for the next free one\n"
             assert (refused.line, refused.end()[1]) == ("", said)
     with serving(str(runs), "--port", port) as served:
         assert served.url.endswith(f":{port}/")
@@ -146,8 +146,8 @@ def test_the_next_free_port_is_taken_where_none_was_asked_for(runs: Path) -> Non
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["absent"], "dashboard: 'absent' is not allowed; give a run's folder, or one with runs in it"),
-        (["."], "dashboard: '.' is not allowed; give a run's folder, or one with runs in it"),
+        (["absent"], "dashboard: 'absent' is not allowed; give the folder of a run, or a folder of runs"),
+        (["."], "dashboard: '.' is not allowed; give the folder of a run, or a folder of runs"),
         ([".", "--port", "-1"], "port: -1 is not allowed; give 0 to 65535"),
         ([".", "--port", "65536"], "port: 65536 is not allowed; give 0 to 65535"),
     ],

@@ -67,7 +67,7 @@ def test_what_cannot_be_printed_is_said_in_one_line(tmp_path: Path) -> None:
         pytest.skip("no /dev/full")
     done = shell(f"{COMMAND} --help > /dev/full", tmp_path)
     assert done.returncode == 1
-    assert done.stderr == "apex-acer: what it prints cannot be written: No space left on device\n"
+    assert done.stderr == "apex-acer: the output cannot be written: No space left on device\n"
 
 
 INTERRUPT = """

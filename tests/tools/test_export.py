@@ -139,7 +139,7 @@ def test_the_command_says_what_goes_in_and_out(tmp_path: Path, capsys: pytest.Ca
     for text in (
         "obs            ['batch', 4]",
         "pi_logits      ['batch', 2]",
-        "differs from torch by at most",
+        "the outputs differ from torch's by at most",
         str(path),
     ):
         assert text in out

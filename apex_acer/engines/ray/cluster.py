@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from apex_acer.config import ConfigError, RayConfig
-from apex_acer.config.imports import missing
+from apex_acer.config.imports import needs
 from apex_acer.engines.placement import available_cores
 from apex_acer.storage.runlog import LAST_BYTES
 from apex_acer.system.private import PrivateFolder
@@ -159,12 +159,9 @@ def stay_alone() -> None:
 
 def _import_ray() -> Any:
     os.environ |= QUIET
-    try:
-        with _own_handlers():
-            for name in ("ray", "lz4.frame"):
-                importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        raise missing("engine", "ray", error) from None
+    with needs("engine", "ray"), _own_handlers():
+        for name in ("ray", "lz4.frame"):
+            importlib.import_module(name)
     return sys.modules["ray"]
 
 

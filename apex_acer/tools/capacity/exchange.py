@@ -10,7 +10,8 @@ from types import ModuleType
 
 from apex_acer.actor.policy import Policy
 from apex_acer.algorithms.algorithm import Algorithm
-from apex_acer.config import RunConfig, imports
+from apex_acer.config import RunConfig
+from apex_acer.config.imports import needs
 from apex_acer.engines.local.wire import decode_message, encode_message
 from apex_acer.networks import weights
 from apex_acer.protocol.inbox import Inbox
@@ -88,8 +89,6 @@ class Exchange:
 
 
 def compression() -> ModuleType:
-    """What the ray engine packs messages with; raises `ConfigError` where LZ4 is not installed."""
-    try:
+    """The module with which the ray engine packs messages; raises `ConfigError` if LZ4 is not installed."""
+    with needs("ray.compress", "ray"):
         return importlib.import_module("apex_acer.engines.ray.parcel")
-    except ModuleNotFoundError as error:
-        raise imports.missing("ray.compress", "ray", error) from None
