@@ -1,4 +1,4 @@
-"""Many runs side by side, and what they add up to.
+"""Sweeps: many runs at the same time, and statistics over their results.
 
 May import: views, environments, storage, config, system.
 """

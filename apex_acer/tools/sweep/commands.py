@@ -1,4 +1,4 @@
-"""Commands that run beside each other to their end, and can be waited for, interrupted and killed."""
+"""Commands that run at the same time, and can be waited for, interrupted and killed."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-LIFELINE = "APEX_ACER_LIFELINE"  # environment variable: the descriptor at whose end a command is to end
-KILL_S = 2.0  # a killed process is gone within this, or stuck in the kernel
+LIFELINE = "APEX_ACER_LIFELINE"  # environment variable: a pipe's descriptor; its end-of-file ends the command
+KILL_S = 2.0  # a process that survives SIGKILL longer than this is stuck in the kernel
 
 
 def end_with_the_starter() -> None:
-    """Sends this process SIGTERM when the one that started it as a command is gone, however it went."""
-    if descriptor := os.environ.pop(LIFELINE, ""):  # what this process starts is not watched for
+    """Sends this process SIGTERM once the process that started it as a command has ended, for whatever reason."""
+    if descriptor := os.environ.pop(LIFELINE, ""):  # popped: child processes are not concerned
         os.set_inheritable(int(descriptor), False)
         threading.Thread(target=_end_at, args=(int(descriptor),), name="lifeline", daemon=True).start()
 
@@ -34,28 +34,30 @@ class Ended(NamedTuple):
 
     name: str
     code: int
-    """Its exit code; minus a signal's number where that killed it."""
+    """Its exit code; minus the signal's number if a signal killed it."""
 
 
 class Commands:
-    """Child processes, each with a session of its own: a terminal's Ctrl-C reaches them only through `interrupt`."""
+    """Child processes, each in a session of its own, so that Ctrl-C reaches them only through `interrupt`."""
 
     def __init__(self, descriptor: int) -> None:
         """`descriptor` stays open in every command."""
         self.running: dict[str, subprocess.Popen[bytes]] = {}
-        """By name."""
         self._descriptor = descriptor
-        self._lifeline, self._held = os.pipe()  # nobody writes: a command reads the end when this process is gone
+        self._lifeline, self._held = os.pipe()  # never written to: reading it ends once this process has ended
         self._events: queue.SimpleQueue[str | None] = queue.SimpleQueue()
 
-    def start(self, name: str, command: Sequence[str], log: Path, environment: Mapping[str, str]) -> None:
-        """Starts a command with `environment` added to this process's; what it prints is appended to `log`."""
-        with log.open("ab") as file:
+    def start(self, name: str, command: Sequence[str], output: Path, log: Path, environment: Mapping[str, str]) -> None:
+        """Starts a command; `output` gets its standard output, `log` has its standard error appended.
+
+        `environment` is added to this process's environment variables.
+        """
+        with output.open("wb") as printed, log.open("ab") as errors:
             process = self.running[name] = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
-                stdout=file,
-                stderr=file,
+                stdout=printed,
+                stderr=errors,
                 env={**os.environ, LIFELINE: str(self._lifeline), **environment},
                 start_new_session=True,
                 pass_fds=[self._descriptor, self._lifeline],
@@ -63,7 +65,7 @@ class Commands:
         threading.Thread(target=self._watch, args=(name, process), daemon=True).start()
 
     def wait(self, timeout_s: float | None = None) -> Ended | None:
-        """The next command to end; None once `wake` was called or the time has passed."""
+        """Waits for the next command to end; None if `wake` was called or the time has passed."""
         try:
             name = self._events.get(timeout=timeout_s)
         except queue.Empty:
@@ -75,22 +77,18 @@ class Commands:
         self._events.put(None)
 
     def interrupt(self) -> None:
-        """SIGINT to every command, but not to the processes it has started."""
+        """Sends SIGINT to every command, but not to the processes it has started."""
         for process in self.running.values():
             process.send_signal(signal.SIGINT)
 
-    def kill(self) -> None:
-        """SIGKILL to what still runs, and to all that it has started; waits for the commands to be gone."""
+    def close(self) -> None:
+        """Kills the running commands with all processes they started, and waits until they have ended."""
         for process in self.running.values():
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
         deadline = time.monotonic() + KILL_S
         while self.running and (left := deadline - time.monotonic()) > 0:
             self.wait(left)
-
-    def close(self) -> None:
-        """Kills what still runs, and lets go of the rest."""
-        self.kill()
         os.close(self._lifeline)
         os.close(self._held)
 

@@ -1,4 +1,4 @@
-"""What a sweep found: `results.json`, the table and the figure. No absolute path is in any of them."""
+"""The results of a sweep: `results.json`, the table and the figure. None of them contains an absolute path."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ from apex_acer.tools.sweep.variants import Variant
 from apex_acer.views.curves import Line, Panel, band, quartiles
 from apex_acer.views.plots import plot_curves
 
-CURVE_POINTS = 200  # kept of the actors' returns of a run without evaluations
+CURVE_POINTS = 200  # at most, of the actors' returns in a run without evaluations
 ABSOLUTE = re.compile(r"(?<![\w.:/~-])/(?:[^\s/'\"]+/)+")  # the folders of an absolute path
-SHORT_LIST = re.compile(r"\[\n[^\[\]{}]*\]")  # over several lines, without lists and dicts in it
+SHORT_LIST = re.compile(r"\[\n[^\[\]{}]*\]")  # on several lines, with no list or dict in it
 Data = dict[str, Any]
 Points = list[list[float]]
 
 
 class Results:
-    """`results.json` of one sweep, whole on disk at any time."""
+    """The file `results.json` of a sweep, which is complete on disk at any time."""
 
     def __init__(self, folder: Path, command: str, identity: Data, variants: Sequence[Variant]) -> None:
-        """Goes on with the folder's results or begins them.
+        """Reads the results in the folder, if there are any.
 
         Args:
-            folder: where the file is; empty, or of the same sweep.
-            command: what the user typed.
-            identity: what makes a sweep this one, besides its variants: `run`, `seeds`, `final_episodes`.
-            variants: all of them.
+            folder: empty, or the folder of the same sweep.
+            command: the command line that the user typed.
+            identity: what distinguishes this sweep, besides its variants: `run`, `seeds`, `final_episodes`.
+            variants: all variants.
 
         Raises:
-            ConfigError: where the folder holds something else.
+            ConfigError: if the folder holds anything else.
         """
         self._path = folder / "results.json"
         self._targets = {variant.name: variant.config.stop.at_return is not None for variant in variants}
@@ -52,7 +52,7 @@ class Results:
             self.data["variants"] = before["variants"]
 
     def run(self, variant: str, seed: int) -> Data:
-        """What is known of a run: `result`, `curve_of`, `curve`, `final_return`, `error`."""
+        """What is known of a run, any of: `result`, `curve_of`, `curve`, `final_return`, `error`."""
         return dict(self.data["variants"][variant]["runs"].get(str(seed), {}))
 
     def keep(self, variant: str, seed: int, run: Data) -> None:
@@ -61,7 +61,7 @@ class Results:
         self.save()
 
     def save(self) -> None:
-        """Sums up and writes."""
+        """Updates the statistics and writes the file."""
         for name, found in self.data["variants"].items():
             found["summary"] = summarise(found["runs"].values(), len(self.data["seeds"]), self._targets[name])
         text = json.dumps(portable(self.data), indent=1, ensure_ascii=False, allow_nan=False)
@@ -71,17 +71,19 @@ class Results:
         folder = self._path.parent
         try:
             if not self._path.exists():
-                require(not any(folder.iterdir()), "out", str(folder), "it is not empty; give a new folder")
+                require(not any(folder.iterdir()), "out", str(folder), "the folder is not empty; give a new one")
                 return None
             before: Data = json.loads(self._path.read_text(encoding="utf-8"))
             _identity(before)
             return before
         except (OSError, ValueError, LookupError, TypeError, AttributeError):
-            raise ConfigError(f"out: {str(self._path)!r} is not a sweep's; give a new or empty folder") from None
+            raise ConfigError(
+                f"out: {str(self._path)!r} was not written by a sweep; give a new or empty folder"
+            ) from None
 
 
 def portable(value: Any) -> Any:
-    """`value` as JSON has it, with absolute paths cut down to their names."""
+    """`value` as JSON represents it; absolute paths are reduced to file names."""
     if isinstance(value, Mapping):
         return {key: portable(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -93,7 +95,7 @@ def read_curve(metrics: Path) -> tuple[str, Points]:
     """The learning curve in a run's `metrics.jsonl`.
 
     Returns:
-        Whose returns they are, `evaluator` or, where there were no evaluations, `actors`; and the points
+        Whose returns they are, `evaluator` or, if there were no evaluations, `actors`; and the points
         `[env_steps, return, wall_s]` in time order: every evaluation, or at most 200 means of the actors' rows.
     """
     rows = read_rows(metrics)
@@ -106,7 +108,7 @@ def read_curve(metrics: Path) -> tuple[str, Points]:
 
 
 def summarise(runs: Iterable[Data], asked: int, has_target: bool) -> Data:
-    """Counts and statistics of one variant's runs; `reached` is the share of the finished ones."""
+    """Counts and statistics of a variant's runs; `reached` is the share of its finished runs."""
     finished = [run for run in runs if "result" in run]
     results = [run["result"] for run in finished]
     reached = [result["reason"] == "at_return" for result in results]
@@ -122,7 +124,7 @@ def summarise(runs: Iterable[Data], asked: int, has_target: bool) -> Data:
 
 
 def table(data: Data) -> Table:
-    """One row per variant: medians with quartiles, interquartile means with their 95 % interval."""
+    """One row per variant: medians with quartiles, interquartile means with 95 % intervals."""
     shown = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     heads = ("variant", "runs", "reached", "env steps", "seconds", "last evaluation", "final return")
     for head in heads:
@@ -142,10 +144,7 @@ def table(data: Data) -> Table:
 
 
 def draw_curves(data: Data, environments: Sequence[str]) -> bytes | None:
-    """Return against env steps and against seconds, median and quartiles over seeds, as PNG; None without a curve.
-
-    A line goes as far as all of its seeds do, which are behind it if they are few; see `band`.
-    """
+    """A PNG of the return over env steps and over seconds, as `band` draws the seeds; None if no run has a curve."""
     every = {name: found["runs"].values() for name, found in data["variants"].items()}
     drawn = {name: [run for run in runs if run.get("curve")] for name, runs in every.items()}
     kinds = {run["curve_of"] for runs in drawn.values() for run in runs}
@@ -160,7 +159,6 @@ def draw_curves(data: Data, environments: Sequence[str]) -> bytes | None:
 
 
 def _line(name: str, runs: Iterable[Data], column: int) -> Line:
-    """The band of one variant's runs over a `column` of their points."""
     others: list[tuple[Floats, Floats]] = []
     reached: list[tuple[Floats, Floats]] = []
     for run in runs:

@@ -10,13 +10,13 @@ from scipy import stats
 
 from apex_acer.storage.history import Floats
 
-CUT = 0.25  # of the values, at each end
+CUT = 0.25  # share of the values that is left out at each end
 CONFIDENCE = 0.95
 RESAMPLES = 10_000
 
 
 class Interval(NamedTuple):
-    """The two ends of a confidence interval."""
+    """A confidence interval."""
 
     low: float
     high: float
@@ -30,7 +30,7 @@ def interquartile_mean(values: ArrayLike) -> float:
 def bootstrap_interval(values: ArrayLike, seed: int = 0) -> Interval | None:
     """The 95 % percentile bootstrap interval of the interquartile mean of `values` `[N]`, the scores of N runs.
 
-    Runs are drawn with replacement, which for one task is rliable's stratified bootstrap. None where N is 1.
+    Runs are drawn with replacement, which for one task is rliable's stratified bootstrap. None if N is 1.
     """
     scores = _finite(values)
     if len(scores) == 1:

@@ -1,7 +1,7 @@
-"""A sweep: several seeds of every variant of a run, each in a process of its own, and what they add up to.
+"""A sweep: trains several seeds of each variant of a run, each in a process of its own, and sums up the results.
 
-Runs are taken seed by seed, so that an interrupted sweep has about as many of every variant. What a run has reached is in
-`results.json`; the same command on the same folder does only what is missing there.
+Runs are started seed by seed, so that an interrupted sweep has about as many runs of each variant. `results.json` holds the
+result of each run; the same command on the same folder does only what is missing there.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from apex_acer.tools.sweep.report import Results, draw_curves, read_curve, table
 from apex_acer.tools.sweep.variants import Variant, make_variants
 
 PROGRAM = (sys.executable, "-P", "-m", "apex_acer")
-STOP_S = 15.0  # a run that was interrupted has saved and gone within this, or is killed
-FINAL_SEED_OFFSET = 1000  # final episodes are not those by which weights were chosen
-ERROR_LINES = 3  # the last one often only says where to look
-PLAIN_WIDTH = 160  # of the table where there is no terminal
+STOP_S = 15.0  # a run that was interrupted and has not ended within this is killed
+FINAL_SEED_OFFSET = 1000  # final episodes must differ from those by which weights were chosen
+ERROR_LINES = 3  # the last line alone often only says where to look
+PLAIN_WIDTH = 160  # of the table if there is no terminal
 
 
 class Job(NamedTuple):
@@ -49,27 +49,27 @@ class Job(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Its folder's name in the sweep's."""
+        """The path of its folder within the sweep's folder."""
         return f"{self.variant}/seed_{self.config.seed}"
 
 
 @dataclass(frozen=True)
 class SweepPlan:
-    """A whole sweep, checked."""
+    """What a sweep does; everything is checked."""
 
     command: str
-    """What the user typed."""
+    """The command line that the user typed."""
     folder: Path
     base: RunConfig
     variants: Sequence[Variant]
     seeds: Sequence[int]
     final_episodes: int
-    """Played with the weights of every run that finished; 0: none."""
+    """Episodes to play with the weights of each finished run; 0: none."""
     at_once: int
     """Runs at the same time."""
 
     def jobs(self) -> list[Job]:
-        """All runs, every variant's first seed first."""
+        """All runs, ordered by seed and then by variant."""
         return [
             Job(variant.name, dataclasses.replace(variant.config, seed=seed, out=""))
             for seed in self.seeds
@@ -86,14 +86,14 @@ def plan_sweep(
     at_once: int = 0,
     final_episodes: int = 0,
 ) -> SweepPlan:
-    """The sweep that the arguments of the command line ask for; raises `ConfigError` and starts nothing.
+    """The sweep that the command line asks for; starts nothing. Raises `ConfigError`.
 
     Args:
         base: the run, with its first seed; `out` is the sweep's folder.
         arguments: as typed; the first is the run's name.
-        seeds: number of them.
+        seeds: number of seeds.
         vary: see `make_variants`.
-        at_once: runs at the same time; 0: by the cores present, of which a run of the local engine keeps two busy.
+        at_once: runs at the same time; 0: as many as the cores allow, two cores for a run unless its engine is serial.
         final_episodes: see `SweepPlan`.
     """
     for name, value, least in (("seeds", seeds, 1), ("jobs", at_once, 0), ("final_episodes", final_episodes, 0)):
@@ -111,7 +111,7 @@ def plan_sweep(
 
 
 def sweep(plan: SweepPlan) -> int:
-    """Does what is missing of the sweep; returns the exit code: 0, 1 where a run failed, 128 plus a signal's number."""
+    """Does what is missing of the sweep; returns the exit code: 0, 1 if a run failed, or 128 plus a signal's number."""
     with _locked(plan.folder) as lock, Signals() as signals:
         run = {key: value for key, value in to_dict(plan.base).items() if key != "out"}
         identity = {"run": run, "seeds": list(plan.seeds), "final_episodes": plan.final_episodes}
@@ -122,7 +122,7 @@ def sweep(plan: SweepPlan) -> int:
 
 
 class Sweep:
-    """Starts runs, keeps what they found, and ends them all at a signal."""
+    """Starts the runs, keeps their results, and ends all runs at a signal."""
 
     def __init__(self, plan: SweepPlan, results: Results, signals: Signals, commands: Commands) -> None:
         self._plan, self._results, self._commands = plan, results, commands
@@ -132,7 +132,7 @@ class Sweep:
         self._failed: dict[str, str] = {}
 
     def run(self) -> int:
-        """The whole sweep; leaves no process behind, however it ends. The first signal saves, the second kills."""
+        """Runs the sweep; no process remains, however it ends. The first signal saves, the second kills."""
         waiting = deque(job for job in self._jobs.values() if not self._finished(job))
         say(f"{len(waiting)} of {len(self._jobs)} runs to do, {self._plan.at_once} at once, in {self._plan.folder}")
         try:
@@ -143,7 +143,6 @@ class Sweep:
         return self._conclude()
 
     def _work(self, waiting: deque[Job]) -> None:
-        """Until nothing is left to do or a signal comes."""
         while not self._signals and (waiting or self._commands.running):
             while waiting and len(self._commands.running) < self._plan.at_once:
                 self._start(waiting.popleft())
@@ -152,7 +151,7 @@ class Sweep:
                 waiting.appendleft(self._jobs[ended.name])  # its final episodes
 
     def _interrupt(self) -> None:
-        """Has the runs save and leave, and keeps what those found that had reached their end by themselves."""
+        """Makes all runs save and end, and keeps the results of those that had finished."""
         self._commands.interrupt()
         deadline = time.monotonic() + STOP_S
         while self._commands.running and len(self._signals) < 2 and (left := deadline - time.monotonic()) > 0:
@@ -161,37 +160,39 @@ class Sweep:
                 self._take(ended)
 
     def _start(self, job: Job) -> None:
-        """The next step of a run: training, from the beginning, or its final episodes."""
         folder, run_file = self._plan.folder / job.name, self._path(job, ".toml")
         if "result" in self._known(job):
             seed = str(job.config.seed + FINAL_SEED_OFFSET)
             weights = str(folder / "weights.safetensors")
             episodes = str(self._plan.final_episodes)
-            # the modules are those that the run has named
+            # the run file named these modules
             arguments = ["evaluate", weights, "--episodes", episodes, "--seed", seed, "--import-modules"]
         else:
-            shutil.rmtree(folder, ignore_errors=True)  # of a run that did not reach its end
+            shutil.rmtree(folder, ignore_errors=True)  # left by a run that did not finish
             folder.parent.mkdir(exist_ok=True)
             self._path(job, ".log").unlink(missing_ok=True)
             run_file.write_text(dump_run(job.config), encoding="utf-8")
             arguments = ["train", str(run_file), "--out", str(folder)]
         threads = {"OMP_NUM_THREADS": "1"} if job.config.engine == "serial" else {}
-        self._commands.start(job.name, [*PROGRAM, *arguments, "--json"], self._path(job, ".log"), threads)
+        command = [*PROGRAM, *arguments, "--json"]
+        self._commands.start(job.name, command, self._path(job, ".json"), self._path(job, ".log"), threads)
 
     def _take(self, ended: Ended) -> bool:
-        """Keeps what a command found; returns whether it ended well."""
+        """Keeps the result of a command; returns whether it succeeded."""
         if ended.code and self._signals:
-            return False  # it was told to
+            return False  # because it was interrupted
         job = self._jobs[ended.name]
         run = {key: value for key, value in self._known(job).items() if key != "error"}
-        found = _found(ended.code, self._path(job, ".log"))
+        found = _result(ended.code, self._path(job, ".json"), self._path(job, ".log"))
         if "error" in found:
             self._failed[job.name] = found["error"]
             run |= found
         elif "result" in run:
             run["final_return"] = found["mean"]
         else:
-            run |= _trained(self._plan.folder, job, found)
+            found["weights"] = f"{job.name}/{Path(found['weights']).name}"
+            curve_of, curve = read_curve(self._plan.folder / job.name / "metrics.jsonl")
+            run |= {"result": found, "curve_of": curve_of, "curve": curve}
         self._results.keep(job.variant, job.config.seed, run)
         say(f"{job.name}: {printable(_line(run))}")
         return "error" not in run
@@ -207,7 +208,6 @@ class Sweep:
         return "result" in known and ("final_return" in known or not self._plan.final_episodes)
 
     def _conclude(self) -> int:
-        """The figure, the table and the exit code."""
         data, folder = self._results.data, self._plan.folder
         ids = dict.fromkeys(variant.config.environment.id for variant in self._plan.variants)
         drawing = draw_curves(data, list(ids))
@@ -227,7 +227,7 @@ class Sweep:
 
 
 def _check(jobs: Sequence[Job]) -> None:
-    """What each run would find out only once it is started."""
+    """Checks at once what each run would otherwise check when it starts."""
     for environment in dict.fromkeys(job.config.environment for job in jobs):
         make_environments(environment, 1, training=True).close()
     for load in dict.fromkeys(job.config.load for job in jobs):
@@ -236,12 +236,12 @@ def _check(jobs: Sequence[Job]) -> None:
 
 @contextlib.contextmanager
 def _locked(folder: Path) -> Iterator[int]:
-    """Makes the folder and keeps other sweeps out of it; the descriptor holds the lock as long as any process has it."""
+    """Makes the folder and locks it; the lock lasts as long as any process holds the descriptor."""
     with writing("out", folder):
         folder.mkdir(parents=True, exist_ok=True)
         lock = os.open(folder, os.O_RDONLY)
     try:
-        require(_lock(lock), "out", str(folder), "it is in use by a sweep, or by runs that one left behind")
+        require(_lock(lock), "out", str(folder), "it is in use by a sweep, or by a run that a sweep left behind")
         yield lock
     finally:
         os.close(lock)
@@ -255,19 +255,12 @@ def _lock(descriptor: int) -> bool:
     return True
 
 
-def _trained(folder: Path, job: Job, result: dict[str, Any]) -> dict[str, Any]:
-    """What is kept of a run that has reached its end."""
-    result["weights"] = f"{job.name}/{Path(result['weights']).name}"
-    curve_of, curve = read_curve(folder / job.name / "metrics.jsonl")
-    return {"result": result, "curve_of": curve_of, "curve": curve}
-
-
-def _found(code: int, log: Path) -> dict[str, Any]:
-    """The JSON object that a command has printed last, or `error`: how it ended, and its last words."""
-    lines = [line.strip() for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
-    with contextlib.suppress(StopIteration, json.JSONDecodeError):
+def _result(code: int, output: Path, log: Path) -> dict[str, Any]:
+    """The JSON object in the last line of a command's output, or `error`: how it ended, and the last lines of its log."""
+    with contextlib.suppress(IndexError, TypeError, ValueError):
         if code == 0:
-            return dict(json.loads(next(line for line in reversed(lines) if line.startswith("{"))))
+            return dict(json.loads(output.read_text(encoding="utf-8").splitlines()[-1]))
+    lines = [line.strip() for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
     how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
     return {"error": " | ".join([how, *lines[-ERROR_LINES:]])}
 

@@ -1,4 +1,4 @@
-"""Variants of a run: what the `--vary` flags of a sweep ask for, checked before anything starts."""
+"""The variants of a run that the `--vary` flags of a sweep ask for, checked before anything starts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from apex_acer.config.runfile import from_dict, over, short_keys, short_text, to
 
 OWN_KEYS = ("seed", "out")  # a sweep sets these itself
 
-Values = dict[str, Any]  # by dotted key
+Values = dict[str, Any]  # keyed by dotted key
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Variant:
     """One combination of the varied keys."""
 
     name: str
-    """As in `learning_rate=0.001,gamma=0.9`; also the name of its folder."""
+    """Such as `learning_rate=0.001,gamma=0.9`; also the name of its folder."""
     overrides: Values
     """Values by dotted key."""
     config: RunConfig
@@ -37,12 +37,12 @@ def make_variants(base: RunConfig, vary: Sequence[str], plain: str) -> list[Vari
 
     Args:
         base: the run that is varied.
-        vary: `KEY=V1,V2,...`; the elements of a tuple are joined by `+` (`network.hidden_sizes=64+64,128`). Keys that go
+        vary: `KEY=V1,V2,...`; the elements of a tuple are joined by `+` (`network.hidden_sizes=64+64,128`). Keys that vary
             together are joined by `:`, and so are their values (`optimizer.name:optimizer.eps=rmsprop:1e-3,adam:1e-8`).
-        plain: the name of the one variant where nothing is varied.
+        plain: the name of the only variant if nothing is varied.
 
     Raises:
-        ConfigError: with one line that names the key or value which cannot be used.
+        ConfigError: names the key or value that cannot be used.
     """
     axes = [_choices(base, given) for given in vary]
     keys = [key for choices in axes for key in choices[0]]
@@ -57,7 +57,6 @@ def make_variants(base: RunConfig, vary: Sequence[str], plain: str) -> list[Vari
 
 
 def _choices(base: RunConfig, given: str) -> list[Values]:
-    """The values of one `--vary` flag, in their order."""
     left, equals, right = given.partition("=")
     require(bool(left and equals), "vary", given, "give KEY=VALUE,VALUE")
     hints = _hints(base)
@@ -77,7 +76,6 @@ def _choice(keys: list[str], hints: Mapping[str, Any], texts: str) -> Values:
 
 
 def _hints(section: Any, prefix: str = "") -> dict[str, Any]:
-    """The type of every dotted key."""
     hints, found = typing.get_type_hints(type(section)), {}
     for field in dataclasses.fields(section):
         value, key = getattr(section, field.name), prefix + field.name
@@ -86,7 +84,7 @@ def _hints(section: Any, prefix: str = "") -> dict[str, Any]:
 
 
 def _convert(key: str, hint: Any, text: str) -> Any:
-    """`text` as a value of type `hint`, read as the command line reads it."""
+    """`text` as a value of type `hint`, by the rules of the command line."""
     try:
         if typing.get_origin(hint) is not tuple:
             return from_text(key, hint, text)
@@ -97,13 +95,12 @@ def _convert(key: str, hint: Any, text: str) -> Any:
 
 
 def _name(overrides: Values, labels: Mapping[str, str]) -> str:
-    """The variant's name, of characters that are safe in a path."""
     parts = (f"{labels[key]}={short_text(value)}" for key, value in overrides.items())
-    return re.sub(r"[^\w.+=,:-]", "_", ",".join(parts))
+    return re.sub(r"[^\w.+=,:-]", "_", ",".join(parts))  # characters that are safe in a path
 
 
 def _override(base: RunConfig, overrides: Values) -> RunConfig:
-    """All values at once, because some are only allowed together."""
+    """`base` with all overrides at once, because some are only allowed together."""
     data: dict[str, Any] = {}
     for key, value in overrides.items():
         *path, name = key.split(".")
