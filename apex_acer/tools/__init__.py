@@ -1,4 +1,4 @@
-"""Work on whole runs: listing them, and exporting what they trained.
+"""Tools for whole runs: listing them, and exporting trained policies.
 
 May import: manager, actor, networks, storage, config, protocol, system.
 """

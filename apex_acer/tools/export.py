@@ -1,4 +1,4 @@
-"""A policy as ONNX: its network with the preprocessing, for programs without torch."""
+"""Exports a policy as ONNX: its network with the preprocessing, for programs without torch."""
 
 from __future__ import annotations
 
@@ -21,56 +21,52 @@ from apex_acer.networks.weights import METADATA
 from apex_acer.protocol.unroll import Array
 from apex_acer.system import files
 
-BATCHES = 1, 5  # that are compared
-TOLERANCE = 1e-4  # of the largest output's size, or of 1
+BATCHES = 1, 5  # batch sizes on which the outputs are compared
+TOLERANCE = 1e-4  # times the largest output, or times 1 if that is larger
 
 
 class Export(NamedTuple):
-    """An ONNX file's inputs and outputs with their shapes, and how far it is from torch."""
+    """The inputs and outputs of an ONNX file with their shapes, and how far its results are from torch's."""
 
     inputs: dict[str, list[Any]]
     outputs: dict[str, list[Any]]
     difference: float
-    """Largest absolute one of any output."""
+    """Largest absolute difference of any output."""
 
 
 class OnnxPolicy(nn.Module):
-    """A policy's network as it is exported: observations as the environment gives them, actions as it takes them."""
+    """The network to export. Its observations and actions are those of the environment."""
 
     def __init__(self, policy: Policy) -> None:
         super().__init__()
         self.network, self.spec = policy.network, policy.spec
         self.heads: tuple[str, ...] = self.network(torch.zeros(1, *policy.spec.obs_shape))._fields
-        """Names of what the network gives, of which the first is largest for the best action."""
+        """Names of the network's outputs; the first output is largest for the best action."""
         self.state = list(policy.initial_state(1))
         """Names of the recurrent state's parts."""
 
     def forward(self, obs: Tensor, *state: Tensor) -> tuple[Tensor, ...]:
-        """`[B, …]` to the heads and, of logits, the probabilities (`[B, A]`), greedy action (`[B]`) and the next state."""
+        """Observations `[B, …]` to heads, probabilities `[B, A]` (if there are logits), greedy actions `[B]`, next state."""
         if self.spec.channels_last:
             obs = obs.movedim(-1, 1)
         output, after = self.network.step(obs, dict(zip(self.state, state, strict=True)))
-        probabilities = [output.pi_logits.softmax(-1)] if self._has_probabilities else []
+        probabilities = [output.pi_logits.softmax(-1)] if "pi_logits" in self.heads else []
         return *output, *probabilities, output[0].argmax(-1) + self.spec.first_action, *after.values()
 
     @property
     def inputs(self) -> list[str]:
-        """Names of what `forward` takes."""
+        """Names of the inputs of `forward`."""
         return ["obs", *self.state]
 
     @property
     def outputs(self) -> list[str]:
-        """Names of what `forward` gives."""
-        probabilities = ["probabilities"] if self._has_probabilities else []
+        """Names of the outputs of `forward`."""
+        probabilities = ["probabilities"] if "pi_logits" in self.heads else []
         return [*self.heads, *probabilities, "action", *(f"next_{name}" for name in self.state)]
-
-    @property
-    def _has_probabilities(self) -> bool:
-        return "pi_logits" in self.heads
 
 
 def export_onnx(policy: Policy, path: Path) -> Export:
-    """Writes `policy` to `path`, after onnxruntime has given what torch gives; raises `ConfigError` where it does not."""
+    """Writes `policy` to `path` if onnxruntime computes what torch computes; raises `ConfigError` otherwise."""
     module = OnnxPolicy(policy).eval()
     data = _convert(module, policy)
     session = onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"])
@@ -82,12 +78,12 @@ def export_onnx(policy: Policy, path: Path) -> Export:
 
 
 def _convert(module: OnnxPolicy, policy: Policy) -> bytes:
-    """The bytes of an ONNX file, which carries the policy's card in its metadata."""
+    """The bytes of an ONNX file that has the policy's card in its metadata."""
     example, batch = _random_inputs(policy, 2), {0: torch.export.Dim("batch")}
     shapes = (batch, tuple(batch for _ in module.state)) if module.state else (batch,)
-    logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it misses torchvision
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it warns that torchvision is missing
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about torch's own use of torch
+        warnings.simplefilter("ignore")  # they concern torch's own code
         program = torch.onnx.export(
             module,
             tuple(example),
@@ -101,7 +97,7 @@ def _convert(module: OnnxPolicy, policy: Policy) -> bytes:
     model = program.model_proto
     graph = model.graph
     for part in (graph, *graph.node, *graph.value_info, *graph.input, *graph.output):
-        del part.metadata_props[:]  # the exporter's traces, with the folders of this machine
+        del part.metadata_props[:]  # the exporter's stack traces, which name folders of this machine
     card = policy.metadata or describe(policy.config, policy.spec)
     model.metadata_props.add(key=METADATA, value=json.dumps(card, sort_keys=True))
     data: bytes = model.SerializeToString(deterministic=True)
@@ -119,12 +115,12 @@ def _random_inputs(policy: Policy, num: int) -> list[Tensor]:
 
 
 def _difference(module: OnnxPolicy, session: onnxruntime.InferenceSession, inputs: list[Tensor]) -> float:
-    """The largest one between torch and onnxruntime; raises `ConfigError` where it is too large."""
+    """The largest difference between torch and onnxruntime; raises `ConfigError` if it is too large."""
     given = {name: value.numpy() for name, value in zip(module.inputs, inputs, strict=True)}
     found = dict(zip(module.outputs, session.run(module.outputs, given), strict=True))
     with torch.inference_mode():
         wanted = {name: output.numpy() for name, output in zip(module.outputs, module(*inputs), strict=True)}
-    numbers = found.keys() - {"action"}  # of two that are nearly as likely either may be taken
+    numbers = found.keys() - {"action"}  # two actions that are nearly equally likely may be confused
     difference = max(float(np.abs(found[name] - wanted[name]).max()) for name in numbers)
     scale = max(1.0, *(float(np.abs(wanted[name]).max()) for name in numbers))
     best = found[module.heads[0]].argmax(-1) + module.spec.first_action

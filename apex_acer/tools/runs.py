@@ -1,4 +1,4 @@
-"""Which runs a folder holds, and how far each one is. Reads only the end of what a run has written."""
+"""Finds the runs in a folder and how far each one is, reading only the end of its files."""
 
 from __future__ import annotations
 
@@ -20,44 +20,40 @@ from apex_acer.storage.history import TAIL_BYTES, LoggedRow, is_number, read_row
 from apex_acer.system import files
 
 FILES = ("config.toml", "log.txt", "metrics.jsonl")
-MOST_DEPTH = 3  # a sweep's runs are in a folder by variant and one by seed
-END_BYTES = 1 << 20  # of the file that says how a run ended
+MOST_DEPTH = 3  # a sweep has a folder for each variant, and in it one for each seed
+END_BYTES = 1 << 20  # at most, in the file that says how a run ended
 
 
 @dataclass(frozen=True)
 class RunStatus:
-    """How far a run is; None is what its files do not say."""
+    """How far a run is; a value that its files do not contain is None."""
 
     name: str
-    """Its folder, as seen from the folder that was searched."""
+    """The path of its folder within the folder that was searched."""
     environment: str | None
     algorithm: str | None
     seed: int | None
     env_steps: int
     budget: int | None
-    """Environment steps after which it ends."""
+    """Environment steps after which the run ends."""
     best: float | None
     """Highest mean return of an evaluation."""
     last: float | None
-    """That of the newest evaluation."""
+    """Mean return of the newest evaluation."""
     wall_s: float
-    """First environment step to the newest row."""
+    """Seconds from the first environment step to the newest row."""
     age_s: float
-    """Since it last wrote anything."""
+    """Seconds since the run last wrote to a file."""
     state: str
-    """`running`, `ended` by itself, `stopped` by a signal, `failed`, `broken off` (nobody said how) or `unreadable`."""
+    """`running`, `ended` by itself, `stopped` by a signal, `failed`, `broken off` (killed) or `unreadable`."""
     note: str
-    """Why; empty where there is nothing to say."""
+    """The reason for the state; may be empty."""
     checkpoint: bool
-    """Whether `apex-acer resume` has something to go on from."""
+    """Whether there is a checkpoint for `apex-acer resume`."""
 
 
 def list_runs(folder: Path) -> list[RunStatus]:
-    """The runs in `folder` and up to three folders deeper, those that wrote last first.
-
-    Raises:
-        ConfigError: where `folder` is none.
-    """
+    """The runs in `folder` and up to three levels below, newest output first; raises `ConfigError` if it is no folder."""
     if not folder.is_dir():
         raise ConfigError(f"runs: {str(folder)!r} is no folder; give one that holds runs")
     found = [_look(run, folder) for run in find_runs(folder)]
@@ -65,7 +61,7 @@ def list_runs(folder: Path) -> list[RunStatus]:
 
 
 def find_runs(folder: Path, depth: int = MOST_DEPTH) -> Iterator[Path]:
-    """Folders of runs: those that hold two of a run's files, and are not looked into any further."""
+    """The folders of runs, which hold at least two of a run's files; they are not searched any further."""
     if sum(os.path.isfile(folder / name) for name in FILES) >= 2:
         yield folder
     elif depth:
@@ -107,19 +103,18 @@ def _look(folder: Path, root: Path) -> RunStatus:
 
 
 def _saved(folder: Path) -> dict[str, Any]:
-    """The state in the newest checkpoint; empty where there is none."""
+    """The state in the newest checkpoint; empty if there is no checkpoint."""
     path = checkpoint.newest(folder)
     return checkpoint.load(path).state if path else {}
 
 
 def _newest_rows(metrics: Path, saved: int) -> list[LoggedRow]:
-    """The last rows, and all after the first `saved` bytes: the checkpoint knows the scores in those before."""
+    """The last rows, including all after the first `saved` bytes, whose scores the checkpoint has."""
     size = metrics.stat().st_size if metrics.is_file() else 0
     return read_rows(metrics, max(0, min(saved, size - TAIL_BYTES)))
 
 
 def _scores(rows: list[LoggedRow], saved: dict[str, Any]) -> tuple[float | None, float | None]:
-    """The best and the newest."""
     newest = saved.get("score")
     of_saved = [saved.get("best"), newest.get("eval_return") if isinstance(newest, dict) else None]
     scores = [*of_saved, *(row.get("eval_return") for row in rows)]
@@ -128,24 +123,23 @@ def _scores(rows: list[LoggedRow], saved: dict[str, Any]) -> tuple[float | None,
 
 
 def _state(folder: Path) -> tuple[str, str]:
-    """How a run is or has ended, and why."""
     if _is_held(folder / "log.txt"):
         return "running", ""
     try:
         end = json.loads(files.read(folder / END, END_BYTES))
         state, reason, error = (str(end[name]) for name in ("state", "reason", "error"))
-    except (OSError, LookupError, TypeError, ValueError, RecursionError):  # killed before it could say, or not ours
+    except (OSError, LookupError, TypeError, ValueError, RecursionError):  # not written, or another program's
         return "broken off", ""
     saved = state == "failed" or bool(end.get("weights"))
     return state, error or (reason if saved else f"{reason}, not saved")
 
 
 def _is_held(log: Path) -> bool:
-    """Whether a program trains there."""
+    """Whether a program trains in the folder."""
     if not log.is_file():
         return False
     with log.open("rb") as file:
-        try:  # shared, so that two who look do not see each other, and let go of at once
+        try:  # shared, so that two lists at once do not see each other; released at once
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
             return True

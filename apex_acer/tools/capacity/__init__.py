@@ -1,4 +1,4 @@
-"""How fast a run could be: what its components cost here, and what that means for other machines.
+"""Measures what the components of a run cost on this machine, and predicts its speed on other machines.
 
 May import: engines, engines/local, actor, learner, algorithms, replay, networks, environments, config, protocol, system.
 """

@@ -1,13 +1,14 @@
-"""The components of a run, measured on every core at once or on a GPU, and the most that a run could make of them.
+"""Measures the components of a run on every core at once, or on a GPU, and computes the highest speed they allow.
 
-All rates are per second of one core, in environment steps (or samples: one step of a segment), so that
-1 / rate is the time one step costs. Sizes are in bytes. Run as a program with RUN DEVICE WAY SECONDS NAME…, this module is
-one measuring process: it says that it is ready, begins when its standard input tells it to, and prints its rates as JSON.
+A rate is in environment steps, or in samples (steps of a segment), per second of one core: 1 / rate is the time that a step
+takes. Sizes are in bytes. Run as a program with RUN DEVICE WAY SECONDS NAME…, this module is one measuring process: it
+prints a line when it is ready, begins when it reads a line, and prints its rates as JSON.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import subprocess
@@ -39,7 +40,7 @@ from apex_acer.system.process import environment_variables
 from apex_acer.tools.capacity.exchange import Exchange
 
 SEGMENTS = 256  # in replay
-DEADLINE_S = 180.0  # for all processes, from their start
+DEADLINE_S = 180.0  # for all processes together, from their start
 
 
 def measure(
@@ -51,12 +52,10 @@ def measure(
     count: int = 1,
     way: str = "alone",
 ) -> dict[str, float]:
-    """Means over `count` processes at once of what `names` of `run` (a preset or TOML file): rates of components, and sizes.
+    """Rates and sizes of the components `names` of `run` (a preset or TOML file): means over `count` processes at once.
 
-    `way` is one of `WAYS`, each of which has a component called for so many `seconds`.
-
-    Raises:
-        RuntimeError: with the last line of a process that failed or did not end in time.
+    `way`, one of `WAYS`, calls each component for `seconds`. Raises `RuntimeError` with the last line of a process that
+    failed or did not end in time.
     """
     command = [sys.executable, "-P", "-m", __name__, run, device, way, str(seconds), *names]
     workers = [_start(command) for _ in range(count)]
@@ -75,9 +74,9 @@ def measure(
 def ceiling(
     rates: Mapping[str, float], config: RunConfig, cores: int, learner_threads: int, *, gpu: bool = False
 ) -> float:
-    """Environment steps per second, were every core busy with nothing but acting and updates.
+    """Environment steps per second if every core did nothing but acting and updates.
 
-    At most what the learner can make: on `learner_threads` of the cores, or on a GPU, which alone does the updates.
+    At most what the learner can do on `learner_threads` of the cores or, with `gpu`, on the GPU, which does all updates.
     """
     update = samples_per_step(config, config.algorithm.replay_ratio) / rates["update"]
     return min(cores / (1 / rates["acting"] + (0 if gpu else update)), (1 if gpu else learner_threads) / update)
@@ -95,11 +94,11 @@ def replay_bytes_per_step(config: RunConfig, spec: EnvironmentSpec) -> float:
 
 
 Works = Mapping[str, Callable[[], int]]
-"""What to measure by name; each call returns how many items it did."""
+"""Functions to measure, by name; each returns the number of items that it processed."""
 
 
 def alone(works: Works, seconds: float, clock: Callable[[], float] = time.perf_counter) -> dict[str, float]:
-    """Items per second of each, one after the other; the first call is not counted."""
+    """Items per second of each function, one after the other; the first call is not counted."""
     rates = {}
     for name, work in works.items():
         work()
@@ -110,13 +109,8 @@ def alone(works: Works, seconds: float, clock: Callable[[], float] = time.perf_c
     return rates
 
 
-def alone_by_processor(works: Works, seconds: float) -> dict[str, float]:
-    """The same by processor time, where what others do on the same cores counts little."""
-    return alone(works, seconds, time.process_time)
-
-
 def in_turns(works: Works, seconds: float) -> dict[str, float]:
-    """Items per second of processor time of each, where every call finds the caches as another one has left them."""
+    """Items per second of processor time if the functions are called in turns, so that each finds the other's caches."""
     items, spent = dict.fromkeys(works, 0), dict.fromkeys(works, 0.0)
     for work in works.values():
         work()
@@ -128,11 +122,15 @@ def in_turns(works: Works, seconds: float) -> dict[str, float]:
     return {name: items[name] / spent[name] for name in works}
 
 
-WAYS = {"alone": alone, "alone_by_processor": alone_by_processor, "in_turns": in_turns}
+WAYS: Mapping[str, Callable[[Works, float], dict[str, float]]] = {
+    "alone": alone,
+    "alone_by_processor": functools.partial(alone, clock=time.process_time),  # other programs hardly influence it
+    "in_turns": in_turns,
+}
 
 
 class Components:
-    """What a run of `config` does, one thing at a time."""
+    """The components of a run of `config`, each a method that returns the steps or samples it processed."""
 
     def __init__(self, config: RunConfig, device: torch.device) -> None:
         k, num = config.algorithm.unroll_length, config.actors.environments
@@ -156,25 +154,25 @@ class Components:
         self._action = np.zeros(num, np.int64)
 
     def measure(self, names: Sequence[str], seconds: float, way: str) -> dict[str, float]:
-        """The rates of the components among `names`, and the sizes."""
+        """The rates and sizes in `names`."""
         sizes = {name: size for name, size in self._exchange.sizes.items() if name in names}
         return sizes | WAYS[way]({name: getattr(self, name) for name in names if name not in sizes}, seconds)
 
     def environment(self) -> int:
-        """Environments alone, always the same action."""
+        """The environments alone, always with the same action."""
         self._environments.step(self._action)
         return len(self._action)
 
     def acting(self) -> int:
-        """An unroll: environments, the policy's forward pass and cutting."""
+        """Collecting an unroll: environments, forward passes of the policy, cutting."""
         return self._rollout.unroll(self._config.algorithm.unroll_length).num_steps
 
     def sending(self) -> int:
-        """What else an unroll is to its actor: encoding it, and taking weights as often as it asks for them."""
+        """The rest of an actor's work on an unroll: encoding it, and loading weights as often as it asks for them."""
         return self._exchange.send()
 
     def intake(self) -> int:
-        """What an unroll is to the learner before it learns from it: decoding, checking, storing, answering with weights."""
+        """The learner's work on an unroll before any update: decoding, checking, storing, answering with weights."""
         return self._exchange.take()
 
     def replay(self) -> int:
@@ -182,18 +180,18 @@ class Components:
         return self._num_samples(self._batch()[0])
 
     def update(self) -> int:
-        """A whole update: drawing, the loss with all its networks, its gradient, the step and what follows it."""
+        """A whole update: drawing a batch, loss, gradient, optimizer step and what follows it."""
         items, batch = self._batch()
         return self._step(items, self._gradient.compute(batch))
 
     def stepping(self) -> int:
-        """What of an update runs on one core however many there are: all but the gradient."""
+        """The part of an update that always runs on one core: all but the gradient."""
         items, batch = self._batch()
         self._output = self._output or self._gradient.compute(batch)
         return self._step(items, self._output)
 
     def forward(self) -> int:
-        """The network's forward pass, without gradient."""
+        """A forward pass of the network without gradients."""
         with torch.no_grad():
             self._algorithm.network(self._obs)
         return len(self._obs)
@@ -218,7 +216,7 @@ def _make_replay(config: RunConfig, spec: EnvironmentSpec, segments: int, device
 
 
 def _start(command: Sequence[str]) -> subprocess.Popen[str]:
-    environment = {**os.environ, **environment_variables()}  # as in a run: torch keeps freed memory
+    environment = {**os.environ, **environment_variables()}  # as in a run, so that freed memory is kept
     pipe = subprocess.PIPE
     return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, env=environment)
 
@@ -229,7 +227,7 @@ def _let_all_begin(workers: Sequence[subprocess.Popen[str]]) -> None:
         worker.stdout.readline()
     for worker in workers:
         assert worker.stdin
-        with contextlib.suppress(BrokenPipeError):  # it failed, and `_rates` says why
+        with contextlib.suppress(BrokenPipeError):  # the process failed; `_rates` reports why
             worker.stdin.write("begin\n")
             worker.stdin.flush()
 
@@ -249,7 +247,7 @@ def _kill(workers: Sequence[subprocess.Popen[str]]) -> None:
 
 def _close(workers: Sequence[subprocess.Popen[str]]) -> None:
     for worker in workers:
-        with contextlib.suppress(BrokenPipeError), worker:  # it may not have read what was written
+        with contextlib.suppress(BrokenPipeError), worker:  # the process may have ended before it read its input
             pass
 
 

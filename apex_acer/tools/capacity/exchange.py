@@ -1,4 +1,4 @@
-"""What an unroll costs from an actor into replay, and weights on their way back, apart from the network between."""
+"""The cost of sending an unroll from an actor to replay, and weights back, without the network in between."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ RUN_ID, ACTOR = "exchange", Peer("actor", 0, 0)
 
 
 class Exchange:
-    """Both ends of the conversation, with one unroll that goes from one to the other again and again."""
+    """An actor and a learner that exchange the same unroll again and again."""
 
     def __init__(
         self,
@@ -34,10 +34,10 @@ class Exchange:
         unroll: Unroll,
         ends: tuple[Policy, Algorithm, UniformReplay],
     ) -> None:
-        """`ends` are what the actor acts with, and what the learner learns with and from."""
+        """`ends` are the actor's policy, and the learner's algorithm and replay."""
         self._policy, self._algorithm, self._replay = ends
         self._message = Message(RUN_ID, ACTOR, 0, unroll=unroll)
-        # writable, as what comes from a socket is
+        # writable, like the parts of a message that was received
         self._parts = [memoryview(bytearray(part)) for part in encode_message(self._message)]
         self._inbox = Inbox(RUN_ID, shapes, unroll.num_columns, spec.num_actions, max_waiting=1)
         self._inbox.expect({ACTOR.name: ACTOR.incarnation})
@@ -50,14 +50,14 @@ class Exchange:
 
     @property
     def sizes(self) -> dict[str, float]:
-        """`unroll_bytes` on the wire for each environment step, and `weights_bytes` of one version."""
+        """`unroll_bytes`: bytes sent per environment step; `weights_bytes`: size of one version of the weights."""
         size, unroll = sum(map(len, self._parts)), self._unroll
         if self._parcel:
             size += len(self._parcel.obs) - unroll.obs.nbytes
         return {"unroll_bytes": size / unroll.num_steps, "weights_bytes": len(self._weights)}
 
     def send(self) -> int:
-        """The actor's part: encoding an unroll, and taking the weights it asked for; returns its environment steps."""
+        """The actor's part: encodes the unroll and loads weights if it asked for them; returns the unroll's steps."""
         encode_message(self._message)
         if self._compression:
             self._compression.pack(self._message, compress=True)
@@ -66,7 +66,7 @@ class Exchange:
         return self._unroll.num_steps
 
     def take(self) -> int:
-        """The learner's part: decoding, checking, storing and answering an unroll; returns its environment steps."""
+        """The learner's part: decodes, checks, stores and answers the unroll; returns its environment steps."""
         if self._compression:
             self._compression.unpack(self._parcel)
         message = dataclasses.replace(decode_message(self._parts), sequence=next(self._sequence))

@@ -1,7 +1,6 @@
-"""What a run would do on other machines, from what its components cost on this one: arithmetic alone. Torch-free.
+"""Computes how fast a run would be on other machines from what its components cost on this one; without torch.
 
-Every resource has so much to give each second, and an environment step takes its part of it; what is used up first limits
-the run.
+Each environment step takes a part of what each resource offers per second; the one that is used up first limits the run.
 """
 
 from __future__ import annotations
@@ -10,54 +9,54 @@ import dataclasses
 import math
 from dataclasses import dataclass
 
-USUAL = 0.92  # of the limit that runs reach, those of docs/performance.md with sending and intake counted
-WORTH = 1.05  # times the rate, for advice
+USUAL = 0.92  # share of the limit that the runs in docs/performance.md reach
+WORTH = 1.05  # factor in the rate from which advice is given
 
 
 @dataclass(frozen=True)
 class Work:
-    """What one environment step takes, in seconds of one core and bytes."""
+    """What one environment step of a run takes; times are in seconds of one core."""
 
     acting_s: float
-    """Of an actor's core: environments, policy, sending, and taking new weights."""
+    """An actor's time: environments, policy, sending, and loading new weights."""
     intake_s: float
-    """Of a learner's thread: receiving, checking and storing."""
+    """A learner's time for receiving, checking and storing."""
     stepping_s: float
-    """Of a learner's thread: what of updates no other thread can help with."""
+    """A learner's time for the part of updates that runs on one thread."""
     gradient_s: float | None
-    """Of a learner's cores, or of a GPU: the rest of the updates; None: not known, which counts as nothing."""
+    """Time of all learner cores, or of a GPU, for the rest of the updates; None: unknown, counted as 0."""
     samples: float
-    """Trained on."""
+    """Samples trained on."""
     updates: float
-    """Of the network."""
+    """Updates of the network."""
     requests: float
-    """For new weights."""
+    """Requests for new weights."""
     unroll_bytes: float
-    """To the learner."""
+    """Bytes sent to the learner."""
     weights_bytes: float
-    """Of one version of the weights."""
+    """Size of one version of the weights."""
     replay_bytes: float
-    """Of replay memory."""
+    """Bytes of replay memory."""
     in_turns: Work | None = None
-    """The same where roles take turns on a core and leave each other its caches; None: where none do."""
+    """The same, measured while roles take turns on a core and share its caches; None: they never do."""
 
 
 @dataclass(frozen=True)
 class Machines:
-    """What there is to run on. Actors that fit one machine share it with the learners; more have machines of their own."""
+    """The machines of a run. Actors that fit one machine share it with the learners; more have machines of their own."""
 
     actors: int
-    """Processes, one core each at most."""
+    """Actor processes, which use at most one core each."""
     cores_per_node: int
-    """Of each machine."""
+    """Cores of each machine."""
     gpus: int = 0
-    """Of the machine on which the learners are; 0: they learn on its cores."""
+    """GPUs of the learners' machine; 0: the learners use its cores."""
     learners: int = 1
-    """Which share every update."""
+    """Learners, which share every update."""
     threads: int = 1
-    """Of each learner, that a gradient is computed on."""
+    """Threads on which each learner computes a gradient."""
     network_gbit: float = 10.0
-    """Per second, each way, of the learners' machine."""
+    """Network speed of the learners' machine in each direction."""
 
     @property
     def nodes(self) -> int:
@@ -66,7 +65,7 @@ class Machines:
 
     @property
     def bytes_per_s(self) -> float:
-        """Of the network, each way."""
+        """Bytes per second of the network in each direction."""
         return self.network_gbit * 1e9 / 8
 
 
@@ -77,19 +76,17 @@ class Plan:
     limits: dict[str, float]
     """Environment steps per second that each resource allows, the lowest first."""
     env_steps_per_s: float
-    """Expected."""
+    """Environment steps per second to expect."""
     samples_per_s: float
-    """Trained on."""
     updates_per_s: float
-    """Of the network."""
     network_in: float
     """Bytes per second into the learners' machine."""
     network_out: float
     """Bytes per second out of it."""
     enough_actors: int
-    """Which would do as well, where they are not what limits the run."""
+    """The least number of actors that reaches the limit."""
     gpu_samples_per_s: float | None
-    """What each GPU must reach not to be the limit; None: none could, for want of time beside taking unrolls in."""
+    """What each GPU must reach not to be the limit; None: taking in unrolls alone uses up the learners' time."""
 
     @property
     def limit(self) -> str:
@@ -98,12 +95,12 @@ class Plan:
 
 
 def make_plan(work: Work, machines: Machines) -> Plan:
-    """What `machines` make of `work`."""
+    """The plan for `work` on `machines`."""
     limits = dict(sorted(find_limits(work, machines).items(), key=lambda limit: limit[1]))
     rate = USUAL * next(iter(limits.values()))
     into, out = _traffic(work, machines)
     others = min(limit for name, limit in limits.items() if name != "learner")
-    spare_s = machines.learners / others - work.intake_s  # a learner's, for the samples of one environment step
+    spare_s = machines.learners / others - work.intake_s  # of a learner, for updates, per environment step
     return Plan(
         limits=limits,
         env_steps_per_s=rate,
@@ -117,7 +114,7 @@ def make_plan(work: Work, machines: Machines) -> Plan:
 
 
 def find_limits(work: Work, machines: Machines) -> dict[str, float]:
-    """Environment steps per second that each resource allows by itself."""
+    """Environment steps per second that each resource alone allows."""
     serial, parallel = _learner_s(work, machines)
     limits = {
         "actors": machines.actors / work.acting_s,
@@ -129,7 +126,7 @@ def find_limits(work: Work, machines: Machines) -> dict[str, float]:
 
 
 def advise(work: Work, machines: Machines, plan: Plan, *, compressed: bool) -> list[str]:
-    """What would make the run faster, or do with fewer machines."""
+    """What would make the run faster, or save machines."""
     following = list(plan.limits.values())[1]
     match plan.limit:
         case "actors":
@@ -148,7 +145,7 @@ def advise(work: Work, machines: Machines, plan: Plan, *, compressed: bool) -> l
 
 
 def _more_actors(work: Work, machines: Machines, plan: Plan) -> list[str]:
-    """The least number of actors on the one machine that makes about the most of it."""
+    """The least number of actors with which one machine comes close to its highest rate."""
     options = [dataclasses.replace(machines, actors=n) for n in range(machines.actors, machines.cores_per_node + 1)]
     rates = {option.actors: make_plan(work, option).env_steps_per_s for option in options}
     most = max(rates.values(), default=0.0)
@@ -168,7 +165,7 @@ def _more_learners(work: Work, machines: Machines, plan: Plan) -> list[str]:
 
 
 def _learner_s(work: Work, machines: Machines) -> tuple[float, float]:
-    """Seconds that the learners need for one environment step, each its part: on one core each, and on all their threads."""
+    """Seconds that the learners need for an environment step: on one core each, and on all their threads."""
     serial, gradient = (work.intake_s + work.stepping_s) / machines.learners, work.gradient_s or 0.0
     if machines.gpus:
         return serial, gradient / min(machines.gpus, machines.learners)
@@ -176,7 +173,7 @@ def _learner_s(work: Work, machines: Machines) -> tuple[float, float]:
 
 
 def _shared_s(work: Work, machines: Machines) -> float:
-    """Seconds of one environment step where learners, which go first, leave actors of the same machine the other cores."""
+    """Seconds of an environment step if learners come first and actors on the same machine have the other cores."""
     serial, parallel = _learner_s(work, machines)
     cores, learners = machines.cores_per_node, machines.learners
     busy = learners if machines.gpus else learners * machines.threads
@@ -189,9 +186,9 @@ def _shared_s(work: Work, machines: Machines) -> float:
 
 
 def _traffic(work: Work, machines: Machines) -> tuple[float, float]:
-    """Bytes of one environment step into the learners' machine and out of it; none where the actors are there, too.
+    """Bytes per environment step into and out of the learners' machine; 0 if the actors are there, too.
 
-    A machine of actors fetches a version of the weights once, however many of its actors ask for it.
+    A machine with actors fetches each version of the weights only once.
     """
     if machines.nodes == 1:
         return 0.0, 0.0

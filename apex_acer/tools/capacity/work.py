@@ -1,4 +1,4 @@
-"""What one environment step of a run takes, measured on this machine."""
+"""Measures on this machine what one environment step of a run takes."""
 
 from __future__ import annotations
 
@@ -22,13 +22,10 @@ SECONDS = 1.0  # for each component
 def measure_work(
     config: RunConfig, spec: EnvironmentSpec, machines: Machines, gpu: str, samples_per_s: float | None
 ) -> Work:
-    """The work of `config`, each of whose `learner.count` learners computes its share of a batch.
+    """The work of `config`, in which each of `learner.count` learners computes its share of a batch.
 
-    Updates are measured on the cores here; where `machines` have GPUs on the device `gpu`, or where that is empty taken as
-    `samples_per_s`.
-
-    Raises:
-        RuntimeError: where a component fails.
+    Updates are measured on the cores here. If `machines` have GPUs, they are measured on the device `gpu`, unless that is
+    empty or their rate is given as `samples_per_s`. Raises `RuntimeError` if a component fails.
     """
     learner = config.learner
     share = dataclasses.replace(learner, count=1, batch_size=learner.batch_size // learner.count)
@@ -44,9 +41,10 @@ def measure_work(
 
 
 def make_work(rates: Mapping[str, float], config: RunConfig, replay_bytes: float) -> Work:
-    """The work whose components have these `rates`; those of updates are missing where they are not known."""
+    """The work of components with these `rates`; the rates of updates may be missing."""
     samples = samples_per_step(config, config.algorithm.replay_ratio)
-    steps_per_batch = config.learner.batch_size * (1 if _window(config) else config.algorithm.unroll_length)
+    window = algorithm_class(config.algorithm.name).feeding(config).window
+    steps_per_batch = config.learner.batch_size * (1 if window else config.algorithm.unroll_length)
     stepping_s = samples / rates["stepping"] if "stepping" in rates else 0.0
     return Work(
         acting_s=1 / rates["acting"] + 1 / rates["sending"],
@@ -63,11 +61,7 @@ def make_work(rates: Mapping[str, float], config: RunConfig, replay_bytes: float
 
 
 def _measure(run: str, way: str, gpus: int, gpu: str) -> dict[str, float]:
-    """Rates of the components of `run`, of all cores here at once, or for the learner's of one `gpu`."""
+    """Rates of the components of `run` on all cores at once; those of the learner on `gpu`, if that is given."""
     names = (*ACTOR, *LEARNER) if gpus else (*ACTOR, *LEARNER, *UPDATES)
     rates = measure(run, names, seconds=SECONDS, count=available_cores(), way=way)
     return rates | (measure(run, ("intake", "update"), seconds=SECONDS, device=gpu) if gpu else {})
-
-
-def _window(config: RunConfig) -> int:
-    return algorithm_class(config.algorithm.name).feeding(config).window

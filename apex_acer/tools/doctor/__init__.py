@@ -1,4 +1,4 @@
-"""What of this machine a run needs, whether it is there, and how fast the run would be.
+"""Checks whether this machine has what a run needs, and how fast the run would be.
 
 May import: tools/capacity, views, engines, environments, networks, config.
 """

@@ -1,4 +1,4 @@
-"""Python, and the packages that are required, as their own metadata says. Imports none of them."""
+"""Checks Python and the required packages by their metadata, without importing them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from packaging.version import Version
 from apex_acer.tools.doctor.finding import Finding, judge
 
 DISTRIBUTION = "apex_acer"
-SHOWN = "torch", "numpy", "gymnasium", "ale-py", "pyzmq"  # what most reports of faults ask for
+SHOWN = "torch", "numpy", "gymnasium", "ale-py", "pyzmq"  # versions that a bug report needs
 
 
 def check_installation() -> Iterator[Finding]:
@@ -26,7 +26,7 @@ def check_installation() -> Iterator[Finding]:
     for extra in metadata.metadata(DISTRIBUTION).get_all("Provides-Extra", []):
         if extra != "dev":
             missing = ", ".join(_lacking(DISTRIBUTION, extra))
-            text = f"{missing}: pip install 'apex-acer[{extra}]' where it is wanted" if missing else "installed"
+            text = f"{missing}: pip install 'apex-acer[{extra}]' adds it" if missing else "installed"
             yield Finding(f"extra {extra}", "ok", text)
 
 
@@ -35,7 +35,7 @@ def _versions() -> str:
 
 
 def _lacking(name: str, extra: str = "") -> Iterator[str]:
-    """Requirements of the distribution `name` that are not met: of `extra`, or else of those it always has."""
+    """Unmet requirements of the distribution `name`, or only those of its `extra`."""
     for requirement in map(Requirement, metadata.requires(name) or ()):
         applies = not requirement.marker or requirement.marker.evaluate({"extra": extra})
         if not applies or (extra and not requirement.marker):

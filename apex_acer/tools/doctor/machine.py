@@ -1,4 +1,4 @@
-"""Cores, memory, open files and disk, held against what a placed run needs. Torch-free."""
+"""Compares cores, memory, open files and disk with what a placed run needs; without torch."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from apex_acer.engines.placement import available_cores
 from apex_acer.tools.doctor.finding import Finding, judge
 
 SPARE_DISK_BYTES = 1e9  # for weights, logs and curves
-SOCKETS = Path("/tmp")  # where a run's private folder is
+SOCKETS = Path("/tmp")  # parent of a run's private folder
 
 
 def check_cores() -> Finding:
-    """The cores that a run may use, and whether it gets all of their time."""
+    """The cores that a run may use, and whether a quota limits their time."""
     cores, quota = available_cores(), _cpu_quota()
     text = f"{cores} available of {os.cpu_count()}"
     if quota and quota < cores:
@@ -29,16 +29,16 @@ def check_cores() -> Finding:
 
 
 def check_machine(config: RunConfig, replay_bytes: float) -> Iterator[Finding]:
-    """What a run of the placed `config`, with so much replay on the learner's side of the machine, needs."""
+    """What a run of the placed `config` needs, if replay takes `replay_bytes` of the machine's memory."""
     yield check_memory(config, replay_bytes)
     yield check_open_files(config)
     writable = os.access(SOCKETS, os.W_OK | os.X_OK)
-    yield judge("sockets", f"{SOCKETS} holds them", f"make {SOCKETS} writable", works=writable)
+    yield judge("sockets", f"they are in {SOCKETS}", f"make {SOCKETS} writable", works=writable)
     yield check_disk(config, replay_bytes)
 
 
 def check_memory(config: RunConfig, replay_bytes: float) -> Finding:
-    """Memory in all and unused, and what replay and the processes take."""
+    """Total and unused memory, and what replay and the processes take."""
     total, unused = memory_bytes()
     need = usual_bytes(config, replay_bytes)
     text = f"{decimal(int(unused))} unused of {decimal(int(total))}; about {decimal(int(need))} needed"
@@ -47,7 +47,7 @@ def check_memory(config: RunConfig, replay_bytes: float) -> Finding:
 
 
 def check_open_files(config: RunConfig) -> Finding:
-    """The limit on the open files of one process, which a shell sets."""
+    """The shell's limit on the open files of a process."""
     limit, most = open_files_limit()
     need = open_files(config)
     advice = f"ulimit -n {need}" if most >= need else "give fewer --actors"
@@ -68,6 +68,6 @@ def check_disk(config: RunConfig, replay_bytes: float) -> Finding:
 
 
 def _cpu_quota() -> float | None:
-    """Cores' worth of time that a container may use; None: no limit."""
+    """Processor seconds per second that a container may use; None: no limit."""
     quota, _, period = control("cpu.max").partition(" ")
     return float(quota) / float(period) if quota.isdigit() else None

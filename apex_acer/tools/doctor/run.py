@@ -1,4 +1,4 @@
-"""One run on this machine: its environment, its device, its settings and its speed."""
+"""Checks one run on this machine: its environment, device, settings and speed."""
 
 from __future__ import annotations
 
@@ -22,18 +22,13 @@ from apex_acer.views.progress import clock
 
 ACTING, LEARNING = ("environment", "acting"), ("update",)
 SECONDS = 1.5  # for each component
-USUAL = 0.9  # of the ceiling that runs reach: docs/performance.md
+USUAL = 0.9  # share of the ceiling that runs reach (docs/performance.md)
 
 
 def check_run(run: str, say: Callable[[str], None]) -> Iterator[Finding]:
-    """Everything that the run of a preset, a TOML file or a run's folder needs, and its speed.
+    """Everything that a run (a preset, a TOML file or a run's folder) needs, and its speed.
 
-    Args:
-        run: the preset or path.
-        say: is told what goes on before a finding that takes long.
-
-    Raises:
-        ConfigError: if there is no such run file.
+    `say` is told what is being done before a finding that takes long. Raises `ConfigError` if there is no such run.
     """
     config = load_run(run)
     yield check_cores()
@@ -44,7 +39,7 @@ def check_run(run: str, say: Callable[[str], None]) -> Iterator[Finding]:
     try:
         spec, notes = check_environment(config.environment)
     except ConfigError as error:
-        yield Finding("environment", "problem", str(error), "mend the run file, or give another")
+        yield Finding("environment", "problem", str(error), "correct the run file, or give another one")
         return
     yield Finding("environment", "ok", "; ".join([config.environment.id, *notes]))
     yield check_bfloat16(device, matters=learns_on_every_core(config, spec))
@@ -57,7 +52,7 @@ def check_run(run: str, say: Callable[[str], None]) -> Iterator[Finding]:
 
 
 def check_device(name: str) -> tuple[torch.device, Finding]:
-    """The device that `learner.device` means here, or else the CPU, and what there is to say of it."""
+    """The device that `learner.device` means here, or the CPU if it cannot be used."""
     try:
         device = choose_device(name, "learner.device")
     except ConfigError as error:
@@ -67,21 +62,21 @@ def check_device(name: str) -> tuple[torch.device, Finding]:
         return device, Finding("gpu", "ok", f"{torch.cuda.get_device_name(device)}, {size / 1e9:,.0f} GB")
     if has_gpu(name):
         advice = "install a torch for CUDA and a driver that fits, or give --learner.device cpu"
-        return device, Finding("gpu", "warning", f"one is there, but torch {torch.__version__} cannot use it", advice)
+        return device, Finding("gpu", "warning", f"there is one, but torch {torch.__version__} cannot use it", advice)
     unused = torch.cuda.is_available() or torch.backends.mps.is_available()
     return device, Finding("gpu", "ok", "there is one that this run does not use" if unused else "none; the CPU learns")
 
 
 def check_bfloat16(device: torch.device, *, matters: bool) -> Finding:
-    """Whether convolutions compute in it; `matters`: whether the run has any on the CPU."""
+    """Whether convolutions can use bfloat16; `matters`: whether the run computes any on the CPU."""
     has = multiplies_bfloat16(device)
     text = f"the {device.type} has {'' if has else 'no '}instructions for it"
-    advice = "updates take about 1.7 times as long, in float32; expect that, or use a GPU"
+    advice = "updates in float32 take about 1.7 times as long; a GPU would be faster"
     return judge("bfloat16", text, advice, well=has or not matters)
 
 
 def check_games(*, needed: bool) -> Finding:
-    """Whether ALE has its games and can make one; a problem where the run needs them."""
+    """Whether ALE has its games and can make one; it is a problem only if they are `needed`."""
     folder = Path(os.environ.get("ALE_ROMS_DIR") or Path(ale_py.roms.__file__).parent)
     known = ale_py.roms.get_all_rom_ids()
     there = sum((folder / f"{name}.bin").is_file() for name in known)
@@ -94,7 +89,7 @@ def check_games(*, needed: bool) -> Finding:
 
 
 def check_speed(run: str, config: RunConfig, device: torch.device) -> Iterator[Finding]:
-    """The rates of the components, and what of the placed `config` is to be expected of them."""
+    """The rates of the components, and the speed to expect of the placed `config`."""
     gpu, cores = device.type == "cuda", 1 if config.engine == "serial" else available_cores()
     try:
         if gpu:
@@ -103,9 +98,8 @@ def check_speed(run: str, config: RunConfig, device: torch.device) -> Iterator[F
         else:
             rates = measure(run, ACTING + LEARNING, seconds=SECONDS, count=cores)
     except RuntimeError as error:
-        yield Finding(
-            "speed", "problem", str(error), "the environment or the learner failed; train the run to see more"
-        )
+        advice = "the environment or the learner failed; train the run to see more"
+        yield Finding("speed", "problem", str(error), advice)
         return
     emulator, acting, update = (f"{rates[name]:,.0f}" for name in ACTING + LEARNING)
     where = "on the GPU" if gpu else "a core"

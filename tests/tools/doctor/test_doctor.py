@@ -69,7 +69,7 @@ def test_a_run_that_cannot_work_exits_1_and_says_why(doctor: Doctor, tmp_path: P
     assert code == 1, errors
     last = out.splitlines()[-1]
     assert last.startswith("problem  environment")
-    assert "did you mean 'ALE/Pong-v5'?; mend the run file" in last
+    assert "did you mean 'ALE/Pong-v5'?; correct the run file" in last
     assert "Traceback" not in errors
 
 
