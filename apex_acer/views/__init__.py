@@ -1,4 +1,4 @@
-"""What a user sees of runs: the live table, curves and figures.
+"""Shows runs to users: the live table, curves and figures.
 
 May import: storage, config, protocol, system.
 """

@@ -1,4 +1,4 @@
-"""What a user watches while a run trains: a live table on a terminal or in a notebook, plain lines elsewhere."""
+"""Shows a run while it trains: a live table on a terminal or in a notebook, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from apex_acer.views.terminal import Terminal
 log = logging.getLogger(__name__)
 
 PLAIN_EVERY_S = 5.0
-NOTEBOOK_SIZE = 100, 40  # columns, and lines at most
+NOTEBOOK_SIZE = 100, 40  # columns, and the most lines
 NOTEBOOK_HTML = "<pre style=\"line-height:1.2;font-family:Menlo,'DejaVu Sans Mono',monospace\">{code}</pre>"
 REASONS = {
     "env_steps": "the step budget is used up",
@@ -37,49 +37,45 @@ REASONS = {
 
 
 class View:
-    """Takes the statuses of a run and keeps what is to be seen of them."""
+    """Collects the statuses of a run for display."""
 
     def __init__(self, config: RunConfig, show: Callable[[Status], None] = lambda status: None) -> None:
-        """`show` is called with each status once `progress` has it."""
+        """`show` is called with each status after `progress` was updated."""
         self.progress = Progress.before(config)
         self.result: Outcome | None = None
         self._show = show
 
     def update(self, status: Status) -> None:
-        """Shows a status; for `train(config, Callbacks(on_status=view.update))`."""
+        """Shows a status; meant for `train(config, Callbacks(on_status=view.update))`."""
         self.progress = self.progress.after(status)
         self._show(status)
 
     def conclude(self, result: Outcome) -> None:
-        """Has the last picture show the end, and two lines after it say how the run ended and where its weights are."""
+        """Shows the end of the run; after the view, lines say how the run ended and where its weights are."""
         written = last_rows(Path(result.folder) / "metrics.jsonl")
         self.progress, self.result = self.progress.ended(result, written), result
 
 
 @contextlib.contextmanager
 def live_view(config: RunConfig, stream: TextIO | None = None) -> Iterator[View]:
-    """A view of a run while the context lasts; `train(config, Callbacks(on_status=view.update))` within it feeds it.
+    """Shows a run while the context lasts; pass it statuses by `train(config, Callbacks(on_status=view.update))`.
 
-    A table that is drawn again and again where `stream` is a terminal in the foreground; without a `stream` it is standard
-    output or, in a notebook, the cell's. Plain lines elsewhere, and where TERM is `dumb`. NO_COLOR takes the colours only.
+    `stream` is standard output by default, or the output of a notebook's cell. On a terminal in the foreground the view is a
+    live table; elsewhere, and if TERM is `dumb`, plain lines. NO_COLOR removes only the colours.
     """
     out = stream or sys.stdout
     console = Console(file=out)
+    shown: contextlib.AbstractContextManager[View]
     if stream is None and console.is_jupyter:
         shown = _in_notebook(config)
     elif out.isatty() and console.is_interactive and console.encoding.startswith("utf"):
         shown = _on_terminal(config, console)
     else:
-        shown = _in_lines(config, out)
+        shown = contextlib.nullcontext(View(config, PlainLines(config, out).show))
     with shown as view:
         yield view
     if view.result:
         say("\n".join(_conclusion(view.result)), out)
-
-
-@contextlib.contextmanager
-def _in_lines(config: RunConfig, stream: TextIO) -> Iterator[View]:
-    yield View(config, PlainLines(config, stream).show)
 
 
 @contextlib.contextmanager
@@ -91,7 +87,7 @@ def _on_terminal(config: RunConfig, console: Console) -> Iterator[View]:
 
 @contextlib.contextmanager
 def _in_notebook(config: RunConfig) -> Iterator[View]:
-    """Without ipywidgets, which rich's own live display needs there; what is shown last stays in the saved notebook."""
+    """Needs no ipywidgets, unlike rich's live display; a saved notebook keeps the last table."""
     from IPython.display import HTML, display
 
     cell = display(HTML(""), display_id=True)
@@ -103,12 +99,12 @@ def _in_notebook(config: RunConfig) -> Iterator[View]:
 
 
 def as_html(progress: Progress) -> str:
-    """The table as a notebook's cell shows it."""
+    """The table as HTML for the cell of a notebook."""
     return recorded(progress, *NOTEBOOK_SIZE).export_html(code_format=NOTEBOOK_HTML, inline_styles=True)
 
 
 def recorded(progress: Progress, width: int, height: int) -> Console:
-    """A console on which the table was printed in so many columns and at most so many lines, to be exported."""
+    """A console with the table printed on `width` columns and at most `height` lines, for export."""
     console = Console(
         record=True, file=io.StringIO(), width=width, height=height, force_terminal=True, force_jupyter=False
     )
@@ -117,7 +113,7 @@ def recorded(progress: Progress, width: int, height: int) -> Console:
 
 
 class PlainLines:
-    """A line on a run every few seconds, and one for each piece of news."""
+    """Prints a line on a run every few seconds, and one for each piece of news."""
 
     def __init__(self, config: RunConfig, stream: TextIO) -> None:
         self._config, self._stream = config, stream
@@ -125,14 +121,14 @@ class PlainLines:
         self._printed_at = time.monotonic() - PLAIN_EVERY_S + 1.0  # the first comes after a second
 
     def show(self, status: Status) -> None:
-        """Prints what is due, for as long as somebody reads it."""
+        """Prints what is due, unless the reader has gone."""
         lines = [printable(line) for line in status["news"]]
         if time.monotonic() - self._printed_at >= PLAIN_EVERY_S:
             self._printed_at = time.monotonic()
             lines.append(self._line(status))
         if lines and self._is_read and not say("\n".join(lines), self._stream):
             self._is_read = False
-            log.info("nobody reads the progress any more; training goes on")
+            log.info("nobody reads the progress any more; training continues")
 
     def _line(self, status: Status) -> str:
         steps, budget, rows = status["env_steps"], self._config.stop.env_steps, status["rows"]
@@ -152,7 +148,6 @@ class PlainLines:
 
 
 def _conclusion(result: Outcome) -> list[str]:
-    """How the run ended, and where its weights are."""
     score = "" if result.eval_return is None else f", evaluation {result.eval_return:.2f}"
     reason = REASONS.get(result.reason, result.reason)
     counts = f"{result.env_steps:,} env steps, {result.updates:,} updates"
@@ -161,7 +156,6 @@ def _conclusion(result: Outcome) -> list[str]:
 
 
 def _warnings(result: Outcome) -> list[str]:
-    """What makes a run worth less than its end suggests."""
     if result.skipped_updates:
         total = result.updates + result.skipped_updates
         why = "rewards or observations may be too large, or the learning rate too high"

@@ -1,4 +1,4 @@
-"""Curves of metrics: many on one grid, their median and quartiles, and the lines that a figure has of them."""
+"""Curves of metrics on a common grid, their median and quartiles, and the lines of a figure."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from numpy.typing import ArrayLike
 from apex_acer.storage.history import EMPTY, Curve, Floats
 from apex_acer.system.output import printable
 
-SMOOTHED_POINTS = 50  # a line of fewer shows its points as they are
-MOST_SEEN = 10  # curves behind a median
-WINDOW_SHARE = 25  # a smoothed point is the mean of this part of the line
+SMOOTHED_POINTS = 50  # a line with fewer points is not smoothed
+MOST_SEEN = 10  # the most curves drawn behind a median
+WINDOW_SHARE = 25  # a smoothed point is the mean of 1/25 of the line
 
 
 class Quartiles(NamedTuple):
@@ -35,9 +35,9 @@ class Line:
     low: Floats
     high: Floats
     behind: Sequence[Curve] = ()
-    """What `middle` sums up, to be seen behind it."""
+    """The curves that `middle` sums up, drawn behind it."""
     reached: Curve = EMPTY
-    """Ends of the runs that stopped at their target, and count with their last value from there on."""
+    """The end points of runs that stopped at their target and count with their last value from there on."""
 
     @property
     def is_empty(self) -> bool:
@@ -45,7 +45,7 @@ class Line:
         return not (len(self.x) or self.behind)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "label", printable(self.label))  # it comes from a file
+        object.__setattr__(self, "label", printable(self.label))  # labels come from files
 
 
 @dataclass(frozen=True)
@@ -64,14 +64,11 @@ def quartiles(values: ArrayLike) -> Quartiles:
 
 
 def align(curves: Sequence[tuple[ArrayLike, ArrayLike]], points: int = 200) -> tuple[Floats, Floats]:
-    """Curves on one grid over the stretch that all of them cover, so that they can be summed up point by point.
-
-    Between its points a curve is interpolated linearly. Nothing is said of it before its beginning or beyond its end, where
-    a sum over the others would jump.
+    """Interpolates curves linearly on one grid over the range that all of them cover; a longer grid would make means jump.
 
     Args:
         curves: N pairs of x `[L]`, ascending, and y `[L]`, each with its own L >= 1.
-        points: of the grid; it has one if the stretch is a point, and none if there is no stretch that all cover.
+        points: size of the grid; it is 1 if the common range is a point, and 0 if there is no common range.
 
     Returns:
         The grid `[G]` and the values `[N, G]`.
@@ -84,7 +81,7 @@ def align(curves: Sequence[tuple[ArrayLike, ArrayLike]], points: int = 200) -> t
 
 
 def mean(curves: Sequence[Curve]) -> Curve:
-    """The mean of one or more curves over the stretch that all cover; of one, that curve."""
+    """The mean of one or more curves over the range that all cover; a single curve is returned unchanged."""
     if len(curves) == 1:
         return curves[0]
     grid, values = align(curves)
@@ -92,14 +89,14 @@ def mean(curves: Sequence[Curve]) -> Curve:
 
 
 def band(label: str, curves: Sequence[Curve], reached: Sequence[Curve] = ()) -> Line:
-    """The median of one or more runs, between their quartiles, over the stretch that all of them cover; few are behind it.
+    """The median of one or more runs between their quartiles, over the range that all cover; up to 10 curves behind it.
 
     Args:
-        label: of the line.
-        curves: of runs that ended at a budget, by a signal or a failure, or still train. Nobody knows how they would have
-            gone on, so the first of them to end ends the line.
-        reached: of runs that stopped at their target. Their policy stays what it is, so each counts with its last value
-            as far as the line goes; their ends are marked.
+        label: label of the line.
+        curves: runs that ended at a budget, by a signal or by a failure, or still train. How they would have continued is
+            unknown, so the line ends where the first of them ends.
+        reached: runs that stopped at their target. Their policy no longer changes, so each counts with its last value up
+            to the end of the line; their ends are marked.
     """
     furthest = max(x[-1] for x, _ in (*curves, *reached))
     held = [(np.append(x, furthest), np.append(y, y[-1])) for x, y in reached]
@@ -111,13 +108,13 @@ def band(label: str, curves: Sequence[Curve], reached: Sequence[Curve] = ()) -> 
 
 
 def single(label: str, curve: Curve) -> Line:
-    """One curve; a long one as its running mean, with the curve itself behind."""
+    """The line of one curve; a long curve is drawn behind its running mean."""
     x, y = curve
     smooth = _running_mean(y, len(y) // WINDOW_SHARE) if len(y) >= SMOOTHED_POINTS else y
     return Line(label, x, smooth, smooth, smooth, () if smooth is y else [curve])
 
 
 def _running_mean(values: Floats, window: int) -> Floats:
-    """Of as many values as the window holds, fewer at the ends."""
+    """The mean of `window` values around each one, of fewer at the ends."""
     kernel = np.ones(window)
     return np.convolve(values, kernel, "same") / np.convolve(np.ones(len(values)), kernel, "same")

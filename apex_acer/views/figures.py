@@ -1,4 +1,4 @@
-"""What the figures of runs show: their panels, and the lines of one run or of groups of runs in them."""
+"""The contents of the figures of runs: panels, and in them the lines of one run or of groups of runs."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from apex_acer.views.curves import Line, Panel, band, mean, single
 log = logging.getLogger(__name__)
 
 X_LABELS = {"env_steps": "environment steps", "wall_s": "wall-clock time (s)"}
-OWN_KEYS = ("seed", "out", "load")  # runs that differ only in these are of one group
-MOST_SOURCES = 8  # with a line of their own
-FIRST_KEYS = ("algorithm.name", "environment.id")  # that a reader looks for first
-MOST_KEYS = 3  # that name a group
-SHORT = 0.5  # of the longest run of a group
+OWN_KEYS = ("seed", "out", "load")  # runs that differ only in these form a group
+MOST_SOURCES = 8  # the most that each get a line of their own
+FIRST_KEYS = ("algorithm.name", "environment.id")  # these come first in a group's name
+MOST_KEYS = 3  # the most keys in a group's name
+SHORT = 0.5  # a run below this share of its group's longest run is short
 
 
 class Chart(NamedTuple):
-    """A panel of one run; of several runs, a panel for each metric."""
+    """A panel of one run; for several runs, it becomes a panel for each metric."""
 
     kind: str
-    """Of the sources: `learner`, `evaluator` or `actor`."""
+    """The kind of sources: `learner`, `evaluator` or `actor`."""
     metrics: tuple[str, ...]
 
 
 class Figure(NamedTuple):
-    """One file."""
+    """The figure in one file."""
 
     title: str
     over: str
@@ -43,22 +43,22 @@ class Figure(NamedTuple):
 
 
 class DrawnRun(NamedTuple):
-    """What there is to draw of a run."""
+    """A run to draw."""
 
     folder: Path
     config: dict[str, Any]
-    """Values by dotted key."""
+    """The configuration's values by dotted key."""
     history: History
 
     @property
     def env_steps(self) -> int:
-        """How far it is."""
+        """Environment steps so far."""
         logs = map(self.history.log, ("learner", *self.history.sources("actor")))
         return int(max((log["env_steps"][-1] for log in logs if log), default=0))
 
     @property
     def at_target(self) -> bool:
-        """Whether it stopped at its target: its last evaluation is the one that did."""
+        """Whether the run stopped at its target: its last evaluation reached it."""
         _, scores = self.history.log("evaluator").curve("eval_return")
         target = self.config.get("stop.at_return")
         return target is not None and len(scores) > 0 and bool(scores[-1] >= target)
@@ -88,17 +88,17 @@ FIGURES = {
     ),
     "lag": Figure("Policy lag", "env_steps", (Chart("actor", ("policy_lag",)), Chart("learner", ("policy_lag",)))),
 }
-"""By the name of their file."""
+"""The figures by file name."""
 
 
 def read_runs(folders: Sequence[Path]) -> list[DrawnRun]:
-    """The runs in `folders`, each once; those that cannot be read or have no rows yet are left out, with a warning.
+    """The runs in `folders`, each once; runs that cannot be read or have no rows yet are left out, with a warning.
 
     Raises:
-        ConfigError: if no folder is given, or none of them holds a run with rows; it says what is wrong with the first.
+        ConfigError: if no folder is given, or if none holds a run with rows; then it is the first folder's error.
     """
     if not folders:
-        raise ConfigError("plot: no folder; give those of one or more runs")
+        raise ConfigError("plot: no folder is given; give the folders of one or more runs")
     found, errors = [], []
     for folder in {folder.resolve(): folder for folder in folders}.values():
         try:
@@ -114,8 +114,7 @@ def read_runs(folders: Sequence[Path]) -> list[DrawnRun]:
 
 
 def _warn_of_short(runs: Sequence[DrawnRun]) -> None:
-    """Names the runs at whose ends the lines of their groups end far too early."""
-    text = "%s: has %s env steps, and the lines of its group end there; leave it out to see more"
+    text = "%s has only %s env steps, and the lines of its group end there; leave it out to see more"
     for members in group(runs).values():
         most = max(run.env_steps for run in members)
         for run in members:
@@ -124,23 +123,26 @@ def _warn_of_short(runs: Sequence[DrawnRun]) -> None:
 
 
 def make_panels(figure: Figure, runs: Sequence[DrawnRun]) -> list[Panel]:
-    """The panels with data in them: sources of one run, or groups of several, each by its median and quartiles."""
+    """The panels that have data: with the sources of one run, or with medians and quartiles of groups of runs."""
     if len(runs) == 1:
         drawn = ((chart, _lines_of_run(chart, figure.over, runs[0])) for chart in figure.charts)
     else:
         groups = group(runs)
         charts = (Chart(chart.kind, (metric,)) for chart in figure.charts for metric in chart.metrics)
-        drawn = ((chart, _lines_of_groups(chart, figure.over, groups)) for chart in charts)
+        drawn = (  # a line for each group, even an empty one, so that a group has the same colour in every figure
+            (chart, [_line_of_group(chart, figure.over, name, members) for name, members in groups.items()])
+            for chart in charts
+        )
     x_label = X_LABELS[figure.over]
     return [
-        Panel(x_label, lines, _y_label(chart), _title(chart))
+        Panel(x_label, lines, _y_label(chart), "actors" if chart.kind == "actor" else chart.kind)
         for chart, lines in drawn
         if not all(line.is_empty for line in lines)
     ]
 
 
 def make_title(figure: Figure, runs: Sequence[DrawnRun]) -> str:
-    """Names the run, or the environments of several."""
+    """The figure's title with the name of the run, or with the environments of several runs."""
     if len(runs) == 1:
         return f"{figure.title}: {runs[0].folder.absolute().name}"
     ids = list(dict.fromkeys(run.config["environment.id"] for run in runs))
@@ -150,10 +152,10 @@ def make_title(figure: Figure, runs: Sequence[DrawnRun]) -> str:
 
 
 def group(runs: Sequence[DrawnRun]) -> dict[str, list[DrawnRun]]:
-    """Runs that differ in nothing but seed, `out` and `load`, under a name that tells the groups apart.
+    """Groups of runs that differ only in seed, `out` and `load`, by a name that tells them apart.
 
-    It has the algorithm if that differs, then the environment if that differs, then the other keys that differ between
-    groups that are alike in those; or, if they are more than a name has room for, the folders' names.
+    The name has the algorithm and the environment if they differ, then the other keys that differ between groups with the
+    same algorithm and environment; if these are more than three, the folder's name instead.
     """
     groups: dict[str, list[DrawnRun]] = {}
     for run in runs:
@@ -166,7 +168,7 @@ def group(runs: Sequence[DrawnRun]) -> dict[str, list[DrawnRun]]:
 def _read(folder: Path) -> DrawnRun:
     file = folder / "config.toml"
     if not file.is_file():
-        raise ConfigError(f"plot: {str(folder)!r} holds no config.toml; give the folder of a run")
+        raise ConfigError(f"plot: {str(folder)!r} has no config.toml; give the folder of a run")
     try:
         run = DrawnRun(folder, dict(_flat(to_dict(look_at_run(file)))), History(read_rows(folder / "metrics.jsonl")))
     except OSError as error:
@@ -190,7 +192,7 @@ def _settings(run: DrawnRun) -> dict[str, Any]:
 
 def _names(groups: Sequence[Sequence[DrawnRun]]) -> list[str]:
     settings = [_settings(runs[0]) for runs in groups]
-    first = [key for key in FIRST_KEYS if _count(settings, [key]) > 1] or FIRST_KEYS[:1]
+    first = [key for key in FIRST_KEYS if _differs(settings, key)] or FIRST_KEYS[:1]
     heads = [tuple(each[key] for key in first) for each in settings]
     alike = {head: [runs for runs, own in zip(groups, heads, strict=True) if own == head] for head in heads}
     tails = {head: iter(_tails(members)) for head, members in alike.items()}
@@ -199,9 +201,8 @@ def _names(groups: Sequence[Sequence[DrawnRun]]) -> list[str]:
 
 
 def _tails(groups: Sequence[Sequence[DrawnRun]]) -> list[str]:
-    """What else tells groups apart; empty if there is but one."""
     settings = [_settings(runs[0]) for runs in groups]
-    keys = [key for key in dict.fromkeys(key for each in settings for key in each) if _count(settings, [key]) > 1]
+    keys = [key for key in dict.fromkeys(key for each in settings for key in each) if _differs(settings, key)]
     if len(keys) > MOST_KEYS:
         return [_folder_name(runs, [run for runs in groups for run in runs]) for runs in groups]
     short = short_keys(keys)
@@ -209,7 +210,7 @@ def _tails(groups: Sequence[Sequence[DrawnRun]]) -> list[str]:
 
 
 def _folder_name(runs: Sequence[DrawnRun], among: Sequence[DrawnRun]) -> str:
-    """The folder of `runs`, or of the first of them if others are in it, too; as seen from the folder of all."""
+    """The folder of `runs`, or of the first run if that folder has other runs, too; relative to the folder of all."""
     own = _shared_folder(runs)
     if any(run not in runs and run.folder.resolve().is_relative_to(own) for run in among):
         return f"{runs[0].folder.resolve().relative_to(_shared_folder(among))} …"
@@ -220,19 +221,18 @@ def _shared_folder(runs: Sequence[DrawnRun]) -> Path:
     return Path(os.path.commonpath([run.folder.resolve() for run in runs]))
 
 
-def _count(settings: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> int:
-    """How many of `settings` can be told apart by `keys`."""
-    return len({repr([each.get(key) for key in keys]) for each in settings})
+def _differs(settings: Sequence[Mapping[str, Any]], key: str) -> bool:
+    return len({repr(each.get(key)) for each in settings}) > 1
 
 
 def _curves(run: DrawnRun, kind: str, metric: str, over: str) -> dict[str, Curve]:
-    """Those with any points, by source."""
+    """The curves that have points, by source."""
     curves = {source: run.history.log(source).curve(metric, over) for source in run.history.sources(kind)}
     return {source: curve for source, curve in curves.items() if len(curve[0])}
 
 
 def _lines_of_run(chart: Chart, over: str, run: DrawnRun) -> list[Line]:
-    """A line for each metric, or of one metric for each source."""
+    """A line for each metric or, if there is only one metric, for each source."""
     found = {metric: _curves(run, chart.kind, metric, over) for metric in chart.metrics}
     if len(chart.metrics) > 1:
         return [single(metric, mean(list(curves.values()))) for metric, curves in found.items() if curves]
@@ -242,20 +242,15 @@ def _lines_of_run(chart: Chart, over: str, run: DrawnRun) -> list[Line]:
     return [single(source, curve) for source, curve in curves.items()]
 
 
-def _lines_of_groups(chart: Chart, over: str, groups: Mapping[str, Sequence[DrawnRun]]) -> list[Line]:
-    """A line for each group, empty where it has no data, so that a group has its colour in every figure."""
-    return [_line_of_group(chart, over, name, runs) for name, runs in groups.items()]
-
-
 def _line_of_group(chart: Chart, over: str, name: str, runs: Sequence[DrawnRun]) -> Line:
-    """The line of one or more runs, each of which counts with the mean of its sources."""
+    """The line of a group; each of its runs counts with the mean of its sources."""
     others: list[Curve] = []
     reached: list[Curve] = []
     for run in runs:
         sources = _curves(run, chart.kind, chart.metrics[0], over)
         curve = mean(list(sources.values())) if sources else EMPTY
         if len(curve[0]):
-            held = run.at_target and chart.kind == "evaluator"  # no other metric stays as it was
+            held = run.at_target and chart.kind == "evaluator"  # other metrics would not stay the same
             (reached if held else others).append(curve)
     if len(others) + len(reached) > 1:
         return band(name, others, reached)
@@ -263,11 +258,7 @@ def _line_of_group(chart: Chart, over: str, name: str, runs: Sequence[DrawnRun])
 
 
 def _y_label(chart: Chart) -> str:
-    if len(chart.metrics) > 1:
-        return f"share of the time ({METRICS[chart.metrics[0]].unit})"
     unit = METRICS[chart.metrics[0]].unit
+    if len(chart.metrics) > 1:
+        return f"share of the time ({unit})"
     return chart.metrics[0] if unit == "1" else f"{chart.metrics[0]} ({unit})"
-
-
-def _title(chart: Chart) -> str:
-    return {"actor": "actors"}.get(chart.kind, chart.kind)

@@ -1,4 +1,4 @@
-"""Figures; the only importer of matplotlib. They are drawn on a canvas of their own, without pyplot's global state."""
+"""Draws figures with matplotlib, which only this module imports, without pyplot's global state."""
 
 from __future__ import annotations
 
@@ -24,31 +24,31 @@ from apex_acer.system.output import printable
 from apex_acer.views.curves import Line, Panel
 from apex_acer.views.figures import FIGURES, make_panels, make_title, read_runs
 
-# Okabe and Ito's palette, distinct with every kind of colour vision; yellow is too light for a line on white
+# Okabe and Ito's palette for every kind of colour vision, without yellow, which is too light on white
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#000000")
-DASHES = ("-", "--", ":", "-.")  # one after the other, each for a whole palette
+DASHES = ("-", "--", ":", "-.")  # each is used for a whole palette, then the next
 GREY = "#555555"
 PANEL_INCHES = (5.2, 3.6)
 MOST_COLUMNS = 3
-PAD_INCHES = 0.1  # beside a panel
+PAD_INCHES = 0.1  # on both sides of a panel
 LEGEND_ROW_INCHES = 0.25
-CHARACTERS_PER_INCH = 13  # of the legend's font, roughly
+CHARACTERS_PER_INCH = 13  # in the legend's font, roughly
 HANDLE_CHARACTERS = 8
-TITLE_WIDER = 1.4  # than the legend's font
+TITLE_WIDER = 1.4  # a character of the title, compared with the legend's
 REACHED = "reached its target, held from here on"
 MARK: dict[str, Any] = {"linestyle": "", "marker": "o", "markersize": 4.0, "markerfacecolor": "white"}
 
 
 def plot_runs(folders: Sequence[str | Path], out: str | Path = "", form: Literal["png", "svg"] = "png") -> list[Path]:
-    """Draws what runs have logged; the paths of the figures written, those with no data left out.
+    """Draws what runs have logged; returns the paths of the figures. Figures without data are left out.
 
     Args:
-        folders: of one run, or of several, which are then compared: those that differ only in their seed are one line.
-        out: where the figures go; empty: `plots/` in the folder of one run, for several in the current folder.
-        form: of the files.
+        folders: folders of runs; several are compared, and runs that differ only in their seed are one line.
+        out: folder of the figures; empty: `plots/` in the run's folder or, for several runs, in the current folder.
+        form: format of the files.
 
     Raises:
-        ConfigError: where a folder holds no run, none has rows yet, or `out` cannot be written.
+        ConfigError: if a folder holds no run, no run has rows yet, or `out` cannot be written.
     """
     runs = read_runs([Path(folder) for folder in folders])
     target = Path(out or (runs[0].folder if len(runs) == 1 else Path()) / "plots")
@@ -56,24 +56,24 @@ def plot_runs(folders: Sequence[str | Path], out: str | Path = "", form: Literal
     for name, figure in FIGURES.items():
         if panels := make_panels(figure, runs):
             paths.append(target / f"{name}.{form}")
-            _save(paths[-1], plot_curves(make_title(figure, runs), "", panels, form))
+            drawing = plot_curves(make_title(figure, runs), "", panels, form)
+            with writing("out", target):
+                target.mkdir(parents=True, exist_ok=True)
+                write(paths[-1], drawing)
     return paths
 
 
-@matplotlib.rc_context({"text.parse_math": False})  # a name with a dollar sign is no formula
+@matplotlib.rc_context({"text.parse_math": False})  # a dollar sign in a name begins no formula
 def plot_curves(title: str, y_label: str, panels: Sequence[Panel], form: Literal["png", "svg"] = "png") -> bytes:
-    """Draws panels beside and below each other, with one legend below of the lines that no panel's title names.
+    """Draws one or more panels in a grid, with one legend for the lines that no panel's title names; returns the file.
 
-    Lines with the same label are of one colour in every panel.
+    Lines with the same label have the same colour in every panel.
 
     Args:
-        title: above all panels.
-        y_label: of the y axis, which all panels share; empty: each has its own.
-        panels: one or more.
-        form: of the file.
-
-    Returns:
-        The file.
+        title: title above all panels.
+        y_label: label of the y axis that all panels share; empty: each panel has its own axis.
+        panels: the panels.
+        form: format of the file.
     """
     title = printable(title)
     rows, columns = math.ceil(len(panels) / MOST_COLUMNS), min(len(panels), MOST_COLUMNS)
@@ -105,8 +105,7 @@ def plot_curves(title: str, y_label: str, panels: Sequence[Panel], form: Literal
 
 
 def compact(value: float, position: int | None = None) -> str:
-    """A tick's label: 20000 is `20k`, 2500000 is `2.5M`; `position` is matplotlib's, and of no use here."""
-    del position
+    """The label of a tick: `20k` for 20000, `2.5M` for 2500000; matplotlib passes `position`, which is not used."""
     for unit, suffix in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if abs(value) >= unit:
             return f"{value / unit:g}{suffix}"
@@ -114,13 +113,11 @@ def compact(value: float, position: int | None = None) -> str:
 
 
 def _inches(title: str, labels: Sequence[str]) -> float:
-    """The width that the title and the longest label take."""
     characters = [len(title) * TITLE_WIDER, *(len(label) + HANDLE_CHARACTERS for label in labels)]
     return max(characters) / CHARACTERS_PER_INCH
 
 
 def _legend_shape(labels: Sequence[str], inches: float) -> tuple[int, int]:
-    """Columns that fit into the width, and the rows that result."""
     widest = max(map(len, labels), default=0) + HANDLE_CHARACTERS
     columns = max(1, min(len(labels), int(inches * CHARACTERS_PER_INCH / widest)))
     return columns, math.ceil(len(labels) / columns)
@@ -149,15 +146,9 @@ def _draw(ax: Axes, panel: Panel, labels: Sequence[str]) -> None:
 
 
 def _draw_behind(ax: Axes, line: Line, colour: str) -> None:
-    """The curves that a line sums up. Behind a band they do not set the scale of y: an outlier would flatten the rest."""
+    """Draws the curves that a line sums up. Behind a band they do not affect the y axis, because of outliers."""
     is_band = bool((line.low != line.high).any())
     curves = [np.column_stack(curve) for curve in line.behind]
     ax.add_collection(LineCollection(curves, colors=colour, linewidths=0.8, alpha=0.3), autolim=not is_band)
     for curve in curves if is_band else ():
         ax.update_datalim(curve, updatey=False)
-
-
-def _save(path: Path, data: bytes) -> None:
-    with writing("out", path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write(path, data)

@@ -1,4 +1,4 @@
-"""How a run gets on: its statuses taken together, for whoever shows them."""
+"""The progress of a run, combined from its statuses, for the views that show it."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from apex_acer.system.output import printable
 Status = Mapping[str, Any]
 
 KEPT_RETURNS, KEPT_NEWS = 60, 10
-RATE_S = 30.0  # what was this long ago counts a third in the rate
+RATE_S = 30.0  # steps made this long ago have a weight of 1/e in the rate
 
 
 class Rate(NamedTuple):
-    """A mean rate in which the past fades, however irregular the reports are."""
+    """A rate that is averaged with exponentially decreasing weights over reports at irregular times."""
 
     steps: float = 0.0
     seconds: float = 0.0
 
     def after(self, steps: float, seconds: float) -> Rate:
-        """With so many more `steps` in `seconds`; unchanged where the clock went back, as with a learner of before."""
+        """The rate after `steps` more in `seconds`; unchanged if either went back, as after the restart of a learner."""
         if seconds <= 0 or steps < 0:
             return self
         kept = math.exp(-seconds / RATE_S)
@@ -34,43 +34,43 @@ class Rate(NamedTuple):
 
     @property
     def per_second(self) -> float:
-        """0 where nothing is known."""
+        """Steps per second; 0 if nothing is known."""
         return self.steps / self.seconds if self.seconds else 0.0
 
 
 @dataclass(frozen=True)
 class Progress:
-    """What is known of a run; it never changes, so that one thread can show it while another takes the next status."""
+    """What is known of a run; immutable, so that one thread can show it while another receives the next status."""
 
     config: RunConfig
     env_steps: int = 0
     wall_s: float = 0.0
     best_evaluation: float | None = None
     device: str = ""
-    """Where the learner computes, and in what."""
+    """The learner's device and precision."""
     replay_memory: int = 0
-    """Bytes that replay takes when full; 0: not known yet."""
+    """Bytes of memory of a full replay; 0: not known yet."""
     rows: Mapping[str, Row] = field(default_factory=dict)
-    """Each process's newest metrics by its name."""
+    """The newest metrics of each process, by name."""
     states: Mapping[str, str] = field(default_factory=dict)
-    """By name, as `role.Role.state` has them."""
+    """The state of each process by name, as in `role.Role.state`."""
     restarts: Mapping[str, int] = field(default_factory=dict)
     returns: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
-    """By name, oldest first: mean returns of an actor's rows, and the evaluator's scores."""
+    """The mean returns of each actor and the evaluator's scores, by name, oldest first."""
     best: Mapping[str, float] = field(default_factory=dict)
-    """By name, of single episodes."""
+    """The best return of a single episode, by name."""
     news: tuple[str, ...] = ()
     rate: Rate = field(default_factory=Rate)
 
     @staticmethod
     def before(config: RunConfig) -> Progress:
-        """Of a run of which nothing was heard."""
+        """The progress of a run before its first status."""
         names = ["learner", *(f"actor_{index}" for index in range(config.actors.count))]
         names += ["evaluator"] if config.evaluation.every else []
         return Progress(config, states=dict.fromkeys(names, "starting"))
 
     def after(self, status: Status) -> Progress:
-        """With what a `status` says (`Supervisor.tend`)."""
+        """The progress after a `status` (see `Supervisor.tend`)."""
         steps, seconds = status["env_steps"] - self.env_steps, status["wall_s"] - self.wall_s
         news = [f"{clock(status['wall_s'])}  {printable(line)}" for line in status["news"]]
         return dataclasses.replace(
@@ -87,7 +87,7 @@ class Progress:
         )
 
     def ended(self, result: Outcome, written: Mapping[str, Row] | None = None) -> Progress:
-        """At the end of the run, which no status tells of; `written` are the last rows, by name, newer than any status."""
+        """The progress at the end of the run, of which there is no status; `written` has the last row of each process."""
         rows = {**self.rows, **{name: {**self.rows.get(name, {}), **row} for name, row in (written or {}).items()}}
         rows["learner"] = {**rows.get("learner", {}), "updates": result.updates}
         known, score = self._with_rows(rows), result.eval_return
@@ -106,7 +106,6 @@ class Progress:
         )
 
     def _with_rows(self, rows: Mapping[str, Row]) -> Progress:
-        """With each process's newest row, and what is kept of its returns."""
         fresh = {name: _new_return(row, self.rows.get(name, {})) for name, row in rows.items()}
         peaks = {name: row["episode_return_max"] for name, row in rows.items() if "episode_return_max" in row}
         return dataclasses.replace(
@@ -118,14 +117,14 @@ class Progress:
 
     @property
     def share(self) -> float:
-        """Of the budget, steps or minutes, that is nearer its end; 0 to 1."""
+        """The used share, 0 to 1, of the budget (steps or minutes) that is nearer its end."""
         stop = self.config.stop
         of_time = self.wall_s / (60 * stop.minutes) if stop.minutes else 0.0
         return min(1.0, max(self.env_steps / stop.env_steps, of_time))
 
     @property
     def left_s(self) -> float | None:
-        """Seconds until the budget that ends first is used up; None where there is no telling yet."""
+        """Seconds until the first budget is used up; None: not known yet."""
         stop, rate = self.config.stop, self.rate.per_second
         by_steps = (stop.env_steps - self.env_steps) / rate if rate else math.inf
         by_time = 60 * stop.minutes - self.wall_s if stop.minutes else math.inf
@@ -134,14 +133,14 @@ class Progress:
 
 
 def _new_return(row: Row, before: Row) -> tuple[float, ...]:
-    """The return that `row` has and the one `before` had not: one, or none where it is not finite."""
+    """The return that is new in `row`; empty if there is none or it is not finite."""
     score, counter = ("eval_return", "eval_env_steps") if "eval_return" in row else ("episode_return", "episodes")
     is_new = score in row and row.get(counter) != before.get(counter)
     return (row[score],) if is_new and math.isfinite(row[score]) else ()
 
 
 def clock(seconds: float) -> str:
-    """A duration in the two units that say most: `45 s`, `3 min 20 s`, `2 h 05 min`."""
+    """A duration in its two largest units: `45 s`, `3 min 20 s`, `2 h 05 min`."""
     minutes, rest = divmod(int(seconds), 60)
     if minutes < 60:
         return f"{minutes} min {rest:02} s" if minutes else f"{rest} s"

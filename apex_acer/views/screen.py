@@ -1,4 +1,4 @@
-"""A run's progress as a table that fits whatever it is shown on."""
+"""Draws a run's progress as a table that fits the terminal."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from apex_acer.views.progress import Progress, clock
 
 NAME_WIDTH, BAR_WIDTH = 9, 30
 NEWS_LINES = 3
-TAIL_WIDTH = 10  # of the last column at least; it takes what is left
-BALANCE = 0.1  # a smaller difference between two shares of waiting says nothing
+TAIL_WIDTH = 10  # the least width of the last column, which takes the rest
+BALANCE = 0.1  # smaller differences between two shares of waiting are ignored
 LEVELS = "▁▂▃▄▅▆▇█"
 STYLES = {"running": "green", "ended": "dim", "dead": "bold red"}
 SPARK_STYLE = "cyan"
@@ -30,7 +30,7 @@ SPARK_STYLE = "cyan"
 
 @dataclass(frozen=True)
 class Line:
-    """What one row of the table is about: a process, or several summed up."""
+    """A row of the table: a process, or several summed up."""
 
     name: str
     state: str
@@ -40,7 +40,7 @@ class Line:
     best: float | None
     returns: Sequence[float]
     remark: str = ""
-    """Shown instead of the returns."""
+    """Text to show instead of the returns."""
 
     def tail(self, width: int) -> str:
         """The remark, or the newest returns as a sparkline, in at most `width` cells."""
@@ -48,7 +48,7 @@ class Line:
 
 
 class Column(NamedTuple):
-    """A column; where not all fit, those of a lower `rank` stay."""
+    """A column; if not all fit, those of the lowest `rank` are shown."""
 
     title: str
     width: int
@@ -70,7 +70,7 @@ COLUMNS = (
 
 @dataclass(frozen=True)
 class Screen:
-    """A run's progress in as many rows and columns as there is room for; rich prints it."""
+    """A run's progress as a rich renderable that uses the rows and columns there are."""
 
     progress: Progress
 
@@ -78,7 +78,7 @@ class Screen:
         width, height = options.max_width, options.size.height
         below = [_learner(self.progress, width), _replay(self.progress, width), _waiting(self.progress, width)]
         evaluator = [name for name in ("evaluator",) if name in self.progress.states]
-        room = height - 2 - len(evaluator) - len(below)  # the bar and the titles are the 2
+        room = height - 2 - len(evaluator) - len(below)  # 2: the bar and the titles
         kept = min(NEWS_LINES, room // 4)
         news = self.progress.news[-kept:] if kept > 0 else ()
         lines = _actor_lines(self.progress, room - len(news)) + [_line(self.progress, name) for name in evaluator]
@@ -111,7 +111,6 @@ def _style(state: str) -> str:
 
 
 def _fitting(width: int) -> list[Column]:
-    """The most important columns that `width` cells hold, in their order."""
     ranked = sorted(COLUMNS, key=lambda column: column.rank)
     ends = accumulate(column.width + 1 for column in ranked)
     chosen = [column for column, end in zip(ranked, ends, strict=True) if end <= width]
@@ -119,7 +118,7 @@ def _fitting(width: int) -> list[Column]:
 
 
 def _actor_lines(progress: Progress, room: int) -> list[Line]:
-    """A line per actor; where there are more than `room`, who does not run comes first, and a line sums up the rest."""
+    """A line per actor. If they exceed `room`, a line sums up the rest; actors that are not running are shown first."""
     names = [name for name in progress.states if name.startswith("actor_")]
     if len(names) <= room:
         return [_line(progress, name) for name in names]
@@ -195,7 +194,7 @@ def _waiting(progress: Progress, width: int) -> RenderableType:
 
 
 def bottleneck(actors: float, learner: float) -> str:
-    """Which side holds the other up, by the shares of their time that they wait."""
+    """Which side is the bottleneck, given the shares of time that each side waits."""
     if abs(actors - learner) < BALANCE:
         return "in balance"
     return f"bottleneck: {'learner' if actors > learner else 'actors'}"
@@ -212,7 +211,7 @@ def _with_bar(share: float, parts: list[str], width: int, title: str = "") -> Re
 
 
 def _joined(parts: Iterable[str], width: int) -> str:
-    """The first of the parts, as many as `width` cells hold, but at least one."""
+    """As many of the parts as fit `width` cells, but at least the first."""
     line, *others = (part for part in parts if part)
     for part in others:
         if cell_len(line) + 2 + cell_len(part) > width:
@@ -230,7 +229,7 @@ def _known(rows: Iterable[Mapping[str, float]], name: str) -> list[float]:
 
 
 def number(value: float | None, digits: int = 1, width: int = 8) -> str:
-    """A number as exact as `width` characters allow, or a dash where there is none."""
+    """A number as exact as `width` characters allow, or a dash for None."""
     if value is None:
         return "–"
     texts = [f"{value:{kind}}" for kind in (f",.{digits}f", ",.0f", ".2e", ".0e")]
@@ -238,12 +237,12 @@ def number(value: float | None, digits: int = 1, width: int = 8) -> str:
 
 
 def percent(share: float | None) -> str:
-    """A share of 0 to 1, or a dash where there is none."""
+    """A share from 0 to 1 in per cent, or a dash for None."""
     return "–" if share is None else f"{share:.0%}"
 
 
 def sparkline(values: Sequence[float]) -> str:
-    """A bar for each value, between the lowest and the highest of them; where all are equal, in the middle."""
+    """A bar for each value, scaled from the lowest to the highest; if all are equal, of medium height."""
     low, high = min(values, default=0.0), max(values, default=0.0)
     if low == high:
         return LEVELS[3] * len(values)

@@ -1,4 +1,4 @@
-"""A terminal that is drawn on while a program runs, and then left as it was found."""
+"""Draws on a terminal while a program runs, and restores the terminal at the end."""
 
 from __future__ import annotations
 
@@ -14,20 +14,19 @@ from typing import Any
 from rich.console import Console, RenderableType
 from rich.live import Live
 
-DRAW_S = 0.25  # between two pictures
-LEAVE_S = 2.0  # for the last picture; a terminal stopped by Ctrl-S takes none
-LOCAL_MODES = 3  # where termios.tcgetattr has them
+DRAW_S = 0.25  # seconds between two drawings
+LEAVE_S = 2.0  # for the last drawing, because a terminal stopped by Ctrl-S blocks
+LOCAL_MODES = 3  # index in the result of termios.tcgetattr
 
 
 class Terminal:
-    """Draws what `picture` gives, in a thread of its own: what the terminal does can neither delay nor end a run.
+    """Draws the result of `picture` again and again in its own thread, so that the terminal can neither delay nor end a run.
 
-    Meanwhile the cursor is hidden and what is typed is neither shown nor left to the shell. Ctrl-Z gives the terminal back
+    Meanwhile the cursor is hidden, and typed text is neither shown nor passed to the shell. Ctrl-Z restores the terminal
     before it stops the program; nothing is drawn while another program is in the foreground.
     """
 
     def __init__(self, console: Console, picture: Callable[[], RenderableType]) -> None:
-        """`console` writes to a terminal."""
         self._console, self._picture = console, picture
         self._fd = console.file.fileno()
         self._thread: threading.Thread | None = None
@@ -49,7 +48,7 @@ class Terminal:
         self._stop()
 
     def _suspend(self, number: int, frame: FrameType | None) -> None:
-        """Stops this process with the terminal as it was; what follows is done once it goes on."""
+        """Restores the terminal and stops this process; draws again once the process continues."""
         self._stop()
         signal.signal(signal.SIGTSTP, signal.SIG_DFL)
         signal.raise_signal(signal.SIGTSTP)
@@ -69,7 +68,7 @@ class Terminal:
             thread.join(LEAVE_S)
 
     def _draw(self, ended: threading.Event) -> None:
-        """Until `ended`; starts anew where the size changes, because a terminal moves lines then."""
+        """Draws until `ended`. If the size changes, the screen is cleared, because terminals move lines then."""
         with contextlib.suppress(OSError, termios.error):  # the terminal is gone
             while not ended.is_set():
                 if not self._in_front:
@@ -88,7 +87,7 @@ class Terminal:
 
     @property
     def _in_front(self) -> bool:
-        """Whether this program has the terminal; also where there is no job control."""
+        """Whether this program is in the foreground, or there is no job control."""
         try:
             return os.tcgetpgrp(self._fd) == os.getpgrp()
         except OSError:
@@ -96,7 +95,7 @@ class Terminal:
 
     @contextlib.contextmanager
     def _quiet(self) -> Iterator[None]:
-        """Shows nothing that is typed, and forgets it afterwards."""
+        """Turns off the echo of typed text, and discards that text afterwards."""
         before = termios.tcgetattr(self._fd)
         quiet = [*before]
         quiet[LOCAL_MODES] &= ~termios.ECHO
@@ -104,5 +103,5 @@ class Terminal:
         try:
             yield
         finally:
-            if self._in_front:  # who is not would be stopped, and has no say
+            if self._in_front:  # a background process that tried would be stopped
                 termios.tcsetattr(self._fd, termios.TCSAFLUSH, before)

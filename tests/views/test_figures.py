@@ -178,7 +178,7 @@ def test_a_run_that_cuts_a_line_short_is_named(tmp_path: Path, caplog: pytest.Lo
     (warning,) = caplog.messages
     assert (
         warning
-        == f"{tmp_path / 'cut'}: has 1,000 env steps, and the lines of its group end there; leave it out to see more"
+        == f"{tmp_path / 'cut'} has only 1,000 env steps, and the lines of its group end there; leave it out to see more"
     )
 
 
