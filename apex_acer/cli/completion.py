@@ -117,13 +117,11 @@ def _choices(flag: Flag) -> str | None:
 
 def _shell(template: str, verbs: dict[str, Accepted]) -> str:
     flags = [f'{verb}) offered="{" ".join(take.flags)}";;' for verb, take in verbs.items()]
-    chosen = {
-        f'"{verb} {flag}"': values for verb, take in verbs.items() for flag, values in take.flags.items() if values
-    }
+    choices = ((f"{verb} {flag}", given) for verb, take in verbs.items() for flag, given in take.flags.items())
     words = [f'{verb}) offered="{take.words}" files="{take.files}";;' for verb, take in verbs.items()]
     parts = {
         "flags": flags,
-        "values": [f'{case}) offered="{values}";;' for case, values in chosen.items()],
+        "values": [f'"{case}") offered="{values}";;' for case, values in choices if values],
         "words": words,
     }
     joined = {name: "\n            ".join(lines) for name, lines in parts.items()}

@@ -44,10 +44,7 @@ def serve(folder: Path, port: int | None) -> str:
     """Starts TensorBoard for `folder`; it runs until this process ends. Returns its address.
 
     TensorBoard starts one process, which reads the files and ends with this one. If that process is not ready within 15 s,
-    TensorBoard reads the files itself.
-
-    Raises:
-        ConfigError: if `port` cannot be used, or TensorBoard is not installed.
+    TensorBoard reads the files itself. Raises `ConfigError` if `port` cannot be used or TensorBoard is not installed.
     """
     with needs("dashboard", "dashboard"):
         from tensorboard import program

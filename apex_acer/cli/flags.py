@@ -51,11 +51,7 @@ def flags_of(cls: type, default: Any = None, prefix: str = "--") -> Flags:
 
 
 def check(cls: type, arguments: list[str], verb: str, default: Any = None) -> list[str]:
-    """`arguments` as tyro takes them, with whole numbers like 1e6 written out.
-
-    Raises:
-        ConfigError: names the first word or flag that is unknown, or whose value is not allowed.
-    """
+    """`arguments` with whole numbers like 1e6 written out; raises `ConfigError` for the first that is not allowed."""
     flags = flags_of(cls, default)
     words, checked = list[str](), list[str]()
     rest = deque(arguments)
@@ -119,7 +115,6 @@ def _unknown(name: str, flags: Flags, others: Flags) -> Flag:
 
 
 def _check_words(cls: type, given: list[str], verb: str) -> None:
-    """Requires as many positional arguments as `cls` has fields for."""
     places = [(name, hint, marks) for name, hint, marks in _fields(cls) if tyro.conf.Positional in marks]
     defaults = {field.name: field.default for field in dataclasses.fields(cls)}
     needed = [marks for name, _, marks in places if defaults[name] is dataclasses.MISSING]

@@ -47,11 +47,7 @@ COMMON = {
 
 
 def parse(cls: type[T], arguments: list[str], verb: str, default: T | None = None) -> T:
-    """Parses `arguments` into an instance of `cls`, whose fields are the flags; exits 0 after help.
-
-    Raises:
-        ConfigError: for an unknown flag, or a value that a flag does not take.
-    """
+    """An instance of `cls`, whose fields are the flags; exits 0 after help. Raises `ConfigError` for a wrong flag."""
     keywords: dict[str, Any] = {} if default is None else {"default": default}
     wants_help = bool({"-h", "--help", "--help-all"} & set(arguments))
     given = ["--help"] if wants_help else check(cls, arguments, verb, default)

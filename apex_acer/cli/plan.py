@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from apex_acer.protocol.specification import EnvironmentSpec
     from apex_acer.tools.capacity.plan import Machines, Plan, Work
 
-
 NAMES = {
     "actors": "the actors' cores",
     "cores": "the machine's cores",

@@ -40,11 +40,11 @@ class Resume:
 def run(arguments: list[str]) -> int:
     """Continues the run; returns its exit code."""
     given = parse(Resume, arguments, "resume")
-    asked = {"at_return": given.until, "minutes": given.minutes}
     from apex_acer.manager.preparation import prepare_resume
 
-    stop: dict[str, Any] = {} if given.steps is None else {"env_steps": given.steps}
-    stop |= {name: value for name, value in asked.items() if value != "same"}
+    asked: dict[str, Any] = {"env_steps": "same" if given.steps is None else given.steps}
+    asked |= {"at_return": given.until, "minutes": given.minutes}
+    stop = {name: value for name, value in asked.items() if value != "same"}
     folder = Path(given.folder).absolute()
     run = prepare_resume(folder, stop, IMPORTED_AT, schedule_steps=given.schedule_steps)
     if given.log_level:

@@ -36,7 +36,7 @@ class Exchange:
     ) -> None:
         """`ends` are the actor's policy, and the learner's algorithm and replay."""
         self._policy, self._algorithm, self._replay = ends
-        self._message = Message(RUN_ID, ACTOR, 0, unroll=unroll)
+        self._unroll, self._message = unroll, Message(RUN_ID, ACTOR, 0, unroll=unroll)
         # writable, like the parts of a message that was received
         self._parts = [memoryview(bytearray(part)) for part in encode_message(self._message)]
         self._inbox = Inbox(RUN_ID, shapes, unroll.num_columns, spec.num_actions, max_waiting=1)
@@ -51,10 +51,10 @@ class Exchange:
     @property
     def sizes(self) -> dict[str, float]:
         """`unroll_bytes`: bytes sent per environment step; `weights_bytes`: size of one version of the weights."""
-        size, unroll = sum(map(len, self._parts)), self._unroll
+        size = sum(map(len, self._parts))
         if self._parcel:
-            size += len(self._parcel.obs) - unroll.obs.nbytes
-        return {"unroll_bytes": size / unroll.num_steps, "weights_bytes": len(self._weights)}
+            size += len(self._parcel.obs) - self._unroll.obs.nbytes
+        return {"unroll_bytes": size / self._unroll.num_steps, "weights_bytes": len(self._weights)}
 
     def send(self) -> int:
         """The actor's part: encodes the unroll and loads weights if it asked for them; returns the unroll's steps."""
@@ -78,11 +78,6 @@ class Exchange:
         self._algorithm.observe(post.message.unroll, ACTOR)
         post.answer(Reply(post.message.sequence, weights=self._pack() if next(self._asks) else None))
         return self._unroll.num_steps
-
-    @property
-    def _unroll(self) -> Unroll:
-        assert self._message.unroll
-        return self._message.unroll
 
     def _pack(self) -> bytes:
         return weights.pack_policy(self._algorithm.tensors(), 0)

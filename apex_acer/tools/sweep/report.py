@@ -30,16 +30,9 @@ class Results:
     """The file `results.json` of a sweep, which is complete on disk at any time."""
 
     def __init__(self, folder: Path, command: str, identity: Data, variants: Sequence[Variant]) -> None:
-        """Reads the results in the folder, if there are any.
+        """Reads the results in `folder`; raises `ConfigError` unless it is empty or holds the same sweep.
 
-        Args:
-            folder: empty, or the folder of the same sweep.
-            command: the command line that the user typed.
-            identity: what distinguishes this sweep, besides its variants: `run`, `seeds`, `final_episodes`.
-            variants: all variants.
-
-        Raises:
-            ConfigError: if the folder holds anything else.
+        The `variants` and the `identity` (`run`, `seeds`, `final_episodes`) tell whether a sweep is the same.
         """
         self._path = folder / "results.json"
         self._targets = {variant.name: variant.config.stop.at_return is not None for variant in variants}

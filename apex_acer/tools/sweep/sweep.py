@@ -221,7 +221,10 @@ class Sweep:
         for name, error in self._failed.items():
             say(f"apex-acer: {name} failed: {printable(error)}; see {folder / name}.log", sys.stderr)
         if self._signals:
-            say(f"apex-acer: {self._signals[0].name}: the same command with --out {folder} goes on", sys.stderr)
+            say(
+                f"apex-acer: {self._signals[0].name}: the same command with --out {folder} continues the sweep",
+                sys.stderr,
+            )
             return 128 + self._signals[0]
         return 1 if self._failed else 0
 

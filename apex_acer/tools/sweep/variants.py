@@ -33,16 +33,13 @@ class Variant:
 
 
 def make_variants(base: RunConfig, vary: Sequence[str], plain: str) -> list[Variant]:
-    """The cartesian product of the `--vary` flags.
+    """The cartesian product of the `--vary` flags; raises `ConfigError` for a wrong key or value.
 
     Args:
         base: the run that is varied.
         vary: `KEY=V1,V2,...`; the elements of a tuple are joined by `+` (`network.hidden_sizes=64+64,128`). Keys that vary
             together are joined by `:`, and so are their values (`optimizer.name:optimizer.eps=rmsprop:1e-3,adam:1e-8`).
         plain: the name of the only variant if nothing is varied.
-
-    Raises:
-        ConfigError: names the key or value that cannot be used.
     """
     axes = [_choices(base, given) for given in vary]
     keys = [key for choices in axes for key in choices[0]]
