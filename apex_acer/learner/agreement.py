@@ -1,4 +1,4 @@
-"""What learners that train together say to each other about each step of their loop, and what follows for all of them."""
+"""How several learners agree on each step of their loop: each sends a report, and all get the same totals."""
 
 from __future__ import annotations
 
@@ -11,44 +11,44 @@ from apex_acer.protocol.unroll import Array
 
 
 class Report(NamedTuple):
-    """What one learner says about a step."""
+    """What one learner reports about a step."""
 
     steps: int
-    """Environment steps that it took."""
+    """Environment steps that it took into replay."""
     fresh: int
-    """Segments it has that are still to be trained on for the first time."""
+    """Its segments that were not trained on yet."""
     held: int
     """Environment steps in its replay, dummy steps not counted."""
     is_full: bool
     """Whether its replay can hold no more segments."""
     stops: bool = False
-    """Whether it wants the run to end; the first learner decides."""
+    """Whether it wants the run to end; the first learner's value counts."""
     row_due: bool = False
-    """Whether its next row of metrics is due; the first learner decides."""
+    """Whether its next row of metrics is due; the first learner's value counts."""
 
 
 class Agreed(NamedTuple):
-    """What all of them know after a step."""
+    """What all learners know after a step."""
 
     steps: Array
-    """Environment steps that each took, `[learners]`."""
+    """Environment steps that each learner took, `[learners]`."""
     fresh: Array
-    """Segments each has that are still to be trained on for the first time, `[learners]` int64."""
+    """Segments of each learner that were not trained on yet, `[learners]` int64."""
     held: int
-    """Environment steps in everybody's replay."""
+    """Environment steps in the replay of all learners."""
     is_full: bool
-    """Whether everybody's replay is."""
+    """Whether the replay of every learner is full."""
     stops: bool
     row_due: bool
 
     @property
     def num_steps(self) -> int:
-        """Environment steps that all of them took."""
+        """Environment steps that all learners took."""
         return int(self.steps.sum())
 
 
 def agree(report: Report, ranks: Ranks) -> Agreed:
-    """Tells the other learners of `ranks`, and hears from them; one learner alone agrees with itself."""
+    """Exchanges reports with the other learners of `ranks`; a single learner agrees with itself."""
     steps, fresh, held, is_full, stops, row_due = ranks.gather(report).T  # each [learners]
     return Agreed(
         steps=steps,

@@ -1,4 +1,4 @@
-"""The items of each batch: fresh segments once each, in the order in which they came, and those drawn from replay."""
+"""Selects the items of each batch: fresh segments, each once and in order of arrival, or items drawn from replay."""
 
 from __future__ import annotations
 
@@ -22,56 +22,53 @@ from apex_acer.protocol.unroll import Array, Batch, Layout, Unroll, layout
 from apex_acer.replay.buffer import PrioritizedReplay, UniformReplay
 
 
-class Chosen(NamedTuple):
-    """Items of a batch `[B]`, of which the first `num_fresh` are trained on for the first time, and their weights `[B]`."""
+class Selection(NamedTuple):
+    """The items of a batch and what replay must know of them."""
 
     items: Tensor
+    """`[B]` int64; the first `num_fresh` of them are trained on for the first time."""
     num_fresh: int
     importance: Tensor
+    """`[B]` weights in the loss."""
     num_inserted: int
-    """Segments inserted when they were chosen."""
+    """Segments that had been inserted into replay when these items were selected."""
     num_blank: int
-    """Items at the end that are there only to fill the batch, and are masked out."""
+    """Items at the end that only fill the batch and are masked out."""
 
 
 class Feed:
-    """Replay, and the queue of segments in it that are still to be trained on for the first time.
+    """Replay, and the queue of its segments that were not trained on yet.
 
-    Each of several learners has a feed of its own segments and gives an equal part of every batch; a learner that lacks
-    some fills its part up with blanks.
+    Each of several learners has its own segments and contributes an equal part of every batch; if it has too few, blank
+    items fill its part.
     """
 
     def __init__(self, replay: UniformReplay, mixture: Mixture, ranks: Ranks = ALONE) -> None:
-        """`mixture` says what each batch is made of."""
         self.replay, self.mixture, self._ranks = replay, mixture, ranks
         self._fresh: deque[int] = deque()  # slots
 
     @property
     def num_fresh(self) -> int:
-        """Segments that are still to be chosen for the first time."""
+        """Segments in the queue."""
         return len(self._fresh)
 
     def insert(self, unroll: Unroll, weights_version: int) -> None:
-        """Puts an unroll's segments into replay; if they are to be trained on as they come in, each waits for that."""
+        """Puts an unroll's segments into replay, and into the queue if the algorithm trains on fresh segments."""
         slots = self.replay.insert(unroll, weights_version)
         if self.mixture.trains_fresh:
             self._fresh.extend(slots.tolist())
 
-    def choose(self, progress: float = 0.0) -> Chosen:
-        """The items of the next batch, the fresh ones first.
-
-        `progress` is the share of the schedules that is over; it may exceed 1.
-        """
+    def select(self, progress: float = 0.0) -> Selection:
+        """The items of the next batch, fresh ones first; `progress` is the share of the schedules that is over."""
         portions = self.mixture.next_portions()
         fresh = self._take_fresh(portions)
         drawn, importance = self._draw(portions.replayed, progress)
         num_blank = self.mixture.batch_size - len(fresh) - len(drawn)
         items = torch.cat([fresh, drawn, fresh.new_zeros(num_blank)])
         importance = torch.cat([torch.ones(len(fresh)), importance, torch.ones(num_blank)])
-        return Chosen(items, len(fresh), importance, self.replay.num_inserted, num_blank)
+        return Selection(items, len(fresh), importance, self.replay.num_inserted, num_blank)
 
     def _take_fresh(self, portions: Portions) -> Tensor:
-        """The oldest fresh segments, which now count as such."""
         slots = [self._fresh.popleft() for _ in range(portions.fresh[self._ranks.rank])]
         fresh = torch.tensor(slots, dtype=torch.int64)
         if portions.fresh.any():
@@ -81,7 +78,7 @@ class Feed:
         return fresh
 
     def _draw(self, num: int, progress: float) -> tuple[Tensor, Tensor]:
-        """`num` items from replay, and their weights, which are relative to the rarest item of all learners."""
+        """`num` items from replay, and their weights relative to the rarest item of all learners."""
         none = torch.empty(0, dtype=torch.int64)
         if not num:
             return none, torch.ones(0)
@@ -91,36 +88,36 @@ class Feed:
         self.mixture.pace.count_replayed(int(steps.sum()))
         return drawn, self.replay.importance(drawn, progress, least.min())
 
-    def gather(self, chosen: Chosen) -> Batch:
-        """The batch of the `chosen` items."""
-        batch = self.replay.gather(chosen.items, chosen.num_fresh, chosen.importance)
-        if chosen.num_blank:
-            batch.mask[:, -chosen.num_blank :] = False
+    def gather(self, selection: Selection) -> Batch:
+        """The batch of the selected items."""
+        batch = self.replay.gather(selection.items, selection.num_fresh, selection.importance)
+        if selection.num_blank:
+            batch.mask[:, -selection.num_blank :] = False
         return batch
 
-    def set_priorities(self, chosen: Chosen, priorities: Tensor) -> None:
-        """Those `[B]` of the `chosen` items, as they were learned from."""
-        given = len(chosen.items) - chosen.num_blank
-        self.replay.set_priorities(chosen.items[:given], priorities[:given], chosen.num_inserted)
+    def set_priorities(self, selection: Selection, priorities: Tensor) -> None:
+        """Gives replay the new priorities `[B]` of the selected items."""
+        given = len(selection.items) - selection.num_blank
+        self.replay.set_priorities(selection.items[:given], priorities[:given], selection.num_inserted)
 
     # ── checkpoints ──
 
     def state(self) -> dict[str, Any]:
-        """Plain values that go on with a run, and `segments`, which count only together with `replay.arrays`."""
+        """Plain values for `restore`; `segments` is valid only together with `replay.arrays`."""
         return {**self.drawing(), "segments": {"inserted": self.replay.num_inserted, "fresh": list(self._fresh)}}
 
     def drawing(self) -> dict[str, Any]:
-        """The part of the state that moves on with every batch that is chosen."""
+        """The part of the state that changes with every selection."""
         return {"pace": self.mixture.pace.state(), "sampling": self.replay.sampling_state()}
 
     def restore(self, state: Mapping[str, Any], fill: Callable[[str, Array], None] | None) -> None:
-        """Goes on from a `state`, with the segments that `fill` puts into each of `replay.arrays`; then all are to agree.
+        """Continues from a `state`, with the segments that `fill` writes into each of `replay.arrays`.
 
-        If there is no `fill`, replay begins empty: what was owed of it is dropped with it, so that there is no burst of
-        updates, and none before `replay.start` is reached again.
+        Without `fill` replay begins empty. The replay owed is then dropped, so that there is no burst of updates when
+        `replay.start` is reached again. The learners must agree (`Mixture.accept`) before the next batch.
         """
         self.mixture.pace.restore(state["pace"], keep_credit=fill is not None)
-        if self._ranks.rank == 0:  # the others go on drawing in their own ways
+        if self._ranks.rank == 0:  # the other learners keep their own generators
             self.replay.restore_sampling(state["sampling"])
         if fill:
             segments = state["segments"]
@@ -129,7 +126,11 @@ class Feed:
 
 
 def make_feed(config: RunConfig, shapes: Layout, device: torch.device, ranks: Ranks = ALONE) -> Feed:
-    """The feed of a learner on `device`, with replay there if `replay.device` says so; each of several has a part of it."""
+    """The feed of a learner on `device`, whose replay holds its share of `replay.capacity`.
+
+    Raises:
+        ConfigError: if the GPU has no room for replay.
+    """
     feeding = algorithm_class(config.algorithm.name).feeding(config)
     replay_device = device if config.replay.device == "learner" else CPU
     steps = config.replay.capacity
@@ -151,7 +152,7 @@ def unroll_layout(config: RunConfig, spec: EnvironmentSpec) -> Layout:
 def make_replay(
     config: RunConfig, feeding: Feeding, shapes: Layout, env_steps: int, device: torch.device = CPU, rank: int = 0
 ) -> UniformReplay:
-    """The replay that `config.replay` asks for, of so many environment steps, on `device`; each `rank` draws otherwise."""
+    """A replay memory of `env_steps` environment steps on `device`; each `rank` draws with its own generator."""
     capacity = env_steps // config.algorithm.unroll_length
     seed = derive_seed(config.seed, "learner", 1, *([rank] if rank else []))
     if config.replay.sampling == "uniform":

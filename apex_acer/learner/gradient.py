@@ -1,7 +1,7 @@
-"""A batch's loss and its gradient: on a CPU in parts side by side, of several learners the whole of their parts.
+"""A batch's loss and gradient: computed in parallel parts on a CPU, and summed over several learners.
 
-Torch's own threads meet after every operation, and each waits there for the slowest, which a busy actor may hold up.
-Parts of a batch, one thread each, meet once per update.
+Torch's own threads synchronise after every operation and wait for the slowest, which a busy actor may delay. Parts of a
+batch, one thread each, synchronise once per update.
 """
 
 from __future__ import annotations
@@ -17,20 +17,14 @@ from apex_acer.learner.optimizer import Optimizer, trained
 from apex_acer.learner.ranks import ALONE, Ranks
 from apex_acer.protocol.unroll import Batch, split
 
-MIN_SEGMENTS = 2  # of a part; smaller ones make the operations too small
+MIN_SEGMENTS = 2  # of a part; with fewer the operations are too small
 
 
 class Gradient:
-    """Computes losses of `algorithm` and leaves their gradients with `optimizer`."""
+    """Computes losses of `algorithm` and leaves their gradients in the parameters' `.grad`."""
 
-    def __init__(
-        self,
-        algorithm: Algorithm,
-        optimizer: Optimizer,
-        num_parts: int,
-        ranks: Ranks = ALONE,
-    ) -> None:
-        """One part is differentiated where it is called from; several share torch's threads among them."""
+    def __init__(self, algorithm: Algorithm, optimizer: Optimizer, num_parts: int, ranks: Ranks = ALONE) -> None:
+        """A single part is computed in the caller's thread; several share torch's threads."""
         self._algorithm, self._ranks = algorithm, ranks
         self._optimizer, self._num_parts = optimizer, num_parts
         self._parameters = trained(algorithm.network)
@@ -40,9 +34,9 @@ class Gradient:
             self._pool = ThreadPoolExecutor(num_parts, "part")
 
     def compute(self, batch: Batch) -> LossOutput:
-        """The detached loss of the whole batch; its gradient is in the parameters' `.grad`.
+        """The detached loss of the whole batch, whose gradient it leaves in the parameters' `.grad`.
 
-        Of several learners each gives its part of the batch and gets the priorities of that; all else is the whole's.
+        If there are several learners, `batch` is this learner's part of it, and so are the `priorities` of the result.
         """
         if self._ranks is ALONE:
             return self._compute_own(batch)
@@ -64,7 +58,7 @@ class Gradient:
         return merged
 
     def _add_up(self, own: LossOutput) -> LossOutput:
-        """Sums over all learners, divided by all of their samples, as if one had had the whole batch."""
+        """The sums over all learners, divided by the number of their samples, as if one learner had the whole batch."""
         num, gradient = own.num_samples.double(), self._optimizer.gradient
         figures = torch.stack([num, *(num * mean for mean in (own.loss, *own.metrics.values()))])
         gradient.mul_(num)
@@ -81,14 +75,14 @@ class Gradient:
             self._pool.shutdown()
 
     def _differentiate(self, part: Batch) -> tuple[LossOutput, tuple[Tensor, ...]]:
-        """The part's output and the gradient of its loss's sum over samples."""
+        """The part's output, and the gradient of its loss summed over samples."""
         output = self._algorithm.loss(part)
         gradients = torch.autograd.grad(output.loss * output.num_samples, self._parameters, materialize_grads=True)
         return output._replace(loss=output.loss.detach()), gradients
 
 
 def merge(outputs: Sequence[LossOutput]) -> LossOutput:
-    """What a batch's `loss` gives, from those of its parts."""
+    """The output for a batch from the outputs for its parts."""
     nums = torch.stack([output.num_samples for output in outputs])
     total = nums.sum()
 
@@ -102,5 +96,5 @@ def merge(outputs: Sequence[LossOutput]) -> LossOutput:
 
 
 def num_parts(threads: int, batch_size: int) -> int:
-    """Parts for `threads` threads."""
+    """The number of parts that `threads` threads compute a batch in."""
     return max(1, min(threads, batch_size // MIN_SEGMENTS))

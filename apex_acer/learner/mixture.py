@@ -1,4 +1,4 @@
-"""What the next batch is made of: replay that is owed at the replay ratio, or fresh segments as they come in."""
+"""Decides what the next batch is made of: replayed items, if the replay ratio is owed any, or else fresh segments."""
 
 from __future__ import annotations
 
@@ -15,36 +15,36 @@ from apex_acer.replay.pace import Pace
 
 
 class Portions(NamedTuple):
-    """What a batch is made of; each learner gives an equal part of it."""
+    """What a batch is made of."""
 
     fresh: Array
-    """Fresh segments that each learner gives, `[learners]`; if it has fewer than its part holds, the rest is blank."""
+    """Fresh segments that each learner contributes, `[learners]`."""
     replayed: int
-    """Items that each learner draws from replay, if none are fresh."""
+    """Items that each learner draws from replay; 0 if the batch is fresh."""
 
 
 class Mixture:
-    """Decides from what all learners agreed on, and so in the same way for each of them; all keep one pace."""
+    """Decides from what all learners agreed on, so each of them decides the same."""
 
     def __init__(self, config: RunConfig, feeding: Feeding, num_learners: int = 1) -> None:
         settings = config.algorithm
         self.trains_fresh = feeding.fresh
-        """Whether segments are to be trained on as they come in."""
+        """Whether each segment is trained on once as it arrives."""
         self._start, self._num_learners = config.replay.start, num_learners
         self.batch_size = config.learner.batch_size // num_learners
-        """Items of each learner's part."""
+        """Items in each learner's part of a batch."""
         self._batch_steps = config.learner.batch_size * (1 if feeding.window else settings.unroll_length)
         self.pace = Pace(settings.replay_ratio, derive_seed(config.seed, "learner", 2), feeding.draw)
         self._fresh = np.zeros(num_learners, np.int64)  # segments by learner
         self.held = 0
-        """Environment steps in everybody's replay, dummy steps not counted."""
-        self._replays = False  # whether there is enough in replay to begin
+        """Environment steps in the replay of all learners, dummy steps not counted."""
+        self._replays = False  # whether replay has begun
 
     def accept(self, agreed: Agreed) -> None:
-        """Goes by what is there now. Steps that are not to be trained on as they come in count as fresh at once.
+        """Takes what the learners agreed on. If segments are not trained on as they arrive, their steps count as fresh now.
 
-        Replay begins once it holds `replay.start` steps, or is full: it may never hold so many, because it is filled by
-        whole segments, whose dummy steps do not count.
+        Replay begins when it holds `replay.start` steps or is full: it is filled by whole segments, whose dummy steps do
+        not count, so a full replay may hold fewer steps.
         """
         self._fresh, self.held = agreed.fresh, agreed.held
         self._replays = agreed.held >= self._start or agreed.is_full
@@ -53,16 +53,16 @@ class Mixture:
 
     @property
     def has_batch(self) -> bool:
-        """Whether there is a batch; if some learners are short of fresh segments, the others make one that is whole."""
+        """Whether there is a batch: replay is owed, or every learner has its part, or together they have a whole batch."""
         each, whole = self.batch_size, self.batch_size * self._num_learners
         return self.pace.owes(self._batch_steps) or self._fresh.min() >= each or self._fresh.sum() >= whole
 
     def lacks(self, num_fresh: int) -> bool:
-        """Whether a learner with `num_fresh` segments could not make a whole fresh batch by itself."""
+        """Whether a learner with `num_fresh` fresh segments has too few for a whole batch of its own."""
         return num_fresh < self.batch_size * self._num_learners
 
     def next_portions(self) -> Portions:
-        """Those of the batch that there is; replay that is owed comes before what is fresh."""
+        """What the next batch is made of; replay that is owed comes before fresh segments."""
         if self.pace.owes(self._batch_steps):
             return Portions(np.zeros_like(self._fresh), self.batch_size)
         fresh = self._fresh.clip(max=self.batch_size)
@@ -70,6 +70,6 @@ class Mixture:
         return Portions(fresh, 0)
 
     def count_fresh(self, steps: Array) -> None:
-        """Owes replay for fresh segments of so many `steps` each `[B]`, once replay has begun."""
+        """Owes replay for fresh segments of `steps` `[B]` each, if replay has begun."""
         if self._replays:
             self.pace.count_fresh(steps)

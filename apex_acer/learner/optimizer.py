@@ -1,4 +1,4 @@
-"""From a loss to a step: gradients clipped before it, steps that are not finite skipped."""
+"""The optimizer: clips the gradient, takes the step, and skips steps that are not finite."""
 
 from __future__ import annotations
 
@@ -13,38 +13,33 @@ from torch import Tensor, nn
 
 from apex_acer.config import ConfigError, OptimizerConfig, RunConfig, imports, require
 
-# torch imports its compiler, which takes a second, to exempt this method from it; the compiler never sees this one
+# torch would import its compiler, which takes a second, only to exempt this method from it
 _add: Any = torch.optim.Optimizer.add_param_group
 _add = getattr(_add, "__wrapped__", _add)
 _add.__dynamo_disable = _add
 
 STATE = {"adam": {"step", "exp_avg", "exp_avg_sq"}, "rmsprop": {"step", "square_avg"}}  # torch's names
-PREFIX, GROUP = "optimizer.", "group."  # of the names of tensors, and of those that are settings of the group
+PREFIX, GROUP = "optimizer.", "group."  # prefixes of saved tensors' names, and of those that are the group's settings
 PLAIN = (bool, int, float, str, type(None))
 
 
 class Optimizer:
-    """RMSProp, Adam or a user's own on `network`, with the learning rate's schedule over environment steps.
+    """RMSProp, Adam or a user's own optimizer of `network`, with the learning rate's schedule over environment steps.
 
-    The network's parameters and their gradients become views of one vector: clipping and the step are then a few
-    operations, however many layers there are, which for a small network is most of their cost.
+    The network's parameters and their gradients become views of one vector, so clipping and the step are a few
+    operations, however many layers there are. For a small network the number of operations is most of their cost.
     """
 
     def __init__(self, config: RunConfig, network: nn.Module) -> None:
         self._config = config.optimizer
         self._schedule_end = config.schedule_end
-        self._vector, self._gradient = flatten(network)
+        self._vector, self.gradient = flatten(network)
         self._optimizer = _build(self._config, self._vector)
         self._given = dict(self._group)
         self._step = _without_compiler(self._optimizer) if self._config.name in STATE else self._optimizer.step
 
-    @property
-    def gradient(self) -> Tensor:
-        """All of the network's gradients, one after the other `[parameters]`."""
-        return self._gradient
-
     def learning_rate(self, env_steps: int) -> float:
-        """The step size once `env_steps` were accepted."""
+        """The learning rate when the run has made `env_steps`."""
         if self._config.schedule == "constant":
             return self._config.learning_rate
         final = self._config.final_fraction
@@ -52,7 +47,7 @@ class Optimizer:
 
     def backward(self, loss: Tensor) -> None:
         """Leaves the gradient of `loss`, and nothing else, in the parameters' `.grad`."""
-        self._gradient.zero_()
+        self.gradient.zero_()
         loss.backward()  # type: ignore[no-untyped-call]
 
     def step(self, loss: Tensor, env_steps: int) -> tuple[Tensor, bool]:
@@ -61,24 +56,24 @@ class Optimizer:
         Returns:
             The gradient's norm before clipping, and whether the step was taken.
         """
-        norm = torch.linalg.vector_norm(self._gradient)
+        norm = torch.linalg.vector_norm(self.gradient)
         finite = math.isfinite(norm + loss)
         if finite:
-            self._gradient.mul_((self._config.max_grad_norm / (norm + 1e-6)).clamp(max=1.0))
+            self.gradient.mul_((self._config.max_grad_norm / (norm + 1e-6)).clamp(max=1.0))
             for group in self._optimizer.param_groups:
                 group["lr"] = self.learning_rate(env_steps)
             self._step()
         return norm, finite
 
     def tensors(self) -> dict[str, Tensor]:
-        """The moments and whatever other tensors steps change, by name; empty before the first step."""
+        """The tensors that steps change, such as moments, by name; empty before the first step."""
         return {f"{PREFIX}{name}": value for name, value in self._state().items() if isinstance(value, Tensor)}
 
     def numbers(self) -> dict[str, Any]:
-        """What else steps change, as JSON has it: a user's optimizer may count in plain numbers.
+        """The plain values that steps change, as a user's optimizer may have some.
 
         Raises:
-            ConfigError: where it keeps something else, which no file can hold without running code.
+            ConfigError: if it keeps anything else, which could not be loaded without running code.
         """
         numbers = {name: value for name, value in self._state().items() if not isinstance(value, Tensor)}
         for name, value in numbers.items():
@@ -87,7 +82,7 @@ class Optimizer:
         return numbers
 
     def load(self, tensors: Mapping[str, Tensor], numbers: Mapping[str, Any] | None = None) -> None:
-        """Goes on from another's `tensors` and `numbers`; raises `ConfigError` where they are of another kind or network."""
+        """Continues from saved `tensors` and `numbers`; raises `ConfigError` if they are of another optimizer or network."""
         moments = {name.removeprefix(PREFIX): t for name, t in tensors.items() if name.startswith(PREFIX)}
         if self._config.name in STATE:
             self._check(moments)
@@ -101,7 +96,7 @@ class Optimizer:
         return self._optimizer.param_groups[0]
 
     def _state(self) -> dict[str, Any]:
-        """What steps change: the state, and those settings of the group that are not as they were given."""
+        """What steps change: the state, and the settings of the group that differ from those given."""
         settings = {name: value for name, value in self._group.items() if name not in ("params", "lr")}
         changed = {n: v for n, v in settings.items() if isinstance(v, Tensor) or v is not self._given.get(n)}
         return dict(self._optimizer.state[self._vector]) | {f"{GROUP}{name}": v for name, v in changed.items()}
@@ -116,10 +111,10 @@ class Optimizer:
 
 
 def make_optimizer(config: RunConfig, network: nn.Module) -> Optimizer:
-    """The optimizer of `network`; a user's own is tried first, so that what it cannot do shows before the run begins.
+    """The optimizer of `network`; a user's own is first tried on a small layer, so that its mistakes show at once.
 
     Raises:
-        ConfigError: where a user's own cannot be made, stepped or saved.
+        ConfigError: if a user's own cannot be made, stepped or saved.
     """
     name = config.optimizer.name
     if name not in STATE:
@@ -148,20 +143,20 @@ def _build(settings: OptimizerConfig, vector: nn.Parameter) -> torch.optim.Optim
 
 
 def _without_compiler(optimizer: torch.optim.Optimizer) -> Callable[[], Any]:
-    """Its step without what torch wraps around it for its compiler, which the first call would import."""
+    """The optimizer's step without torch's wrapper, whose first call would import the compiler."""
     step = functools.partial(inspect.unwrap(type(optimizer).step), optimizer)
     return torch.no_grad()(step)
 
 
 def trained(network: nn.Module) -> list[nn.Parameter]:
-    """The parameters that are learned: all but those which a user's torso has frozen."""
+    """The parameters that are trained: all but those that a user's torso has frozen."""
     return [parameter for parameter in network.parameters() if parameter.requires_grad]
 
 
 def flatten(network: nn.Module) -> tuple[nn.Parameter, Tensor]:
-    """One vector of all of `network`'s trained parameters, and that of their gradients; the parameters become views of them.
+    """One vector of `network`'s trained parameters and one of their gradients `[parameters]`, of which both become views.
 
-    Each keeps its order in memory. Nothing may move or convert the network afterwards.
+    Each parameter keeps its memory format. Nothing may move or convert the network afterwards.
     """
     parameters = trained(network)
     vector = nn.Parameter(parameters[0].new_empty(sum(parameter.numel() for parameter in parameters)))

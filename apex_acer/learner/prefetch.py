@@ -1,4 +1,4 @@
-"""The next batch: gathered when it is asked for, or beside the update on the one before."""
+"""Provides the next batch: gathered when it is asked for, or, for a GPU, during the update before."""
 
 from __future__ import annotations
 
@@ -7,73 +7,73 @@ from typing import Any, NamedTuple
 
 import torch
 
-from apex_acer.learner.feed import Chosen, Feed
+from apex_acer.learner.feed import Feed, Selection
 from apex_acer.protocol.unroll import Batch
 from apex_acer.replay.transfer import Transfer
 
 
-class Coming(NamedTuple):
-    """A batch that was chosen early and is on its way."""
+class PendingBatch(NamedTuple):
+    """A batch that is being gathered and moved."""
 
-    chosen: Chosen
+    selection: Selection
     batch: Future[Batch]
     drawing: dict[str, Any]
-    """The feed's `drawing` before it was chosen."""
+    """The feed's `drawing` before the selection."""
 
 
 class Prefetch:
-    """Gives the batches of `feed`; with a `transfer` the next one is on its way while the one before is learned from."""
+    """Gives the batches of `feed`; with a `transfer` the next one is gathered and moved during the update before."""
 
     def __init__(self, feed: Feed, transfer: Transfer | None = None) -> None:
         self.feed, self._transfer = feed, transfer
-        self._coming: Coming | None = None
+        self._pending: PendingBatch | None = None
 
     @property
     def ready(self) -> bool:
         """Whether there is a batch to learn from now."""
-        return self._coming is not None or self.feed.mixture.has_batch
+        return self._pending is not None or self.feed.mixture.has_batch
 
     @property
     def num_fresh(self) -> int:
-        """Segments that are still to be trained on for the first time."""
-        return self.feed.num_fresh + (self._coming.chosen.num_fresh if self._coming else 0)
+        """Segments that were not trained on yet."""
+        return self.feed.num_fresh + (self._pending.selection.num_fresh if self._pending else 0)
 
-    def next_batch(self, progress: float = 0.0) -> tuple[Chosen, Batch]:
-        """The batch that is `ready`, and what was chosen for it, `progress` (0 to 1, or more) through the schedules."""
+    def next_batch(self, progress: float = 0.0) -> tuple[Selection, Batch]:
+        """The batch that is `ready`, and its items; `progress` is the share of the schedules that is over."""
         if not self._transfer:
-            chosen = self.feed.choose(progress)
-            return chosen, self.feed.gather(chosen)
-        coming = self._coming or self._start(self._transfer, progress)
-        self._coming = None
-        batch = coming.batch.result()
+            selection = self.feed.select(progress)
+            return selection, self.feed.gather(selection)
+        pending = self._pending or self._start(self._transfer, progress)
+        self._pending = None
+        batch = pending.batch.result()
         if self.feed.mixture.has_batch:
-            self._coming = self._start(self._transfer, progress)
-        return coming.chosen, batch
+            self._pending = self._start(self._transfer, progress)
+        return pending.selection, batch
 
-    def _start(self, transfer: Transfer, progress: float) -> Coming:
-        drawing, chosen = self.feed.drawing(), self.feed.choose(progress)
-        return Coming(chosen, transfer.start(lambda: self.feed.gather(chosen)), drawing)
+    def _start(self, transfer: Transfer, progress: float) -> PendingBatch:
+        drawing, selection = self.feed.drawing(), self.feed.select(progress)
+        return PendingBatch(selection, transfer.start(lambda: self.feed.gather(selection)), drawing)
 
     def wait(self) -> None:
-        """Returns once the batch on its way is gathered: from then on its segments may be overwritten."""
-        if self._coming:
-            self._coming.batch.exception()
+        """Returns when the pending batch is gathered, so that its segments may be overwritten."""
+        if self._pending:
+            self._pending.batch.exception()
 
     def state(self) -> dict[str, Any]:
-        """The feed's state as if the batch on its way, which was not learned from, had not been chosen yet."""
+        """The feed's state as if the pending batch, which was not learned from, had not been selected."""
         state = self.feed.state()
-        if not self._coming:
+        if not self._pending:
             return state
-        chosen = self._coming.chosen
-        state["segments"]["fresh"][:0] = chosen.items[: chosen.num_fresh].tolist()
-        return state | self._coming.drawing
+        selection = self._pending.selection
+        state["segments"]["fresh"][:0] = selection.items[: selection.num_fresh].tolist()
+        return state | self._pending.drawing
 
     def close(self) -> None:
-        """Ends the transfer."""
+        """Ends the transfer's thread."""
         if self._transfer:
             self._transfer.close()
 
 
 def make_prefetch(feed: Feed, device: torch.device) -> Prefetch:
-    """That of a learner on `device`: batches are gathered early if they have to be moved there."""
+    """The prefetch of a learner on `device`; it has a transfer if replay is held elsewhere."""
     return Prefetch(feed, Transfer(device) if feed.replay.device != device else None)

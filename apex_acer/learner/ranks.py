@@ -1,7 +1,7 @@
-"""Learners that make every update together: what one says to the others, through torch.distributed.
+"""How several learners communicate: collective operations through torch.distributed.
 
-One learner alone is a `Ranks`, which says it to itself. All learners make the same calls in the same order; a call waits for
-the others, up to the deadline that they were connected with, and then raises `LearnerLost`.
+All learners make the same calls in the same order. A call waits for the others, up to the timeout that they were connected
+with, and then raises `LearnerLost`. A single learner uses `ALONE`, whose operations are local.
 """
 
 from __future__ import annotations
@@ -20,41 +20,41 @@ from torch import Tensor, distributed
 
 from apex_acer.protocol.unroll import Array
 
-CONNECT_S = 300.0  # for all to come: each imports torch first
+CONNECT_S = 300.0  # until all learners have connected; each imports torch first
 
 
 class LearnerLost(Exception):
-    """Another learner ended, or said nothing until the deadline."""
+    """Another learner ended, or did not answer before the timeout."""
 
 
 class Ranks:
-    """A learner alone."""
+    """The collective operations of a single learner."""
 
     rank = 0
-    """Which of them this one is; the first one evaluates, saves and logs."""
+    """This learner's number; learner 0, the first, evaluates, saves and logs."""
     count = 1
-    """How many there are."""
+    """Number of learners."""
 
     def gather(self, numbers: Sequence[float] | Array) -> Array:
-        """Everybody's `numbers`, of which all give equally many: `[count, n]` float64."""
+        """The `numbers` of all learners, each of which gives n: `[count, n]` float64."""
         return np.array([numbers], np.float64)
 
     def add(self, tensor: Tensor) -> None:
-        """Puts the sum over all of them into `tensor`."""
+        """Replaces `tensor` by its sum over all learners."""
 
     def share(self, data: bytes) -> bytes:
-        """The first one's `data`."""
+        """The `data` of the first learner."""
         return data
 
     def collect(self, data: bytes) -> list[bytes]:
-        """Everybody's `data`."""
+        """The `data` of all learners."""
         return [data]
 
     def align(self, tensors: Sequence[Tensor]) -> None:
-        """Puts the first one's values into `tensors`."""
+        """Replaces the values of `tensors` by the first learner's."""
 
     def close(self) -> None:
-        """Leaves the others."""
+        """Disconnects from the other learners."""
 
 
 ALONE = Ranks()
@@ -62,23 +62,23 @@ ALONE = Ranks()
 
 @dataclass(frozen=True)
 class Meeting:
-    """Where learners connect: one of `count`, at the address where the first one listens."""
+    """How learner `rank` of `count` connects: at the address on which the first learner listens."""
 
     rank: int
     count: int
     host: str
     port: int
     timeout_s: float
-    """For whatever is said."""
+    """Seconds until an operation fails because another learner does not take part."""
 
 
 class ConnectedRanks(Ranks):
-    """One learner of several, on one machine or many: gloo between CPUs, NCCL between GPUs."""
+    """The collective operations of several learners, on one machine or many: gloo between CPUs, NCCL between GPUs."""
 
     def __init__(self, meeting: Meeting, listening: socket.socket | None = None) -> None:
-        """Connects all; the first one brings the socket that is `listening` there. Raises `LearnerLost` at the deadline."""
+        """Connects all learners; the first one passes its `listening` socket. Raises `LearnerLost` after `CONNECT_S`."""
         self.rank, self.count = meeting.rank, meeting.count
-        if meeting.host == "127.0.0.1":  # nobody beyond this machine takes part
+        if meeting.host == "127.0.0.1":  # all learners are on this machine
             os.environ["GLOO_SOCKET_IFNAME"] = "lo0" if sys.platform == "darwin" else "lo"
         store = _call(
             distributed.TCPStore,  # type: ignore[attr-defined]
@@ -95,34 +95,34 @@ class ConnectedRanks(Ranks):
         _call(distributed.init_process_group, backend, timeout=timeout, store=store, **numbers)
 
     def gather(self, numbers: Sequence[float] | Array) -> Array:
-        """Everybody's `numbers`, of which all give equally many: `[count, n]` float64."""
-        mine = torch.tensor(numbers, dtype=torch.float64)
-        everybodys = [torch.empty_like(mine) for _ in range(self.count)]
-        _call(distributed.all_gather, everybodys, mine)
-        found: Array = torch.stack(everybodys).numpy()
+        """The `numbers` of all learners, each of which gives n: `[count, n]` float64."""
+        found: Array = torch.stack(self._gather(torch.tensor(numbers, dtype=torch.float64))).numpy()
         return found
 
     def add(self, tensor: Tensor) -> None:
-        """Puts the sum over all of them into `tensor`."""
+        """Replaces `tensor` by its sum over all learners."""
         _call(distributed.all_reduce, tensor)
 
     def share(self, data: bytes) -> bytes:
-        """The first one's `data`."""
+        """The `data` of the first learner."""
         (size,) = self.gather([len(data)])[0]
         buffer = _tensor(data) if self.rank == 0 else torch.empty(int(size), dtype=torch.uint8)
         _call(distributed.broadcast, buffer, 0)
         return buffer.numpy().tobytes()
 
     def collect(self, data: bytes) -> list[bytes]:
-        """Everybody's `data`."""
+        """The `data` of all learners."""
         sizes = self.gather([len(data)])[:, 0].astype(int)
-        mine = _tensor(data.ljust(sizes.max(), b"\0"))
-        everybodys = [torch.empty_like(mine) for _ in range(self.count)]
-        _call(distributed.all_gather, everybodys, mine)
-        return [whole[:size].numpy().tobytes() for whole, size in zip(everybodys, sizes, strict=True)]
+        padded = self._gather(_tensor(data.ljust(sizes.max(), b"\0")))
+        return [whole[:size].numpy().tobytes() for whole, size in zip(padded, sizes, strict=True)]
+
+    def _gather(self, own: Tensor) -> list[Tensor]:
+        everybodys = [torch.empty_like(own) for _ in range(self.count)]
+        _call(distributed.all_gather, everybodys, own)
+        return everybodys
 
     def align(self, tensors: Sequence[Tensor]) -> None:
-        """Puts the first one's values into `tensors`."""
+        """Replaces the values of `tensors` by the first learner's."""
         if not tensors:
             return
         with torch.no_grad():
@@ -132,12 +132,12 @@ class ConnectedRanks(Ranks):
                 tensor.copy_(values.view(tensor.shape))
 
     def close(self) -> None:
-        """Leaves the others."""
+        """Disconnects from the other learners."""
         distributed.destroy_process_group()
 
 
 def listen(host: str) -> tuple[socket.socket, int]:
-    """A socket for the first learner's `ConnectedRanks` at `host`, and its port."""
+    """A listening socket at `host` for the first learner's `ConnectedRanks`, and its port."""
     listening = socket.create_server((host, 0))
     return listening, int(listening.getsockname()[1])
 

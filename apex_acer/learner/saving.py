@@ -1,4 +1,4 @@
-"""What a learner writes and goes on from: the weights file, and the checkpoint of everything that a run needs."""
+"""Saving and restoring: the weights file, and the checkpoint of everything that a resumed run needs."""
 
 from __future__ import annotations
 
@@ -28,19 +28,18 @@ WEIGHTS = "weights.safetensors"
 
 @dataclass(frozen=True)
 class TrainingState:
-    """All that changes as a learner trains, and goes on with the run."""
+    """The parts of a learner that change as it trains and are saved."""
 
     trainer: Trainer
     prefetch: Prefetch
-    """With the feed."""
     evaluations: Evaluations
     counters: Counters
 
 
 class Saver:
-    """Writes the parts of a learner into the run's folder, and restores them from there.
+    """Saves a learner in the run's folder and restores it from there.
 
-    Of several learners only the first one sees that folder; the others get what it restores.
+    If there are several learners, only the first one sees the folder; the others get what it restores.
     """
 
     def __init__(
@@ -51,7 +50,7 @@ class Saver:
         self._saved: tuple[int, int, float | None] | None = None
 
     def snapshot(self) -> Snapshot:
-        """Weights to be evaluated."""
+        """The current weights, for an evaluation."""
         counters = self._training.counters
         return Snapshot(counters.env_steps, counters.updates, self._weights_file())
 
@@ -61,14 +60,14 @@ class Saver:
         return weights.pack(self._training.trainer.algorithm.tensors(), card)
 
     def save_weights(self) -> Path:
-        """Writes the weights file, of those that reached the target if some have; returns its path."""
+        """Writes the weights file, with the weights that reached `stop.at_return` if some have; returns its path."""
         path = self._folder / WEIGHTS
         if self._ranks.rank == 0:
             weights.write(path, self._training.evaluations.passed or self._weights_file())
         return path
 
     def save(self) -> Path:
-        """Writes the weights and all that a run needs to go on, if this is the first learner; the weights' path."""
+        """Writes the weights file and a checkpoint, if this is the first learner; returns the path of the weights file."""
         if self._ranks.rank:
             return self._folder / WEIGHTS
         path, counters = self.save_weights(), self._training.counters
@@ -98,8 +97,15 @@ class Saver:
             contents |= {f"replay.{name}": array for name, array in training.prefetch.feed.replay.arrays().items()}
         checkpoint.write(self._folder, training.counters.updates, state, contents)
 
-    def begin(self) -> None:
-        """Begins with `config.load`, if it is given; raises `ConfigError` if that is of another algorithm or network."""
+    def start(self, resume: bool) -> None:
+        """Continues from the newest checkpoint if `resume`, or else loads the weights file `config.load`, if it is given.
+
+        Raises:
+            ConfigError: if the file is missing, damaged, or of another algorithm or network.
+        """
+        if resume:
+            self._restore()
+            return
         if self._config.load and self._ranks.rank == 0:
             self._load_weights(self._config.load)
         self._ranks.align(list(self._training.trainer.algorithm.tensors().values()))
@@ -115,8 +121,7 @@ class Saver:
         except ConfigError as error:
             raise ConfigError(f"{path}: {str(error).removeprefix('weights: ')}{written_by(card)}") from None
 
-    def restore(self) -> None:
-        """Goes on from the newest checkpoint; raises `ConfigError` if it is of another network, or damaged."""
+    def _restore(self) -> None:
         if self._ranks.rank:
             self._take(json.loads(self._ranks.share(b"")), self._ranks.share(b""), None)
             return

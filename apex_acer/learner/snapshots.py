@@ -1,4 +1,4 @@
-"""The learner's side of evaluation: snapshots that are due, and what their scores mean."""
+"""The learner's side of evaluation: hands weights to the evaluator and keeps track of their scores."""
 
 from __future__ import annotations
 
@@ -17,15 +17,16 @@ log = logging.getLogger(__name__)
 
 
 class Snapshot(NamedTuple):
-    """Weights set aside: a file's bytes, and what they were trained for."""
+    """Weights set aside for an evaluation."""
 
     env_steps: int
     updates: int
     data: bytes
+    """A weights file's bytes."""
 
 
 class Evaluations:
-    """Hands snapshots to the evaluator when it asks, and keeps the best and the one that reached the target."""
+    """Hands snapshots to the evaluator when it asks, and keeps the best score and the weights that reached the target."""
 
     def __init__(self, folder: Path, target: float | None, settings: EvaluationConfig) -> None:
         self._folder, self._target, self._settings = folder, target, settings
@@ -33,11 +34,11 @@ class Evaluations:
         self._due: Snapshot | None = None
         self._playing: Snapshot | None = None
         self.best: float | None = None
-        """Highest score so far."""
+        """Highest mean return of an evaluation so far."""
         self.score: dict[str, Any] | None = None
-        """Newest score, as a card has it."""
+        """Newest score, as a weights file's card has it."""
         self.passed: bytes | None = None
-        """The file that reached the target, once one has."""
+        """The weights file that reached the target, if one has."""
 
     @property
     def last(self) -> float | None:
@@ -45,40 +46,40 @@ class Evaluations:
         return self.score["eval_return"] if self.score else None
 
     def offer(self, snapshot: Snapshot) -> None:
-        """Has `snapshot` evaluated next; one not yet begun is replaced, so that the evaluator never lags behind."""
+        """Has `snapshot` evaluated next, in place of one that the evaluator has not begun, so it never lags behind."""
         self._due = snapshot
         self._hand_over()
 
     def take(self, post: Post) -> Row:
-        """Judges the score in the evaluator's message; its next snapshot is the answer.
+        """Takes the score in the evaluator's message, which is answered with the next snapshot.
 
         Returns:
-            The row to write, with the snapshot's `eval_env_steps`; empty where there was no score.
+            The row to write, with the snapshot's `eval_env_steps`; empty if there was no score.
         """
         row: Row = {}
         if post.message.rows and self._playing:
             row = self._judge(post.message.rows[-1], self._playing)
-        else:  # another evaluator: what the one before was playing is due again, unless something newer is
+        else:  # a new evaluator: the snapshot that the previous one was playing is due again, unless a newer one is
             self._due = self._due or self._playing
         self._asking, self._playing = post, None
         self._hand_over()
         return row
 
     def dismiss(self) -> None:
-        """Tells an evaluator that waits to stop."""
+        """Tells a waiting evaluator to stop."""
         if self._asking:
             self._asking.answer(Reply(self._asking.message.sequence, stop=True))
             self._asking = None
 
     def state(self) -> tuple[dict[str, Any], bytes]:
-        """Plain values that go on with a run, and the snapshot yet to be scored (empty where there is none)."""
+        """Plain values for `restore`, and the weights file of the snapshot without a score yet; empty if there is none."""
         pending = self._due or self._playing
         facts = None if pending is None else {"env_steps": pending.env_steps, "updates": pending.updates}
         scores = {"best": self.best, "score": self.score, "passed": self.passed is not None}
         return {**scores, "pending": facts}, pending.data if pending else b""
 
     def restore(self, state: Mapping[str, Any], data: bytes) -> None:
-        """Goes on from a `state`; its snapshot is due again."""
+        """Continues from a `state`; its snapshot is due again."""
         self.best, self.score = state["best"], state["score"]
         pending = state["pending"]
         self._due = Snapshot(pending["env_steps"], pending["updates"], data) if pending else None

@@ -1,4 +1,4 @@
-"""The network in training: what an update is, and the policy as actors get it."""
+"""The trainer: makes an update from a batch, and packs the policy for actors."""
 
 from __future__ import annotations
 
@@ -20,36 +20,36 @@ from apex_acer.protocol.unroll import Batch
 
 
 class Update(NamedTuple):
-    """What came of a batch."""
+    """The result of an update."""
 
     taken: bool
-    """Whether the optimizer's step was taken; otherwise something was not finite, and all is as before."""
+    """Whether the optimizer took its step; if not, something was not finite and nothing has changed."""
     metrics: dict[str, Tensor]
     priorities: Tensor
-    """Of the batch's items, `[B]`."""
+    """New priorities of the batch's items, `[B]`."""
 
 
 class Trainer:
     """The algorithm and its optimizer, on the learner's device."""
 
     def __init__(self, config: RunConfig, spec: EnvironmentSpec, ranks: Ranks = ALONE) -> None:
-        """Each of several learners trains on its part of every batch. Raises `ConfigError` if the device does not fit."""
+        """Raises `ConfigError` if the device is not there."""
         self.device = choose_device(config.learner.device, "learner.device")
         torch.manual_seed(derive_seed(config.seed, "learner"))
         self.algorithm = algorithm_class(config.algorithm.name)(config, spec, self.device)
         self.optimizer = make_optimizer(config, self.algorithm.network)
-        on_cores = spec.is_image and self.device.type == "cpu"  # vectors are too small to share
+        on_cores = spec.is_image and self.device.type == "cpu"  # networks of vectors are too small for several threads
         parts = num_parts(config.learner.threads, config.learner.batch_size // ranks.count) if on_cores else 1
         self._gradient = Gradient(self.algorithm, self.optimizer, parts, ranks)
         self._policy: tuple[int, bytes] = (-1, b"")  # version, and the bytes that actors get
 
     @property
     def computes(self) -> str:
-        """Where, and in which precision, as it is shown."""
+        """The device and the torso's precision, in words."""
         return f"{self.device}, {'bfloat16' if self.algorithm.network.precision else 'float32'}"
 
     def update(self, batch: Batch, env_steps: int) -> Update | None:
-        """One step on `batch`; None if it holds no samples, because momentum alone must not move the weights."""
+        """One update on `batch`; None if it holds no samples, because momentum alone must not change the weights."""
         output = self._gradient.compute(batch)
         if not output.num_samples:
             return None
@@ -59,7 +59,7 @@ class Trainer:
         return Update(taken, {**output.metrics, "grad_norm": norm}, output.priorities)
 
     def policy(self, version: int) -> bytes:
-        """The policy as actors get it, packed once per version."""
+        """The policy's weights as bytes for actors, packed once per version."""
         if self._policy[0] != version:
             self._policy = version, weights.pack_policy(self.algorithm.tensors(), version)
         return self._policy[1]

@@ -14,7 +14,7 @@ import torch
 from apex_acer.algorithms import algorithm_class
 from apex_acer.config import RunConfig
 from apex_acer.learner.agreement import Report, agree
-from apex_acer.learner.feed import Chosen, Feed, make_replay
+from apex_acer.learner.feed import Feed, Selection, make_replay
 from apex_acer.learner.mixture import Mixture
 from apex_acer.learner.prefetch import Prefetch
 from apex_acer.learner.ranks import ALONE, Ranks
@@ -49,7 +49,7 @@ class Fed:
         self.feed = Feed(self.replay, self.mixture, ranks)
         self.prefetch = Prefetch(self.feed, transfer)
         self.ranks = ranks
-        self.chosen: Chosen
+        self.chosen: Selection
 
     def insert(self, unroll: Unroll, weights_version: int) -> None:
         self.prefetch.wait()
@@ -265,7 +265,7 @@ def test_a_batch_on_its_way_at_a_checkpoint_is_chosen_again_and_counted_once(
     for number in range(8):
         insert(feed, config, number)
     feed.next_batch()
-    assert feed.prefetch._coming
+    assert feed.prefetch._pending
     state = through_json(feed)
     another.restore(state, copied(feed))
     inserted = int(feed.replay._steps.sum())

@@ -152,7 +152,7 @@ def test_priorities_go_to_the_batch_they_are_of(transfers: list[Transfer], early
     expected = feed.replay.arrays()["weights"].copy()
     for batch_number in range(1, 4):
         batch = feed.next_batch()
-        assert early == (feed.prefetch._coming is not None)
+        assert early == (feed.prefetch._pending is not None)
         items = torch.stack([(number_of == number).nonzero()[0, 0] for number in batch.obs[0, :, 0]])
         feed.set_priorities(items.float() / batch_number)
         expected[items.numpy()] = raised(items.float() / batch_number)

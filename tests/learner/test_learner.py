@@ -92,7 +92,7 @@ def test_env_steps_do_not_count_dummy_steps(make_learner: MakeLearner) -> None:
     work_off(learner)
     assert learner.counters.env_steps == 17
     learner.finish()
-    assert learner._bulletin.status()["rows"]["learner"]["replay_steps"] == 17
+    assert learner._reporter.status()["rows"]["learner"]["replay_steps"] == 17
 
 
 def test_replay_ratio_is_near_its_setting(make_learner: MakeLearner) -> None:
@@ -100,7 +100,7 @@ def test_replay_ratio_is_near_its_setting(make_learner: MakeLearner) -> None:
     learner = make_learner(config)
     feed(learner, speakers(learner)[0], config, 120)
     learner.finish()
-    assert learner._bulletin.status()["rows"]["learner"]["replay_ratio"] == pytest.approx(3.0, rel=0.2)
+    assert learner._reporter.status()["rows"]["learner"]["replay_ratio"] == pytest.approx(3.0, rel=0.2)
     assert learner.counters.updates == pytest.approx(120 + 3 * 115, rel=0.2)
 
 
@@ -135,7 +135,7 @@ def test_updates_that_are_not_finite_are_skipped_and_counted(
     replies = feed(learner, speakers(learner)[0], config, 10, wants_weights=True, weights_version=-1)
     result = learner.finish()
     assert learner.counters.updates == 5
-    assert learner._bulletin.status()["rows"]["learner"]["skipped_updates"] == result.skipped_updates == 5
+    assert learner._reporter.status()["rows"]["learner"]["skipped_updates"] == result.skipped_updates == 5
     tensors, _ = weights.read(result.weights)
     assert all(torch.isfinite(tensor).all() for tensor in tensors.values())
     # an unroll is answered before its update: the second and third see the first update, but not the second, skipped one
@@ -165,7 +165,7 @@ def test_a_batch_without_a_sample_leaves_the_network_as_it_was(
     with_samples = sum(map(bool, samples))
     assert 20 < with_samples < len(samples) - 20
     assert learner.counters.updates == with_samples
-    assert learner._bulletin.status()["rows"]["learner"]["skipped_updates"] == 0
+    assert learner._reporter.status()["rows"]["learner"]["skipped_updates"] == 0
 
 
 def test_too_many_skipped_updates_in_a_row_end_the_run(
@@ -412,7 +412,7 @@ def test_best_weights_are_those_of_the_best_evaluation(make_learner: MakeLearner
     before = weights.unpack_metadata(given[1])["score"]
     assert (before["eval_return"], before["env_steps"]) == (3.0, 100)
     assert weights.pack(tensors, card | {"score": before}) == given[1]
-    assert learner._bulletin.status()["best"] == 9.0
+    assert learner._reporter.status()["best"] == 9.0
     result = learner.finish()
     assert result.eval_return == 5.0
     assert weights.read(result.weights)[1]["score"]["eval_return"] == 5.0
@@ -485,7 +485,7 @@ def test_rows_of_every_process_are_written_and_shown(make_learner: MakeLearner, 
     learner.finish()
     rows = [json.loads(line) for line in (tmp_path / "run_0" / "metrics.jsonl").read_text().splitlines()]
     assert {row["source"] for row in rows} == {"actor_0", "learner"}
-    assert learner._bulletin.status()["rows"]["actor_0"]["exploration"] == 0.5
+    assert learner._reporter.status()["rows"]["actor_0"]["exploration"] == 0.5
 
 
 def test_a_row_with_a_value_that_is_not_finite_is_written_as_null(make_learner: MakeLearner, tmp_path: Path) -> None:

@@ -189,7 +189,7 @@ def write_and_stop(ranks: Ranks, config: RunConfig) -> Found:
         "ended": ended,
         "reason": result.reason,
         "env_steps": result.env_steps,
-        "sources": sorted(learner._bulletin.status()["rows"]),
+        "sources": sorted(learner._reporter.status()["rows"]),
     }
 
 

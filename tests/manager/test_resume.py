@@ -96,7 +96,7 @@ def test_a_learner_is_restored_whole(
     assert_equal_tensors(after._trainer.algorithm.tensors(), before._trainer.algorithm.tensors())
     assert_equal_tensors(after._trainer.optimizer.tensors(), before._trainer.optimizer.tensors())
     assert after._prefetch.state() == before._prefetch.state()
-    assert after._bulletin.status()["best"] == 7.0
+    assert after._reporter.status()["best"] == 7.0
     assert after._evaluations.last == 3.0
 
     trained_on.clear()
@@ -130,10 +130,10 @@ def test_wall_clock_and_rows_go_on(make_learner: MakeLearner, resume_learner: Re
     result = before.finish()
     assert 100 < result.wall_s < 110
     after = resume_learner(config)
-    at_first = after._bulletin.status()["wall_s"]
+    at_first = after._reporter.status()["wall_s"]
     assert result.wall_s <= at_first < 110
     feed(after, speakers(after)[0], config, 5, acting_s=50.0)  # an actor that was there before it
-    assert at_first < after._bulletin.status()["wall_s"] < 110
+    assert at_first < after._reporter.status()["wall_s"] < 110
     final = after.finish()
     assert final.wall_s < 110
     rows = [row for row in lines(tmp_path / "run_0") if row["source"] == "learner"]
