@@ -1,4 +1,4 @@
-"""An actor: runs environments with the newest policy it has, and ships unrolls with the whole mu."""
+"""An actor: runs environments with the newest weights it has and sends unrolls to the learner."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ log = logging.getLogger(__name__)
 
 
 class Actor:
-    """Knows no sockets: `link` reaches the learner's inbox."""
+    """Makes unrolls and sends them over `link`, which hides how messages travel."""
 
     def __init__(self, config: RunConfig, run_id: str, peer: Peer, link: Link, threads: int = 1) -> None:
-        """`threads` are those of Atari's emulators."""
+        """`threads` is the number of threads of Atari's emulators."""
         self._config, self._run_id, self._peer, self._link = config, run_id, peer, link
         self._timers = Timers()
         self._environments = make_environments(
@@ -31,7 +31,7 @@ class Actor:
         device = choose_device(config.actors.device, "actors.device")
         self._policy = Policy(config, self._environments.spec, device)
         self._policy.compute_as_the_learner()
-        self._rollout: Rollout | None = None  # from the first weights on
+        self._rollout: Rollout | None = None  # made when the first weights arrive
         self._version = -1
         self._sequence = self._unanswered = 0
         self._steps_since_weights = 0
@@ -49,11 +49,11 @@ class Actor:
         if reply:
             return self._take(reply)
         if not must_wait:
-            self._ship()
+            self._send_unroll()
         return True
 
     def reconnect(self, link: Link) -> None:
-        """Speaks with another learner from now on, and first asks it for weights; the environments go on."""
+        """Sends to another learner from now on, and first asks it for weights; the environments keep their state."""
         self._link = link
         self._version = -1
         self._sequence = self._unanswered = 0
@@ -62,7 +62,7 @@ class Actor:
         """Frees the environments."""
         self._environments.close()
 
-    def _ship(self) -> None:
+    def _send_unroll(self) -> None:
         assert self._rollout is not None
         self._first_step_at = self._first_step_at or time.monotonic()
         length = self._config.algorithm.unroll_length
@@ -102,13 +102,13 @@ class Actor:
         return not reply.stop
 
     def _begin(self, env_steps: int) -> Rollout:
-        """Resets the environments to games that the run, which has made `env_steps`, has not played before."""
+        """Resets the environments with a seed that depends on `env_steps`, so a resumed run plays new episodes."""
         peer = self._peer
         seed = derive_seed(self._config.seed, "actor", peer.index, peer.incarnation, env_steps)
         return Rollout(self._environments, self._policy, seed=seed, actor=peer.index, timers=self._timers)
 
     def _row(self) -> list[Row]:
-        """At most one row per `logging.every_seconds`."""
+        """One row if `logging.every_seconds` have passed since the last one, otherwise none."""
         now = time.monotonic()
         elapsed = now - self._row_at
         if elapsed < self._config.logging.every_seconds:

@@ -1,4 +1,4 @@
-"""The evaluator: whole games with the weights the learner names, and the score sent back."""
+"""The evaluator: plays whole games with weights from the learner and sends the scores back."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from apex_acer.protocol.messages import Link, Message, Peer, Row
 
 
 class Evaluator:
-    """Asks for weights, plays, answers with the row and asks again; the learner never waits for it."""
+    """Asks for weights, plays, and sends the score with its next request; the learner never waits for it."""
 
     def __init__(
         self, config: RunConfig, run_id: str, peer: Peer, link: Link, threads: int = 1, folder: Path = Path()
     ) -> None:
-        """`folder` is the run's; raises `ConfigError` where videos are asked for and cannot be made."""
+        """`folder` is the run's; raises `ConfigError` if videos are asked for and cannot be made."""
         self._config, self._run_id, self._peer, self._link = config, run_id, peer, link
         self._threads, self._folder = threads, folder
         self._played = 0
         if config.evaluation.video_every:
             _check_videos(config)
-        self._player: tuple[Environments, Policy] | None = None  # made when needed: actors start with all the cores
+        self._player: tuple[Environments, Policy] | None = None  # made when it is needed, so that actors start sooner
         self._sequence = 0
         self._rows: list[Row] = []
         self._asked = False
 
     def step(self, wait_s: float) -> bool:
-        """Asks, or waits up to `wait_s` seconds for weights and evaluates them; False once told to stop."""
+        """Asks for weights, waits up to `wait_s` seconds for them and evaluates them; False once told to stop."""
         if not self._asked:
             self._link.send(Message(self._run_id, self._peer, self._sequence, wants_weights=True, rows=self._rows))
             self._asked = True
@@ -61,7 +61,7 @@ class Evaluator:
         return True
 
     def reconnect(self, link: Link) -> None:
-        """Speaks with another learner from now on; what it has played for the one before is of no use to this one."""
+        """Asks another learner from now on, and drops scores that it has not sent yet."""
         self._link, self._sequence, self._asked, self._rows = link, 0, False, []
 
     def close(self) -> None:
@@ -92,7 +92,7 @@ def _check_videos(config: RunConfig) -> None:
 
 
 def summarise(episodes: list[Episode]) -> Row:
-    """Metrics of a finished evaluation."""
+    """The metrics of an evaluation's `episodes`."""
     returns = np.array([episode.episode_return for episode in episodes])
     return {
         "eval_return": float(returns.mean()),
@@ -104,19 +104,18 @@ def summarise(episodes: list[Episode]) -> Row:
 
 
 def evaluate_policy(policy: Policy, settings: EvaluationConfig, seed: int, threads: int = 1) -> Row:
-    """Plays whole games with `policy` in this process; with the run's seed and settings, those its evaluator played.
+    """The evaluator's metrics of whole games that `policy` plays in this process.
+
+    With the run's seed and settings they are the games that its evaluator played.
 
     Args:
-        policy: who plays.
-        settings: how many episodes, and how.
-        seed: of the environments and of sampling.
-        threads: those of Atari's emulators.
-
-    Returns:
-        The evaluator's metrics of the games.
+        policy: the policy.
+        settings: how many episodes are played, and how.
+        seed: seed of the environments and of sampling.
+        threads: threads of Atari's emulators.
 
     Raises:
-        ConfigError: where the environment cannot be made, or only the policy's weights file names its module.
+        ConfigError: if the environment cannot be made, or its module is named only by the policy's weights file.
     """
     policy.require_known_environment()
     slots = min(settings.environments, settings.episodes)

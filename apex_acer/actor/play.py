@@ -1,4 +1,4 @@
-"""Whole games for somebody to watch."""
+"""Plays whole games to watch, in a window or as a video."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from apex_acer.environments.rendering import Pictured, PicturedAtari, make_pictu
 def play(
     environment: Pictured | PicturedAtari, policy: Policy, settings: EvaluationConfig, seed: int, show: Show
 ) -> Iterator[Episode]:
-    """Plays `settings.episodes` games, shows every picture of them from the first to the last, and gives each once it ended.
+    """Plays `settings.episodes` games, shows every frame of them and yields each game when it has ended.
 
-    With the run's seed and settings they are those that its evaluator's first environment played.
+    With the run's seed and settings they are the games that the first environment of its evaluator played.
     """
     rollout = Rollout(
         environment,
@@ -30,7 +30,7 @@ def play(
         stall_steps=settings.stall_steps,
     )
     num = 0
-    while num < settings.episodes:  # an end is known at the next reset, whose picture is of a game that is not played
+    while num < settings.episodes:  # a game's end is known at the next reset, whose frame is not shown
         for frame in environment.frames:
             show(frame)
         rollout.unroll(1)
@@ -40,7 +40,7 @@ def play(
 
 
 def record(path: Path, policy: Policy, settings: EvaluationConfig, seed: int) -> None:
-    """Writes a video of the first game that an evaluation with these plays."""
+    """Writes a video of the first game of an evaluation with these settings and this seed."""
     environment = make_pictured(policy.config.environment)
     with contextlib.closing(environment), video(path, environment.fps) as show:
         for _ in play(environment, policy, dataclasses.replace(settings, episodes=1), seed, show):

@@ -28,30 +28,30 @@ class Policy:
     """Acts in an environment of `spec` with the network that `config` names."""
 
     def __init__(self, config: RunConfig, spec: EnvironmentSpec, device: torch.device = CPU) -> None:
-        """What it is given and gives is on the CPU, whatever `device` the network is on."""
+        """Observations and actions are on the CPU, whatever `device` the network is on."""
         self.config, self.spec, self.device = config, spec, device
         self._algorithm = algorithm_class(config.algorithm.name)
         self.network = self._algorithm.build_network(config, spec).eval().to(device)
         self.metadata: dict[str, Any] = {}
-        """The weights file's card (`card.py`); empty for fresh weights."""
+        """The weights file's card (`card.py`); empty if the policy was not loaded from a file."""
         self.may_import = True
-        """Whether the environment may be made of modules that nobody has imported yet."""
+        """Whether making the environment may import modules that were not imported before."""
         self._generator = torch.Generator(device).manual_seed(config.seed)
         self._state: State = {}
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Takes the policy's tensors of a weights file; raises `ConfigError` naming the first one that differs."""
+        """Takes the policy's tensors from those of a weights file; raises `ConfigError` naming the first that differs."""
         load_tensors(self.network, "network", tensors)
 
     def require_known_environment(self) -> None:
-        """Raises `ConfigError` where making its environment would import what only a weights file names."""
+        """Raises `ConfigError` if making its environment would import a module that only a weights file names."""
         if not self.may_import:
             imports.require_known("environment.id", self.config.environment.id)
             for name in self.config.environment.wrappers:
                 imports.require_known("environment.wrappers", name)
 
     def compute_as_the_learner(self) -> None:
-        """In `learner.precision`, as far as this device has it; else in float32, whatever the weights were trained in."""
+        """Has the network compute in `learner.precision` on this device; without this call it computes in float32."""
         self.network.precision = choose_precision(self.config.learner.precision, self.device, self.network)
 
     def initial_state(self, num: int) -> State:
@@ -60,7 +60,7 @@ class Policy:
         return {name: torch.zeros(num, *shape, device=self.device) for name, shape in shapes.items()}
 
     def reset(self) -> None:
-        """Begins a new episode for `act`: a recurrent network forgets. Others need no call."""
+        """Begins a new episode for `act`: clears a recurrent network's state. Other networks need no call."""
         self._state = {}
 
     def act(self, obs: npt.ArrayLike, greedy: bool = True) -> Any:
@@ -101,7 +101,7 @@ class Policy:
         exploration: Tensor,
         generator: torch.Generator,
     ) -> Action:
-        """Acts on the newest `stack` planes `[S, N, *plane]`; where an episode begins, `state` is forgotten first."""
+        """Acts on the newest `stack` planes `[S, N, *plane]`; `state` is cleared in environments that begin an episode."""
         with torch.inference_mode():
             steps = torch.from_numpy(episode_step).to(self.device)
             obs = stack_planes(torch.from_numpy(planes).to(self.device), steps, self.spec.stack)[0]
@@ -113,7 +113,7 @@ class Policy:
         return Action(chosen.action.cpu(), mu, chosen.state)
 
     def exploration(self, num: int, actor: int | None = None) -> Tensor:
-        """That of `num` environments (`Algorithm.exploration`), where the network is."""
+        """How much each of `num` environments explores (`Algorithm.exploration`), on the network's device."""
         return self._algorithm.exploration(self.config, num, actor).to(self.device)
 
     @property
@@ -122,7 +122,7 @@ class Policy:
         return self._algorithm.looks_ahead(self.config)
 
     def complete(self, unroll: Unroll, ahead: dict[str, Array]) -> Unroll:
-        """What an actor ships of an unroll (`Algorithm.complete`)."""
+        """The unroll as an actor sends it (`Algorithm.complete`)."""
         return self._algorithm.complete(self.config, unroll, ahead)
 
     def _batch(self, obs: Array) -> tuple[Array, bool]:
@@ -130,7 +130,7 @@ class Policy:
         spec = self.spec
         shape, stack = spec.obs_shape, (spec.stack,) if spec.stack > 1 else ()
         given, channels_last = (*stack, *spec.given_shape), (*shape[1:], shape[0])
-        for batch in ((), obs.shape[:1]):  # what can be a single observation is one
+        for batch in ((), obs.shape[:1]):  # an array that can be a single observation is taken as one
             num = batch[0] if batch else 1
             if obs.shape == (*batch, *given):
                 return spec.planes(obs, num, *stack).reshape(num, *shape), not batch
@@ -143,11 +143,7 @@ class Policy:
 
 
 def load_card(path: str | Path) -> dict[str, Any]:
-    """What a weights file says of itself (`card.py`); nothing that it names is built or imported.
-
-    Raises:
-        ConfigError: naming `path`.
-    """
+    """The card of a weights file (`card.py`); nothing that it names is built or imported. Raises `ConfigError`."""
     with reading(str(path)):
         _, card = read(path)
         try:
@@ -160,12 +156,11 @@ def load_card(path: str | Path) -> dict[str, Any]:
 def load_policy(path: str | Path, import_modules: bool = False) -> Policy:
     """The policy in a weights file; no environment is made. Raises `ConfigError` naming `path`.
 
-    `policy.act(obs)` acts; `policy.network(obs [B, …])` gives `q_values`, ACER's also `pi_logits`; `policy.config` is the
-    run's.
+    `policy.act(obs)` chooses actions; `policy.network(obs [B, …])` returns `q_values`, ACER's also `pi_logits`;
+    `policy.config` is the run's configuration.
 
-    A file may name an algorithm and a torso of its author's own, `algorithm.name = "module:class"`, and an environment and
-    wrappers. Importing a module runs it, so these must be gymnasium's or this package's own, or have been imported before,
-    unless `import_modules` says that they may be imported for this policy.
+    A file may name modules: of an algorithm, a torso, an environment and wrappers. Importing a module runs it, so each must
+    belong to gymnasium or this package, or have been imported before, unless `import_modules` allows all of them.
     """
     with reading(str(path)):
         tensors, metadata = read(path)
@@ -187,7 +182,7 @@ def load_policy(path: str | Path, import_modules: bool = False) -> Policy:
 
 
 def _require_known_network(config: dict[str, Any]) -> None:
-    """Raises `ConfigError` if building the network would import what only the weights file's `config` names."""
+    """Raises `ConfigError` if building the network would import a module that only the weights file's `config` names."""
     named = from_dict(config, import_modules=False)
     imports.require_known("algorithm.name", named.algorithm.name)
     imports.require_known("network.torso", named.network.torso)

@@ -1,4 +1,4 @@
-"""The one loop of environments and policy: actors, evaluators, `evaluate` all run this."""
+"""The loop of environments and policy, which actors, the evaluator and `evaluate` share."""
 
 from __future__ import annotations
 
@@ -16,17 +16,18 @@ from apex_acer.protocol.unroll import Array, Unroll
 
 
 class Episode(NamedTuple):
-    """A whole game: from reset to reset, whatever `terminated` said in between."""
+    """A whole game from reset to reset; lost lives do not end it."""
 
     column: int
+    """Index of the environment."""
     episode_return: float
-    """Unclipped."""
+    """Sum of the unclipped rewards."""
     length: int
-    """Environment steps, the dummy not counted."""
+    """Environment steps, dummy steps not counted."""
 
 
 class Rollout:
-    """Steps N environments with a policy and cuts unrolls; `episodes` collects the games that ended."""
+    """Steps N environments with a policy, and gives unrolls and the episodes that ended."""
 
     def __init__(
         self,
@@ -39,23 +40,24 @@ class Rollout:
         stall_steps: int = 0,
         timers: Timers | None = None,
     ) -> None:
-        """With an `actor`'s index it explores as that one does, and its unrolls are complete, to be shipped.
+        """With an `actor`'s index it explores as that actor does, and its unrolls are complete (`Algorithm.complete`).
 
-        Raises `ConfigError` if the policy was trained in environments of another specification.
+        Raises:
+            ConfigError: if the policy was trained in environments of another specification.
         """
         require_unchanged(environments.id, environments.spec, policy.spec)
         self._environments = environments
         self._policy = policy
         self._greedy = greedy
         self.exploration = policy.exploration(environments.num, actor)
-        """`[N]`, by environment."""
+        """How much each environment explores, `[N]`."""
         self._completes = actor is not None
         self._ahead: Action | None = None  # chosen for the observation after the last unroll
         self._stall_steps = stall_steps
         self._timers = timers or Timers()
         self._generator = torch.Generator(policy.device).manual_seed(seed)
         self._random = np.random.default_rng(seed)
-        self.episodes: list[Episode] = []
+        self._episodes: list[Episode] = []
 
         spec, num = environments.spec, environments.num
         self._obs = np.zeros((spec.stack, num, *spec.plane_shape), spec.dtype)  # the newest S planes
@@ -93,7 +95,7 @@ class Rollout:
 
     def take_episodes(self) -> list[Episode]:
         """The episodes that ended since the last call."""
-        episodes, self.episodes = self.episodes, []
+        episodes, self._episodes = self._episodes, []
         return episodes
 
     def _complete(self, unroll: Unroll) -> Unroll:
@@ -126,7 +128,7 @@ class Rollout:
 
     def _count(self, reward: Array, reset: Array) -> None:
         for column in np.flatnonzero(reset):
-            self.episodes.append(Episode(int(column), float(self._return[column]), int(self._length[column])))
+            self._episodes.append(Episode(int(column), float(self._return[column]), int(self._length[column])))
         self._return = np.where(reset, 0.0, self._return + reward)
         self._length = np.where(reset, 0, self._length + 1)
         self._since_reward = np.where(reset | (reward != 0), 0, self._since_reward + 1)
@@ -139,7 +141,7 @@ def _arrays(chosen: Action) -> dict[str, Array]:
 def evaluate(environments: Environments, policy: Policy, settings: EvaluationConfig, seed: int) -> list[Episode]:
     """Plays `settings.episodes` whole games.
 
-    Each environment is assigned its share of the episodes beforehand: taking the first to finish would favour short ones.
+    Each environment has a fixed share of the episodes: taking the first ones to finish would favour short ones.
     """
     slots = environments.num
     share = [settings.episodes // slots + (slot < settings.episodes % slots) for slot in range(slots)]

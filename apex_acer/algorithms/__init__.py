@@ -1,4 +1,4 @@
-"""The contract of algorithms and each of them. They are named by import strings, so that naming one loads no torch.
+"""The interface of algorithms, and ACER and Ape-X DQN. They are named by import strings, so that naming one loads no torch.
 
 May import: networks, functional, config, protocol.
 """
@@ -18,7 +18,7 @@ ALGORITHMS = {"acer": "apex_acer.algorithms.acer:Acer", "apex_dqn": "apex_acer.a
 def algorithm_class(name: str) -> type[Algorithm]:
     """The `Algorithm` named in `config.algorithm.name`; raises `ConfigError` if there is none."""
     cls = imports.load("algorithm.name", ALGORITHMS.get(name, name), "class")
-    from apex_acer.algorithms.algorithm import Algorithm  # torch is loaded now, by the module of this one
+    from apex_acer.algorithms.algorithm import Algorithm  # not above: it imports torch
 
     is_one = isinstance(cls, type) and issubclass(cls, Algorithm)
     require(is_one, "algorithm.name", name, f"give module:class of an {Algorithm.__module__}.Algorithm")

@@ -31,7 +31,7 @@ MU = "log_probs"  # the behaviour policy's only part
 
 
 class Acer(Algorithm):
-    """A network with policy and Q heads, and its average, which the trust region holds it to."""
+    """A network with policy and Q heads, and the average network to which the trust region keeps it close."""
 
     settings = AcerConfig
     network: ActorCritic
@@ -50,24 +50,24 @@ class Acer(Algorithm):
 
     @staticmethod
     def behaviour_shapes(config: RunConfig, spec: EnvironmentSpec) -> Shapes:
-        """Log-probabilities of every action."""
+        """The log-probabilities of all actions."""
         return {MU: (spec.num_actions,)}
 
     @staticmethod
     def state_shapes(config: RunConfig) -> Shapes:
-        """An LSTM's hidden and cell state."""
+        """The hidden and cell state of the LSTM, if there is one."""
         return {"hidden": (config.network.lstm,), "cell": (config.network.lstm,)} if config.network.lstm else {}
 
     @staticmethod
     def exploration(config: RunConfig, num: int, actor: int | None = None) -> Tensor:
-        """Softmax temperatures: the actor's, 1 in evaluations."""
+        """Softmax temperatures `[num]`: the actor's, or 1 in evaluations."""
         return torch.full((num,), 1.0 if actor is None else config.actors.temperature(actor))
 
     @staticmethod
     def act(
         network: nn.Module, obs: Tensor, state: State, *, greedy: bool, exploration: Tensor, generator: torch.Generator
     ) -> Action:
-        """Samples from softmax(pi_logits / exploration); mu is what was sampled from. `greedy` takes the likeliest."""
+        """Samples from mu = softmax(pi_logits / exploration), or takes its likeliest action if `greedy`."""
         assert isinstance(network, ActorCritic)
         output, state = network.step(obs, state)
         log_mu = (output.pi_logits.float() / exploration.unsqueeze(-1)).log_softmax(-1)  # [N, A]
@@ -79,11 +79,11 @@ class Acer(Algorithm):
 
     @staticmethod
     def feeding(config: RunConfig) -> Feeding:
-        """Whole segments, each fresh once and worth Poisson(replay ratio) as much replay, as in the paper."""
+        """Whole segments: each is trained on once as it arrives, and is worth Poisson(replay ratio) replays."""
         return Feeding(fresh=True, draw="poisson")
 
     def observe(self, unroll: Unroll, source: Hashable) -> None:
-        """Keeps the statistics of observations and returns, where the configuration asks for them."""
+        """Updates the statistics of observations and returns, if the configuration asks for them."""
         self.network.observe(unroll)
         if self._reward_scale:
             terminated = self._on_device(unroll.terminated)
@@ -94,11 +94,11 @@ class Acer(Algorithm):
             self._reward_scale.observe(reward, ended, mask, begins, self._config.gamma, source)
 
     def statistics(self) -> list[Tensor]:
-        """Those of observations and returns."""
+        """The statistics of observations and returns."""
         return [*self.network.buffers(), *(self._reward_scale.buffers() if self._reward_scale else ())]
 
     def loss(self, batch: Batch) -> LossOutput:
-        """`acer_loss` of what both networks say of one batch of segments."""
+        """`acer_loss` of a batch of segments."""
         output, average_logits = self._outputs(batch)
         reward = self._shape(batch.reward, batch.terminated)
         if self._reward_scale:
@@ -106,7 +106,7 @@ class Acer(Algorithm):
         return acer_loss(self._config, batch, output, average_logits, reward, self._learned(batch))
 
     def _outputs(self, batch: Batch) -> tuple[ActorCriticOutput, Tensor]:
-        """The network's output `[T+1, B, A]` and the average network's logits `[T, B, A]`."""
+        """The network's outputs `[T+1, B, A]` and the average network's logits `[T, B, A]`."""
         obs = stack_planes(batch.obs, batch.episode_step, self._stack)  # [T+1, B, *obs]
         reset = batch.episode_step[self._stack - 1 :] == 0  # [T+1, B]
         with torch.no_grad():  # once for both networks: their statistics are the same
@@ -124,7 +124,7 @@ class Acer(Algorithm):
         return shape_rewards(reward, terminated, clip=clip, penalty=penalty)
 
     def _learned(self, batch: Batch) -> Tensor:
-        """The mask without a replayed segment's burn-in, `[T, B]`."""
+        """The mask without the burn-in of replayed segments, `[T, B]`."""
         burn_in, mask = self._config.burn_in, batch.mask
         if not (burn_in and self.network.lstm):
             return mask
@@ -132,7 +132,7 @@ class Acer(Algorithm):
         return mask & (late.unsqueeze(-1) | batch.fresh)
 
     def after_step(self, metrics: Mapping[str, Tensor]) -> None:
-        """θ_a ← α θ_a + (1 − α) θ, buffers copied."""
+        """Moves the average network: θ_a ← α θ_a + (1 − α) θ; its buffers are copied."""
         with torch.no_grad():
             average: list[Tensor] = list(self.average_network.parameters())
             newest: list[Tensor] = list(self.network.parameters())
@@ -141,14 +141,14 @@ class Acer(Algorithm):
                 old.copy_(new)
 
     def tensors(self) -> dict[str, Tensor]:
-        """The network, its average, and the scale of rewards, if it is kept."""
+        """The tensors of both networks, and the reward scale's if there is one."""
         tensors = named_tensors(self.network, "network") | named_tensors(self.average_network, "average")
         if self._reward_scale:
             tensors |= named_tensors(self._reward_scale, "rewards")
         return tensors
 
     def load(self, tensors: dict[str, Tensor]) -> None:
-        """Both networks; the average restarts at the network where a file holds only that."""
+        """Loads both networks; the average starts as a copy of the network if the file has none."""
         load_tensors(self.network, "network", tensors)
         has_average = any(name.startswith("average.") for name in tensors)
         source = tensors if has_average else named_tensors(self.network, "average")
@@ -160,15 +160,15 @@ class Acer(Algorithm):
 def acer_loss(
     given: AcerConfig, batch: Batch, output: ActorCriticOutput, average_logits: Tensor, reward: Tensor, mask: Tensor
 ) -> LossOutput:
-    """The loss of what the networks say of a batch, averaged over its unmasked steps after the projection.
+    """ACER's loss of a batch, averaged over its unmasked steps after the trust region's projection.
 
     Args:
         given: the algorithm's settings.
-        batch: its actions, their behaviour policy, ends and weights; rewards and mask are the following.
-        output: `[T+1, B, A]`, with gradient; the last row only bootstraps.
-        average_logits: `[T, B, A]` of the average policy.
-        reward: `[T, B]`, as it is to be learned.
-        mask: `[T, B]` bool, false on steps that are not learned.
+        batch: the batch; its rewards and mask are not used.
+        output: the network's outputs `[T+1, B, A]`, with gradient; the last row is only bootstrapped from.
+        average_logits: `[T, B, A]` logits of the average policy.
+        reward: `[T, B]` shaped and scaled rewards.
+        mask: `[T, B]` bool, false on steps that are not learned from.
     """
     mu, action = batch.behaviour[MU], batch.action
     targets = acer_targets(
@@ -203,6 +203,6 @@ def acer_loss(
 
 
 def settings(config: RunConfig) -> AcerConfig:
-    """The algorithm's section of a run of this algorithm."""
+    """The `[algorithm]` section of an ACER run."""
     assert isinstance(config.algorithm, AcerConfig)
     return config.algorithm

@@ -1,4 +1,4 @@
-"""What the fabric must know of an algorithm.
+"""The interface between an algorithm and the rest of the program.
 
 A run names one of `ALGORITHMS`, or a user's own as `module:class`; docs/own-algorithm.md shows how to write one.
 """
@@ -19,7 +19,7 @@ from apex_acer.protocol.unroll import Array, Batch, Shapes, Unroll
 
 
 class Action(NamedTuple):
-    """What a policy did: `action` `[N]` int64, `behaviour` (the whole mu) `[N, …]` float32, the next `state`."""
+    """What a policy chose: `action` `[N]` int64, `behaviour` (mu of all actions) `[N, …]` float32, and the next `state`."""
 
     action: Tensor
     behaviour: dict[str, Tensor]
@@ -27,20 +27,20 @@ class Action(NamedTuple):
 
 
 class Feeding(NamedTuple):
-    """What the learner gives an algorithm to learn from, beside replay at the replay ratio."""
+    """What an algorithm learns from, besides replay at the replay ratio."""
 
     fresh: bool
-    """Whether each segment is trained on once as it arrives, in batches of its own."""
+    """Whether each segment is trained on once as it arrives, in batches of fresh segments only."""
     draw: Literal["poisson", "fixed"] = "fixed"
-    """How much replay a fresh segment is worth: drawn from Poisson of the replay ratio, or just that."""
+    """How many replays a fresh segment is worth: drawn from Poisson(replay ratio), or exactly the replay ratio."""
     window: int = 0
-    """Steps of a sample, which learns the first of them; 0: samples are whole segments, which learn all of theirs."""
+    """Steps of a sample, of which the first is learned from; 0: samples are whole segments, with all their steps."""
 
 
 class LossOutput(NamedTuple):
-    """`loss` to minimise, detached scalar `metrics`, `priorities` `[B]` for a prioritized replay.
+    """The `loss` to minimise, detached scalar `metrics`, and `priorities` `[B]` for prioritized replay.
 
-    Loss and metrics are means over `num_samples` samples, so that those of a batch follow from those of its parts.
+    Loss and metrics are means over `num_samples` samples, so those of a batch can be computed from those of its parts.
     """
 
     loss: Tensor
@@ -50,7 +50,7 @@ class LossOutput(NamedTuple):
 
 
 class Algorithm(ABC):
-    """The static half is what a policy needs; an instance is the learner's side and owns the trained network."""
+    """The static methods are what a policy needs; an instance is the learner's side and owns the trained network."""
 
     settings: ClassVar[type[AlgorithmConfig]] = AlgorithmConfig
     """The type of `config.algorithm`: a frozen dataclass that derives from `AlgorithmConfig`."""
@@ -65,32 +65,29 @@ class Algorithm(ABC):
     @staticmethod
     @abstractmethod
     def build_network(config: RunConfig, spec: EnvironmentSpec) -> Network:
-        """The network a policy acts with: `network(obs [B, *obs_shape]) -> NamedTuple`. Raises `ConfigError`."""
+        """The network that a policy acts with: `network(obs [B, *obs_shape]) -> NamedTuple`. May raise `ConfigError`."""
 
     @staticmethod
     @abstractmethod
     def behaviour_shapes(config: RunConfig, spec: EnvironmentSpec) -> Shapes:
-        """Names of what an unroll says of each step's behaviour policy, and their shapes per step."""
+        """The names and the shapes per step of an unroll's `behaviour`."""
 
     @staticmethod
     def state_shapes(config: RunConfig) -> Shapes:
-        """Names of the recurrent state's parts and their shapes per environment; empty for feed-forward networks."""
+        """The names and the shapes per environment of the recurrent state; empty for feed-forward networks."""
         return {}
 
     @staticmethod
     @abstractmethod
     def exploration(config: RunConfig, num: int, actor: int | None = None) -> Tensor:
-        """How much each of `num` environments explores, `[num]` float32: those of an actor, or of an evaluation (None)."""
+        """How much each of `num` environments explores, `[num]` float32; `actor` is an index, or None in an evaluation."""
 
     @staticmethod
     @abstractmethod
     def act(
         network: nn.Module, obs: Tensor, state: State, *, greedy: bool, exploration: Tensor, generator: torch.Generator
     ) -> Action:
-        """Chooses actions for raw `obs` `[N, *obs_shape]`, each with its `exploration` `[N]`.
-
-        `state` is the recurrent state before `obs`.
-        """
+        """Chooses actions for raw `obs` `[N, *obs_shape]` with `exploration` `[N]`; `state` is the recurrent one."""
 
     # ── an actor ──
 
@@ -101,7 +98,7 @@ class Algorithm(ABC):
 
     @staticmethod
     def complete(config: RunConfig, unroll: Unroll, ahead: dict[str, Array]) -> Unroll:
-        """What is shipped of an unroll, of `behaviour_shapes`; `ahead` `[N, …]` is the behaviour that follows it."""
+        """The unroll as it is sent, with the `behaviour_shapes`; `ahead` `[N, …]` is the behaviour of the step after it."""
         return unroll
 
     # ── the learner ──
@@ -109,28 +106,28 @@ class Algorithm(ABC):
     @staticmethod
     @abstractmethod
     def feeding(config: RunConfig) -> Feeding:
-        """What batches are made of."""
+        """What batches consist of."""
 
     @abstractmethod
     def observe(self, unroll: Unroll, source: Hashable) -> None:
-        """Called once with every unroll accepted, for running statistics; `source` tells the actors apart."""
+        """Called once with every accepted unroll, to update running statistics; `source` identifies the actor."""
 
     def statistics(self) -> list[Tensor]:
-        """What `observe` keeps, which of several learners the first one gives to the others before each update."""
+        """The tensors that `observe` changes. The first of several learners sends them to the others before each update."""
         return list(self.network.buffers())
 
     @abstractmethod
     def loss(self, batch: Batch) -> LossOutput:
-        """The loss of one batch, with gradient to `network`; changes nothing, as several threads may ask for one."""
+        """The loss of one batch, with gradient to `network`; changes nothing, as several threads may call it at once."""
 
     @abstractmethod
     def after_step(self, metrics: Mapping[str, Tensor]) -> None:
-        """Called once after every optimizer step applied, with the metrics of its loss."""
+        """Called after every optimizer step that was taken, with the metrics of its loss."""
 
     @abstractmethod
     def tensors(self) -> dict[str, Tensor]:
-        """All tensors worth saving by name; those of the policy begin with `network.`."""
+        """All tensors to save, by name; those of the policy begin with `network.`."""
 
     @abstractmethod
     def load(self, tensors: dict[str, Tensor]) -> None:
-        """Takes what `tensors()` gave; raises `ConfigError` naming the first tensor that differs."""
+        """Loads what `tensors()` returned; raises `ConfigError` naming the first tensor that differs."""

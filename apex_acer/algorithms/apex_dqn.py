@@ -1,7 +1,7 @@
-"""Ape-X DQN: double, dueling n-step Q-learning from prioritized replay, with an epsilon for each environment.
+"""Ape-X DQN: double, dueling n-step Q-learning from prioritized replay, with an epsilon per environment.
 
 Horgan et al. 2018 (arXiv 1803.00933). With uniform replay, one epsilon and one step it is the DQN of Mnih et al. 2015 on
-many actors, which is Gorila's shape (Nair et al. 2015, arXiv 1507.04296).
+many actors, as in Gorila (Nair et al. 2015, arXiv 1507.04296).
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from apex_acer.networks.weights import load_tensors, named_tensors
 from apex_acer.protocol.specification import EnvironmentSpec
 from apex_acer.protocol.unroll import PRIORITY, Array, Batch, Shapes, Unroll
 
-Q_VALUES = "q_values"  # the behaviour an actor keeps until an unroll is complete
+Q_VALUES = "q_values"  # the behaviour that an actor keeps until an unroll is complete
 
 
 class ApexDqn(Algorithm):
-    """A Q network, and the copy of it that bootstraps."""
+    """A Q network, and the target network, an earlier copy of it."""
 
     settings = ApexDqnConfig
     network: QNetwork
@@ -48,14 +48,14 @@ class ApexDqn(Algorithm):
 
     @staticmethod
     def behaviour_shapes(config: RunConfig, spec: EnvironmentSpec) -> Shapes:
-        """A first priority for each step, where replay has any."""
+        """An initial priority for each step, if replay is prioritized."""
         return {PRIORITY: ()} if config.replay.sampling == "prioritized" else {}
 
     @staticmethod
     def exploration(config: RunConfig, num: int, actor: int | None = None) -> Tensor:
-        """Epsilon: for environment i of all actors' N environments, epsilon ^ (1 + i / (N − 1) · alpha).
+        """Epsilons `[num]`: environment i of all actors' N environments has epsilon ^ (1 + i / (N − 1) · alpha).
 
-        An actor of the paper has one environment.
+        In the paper an actor has one environment.
         """
         given = settings(config)
         if actor is None:
@@ -69,7 +69,7 @@ class ApexDqn(Algorithm):
     def act(
         network: nn.Module, obs: Tensor, state: State, *, greedy: bool, exploration: Tensor, generator: torch.Generator
     ) -> Action:
-        """The action of the highest Q, or with probability epsilon any."""
+        """Takes the action of the highest Q, or with probability epsilon a random one."""
         q_values: Tensor = network(obs).q_values.float()  # [N, A]
         action = q_values.argmax(-1)
         if not greedy:
@@ -80,26 +80,26 @@ class ApexDqn(Algorithm):
 
     @staticmethod
     def looks_ahead(config: RunConfig) -> bool:
-        """For the priority of an unroll's last steps."""
+        """True if there are priorities: those of the last steps bootstrap from what follows the unroll."""
         return config.replay.sampling == "prioritized"
 
     @staticmethod
     def complete(config: RunConfig, unroll: Unroll, ahead: dict[str, Array]) -> Unroll:
-        """With a priority for each step, from the Q values it was acted with, in place of those."""
+        """Replaces the Q values by the priority of each step, which is computed from them."""
         behaviour = {PRIORITY: priorities(settings(config), unroll, ahead[Q_VALUES])} if ahead else {}
         return dataclasses.replace(unroll, behaviour=behaviour)
 
     @staticmethod
     def feeding(config: RunConfig) -> Feeding:
-        """Replay only, of single steps with the n − 1 that follow them."""
+        """Only replay: single steps, each with the n − 1 steps after it."""
         return Feeding(fresh=False, window=settings(config).n_steps)
 
     def observe(self, unroll: Unroll, source: Hashable) -> None:
-        """Keeps the statistics of observations, where the configuration asks for them."""
+        """Updates the statistics of observations, if the configuration asks for them."""
         self.network.observe(unroll)
 
     def loss(self, batch: Batch) -> LossOutput:
-        """The Huber loss of the first step of each window to its n-step target, weighted by `importance`."""
+        """The Huber loss between Q of the first step of each window and its n-step target, weighted by `importance`."""
         given, actions = self._config, batch.action[0].unsqueeze(-1)
         ahead = n_step(given, batch.reward, batch.terminated, batch.truncated, batch.mask)
         first, after = self._observations(batch, ahead.length)
@@ -126,7 +126,7 @@ class ApexDqn(Algorithm):
         return LossOutput(loss, metrics, absolute, num_samples)
 
     def _observations(self, batch: Batch, length: Tensor) -> tuple[Tensor, Tensor]:
-        """The first observation of each window and that of its bootstrap, `length` `[B]` steps later, `[B, *obs]` both."""
+        """The first observation of each window and the one that is bootstrapped from, `length` `[B]` later: `[B, *obs]`."""
         stack = self._stack
         planes = torch.arange(stack, device=length.device).unsqueeze(-1) + length  # [S, B]
         columns = torch.arange(len(length), device=length.device)
@@ -135,19 +135,19 @@ class ApexDqn(Algorithm):
         return first[0], after[0]
 
     def after_step(self, metrics: Mapping[str, Tensor]) -> None:
-        """Every `target_every` updates the target network becomes the network."""
+        """Copies the network into the target network every `target_every` updates."""
         self._since_copy += 1
         if self._since_copy >= self._config.target_every:
             self.target_network.load_state_dict(self.network.state_dict())
             self._since_copy.zero_()
 
     def tensors(self) -> dict[str, Tensor]:
-        """Both networks, and the updates since the target network was copied."""
+        """The tensors of both networks, and the number of updates since the last copy."""
         tensors = named_tensors(self.network, "network") | named_tensors(self.target_network, "target")
         return tensors | {"since_copy": self._since_copy}
 
     def load(self, tensors: dict[str, Tensor]) -> None:
-        """Both networks; the target restarts at the network where a file holds only that."""
+        """Loads both networks; the target network starts as a copy of the network if the file has none."""
         load_tensors(self.network, "network", tensors)
         has_target = any(name.startswith("target.") for name in tensors)
         load_tensors(self.target_network, "target", tensors if has_target else named_tensors(self.network, "target"))
@@ -156,28 +156,29 @@ class ApexDqn(Algorithm):
 
 
 def settings(config: RunConfig) -> ApexDqnConfig:
-    """The algorithm's section of a run of this algorithm."""
+    """The `[algorithm]` section of an Ape-X DQN run."""
     assert isinstance(config.algorithm, ApexDqnConfig)
     return config.algorithm
 
 
 def n_step(given: ApexDqnConfig, reward: Tensor, terminated: Tensor, truncated: Tensor, mask: Tensor) -> NStep:
-    """The return of each window `[n, ...]`, its rewards shaped as the run says."""
+    """The n-step return of windows `[n, ...]`, with rewards shaped by the run's settings."""
     shaped = shape_rewards(reward, terminated, clip=given.reward_clip, penalty=given.terminal_penalty)
     return n_step_return(reward=shaped, terminated=terminated, truncated=truncated, mask=mask, gamma=given.gamma)
 
 
 def n_step_target(given: ApexDqnConfig, ahead: NStep, bootstrap: Tensor) -> Tensor:
-    """What Q of the first action is to be, in the scale the network learns."""
+    """The target for Q of the first action, rescaled if `value_rescaling` is set."""
     if not given.value_rescaling:
         return ahead.reward + ahead.discount * bootstrap
     return rescale(ahead.reward + ahead.discount * unscale(bootstrap))
 
 
 def priorities(given: ApexDqnConfig, unroll: Unroll, ahead: Array) -> Array:
-    """|n-step target − Q| of each step `[k, N]`, by the Q values it was acted with and those `ahead` `[N, A]`, 0 if masked.
+    """|n-step target − Q| of each step, `[k, N]`; 0 if it is masked.
 
-    They choose and judge the action that bootstraps, as a learner does whose target network is as new as its network.
+    Q is the actor's own: of each step, and `ahead` `[N, A]` of the observation after the unroll. It both chooses and
+    evaluates the action that is bootstrapped from, as if the target network were as new as the network.
     """
     length = len(unroll.action)
     steps = torch.arange(length)

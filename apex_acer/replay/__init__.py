@@ -1,4 +1,4 @@
-"""Replay memory: what it keeps, how it draws, and how much of it is due.
+"""Replay memory: its storage, its sampling and the replay ratio.
 
 May import: networks, config, protocol.
 """

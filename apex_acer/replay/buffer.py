@@ -1,4 +1,4 @@
-"""Replay memory: arrays of segments, no I/O."""
+"""The replay memory: a ring buffer of segments, sampled uniformly or by priority."""
 
 from __future__ import annotations
 
@@ -15,23 +15,20 @@ from apex_acer.networks.device import CPU
 from apex_acer.protocol.unroll import ARRAY_FIELDS, PRIORITY, Array, Batch, Layout, Unroll
 from apex_acer.replay.sum_tree import SumTree
 
-LEAST_PRIORITY = 1e-6  # added to each
+LEAST_PRIORITY = 1e-6  # added to each priority
 
 
 class UniformReplay:
-    """A ring of segments (single planes, not stacks), sampled uniformly with replacement.
+    """A ring buffer of segments (single planes, not stacks), sampled uniformly with replacement.
 
-    An item is what a sample begins with, `slot * starts + first`: a whole segment (`starts` is 1), or with a `window`
-    each step of one (`starts` is k). A window that is longer than what is left of its segment is masked beyond it.
+    An item is the number of a possible sample, `slot * starts + first`. A sample is a whole segment (`starts` is 1), or a
+    `window` of steps from any step on (`starts` is k); a window that reaches beyond its segment is masked there.
 
-    Memory is taken as it fills: a segment of 20 Atari steps with a stack of 4 holds 24 planes, 1.2 per step.
+    Memory is allocated as the buffer fills: a segment of 20 Atari steps with a stack of 4 holds 24 planes, 1.2 per step.
     """
 
     def __init__(self, layout: Layout, capacity: int, seed: int, device: torch.device = CPU, window: int = 0) -> None:
-        """`capacity` counts segments; `seed` is that of the sampling; segments are held on `device`.
-
-        `window` counts steps; 0: samples are whole segments.
-        """
+        """`capacity` counts segments, which are held on `device`; `window` counts steps; 0: samples are whole segments."""
         self.capacity, self.device, self._window = capacity, device, window
         self._length = layout.action[0][0]  # k
         self._starts = self._length if window else 1
@@ -39,14 +36,16 @@ class UniformReplay:
         self._behaviour = {name: self._empty(*shape) for name, shape in layout.behaviour.items()}
         self._state = {name: self._empty(*shape) for name, shape in layout.state.items()}
         self._version = self._empty((), "int64")
-        self._steps = np.zeros((capacity, self._starts), np.int32)  # unmasked ones that each item trains on
+        self._steps = np.zeros((capacity, self._starts), np.int32)  # unmasked steps that each item trains on
         self._generator = torch.Generator().manual_seed(seed)
-        self._inserted = 0
-        self._num_steps = 0
+        self.num_inserted = 0
+        """Segments ever inserted."""
+        self.num_steps = 0
+        """Environment steps held, dummy steps not counted."""
 
     def __len__(self) -> int:
         """Segments held."""
-        return min(self._inserted, self.capacity)
+        return min(self.num_inserted, self.capacity)
 
     @property
     def is_full(self) -> bool:
@@ -54,24 +53,14 @@ class UniformReplay:
         return len(self) == self.capacity
 
     @property
-    def num_steps(self) -> int:
-        """Environment steps held, dummy steps not counted."""
-        return self._num_steps
-
-    @property
-    def num_inserted(self) -> int:
-        """Segments ever inserted."""
-        return self._inserted
-
-    @property
     def num_bytes(self) -> int:
-        """Bytes of the arrays when full."""
+        """Bytes of the arrays when the buffer is full."""
         return sum(
             t.nbytes for t in (*self._fields.values(), *self._behaviour.values(), *self._state.values(), self._version)
         )
 
     def insert(self, unroll: Unroll, weights_version: int) -> Tensor:
-        """Stores each column as a segment over the oldest ones; returns their slots, `[N]` int64."""
+        """Stores each column as a segment in place of the oldest one; returns their slots, `[N]` int64."""
         num = unroll.num_columns
         for name, stored in self._fields.items():
             self._put(stored, torch.from_numpy(getattr(unroll, name)).transpose(0, 1))
@@ -80,35 +69,35 @@ class UniformReplay:
         for name, stored in self._state.items():
             self._put(stored, torch.from_numpy(unroll.state[name]))
         self._put(self._version, torch.full((num,), weights_version))
-        slots = (self._inserted + torch.arange(num)) % self.capacity
+        slots = (self.num_inserted + torch.arange(num)) % self.capacity
         index, alive = slots.numpy(), unroll.mask.T.astype(np.int32)  # [N, k]
         steps = alive if self._window else alive.sum(1, keepdims=True)
-        self._num_steps += int(steps.sum() - self._steps[index].sum())
+        self.num_steps += int(steps.sum() - self._steps[index].sum())
         self._steps[index] = steps
-        self._inserted += num
+        self.num_inserted += num
         return slots
 
     def draw(self, num: int) -> Tensor:
-        """`num` items drawn, `[num]` int64; raises ValueError where replay is empty."""
+        """Draws `num` items, `[num]` int64; raises ValueError if replay is empty."""
         self._require_some()
         return torch.randint(len(self) * self._starts, (num,), generator=self._generator)
 
     def least_probability(self, items: Tensor) -> float:
-        """That with which the rarest of `items` `[B]` is drawn; infinite for none."""
+        """The lowest of the probabilities with which `items` `[B]` are drawn; infinite if there are none."""
         return 1 / (len(self) * self._starts) if len(items) else math.inf
 
     def importance(self, items: Tensor, progress: float, least: float | None = None) -> Tensor:
-        """The weights `[B]` float32 that correct a loss for how `items` were drawn, `progress` (0 to 1) through the run.
+        """The importance weights `[B]` float32 of `items` in a loss, when the share `progress` of the run is over.
 
-        `least` is the least probability in the whole batch, whose weight is 1; by default that among `items`.
+        `least` is the lowest probability in the whole batch, whose weight is 1; by default the lowest of `items`.
         """
         return torch.ones(len(items))
 
     def set_priorities(self, items: Tensor, priorities: Tensor, since: int) -> None:
-        """Takes the priorities `[B]` of `items` `[B]` that were drawn when `since` segments had been inserted."""
+        """Sets the priorities `[B]` of `items` `[B]`, which were drawn when `since` segments had been inserted."""
 
     def gather(self, items: Tensor, num_fresh: int = 0, importance: Tensor | None = None) -> Batch:
-        """What begins at `items` `[B]`, time-major; the first `num_fresh` are marked as trained on for the first time."""
+        """The samples of `items` `[B]`, time-major; the first `num_fresh` are marked as `fresh`."""
         slots, firsts = (items // self._starts).to(self.device), (items % self._starts).to(self.device)
         read = self._window_reader(slots, firsts) if self._window else lambda field: _segments(field, slots)
         fields = {name: read(stored) for name, stored in self._fields.items()}
@@ -125,14 +114,14 @@ class UniformReplay:
         )
 
     def count_steps(self, items: Tensor) -> Array:
-        """Environment steps that each of `items` `[B]` trains on, dummy steps not counted."""
+        """The environment steps that each of `items` `[B]` trains on, dummy steps not counted."""
         steps: Array = self._steps.reshape(-1)[items.numpy()]
         return steps
 
     def _window_reader(self, slots: Tensor, firsts: Tensor) -> Callable[[Tensor], Tensor]:
-        """Reads of a field `[capacity, L, …]` the windows that begin at `firsts` `[B]` of `slots` `[B]`, time-major."""
+        """A function that reads the windows at steps `firsts` `[B]` of `slots` `[B]` from a field `[capacity, L, …]`."""
 
-        @functools.cache  # observations have more rows than there are steps, all else has as many
+        @functools.cache  # all fields but observations have the same number of rows
         def rows(held: int) -> Tensor:
             steps = torch.arange(held - self._length + self._window, device=self.device).unsqueeze(-1)
             return slots * held + (firsts + steps).clamp(max=held - 1)  # [rows, B]
@@ -150,19 +139,19 @@ class UniformReplay:
     # ── checkpoints ──
 
     def arrays(self) -> dict[str, Array]:
-        """What is held, by name, `[len(self), …]`; views where it is held by the CPU."""
+        """The contents by name, `[len(self), …]`; these are views if replay is on the CPU."""
         arrays = {name: stored.cpu().numpy() for name, stored in self._held().items()}
         return arrays | {"steps": self._steps[: len(self)]}
 
     def restore(self, inserted: int, fill: Callable[[str, Array], None]) -> None:
-        """Holds what `fill` puts into each of `arrays`, as after `inserted` segments."""
-        self._inserted = inserted
+        """Takes the contents that `fill` writes into each of `arrays`, as they were after `inserted` segments."""
+        self.num_inserted = inserted
         for name, stored in self._held().items():
             array = stored.cpu().numpy()
             fill(name, array)
             stored.copy_(torch.from_numpy(array))
         fill("steps", self._steps[: len(self)])
-        self._num_steps = int(self._steps.sum())
+        self.num_steps = int(self._steps.sum())
 
     def _held(self) -> dict[str, Tensor]:
         parts = {"behaviour": self._behaviour, "state": self._state}
@@ -172,35 +161,35 @@ class UniformReplay:
         }
 
     def sampling_state(self) -> str:
-        """The sampling's generator, as hexadecimal digits."""
+        """The state of the sampling's random generator, in hexadecimal digits."""
         return self._generator.get_state().numpy().tobytes().hex()
 
     def restore_sampling(self, state: str) -> None:
-        """Goes on sampling from a `sampling_state`."""
+        """Restores a `sampling_state`."""
         self._generator.set_state(torch.frombuffer(bytearray.fromhex(state), dtype=torch.uint8))
 
     def _empty(self, shape: tuple[int, ...], dtype: str) -> Tensor:
-        # zeros come from the kernel page by page as they are first written, so an unfilled replay takes no memory
+        # the kernel provides pages of zeros when they are first written, so an empty replay takes no memory
         return torch.from_numpy(np.zeros((self.capacity, *shape), dtype)).to(self.device)
 
     def _put(self, stored: Tensor, values: Tensor) -> None:
-        """Writes `values` `[N, …]` over the oldest segments; where the ring ends, in two pieces."""
-        start = self._inserted % self.capacity
+        """Writes `values` `[N, …]` over the oldest segments, in two pieces if the ring ends in between."""
+        start = self.num_inserted % self.capacity
         first = min(len(values), self.capacity - start)
         stored[start : start + first].copy_(values[:first])
         stored[: len(values) - first].copy_(values[first:])
 
 
 def _segments(field: Tensor, slots: Tensor) -> Tensor:
-    """Of a field `[capacity, L, …]` the whole segments in `slots` `[B]`, time-major."""
+    """The whole segments in `slots` `[B]` of a field `[capacity, L, …]`, time-major."""
     return field.index_select(0, slots).transpose(0, 1)
 
 
 class PrioritizedReplay(UniformReplay):
-    """Items are drawn in proportion to priority ^ alpha (Schaul et al. 2016, arXiv 1511.05952, proportional variant).
+    """Draws items in proportion to priority ^ alpha (Schaul et al. 2016, arXiv 1511.05952, proportional variant).
 
-    A step is inserted with the priority its actor gave it, a segment without any with the highest there is; dummy steps
-    are never drawn. The oldest segment is overwritten first, as in Ape-X (arXiv 1803.00933), whatever its priority.
+    A new item has the priority that its actor gave it, or else the highest in the buffer; dummy steps are never drawn. The
+    oldest segment is overwritten first, whatever its priority, as in Ape-X (arXiv 1803.00933).
     """
 
     def __init__(
@@ -213,13 +202,12 @@ class PrioritizedReplay(UniformReplay):
         *,
         settings: ReplayConfig,
     ) -> None:
-        """As `UniformReplay`; `settings` has the exponents."""
         super().__init__(layout, capacity, seed, device, window)
         self._settings = settings
         self._tree = SumTree(capacity * self._starts)
 
     def insert(self, unroll: Unroll, weights_version: int) -> Tensor:
-        """As `UniformReplay.insert`, with priorities."""
+        """Like `UniformReplay.insert`; also sets the first priorities."""
         given = unroll.behaviour.get(PRIORITY)
         highest = 0.0 if given is not None else self._weights().max(initial=0.0) or 1.0
         slots = super().insert(unroll, weights_version)
@@ -230,17 +218,17 @@ class PrioritizedReplay(UniformReplay):
         return slots
 
     def draw(self, num: int) -> Tensor:
-        """`num` items drawn in proportion, one from each of as many equal shares of the total."""
+        """Draws `num` items, one from each of `num` equal shares of the total weight (stratified sampling)."""
         self._require_some()
         within = torch.rand(num, generator=self._generator, dtype=torch.float64)
         return torch.from_numpy(self._tree.draw(((torch.arange(num) + within) / num).numpy()))
 
     def least_probability(self, items: Tensor) -> float:
-        """As `UniformReplay.least_probability`."""
+        """Like `UniformReplay.least_probability`."""
         return float((self._tree[items.numpy()] / self._tree.total).min(initial=math.inf))
 
     def importance(self, items: Tensor, progress: float, least: float | None = None) -> Tensor:
-        """(N P(i)) ^ −beta, as a share of the largest in the batch."""
+        """(N P(i)) ^ −beta, divided by the largest weight in the batch."""
         given = self._settings
         final = given.importance_exponent_final
         exponent = given.importance_exponent + (final - given.importance_exponent) * min(progress, 1.0)
@@ -249,18 +237,20 @@ class PrioritizedReplay(UniformReplay):
         return torch.from_numpy((rarest / probabilities) ** exponent).float()
 
     def set_priorities(self, items: Tensor, priorities: Tensor, since: int) -> None:
-        """As they are learned; items whose segment has been overwritten since they were drawn are left as they are."""
+        """Like `UniformReplay.set_priorities`, except for items whose segment was overwritten after they were drawn."""
         places, raised = items.numpy(), self._raised(priorities.cpu().numpy())
-        age = (places // self._starts - since) % self.capacity  # inserted so many segments after the draw, if at all
-        current = (age >= self._inserted - since) & (self._tree[places] > 0)
+        age = (
+            places // self._starts - since
+        ) % self.capacity  # segments inserted after the draw until this slot's turn
+        current = (age >= self.num_inserted - since) & (self._tree[places] > 0)
         self._tree.put(places[current], raised[current])
 
     def arrays(self) -> dict[str, Array]:
-        """With the weight of each item."""
+        """The contents by name, with the weight of each item."""
         return super().arrays() | {"weights": self._weights()}
 
     def restore(self, inserted: int, fill: Callable[[str, Array], None]) -> None:
-        """With the weight of each item."""
+        """Like `UniformReplay.restore`; also restores the weights."""
         super().restore(inserted, fill)
         weights = self._weights()
         fill("weights", weights)
@@ -270,6 +260,6 @@ class PrioritizedReplay(UniformReplay):
         return self._tree[np.arange(len(self) * self._starts)]
 
     def _raised(self, priorities: Array) -> Array:
-        """The weights of `priorities`; never quite zero, so that everything is drawn now and then."""
+        """The weights of `priorities`, above zero so that every item is drawn now and then."""
         raised: Array = (priorities.astype(np.float64) + LEAST_PRIORITY) ** self._settings.priority_exponent
         return raised

@@ -1,4 +1,4 @@
-"""The replay ratio: how much replay the learner owes for what came in fresh."""
+"""Keeps the replay ratio: how many replayed steps the learner owes for the fresh ones."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ CORRECTED_OVER = 5_000  # fresh steps
 
 
 class Pace:
-    """Credits each fresh segment's steps Poisson(ratio) times (or just ratio times), and spends what replayed batches hold.
+    """Credits the steps of each fresh segment Poisson(ratio) times, or exactly ratio times, and debits replayed batches.
 
-    What is left over after whole batches stays as credit, and what the draws gave too little or too much moves the mean of
-    the next ones, so the ratio of steps holds and does not drift as a sum of independent draws does.
+    Credit that is too small for a batch is kept. If the draws have given too little or too much, the mean of the next draws
+    makes up for it, so the ratio does not drift as a sum of independent draws would.
     """
 
     def __init__(self, replay_ratio: float, seed: int, draw: str = "poisson") -> None:
         self._ratio, self._draw = replay_ratio, draw
         self._random = np.random.default_rng(seed)
         self._credit = 0.0
-        self._behind = 0.0  # steps that the draws so far gave less than the ratio
+        self._behind = 0.0  # steps by which the draws so far fall short of the ratio
         self.fresh_steps = 0
         self.replayed_steps = 0
 
@@ -37,7 +37,7 @@ class Pace:
         return self._credit >= batch_steps
 
     def count_fresh(self, steps: Array) -> None:
-        """Counts fresh segments trained on (from `replay.start` on) by their `steps` `[B]`, and draws what each is worth."""
+        """Counts fresh segments of `steps` `[B]` each and credits the replay that they are worth."""
         total = int(steps.sum())
         self.fresh_steps += total
         if self._draw == "fixed":
@@ -49,17 +49,17 @@ class Pace:
         self._behind += self._ratio * total - drawn
 
     def count_replayed(self, steps: int) -> None:
-        """Spends the steps of one replayed batch."""
+        """Debits the steps of one replayed batch."""
         self.replayed_steps += steps
         self._credit -= steps
 
     def state(self) -> dict[str, Any]:
-        """Plain values, from which `restore` goes on."""
+        """Plain values for `restore`."""
         counts = {"fresh_steps": self.fresh_steps, "replayed_steps": self.replayed_steps}
         return {**counts, "credit": self._credit, "behind": self._behind, "random": self._random.bit_generator.state}
 
     def restore(self, state: Mapping[str, Any], *, keep_credit: bool) -> None:
-        """Goes on from a `state`; without `keep_credit` nothing is owed."""
+        """Continues from a `state`; without `keep_credit` nothing is owed."""
         self.fresh_steps, self.replayed_steps = int(state["fresh_steps"]), int(state["replayed_steps"])
         self._credit, self._behind = (float(state[name]) if keep_credit else 0.0 for name in ("credit", "behind"))
         self._random.bit_generator.state = state["random"]

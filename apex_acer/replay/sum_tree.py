@@ -1,4 +1,4 @@
-"""Sums over the weights of many items, kept so that items are drawn in proportion to them."""
+"""A sum tree: draws items in proportion to their weights."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import numpy as np
 
 from apex_acer.protocol.unroll import Array
 
-FAN_OUT = 16  # a draw's time goes into cumulative sums, so wider nodes cost more than the level that they save
-WIDEST_ROOT = 4096  # every draw sums the root anew, which to this width takes less than one more level
+FAN_OUT = 16  # a draw spends its time on cumulative sums, so wider nodes would cost more than the levels they save
+WIDEST_ROOT = 4096  # every draw sums the root, which up to this width takes less time than one more level
 
 
 class SumTree:
-    """Weights of items 0 to `capacity` - 1, all 0 at first; memory is taken as they are set.
+    """Weights of items 0 to `capacity` - 1, all 0 at first; memory is allocated as they are set.
 
-    Each level above the weights holds the sums of `FAN_OUT` neighbours below, until a level is narrow enough to be the root.
-    Sums are always taken from what lies below, never added to, so they depend on the weights alone and no rounding piles up.
+    Each level above the weights holds the sums of `FAN_OUT` neighbours below, up to a level that is narrow enough to be the
+    root. A sum is always computed from the level below and never incremented, so rounding errors do not accumulate.
     """
 
     def __init__(self, capacity: int) -> None:
@@ -33,13 +33,13 @@ class SumTree:
         return float(self._root.sum())
 
     def __getitem__(self, items: Array) -> Array:
-        """Weights of `items` `[B]` int64; `[B]` float64."""
+        """The weights `[B]` float64 of `items` `[B]` int64."""
         return self._weights[items]
 
     def put(self, items: Array, weights: Array) -> None:
-        """Sets the weights `[B]` of `items` `[B]` int64, the last one where an item repeats.
+        """Sets the weights `[B]` of `items` `[B]` int64; if an item repeats, its last weight counts.
 
-        Raises ValueError, with nothing set, where a weight is negative, not finite, or so large that the total might not be.
+        Raises ValueError, with nothing set, if a weight is negative, not finite, or so large that the total may overflow.
         """
         allowed = (weights >= 0) & (weights <= self._largest)
         if not allowed.all():
@@ -50,9 +50,9 @@ class SumTree:
             sums[items] = nodes.take(items, axis=0).sum(axis=1)
 
     def draw(self, points: Array) -> Array:
-        """The items `[B]` int64 in whose shares of the total `points` `[B]` in [0, 1) lie, in no case one of weight 0.
+        """The items `[B]` int64 in whose shares of the total the `points` `[B]` in [0, 1) lie, never one of weight 0.
 
-        Shares lie side by side in the order of items. Raises ValueError where all weights are 0.
+        The shares are in the order of items. Raises ValueError if all weights are 0.
         """
         ends = _cumulative(self._root)
         if not ends[-1]:
@@ -77,8 +77,8 @@ def _cumulative(weights: Array) -> Array:
 
 
 def _below(rest: Array, end: Array) -> Array:
-    """`rest`, or the next number below `end` where rounding took it further: the sum one level up may be larger than `end`.
+    """`rest`, or the next number below `end` if rounding has taken it beyond: the sum one level up may exceed `end`.
 
-    A cumulative sum is then above it; the first that is, is larger than the one before it, so its weight is not 0.
+    Some cumulative sum is then larger than the result; the first such sum exceeds the one before it, so its weight is not 0.
     """
     return np.minimum(rest, np.nextafter(end, 0))

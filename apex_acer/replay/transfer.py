@@ -1,4 +1,4 @@
-"""Batches on their way from replay to the learner's device."""
+"""Moves batches from replay to the learner's device."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from apex_acer.protocol.unroll import Batch
 
 
 class Transfer:
-    """Gathers a batch and moves it to `device` in a thread of its own, beside the update on the batch before."""
+    """Gathers a batch and moves it to `device` in its own thread, during the update on the previous batch."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -22,7 +22,7 @@ class Transfer:
         self._stream = torch.cuda.Stream(device) if on_gpu else None  # type: ignore[no-untyped-call]
 
     def start(self, gather: Callable[[], Batch]) -> Future[Batch]:
-        """Begins to gather and to move what `gather` gives; tensors of the result are on the device when it is there."""
+        """Starts to gather a batch and to move it; the tensors of the future's result are on the device."""
         return self._thread.submit(lambda: self._move(gather()))
 
     def close(self) -> None:
@@ -31,7 +31,7 @@ class Transfer:
 
     def _move(self, batch: Batch) -> Batch:
         if self._stream is None:
-            return on_device(batch, self._device)
+            return each_tensor(batch, lambda tensor: tensor.to(self._device))
         with torch.cuda.stream(self._stream):
             # page-locked memory is copied while the device computes
             moved = each_tensor(batch, lambda tensor: tensor.pin_memory().to(self._device, non_blocking=True))
@@ -40,13 +40,8 @@ class Transfer:
         return each_tensor(moved, lambda tensor: _used_on(tensor, computing))
 
 
-def on_device(batch: Batch, device: torch.device) -> Batch:
-    """`batch` there."""
-    return each_tensor(batch, lambda tensor: tensor.to(device))
-
-
 def each_tensor(batch: Batch, change: Callable[[Tensor], Tensor]) -> Batch:
-    """`batch` with every tensor changed."""
+    """`batch` with `change` applied to every tensor."""
     changed: dict[str, Any] = {
         name: {key: change(tensor) for key, tensor in field.items()} if isinstance(field, dict) else change(field)
         for name, field in vars(batch).items()

@@ -38,7 +38,7 @@ def sent_by_an_actor(config: RunConfig) -> list[list[Part]]:
     actor = Actor(config, "exchange", Peer("actor", 0, 0), link)
     while len(link.sent) < 5:
         actor.step(0)
-        actor._ship()
+        actor._send_unroll()
     actor.close()
     return [parts for parts in link.sent if len(parts) == 2]
 
