@@ -1,7 +1,7 @@
 """A run's configuration: frozen dataclasses, checked when they are made.
 
-Each value is defined here once. The same keys are read from run files (`runfile.py`) and from the command line. Nothing
-here imports torch, so that a manager can check a run before any heavy process starts.
+Each value is defined once, here; run files (`runfile.py`) and the command line use the same keys. Nothing here imports
+torch, so that the manager can check a run before it starts any process.
 
 May import: system.
 """

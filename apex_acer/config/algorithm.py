@@ -1,4 +1,4 @@
-"""What an agent learns by: one section of settings per algorithm, told apart by `algorithm.name`."""
+"""The settings of the algorithms: `algorithm.name` decides which class the section `[algorithm]` is."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from apex_acer.config.checks import at_least, fraction, importable, positive, re
 
 @dataclass(frozen=True)
 class AlgorithmConfig:
-    """What every algorithm has; the settings of a user's own algorithm derive from it."""
+    """The settings that all algorithms have; those of a user's own algorithm derive from this class."""
 
     name: str = ""
     """The algorithm: `acer`, `apex_dqn`, or `module:class` of your own."""
@@ -19,11 +19,11 @@ class AlgorithmConfig:
     unroll_length: int = 20
     """Steps per segment (k)."""
     replay_ratio: float = 4.0
-    """Replayed per fresh steps."""
+    """Replayed steps per fresh step."""
     reward_clip: float = 0.0
-    """Rewards are clipped to ± this before learning; 0: not clipped."""
+    """Rewards are clipped to ± this value before learning; 0: not clipped."""
     terminal_penalty: float = 0.0
-    """Subtracted, after clipping, from the reward of a step that terminates: in Atari's training of each lost life."""
+    """Subtracted, after clipping, from the reward of a step that terminates; in Atari training also for each lost life."""
 
     def __post_init__(self) -> None:
         typed("algorithm", self)
@@ -42,13 +42,13 @@ class AcerConfig(AlgorithmConfig):
 
     name: str = "acer"
     burn_in: int = 0
-    """First steps of a replayed segment that only warm up the recurrent state of both networks."""
+    """Number of first steps of a replayed segment that only warm up the recurrent state of both networks."""
     truncation_threshold: float = 10.0
-    """Importance weights of the policy term are truncated here (c), the rest is corrected for bias."""
+    """Importance weights of the policy term are truncated at this value (c); a second term corrects the bias."""
     trust_region_delta: float = 1.0
     """Bound on the linearised KL divergence from the average policy, per sample."""
     ema_decay: float = 0.99
-    """The average policy moves by 1 minus this after every update (alpha)."""
+    """Decay of the average network's weights per update (alpha)."""
     entropy_cost: float = 0.01
     """Weight of the entropy bonus."""
     q_cost: float = 0.5
@@ -73,21 +73,22 @@ class ApexDqnConfig(AlgorithmConfig):
 
     name: str = "apex_dqn"
     n_steps: int = 3
-    """Rewards summed before the bootstrap; fewer where an episode or the segment ends before."""
+    """Rewards summed before the bootstrap; fewer if the episode or the segment ends earlier."""
     double: bool = True
-    """The network chooses the action that bootstraps and the target network says its worth; otherwise that does both."""
+    """Double Q-learning: the network chooses the action to bootstrap from and the target network gives its value;
+    otherwise the target network does both."""
     dueling: bool = True
-    """Q is a value plus advantages, each with a last hidden layer of its own; otherwise one layer gives Q."""
+    """Dueling network: Q is a value plus advantages, each with its own last hidden layer; otherwise one layer gives Q."""
     epsilon: float = 0.4
-    """Share of random actions of the first environment; the i-th of N has epsilon ^ (1 + i / (N − 1) · `epsilon_alpha`)."""
+    """Share of random actions in the first environment; the i-th of N has epsilon ^ (1 + i / (N − 1) · `epsilon_alpha`)."""
     epsilon_alpha: float = 7.0
-    """How far environments differ in it; 0: not at all."""
+    """How much the environments' epsilons differ; 0: not at all."""
     evaluation_epsilon: float = 0.001
-    """Share of random actions where a policy that is not greedy is evaluated."""
+    """Share of random actions in evaluations, unless they are greedy."""
     target_every: int = 2500
     """Updates between two copies of the network into the target network."""
     value_rescaling: bool = False
-    """Learn roughly the root of Q, so that rewards need no clipping (Pohlen et al. 2018)."""
+    """Learn approximately the square root of Q, so that rewards need no clipping (Pohlen et al. 2018)."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -101,11 +102,11 @@ class ApexDqnConfig(AlgorithmConfig):
 
 @dataclass(frozen=True)
 class UnreadConfig(AlgorithmConfig):
-    """The settings of a user's own algorithm whose module was not imported, as those of a file from anywhere."""
+    """The settings of a user's own algorithm if its module was not imported, because the file may come from anywhere."""
 
     others: dict[str, Any] = field(default_factory=dict)
-    """Those that only that algorithm has, unchecked."""
+    """The settings that only that algorithm has, unchecked."""
 
 
 SETTINGS: dict[str, type[AlgorithmConfig]] = {"acer": AcerConfig, "apex_dqn": ApexDqnConfig}
-"""The settings of the algorithms that come with this package, which it takes no torch to find."""
+"""The settings of this package's algorithms by name; they are here so that no torch is imported to find them."""

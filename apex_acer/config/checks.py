@@ -1,4 +1,4 @@
-"""What a value must be; the one error for what a user gave."""
+"""Checks of values that a user gives, and `ConfigError`, which they raise."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ from typing import Any
 from apex_acer.system.output import printable
 
 LONGEST_LINE = 1000  # characters
-MOST_THREADS = 1024  # of one process; no machine gains from more, and a library that cannot start them ends the process
+MOST_THREADS = 1024  # of one process; no machine gains from more, and a library that cannot start its threads aborts
 WRONG_FILE = (ArithmeticError, AttributeError, LookupError, MemoryError, OSError, RuntimeError, TypeError, ValueError)
 
 
 class ConfigError(Exception):
-    """Something the user gave cannot be used; the message is one line: key or path, value, what is allowed."""
+    """A value from the user cannot be used; the message is one line: key or path, value, what is allowed."""
 
 
 def require(condition: bool, key: str, value: object, allowed: str) -> None:
-    """Raises `ConfigError` naming `key`, its `value` and what is `allowed`, unless `condition` holds."""
+    """Raises `ConfigError` naming `key`, its `value` and what is `allowed`, unless `condition` is true."""
     if not condition:
         raise ConfigError(f"{key}: {value!r} is not allowed; {allowed}")
 
 
 def at_least(minimum: float, section: str, values: Mapping[str, float]) -> None:
-    """Requires each of `values`, named within `section`, to be finite and `minimum` or more."""
+    """Requires each of `values`, which are keys of `section`, to be finite and at least `minimum`."""
     for name, value in values.items():
         require(math.isfinite(value) and value >= minimum, f"{section}.{name}", value, f"give {minimum} or more")
 
 
 def thread_count(key: str, value: int) -> None:
-    """Requires a number of threads, or 0."""
+    """Requires `value` to be a number of threads, or 0."""
     require(0 <= value <= MOST_THREADS, key, value, f"give 0 to {MOST_THREADS}")
 
 
@@ -48,16 +48,16 @@ def positive(section: str, values: Mapping[str, float]) -> None:
 
 
 def fraction(section: str, values: Mapping[str, float], *, one: bool = True) -> None:
-    """Requires each of `values` to be in 0 to 1; below 1 unless `one`."""
+    """Requires each of `values` to be between 0 and 1; below 1 unless `one`."""
     for name, value in values.items():
         ok = 0 <= value <= 1 and (one or value < 1)
         require(ok, f"{section}.{name}", value, f"give 0 to 1{'' if one else ', below 1'}")
 
 
 def typed(section: str, settings: Any) -> None:
-    """Requires each field of the frozen dataclass `settings` to hold what its type allows, and gives it just that type.
+    """Requires each field of the frozen dataclass `settings` to fit its type, and converts it to exactly that type.
 
-    A whole number will do for a float, a float that is whole, as 1e6, for an int, and a list for a tuple.
+    An int is allowed for a float, a whole float such as 1e6 for an int, and a list for a tuple.
     """
     for name, hint in _hints(type(settings)).items():  # type: ignore[arg-type]
         value = of_type(f"{section}.{name}".lstrip("."), hint, getattr(settings, name))
@@ -65,7 +65,7 @@ def typed(section: str, settings: Any) -> None:
 
 
 def of_type(key: str, hint: Any, value: Any) -> Any:
-    """The `value` of `key` as the type `hint` has it; raises `ConfigError` for what is none of it."""
+    """The `value` of `key` converted to the type `hint`; raises `ConfigError` if it does not fit."""
     if typing.get_origin(hint) is tuple:
         require(isinstance(value, list | tuple), key, value, "give a list")
         return tuple(of_type(key, typing.get_args(hint)[0], item) for item in value)
@@ -91,7 +91,7 @@ def of_type(key: str, hint: Any, value: Any) -> Any:
 
 
 def from_text(key: str, hint: Any, text: str) -> Any:
-    """What the `text` of a command line says for `key`, as the type `hint` has it; raises `ConfigError`."""
+    """The `text` of a command line for `key`, converted to the type `hint`; raises `ConfigError` if it does not fit."""
     kinds, value = _kinds(hint), typing.cast("Any", text)
     if bool in kinds:
         require(text in ("True", "False"), key, text, "give True or False")
@@ -105,18 +105,18 @@ def from_text(key: str, hint: Any, text: str) -> Any:
 
 
 def _members(hint: Any) -> tuple[Any, ...]:
-    """The types of which a value may be one."""
+    """The members of a union, or the type itself."""
     return typing.get_args(hint) if typing.get_origin(hint) in (types.UnionType, typing.Union) else (hint,)
 
 
 def _words(hint: Any) -> tuple[str, ...]:
-    """The words that a value may be one of."""
+    """The words that a value may be (members of its `Literal`s)."""
     literals = (kind for kind in _members(hint) if typing.get_origin(kind) is typing.Literal)
     return tuple(word for literal in literals for word in typing.get_args(literal))
 
 
 def _kinds(hint: Any) -> tuple[type, ...]:
-    """The classes that a value may be of, words apart."""
+    """The classes that a value may belong to, besides words."""
     plain = (kind for kind in _members(hint) if typing.get_origin(kind) is not typing.Literal)
     return tuple(typing.get_origin(kind) or kind for kind in plain)
 
@@ -127,14 +127,14 @@ def _hints(cls: type) -> dict[str, Any]:
 
 
 def importable(key: str, name: str, kind: str, *builtin: str) -> None:
-    """Requires `name` to be one of ours, the `builtin`, or a user's own: a `kind` of `module:function`."""
+    """Requires `name` to be one of the `builtin` names, or of the form `kind`: `module:function` or `module:class`."""
     allowed = f"give {', '.join(builtin)} or {kind}" if builtin else f"give {kind} names"
     own = isinstance(name, str) and re.fullmatch(r"\w[\w.]*:\w+", name)
     require(name in builtin or bool(own), key, name, allowed)
 
 
 def device_name(key: str, name: str) -> None:
-    """Requires the name of a device."""
+    """Requires `name` to be the name of a device."""
     kind, _, number = name.partition(":")
     ok = name in ("auto", "cpu", "cuda") or (kind == "cuda" and number.isdigit())
     require(ok, key, name, "give cpu, cuda, cuda:N or auto")
@@ -142,40 +142,30 @@ def device_name(key: str, name: str) -> None:
 
 @contextlib.contextmanager
 def reading(source: str) -> Iterator[None]:
-    """Within it, whatever is wrong with the file `source` is one line: a `ConfigError`.
+    """Turns any error while the file `source` is read into a `ConfigError` of one line.
 
-    What a file holds may make anything of Python or torch raise anything: numbers beyond every type, nesting beyond the
-    stack, tensors beyond memory.
+    A file's contents may make Python or torch raise almost anything: its numbers may be too large for their types, its
+    nesting too deep for the stack, its tensors too large for the memory.
     """
     try:
         yield
     except ConfigError as error:
         raise ConfigError(_line(str(error))) from None
-    except (
-        ArithmeticError,
-        AttributeError,
-        LookupError,
-        MemoryError,
-        OSError,
-        RuntimeError,
-        TypeError,
-        ValueError,
-    ) as error:
-        raise ConfigError(f"{source}: of another kind ({type(error).__name__}: {_line(str(error))})") from None
+    except WRONG_FILE as error:
+        raise ConfigError(f"{source}: cannot be read ({type(error).__name__}: {_line(str(error))})") from None
 
 
 @contextlib.contextmanager
 def writing(key: str, path: Path) -> Iterator[None]:
-    """Within it, that the file or folder `path`, which `key` names, cannot be written is one line: a `ConfigError`."""
+    """Turns an `OSError` while the file or folder `path`, the value of `key`, is written into a `ConfigError`."""
     try:
         yield
     except OSError as error:
-        raise ConfigError(
-            f"{key}: {str(path)!r} cannot be written ({error.strerror}); give a writable folder"
-        ) from None
+        what = f"{str(path)!r} cannot be written ({error.strerror}); give a writable folder"
+        raise ConfigError(f"{key}: {what}") from None
 
 
 def _line(text: str) -> str:
-    """`text` on one line, and not longer than one can read."""
+    """`text` on one line of at most `LONGEST_LINE` characters."""
     line = printable(text)
     return line if len(line) <= LONGEST_LINE else f"{line[:LONGEST_LINE]}…"

@@ -1,4 +1,4 @@
-"""The machines that the ray engine runs on."""
+"""The settings of the ray engine."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ class RayConfig:
     """Where the ray engine runs its roles, and how they share the machines."""
 
     address: str = ""
-    """Cluster to join: `auto`, the one this machine is part of, or `host:port`; empty: a new one, on this machine only."""
+    """Cluster to join: `auto` (the one that this machine belongs to) or `host:port`; empty: a new one on this machine."""
     actor_cpus: float = 0.0
-    """CPUs that Ray sets aside for an actor; 0: as many as all of them can have, at most 1."""
+    """CPUs that Ray reserves for each actor; 0: an equal share of those available, at most 1."""
     compress: bool = False
     """Send observations compressed by LZ4, for a slow network between the machines."""
 

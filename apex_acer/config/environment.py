@@ -1,4 +1,4 @@
-"""Where an agent acts, and the processes that do."""
+"""The settings of environments and actors."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ from apex_acer.config.checks import (
 
 @dataclass(frozen=True)
 class AtariConfig:
-    """The Atari protocol; used where `environment.id` begins with `ALE/`."""
+    """The Atari protocol; it is used if `environment.id` begins with `ALE/`."""
 
     frame_skip: int = 4
     """Emulator frames per action; the last two are max-pooled."""
     sticky_actions: float = 0.0
     """Probability that the emulator repeats the previous action (0.25 in Machado et al. 2018)."""
     noop_max: int = 30
-    """Up to this many random no-op frames at a reset."""
+    """Maximum number of no-op frames after a reset; the number is random."""
     fire_reset: bool = True
     """Press FIRE at a reset in games that wait for it."""
     life_loss: bool = True
-    """In training, a lost life is `terminated` although the game goes on; evaluation always plays whole games."""
+    """In training, a lost life is `terminated` although the game continues; evaluations always play whole games."""
     full_action_space: bool = False
-    """All 18 actions instead of the game's own."""
+    """Use all 18 actions instead of the game's own."""
     grayscale: bool = True
-    """One grey plane instead of three colour planes."""
+    """Use one grey plane instead of three colour planes."""
     screen_size: int = 84
-    """Height and width of an observation, pixels."""
+    """Height and width of an observation in pixels."""
 
     def __post_init__(self) -> None:
         typed("environment.atari", self)
@@ -51,23 +51,23 @@ class AtariConfig:
 
 @dataclass(frozen=True)
 class EnvironmentConfig:
-    """Which environment, and how it is presented."""
+    """The environment, and how it is presented to the network."""
 
     id: str = "CartPole-v1"
     """A registered gymnasium id, or `module:Id` to import the module that registers it."""
     kwargs: Annotated[str | dict[str, Any], tyro.conf.arg(constructor=str, metavar="JSON")] = "{}"
-    """Keyword arguments of the environment: one JSON object, in a run file also a table, in Python also a dict."""
+    """Keyword arguments of the environment: one JSON object; in a run file also a table, in Python also a dict."""
     wrappers: tuple[str, ...] = ()
-    """`module:function` names; each takes and returns a gymnasium environment, the first is innermost."""
+    """Names of the form `module:function`; each takes and returns a gymnasium environment, the first is innermost."""
     stack: int = 1
-    """Newest observations shown to the network together, oldest first."""
+    """Number of newest observations that the network sees together, oldest first."""
     channels: Literal["auto", "first", "last"] = "auto"
-    """Where images have their channels. `auto` guesses: of three sizes, two that are equal are height and width; else the
-    smaller of the first and the last is channels, and of two alike the last."""
+    """Where images have their channels. `auto` guesses: if two of the three sizes are equal, they are height and width;
+    otherwise the smaller of the first and the last size is channels, or the last if these are equal."""
     atari: AtariConfig = field(default_factory=AtariConfig)
 
     def __post_init__(self) -> None:
-        if isinstance(self.kwargs, Mapping):  # one form from here on, in files and on the wire
+        if isinstance(self.kwargs, Mapping):  # from here on it is a string, in files and in messages
             object.__setattr__(self, "kwargs", _as_json(self.kwargs))
         typed("environment", self)
         require(bool(self.id), "environment.id", self.id, "give a gymnasium id")
@@ -78,14 +78,14 @@ class EnvironmentConfig:
 
     @property
     def is_atari(self) -> bool:
-        """Whether ALE's own vector environment runs this id."""
+        """Whether ALE's own vector environment is used."""
         return self.id.rpartition(":")[2].startswith("ALE/")
 
     def keyword_arguments(self) -> dict[str, Any]:
-        """`kwargs` as a dict; raises `ConfigError` where it is not one JSON object."""
+        """`kwargs` as a dict; raises `ConfigError` if it is not one JSON object."""
         try:
             kwargs = json.loads(str(self.kwargs))
-        except (ValueError, RecursionError):  # no JSON, numbers too long, or nested too deeply
+        except (ValueError, RecursionError):  # not JSON, numbers too long, or nested too deeply
             kwargs = None
         require(isinstance(kwargs, dict), "environment.kwargs", self.kwargs, "give one JSON object")
         return dict(kwargs)
@@ -97,12 +97,8 @@ def _as_json(kwargs: Mapping[str, Any]) -> str:
     except (TypeError, ValueError, RecursionError):
         text = ""
     plain = bool(text) and all(isinstance(key, str) for key in kwargs)
-    require(
-        plain,
-        "environment.kwargs",
-        dict(kwargs),
-        "give values that JSON has: texts, numbers, true, false, lists, tables",
-    )
+    allowed = "give values that JSON has: strings, numbers, true, false, lists, tables"
+    require(plain, "environment.kwargs", dict(kwargs), allowed)
     return text
 
 
@@ -111,21 +107,21 @@ class ActorsConfig:
     """The processes that run environments."""
 
     count: Annotated[int, tyro.conf.arg(aliases=["--actors"])] = 0
-    """Actor processes; 0: chosen from the cores present."""
+    """Actor processes; 0: chosen by the number of cores."""
     environments: int = 8
     """Environments per actor, stepped as one vector."""
     temperature_low: float = 1.0
-    """Softmax temperature of the first actor; mu is recorded after it."""
+    """Softmax temperature of the first actor; the recorded mu includes it."""
     temperature_high: float = 1.0
-    """Softmax temperature of the last actor; those between are spaced geometrically."""
+    """Softmax temperature of the last actor; those in between are spaced geometrically."""
     weights_every: int = 20
-    """Steps of each environment between asking for newer weights (asked with an unroll)."""
+    """Steps of each environment after which an actor asks for newer weights (with its next unroll)."""
     max_unanswered: int = 2
-    """Unrolls an actor may have unanswered before it waits for the learner."""
+    """Unrolls that an actor may have unanswered before it waits for the learner."""
     device: str = "cpu"
-    """Where actors' networks act: `cpu`, `cuda`, `cuda:N`, or `auto`: cuda where there is one."""
+    """Device of the actors' networks: `cpu`, `cuda`, `cuda:N`, or `auto`: cuda if there is one."""
     threads: int = 0
-    """Threads of an actor's network and of its Atari emulators; 0: chosen from the cores present."""
+    """Threads of an actor's network and of its Atari emulators; 0: chosen by the number of cores."""
 
     def __post_init__(self) -> None:
         typed("actors", self)

@@ -1,4 +1,4 @@
-"""What a user has written and names as `module:name`: environments, algorithms, torsos, …; and what is not installed."""
+"""Imports what a user names as `module:name`: environments, algorithms, torsos, …; finds the user's line in errors."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from apex_acer.config import SETTINGS, AlgorithmConfig, ConfigError, require
 from apex_acer.config.checks import importable
 
 T = TypeVar("T")
-OURS = ("apex_acer", "gymnasium", "ale_py")  # packages that this program is made of
-FOREIGN = {*OURS, "numpy", "torch"}  # a user's mistake is not there, though it may be found there
+OURS = ("apex_acer", "gymnasium", "ale_py")  # packages that may be imported by name, whoever gives the name
+FOREIGN = {*OURS, "numpy", "torch"}  # errors may be raised here, but the user's mistake is elsewhere
 
 
 def load(key: str, name: str, kind: str = "function") -> Callable[..., Any]:
-    """The function or class `module:name`; `key` is what names it in the `ConfigError` where there is none."""
+    """The function or class `module:name`, which is the value of `key`; raises `ConfigError` if there is none."""
     module, _, attribute = name.partition(":")
     found = getattr(import_module(key, name, module), attribute, None)
     if not callable(found):
-        raise ConfigError(f"{key}: {name!r} is no {kind} of the module; give module:{kind}")
+        raise ConfigError(f"{key}: {name!r} is not a {kind} of the module; give module:{kind}")
     return found  # type: ignore[no-any-return]
 
 
 def algorithm_settings(name: str) -> type[AlgorithmConfig]:
-    """The settings of the algorithm `name`; a user's own `module:class` is imported, and says them as its `settings`.
+    """The settings' class of the algorithm `name`; a user's own `module:class` is imported and has it as `settings`.
 
     Raises:
-        ConfigError: if there is no such algorithm, or its settings are none.
+        ConfigError: if there is no such algorithm, or its `settings` cannot be used.
     """
     key = "algorithm.name"
     importable(key, name, "module:class", *SETTINGS)
@@ -51,19 +51,19 @@ def algorithm_settings(name: str) -> type[AlgorithmConfig]:
 
 
 def import_module(key: str, value: str, module: str) -> ModuleType:
-    """The module that the `value` of `key` names; raises `ConfigError` where it cannot be imported."""
+    """The module that the `value` of `key` names; raises `ConfigError` if it cannot be imported."""
     try:
         return importlib.import_module(module)
-    except Exception as error:  # whatever a user's module raises is the user's to mend
+    except Exception as error:  # a user's module may raise anything
         reason = f"{type(error).__name__}: {_line(error)}{_at(error)}"
         raise ConfigError(f"{key}: {value!r} cannot be imported ({reason}); give an importable module") from error
 
 
 def require_known(key: str, name: str) -> None:
-    """Requires that nothing has to be imported for the `module:name` of `key`, which a file from anywhere gives.
+    """Requires that the `module:name` of `key`, which may come from a file of unknown origin, needs no import.
 
-    A module is known if it belongs to a package of `OURS`, or if the program has imported it before. Python's own modules
-    are not: their functions are no environments and no networks.
+    A module is known if it belongs to a package in `OURS` or was imported before. Python's own modules are not known: their
+    functions make neither environments nor networks.
     """
     module, is_own, _ = name.rpartition(":")
     package = module.partition(".")[0]
@@ -75,7 +75,7 @@ def require_known(key: str, name: str) -> None:
 
 
 def attempt(key: str, value: str, make: Callable[[], T]) -> T:
-    """What `make` makes of the `value` of `key`; raises `ConfigError` where a user's code raises anything."""
+    """What `make` returns for the `value` of `key`; raises `ConfigError` if the user's code in it raises anything."""
     try:
         return make()
     except ConfigError:
@@ -102,13 +102,13 @@ def place(error: BaseException) -> str:
 
 
 def running(frame: FrameType | None) -> str:
-    """`file:line in function` of the user's code that runs in `frame`; empty if there is none."""
+    """`file:line in function` of the user's code that is running in `frame`; empty if there is none."""
     frames = [(frame, line) for frame, line in traceback.walk_stack(frame) if _is_users(frame)] if frame else []
     return _name(*frames[0]) if frames else ""
 
 
 def definition(function: Any) -> str:
-    """`file:line in function` of a function of the user's; empty for others."""
+    """`file:line in function` of a user's function; empty for other functions."""
     code = getattr(inspect.unwrap(function), "__code__", None) if callable(function) else None
     if code is None or _is_foreign(function.__module__):
         return ""
@@ -124,7 +124,7 @@ def _is_users(frame: FrameType) -> bool:
 
 
 def _is_foreign(module: str) -> bool:
-    """Whether a module is none that a user has written."""
+    """Whether a module was not written by the user."""
     top = module.partition(".")[0]
     return top in FOREIGN or top in sys.stdlib_module_names
 

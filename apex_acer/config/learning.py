@@ -1,4 +1,4 @@
-"""What an agent learns with: the learner, its optimizer, network and replay."""
+"""The settings of the learner, the optimizer, the network and replay."""
 
 from __future__ import annotations
 
@@ -13,20 +13,21 @@ class LearnerConfig:
     """The process that owns the device, the replay memory and the optimizer."""
 
     count: int = 1
-    """Learners, which share every update: each has an equal part of the actors, of replay and of each batch."""
+    """Number of learners, which make each update together: each has an equal part of the actors, replay and batch."""
     device: str = "auto"
-    """`cpu`, `cuda`, `cuda:N`, or `auto`: cuda where there is one."""
+    """`cpu`, `cuda`, `cuda:N`, or `auto`: cuda if there is one."""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Of the torso's arithmetic; `auto`: bfloat16 for convolutions where the device has instructions for it."""
+    """Precision of the torso's arithmetic; `auto`: bfloat16 for convolutions if the device has instructions for it."""
     batch_size: int = 16
-    """Samples per update: segments (one environment's unroll each); single steps where the algorithm learns from those."""
+    """Samples per update: segments (one environment's part of an unroll each), or single steps if the algorithm learns
+    from those."""
     threads: int = 0
-    """Threads of the learner's network on the CPU; 0: chosen from the cores present."""
+    """Threads of the learner's network on the CPU; 0: chosen by the number of cores."""
     max_skipped_updates: int = 100
-    """Non-finite updates in a row, all skipped, after which the run ends."""
+    """The run ends after this many updates in a row that were not finite; such updates are skipped."""
     callback: str = ""
     """`module:function`, called in the learner's process at each of its rows with the environment steps so far, the row and
-    the network, to look at but not to change."""
+    the network, which it must not change."""
 
     def __post_init__(self) -> None:
         typed("learner", self)
@@ -40,20 +41,20 @@ class LearnerConfig:
 
 @dataclass(frozen=True)
 class OptimizerConfig:
-    """How gradients become steps."""
+    """The optimizer and its learning rate."""
 
     name: str = "rmsprop"
-    """`rmsprop` (eps outside the root, as torch has it), `adam`, or `module:function`: your own (docs/own-network.md)."""
+    """`rmsprop` (with eps outside the root, as in torch), `adam`, or `module:function`: your own (docs/own-network.md)."""
     learning_rate: float = 7e-4
-    """Step size at the start."""
+    """Learning rate at the start."""
     schedule: Literal["constant", "linear"] = "constant"
-    """`linear` falls to `final_fraction` of it until the run, or `schedule_steps`, is over."""
+    """With `linear` the learning rate falls to `final_fraction` of it by the end of the run, or by `schedule_steps`."""
     final_fraction: float = 0.0
-    """Share of `learning_rate` that a linear schedule ends at."""
+    """Share of `learning_rate` at the end of a linear schedule."""
     eps: float = 1e-5
-    """Added to the root of the mean square."""
+    """Added to the root of the mean square gradient."""
     decay: float = 0.99
-    """Decay of the mean square (RMSProp's alpha, Adam's second beta)."""
+    """Decay of the mean square gradient (RMSProp's alpha, Adam's second beta)."""
     max_grad_norm: float = 40.0
     """Gradients are scaled to at most this global norm before the step."""
 
@@ -68,21 +69,21 @@ class OptimizerConfig:
 
 @dataclass(frozen=True)
 class NetworkConfig:
-    """The shared torso; the algorithm builds its heads on it."""
+    """The torso, on which the algorithm builds its heads."""
 
     torso: str = "auto"
-    """`conv` or `mlp`; `auto`: conv for images, mlp for vectors and for images too small for it; or `module:class`: your
+    """`conv` or `mlp`; `auto`: conv for images, mlp for vectors and for images that are too small; or `module:class`: your
     own (docs/own-network.md)."""
     convolutions: Literal["nature", "a3c"] = "nature"
-    """Of a conv torso: three layers (Mnih et al. 2015), or two at a third of the cost (Mnih et al. 2016)."""
+    """Layers of a conv torso: three (Mnih et al. 2015), or two at a third of the cost (Mnih et al. 2016)."""
     normalise: bool = False
-    """Centre and scale observations by running statistics, which the learner keeps and the weights carry."""
+    """Centre and scale observations by running statistics, which the learner updates and weights files contain."""
     hidden_sizes: tuple[int, ...] = (64, 64)
-    """Widths of the fully connected layers (after the convolutions, where there are any)."""
+    """Widths of the fully connected layers (after the convolutions, if there are any)."""
     lstm: int = 0
     """Units of an LSTM between the fully connected layers and the heads; 0: none."""
     activation: Literal["relu", "tanh"] = "relu"
-    """Between fully connected layers; convolutions always use relu."""
+    """Activation of the fully connected layers; convolutions always use relu."""
 
     def __post_init__(self) -> None:
         typed("network", self)
@@ -94,22 +95,22 @@ class NetworkConfig:
 
 @dataclass(frozen=True)
 class ReplayConfig:
-    """The replay memory, in the learner."""
+    """The learner's replay memory."""
 
     capacity: int = 100_000
     """Environment steps kept; the oldest segment is overwritten first."""
     start: int = 1_000
     """Replayed updates begin once this many environment steps are held, or the memory is full."""
     sampling: Literal["uniform", "prioritized"] = "uniform"
-    """How replayed samples are drawn: all alike, or in proportion to their last errors (Schaul et al. 2016)."""
+    """How samples are drawn: uniformly, or in proportion to their last errors (Schaul et al. 2016)."""
     priority_exponent: float = 0.6
-    """Power that errors are raised to for prioritized sampling (alpha); 0 is uniform."""
+    """Exponent of errors in prioritized sampling (alpha); 0 is uniform."""
     importance_exponent: float = 0.4
-    """Power of the weights that correct the loss for prioritized sampling (beta), at the start."""
+    """Exponent of the weights that correct the loss for prioritized sampling (beta), at the start."""
     importance_exponent_final: float = 0.4
-    """The same at the end of the run, or at `schedule_steps`; it moves there linearly."""
+    """The same exponent at the end of the run, or at `schedule_steps`; it changes linearly."""
     device: Literal["learner", "cpu"] = "learner"
-    """Where segments are held: with the learner, which on a GPU then copies nothing, or in this machine's memory."""
+    """Where segments are held: on the learner's device, so that a GPU needs no copies, or in this machine's memory."""
 
     def __post_init__(self) -> None:
         typed("replay", self)

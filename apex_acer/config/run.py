@@ -1,4 +1,4 @@
-"""One run: what is evaluated, kept and logged, when it ends, and all the sections together."""
+"""The configuration of a run: the settings of evaluation, checkpoints, logging and stopping, and all sections together."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from apex_acer.config.supervision import SupervisionConfig
 
 @dataclass(frozen=True)
 class EvaluationConfig:
-    """Whole games with unclipped returns, in a process of their own."""
+    """Evaluations: whole games with unclipped returns, played by a separate process."""
 
     every: int = 10_000
     """Environment steps between evaluations; 0: none."""
@@ -29,9 +29,9 @@ class EvaluationConfig:
     greedy: bool = True
     """Take the likeliest action; otherwise sample from the policy."""
     stall_steps: int = 0
-    """Act at random for one step after this many steps without a reward, for games that wait for FIRE; 0: never."""
+    """Take one random action after this many steps without a reward, for games that wait for FIRE; 0: never."""
     video_every: int = 0
-    """Evaluations between two videos of a game, in the run's folder `videos/`; 0: none. Needs the extra `video`."""
+    """Evaluations between two videos of a game, in `videos/` of the run's folder; 0: none. Needs the extra `video`."""
 
     def __post_init__(self) -> None:
         typed("evaluation", self)
@@ -42,12 +42,12 @@ class EvaluationConfig:
 
 @dataclass(frozen=True)
 class CheckpointConfig:
-    """When `weights.safetensors` and what `apex-acer resume` goes on from are written, besides the end of the run."""
+    """When `weights.safetensors` and the checkpoint for `apex-acer resume` are written, besides the end of the run."""
 
     every: int = 100_000
     """Environment steps between saves; 0: only at the end."""
     replay: bool = False
-    """Save the replay memory, too; without it a resumed run fills it again before it replays."""
+    """Also save the replay memory; without it a resumed run fills its memory again before it replays."""
 
     def __post_init__(self) -> None:
         typed("checkpoint", self)
@@ -59,14 +59,14 @@ LogLevel = Literal["debug", "info", "warning", "error"]
 
 @dataclass(frozen=True)
 class LoggingConfig:
-    """Metrics on disk, and `log.txt`."""
+    """Metrics and `log.txt`."""
 
     every_seconds: float = 1.0
-    """Seconds between two rows of one process."""
+    """Seconds between two rows of metrics of a process."""
     histograms_every_seconds: float = 0.0
-    """Seconds between two histograms in TensorBoard of each layer's weights and gradients; 0: none."""
+    """Seconds between two histograms of each layer's weights and gradients in TensorBoard; 0: none."""
     level: Annotated[LogLevel, tyro.conf.arg(aliases=["--log-level"])] = "info"
-    """Least severe lines that the processes write into `log.txt`."""
+    """Lowest severity of the lines in `log.txt`."""
 
     def __post_init__(self) -> None:
         typed("logging", self)
@@ -76,14 +76,14 @@ class LoggingConfig:
 
 @dataclass(frozen=True)
 class StopConfig:
-    """What ends the run, whichever comes first."""
+    """The conditions that end the run; the first one to be met does."""
 
     env_steps: Annotated[int, tyro.conf.arg(aliases=["--steps"])] = 100_000
     """Environment steps in total."""
     minutes: Annotated[float | None, tyro.conf.arg(aliases=["--minutes"])] = None
     """Wall-clock minutes since the first environment step."""
     at_return: Annotated[float | None, tyro.conf.arg(aliases=["--until"])] = None
-    """Mean return of one evaluation; the weights that reached it are the ones written. None: no target."""
+    """Target for the mean return of an evaluation; the weights that reach it are those that are saved. None: no target."""
 
     def __post_init__(self) -> None:
         typed("stop", self)
@@ -96,7 +96,7 @@ class StopConfig:
 
 @dataclass(frozen=True)
 class RunConfig:
-    """Everything that defines a run."""
+    """The configuration of a run."""
 
     environment: EnvironmentConfig = field(default_factory=EnvironmentConfig)
     actors: ActorsConfig = field(default_factory=ActorsConfig)
@@ -112,14 +112,15 @@ class RunConfig:
     ray: RayConfig = field(default_factory=RayConfig)
     stop: StopConfig = field(default_factory=StopConfig)
     engine: Literal["local", "serial", "ray"] = "local"
-    """Where roles run: `local` spawns processes, `serial` calls them in this one, reproducible to the bit; `ray` runs them
-    on one machine or many, and needs the extra `ray`."""
+    """Where actors, learner and evaluator run: `local` in a process each, `serial` in turn in this process, reproducible to
+    the bit, and `ray` on one machine or many, which needs the extra `ray`."""
     seed: int = 0
-    """The run's seed; every process derives its own from it."""
+    """The run's seed, from which every process derives its own."""
     schedule_steps: int = 0
-    """Environment steps at which a linear learning rate and the importance exponent reach their end; 0: `stop.env_steps`."""
+    """Environment steps at which a linear learning rate and the importance exponent reach their final values; 0:
+    `stop.env_steps`."""
     out: str = ""
-    """Folder of the run; empty: a new one under `runs/`."""
+    """The run's folder; empty: a new one in `runs/`."""
     load: str = ""
     """Weights file to start from; empty: random weights."""
 
@@ -132,13 +133,8 @@ class RunConfig:
         allowed = f"(learner.batch_size + actors.environments) * algorithm.unroll_length = {each}{several} or more"
         require(self.replay.capacity >= each * self.learner.count, "replay.capacity", self.replay.capacity, allowed)
         self._check_cluster()
-        if self.stop.at_return is not None:
-            require(
-                self.evaluation.every > 0,
-                "evaluation.every",
-                0,
-                "stop.at_return needs evaluations: give 1 or more, or stop.at_return None",
-            )
+        needed = "stop.at_return needs evaluations: give 1 or more, or stop.at_return None"
+        require(self.stop.at_return is None or self.evaluation.every > 0, "evaluation.every", 0, needed)
 
     @property
     def schedule_end(self) -> int:
@@ -147,7 +143,7 @@ class RunConfig:
 
     @property
     def has_schedule(self) -> bool:
-        """Whether anything changes with the share of the run that is over."""
+        """Whether any setting changes during the run."""
         replay = self.replay
         anneals = replay.importance_exponent != replay.importance_exponent_final
         return self.optimizer.schedule != "constant" or (replay.sampling == "prioritized" and anneals)
@@ -156,15 +152,15 @@ class RunConfig:
         count, several = self.learner.count, "learner.count"
         if self.ray.address:
             require(self.engine == "ray", "ray.address", self.ray.address, "give it with engine ray only")
-            fixed = "give the number of actors: this machine's cores say nothing of a cluster's"
+            fixed = "give the number of actors, which cannot be chosen by this machine's cores for a cluster"
             require(self.actors.count > 0, "actors.count", 0, fixed)
         if count == 1:
             return
-        require(self.engine == "ray", several, count, f"engine {self.engine} has 1; give engine ray")
+        require(self.engine == "ray", several, count, f"engine {self.engine} has one learner; give engine ray")
         batch_size = self.learner.batch_size
         require(batch_size % count == 0, several, count, f"give a divisor of learner.batch_size ({batch_size})")
         enough = f"at most actors.count ({self.actors.count}): each learner has actors of its own"
         require(count <= (self.actors.count or count), several, count, enough)
-        named = f"learner.device {self.learner.device} is one for all; give auto, cpu or cuda"
+        named = f"learner.device {self.learner.device} is one device for all; give auto, cpu or cuda"
         require(":" not in self.learner.device, several, count, named)
-        require(not self.checkpoint.replay, several, count, "checkpoint.replay saves that of one learner only")
+        require(not self.checkpoint.replay, several, count, "checkpoint.replay works with one learner only")

@@ -25,29 +25,29 @@ MAX_BYTES = 1 << 20  # of a run file
 
 
 def presets() -> dict[str, str]:
-    """Preset names and the first comment line of each file, sorted by name."""
+    """The names of the presets, in order, and the first comment line of each file."""
     files = [f for f in resources.files("apex_acer.launch").iterdir() if f.name.endswith(".toml")]
     heads = {f.name.removesuffix(".toml"): f.read_text(encoding="utf-8").partition("\n")[0] for f in files}
     return {name: heads[name].lstrip("# ") for name in sorted(heads)}
 
 
 def preset_text(name: str) -> str:
-    """The run file of a preset; raises `ConfigError` where there is none of that name."""
+    """The text of the preset `name`; raises `ConfigError` if there is none."""
     if name not in presets():
         near = difflib.get_close_matches(name, presets(), n=1)
         hint = f"did you mean {near[0]!r}? " if near else ""
         allowed = f"give a .toml file, the folder of a run or one of {', '.join(presets())}"
-        raise ConfigError(f"run: {name!r} is no preset and no file; {hint}{allowed}")
+        raise ConfigError(f"run: {name!r} is neither a preset nor a file; {hint}{allowed}")
     return resources.files("apex_acer.launch").joinpath(f"{name}.toml").read_text(encoding="utf-8")
 
 
 def load_run(run: str | Path | RunConfig, **changes: Any) -> RunConfig:
-    """The configuration of a preset's name, a run file's or a run folder's path, or a configuration, with `changes`.
+    """The configuration of `run`, with `changes`.
 
     Args:
-        run: the run.
-        **changes: keys as in a run file with this run as its `base`: `seed=1, stop={"env_steps": 2000}`. A section is a
-            dict, whose other keys stay as they are, or a whole one (`StopConfig(…)`). None takes a value away.
+        run: a preset's name, the path of a run file or of a run's folder, or a configuration.
+        **changes: keys as in a run file whose `base` is `run`: `seed=1, stop={"env_steps": 2000}`. A section is either a
+            dict, whose missing keys keep their values, or a dataclass (`StopConfig(…)`). None removes a value.
 
     Raises:
         ConfigError: with one line that names the run and the key.
@@ -61,7 +61,7 @@ def load_run(run: str | Path | RunConfig, **changes: Any) -> RunConfig:
 
 
 def look_at_run(path: Path) -> RunConfig:
-    """The configuration in the run file `path`, which may come from anywhere: nothing that it names is imported."""
+    """The configuration in the run file `path`; nothing that it names is imported, as it may come from anywhere."""
     with reading(str(path)):
         return from_dict(_load(str(path), ()), str(path), import_modules=False)
 
@@ -78,7 +78,7 @@ def dump_run(config: RunConfig) -> str:
 
 
 def to_dict(config: Any) -> dict[str, Any]:
-    """A configuration dataclass as nested dicts of plain values, without the keys that are None."""
+    """A configuration dataclass as nested dicts of plain values, without keys whose value is None."""
     values = {f.name: getattr(config, f.name) for f in dataclasses.fields(config)}
     if isinstance(config, UnreadConfig):
         values |= values.pop("others")
@@ -86,10 +86,10 @@ def to_dict(config: Any) -> dict[str, Any]:
 
 
 def from_dict(data: Mapping[str, Any], source: str = "", *, import_modules: bool = True) -> RunConfig:
-    """A `RunConfig` from nested dicts; unknown keys and values of another type raise `ConfigError`.
+    """A `RunConfig` from nested dicts; raises `ConfigError` for unknown keys and values of another type.
 
-    The settings of a user's own algorithm are checked by its module, which is imported if `import_modules`; otherwise they
-    are an `UnreadConfig`.
+    If `import_modules`, the module of a user's own algorithm is imported to check its settings; otherwise they become an
+    `UnreadConfig`.
     """
     where = f"{source}: " if source else ""
     section = data.get("algorithm")
@@ -99,19 +99,19 @@ def from_dict(data: Mapping[str, Any], source: str = "", *, import_modules: bool
 
 
 def short_keys(keys: Collection[str]) -> dict[str, str]:
-    """The last word of each dotted key, or the whole key where that word is not its alone."""
+    """The last word of each dotted key, or the whole key if several keys have that word."""
     words = Counter(key.rpartition(".")[2] for key in keys)
     return {key: key if words[key.rpartition(".")[2]] > 1 else key.rpartition(".")[2] for key in keys}
 
 
 def short_text(value: Any) -> str:
-    """A value in a few characters: elements of a tuple joined by `+`, of an absolute path its name."""
+    """A short text for a value: the elements of a tuple joined by `+`; the name of an absolute path."""
     text = "+".join(map(str, value)) if isinstance(value, tuple | list) else str(value)
     return Path(text).name if text.startswith("/") else text
 
 
 def _load(run: str, above: tuple[str, ...]) -> dict[str, Any]:
-    """The keys of a preset, file or run's folder, those of its bases included; `above` are the runs that it is a base of."""
+    """The keys of a preset, file or run's folder and of its bases; `above` are the runs that it is a base of."""
     require(run not in above, "base", run, f"{' and '.join(above)} cannot be built on each other")
     path = Path(run)
     if path.suffix == ".toml" or path.is_file():
@@ -135,7 +135,7 @@ def _resolve(text: str, source: str, above: tuple[str, ...]) -> dict[str, Any]:
 
 
 def over(base: Mapping[str, Any], data: Mapping[str, Any]) -> dict[str, Any]:
-    """The keys in `data` over those of `base`, whose settings of another algorithm are left out."""
+    """The keys of `base` with those of `data` in their place; the algorithm's are dropped if `data` has another."""
     default = _algorithm(base, RunConfig().algorithm.name)
     kept = base if _algorithm(data, default) == default else {key: base[key] for key in base if key != "algorithm"}
     return _merge(kept, data)
@@ -198,7 +198,7 @@ def _build(cls: type[T], data: Mapping[str, Any], prefix: str, where: str) -> T:
 
 
 def _convert(hint: Any, value: Any, key: str, where: str) -> Any:
-    """The tables among the values as their dataclasses; these check everything else."""
+    """A table as its dataclass; other values are left for the dataclass to check."""
     if not dataclasses.is_dataclass(hint) or isinstance(value, typing.cast("type[Any]", hint)):
         return value
     if not isinstance(value, Mapping):

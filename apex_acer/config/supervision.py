@@ -1,4 +1,4 @@
-"""When a process counts as hung, and how often one that ended is started again."""
+"""The settings of supervision: when a process counts as hung, and how often processes are restarted."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from apex_acer.config.checks import at_least, positive, typed
 
 @dataclass(frozen=True)
 class SupervisionConfig:
-    """Processes that die, hang or are frozen are started again, up to a limit, while the run goes on."""
+    """Processes that die or hang are restarted, up to a limit, while the run continues."""
 
     hung_seconds: float = 60.0
-    """Seconds without progress after which a process that waits for nobody is killed."""
+    """Seconds without progress after which a process is killed, unless it waits for another one."""
     evaluation_minutes: float = 30.0
-    """The same for the evaluator: minutes that one evaluation may take."""
+    """Minutes that one evaluation may take before the evaluator is killed."""
     restarts: int = 10
-    """Restarts of one process within `window_minutes`; one more ends the run. 0: the first death does."""
+    """Restarts of one process allowed within `window_minutes`; another death ends the run. 0: the first death does."""
     window_minutes: float = 10.0
     """Minutes after which a restart no longer counts."""
 

@@ -1,4 +1,4 @@
-"""The mathematics: pure functions on tensors, in the dtype they are given.
+"""The mathematics of the algorithms: pure functions on tensors, in the dtype they are given.
 
 May import: nothing of the package.
 """

@@ -1,4 +1,4 @@
-"""ACER's parts for discrete actions (arXiv 1611.01224): targets, the policy gradient and what bounds it."""
+"""ACER for discrete actions (arXiv 1611.01224): targets, the policy gradient and the gradient of the divergence."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from torch import Tensor
 from apex_acer.functional.means import masked_means
 from apex_acer.functional.retrace import retrace
 
-MAX_LOG_RHO = 30.0  # exp of it is finite in every dtype, and far above any threshold
+MAX_LOG_RHO = 30.0  # exp of it is finite in float32, and far above any threshold
 
 
 class Targets(NamedTuple):
-    """What the losses of a batch hold fixed, without gradient."""
+    """The quantities that the losses treat as constants; they have no gradient."""
 
     log_pi: Tensor
-    """`[T, B, A]` logarithms of the current policy's probabilities."""
+    """`[T, B, A]` log-probabilities of the current policy."""
     value: Tensor
     """`[T, B]` V = Σ π Q."""
     rho: Tensor
@@ -38,16 +38,16 @@ def acer_targets(
     mask: Tensor,
     gamma: float,
 ) -> Targets:
-    """Retrace targets with the trace min(1, ρ), and what they are made of.
+    """Retrace targets with the trace min(1, ρ), and the quantities that they are computed from.
 
     Args:
-        pi_logits: `[T+1, B, A]`; the last row only bootstraps.
+        pi_logits: `[T+1, B, A]` logits of the current policy; the last row is only bootstrapped from.
         q_values: `[T+1, B, A]`.
-        mu_log_probs: `[T, B, A]` of the behaviour policy.
-        action: `[T, B]` int64, taken.
-        reward: `[T, B]`, as it is to be learned.
-        terminated: `[T, B]` bool; truncation is not in it: the value after a time limit is bootstrapped.
-        mask: `[T, B]` bool, false on dummy steps, where the trace is cut.
+        mu_log_probs: `[T, B, A]` log-probabilities of the behaviour policy.
+        action: `[T, B]` int64, the actions taken.
+        reward: `[T, B]` shaped rewards.
+        terminated: `[T, B]` bool; false on truncated steps, because the value after a time limit is bootstrapped.
+        mask: `[T, B]` bool, false on dummy steps, which cut the trace.
         gamma: discount per step.
     """
     taken = action.unsqueeze(-1)
@@ -77,17 +77,17 @@ def acer_policy_gradient(
     truncation_threshold: float,
     entropy_cost: float,
 ) -> Tensor:
-    """Gradient of the objective to maximise with respect to the probabilities, before the trust region.
+    """The gradient of the objective with respect to the policy's probabilities, before the trust region.
 
     g(a) = 1[a = a_t] · min(c, ρ_t) / π(a_t) · (Q_ret − V) + relu(1 − c / ρ(a)) · (Q(a) − V) − entropy_cost · (1 + log π(a))
 
-    Equation 9 with the truncation of equation 7 and its bias correction; advantages, weights and the bias term's own π are
-    constants in it. Ratios are formed from logarithms, so that no division overflows.
+    This is equation 9 with the truncation and bias correction of equation 7. Advantages, weights and the π in the bias term
+    are constants. Ratios are computed from logarithms, so that no division overflows.
 
     Args:
-        pi_logits: `[T, B, A]` of the current policy.
-        mu_log_probs: `[T, B, A]` of the behaviour policy.
-        action: `[T, B]` int64, taken.
+        pi_logits: `[T, B, A]` logits of the current policy.
+        mu_log_probs: `[T, B, A]` log-probabilities of the behaviour policy.
+        action: `[T, B]` int64, the actions taken.
         q_values: `[T, B, A]`.
         q_ret: `[T, B]` Retrace targets.
         truncation_threshold: c ≥ 0; infinity gives plain importance sampling.
@@ -110,9 +110,9 @@ def acer_policy_gradient(
 
 
 def kl_gradient(log_pi: Tensor, log_average: Tensor, delta: float) -> tuple[Tensor, Tensor]:
-    """The gradient k = ∇_π KL(π_avg ‖ π) = −π_avg / π, and δ, both divided by the largest entry of k's row.
+    """The gradient k = ∇_π KL(π_avg ‖ π) = −π_avg / π, and δ, both divided by the largest |k| of the row.
 
-    k itself overflows for near-deterministic policies, so it is formed as exp(log π_avg − log π − m), m the row's maximum.
+    k itself overflows for near-deterministic policies, so it is formed as −exp(log π_avg − log π − m), m the row's maximum.
 
     Returns:
         k `[T, B, A]` and δ `[T, B]`, as `trust_region_projection` takes them.
@@ -125,11 +125,11 @@ def kl_gradient(log_pi: Tensor, log_average: Tensor, delta: float) -> tuple[Tens
 def acer_metrics(
     targets: Targets, log_average: Tensor, is_bound: Tensor, mask: Tensor, truncation_threshold: float
 ) -> dict[str, Tensor]:
-    """Means over unmasked steps, by the names of `metrics.METRICS`.
+    """The means over unmasked steps of ACER's metrics, by their names in `metrics.METRICS`.
 
     Args:
-        targets: of the batch.
-        log_average: `[T, B, A]` logarithms of the average policy's probabilities.
+        targets: the batch's targets.
+        log_average: `[T, B, A]` log-probabilities of the average policy.
         is_bound: `[T, B]` bool, whether the trust region changed the gradient.
         mask: `[T, B]` bool.
         truncation_threshold: c.

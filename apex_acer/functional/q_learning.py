@@ -1,4 +1,4 @@
-"""Q-learning's parts: the dueling aggregation, n-step returns, the bootstrap and the rescaling of values."""
+"""Q-learning: the dueling aggregation, n-step returns, bootstrap values and the rescaling of values."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-EPSILON = 1e-3  # of the rescaling: keeps its inverse Lipschitz
+EPSILON = 1e-3  # of the rescaling; it makes the inverse Lipschitz
 
 
 class NStep(NamedTuple):
-    """The sum of discounted rewards up to a bootstrap, what that is discounted by, and how many steps lie before it."""
+    """An n-step return: rewards, and the discount of the value that is bootstrapped."""
 
     reward: Tensor
-    """`[...]`."""
+    """`[...]` sum of discounted rewards."""
     discount: Tensor
-    """`[...]` gamma ^ `length`; zero where the last step terminated."""
+    """`[...]` gamma ^ `length`; zero if the last step terminated."""
     length: Tensor
-    """`[...]` int64; 0 where the first step is masked."""
+    """`[...]` int64, the number of steps before the bootstrap; 0 if the first step is masked."""
 
 
 def dueling(value: Tensor, advantage: Tensor) -> Tensor:
@@ -35,10 +35,10 @@ def dueling(value: Tensor, advantage: Tensor) -> Tensor:
 
 
 def n_step_return(*, reward: Tensor, terminated: Tensor, truncated: Tensor, mask: Tensor, gamma: float) -> NStep:
-    """Σ γ^i r_i over the first steps of a window, up to its end or the episode's, whichever comes first.
+    """Σ γ^i r_i over the steps of a window, up to the window's or the episode's end, whichever comes first.
 
-    A step that is truncated is the last of an episode whose value goes on: it is bootstrapped from the observation after
-    it. A window ends before its first masked step: what follows is another episode's, or no step at all.
+    After a truncated step the return is bootstrapped from the next observation. A window ends before its first masked step,
+    because what follows belongs to another episode or is no step at all.
 
     Args:
         reward: `[n, ...]`.
@@ -47,8 +47,8 @@ def n_step_return(*, reward: Tensor, terminated: Tensor, truncated: Tensor, mask
         mask: `[n, ...]` bool.
         gamma: discount per step.
     """
-    goes_on = mask & ~terminated & ~truncated
-    before = torch.cat([torch.ones_like(mask[:1]), goes_on[:-1]]).long().cumprod(0).bool()
+    continues = mask & ~terminated & ~truncated
+    before = torch.cat([torch.ones_like(mask[:1]), continues[:-1]]).long().cumprod(0).bool()
     counted = before & mask  # [n, ...] the steps up to the bootstrap
     powers = gamma ** torch.arange(len(reward), dtype=reward.dtype, device=reward.device)
     total = torch.where(counted, powers.view(-1, *[1] * (reward.ndim - 1)) * reward, 0.0).sum(0)
@@ -58,13 +58,13 @@ def n_step_return(*, reward: Tensor, terminated: Tensor, truncated: Tensor, mask
 
 
 def bootstrap_value(q_values: Tensor, target_q_values: Tensor) -> Tensor:
-    """What the target network thinks of the action that maximises `q_values` (van Hasselt et al. 2016, arXiv 1509.06461).
+    """The target network's value of the action that maximises `q_values` (van Hasselt et al. 2016, arXiv 1509.06461).
 
-    With the target network's own values for both it is plain Q-learning's maximum.
+    If both are the target network's values, it is the maximum of plain Q-learning.
 
     Args:
-        q_values: `[..., A]` that choose.
-        target_q_values: `[..., A]` that judge.
+        q_values: `[..., A]`, which choose the action.
+        target_q_values: `[..., A]`, which evaluate it.
 
     Returns:
         `[...]` in the dtype of `target_q_values`.
@@ -79,7 +79,7 @@ def rescale(value: Tensor) -> Tensor:
 
 def unscale(value: Tensor) -> Tensor:
     """The inverse of `rescale`, in closed form."""
-    # (√(1 + 4ε(|x| + 1 + ε)) − 1) / 2ε without the difference of near numbers
+    # (√(1 + 4ε(|x| + 1 + ε)) − 1) / 2ε, without subtracting nearly equal numbers
     inner = value.abs() + 1 + EPSILON
     root = 2 * inner / ((1 + 4 * EPSILON * inner).sqrt() + 1)
     return value.sign() * (root.square() - 1)

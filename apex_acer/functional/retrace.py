@@ -1,4 +1,4 @@
-"""Retrace targets."""
+"""Retrace targets for off-policy learning of Q."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ def retrace(
         value: `[T, B]` V = Σ π Q.
         bootstrap_value: `[B]` V of the observation after the last step.
         reward: `[T, B]`.
-        discount: `[T, B]` gamma, zero where the step ended in a terminal state.
-        trace: `[T, B]` min(1, ρ), zero where the trace is cut (a dummy step). Its first row is not used.
+        discount: `[T, B]` gamma, or zero if the step terminated.
+        trace: `[T, B]` min(1, ρ), or zero on a dummy step, which cuts the trace. The first row is not used.
 
     Returns:
         `[T, B]` in the dtype given, sharing no storage with the arguments.
 
     Raises:
-        ValueError: where the shapes differ from the above.
+        ValueError: if a shape differs from the above.
     """
     for name, tensor in (("value", value), ("reward", reward), ("discount", discount), ("trace", trace)):
         if tensor.shape != q_taken.shape:
@@ -33,9 +33,9 @@ def retrace(
     if bootstrap_value.shape != q_taken.shape[1:]:
         raise ValueError(f"bootstrap_value: require {list(q_taken.shape[1:])}, got {list(bootstrap_value.shape)}")
     with torch.no_grad():
-        # C_t = V_t + c_t (Q_ret_t − Q_t) is linear in the one after it: C_t = offset_t + slope_t · C_{t+1}
+        # C_t = V_t + c_t (Q_ret_t − Q_t) is linear in the next one: C_t = offset_t + slope_t · C_{t+1}
         open_trace = trace > 0
-        # where, not a product: whatever a dummy step holds must not pass, NaN included
+        # torch.where and not a product, because a dummy step may hold NaN
         offset = torch.where(open_trace, value + trace * (reward - q_taken), value)
         slope = torch.where(open_trace, trace * discount, 0.0)
         carried = _scan(offset[1:], slope[1:], bootstrap_value)
@@ -43,10 +43,9 @@ def retrace(
 
 
 def _scan(offset: Tensor, slope: Tensor, last: Tensor) -> Tensor:
-    """x_t = offset_t + slope_t · x_{t+1} for T − 1 steps before x_T = `last`, `[T, B]`.
+    """x_t = offset_t + slope_t · x_{t+1} for the T − 1 steps before x_T = `last`, `[T, B]`.
 
-    By doubling (Hillis and Steele 1986): each round composes every step with the one as far away as it has come, so that
-    T steps take log2(T) rounds of few large operations.
+    This is a parallel scan by doubling (Hillis and Steele 1986): T steps take log2(T) rounds of a few large operations.
     """
     x = torch.cat([offset, last.unsqueeze(0)])  # [T, B]
     slope = torch.cat([slope, torch.zeros_like(last).unsqueeze(0)])

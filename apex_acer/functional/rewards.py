@@ -1,4 +1,4 @@
-"""Rewards as they are learned from."""
+"""Reward shaping: clipping and a penalty for termination."""
 
 from __future__ import annotations
 
@@ -6,16 +6,6 @@ from torch import Tensor
 
 
 def shape_rewards(reward: Tensor, terminated: Tensor, *, clip: float, penalty: float) -> Tensor:
-    """`reward` clipped to ± `clip` (0: not clipped), then less `penalty` where `terminated`.
-
-    Args:
-        reward: `[...]`.
-        terminated: `[...]` bool.
-        clip: 0 or more.
-        penalty: 0 or more.
-
-    Returns:
-        `[...]` in the dtype given.
-    """
+    """`reward` `[...]` clipped to ± `clip` (0: not clipped), less `penalty` on the steps that `terminated` `[...]`."""
     clipped = reward.clamp(-clip, clip) if clip else reward
     return clipped - penalty * terminated.to(reward.dtype) if penalty else clipped

@@ -1,4 +1,4 @@
-"""The closed-form trust region of ACER, on whatever statistics describe a policy."""
+"""The closed-form trust region of ACER, for any statistics that describe a policy."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from torch import Tensor
 def trust_region_projection(g: Tensor, k: Tensor, delta: float | Tensor) -> Tensor:
     """z* = g − max(0, (k·g − δ) / ‖k‖²) · k, per row: the nearest z to g with k·z ≤ δ.
 
-    ACER (arXiv 1611.01224), equation 12. The answer depends on k and δ only up to a common factor, so each row is divided
-    by max |k| first: ‖k‖² neither overflows nor underflows, however large the row.
+    ACER (arXiv 1611.01224), equation 12. The result does not change if k and δ are divided by a common factor, so each row
+    is divided by max |k| first, and ‖k‖² neither overflows nor underflows.
 
     Args:
         g: `[..., A]` gradient to follow.
@@ -18,10 +18,10 @@ def trust_region_projection(g: Tensor, k: Tensor, delta: float | Tensor) -> Tens
         delta: bound δ > 0; a number, or `[...]` per row.
 
     Returns:
-        `[..., A]` in the dtype given; rows whose k is zero or that are within the bound come back as they were.
+        `[..., A]` in the dtype given; rows that are within the bound or whose k is zero are returned unchanged.
 
     Raises:
-        ValueError: where g and k differ in shape.
+        ValueError: if g and k differ in shape.
     """
     if g.shape != k.shape:
         raise ValueError(f"require g and k of one shape, got {list(g.shape)} and {list(k.shape)}")
@@ -36,17 +36,16 @@ def trust_region_projection(g: Tensor, k: Tensor, delta: float | Tensor) -> Tens
 
 
 def surrogate_loss(statistics: Tensor, z: Tensor, importance: Tensor, mask: Tensor) -> Tensor:
-    """A loss whose gradient with respect to `statistics` is −z*, as the mean over unmasked steps.
+    """A scalar loss whose gradient with respect to `statistics` is −z, as the mean over unmasked steps.
+
+    Only its gradient has a meaning, its value has none.
 
     Args:
         statistics: `[T, B, A]` of the policy, with gradient.
-        z: `[T, B, A]` the gradient to follow.
-        importance: `[B]` weight of each column, for how replay was drawn.
+        z: `[T, B, A]` gradient to follow.
+        importance: `[B]` importance weight of each column.
         mask: `[T, B]` bool, false on dummy steps.
-
-    Returns:
-        A scalar; its value has no meaning, its gradient has.
     """
-    # where, not a product with the mask: an action that nobody would take has an infinite weight
+    # torch.where and not a product with the mask, because z may be infinite on a masked step
     weighted = torch.where(mask.unsqueeze(-1), z * importance.unsqueeze(-1), 0.0)
     return -(weighted * statistics).sum() / mask.sum().clamp(min=1)

@@ -1,4 +1,4 @@
-"""Torsos, heads and weights files, preprocessing, and the device.
+"""Networks (torsos and heads), their preprocessing, their devices, and weights files.
 
 May import: functional, config, protocol, system.
 """

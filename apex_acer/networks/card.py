@@ -1,4 +1,4 @@
-"""The card of a policy: what its weights file says of itself, and in which format.
+"""The card of a weights file: its metadata, with the configuration, the environment's specification and the score.
 
 It holds neither times nor folders, so that equal runs write equal bytes.
 """
@@ -24,26 +24,26 @@ PACKAGES = ("torch", "gymnasium", "ale-py")
 def describe(
     config: RunConfig, spec: EnvironmentSpec, score: Mapping[str, Any] | None = None, **facts: Any
 ) -> dict[str, Any]:
-    """The card: enough to rebuild the policy, the newest `score` of its run where there is one, and `facts`."""
+    """The card: what is needed to rebuild the policy, the newest `score` of its run if there is one, and `facts`."""
     run = to_dict(dataclasses.replace(config, out="", load=""))
     found = {"format": FORMAT, "versions": dict(_versions()), "score": score}
     return found | {"config": run, "spec": dataclasses.asdict(spec), **facts}
 
 
 def make_score(row: Mapping[str, float], settings: EvaluationConfig, env_steps: int) -> dict[str, Any]:
-    """A score for a card: an evaluation's metrics (`docs/metrics.md`), how it was played and of weights how old."""
+    """A card's score: an evaluation's metrics (`docs/metrics.md`), its settings, and the env steps of its weights."""
     metrics = {name: value for name, value in row.items() if name != "eval_seconds"}
     return {**metrics, "episodes": settings.episodes, "greedy": settings.greedy, "env_steps": env_steps}
 
 
 def require_format(card: Mapping[str, Any]) -> None:
-    """Raises `ConfigError` if this program does not read the format of `card`."""
+    """Raises `ConfigError` if this program cannot read the format of `card`."""
     if card.get("format") != FORMAT:
         raise ConfigError(f"format {card.get('format')!r}; this program reads format {FORMAT}")
 
 
 def written_by(card: Mapping[str, Any]) -> str:
-    """The end of a complaint: which version wrote the file, where that was another than this one."""
+    """The end of an error message: the version that wrote the file, if it was not this one."""
     versions = card.get("versions")
     writer = versions.get("apex_acer") if isinstance(versions, dict) else None
     return "" if writer in (None, __version__) else f"; apex_acer {writer} wrote it, this is {__version__}"
@@ -59,7 +59,7 @@ def score_text(score: Mapping[str, Any] | None) -> str:
 
 
 def card_text(card: Mapping[str, Any]) -> str:
-    """A card for people: facts, then the run file."""
+    """A card as text: facts, then the run file."""
     config = from_dict(card["config"], import_modules=False)
     facts = {
         "environment": config.environment.id,

@@ -1,4 +1,4 @@
-"""The learner's device, and the numbers it computes torsos in."""
+"""Chooses a network's device and the precision of its torso."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ CPU = torch.device("cpu")
 
 
 def choose_device(name: str, key: str) -> torch.device:
-    """The device that the value `name` of `key` means; raises `ConfigError` where it is not there."""
+    """The device that the value `name` of `key` means; raises `ConfigError` if this machine does not have it."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     device = torch.device(name)
@@ -22,9 +22,9 @@ def choose_device(name: str, key: str) -> torch.device:
 
 
 def choose_precision(name: str, device: torch.device, network: nn.Module) -> torch.dtype | None:
-    """What `learner.precision` means for `network` there; None: its parameters' own type.
+    """The type that the torso of `network` computes in for `learner.precision` = `name`; None: its parameters' type.
 
-    `auto` is bfloat16 where there are convolutions, which gain from it.
+    `auto` is bfloat16 if the network has convolutions, which gain from it, and the device has instructions for it.
     """
     if name == "auto":
         has_convolutions = any(isinstance(module, nn.Conv2d) for module in network.modules())
@@ -33,7 +33,7 @@ def choose_precision(name: str, device: torch.device, network: nn.Module) -> tor
 
 
 def multiplies_bfloat16(device: torch.device) -> bool:
-    """Whether the device has instructions for it; without them it is slower than float32."""
+    """Whether the device has instructions for bfloat16; without them it is slower than float32."""
     if device.type == "cuda":
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     capabilities = torch.cpu.get_capabilities()

@@ -1,4 +1,4 @@
-"""Running statistics of observations and returns: buffers of the network, kept by the learner, carried by the weights."""
+"""Normalisation by running statistics of observations and returns, which are updated by the learner and saved as buffers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MIN_VARIANCE = 1e-8
 
 
 class RunningMoments(nn.Module):
-    """Mean and variance of everything seen, by element (Chan et al. 1979's parallel update)."""
+    """The mean and variance of each element of all values so far (parallel update of Chan et al. 1979)."""
 
     count: Tensor
     mean: Tensor
@@ -42,9 +42,9 @@ class RunningMoments(nn.Module):
 
 
 class ObservationNormaliser(nn.Module):
-    """Centres each element and scales it by its standard deviation; the pixels of an image share one scale.
+    """Centres each element and scales it by its standard deviation.
 
-    A pixel that hardly ever changes would be blown up by a scale of its own.
+    The pixels of an image share one scale, because a pixel that hardly ever changes would be exaggerated by its own.
     """
 
     def __init__(self, spec: EnvironmentSpec) -> None:
@@ -52,10 +52,10 @@ class ObservationNormaliser(nn.Module):
         self._is_image, self._stack = spec.is_image, spec.stack
         self.moments = RunningMoments(*spec.plane_shape)
         if spec.dtype == "uint8":
-            self.moments.variance.fill_(255.0**2)  # bytes are scaled to 0..1 until something was seen
+            self.moments.variance.fill_(255.0**2)  # scales bytes to 0..1 until there are statistics
 
     def forward(self, obs: Tensor, dtype: torch.dtype) -> Tensor:
-        """Raw `[B, *obs_shape]` to the same shape in `dtype`."""
+        """Normalises raw observations `[B, *obs_shape]`; the result has the same shape and `dtype`."""
         if self._is_image:
             mean = self.moments.mean.repeat(self._stack, 1, 1).unsqueeze(0).to(memory_format=torch.channels_last)
             return (
@@ -71,7 +71,7 @@ class ObservationNormaliser(nn.Module):
         return variance.clamp(min=MIN_VARIANCE).rsqrt()
 
     def observe(self, planes: Tensor) -> None:
-        """Takes the raw planes of an unroll `[L, N, *plane]`; of images only the last: neighbours hardly differ."""
+        """Takes the raw planes of an unroll `[L, N, *plane]`; only the last ones of images, as neighbours hardly differ."""
         self.moments.update(planes[-1] if self._is_image else planes.flatten(0, 1))
 
 
@@ -84,15 +84,15 @@ class RewardScale(nn.Module):
         self._returns: dict[Hashable, Tensor] = {}
 
     def forward(self, reward: Tensor) -> Tensor:
-        """`reward` in units of that deviation."""
+        """`reward` divided by that standard deviation."""
         return reward * self.moments.variance.clamp(min=MIN_VARIANCE).rsqrt()
 
     def observe(
         self, reward: Tensor, ended: Tensor, mask: Tensor, begins: Tensor, gamma: float, source: Hashable
     ) -> None:
-        """Takes an unroll's rewards, ends of episodes and mask, all `[k, N]`; unrolls of one `source` follow each other.
+        """Takes an unroll's rewards, ends of episodes and mask, all `[k, N]`; it continues the last unroll of its `source`.
 
-        `begins` `[N]` says where its first step is an episode's, whatever came before.
+        `begins` `[N]` is true for environments whose first step here begins an episode.
         """
         carried = torch.where(begins, 0.0, self._returns.get(source, torch.zeros_like(reward[0])))
         returns = []

@@ -1,4 +1,4 @@
-"""Torsos from `config.network`, and the heads that algorithms put on them. All take raw observations."""
+"""The networks: torsos as `config.network` describes them, with the heads of ACER and Ape-X DQN."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ State = dict[str, Tensor]
 ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "tanh": nn.Tanh}
 NATURE = ((32, 8, 4), (64, 4, 2), (64, 3, 1))  # channels, kernel, stride (Mnih et al. 2015)
 A3C = ((16, 8, 4), (32, 4, 2))  # Mnih et al. 2016
-SMALL = ((32, 3, 1), (64, 3, 2))  # for images that the above would shrink to nothing
+SMALL = ((32, 3, 1), (64, 3, 2))  # for images that are too small for the above
 LARGE_MINIMUM, SMALL_MINIMUM = 36, 5  # pixels; the smallest side that leaves one output
 
 
@@ -40,15 +40,15 @@ class QOutput(NamedTuple):
 
 
 class Network(nn.Module):
-    """What an algorithm's networks have in common: the normaliser of observations and the torso that `config` names."""
+    """The base of an algorithm's networks: the normaliser of observations and the torso that `config` names."""
 
     precision: torch.dtype | None = None
-    """What the torso computes in; None: the parameters' type. Whoever uses the network chooses."""
+    """The type that the torso computes in; None: the parameters' type."""
 
     def __init__(
         self, config: NetworkConfig, spec: EnvironmentSpec, hidden_sizes: tuple[int, ...] | None = None
     ) -> None:
-        """`hidden_sizes` in place of those of `config`, where a head brings the rest."""
+        """`hidden_sizes` replace those of `config`, for a head that has hidden layers of its own."""
         super().__init__()
         self.normaliser = ObservationNormaliser(spec) if config.normalise else None
         self.torso, self.width = build_torso(
@@ -56,24 +56,24 @@ class Network(nn.Module):
         )
 
     def prepare(self, obs: Tensor) -> Tensor:
-        """Raw `[B, *obs_shape]` in any dtype to what the torso takes."""
+        """Normalises and converts raw observations `[B, *obs_shape]` of any dtype for the torso."""
         dtype = self.precision or self._dtype
         prepared: Tensor = self.normaliser(obs, dtype) if self.normaliser else to_float(obs, dtype)
         return prepared
 
     def features(self, inputs: Tensor) -> Tensor:
-        """`prepare`d `[B, *obs_shape]` to `[B, width]`; the torso computes in their dtype, the rest in the parameters'."""
+        """The features `[B, width]` of `prepare`d observations; the torso computes in the observations' dtype."""
         dtype = self._dtype
         with torch.autocast(inputs.device.type, inputs.dtype, enabled=inputs.dtype != dtype):
             features: Tensor = self.torso(inputs)
         return features.to(dtype)
 
     def step(self, obs: Tensor, state: State) -> tuple[Any, State]:
-        """What `forward` gives of `obs` `[B, *obs_shape]`, and the recurrent state after it."""
+        """The output for raw `obs` `[B, *obs_shape]`, and the recurrent state after it."""
         return self(obs), state
 
     def observe(self, unroll: Unroll) -> None:
-        """Takes the observations of an unroll into the statistics, where the network has any."""
+        """Adds an unroll's observations to the statistics, if the network has any."""
         if self.normaliser:
             self.normaliser.observe(torch.from_numpy(unroll.obs[-len(unroll.action) :]))
 
@@ -83,7 +83,7 @@ class Network(nn.Module):
 
 
 class ActorCritic(Network):
-    """A shared torso, an LSTM on it where `network.lstm` asks for one, policy logits and Q values; V is Σ π Q."""
+    """A shared torso, an LSTM on it if `network.lstm` asks for one, policy logits and Q values; V is Σ π Q."""
 
     def __init__(self, config: NetworkConfig, spec: EnvironmentSpec) -> None:
         super().__init__(config, spec)
@@ -97,7 +97,7 @@ class ActorCritic(Network):
         return self.step(obs, {})[0]
 
     def step(self, obs: Tensor, state: State) -> tuple[ActorCriticOutput, State]:
-        """As `forward`, with the recurrent state before and after; an empty one is that of an episode's start."""
+        """Like `forward`, with the recurrent state before and after; an empty state is that of an episode's start."""
         features = self.features(self.prepare(obs))
         if self.lstm:
             features, state = self._remember(features, state)
@@ -110,10 +110,10 @@ class ActorCritic(Network):
 
         Args:
             inputs: `prepare`d, `[L * B, *obs_shape]`.
-            reset: `[L, B]` bool, where an episode begins: the state before it is forgotten.
+            reset: `[L, B]` bool, true if an episode begins there, before which the state is cleared.
             state: `[B, …]` before the first observation.
-            burn_in: first steps that only warm up the state: no gradient flows back into them.
-            fresh: `[B]` bool, segments that are learned from whole, without a burn-in; by default none is.
+            burn_in: number of first steps that only warm up the state: no gradient flows back into them.
+            fresh: `[B]` bool, true for segments that have no burn-in; by default all have one.
         """
         length, columns = reset.shape
         features = self.features(inputs).view(length, columns, -1)  # [L, B, F]
@@ -137,9 +137,9 @@ class ActorCritic(Network):
 
 
 class QNetwork(Network):
-    """Q values of a feed-forward network; `is_dueling`: from a value and advantages (Wang et al. 2016).
+    """A feed-forward network of Q values; if `is_dueling`, it computes them from a value and advantages (Wang et al. 2016).
 
-    The last of `network.hidden_sizes` is then the width of a layer that the value and the advantages each have.
+    The last of `network.hidden_sizes` is then the width of the hidden layer that value and advantages each have.
     """
 
     def __init__(self, config: NetworkConfig, spec: EnvironmentSpec, *, is_dueling: bool) -> None:
@@ -156,12 +156,12 @@ class QNetwork(Network):
 
 
 def _detach(value: Tensor, fresh: Tensor | None) -> Tensor:
-    """`value` `[B, …]` without gradient to what it was made of, except in the columns that are `fresh` `[B]`."""
+    """`value` `[B, …]`, detached except in the columns that are `fresh` `[B]`."""
     return value.detach() if fresh is None else torch.where(fresh.unsqueeze(-1), value, value.detach())
 
 
 def _head(*sizes: int, activation: str) -> nn.Sequential:
-    """Fully connected layers of these widths; the last is linear and small, so that outputs begin near zero."""
+    """Fully connected layers of these widths; the last is linear with small weights, so that outputs start near zero."""
     *inner, last = itertools.pairwise(sizes)
     layers: list[nn.Module] = []
     for inputs, outputs in inner:
@@ -173,7 +173,7 @@ AnyNetwork = TypeVar("AnyNetwork", bound=Network)
 
 
 def to_train(network: AnyNetwork, config: RunConfig, device: torch.device) -> AnyNetwork:
-    """`network` on the learner's `device`, in the precision and the order in memory that it trains in."""
+    """`network` on the learner's `device`, in the precision and the memory format for training."""
     network = network.to(device)
     network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # a third faster on a CPU
     network.precision = choose_precision(config.learner.precision, device, network)
@@ -181,7 +181,7 @@ def to_train(network: AnyNetwork, config: RunConfig, device: torch.device) -> An
 
 
 def forget(state: State, reset: Tensor) -> State:
-    """`state` `[B, …]`, zero in the columns where an episode begins (`reset` `[B]`)."""
+    """`state` `[B, …]`, cleared in the columns in which an episode begins (`reset` `[B]`)."""
     return {name: torch.where(reset.unsqueeze(-1), 0.0, value) for name, value in state.items()}
 
 
@@ -189,7 +189,7 @@ def build_torso(config: NetworkConfig, spec: EnvironmentSpec, hidden_sizes: tupl
     """The torso, with fully connected layers of `hidden_sizes`, and the width of its output.
 
     Raises:
-        ConfigError: where it cannot take the observations.
+        ConfigError: if it cannot take the observations.
     """
     if ":" in config.torso:
         return _own_torso(config, spec)
@@ -208,10 +208,10 @@ def build_torso(config: NetworkConfig, spec: EnvironmentSpec, hidden_sizes: tupl
 
 
 def _own_torso(config: NetworkConfig, spec: EnvironmentSpec) -> tuple[nn.Module, int]:
-    """A user's `module:class`, called with both; how wide it is shows on two observations of zeros."""
+    """A user's `module:class`, called with `config` and `spec`, and its width, which two observations of zeros show."""
     key, name = "network.torso", config.torso
     kind = imports.load(key, name, "class")
-    # nothing else that a name can lead to is called: it may come from a file
+    # the name may come from a file, so nothing but a module's class is called
     is_module = isinstance(kind, type) and issubclass(kind, nn.Module)
     require(is_module, key, name, "give module:class of a torch.nn.Module")
     torso = imports.attempt(key, name, lambda: kind(config, spec))

@@ -1,7 +1,7 @@
-"""Networks to safetensors bytes and back: the wire format and the file format are one.
+"""Weights as safetensors bytes, in files and in messages alike.
 
-The metadata is a single JSON text (safetensors does not keep the order of several keys) without times, so that equal runs
-write equal bytes.
+The metadata is a single JSON text, because safetensors does not keep the order of several keys, and has no times, so that
+equal runs write equal bytes.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from apex_acer.system.files import read as read_file
 from apex_acer.system.files import write as write
 
 METADATA = "apex_acer"
-MAX_BYTES = 1 << 30  # of a file; the largest network here takes a hundredth of it
+MAX_BYTES = 1 << 30  # of a file; the largest network here takes a hundredth of that
 
 
 def named_tensors(module: nn.Module, prefix: str) -> dict[str, Tensor]:
-    """`module`'s parameters and buffers by name, each name with `prefix.` before it."""
+    """`module`'s parameters and buffers; each name begins with `prefix.`."""
     return {f"{prefix}.{name}": tensor for name, tensor in module.state_dict().items()}
 
 
@@ -34,7 +34,7 @@ def load_tensors(module: nn.Module, prefix: str, tensors: Mapping[str, Tensor]) 
 
 
 def check_tensors(module: nn.Module, prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors under `prefix.` by their names in `module`; raises `ConfigError` naming the first one that differs."""
+    """The tensors under `prefix.` by their names in `module`; raises `ConfigError` naming the first that does not fit."""
     given = {name.removeprefix(f"{prefix}."): t for name, t in tensors.items() if name.startswith(f"{prefix}.")}
     expected = module.state_dict()
     for name in sorted(expected.keys() | given.keys()):
@@ -54,19 +54,19 @@ def check_tensors(module: nn.Module, prefix: str, tensors: Mapping[str, Tensor])
 
 
 def pack(tensors: Mapping[str, Tensor], metadata: Mapping[str, Any]) -> bytes:
-    """A safetensors file's bytes; `metadata` must be plain JSON values."""
+    """The bytes of a safetensors file; `metadata` must be plain JSON values."""
     contiguous = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     return safetensors.torch.save(contiguous, {METADATA: json.dumps(metadata, sort_keys=True)})
 
 
 def pack_policy(tensors: Mapping[str, Tensor], version: int) -> bytes:
-    """An algorithm's `tensors` as they travel to actors: those of the policy alone, of this version."""
+    """The bytes that actors get: those of an algorithm's `tensors` that belong to the policy, and the version."""
     policy = {name: tensor for name, tensor in tensors.items() if name.startswith("network.")}
     return pack(policy, {"weights_version": version})
 
 
 def unpack(data: bytes) -> dict[str, Tensor]:
-    """The tensors in a safetensors file's bytes; raises `ConfigError` where they are none."""
+    """The tensors in the bytes of a safetensors file; raises `ConfigError` if it is damaged."""
     try:
         return safetensors.torch.load(data)
     except (SafetensorError, KeyError, ValueError) as error:  # KeyError: types that torch has no name for
@@ -74,7 +74,7 @@ def unpack(data: bytes) -> dict[str, Tensor]:
 
 
 def read(path: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Tensors and metadata of a weights file; raises `ConfigError` naming `path`."""
+    """The tensors and metadata of a weights file; raises `ConfigError` naming `path`."""
     try:
         data = read_file(Path(path), MAX_BYTES)
     except OSError as error:
@@ -86,7 +86,7 @@ def read(path: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
 
 def unpack_metadata(data: bytes) -> dict[str, Any]:
-    """The metadata in a weights file's bytes; raises `ConfigError` where this program did not write it."""
+    """The metadata in the bytes of a weights file; raises `ConfigError` if this program did not write it."""
     length = int.from_bytes(data[:8], "little")
     try:
         header = json.loads(data[8 : 8 + length])
@@ -99,7 +99,7 @@ def unpack_metadata(data: bytes) -> dict[str, Any]:
 
 
 def add_metadata(data: bytes, **facts: Any) -> bytes:
-    """A weights file's bytes with `facts` in its metadata, in place of those of the same names."""
+    """The bytes of a weights file with `facts` added to its metadata."""
     return pack(unpack(data), unpack_metadata(data) | facts)
 
 

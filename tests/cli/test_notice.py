@@ -54,7 +54,7 @@ def test_a_notice_goes_before_the_result_and_with_an_error(finished_run: Path, m
     assert screen.getvalue().endswith("\r")
     assert main(["doctor", "absent"]) == 2
     assert screen.texts[-2] == "loading torch ..."
-    assert screen.texts[-1].startswith("apex-acer: run: 'absent' is no preset and no file; ")
+    assert screen.texts[-1].startswith("apex-acer: run: 'absent' is neither a preset nor a file; ")
 
 
 def test_with_json_and_without_a_terminal_nothing_is_said(finished_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:

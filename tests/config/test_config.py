@@ -109,7 +109,7 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("logging.every_seconds", 0.0, "above 0"),
     ("logging.histograms_every_seconds", -1.0, "0 or more"),
     ("learner.count", 0, "1 or more"),
-    ("learner.count", 2, "engine local has 1; give engine ray"),
+    ("learner.count", 2, "engine local has one learner; give engine ray"),
     ("ray.address", "ray://head:10001", "auto, host:port or nothing"),
     ("ray.address", "auto", "with engine ray only"),
     ("ray.actor_cpus", -0.5, "0 or more"),
@@ -209,8 +209,11 @@ def test_replay_must_hold_a_batch_and_an_unroll() -> None:
             {"learner": {"count": 4}, "actors": {"count": 3}},
             "learner.count: 4 is not allowed; at most actors.count (3)",
         ),
-        ({"learner": {"count": 2, "device": "cuda:1"}}, "learner.device cuda:1 is one for all; give auto, cpu or cuda"),
-        ({"learner": {"count": 2}, "checkpoint": {"replay": True}}, "checkpoint.replay saves that of one learner only"),
+        (
+            {"learner": {"count": 2, "device": "cuda:1"}},
+            "learner.device cuda:1 is one device for all; give auto, cpu or cuda",
+        ),
+        ({"learner": {"count": 2}, "checkpoint": {"replay": True}}, "checkpoint.replay works with one learner only"),
     ],
 )
 def test_what_a_cluster_needs(changes: dict[str, Any], part: str) -> None:

@@ -53,7 +53,7 @@ class More(Acer):
     ("name", "part"),
     [
         ("no_such_module:X", "cannot be imported (ModuleNotFoundError: No module named 'no_such_module')"),
-        (f"{__name__}:Absent", "is no class of the module; give module:class"),
+        (f"{__name__}:Absent", "is not a class of the module; give module:class"),
         (f"{__name__}:MoreSettings", "give module:class of an apex_acer.algorithms.algorithm.Algorithm"),
         ("json:dumps", "give module:class of an apex_acer.algorithms.algorithm.Algorithm"),
         (f"{__name__}:Unfinished", "have it define __init__, act, after_step, "),

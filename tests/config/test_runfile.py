@@ -363,7 +363,7 @@ def test_a_runs_folder_stands_for_its_config_and_a_preset_goes_first(
     assert load_run(str(tmp_path / "mine")) == load_run("./pong")
     assert load_run("pong").environment.is_atari
     (tmp_path / "empty").mkdir()
-    assert "'empty' is no preset and no file" in config_error(lambda: load_run("empty"))
+    assert "'empty' is neither a preset nor a file" in config_error(lambda: load_run("empty"))
 
 
 @pytest.mark.parametrize("text", ["[environment.kwargs]\nlength = 7\n", "[environment]\nkwargs = {length = 7}\n"])

@@ -294,7 +294,7 @@ def test_a_user_s_own_has_the_schedule_and_the_clipped_gradient():
     ("name", "part"),
     [
         ("no_such_module:make", "cannot be imported (ModuleNotFoundError: No module named 'no_such_module')"),
-        (f"{__name__}:absent", "is no function of the module; give module:function"),
+        (f"{__name__}:absent", "is not a function of the module; give module:function"),
         (f"{__name__}:nothing", "have it return a torch.optim.Optimizer with one group"),
         (f"{__name__}:two_groups", "have it return a torch.optim.Optimizer with one group"),
         (f"{__name__}:raising", "could not be made; ZeroDivisionError: two lines"),

@@ -57,7 +57,9 @@ def test_a_run_is_named_as_on_the_command_line(tmp_path: Path, kind: type) -> No
 
 
 def test_a_misspelt_run_or_key_is_refused() -> None:
-    assert config_error(lambda: train("cartpol")).startswith("run: 'cartpol' is no preset and no file; did you mean")
+    assert config_error(lambda: train("cartpol")).startswith(
+        "run: 'cartpol' is neither a preset nor a file; did you mean"
+    )
     assert config_error(lambda: train("cartpole", sede=1)) == "cartpole: unknown key sede; did you mean seed?"
 
 

@@ -204,7 +204,7 @@ def test_a_user_s_own_torso_computes_in_the_learner_s_precision():
     ("name", "part"),
     [
         ("no_such_module:Torso", "cannot be imported (ModuleNotFoundError: No module named 'no_such_module')"),
-        (f"{__name__}:Absent", "is no class of the module; give module:class"),
+        (f"{__name__}:Absent", "is not a class of the module; give module:class"),
         (f"{__name__}:no_module", "give module:class of a torch.nn.Module"),
         ("torch.nn:Linear", "could not be made; TypeError: "),
         (f"{__name__}:Raises", "could not be made; ZeroDivisionError: two lines"),
