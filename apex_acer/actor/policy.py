@@ -174,7 +174,7 @@ def load_policy(path: str | Path, import_modules: bool = False) -> Policy:
             policy = Policy(config, spec)
             policy.load(tensors)
         except KeyError as error:
-            raise ConfigError(f"{path}: metadata of another kind ({error}); give a file this program wrote") from None
+            raise ConfigError(f"{path}: metadata without {error}; give a file this program wrote") from None
         except ConfigError as error:
             raise ConfigError(f"{path}: {str(error).removeprefix('weights: ')}{written_by(metadata)}") from None
     policy.metadata, policy.may_import = metadata, import_modules

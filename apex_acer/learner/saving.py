@@ -136,7 +136,7 @@ class Saver:
             raise ConfigError(f"{path}: {what}") from None
         except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
             what = f"{type(error).__name__}: {str(error)[:200]!r}"
-            raise ConfigError(f"{path}: state of another kind ({what})") from None
+            raise ConfigError(f"{path}: its state cannot be used ({what})") from None
         self._ranks.share(json.dumps(saved.state).encode())
         self._ranks.share(saved.read("tensors.safetensors"))
 

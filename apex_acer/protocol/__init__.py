@@ -1,4 +1,4 @@
-"""What processes say to each other: plain data, and the inbox that checks it.
+"""The messages between processes: plain data, and the learner's inbox, which checks them.
 
 May import: nothing of the package.
 """

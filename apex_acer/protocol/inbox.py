@@ -1,4 +1,4 @@
-"""The learner's end of the conversation: checks each message, keeps it until the learner takes it, answers it once."""
+"""The learner's inbox: checks each message, keeps it until the learner takes it, and has it answered once."""
 
 from __future__ import annotations
 
@@ -18,27 +18,26 @@ from apex_acer.protocol.unroll import PRIORITY, Layout
 
 log = logging.getLogger(__name__)
 
-MAX_KINDS, MAX_LOGGED = 100, 400  # of refusals that are logged, and characters of each
+MAX_KINDS, MAX_LOGGED = 100, 400  # kinds of refusals that are logged, and characters of each
 
 Answer = Callable[[Reply], None]
 
 
 class Post(NamedTuple):
-    """A message that was taken, and how to answer it."""
+    """A message, and the function that answers it."""
 
     message: Message
     answer: Answer
 
 
 class Inbox:
-    """Knows no sockets. `post` may be called from another thread than the rest.
+    """Knows no sockets. `post` may be called from another thread than the other methods.
 
-    Unrolls wait in order of arrival; an actor has only a few unanswered, so what waits here is bounded. Everything else
-    from actors and the evaluator waits apart, because it is answered without being learned from. The manager is answered
-    at once with `status` and everybody's progress.
+    Unrolls wait in order of arrival; each actor has only a few unanswered, so their number is bounded. Other messages of
+    actors and the evaluator wait in a separate queue, because they are answered without being learned from. The manager is
+    answered at once with `status` and the progress of all processes.
 
-    Where an actor was replaced, unrolls that came while it was current are learned from as any other and answered, though
-    nobody is left to hear it; what comes later from it is refused.
+    If an actor is replaced, its unrolls that wait here are learned from like any others, but later ones are refused.
     """
 
     def __init__(self, run_id: str, layout: Layout, num_columns: int, num_actions: int, max_waiting: int) -> None:
@@ -55,17 +54,17 @@ class Inbox:
         self._unanswered: Counter[Peer] = Counter()
         self._logged: set[str] = set()
         self.status: dict[str, Any] = {}
-        """What the manager is shown; the learner replaces it."""
+        """Live figures for the manager; the learner replaces it."""
         self.stop_reason = ""
-        """Why the run ends; once set, every message is answered with a stop."""
+        """Why the run ends; once it is set, every message is answered with a stop."""
         self.stopped: set[Peer] = set()
         """Peers that were told to stop."""
         self.num_refused = 0
         self.turns = 0
-        """How often the learner has gone round its loop."""
+        """Turns of the learner's loop so far."""
 
     def post(self, message: Message, answer: Answer) -> None:
-        """Takes or refuses `message`; `answer` is called now or later, exactly once."""
+        """Accepts or refuses `message`; `answer` is called exactly once, now or later."""
         with self._arrived:
             refused = self._refusal(message)
             if refused:
@@ -86,12 +85,12 @@ class Inbox:
             self._arrived.notify_all()
 
     def expect(self, incarnations: dict[str, int]) -> None:
-        """Hears these from now on, given by name; the manager may later say otherwise."""
+        """Accepts messages of these incarnations (by name) from now on, until the manager announces others."""
         with self._arrived:
             self._expect(incarnations)
 
     def forget_peers(self) -> None:
-        """Drops what waits unanswered: actors and evaluator begin anew, in the incarnations they have."""
+        """Drops all waiting messages without an answer; actors and evaluator restart their sequences at 0."""
         with self._arrived:
             self._unrolls.clear()
             self._others.clear()
@@ -99,7 +98,7 @@ class Inbox:
             self._next_sequence = {peer: n for peer, n in self._next_sequence.items() if peer.role == "manager"}
 
     def take_unroll(self, timeout_s: float) -> Post | None:
-        """The oldest waiting unroll; None where nothing came within `timeout_s` seconds, or something else did."""
+        """The oldest waiting unroll; None if none came within `timeout_s` seconds, or if another message came first."""
         deadline = time.monotonic() + timeout_s
         with self._arrived:
             while not self._unrolls and not self._others and not self.stop_reason:
@@ -108,17 +107,17 @@ class Inbox:
             return self._unrolls.popleft() if self._unrolls else None
 
     def take_other(self) -> Post | None:
-        """The oldest message without an unroll; None where there is none."""
+        """The oldest message without an unroll; None if there is none."""
         with self._arrived:
             return self._others.popleft() if self._others else None
 
     @property
     def empty(self) -> bool:
-        """Whether nothing waits."""
+        """Whether no message waits."""
         return not self._unrolls and not self._others
 
     def stop(self, reason: str) -> None:
-        """Ends the conversation: what waits and whatever comes is answered with a stop."""
+        """Answers all waiting and all later messages with a stop."""
         with self._arrived:
             self.stop_reason = self.stop_reason or reason
             for post in (*self._unrolls, *self._others):
@@ -128,7 +127,7 @@ class Inbox:
             self._arrived.notify_all()
 
     def wait_stopped(self, timeout_s: float) -> None:
-        """Returns once every actor that ever spoke was told to stop, or after `timeout_s` seconds."""
+        """Returns when every actor that has sent a message was told to stop, or after `timeout_s` seconds."""
         deadline = time.monotonic() + timeout_s
         with self._arrived:
             while {peer for peer in self._next_sequence if peer.role == "actor"} - self.stopped:
@@ -139,24 +138,20 @@ class Inbox:
         """Counts a refused message, and logs the first one of each kind."""
         self.num_refused += 1
         kind = reason.translate(str.maketrans("", "", "0123456789"))[:MAX_LOGGED]
-        if kind not in self._logged and len(self._logged) < MAX_KINDS:  # a stranger must fill neither memory nor log
+        if kind not in self._logged and len(self._logged) < MAX_KINDS:  # so that nobody can fill the memory or the log
             self._logged.add(kind)
             log.warning("refused a message: %s", reason[:MAX_LOGGED])
 
     def _expect(self, incarnations: dict[str, int]) -> None:
-        """Forgets whom these have replaced."""
         self._incarnations |= incarnations
-        self._next_sequence = {
-            peer: sequence
-            for peer, sequence in self._next_sequence.items()
-            if peer.role == "manager" or self._is_current(peer)
-        }
+        current = {peer for peer in self._next_sequence if peer.role == "manager" or self._is_current(peer)}
+        self._next_sequence = {peer: n for peer, n in self._next_sequence.items() if peer in current}
 
     def _is_current(self, peer: Peer) -> bool:
         return self._incarnations.get(peer.name) == peer.incarnation
 
     def _progress(self) -> dict[str, list[int]]:
-        """By name: messages taken from the current incarnation, and how many of them are unanswered; the learner's turns."""
+        """By name, the messages accepted from the current incarnation and those unanswered; for the learner, its turns."""
         peers = {peer.name: [taken, self._unanswered[peer]] for peer, taken in self._next_sequence.items()}
         return {**peers, "learner": [self.turns, 0]}
 

@@ -1,4 +1,4 @@
-"""The one conversation of the system: a peer sends a `Message` to the learner's inbox and gets a `Reply`."""
+"""The messages between processes: a peer sends a `Message` to the learner's inbox and gets one `Reply`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Row = dict[str, float]
 
 @dataclass(frozen=True)
 class Peer:
-    """Who speaks: a role, its index, and how many times it was started before."""
+    """The sender of messages: a role, its index, and its incarnation: how many times it was started before."""
 
     role: Role
     index: int
@@ -23,52 +23,52 @@ class Peer:
 
     @property
     def name(self) -> str:
-        """As in the folders of TensorBoard: `actor_0`, `evaluator`."""
+        """The name in logs, metrics and folders: `actor_0`, `evaluator`."""
         return f"actor_{self.index}" if self.role == "actor" else self.role
 
 
 @dataclass(frozen=True)
 class Message:
-    """What a peer says. `sequence` counts from 0 within an incarnation, without gaps."""
+    """A peer's message. `sequence` counts from 0 within an incarnation, without gaps."""
 
     run_id: str
     peer: Peer
     sequence: int
     weights_version: int = -1
-    """Version the peer acts with; −1: none yet."""
+    """Version of the weights that the peer acts with; −1: none yet."""
     wants_weights: bool = False
     rows: list[Row] = field(default_factory=list)
     unroll: Unroll | None = None
     acting_s: float = 0.0
-    """Seconds since an actor's first environment step, on its own clock."""
+    """Seconds since the actor's first environment step, on its own clock."""
     stop: str = ""
-    """From the manager only: end the run, for this reason."""
+    """From the manager only: the reason to end the run; empty: do not."""
     incarnations: dict[str, int] = field(default_factory=dict)
-    """From the manager only: peers by name that were started, and their current incarnation."""
+    """From the manager only: the current incarnations of peers, by name."""
 
 
 @dataclass(frozen=True)
 class Reply:
-    """What the learner answers."""
+    """The learner's answer to a message."""
 
     sequence: int
     stop: bool = False
     weights_version: int = -1
     weights: bytes | None = None
-    """A safetensors file's bytes, where newer than the peer's and asked for."""
+    """The bytes of a safetensors file, if the peer asked for weights and there are newer ones."""
     env_steps: int = 0
     """With `weights`: environment steps that the run has made."""
     refused: str = ""
-    """Why the message was not taken; empty where it was."""
+    """Why the message was refused; empty if it was not."""
     status: dict[str, Any] = field(default_factory=dict)
-    """To the manager only: live rows by process name."""
+    """To the manager only: live figures, and the newest rows by process name."""
 
 
 class Link(Protocol):
-    """A peer's side of the conversation; replies come in the order of the messages."""
+    """A peer's connection to the learner; replies come in the order of the messages."""
 
     def send(self, message: Message) -> None:
-        """Hands `message` over without waiting."""
+        """Sends `message` without waiting."""
 
     def receive(self, timeout_s: float) -> Reply | None:
-        """The next reply, or None when there is none within `timeout_s` seconds."""
+        """The next reply, or None if there is none within `timeout_s` seconds."""

@@ -1,4 +1,4 @@
-"""The one table of metrics: every name that is ever written, its unit and its meaning."""
+"""The table of all metrics with their units and meanings, and what measures them: timers and means."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 
 
 class Metric(NamedTuple):
-    """A metric's unit and meaning, as docs/metrics.md prints them."""
+    """A metric's unit and meaning, as docs/metrics.md shows them."""
 
     unit: str
     meaning: str
     only: str = ""
-    """The one algorithm that writes it; empty: all do."""
+    """The only algorithm that writes it; empty: all of them do."""
 
 
 METRICS = {
@@ -26,37 +26,35 @@ METRICS = {
     "episodes": Metric("episodes", "episodes ended since the start of the process"),
     "env_steps_per_s": Metric("env steps / s", "unmasked environment steps per second since the last row"),
     "policy_lag": Metric(
-        "updates", "learner's version minus the unroll's: on arrival for actors, when trained on (mean) for the learner"
+        "updates", "age of an unroll's weights: on arrival (actors' rows), or when it is trained on (learner's, mean)"
     ),
     "exploration": Metric("1", "the actor's softmax temperature (ACER) or mean epsilon (Ape-X DQN)"),
     "time_environment": Metric("s / s", "share of the time spent inside the environments"),
     "time_policy": Metric("s / s", "share of the time spent choosing actions"),
-    "time_waiting": Metric("s / s", "share of the time spent waiting for the other side"),
+    "time_waiting": Metric("s / s", "share of the time an actor waits for the learner, or the learner for unrolls"),
     # evaluator
     "eval_return": Metric("reward", "mean unclipped return over `evaluation.episodes` whole episodes"),
     "eval_return_std": Metric("reward", "standard deviation of those returns"),
     "eval_return_min": Metric("reward", "lowest of those returns"),
     "eval_return_max": Metric("reward", "highest of those returns"),
     "eval_length": Metric("env steps", "mean length of those episodes"),
-    "eval_env_steps": Metric("env steps", "environment steps the evaluated weights were trained for"),
+    "eval_env_steps": Metric("env steps", "environment steps that the evaluated weights were trained for"),
     "eval_seconds": Metric("s", "duration of the evaluation"),
     # learner
-    "env_steps": Metric("env steps", "steps the learner accepted, dummy steps not counted"),
+    "env_steps": Metric("env steps", "environment steps that the learner accepted, dummy steps not counted"),
     "frames": Metric("frames", "env_steps times the action repeat"),
     "best_return": Metric("reward", "highest `eval_return` so far"),
     "updates": Metric("updates", "optimizer steps applied"),
     "updates_per_s": Metric("updates / s", "optimizer steps per second since the last row"),
-    "skipped_updates": Metric("updates", "updates that were not finite and so not applied"),
+    "skipped_updates": Metric("updates", "updates that were skipped because they were not finite"),
     "replay_steps": Metric("env steps", "environment steps held in replay"),
-    "replay_ratio": Metric("1", "replayed per fresh steps since replay began (`replay.start`)"),
+    "replay_ratio": Metric("1", "replayed steps per fresh step since replay began (`replay.start`)"),
     "fresh_segments": Metric("segments", "segments accepted and not yet trained on"),
     "refused_messages": Metric("messages", "malformed, stale or foreign messages refused"),
-    "learning_rate": Metric("1", "current step size"),
+    "learning_rate": Metric("1", "current learning rate"),
     "loss": Metric("1", "policy loss plus q_cost times Q loss (ACER), Q loss (Ape-X DQN)"),
     "policy_loss": Metric(
-        "1",
-        "surrogate of the projected policy gradient; its value has no meaning, its gradient has",
-        only="acer",
+        "1", "surrogate of the projected policy gradient; only its gradient has a meaning", only="acer"
     ),
     "q_loss": Metric("reward²", "mean of ½ (Q_ret − Q)² (ACER), or Huber loss of the n-step target (Ape-X DQN)"),
     "entropy": Metric("nats", "mean entropy of the policy", only="acer"),
@@ -70,16 +68,16 @@ METRICS = {
     "q_taken": Metric("reward", "mean Q of the actions taken", only="apex_dqn"),
     "q_target": Metric("reward", "mean n-step target", only="apex_dqn"),
     "td_error": Metric("reward", "mean |target − Q|", only="apex_dqn"),
-    "importance": Metric("1", "mean weight of the samples in the loss, for how replay was drawn", only="apex_dqn"),
+    "importance": Metric("1", "mean importance weight of the samples in the loss", only="apex_dqn"),
     "q_ret": Metric("reward", "mean Retrace target", only="acer"),
-    "grad_norm": Metric("1", "global gradient norm before clipping, mean"),
+    "grad_norm": Metric("1", "mean global gradient norm before clipping"),
     "time_learning": Metric("s / s", "share of the time spent in updates"),
     "time_taking": Metric("s / s", "share of the time spent copying unrolls into replay and answering"),
     "time_saving": Metric("s / s", "share of the time spent writing weights and metrics"),
 }
 RATES = frozenset(name for name, metric in METRICS.items() if metric.unit.endswith("/ s"))
-"""What is divided by the time since the last row; over too short a time it says nothing."""
-MIN_INTERVAL = 0.5  # of the usual time between two rows
+"""The metrics that are divided by the time since the last row; they mean nothing if that is too short."""
+MIN_INTERVAL = 0.5  # of `logging.every_seconds`, below which rates are left out
 
 
 def written(name: str, algorithm: str) -> bool:
@@ -88,7 +86,7 @@ def written(name: str, algorithm: str) -> bool:
 
 
 class Timers:
-    """Where a process spends its time: seconds by phase, as shares of the time since the last `shares()`."""
+    """Measures how a process spends its time: the share of each phase in the time since the last `shares()`."""
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock = clock
@@ -105,7 +103,7 @@ class Timers:
             self._seconds[f"time_{name}"] += self._clock() - start
 
     def shares(self) -> dict[str, float]:
-        """Each phase's share of the time since the last call, which starts the next period."""
+        """The share of each phase in the time since the last call."""
         now = self._clock()
         elapsed = max(now - self._since, 1e-9)
         shares = {name: seconds / elapsed for name, seconds in self._seconds.items()}
@@ -115,20 +113,20 @@ class Timers:
 
 
 class Means:
-    """Running means of metrics, emptied when read. Values may be scalar tensors: they are read only in `take`."""
+    """Means of metrics since the last `take`. Values may be scalar tensors, which are read only then."""
 
     def __init__(self) -> None:
         self._sums: dict[str, Any] = {}
         self._count = 0
 
     def add(self, values: Mapping[str, Any]) -> None:
-        """Counts one set of values; the names are the same at every call."""
+        """Adds one set of values; the names must be the same at every call."""
         for name, value in values.items():
             self._sums[name] = self._sums.get(name, 0.0) + value
         self._count += 1
 
     def take(self) -> dict[str, float]:
-        """The means since the last call; empty where there were none."""
+        """The means since the last call; empty if nothing was added."""
         means = {name: float(total) / self._count for name, total in self._sums.items()}
         self._sums, self._count = {}, 0
         return means

@@ -1,4 +1,4 @@
-"""How a run ended, as plain data: what the learner sums up and engines carry. Torch-free."""
+"""How a run ended, as plain data. Torch-free."""
 
 from __future__ import annotations
 
@@ -15,25 +15,24 @@ class Outcome:
     env_steps: int
     updates: int
     wall_s: float
-    """First environment step to the stop decision."""
+    """Seconds from the first environment step to the decision to stop."""
     startup_s: float
-    """Start of the program to the first environment step."""
+    """Seconds from the program's start to the first environment step."""
     eval_return: float | None
-    """Of the last evaluation; with `stop.at_return` reached, of the weights written."""
+    """Mean return of the last evaluation; if `stop.at_return` was reached, that of the weights written."""
     weights: str
-    """Path of the weights file; empty where a second signal ended the run before it was written."""
+    """Path of the weights file; empty if a second signal ended the run before it was written."""
     folder: str
-    """The run's."""
+    """The run's folder."""
     skipped_updates: int = 0
-    """Updates that were not finite and so not applied."""
+    """Updates that were skipped because they were not finite."""
 
     def __repr__(self) -> str:
-        """One line without what the folder tells anyway; logs hold it, too."""
         score = None if self.eval_return is None else round(self.eval_return, 2)
         counts = f"env_steps={self.env_steps}, updates={self.updates}, wall_s={round(self.wall_s, 1)}"
         return f"{type(self).__name__}(reason={self.reason!r}, {counts}, eval_return={score}, folder={self.folder!r})"
 
     @property
     def exit_code(self) -> int:
-        """0, or 128 plus the signal's number."""
+        """0, or 128 plus the signal's number if one ended the run."""
         return 128 + signal.Signals[self.reason] if self.reason.startswith("SIG") else 0

@@ -1,4 +1,4 @@
-"""What the rest of the system knows of an environment: shapes, types and the number of actions. Torch-free."""
+"""The specification of an environment: the shape and type of its observations and its actions. Torch-free."""
 
 from __future__ import annotations
 
@@ -17,32 +17,32 @@ DECISIVE = {
     "num_actions": "the number of actions",
     "first_action": "the number of the first action",
 }
-"""Fields of a specification on which it depends whether a policy can act, in words."""
+"""The fields that must not change if a policy is to act in the environment, in words."""
 
 
 @dataclass(frozen=True)
 class EnvironmentSpec:
-    """What the rest of the system knows of an environment."""
+    """What the rest of the program knows about an environment."""
 
     plane_shape: tuple[int, ...]
-    """One observation, channel-first for images (`[C, H, W]`), flat for vectors (`[D]`)."""
+    """Shape of one observation: channel-first for images (`[C, H, W]`), flat for vectors (`[D]`)."""
     dtype: str
     """NumPy name of the observations' type."""
     num_actions: int
     first_action: int
-    """Number the environment gives its first action; inside the system actions count from 0."""
+    """The environment's number of its first action; inside this program actions count from 0."""
     stack: int
-    """Newest planes that make one network input, oldest first."""
+    """Number of newest planes in one network input, oldest first."""
     channels_last: bool
     """Whether the environment itself gives images as `[H, W, C]`."""
     action_repeat: int
     """Emulator frames per environment step."""
     given_shape: tuple[int, ...]
-    """One observation as the environment itself gives it."""
+    """Shape of one observation as the environment itself gives it."""
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> EnvironmentSpec:
-        """Back from `dataclasses.asdict` by way of JSON, which has no tuples; raises TypeError or ValueError for others."""
+        """The specification from `dataclasses.asdict` of one, also by way of JSON; raises TypeError or ValueError."""
         shapes = {name: tuple(values[name]) for name in ("plane_shape", "given_shape")}
         spec = cls(**{**values, **shapes})
         counts = (*spec.plane_shape, *spec.given_shape, spec.num_actions, spec.stack, spec.action_repeat)
@@ -51,26 +51,23 @@ class EnvironmentSpec:
         is_number = type(spec.first_action) is int and abs(spec.first_action) < 2**31
         if not is_number or type(spec.channels_last) is not bool:
             raise ValueError(f"first_action {spec.first_action!r}, channels_last {spec.channels_last!r}")
-        if (
-            not isinstance(spec.dtype, str)
-            or spec.dtype not in np.sctypeDict
-            or np.dtype(spec.dtype).kind not in "fiub"
-        ):
-            raise ValueError(f"dtype {spec.dtype!r}, allowed are names of numbers")
+        is_name = isinstance(spec.dtype, str) and spec.dtype in np.sctypeDict
+        if not is_name or np.dtype(spec.dtype).kind not in "fiub":
+            raise ValueError(f"dtype {spec.dtype!r}, allowed are names of numeric types")
         if spec.channels_last and not spec.is_image:
-            raise ValueError(f"channels_last, plane_shape {spec.plane_shape}: no image")
+            raise ValueError(f"channels_last, plane_shape {spec.plane_shape}: not an image")
         if math.prod(spec.given_shape) != math.prod(spec.plane_shape):
-            raise ValueError(f"given_shape {spec.given_shape}, plane_shape {spec.plane_shape}: not as many numbers")
+            raise ValueError(f"given_shape {spec.given_shape}, plane_shape {spec.plane_shape}: sizes differ")
         return spec
 
     def planes(self, obs: Array, *lead: int) -> Array:
-        """Observations `[*lead, *given_shape]` of the environment as planes `[*lead, *plane_shape]`."""
+        """The environment's observations `[*lead, *given_shape]` as planes `[*lead, *plane_shape]`."""
         if self.channels_last:
             return np.moveaxis(obs.reshape(*lead, *self.plane_shape[1:], self.plane_shape[0]), -1, -3)
         return obs.reshape(*lead, *self.plane_shape)
 
     def describe(self) -> str:
-        """What was understood of the environment, in one line."""
+        """The observations and actions in one line of text."""
         if self.is_image:
             channels, height, width = self.plane_shape
             count = f"{channels} channel{'s' if channels > 1 else ''}"
@@ -83,13 +80,13 @@ class EnvironmentSpec:
         return f"observations: {seen}, {self.dtype}{stacked}; actions: {self.num_actions}"
 
     def changes(self, before: EnvironmentSpec) -> str:
-        """What differs from `before`, in words; empty if nothing that a policy depends on does."""
+        """The differences from `before` that a policy depends on, in words; empty if there are none."""
         pairs = ((name, getattr(before, name), getattr(self, name)) for name in DECISIVE)
         return ", ".join(f"{DECISIVE[name]} was {old} and is {new}" for name, old, new in pairs if old != new)
 
     @property
     def obs_shape(self) -> tuple[int, ...]:
-        """A network input without its batch dimension: `stack` planes joined along the first axis."""
+        """Shape of a network input without its batch dimension: `stack` planes joined along the first axis."""
         return (self.stack * self.plane_shape[0], *self.plane_shape[1:])
 
     @property

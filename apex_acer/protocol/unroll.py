@@ -1,7 +1,7 @@
-"""What travels from environments to the loss: unrolls, the layout that they must have, and batches.
+"""Experience on its way from environments to the loss: unrolls, their layout, and batches.
 
-Time-major throughout. N: environments of one actor ("columns"), B: segments of a batch (one column of an unroll each),
-k: unroll length, S: `environment.stack`. Torch-free at run time: the manager and the wire read it.
+All arrays are time-major. N: environments of one actor ("columns"), B: segments of a batch (one column of an unroll each),
+k: unroll length, S: `environment.stack`. Torch-free at run time, because the manager imports it.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class Unroll:
-    """k steps of N environments, as an actor ships them."""
+    """k steps of N environments, as an actor sends them."""
 
     obs: Array
-    """`[S-1+k+1, N, *plane]` raw planes; the first S − 1 rebuild the first stack."""
+    """`[S-1+k+1, N, *plane]` raw planes; the first S − 1 complete the first stack."""
     episode_step: Array
     """`[S-1+k+1, N]` int32, steps since the reset."""
     action: Array
@@ -40,24 +40,24 @@ class Unroll:
     mask: Array
     """`[k, N]` bool, false on a dummy step (the environment was reset on it)."""
     behaviour: dict[str, Array]
-    """`[k, N, …]` float32: the whole mu, and under `PRIORITY`, where the algorithm gives it, each step's first priority."""
+    """`[k, N, …]` float32: mu of all actions, or under `PRIORITY` each step's first priority, as the algorithm has it."""
     state: dict[str, Array]
     """`[N, …]` recurrent state before the first step; empty for feed-forward networks."""
 
     @property
     def num_columns(self) -> int:
-        """N, the segments in this unroll."""
+        """N, the number of segments in this unroll."""
         return int(self.action.shape[1])
 
     @property
     def num_steps(self) -> int:
-        """Environment steps: unmasked ones."""
+        """Environment steps, dummy steps not counted."""
         return int(np.count_nonzero(self.mask))
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Shapes and types of one column of an unroll: what replay stores and the inbox checks."""
+    """Shapes and types of one column of an unroll, which replay stores and the inbox checks."""
 
     obs: tuple[tuple[int, ...], str]
     episode_step: tuple[tuple[int, ...], str]
@@ -70,7 +70,7 @@ class Layout:
     state: dict[str, tuple[tuple[int, ...], str]]
 
     def check(self, unroll: Unroll, num_columns: int) -> str | None:
-        """Why `unroll` does not fit, in one line; None where it does."""
+        """Why `unroll` does not fit, in one line; None if it does."""
         for part in ("behaviour", "state"):
             found, expected = sorted(getattr(unroll, part)), sorted(getattr(self, part))
             if found != expected:
@@ -133,15 +133,15 @@ class Batch:
     behaviour: dict[str, torch.Tensor]
     state: dict[str, torch.Tensor]
     weights_version: torch.Tensor
-    """`[B]` int64, the version the segment was acted with."""
+    """`[B]` int64, the version of the weights that the segment was acted with."""
     fresh: torch.Tensor
     """`[B]` bool, whether the segment is trained on for the first time."""
     importance: torch.Tensor
-    """`[B]` float32, the weight of each segment in the loss; 1 where all are drawn alike."""
+    """`[B]` float32, the weight of each segment in the loss; 1 if replay is uniform."""
 
 
 def split(batch: Batch, num_parts: int) -> list[Batch]:
-    """Parts of `batch` with nearly as many segments each, views of it; there may be fewer than asked for."""
+    """Views of `batch` with nearly equal numbers of segments; there may be fewer than `num_parts`."""
 
     def parts(name: str, value: Any) -> list[Any]:
         if isinstance(value, dict):
