@@ -108,7 +108,6 @@ class Actor:
         return Rollout(self._environments, self._policy, seed=seed, actor=peer.index, timers=self._timers)
 
     def _row(self) -> list[Row]:
-        """One row if `logging.every_seconds` have passed since the last one, otherwise none."""
         now = time.monotonic()
         elapsed = now - self._row_at
         if elapsed < self._config.logging.every_seconds:

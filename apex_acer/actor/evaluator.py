@@ -104,15 +104,9 @@ def summarise(episodes: list[Episode]) -> Row:
 
 
 def evaluate_policy(policy: Policy, settings: EvaluationConfig, seed: int, threads: int = 1) -> Row:
-    """The evaluator's metrics of whole games that `policy` plays in this process.
+    """The evaluator's metrics of whole games that `policy` plays in this process, with `threads` for Atari's emulators.
 
-    With the run's seed and settings they are the games that its evaluator played.
-
-    Args:
-        policy: the policy.
-        settings: how many episodes are played, and how.
-        seed: seed of the environments and of sampling.
-        threads: threads of Atari's emulators.
+    With the run's `seed` and `settings` they are the games that its evaluator played.
 
     Raises:
         ConfigError: if the environment cannot be made, or its module is named only by the policy's weights file.

@@ -22,13 +22,8 @@ def play(
 
     With the run's seed and settings they are the games that the first environment of its evaluator played.
     """
-    rollout = Rollout(
-        environment,
-        policy,
-        seed=derive_seed(seed, "evaluator"),
-        greedy=settings.greedy,
-        stall_steps=settings.stall_steps,
-    )
+    seed = derive_seed(seed, "evaluator")
+    rollout = Rollout(environment, policy, seed=seed, greedy=settings.greedy, stall_steps=settings.stall_steps)
     num = 0
     while num < settings.episodes:  # a game's end is known at the next reset, whose frame is not shown
         for frame in environment.frames:

@@ -69,23 +69,17 @@ class Policy:
         `obs` is what the environment gives, or `spec.obs_shape`: images with their channels first. With `environment.stack`
         S above 1 it is the newest S observations, `[S, …]`, or their planes joined along the channels, oldest first.
 
-        A recurrent network remembers the observations since `reset()`, as long as their number stays the same.
-
-        Raises:
-            ValueError: for another shape.
+        A recurrent network remembers the observations since `reset()`, as long as their number stays the same. Raises
+        ValueError for another shape.
         """
         batch, single = self._batch(np.asarray(obs))
         tensor = torch.from_numpy(np.ascontiguousarray(batch)).to(self.device)
         if any(len(value) != len(tensor) for value in self._state.values()):
             self.reset()
         with torch.inference_mode():
+            exploration, generator = self.exploration(len(tensor)), self._generator
             chosen = self._algorithm.act(
-                self.network,
-                tensor,
-                self._state,
-                greedy=greedy,
-                exploration=self.exploration(len(tensor)),
-                generator=self._generator,
+                self.network, tensor, self._state, greedy=greedy, exploration=exploration, generator=generator
             )
         self._state = chosen.state
         action = chosen.action.cpu().numpy() + self.spec.first_action
@@ -182,7 +176,6 @@ def load_policy(path: str | Path, import_modules: bool = False) -> Policy:
 
 
 def _require_known_network(config: dict[str, Any]) -> None:
-    """Raises `ConfigError` if building the network would import a module that only the weights file's `config` names."""
     named = from_dict(config, import_modules=False)
     imports.require_known("algorithm.name", named.algorithm.name)
     imports.require_known("network.torso", named.network.torso)

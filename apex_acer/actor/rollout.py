@@ -42,18 +42,15 @@ class Rollout:
     ) -> None:
         """With an `actor`'s index it explores as that actor does, and its unrolls are complete (`Algorithm.complete`).
 
-        Raises:
-            ConfigError: if the policy was trained in environments of another specification.
+        Raises `ConfigError` if the policy was trained in environments of another specification.
         """
         require_unchanged(environments.id, environments.spec, policy.spec)
-        self._environments = environments
-        self._policy = policy
-        self._greedy = greedy
+        self._environments, self._policy = environments, policy
+        self._greedy, self._stall_steps = greedy, stall_steps
         self.exploration = policy.exploration(environments.num, actor)
         """How much each environment explores, `[N]`."""
         self._completes = actor is not None
         self._ahead: Action | None = None  # chosen for the observation after the last unroll
-        self._stall_steps = stall_steps
         self._timers = timers or Timers()
         self._generator = torch.Generator(policy.device).manual_seed(seed)
         self._random = np.random.default_rng(seed)

@@ -25,7 +25,7 @@ from apex_acer.networks.normalisation import RewardScale
 from apex_acer.networks.torsos import ActorCritic, ActorCriticOutput, State, to_train
 from apex_acer.networks.weights import load_tensors, named_tensors
 from apex_acer.protocol.specification import EnvironmentSpec
-from apex_acer.protocol.unroll import Array, Batch, Shapes, Unroll
+from apex_acer.protocol.unroll import Batch, Shapes, Unroll
 
 MU = "log_probs"  # the behaviour policy's only part
 
@@ -37,8 +37,8 @@ class Acer(Algorithm):
     network: ActorCritic
 
     def __init__(self, config: RunConfig, spec: EnvironmentSpec, device: torch.device) -> None:
-        self._config = settings(config)
-        self._stack, self._device = spec.stack, device
+        assert isinstance(config.algorithm, AcerConfig)
+        self._config, self._stack, self._device = config.algorithm, spec.stack, device
         self.network = to_train(self.build_network(config, spec), config, device)
         self._reward_scale = RewardScale().to(device) if self._config.normalise_rewards else None
         self.average_network = copy.deepcopy(self.network).requires_grad_(False)
@@ -86,12 +86,11 @@ class Acer(Algorithm):
         """Updates the statistics of observations and returns, if the configuration asks for them."""
         self.network.observe(unroll)
         if self._reward_scale:
-            terminated = self._on_device(unroll.terminated)
-            reward = self._shape(self._on_device(unroll.reward), terminated)
-            ended = terminated | self._on_device(unroll.truncated)
-            mask = self._on_device(unroll.mask)
-            begins = self._on_device(unroll.episode_step[self._stack - 1] == 0)
-            self._reward_scale.observe(reward, ended, mask, begins, self._config.gamma, source)
+            at_start = unroll.episode_step[self._stack - 1] == 0
+            arrays = (unroll.reward, unroll.terminated, unroll.truncated, unroll.mask, at_start)
+            reward, terminated, truncated, mask, begins = (torch.from_numpy(a).to(self._device) for a in arrays)
+            shaped, ended = self._shape(reward, terminated), terminated | truncated
+            self._reward_scale.observe(shaped, ended, mask, begins, self._config.gamma, source)
 
     def statistics(self) -> list[Tensor]:
         """The statistics of observations and returns."""
@@ -115,9 +114,6 @@ class Acer(Algorithm):
         with torch.no_grad():
             average = self.average_network.unroll(inputs[: -reset.shape[1]], reset[:-1], batch.state)
         return output, average.pi_logits
-
-    def _on_device(self, array: Array) -> Tensor:
-        return torch.from_numpy(array).to(self._device)
 
     def _shape(self, reward: Tensor, terminated: Tensor) -> Tensor:
         clip, penalty = self._config.reward_clip, self._config.terminal_penalty
@@ -200,9 +196,3 @@ def acer_loss(
     metrics |= {"loss": total.detach(), "policy_loss": policy_loss.detach(), "q_loss": q_loss.detach()}
     priorities = error.abs().sum(0) / mask.sum(0).clamp(min=1)
     return LossOutput(total, metrics, priorities, mask.sum())
-
-
-def settings(config: RunConfig) -> AcerConfig:
-    """The `[algorithm]` section of an ACER run."""
-    assert isinstance(config.algorithm, AcerConfig)
-    return config.algorithm

@@ -17,6 +17,7 @@ from apex_acer.system.output import printable
 
 LONGEST_LINE = 1000  # characters
 MOST_THREADS = 1024  # of one process; no machine gains from more, and a library that cannot start its threads aborts
+# numbers may be too large for their types, nesting too deep for the stack, tensors too large for the memory
 WRONG_FILE = (ArithmeticError, AttributeError, LookupError, MemoryError, OSError, RuntimeError, TypeError, ValueError)
 
 
@@ -72,10 +73,8 @@ def of_type(key: str, hint: Any, value: Any) -> Any:
     words, kinds = _words(hint), _kinds(hint)
     if isinstance(value, str) and value in words:
         return value
-    if value is None or (
-        isinstance(value, str) and value == "None"
-    ):  # TOML has no word for it, and flags take this one
-        value = None if type(None) in kinds else value
+    if isinstance(value, str) and value == "None" and type(None) in kinds:  # TOML and flags have no other word for it
+        value = None
     if isinstance(value, Path) and str in kinds:
         return str(value)
     is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
@@ -105,18 +104,15 @@ def from_text(key: str, hint: Any, text: str) -> Any:
 
 
 def _members(hint: Any) -> tuple[Any, ...]:
-    """The members of a union, or the type itself."""
     return typing.get_args(hint) if typing.get_origin(hint) in (types.UnionType, typing.Union) else (hint,)
 
 
 def _words(hint: Any) -> tuple[str, ...]:
-    """The words that a value may be (members of its `Literal`s)."""
     literals = (kind for kind in _members(hint) if typing.get_origin(kind) is typing.Literal)
     return tuple(word for literal in literals for word in typing.get_args(literal))
 
 
 def _kinds(hint: Any) -> tuple[type, ...]:
-    """The classes that a value may belong to, besides words."""
     plain = (kind for kind in _members(hint) if typing.get_origin(kind) is not typing.Literal)
     return tuple(typing.get_origin(kind) or kind for kind in plain)
 
@@ -142,11 +138,7 @@ def device_name(key: str, name: str) -> None:
 
 @contextlib.contextmanager
 def reading(source: str) -> Iterator[None]:
-    """Turns any error while the file `source` is read into a `ConfigError` of one line.
-
-    A file's contents may make Python or torch raise almost anything: its numbers may be too large for their types, its
-    nesting too deep for the stack, its tensors too large for the memory.
-    """
+    """Turns any error while the file `source` is read into a `ConfigError` of one line."""
     try:
         yield
     except ConfigError as error:
@@ -166,6 +158,5 @@ def writing(key: str, path: Path) -> Iterator[None]:
 
 
 def _line(text: str) -> str:
-    """`text` on one line of at most `LONGEST_LINE` characters."""
     line = printable(text)
     return line if len(line) <= LONGEST_LINE else f"{line[:LONGEST_LINE]}…"

@@ -9,16 +9,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from apex_acer.config.checks import (
-    at_least,
-    device_name,
-    fraction,
-    importable,
-    positive,
-    require,
-    thread_count,
-    typed,
-)
+from apex_acer.config.checks import at_least, device_name, fraction, importable, positive, require, thread_count, typed
 
 
 @dataclass(frozen=True)
@@ -134,8 +125,5 @@ class ActorsConfig:
 
     def temperature(self, index: int) -> float:
         """T_i = low · (high / low)^(i / (N − 1)), the temperature of actor `index`."""
-        if self.count == 1:
-            return self.temperature_low
-        return float(
-            self.temperature_low * (self.temperature_high / self.temperature_low) ** (index / (self.count - 1))
-        )
+        low, high = self.temperature_low, self.temperature_high
+        return low if self.count == 1 else float(low * (high / low) ** (index / (self.count - 1)))

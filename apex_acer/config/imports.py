@@ -30,11 +30,7 @@ def load(key: str, name: str, kind: str = "function") -> Callable[..., Any]:
 
 
 def algorithm_settings(name: str) -> type[AlgorithmConfig]:
-    """The settings' class of the algorithm `name`; a user's own `module:class` is imported and has it as `settings`.
-
-    Raises:
-        ConfigError: if there is no such algorithm, or its `settings` cannot be used.
-    """
+    """The class of the settings of the algorithm `name`; raises `ConfigError` if that or the algorithm cannot be used."""
     key = "algorithm.name"
     importable(key, name, "module:class", *SETTINGS)
     if name in SETTINGS:
@@ -55,7 +51,7 @@ def import_module(key: str, value: str, module: str) -> ModuleType:
     try:
         return importlib.import_module(module)
     except Exception as error:  # a user's module may raise anything
-        reason = f"{type(error).__name__}: {_line(error)}{_at(error)}"
+        reason = _reason(error)
         raise ConfigError(f"{key}: {value!r} cannot be imported ({reason}); give an importable module") from error
 
 
@@ -68,10 +64,9 @@ def require_known(key: str, name: str) -> None:
     module, is_own, _ = name.rpartition(":")
     package = module.partition(".")[0]
     imported = module in sys.modules and package not in sys.stdlib_module_names
-    allowed = (
-        f"importing {module} would run it; if you trust the file give --import-modules, in Python import_modules=True"
-    )
-    require(not is_own or package in OURS or imported, key, name, allowed)
+    known = not is_own or package in OURS or imported
+    how = "would run it; if you trust the file give --import-modules, in Python import_modules=True"
+    require(known, key, name, f"importing {module} {how}")
 
 
 def attempt(key: str, value: str, make: Callable[[], T]) -> T:
@@ -81,8 +76,7 @@ def attempt(key: str, value: str, make: Callable[[], T]) -> T:
     except ConfigError:
         raise
     except Exception as error:
-        reason = f"{type(error).__name__}: {_line(error)}{_at(error)}"
-        raise ConfigError(f"{key}: {value!r} could not be made; {reason}") from error
+        raise ConfigError(f"{key}: {value!r} could not be made; {_reason(error)}") from error
 
 
 @contextlib.contextmanager
@@ -124,7 +118,6 @@ def _is_users(frame: FrameType) -> bool:
 
 
 def _is_foreign(module: str) -> bool:
-    """Whether a module was not written by the user."""
     top = module.partition(".")[0]
     return top in FOREIGN or top in sys.stdlib_module_names
 
@@ -134,10 +127,6 @@ def _path(name: str) -> str:
     return str(path.relative_to(here) if path.is_relative_to(here) else path)
 
 
-def _at(error: Exception) -> str:
-    where = place(error)
-    return f", at {where}" if where else ""
-
-
-def _line(error: Exception) -> str:
-    return " ".join(str(error).split())
+def _reason(error: Exception) -> str:
+    where, what = place(error), f"{type(error).__name__}: {' '.join(str(error).split())}"
+    return f"{what}, at {where}" if where else what

@@ -49,8 +49,7 @@ def load_run(run: str | Path | RunConfig, **changes: Any) -> RunConfig:
         **changes: keys as in a run file whose `base` is `run`: `seed=1, stop={"env_steps": 2000}`. A section is either a
             dict, whose missing keys keep their values, or a dataclass (`StopConfig(…)`). None removes a value.
 
-    Raises:
-        ConfigError: with one line that names the run and the key.
+    Raises `ConfigError` with one line that names the run and the key.
     """
     if isinstance(run, RunConfig) and not changes:
         return run
@@ -88,8 +87,7 @@ def to_dict(config: Any) -> dict[str, Any]:
 def from_dict(data: Mapping[str, Any], source: str = "", *, import_modules: bool = True) -> RunConfig:
     """A `RunConfig` from nested dicts; raises `ConfigError` for unknown keys and values of another type.
 
-    If `import_modules`, the module of a user's own algorithm is imported to check its settings; otherwise they become an
-    `UnreadConfig`.
+    The settings of a user's own algorithm become an `UnreadConfig` unless `import_modules` allows to import its module.
     """
     where = f"{source}: " if source else ""
     section = data.get("algorithm")
@@ -122,7 +120,6 @@ def _load(run: str, above: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _resolve(text: str, source: str, above: tuple[str, ...]) -> dict[str, Any]:
-    """The keys in TOML `text` over those of the run that its `base` names."""
     try:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -142,7 +139,6 @@ def over(base: Mapping[str, Any], data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _algorithm(data: Mapping[str, Any], default: Any) -> Any:
-    """The algorithm that a run file's keys name, or the `default` one."""
     section = data.get("algorithm")
     return section.get("name", default) if isinstance(section, Mapping) else default
 
@@ -198,7 +194,6 @@ def _build(cls: type[T], data: Mapping[str, Any], prefix: str, where: str) -> T:
 
 
 def _convert(hint: Any, value: Any, key: str, where: str) -> Any:
-    """A table as its dataclass; other values are left for the dataclass to check."""
     if not dataclasses.is_dataclass(hint) or isinstance(value, typing.cast("type[Any]", hint)):
         return value
     if not isinstance(value, Mapping):

@@ -110,12 +110,9 @@ def acer_policy_gradient(
 
 
 def kl_gradient(log_pi: Tensor, log_average: Tensor, delta: float) -> tuple[Tensor, Tensor]:
-    """The gradient k = ∇_π KL(π_avg ‖ π) = −π_avg / π, and δ, both divided by the largest |k| of the row.
+    """The gradient k = ∇_π KL(π_avg ‖ π) = −π_avg / π, and δ, `[T, B, A]` and `[T, B]`, both divided by the row's max |k|.
 
     k itself overflows for near-deterministic policies, so it is formed as −exp(log π_avg − log π − m), m the row's maximum.
-
-    Returns:
-        k `[T, B, A]` and δ `[T, B]`, as `trust_region_projection` takes them.
     """
     log_k = log_average - log_pi  # [T, B, A]
     log_scale = log_k.amax(-1, keepdim=True)
@@ -127,12 +124,8 @@ def acer_metrics(
 ) -> dict[str, Tensor]:
     """The means over unmasked steps of ACER's metrics, by their names in `metrics.METRICS`.
 
-    Args:
-        targets: the batch's targets.
-        log_average: `[T, B, A]` log-probabilities of the average policy.
-        is_bound: `[T, B]` bool, whether the trust region changed the gradient.
-        mask: `[T, B]` bool.
-        truncation_threshold: c.
+    `log_average` `[T, B, A]` are the average policy's log-probabilities; `is_bound` `[T, B]` bool is true if the trust
+    region changed the gradient; `mask` is `[T, B]` bool.
     """
     log_pi, value, rho, q_ret = targets
     samples = {

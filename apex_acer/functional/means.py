@@ -9,14 +9,9 @@ from torch import Tensor
 
 
 def masked_means(samples: Mapping[str, Tensor], mask: Tensor) -> dict[str, Tensor]:
-    """The mean of each tensor in `samples` where `mask` is true, without gradient; 0 if it is true nowhere.
+    """The mean of each tensor `[...]` in `samples` where `mask` `[...]` is true; 0 if it is true nowhere.
 
-    Args:
-        samples: `[...]` tensors of any type, by name.
-        mask: `[...]` bool.
-
-    Returns:
-        Scalars by name, in the type of the first tensor.
+    The means are scalars by name, without gradient, in the type of the first tensor.
     """
     with torch.no_grad():
         dtype = next(iter(samples.values())).dtype
@@ -26,16 +21,9 @@ def masked_means(samples: Mapping[str, Tensor], mask: Tensor) -> dict[str, Tenso
 
 
 def squared_error_loss(value: Tensor, target: Tensor, importance: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-    """The mean of ½ (target − value)² over unmasked steps, and the errors.
+    """The mean of ½ (target − value)² over unmasked steps, and target − value, detached and 0 where masked.
 
-    Args:
-        value: `[T, B]`, with gradient.
-        target: `[T, B]`, without gradient.
-        importance: `[B]` importance weight of each column.
-        mask: `[T, B]` bool, false on dummy steps.
-
-    Returns:
-        The loss, a scalar, and target − value `[T, B]`, detached, 0 where masked.
+    All are `[T, B]`, except `importance` `[B]`, the weight of each column. Only `value` has a gradient.
     """
     error = torch.where(mask, target - value, 0.0)
     return 0.5 * (importance * error.square()).sum() / mask.sum().clamp(min=1), error.detach()

@@ -22,14 +22,9 @@ class NStep(NamedTuple):
 
 
 def dueling(value: Tensor, advantage: Tensor) -> Tensor:
-    """Q(a) = V + A(a) − mean A (Wang et al. 2016, arXiv 1511.06581, equation 9).
+    """Q(a) = V + A(a) − mean A, `[..., A]`, of `value` `[..., 1]` and `advantage` `[..., A]`.
 
-    Args:
-        value: `[..., 1]`.
-        advantage: `[..., A]`.
-
-    Returns:
-        `[..., A]` in the dtype given.
+    Wang et al. 2016 (arXiv 1511.06581), equation 9.
     """
     return value + advantage - advantage.mean(-1, keepdim=True)
 
@@ -40,12 +35,7 @@ def n_step_return(*, reward: Tensor, terminated: Tensor, truncated: Tensor, mask
     After a truncated step the return is bootstrapped from the next observation. A window ends before its first masked step,
     because what follows belongs to another episode or is no step at all.
 
-    Args:
-        reward: `[n, ...]`.
-        terminated: `[n, ...]` bool.
-        truncated: `[n, ...]` bool.
-        mask: `[n, ...]` bool.
-        gamma: discount per step.
+    All tensors are `[n, ...]`, n the steps of a window; all but `reward` are bool. `gamma` is the discount per step.
     """
     continues = mask & ~terminated & ~truncated
     before = torch.cat([torch.ones_like(mask[:1]), continues[:-1]]).long().cumprod(0).bool()
@@ -58,16 +48,9 @@ def n_step_return(*, reward: Tensor, terminated: Tensor, truncated: Tensor, mask
 
 
 def bootstrap_value(q_values: Tensor, target_q_values: Tensor) -> Tensor:
-    """The target network's value of the action that maximises `q_values` (van Hasselt et al. 2016, arXiv 1509.06461).
+    """The target network's values `[...]` of the actions that maximise `q_values`; both arguments are `[..., A]`.
 
-    If both are the target network's values, it is the maximum of plain Q-learning.
-
-    Args:
-        q_values: `[..., A]`, which choose the action.
-        target_q_values: `[..., A]`, which evaluate it.
-
-    Returns:
-        `[...]` in the dtype of `target_q_values`.
+    Double Q-learning (van Hasselt et al. 2016, arXiv 1509.06461); with `target_q_values` for both, plain Q-learning.
     """
     return target_q_values.gather(-1, q_values.argmax(-1, keepdim=True)).squeeze(-1)
 

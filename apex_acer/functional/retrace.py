@@ -22,10 +22,7 @@ def retrace(
         trace: `[T, B]` min(1, ρ), or zero on a dummy step, which cuts the trace. The first row is not used.
 
     Returns:
-        `[T, B]` in the dtype given, sharing no storage with the arguments.
-
-    Raises:
-        ValueError: if a shape differs from the above.
+        `[T, B]` in the dtype given, sharing no storage with the arguments. Raises ValueError if a shape differs.
     """
     for name, tensor in (("value", value), ("reward", reward), ("discount", discount), ("trace", trace)):
         if tensor.shape != q_taken.shape:

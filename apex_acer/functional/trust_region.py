@@ -14,14 +14,11 @@ def trust_region_projection(g: Tensor, k: Tensor, delta: float | Tensor) -> Tens
 
     Args:
         g: `[..., A]` gradient to follow.
-        k: `[..., A]` gradient of the divergence.
+        k: `[..., A]` gradient of the divergence; raises ValueError if its shape is another.
         delta: bound δ > 0; a number, or `[...]` per row.
 
     Returns:
         `[..., A]` in the dtype given; rows that are within the bound or whose k is zero are returned unchanged.
-
-    Raises:
-        ValueError: if g and k differ in shape.
     """
     if g.shape != k.shape:
         raise ValueError(f"require g and k of one shape, got {list(g.shape)} and {list(k.shape)}")
@@ -38,13 +35,8 @@ def trust_region_projection(g: Tensor, k: Tensor, delta: float | Tensor) -> Tens
 def surrogate_loss(statistics: Tensor, z: Tensor, importance: Tensor, mask: Tensor) -> Tensor:
     """A scalar loss whose gradient with respect to `statistics` is −z, as the mean over unmasked steps.
 
-    Only its gradient has a meaning, its value has none.
-
-    Args:
-        statistics: `[T, B, A]` of the policy, with gradient.
-        z: `[T, B, A]` gradient to follow.
-        importance: `[B]` importance weight of each column.
-        mask: `[T, B]` bool, false on dummy steps.
+    Only its gradient has a meaning, its value has none. `statistics` of the policy, with gradient, and `z` are `[T, B, A]`,
+    `mask` is `[T, B]` bool, and `importance` `[B]` is the weight of each column.
     """
     # torch.where and not a product with the mask, because z may be infinite on a masked step
     weighted = torch.where(mask.unsqueeze(-1), z * importance.unsqueeze(-1), 0.0)

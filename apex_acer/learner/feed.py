@@ -100,8 +100,6 @@ class Feed:
         given = len(selection.items) - selection.num_blank
         self.replay.set_priorities(selection.items[:given], priorities[:given], selection.num_inserted)
 
-    # ── checkpoints ──
-
     def state(self) -> dict[str, Any]:
         """Plain values for `restore`; `segments` is valid only together with `replay.arrays`."""
         return {**self.drawing(), "segments": {"inserted": self.replay.num_inserted, "fresh": list(self._fresh)}}
@@ -113,8 +111,8 @@ class Feed:
     def restore(self, state: Mapping[str, Any], fill: Callable[[str, Array], None] | None) -> None:
         """Continues from a `state`, with the segments that `fill` writes into each of `replay.arrays`.
 
-        Without `fill` replay begins empty. The replay owed is then dropped, so that there is no burst of updates when
-        `replay.start` is reached again. The learners must agree (`Mixture.accept`) before the next batch.
+        Without `fill` replay begins empty and nothing is owed, so that there is no burst of updates. The learners must
+        agree (`Mixture.accept`) before the next batch.
         """
         self.mixture.pace.restore(state["pace"], keep_credit=fill is not None)
         if self._ranks.rank == 0:  # the other learners keep their own generators
@@ -126,20 +124,15 @@ class Feed:
 
 
 def make_feed(config: RunConfig, shapes: Layout, device: torch.device, ranks: Ranks = ALONE) -> Feed:
-    """The feed of a learner on `device`, whose replay holds its share of `replay.capacity`.
-
-    Raises:
-        ConfigError: if the GPU has no room for replay.
-    """
+    """The feed of a learner on `device`, with its share of replay; raises `ConfigError` if the GPU has no room for that."""
     feeding = algorithm_class(config.algorithm.name).feeding(config)
     replay_device = device if config.replay.device == "learner" else CPU
     steps = config.replay.capacity
     try:
         replay = make_replay(config, feeding, shapes, steps // ranks.count, replay_device, ranks.rank)
     except torch.OutOfMemoryError:
-        raise ConfigError(
-            f"replay.device: {replay_device} has no room for {steps:,} steps; give cpu, or a smaller replay.capacity"
-        ) from None
+        what = f"{replay_device} has no room for {steps:,} steps; give cpu, or a smaller replay.capacity"
+        raise ConfigError(f"replay.device: {what}") from None
     return Feed(replay, Mixture(config, feeding, ranks.count), ranks)
 
 

@@ -47,11 +47,7 @@ class Learner:
         resume: bool = False,
         ranks: Ranks = ALONE,
     ) -> None:
-        """With `resume` the run continues from the newest checkpoint in `folder`.
-
-        Raises:
-            ConfigError: if the device, the weights to load or the checkpoint do not fit.
-        """
+        """With `resume` it continues from the newest checkpoint; raises `ConfigError` if that or the device does not fit."""
         self._config, self._ranks = config, ranks
         layout = unroll_layout(config, spec)
         waiting = config.actors.count * config.actors.max_unanswered
@@ -70,8 +66,6 @@ class Learner:
         """Set when a checkpoint is written in the middle of the run."""
         self._reason = ""
         self._agree([])  # the replay that was restored may hold a batch already
-
-    # ── the loop ──
 
     @property
     def idle(self) -> bool:
@@ -155,8 +149,6 @@ class Learner:
         self._feed.mixture.accept(agreed)
         return agreed
 
-    # ── answers ──
-
     def _answer(self, posts: Iterable[Post]) -> None:
         with self._reporter.timers.phase("taking"):
             for post in posts:
@@ -174,8 +166,6 @@ class Learner:
             policy = self._trainer.policy(updates)
             reply = dataclasses.replace(reply, weights=policy, env_steps=self.counters.env_steps)
         post.answer(reply)
-
-    # ── what is due ──
 
     def _evaluate_and_save(self, agreed: Agreed) -> None:
         """Has the first learner do so if `env_steps` has passed a multiple of the interval in this step."""

@@ -35,6 +35,7 @@ class Optimizer:
         self._schedule_end = config.schedule_end
         self._vector, self.gradient = flatten(network)
         self._optimizer = _build(self._config, self._vector)
+        self._group: dict[str, Any] = self._optimizer.param_groups[0]
         self._given = dict(self._group)
         self._step = _without_compiler(self._optimizer) if self._config.name in STATE else self._optimizer.step
 
@@ -60,8 +61,7 @@ class Optimizer:
         finite = math.isfinite(norm + loss)
         if finite:
             self.gradient.mul_((self._config.max_grad_norm / (norm + 1e-6)).clamp(max=1.0))
-            for group in self._optimizer.param_groups:
-                group["lr"] = self.learning_rate(env_steps)
+            self._group["lr"] = self.learning_rate(env_steps)
             self._step()
         return norm, finite
 
@@ -70,11 +70,7 @@ class Optimizer:
         return {f"{PREFIX}{name}": value for name, value in self._state().items() if isinstance(value, Tensor)}
 
     def numbers(self) -> dict[str, Any]:
-        """The plain values that steps change, as a user's optimizer may have some.
-
-        Raises:
-            ConfigError: if it keeps anything else, which could not be loaded without running code.
-        """
+        """The plain values that steps change; raises `ConfigError` if there is anything else, which cannot be saved."""
         numbers = {name: value for name, value in self._state().items() if not isinstance(value, Tensor)}
         for name, value in numbers.items():
             kept = f"it keeps {name} as {type(value).__name__}; have it keep tensors and numbers"
@@ -90,10 +86,6 @@ class Optimizer:
         settings = {name: value for name, value in state.items() if name.startswith(GROUP)}
         self._group.update({name.removeprefix(GROUP): value for name, value in settings.items()})
         self._optimizer.state[self._vector] = {n: value for n, value in state.items() if n not in settings}
-
-    @property
-    def _group(self) -> dict[str, Any]:
-        return self._optimizer.param_groups[0]
 
     def _state(self) -> dict[str, Any]:
         """What steps change: the state, and the settings of the group that differ from those given."""
@@ -111,11 +103,7 @@ class Optimizer:
 
 
 def make_optimizer(config: RunConfig, network: nn.Module) -> Optimizer:
-    """The optimizer of `network`; a user's own is first tried on a small layer, so that its mistakes show at once.
-
-    Raises:
-        ConfigError: if a user's own cannot be made, stepped or saved.
-    """
+    """The optimizer of `network`; a user's own is first tried on a small layer, and raises `ConfigError` if that fails."""
     name = config.optimizer.name
     if name not in STATE:
         imports.attempt("optimizer.name", name, lambda: _try_out(config))

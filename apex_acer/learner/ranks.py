@@ -117,9 +117,9 @@ class ConnectedRanks(Ranks):
         return [whole[:size].numpy().tobytes() for whole, size in zip(padded, sizes, strict=True)]
 
     def _gather(self, own: Tensor) -> list[Tensor]:
-        everybodys = [torch.empty_like(own) for _ in range(self.count)]
-        _call(distributed.all_gather, everybodys, own)
-        return everybodys
+        gathered = [torch.empty_like(own) for _ in range(self.count)]
+        _call(distributed.all_gather, gathered, own)
+        return gathered
 
     def align(self, tensors: Sequence[Tensor]) -> None:
         """Replaces the values of `tensors` by the first learner's."""

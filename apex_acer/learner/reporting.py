@@ -76,7 +76,10 @@ class Reporter:
         row = {**self.means.take(), **self.timers.shares(), **self._figures()}
         if "learner" in self._rows and self._elapsed_s < MIN_INTERVAL * self._config.logging.every_seconds:
             row = {name: value for name, value in row.items() if name not in RATES}
-        self._collect_rows()
+        for sent in self._ranks.collect(json.dumps(self._unsent).encode()):
+            for other in json.loads(sent) if self._writers else ():
+                self._write(*other)
+        self._unsent = []
         self._row_at, self._updates_at_row = time.monotonic(), self._counters.updates
         if self._writers:
             with self.timers.phase("saving"):
@@ -135,12 +138,6 @@ class Reporter:
             self._rows = {**self._rows, source: {**self._rows.get(source, {}), **row}}
         else:
             self._unsent.append((source, row, env_steps))
-
-    def _collect_rows(self) -> None:
-        for sent in self._ranks.collect(json.dumps(self._unsent).encode()):
-            for source, row, env_steps in json.loads(sent) if self._writers else ():
-                self._write(source, row, env_steps)
-        self._unsent = []
 
     def _write_histograms(self, writers: Writers) -> None:
         every = self._config.logging.histograms_every_seconds

@@ -98,11 +98,7 @@ class Saver:
         checkpoint.write(self._folder, training.counters.updates, state, contents)
 
     def start(self, resume: bool) -> None:
-        """Continues from the newest checkpoint if `resume`, or else loads the weights file `config.load`, if it is given.
-
-        Raises:
-            ConfigError: if the file is missing, damaged, or of another algorithm or network.
-        """
+        """Loads the newest checkpoint if `resume`, else `config.load`, if given; raises `ConfigError` if it does not fit."""
         if resume:
             self._restore()
             return

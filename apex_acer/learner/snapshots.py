@@ -51,11 +51,7 @@ class Evaluations:
         self._hand_over()
 
     def take(self, post: Post) -> Row:
-        """Takes the score in the evaluator's message, which is answered with the next snapshot.
-
-        Returns:
-            The row to write, with the snapshot's `eval_env_steps`; empty if there was no score.
-        """
+        """Takes the score in the evaluator's message, which is answered with the next snapshot; returns the row to write."""
         row: Row = {}
         if post.message.rows and self._playing:
             row = self._judge(post.message.rows[-1], self._playing)

@@ -7,15 +7,9 @@ from torch import Tensor
 
 
 def stack_planes(planes: Tensor, episode_step: Tensor, stack: int) -> Tensor:
-    """Rebuilds network inputs from single planes; planes from before the current episode are zero, as in ALE.
+    """Rebuilds network inputs `[L, N, S * plane[0], *plane[1:]]` from single planes `[S-1+L, N, *plane]`, oldest first.
 
-    Args:
-        planes: `[S-1+L, N, *plane]`, oldest first.
-        episode_step: `[S-1+L, N]` steps since the reset.
-        stack: S.
-
-    Returns:
-        `[L, N, S * plane[0], *plane[1:]]`, oldest plane first, in the dtype of `planes`.
+    S is `stack`. `episode_step` `[S-1+L, N]` counts steps since the reset: planes from before it are zero, as in ALE.
     """
     if stack == 1:
         return planes

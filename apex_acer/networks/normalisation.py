@@ -58,9 +58,8 @@ class ObservationNormaliser(nn.Module):
         """Normalises raw observations `[B, *obs_shape]`; the result has the same shape and `dtype`."""
         if self._is_image:
             mean = self.moments.mean.repeat(self._stack, 1, 1).unsqueeze(0).to(memory_format=torch.channels_last)
-            return (
-                obs.to(dtype, copy=True).sub_(mean.to(dtype)).mul_(self._scale(self.moments.variance.mean()).to(dtype))
-            )
+            scale = self._scale(self.moments.variance.mean())
+            return obs.to(dtype, copy=True).sub_(mean.to(dtype)).mul_(scale.to(dtype))
         mean, scale = self.moments.mean, self._scale(self.moments.variance)
         if self._stack > 1:
             mean, scale = mean.repeat(self._stack), scale.repeat(self._stack)

@@ -51,9 +51,8 @@ class Network(nn.Module):
         """`hidden_sizes` replace those of `config`, for a head that has hidden layers of its own."""
         super().__init__()
         self.normaliser = ObservationNormaliser(spec) if config.normalise else None
-        self.torso, self.width = build_torso(
-            config, spec, config.hidden_sizes if hidden_sizes is None else hidden_sizes
-        )
+        sizes = config.hidden_sizes if hidden_sizes is None else hidden_sizes
+        self.torso, self.width = build_torso(config, spec, sizes)
 
     def prepare(self, obs: Tensor) -> Tensor:
         """Normalises and converts raw observations `[B, *obs_shape]` of any dtype for the torso."""
@@ -93,7 +92,7 @@ class ActorCritic(Network):
         self.q_values = _linear(width, spec.num_actions, gain=0.01)
 
     def forward(self, obs: Tensor) -> ActorCriticOutput:
-        """Raw `[B, *obs_shape]` in any dtype to `ActorCriticOutput`, in the parameters' dtype; no memory before `obs`."""
+        """The output, in the parameters' dtype, for raw observations `[B, *obs_shape]`, each at an episode's start."""
         return self.step(obs, {})[0]
 
     def step(self, obs: Tensor, state: State) -> tuple[ActorCriticOutput, State]:
@@ -149,7 +148,7 @@ class QNetwork(Network):
         self.advantage = _head(*sizes, spec.num_actions, activation=config.activation)
 
     def forward(self, obs: Tensor) -> QOutput:
-        """Raw `[B, *obs_shape]` in any dtype to `QOutput`, in the parameters' dtype."""
+        """The output, in the parameters' dtype, for raw observations `[B, *obs_shape]`."""
         features = self.features(self.prepare(obs))
         advantage: Tensor = self.advantage(features)
         return QOutput(dueling(self.value(features), advantage) if self.value else advantage)
@@ -186,11 +185,7 @@ def forget(state: State, reset: Tensor) -> State:
 
 
 def build_torso(config: NetworkConfig, spec: EnvironmentSpec, hidden_sizes: tuple[int, ...]) -> tuple[nn.Module, int]:
-    """The torso, with fully connected layers of `hidden_sizes`, and the width of its output.
-
-    Raises:
-        ConfigError: if it cannot take the observations.
-    """
+    """The torso and the width of its output; raises `ConfigError` if it cannot take the observations."""
     if ":" in config.torso:
         return _own_torso(config, spec)
     fits_conv = spec.is_image and min(spec.obs_shape[1:]) >= SMALL_MINIMUM

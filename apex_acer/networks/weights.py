@@ -42,12 +42,9 @@ def check_tensors(module: nn.Module, prefix: str, tensors: Mapping[str, Tensor])
             raise ConfigError(f"weights: tensor {prefix}.{name} is missing; expected {_shape(expected[name])}")
         if name not in expected:
             raise ConfigError(f"weights: tensor {prefix}.{name} {_shape(given[name])} has no place in this network")
-        if given[name].shape != expected[name].shape:
-            found, wanted = _shape(given[name]), _shape(expected[name])
-            raise ConfigError(f"weights: tensor {prefix}.{name} is {found}, this network has {wanted}")
-        if given[name].dtype != expected[name].dtype:
-            found, wanted = str(given[name].dtype), str(expected[name].dtype)
-            raise ConfigError(f"weights: tensor {prefix}.{name} is {found}, this network has {wanted}")
+        for found, wanted in (map(_shape, (given[name], expected[name])), (given[name].dtype, expected[name].dtype)):
+            if found != wanted:
+                raise ConfigError(f"weights: tensor {prefix}.{name} is {found}, this network has {wanted}")
         if not given[name].isfinite().all():
             raise ConfigError(f"weights: tensor {prefix}.{name} is not finite")
     return given

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import math
 import threading
-import time
 from collections import Counter, deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -41,11 +40,8 @@ class Inbox:
     """
 
     def __init__(self, run_id: str, layout: Layout, num_columns: int, num_actions: int, max_waiting: int) -> None:
-        self._run_id = run_id
-        self._layout = layout
-        self._num_columns = num_columns
-        self._num_actions = num_actions
-        self._max_waiting = max_waiting
+        self._run_id, self._max_waiting = run_id, max_waiting
+        self._layout, self._num_columns, self._num_actions = layout, num_columns, num_actions
         self._unrolls: deque[Post] = deque()
         self._others: deque[Post] = deque()
         self._arrived = threading.Condition()
@@ -74,7 +70,7 @@ class Inbox:
             self._next_sequence[message.peer] = message.sequence + 1
             if message.peer.role == "manager":
                 self.stop_reason = self.stop_reason or message.stop
-                self._expect(message.incarnations)
+                self.expect(message.incarnations)
                 status = {**self.status, "progress": self._progress()}
                 answer(Reply(message.sequence, stop=bool(self.stop_reason), status=status))
             elif self.stop_reason:
@@ -87,7 +83,9 @@ class Inbox:
     def expect(self, incarnations: dict[str, int]) -> None:
         """Accepts messages of these incarnations (by name) from now on, until the manager announces others."""
         with self._arrived:
-            self._expect(incarnations)
+            self._incarnations |= incarnations
+            current = {peer for peer in self._next_sequence if peer.role == "manager" or self._is_current(peer)}
+            self._next_sequence = {peer: n for peer, n in self._next_sequence.items() if peer in current}
 
     def forget_peers(self) -> None:
         """Drops all waiting messages without an answer; actors and evaluator restart their sequences at 0."""
@@ -99,11 +97,8 @@ class Inbox:
 
     def take_unroll(self, timeout_s: float) -> Post | None:
         """The oldest waiting unroll; None if none came within `timeout_s` seconds, or if another message came first."""
-        deadline = time.monotonic() + timeout_s
         with self._arrived:
-            while not self._unrolls and not self._others and not self.stop_reason:
-                if not self._arrived.wait(max(0.0, deadline - time.monotonic())):
-                    return None
+            self._arrived.wait_for(lambda: self._unrolls or self._others or self.stop_reason, timeout_s)
             return self._unrolls.popleft() if self._unrolls else None
 
     def take_other(self) -> Post | None:
@@ -128,11 +123,10 @@ class Inbox:
 
     def wait_stopped(self, timeout_s: float) -> None:
         """Returns when every actor that has sent a message was told to stop, or after `timeout_s` seconds."""
-        deadline = time.monotonic() + timeout_s
         with self._arrived:
-            while {peer for peer in self._next_sequence if peer.role == "actor"} - self.stopped:
-                if not self._arrived.wait(max(0.0, deadline - time.monotonic())):
-                    return
+            self._arrived.wait_for(
+                lambda: self.stopped.issuperset(peer for peer in self._next_sequence if peer.role == "actor"), timeout_s
+            )
 
     def count_refused(self, reason: str) -> None:
         """Counts a refused message, and logs the first one of each kind."""
@@ -141,11 +135,6 @@ class Inbox:
         if kind not in self._logged and len(self._logged) < MAX_KINDS:  # so that nobody can fill the memory or the log
             self._logged.add(kind)
             log.warning("refused a message: %s", reason[:MAX_LOGGED])
-
-    def _expect(self, incarnations: dict[str, int]) -> None:
-        self._incarnations |= incarnations
-        current = {peer for peer in self._next_sequence if peer.role == "manager" or self._is_current(peer)}
-        self._next_sequence = {peer: n for peer, n in self._next_sequence.items() if peer in current}
 
     def _is_current(self, peer: Peer) -> bool:
         return self._incarnations.get(peer.name) == peer.incarnation
@@ -181,9 +170,8 @@ class Inbox:
         unknown = {name for row in message.rows for name in row} - METRICS.keys()
         if unknown:
             return f"rows with unknown metrics {sorted(unknown)}"
-        if peer.role == "evaluator" and not all(
-            math.isfinite(row.get("eval_return", math.nan)) for row in message.rows
-        ):
+        scores = [row.get("eval_return", math.nan) for row in message.rows]
+        if peer.role == "evaluator" and not all(map(math.isfinite, scores)):
             return "a row without a finite eval_return"
         return self._unroll_refusal(message) if message.unroll else ""
 

@@ -25,9 +25,7 @@ METRICS = {
     "episode_length": Metric("env steps", "mean length of those episodes"),
     "episodes": Metric("episodes", "episodes ended since the start of the process"),
     "env_steps_per_s": Metric("env steps / s", "unmasked environment steps per second since the last row"),
-    "policy_lag": Metric(
-        "updates", "age of an unroll's weights: on arrival (actors' rows), or when it is trained on (learner's, mean)"
-    ),
+    "policy_lag": Metric("updates", "age of an unroll's weights: on arrival (actors), when trained on (learner, mean)"),
     "exploration": Metric("1", "the actor's softmax temperature (ACER) or mean epsilon (Ape-X DQN)"),
     "time_environment": Metric("s / s", "share of the time spent inside the environments"),
     "time_policy": Metric("s / s", "share of the time spent choosing actions"),
@@ -60,9 +58,7 @@ METRICS = {
     "entropy": Metric("nats", "mean entropy of the policy", only="acer"),
     "average_policy_kl": Metric("nats", "mean KL divergence from the average policy to the policy", only="acer"),
     "trust_region_share": Metric("1", "share of samples whose gradient the trust region changed", only="acer"),
-    "truncated_share": Metric(
-        "1", "share of samples whose importance weight exceeded the truncation threshold", only="acer"
-    ),
+    "truncated_share": Metric("1", "share of samples whose importance weight was truncated", only="acer"),
     "rho": Metric("1", "mean importance weight of the actions taken, truncated at the threshold", only="acer"),
     "value": Metric("reward", "mean of V = Σ π Q (ACER), or of max Q (Ape-X DQN)"),
     "q_taken": Metric("reward", "mean Q of the actions taken", only="apex_dqn"),

@@ -79,10 +79,10 @@ class Layout:
         for name, ((length, *rest), dtype) in self._steps.items():
             if problem := _misfit(name, arrays[name], (length, num_columns, *rest), dtype):
                 return problem
-        states = (
-            (name, unroll.state[name], (num_columns, *shape), dtype) for name, (shape, dtype) in self.state.items()
-        )
-        return next((problem for state in states if (problem := _misfit(*state))), None)
+        for name, (shape, dtype) in self.state.items():
+            if problem := _misfit(name, unroll.state[name], (num_columns, *shape), dtype):
+                return problem
+        return None
 
     @functools.cached_property
     def _steps(self) -> dict[str, tuple[tuple[int, ...], str]]:
@@ -101,10 +101,7 @@ def _misfit(name: str, array: Array, shape: tuple[int, ...], dtype: str) -> str 
 
 
 def layout(spec: EnvironmentSpec, unroll_length: int, behaviour: Shapes, state: Shapes | None = None) -> Layout:
-    """The layout of a column, without the column axis.
-
-    `behaviour` maps names to the shapes after `[k]`, `state` to whole shapes.
-    """
+    """The layout of a column without its axis; `behaviour` has the shapes after `[k]`, `state` whole shapes."""
     k, planes = unroll_length, spec.stack + unroll_length
     return Layout(
         obs=((planes, *spec.plane_shape), spec.dtype),

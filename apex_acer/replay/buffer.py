@@ -55,9 +55,7 @@ class UniformReplay:
     @property
     def num_bytes(self) -> int:
         """Bytes of the arrays when the buffer is full."""
-        return sum(
-            t.nbytes for t in (*self._fields.values(), *self._behaviour.values(), *self._state.values(), self._version)
-        )
+        return sum(stored.nbytes for stored in self._stored().values())
 
     def insert(self, unroll: Unroll, weights_version: int) -> Tensor:
         """Stores each column as a segment in place of the oldest one; returns their slots, `[N]` int64."""
@@ -89,7 +87,7 @@ class UniformReplay:
     def importance(self, items: Tensor, progress: float, least: float | None = None) -> Tensor:
         """The importance weights `[B]` float32 of `items` in a loss, when the share `progress` of the run is over.
 
-        `least` is the lowest probability in the whole batch, whose weight is 1; by default the lowest of `items`.
+        The item of probability `least`, by default the lowest of `items`, has weight 1.
         """
         return torch.ones(len(items))
 
@@ -136,29 +134,25 @@ class UniformReplay:
         if not len(self):
             raise ValueError("require a segment in replay before sampling, got none")
 
-    # ── checkpoints ──
-
     def arrays(self) -> dict[str, Array]:
         """The contents by name, `[len(self), …]`; these are views if replay is on the CPU."""
-        arrays = {name: stored.cpu().numpy() for name, stored in self._held().items()}
+        arrays = {name: stored[: len(self)].cpu().numpy() for name, stored in self._stored().items()}
         return arrays | {"steps": self._steps[: len(self)]}
 
     def restore(self, inserted: int, fill: Callable[[str, Array], None]) -> None:
         """Takes the contents that `fill` writes into each of `arrays`, as they were after `inserted` segments."""
         self.num_inserted = inserted
-        for name, stored in self._held().items():
-            array = stored.cpu().numpy()
+        for name, stored in self._stored().items():
+            array = stored[: len(self)].cpu().numpy()
             fill(name, array)
-            stored.copy_(torch.from_numpy(array))
+            stored[: len(self)].copy_(torch.from_numpy(array))
         fill("steps", self._steps[: len(self)])
         self.num_steps = int(self._steps.sum())
 
-    def _held(self) -> dict[str, Tensor]:
+    def _stored(self) -> dict[str, Tensor]:
         parts = {"behaviour": self._behaviour, "state": self._state}
         named = {f"{part}.{name}": stored for part, fields in parts.items() for name, stored in fields.items()}
-        return {
-            name: stored[: len(self)] for name, stored in (self._fields | named | {"version": self._version}).items()
-        }
+        return self._fields | named | {"version": self._version}
 
     def sampling_state(self) -> str:
         """The state of the sampling's random generator, in hexadecimal digits."""
@@ -181,8 +175,7 @@ class UniformReplay:
 
 
 def _segments(field: Tensor, slots: Tensor) -> Tensor:
-    """The whole segments in `slots` `[B]` of a field `[capacity, L, …]`, time-major."""
-    return field.index_select(0, slots).transpose(0, 1)
+    return field.index_select(0, slots).transpose(0, 1)  # time-major
 
 
 class PrioritizedReplay(UniformReplay):
