@@ -1,4 +1,4 @@
-"""ACER and Ape-X DQN with distributed actors and one central learner.
+"""Trains ACER and Ape-X DQN with distributed actors and a central learner.
 
 Names are imported on first use (PEP 562), so that the command line's help loads no torch.
 """
@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import time
 
-IMPORTED_AT = time.monotonic()  # start of `startup_s`; the clock is that of the whole machine
+IMPORTED_AT = time.monotonic()  # the start of `startup_s`; all processes of the machine share this clock
 __version__ = "0.1.0"
 
-TYPE_CHECKING = False  # that of `typing`, which takes time to import
+TYPE_CHECKING = False  # as in `typing`, which takes time to import
 if TYPE_CHECKING:
     from typing import Any
 
@@ -48,5 +48,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """The public names alone, for tab completion; what this module and those within it import is of no use there."""
+    """The public names, for tab completion, without the modules and names that this file imports."""
     return sorted(__all__)

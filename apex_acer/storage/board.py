@@ -1,4 +1,4 @@
-"""One process's TensorBoard folder, and what the learner's says of a run beside its rows."""
+"""TensorBoard files: the rows of a process, and in the learner's folder also charts, configuration and histograms."""
 
 from __future__ import annotations
 
@@ -47,20 +47,20 @@ CHARTS: Charts = {
         "Share of time learning": ("time_learning",),
     },
 }
-"""Metrics by category and chart, which has a line for each process that writes one of them."""
-BINS = 30  # of a histogram; TensorBoard shows no more
+"""Metrics by category and chart; a chart has a line for each process that writes one of its metrics."""
+BINS = 30  # of a histogram; TensorBoard shows no more than that
 
 
 class Board:
-    """One process's TensorBoard folder, written at once.
+    """The TensorBoard folder of one process; each write reaches the file at once.
 
-    Not by tensorboardX's SummaryWriter: its thread dies where the disk is full, and the next rows wait for it for ever.
+    tensorboardX's SummaryWriter would not do: its thread dies when the disk is full, and later writes then wait forever.
     """
 
     def __init__(self, folder: Path, anew_from: int | None) -> None:
-        """A run that goes on is written anew from so many environment steps on."""
+        """`anew_from`: a resumed run writes its events anew from this many environment steps on."""
         folder.mkdir(parents=True, exist_ok=True)
-        # two files of one second need two names
+        # two files made within a second need two names
         self._events = EventsWriter(str(folder / "events"), "" if anew_from is None else f".{anew_from}")
         if anew_from is not None:  # TensorBoard hides what came at or after this step
             self._events.write_event(Event(step=anew_from, session_log=SessionLog(status=SessionLog.START)))
@@ -81,22 +81,22 @@ class Board:
 
 
 def description(config: RunConfig) -> tuple[Summary, ...]:
-    """What a dashboard has of a run beside its rows: the layout of the charts, the configuration, its hyper-parameters.
+    """Summaries for the dashboard: the layout of the charts, the configuration and the hyper-parameters.
 
-    TensorBoard finds out itself which hyper-parameters differ between runs, where nobody declares their names.
+    TensorBoard itself finds the hyper-parameters that differ between runs, as long as no run declares their names.
     """
     layout = {
         category: {title: ["Multiline", [f"^{name}$" for name in names]] for title, names in charts.items()}
         for category, charts in charts_of(config.algorithm.name).items()
     }
-    config = dataclasses.replace(config, out="")  # that of any two runs differs
+    config = dataclasses.replace(config, out="")  # it differs between any two runs
     text = summary.text("config", f"```toml\n{dump_run(config)}```")
     _names, values, _end = summary.hparams(dict(_leaves(to_dict(config))), {})
     return summary.custom_scalars(layout), text, values
 
 
 def charts_of(algorithm: str) -> Charts:
-    """Those of `CHARTS` that a run of `algorithm` has lines for."""
+    """The part of `CHARTS` to which a run of `algorithm` writes metrics."""
     chosen = {
         category: {title: names for title, names in charts.items() if any(written(name, algorithm) for name in names)}
         for category, charts in CHARTS.items()
@@ -105,7 +105,7 @@ def charts_of(algorithm: str) -> Charts:
 
 
 def histograms(network: nn.Module) -> Iterator[Summary]:
-    """How the weights of each layer are distributed, and its newest gradients; those that are not finite are left out."""
+    """Histograms of each layer's weights and of its newest gradients, except those that are not finite."""
     for name, parameter in network.named_parameters():
         for kind, values in {"weights": parameter, "gradients": parameter.grad}.items():
             if values is not None and values.isfinite().all():
@@ -113,7 +113,6 @@ def histograms(network: nn.Module) -> Iterator[Summary]:
 
 
 def _leaves(data: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Every key by its full name; lists as text."""
     for name, value in data.items():
         if isinstance(value, Mapping):
             yield from _leaves(value, f"{prefix}{name}.")

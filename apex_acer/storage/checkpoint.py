@@ -1,7 +1,7 @@
-"""Checkpoints: everything a run needs to go on, as folders that are whole or do not count.
+"""Checkpoints: folders with all that a run needs to resume. A checkpoint that is not whole is ignored.
 
 `checkpoint/<updates>/` holds raw files and `manifest.json`, which is written last and names each file's length and
-checksum. The folder gets its name only then, and the one before it goes after that. Nothing is unpickled. Torch-free.
+checksum. Only then does the folder get its name, and the previous checkpoint is removed. Nothing is unpickled. Torch-free.
 """
 
 from __future__ import annotations
@@ -22,26 +22,25 @@ from apex_acer.system import files
 FOLDER, MANIFEST = "checkpoint", "manifest.json"
 FORMAT = 1
 MAX_MANIFEST_BYTES = 1 << 24
-MAX_READ_BYTES = 1 << 30  # of a file that is no array
-CHUNK_BYTES = 1 << 24  # an array is written and checked by pieces, so that no copy of it is made
+MAX_READ_BYTES = 1 << 30  # of a file that does not fill a given array
+CHUNK_BYTES = 1 << 24  # arrays are written and checked in chunks, so that no copy is made
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint that was whole when it was opened; what is read is held against its checksum."""
+    """A checkpoint that was whole when it was opened; what is read is compared with its checksum."""
 
     path: Path
-    state: dict[str, Any]
-    """Plain JSON values."""
+    state: dict[str, Any]  # JSON values
     _files: dict[str, tuple[int, int]]
 
     @property
     def names(self) -> list[str]:
-        """Of its files."""
+        """The names of its files."""
         return sorted(self._files)
 
     def read(self, name: str) -> bytes:
-        """The file `name`; raises `ConfigError` where it is not there or damaged."""
+        """The contents of the file `name`; raises `ConfigError` if it is missing or damaged."""
         length = self._facts(name)[0]
         if length > MAX_READ_BYTES:
             raise ConfigError(f"{self.path / name}: {length} bytes, at most {MAX_READ_BYTES} are read")
@@ -50,7 +49,7 @@ class Checkpoint:
         return bytes(data)
 
     def read_into(self, name: str, array: Array) -> None:
-        """Fills a contiguous `array` with the raw file `name`; raises `ConfigError` where it does not fit or is damaged."""
+        """Fills a contiguous `array` with the raw file `name`; raises `ConfigError` if it does not fit or is damaged."""
         length = self._facts(name)[0]
         if length != array.nbytes:
             raise ConfigError(f"{self.path / name}: {length} bytes, this run needs {array.nbytes}")
@@ -74,26 +73,26 @@ class Checkpoint:
 
 
 def write(folder: Path, number: int, state: Mapping[str, Any], contents: Mapping[str, bytes | Array]) -> Path:
-    """Writes checkpoint `number` of the run in `folder` and removes those before it.
+    """Writes checkpoint `number` of the run in `folder` and removes the checkpoints before it.
 
     Args:
-        folder: of the run.
-        number: orders checkpoints; where there is one of it or above already, the next after that.
+        folder: the run's folder.
+        number: newer checkpoints have larger numbers; if there is one of this number or above, the next one above is used.
         state: plain JSON values.
-        contents: bytes or contiguous arrays by file name.
+        contents: bytes or a contiguous array for each file name.
 
     Returns:
         The checkpoint's folder.
 
     Raises:
-        OSError: naming the file; the checkpoints before it are still there.
+        OSError: names the file; the checkpoints before it are still there.
     """
     before = _numbered(folder)
-    # as after a resume that learned nothing, or from an older one than the newest, which was damaged
+    # after a resume that learned nothing, or one from an older checkpoint because the newest was damaged
     number = max([number, *(int(path.name) + 1 for path in before)])
     target = folder / FOLDER / str(number)
     beside = target.with_name(f".{number}.part")
-    for left in target.parent.glob(".*.part"):  # by a process that was killed meanwhile
+    for left in target.parent.glob(".*.part"):  # left by a process that was killed
         shutil.rmtree(left, ignore_errors=True)
     try:
         beside.mkdir(parents=True)
@@ -111,7 +110,7 @@ def write(folder: Path, number: int, state: Mapping[str, Any], contents: Mapping
 
 
 def newest(folder: Path) -> Path | None:
-    """The newest whole checkpoint of the run in `folder`; None where there is none."""
+    """The newest whole checkpoint of the run in `folder`; None if there is none."""
     for path in reversed(_numbered(folder)):
         try:
             load(path)
@@ -122,7 +121,7 @@ def newest(folder: Path) -> Path | None:
 
 
 def load(path: Path) -> Checkpoint:
-    """Opens the checkpoint in the folder `path`; raises `ConfigError` where it is not whole."""
+    """Opens the checkpoint in the folder `path`; raises `ConfigError` if it is not whole."""
     manifest = path / MANIFEST
     try:
         data = json.loads(files.read(manifest, MAX_MANIFEST_BYTES))
@@ -133,11 +132,11 @@ def load(path: Path) -> Checkpoint:
     except OSError as error:
         raise ConfigError(f"{manifest}: {error.strerror}; give a whole checkpoint") from None
     except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError):
-        raise ConfigError(f"{manifest}: no manifest of this program; give a whole checkpoint") from None
+        raise ConfigError(f"{manifest}: not a manifest of this program; give a whole checkpoint") from None
     if version != FORMAT:
         raise ConfigError(f"{manifest}: not of format {FORMAT}, which this program reads")
     if damaged:
-        raise ConfigError(f"{manifest}: damaged; its checksum is another")
+        raise ConfigError(f"{manifest}: damaged; its checksum is wrong")
     if wrong := [name for name, (length, _) in facts.items() if sizes.get(name) != length]:
         name, length = wrong[0], facts[wrong[0]][0]
         raise ConfigError(f"{path}: {name!r:.80} is not the file of {length} bytes that the manifest names")
@@ -145,13 +144,13 @@ def load(path: Path) -> Checkpoint:
 
 
 def _numbered(folder: Path) -> list[Path]:
-    """The checkpoints' folders, whole or not, oldest first."""
+    """The folders of checkpoints, whole or not, oldest first."""
     paths = [path for path in (folder / FOLDER).glob("[0-9]*") if path.name.isdecimal()]
     return sorted(paths, key=lambda path: int(path.name))
 
 
 def _is_plain(folder: Path, name: str) -> bool:
-    """Whether `name` is that of a file in `folder` itself, and no pipe or device, which may have no end."""
+    """Whether `name` is a regular file in `folder` itself: a pipe or device may have no end."""
     return Path(name).name == name and (folder / name).is_file()
 
 
@@ -160,7 +159,6 @@ def _text(manifest: Mapping[str, Any]) -> bytes:
 
 
 def _write_file(path: Path, buffer: memoryview) -> tuple[int, int]:
-    """Writes and syncs it; its length and checksum."""
     with files.naming(path), path.open("wb") as file:
         for piece in _pieces(buffer):
             file.write(piece)

@@ -1,4 +1,4 @@
-"""What a run has written of itself: the rows of `metrics.jsonl`, and as arrays by source and metric."""
+"""Reads the rows of a run's `metrics.jsonl`, and gives them as arrays by source and metric."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from numpy.typing import NDArray
 from apex_acer.protocol.metrics import MIN_INTERVAL
 
 LoggedRow = dict[str, Any]
-"""A row of `metrics.jsonl`: `source`, `wall_s` and metrics by name, None where one was not finite."""
+"""A row of `metrics.jsonl`: `source`, `wall_s`, and metrics by name, which are None if not finite."""
 Floats = NDArray[np.float64]
 Curve = tuple[Floats, Floats]
 """x and y, each `[L]`."""
 EMPTY: Curve = (np.empty(0), np.empty(0))
-TAIL_BYTES = 1 << 16  # of the rows: all processes' newest
+TAIL_BYTES = 1 << 16  # at the end of the rows, in which every process has a row
 
 
 class Log(dict[str, Floats]):
-    """The rows of one source by metric: arrays `[L]`, one value a row, NaN where a row lacks it."""
+    """The rows of one source, by metric: arrays `[L]` with a value for each row, NaN if the row lacks it."""
 
     def curve(self, metric: str, over: str = "env_steps") -> Curve:
-        """`metric` `[L]` over `over` `[L]`, from the rows that have both; L is 0 where none has."""
+        """`metric` `[L]` over `over` `[L]`, from the rows that have both; L is 0 if there are none."""
         if metric not in self or over not in self:
             return EMPTY
         x, y = self[over], self[metric]
@@ -36,7 +36,7 @@ class Log(dict[str, Floats]):
 
 
 class History:
-    """A run's logs by source. A learner's has the rate of the steps it accepted, `env_steps_per_s`, too."""
+    """The logs of a run by source. The learner's also has `env_steps_per_s`, the rate of the steps that it accepted."""
 
     def __init__(self, rows: list[LoggedRow]) -> None:
         self._length = len(rows)
@@ -50,23 +50,21 @@ class History:
         return self._length
 
     def sources(self, kind: str) -> list[str]:
-        """Those of a kind, `learner`, `evaluator` or `actor`, in the order of their numbers."""
-        return sorted(
-            (name for name in self._logs if name.partition("_")[0] == kind), key=lambda name: (len(name), name)
-        )
+        """The sources of a kind, `learner`, `evaluator` or `actor`, in the order of their numbers."""
+        names = [name for name in self._logs if name.partition("_")[0] == kind]
+        return sorted(names, key=lambda name: (len(name), name))
 
     def log(self, source: str) -> Log:
-        """The log of a source; empty where it has written nothing."""
+        """The log of `source`; empty if it has written nothing."""
         return self._logs.get(source, Log())
 
 
 def read_rows(path: Path, start: int = 0) -> list[LoggedRow]:
-    """The rows of a `metrics.jsonl` from byte `start` on, each with its `source`, `env_steps` and `wall_s`.
+    """The rows of a `metrics.jsonl` from byte `start` on, each with `source`, `env_steps` and `wall_s`; none without a file.
 
-    What is no whole row is left out, as a run that still trains may be in the midst of its last line. No file, no rows.
+    What is not a whole row is left out: a run that is still training may be writing its last line.
 
-    Raises:
-        OSError: where the file cannot be read.
+    Raises OSError if the file cannot be read.
     """
     if not path.is_file():
         return []
@@ -76,7 +74,7 @@ def read_rows(path: Path, start: int = 0) -> list[LoggedRow]:
 
 
 def last_rows(path: Path) -> dict[str, dict[str, float]]:
-    """The finite metrics of each source's newest row in a `metrics.jsonl`; no sources if the file cannot be read."""
+    """The finite metrics in the newest row of each source of a `metrics.jsonl`; empty if the file cannot be read."""
     rows: list[LoggedRow] = []
     with contextlib.suppress(OSError):
         rows = read_rows(path, max(0, path.stat().st_size - TAIL_BYTES))
@@ -84,7 +82,7 @@ def last_rows(path: Path) -> dict[str, dict[str, float]]:
 
 
 def is_number(value: object) -> TypeGuard[float]:
-    """Whether it is a finite number, as opposed to whatever else JSON may hold."""
+    """Whether a JSON value is a finite number."""
     return isinstance(value, int | float) and abs(value) <= sys.float_info.max
 
 
@@ -99,15 +97,12 @@ def _parse(line: bytes) -> LoggedRow | None:
 
 def _columns(rows: list[LoggedRow]) -> Log:
     names = dict.fromkeys(name for row in rows for name in row if name != "source")
-    return Log({name: np.array([_number(row.get(name)) for row in rows]) for name in names})
-
-
-def _number(value: object) -> float:
-    return float(value) if is_number(value) else math.nan
+    values = {name: [row.get(name) for row in rows] for name in names}
+    return Log({name: np.array([x if is_number(x) else math.nan for x in xs], float) for name, xs in values.items()})
 
 
 def _add_rates(rows: list[LoggedRow]) -> None:
-    """Adds the learner's steps per second, if the time since the row before is not too short for that."""
+    """Adds the learner's steps per second to its rows, except to those that follow the previous row too closely."""
     elapsed = np.diff([row["wall_s"] for row in rows], prepend=0.0)
     steps = np.diff([row["env_steps"] for row in rows], prepend=0)
     least = MIN_INTERVAL * float(np.median(elapsed)) if rows else 0.0

@@ -1,7 +1,7 @@
-"""`log.txt` in a run's folder: whole lines with date, time and who says them, in the file as soon as they are said.
+"""`log.txt` in a run's folder: whole lines with date, time and speaker, written as soon as they are said.
 
-Every process opens the file for appending and writes for itself, so that neither a frozen nor a killed process takes along
-what another one has said.
+Every process opens the file for appending and writes its own lines, so that neither a frozen nor a killed process delays or
+loses those of another.
 """
 
 from __future__ import annotations
@@ -20,32 +20,32 @@ from typing import TextIO
 from apex_acer.system.output import printable
 
 NAME = "log.txt"
-LONGEST_LINE = 8192  # bytes, of what goes on without an end of line
-LAST_BYTES = 20_000  # of a transcript, which are shown
-LONGEST_TRANSCRIPT = 16 * 2**20  # bytes; then it begins anew, because it may be in memory
-MARK = b"\x1e"  # before a line of a transcript that is in the log already
+LONGEST_LINE = 8192  # bytes; a longer line is split
+LAST_BYTES = 20_000  # of a transcript that are shown
+LONGEST_TRANSCRIPT = 16 * 2**20  # bytes; then it is emptied, because /tmp may be in memory
+MARK = b"\x1e"  # precedes a line of a transcript that is in the log already
 MARKED_LINE = re.compile(MARK + rb"[^\n]*\n")
 
 speaker: ContextVar[str] = ContextVar("speaker", default="manager")
-"""Who speaks where a stream does not know it: the serial engine has several in one process."""
+"""Who speaks on a stream without a name of its own: the serial engine has several roles in one process."""
 
 
 class Log:
-    """The file, which any number of processes may append to."""
+    """The log file; any number of processes may append to it."""
 
     def __init__(self, folder: Path) -> None:
-        """Raises OSError if the run's `folder` cannot be written."""
+        """Opens the log in the run's `folder`; raises OSError if it cannot be written."""
         self.descriptor = os.open(folder / NAME, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
 
     def say(self, name: str, lines: list[bytes]) -> None:
-        """Writes `lines` at once, with date, time and `name`."""
+        """Writes `lines`, each with date, time and `name`, in one piece."""
         now = time.time()
         at = f"{time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(now))},{int(now % 1 * 1000):03d}"
         head = f"{at} {name}: ".encode()
         self.append(b"".join(head + printable(line.decode(errors="replace")).encode() + b"\n" for line in lines))
 
     def append(self, data: bytes) -> None:
-        """Writes whole lines that have all that; a disk that is full ends nobody."""
+        """Writes lines that have date, time and name; a full disk is ignored."""
         with contextlib.suppress(OSError):
             os.write(self.descriptor, data)
 
@@ -55,28 +55,28 @@ class Log:
 
 
 class Speech(io.RawIOBase):
-    """What one process prints in Python, line by line into a `Log`."""
+    """A stream that writes what a process prints in Python, line by line, into a `Log`."""
 
     def __init__(self, log: Log, name: str = "", transcript: int | None = None) -> None:
-        """`name` is who speaks, or else `speaker` says it; lines go, marked, to the descriptor `transcript`, too."""
+        """`name`, or else `speaker`, is who speaks; each line also goes, marked, to the descriptor `transcript`."""
         self._log, self._name, self._transcript = log, name, transcript
         self._begun = b""
-        self._lock = threading.RLock()  # what is printed may have a destructor print
+        self._lock = threading.RLock()  # printing may run a destructor that prints
 
     def stream(self) -> TextIO:
-        """Like `sys.stdout`."""
+        """A text stream like `sys.stdout`."""
         return io.TextIOWrapper(self, "utf-8", "backslashreplace", write_through=True)  # type: ignore[type-var]
 
     def writable(self) -> bool:
-        """It is."""
+        """Always true."""
         return True
 
     def fileno(self) -> int:
-        """Where a program that is started may print."""
+        """The descriptor to which a program may print that this process starts."""
         return super().fileno() if self._transcript is None else self._transcript
 
     def write(self, data: bytes, /) -> int:  # type: ignore[override]
-        """Takes bytes, and writes the lines that they end."""
+        """Takes bytes, and writes the lines that are complete."""
         with self._lock:
             *lines, self._begun = (self._begun + bytes(data)).split(b"\n")
             if len(self._begun) > LONGEST_LINE:
@@ -85,7 +85,7 @@ class Speech(io.RawIOBase):
         return len(data)
 
     def end_line(self) -> None:
-        """Writes what was begun."""
+        """Writes an unfinished line."""
         with self._lock:
             lines, self._begun = [self._begun] if self._begun else [], b""
             self._say(lines)
@@ -100,9 +100,9 @@ class Speech(io.RawIOBase):
 
 
 class Transcript:
-    """All that a process prints, also past Python: by C code, programs it starts, or Python's fault handler.
+    """All that a process prints, including what C code, programs that it starts, or Python's fault handler print.
 
-    It is a file, because a file never keeps the process waiting; somebody else copies from it what is not in the log.
+    It is a file, because a file never blocks the process; the manager copies to the log what is not there yet.
     """
 
     def __init__(self, path: Path, log: Log, name: str) -> None:
@@ -111,11 +111,11 @@ class Transcript:
         path.touch()
 
     def open(self) -> io.FileIO:
-        """For the process to append to."""
+        """A file object for the process to append to."""
         return io.FileIO(self._path, "a")
 
     def copy(self, *, to_the_end: bool = False) -> None:
-        """Copies to the log what has come since and is not there; half a line is left for the next time."""
+        """Copies new lines to the log, unless they are marked; an unfinished line waits, except `to_the_end`."""
         with contextlib.suppress(OSError), self._path.open("rb") as file:
             size = os.fstat(file.fileno()).st_size
             while self._copied < size:
@@ -131,25 +131,25 @@ class Transcript:
                 self._copied = 0
 
     def last(self) -> str:
-        """The end of all that was printed."""
+        """The end of the transcript."""
         with self._path.open("rb") as file:
             file.seek(max(0, self._path.stat().st_size - LAST_BYTES))
             return shown(file.read())
 
 
 def unsaid(transcript: bytes) -> list[bytes]:
-    """The lines of a part of a transcript that are not in the log."""
+    """The lines of `transcript` that are not in the log."""
     return MARKED_LINE.sub(b"", transcript).splitlines()
 
 
 def shown(transcript: bytes) -> str:
-    """A part of a transcript, to be read."""
+    """`transcript` as readable text."""
     return transcript.replace(MARK, b"").decode(errors="replace")
 
 
 @contextlib.contextmanager
 def speaking_as(name: str) -> Iterator[None]:
-    """Within it `speaker` is `name`."""
+    """Makes `name` the `speaker` inside the context."""
     token = speaker.set(name)
     try:
         yield

@@ -1,4 +1,4 @@
-"""Metrics on disk: TensorBoard folders by process and one JSONL file, both written by the learner's process."""
+"""Writes metrics to one JSONL file and to a TensorBoard folder for each process; only the learner's process does."""
 
 from __future__ import annotations
 
@@ -18,14 +18,15 @@ class Writers:
     """Writes rows of metrics to `folder/metrics.jsonl` and `folder/tb/<source>/`."""
 
     def __init__(self, folder: Path, resumed_at: int | None = None, length: int = 0) -> None:
-        """Goes on with what is there.
+        """Appends to the files that exist.
 
-        A run that is `resumed_at` so many environment steps keeps what came before: of the rows the first `length` bytes.
+        A run `resumed_at` an environment step keeps what was written before it: the first `length` bytes of the rows.
         """
         self._folder = folder
         path = folder / "metrics.jsonl"
         if resumed_at is not None and path.exists():
-            files.write(path, _whole_lines(path.read_bytes()[:length]))
+            kept = path.read_bytes()[:length]
+            files.write(path, kept[: kept.rfind(b"\n") + 1])
         self._resumed_at = resumed_at
         self._jsonl = path.open("a", encoding="utf-8", buffering=1)
         self._boards: dict[str, Board] = {}
@@ -63,11 +64,7 @@ class Writers:
     def _board(self, source: str) -> Board:
         if source not in self._boards:
             anew_from = self._resumed_at
-            if anew_from is not None and source != "learner":  # it may have written at this very step after the save
+            if anew_from is not None and source != "learner":  # it may have written at this same step after the save
                 anew_from += 1
             self._boards[source] = Board(self._folder / "tb" / source, anew_from)
         return self._boards[source]
-
-
-def _whole_lines(data: bytes) -> bytes:
-    return data[: data.rfind(b"\n") + 1]

@@ -1,4 +1,4 @@
-"""Files that are whole at any time."""
+"""Writes files so that they are whole at any time, and reads files of limited size."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ from pathlib import Path
 
 
 def write(path: Path, data: bytes) -> None:
-    """Writes `data` beside `path`, syncs and renames, so that `path` is always a whole file.
+    """Replaces the file `path` by `data`, so that it is whole at any time.
 
-    Raises:
-        OSError: naming `path`; what was there before is still there, and nothing beside it.
+    Raises OSError that names `path`; the file is then unchanged, and nothing is left beside it.
     """
     with replacing(path) as beside, naming(path):
         beside.write_bytes(data)
@@ -22,9 +21,9 @@ def write(path: Path, data: bytes) -> None:
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A path beside `path` to write a file to, which is then synced and renamed to it.
+    """Yields a path beside `path` to write a file to; syncs that file and renames it to `path`.
 
-    After an error within it, what was there before is still there, and nothing beside it.
+    After an error inside the context, `path` is unchanged, and nothing is left beside it.
     """
     beside = path.with_name(f".{path.name}.part")
     try:
@@ -40,7 +39,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """An OSError that is raised within it names `path`; of a full disk it does not by itself."""
+    """Adds `path` to an OSError raised inside the context; that of a full disk names no file."""
     try:
         yield
     except OSError as error:
@@ -48,11 +47,11 @@ def naming(path: Path) -> Iterator[None]:
 
 
 def read(path: Path, limit: int) -> bytes:
-    """The bytes of the file `path`, at most `limit` of them; raises OSError, also where it is a device or a pipe."""
+    """The bytes of the file `path`; raises OSError if they are more than `limit`, or it is a device, pipe or folder."""
     facts = path.stat()
     if stat.S_ISDIR(facts.st_mode):
         raise OSError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-    if not stat.S_ISREG(facts.st_mode):  # it may have no end, or nothing to give
+    if not stat.S_ISREG(facts.st_mode):  # a device or pipe may have no end, or give nothing
         raise OSError(errno.EINVAL, "Not a regular file", str(path))
     if facts.st_size > limit:
         raise OSError(errno.EFBIG, f"{facts.st_size} bytes, at most {limit} are read", str(path))
@@ -60,7 +59,7 @@ def read(path: Path, limit: int) -> bytes:
 
 
 def sync(folder: Path) -> None:
-    """Puts the folder's entries on the disk: without it a rename may be undone by a power cut."""
+    """Syncs the folder's entries: without this, a power cut may undo a rename."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

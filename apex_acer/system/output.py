@@ -1,4 +1,4 @@
-"""What reaches a terminal or a log: text that only shows itself, on streams that somebody may have stopped reading."""
+"""Text that is safe to show on a terminal, and printing to a stream that nobody may be reading any more."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import TextIO
 
 
 def printable(text: str) -> str:
-    """`text` on one line, in which what would move a terminal's cursor or change its colours is spelt out."""
+    """`text` on one line, with control characters, which could move a cursor or change colours, spelt out."""
     return "".join(letter if letter.isprintable() else _spelt_out(letter) for letter in text)
 
 
 def printable_lines(text: str) -> str:
-    """The same of each line, as of a traceback."""
+    """`text` with each line made `printable`."""
     return "\n".join(map(printable, text.split("\n")))
 
 
@@ -23,7 +23,7 @@ def _spelt_out(letter: str) -> str:
 def say(text: str, stream: TextIO | None = None) -> bool:
     """Prints `text`, to standard output by default; returns whether the stream took it.
 
-    Neither a reader who has left, as `head` does, nor a letter that the stream's encoding lacks ends what the program does.
+    Neither a reader that has left, as `head` does, nor a character that the stream's encoding lacks raises an error.
     """
     stream = stream or sys.stdout
     encoding = stream.encoding or "utf-8"

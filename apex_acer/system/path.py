@@ -1,16 +1,16 @@
-"""Where modules are looked for. Imports only what Python has loaded before it looks anywhere."""
+"""The order in which Python searches for modules. Imports only what the interpreter has loaded anyway."""
 
 import os
 import sys
 
 
 def look_here_last() -> None:
-    """Puts the folder one stands in at the end of the path: a user's module is found there, but none in place of Python's.
+    """Moves the current folder to the end of the path: a user's modules are found there, but never instead of Python's own.
 
-    `python -m` puts it first, where a `random.py` would be taken for Python's own.
+    `python -m` puts it first, where a `random.py` would be taken for Python's.
     """
     try:
         here = os.getcwd()
-    except OSError:  # it was removed
+    except OSError:  # the current folder was removed
         return
     sys.path[:] = [*(entry for entry in sys.path if entry not in ("", here)), here]

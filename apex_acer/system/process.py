@@ -1,4 +1,4 @@
-"""What a process of a run is started with, whichever engine starts it. Imports nothing that takes time."""
+"""Settings that every process of a run starts with, on any engine. Imports nothing slow."""
 
 from __future__ import annotations
 
@@ -7,32 +7,32 @@ import signal
 import sys
 from pathlib import Path
 
-WAIT_S = 1.0  # of every blocking call, after which a role's loop looks around
+WAIT_S = 1.0  # the longest that a call may block before a role's loop continues
 KEPT_BYTES = 2**32  # of freed memory that a process may keep for its next tensors
 PR_SET_PDEATHSIG = 1  # of Linux's prctl
 
 
 def environment_variables() -> dict[str, str]:
-    """What every process of a run has in its environment.
+    """The environment variables of every process of a run.
 
-    Memory limits keep glibc from giving large tensors back to the kernel at every update: mapping and clearing the same
-    pages again cost a third of the learner's processor time. Huge pages for them gave another 4 %. Each role sets its own
-    number of torch's threads.
+    The memory limits keep glibc from returning large tensors to the kernel at every update: mapping and clearing the same
+    pages again cost a third of the learner's processor time. Huge pages gained another 4 %. Each role sets the
+    number of torch's threads itself.
     """
     limits = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
     limits |= dict.fromkeys(("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_"), str(KEPT_BYTES))
     limits["GLIBC_TUNABLES"] = "glibc.malloc.hugetlb=1"
-    limits["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # more are processes that nobody here watches
+    limits["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # more would be processes that nothing here watches
     return {**limits, "OMP_WAIT_POLICY": "PASSIVE", "PYTHONUNBUFFERED": "1"}
 
 
 def die_with_the_parent() -> None:
-    """Has Linux end this process with its parent, even where it is frozen or native code never gives Python a turn."""
+    """Has Linux kill this process when its parent dies, even if it is frozen or native code never returns to Python."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def name_process(name: str) -> None:
-    """As `top` shows it; 15 characters at most."""
+    """Sets the process's name, as `top` shows it; at most 15 characters."""
     if sys.platform == "linux":
         Path("/proc/self/comm").write_text(name, encoding="ascii")

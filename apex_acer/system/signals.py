@@ -1,4 +1,4 @@
-"""Signals that end a program in good order: noted, and answered where the program can."""
+"""Notes signals that ask a program to end, so that it can end in good order."""
 
 from __future__ import annotations
 
@@ -9,20 +9,19 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-SAME_SIGNAL_S = 0.2  # one press reaches a program twice where a wrapper passes on what its group has got already
+SAME_SIGNAL_S = 0.2  # one press reaches a program twice if a wrapper passes on what its group has got already
 
 
 class Signals:
-    """Within it SIGINT, SIGTERM and SIGHUP are only noted. Python delivers them to the main thread: elsewhere, nothing is.
+    """Inside the context, SIGINT, SIGTERM and SIGHUP are only noted; Python allows that only in the main thread.
 
-    SIGHUP, the terminal's end, is noted only as the first signal: a shell and the kernel may both send it. Under `nohup`
-    it stays ignored.
+    SIGHUP, the end of the terminal, is noted only if it is the first signal: a shell and the kernel may both send it. Under
+    `nohup` it stays ignored.
     """
 
     def __init__(self) -> None:
         self.received: list[signal.Signals] = []
-        self.wake: Callable[[], None] = lambda: None
-        """Called at each signal; must be safe in a handler."""
+        self.wake: Callable[[], None] = lambda: None  # called at each signal; must be safe in a signal handler
         self._before: dict[signal.Signals, Any] = {}
         self._last_at = -SAME_SIGNAL_S
 

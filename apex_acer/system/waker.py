@@ -1,4 +1,4 @@
-"""A pipe that ends a wait for descriptors."""
+"""A pipe that interrupts a wait for file descriptors."""
 
 from __future__ import annotations
 
@@ -8,25 +8,24 @@ import threading
 
 
 class Waker:
-    """Ends a poll, from another thread or a signal handler; harmless once it is closed."""
+    """Ends a poll from another thread or a signal handler; harmless once it is closed."""
 
     def __init__(self) -> None:
-        self.woken, self._wake = os.pipe()
-        """`woken` is the descriptor to poll."""
+        self.woken, self._wake = os.pipe()  # the descriptors to poll and to write
         os.set_blocking(self._wake, False)
         self._open = True
-        # a descriptor closed by one thread may be another file's when the next writes; a handler may come in between
+        # after a close, the number may be that of another file; reentrant, because a signal handler may come in between
         self._lock = threading.RLock()
 
     def wake(self) -> None:
         """Makes `woken` readable."""
         with self._lock:
             if self._open:
-                with contextlib.suppress(BlockingIOError):  # full of wake-ups already
+                with contextlib.suppress(BlockingIOError):  # the pipe is full of wake-ups already
                     os.write(self._wake, b"w")
 
     def clear(self) -> None:
-        """Takes the wake-ups; call it only where `woken` is readable."""
+        """Removes the wake-ups; call it only if `woken` is readable."""
         os.read(self.woken, 4096)
 
     def close(self) -> None:
