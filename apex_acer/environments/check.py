@@ -1,4 +1,4 @@
-"""One environment is tried before a run starts, so that what is wrong with a user's own is one line at once."""
+"""Tries one environment before a run starts, so that a mistake in a user's own gives one clear line at once."""
 
 from __future__ import annotations
 
@@ -28,29 +28,28 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 STEPS = 10
-NOTICE_S = 5.0  # of silence, until the user is told who is waited for
+NOTICE_S = 5.0  # of silence before the user is told what the program waits for
 DEADLINE_S = 300.0
 RETURNS = {
-    "reset": "reset(*, seed=None, options=None) is to return (observation, info)",
-    "step": "step(action) is to return (observation, reward, terminated, truncated, info)",
+    "reset": "reset(*, seed=None, options=None) must return (observation, info)",
+    "step": "step(action) must return (observation, reward, terminated, truncated, info)",
 }
 MASK = "action_mask"
 
 
 class Checked(NamedTuple):
-    """An environment that works."""
+    """The result for an environment that works."""
 
     spec: EnvironmentSpec
-    notes: tuple[str, ...]
-    """What was understood of it, a line each."""
+    notes: tuple[str, ...]  # what was understood of the environment, one line each
 
 
 class _Expired(BaseException):
-    """The time is up; not an `Exception`, which an environment may catch."""
+    """The deadline has passed; not an `Exception`, because an environment may catch those."""
 
 
 class _Fault(Exception):
-    """What is wrong with a user's environment."""
+    """A mistake in a user's environment."""
 
     def __init__(self, method: str, what: str, place: str = "", *, called_wrongly: bool = False) -> None:
         super().__init__(what)
@@ -59,17 +58,16 @@ class _Fault(Exception):
 
 
 def check_environment(config: EnvironmentConfig) -> Checked:
-    """Makes one environment as a run would, takes a few steps, and closes it; ALE's are only made.
+    """Makes one environment as a run would, takes a few steps and closes it; an Atari environment is only made.
 
-    Raises:
-        ConfigError: if it raises, hangs or gives what a run cannot use; names what is wrong and the line of the user's code.
+    Raises `ConfigError` if it raises, hangs or returns what a run cannot use, with the place in the user's code.
     """
     if config.is_atari:
         spec = environment_spec(config)
         return Checked(spec, (spec.describe(),))
-    # what it prints is no result of the program's
+    # standard output belongs to the program's results, so an environment prints elsewhere
     with _within_deadline(config.id), warnings.catch_warnings(), contextlib.redirect_stdout(sys.stderr):
-        warnings.simplefilter("ignore")  # of gymnasium's, about what works all the same
+        warnings.simplefilter("ignore")  # gymnasium warns of much that works nevertheless
         vector = make_vector(config, 1)
         single = vector.envs[0] if isinstance(vector, SyncVectorEnv) else vector
         environments = Environments(vector, config)
@@ -87,10 +85,10 @@ def check_environment(config: EnvironmentConfig) -> Checked:
 
 
 def _try(environments: Environments, vector: Any) -> list[str]:
-    """Steps as a rollout does, beyond the end of an episode if one comes, and begins again; notes for the user."""
-    judge = None
+    """Steps as a rollout does, past the end of an episode if one comes, and resets again; returns notes for the user."""
+    inspector = None
     if isinstance(vector, SyncVectorEnv):
-        judge = vector.envs[0] = _Judge(vector.envs[0])  # type: ignore[call-overload]
+        inspector = vector.envs[0] = _Inspector(vector.envs[0])  # type: ignore[call-overload]
     actions = np.random.default_rng(0).integers(environments.spec.num_actions, size=(STEPS, 1))
     _attempt("reset", lambda: environments.reset(0))
     for action in actions:
@@ -98,13 +96,13 @@ def _try(environments: Environments, vector: Any) -> list[str]:
         for name in ("reward", "terminated", "truncated"):
             if (shape := np.shape(getattr(step, name))) != (1,):
                 raise _Fault("step", f"step gave {name} of shape {list(shape)} for one environment")
-    _attempt("reset", lambda: judge.reset() if judge else vector.reset())  # as at an episode's end
+    _attempt("reset", lambda: inspector.reset() if inspector else vector.reset())  # as at an episode's end
     ignored = f"info[{MASK!r}] is ignored: actions that it excludes are taken, too"
-    return [ignored] if judge and judge.has_mask else []
+    return [ignored] if inspector and inspector.has_mask else []
 
 
-class _Judge:
-    """Takes the place of a single environment in a vector, and raises `_Fault` if what it gives cannot be used."""
+class _Inspector:
+    """Replaces the single environment of a vector, and raises `_Fault` if what that returns cannot be used."""
 
     def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
         self._env = env
@@ -120,10 +118,10 @@ class _Judge:
         obs, reward, terminated, truncated, info = result
         self._check("step", obs, info)
         if not _is_finite_number(reward):
-            raise _Fault("step", f"step gave the reward {_short(reward)}, no finite number")
+            raise _Fault("step", f"step gave the reward {_short(reward)}, not a finite number")
         for name, value in (("terminated", terminated), ("truncated", truncated)):
             if value is not None and np.asarray(value).dtype.kind not in "biuf":
-                raise _Fault("step", f"step gave {name} = {_short(value)}, neither True nor False")
+                raise _Fault("step", f"step gave {name} = {_short(value)}, not True or False")
         return tuple(result)
 
     def close(self) -> None:
@@ -136,12 +134,12 @@ class _Judge:
         if what := _misfit(_attempt(method, lambda: np.asarray(obs)), space.shape, space.dtype):
             raise _Fault(method, f"{method} gave an observation {what}")
         if not isinstance(info, Mapping):
-            raise _Fault(method, f"{method} gave info = {_short(info)}, no dictionary")
+            raise _Fault(method, f"{method} gave info = {_short(info)}, not a dictionary")
         self.has_mask = self.has_mask or MASK in info
 
 
 def _misfit(obs: Array, shape: tuple[int, ...], dtype: np.dtype[Any]) -> str:
-    """Why an observation is none of the space; numbers of another precision or beyond its bounds are taken as they are."""
+    """Why an observation is not in the space. Another precision, and values beyond its bounds, are accepted."""
     if obs.shape != shape:
         return f"of shape {list(obs.shape)}, its observation_space has {list(shape)}"
     if not np.can_cast(obs.dtype, dtype, "same_kind"):
@@ -159,11 +157,10 @@ def _several(method: str, count: int, result: Any) -> Any:
 
 
 def _is_finite_number(value: Any) -> bool:
-    try:
+    with contextlib.suppress(TypeError, ValueError):
         array = np.asarray(value, np.float64)
-    except (TypeError, ValueError):
-        return False
-    return array.size == 1 and bool(np.isfinite(array).all())
+        return array.size == 1 and bool(np.isfinite(array).all())
+    return False
 
 
 def _short(value: Any) -> str:
@@ -172,7 +169,7 @@ def _short(value: Any) -> str:
 
 
 def _attempt(method: str, call: Callable[[], T]) -> T:
-    """What `call` returns; raises `_Fault` if a user's code raises anything, an exit of the program among it."""
+    """The result of `call`; whatever the user's code raises, even an exit of the program, becomes a `_Fault`."""
     try:
         return call()
     except _Fault:
@@ -184,7 +181,7 @@ def _attempt(method: str, call: Callable[[], T]) -> T:
 
 
 def _definitions(env: Any, method: str) -> str:
-    """Where a user's own environment and wrappers define `method`, or what takes its place in a wrapper."""
+    """The places where a user's environment and wrappers define `method`, or what a wrapper has in its place."""
     found = []
     while env is not None:
         names = (method, "observation", "reward") if hasattr(env, "env") else (method,)
@@ -196,7 +193,7 @@ def _definitions(env: Any, method: str) -> str:
 
 @contextlib.contextmanager
 def _random_state_kept() -> Iterator[None]:
-    """What an environment draws from Python's and NumPy's global generators is not missing afterwards."""
+    """Restores the state of Python's and NumPy's global generators, from which an environment may draw."""
     states = random.getstate(), np.random.get_state()
     try:
         yield
@@ -207,7 +204,7 @@ def _random_state_kept() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _within_deadline(name: str) -> Iterator[None]:
-    """Says who is waited for if that takes long; after `DEADLINE_S` gives up, in the main thread, which gets signals."""
+    """Tells the user if this takes long; after `DEADLINE_S` gives up, but only in the main thread, which gets signals."""
     notice = threading.Timer(NOTICE_S, _say_waiting, [name, threading.get_ident()])
     notice.daemon = True
     notice.start()
@@ -215,7 +212,9 @@ def _within_deadline(name: str) -> Iterator[None]:
         with _alarm() if threading.current_thread() is threading.main_thread() else contextlib.nullcontext():
             yield
     except _Expired:
-        raise ConfigError(f"environment.id: {name!r} did not answer within {DEADLINE_S:g} s; mend it") from None
+        raise ConfigError(
+            f"environment.id: {name!r} did not answer within {DEADLINE_S:g} s; give one that answers"
+        ) from None
     finally:
         notice.cancel()
 
@@ -228,7 +227,7 @@ def _say_waiting(name: str, thread: int) -> None:
 
 @contextlib.contextmanager
 def _alarm() -> Iterator[None]:
-    """Raises `_Expired` within it after `DEADLINE_S`. Not by SIGINT, which a program in the background may ignore."""
+    """Raises `_Expired` after `DEADLINE_S`. SIGINT would not do: a program in the background may ignore it."""
 
     def expire(number: int, frame: FrameType | None) -> None:
         raise _Expired

@@ -1,4 +1,4 @@
-"""Where pictures go: a window, or a video file. Both take frames `[H, W, 3]` uint8, one after the other."""
+"""Shows or stores pictures: a window or a video file, both of which take frames `[H, W, 3]` uint8 one by one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")  # it greets on standard output
+os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")  # it prints a greeting on standard output
 
 import av
 import numpy as np
@@ -24,8 +24,8 @@ from apex_acer.protocol.unroll import Array
 from apex_acer.system import files
 
 Show = Callable[[Array], None]
-GIF_FPS = 50  # at most: delays are hundredths of a second, and browsers take one alone for ten
-MP4_CRF = "18"  # quality: hardly to be told from the frames
+GIF_FPS = 50  # at most: a delay is a number of hundredths of a second, and browsers show one hundredth as ten
+MP4_CRF = "18"  # quality: hardly distinguishable from the frames
 
 
 class Closed(Exception):
@@ -36,8 +36,7 @@ class Closed(Exception):
 def window(title: str, fps: int) -> Iterator[Show]:
     """Opens a window that shows `fps` frames a second; showing raises `Closed` once the user has closed it.
 
-    Raises:
-        ConfigError: where there is no display.
+    Raises `ConfigError` if there is no display.
     """
     _require_display()
     clock = pygame.time.Clock()
@@ -73,13 +72,14 @@ def _require_display() -> None:
 
 @contextlib.contextmanager
 def video(path: Path, fps: int) -> Iterator[Show]:
-    """Writes the frames shown within it to `path`, an .mp4 (H.264) or a .gif, which appears whole at the end.
+    """Writes the frames that it is shown to `path`, an .mp4 (H.264) or a .gif, which appears whole at the end.
 
-    After an error nothing is left of it. Odd sizes get another row or column in an mp4, whose colours are stored for
-    squares of four pixels.
+    After an error no file is left. An mp4 stores colours for squares of four pixels, so odd sizes get another row or column.
     """
     with files.replacing(path) as beside, _opened(path, beside) as container:
-        os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # environments draw with pygame, which looks for a display
+        os.environ.setdefault(
+            "SDL_VIDEODRIVER", "dummy"
+        )  # environments draw with pygame, which would look for a display
         rate = min(fps, GIF_FPS) if path.suffix == ".gif" else fps
         encoder: _Encoder | None = None
 
@@ -99,7 +99,7 @@ def _opened(path: Path, beside: Path) -> OutputContainer:
 
 
 def check_video(path: Path) -> None:
-    """Raises `ConfigError` where `path` cannot become a video."""
+    """Raises `ConfigError` if `path` cannot become a video."""
     require(path.suffix in (".mp4", ".gif"), "video", str(path), "give a name that ends in .mp4 or .gif")
     with writing("video", path):
         writable = path.parent.is_dir() and os.access(path.parent, os.W_OK) and not path.is_dir()
@@ -107,7 +107,7 @@ def check_video(path: Path) -> None:
 
 
 class _Encoder:
-    """Frames through ffmpeg's filters and encoder into a container; the first says how large all are."""
+    """Passes frames through ffmpeg's filters and encoder into a container; all have the first one's size."""
 
     def __init__(self, container: OutputContainer, kind: str, fps: int, frame: Array) -> None:
         self._container, self._frame_time, self._num = container, Fraction(1, fps), 0
@@ -133,7 +133,9 @@ class _Encoder:
         self._container.mux(self._stream.encode(None))
 
     def _write(self) -> None:
-        with contextlib.suppress(BlockingIOError, EOFError):  # the filters want the next frame, or have given all
+        with contextlib.suppress(
+            BlockingIOError, EOFError
+        ):  # the filters wait for the next frame, or are empty after the last
             while True:
                 self._container.mux(self._stream.encode(self._filters.pull()))
 
@@ -142,7 +144,7 @@ def _filters(kind: str, width: int, height: int, frame_time: Fraction) -> Graph:
     graph = Graph()
     source = graph.add_buffer(width=width, height=height, format=VideoFormat("rgb24"), time_base=frame_time)
     sink = graph.add("buffersink")
-    if kind == ".gif":  # each frame gets the 256 colours that are its own
+    if kind == ".gif":  # with a palette of 256 colours for each frame
         split, colours = graph.add("split"), graph.add("palettegen", "stats_mode=single")
         use = graph.add("paletteuse", "new=1:dither=none")
         source.link_to(split)

@@ -1,4 +1,4 @@
-"""One environment with pictures of it, for those who watch."""
+"""One environment together with the pictures of it, for those who watch."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from apex_acer.environments.vector import (
 )
 from apex_acer.protocol.unroll import Array
 
-EMULATOR_FPS = 60  # of a console for NTSC
-ATARI_SCALE = 3  # its screen is 160 pixels wide
-USUAL_FPS = 30  # where an environment does not say
+EMULATOR_FPS = 60  # of an NTSC console
+ATARI_SCALE = 3  # the screen of the console is only 160 pixels wide
+USUAL_FPS = 30  # if an environment does not name its own
 
 
 class Pictured(Environments):
@@ -32,16 +32,16 @@ class Pictured(Environments):
     def __init__(self, vector: VectorEnv[Any, Any, Any], config: EnvironmentConfig) -> None:
         super().__init__(vector, config)
         self.fps = round(vector.metadata.get("render_fps") or USUAL_FPS)
-        """Pictures per second of the game's own time."""
+        """Pictures per second of game time."""
 
     def reset(self, seed: int) -> Array:
-        """As every environment's."""
+        """As in `Environments`; also takes pictures."""
         obs = super().reset(seed)
         self._draw()
         return obs
 
     def step(self, action: Array) -> Step:
-        """As every environment's."""
+        """As in `Environments`; also takes pictures."""
         step = super().step(action)
         self._draw()
         return step
@@ -52,10 +52,10 @@ class Pictured(Environments):
 
 
 class PicturedAtari(AtariEnvironments):
-    """One game of Atari; `frames` holds every frame that was emulated, in colour, enlarged by `ATARI_SCALE`.
+    """One Atari game; `frames` holds every frame that was emulated, in colour, enlarged by `ATARI_SCALE`.
 
-    ALE's vector environment shows either what the policy sees or the screen. So there are two of it: with one seed and
-    the same actions both play the same game, sticky actions included.
+    ALE's vector environment gives either what the policy sees or the screen, so there are two of them: with the same seed
+    and the same actions both play the same game, sticky actions included.
     """
 
     frames: list[Array]
@@ -67,13 +67,13 @@ class PicturedAtari(AtariEnvironments):
         super().__init__(vector, config, config.atari.frame_skip)
 
     def reset(self, seed: int) -> Array:
-        """As every environment's."""
+        """As in `Environments`; also takes pictures."""
         obs = super().reset(seed)
         self.frames = [_enlarged(self._screen.reset(seed=seed)[0])]
         return obs
 
     def step(self, action: Array) -> Step:
-        """As every environment's."""
+        """As in `Environments`; also takes pictures."""
         step = super().step(action)
         self.frames = []
         for _ in range(1 if step.reset[0] else self.spec.action_repeat):
@@ -90,7 +90,7 @@ class PicturedAtari(AtariEnvironments):
 
 
 def make_pictured(config: EnvironmentConfig) -> Pictured | PicturedAtari:
-    """One environment that is not trained in, with pictures; raises `ConfigError` where it has none."""
+    """One environment with pictures, for play; raises `ConfigError` if it draws none."""
     spec = find_spec(config)
     if config.is_atari:
         height, width = _screen_size(spec)
@@ -103,15 +103,15 @@ def make_pictured(config: EnvironmentConfig) -> Pictured | PicturedAtari:
 
 
 def _screen_size(spec: EnvSpec) -> tuple[int, int]:
-    """Rows and columns of a game's screen, which differ between games."""
+    """Rows and columns of a game's screen, which depend on the game."""
     from ale_py import ALEInterface, LoggerMode
 
-    ALEInterface.setLoggerMode(LoggerMode.Error)  # it greets on standard error
+    ALEInterface.setLoggerMode(LoggerMode.Error)  # it prints a greeting on standard error
     height, width, _ = gymnasium.make(spec, obs_type="rgb").observation_space.shape  # type: ignore[misc]
     return height, width
 
 
 def _enlarged(screen: Array) -> Array:
-    """Pixels of ALE's `[1, 1, H, W, 3]` as squares."""
+    """ALE's screen `[1, 1, H, W, 3]` as one picture with square pixels."""
     picture: Array = screen[0, 0].repeat(ATARI_SCALE, 0).repeat(ATARI_SCALE, 1)
     return picture

@@ -1,4 +1,4 @@
-"""What an environment's spaces mean here: which are supported, what helps with others, and where images have channels."""
+"""Understands an environment's spaces: which are supported, what helps with others, and where images have channels."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from apex_acer.protocol.specification import EnvironmentSpec
 
 
 def specify(config: EnvironmentConfig, actions: Space[Any], observations: Space[Any], repeat: int) -> EnvironmentSpec:
-    """The specification of an environment with these spaces; raises `ConfigError` if they are of an unsupported kind."""
+    """The specification of an environment with these spaces; raises `ConfigError` if one of them is not supported."""
     discrete, box = _require_discrete(config.id, actions), _require_numbers(config.id, observations)
     plane_shape, channels_last = _plane(box, config.channels)
     return EnvironmentSpec(
@@ -42,7 +42,7 @@ def _require_numbers(name: str, space: Space[Any]) -> Box:
     has = f"environment.id: {name!r} has observation space {_line(space)}; supported: Box of numbers"
     if isinstance(space, Box) and space.dtype is not None and space.dtype.kind in "fiub":
         if 0 in space.shape:
-            raise ConfigError(f"{has}, one at least")
+            raise ConfigError(f"{has}, at least one")
         return space
     hint = "give a wrapper of your own that makes it such a Box"
     if space.is_np_flattenable and not isinstance(space, Box):
@@ -56,7 +56,7 @@ def _line(space: Space[Any]) -> str:
 
 
 def _plane(space: Box, channels: str) -> tuple[tuple[int, ...], bool]:
-    """Channel-first shape of one observation, and whether the environment has channels last."""
+    """The channel-first shape of one observation, and whether the environment has channels last."""
     shape = space.shape[1:] if len(space.shape) == 4 and space.shape[0] == 1 else space.shape  # ALE's stack of one
     if len(shape) == 3:
         last = channels == "last" or (channels == "auto" and _is_channels_last(shape))
@@ -68,7 +68,7 @@ def _plane(space: Box, channels: str) -> tuple[tuple[int, ...], bool]:
 
 
 def _is_channels_last(shape: tuple[int, ...]) -> bool:
-    """A guess: two equal sizes are height and width, else the smaller of first and last is channels; a tie is last."""
+    """Guesses: two equal sizes are height and width; else the smaller of first and last is channels, in a tie the last."""
     first, middle, last = shape
     if (first == middle) != (middle == last):
         return first == middle

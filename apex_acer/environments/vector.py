@@ -20,22 +20,23 @@ from apex_acer.environments.spaces import specify
 from apex_acer.protocol.specification import EnvironmentSpec
 from apex_acer.protocol.unroll import Array
 
-RESERVED = {"autoreset_mode", "batch_size", "episodic_life", "game", "num_envs"}  # what the rest relies on
+RESERVED = {
+    "autoreset_mode",
+    "batch_size",
+    "episodic_life",
+    "game",
+    "num_envs",
+}  # the rest of the program relies on them
 
 
 class Step(NamedTuple):
     """One step of N environments."""
 
-    obs: Array
-    """`[N, *plane]`, after the step."""
-    reward: Array
-    """`[N]` float32."""
-    terminated: Array
-    """`[N]` bool."""
-    truncated: Array
-    """`[N]` bool."""
-    reset: Array
-    """`[N]` bool: this was a dummy step."""
+    obs: Array  # [N, *plane], observed after the step
+    reward: Array  # [N] float32
+    terminated: Array  # [N] bool
+    truncated: Array  # [N] bool
+    reset: Array  # [N] bool: whether this was a dummy step
 
 
 class Environments:
@@ -50,7 +51,7 @@ class Environments:
         self.num = vector.num_envs
 
     def reset(self, seed: int) -> Array:
-        """Seeds the environments with `seed`, `seed + 1`, … and starts new episodes; `[N, *plane]`.
+        """Seeds the environments with `seed`, `seed + 1`, … and starts new episodes; returns observations `[N, *plane]`.
 
         Raises FloatingPointError if an observation is not finite.
         """
@@ -73,7 +74,7 @@ class Environments:
         return Step(planes, self._finite("reward", np.asarray(reward, np.float32)), terminated, truncated, reset)
 
     def close(self) -> None:
-        """Frees what the environments hold."""
+        """Closes the environments."""
         self._vector.close()
 
     def _finite(self, field: str, values: Array) -> Array:
@@ -89,23 +90,23 @@ class Environments:
 
 
 class AtariEnvironments(Environments):
-    """ALE's vector environment, giving single planes; stacks are rebuilt by `frames.stack_planes`."""
+    """ALE's vector environment, which gives single planes here; `frames.stack_planes` rebuilds the stacks."""
 
     def __init__(self, vector: VectorEnv[Any, Any, Any], config: EnvironmentConfig, action_repeat: int) -> None:
         self._frames_before_episode: Array | None = None
         super().__init__(vector, config, action_repeat)
 
     def _resets(self, info: dict[str, Any]) -> Array:
-        # `terminated` may be a lost life; but the frames played before this episode change with a reset, and only then
+        # `terminated` may be a lost life; but only a reset changes the number of frames played before the episode
         frames = info["frame_number"] - info["episode_frame_number"]
         before, self._frames_before_episode = self._frames_before_episode, frames
         return self._ended if before is None else self._ended & (frames != before)
 
 
 def make_environments(config: EnvironmentConfig, count: int, *, training: bool, threads: int = 1) -> Environments:
-    """`count` environments; raises `ConfigError` where they cannot be made or are of an unsupported kind.
+    """`count` environments; raises `ConfigError` if they cannot be made or are not supported.
 
-    `training` applies what only training does (life loss); `threads` are those of ALE's emulators.
+    `training` applies what only training needs (life loss); `threads` is the number of threads of ALE's emulators.
     """
     if config.is_atari:
         life_loss = config.atari.life_loss and training
@@ -117,8 +118,8 @@ def make_environments(config: EnvironmentConfig, count: int, *, training: bool, 
 def make_vector(config: EnvironmentConfig, count: int, **options: Any) -> VectorEnv[Any, Any, Any]:
     """`gymnasium.make_vec` of an environment other than Atari, with `options`; raises `ConfigError`.
 
-    An environment's own vector class (CartPole has one) is used if its metadata say that it resets as this program needs
-    it and there are no wrappers, which it could not take; otherwise gymnasium's vector of single environments.
+    An environment's own vector class (CartPole has one) is used if its metadata promise the resets that this program needs
+    and there are no wrappers, which it could not take; otherwise gymnasium's vector of single environments.
     """
     spec = find_spec(config)
     wrappers = [imports.load("environment.wrappers", name) for name in config.wrappers]
@@ -137,7 +138,7 @@ def make_vector(config: EnvironmentConfig, count: int, **options: Any) -> Vector
 def _make_vec(config: EnvironmentConfig, name: str, count: int, **options: Any) -> VectorEnv[Any, Any, Any]:
     given = config.keyword_arguments()
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", ".*missing AutoresetMode")  # such a vector class is not used
+        warnings.filterwarnings("ignore", ".*missing AutoresetMode")  # a vector class without it is not used
         return imports.attempt("environment.id", config.id, lambda: gymnasium.make_vec(name, count, **options, **given))
 
 
@@ -146,29 +147,26 @@ def _autoreset_mode(vector: VectorEnv[Any, Any, Any]) -> Any:
 
 
 def environment_spec(config: EnvironmentConfig) -> EnvironmentSpec:
-    """What an environment says of itself; raises `ConfigError` where it cannot be made or is of an unsupported kind."""
+    """The specification of an environment; raises `ConfigError` if it cannot be made or is not supported."""
     environments = make_environments(config, 1, training=True)
     environments.close()
     return environments.spec
 
 
 def require_unchanged(name: str, spec: EnvironmentSpec, trained: EnvironmentSpec) -> None:
-    """Raises `ConfigError` if the environment `name`, of `spec`, is not one for a policy `trained` in another."""
+    """Raises `ConfigError` if the environment `name` with `spec` does not suit a policy trained with `trained`."""
     if changes := spec.changes(trained):
         allowed = "give an environment like the one that the policy was trained in"
         raise ConfigError(f"environment.id: {name!r} has changed since the training: {changes}; {allowed}")
 
 
 def make_atari_vector(config: EnvironmentConfig, count: int, **changes: Any) -> VectorEnv[Any, Any, Any]:
-    """ALE's vector environment as `config` has it, but for `changes`; raises `ConfigError`."""
+    """ALE's vector environment with the settings of `config`, but for `changes`; raises `ConfigError`."""
     spec = find_spec(config)
     from ale_py.vector_env import AtariVectorEnv
 
-    if config.wrappers:
-        wrappers = list(config.wrappers)
-        raise ConfigError(
-            f"environment.wrappers: {wrappers} is not allowed; ALE's vector environment takes no wrappers"
-        )
+    wrappers = list(config.wrappers)
+    require(not wrappers, "environment.wrappers", wrappers, "ALE's vector environment takes no wrappers")
     require(config.channels == "auto", "environment.channels", config.channels, "ALE's are known; give auto")
     atari = config.atari
     settings: dict[str, Any] = {
@@ -196,7 +194,7 @@ def make_atari_vector(config: EnvironmentConfig, count: int, **changes: Any) -> 
 
 
 def find_spec(config: EnvironmentConfig) -> gymnasium.envs.registration.EnvSpec:
-    """What gymnasium has registered under `config.id`; raises `ConfigError`."""
+    """Gymnasium's registry entry for `config.id`; raises `ConfigError` if there is none."""
     if config.is_atari:
         importlib.import_module("ale_py")  # registers the games
     module, _, name = config.id.rpartition(":")
@@ -211,7 +209,7 @@ def find_spec(config: EnvironmentConfig) -> gymnasium.envs.registration.EnvSpec:
 
 
 def nearest_id(name: str) -> str | None:
-    """The registered id most like `name`; of Atari's games `ALE/Pong-v5`, not the older names that ale_py has for it."""
+    """The registered id most similar to `name`; for an Atari game its `ALE/` id, not the older ones of ale_py."""
     importlib.import_module("ale_py")
     known = [key for key, spec in gymnasium.registry.items() if "game" not in spec.kwargs or key.startswith("ALE/")]
     near = difflib.get_close_matches(name.replace("NoFrameskip", ""), known, n=1)

@@ -1,12 +1,13 @@
-"""Wrappers of environments, to be named in `environment.wrappers` as `apex_acer.wrappers:<function>`."""
+"""Wrappers of environments, which `environment.wrappers` names as `apex_acer.wrappers:<name>`."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeGuard
 
 import gymnasium
 import numpy as np
 from gymnasium.spaces import Box, Discrete, Space
+from gymnasium.wrappers import TransformObservation
 
 from apex_acer.config import ConfigError
 from apex_acer.protocol.unroll import Array
@@ -14,29 +15,19 @@ from apex_acer.protocol.unroll import Array
 Environment = gymnasium.Env[Any, Any]
 
 
-class HideVelocities(gymnasium.ObservationWrapper[Any, Any, Any]):
-    """CartPole's position and angle without their velocities: one observation no longer tells the state."""
-
-    KEPT = (0, 2)
-
-    def __init__(self, env: Environment) -> None:
-        super().__init__(env)
-        space = env.observation_space
-        assert isinstance(space, Box)
-        self.observation_space = Box(space.low[list(self.KEPT)], space.high[list(self.KEPT)], dtype=np.float32)
-
-    def observation(self, observation: Array) -> Array:
-        """Position and angle."""
-        return observation[list(self.KEPT)]
-
-
 def hide_velocities(env: Environment) -> Environment:
-    """CartPole as a task that needs memory (Hausknecht & Stone 2015 flicker Atari to the same end)."""
-    return HideVelocities(env)
+    """CartPole's position and angle without their velocities, a task that needs memory.
+
+    Hausknecht & Stone (2015) let Atari's screen flicker to the same end.
+    """
+    space, kept = env.observation_space, [0, 2]
+    assert isinstance(space, Box)
+    kept_space = Box(space.low[kept], space.high[kept], dtype=np.float32)
+    return TransformObservation(env, lambda observation: observation[kept], kept_space)
 
 
 class RepeatActions(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Takes every action `times` times, or until the episode ends; rewards add up, so that returns stay what they are."""
+    """Repeats each action `times` times, or until the episode ends; adds up the rewards, so that returns do not change."""
 
     def __init__(self, env: Environment, times: int) -> None:
         super().__init__(env)
@@ -54,30 +45,34 @@ class RepeatActions(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 
 def repeat_2(env: Environment) -> Environment:
-    """Every action twice: random play then gets somewhere in Acrobot."""
+    """Repeats every action twice, with which random play gets somewhere in Acrobot."""
     return RepeatActions(env, 2)
 
 
 def repeat_8(env: Environment) -> Environment:
-    """Every action eight times, for MountainCar."""
+    """Repeats every action eight times, for MountainCar."""
     return RepeatActions(env, 8)
 
 
 class DiscreteActions(gymnasium.ActionWrapper[Any, Any, Any]):
-    """One to three continuous actions as one discrete action: each takes one of `bins` evenly spaced values.
+    """Offers one to three continuous actions as one discrete action: each takes one of `bins` evenly spaced values.
 
-    Action i, written in base `bins` with a digit per dimension, says which; the first dimension's digit leads. A
-    dimension's values go from its low, digit 0, to its high, both included. There are `bins ** dimensions` actions.
+    There are `bins ** dimensions` actions. The digits of an action in base `bins` select the values, the first digit that of
+    the first dimension; they go from the dimension's low, digit 0, to its high, both included.
 
     Raises:
-        ConfigError: where `bins` is below 2, or the action space is no Box of one to three floats with finite bounds.
+        ConfigError: if `bins` is below 2, or the action space is not a Box of one to three floats with finite bounds.
     """
 
     def __init__(self, env: Environment, bins: int = 5) -> None:
         super().__init__(env)
         if bins < 2:
             raise ConfigError(f"environment.wrappers: DiscreteActions has bins = {bins}; give 2 or more")
-        space = _finite_box(env.action_space)
+        space = env.action_space
+        if not is_finite_box(space):
+            has = f"DiscreteActions got action space {' '.join(str(space).split())}"
+            supported = "Box of one to three floats with finite bounds"
+            raise ConfigError(f"environment.wrappers: {has}; supported: {supported}")
         self._values = np.linspace(space.low, space.high, bins, dtype=space.dtype)  # [bins, D]
         self._shape = (bins,) * len(space.low)
         self.action_space = Discrete(bins ** len(space.low))
@@ -88,7 +83,7 @@ class DiscreteActions(gymnasium.ActionWrapper[Any, Any, Any]):
         return self._values[digits, range(len(digits))]
 
 
-def is_finite_box(space: Space[Any]) -> bool:
+def is_finite_box(space: Space[Any]) -> TypeGuard[Box]:
     """Whether `DiscreteActions` takes the action space `space`."""
     return (
         isinstance(space, Box)
@@ -96,12 +91,3 @@ def is_finite_box(space: Space[Any]) -> bool:
         and np.issubdtype(space.dtype, np.floating)
         and space.is_bounded()
     )
-
-
-def _finite_box(space: Space[Any]) -> Box:
-    """`space`, if it is a Box of one to three floats with finite bounds; else raises `ConfigError`."""
-    if isinstance(space, Box) and is_finite_box(space):
-        return space
-    given = " ".join(str(space).split())
-    supported = "Box of one to three floats with finite bounds"
-    raise ConfigError(f"environment.wrappers: DiscreteActions got action space {given}; supported: {supported}")

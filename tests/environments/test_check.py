@@ -86,17 +86,17 @@ UNSEEDED = "    def reset(self):\n        return self._obs(), {}\n"
         (RESET.format("self._obs()", "None") + GOOD_STEP, "reset ", 0),
         (
             GOOD_RESET + STEP.format("self._obs(), None, False, False, {}"),
-            "step gave the reward None, no finite number",
+            "step gave the reward None, not a finite number",
             2,
         ),
         (
             GOOD_RESET + STEP.format("self._obs(), float('inf'), 0, 0, {}"),
-            "step gave the reward inf, no finite number",
+            "step gave the reward inf, not a finite number",
             2,
         ),
         (
             GOOD_RESET + STEP.format("self._obs(), 1.0, False, {}, {}"),
-            "step gave truncated = {}, neither True nor False",
+            "step gave truncated = {}, not True or False",
             2,
         ),
     ],
@@ -113,7 +113,7 @@ def test_a_mistake_is_one_line_that_names_the_user_s_own_line(
 def test_an_old_step_is_told_what_to_return(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = own(tmp_path, monkeypatch, GOOD_RESET + STEP.format("self._obs(), 1.0, False, {}"))
     message = config_error(lambda: check_environment(config))
-    assert message.endswith("step(action) is to return (observation, reward, terminated, truncated, info)")
+    assert message.endswith("step(action) must return (observation, reward, terminated, truncated, info)")
 
 
 def test_nothing_is_started_and_no_folder_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -210,7 +210,7 @@ def test_an_environment_that_hangs_is_named_and_then_given_up(
     monkeypatch.setattr(check, "DEADLINE_S", 0.3)
     config = own(tmp_path, monkeypatch, SLOW + GOOD_STEP)
     message = config_error(lambda: check_environment(config))
-    assert message == "environment.id: 'own_environment:Own-v0' did not answer within 0.3 s; mend it"
+    assert message == "environment.id: 'own_environment:Own-v0' did not answer within 0.3 s; give one that answers"
     (said,) = caplog.messages
     where = f"own_environment.py:{LINE + 1} in reset"
     assert said == f"environment.id: 'own_environment:Own-v0' has not answered for 0.1 s, at {where}; Ctrl-C ends this"

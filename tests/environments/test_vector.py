@@ -293,7 +293,7 @@ def test_the_nearest_id_is_one_that_can_be_used(name: str, near: str | None) -> 
         ({"id": f"{MODULE}:SequenceObservation-v0"}, ["observation space Sequence", "a wrapper of your own"]),
         (
             {"id": f"{MODULE}:EmptyObservation-v0"},
-            ["environment.id", "(0,)", "supported: Box of numbers, one at least"],
+            ["environment.id", "(0,)", "supported: Box of numbers, at least one"],
         ),
         (
             {"id": f"{MODULE}:BoxAction-v0"},
