@@ -1,4 +1,4 @@
-"""What the manager must know of an engine."""
+"""The interface between the manager and an engine: what a role is started with, and what can be seen of it then."""
 
 from __future__ import annotations
 
@@ -22,72 +22,65 @@ class Run:
     folder: Path
     run_id: str
     started_at: float
-    """Seconds of `time.monotonic`, which is the machine's, at which the program started."""
-    resume: bool = False
-    """Whether the learner goes on from the newest checkpoint in `folder`."""
-    notes: tuple[str, ...] = ()
-    """What the user is told of the environment, a line each."""
+    """When the program started, in seconds of `time.monotonic`, which all processes of a machine share."""
+    resume: bool = False  # whether the learner continues from the newest checkpoint in `folder`
+    notes: tuple[str, ...] = ()  # lines that tell the user what was understood of the environment
 
 
 class Handle(ABC):
-    """A role that was started."""
+    """A role that was started, as the manager sees it."""
 
     def __init__(self, peer: Peer) -> None:
         self.peer = peer
-        self.ready = False
-        """Set once the role has what it needs to work."""
-        self.result: Outcome | None = None
-        """A learner's, once it has saved."""
-        self.config_error: str = ""
-        """Why the role cannot work as configured."""
-        self.raised: str = ""
-        """The exception that ended it, in one line."""
+        self.ready = False  # set once the role is able to work
+        self.result: Outcome | None = None  # the learner's account of the run, once it has saved
+        self.config_error: str = ""  # why the role cannot work as configured
+        self.raised: str = ""  # the exception that ended the role, in one line
 
     @property
     @abstractmethod
     def alive(self) -> bool:
-        """Whether it still runs."""
+        """Whether the role still runs."""
 
     @property
     @abstractmethod
     def failure(self) -> str:
-        """The traceback, or how it died; empty where it ended well or still runs."""
+        """The traceback, or how the role died; empty if it ended well or still runs."""
 
     @abstractmethod
     def dump(self) -> None:
-        """Has it write where it is, if it still can; returns at once."""
+        """Has the role log where each of its threads is, if it still can; returns at once."""
 
     @abstractmethod
     def kill(self) -> None:
-        """Ends it at once; nothing is saved."""
+        """Ends the role at once, without saving."""
 
 
 class Engine(ABC):
     """Starts roles, and waits for them."""
 
-    restarts: bool
-    """Whether a role that died can be started again."""
+    restarts: bool  # whether a role that died can be started again
     link: Link
-    """The manager's side of the conversation; a new one with each learner that is started."""
+    """The manager's side of the conversation; each learner that is started has a new one."""
 
     @abstractmethod
     def __init__(self, run: Run) -> None: ...
 
     @abstractmethod
     def start(self, peer: Peer, incarnations: dict[str, int]) -> Handle:
-        """Starts a role; its last incarnation, if it had one, has ended.
+        """Starts a role whose previous incarnation, if there was one, has ended.
 
-        A learner will hear the others in these `incarnations`, by name, until it is told of others; one after the first
-        resumes.
+        A learner hears the other roles in these `incarnations`, by name, until it is told of others. Every learner after the
+        first one resumes.
         """
 
     @abstractmethod
     def reconnect(self) -> None:
-        """Tells everybody where the newest learner is, for whom they leave the one before."""
+        """Tells the other roles where the newest learner is; they leave the previous one."""
 
     @abstractmethod
     def wait(self, timeout_s: float) -> None:
-        """Returns after `timeout_s` seconds, or earlier where a role ended, spoke or `wake` was called."""
+        """Returns after `timeout_s` seconds, or earlier if a role ends or speaks, or if `wake` is called."""
 
     @abstractmethod
     def wake(self) -> None:
@@ -95,9 +88,9 @@ class Engine(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Kills what still runs and leaves nothing behind."""
+        """Kills what still runs and removes everything temporary."""
 
 
 def one_line(error: BaseException) -> str:
-    """As a traceback ends: the exception's type and message."""
+    """The exception's type and message, as the last line of a traceback has them."""
     return " ".join("".join(traceback.format_exception_only(error)).split())[:300]

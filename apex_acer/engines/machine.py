@@ -1,4 +1,4 @@
-"""What this machine has for a run, and whether a placed run can fit into it at all. Torch-free."""
+"""The memory and open files that this machine has for a run, and the refusal of a run that can never fit. Torch-free."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from apex_acer.config import RunConfig, require
 from apex_acer.engines.placement import has_gpu
 from apex_acer.protocol.specification import EnvironmentSpec
 
-PROCESS_BYTES = 0.35e9  # of a process of Pong: docs/performance.md
-# at least: of an actor in a process of its own, which shares its libraries with the others, or in the serial engine's; and
-# of one of gymnasium's smallest environments
+PROCESS_BYTES = 0.35e9  # that a process of a Pong run takes: docs/performance.md
+# lower bounds: of an actor in its own process, without the libraries that processes share, of an actor of the serial
+# engine, and of one of gymnasium's smallest environments
 LEAST_ACTOR_BYTES, LEAST_SERIAL_ACTOR_BYTES, LEAST_ENVIRONMENT_BYTES = 2e7, 1e5, 5e3
-OPEN_FILES = 64, 4  # of the process that has most: without actors, and for each of them
+OPEN_FILES = 64, 4  # of the process that has most of them: without actors, and for each actor
 CONTROL_GROUP = Path("/sys/fs/cgroup")  # a container's own limits
 
 
 def require_room(config: RunConfig, spec: EnvironmentSpec) -> None:
-    """Raises `ConfigError` if this machine can never hold the placed run `config`, all of whose roles are to run here."""
+    """Raises `ConfigError` if this machine can never hold the placed run `config` with all of its roles."""
     memory, _ = memory_bytes()
     for key, (value, each) in _memory_takers(config, spec).items():
         why = f"each takes {decimal(int(each))} or more of this machine's {decimal(int(memory))} of memory"
@@ -36,10 +36,12 @@ def require_room(config: RunConfig, spec: EnvironmentSpec) -> None:
 
 
 def _memory_takers(config: RunConfig, spec: EnvironmentSpec) -> dict[str, tuple[int, float]]:
-    """By key: its value, and the least bytes that one of it takes. A batch and an unroll are no larger than replay."""
+    """By key: its value, and the least bytes that each takes. A batch or an unroll is never larger than replay."""
     actors, evaluation, k = config.actors, config.evaluation, config.algorithm.unroll_length
     plane_bytes = math.prod(spec.plane_shape) * np.dtype(spec.dtype).itemsize
-    segment_bytes = (spec.stack + k) * (plane_bytes + 4) + k * 15  # `layout`, without what an algorithm adds
+    segment_bytes = (spec.stack + k) * (
+        plane_bytes + 4
+    ) + k * 15  # as `layout` has it, without an algorithm's own arrays
     actor_bytes = LEAST_SERIAL_ACTOR_BYTES if config.engine == "serial" else LEAST_ACTOR_BYTES
     environment_bytes = LEAST_ENVIRONMENT_BYTES + segment_bytes
     here = config.replay.device == "cpu" or not has_gpu(config.learner.device)
@@ -53,23 +55,23 @@ def _memory_takers(config: RunConfig, spec: EnvironmentSpec) -> dict[str, tuple[
 
 
 def usual_bytes(config: RunConfig, replay_bytes: float) -> float:
-    """Memory that a placed run usually takes, with so much of replay on the learner's side of the machine."""
+    """Memory that a placed run usually takes, `replay_bytes` of it for replay."""
     return replay_bytes + (config.actors.count + 2) * PROCESS_BYTES
 
 
 def open_files(config: RunConfig) -> int:
-    """Files that the process which has most of them holds open."""
+    """Files that the process with most of them holds open."""
     return OPEN_FILES[0] + OPEN_FILES[1] * config.actors.count
 
 
 def open_files_limit() -> tuple[float, float]:
-    """How many files one process may hold open, and how many at most if a shell asks for more."""
+    """The limits of one process's open files: the current one, and the one up to which a shell may raise it."""
     soft, hard = (math.inf if n == resource.RLIM_INFINITY else n for n in resource.getrlimit(resource.RLIMIT_NOFILE))
     return soft, hard
 
 
 def memory_bytes() -> tuple[float, float]:
-    """Bytes that this process may use in all, and of those the unused."""
+    """Bytes of memory that this process may use in all, and how many of them are unused."""
     total = float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
     unused = total
     if (meminfo := Path("/proc/meminfo")).exists():
@@ -83,8 +85,8 @@ def memory_bytes() -> tuple[float, float]:
 
 
 def control(name: str) -> str:
-    """What this container's control group says under `name`; empty if there is none."""
+    """The contents of the file `name` in this container's control group; empty if there is none."""
     try:
         return (CONTROL_GROUP / name).read_text().strip()
-    except OSError:  # no control groups, or those of before
+    except OSError:  # no control groups, or their old version
         return ""

@@ -1,4 +1,4 @@
-"""What of this machine each process of a run gets, where the configuration leaves it open. Torch-free."""
+"""How a run's processes share the cores of this machine, if the configuration does not say so. Torch-free."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from apex_acer.config import RunConfig
 from apex_acer.protocol.messages import Role
 from apex_acer.protocol.specification import EnvironmentSpec
 
-CORES_PER_ACTOR = 3  # without a GPU: an actor's frames cost the learner twice the time they cost the actor
-GIVE_WAY = 10  # of 19 by which a process may lower its priority
-VECTOR_ACTORS = 2, 4  # at least and at most, where a learner of small networks keeps up with few
+CORES_PER_ACTOR = 3  # without a GPU: a frame costs the learner twice the time that it costs the actor
+GIVE_WAY = 10  # by which actors lower their priority; 19 is the most
+VECTOR_ACTORS = 2, 4  # at least and at most, for small networks, because their learner keeps up with only a few
 
 
 def place(config: RunConfig, spec: EnvironmentSpec, cores: int | None = None) -> RunConfig:
-    """`config` with a number for each count of actors and threads that is 0.
+    """`config` with a number in place of each count of actors and threads that is 0.
 
-    Convolutions on a CPU gain from every core, because actors wait for the learner more than they run; small networks lose.
-    A GPU learns while every core but two runs environments. The serial engine gets what two cores would, so that a run
-    is the same wherever it is repeated.
+    Convolutions on a CPU gain from every core, because actors wait for the learner more than they run; small networks get
+    slower. With a GPU, all cores but two run environments. The serial engine always counts two cores, so that a run is the
+    same on every machine.
     """
     cores = (2 if config.engine == "serial" else available_cores()) if cores is None else cores
     low, high = VECTOR_ACTORS
@@ -42,17 +42,17 @@ def place(config: RunConfig, spec: EnvironmentSpec, cores: int | None = None) ->
 
 
 def learns_on_every_core(config: RunConfig, spec: EnvironmentSpec) -> bool:
-    """Whether the learner has work for all cores: convolutions, and no GPU for them."""
+    """Whether the learner can use all cores: it computes convolutions, and no GPU does so for it."""
     return spec.is_image and not has_gpu(config.learner.device)
 
 
 def niceness(config: RunConfig, spec: EnvironmentSpec, role: Role) -> int:
-    """Who shares the cores of a learner that wants all of them gives way; it is what everybody waits for."""
+    """How much `role` lowers its priority: all roles wait for the learner, so others give way if it uses every core."""
     return GIVE_WAY if role != "learner" and learns_on_every_core(config, spec) else 0
 
 
 def num_threads(config: RunConfig, role: Role) -> int:
-    """Threads that torch, or an actor's emulators, may use."""
+    """Threads that torch, or the emulators of an actor, may use."""
     return config.learner.threads if role == "learner" else config.actors.threads
 
 
@@ -62,12 +62,12 @@ def available_cores() -> int:
 
 
 def has_gpu(device: str) -> bool:
-    """Whether `learner.device` is one, as far as can be seen without asking CUDA."""
+    """Whether the setting `device` leads to a GPU, as far as can be told without asking CUDA."""
     return device.startswith("cuda") or (device == "auto" and Path("/dev/nvidia0").exists())
 
 
 def describe(config: RunConfig) -> str:
-    """One line for the user on what a placed run uses."""
+    """One line that tells the user what a placed run uses."""
     actors, learner = config.actors, config.learner
     each = f"{actors.environments} environments, {_threads(actors.threads)} each"
     device = learner.device if learner.device != "auto" else "cuda" if has_gpu("auto") else "cpu"

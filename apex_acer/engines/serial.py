@@ -1,4 +1,4 @@
-"""The serial engine: the same roles called in turn in one process, reproducible to the bit."""
+"""The serial engine: runs all roles in turn in one process, so that a run is reproducible to the bit."""
 
 from __future__ import annotations
 
@@ -19,10 +19,12 @@ from apex_acer.protocol.messages import Link, Message, Peer, Reply
 from apex_acer.storage.runlog import speaking_as
 
 log = logging.getLogger(__name__)
+Turn = tuple[Callable[[], bool], Callable[[], None]]
+"""One step of a role, which returns whether there are more, and what closes the role."""
 
 
 class DirectLink(Link):
-    """Posts into the inbox without a copy."""
+    """Posts messages into the inbox without a copy."""
 
     def __init__(self, inbox: Inbox) -> None:
         self._inbox = inbox
@@ -33,67 +35,57 @@ class DirectLink(Link):
         self._inbox.post(message, self._replies.append)
 
     def receive(self, timeout_s: float) -> Reply | None:
-        """The next reply; never waits, because nobody else runs meanwhile."""
+        """The next reply; never waits, because no other role runs in the meantime."""
         del timeout_s
         return self._replies.popleft() if self._replies else None
 
 
 class SerialHandle(Handle):
-    """A role as an object; `turn` gives it its turn."""
+    """A role that is a plain object of this process."""
 
-    def __init__(self, peer: Peer, step: Callable[[], bool], close: Callable[[], None]) -> None:
+    alive = True
+    failure = ""
+
+    def __init__(self, peer: Peer, turn: Turn) -> None:
         super().__init__(peer)
         self.ready = True
-        self._step, self._close = step, close
-        self._alive = True
-        self._failure = ""
+        self._step, self._close = turn
 
     def turn(self) -> None:
-        """One step; what it raises becomes its `failure`."""
-        if not self._alive:
+        """Runs one step; an exception of it becomes the handle's `failure`."""
+        if not self.alive:
             return
-        try:
-            with speaking_as(self.peer.name):
+        with speaking_as(self.peer.name):
+            try:
                 going = self._step()
-        except ConfigError as error:
-            self.config_error, going = str(error), False
-        except Exception as error:
-            with speaking_as(self.peer.name):
+            except ConfigError as error:
+                self.config_error, going = str(error), False
+            except Exception as error:
                 log.exception("failed")
-            self.raised = one_line(error)
-            self._failure, going = f"{traceback.format_exc()}{self.peer.name}: failed", False
+                self.raised = one_line(error)
+                self.failure, going = f"{traceback.format_exc()}{self.peer.name}: failed", False
         if not going:
             self.kill()
 
-    @property
-    def alive(self) -> bool:
-        """Whether its turn still does something."""
-        return self._alive
-
-    @property
-    def failure(self) -> str:
-        """The traceback of what its step raised."""
-        return self._failure
-
     def dump(self) -> None:
-        """Nothing to do: who asks is not hung."""
+        """Does nothing: while the manager runs, no role hangs."""
 
-    def replace(self, step: Callable[[], bool], close: Callable[[], None]) -> None:
-        """Frees the object and goes on with another."""
+    def replace(self, turn: Turn) -> None:
+        """Closes the role's object and continues with another."""
         self._close()
-        self._step, self._close = step, close
+        self._step, self._close = turn
 
     def kill(self) -> None:
-        """Ends it."""
-        if self._alive:
-            self._alive = False
+        """Closes the role's object, for good."""
+        if self.alive:
+            self.alive = False
             self._close()
 
 
 class SerialEngine(Engine):
-    """Each `wait` gives every role one turn: the learner does all it can, then actors make an unroll each."""
+    """Each `wait` gives every role one turn: the learner does all it can, then each actor makes one unroll."""
 
-    restarts = False  # what happens here is to be reproducible
+    restarts = False  # a restart depends on what failed when, which is not reproducible
 
     def __init__(self, run: Run) -> None:
         self._run = run
@@ -102,64 +94,57 @@ class SerialEngine(Engine):
         torch.set_num_threads(run.config.learner.threads)
 
     def start(self, peer: Peer, incarnations: dict[str, int]) -> Handle:
-        """Makes the role; raises `ConfigError` where it cannot work as configured."""
+        """Makes the role; raises `ConfigError` if it cannot work as configured."""
         with speaking_as(peer.name):
-            handle = self._make(peer, incarnations)
-        self._handles.append(handle)
-        return handle
+            turn = self._make_learner(incarnations) if peer.role == "learner" else self._make_peer(peer)
+        self._handles.append(SerialHandle(peer, turn))
+        return self._handles[-1]
 
-    def _make(self, peer: Peer, incarnations: dict[str, int]) -> SerialHandle:
+    def _make_learner(self, incarnations: dict[str, int]) -> Turn:
         run = self._run
-        if peer.role == "learner":
-            self._learner = Learner(run.config, run.spec, run.folder, run.run_id, run.started_at, resume=run.resume)
-            self._learner.inbox.expect(incarnations)
-            self.link = DirectLink(self._learner.inbox)
-            return SerialHandle(peer, self._learn, self._learner.close)
-        return SerialHandle(peer, *self._make_role(peer))
+        self._learner = Learner(run.config, run.spec, run.folder, run.run_id, run.started_at, resume=run.resume)
+        self._learner.inbox.expect(incarnations)
+        self.link = DirectLink(self._learner.inbox)
+        return self._learn, self._learner.close
 
-    def _make_role(self, peer: Peer) -> tuple[Callable[[], bool], Callable[[], None]]:
-        """What an actor's or evaluator's turn does, and how it ends."""
+    def _make_peer(self, peer: Peer) -> Turn:
         run = self._run
-        link, threads = DirectLink(self._learner.inbox), run.config.actors.threads
-        role: Actor | Evaluator
-        if peer.role == "actor":
-            role = Actor(run.config, run.run_id, peer, link, threads)
-        else:
-            role = Evaluator(run.config, run.run_id, peer, link, threads, run.folder)
+        given = run.config, run.run_id, peer, DirectLink(self._learner.inbox), run.config.actors.threads
+        role = Actor(*given) if peer.role == "actor" else Evaluator(*given, run.folder)
         return lambda: role.step(0), role.close
 
     def reconnect(self) -> None:
-        """Nothing to do: there is one learner."""
+        """Does nothing: there is only one learner."""
 
     def wait(self, timeout_s: float) -> None:
-        """One turn each, the learner first: one that goes on from a checkpoint may have updates to make before it hears."""
+        """Gives each role a turn, the learner first: after a resume it may owe updates before it reads messages."""
         del timeout_s
         for handle in self._handles:
             handle.turn()
 
     def wake(self) -> None:
-        """Nothing to do: `wait` does not wait."""
+        """Does nothing: `wait` does not wait."""
 
     def close(self) -> None:
-        """Closes the environments."""
+        """Closes every role."""
         for handle in self._handles:
             handle.kill()
 
     def _learn(self) -> bool:
-        going = self._learn_what_is_there()
+        going = self._learn_until_idle()
         if not going:
             self._handles[0].result = self._learner.finish()
             for handle in self._handles[1:]:
-                handle.kill()  # rather than have them told, which would be their next turn
+                handle.kill()  # a stop by message would cost each of them another turn
         elif self._learner.at_checkpoint:
-            # the start they have when a run is resumed: one that is stopped here and resumed is, bit for bit, this one
+            # a resumed run starts with new roles; so that it equals this run bit for bit, this run does the same
             self._learner.at_checkpoint = False
             for handle in self._handles[1:]:
-                handle.replace(*self._make_role(handle.peer))
+                handle.replace(self._make_peer(handle.peer))
         return going
 
-    def _learn_what_is_there(self) -> bool:
-        """Until the learner would wait; False where the run is to end. At a checkpoint what waits is dropped."""
+    def _learn_until_idle(self) -> bool:
+        """Returns whether the run continues. A checkpoint drops the messages that wait."""
         while self._learner.step(0):
             if self._learner.at_checkpoint:
                 self._learner.inbox.forget_peers()

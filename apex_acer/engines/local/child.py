@@ -1,7 +1,7 @@
-"""One role in a process of its own: `main`'s arguments, or those of `python -m`, are ROLE INDEX PRIVATE PIPE.
+"""One role in its own process: `main`'s arguments, or those of `python -m`, are ROLE INDEX PRIVATE PIPE.
 
-Standard input is the lifeline: JSON lines from the manager, first what to start with; when it breaks, the process leaves.
-What the manager is told goes into the descriptor PIPE. PRIVATE is the run's folder under /tmp.
+Standard input is the lifeline: JSON lines from the manager, of which the first says what to start; when it breaks, the
+process ends. The process reports to the manager through the descriptor PIPE. PRIVATE is the run's folder under /tmp.
 """
 
 from __future__ import annotations
@@ -17,66 +17,55 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from apex_acer.system.process import WAIT_S, die_with_the_parent, name_process
 
-# what takes time to import is imported where it is needed, so that the lifeline holds from the first moment on
+# slow imports are inside functions, so that the lifeline is watched from the first moment on
 
-STOP_S = 2.0  # for actors to come for their stop after the run ended
-RAW_OUTPUT = 2  # the descriptor of the transcript, as that of standard output is
+STOP_S = 2.0  # in which actors can fetch their stop after the run has ended
+RAW_OUTPUT = 2  # the descriptor of the transcript, to which standard output goes, too
 MANAGERS_SIGNALS = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
-
-
-class Parent:
-    """What a child says to the manager, as JSON lines."""
-
-    def __init__(self, pipe: int) -> None:
-        os.set_inheritable(pipe, False)  # its end-of-file tells of this process's death, whatever environments start
-        self._pipe = pipe
-
-    def say(self, **said: Any) -> None:
-        """Writes one line."""
-        os.write(self._pipe, json.dumps(said).encode() + b"\n")
+Report = Callable[..., None]
 
 
 class Lifeline:
-    """What the manager says to a child; ends the process when the manager is gone, however it went."""
+    """What the manager tells a child; ends the process when the manager is gone, whatever ended it."""
 
     def __init__(self, private: str) -> None:
         self._private = private
-        self.start: dict[str, Any] = self._hear()
-        self.address: str = self.start["address"]
-        """The newest learner's."""
-        # a thread, because native code may hang where signal handlers never run
+        self.start: dict[str, Any] = self._read()
+        self.address: str = self.start["address"]  # of the newest learner
+        # a thread, because Python runs no signal handler while native code hangs
         threading.Thread(target=self._listen, name="lifeline", daemon=True).start()
 
     def _listen(self) -> None:
         while True:
-            self.address = self._hear()["address"]
+            self.address = self._read()["address"]
 
-    def _hear(self) -> dict[str, Any]:
-        """The next line."""
+    def _read(self) -> dict[str, Any]:
         line = b""
         while byte := os.read(0, 1):
             if byte == b"\n":
                 return dict(json.loads(line))
             line += byte
-        shutil.rmtree(self._private, ignore_errors=True)  # nobody else is left to clean up
+        shutil.rmtree(self._private, ignore_errors=True)  # no other process is left to remove it
         os._exit(0)
 
 
 def main(arguments: list[str]) -> int:
-    """Runs the role to its end; 0 where it ended well, 2 for a configuration error, 1 for anything else."""
+    """Runs the role to its end; returns 0 if it ended well, 2 after a configuration error, 1 after any other."""
     role, index, private, pipe = arguments
-    parent = Parent(int(pipe))
+    os.set_inheritable(
+        int(pipe), False
+    )  # only this process holds it, so that its end-of-file tells of this one's death
     leave_signals_to_the_manager()
     faulthandler.enable()
-    faulthandler.register(signal.SIGUSR1)  # where it hangs
+    faulthandler.register(signal.SIGUSR1)
     if role != "learner":
-        # the launcher ends with the manager; not the learner: somebody must be left to remove the private folder
+        # Linux ends these with the launcher and so with the manager; the learner stays, to remove the private folder
         die_with_the_parent()
     name_process(f"{role}_{index}")
     lifeline = Lifeline(private)
@@ -85,25 +74,28 @@ def main(arguments: list[str]) -> int:
     from apex_acer.engines.engine import one_line
     from apex_acer.storage.runlog import Log, Speech
 
+    def report(**said: Any) -> None:
+        os.write(int(pipe), json.dumps(said).encode() + b"\n")
+
     speech = Speech(Log(Path(lifeline.start["folder"])), role if role != "actor" else f"actor_{index}", RAW_OUTPUT)
     sys.stdout = sys.stderr = speech.stream()
     logging.basicConfig(level=lifeline.start["config"]["logging"]["level"].upper(), format="%(message)s")
     try:
-        _run_learner(lifeline, parent) if role == "learner" else _run_peer(role, int(index), lifeline, parent)
+        _run_learner(lifeline, report) if role == "learner" else _run_peer(role, int(index), lifeline, report)
     except ConfigError as error:
-        parent.say(config_error=str(error))
+        report(config_error=str(error))
         return 2
     except Exception as error:
-        parent.say(raised=one_line(error))
+        report(raised=one_line(error))
         traceback.print_exc()
         return 1
     finally:
         speech.end_line()
-    parent.say(ended=True)
+    report(ended=True)
     return 0
 
 
-def _run_learner(lifeline: Lifeline, parent: Parent) -> None:
+def _run_learner(lifeline: Lifeline, report: Report) -> None:
     import torch
     import zmq
 
@@ -119,16 +111,16 @@ def _run_learner(lifeline: Lifeline, parent: Parent) -> None:
     learner = Learner(config, spec, folder, start["run_id"], start["started_at"], resume=resume)
     learner.inbox.expect(start["incarnations"])
     server = InboxServer(learner.inbox, start["address"])
-    parent.say(ready=True)
+    report(ready=True)
     while learner.step(WAIT_S):
         server.check()
-    parent.say(result=dataclasses.asdict(learner.finish()))
+    report(result=dataclasses.asdict(learner.finish()))
     learner.inbox.wait_stopped(STOP_S)
     server.close()
-    zmq.Context.instance().term()  # once all that was sent has left
+    zmq.Context.instance().term()  # returns once everything is sent
 
 
-def _run_peer(role: str, index: int, lifeline: Lifeline, parent: Parent) -> None:
+def _run_peer(role: str, index: int, lifeline: Lifeline, report: Report) -> None:
     import torch
 
     from apex_acer.actor.actor import Actor
@@ -144,9 +136,9 @@ def _run_peer(role: str, index: int, lifeline: Lifeline, parent: Parent) -> None
     link = DealerLink(address, peer)
     given = from_dict(start["config"]), start["run_id"], peer, link, start["threads"]
     worker = Actor(*given) if role == "actor" else Evaluator(*given, Path(start["folder"]))
-    parent.say(ready=True)
+    report(ready=True)
     while worker.step(WAIT_S):
-        if address != lifeline.address:  # another learner took over
+        if address != lifeline.address:  # there is a new learner
             address = lifeline.address
             link.close()
             link = DealerLink(address, peer)
@@ -166,13 +158,12 @@ def blocked_signals() -> Iterator[None]:
 
 
 def leave_signals_to_the_manager() -> None:
-    """Ignores what a terminal sends to the whole group; the manager started this process with it blocked."""
+    """Ignores what a terminal sends to the whole process group, and unblocks what `blocked_signals` has blocked."""
     for number in MANAGERS_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, MANAGERS_SIGNALS)
 
 
 if __name__ == "__main__":
-    os._exit(
-        main(sys.argv[1:])
-    )  # all is closed; taking torch apart would keep the run from ending for most of a second
+    # everything is closed; the interpreter's own shutdown would take torch apart for most of a second
+    os._exit(main(sys.argv[1:]))

@@ -1,11 +1,11 @@
-"""`python -m apex_acer.engines.local.launcher SOCKET`: starts the processes of a run, and tells how each one ended.
+"""`python -m apex_acer.engines.local.launcher SOCKET`: starts the processes of a run, and reports how each of them ended.
 
-It imports once what every role needs, torch above all, and forks: a role then starts in milliseconds instead of seconds,
-and shares those libraries' memory with the others. On macOS, whose system libraries may not survive a fork, every role is a
+It imports once what every role needs, torch above all, and forks: a role then starts in milliseconds instead of seconds
+and shares the libraries' memory with the others. On macOS, whose system libraries may not survive a fork, every role is a
 new interpreter.
 
-The launcher has one thread, so that a fork copies all of it. It leaves, and takes along what it started, when its socket
-is closed; Linux ends it with the manager.
+The launcher has one thread, so that a fork copies all of it. When its socket is closed, it kills the processes that it
+started and ends; if the manager dies, Linux ends the launcher.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ IMPORTED = (
     "apex_acer.learner.learner",
     "apex_acer.config.runfile",
 )
-LEAVE_S = 2.0  # killed processes are gone within this, or stuck in the kernel
+LEAVE_S = 2.0  # in which killed processes are gone, unless they are stuck in the kernel
 MAX_BYTES = 4096  # of a request
 
 
 class Launcher:
-    """The manager's side. Nothing here waits until the launcher has imported: its requests do."""
+    """The manager's side. A request may wait for the launcher's imports; the manager never does."""
 
     def __init__(self, output: Path, *held: int, forks: bool = sys.platform == "linux") -> None:
-        """What the launcher prints is appended to `output`; `forks`: whether roles are forked.
+        """Appends to `output` what the launcher prints; `forks`: whether it forks roles rather than starts interpreters.
 
-        It and all that it starts keep the descriptors `held` open.
+        The launcher and all that it starts keep the descriptors `held` open.
         """
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._socket.setblocking(False)
@@ -63,16 +63,16 @@ class Launcher:
 
     @property
     def alive(self) -> bool:
-        """Whether it can start anything."""
+        """Whether it can start processes."""
         return self._process.poll() is None
 
     def start(self, arguments: list[str], stdin: int, output: int, pipe: int) -> None:
-        """Asks for a process of `child`, with copies of the three descriptors.
+        """Asks for a process that runs `child`, with copies of the three descriptors.
 
-        What becomes of it is written to `pipe` as JSON lines: `pid` once it runs, `exit` (as `subprocess` has it) when it
-        has ended. A pipe that is just closed tells that the launcher cannot start it, or died.
+        `pipe` gets JSON lines: `pid` once the process runs, and `exit` (as in `subprocess`) when it has ended. If `pipe`
+        closes without them, the launcher could not start the process, or died.
         """
-        with contextlib.suppress(OSError):  # it died, or is frozen
+        with contextlib.suppress(OSError):  # the launcher died, or is frozen
             socket.send_fds(self._socket, [json.dumps(arguments).encode()], [stdin, output, pipe])
 
     def close(self) -> None:
@@ -86,7 +86,7 @@ class Launcher:
 
 
 def main(number: int, *, forks: bool) -> None:
-    """Serves the socket of that number until it is closed."""
+    """Serves the socket with the descriptor `number` until it is closed."""
     child.leave_signals_to_the_manager()
     die_with_the_parent()
     if forks:
@@ -99,10 +99,10 @@ def main(number: int, *, forks: bool) -> None:
 
 def _import_once() -> None:
     for module in IMPORTED:
-        with contextlib.suppress(Exception):  # the role that needs it fails, too, and says why
+        with contextlib.suppress(Exception):  # a role that needs the module fails, too, and says why
             importlib.import_module(module)
     gc.collect()
-    gc.freeze()  # a collection in one process must not copy what all of them share
+    gc.freeze()  # a garbage collection in one process must not copy the memory that all of them share
 
 
 class Server:
@@ -110,19 +110,21 @@ class Server:
 
     def __init__(self, requests: socket.socket, *, forks: bool) -> None:
         self._requests, self._forks = requests, forks
-        self._pipes: dict[int, int] = {}  # by process id, of what has not ended
+        self._pipes: dict[int, int] = {}  # of the running processes, by process id
         self._woken, self._wake = os.pipe()
         os.set_blocking(self._wake, False)
         signal.set_wakeup_fd(self._wake)
         signal.signal(signal.SIGCHLD, lambda number, frame: None)
 
     def serve(self) -> bool:
-        """Waits for a request, or for a process to end; False once there are no more requests."""
+        """Waits for a request or for a process to end; returns False once the manager has closed the socket."""
         requests = self._requests.fileno()
         ready, _, _ = select.select([requests, self._woken], [], [])
         if self._woken in ready:
             os.read(self._woken, MAX_BYTES)
-            self._tell_ends()
+            with contextlib.suppress(ChildProcessError):  # no process is left
+                while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+                    self._report_end(*ended)
         if requests not in ready:
             return True
         request, descriptors, _, _ = socket.recv_fds(self._requests, MAX_BYTES, 3)
@@ -131,18 +133,18 @@ class Server:
         return bool(request)
 
     def close(self) -> None:
-        """Ends what was started."""
+        """Kills what was started."""
         for pid in self._pipes:
             os.kill(pid, signal.SIGKILL)
         while self._pipes:
-            self._tell_end(*os.waitpid(-1, 0))
+            self._report_end(*os.waitpid(-1, 0))
 
     def _start(self, arguments: list[str], stdin: int, output: int, pipe: int) -> None:
         for descriptor in stdin, output, pipe:
             os.set_inheritable(descriptor, False)
         pid = (self._fork if self._forks else _spawn)(arguments, stdin, output, pipe)
         self._pipes[pid] = pipe
-        _say(pipe, pid=pid)
+        _report(pipe, pid=pid)
         os.close(stdin)
         os.close(output)
 
@@ -151,32 +153,27 @@ class Server:
             return pid
         code = 1
         try:
-            self._forget()
+            self._close_own()
             for number, descriptor in enumerate((stdin, output, output)):
                 os.dup2(descriptor, number)
-            numpy.random.seed()  # or environments that draw from it would all draw the same
+            numpy.random.seed()  # else environments that draw from it would all draw the same
             code = child.main([*arguments, str(pipe)])
         except BaseException:
             traceback.print_exc()
         finally:
             os._exit(code)
 
-    def _forget(self) -> None:
-        """In a fork: what is the launcher's."""
+    def _close_own(self) -> None:
+        """Closes, in a fork, what is the launcher's."""
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         self._requests.close()
         for descriptor in self._woken, self._wake, *self._pipes.values():
             os.close(descriptor)
 
-    def _tell_ends(self) -> None:
-        with contextlib.suppress(ChildProcessError):  # there are no more
-            while (ended := os.waitpid(-1, os.WNOHANG))[0]:
-                self._tell_end(*ended)
-
-    def _tell_end(self, pid: int, status: int) -> None:
+    def _report_end(self, pid: int, status: int) -> None:
         pipe = self._pipes.pop(pid)
-        _say(pipe, exit=os.waitstatus_to_exitcode(status))
+        _report(pipe, exit=os.waitstatus_to_exitcode(status))
         os.close(pipe)
 
 
@@ -189,7 +186,7 @@ def _spawn(arguments: list[str], stdin: int, output: int, pipe: int) -> int:
     return pid
 
 
-def _say(pipe: int, **said: int) -> None:
+def _report(pipe: int, **said: int) -> None:
     with contextlib.suppress(BrokenPipeError):  # the manager has closed it
         os.write(pipe, json.dumps(said).encode() + b"\n")
 

@@ -1,9 +1,9 @@
-"""Processes of the local engine: started by the launcher, watched through a pipe, gone with the manager.
+"""The local engine: its processes are started by the launcher, watched through pipes, and end with the manager.
 
-Every child has two pipes. Its standard input is the lifeline: the manager holds the other end, and a child leaves when it
-breaks, however the manager ended; where the learner was started again, it brings the new address. The second carries what
-the child has to say (ready, result, error) and what the launcher knows of it (process id, exit code) as JSON lines; it is
-also the sentinel of the child's death. What it prints goes to the run's log (`runlog`).
+Every child has two pipes. Its standard input is the lifeline: the manager holds the other end, and the child ends when it
+breaks, whatever ended the manager; a new learner's address arrives through it. The second pipe carries, as JSON lines, what
+the child reports (ready, result, error) and what the launcher knows of it (process id, exit code); its end-of-file tells
+that the child is gone. What the child prints goes to the run's log (`runlog`).
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from apex_acer.system.private import PrivateFolder
 from apex_acer.system.waker import Waker
 
 MANAGER = Peer("manager", 0, 0)
-KILL_S = 2.0  # a killed process is gone within this, or stuck in the kernel
+KILL_S = 2.0  # in which a killed process is gone, unless it is stuck in the kernel
 
 
 class ProcessHandle(Handle):
-    """A process that the launcher starts."""
+    """A process that the launcher starts, and the pipes to it."""
 
     def __init__(self, peer: Peer, start: dict[str, object], private: Path, launcher: Launcher, log: Log) -> None:
         super().__init__(peer)
@@ -62,13 +62,13 @@ class ProcessHandle(Handle):
 
     @property
     def alive(self) -> bool:
-        """Whether the process runs, or will; once it does not, all it has said is known."""
+        """Whether the process runs, or is being started; once it does not, everything that it reported has been read."""
         self.listen()
         return not self._gone
 
     @property
     def failure(self) -> str:
-        """What it printed last, and how it ended; empty where it ended well or still runs."""
+        """The last lines that it printed, and how it ended; empty if it ended well or still runs."""
         if self.alive or self._ended:
             return ""
         if self._code is None:
@@ -80,7 +80,7 @@ class ProcessHandle(Handle):
         return f"{self._transcript.last().strip()}\n{self.peer.name}: {how}".strip()
 
     def listen(self) -> None:
-        """Takes what the child has said, without waiting."""
+        """Reads what the child has reported and printed, without waiting."""
         if self._gone:
             return
         self._transcript.copy()
@@ -101,18 +101,18 @@ class ProcessHandle(Handle):
         self._gone = self._gone or self._code is not None
 
     def dump(self) -> None:
-        """SIGUSR1, at which Python's fault handler writes the stack of every thread."""
+        """Sends SIGUSR1, on which Python's fault handler writes the stack of every thread."""
         self._signal(signal.SIGUSR1)
 
     def kill(self) -> None:
-        """SIGKILL, and waits for the process to be gone."""
+        """Sends SIGKILL, and waits for the process to be gone."""
         self._signal(signal.SIGKILL)
         deadline = time.monotonic() + KILL_S
         while self.alive and (left := deadline - time.monotonic()) > 0:
             select.select([self.sentinel], [], [], left)
 
     def close(self) -> None:
-        """Ends the process, frees its pipes, and gives the rest of what it printed to the log."""
+        """Ends the process, closes its pipes, and copies the rest of what it printed to the log."""
         self.kill()
         self._gone = True
         self._transcript.copy(to_the_end=True)
@@ -126,7 +126,7 @@ class ProcessHandle(Handle):
 
 
 class LocalEngine(Engine):
-    """Spawned processes around one inbox, at a socket in a private folder."""
+    """One process for each role, around the learner's inbox at a socket in a private folder."""
 
     restarts = True
     link: DealerLink
@@ -143,7 +143,7 @@ class LocalEngine(Engine):
         self._expect_learner(0)
 
     def start(self, peer: Peer, incarnations: dict[str, int]) -> Handle:
-        """Starts the role's process; whether it is `ready` shows after a `wait`."""
+        """Starts the role's process; a later `wait` notices when it is `ready`."""
         if before := self._handles.pop(peer.name, None):
             before.close()
         if peer.role == "learner" and peer.incarnation:
@@ -156,12 +156,12 @@ class LocalEngine(Engine):
         return handle
 
     def reconnect(self) -> None:
-        """Sends everybody the newest learner's address."""
+        """Sends every process the newest learner's address."""
         for handle in self._handles.values():
             handle.tell({"address": self._address})
 
     def wait(self, timeout_s: float) -> None:
-        """Waits for a child to speak or to end, for a reply, for `wake`, or for the time to pass."""
+        """Waits until a child reports or ends, a reply comes, `wake` is called or the time has passed."""
         poller = zmq.Poller()
         for handle in self._handles.values():
             if handle.alive:
@@ -180,7 +180,7 @@ class LocalEngine(Engine):
         self._waker.wake()
 
     def close(self) -> None:
-        """Kills the children that are left, gives the rest of what they printed to the log, removes the private folder."""
+        """Kills the remaining children, copies the rest of what they printed to the log, and removes the private folder."""
         self._launcher.close()
         for handle in self._handles.values():
             handle.close()
@@ -194,7 +194,7 @@ class LocalEngine(Engine):
         return Launcher(self._private / "launcher.out", self._held.lock)
 
     def _expect_learner(self, incarnation: int) -> None:
-        """Each learner has an address of its own, so that nothing sent to the one before reaches it."""
+        """Gives the learner its own address, so that nothing sent to the previous one reaches it."""
         self._address = f"ipc://{self._private}/inbox.{incarnation}"
         self.link = DealerLink(self._address, MANAGER)
 

@@ -1,11 +1,11 @@
-"""ZeroMQ DEALER/ROUTER on ipc: the links of peers, and the thread that serves the learner's inbox."""
+"""ZeroMQ DEALER/ROUTER sockets on ipc: the link of each peer, and the thread that serves the learner's inbox."""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import threading
 from collections import deque
-from collections.abc import Callable
 
 import zmq
 from zmq.utils.monitor import recv_monitor_message
@@ -15,23 +15,23 @@ from apex_acer.protocol.inbox import Inbox
 from apex_acer.protocol.messages import Link, Message, Peer, Reply
 from apex_acer.system.waker import Waker
 
-MOST_AT_ONCE = 64  # messages taken before replies are sent
-MAX_PART_BYTES = 1 << 28  # an unroll's largest array is far below; what is above vanishes at the socket
+MOST_AT_ONCE = 64  # messages read before replies are sent
+MAX_PART_BYTES = 1 << 28  # far above any unroll; the socket drops what is larger
 SERVER_WAKES_MS = 1000
 
 
 class DealerLink(Link):
-    """A peer's socket."""
+    """A peer's side of the conversation: its socket."""
 
     def __init__(self, address: str, peer: Peer) -> None:
         self.socket: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.DEALER)
-        # a ROUTER ignores a second peer of one identity: the incarnation makes it new
+        # a ROUTER ignores a second peer of the same identity, so the identity contains the incarnation
         self.socket.setsockopt(zmq.IDENTITY, f"{peer.name}.{peer.incarnation}".encode())
         self.socket.setsockopt(zmq.LINGER, 0)
         self.socket.connect(address)
 
     def send(self, message: Message) -> None:
-        """Queues `message`; the few that may be unanswered always fit."""
+        """Queues `message`; a peer has only a few unanswered ones, which always fit."""
         self.socket.send_multipart(encode_message(message), zmq.NOBLOCK, copy=message.unroll is None)
 
     def receive(self, timeout_s: float) -> Reply | None:
@@ -46,7 +46,7 @@ class DealerLink(Link):
 
 
 class InboxServer:
-    """Serves `inbox` at `address` from a thread of its own; only that thread touches the socket."""
+    """Serves `inbox` at `address` from its own thread; only that thread touches the socket."""
 
     def __init__(self, inbox: Inbox, address: str) -> None:
         self._inbox = inbox
@@ -58,21 +58,21 @@ class InboxServer:
         self._socket.setsockopt(zmq.LINGER, 0)
         self._socket.setsockopt(zmq.MAXMSGSIZE, MAX_PART_BYTES)
         self._socket.bind(address)
-        # a part above the limit just vanishes and its peer reconnects: only the socket's events tell
+        # if a part is too large, the socket drops it and the peer's connection; only this event tells of it
         self._events: zmq.Socket[bytes] = self._socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
         self._failure: Exception | None = None
         self._thread = threading.Thread(target=self._run, name="inbox", daemon=True)
         self._thread.start()
 
     def close(self, timeout_s: float = 2.0) -> None:
-        """Sends what is still to be sent, and ends the thread."""
+        """Sends the replies that are left, and ends the thread."""
         self._closing = True
         self._waker.wake()
         self._thread.join(timeout_s)
         self._waker.close()
 
     def check(self) -> None:
-        """Raises what ended the thread, if anything did."""
+        """Raises the exception that ended the thread, if there was one."""
         if self._failure:
             raise self._failure
 
@@ -120,15 +120,12 @@ class InboxServer:
         except WireError as error:
             self._inbox.count_refused(f"from {name!r}: {error}")
             return
-        self._inbox.post(message, self._answer(name))
+        self._inbox.post(message, functools.partial(self._queue_reply, name))
 
-    def _answer(self, name: bytes) -> Callable[[Reply], None]:
-        def answer(reply: Reply) -> None:
-            self._outgoing.append((name, reply))
-            if len(self._outgoing) == 1:  # else a wake-up is on its way
-                self._waker.wake()
-
-        return answer
+    def _queue_reply(self, name: bytes, reply: Reply) -> None:
+        self._outgoing.append((name, reply))
+        if len(self._outgoing) == 1:  # else the thread is being woken already
+            self._waker.wake()
 
     def _send_replies(self) -> None:
         while self._outgoing:

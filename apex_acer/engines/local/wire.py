@@ -1,9 +1,9 @@
-"""Messages to ZeroMQ parts and back: a msgpack header, then the arrays in one raw part. Nothing is ever unpickled.
+"""Encodes messages as ZeroMQ parts and decodes them: a msgpack header, then all arrays in one raw part; never a pickle.
 
-One part, because a small unroll costs by its parts and not by its bytes.
+The arrays share a part because the cost of a small unroll depends on the number of its parts, not on its bytes.
 
-What is decoded has every field, of its type and in its range, and arrays as their descriptions say; anything else is one
-`WireError`. Whether a message belongs to this run is the inbox's to judge.
+A decoded message has every field, of its type and in its range, and arrays as the header describes them; anything else
+raises `WireError`. Whether a message belongs to this run is for the inbox to decide.
 """
 
 from __future__ import annotations
@@ -22,18 +22,26 @@ import numpy as np
 from apex_acer.protocol.messages import ROLES, Message, Peer, Reply
 from apex_acer.protocol.unroll import ARRAY_FIELDS, Array, Unroll
 
-ALIGNMENT = 8  # bytes; where each array begins in its part
+ALIGNMENT = 8  # bytes; each array begins at a multiple of this in its part
 MAX_HEADER_BYTES = 1 << 20
-# an array's length is allocated as it is read: without a limit, nested ones take gigabytes
+# msgpack allocates a list by the length that its header claims: without limits, nested lists would take gigabytes
 LIMITS = {"max_str_len": 1 << 16, "max_array_len": 1 << 12, "max_map_len": 1 << 12, "max_bin_len": 0, "max_ext_len": 0}
-DTYPES = {f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)} | {
+DTYPES = [
+    "bool",
     "float16",
     "float32",
     "float64",
-    "bool",
-}
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "uint8",
+    "uint16",
+    "uint32",
+    "uint64",
+]
 NAMES = {np.dtype(name): name for name in DTYPES}
-# group, name, type and up to eight lengths; none is so long that their product could take a second
+# group, name, type and up to eight lengths, each short enough that their product is quick to compute
 DESCRIPTION = re.compile(r"(behaviour\.|state\.)?(\w{1,64}):(\w{1,8}):(\d{1,12}(?:,\d{1,12}){0,7})", re.ASCII)
 
 Part = bytes | memoryview
@@ -41,11 +49,11 @@ Fits = Callable[[Any], bool]
 
 
 class WireError(Exception):
-    """Parts that are no message, and why, in one line."""
+    """The parts are not a message; the text says why in one line."""
 
 
 def encode_message(message: Message) -> list[Part]:
-    """The parts of `message`."""
+    """The parts of `message`: its header, and its arrays if it has an unroll."""
     header = {name: getattr(message, name) for name in MESSAGE if name not in ("peer", "arrays")}
     header["peer"] = [message.peer.role, message.peer.index, message.peer.incarnation]
     arrays = _flatten(message.unroll) if message.unroll else {}
@@ -54,7 +62,7 @@ def encode_message(message: Message) -> list[Part]:
 
 
 def decode_message(parts: Sequence[Part]) -> Message:
-    """The message in `parts`; raises `WireError`. Arrays are views of the second part."""
+    """The message in `parts`, with its arrays as views of the second part; raises `WireError`."""
     header = _header(parts, MESSAGE)
     described, peer = header.pop("arrays"), Peer(*header.pop("peer"))
     if bool(described) != len(parts) - 1:
@@ -63,7 +71,7 @@ def decode_message(parts: Sequence[Part]) -> Message:
 
 
 def encode_reply(reply: Reply) -> list[Part]:
-    """The parts of `reply`; the weights are the second."""
+    """The parts of `reply`: its header, and its weights if it has any."""
     header = {f.name: getattr(reply, f.name) for f in dataclasses.fields(reply) if f.name != "weights"}
     return [msgpack.packb(header)] if reply.weights is None else [msgpack.packb(header), reply.weights]
 
@@ -78,7 +86,7 @@ def decode_reply(parts: Sequence[Part]) -> Reply:
 
 
 def _header(parts: Sequence[Part], fields: Mapping[str, Fits]) -> dict[str, Any]:
-    """The header in the first of one or two parts, which has just these `fields`."""
+    """The header in the first of one or two parts, which must have exactly these `fields`."""
     if not 1 <= len(parts) <= 2 or len(parts[0]) > MAX_HEADER_BYTES:
         raise WireError(f"{len(parts)} parts, the first of {len(parts[0]) if parts else 0} bytes")
     try:
@@ -103,32 +111,21 @@ def _is_flag(value: Any) -> bool:
     return isinstance(value, bool)
 
 
-def _is_count(value: Any) -> bool:
-    return type(value) is int and 0 <= value < 2**63  # a bool is an int, but no count
+def _is_count(value: Any, least: int = 0) -> bool:
+    return type(value) is int and least <= value < 2**63  # a bool is an int, but no count
 
 
 def _is_version(value: Any) -> bool:
-    return _is_count(value) or (type(value) is int and value == -1)
+    return _is_count(value, least=-1)
 
 
-def _is_time(value: Any) -> bool:
-    return type(value) is float and 0 <= value < math.inf
-
-
-def _is_number(value: Any) -> bool:
-    return type(value) in (int, float)  # not a number, too: the inbox answers its sender, a refusal here does not
+def _is_row(value: Any) -> bool:
+    # NaN passes: the inbox answers its sender, and a refusal here would not
+    return _is_table(value, lambda item: type(item) in (int, float))
 
 
 def _is_table(value: Any, fits: Fits) -> bool:
     return isinstance(value, dict) and all(_is_text(key) and fits(item) for key, item in value.items())
-
-
-def _is_list(value: Any, fits: Fits) -> bool:
-    return isinstance(value, list) and all(map(fits, value))
-
-
-def _is_row(value: Any) -> bool:
-    return _is_table(value, _is_number)
 
 
 def _is_peer(value: Any) -> bool:
@@ -144,8 +141,8 @@ MESSAGE: dict[str, Fits] = {
     "sequence": _is_count,
     "weights_version": _is_version,
     "wants_weights": _is_flag,
-    "rows": lambda value: _is_list(value, _is_row),
-    "acting_s": _is_time,
+    "rows": lambda value: isinstance(value, list) and all(map(_is_row, value)),
+    "acting_s": lambda value: type(value) is float and 0 <= value < math.inf,
     "stop": _is_text,
     "incarnations": lambda value: _is_table(value, _is_count),
     "arrays": _is_text,
@@ -156,7 +153,7 @@ REPLY: dict[str, Fits] = {
     "weights_version": _is_version,
     "env_steps": _is_count,
     "refused": _is_text,
-    "status": lambda value: _is_table(value, lambda figure: True),
+    "status": lambda value: _is_table(value, lambda item: True),
 }
 
 
@@ -164,7 +161,7 @@ REPLY: dict[str, Fits] = {
 
 
 class _Place(NamedTuple):
-    """Where an array is in its part, and in an unroll."""
+    """Where an array lies in its part, and in an unroll."""
 
     group: str
     name: str
@@ -175,14 +172,13 @@ class _Place(NamedTuple):
 
 
 def _describe(arrays: Mapping[str, Array]) -> str:
-    """`name:dtype:length,length` of each, with a blank between two."""
-    parts = [f"{name}:{NAMES[array.dtype]}:{','.join(map(str, array.shape))}" for name, array in arrays.items()]
-    return " ".join(parts)
+    """`name:dtype:length,length` of each array, separated by spaces."""
+    return " ".join(f"{name}:{NAMES[array.dtype]}:{','.join(map(str, array.shape))}" for name, array in arrays.items())
 
 
-@functools.lru_cache(maxsize=64)  # an actor's unrolls are all alike
+@functools.lru_cache(maxsize=64)  # an actor's unrolls all have the same description
 def _places(described: str) -> tuple[list[_Place], int]:
-    """Where the arrays of an unroll are, and the bytes of all; raises `WireError` where they are not one's."""
+    """Where the arrays of an unroll lie, and the bytes of all; raises `WireError` if they are not those of an unroll."""
     places, start = list[_Place](), 0
     for text in described.split(" "):
         match = DESCRIPTION.fullmatch(text)
@@ -199,7 +195,7 @@ def _places(described: str) -> tuple[list[_Place], int]:
 
 
 def _join(arrays: Iterable[Array]) -> bytes:
-    """One part of all `arrays`, each from a multiple of `ALIGNMENT` bytes on."""
+    """All `arrays` in one part, each beginning at a multiple of `ALIGNMENT` bytes."""
     pieces: list[Part] = []
     for array in arrays:
         pieces += [np.ascontiguousarray(array).data.cast("B"), bytes(_aligned(array.nbytes) - array.nbytes)]
@@ -207,14 +203,13 @@ def _join(arrays: Iterable[Array]) -> bytes:
 
 
 def _split(part: Part, described: str) -> Unroll:
-    """The unroll in `part`, as it was joined."""
     places, total = _places(described)
     if total != len(part):
         raise WireError(f"{len(part)} bytes of arrays, {total} are described")
     groups: dict[str, dict[str, Array]] = {"": {}, "behaviour.": {}, "state.": {}}
     for group, name, dtype, shape, size, start in places:
         array = groups[group][name] = np.frombuffer(part, dtype, size, start).reshape(shape)
-        if dtype.kind == "b" and array.view(np.uint8).max() > 1:  # counting and indexing would differ
+        if dtype.kind == "b" and array.view(np.uint8).max() > 1:  # counting and indexing with it would disagree
             raise WireError(f"{group}{name}: neither true nor false")
     return Unroll(**groups[""], behaviour=groups["behaviour."], state=groups["state."])
 

@@ -1,4 +1,4 @@
-"""The ray engine: every role is an actor of Ray, on one machine or on many.
+"""The ray engine: every role runs inside an actor of Ray, on one machine or on many.
 
 May import: engines, actor, learner, storage, config, protocol, system.
 """

@@ -1,4 +1,4 @@
-"""The Ray cluster that a run works in: one that the program uses already, one that is joined, or one of its own."""
+"""The Ray cluster in which a run works: the program's own connection, a cluster that it joins, or one that it starts."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from apex_acer.system.private import PrivateFolder
 
 HEAD = "apex_acer.engines.ray.head"
 PROBE = "import ray, sys; ray.init(sys.argv[1], log_to_driver=False, logging_level='ERROR')"
-MEND = "start Ray there, or set RAY_AUTH_MODE=token where it asks for one"
-START_S = 60.0  # for a new cluster, on a busy machine
-JOIN_S = 20.0  # for a cluster to say that it is there
-RESERVE_S = 20.0  # for the run before to give back what it had
-STOP_S = 10.0  # for Ray to end its processes
-# of a cluster of its own: all listen on 127.0.0.1 alone, nobody is told, no process starts that no role would use, and who
-# else is on this machine cannot join; Ray's usual niceness, 15, would leave no room for actors to give way to the learner
+MEND = "start Ray there, or set RAY_AUTH_MODE=token if it asks for one"
+START_S = 60.0  # in which a new cluster starts, on a busy machine
+JOIN_S = 20.0  # in which an existing cluster answers
+RESERVE_S = 20.0  # in which a previous run returns its resources
+STOP_S = 10.0  # in which Ray ends its processes
+# for a cluster that the run starts: it listens on 127.0.0.1 alone, reports no usage, starts no process that no role uses,
+# and other users of this machine cannot join it; at Ray's usual niceness, 15, actors could not give way to the learner
 KEPT_APART = {
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -38,19 +38,15 @@ KEPT_APART = {
     "RAY_AUTH_MODE": "token",
     "RAY_worker_niceness": "0",
 }
-
-
-# of each death Ray would print a paragraph on standard output, in the midst of a live view or of --json
-QUIET = {"RAY_DEDUP_LOGS_SKIP_REGEX": "."}
+QUIET = {"RAY_DEDUP_LOGS_SKIP_REGEX": "."}  # else Ray prints a paragraph about each death on standard output
 
 
 class Cluster:
-    """Connects this process to Ray; raises `ConfigError` where there is none to join or the package is missing."""
+    """Connects this process to Ray; raises `ConfigError` if there is no cluster to join or the package is missing."""
 
     def __init__(self, config: RayConfig, output: Path) -> None:
-        """What a new cluster prints is appended to `output`."""
-        self.folder: Path | None = None
-        """Of a cluster of its own: what Ray keeps while it runs."""
+        """Appends to `output` what a new cluster prints."""
+        self.folder: Path | None = None  # in which a cluster that was started here keeps its files
         self._held: PrivateFolder | None = None
         self._head: subprocess.Popen[bytes] | None = None
         self._reserved: Any = None
@@ -61,18 +57,16 @@ class Cluster:
         self._ray = _import_ray()
         if not self._connected_before:
             self._connect(config.address or self._start(output), config.address)
-        self.home: str = self._ray.get_runtime_context().get_node_id()
-        """This machine's node."""
+        self.home: str = self._ray.get_runtime_context().get_node_id()  # this machine's node
 
     def nodes(self) -> dict[str, dict[str, float]]:
-        """What each living node has in all, by node: `CPU`, `GPU` …"""
+        """All resources of each living node, by node: `CPU`, `GPU` …"""
         return {node["NodeID"]: node["Resources"] for node in self._ray.nodes() if node["Alive"]}
 
     def reserve(self, bundles: list[dict[str, float]], num_here: int) -> Any:
-        """Sets resources aside until `close`, of this machine's node the first `num_here` bundles, the others near it.
+        """Reserves resources until `close`: the first `num_here` bundles on this machine's node, the others near it.
 
-        Raises:
-            ConfigError: where they are in use.
+        Raises `ConfigError` if they are in use.
         """
         from ray.util import placement_group
 
@@ -86,13 +80,13 @@ class Cluster:
         return self._reserved
 
     def log_of(self, pid: int) -> bytes:
-        """The last of the transcript of what a process of a cluster of its own has printed."""
+        """The end of what a process printed, with `runlog`'s marks; empty for a cluster that was not started here."""
         files = sorted(self.folder.glob(f"session_2*/logs/worker-*-{pid}.*")) if self.folder else []
         lines = [line for file in files for line in file.read_bytes().splitlines(keepends=True)]
         return b"".join(line for line in lines if not line.startswith((b":job_id:", b":actor_name:")))[-LAST_BYTES:]
 
     def close(self) -> None:
-        """Leaves the cluster, and ends one of its own."""
+        """Leaves the cluster; ends it if it was started here."""
         if self._reserved:
             from ray.util import remove_placement_group
 
@@ -114,7 +108,6 @@ class Cluster:
             raise ConfigError(f"ray.address: {given!r} cannot be joined ({_last_line(str(error))})") from None
 
     def _start(self, output: Path) -> str:
-        """Starts a cluster on this machine; returns its address."""
         self._held = PrivateFolder("ray-")
         self.folder = self._held.path
         with output.open("ab") as errors:
@@ -148,7 +141,7 @@ class Cluster:
 
 
 def stay_alone() -> None:
-    """Sets this process up for clusters of its own; raises `ConfigError` where Ray has read its settings already."""
+    """Sets the environment for clusters started here; raises `ConfigError` if Ray has read its settings already."""
     if os.environ.items() >= KEPT_APART.items():
         return
     if sys.modules.get("ray"):
@@ -166,7 +159,7 @@ def _import_ray() -> Any:
 
 
 def _probe(address: str) -> None:
-    """In another process, because Ray tries for minutes and then ends the one that asked."""
+    """Tries to join in another process, because Ray retries for minutes and then ends the process."""
     command = [sys.executable, "-P", "-c", PROBE, address]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=JOIN_S, check=False)
@@ -178,7 +171,7 @@ def _probe(address: str) -> None:
 
 @contextlib.contextmanager
 def _own_handlers() -> Iterator[None]:
-    """Ray puts a handler of its own in place of that for SIGTERM."""
+    """Restores the SIGTERM handler, which Ray replaces by its own."""
     before = signal.getsignal(signal.SIGTERM)
     try:
         yield

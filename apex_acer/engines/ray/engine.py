@@ -1,6 +1,6 @@
-"""The ray engine: starts the actors of Ray that host the roles, and sees how they end.
+"""The ray engine: starts the actors of Ray that host the roles, and notices how they end.
 
-The manager's process owns them all: they end with it, Ray restarts none, and the supervisor does.
+They belong to the manager's process and end with it. Ray restarts none of them; the supervisor does.
 """
 
 from __future__ import annotations
@@ -15,25 +15,25 @@ from apex_acer import __version__
 from apex_acer.config.runfile import from_dict, to_dict
 from apex_acer.engines.engine import Engine, Handle, Run
 from apex_acer.engines.ray.cluster import Cluster
-from apex_acer.engines.ray.group import GroupHandle, GroupLink, num_gpus
+from apex_acer.engines.ray.group import GroupHandle, GroupLink
 from apex_acer.engines.ray.handle import RayHandle
-from apex_acer.engines.ray.shares import cpu_share, require_fit
+from apex_acer.engines.ray.resources import cpu_share, num_gpus
 from apex_acer.protocol.messages import Link, Peer
 from apex_acer.storage.runlog import Log
 from apex_acer.system.process import environment_variables
 from apex_acer.system.waker import Waker
 
-# what imports Ray is imported once the cluster has said on which addresses it is to listen
+# modules that import Ray are imported once the cluster has set the addresses on which Ray listens
 if TYPE_CHECKING:
     from apex_acer.engines.ray.hosts import Start
 
 log = logging.getLogger(__name__)
 
-MOST_CALLS = 10_000  # at the same time, each of which only waits: a few from each of the peers
+MOST_CALLS = 10_000  # of a learner's host at the same time; each only waits, and each peer makes only a few
 
 
 class RayEngine(Engine):
-    """The hosts of one learner or several, and of everybody who speaks with them."""
+    """The hosts of one learner or several, and of the roles that talk to them."""
 
     restarts = True
     link: Link
@@ -53,12 +53,12 @@ class RayEngine(Engine):
             raise
 
     def start(self, peer: Peer, incarnations: dict[str, int]) -> Handle:
-        """Starts the role's host; whether it is `ready` shows after a `wait`."""
+        """Starts the role's host; a later `wait` notices when it is `ready`."""
         from apex_acer.engines.ray.hosts import PeerHost, Start
 
         if before := self._handles.pop(peer.name, None):
             before.kill()
-        # the module of a user's own algorithm is found there once `sys.path` is
+        # a user's own algorithm can be imported there only once `sys.path` is set
         config = from_dict(to_dict(self._run.config), import_modules=False)
         run = dataclasses.replace(self._run, config=config, resume=self._run.resume or peer.incarnation > 0)
         start = Start(run, peer, __version__, sys.path, incarnations, self._cluster.home)
@@ -70,7 +70,7 @@ class RayEngine(Engine):
         return handle
 
     def _start_learners(self, start: Start) -> RayHandle | GroupHandle:
-        """One, or several that meet where the first one listens."""
+        """Starts one learner, or several that meet at the address of the first."""
         from apex_acer.engines.ray.hosts import LearnerHost
         from apex_acer.engines.ray.link import RayLink
 
@@ -89,17 +89,16 @@ class RayEngine(Engine):
         return RayHandle(peer, host, self._log, self._cluster, self._waker.wake, *arguments)
 
     def _learner_of(self, peer: Peer) -> Any:
-        """With whom an actor or the evaluator speaks."""
         return self._learners[peer.index % len(self._learners) if peer.role == "actor" else 0]
 
     def reconnect(self) -> None:
-        """Tells everybody who the newest learner is."""
+        """Tells the other roles which learner is theirs."""
         for handle in self._handles.values():
             if isinstance(handle, RayHandle) and handle.peer.role != "learner":
                 handle.host.reconnect.remote(self._learner_of(handle.peer))
 
     def wait(self, timeout_s: float) -> None:
-        """Waits for a role to be ready or to end, for a reply, for `wake`, or for the time to pass."""
+        """Waits until a role is ready or ends, a reply comes, `wake` is called or the time has passed."""
         ready, _, _ = select.select([self._waker.woken], [], [], timeout_s)
         if ready:
             self._waker.clear()
@@ -111,7 +110,7 @@ class RayEngine(Engine):
         self._waker.wake()
 
     def close(self) -> None:
-        """Kills who is left, and leaves or ends the cluster."""
+        """Kills the remaining roles, and leaves or ends the cluster."""
         for handle in self._handles.values():
             handle.kill()
         self._cluster.close()
@@ -119,28 +118,24 @@ class RayEngine(Engine):
         self._log.close()
 
     def _share(self) -> float:
-        """CPUs of each role; a cluster that was joined may grow until they fit."""
+        """CPUs of each role. They need not fit yet into a cluster that was joined: it may grow."""
         config = self._run.config
         cpus = {node: resources.get("CPU", 0.0) for node, resources in self._cluster.nodes().items()}
-        anywhere = config.actors.count + config.learner.count - 1
-        roles = cpus, self._cluster.home, anywhere, self._num_here
-        share = cpu_share(config.ray.actor_cpus, *roles)
-        if not config.ray.address:
-            require_fit(share, *roles)
-        return share
+        anywhere, may_grow = config.actors.count + config.learner.count - 1, bool(config.ray.address)
+        return cpu_share(config.ray.actor_cpus, cpus, self._cluster.home, anywhere, self._num_here, may_grow=may_grow)
 
     def _share_gpus(self) -> int:
         gpus = {node: resources.get("GPU", 0.0) for node, resources in self._cluster.nodes().items()}
         return num_gpus(self._run.config.learner, sum(gpus.values()), gpus[self._cluster.home])
 
     def _make(self, host: type, peer: Peer) -> Any:
-        """The class to start `host` with; the first learner and the evaluator write the run's folder, which is here."""
+        """The class `host` as a remote class of Ray, with the resources and place of `peer`."""
         import ray
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
         variables = environment_variables()
         if not (peer.role == "learner" and self._run.config.learner.device in ("auto", "cuda")):
-            variables["RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES"] = "1"  # devices that are named are the machine's
+            variables["RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES"] = "1"  # device numbers are the machine's
         options: dict[str, Any] = {"runtime_env": {"env_vars": variables}, "num_cpus": self._cpus}
         if peer.role != "actor":
             options["scheduling_strategy"] = PlacementGroupSchedulingStrategy(self._places, self._bundle_of(peer))
@@ -149,18 +144,17 @@ class RayEngine(Engine):
         return ray.remote(host).options(max_restarts=0, max_task_retries=0, **options)
 
     def _bundles(self) -> list[dict[str, float]]:
-        """What all but the actors need, so that nobody takes the place of one that is started again."""
+        """The reservations of learners and evaluator, so that no other role takes their place during a restart."""
         learner: dict[str, float] = {"CPU": self._cpus} | ({"GPU": 1.0} if self._gpus else {})
         evaluator = [{"CPU": self._cpus}] * (self._num_here - 1)
         return [learner, *evaluator, *[learner] * (self._run.config.learner.count - 1)]
 
     def _bundle_of(self, peer: Peer) -> int:
-        """Which of them a learner or the evaluator has."""
         if peer.role == "evaluator":
             return 1
         return self._num_here + peer.index - 1 if peer.index else 0
 
     @property
     def _num_here(self) -> int:
-        """Roles that write the run's folder: the first learner and the evaluator."""
+        """How many roles write the run's folder and so run on this machine: the first learner, and the evaluator if any."""
         return 2 if self._run.config.evaluation.every else 1

@@ -1,4 +1,4 @@
-"""Several learners as one role: their hosts live and die together, and the manager speaks with all of them at once."""
+"""Several learners as one role: they live and die together, and the manager talks to all of them as to one."""
 
 from __future__ import annotations
 
@@ -7,15 +7,14 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
-from apex_acer.config import LearnerConfig, require
 from apex_acer.engines.engine import Handle
 from apex_acer.protocol.messages import Link, Message, Peer, Reply
 
-LAST_WORDS_S = 1.0  # for the others to say why they ended, once one has ended badly
+LAST_WORDS_S = 1.0  # in which the others report why they ended, once one has ended badly
 
 
 class GroupHandle(Handle):
-    """The learners of a run; the first one's result is theirs, and one that is lost ends all."""
+    """The learners of a run. Their result is the first one's; if one is lost, all of them end."""
 
     def __init__(self, peer: Peer, members: Sequence[Handle]) -> None:
         super().__init__(peer)
@@ -24,18 +23,18 @@ class GroupHandle(Handle):
 
     @property
     def alive(self) -> bool:
-        """Whether all of them work, or will."""
+        """Whether all of them run, or are being started."""
         self.listen()
         return self._alive
 
     @property
     def failure(self) -> str:
-        """That of the one that failed first; the others could only tell that they have lost it."""
+        """The failure of the learner that failed first; those of the others only say that they lost it."""
         failures = [member.failure for member in self._members if member.failure]
         return min(failures, key=lambda failure: "LearnerLost" in failure, default="")
 
     def listen(self) -> None:
-        """Takes what there is to know, without waiting."""
+        """Notices what has happened, without waiting."""
         if not self._alive:
             return
         ended = [member for member in self._members if not member.alive]
@@ -51,31 +50,31 @@ class GroupHandle(Handle):
                 self.kill()
 
     def dump(self) -> None:
-        """Asks all of them where their threads are."""
+        """Asks each of them to log where its threads are."""
         for member in self._members:
             member.dump()
 
     def kill(self) -> None:
-        """Ends all of them."""
+        """Kills all of them."""
         for member in self._members:
             member.kill()
         self._alive = False
 
 
 class GroupLink(Link):
-    """The manager's link to all of them: each hears what it says, and their replies are one."""
+    """The manager's link to all learners: each gets every message, and their replies are merged."""
 
     def __init__(self, links: Sequence[Link]) -> None:
         self._links = links
         self._heard: list[deque[Reply]] = [deque() for _ in links]
 
     def send(self, message: Message) -> None:
-        """Says it to all of them."""
+        """Sends `message` to each learner."""
         for link in self._links:
             link.send(message)
 
     def receive(self, timeout_s: float) -> Reply | None:
-        """The next reply of all of them, or None after `timeout_s` seconds."""
+        """The next reply, once all learners have answered; None after `timeout_s` seconds."""
         deadline = time.monotonic() + timeout_s
         for link, heard in zip(self._links, self._heard, strict=True):
             while not heard:
@@ -87,7 +86,7 @@ class GroupLink(Link):
 
 
 def merge(replies: Sequence[Reply]) -> Reply:
-    """The first one's reply with everybody's progress; the one that has gone round its loop least often counts for all."""
+    """The first reply, with the progress of all peers; the learner's own is that of the learner with the fewest turns."""
     first = replies[0]
     progress: dict[str, Any] = {}
     for reply in replies:
@@ -96,16 +95,3 @@ def merge(replies: Sequence[Reply]) -> Reply:
         progress["learner"] = min(turns)
     refused = next((reply.refused for reply in replies if reply.refused), "")
     return Reply(first.sequence, first.stop, refused=refused, status={**first.status, "progress": progress})
-
-
-def num_gpus(settings: LearnerConfig, gpus: float, at_home: float) -> int:
-    """GPUs of each learner, of a cluster that has `gpus` in all and `at_home` on this machine, where the first one runs.
-
-    Raises:
-        ConfigError: where there are some, and not enough for all.
-    """
-    if settings.device == "cpu" or not at_home:
-        return 0  # a learner that was to have one says itself what is missing
-    enough = f"this cluster has {gpus:g} GPUs: give at most that, or learner.device cpu"
-    require(settings.count <= gpus, "learner.count", settings.count, enough)
-    return 1

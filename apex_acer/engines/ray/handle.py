@@ -1,4 +1,4 @@
-"""What the manager knows of a role that an actor of Ray hosts, and how it ends one."""
+"""The manager's handle of a role that runs inside an actor of Ray."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from apex_acer.engines.ray.cluster import Cluster
 from apex_acer.protocol.messages import Peer
 from apex_acer.storage.runlog import Log, shown, unsaid
 
-if TYPE_CHECKING:  # it imports Ray, once the cluster has said on which addresses that is to listen
+if TYPE_CHECKING:  # it imports Ray, which must wait until the cluster has set the addresses on which Ray listens
     from apex_acer.engines.ray.hosts import End
 
 log = logging.getLogger(__name__)
 
 
 class RayHandle(Handle):
-    """A role that an actor of Ray hosts."""
+    """A role inside an actor of Ray."""
 
     def __init__(
         self,
@@ -34,7 +34,7 @@ class RayHandle(Handle):
         wake: Callable[[], None],
         *arguments: Any,
     ) -> None:
-        """`arguments` are those of the host's `run`."""
+        """`host` is the actor's handle; its `run` gets the `arguments`."""
         super().__init__(peer)
         self.host = host
         self._log, self._cluster, self._wake = log, cluster, wake
@@ -46,18 +46,18 @@ class RayHandle(Handle):
 
     @property
     def alive(self) -> bool:
-        """Whether the role works, or will; once it does not, how it ended is known."""
+        """Whether the role runs, or is being started; once it does not, `failure` and `result` are known."""
         self.listen()
         return self._alive
 
     @property
     def failure(self) -> str:
-        """The traceback, or how its process died; empty where it ended well or still runs."""
+        """The traceback, or how its process died; empty if the role ended well or still runs."""
         self.listen()
         return self._failure
 
     def listen(self) -> None:
-        """Takes what there is to know, without waiting."""
+        """Notices what has happened, without waiting."""
         if not self._alive:
             return
         if self._ready.done() and not self._ready.exception():
@@ -70,16 +70,16 @@ class RayHandle(Handle):
                 self._note_end(self._end.result())
 
     def dump(self) -> None:
-        """Asks where its threads are, which is logged when it answers."""
+        """Asks where its threads are; the answer is logged when it comes."""
         self._ask(self.host.dump).add_done_callback(self._log_stacks)
 
     def kill(self) -> None:
-        """Ends the process, and with it what Ray has set aside for it."""
+        """Kills the process, and frees the resources that Ray has reserved for it."""
         import ray
 
         ray.kill(self.host)
         if self._alive and self._node == self._cluster.home:
-            with contextlib.suppress(ProcessLookupError):  # Ray gives a frozen one some seconds
+            with contextlib.suppress(ProcessLookupError):  # Ray gives a frozen process some seconds
                 os.kill(self._pid, signal.SIGKILL)
         self._alive = False
 
@@ -105,7 +105,7 @@ class RayHandle(Handle):
 
 
 def cause_of_death(said: str) -> str:
-    """In one line, of what Ray `said`."""
+    """The cause of an actor's death in one line, from Ray's message `said`."""
     if re.search(r"its node (has )?died|node .*(is dead|was removed)", said, re.IGNORECASE):
         return "its machine was lost"
     detail = re.search(r"exit detail: (.*?)(\. |$)", said, re.MULTILINE)

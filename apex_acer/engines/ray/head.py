@@ -1,7 +1,7 @@
-"""`python -m apex_acer.engines.ray.head CPUS FOLDER`: a Ray cluster of this machine only, while standard input is open.
+"""`python -m apex_acer.engines.ray.head CPUS FOLDER`: a Ray cluster on this machine alone, until standard input closes.
 
-A process of its own, in a group of its own, so that what a terminal or `timeout` sends to the program's group does not end
-Ray before the learner has saved; and one that still ends Ray in good order where the program itself was killed.
+It has its own process group, so that a signal which a terminal or `timeout` sends to the program's group does not end Ray
+before the learner has saved. It ends Ray in good order even if the program was killed.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import sys
 
 import ray
 
-STORE_BYTES = 512 * 2**20  # of unrolls on their way and weights; both are read at once and gone
+STORE_BYTES = 512 * 2**20  # for unrolls and weights on their way, each of which is read at once and freed
 
 
 def main(cpus: int, folder: str) -> None:

@@ -1,4 +1,4 @@
-"""What Ray runs: an actor of Ray for each role, with the plain `Learner`, `Actor` or `Evaluator` in a thread."""
+"""The actors of Ray: each hosts one role, a plain `Learner`, `Actor` or `Evaluator`, in a thread."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from apex_acer.config import ConfigError
 from apex_acer.config.runfile import from_dict, to_dict
 from apex_acer.engines.engine import Run, one_line
 from apex_acer.engines.placement import niceness, num_threads
+from apex_acer.engines.ray.compression import PackedMessage, unpack
 from apex_acer.engines.ray.link import Order, RayLink
-from apex_acer.engines.ray.parcel import Parcel, unpack
 from apex_acer.learner import ranks
 from apex_acer.learner.learner import Learner
 from apex_acer.learner.ranks import ConnectedRanks, LearnerLost, Meeting, Ranks
@@ -36,13 +36,13 @@ from apex_acer.protocol.outcome import Outcome
 from apex_acer.storage.runlog import Log, Speech
 from apex_acer.system.process import WAIT_S, die_with_the_parent, name_process
 
-MOST_LINES = 300  # of the log of a role on another machine
-TRANSCRIPT = 2  # the descriptor of the file in which Ray has what its process prints
+MOST_LINES = 300  # kept of the log of a role on another machine
+TRANSCRIPT = 2  # the descriptor of the file into which Ray writes what the process prints
 SHARED_BYTES = 100_000  # smaller weights travel faster in the reply than through the object store
 
 
 class Start(NamedTuple):
-    """What a role is started with; `version` and `path` are the manager's. A learner's index is its rank."""
+    """What a role is started with; `version` and `path` are the manager's. The index of a learner is its rank."""
 
     run: Run
     peer: Peer
@@ -50,13 +50,13 @@ class Start(NamedTuple):
     path: list[str]
     incarnations: dict[str, int]
     home: str
-    """The manager's node, on which the run's folder is."""
+    """The node of the manager and of the run's folder."""
 
 
 class End(NamedTuple):
-    """How a role ended, as `Handle` has it, and the last it has logged if that is not in the run's log already."""
+    """How a role ended, as in `Handle`; `log` has its last lines if it could not write them to the run's log."""
 
-    log: str
+    log: str = ""
     result: Outcome | None = None
     config_error: str = ""
     raised: str = ""
@@ -64,51 +64,51 @@ class End(NamedTuple):
 
 
 class Host(ABC):
-    """One role in a process of its own; its methods are called by the manager's process."""
+    """A process with one role; the manager's process calls its methods."""
 
     def __init__(self, start: Start) -> None:
         self._start = start
         self._ready = asyncio.Event()
 
     async def ready(self) -> tuple[str, int]:
-        """Once the role has what it needs to work: its node and process id."""
+        """Waits until the role is able to work; returns its node and process id."""
         await self._ready.wait()
         return ray.get_runtime_context().get_node_id(), os.getpid()
 
     async def run(self, place: tuple[str, int] | None = None) -> End:
-        """The role's work, to its end; several learners meet at the address and port `place`."""
+        """Runs the role to its end; several learners meet at the address and port `place`."""
         self._place = place
         self._loop = asyncio.get_running_loop()
         return await asyncio.to_thread(self._run)
 
     async def dump(self) -> str:
-        """Where each thread is."""
+        """The stack of each thread."""
         return "\n".join("".join(traceback.format_stack(frame)) for frame in sys._current_frames().values())
 
     def _run(self) -> End:
         with self._logging() as lines:
             try:
                 self._prepare()
-                result = self._work()
+                end = End(result=self._work())
             except ConfigError as error:
-                return End(_text(lines), config_error=str(error))
-            except LearnerLost:  # the one that was lost says why
-                return End(_text(lines), failure=traceback.format_exc())
+                end = End(config_error=str(error))
+            except LearnerLost:  # the lost learner's own error is the one to report
+                end = End(failure=traceback.format_exc())
             except (Exception, SystemExit) as error:
-                return End(_text(lines), raised=one_line(error), failure=traceback.format_exc())
-            return End(_text(lines), result)
+                end = End(raised=one_line(error), failure=traceback.format_exc())
+            return end._replace(log="".join(lines))
 
     def _prepare(self) -> None:
         start, run = self._start, self._start.run
         die_with_the_parent()
-        name_process(f"{start.peer.role}_{start.peer.index}")  # Ray has named it before
+        name_process(f"{start.peer.role}_{start.peer.index}")  # Ray has given it another name
         self._check_version()
         sys.path += [entry for entry in start.path if entry not in sys.path]
         run = dataclasses.replace(run, config=from_dict(to_dict(run.config)))
         self._start = start._replace(run=run)
         os.nice(niceness(run.config, run.spec, start.peer.role))
         torch.set_num_threads(num_threads(run.config, start.peer.role))
-        # arrays that come out of Ray's store can only be read, and nobody writes them
+        # arrays from Ray's store are read-only, and no role writes to them
         warnings.filterwarnings("ignore", "The given NumPy array is not writable")
 
     def _check_version(self) -> None:
@@ -118,8 +118,8 @@ class Host(ABC):
 
     @contextmanager
     def _logging(self) -> Iterator[deque[str]]:
-        """Logs into the run's log if its folder is on this machine, and else into the lines that it gives."""
-        lines: deque[str] = deque(maxlen=MOST_LINES)
+        """Logs to the run's log if its folder is on this machine, else into the lines that it yields."""
+        lines = _LastLines(maxlen=MOST_LINES)
         name, logger = self._start.peer.name, logging.getLogger("apex_acer")
         handler: logging.Handler
         if ray.get_runtime_context().get_node_id() == self._start.home:
@@ -127,7 +127,7 @@ class Host(ABC):
             sys.stdout = sys.stderr = speech.stream()
             handler = logging.StreamHandler(sys.stderr)
         else:
-            handler = _Keep(lines)
+            handler = logging.StreamHandler(lines)
             handler.setFormatter(logging.Formatter(f"%(asctime)s {name}: %(message)s"))
         logger.setLevel(self._start.run.config.logging.level.upper())
         logger.addHandler(handler)
@@ -141,7 +141,7 @@ class Host(ABC):
 
 
 class LearnerHost(Host):
-    """The learner, and the calls that reach its inbox; it answers with a stop for as long as the process is there."""
+    """The learner, and the calls that reach its inbox; after the end it answers them with a stop while the process lives."""
 
     def __init__(self, start: Start) -> None:
         super().__init__(start)
@@ -155,24 +155,24 @@ class LearnerHost(Host):
         self._listening, port = ranks.listen(host)
         return host, port
 
-    async def exchange(self, parcel: Parcel) -> tuple[Reply, ray.ObjectRef[Any] | None]:
-        """Posts a message and waits for its reply, whose weights may be in Ray's store instead."""
+    async def exchange(self, packed: PackedMessage) -> tuple[Reply, ray.ObjectRef[Any] | None]:
+        """Posts a message and waits for its reply; the weights may be in Ray's store rather than in the reply."""
         await self._ready.wait()
         answered = self._loop.create_future()
-        message = unpack(parcel)
+        message = unpack(packed)
 
         def answer(reply: Reply) -> None:
             self._loop.call_soon_threadsafe(answered.set_result, reply)
 
         self._order.take(message, answer, self._learner.inbox.post)
         reply = await answered
-        weights = reply.weights if message.peer.role == "actor" else None  # the evaluator's nobody else gets
+        weights = reply.weights if message.peer.role == "actor" else None  # no other role gets the evaluator's snapshot
         if weights is None or len(weights) < SHARED_BYTES:
             return reply, None
         return dataclasses.replace(reply, weights=None), self._share(weights)
 
     def _share(self, weights: bytes) -> ray.ObjectRef[Any] | None:
-        """Once per version, however many actors there are: each machine fetches it once."""
+        """Puts `weights` into the store once per version, so that each machine fetches a version once."""
         if self._shared[0] is not weights:
             self._shared = weights, ray.put(weights)
         return self._shared[1]
@@ -196,16 +196,16 @@ class LearnerHost(Host):
 
 
 class PeerHost(Host):
-    """An actor or the evaluator."""
+    """The host of an actor or of the evaluator."""
 
     def __init__(self, start: Start, learner: Any) -> None:
-        """`learner` is the handle of its host."""
+        """`learner` is the handle of the learner's host."""
         super().__init__(start)
         self._learner = learner
         self._link = self._make_link()
 
     async def reconnect(self, learner: Any) -> None:
-        """Speaks with another learner from now on, if it is another."""
+        """Switches to `learner`, unless it is the same as before."""
         if learner != self._learner:
             self._learner = learner
             self._link.leave()
@@ -229,14 +229,8 @@ class PeerHost(Host):
         return Actor(*given) if peer.role == "actor" else Evaluator(*given, run.folder)
 
 
-class _Keep(logging.Handler):
-    def __init__(self, lines: deque[str]) -> None:
-        super().__init__()
-        self._lines = lines
+class _LastLines(deque[str]):
+    """A stream for logging, which writes one line at a time."""
 
-    def emit(self, record: logging.LogRecord) -> None:
-        self._lines.append(self.format(record))
-
-
-def _text(lines: deque[str]) -> str:
-    return "".join(f"{line}\n" for line in lines)
+    def write(self, line: str) -> None:
+        self.append(line)

@@ -1,4 +1,4 @@
-"""How messages travel through Ray: each is a call of the learner's host, each reply its value."""
+"""Messages through Ray: each is a call of the learner's host, whose return value is the reply."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from typing import Any
 import ray
 from ray.exceptions import RayError
 
-from apex_acer.engines.ray.parcel import pack
+from apex_acer.engines.ray.compression import pack
 from apex_acer.protocol.inbox import Answer
 from apex_acer.protocol.messages import Link, Message, Peer, Reply
 
-# a peer has only a few messages on their way: one that is further ahead has lost some, which the inbox is to say
+# a peer has only a few unanswered messages: if one is further ahead than this, some were lost, which the inbox will say
 MOST_AHEAD = 16
 
 
 class RayLink(Link):
-    """A peer's side: its unanswered calls, oldest first."""
+    """A peer's side of the conversation: its unanswered calls, oldest first."""
 
     def __init__(self, learner: Any, *, compress: bool = False, wake: Callable[[], None] = lambda: None) -> None:
-        """`learner` is the handle of its host; `wake` is called at each reply, from another thread."""
+        """`learner` is the handle of the learner's host; `wake` is called at each reply, from another thread."""
         self._learner, self._compress, self._wake = learner, compress, wake
         self._calls: deque[Future[Any]] = deque()
         self._reply: Reply | None = None  # while its weights are fetched
@@ -37,18 +37,18 @@ class RayLink(Link):
         self._calls.append(self._future(self._learner.exchange.remote(pack(message, compress=self._compress))))
 
     def receive(self, timeout_s: float) -> Reply | None:
-        """The next reply with its weights, or None after `timeout_s` seconds; none ever comes from a learner that died."""
+        """The next reply with its weights, or None after `timeout_s` seconds; a learner that died never replies."""
         deadline = time.monotonic() + timeout_s
         try:
             return self._receive(deadline) if self._calls else None
         except TimeoutError:
             return None
-        except RayError:  # the learner died, and with it what it kept: another takes over, or the run ends
+        except RayError:  # the learner died with all that it kept: another one takes over, or the run ends
             self._left.wait(max(0.0, deadline - time.monotonic()))
             return None
 
     def leave(self) -> None:
-        """Ends a wait for a learner that died; from another thread."""
+        """Ends, from another thread, a wait for a learner that died."""
         self._left.set()
 
     def _receive(self, deadline: float) -> Reply:
@@ -71,19 +71,19 @@ class RayLink(Link):
 
 
 class Order:
-    """Hands on each peer's messages in the order of their sequence; Ray's calls may arrive in another."""
+    """Restores the order of each peer's messages by their sequence, because Ray may reorder calls."""
 
     def __init__(self) -> None:
         self._peers: dict[str, tuple[Peer, int, dict[int, tuple[Message, Answer]]]] = {}
 
     def take(self, message: Message, answer: Answer, post: Callable[[Message, Answer], None]) -> None:
-        """Calls `post` with `message` and what has waited for it, or keeps it until what precedes it is there."""
+        """Posts `message` and those that waited for it, or keeps it until all messages before it have come."""
         peer, expected, ahead = self._peers.get(message.peer.name, (None, 0, {}))
-        if peer != message.peer:  # a new incarnation, which forgets the one before
+        if peer != message.peer:  # a new incarnation, which makes the previous one's messages obsolete
             expected, ahead = 0, {}
         ahead[message.sequence] = message, answer
         if not expected <= message.sequence < expected + MOST_AHEAD:
-            post(*ahead.pop(message.sequence))  # it is refused
+            post(*ahead.pop(message.sequence))  # the inbox refuses it
             return
         while expected in ahead:
             post(*ahead.pop(expected))

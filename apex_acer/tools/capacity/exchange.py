@@ -46,14 +46,14 @@ class Exchange:
         self._asks = itertools.cycle([True, *[False] * rest])
         self._weights = self._pack()
         self._compression = compression() if config.ray.compress else None
-        self._parcel = self._compression.pack(self._message, compress=True) if self._compression else None
+        self._packed = self._compression.pack(self._message, compress=True) if self._compression else None
 
     @property
     def sizes(self) -> dict[str, float]:
         """`unroll_bytes`: bytes sent per environment step; `weights_bytes`: size of one version of the weights."""
         size = sum(map(len, self._parts))
-        if self._parcel:
-            size += len(self._parcel.obs) - self._unroll.obs.nbytes
+        if self._packed:
+            size += len(self._packed.obs) - self._unroll.obs.nbytes
         return {"unroll_bytes": size / self._unroll.num_steps, "weights_bytes": len(self._weights)}
 
     def send(self) -> int:
@@ -68,7 +68,7 @@ class Exchange:
     def take(self) -> int:
         """The learner's part: decodes, checks, stores and answers the unroll; returns its environment steps."""
         if self._compression:
-            self._compression.unpack(self._parcel)
+            self._compression.unpack(self._packed)
         message = dataclasses.replace(decode_message(self._parts), sequence=next(self._sequence))
         self._inbox.post(message, lambda reply: None)
         post = self._inbox.take_unroll(0)
@@ -86,4 +86,4 @@ class Exchange:
 def compression() -> ModuleType:
     """The module with which the ray engine packs messages; raises `ConfigError` if LZ4 is not installed."""
     with needs("ray.compress", "ray"):
-        return importlib.import_module("apex_acer.engines.ray.parcel")
+        return importlib.import_module("apex_acer.engines.ray.compression")

@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from apex_acer.config import ConfigError, LearnerConfig
 from apex_acer.engines.engine import Handle
 from apex_acer.engines.ray import group
-from apex_acer.engines.ray.group import GroupHandle, GroupLink, merge, num_gpus
+from apex_acer.engines.ray.group import GroupHandle, GroupLink, merge
 from apex_acer.protocol.messages import Link, Message, Peer, Reply
 from apex_acer.protocol.outcome import Outcome
 from tests.programs import program
@@ -117,18 +116,6 @@ def test_the_manager_speaks_with_all_of_them() -> None:
 def test_a_refusal_by_any_of_them_is_told() -> None:
     assert merge([Reply(3), Reply(3, refused="no"), Reply(3)]).refused == "no"
     assert merge([Reply(3, stop=True), Reply(3)]).stop
-
-
-@pytest.mark.parametrize(
-    ("device", "gpus", "at_home", "each"), [("auto", 2, 1, 1), ("auto", 0, 0, 0), ("cpu", 1, 1, 0), ("cuda", 0, 0, 0)]
-)
-def test_gpus(device: str, gpus: int, at_home: int, each: int) -> None:
-    assert num_gpus(LearnerConfig(2, device), gpus, at_home) == each
-
-
-def test_too_few_gpus_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"learner\.count: 2 is not allowed; this cluster has 1 GPUs"):
-        num_gpus(LearnerConfig(2), 1.0, 1.0)
 
 
 @pytest.mark.slow

@@ -17,9 +17,9 @@ from ray.exceptions import ActorDiedError
 
 from apex_acer import __version__
 from apex_acer.engines.engine import Run
+from apex_acer.engines.ray.compression import pack, unpack
 from apex_acer.engines.ray.hosts import PeerHost, Start
 from apex_acer.engines.ray.link import MOST_AHEAD, Order, RayLink
-from apex_acer.engines.ray.parcel import pack, unpack
 from apex_acer.protocol.messages import Message, Peer, Reply
 from tests.conftest import assert_equal_unrolls, config_error
 from tests.runs import CARTPOLE, RUN_ID, made_up_unroll, tiny_run
@@ -36,16 +36,16 @@ def message(sequence: int, peer: Peer = ACTOR, **said: Any) -> Message:
 def test_a_message_arrives_as_it_was_sent(compress: bool, dtype: str) -> None:
     obs = np.repeat(np.arange(6 * 4, dtype=dtype).reshape(6, 4, 1), 500, -1)[:, ::-1]  # not contiguous
     sent = message(3, unroll=made_up_unroll(tiny_run(), obs=obs), wants_weights=True)
-    parcel = pack(sent, compress=compress)
-    got = unpack(parcel)
+    packed = pack(sent, compress=compress)
+    got = unpack(packed)
     assert got.unroll is not None
     assert sent.unroll is not None
     assert_equal_unrolls(got.unroll, sent.unroll)
     assert dataclasses.replace(got, unroll=None) == dataclasses.replace(sent, unroll=None)
     assert got.unroll.obs.flags.writeable
     if compress:
-        assert parcel.message.unroll is not None
-        assert parcel.message.unroll.obs.nbytes + len(parcel.obs) < obs.nbytes / 5
+        assert packed.message.unroll is not None
+        assert packed.message.unroll.obs.nbytes + len(packed.obs) < obs.nbytes / 5
 
 
 def test_what_has_no_observations_is_not_compressed() -> None:
@@ -102,7 +102,7 @@ class Learner:
         self.calls: list[Future[Any]] = []
         self.exchange = SimpleNamespace(remote=self._call)
 
-    def _call(self, parcel: Any) -> Any:
+    def _call(self, packed: Any) -> Any:
         self.calls.append(Future())
         return SimpleNamespace(future=lambda call=self.calls[-1]: call)
 

@@ -64,6 +64,7 @@ def test_a_run_listens_here_alone_and_ctrl_c_stops_and_saves_and_leaves_nothing(
 def test_a_run_goes_on_through_deaths(tmp_path: Path) -> None:
     with program(tmp_path / "run", **ENDLESS, backoff_s=0.05) as run:
         run.wait_until_it_learns()
+        run.wait_for(lambda: "actor_1" in run.children())
         run.kill_child("actor_1")
         run.wait_for(lambda: run.statuses[-1]["restarts"]["actor_1"] == 1)
         assert run.news[-1].startswith("actor_1: its process died (")
