@@ -8,8 +8,9 @@ from pathlib import Path
 
 from apex_acer import Callbacks, RunConfig, live_view, load_run, train
 from apex_acer.config import StopConfig
+from apex_acer.protocol.messages import Status
 from apex_acer.views.console import recorded
-from apex_acer.views.progress import Progress, Status
+from apex_acer.views.progress import Progress
 
 PATH = Path(__file__).parent / "images" / "live.svg"
 COMMAND = "apex-acer train cartpole --actors 3 --steps 40000 --until 1000"

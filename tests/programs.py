@@ -28,8 +28,7 @@ import dataclasses, json, signal, sys, tempfile
 signal.signal(signal.SIGINT, signal.default_int_handler)  # whatever the tests themselves run under
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 import apex_acer
-from apex_acer.manager import restarts
-from apex_acer.manager import role
+from apex_acer.manager import restarts, supervised_process
 from apex_acer.config.runfile import load_run
 
 def say(**said):
@@ -41,7 +40,7 @@ def noted(*arguments, make=tempfile.mkdtemp, **more):
     return folder
 
 tempfile.mkdtemp = noted
-restarts.BACKOFF_S, role.READY_S = json.loads(sys.argv[2])
+restarts.BACKOFF_S, supervised_process.READY_S = json.loads(sys.argv[2])
 say(started=True)
 try:
     result = apex_acer.train(load_run(sys.argv[1]), apex_acer.Callbacks(on_status=lambda status: say(status=status)))

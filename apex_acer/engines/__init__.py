@@ -1,4 +1,4 @@
-"""Where roles run: an engine starts them and gives the manager a link to the learner's inbox.
+"""Where the roles of a run work: an engine starts them and connects the manager to the learner's inbox.
 
 May import: actor, learner, storage, config, protocol.
 """
@@ -19,7 +19,7 @@ ENGINES = {
 
 
 def engine_class(name: str) -> type[Engine]:
-    """The `Engine` named in `config.engine`."""
+    """The `Engine` class that `config.engine` names."""
     module, _, attribute = ENGINES[name].partition(":")
     cls: type[Engine] = getattr(importlib.import_module(module), attribute)
     return cls

@@ -1,4 +1,4 @@
-"""Vector environments: what their spaces mean here, wrappers, and pictures of them.
+"""Vector environments: how their spaces are understood, wrappers for them, and pictures of them.
 
 May import: config, protocol, system.
 """

@@ -1,4 +1,4 @@
-"""One run from its first check to its one end. Imports no torch.
+"""One training run: from the checks before its start to its one end. Imports no torch.
 
 May import: engines, actor, views, environments, storage, config, protocol, system.
 """

@@ -1,4 +1,4 @@
-"""What a program hears of the run it trains, in functions of its own. Imports no torch."""
+"""Callbacks: the functions through which a program hears of the run that it trains. Imports no torch."""
 
 from __future__ import annotations
 
@@ -8,10 +8,14 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 from apex_acer.manager.result import TrainResult
+from apex_acer.protocol.messages import Status
 from apex_acer.storage.history import LoggedRow
+
+# the metrics of a row that are the fields of an `Evaluation`
+EVALUATED = ["eval_env_steps", "eval_return", "eval_return_std", "eval_return_min", "eval_return_max", "eval_length"]
 
 
 @dataclass(frozen=True)
@@ -19,59 +23,59 @@ class Evaluation:
     """The unclipped returns of one evaluation."""
 
     env_steps: int
-    """Environment steps that the evaluated weights were trained for."""
+    """Environment steps of training behind the evaluated weights."""
     mean: float
     std: float
     min: float
     max: float
     length: float
-    """Mean length of the episodes, environment steps."""
+    """Mean length of an episode, in environment steps."""
 
 
-def _ignore(heard: Any) -> None:
-    """The callback where none is given."""
+def _ignore(heard: object) -> None:
+    """The default of every callback."""
 
 
 @dataclass(frozen=True)
 class Callbacks:
-    """Functions called in the caller's own process and thread while a run trains, about twice a second.
+    """Functions that are called in the caller's own process and thread while a run trains, about twice a second.
 
-    The run's processes go on meanwhile, but nobody looks after them before a call returns: none is restarted, and a first
-    Ctrl-C waits for it; a second one interrupts the call, and the run ends unsaved. What a call raises ends the run: it is
-    saved, and `train` raises the same.
+    The run continues during a call, but is not supervised: no process is restarted. A first Ctrl-C waits for the call to
+    return; a second one interrupts it, and the run ends unsaved. An exception ends the run: it is saved, and `train` raises
+    the exception again.
     """
 
-    on_status: Callable[[dict[str, Any]], object] = _ignore
-    """With the newest row of every process (`rows`), and in `news` who was restarted."""
+    on_status: Callable[[Status], object] = _ignore
+    """Gets the newest row of every process in `rows`, and in `news` which processes were restarted and why."""
     on_rows: Callable[[list[LoggedRow]], object] = _ignore
-    """With the rows written to `metrics.jsonl` since the last call, each once. Where a learner died, `env_steps` goes back
-    to its checkpoint, from which on rows are written anew."""
+    """Gets the rows that were written to `metrics.jsonl` since the last call, each once. If a learner has died, `env_steps`
+    goes back to its checkpoint, and the rows after that are written again."""
     on_evaluation: Callable[[Evaluation], object] = _ignore
-    """With each evaluation, after its row."""
+    """Gets each evaluation, after its row."""
     on_stop: Callable[[TrainResult], object] = _ignore
-    """With how the run ended, once all of it is over; not where it failed, as `train` then raises."""
+    """Gets the result when the whole run is over; not called if the run failed, because `train` then raises."""
 
 
 class Listener:
-    """Tells `callbacks` what a run's statuses and rows say."""
+    """Passes a run's statuses and new rows to `callbacks`."""
 
     def __init__(self, callbacks: Callbacks, folder: Path) -> None:
-        """Rows that are in `folder` already are not told again."""
+        """Skips the rows that are in `folder` already."""
         self._callbacks = callbacks
         self._rows = RowReader(folder / "metrics.jsonl")
-        self.busy = False
-        """Whether a callback is at work."""
+        self.busy = False  # whether a callback is running
 
-    def tell(self, status: dict[str, Any] | None = None) -> None:
-        """Calls who has something to hear; raises what a callback raises."""
+    def tell(self, status: Status | None = None) -> None:
+        """Calls the callbacks for which there is something new; raises what a callback raises."""
         self.busy = True
         try:
             if status:
                 self._callbacks.on_status(status)
             if rows := self._rows.read():
                 self._callbacks.on_rows(rows)
-            for evaluation in evaluations(rows):
-                self._callbacks.on_evaluation(evaluation)
+            for row in rows:
+                if "eval_return" in row:
+                    self._callbacks.on_evaluation(Evaluation(*(row[name] for name in EVALUATED)))
         finally:
             self.busy = False
 
@@ -80,36 +84,20 @@ class Listener:
         self._rows.close()
 
 
-def evaluations(rows: list[LoggedRow]) -> list[Evaluation]:
-    """The evaluations among `rows`."""
-    return [
-        Evaluation(
-            row["eval_env_steps"],
-            row["eval_return"],
-            row["eval_return_std"],
-            row["eval_return_min"],
-            row["eval_return_max"],
-            row["eval_length"],
-        )
-        for row in rows
-        if "eval_return" in row
-    ]
-
-
 class RowReader:
-    """Reads the rows at the end of `metrics.jsonl` as they come.
+    """Reads new rows of `metrics.jsonl` as they are appended.
 
-    A learner that goes on from a checkpoint writes the file anew, without the rows after that: another file of that name.
+    A learner that resumes from a checkpoint replaces the file by another one, without the rows after the checkpoint.
     """
 
     def __init__(self, path: Path) -> None:
-        """Begins at the end of what is there."""
+        """Begins at the present end of the file."""
         self._path = path
         self._file: BinaryIO | None = None
         self.read()
 
     def read(self) -> list[LoggedRow]:
-        """The rows since the last call; half a line at the end is left for the next."""
+        """The rows since the last call; an unfinished line at the end is left for the next call."""
         rows = self._read_on()
         if self._replaced():
             before, self._file = self._file, self._path.open("rb")
@@ -141,7 +129,7 @@ class RowReader:
 
 
 def _common_bytes(one: BinaryIO, other: BinaryIO) -> int:
-    """The length of the lines with which both files begin."""
+    """Bytes of the lines that are the same at the beginning of both files."""
     one.seek(0)
     other.seek(0)
     pairs: Iterator[tuple[bytes, bytes]] = zip(one, other, strict=False)

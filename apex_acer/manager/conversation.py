@@ -1,4 +1,4 @@
-"""The manager's conversation with one learner: what it was asked and told, and what it has answered."""
+"""The manager's conversation with one learner: what it has asked and announced, and what was answered."""
 
 from __future__ import annotations
 
@@ -11,39 +11,37 @@ LOOK_S = 0.5  # between two questions to the learner
 
 
 class Conversation:
-    """With one learner, from before its start to its end; the next learner has a conversation of its own."""
+    """With one incarnation of the learner; the next one gets a conversation of its own."""
 
     def __init__(self, run_id: str, engine: Engine) -> None:
         self._run_id, self._engine = run_id, engine
-        self.known: dict[str, int] = {}
-        """Incarnations of the others that the learner has taken in ..."""
-        self.known_at = 0.0
-        """... when it was told them at these monotonic seconds."""
-        self._told: dict[str, int] = {}
-        self._told_at = 0.0
-        self._said = self._unanswered = 0
+        self.known: dict[str, int] = {}  # incarnations of the other processes that the learner has acknowledged ...
+        self.known_at = 0.0  # ... and the monotonic seconds at which they were sent to it
+        self._sent: dict[str, int] = {}
+        self._sent_at = 0.0
+        self._messages = self._unanswered = 0
         self._met = False
 
     def begin(self, incarnations: dict[str, int]) -> None:
-        """The learner was started, and expects the others in these incarnations."""
+        """Notes that the learner was started with these `incarnations` of the others."""
         self.known, self.known_at = incarnations, time.monotonic()
 
-    def say(self, incarnations: dict[str, int], stop: str = "") -> None:
-        """Asks for the learner's status, tells it who is whose successor, and, if given, why to `stop`."""
-        self._told, self._told_at = incarnations, time.monotonic()
-        message = Message(self._run_id, Peer("manager", 0, 0), self._said, stop=stop, incarnations=incarnations)
+    def send(self, incarnations: dict[str, int], stop: str = "") -> None:
+        """Asks for the learner's status and announces `incarnations`; a `stop` reason ends the run."""
+        self._sent, self._sent_at = incarnations, time.monotonic()
+        message = Message(self._run_id, Peer("manager", 0, 0), self._messages, stop=stop, incarnations=incarnations)
         self._engine.link.send(message)
-        self._said += 1
+        self._messages += 1
         self._unanswered += 1
 
-    def ask(self, incarnations: dict[str, int]) -> None:
-        """Says as much once the last question is answered and it is time for another, or there is something to tell."""
-        is_time = time.monotonic() >= self._told_at + LOOK_S
-        if not self._unanswered and (is_time or self._told != incarnations):
-            self.say(incarnations)
+    def send_if_due(self, incarnations: dict[str, int]) -> None:
+        """Sends once everything is answered and `LOOK_S` has passed, or at once if `incarnations` have changed."""
+        is_time = time.monotonic() >= self._sent_at + LOOK_S
+        if not self._unanswered and (is_time or self._sent != incarnations):
+            self.send(incarnations)
 
-    def hear(self) -> list[Reply]:
-        """The replies that have come; the others meet the learner at its first one."""
+    def receive(self) -> list[Reply]:
+        """The replies that have come; at the first one, the other processes are told of this learner."""
         replies = []
         while reply := self._engine.link.receive(0):
             if reply.refused:
@@ -54,5 +52,5 @@ class Conversation:
             self._engine.reconnect()
             self._met = True
         if replies and not self._unanswered:
-            self.known, self.known_at = self._told, self._told_at
+            self.known, self.known_at = self._sent, self._sent_at
         return replies

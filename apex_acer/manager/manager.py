@@ -1,4 +1,4 @@
-"""The manager: one run from its checks to its one exit reason. Imports no torch."""
+"""The manager takes one run from its start to its one exit reason. Imports no torch."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ from apex_acer.manager.conversation import LOOK_S
 from apex_acer.manager.preparation import prepare, prepare_resume
 from apex_acer.manager.result import END, TrainResult
 from apex_acer.manager.supervisor import RunFailed as RunFailed
-from apex_acer.manager.supervisor import Status, Supervisor
+from apex_acer.manager.supervisor import Supervisor
+from apex_acer.protocol.messages import Status
 from apex_acer.storage.runlog import Log, Speech
 from apex_acer.system import files
 from apex_acer.system.output import say
@@ -30,9 +31,9 @@ from apex_acer.system.signals import Signals
 
 log = logging.getLogger(__name__)
 
-# from a signal, or whatever else ends the run, until nothing is left of it: 10 s with the engine's KILL_S
-SAVE_S = 6.0  # for the learner to save, replay not counted
-LEAVE_S = 2.0  # after that, for everybody to leave; who is still there is killed
+# what ends a run, a signal or a failure, leaves nothing behind after 10 s, of which 2 s are the engine's KILL_S
+SAVE_S = 6.0  # in which the learner saves, replay not counted
+LEAVE_S = 2.0  # in which the processes then end; those that do not are killed
 
 
 def train(
@@ -43,13 +44,13 @@ def train(
     progress: bool = False,
     **changes: Any,
 ) -> TrainResult:
-    """Trains until one of the run's `stop` is met or a signal comes, and writes the weights.
+    """Trains until one of the limits in the run's `stop` is reached or a signal comes, and writes the weights.
 
     Args:
         config: the run: a preset's name, a run file's path, or a configuration.
-        callbacks: what the caller wants to hear of the run; what one of them raises ends it, saved, and is raised again.
-        started_at: seconds of `time.monotonic` from which `startup_s` counts; now, if it is not given.
-        progress: shows the command's live view: a table on a terminal or in a notebook, lines elsewhere.
+        callbacks: functions that hear of the run; an exception in one of them ends the run, saved, and is raised again.
+        started_at: the start from which `startup_s` counts, in seconds of `time.monotonic`; by default now.
+        progress: whether to show the command's live view: a table on a terminal or in a notebook, lines elsewhere.
         **changes: keys of the run, as `load_run` takes them: `seed=1, stop={"env_steps": 2000}`.
 
     Raises:
@@ -69,20 +70,19 @@ def resume(
     progress: bool = False,
     schedule_steps: int | None = None,
 ) -> TrainResult:
-    """Goes on with the run in `folder` from its newest checkpoint, with its own configuration.
+    """Continues the run in `folder` from its newest checkpoint, with its own configuration.
 
     Args:
-        folder: of a run that has saved a checkpoint.
-        stop: new values of `config.stop`'s keys; `env_steps` is the run's total. A target that was reached is not asked
-            for again, unless `at_return` is among them.
-        callbacks: as for `train`; rows of before are not told again.
+        folder: the folder of a run that has saved a checkpoint.
+        stop: new values of keys in `config.stop`; `env_steps` is the run's total. A target that was reached no longer ends
+            the run, unless `stop` has `at_return`.
+        callbacks: as for `train`; they are not told of the rows written before.
         started_at: as for `train`.
         progress: as for `train`.
-        schedule_steps: environment steps at which schedules end; by default where they ended before, whatever the new
-            total is.
+        schedule_steps: environment steps at which schedules end; by default those of the run so far, whatever the new total.
 
     Raises:
-        ConfigError: where there is nothing to go on from, or nothing left to do.
+        ConfigError: if there is no checkpoint, or nothing left to do.
         RunFailed: with the traceback of the process that failed.
     """
     at = started_at or time.monotonic()
@@ -91,12 +91,15 @@ def resume(
 
 
 def watch(run: Run, callbacks: Callbacks | None = None, stream: TextIO | None = None) -> TrainResult:
-    """`manage` with the live view of the run, on `stream` or, if there is none, where the program's output is seen."""
-    from apex_acer.views.console import live_view  # rich is for those who look
+    """`manage` with the live view of the run, on `stream` or, by default, on the program's output."""
+    from apex_acer.views.console import live_view  # imports rich, which takes time
 
     callbacks = callbacks or Callbacks()
     say("\n".join([describe(run.config), *run.notes]), stream)
-    with Signals() as signals, live_view(run.config, stream) as view:  # no signal finds the terminal half restored
+    with (
+        Signals() as signals,
+        live_view(run.config, stream) as view,
+    ):  # in this order, no signal leaves the terminal half restored
 
         def show(status: Status) -> None:
             view.update(status)
@@ -108,16 +111,16 @@ def watch(run: Run, callbacks: Callbacks | None = None, stream: TextIO | None = 
 
 
 def manage(run: Run, callbacks: Callbacks | None = None, signals: Signals | None = None) -> TrainResult:
-    """A prepared run, from its first process to its one result; raises as `train` does.
+    """Trains a prepared run, from its first process to its result; raises as `train` does.
 
-    `signals` are those of a caller who has entered them already.
+    `signals` are those of a caller that has entered them already.
     """
     callbacks = callbacks or Callbacks()
     noted = contextlib.nullcontext(signals) if signals else Signals()
     with _log_file(run.folder, run.config.logging.level), noted as signals:
         text = dump_run(dataclasses.replace(run.config, out=""))
         files.write(run.folder / "config.toml", text.encode())
-        (run.folder / END).unlink(missing_ok=True)  # of the program that this one goes on from
+        (run.folder / END).unlink(missing_ok=True)  # written by the program that this one continues
         try:
             result = Manager(run, callbacks, signals).run()
         except Exception as error:
@@ -130,7 +133,7 @@ def manage(run: Run, callbacks: Callbacks | None = None, signals: Signals | None
 
 
 def _write_end(folder: Path, /, **end: Any) -> None:
-    """Writes how a run ended, for programs; a full disk must not change that."""
+    """Writes for programs how the run ended; a full disk does not change the end itself."""
     try:
         whole = {"state": "", "reason": "", "error": "", **end}
         files.write(folder / END, json.dumps(whole, indent=1).encode() + b"\n")
@@ -143,7 +146,7 @@ def _last_line(error: Exception) -> str:
 
 
 class Manager:
-    """One run: until it has reached its end, fails, or is told to end by a signal."""
+    """One run, until it has reached its end, fails, or is stopped by a signal."""
 
     def __init__(self, run: Run, callbacks: Callbacks, signals: Signals) -> None:
         self._folder = run.folder
@@ -158,7 +161,7 @@ class Manager:
             log.info(line)
 
     def run(self) -> TrainResult:
-        """The whole run; leaves no process behind, however it ends. The first signal saves, the second kills."""
+        """Trains; leaves no process behind, however the run ends. A first signal saves, a second one kills."""
         with contextlib.closing(self._engine), contextlib.closing(self._listener):
             try:
                 self._watch()
@@ -176,7 +179,7 @@ class Manager:
                 raise
 
     def _wake(self) -> None:
-        """At each signal; the second one does not wait for a callback."""
+        """Called at each signal; the second one interrupts a callback."""
         self._engine.wake()
         if self._listener.busy and self._killing:
             raise KeyboardInterrupt
@@ -195,7 +198,6 @@ class Manager:
         return SAVE_S + self._supervisor.replay_save_s
 
     def _watch(self) -> None:
-        """Until the learner has saved what it learned, or a signal comes."""
         while not (self._result or self._signals):
             if status := self._supervisor.tend():
                 self._status = status
@@ -203,44 +205,40 @@ class Manager:
             self._engine.wait(LOOK_S)
 
     def _end(self) -> TrainResult:
-        """Has the run stopped where a signal came, and says how it ended."""
         if self._signals:
-            self._tell_stopping(self._signals[0].name)
+            name = self._signals[0].name
+            log.info("%s: stopping", name)
+            if self._status:
+                news = f"{name}: saving what was learned; a second signal ends the run at once"
+                self._listener.tell({**self._status, "news": [news]})
         self._stop(self._signals[0].name if self._signals else "")
         learner = self._supervisor.learner.handle
         if result := self._result:
             log.info("ended: %s", result)
             return result
-        if self._killing or learner is None or not learner.ready:  # nothing to save yet, or no time
+        if self._killing or learner is None or not learner.ready:  # there is nothing to save yet, or no time for it
             return self._unsaved()
-        how = learner.failure or f"learner: killed, because it had not saved within {self._save_s:.0f} s"
-        raise RunFailed(how)
-
-    def _tell_stopping(self, signal_name: str) -> None:
-        log.info("%s: stopping", signal_name)
-        if self._status:
-            news = f"{signal_name}: saving what was learned; a second signal ends the run at once"
-            self._listener.tell({**self._status, "news": [news]})
+        raise RunFailed(learner.failure or f"learner: killed, because it had not saved within {self._save_s:.0f} s")
 
     def _stop(self, reason: str) -> None:
-        """Has the learner save, where it has not, and lets everybody leave; a second signal or the deadline ends that."""
+        """Has the learner save, if it has not yet, and waits for processes to end, but no longer than the deadline."""
         self._ends_at = self._ends_at or time.monotonic() + self._save_s + LEAVE_S
         learner = self._supervisor.learner.handle
         if learner is None or not learner.ready:
             return
         if not learner.result:
-            self._supervisor.say(stop=reason)
+            self._supervisor.stop_learner(reason)
         self._wait_while(lambda: learner.alive and not learner.result, self._ends_at - LEAVE_S)
         if learner.result:
             self._wait_while(lambda: self._supervisor.working, min(self._ends_at, time.monotonic() + LEAVE_S))
 
     def _wait_while(self, condition: Callable[[], bool], until: float) -> None:
-        """Also ends at monotonic time `until`, and at a second signal."""
+        """Waits while `condition` holds, but not beyond monotonic time `until` or a second signal."""
         while condition() and not self._killing and (left := until - time.monotonic()) > 0:
             self._engine.wait(left)
 
     def _unsaved(self) -> TrainResult:
-        """The result of a run that was ended before it could save, as far as it is known."""
+        """What is known of a run that ended before it could save."""
         status, rows = self._status, self._status.get("rows", {})
         log.info("%s: ended without saving", self._signals[-1].name)
         return TrainResult(
@@ -257,7 +255,7 @@ class Manager:
 
 @contextlib.contextmanager
 def _log_file(folder: Path, level: LogLevel) -> Iterator[None]:
-    """Keeps this package's log in the run's folder, which belongs to this program meanwhile; raises `ConfigError`."""
+    """Writes this package's log into the run's folder, and locks that folder; raises `ConfigError`."""
     with writing("out", folder):
         file = Log(folder)
     try:

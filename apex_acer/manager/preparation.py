@@ -1,4 +1,4 @@
-"""What is checked and made of a run before its first process. Imports no torch."""
+"""Checks a run and makes its folder, before its first process starts. Imports no torch."""
 
 from __future__ import annotations
 
@@ -23,19 +23,15 @@ from apex_acer.storage import checkpoint
 
 
 def prepare(config: RunConfig, started_at: float) -> Run:
-    """A new run, whose environment was tried and whose folder is made; raises `ConfigError`."""
+    """A new run, whose environment has been tried and whose folder exists; raises `ConfigError`."""
     if sys.platform not in ("linux", "darwin"):
         raise ConfigError(f"platform: {sys.platform!r} is not supported; run on Linux or macOS")
     if config.load and not Path(config.load).is_file():
-        raise ConfigError(f"load: {config.load!r} is no file; give a weights file")
+        raise ConfigError(f"load: {config.load!r} is not a file; give a weights file")
     settings = imports.algorithm_settings(config.algorithm.name)
     given = type(config.algorithm)
-    require(
-        given is settings,
-        "algorithm",
-        given.__name__,
-        f"the settings of {config.algorithm.name} are {settings.__name__}",
-    )
+    allowed = f"the settings of {config.algorithm.name} are {settings.__name__}"
+    require(given is settings, "algorithm", given.__name__, allowed)
     spec, notes = check_environment(config.environment)
     config = _placed(config, spec)
     return Run(config, spec, make_folder(config), uuid.uuid4().hex, started_at, notes=notes)
@@ -44,10 +40,10 @@ def prepare(config: RunConfig, started_at: float) -> Run:
 def prepare_resume(
     folder: Path, stop: Mapping[str, Any], started_at: float, *, schedule_steps: int | None = None
 ) -> Run:
-    """The run in `folder` with new values of `config.stop`'s keys, which it keeps; raises `ConfigError`.
+    """The run in `folder`, with new values for the keys of `config.stop` in `stop`; raises `ConfigError`.
 
-    Schedules go on to the end they had, unless `schedule_steps` says otherwise: with a smaller total the learning rate would
-    fall at once, with a larger one it would rise again.
+    Schedules keep the end they had, unless `schedule_steps` is given: a smaller total would drop the learning rate at once,
+    a larger one would raise it again.
     """
     path = checkpoint.newest(folder)
     if path is None:
@@ -66,7 +62,7 @@ def prepare_resume(
 
 
 def _placed(config: RunConfig, spec: EnvironmentSpec) -> RunConfig:
-    """`config` with all of its counts; raises `ConfigError` if this machine cannot hold them."""
+    """`config` with a number for each count; raises `ConfigError` if this machine cannot hold such a run."""
     config = place(config, spec)
     if not (config.ray.address or (config.engine == "ray" and "ray" in sys.modules)):  # a cluster has other machines
         require_room(config, spec)
@@ -74,12 +70,12 @@ def _placed(config: RunConfig, spec: EnvironmentSpec) -> RunConfig:
 
 
 def _stop_of_rest(before: StopConfig, given: Mapping[str, Any], path: Path, state: Mapping[str, Any]) -> StopConfig:
-    """What ends a run that goes on from the `state` of the checkpoint `path`; raises `ConfigError` if that is reached."""
+    """The limits of a run resumed from `state` of the checkpoint `path`; raises `ConfigError` if one is reached already."""
     try:
         env_steps, minutes = int(state["env_steps"]), state["wall_s"] / 60
         reached = {"at_return": None} if state["evaluations"]["passed"] else {}
     except (ArithmeticError, LookupError, TypeError, ValueError):
-        raise ConfigError(f"{path}: state of another kind") from None
+        raise ConfigError(f"{path}: its state is not that of a run of this program") from None
     stop = from_dict({"stop": {**to_dict(before), **reached, **given}}, "resume").stop
     if env_steps >= stop.env_steps:
         total = stop.env_steps
@@ -99,6 +95,6 @@ def make_folder(config: RunConfig) -> Path:
         used = (folder / "metrics.jsonl").exists()
         if not used:
             (folder / "log.txt").touch()
-    if used:  # its curves would double back
+    if used:  # the curves of two runs in one file would double back
         raise ConfigError(f"out: {str(folder)!r} holds another run; give a new or empty folder")
     return folder.absolute()

@@ -1,4 +1,4 @@
-"""What `train` returns. Imports no torch before the policy is asked for."""
+"""The result that `train` returns. Imports torch only if the policy is asked for."""
 
 from __future__ import annotations
 
@@ -17,20 +17,19 @@ if TYPE_CHECKING:
     from apex_acer.actor.policy import Policy
 
 END = "result.json"
-"""The file in a run's folder that says how it ended: its `state` (`ended` by itself, `stopped` by a signal or `failed`), the
-`reason` or `error`, and unless it failed all that `TrainResult` has. It is not there while the run goes on."""
+"""The file in a run's folder that says how the run ended: its `state` (`ended` by itself, `stopped` by a signal, or
+`failed`), the `reason` or `error`, and unless it failed every field of `TrainResult`. A run that is going on has none."""
 
 
 @dataclass(frozen=True, repr=False)
 class TrainResult(Outcome):
-    """The end of a run, with its policy, its logs and its figures."""
+    """How a run ended, with access to its policy, its logs and its curves."""
 
     @cached_property
     def policy(self) -> Policy:
-        """The policy trained, from `weights`; what it names of the user's own is imported, as the run did.
+        """The trained policy, loaded from `weights`; modules of the user's own that it names are imported.
 
-        Raises:
-            ConfigError: where the run ended before its weights were written, or they cannot be read.
+        Raises `ConfigError` if the run ended before its weights were written, or they cannot be read.
         """
         from apex_acer.actor.policy import load_policy
 
@@ -45,20 +44,19 @@ class TrainResult(Outcome):
 
     @property
     def actor_logs(self) -> list[Log]:
-        """Every actor's rows, in the order of their numbers; empty for one that wrote none."""
+        """Each actor's rows, by its index; an actor that wrote none has an empty log."""
         count = look_at_run(Path(self.folder) / "config.toml").actors.count
         return [self._history.log(f"actor_{index}") for index in range(count)]
 
     @property
     def evaluator_log(self) -> Log:
-        """The evaluator's rows; empty where nothing was evaluated."""
+        """The evaluator's rows; empty if nothing was evaluated."""
         return self._history.log("evaluator")
 
     def plot(self, out: str | Path = "") -> list[Path]:
-        """Draws what the run has logged into `out`, by default `plots/` in its folder; the paths written.
+        """Draws the run's curves into `out`, by default `plots/` in its folder; returns the paths of the pictures.
 
-        Raises:
-            ConfigError: where matplotlib is not installed, the run has no rows, or `out` cannot be written.
+        Raises `ConfigError` if matplotlib is not installed, the run has no rows, or `out` cannot be written.
         """
         with needs("plot", "plot"):
             from apex_acer.views.plots import plot_runs

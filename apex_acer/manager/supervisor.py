@@ -1,54 +1,51 @@
-"""The supervisor: keeps a run's roles alive. It knows handles, not engines; how far actors are, the learner tells it.
+"""The supervisor: starts a run's processes, watches them, and restarts those that fail, on any engine.
 
-Whoever dies, hangs or is frozen is killed and started again as the next incarnation, a little later each time, until it
-has died too often, or has raised the same error twice before the first unroll was accepted. A learner goes on from its
-last checkpoint, and the others then speak with it.
+A process that dies or hangs is replaced by its next incarnation, after a pause that grows, until it has died too often or
+has raised the same error twice before the first unroll was accepted. A new learner continues from the newest checkpoint,
+and the other processes then talk to it. How far the actors are is known from the learner's status.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from typing import Any
 
 from apex_acer.config import ConfigError
 from apex_acer.engines.engine import Engine, Handle, Run
 from apex_acer.manager.conversation import LOOK_S, Conversation
 from apex_acer.manager.restarts import Restarts
-from apex_acer.manager.role import Role
-from apex_acer.protocol.messages import Peer, Reply
+from apex_acer.manager.supervised_process import SupervisedProcess
+from apex_acer.protocol.messages import Peer, Reply, Status
 from apex_acer.system.output import printable_lines
 
 log = logging.getLogger(__name__)
 
-LONGEST_LOOK_S = 2 * LOOK_S  # more time than this has not passed for the others: this process was stopped, or busy
+LONGEST_LOOK_S = 2 * LOOK_S  # the most that counts between two looks: after more, this process was stopped or busy
 SAVED_BYTES_PER_S = 50e6  # of replay, on a slow disk
-DUMP_S = 0.5  # for a hung process to write where it is before it is killed
-
-Status = dict[str, Any]
+DUMP_S = 0.5  # in which a hung process writes where it is, before it is killed
 
 
 class RunFailed(Exception):
-    """A process of the run ended badly and cannot be started again; the message is its traceback, safe to print."""
+    """A process of the run ended badly and cannot be restarted; the message is its traceback, safe to print."""
 
     def __init__(self, text: str) -> None:
         super().__init__(printable_lines(text))
 
 
 class Supervisor:
-    """Starts the roles of a run, speaks with its learner, and restarts who fails."""
+    """Starts the processes of a run, talks to its learner, and restarts the processes that fail."""
 
     def __init__(self, run: Run, engine: Engine) -> None:
         config, self._settings = run.config, run.config.supervision
         self._run_id, self._engine = run.run_id, engine
-        hung_s, credit = self._settings.hung_seconds, config.actors.max_unanswered
-        self.learner = Role(Peer("learner", 0, 0), hung_s)
-        self._actors = [Role(Peer("actor", index, 0), hung_s, credit) for index in range(config.actors.count)]
-        evaluator = Role(Peer("evaluator", 0, 0), 60 * self._settings.evaluation_minutes)
+        hung_s, most = self._settings.hung_seconds, config.actors.max_unanswered
+        self.learner = SupervisedProcess(Peer("learner", 0, 0), hung_s)
+        self._actors = [SupervisedProcess(Peer("actor", i, 0), hung_s, most) for i in range(config.actors.count)]
+        evaluator = SupervisedProcess(Peer("evaluator", 0, 0), 60 * self._settings.evaluation_minutes)
         self._peers = [*self._actors, *([evaluator] if config.evaluation.every else [])]
         self._restarts = Restarts(run, engine)
-        self._talk = Conversation(self._run_id, engine)
-        self._turns = 0  # of the learner
+        self._conversation = Conversation(self._run_id, engine)
+        self._turns = 0  # of the learner's loop
         self._stopping = False
         self._status: Status = {}
         self._states: dict[str, str] = {}
@@ -57,51 +54,56 @@ class Supervisor:
         self._looked_at = self._heard_at = 0.0
 
     def tend(self) -> Status | None:
-        """Looks after everybody once, without waiting.
+        """Looks after every process once, without waiting.
 
         Returns:
-            The learner's newest status where there is news, with `restarts` and `states` (`Role.state`) by name, and in
-            `news` what happened since.
+            If anything is new, the learner's newest status, with `restarts` and `states` (`SupervisedProcess.state`) by
+            name, and what has happened since in `news`.
 
         Raises:
-            ConfigError: a role can not work as configured.
-            RunFailed: one died and can not be started again; the message has its traceback.
+            ConfigError: if a process cannot work as configured.
+            RunFailed: if one died and cannot be restarted; the message has its traceback.
         """
         now = time.monotonic()
         elapsed_s, self._looked_at = min(now - self._looked_at, LONGEST_LOOK_S), now
-        heard = self._speak_with_learner(now)
+        heard = self._talk_to_learner(now)
         self.learner.note(elapsed_s, self._turns, unanswered=0)
         self._look_after(self.learner)
-        for role in () if self._stopping else self._peers:
-            self._look_after(role)
-        before, self._states = self._states, {role.peer.name: role.state for role in (self.learner, *self._peers)}
-        return self._report() if self._status and (heard or self._news or before != self._states) else None
+        for process in () if self._stopping else self._peers:
+            self._look_after(process)
+        every = (self.learner, *self._peers)
+        before, self._states = self._states, {each.peer.name: each.state for each in every}
+        if not (self._status and (heard or self._news or before != self._states)):
+            return None
+        restarts = {each.peer.name: each.peer.incarnation for each in every}
+        news, self._news = self._news, []
+        return {**self._status, "restarts": restarts, "states": self._states, "news": news}
 
-    def say(self, stop: str = "") -> None:
-        """Asks the learner for its status, tells it who is whose successor, and, where given, why to `stop`."""
-        self._talk.say(self._incarnations(), stop)
+    def stop_learner(self, reason: str) -> None:
+        """Tells the learner to save and to end the run for this `reason`."""
+        self._conversation.send(self._incarnations(), reason)
 
     @property
     def working(self) -> bool:
-        """Whether the learner or an actor is still there."""
-        return any(role.alive for role in (self.learner, *self._actors))
+        """Whether the learner or an actor is still alive."""
+        return any(process.handle and process.handle.alive for process in (self.learner, *self._actors))
 
     @property
     def replay_save_s(self) -> float:
-        """Seconds that the learner may take to save its replay memory, beyond what every save takes."""
+        """Seconds that the learner may take to save its replay memory, in addition to any other save."""
         return float(self._status.get("replay_bytes", 0)) / SAVED_BYTES_PER_S
 
     # ── the conversation with the learner ──
 
-    def _speak_with_learner(self, now: float) -> bool:
-        """Hears what the learner has answered, and asks when it is time; returns whether there was anything to hear."""
+    def _talk_to_learner(self, now: float) -> bool:
+        """Takes the learner's replies, and asks again when it is time; returns whether there was a reply."""
         handle = self.learner.handle
         if handle is None or not (handle.ready and handle.alive):
             return False
-        replies = self._talk.hear()
+        replies = self._conversation.receive()
         for reply in replies:
             self._take(reply, now)
-        self._talk.ask(self._incarnations())
+        self._conversation.send_if_due(self._incarnations())
         return bool(replies)
 
     def _take(self, reply: Reply, now: float) -> None:
@@ -113,67 +115,60 @@ class Supervisor:
             self._steps_at_start = reply.status.get("env_steps")
         self.learner.patience_s = self._settings.hung_seconds + self.replay_save_s
         elapsed_s, self._heard_at = min(now - self._heard_at, LONGEST_LOOK_S), now
-        for role in self._peers:
-            role.note(elapsed_s, *progress.get(role.peer.name, (0, 0)))
-
-    def _lose_learner(self) -> None:
-        """The next learner knows nothing yet, and the others have done nothing for it yet."""
-        for role in self._peers:
-            role.forgive()
-        self._talk = Conversation(self._run_id, self._engine)
-        self._turns, self._stopping = 0, False
+        for process in self._peers:
+            process.note(elapsed_s, *progress.get(process.peer.name, (0, 0)))
 
     def _incarnations(self) -> dict[str, int]:
-        return {role.peer.name: role.peer.incarnation for role in self._peers}
-
-    def _report(self) -> Status:
-        restarts = {role.peer.name: role.peer.incarnation for role in (self.learner, *self._peers)}
-        news, self._news = self._news, []
-        return {**self._status, "restarts": restarts, "states": self._states, "news": news}
+        return {process.peer.name: process.peer.incarnation for process in self._peers}
 
     # ── life and death ──
 
-    def _look_after(self, role: Role) -> None:
-        if role.handle is None:
-            self._start(role)
-        elif role.handle.alive and (why := role.hangs):
-            self._end_hung(role, role.handle, why)
-        elif not role.handle.alive and (why := role.cause):
-            self._replace(role, role.handle, why)
-        elif role.ended_well:
-            role.left_at = role.left_at or time.monotonic()
-            if self._talk.known_at > role.left_at:  # a learner that died had told it to stop, and this one goes on
-                role.succeed(0.0)
+    def _look_after(self, process: SupervisedProcess) -> None:
+        handle = process.handle
+        if handle is None:
+            self._start(process)
+        elif handle.alive:
+            if why := process.hangs:
+                self._end_hung(process, handle, why)
+        elif why := process.cause:
+            self._replace(process, handle, why)
+        else:
+            process.left_at = process.left_at or time.monotonic()
+            # a learner has told it to stop and then died; its successor, which knows of no stop, needs it
+            if self._conversation.known_at > process.left_at:
+                process.schedule_restart(0.0)
 
-    def _end_hung(self, role: Role, handle: Handle, why: str) -> None:
-        if not role.dumped_at:
+    def _end_hung(self, process: SupervisedProcess, handle: Handle, why: str) -> None:
+        if not process.dumped_at:
             handle.dump()
-            role.dumped_at = time.monotonic()
-        elif time.monotonic() >= role.dumped_at + DUMP_S:
+            process.dumped_at = time.monotonic()
+        elif time.monotonic() >= process.dumped_at + DUMP_S:
             handle.kill()
-            self._replace(role, handle, why)
+            self._replace(process, handle, why)
 
-    def _start(self, role: Role) -> None:
-        """Starts it when it is time, and the learner knows whom it will hear."""
-        is_learner = role is self.learner
-        known = is_learner or self._talk.known.get(role.peer.name) == role.peer.incarnation
-        if known and time.monotonic() >= role.start_at:
-            role.handle = self._engine.start(role.peer, self._incarnations())
+    def _start(self, process: SupervisedProcess) -> None:
+        """Starts the process if it is time and the learner has acknowledged this incarnation."""
+        peer, is_learner = process.peer, process is self.learner
+        known = is_learner or self._conversation.known.get(peer.name) == peer.incarnation
+        if known and time.monotonic() >= process.start_at:
+            process.handle = self._engine.start(peer, self._incarnations())
             if is_learner:
-                self._talk.begin(self._incarnations())
-            log.info("started %s, incarnation %d", role.peer.name, role.peer.incarnation)
+                self._conversation.begin(self._incarnations())
+            log.info("started %s, incarnation %d", peer.name, peer.incarnation)
 
-    def _replace(self, role: Role, handle: Handle, why: str) -> None:
-        """Makes a successor of a role that has died; raises where there can be none."""
-        if handle.config_error and not role.peer.incarnation:
+    def _replace(self, process: SupervisedProcess, handle: Handle, why: str) -> None:
+        if handle.config_error and not process.peer.incarnation:
             raise ConfigError(handle.config_error)
-        name = role.peer.name
+        name = process.peer.name
         restart = self._restarts.after(handle, early=self._status.get("env_steps") == self._steps_at_start)
         if restart.refused:
             raise RunFailed(f"{handle.failure}\n{name}: {why}; {restart.refused}".strip())
         which = f"restart {restart.number} of {self._settings.restarts}"
         self._news.append(f"{name}: {why}; {which} in {restart.delay_s:g} s")
         log.warning(self._news[-1])
-        role.succeed(restart.delay_s, why)
-        if role is self.learner:
-            self._lose_learner()
+        process.schedule_restart(restart.delay_s, why)
+        if process is self.learner:
+            for other in self._peers:
+                other.reset_idle_time()
+            self._conversation = Conversation(self._run_id, self._engine)
+            self._turns, self._stopping = 0, False

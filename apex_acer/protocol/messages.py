@@ -11,6 +11,8 @@ Role = Literal["actor", "evaluator", "manager", "learner"]
 ROLES: tuple[Role, ...] = get_args(Role)
 Row = dict[str, float]
 """Metric names (`metrics.py`) and their values."""
+Status = dict[str, Any]
+"""How a run gets on: live rows by process name, counters, and what views and callbacks show besides."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +62,7 @@ class Reply:
     """With `weights`: environment steps that the run has made."""
     refused: str = ""
     """Why the message was refused; empty if it was not."""
-    status: dict[str, Any] = field(default_factory=dict)
+    status: Status = field(default_factory=dict)
     """To the manager only: live figures, and the newest rows by process name."""
 
 

@@ -1,4 +1,4 @@
-"""A run's folder: checkpoints, metrics, TensorBoard files and the log.
+"""The files in a run's folder: checkpoints, metrics, TensorBoard files and the log.
 
 May import: config, protocol, system.
 """

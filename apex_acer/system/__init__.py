@@ -1,4 +1,4 @@
-"""The operating system: files, signals, processes and streams.
+"""What the package needs of the operating system: files, signals, processes and streams.
 
 May import: nothing of the package.
 """

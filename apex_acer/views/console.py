@@ -14,10 +14,11 @@ from typing import TextIO
 from rich.console import Console
 
 from apex_acer.config import RunConfig
+from apex_acer.protocol.messages import Status
 from apex_acer.protocol.outcome import Outcome
 from apex_acer.storage.history import last_rows
 from apex_acer.system.output import printable, say
-from apex_acer.views.progress import Progress, Status
+from apex_acer.views.progress import Progress
 from apex_acer.views.screen import Screen
 from apex_acer.views.terminal import Terminal
 

@@ -6,14 +6,12 @@ import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from apex_acer.config import RunConfig
-from apex_acer.protocol.messages import Row
+from apex_acer.protocol.messages import Row, Status
 from apex_acer.protocol.outcome import Outcome
 from apex_acer.system.output import printable
-
-Status = Mapping[str, Any]
 
 KEPT_RETURNS, KEPT_NEWS = 60, 10
 RATE_S = 30.0  # steps made this long ago have a weight of 1/e in the rate
@@ -53,7 +51,7 @@ class Progress:
     rows: Mapping[str, Row] = field(default_factory=dict)
     """The newest metrics of each process, by name."""
     states: Mapping[str, str] = field(default_factory=dict)
-    """The state of each process by name, as in `role.Role.state`."""
+    """The state of each process by name, as in `SupervisedProcess.state`."""
     restarts: Mapping[str, int] = field(default_factory=dict)
     returns: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     """The mean returns of each actor and the evaluator's scores, by name, oldest first."""

@@ -11,7 +11,7 @@ from apex_acer.config import ConfigError
 from apex_acer.engines.engine import Engine, Handle, Run
 from apex_acer.manager.conversation import LOOK_S
 from apex_acer.manager.restarts import BACKOFF_S, DOUBLINGS
-from apex_acer.manager.role import READY_S
+from apex_acer.manager.supervised_process import READY_S
 from apex_acer.manager.supervisor import SAVED_BYTES_PER_S, RunFailed, Supervisor
 from apex_acer.protocol.inbox import Inbox
 from apex_acer.protocol.messages import Link, Message, Peer, Reply
@@ -261,7 +261,9 @@ def test_the_same_exception_twice_before_the_first_unroll_ends_the_run(world: Wo
         world.tend()
     with pytest.raises(RunFailed) as raised:
         raise_in("actor_1", "ValueError: one")
-    assert str(raised.value).endswith("actor_1: ValueError: one; the same came before, and no unroll was accepted yet")
+    assert str(raised.value).endswith(
+        "actor_1: ValueError: one; the same error came before, and no unroll was accepted yet"
+    )
 
 
 def test_after_the_first_unroll_the_same_exception_may_come_again(world: World) -> None:
@@ -278,7 +280,7 @@ def test_an_engine_that_restarts_nobody(world: World) -> None:
     world.engine.restarts = False
     world.handle("evaluator").raised = "ValueError: no"
     world.handle("evaluator").die()
-    with pytest.raises(RunFailed, match="evaluator: ValueError: no; this engine restarts nobody"):
+    with pytest.raises(RunFailed, match="evaluator: ValueError: no; this engine restarts no process"):
         world.tend()
 
 
@@ -360,7 +362,7 @@ def test_time_in_which_this_process_was_stopped_or_the_learner_silent_is_nobody_
 def test_a_silent_learner_without_a_checkpoint_ends_the_run(world: World) -> None:
     world.engine.silent = True
     world.tend(9)
-    with pytest.raises(RunFailed, match="learner: no progress for 10 s; there is no checkpoint to go on from"):
+    with pytest.raises(RunFailed, match="learner: no progress for 10 s; there is no checkpoint to continue from"):
         world.tend(3)
     assert world.handle("learner").dumped
 
@@ -442,7 +444,7 @@ def test_who_left_when_told_stays_away_unless_another_learner_goes_on(world: Wor
 
 def test_nobody_is_replaced_once_the_run_is_about_to_end(world: World) -> None:
     world.answer()
-    world.supervisor.say(stop="SIGINT")
+    world.supervisor.stop_learner("SIGINT")
     world.tend()
     world.handle("actor_0").die()
     world.tend(100)

@@ -19,7 +19,8 @@ from apex_acer.config import ConfigError
 from apex_acer.config.runfile import dump_run
 from apex_acer.manager.callbacks import Callbacks
 from apex_acer.manager.manager import resume, train
-from apex_acer.manager.supervisor import RunFailed, Status
+from apex_acer.manager.supervisor import RunFailed
+from apex_acer.protocol.messages import Status
 from apex_acer.tools import runs
 from apex_acer.tools.runs import RunStatus, list_runs
 from tests.conftest import config_error

@@ -220,7 +220,7 @@ def test_a_learner_without_a_checkpoint_ends_the_run_when_it_is_killed(start: St
     run.wait_until_it_learns()
     run.kill_child("learner_0")
     failed = run.ended(within_s=30)["failed"]
-    assert failed.endswith("learner: killed by SIGKILL; there is no checkpoint to go on from")
+    assert failed.endswith("learner: killed by SIGKILL; there is no checkpoint to continue from")
     assert run.code == 1
 
 
