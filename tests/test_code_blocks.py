@@ -169,7 +169,8 @@ def test_commands_are_real(block: Block, command: list[str], parse_only: Callabl
 
 
 @pytest.mark.parametrize("block", of("toml", "json"), ids=str)
-def test_data_can_be_read(block: Block) -> None:
+def test_data_can_be_read(block: Block, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(EXAMPLES)
     if block.language == "toml":
         parse_run(block.text, str(block))
     else:
