@@ -58,7 +58,9 @@ class Learner:
         log.info("learner on %s; replay holds up to %s", self._trainer.computes, decimal(self._feed.replay.num_bytes))
         self.counters = Counters(RunClock(run_id, started_at))
         self._evaluations = Evaluations(folder, config.stop.at_return, config.evaluation)
-        training = TrainingState(self._trainer, self._prefetch, self._evaluations, self.counters)
+        training = TrainingState(
+            trainer=self._trainer, prefetch=self._prefetch, evaluations=self._evaluations, counters=self.counters
+        )
         self._saver = Saver(config, spec, folder, training, ranks)
         self._saver.start(resume)
         self._reporter = Reporter(config, spec, folder, training, self.inbox, ranks, resume=resume)

@@ -23,7 +23,7 @@ def shell(command: str, folder: Path, **variables: str) -> subprocess.CompletedP
     script = f"{command}; exit ${{PIPESTATUS[0]}}"
     environment = {**os.environ, **variables}
     return subprocess.run(
-        ["bash", "-c", script], capture_output=True, text=True, timeout=100, cwd=folder, env=environment
+        ["bash", "-c", script], capture_output=True, text=True, timeout=250, cwd=folder, env=environment
     )
 
 

@@ -142,7 +142,9 @@ def test_a_key_that_is_held_down(tmp_path: Path) -> None:
         while not screen.find("^weights: "):
             screen.type("\x03")
             time.sleep(0.25)
-        screen.wait_for("^interrupted: ", f"^{PROMPT.rstrip()}")
+        screen.wait_for(
+            r"^(\^C)*interrupted: ", f"^{PROMPT.rstrip()}"
+        )  # the last key may come when the program has ended
         screen.assert_as_before()
 
 
