@@ -32,14 +32,14 @@ $(INSTALLED): $(BASE)
 run: $(BASE)  ## train ACER to a solved CartPole; a minute of set-up, seconds of training
 	$(BIN)/apex-acer train cartpole
 
-# two tests at once; whoever has none left takes over half of what the other has
-PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal
+# three tests at once keep two cores busy, because a test often waits; a worker without tests takes over half of another's
+PYTEST := $(BIN)/python -m pytest -n 3 --dist worksteal
 
 test: lint types  ## lint, types and a test of every behaviour; under 5 minutes on two cores
 	$(PYTEST)
 
 test-slow: install  ## what `make test` leaves out: learning and other whole runs, pages, wheels, browsers; about 20 minutes
-	$(PYTEST) -m slow --timeout 600
+	$(PYTEST) -n 2 -m slow --timeout 600
 
 mutations: install  ## see that the tests of `make test` notice a hundred faults; half an hour
 	$(BIN)/python -m tests.mutations
