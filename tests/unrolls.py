@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from apex_acer.protocol.specification import EnvironmentSpec
-from apex_acer.protocol.unroll import PRIORITY, Array, Layout, Unroll, layout
+from apex_acer.protocol.specification import Array, EnvironmentSpec
+from apex_acer.protocol.unroll import PRIORITY, Layout, Unroll, layout
 from apex_acer.replay.buffer import UniformReplay
 
 K, COUNT, PLANE = 5, 3, 2

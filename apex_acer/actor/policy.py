@@ -20,8 +20,8 @@ from apex_acer.networks.device import CPU, choose_precision
 from apex_acer.networks.frames import stack_planes
 from apex_acer.networks.torsos import State, forget
 from apex_acer.networks.weights import check_tensors, load_tensors, read
-from apex_acer.protocol.specification import EnvironmentSpec
-from apex_acer.protocol.unroll import Array, Unroll
+from apex_acer.protocol.specification import Array, EnvironmentSpec
+from apex_acer.protocol.unroll import Unroll
 
 
 class Policy:

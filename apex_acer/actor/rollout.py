@@ -12,7 +12,8 @@ from apex_acer.algorithms.algorithm import Action
 from apex_acer.config import EvaluationConfig
 from apex_acer.environments.vector import Environments, require_unchanged
 from apex_acer.protocol.metrics import Timers
-from apex_acer.protocol.unroll import Array, Unroll
+from apex_acer.protocol.specification import Array
+from apex_acer.protocol.unroll import Unroll
 
 
 class Episode(NamedTuple):

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from apex_acer.config import AlgorithmConfig, RunConfig
 from apex_acer.networks.torsos import Network, State
-from apex_acer.protocol.specification import EnvironmentSpec
-from apex_acer.protocol.unroll import Array, Batch, Shapes, Unroll
+from apex_acer.protocol.specification import Array, EnvironmentSpec
+from apex_acer.protocol.unroll import Batch, Shapes, Unroll
 
 
 class Action(NamedTuple):

@@ -20,8 +20,8 @@ from apex_acer.functional import NStep, bootstrap_value, masked_means, n_step_re
 from apex_acer.networks.frames import stack_planes
 from apex_acer.networks.torsos import QNetwork, State, to_train
 from apex_acer.networks.weights import load_tensors, named_tensors
-from apex_acer.protocol.specification import EnvironmentSpec
-from apex_acer.protocol.unroll import PRIORITY, Array, Batch, Shapes, Unroll
+from apex_acer.protocol.specification import Array, EnvironmentSpec
+from apex_acer.protocol.unroll import PRIORITY, Batch, Shapes, Unroll
 
 Q_VALUES = "q_values"  # the behaviour that an actor keeps until an unroll is complete
 

@@ -21,8 +21,7 @@ from gymnasium.vector import SyncVectorEnv
 
 from apex_acer.config import ConfigError, EnvironmentConfig, imports
 from apex_acer.environments.vector import Environments, environment_spec, make_vector
-from apex_acer.protocol.specification import EnvironmentSpec
-from apex_acer.protocol.unroll import Array
+from apex_acer.protocol.specification import Array, EnvironmentSpec
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")

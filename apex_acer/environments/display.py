@@ -20,7 +20,7 @@ from av.filter import Graph
 from av.video.format import VideoFormat
 
 from apex_acer.config import ConfigError, require, writing
-from apex_acer.protocol.unroll import Array
+from apex_acer.protocol.specification import Array
 from apex_acer.system import files
 
 Show = Callable[[Array], None]

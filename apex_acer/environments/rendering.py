@@ -17,7 +17,7 @@ from apex_acer.environments.vector import (
     make_atari_vector,
     make_vector,
 )
-from apex_acer.protocol.unroll import Array
+from apex_acer.protocol.specification import Array
 
 EMULATOR_FPS = 60  # of an NTSC console
 ATARI_SCALE = 3  # the screen of the console is only 160 pixels wide

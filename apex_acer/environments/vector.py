@@ -17,8 +17,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
 from apex_acer.config import ConfigError, EnvironmentConfig, imports, require
 from apex_acer.environments.spaces import specify
-from apex_acer.protocol.specification import EnvironmentSpec
-from apex_acer.protocol.unroll import Array
+from apex_acer.protocol.specification import Array, EnvironmentSpec
 
 RESERVED = {
     "autoreset_mode",

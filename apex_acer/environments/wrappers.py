@@ -10,7 +10,7 @@ from gymnasium.spaces import Box, Discrete, Space
 from gymnasium.wrappers import TransformObservation
 
 from apex_acer.config import ConfigError
-from apex_acer.protocol.unroll import Array
+from apex_acer.protocol.specification import Array
 
 Environment = gymnasium.Env[Any, Any]
 

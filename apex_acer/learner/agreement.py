@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from apex_acer.learner.ranks import Ranks
-from apex_acer.protocol.unroll import Array
+from apex_acer.protocol.specification import Array
 
 
 class Report(NamedTuple):

@@ -17,8 +17,8 @@ from apex_acer.config.seeds import derive_seed
 from apex_acer.learner.mixture import Mixture, Portions
 from apex_acer.learner.ranks import ALONE, Ranks
 from apex_acer.networks.device import CPU
-from apex_acer.protocol.specification import EnvironmentSpec
-from apex_acer.protocol.unroll import Array, Batch, Layout, Unroll, layout
+from apex_acer.protocol.specification import Array, EnvironmentSpec
+from apex_acer.protocol.unroll import Batch, Layout, Unroll, layout
 from apex_acer.replay.buffer import PrioritizedReplay, UniformReplay
 
 

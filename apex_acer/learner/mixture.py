@@ -10,7 +10,7 @@ from apex_acer.algorithms.algorithm import Feeding
 from apex_acer.config import RunConfig
 from apex_acer.config.seeds import derive_seed
 from apex_acer.learner.agreement import Agreed
-from apex_acer.protocol.unroll import Array
+from apex_acer.protocol.specification import Array
 from apex_acer.replay.pace import Pace
 
 

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor, distributed
 
-from apex_acer.protocol.unroll import Array
+from apex_acer.protocol.specification import Array
 
 CONNECT_S = 300.0  # until all learners have connected; each imports torch first
 

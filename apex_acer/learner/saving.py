@@ -19,8 +19,7 @@ from apex_acer.learner.snapshots import Evaluations, Snapshot
 from apex_acer.learner.trainer import Trainer
 from apex_acer.networks import weights
 from apex_acer.networks.card import describe, require_format, written_by
-from apex_acer.protocol.specification import EnvironmentSpec
-from apex_acer.protocol.unroll import Array
+from apex_acer.protocol.specification import Array, EnvironmentSpec
 from apex_acer.storage import checkpoint
 
 WEIGHTS = "weights.safetensors"

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from apex_acer.protocol.unroll import Array
+Array = npt.NDArray[Any]
 
 DECISIVE = {
     "plane_shape": "the shape of an observation",

@@ -11,14 +11,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
+
+from apex_acer.protocol.specification import Array, EnvironmentSpec
 
 if TYPE_CHECKING:
     import torch
-
-    from apex_acer.protocol.specification import EnvironmentSpec
-
-Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)

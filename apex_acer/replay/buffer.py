@@ -12,7 +12,8 @@ from torch import Tensor
 
 from apex_acer.config import ReplayConfig
 from apex_acer.networks.device import CPU
-from apex_acer.protocol.unroll import ARRAY_FIELDS, PRIORITY, Array, Batch, Layout, Unroll
+from apex_acer.protocol.specification import Array
+from apex_acer.protocol.unroll import ARRAY_FIELDS, PRIORITY, Batch, Layout, Unroll
 from apex_acer.replay.sum_tree import SumTree
 
 LEAST_PRIORITY = 1e-6  # added to each priority

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from apex_acer.protocol.unroll import Array
+from apex_acer.protocol.specification import Array
 
 CORRECTED_OVER = 5_000  # fresh steps
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from apex_acer.protocol.unroll import Array
+from apex_acer.protocol.specification import Array
 
 FAN_OUT = 16  # a draw spends its time on cumulative sums, so wider nodes would cost more than the levels they save
 WIDEST_ROOT = 4096  # every draw sums the root, which up to this width takes less time than one more level

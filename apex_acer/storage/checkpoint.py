@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from apex_acer.config import ConfigError
-from apex_acer.protocol.unroll import Array
+from apex_acer.protocol.specification import Array
 from apex_acer.system import files
 
 FOLDER, MANIFEST = "checkpoint", "manifest.json"

@@ -18,7 +18,7 @@ from apex_acer.actor.policy import Policy
 from apex_acer.config import ConfigError
 from apex_acer.networks.card import describe
 from apex_acer.networks.weights import METADATA
-from apex_acer.protocol.unroll import Array
+from apex_acer.protocol.specification import Array
 from apex_acer.system import files
 
 BATCHES = 1, 5  # batch sizes on which the outputs are compared

@@ -27,8 +27,8 @@ from apex_acer.config import RunConfig
 from apex_acer.config.runfile import load_run
 from apex_acer.environments.vector import make_environments
 from apex_acer.networks.weights import named_tensors, pack
-from apex_acer.protocol.specification import EnvironmentSpec
-from apex_acer.protocol.unroll import Array, layout
+from apex_acer.protocol.specification import Array, EnvironmentSpec
+from apex_acer.protocol.unroll import layout
 from apex_acer.tools.capacity.components import replay_bytes_per_step
 
 GIGABITS = (1, 10, 25, 100)

@@ -8,7 +8,7 @@ import numpy as np
 
 from apex_acer.learner.agreement import Report, agree
 from apex_acer.learner.ranks import ALONE, Ranks
-from apex_acer.protocol.unroll import Array
+from apex_acer.protocol.specification import Array
 
 FIRST = Report(steps=20, fresh=3, held=500, is_full=True, stops=False, row_due=True)
 SECOND = Report(steps=0, fresh=7, held=400, is_full=False, stops=True, row_due=False)

@@ -18,7 +18,8 @@ from apex_acer.learner.feed import Feed, Selection, make_replay
 from apex_acer.learner.mixture import Mixture
 from apex_acer.learner.prefetch import Prefetch
 from apex_acer.learner.ranks import ALONE, Ranks
-from apex_acer.protocol.unroll import Array, Batch, Unroll
+from apex_acer.protocol.specification import Array
+from apex_acer.protocol.unroll import Batch, Unroll
 from apex_acer.replay.transfer import Transfer
 from tests.runs import made_up_unroll, numbered_unroll, segment_numbers, tiny_layout, tiny_run
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from apex_acer.config import RunConfig
 from apex_acer.learner.ranks import Ranks
-from apex_acer.protocol.unroll import Array
+from apex_acer.protocol.specification import Array
 from apex_acer.replay.buffer import LEAST_PRIORITY
 from apex_acer.replay.transfer import Transfer
 from tests.learner.test_feed import Fed, copied, feed_run, insert, through_json

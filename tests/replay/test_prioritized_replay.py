@@ -11,7 +11,8 @@ import torch
 from scipy import stats
 
 from apex_acer.config import ReplayConfig
-from apex_acer.protocol.unroll import PRIORITY, Array, Unroll
+from apex_acer.protocol.specification import Array
+from apex_acer.protocol.unroll import PRIORITY, Unroll
 from apex_acer.replay.buffer import LEAST_PRIORITY, PrioritizedReplay
 from tests.unrolls import COUNT, K, copy_into, plain_layout, plain_unroll
 

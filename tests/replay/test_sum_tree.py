@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from apex_acer.protocol.unroll import Array
+from apex_acer.protocol.specification import Array
 from apex_acer.replay.sum_tree import FAN_OUT, WIDEST_ROOT, SumTree
 
 # from the root alone to three levels below it, even and uneven

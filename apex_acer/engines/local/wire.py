@@ -20,7 +20,8 @@ import msgpack
 import numpy as np
 
 from apex_acer.protocol.messages import ROLES, Message, Peer, Reply
-from apex_acer.protocol.unroll import ARRAY_FIELDS, Array, Unroll
+from apex_acer.protocol.specification import Array
+from apex_acer.protocol.unroll import ARRAY_FIELDS, Unroll
 
 ALIGNMENT = 8  # bytes; each array begins at a multiple of this in its part
 MAX_HEADER_BYTES = 1 << 20
