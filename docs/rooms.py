@@ -127,7 +127,7 @@ def _line(above: tuple[int, int], below: tuple[int, int]) -> str:
 
 
 def _box(name: str, purpose: str, x: int, y: int) -> str:
-    lines = textwrap.wrap(re.split("[:.]", purpose)[0], 30)[:2]
+    lines = textwrap.wrap(re.split("[:.]", purpose)[0], 28)[:2]
     texts = [f'<text x="{x + WIDTH // 2}" y="{y + 40 + 16 * i}">{escape(line)}</text>' for i, line in enumerate(lines)]
     title = f'<text class="name" x="{x + WIDTH // 2}" y="{y + 21}">{name}/</text>'
     return f'  <rect x="{x}" y="{y}" width="{WIDTH}" height="{HEIGHT}" rx="8"/>{title}{"".join(texts)}'

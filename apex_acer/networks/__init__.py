@@ -1,4 +1,4 @@
-"""Networks (torsos and heads), their preprocessing, their devices, and weights files.
+"""Torsos and heads: their preprocessing, weights files and the learner's device.
 
 May import: functional, config, protocol, system.
 """
