@@ -38,7 +38,7 @@ PYTEST := $(BIN)/python -m pytest -n 3 --dist worksteal
 test: lint types  ## lint, types and a test of every behaviour; under 5 minutes on two cores
 	$(PYTEST)
 
-test-slow: install  ## what `make test` leaves out: learning and other whole runs, pages, wheels, browsers; about 20 minutes
+test-slow: install  ## what `make test` leaves out: learning and other whole runs, pages, wheels, browsers; about 10 minutes
 	$(PYTEST) -n 2 -m slow --timeout 600
 
 mutations: install  ## see that the tests of `make test` notice a hundred faults; half an hour
