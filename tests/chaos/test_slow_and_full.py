@@ -224,8 +224,8 @@ def test_a_learner_far_slower_than_its_actors_keeps_them_waiting(
     fabric.run(seconds=3, pause_s=0.2)
     fabric.assert_nothing_was_lost()
     assert fabric.most_waiting == config.actors.count * config.actors.max_unanswered
-    assert share(tmp_path / "run_0", "actor_0", "time_waiting") > 0.5
-    assert share(tmp_path / "run_0", "learner", "time_waiting") < 0.5
+    assert share(tmp_path / "run_0", "actor_0", "time_waiting") > 0.8
+    assert share(tmp_path / "run_0", "learner", "time_waiting") < 0.2
 
 
 def test_actors_far_slower_than_their_learner_keep_it_waiting(
@@ -236,8 +236,8 @@ def test_actors_far_slower_than_their_learner_keep_it_waiting(
     fabric.run(seconds=4)
     assert fabric.learner.counters.env_steps == sum(link.answered_steps for link in fabric.links) > 0
     assert fabric.most_waiting <= config.actors.count
-    assert share(tmp_path / "run_0", "actor_0", "time_environment") > 0.5
-    assert share(tmp_path / "run_0", "learner", "time_waiting") > 0.5
+    assert share(tmp_path / "run_0", "actor_0", "time_environment") > 0.8
+    assert share(tmp_path / "run_0", "learner", "time_waiting") > 0.8
 
 
 # ── a clock that jumps ──

@@ -68,7 +68,7 @@ def test_a_signal_saves_and_leaves_nothing_behind(start: Start, number: signal.S
         run.wait_until_it_learns()
     assert run.children() == before, "children must leave these to the manager"
     run.send(number, group)
-    result = run.ended(within_s=30)
+    result = run.ended(within_s=10)
     assert (result["reason"], run.code) == (number.name, 128 + number)
     assert json.loads((run.out / "result.json").read_text())["state"] == "stopped"
     assert_saved(run, result)
@@ -95,7 +95,7 @@ def test_a_signal_while_starting_leaves_nothing_behind(
     run = start(learner__callback="slow:look")  # so that the learner is not ready when the signal comes
     run.wait_for(run.children)
     run.send(signal.SIGINT)
-    result = run.ended(within_s=30)
+    result = run.ended(within_s=10)
     assert (result["reason"], result["env_steps"], result["weights"]) == ("SIGINT", 0, "")
     assert "Traceback" not in log_of(run)
 
@@ -190,14 +190,14 @@ def test_an_actor_and_a_launcher_that_end_are_replaced_while_the_run_goes_on(
     after = run.children()
     assert {name for name in before if before[name] == after[name]} == {"learner_0"}
     run.send(signal.SIGINT)
-    assert_saved(run, run.ended(within_s=30))
+    assert_saved(run, run.ended(within_s=10))
 
 
 def test_an_actor_that_may_not_be_replaced_ends_the_run_which_saves_first(start: Start) -> None:
     run = start(supervision__restarts=0)
     run.wait_until_it_learns()
     run.kill_child("actor_0")
-    failed = run.ended(within_s=30)["failed"]
+    failed = run.ended(within_s=10)["failed"]
     assert "actor_0: killed by SIGKILL" in failed
     assert "supervision.restarts allows 0" in failed.splitlines()[-1]
     assert run.code == 1
@@ -214,7 +214,7 @@ def test_a_signal_while_an_actor_is_away(start: Start, when: str) -> None:
         run.wait_for(lambda: run.news)
     run.send(signal.SIGTERM, group=True)
     started = time.monotonic()
-    assert_saved(run, run.ended(within_s=30))
+    assert_saved(run, run.ended(within_s=10))
     assert time.monotonic() - started < 5
 
 
@@ -223,7 +223,7 @@ def test_a_learner_without_a_checkpoint_ends_the_run_when_it_is_killed(start: St
     run = start(checkpoint__every=0)
     run.wait_until_it_learns()
     run.kill_child("learner_0")
-    failed = run.ended(within_s=30)["failed"]
+    failed = run.ended(within_s=10)["failed"]
     assert failed.endswith("learner: killed by SIGKILL; there is no checkpoint to continue from")
     assert run.code == 1
 
@@ -252,7 +252,7 @@ def test_a_learner_that_ends_goes_on_from_the_checkpoint_without_losing_the_acto
     news = ["learner: killed by SIGKILL", "learner: no progress for 5 s"]
     assert [line.split(";")[0] for line in run.news] == news[: len(ends)]
     run.send(signal.SIGINT)
-    assert_saved(run, run.ended(within_s=30))
+    assert_saved(run, run.ended(within_s=10))
     assert learner_steps(run) == sorted(learner_steps(run)), "its successor began anew"
 
 
@@ -281,4 +281,4 @@ def test_a_frozen_evaluator_is_replaced_and_evaluations_go_on(start: Start) -> N
     run.wait_for(lambda: evaluated_at() > before)
     assert run.news == ["evaluator: no progress for 5 s; restart 1 of 10 in 0.5 s"]
     run.send(signal.SIGINT)
-    assert_saved(run, run.ended(within_s=30))
+    assert_saved(run, run.ended(within_s=10))
