@@ -14,6 +14,7 @@ from apex_acer.config import RunConfig
 from apex_acer.config.runfile import from_dict
 from apex_acer.engines.serial import DirectLink
 from apex_acer.learner.learner import Learner
+from apex_acer.protocol.actions import Discrete
 from apex_acer.protocol.inbox import Inbox
 from apex_acer.protocol.messages import Message, Peer, Reply
 from apex_acer.protocol.specification import EnvironmentSpec
@@ -23,8 +24,7 @@ RUN_ID = "this-run"
 CARTPOLE = EnvironmentSpec(
     plane_shape=(4,),
     dtype="float32",
-    num_actions=2,
-    first_action=0,
+    actions=Discrete(2, start=0),
     stack=1,
     channels_last=False,
     action_repeat=1,
@@ -65,7 +65,7 @@ def tiny_layout(config: RunConfig) -> Layout:
     """The layout of `config`'s unrolls."""
     algorithm = algorithm_class(config.algorithm.name)
     behaviour = algorithm.behaviour_shapes(config, CARTPOLE)
-    return layout(CARTPOLE, config.algorithm.unroll_length, behaviour, algorithm.state_shapes(config))
+    return layout(CARTPOLE, config.algorithm.unroll_length, behaviour, algorithm.state_shapes(config, CARTPOLE))
 
 
 def made_up_unroll(config: RunConfig, seed: int = 0, **replaced: Any) -> Unroll:
@@ -73,7 +73,7 @@ def made_up_unroll(config: RunConfig, seed: int = 0, **replaced: Any) -> Unroll:
     random = np.random.default_rng(seed)
     k, num = config.algorithm.unroll_length, config.actors.environments
     p = random.uniform(0.2, 0.8, (k, num)).astype(np.float32)
-    states = Acer.state_shapes(config).items()
+    states = Acer.state_shapes(config, CARTPOLE).items()
     fields: dict[str, Any] = {
         "obs": random.normal(size=(k + 1, num, 4)).astype(np.float32),
         "episode_step": np.tile(np.arange(k + 1, dtype=np.int32)[:, None], (1, num)),

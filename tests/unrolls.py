@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from apex_acer.protocol.actions import Discrete
 from apex_acer.protocol.specification import Array, EnvironmentSpec
 from apex_acer.protocol.unroll import PRIORITY, Layout, Unroll, layout
 from apex_acer.replay.buffer import UniformReplay
@@ -12,7 +13,7 @@ K, COUNT, PLANE = 5, 3, 2
 
 
 def plain_layout(stack: int = 1, *, prioritized: bool = False) -> Layout:
-    spec = EnvironmentSpec((PLANE,), "float32", 4, 0, stack, False, 1, (PLANE,))
+    spec = EnvironmentSpec((PLANE,), "float32", Discrete(4, 0), stack, False, 1, (PLANE,))
     return layout(spec, K, {PRIORITY: ()} if prioritized else {})
 
 

@@ -56,7 +56,7 @@ class Policy:
 
     def initial_state(self, num: int) -> State:
         """The recurrent state of `num` environments at the start of an episode; empty for feed-forward networks."""
-        shapes = self._algorithm.state_shapes(self.config)
+        shapes = self._algorithm.state_shapes(self.config, self.spec)
         return {name: torch.zeros(num, *shape, device=self.device) for name, shape in shapes.items()}
 
     def reset(self) -> None:
@@ -64,7 +64,9 @@ class Policy:
         self._state = {}
 
     def act(self, obs: npt.ArrayLike, greedy: bool = True) -> Any:
-        """The action for one observation (an int) or for a batch of them (an int64 array), as the environment takes it.
+        """The action for one observation, or an array of them for a batch, as the environment takes it.
+
+        An action is an int if the actions are `Discrete`, and an array between the environment's bounds if they are a `Box`.
 
         `obs` is what the environment gives, or `spec.obs_shape`: images with their channels first. With `environment.stack`
         S above 1 it is the newest S observations, `[S, …]`, or their planes joined along the channels, oldest first.
@@ -82,8 +84,10 @@ class Policy:
                 self.network, tensor, self._state, greedy=greedy, exploration=exploration, generator=generator
             )
         self._state = chosen.state
-        action = chosen.action.cpu().numpy() + self.spec.first_action
-        return int(action[0]) if single else action
+        action = self.spec.actions.to_environment(chosen.action.cpu().numpy())
+        if not single:
+            return action
+        return action[0] if action.ndim > 1 else action[0].item()
 
     def step(
         self,

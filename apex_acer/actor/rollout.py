@@ -68,11 +68,12 @@ class Rollout:
 
     def unroll(self, length: int) -> Unroll:
         """The next `length` steps (k) of all environments."""
-        stack, num = self._obs.shape[:2]
+        (stack, num), spec = self._obs.shape[:2], self._policy.spec.actions
         obs = np.empty((stack + length, *self._obs.shape[1:]), self._obs.dtype)
         episode_step = np.empty((stack + length, num), np.int32)
         obs[:stack], episode_step[:stack] = self._obs, self._episode_step
-        action, reward = np.empty((length, num), np.int64), np.empty((length, num), np.float32)
+        action = np.empty((length, num, *spec.shape), spec.dtype)
+        reward = np.empty((length, num), np.float32)
         terminated, truncated, mask = np.empty((3, length, num), bool)
         behaviour: dict[str, list[Array]] = {}
         state = {name: value.cpu().numpy() for name, value in self._state.items()}
@@ -117,10 +118,10 @@ class Rollout:
         self._state, self._ahead = chosen.state, None
         for name, part in _arrays(chosen).items():
             behaviour.setdefault(name, []).append(part)
-        action: Array = chosen.action.numpy()
+        action: Array = chosen.action.numpy().copy()
         if self._stall_steps:
             stalled = self._since_reward >= self._stall_steps
-            action = np.where(stalled, self._random.integers(self._policy.spec.num_actions, size=len(action)), action)
+            action[stalled] = self._policy.spec.actions.sample(self._random, len(action))[stalled]
             self._since_reward[stalled] = 0
         return action
 

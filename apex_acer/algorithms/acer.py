@@ -23,7 +23,6 @@ from apex_acer.functional import (
 from apex_acer.networks.frames import stack_planes
 from apex_acer.networks.normalisation import RewardScale
 from apex_acer.networks.torsos import ActorCritic, ActorCriticOutput, State, to_train
-from apex_acer.networks.weights import load_tensors, named_tensors
 from apex_acer.protocol.specification import EnvironmentSpec
 from apex_acer.protocol.unroll import Batch, Shapes, Unroll
 
@@ -42,6 +41,9 @@ class Acer(Algorithm):
         self.network = to_train(self.build_network(config, spec), config, device)
         self._reward_scale = RewardScale().to(device) if self._config.normalise_rewards else None
         self.average_network = copy.deepcopy(self.network).requires_grad_(False)
+        self.modules = {"network": self.network, "average": self.average_network}
+        if self._reward_scale:
+            self.modules["rewards"] = self._reward_scale
 
     @staticmethod
     def build_network(config: RunConfig, spec: EnvironmentSpec) -> ActorCritic:
@@ -54,7 +56,7 @@ class Acer(Algorithm):
         return {MU: (spec.num_actions,)}
 
     @staticmethod
-    def state_shapes(config: RunConfig) -> Shapes:
+    def state_shapes(config: RunConfig, spec: EnvironmentSpec) -> Shapes:
         """The hidden and cell state of the LSTM, if there is one."""
         return {"hidden": (config.network.lstm,), "cell": (config.network.lstm,)} if config.network.lstm else {}
 
@@ -96,7 +98,7 @@ class Acer(Algorithm):
         """The statistics of observations and returns."""
         return [*self.network.buffers(), *(self._reward_scale.buffers() if self._reward_scale else ())]
 
-    def loss(self, batch: Batch) -> LossOutput:
+    def loss(self, batch: Batch, updates: int) -> LossOutput:
         """`acer_loss` of a batch of segments."""
         output, average_logits = self._outputs(batch)
         reward = self._shape(batch.reward, batch.terminated)
@@ -127,7 +129,7 @@ class Acer(Algorithm):
         late = torch.arange(len(mask), device=mask.device) >= burn_in
         return mask & (late.unsqueeze(-1) | batch.fresh)
 
-    def after_step(self, metrics: Mapping[str, Tensor]) -> None:
+    def after_step(self, metrics: Mapping[str, Tensor], updates: int) -> None:
         """Moves the average network: θ_a ← α θ_a + (1 − α) θ; its buffers are copied."""
         with torch.no_grad():
             average: list[Tensor] = list(self.average_network.parameters())
@@ -135,22 +137,6 @@ class Acer(Algorithm):
             torch._foreach_lerp_(average, newest, 1 - self._config.ema_decay)
             for old, new in zip(self.average_network.buffers(), self.network.buffers(), strict=True):
                 old.copy_(new)
-
-    def tensors(self) -> dict[str, Tensor]:
-        """The tensors of both networks, and the reward scale's if there is one."""
-        tensors = named_tensors(self.network, "network") | named_tensors(self.average_network, "average")
-        if self._reward_scale:
-            tensors |= named_tensors(self._reward_scale, "rewards")
-        return tensors
-
-    def load(self, tensors: dict[str, Tensor]) -> None:
-        """Loads both networks; the average starts as a copy of the network if the file has none."""
-        load_tensors(self.network, "network", tensors)
-        has_average = any(name.startswith("average.") for name in tensors)
-        source = tensors if has_average else named_tensors(self.network, "average")
-        load_tensors(self.average_network, "average", source)
-        if self._reward_scale and any(name.startswith("rewards.") for name in tensors):
-            load_tensors(self._reward_scale, "rewards", tensors)
 
 
 def acer_loss(

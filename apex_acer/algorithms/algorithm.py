@@ -14,12 +14,13 @@ from torch import Tensor, nn
 
 from apex_acer.config import AlgorithmConfig, RunConfig
 from apex_acer.networks.torsos import Network, State
+from apex_acer.networks.weights import load_tensors, named_tensors
 from apex_acer.protocol.specification import Array, EnvironmentSpec
 from apex_acer.protocol.unroll import Batch, Shapes, Unroll
 
 
 class Action(NamedTuple):
-    """What a policy chose: `action` `[N]` int64, `behaviour` (mu of all actions) `[N, …]` float32, and the next `state`."""
+    """What a policy chose: `action` `[N, *spec.actions.shape]`, `behaviour` `[N, …]` float32, and the next `state`."""
 
     action: Tensor
     behaviour: dict[str, Tensor]
@@ -35,6 +36,16 @@ class Feeding(NamedTuple):
     """How many replays a fresh segment is worth: drawn from Poisson(replay ratio), or exactly the replay ratio."""
     window: int = 0
     """Steps of a sample, of which the first is learned from; 0: samples are whole segments, with all their steps."""
+
+
+class Group(NamedTuple):
+    """Parameters that have an optimizer of their own, and are clipped by the norm of their own gradient."""
+
+    parameters: list[nn.Parameter]
+    learning_rate: float | None = None
+    """At the start; None: `optimizer.learning_rate`."""
+    every: int = 1
+    """The group takes its step on every `every`-th update."""
 
 
 class LossOutput(NamedTuple):
@@ -56,6 +67,9 @@ class Algorithm(ABC):
     """The type of `config.algorithm`: a frozen dataclass that derives from `AlgorithmConfig`."""
 
     network: Network
+    """The network that travels to actors."""
+    modules: dict[str, nn.Module]
+    """All that is saved, by name: `network`, and what stays with the learner, such as critics and target networks."""
 
     @abstractmethod
     def __init__(self, config: RunConfig, spec: EnvironmentSpec, device: torch.device) -> None: ...
@@ -73,8 +87,11 @@ class Algorithm(ABC):
         """The names and the shapes per step of an unroll's `behaviour`."""
 
     @staticmethod
-    def state_shapes(config: RunConfig) -> Shapes:
-        """The names and the shapes per environment of the recurrent state; empty for feed-forward networks."""
+    def state_shapes(config: RunConfig, spec: EnvironmentSpec) -> Shapes:
+        """The names and the shapes per environment of what the policy remembers between the steps of an episode.
+
+        This is the state of an LSTM, or of noise with memory; all of it is zero when an episode begins.
+        """
         return {}
 
     @staticmethod
@@ -87,7 +104,7 @@ class Algorithm(ABC):
     def act(
         network: nn.Module, obs: Tensor, state: State, *, greedy: bool, exploration: Tensor, generator: torch.Generator
     ) -> Action:
-        """Chooses actions for raw `obs` `[N, *obs_shape]` with `exploration` `[N]`; `state` is the recurrent one."""
+        """Chooses actions for raw `obs` `[N, *obs_shape]` with `exploration` `[N]`; `state` is what it remembers."""
 
     # ── an actor ──
 
@@ -116,18 +133,38 @@ class Algorithm(ABC):
         """The tensors that `observe` changes. The first of several learners sends them to the others before each update."""
         return list(self.network.buffers())
 
-    @abstractmethod
-    def loss(self, batch: Batch) -> LossOutput:
-        """The loss of one batch, with gradient to `network`; changes nothing, as several threads may call it at once."""
+    def groups(self) -> dict[str, Group]:
+        """The parameters that are trained, by the name of their group; by default those of all modules are one group."""
+        return {"network": Group([p for module in self.modules.values() for p in trained(module)])}
+
+    def noise(self, batch: Batch) -> dict[str, Tensor]:
+        """The random numbers that the loss of `batch` needs, `[…, B, …]` by name, drawn on the CPU from torch's generator.
+
+        They are drawn before a batch is split into parts, so that the loss is the same however it is computed.
+        """
+        return {}
 
     @abstractmethod
-    def after_step(self, metrics: Mapping[str, Tensor]) -> None:
-        """Called after every optimizer step that was taken, with the metrics of its loss."""
+    def loss(self, batch: Batch, updates: int) -> LossOutput:
+        """The loss of one batch after `updates` updates, with gradient to all groups that take their step now.
 
-    @abstractmethod
+        It changes nothing and draws no random numbers, as several threads may call it at once.
+        """
+
+    def after_step(self, metrics: Mapping[str, Tensor], updates: int) -> None:
+        """Called after every optimizer step that was taken, with the metrics of its loss; `updates` counts this one."""
+        del metrics, updates
+
     def tensors(self) -> dict[str, Tensor]:
-        """All tensors to save, by name; those of the policy begin with `network.`."""
+        """The tensors of all modules, by name; those of the policy begin with `network.`."""
+        return {name: t for prefix, module in self.modules.items() for name, t in named_tensors(module, prefix).items()}
 
-    @abstractmethod
     def load(self, tensors: dict[str, Tensor]) -> None:
         """Loads what `tensors()` returned; raises `ConfigError` naming the first tensor that differs."""
+        for prefix, module in self.modules.items():
+            load_tensors(module, prefix, tensors)
+
+
+def trained(module: nn.Module) -> list[nn.Parameter]:
+    """The parameters of `module` that are trained: all but frozen ones."""
+    return [parameter for parameter in module.parameters() if parameter.requires_grad]

@@ -19,7 +19,6 @@ from apex_acer.config import ApexDqnConfig, RunConfig, require
 from apex_acer.functional import NStep, bootstrap_value, masked_means, n_step_return, rescale, shape_rewards, unscale
 from apex_acer.networks.frames import stack_planes
 from apex_acer.networks.torsos import QNetwork, State, to_train
-from apex_acer.networks.weights import load_tensors, named_tensors
 from apex_acer.protocol.specification import Array, EnvironmentSpec
 from apex_acer.protocol.unroll import PRIORITY, Batch, Shapes, Unroll
 
@@ -36,7 +35,7 @@ class ApexDqn(Algorithm):
         self._config, self._stack = settings(config), spec.stack
         self.network = to_train(self.build_network(config, spec), config, device)
         self.target_network = copy.deepcopy(self.network).requires_grad_(False)
-        self._since_copy = torch.zeros((), dtype=torch.int64)  # updates
+        self.modules = {"network": self.network, "target": self.target_network}
 
     @staticmethod
     def build_network(config: RunConfig, spec: EnvironmentSpec) -> QNetwork:
@@ -98,7 +97,7 @@ class ApexDqn(Algorithm):
         """Updates the statistics of observations, if the configuration asks for them."""
         self.network.observe(unroll)
 
-    def loss(self, batch: Batch) -> LossOutput:
+    def loss(self, batch: Batch, updates: int) -> LossOutput:
         """The Huber loss between Q of the first step of each window and its n-step target, weighted by `importance`."""
         given, actions = self._config, batch.action[0].unsqueeze(-1)
         ahead = n_step(given, batch.reward, batch.terminated, batch.truncated, batch.mask)
@@ -134,25 +133,10 @@ class ApexDqn(Algorithm):
         after = stack_planes(batch.obs[planes, columns], batch.episode_step[planes, columns], stack)
         return first[0], after[0]
 
-    def after_step(self, metrics: Mapping[str, Tensor]) -> None:
+    def after_step(self, metrics: Mapping[str, Tensor], updates: int) -> None:
         """Copies the network into the target network every `target_every` updates."""
-        self._since_copy += 1
-        if self._since_copy >= self._config.target_every:
+        if updates % self._config.target_every == 0:
             self.target_network.load_state_dict(self.network.state_dict())
-            self._since_copy.zero_()
-
-    def tensors(self) -> dict[str, Tensor]:
-        """The tensors of both networks, and the number of updates since the last copy."""
-        tensors = named_tensors(self.network, "network") | named_tensors(self.target_network, "target")
-        return tensors | {"since_copy": self._since_copy}
-
-    def load(self, tensors: dict[str, Tensor]) -> None:
-        """Loads both networks; the target network starts as a copy of the network if the file has none."""
-        load_tensors(self.network, "network", tensors)
-        has_target = any(name.startswith("target.") for name in tensors)
-        load_tensors(self.target_network, "target", tensors if has_target else named_tensors(self.network, "target"))
-        if "since_copy" in tensors:
-            self._since_copy.copy_(tensors["since_copy"])
 
 
 def settings(config: RunConfig) -> ApexDqnConfig:

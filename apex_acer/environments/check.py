@@ -88,7 +88,7 @@ def _try(environments: Environments, vector: Any) -> list[str]:
     inspector = None
     if isinstance(vector, SyncVectorEnv):
         inspector = vector.envs[0] = _Inspector(vector.envs[0])  # type: ignore[call-overload]
-    actions = np.random.default_rng(0).integers(environments.spec.num_actions, size=(STEPS, 1))
+    actions = environments.spec.actions.sample(np.random.default_rng(0), STEPS, 1)
     _attempt("reset", lambda: environments.reset(0))
     for action in actions:
         step = _attempt("step", functools.partial(environments.step, action))

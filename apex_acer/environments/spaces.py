@@ -6,22 +6,22 @@ import math
 from typing import Any
 
 import numpy as np
-from gymnasium.spaces import Box, Discrete, Space
+from gymnasium import spaces
+from gymnasium.spaces import Space
 
 from apex_acer.config import ConfigError, EnvironmentConfig, require
-from apex_acer.environments.wrappers import is_finite_box
+from apex_acer.protocol.actions import Actions, Box, Discrete
 from apex_acer.protocol.specification import EnvironmentSpec
 
 
 def specify(config: EnvironmentConfig, actions: Space[Any], observations: Space[Any], repeat: int) -> EnvironmentSpec:
     """The specification of an environment with these spaces; raises `ConfigError` if one of them is not supported."""
-    discrete, box = _require_discrete(config.id, actions), _require_numbers(config.id, observations)
+    box = _require_numbers(config.id, observations)
     plane_shape, channels_last = _plane(box, config.channels)
     return EnvironmentSpec(
         plane_shape=plane_shape,
         dtype=box.dtype.name,
-        num_actions=int(discrete.n),
-        first_action=int(discrete.start),
+        actions=_actions(config.id, actions),
         stack=config.stack,
         channels_last=channels_last,
         action_repeat=repeat,
@@ -29,25 +29,29 @@ def specify(config: EnvironmentConfig, actions: Space[Any], observations: Space[
     )
 
 
-def _require_discrete(name: str, space: Space[Any]) -> Discrete:
-    if isinstance(space, Discrete):
-        return space
-    hint = "give a wrapper of your own that makes it Discrete"
-    if is_finite_box(space):
-        hint = "give --environment.wrappers apex_acer.wrappers:DiscreteActions"
-    raise ConfigError(f"environment.id: {name!r} has action space {_line(space)}; supported: Discrete; {hint}")
+def _actions(name: str, space: Space[Any]) -> Actions:
+    if isinstance(space, spaces.Discrete):
+        return Discrete(int(space.n), int(space.start))
+    supported = "supported: Discrete, and a Box of floats with finite bounds"
+    has = f"environment.id: {name!r} has action space {_line(space)}; {supported}"
+    if not isinstance(space, spaces.Box):
+        raise ConfigError(f"{has}; give a wrapper of your own that makes it one of them")
+    if space.dtype.kind != "f" or not np.isfinite([space.low, space.high]).all() or 0 in space.shape:
+        raise ConfigError(f"{has}; give gymnasium.wrappers:RescaleAction or a wrapper of your own that makes it one")
+    low, high = (tuple(bound.ravel().tolist()) for bound in (space.low, space.high))
+    return Box(low, high, space.shape, space.dtype.name)
 
 
-def _require_numbers(name: str, space: Space[Any]) -> Box:
+def _require_numbers(name: str, space: Space[Any]) -> spaces.Box:
     has = f"environment.id: {name!r} has observation space {_line(space)}; supported: Box of numbers"
-    if isinstance(space, Box) and space.dtype is not None and space.dtype.kind in "fiub":
+    if isinstance(space, spaces.Box) and space.dtype is not None and space.dtype.kind in "fiub":
         if 0 in space.shape:
             raise ConfigError(f"{has}, at least one")
         return space
     hint = "give a wrapper of your own that makes it such a Box"
-    if space.is_np_flattenable and not isinstance(space, Box):
+    if space.is_np_flattenable and not isinstance(space, spaces.Box):
         hint = "give --environment.wrappers gymnasium.wrappers:FlattenObservation"
-        hint += ", which makes it one-hot" if isinstance(space, Discrete) else ""
+        hint += ", which makes it one-hot" if isinstance(space, spaces.Discrete) else ""
     raise ConfigError(f"{has}; {hint}")
 
 
@@ -55,7 +59,7 @@ def _line(space: Space[Any]) -> str:
     return " ".join(str(space).split())
 
 
-def _plane(space: Box, channels: str) -> tuple[tuple[int, ...], bool]:
+def _plane(space: spaces.Box, channels: str) -> tuple[tuple[int, ...], bool]:
     """The channel-first shape of one observation, and whether the environment has channels last."""
     shape = space.shape[1:] if len(space.shape) == 4 and space.shape[0] == 1 else space.shape  # ALE's stack of one
     if len(shape) == 3:

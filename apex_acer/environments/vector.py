@@ -61,11 +61,11 @@ class Environments:
         return self._finite("observation", self.spec.planes(obs, len(obs)))
 
     def step(self, action: Array) -> Step:
-        """Steps all environments with `action` `[N]`, counted from 0.
+        """Steps all environments with a policy's `action` `[N, *actions.shape]`.
 
         Raises FloatingPointError if an observation or a reward is not finite.
         """
-        obs, reward, terminated, truncated, info = self._vector.step(action + self.spec.first_action)
+        obs, reward, terminated, truncated, info = self._vector.step(self.spec.actions.to_environment(action))
         reset = self._resets(info)
         self._ended = terminated | truncated
         self._steps += 1

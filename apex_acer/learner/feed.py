@@ -139,7 +139,7 @@ def make_feed(config: RunConfig, shapes: Layout, device: torch.device, ranks: Ra
 def unroll_layout(config: RunConfig, spec: EnvironmentSpec) -> Layout:
     """The layout of a run's unrolls."""
     algorithm, k = algorithm_class(config.algorithm.name), config.algorithm.unroll_length
-    return layout(spec, k, algorithm.behaviour_shapes(config, spec), algorithm.state_shapes(config))
+    return layout(spec, k, algorithm.behaviour_shapes(config, spec), algorithm.state_shapes(config, spec))
 
 
 def make_replay(

@@ -6,6 +6,7 @@ batch, one thread each, synchronise once per update.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor
 
 from apex_acer.algorithms.algorithm import Algorithm, LossOutput
-from apex_acer.learner.optimizer import Optimizer, trained
+from apex_acer.learner.optimizer import Optimizer
 from apex_acer.learner.ranks import ALONE, Ranks
 from apex_acer.protocol.unroll import Batch, split
 
@@ -27,28 +28,31 @@ class Gradient:
         """A single part is computed in the caller's thread; several share torch's threads."""
         self._algorithm, self._ranks = algorithm, ranks
         self._optimizer, self._num_parts = optimizer, num_parts
-        self._parameters = trained(algorithm.network)
+        self._parameters = optimizer.parameters
         self._pool: ThreadPoolExecutor | None = None
         if num_parts > 1:
             torch.set_num_threads(max(1, torch.get_num_threads() // num_parts))
             self._pool = ThreadPoolExecutor(num_parts, "part")
 
-    def compute(self, batch: Batch) -> LossOutput:
-        """The detached loss of the whole batch, whose gradient it leaves in the parameters' `.grad`.
+    def compute(self, batch: Batch, updates: int) -> LossOutput:
+        """The detached loss of the whole batch after `updates` updates, whose gradient it leaves in the parameters' `.grad`.
 
         If there are several learners, `batch` is this learner's part of it, and so are the `priorities` of the result.
         """
         if self._ranks is ALONE:
-            return self._compute_own(batch)
+            return self._compute_own(batch, updates)
         self._ranks.align(self._algorithm.statistics())
-        return self._add_up(self._compute_own(batch))
+        return self._add_up(self._compute_own(batch, updates))
 
-    def _compute_own(self, batch: Batch) -> LossOutput:
+    def _compute_own(self, batch: Batch, updates: int) -> LossOutput:
+        batch = dataclasses.replace(batch, noise=self._noise(batch))
         if not self._pool:
-            output = self._algorithm.loss(batch)
+            output = self._algorithm.loss(batch, updates)
             self._optimizer.backward(output.loss)
             return output._replace(loss=output.loss.detach())
-        outputs, gradients = zip(*self._pool.map(self._differentiate, split(batch, self._num_parts)), strict=True)
+        outputs, gradients = zip(
+            *self._pool.map(lambda part: self._differentiate(part, updates), split(batch, self._num_parts)), strict=True
+        )
         merged = merge(outputs)
         whole = [parameter.grad for parameter in self._parameters if parameter.grad is not None]
         torch._foreach_copy_(whole, gradients[0])
@@ -56,6 +60,10 @@ class Gradient:
             torch._foreach_add_(whole, part)
         torch._foreach_div_(whole, merged.num_samples.clamp(min=1).float())
         return merged
+
+    def _noise(self, batch: Batch) -> dict[str, Tensor]:
+        noise = self._algorithm.noise(batch)
+        return {name: values.to(batch.reward.device) for name, values in noise.items()}
 
     def _add_up(self, own: LossOutput) -> LossOutput:
         """The sums over all learners, divided by the number of their samples, as if one learner had the whole batch."""
@@ -74,9 +82,9 @@ class Gradient:
         if self._pool:
             self._pool.shutdown()
 
-    def _differentiate(self, part: Batch) -> tuple[LossOutput, tuple[Tensor, ...]]:
+    def _differentiate(self, part: Batch, updates: int) -> tuple[LossOutput, tuple[Tensor, ...]]:
         """The part's output, and the gradient of its loss summed over samples."""
-        output = self._algorithm.loss(part)
+        output = self._algorithm.loss(part, updates)
         gradients = torch.autograd.grad(output.loss * output.num_samples, self._parameters, materialize_grads=True)
         return output._replace(loss=output.loss.detach()), gradients
 

@@ -51,7 +51,7 @@ class Learner:
         self._config, self._ranks = config, ranks
         layout = unroll_layout(config, spec)
         waiting = config.actors.count * config.actors.max_unanswered
-        self.inbox = Inbox(run_id, layout, config.actors.environments, spec.num_actions, waiting)
+        self.inbox = Inbox(run_id, layout, config.actors.environments, spec.actions, waiting)
         self._trainer = Trainer(config, spec, ranks)
         self._feed = make_feed(config, layout, self._trainer.device, ranks)
         self._prefetch = make_prefetch(self._feed, self._trainer.device)
@@ -117,7 +117,7 @@ class Learner:
         counters = self.counters
         with self._reporter.timers.phase("learning"):
             selection, batch = self._prefetch.next_batch(counters.env_steps / self._config.schedule_end)
-            update = self._trainer.update(batch, counters.env_steps)
+            update = self._trainer.update(batch, counters.env_steps, counters.updates)
             if update and update.taken:
                 self._feed.set_priorities(selection, update.priorities)
                 lag = counters.updates - batch.weights_version  # [B]

@@ -5,12 +5,13 @@ from __future__ import annotations
 import functools
 import inspect
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from apex_acer.algorithms.algorithm import Group
 from apex_acer.config import ConfigError, OptimizerConfig, RunConfig, imports, require
 
 # torch would import its compiler, which takes a second, only to exempt this method from it
@@ -19,102 +20,146 @@ _add = getattr(_add, "__wrapped__", _add)
 _add.__dynamo_disable = _add
 
 STATE = {"adam": {"step", "exp_avg", "exp_avg_sq"}, "rmsprop": {"step", "square_avg"}}  # torch's names
-PREFIX, GROUP = "optimizer.", "group."  # prefixes of saved tensors' names, and of those that are the group's settings
+PREFIX, SETTING = "optimizer.", "setting."  # of all saved names, and of those of settings that have changed
 PLAIN = (bool, int, float, str, type(None))
 
 
 class Optimizer:
-    """RMSProp, Adam or a user's own optimizer of `network`, with the learning rate's schedule over environment steps.
+    """The optimizers of an algorithm's groups of parameters, with the learning rate's schedule over environment steps.
 
-    The network's parameters and their gradients become views of one vector, so clipping and the step are a few
-    operations, however many layers there are. For a small network the number of operations is most of their cost.
+    All parameters and their gradients become views of one vector, of which each group has a part. So clipping and the step
+    are a few operations, however many layers there are. For a small network the number of operations is most of their cost.
     """
 
-    def __init__(self, config: RunConfig, network: nn.Module) -> None:
-        self._config = config.optimizer
-        self._schedule_end = config.schedule_end
-        self._vector, self.gradient = flatten(network)
-        self._optimizer = _build(self._config, self._vector)
-        self._group: dict[str, Any] = self._optimizer.param_groups[0]
-        self._given = dict(self._group)
-        self._step = _without_compiler(self._optimizer) if self._config.name in STATE else self._optimizer.step
+    def __init__(self, config: RunConfig, groups: Mapping[str, Group]) -> None:
+        self._config, self._schedule_end = config.optimizer, config.schedule_end
+        parameters = [parameter for group in groups.values() for parameter in group.parameters]
+        vector, self.gradient = flatten(parameters)
+        self.parameters = parameters
+        """The parameters in the order of the vector."""
+        sizes = [sum(parameter.numel() for parameter in group.parameters) for group in groups.values()]
+        parts = zip(torch.split(vector, sizes), torch.split(self.gradient, sizes), strict=True)
+        self._groups = {
+            name: _GroupOptimizer(self._config, group, *part)
+            for (name, group), part in zip(groups.items(), parts, strict=True)
+        }
 
     def learning_rate(self, env_steps: int) -> float:
-        """The learning rate when the run has made `env_steps`."""
+        """The learning rate of groups that have none of their own, when the run has made `env_steps`."""
+        return self._config.learning_rate * self._scheduled(env_steps)
+
+    def _scheduled(self, env_steps: int) -> float:
+        """The share of the learning rates that the schedule leaves."""
         if self._config.schedule == "constant":
-            return self._config.learning_rate
+            return 1.0
         final = self._config.final_fraction
-        return self._config.learning_rate * (final + (1 - final) * max(0.0, 1 - env_steps / self._schedule_end))
+        return final + (1 - final) * max(0.0, 1 - env_steps / self._schedule_end)
 
     def backward(self, loss: Tensor) -> None:
         """Leaves the gradient of `loss`, and nothing else, in the parameters' `.grad`."""
         self.gradient.zero_()
         loss.backward()  # type: ignore[no-untyped-call]
 
-    def step(self, loss: Tensor, env_steps: int) -> tuple[Tensor, bool]:
-        """One step against the gradient of `loss` that is in the parameters' `.grad`.
+    def step(self, loss: Tensor, env_steps: int, updates: int) -> tuple[Tensor, bool]:
+        """One step of the groups that are due after `updates` updates, against the gradient in the parameters' `.grad`.
 
         Returns:
-            The gradient's norm before clipping, and whether the step was taken.
+            The gradient's norm before clipping, and whether the step was taken: `loss` and the gradient are finite.
         """
-        norm = torch.linalg.vector_norm(self.gradient)
+        norms = [group.norm() for group in self._groups.values()]
+        norm = norms[0] if len(norms) == 1 else torch.linalg.vector_norm(torch.stack(norms))
         finite = math.isfinite(norm + loss)
         if finite:
-            self.gradient.mul_((self._config.max_grad_norm / (norm + 1e-6)).clamp(max=1.0))
-            self._group["lr"] = self.learning_rate(env_steps)
-            self._step()
+            share = self._scheduled(env_steps)
+            for group, own_norm in zip(self._groups.values(), norms, strict=True):
+                if updates % group.every == 0:
+                    group.step(own_norm, share)
         return norm, finite
 
     def tensors(self) -> dict[str, Tensor]:
-        """The tensors that steps change, such as moments, by name; empty before the first step."""
-        return {f"{PREFIX}{name}": value for name, value in self._state().items() if isinstance(value, Tensor)}
+        """The tensors that steps change, such as moments, by group and name; a group has none before its first step."""
+        return {f"{PREFIX}{name}": value for name, value in self._state() if isinstance(value, Tensor)}
 
     def numbers(self) -> dict[str, Any]:
         """The plain values that steps change; raises `ConfigError` if there is anything else, which cannot be saved."""
-        numbers = {name: value for name, value in self._state().items() if not isinstance(value, Tensor)}
+        numbers = {name: value for name, value in self._state() if not isinstance(value, Tensor)}
         for name, value in numbers.items():
-            kept = f"it keeps {name} as {type(value).__name__}; have it keep tensors and numbers"
+            kept = f"it keeps {name.partition('.')[2]} as {type(value).__name__}; have it keep tensors and numbers"
             require(isinstance(value, PLAIN), "optimizer.name", self._config.name, kept)
         return numbers
 
     def load(self, tensors: Mapping[str, Tensor], numbers: Mapping[str, Any] | None = None) -> None:
         """Continues from saved `tensors` and `numbers`; raises `ConfigError` if they are of another optimizer or network."""
-        moments = {name.removeprefix(PREFIX): t for name, t in tensors.items() if name.startswith(PREFIX)}
-        if self._config.name in STATE:
-            self._check(moments)
-        state = {name: tensor.to(self._vector.device) for name, tensor in moments.items()} | dict(numbers or {})
-        settings = {name: value for name, value in state.items() if name.startswith(GROUP)}
-        self._group.update({name.removeprefix(GROUP): value for name, value in settings.items()})
-        self._optimizer.state[self._vector] = {n: value for n, value in state.items() if n not in settings}
+        state = {name.removeprefix(PREFIX): t for name, t in tensors.items() if name.startswith(PREFIX)}
+        state |= dict(numbers or {})
+        for name, group in self._groups.items():
+            own = f"{name}."
+            group.load(name, {key.removeprefix(own): value for key, value in state.items() if key.startswith(own)})
 
-    def _state(self) -> dict[str, Any]:
-        """What steps change: the state, and the settings of the group that differ from those given."""
-        settings = {name: value for name, value in self._group.items() if name not in ("params", "lr")}
+    def _state(self) -> Iterator[tuple[str, Any]]:
+        for prefix, group in self._groups.items():
+            for name, value in group.state().items():
+                yield f"{prefix}.{name}", value
+
+
+class _GroupOptimizer:
+    """RMSProp, Adam or a user's own optimizer of one group's part of the vector."""
+
+    def __init__(self, config: OptimizerConfig, group: Group, vector: Tensor, gradient: Tensor) -> None:
+        self._config, self._gradient, self.every = config, gradient, group.every
+        self._learning_rate = config.learning_rate if group.learning_rate is None else group.learning_rate
+        self._vector = nn.Parameter(vector)
+        self._vector.grad = gradient
+        self._optimizer = _build(config, self._vector)
+        self._settings: dict[str, Any] = self._optimizer.param_groups[0]
+        self._given = dict(self._settings)
+        self._step = _without_compiler(self._optimizer) if config.name in STATE else self._optimizer.step
+
+    def norm(self) -> Tensor:
+        norm: Tensor = torch.linalg.vector_norm(self._gradient)
+        return norm
+
+    def step(self, norm: Tensor, share: float) -> None:
+        self._gradient.mul_((self._config.max_grad_norm / (norm + 1e-6)).clamp(max=1.0))
+        self._settings["lr"] = self._learning_rate * share
+        self._step()
+
+    def state(self) -> dict[str, Any]:
+        """What steps change: the state, and the settings that differ from those given."""
+        settings = {name: value for name, value in self._settings.items() if name not in ("params", "lr")}
         changed = {n: v for n, v in settings.items() if isinstance(v, Tensor) or v is not self._given.get(n)}
-        return dict(self._optimizer.state[self._vector]) | {f"{GROUP}{name}": v for name, v in changed.items()}
+        return dict(self._optimizer.state[self._vector]) | {f"{SETTING}{name}": v for name, v in changed.items()}
 
-    def _check(self, moments: Mapping[str, Tensor]) -> None:
-        if moments and moments.keys() != STATE[self._config.name]:
-            raise ConfigError(f"optimizer.name: {self._config.name!r} has no {', '.join(sorted(moments))}")
-        for name, tensor in moments.items():
+    def load(self, name: str, state: Mapping[str, Any]) -> None:
+        if self._config.name in STATE:
+            self._check(name, state)
+        on_device = {n: v.to(self._vector.device) if isinstance(v, Tensor) else v for n, v in state.items()}
+        settings = {name: value for name, value in on_device.items() if name.startswith(SETTING)}
+        self._settings.update({name.removeprefix(SETTING): value for name, value in settings.items()})
+        self._optimizer.state[self._vector] = {n: value for n, value in on_device.items() if n not in settings}
+
+    def _check(self, group: str, state: Mapping[str, Any]) -> None:
+        if state and state.keys() != STATE[self._config.name]:
+            raise ConfigError(f"optimizer.name: {self._config.name!r} has no {', '.join(sorted(state))}")
+        for name, tensor in state.items():
             wanted = [] if name == "step" else list(self._vector.shape)
             if list(tensor.shape) != wanted:
-                raise ConfigError(f"optimizer.{name}: is {list(tensor.shape)}, this network has {wanted}")
+                raise ConfigError(f"optimizer.{group}.{name}: is {list(tensor.shape)}, this network has {wanted}")
 
 
-def make_optimizer(config: RunConfig, network: nn.Module) -> Optimizer:
-    """The optimizer of `network`; a user's own is first tried on a small layer, and raises `ConfigError` if that fails."""
+def make_optimizer(config: RunConfig, groups: Mapping[str, Group]) -> Optimizer:
+    """The optimizer of `groups`; a user's own is first tried on a small layer, and raises `ConfigError` if that fails."""
     name = config.optimizer.name
     if name not in STATE:
         imports.attempt("optimizer.name", name, lambda: _try_out(config))
-    return Optimizer(config, network)
+    return Optimizer(config, groups)
 
 
 def _try_out(config: RunConfig) -> None:
     layer = nn.Linear(4, 2)
-    trial = Optimizer(config, layer)
+    trial = Optimizer(config, {"network": Group(list(layer.parameters()))})
     trial.backward(layer(torch.ones(1, 4)).sum())
-    trial.step(torch.zeros(()), 0)
+    trial.step(torch.zeros(()), 0, 0)
     trial.numbers()
 
 
@@ -136,23 +181,17 @@ def _without_compiler(optimizer: torch.optim.Optimizer) -> Callable[[], Any]:
     return torch.no_grad()(step)
 
 
-def trained(network: nn.Module) -> list[nn.Parameter]:
-    """The parameters that are trained: all but those that a user's torso has frozen."""
-    return [parameter for parameter in network.parameters() if parameter.requires_grad]
-
-
-def flatten(network: nn.Module) -> tuple[nn.Parameter, Tensor]:
-    """One vector of `network`'s trained parameters and one of their gradients `[parameters]`, of which both become views.
+def flatten(parameters: Sequence[nn.Parameter]) -> tuple[Tensor, Tensor]:
+    """One vector of `parameters` and one of their gradients, of which both become views.
 
     Each parameter keeps its memory format. Nothing may move or convert the network afterwards.
     """
-    parameters = trained(network)
-    vector = nn.Parameter(parameters[0].new_empty(sum(parameter.numel() for parameter in parameters)))
-    gradient = vector.grad = torch.zeros_like(vector)
+    vector = parameters[0].new_empty(sum(parameter.numel() for parameter in parameters)).detach()
+    gradient = torch.zeros_like(vector)
     start = 0
     for parameter in parameters:
         place = parameter.shape, parameter.stride(), start
-        view = vector.detach().as_strided(*place)
+        view = vector.as_strided(*place)
         view.copy_(parameter.detach())
         parameter.data, parameter.grad = view, gradient.as_strided(*place)
         start += parameter.numel()

@@ -37,7 +37,7 @@ class Trainer:
         self.device = choose_device(config.learner.device, "learner.device")
         torch.manual_seed(derive_seed(config.seed, "learner"))
         self.algorithm = algorithm_class(config.algorithm.name)(config, spec, self.device)
-        self.optimizer = make_optimizer(config, self.algorithm.network)
+        self.optimizer = make_optimizer(config, self.algorithm.groups())
         on_cores = spec.is_image and self.device.type == "cpu"  # networks of vectors are too small for several threads
         parts = num_parts(config.learner.threads, config.learner.batch_size // ranks.count) if on_cores else 1
         self._gradient = Gradient(self.algorithm, self.optimizer, parts, ranks)
@@ -48,14 +48,17 @@ class Trainer:
         """The device and the torso's precision, in words."""
         return f"{self.device}, {'bfloat16' if self.algorithm.network.precision else 'float32'}"
 
-    def update(self, batch: Batch, env_steps: int) -> Update | None:
-        """One update on `batch`; None if it holds no samples, because momentum alone must not change the weights."""
-        output = self._gradient.compute(batch)
+    def update(self, batch: Batch, env_steps: int, updates: int) -> Update | None:
+        """One update on `batch`, after `updates` others.
+
+        None if it holds no samples, because momentum alone must not change the weights.
+        """
+        output = self._gradient.compute(batch, updates)
         if not output.num_samples:
             return None
-        norm, taken = self.optimizer.step(output.loss, env_steps)
+        norm, taken = self.optimizer.step(output.loss, env_steps, updates)
         if taken:
-            self.algorithm.after_step(output.metrics)
+            self.algorithm.after_step(output.metrics, updates + 1)
         return Update(taken, {**output.metrics, "grad_norm": norm}, output.priorities)
 
     def policy(self, version: int) -> bytes:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from apex_acer.protocol.actions import Actions
 from apex_acer.protocol.messages import Message, Peer, Reply
 from apex_acer.protocol.metrics import METRICS
 from apex_acer.protocol.unroll import PRIORITY, Layout
@@ -39,9 +40,9 @@ class Inbox:
     If an actor is replaced, its unrolls that wait here are learned from like any others, but later ones are refused.
     """
 
-    def __init__(self, run_id: str, layout: Layout, num_columns: int, num_actions: int, max_waiting: int) -> None:
+    def __init__(self, run_id: str, layout: Layout, num_columns: int, actions: Actions, max_waiting: int) -> None:
         self._run_id, self._max_waiting = run_id, max_waiting
-        self._layout, self._num_columns, self._num_actions = layout, num_columns, num_actions
+        self._layout, self._num_columns, self._actions = layout, num_columns, actions
         self._unrolls: deque[Post] = deque()
         self._others: deque[Post] = deque()
         self._arrived = threading.Condition()
@@ -185,8 +186,8 @@ class Inbox:
         problem = self._layout.check(unroll, self._num_columns)
         if problem:
             return problem
-        if unroll.action.min() < 0 or unroll.action.max() >= self._num_actions:
-            return f"action: {unroll.action.min()} to {unroll.action.max()}, allowed 0 to {self._num_actions - 1}"
+        if problem := self._actions.refusal(unroll.action):
+            return problem
         floats = {"reward": unroll.reward, **unroll.behaviour, **unroll.state}
         if unroll.obs.dtype.kind == "f":
             floats["obs"] = unroll.obs

@@ -7,16 +7,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-Array = npt.NDArray[Any]
+from apex_acer.protocol.actions import Actions, Box, Discrete, actions_from_dict
+from apex_acer.protocol.actions import Array as Array
 
 DECISIVE = {
     "plane_shape": "the shape of an observation",
     "dtype": "the type of observations",
     "channels_last": "whether channels are last",
-    "num_actions": "the number of actions",
-    "first_action": "the number of the first action",
+    "actions": "the action space",
 }
 """The fields that must not change if a policy is to act in the environment, in words."""
 
@@ -29,9 +28,7 @@ class EnvironmentSpec:
     """Shape of one observation: channel-first for images (`[C, H, W]`), flat for vectors (`[D]`)."""
     dtype: str
     """NumPy name of the observations' type."""
-    num_actions: int
-    first_action: int
-    """The environment's number of its first action; inside this program actions count from 0."""
+    actions: Actions
     stack: int
     """Number of newest planes in one network input, oldest first."""
     channels_last: bool
@@ -45,13 +42,12 @@ class EnvironmentSpec:
     def from_dict(cls, values: dict[str, Any]) -> EnvironmentSpec:
         """The specification from `dataclasses.asdict` of one, also by way of JSON; raises TypeError or ValueError."""
         shapes = {name: tuple(values[name]) for name in ("plane_shape", "given_shape")}
-        spec = cls(**{**values, **shapes})
-        counts = (*spec.plane_shape, *spec.given_shape, spec.num_actions, spec.stack, spec.action_repeat)
+        spec = cls(**{**values, **shapes, "actions": actions_from_dict(values["actions"])})
+        counts = (*spec.plane_shape, *spec.given_shape, spec.stack, spec.action_repeat)
         if not spec.plane_shape or any(type(count) is not int or count < 1 for count in counts):
             raise ValueError(f"sizes {counts}, allowed are integers of 1 or more")
-        is_number = type(spec.first_action) is int and abs(spec.first_action) < 2**31
-        if not is_number or type(spec.channels_last) is not bool:
-            raise ValueError(f"first_action {spec.first_action!r}, channels_last {spec.channels_last!r}")
+        if type(spec.channels_last) is not bool:
+            raise ValueError(f"channels_last {spec.channels_last!r}")
         is_name = isinstance(spec.dtype, str) and spec.dtype in np.sctypeDict
         if not is_name or np.dtype(spec.dtype).kind not in "fiub":
             raise ValueError(f"dtype {spec.dtype!r}, allowed are names of numeric types")
@@ -78,7 +74,7 @@ class EnvironmentSpec:
             origin = f" (of {list(self.given_shape)})" if len(self.given_shape) > 1 else ""
             seen = f"vectors of {self.plane_shape[0]} number{'s' if self.plane_shape[0] > 1 else ''}{origin}"
         stacked = f", the newest {self.stack} together" if self.stack > 1 else ""
-        return f"observations: {seen}, {self.dtype}{stacked}; actions: {self.num_actions}"
+        return f"observations: {seen}, {self.dtype}{stacked}; actions: {self.actions.describe()}"
 
     def changes(self, before: EnvironmentSpec) -> str:
         """The differences from `before` that a policy depends on, in words; empty if there are none."""
@@ -89,6 +85,18 @@ class EnvironmentSpec:
     def obs_shape(self) -> tuple[int, ...]:
         """Shape of a network input without its batch dimension: `stack` planes joined along the first axis."""
         return (self.stack * self.plane_shape[0], *self.plane_shape[1:])
+
+    @property
+    def num_actions(self) -> int:
+        """A, the number of discrete actions."""
+        assert isinstance(self.actions, Discrete)
+        return self.actions.n
+
+    @property
+    def action_dim(self) -> int:
+        """d, the number of numbers in a continuous action."""
+        assert isinstance(self.actions, Box)
+        return len(self.actions.low)
 
     @property
     def is_image(self) -> bool:

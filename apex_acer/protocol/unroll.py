@@ -7,7 +7,7 @@ k: unroll length, S: `environment.stack`. Torch-free at run time, because the ma
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,7 +27,7 @@ class Unroll:
     episode_step: Array
     """`[S-1+k+1, N]` int32, steps since the reset."""
     action: Array
-    """`[k, N]` int64."""
+    """`[k, N]` int64 for `Discrete` actions, `[k, N, d]` float32 in [−1, 1] for a `Box`."""
     reward: Array
     """`[k, N]` float32, unclipped."""
     terminated: Array
@@ -39,7 +39,7 @@ class Unroll:
     behaviour: dict[str, Array]
     """`[k, N, …]` float32: mu of all actions, or under `PRIORITY` each step's first priority, as the algorithm has it."""
     state: dict[str, Array]
-    """`[N, …]` recurrent state before the first step; empty for feed-forward networks."""
+    """`[N, …]` what the policy remembers of the episode before the first step, such as an LSTM's state; may be empty."""
 
     @property
     def num_columns(self) -> int:
@@ -103,7 +103,7 @@ def layout(spec: EnvironmentSpec, unroll_length: int, behaviour: Shapes, state: 
     return Layout(
         obs=((planes, *spec.plane_shape), spec.dtype),
         episode_step=((planes,), "int32"),
-        action=((k,), "int64"),
+        action=((k, *spec.actions.shape), spec.actions.dtype),
         reward=((k,), "float32"),
         terminated=((k,), "bool"),
         truncated=((k,), "bool"),
@@ -132,6 +132,8 @@ class Batch:
     """`[B]` bool, whether the segment is trained on for the first time."""
     importance: torch.Tensor
     """`[B]` float32, the weight of each segment in the loss; 1 if replay is uniform."""
+    noise: dict[str, torch.Tensor] = field(default_factory=dict)
+    """`[…, B, …]` the random numbers that the loss needs (`Algorithm.noise`)."""
 
 
 def split(batch: Batch, num_parts: int) -> list[Batch]:
@@ -139,7 +141,9 @@ def split(batch: Batch, num_parts: int) -> list[Batch]:
 
     def parts(name: str, value: Any) -> list[Any]:
         if isinstance(value, dict):
-            chunks = {key: tensor.chunk(num_parts, int(name == "behaviour")) for key, tensor in value.items()}
+            chunks = {
+                key: tensor.chunk(num_parts, int(name in ("behaviour", "noise"))) for key, tensor in value.items()
+            }
             return [{key: chunk[i] for key, chunk in chunks.items()} for i in range(count)]
         return list(value.chunk(num_parts, int(value.ndim > 1)))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
@@ -99,7 +100,7 @@ class UniformReplay:
         """The samples of `items` `[B]`, time-major; the first `num_fresh` are marked as `fresh`."""
         slots, firsts = (items // self._starts).to(self.device), (items % self._starts).to(self.device)
         read = self._window_reader(slots, firsts) if self._window else lambda field: _segments(field, slots)
-        fields = {name: read(stored) for name, stored in self._fields.items()}
+        fields: dict[str, Any] = {name: read(stored) for name, stored in self._fields.items()}
         if self._window:
             inside = firsts + torch.arange(self._window, device=self.device).unsqueeze(-1) < self._length
             fields["mask"] = fields["mask"] & inside

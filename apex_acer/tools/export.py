@@ -18,7 +18,7 @@ from apex_acer.actor.policy import Policy
 from apex_acer.config import ConfigError
 from apex_acer.networks.card import describe
 from apex_acer.networks.weights import METADATA
-from apex_acer.protocol.specification import Array
+from apex_acer.protocol.actions import Array, Box, Discrete
 from apex_acer.system import files
 
 BATCHES = 1, 5  # batch sizes on which the outputs are compared
@@ -41,7 +41,7 @@ class OnnxPolicy(nn.Module):
         super().__init__()
         self.network, self.spec = policy.network, policy.spec
         self.heads: tuple[str, ...] = self.network(torch.zeros(1, *policy.spec.obs_shape))._fields
-        """Names of the network's outputs; the first output is largest for the best action."""
+        """Names of the network's outputs; the first one is largest for the best action, or is the best action of a `Box`."""
         self.state = list(policy.initial_state(1))
         """Names of the recurrent state's parts."""
 
@@ -51,7 +51,17 @@ class OnnxPolicy(nn.Module):
             obs = obs.movedim(-1, 1)
         output, after = self.network.step(obs, dict(zip(self.state, state, strict=True)))
         probabilities = [output.pi_logits.softmax(-1)] if "pi_logits" in self.heads else []
-        return *output, *probabilities, output[0].argmax(-1) + self.spec.first_action, *after.values()
+        return *output, *probabilities, self._best(output[0]), *after.values()
+
+    def _best(self, output: Tensor) -> Tensor:
+        """The greedy actions `[B, …]` as the environment takes them (`actions.to_environment`), from the first output."""
+        actions = self.spec.actions
+        if isinstance(actions, Discrete):
+            return output.argmax(-1) + actions.start
+        low, high = torch.tensor(actions.low), torch.tensor(actions.high)
+        scaled = low + (output.clamp(-1, 1) + 1) / 2 * (high - low)
+        dtype = {"float16": torch.float16, "float32": torch.float32, "float64": torch.float64}[actions.given_dtype]
+        return scaled.to(dtype).reshape(-1, *actions.given_shape)
 
     @property
     def inputs(self) -> list[str]:
@@ -123,7 +133,15 @@ def _difference(module: OnnxPolicy, session: onnxruntime.InferenceSession, input
     numbers = found.keys() - {"action"}  # two actions that are nearly equally likely may be confused
     difference = max(float(np.abs(found[name] - wanted[name]).max()) for name in numbers)
     scale = max(1.0, *(float(np.abs(wanted[name]).max()) for name in numbers))
-    best = found[module.heads[0]].argmax(-1) + module.spec.first_action
-    if not difference <= TOLERANCE * scale or (found["action"] != best).any():
+    if not difference <= TOLERANCE * scale or not _acts_by_its_output(module, found):
         raise ConfigError(f"export: onnxruntime differs from torch by {difference:.2g}; nothing was written")
     return difference
+
+
+def _acts_by_its_output(module: OnnxPolicy, found: dict[str, Array]) -> bool:
+    """Whether the actions in `found` are the best ones by the first of the outputs in it."""
+    actions, output = module.spec.actions, found[module.heads[0]]
+    if isinstance(actions, Box):
+        wanted = actions.to_environment(output.clip(-1, 1))
+        return bool(np.allclose(found["action"], wanted, rtol=TOLERANCE, atol=TOLERANCE * np.abs(wanted).max()))
+    return bool((found["action"] == actions.to_environment(output.argmax(-1))).all())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable
 from dataclasses import dataclass
 
 import torch
@@ -13,7 +13,6 @@ from apex_acer.config import AlgorithmConfig, RunConfig
 from apex_acer.config.checks import positive
 from apex_acer.networks.frames import stack_planes
 from apex_acer.networks.torsos import QNetwork, State
-from apex_acer.networks.weights import load_tensors, named_tensors
 from apex_acer.protocol.specification import EnvironmentSpec
 from apex_acer.protocol.unroll import Batch, Shapes, Unroll
 
@@ -39,6 +38,7 @@ class ExpectedSarsa(Algorithm):
     def __init__(self, config: RunConfig, spec: EnvironmentSpec, device: torch.device) -> None:
         self._given, self._stack = given(config), spec.stack
         self.network = self.build_network(config, spec).to(device)
+        self.modules = {"network": self.network}
 
     @staticmethod
     def build_network(config: RunConfig, spec: EnvironmentSpec) -> QNetwork:
@@ -75,7 +75,7 @@ class ExpectedSarsa(Algorithm):
         """Keeps the statistics of observations that `network.normalise` asks for."""
         self.network.observe(unroll)
 
-    def loss(self, batch: Batch) -> LossOutput:
+    def loss(self, batch: Batch, updates: int) -> LossOutput:
         """½ (target − Q)² over the steps that are no dummies."""
         obs = stack_planes(batch.obs, batch.episode_step, self._stack)  # [T+1, B, *obs]
         q = self.network(obs.flatten(0, 1)).q_values.unflatten(0, obs.shape[:2])  # [T+1, B, A]
@@ -89,17 +89,6 @@ class ExpectedSarsa(Algorithm):
         loss = 0.5 * (batch.importance * error.square()).sum() / num_steps.clamp(min=1)
         metrics = {"loss": loss.detach(), "q_loss": loss.detach(), "value": value.mean()}
         return LossOutput(loss, metrics, error.detach().abs().mean(0), num_steps)
-
-    def after_step(self, metrics: Mapping[str, Tensor]) -> None:
-        """Nothing: there is no target network to move."""
-
-    def tensors(self) -> dict[str, Tensor]:
-        """What weights files and checkpoints hold."""
-        return named_tensors(self.network, "network")
-
-    def load(self, tensors: dict[str, Tensor]) -> None:
-        """Takes what `tensors` gave."""
-        load_tensors(self.network, "network", tensors)
 
 
 def given(config: RunConfig) -> Settings:

@@ -6,6 +6,7 @@ import torch
 
 from apex_acer.algorithms.acer import Acer
 from apex_acer.config import AcerConfig, LearnerConfig, NetworkConfig, RunConfig
+from apex_acer.protocol.actions import Discrete
 from apex_acer.protocol.specification import EnvironmentSpec
 from apex_acer.protocol.unroll import Batch
 from tests.functional import reference
@@ -24,7 +25,7 @@ def build(seed=0, hidden=16, stack=2, dtype=torch.float64, lstm=0, normalise=Fal
         learner=learner or LearnerConfig(),
         algorithm=AcerConfig(**{"unroll_length": SIZES.length, "entropy_cost": 0.05, "gamma": 0.9} | settings),
     )
-    spec = EnvironmentSpec((PLANE,), "float32", SIZES.actions, 0, stack, False, 1, (PLANE,))
+    spec = EnvironmentSpec((PLANE,), "float32", Discrete(SIZES.actions, 0), stack, False, 1, (PLANE,))
     acer = Acer(config, spec, CPU)
     for network in (acer.network, acer.average_network):
         network.to(dtype)
@@ -65,7 +66,7 @@ def random_state(generator, lstm, dtype=torch.float64):
 
 def gradients_of(acer, batch):
     """The loss, and its gradients in the order of the network's parameters."""
-    loss = acer.loss(batch)
+    loss = acer.loss(batch, 0)
     return loss, torch.autograd.grad(loss.loss, list(acer.network.parameters()))
 
 

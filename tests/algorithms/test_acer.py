@@ -10,6 +10,7 @@ from apex_acer.config import AcerConfig, ConfigError, LearnerConfig, OptimizerCo
 from apex_acer.learner.optimizer import Optimizer
 from apex_acer.networks.frames import stack_planes
 from apex_acer.networks.weights import pack, unpack
+from apex_acer.protocol.actions import Discrete
 from apex_acer.protocol.specification import EnvironmentSpec
 from tests.algorithms.segments import CPU, PLANE, SIZES, build, flat, gradients_of, random_segments
 from tests.functional import reference
@@ -121,7 +122,7 @@ def test_a_time_limit_bootstraps_and_a_death_does_not(ending, learns_from_the_fi
     acer = build(4, stack=1)
     batch = one_episode(ending)
     ending_step = replace(batch, mask=batch.mask & (torch.arange(SIZES.length) == 2).unsqueeze(-1))
-    errors = acer.loss(ending_step).priorities
+    errors = acer.loss(ending_step, 0).priorities
     output = acer.network(batch.obs.flatten(0, 1))
     q_values = output.q_values.view(9, SIZES.columns, -1)
     value = (output.pi_logits.softmax(-1) * output.q_values).sum(-1).view(9, -1)[3]
@@ -152,9 +153,9 @@ def test_rewards_are_clipped_for_learning_only():
     clipped = np.clip(10 * arrays["reward"], -1, 1)
     acer = build(6, reward_clip=1.0)
     expected, _ = expected_of(acer, batch, arrays | {"reward": clipped})
-    assert acer.loss(batch).loss.item() == pytest.approx(expected.total)
+    assert acer.loss(batch, 0).loss.item() == pytest.approx(expected.total)
     expected, _ = expected_of(acer, batch, arrays | {"reward": 10 * arrays["reward"]})
-    assert build(6).loss(batch).loss.item() == pytest.approx(expected.total)
+    assert build(6).loss(batch, 0).loss.item() == pytest.approx(expected.total)
 
 
 def test_float32_agrees_with_float64():
@@ -189,7 +190,7 @@ def test_bfloat16_points_the_same_way_and_keeps_its_parameters_in_float32():
 
 def test_average_network_begins_at_the_network_and_moves_by_its_share():
     torch.manual_seed(0)
-    spec = EnvironmentSpec((PLANE,), "float32", SIZES.actions, 0, 1, False, 1, (PLANE,))
+    spec = EnvironmentSpec((PLANE,), "float32", Discrete(SIZES.actions, 0), 1, False, 1, (PLANE,))
     acer = Acer(RunConfig(algorithm=AcerConfig(ema_decay=0.75)), spec, CPU)
     assert torch.equal(flat(acer.network.parameters()), flat(acer.average_network.parameters()))
     expected = flat(acer.average_network.parameters())
@@ -197,7 +198,7 @@ def test_average_network_begins_at_the_network_and_moves_by_its_share():
         with torch.no_grad():
             for parameter in acer.network.parameters():
                 parameter += torch.randn_like(parameter)
-        acer.after_step({})
+        acer.after_step({}, 0)
         expected = 0.75 * expected + 0.25 * flat(acer.network.parameters())
         torch.testing.assert_close(flat(acer.average_network.parameters()), expected)
 
@@ -206,7 +207,7 @@ def test_average_network_copies_buffers():
     acer = build(8)
     for network, value in ((acer.network, 3.0), (acer.average_network, 0.0)):
         network.register_buffer("scale", torch.tensor(value))
-    acer.after_step({})
+    acer.after_step({}, 0)
     assert acer.average_network.scale == 3.0
     acer.network.scale.fill_(4.0)
     assert acer.average_network.scale == 3.0
@@ -215,16 +216,16 @@ def test_average_network_copies_buffers():
 def test_average_network_follows_training_and_is_not_trained():
     acer = build(9)
     config = RunConfig(optimizer=OptimizerConfig(learning_rate=0.01))
-    optimizer = Optimizer(config, acer.network)
+    optimizer = Optimizer(config, acer.groups())
     first = flat(acer.average_network.parameters())
     batch, _ = random_segments(9)
     for _ in range(5):
         before = flat(acer.average_network.parameters())
-        loss = acer.loss(batch).loss
+        loss = acer.loss(batch, 0).loss
         optimizer.backward(loss)
         optimizer.step(loss.detach(), 0)
         assert torch.equal(flat(acer.average_network.parameters()), before)
-        acer.after_step({})
+        acer.after_step({}, 0)
         assert not torch.equal(flat(acer.average_network.parameters()), before)
     moved = flat(acer.average_network.parameters())
     newest = flat(acer.network.parameters())
@@ -239,7 +240,7 @@ def test_both_networks_come_back_from_a_file():
     assert torch.equal(flat(other.average_network.parameters()), flat(saved.average_network.parameters()))
     assert not torch.equal(flat(other.network.parameters()), flat(other.average_network.parameters()))
     batch, _ = random_segments(10)
-    assert torch.equal(other.loss(batch).loss, saved.loss(batch).loss)
+    assert torch.equal(other.loss(batch, 0).loss, saved.loss(batch, 0).loss)
 
 
 def test_average_restarts_at_the_network_where_a_file_has_only_that():
@@ -287,7 +288,7 @@ def test_mu_is_what_actions_are_sampled_from(temperature):
     assert (
         tuple(behaviour["log_probs"].shape[1:])
         == Acer.behaviour_shapes(
-            RunConfig(), EnvironmentSpec((PLANE,), "float32", SIZES.actions, 0, 2, False, 1, (PLANE,))
+            RunConfig(), EnvironmentSpec((PLANE,), "float32", Discrete(SIZES.actions, 0), 2, False, 1, (PLANE,))
         )["log_probs"]
     )
 

@@ -19,7 +19,7 @@ def assert_same_loss(one, other):
 
 
 def loss_of(acer, batch):
-    return acer.loss(batch).loss.item()
+    return acer.loss(batch, 0).loss.item()
 
 
 # rewards
@@ -84,9 +84,9 @@ def test_both_networks_see_observations_by_the_newest_statistics():
     acer.observe(made_up_unroll(tiny_run(), obs=np.full((6, 4, 4), 3, np.float32)), "a")
     before = acer.average_network.normaliser.moments.mean.clone()
     batch, _ = random_segments(2, stack=1)
-    assert acer.loss(batch).metrics["average_policy_kl"].item() == pytest.approx(0, abs=1e-12)
+    assert acer.loss(batch, 0).metrics["average_policy_kl"].item() == pytest.approx(0, abs=1e-12)
     assert torch.equal(acer.average_network.normaliser.moments.mean, before)
-    acer.after_step({})
+    acer.after_step({}, 0)
     for name, buffer in acer.network.normaliser.moments.named_buffers():
         assert torch.equal(getattr(acer.average_network.normaliser.moments, name), buffer)
     assert acer.average_network.normaliser.moments.mean.tolist() == [3, 3, 3, 3]

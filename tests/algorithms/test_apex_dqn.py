@@ -71,7 +71,7 @@ def test_loss_priorities_and_parameter_gradients_match_the_paper(changes, stack)
 def test_metrics_are_the_means_over_what_is_learned_from():
     algorithm, batch = build_dqn(2), random_windows(2)
     expected, _ = expected_of(algorithm, batch, 1)
-    metrics, mask = algorithm.loss(batch).metrics, batch.mask[0].numpy()
+    metrics, mask = algorithm.loss(batch, 0).metrics, batch.mask[0].numpy()
     assert metrics.keys() <= METRICS.keys()
     assert not any(value.requires_grad for value in metrics.values())
     means = {"td_error": expected.td_error, "q_taken": expected.q_taken, "q_target": expected.target}
@@ -155,7 +155,7 @@ def test_the_target_is_not_trained_and_copies_buffers():
     scales = []
     for _ in range(3):
         before = flat(algorithm.target_network.parameters())
-        loss = algorithm.loss(batch).loss
+        loss = algorithm.loss(batch, 0).loss
         optimizer.backward(loss)
         optimizer.step(loss.detach(), 0)
         assert torch.equal(flat(algorithm.target_network.parameters()), before)

@@ -86,7 +86,7 @@ def test_an_actor_s_priorities_are_a_learner_s(environment: EnvironmentConfig, s
     for network in (learner.network, learner.target_network):
         network.load_state_dict(policy.network.state_dict())
     with torch.no_grad():
-        learned = learner.loss(replay.gather(torch.arange(4 * COUNT * K))).priorities
+        learned = learner.loss(replay.gather(torch.arange(4 * COUNT * K)), 0).priorities
     priorities = np.stack([unroll.behaviour[PRIORITY] for unroll in unrolls])  # [unrolls, K, COUNT]
     mask = np.stack([unroll.mask for unroll in unrolls])
     np.testing.assert_allclose(learned.view(4, COUNT, K).transpose(1, 2).numpy(), priorities, rtol=1e-4, atol=1e-4)

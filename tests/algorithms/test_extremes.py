@@ -9,6 +9,7 @@ import torch
 from apex_acer.algorithms.acer import Acer
 from apex_acer.config import AcerConfig, NetworkConfig, OptimizerConfig, RunConfig
 from apex_acer.learner.optimizer import Optimizer
+from apex_acer.protocol.actions import Discrete
 from apex_acer.protocol.specification import EnvironmentSpec
 from tests.algorithms.segments import CPU, PLANE, SIZES, flat, random_segments
 from tests.runs import made_up_unroll, tiny_run
@@ -29,8 +30,8 @@ def build(num_actions=SIZES.actions, optimizer="rmsprop", **settings):
         algorithm=AcerConfig(**{"unroll_length": SIZES.length} | settings),
         optimizer=OptimizerConfig(name=optimizer, learning_rate=1e-3),
     )
-    acer = Acer(config, EnvironmentSpec((PLANE,), "float32", num_actions, 0, 1, False, 1, (PLANE,)), CPU)
-    return acer, Optimizer(config, acer.network)
+    acer = Acer(config, EnvironmentSpec((PLANE,), "float32", Discrete(num_actions, 0), 1, False, 1, (PLANE,)), CPU)
+    return acer, Optimizer(config, acer.groups())
 
 
 def set_policy(network, logits):
@@ -50,12 +51,12 @@ def assert_learns(acer, optimizer, batch):
     """Every update is applied, moves the network, and leaves only finite numbers."""
     for _ in range(UPDATES):
         before = flat(acer.network.parameters())
-        loss = acer.loss(batch)
+        loss = acer.loss(batch, 0)
         optimizer.backward(loss.loss)
         norm, taken = optimizer.step(loss.loss.detach(), 0)
         assert taken
         assert torch.isfinite(norm)
-        acer.after_step(loss.metrics)
+        acer.after_step(loss.metrics, 0)
         assert {name: value.item() for name, value in loss.metrics.items() if not torch.isfinite(value)} == {}
         assert torch.isfinite(loss.priorities).all()
         after = flat(acer.network.parameters())
@@ -95,7 +96,7 @@ def test_huge_rewards(size, normalise, optimizer):
         acer.observe(made_up_unroll(tiny_run(), seed, reward=np.full((5, 4), size, np.float32)), "a")
     batch = dataclasses.replace(batch, reward=reward)
     assert_learns(acer, optimizer, batch)
-    assert acer.loss(batch).metrics["q_loss"] < 1e3 or not normalise
+    assert acer.loss(batch, 0).metrics["q_loss"] < 1e3 or not normalise
 
 
 @pytest.mark.parametrize("normalise", [False, True])
@@ -122,5 +123,5 @@ def test_a_single_action():
     zeros = torch.zeros(*batch.action.shape, 1)
     batch = dataclasses.replace(batch, action=torch.zeros_like(batch.action), behaviour={"log_probs": zeros})
     assert_learns(acer, optimizer, batch)
-    metrics = acer.loss(batch).metrics
+    metrics = acer.loss(batch, 0).metrics
     assert [metrics[name].item() for name in ("entropy", "average_policy_kl", "rho")] == [0, 0, 1]

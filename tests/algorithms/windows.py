@@ -8,6 +8,7 @@ import torch
 
 from apex_acer.algorithms.apex_dqn import ApexDqn
 from apex_acer.config import ActorsConfig, ApexDqnConfig, NetworkConfig, ReplayConfig, RunConfig
+from apex_acer.protocol.actions import Discrete
 from apex_acer.protocol.specification import EnvironmentSpec
 from apex_acer.protocol.unroll import Batch
 from tests.algorithms.segments import CPU, PLANE
@@ -30,7 +31,7 @@ def dqn_config(*, hidden=16, lstm=0, sampling="prioritized", actors=1, **setting
 
 def spec(stack=1):
     """What the algorithm is told of an environment of vectors."""
-    return EnvironmentSpec((PLANE,), "float32", ACTIONS, 0, stack, False, 1, (PLANE,))
+    return EnvironmentSpec((PLANE,), "float32", Discrete(ACTIONS, 0), stack, False, 1, (PLANE,))
 
 
 def randomise(network, seed, std=0.4):

@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from apex_acer.engines.local.transport import DealerLink, InboxServer
+from apex_acer.protocol.actions import Discrete
 from apex_acer.protocol.inbox import Inbox
 from apex_acer.protocol.messages import Message, Peer, Reply
 from apex_acer.protocol.specification import EnvironmentSpec
@@ -26,8 +27,8 @@ UNANSWERED = 2  # per client, as actors have
 RUN_ID = "fabric"
 MU = {"log_probs": (6,)}
 SPECS = {  # spec, unroll length, environments: 2.7 MB and 6 KB an unroll
-    "large": (EnvironmentSpec((1, 84, 84), "uint8", 6, 0, 4, False, 4, (84, 84)), 20, 16),
-    "small": (EnvironmentSpec((4,), "float32", 6, 0, 1, False, 1, (4,)), 10, 8),
+    "large": (EnvironmentSpec((1, 84, 84), "uint8", Discrete(6, 0), 4, False, 4, (84, 84)), 20, 16),
+    "small": (EnvironmentSpec((4,), "float32", Discrete(6, 0), 1, False, 1, (4,)), 10, 8),
 }
 
 
@@ -68,7 +69,7 @@ def measure(kind: str, clients: int) -> dict[str, float]:
     """Unrolls and bytes per second that the inbox takes from `clients` processes."""
     spec, k, num = SPECS[kind]
     shapes = layout(spec, k, MU)
-    inbox = Inbox(RUN_ID, shapes, num, spec.num_actions, clients * UNANSWERED)
+    inbox = Inbox(RUN_ID, shapes, num, spec.actions, clients * UNANSWERED)
     inbox.post(
         Message(RUN_ID, Peer("manager", 0, 0), 0, incarnations={f"actor_{i}": 0 for i in range(clients)}),
         lambda _: None,

@@ -38,7 +38,7 @@ def measure(preset: str, steps: int) -> dict[str, Any]:
     unroll = Rollout(environments, Policy(config, spec), seed=0).unroll(k)
     environments.close()
     acer = Acer(config, spec, CPU)
-    optimizer = Optimizer(config, acer.network)
+    optimizer = Optimizer(config, acer.groups())
     gradient = Gradient(acer, optimizer, 1)
     feed = make_feed(config, unroll_layout(config, spec), CPU)
     prefetch = Prefetch(feed)
@@ -56,7 +56,7 @@ def measure(preset: str, steps: int) -> dict[str, Any]:
             start = time.perf_counter()
             output = gradient.compute(prefetch.next_batch()[1])
             optimizer.step(output.loss, 0)
-            acer.after_step(output.metrics)
+            acer.after_step(output.metrics, 0)
             updates.append(time.perf_counter() - start)
     held = {"steps": feed.replay.num_steps, "megabytes": feed.replay.num_bytes / 1e6}
     return {**held, "insert_ms": 1000 * statistics.median(inserts), "update_ms": 1000 * statistics.median(updates)}

@@ -52,7 +52,7 @@ def learn(config: RunConfig, spec: EnvironmentSpec, unrolls: list[Unroll], updat
     """Means of metrics over every `AVERAGED` updates on `unrolls`; the weights begin the same in every run."""
     torch.manual_seed(0)
     acer = Acer(config, spec, torch.device("cpu"))
-    optimizer = Optimizer(config, acer.network)
+    optimizer = Optimizer(config, acer.groups())
     gradient = Gradient(acer, optimizer, num_parts=2)
     shapes = layout(spec, config.algorithm.unroll_length, Acer.behaviour_shapes(config, spec))
     replay = UniformReplay(shapes, sum(unroll.num_columns for unroll in unrolls), seed)
@@ -63,7 +63,7 @@ def learn(config: RunConfig, spec: EnvironmentSpec, unrolls: list[Unroll], updat
     for _ in range(updates):
         output = gradient.compute(replay.gather(replay.draw(config.learner.batch_size)))
         optimizer.step(output.loss, 0)
-        acer.after_step(output.metrics)
+        acer.after_step(output.metrics, 0)
         found.append([float(output.metrics[name]) for name in WATCHED])
     means = np.array(found).reshape(-1, AVERAGED, len(WATCHED)).mean(1)
     seconds = (time.perf_counter() - start) / updates

@@ -15,6 +15,7 @@ import torch
 import tyro
 
 from apex_acer.config import ReplayConfig
+from apex_acer.protocol.actions import Discrete
 from apex_acer.protocol.specification import EnvironmentSpec
 from apex_acer.protocol.unroll import PRIORITY, Unroll, layout
 from apex_acer.replay.buffer import PrioritizedReplay
@@ -52,7 +53,7 @@ def measure_replay(size: int) -> dict[str, int]:
     """Rounds per second of a replay of so many of CartPole's steps, with importance weights, and with batches gathered."""
     k, num, window = 20, 1000, 3
     rng = np.random.default_rng(0)
-    spec = EnvironmentSpec((4,), "float32", 2, 0, 1, False, 1, (4,))
+    spec = EnvironmentSpec((4,), "float32", Discrete(2, 0), 1, False, 1, (4,))
     replay = PrioritizedReplay(layout(spec, k, {PRIORITY: ()}), size // k, 0, window=window, settings=ReplayConfig())
     shape = (k, num)
     flags = {name: np.zeros(shape, bool) for name in ("terminated", "truncated")}

@@ -37,7 +37,7 @@ GIGABITS = (1, 10, 25, 100)
 def sizes(config: RunConfig, spec: EnvironmentSpec) -> dict[str, float]:
     """Bytes of an environment step, from the layout of its unroll and in replay, and of one version of the weights."""
     algorithm, k = algorithm_class(config.algorithm.name), config.algorithm.unroll_length
-    column = layout(spec, k, algorithm.behaviour_shapes(config, spec), algorithm.state_shapes(config))
+    column = layout(spec, k, algorithm.behaviour_shapes(config, spec), algorithm.state_shapes(config, spec))
     values = [getattr(column, field.name) for field in dataclasses.fields(column)]
     arrays = [*(v for v in values if isinstance(v, tuple)), *column.behaviour.values(), *column.state.values()]
     return {

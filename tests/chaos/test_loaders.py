@@ -172,7 +172,7 @@ def assert_acts(policy: Policy) -> None:
     spec = policy.spec
     actions = policy.act(np.zeros((3, *spec.obs_shape), spec.dtype), greedy=False)
     assert actions.shape == (3,)
-    assert ((actions >= spec.first_action) & (actions < spec.first_action + spec.num_actions)).all()
+    assert not spec.actions.refusal(actions - spec.actions.start)
 
 
 def fuzz_weights(path: Path, seed: int, count: int) -> Counter[str]:

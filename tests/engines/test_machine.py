@@ -15,11 +15,12 @@ from apex_acer.config.runfile import load_run, presets
 from apex_acer.engines import ENGINES, machine
 from apex_acer.engines.machine import require_room
 from apex_acer.manager.manager import train
+from apex_acer.protocol.actions import Discrete
 from apex_acer.protocol.specification import EnvironmentSpec
 from tests.conftest import config_error
 from tests.runs import CARTPOLE, tiny_run
 
-PONG = EnvironmentSpec((1, 84, 84), "uint8", 6, 0, 4, False, 4, (84, 84))
+PONG = EnvironmentSpec((1, 84, 84), "uint8", Discrete(6, 0), 4, False, 4, (84, 84))
 
 
 @pytest.fixture(autouse=True)

@@ -3,10 +3,11 @@ from __future__ import annotations
 import pytest
 
 from apex_acer.engines.placement import available_cores, describe, has_gpu, place
+from apex_acer.protocol.actions import Discrete
 from apex_acer.protocol.specification import EnvironmentSpec
 from tests.runs import CARTPOLE, tiny_run
 
-PONG = EnvironmentSpec((1, 84, 84), "uint8", 6, 0, 4, False, 4, (84, 84))
+PONG = EnvironmentSpec((1, 84, 84), "uint8", Discrete(6, 0), 4, False, 4, (84, 84))
 OPEN = {"actors__count": 0, "actors__threads": 0, "learner__threads": 0, "engine": "local"}
 
 

@@ -235,7 +235,7 @@ def test_channels_are_given_only_where_there_are_some() -> None:
 
 def test_actions_count_from_zero_inside() -> None:
     environments = make(id=COUNTDOWN, kwargs='{"first_action": 1, "num_actions": 3}')
-    assert (environments.spec.num_actions, environments.spec.first_action) == (3, 1)
+    assert (environments.spec.num_actions, environments.spec.actions.start) == (3, 1)
     run(environments, 0, np.array([[0, 2], [2, 0]]))  # 1 and 3 outside; the environment refuses others
 
 

@@ -23,7 +23,7 @@ def _threads() -> Iterator[None]:
 def computed(parts: int, batch: Batch, **settings: object) -> tuple[object, torch.Tensor]:
     """The output and the gradient of `batch`."""
     acer = build(3, **settings)
-    gradient = Gradient(acer, Optimizer(RunConfig(), acer.network), parts)
+    gradient = Gradient(acer, Optimizer(RunConfig(), acer.groups()), parts)
     try:
         for parameter in acer.network.parameters():
             assert parameter.grad is not None
@@ -59,7 +59,7 @@ def test_parts_leave_out_what_is_frozen_and_what_no_loss_reaches() -> None:
         acer = build(3)
         acer.network.register_parameter("unused", torch.nn.Parameter(torch.ones(2, dtype=torch.float64)))
         acer.network.q_values.bias.requires_grad_(False)
-        gradient = Gradient(acer, Optimizer(RunConfig(), acer.network), parts)
+        gradient = Gradient(acer, Optimizer(RunConfig(), acer.groups()), parts)
         gradient.compute(batch)
         gradient.close()
         assert acer.network.q_values.bias.grad is None

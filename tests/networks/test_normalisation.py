@@ -11,6 +11,7 @@ from torch import Tensor
 from apex_acer.actor.policy import load_policy
 from apex_acer.networks import weights
 from apex_acer.networks.normalisation import ObservationNormaliser, RewardScale, RunningMoments
+from apex_acer.protocol.actions import Discrete
 from apex_acer.protocol.specification import EnvironmentSpec
 from tests.conftest import config_error
 from tests.runs import MakeLearner, feed, numbered_unroll, speakers, tiny_run
@@ -20,11 +21,13 @@ NORMALISING = {"network__normalise": True, "algorithm__normalise_rewards": True}
 
 
 def vectors(size: int = 3, stack: int = 1, dtype: str = "float32") -> ObservationNormaliser:
-    return ObservationNormaliser(EnvironmentSpec((size,), dtype, 2, 0, stack, False, 1, (size,)))
+    return ObservationNormaliser(EnvironmentSpec((size,), dtype, Discrete(2, 0), stack, False, 1, (size,)))
 
 
 def images(channels: int = 1, stack: int = 1, dtype: str = "uint8") -> ObservationNormaliser:
-    return ObservationNormaliser(EnvironmentSpec((channels, 4, 5), dtype, 2, 0, stack, True, 1, (4, 5, channels)))
+    return ObservationNormaliser(
+        EnvironmentSpec((channels, 4, 5), dtype, Discrete(2, 0), stack, True, 1, (4, 5, channels))
+    )
 
 
 # moments

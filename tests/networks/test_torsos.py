@@ -6,6 +6,7 @@ from torch import nn
 
 from apex_acer.config import ConfigError, NetworkConfig
 from apex_acer.networks.torsos import ActorCritic
+from apex_acer.protocol.actions import Discrete
 from apex_acer.protocol.specification import EnvironmentSpec
 from tests.conftest import config_error
 
@@ -14,7 +15,9 @@ NUM_ACTIONS = 6
 
 def build(plane, stack=1, dtype="uint8", **settings):
     torch.manual_seed(0)
-    return ActorCritic(NetworkConfig(**settings), EnvironmentSpec(plane, dtype, NUM_ACTIONS, 0, stack, False, 1, plane))
+    return ActorCritic(
+        NetworkConfig(**settings), EnvironmentSpec(plane, dtype, Discrete(NUM_ACTIONS, 0), stack, False, 1, plane)
+    )
 
 
 def kinds(network):

@@ -9,6 +9,7 @@ import torch
 
 from apex_acer.actor.rollout import Rollout
 from apex_acer.config import EnvironmentConfig, NetworkConfig, RunConfig
+from apex_acer.protocol.actions import Discrete
 from apex_acer.protocol.specification import EnvironmentSpec
 from apex_acer.protocol.unroll import ARRAY_FIELDS, Batch, Layout, Unroll, layout
 from apex_acer.replay.buffer import UniformReplay
@@ -16,7 +17,7 @@ from tests.conftest import COUNTDOWN, play
 from tests.unrolls import copy_into
 
 K, COUNT, LSTM = 5, 3, 4
-PIXELS = EnvironmentSpec((1, 84, 84), "uint8", 4, 0, 4, False, 4, (84, 84))
+PIXELS = EnvironmentSpec((1, 84, 84), "uint8", Discrete(4, 0), 4, False, 4, (84, 84))
 
 
 @pytest.fixture(scope="module")

@@ -140,7 +140,7 @@ class Components:
         self._policy.compute_as_the_learner()
         self._rollout = Rollout(self._environments, self._policy, seed=0, actor=0)
         self._algorithm = algorithm_class(config.algorithm.name)(config, spec, device)
-        self._optimizer = Optimizer(config, self._algorithm.network)
+        self._optimizer = Optimizer(config, self._algorithm.groups())
         self._gradient = Gradient(self._algorithm, self._optimizer, 1)
         self._replay = _make_replay(config, spec, SEGMENTS, device)
         while len(self._replay) < SEGMENTS:
@@ -151,7 +151,8 @@ class Components:
         self._output: LossOutput | None = None
         _, batch = self._batch()
         self._obs = stack_planes(batch.obs, batch.episode_step, spec.stack).flatten(0, 1)
-        self._action = np.zeros(num, np.int64)
+        self._action = np.zeros((num, *spec.actions.shape), spec.actions.dtype)
+        self._updates = 0
 
     def measure(self, names: Sequence[str], seconds: float, way: str) -> dict[str, float]:
         """The rates and sizes in `names`."""
@@ -182,12 +183,12 @@ class Components:
     def update(self) -> int:
         """A whole update: drawing a batch, loss, gradient, optimizer step and what follows it."""
         items, batch = self._batch()
-        return self._step(items, self._gradient.compute(batch))
+        return self._step(items, self._gradient.compute(batch, self._updates))
 
     def stepping(self) -> int:
         """The part of an update that always runs on one core: all but the gradient."""
         items, batch = self._batch()
-        self._output = self._output or self._gradient.compute(batch)
+        self._output = self._output or self._gradient.compute(batch, self._updates)
         return self._step(items, self._output)
 
     def forward(self) -> int:
@@ -197,8 +198,9 @@ class Components:
         return len(self._obs)
 
     def _step(self, items: torch.Tensor, output: LossOutput) -> int:
-        self._optimizer.step(output.loss, 0)
-        self._algorithm.after_step(output.metrics)
+        self._optimizer.step(output.loss, 0, self._updates)
+        self._updates += 1
+        self._algorithm.after_step(output.metrics, self._updates)
         self._replay.set_priorities(items, output.priorities, self._replay.num_inserted)
         return self._num_samples(items)
 

@@ -1,0 +1,127 @@
+"""The actions that an environment takes: one of a number of choices, or a vector of numbers. Torch-free.
+
+Policies choose `Box` actions in the normalised box [−1, 1]; `to_environment` is the one place that maps them to the bounds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Discrete:
+    """`n` choices; inside this program they count from 0."""
+
+    n: int
+    start: int
+    """The environment's number of its first action."""
+
+    kind: ClassVar[str] = "Discrete"
+    shape: ClassVar[tuple[int, ...]] = ()
+    """Shape of one action as a policy chooses it."""
+    dtype: ClassVar[str] = "int64"
+    """NumPy name of its type."""
+
+    def refusal(self, action: Array) -> str:
+        """Why one of the actions `[...]` is not allowed, in one line; empty if all are."""
+        low, high = action.min(), action.max()
+        return "" if low >= 0 and high < self.n else f"action: {low} to {high}, allowed 0 to {self.n - 1}"
+
+    def to_environment(self, action: Array) -> Array:
+        """The actions `[...]` as the environment numbers them."""
+        numbered: Array = action + self.start
+        return numbered
+
+    def sample(self, rng: np.random.Generator, *size: int) -> Array:
+        """Actions `[*size]` drawn uniformly."""
+        drawn: Array = rng.integers(self.n, size=size)
+        return drawn
+
+    def describe(self) -> str:
+        """The number of choices in words."""
+        return str(self.n)
+
+    def __str__(self) -> str:
+        return f"Discrete({self.n}{f', start={self.start}' if self.start else ''})"
+
+
+@dataclass(frozen=True)
+class Box:
+    """Vectors of d numbers, each between its own bounds in the environment and in [−1, 1] inside this program."""
+
+    low: tuple[float, ...]
+    """The d lower bounds, in the order of the flattened array."""
+    high: tuple[float, ...]
+    """The d upper bounds."""
+    given_shape: tuple[int, ...]
+    """Shape of one action as the environment takes it."""
+    given_dtype: str
+    """NumPy name of the type that the environment takes."""
+
+    kind: ClassVar[str] = "Box"
+    dtype: ClassVar[str] = "float32"
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of one action as a policy chooses it, `(d,)`."""
+        return (len(self.low),)
+
+    def refusal(self, action: Array) -> str:
+        """Why one of the actions `[..., d]` is not allowed, in one line; empty if all are."""
+        if not np.isfinite(action).all():
+            return "action: not finite"
+        low, high = action.min(), action.max()
+        return "" if low >= -1 and high <= 1 else f"action: {low} to {high}, allowed -1 to 1"
+
+    def to_environment(self, action: Array) -> Array:
+        """The actions `[N, d]` between the environment's bounds, `[N, *given_shape]`."""
+        low, high = np.asarray(self.low), np.asarray(self.high)
+        scaled = np.clip(low + (action.astype(np.float64) + 1) / 2 * (high - low), low, high)
+        return scaled.astype(self.given_dtype).reshape(len(action), *self.given_shape)
+
+    def sample(self, rng: np.random.Generator, *size: int) -> Array:
+        """Actions `[*size, d]` drawn uniformly."""
+        drawn: Array = rng.uniform(-1, 1, (*size, *self.shape)).astype(self.dtype)
+        return drawn
+
+    def describe(self) -> str:
+        """The number of numbers and their bounds in words."""
+        bounds = " x ".join(f"[{low:g}, {high:g}]" for low, high in zip(self.low, self.high, strict=True))
+        if len(set(zip(self.low, self.high, strict=True))) == 1 and len(self.low) > 1:
+            bounds = f"[{self.low[0]:g}, {self.high[0]:g}] each"
+        return f"{len(self.low)} number{'s' if len(self.low) > 1 else ''} in {bounds}"
+
+    def __str__(self) -> str:
+        return f"Box({self.describe()})"
+
+
+Actions = Discrete | Box
+
+
+def actions_from_dict(values: dict[str, Any]) -> Actions:
+    """The actions from `dataclasses.asdict` of them, also by way of JSON; raises TypeError or ValueError."""
+    if "n" in values:
+        discrete = Discrete(**values)
+        if type(discrete.n) is not int or type(discrete.start) is not int or discrete.n < 1:
+            raise ValueError(f"actions {values}, allowed are integers, and an n of 1 or more")
+        if abs(discrete.start) >= 2**31:
+            raise ValueError(f"actions start at {discrete.start}")
+        return discrete
+    box = Box(**{**values, **{name: tuple(values[name]) for name in ("low", "high", "given_shape")}})
+    sizes = box.given_shape
+    if any(type(size) is not int or size < 1 for size in sizes) or np.prod(sizes, dtype=int) != len(box.low):
+        raise ValueError(f"given_shape {sizes} of {len(box.low)} bounds")
+    bounds = box.low + box.high
+    if len(box.low) != len(box.high) or not all(type(b) in (int, float) and np.isfinite(b) for b in bounds):
+        raise ValueError(f"bounds {box.low} and {box.high}, allowed are as many finite numbers")
+    if not box.low or any(low > high for low, high in zip(box.low, box.high, strict=True)):
+        raise ValueError(f"bounds {box.low} and {box.high}, allowed are one or more, none of them above the other")
+    if not isinstance(box.given_dtype, str) or box.given_dtype not in ("float16", "float32", "float64"):
+        raise ValueError(f"given_dtype {box.given_dtype!r}, allowed are names of float types")
+    return box
