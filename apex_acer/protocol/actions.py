@@ -83,7 +83,8 @@ class Box:
         """The actions `[N, d]` between the environment's bounds, `[N, *given_shape]`."""
         low, high = np.asarray(self.low), np.asarray(self.high)
         scaled = np.clip(low + (action.astype(np.float64) + 1) / 2 * (high - low), low, high)
-        return scaled.astype(self.given_dtype).reshape(len(action), *self.given_shape)
+        shaped: Array = scaled.astype(self.given_dtype).reshape(len(action), *self.given_shape)
+        return shaped
 
     def sample(self, rng: np.random.Generator, *size: int) -> Array:
         """Actions `[*size, d]` drawn uniformly."""
