@@ -4,6 +4,17 @@ May import: nothing of the package.
 """
 
 from apex_acer.functional.acer import Targets, acer_metrics, acer_policy_gradient, acer_targets, kl_gradient
+from apex_acer.functional.continuous_acer import (
+    ContinuousTargets,
+    continuous_acer_metrics,
+    continuous_acer_policy_gradient,
+    continuous_acer_targets,
+    log_ratio,
+    mean_kl_gradient,
+    sample_actions,
+    stochastic_dueling,
+)
+from apex_acer.functional.gaussian import Gaussian, gaussian_kl, gaussian_log_prob, squashed_log_prob
 from apex_acer.functional.means import masked_means, squared_error_loss
 from apex_acer.functional.q_learning import NStep, bootstrap_value, dueling, n_step_return, rescale, unscale
 from apex_acer.functional.retrace import retrace
@@ -11,20 +22,32 @@ from apex_acer.functional.rewards import shape_rewards
 from apex_acer.functional.trust_region import surrogate_loss, trust_region_projection
 
 __all__ = [
+    "ContinuousTargets",
+    "Gaussian",
     "NStep",
     "Targets",
     "acer_metrics",
     "acer_policy_gradient",
     "acer_targets",
     "bootstrap_value",
+    "continuous_acer_metrics",
+    "continuous_acer_policy_gradient",
+    "continuous_acer_targets",
     "dueling",
+    "gaussian_kl",
+    "gaussian_log_prob",
     "kl_gradient",
+    "log_ratio",
     "masked_means",
+    "mean_kl_gradient",
     "n_step_return",
     "rescale",
     "retrace",
+    "sample_actions",
     "shape_rewards",
     "squared_error_loss",
+    "squashed_log_prob",
+    "stochastic_dueling",
     "surrogate_loss",
     "trust_region_projection",
     "unscale",

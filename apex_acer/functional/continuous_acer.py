@@ -1,0 +1,164 @@
+"""ACER for continuous actions (arXiv 1611.01224, section 5 and appendix): dueling, targets, the policy gradient."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from apex_acer.functional.acer import MAX_LOG_RHO
+from apex_acer.functional.gaussian import Gaussian, gaussian_kl, gaussian_log_prob
+from apex_acer.functional.means import masked_means
+from apex_acer.functional.retrace import retrace
+
+
+class ContinuousTargets(NamedTuple):
+    """The quantities that the losses treat as constants, all `[T, B]`; they have no gradient."""
+
+    rho: Tensor
+    """f / μ of the actions taken."""
+    q_ret: Tensor
+    """Retrace targets, for Q̃."""
+    q_opc: Tensor
+    """The targets of off-policy correction with whole traces, for the policy."""
+    value_target: Tensor
+    """Targets for V."""
+
+
+def sample_actions(policy: Gaussian, noise: Tensor) -> Tensor:
+    """Actions `[n, ..., d]` of `policy`, from standard normal `noise` of that shape; they are constants."""
+    return (policy.mean + policy.log_std.exp() * noise).detach()
+
+
+def stochastic_dueling(value: Tensor, advantage: Tensor, other_advantages: Tensor) -> Tensor:
+    """Q̃(a) = V + A(a) − (1/n) Σ A(u_i), `[...]`, equation 13.
+
+    `value` and `advantage` are `[...]`; `other_advantages` `[n, ...]` are those of actions u_i that the policy samples.
+    """
+    return value + advantage - other_advantages.mean(0)
+
+
+def log_ratio(action: Tensor, policy: Gaussian, behaviour: Gaussian) -> Tensor:
+    """The finite log ρ = log f(a) − log μ(a) `[...]` of `action` `[..., d]`, whose ρ is finite, too; without gradient."""
+    with torch.no_grad():
+        log_rho = gaussian_log_prob(action, *policy) - gaussian_log_prob(action, *behaviour)
+        # far below zero nothing is cut, because the trace is ρ to the power of 1/d
+        return log_rho.clamp(torch.finfo(log_rho.dtype).min, MAX_LOG_RHO)
+
+
+def continuous_acer_targets(
+    *,
+    log_rho: Tensor,
+    q_taken: Tensor,
+    value: Tensor,
+    reward: Tensor,
+    terminated: Tensor,
+    mask: Tensor,
+    gamma: float,
+    action_dim: int,
+) -> ContinuousTargets:
+    """Q_ret with the trace min(1, ρ^(1/d)), Q^opc with the trace 1, and min(1, ρ) (Q_ret − Q̃) + V, equation 14.
+
+    Args:
+        log_rho: `[T, B]` of the actions taken.
+        q_taken: `[T, B]` Q̃ of the actions taken.
+        value: `[T+1, B]` V; the last row is only bootstrapped from.
+        reward: `[T, B]` shaped rewards.
+        terminated: `[T, B]` bool; false on truncated steps, because the value after a time limit is bootstrapped.
+        mask: `[T, B]` bool, false on dummy steps, which cut both traces.
+        gamma: discount per step.
+        action_dim: d.
+    """
+    with torch.no_grad():
+        log_trace = log_rho.clamp(max=0.0) / action_dim
+        discount = torch.full_like(reward, gamma).masked_fill_(terminated, 0.0)
+        q_ret, q_opc = (
+            retrace(
+                q_taken=q_taken,
+                value=value[:-1],
+                bootstrap_value=value[-1],
+                reward=reward,
+                discount=discount,
+                trace=trace,
+            )
+            for trace in (torch.where(mask, log_trace.exp(), 0.0), mask.to(reward.dtype))
+        )
+        rho = log_rho.exp()
+        value_target = rho.clamp(max=1.0) * (q_ret - q_taken) + value[:-1]
+    return ContinuousTargets(rho, q_ret, q_opc, value_target)
+
+
+def continuous_acer_policy_gradient(
+    *,
+    policy: Gaussian,
+    behaviour: Gaussian,
+    action: Tensor,
+    other_action: Tensor,
+    q_opc: Tensor,
+    q_other: Tensor,
+    value: Tensor,
+    truncation_threshold: float,
+) -> Tensor:
+    """The gradient of the objective with respect to the policy's mean, before the trust region.
+
+    g = min(c, ρ(a)) (Q^opc − V) ∇ log f(a) + relu(1 − c / ρ(a′)) (Q̃(a′) − V) ∇ log f(a′)
+
+    Advantages and weights are constants. Ratios are computed from logarithms, so that no division overflows.
+
+    Args:
+        policy: `[T, B, d]`, the current policy f.
+        behaviour: `[T, B, d]`, the behaviour policy μ.
+        action: `[T, B, d]` a, as μ sampled it.
+        other_action: `[T, B, d]` a′, a sample of f.
+        q_opc: `[T, B]`.
+        q_other: `[T, B]` Q̃(a′).
+        value: `[T, B]` V.
+        truncation_threshold: c ≥ 0; infinity gives plain importance sampling.
+
+    Returns:
+        `[T, B, d]`, detached, in the dtype given.
+    """
+    with torch.no_grad():
+        log_c = math.log(truncation_threshold) if truncation_threshold > 0 else -math.inf
+        weight = log_ratio(action, policy, behaviour).clamp(max=log_c).exp()  # min(c, ρ), [T, B]
+        excess = torch.relu(1 - (log_c - log_ratio(other_action, policy, behaviour)).exp())  # [T, B]
+        truncated = (weight * (q_opc - value)).unsqueeze(-1) * _score(action, policy)
+        correction = (excess * (q_other - value)).unsqueeze(-1) * _score(other_action, policy)
+        return truncated + correction
+
+
+def _score(action: Tensor, policy: Gaussian) -> Tensor:
+    """∇ log f(a) with respect to the mean, `[..., d]`."""
+    return (action - policy.mean) * (-2 * policy.log_std).exp()
+
+
+def mean_kl_gradient(policy: Gaussian, average: Gaussian) -> Tensor:
+    """The gradient k of KL(f_avg ‖ f) with respect to the mean of f, `[..., d]`, detached."""
+    return ((policy.mean - average.mean) * (-2 * policy.log_std).exp()).detach()
+
+
+def continuous_acer_metrics(
+    targets: ContinuousTargets,
+    *,
+    policy: Gaussian,
+    average: Gaussian,
+    value: Tensor,
+    is_bound: Tensor,
+    mask: Tensor,
+    truncation_threshold: float,
+) -> dict[str, Tensor]:
+    """The means over unmasked steps of the metrics, by their names in `metrics.METRICS`.
+
+    `value` is `[T, B]`; `is_bound` `[T, B]` bool is true if the trust region changed the gradient; `mask` is `[T, B]` bool.
+    """
+    samples = {
+        "average_policy_kl": gaussian_kl(average, policy),
+        "trust_region_share": is_bound,
+        "truncated_share": targets.rho > truncation_threshold,
+        "rho": targets.rho.clamp(max=max(truncation_threshold, 1.0)),
+        "value": value,
+        "q_ret": targets.q_ret,
+    }
+    return masked_means(samples, mask)

@@ -1,0 +1,129 @@
+"""ACER for continuous actions (arXiv 1611.01224, algorithm 3) in float64, one step, one column, one dimension at a time."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from tests.functional import reference
+from tests.functional.reference import Sizes
+
+NUM_OTHERS = 5  # the actions u_i that the average advantage is taken over
+
+
+class Loss(NamedTuple):
+    total: float
+    d_mean: np.ndarray  # [T+1, B, d]
+    d_value: np.ndarray  # [T+1, B]
+    d_advantage: np.ndarray  # [T, B], of the actions taken
+    d_others: np.ndarray  # [n, T, B], of the u_i
+    td_error: np.ndarray  # [T, B]
+    bound_share: float  # of the unmasked steps, those that the trust region changes
+
+
+def random_batch(seed, sizes=None, dtype=np.float64):
+    """Gaussians, values and the episodes of `reference.random_batch`; `sizes.actions` is d."""
+    sizes = sizes or Sizes(actions=3)
+    rng = np.random.default_rng(seed)
+    length, columns, dim = sizes
+    names = ("reward", "terminated", "truncated", "mask", "importance")
+    batch = {name: array for name, array in reference.random_batch(seed, sizes).items() if name in names}
+    batch["mean"] = rng.normal(size=(length + 1, columns, dim))
+    batch["log_std"] = np.log(rng.uniform(0.5, 1.5, size=dim))
+    batch["average_mean"] = batch["mean"][:-1] + 0.5 * rng.normal(size=(length, columns, dim))
+    batch["mu_mean"] = batch["mean"][:-1] + 0.5 * rng.normal(size=(length, columns, dim))
+    batch["mu_log_std"] = np.log(rng.uniform(0.5, 1.5, size=(length, columns, dim)))
+    batch["action"] = batch["mu_mean"] + np.exp(batch["mu_log_std"]) * rng.normal(size=(length, columns, dim))
+    batch["other_action"] = batch["mean"][:-1] + np.exp(batch["log_std"]) * rng.normal(size=(length, columns, dim))
+    batch["value"] = 3 * rng.normal(size=(length + 1, columns))
+    batch["advantage"], batch["other_advantage"] = 3 * rng.normal(size=(2, length, columns))
+    batch["other_advantages"] = 3 * rng.normal(size=(NUM_OTHERS, length, columns))
+    return {name: array.astype(dtype) if array.dtype == np.float64 else array for name, array in batch.items()}
+
+
+def density(action, mean, log_std):
+    product = 1.0
+    for a, m, s in zip(action, mean, log_std, strict=True):
+        sigma = math.exp(s)
+        product *= math.exp(-((a - m) ** 2) / (2 * sigma**2)) / (sigma * math.sqrt(2 * math.pi))
+    return product
+
+
+def ratio(action, mean, log_std, mu_mean, mu_log_std):
+    return density(action, mean, log_std) / density(action, mu_mean, mu_log_std)
+
+
+def score(action, mean, log_std):
+    """∇ log f(a) with respect to the mean."""
+    return np.array([(a - m) / math.exp(s) ** 2 for a, m, s in zip(action, mean, log_std, strict=True)])
+
+
+def kl(mean, log_std, other_mean, other_log_std):
+    total = 0.0
+    for m, s, o, r in zip(mean, log_std, other_mean, other_log_std, strict=True):
+        total += r - s + (math.exp(s) ** 2 + (m - o) ** 2) / (2 * math.exp(r) ** 2) - 0.5
+    return total
+
+
+def ratios(batch):
+    """ρ of the actions taken and of those sampled now, `[T, B]` each."""
+    found = np.zeros((2, *batch["mask"].shape))
+    for t, b in np.ndindex(batch["mask"].shape):
+        for i, name in enumerate(("action", "other_action")):
+            mu = batch["mu_mean"][t, b], batch["mu_log_std"][t, b]
+            found[i, t, b] = ratio(batch[name][t, b], batch["mean"][t, b], batch["log_std"], *mu)
+    return found
+
+
+def targets(batch, q_taken, gamma):
+    """Q_ret, Q^opc and V's target, `[T, B]` each."""
+    rho, _ = ratios(batch)
+    given = q_taken, batch["value"], batch["reward"], batch["terminated"], batch["truncated"]
+    trace = np.minimum(1, rho ** (1 / batch["mean"].shape[-1]))
+    q_ret = reference.retrace(*given, trace, gamma)
+    q_opc = reference.retrace(*given, np.ones_like(rho), gamma)
+    return q_ret, q_opc, np.minimum(1, rho) * (q_ret - q_taken) + batch["value"][:-1]
+
+
+def policy_gradient(step, q_opc, q_other, value, threshold):
+    """d/d mean of one step's objective; `step` has its action, other_action, mean, log_std, mu_mean and mu_log_std."""
+    f, mu = (step["mean"], step["log_std"]), (step["mu_mean"], step["mu_log_std"])
+    rho, other_rho = (ratio(step[name], *f, *mu) for name in ("action", "other_action"))
+    gradient = min(threshold, rho) * (q_opc - value) * score(step["action"], *f)
+    if other_rho > threshold:
+        gradient = gradient + (other_rho - threshold) / other_rho * (q_other - value) * score(step["other_action"], *f)
+    return gradient
+
+
+def step_of(batch, t, b):
+    names = ("action", "other_action", "mean", "mu_mean", "mu_log_std")
+    return {name: batch[name][t, b] for name in names} | {"log_std": batch["log_std"]}
+
+
+def acer_loss(batch, *, gamma, truncation_threshold, trust_region_delta, q_cost):
+    """The loss of a `random_batch` and its derivatives."""
+    batch = {name: array.astype(np.float64) if array.dtype == np.float32 else array for name, array in batch.items()}
+    mask, value = batch["mask"], batch["value"]
+    mean_advantage = batch["other_advantages"].mean(0)
+    q_taken = value[:-1] + batch["advantage"] - mean_advantage
+    q_other = value[:-1] + batch["other_advantage"] - mean_advantage
+    q_ret, q_opc, value_target = targets(batch, q_taken, gamma)
+    total, num_bound, count = 0.0, 0, max(1, int(mask.sum()))
+    d_mean, d_value, td_error = np.zeros_like(batch["mean"]), np.zeros_like(value), np.zeros(mask.shape)
+    d_advantage, d_others = np.zeros(mask.shape), np.zeros_like(batch["other_advantages"])
+    for t, b in zip(*np.nonzero(mask), strict=True):
+        step, weight = step_of(batch, t, b), float(batch["importance"][b]) / count
+        gradient = policy_gradient(step, q_opc[t, b], q_other[t, b], value[t, b], truncation_threshold)
+        k = -score(batch["average_mean"][t, b], step["mean"], step["log_std"])  # the divergence grows away from it
+        z = reference.project(gradient, k, trust_region_delta)
+        error, value_error = q_ret[t, b] - q_taken[t, b], value_target[t, b] - value[t, b]
+        total += weight * (-reference.dot(z, step["mean"]) + q_cost * 0.5 * (error**2 + value_error**2))
+        d_mean[t, b] = -weight * z
+        d_value[t, b] = -weight * q_cost * (error + value_error)
+        d_advantage[t, b] = -weight * q_cost * error
+        d_others[:, t, b] = weight * q_cost * error / len(d_others)
+        td_error[t, b] = abs(error)
+        num_bound += bool((z != gradient).any())
+    return Loss(total, d_mean, d_value, d_advantage, d_others, td_error, num_bound / count)
