@@ -12,7 +12,11 @@ from apex_acer.config import imports, require
 if TYPE_CHECKING:
     from apex_acer.algorithms.algorithm import Algorithm
 
-ALGORITHMS = {"acer": "apex_acer.algorithms.acer:Acer", "apex_dqn": "apex_acer.algorithms.apex_dqn:ApexDqn"}
+ALGORITHMS = {
+    "acer": "apex_acer.algorithms.acer:Acer",
+    "apex_dqn": "apex_acer.algorithms.apex_dqn:ApexDqn",
+    "sac": "apex_acer.algorithms.sac:Sac",
+}
 
 
 def algorithm_class(name: str) -> type[Algorithm]:

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from apex_acer.algorithms.algorithm import Action, Algorithm, Feeding, LossOutput
+from apex_acer.algorithms.windows import shaped_return, window_ends
 from apex_acer.config import ApexDqnConfig, RunConfig, require
-from apex_acer.functional import NStep, bootstrap_value, masked_means, n_step_return, rescale, shape_rewards, unscale
-from apex_acer.networks.frames import stack_planes
+from apex_acer.functional import NStep, bootstrap_value, masked_means, rescale, unscale
 from apex_acer.networks.torsos import QNetwork, State, to_train
 from apex_acer.protocol.specification import Array, EnvironmentSpec
 from apex_acer.protocol.unroll import PRIORITY, Batch, Shapes, Unroll
@@ -100,8 +100,8 @@ class ApexDqn(Algorithm):
     def loss(self, batch: Batch, updates: int) -> LossOutput:
         """The Huber loss between Q of the first step of each window and its n-step target, weighted by `importance`."""
         given, actions = self._config, batch.action[0].unsqueeze(-1)
-        ahead = n_step(given, batch.reward, batch.terminated, batch.truncated, batch.mask)
-        first, after = self._observations(batch, ahead.length)
+        ahead = shaped_return(given, batch.reward, batch.terminated, batch.truncated, batch.mask)
+        first, after = window_ends(batch, ahead.length, self._stack)
         q_values = self.network(first).q_values  # [B, A]
         q_taken = q_values.gather(-1, actions).squeeze(-1)  # [B]
         with torch.no_grad():
@@ -124,15 +124,6 @@ class ApexDqn(Algorithm):
         metrics = masked_means(samples, mask) | {"loss": loss.detach(), "q_loss": loss.detach()}
         return LossOutput(loss, metrics, absolute, num_samples)
 
-    def _observations(self, batch: Batch, length: Tensor) -> tuple[Tensor, Tensor]:
-        """The first observation of each window and the one that is bootstrapped from, `length` `[B]` later: `[B, *obs]`."""
-        stack = self._stack
-        planes = torch.arange(stack, device=length.device).unsqueeze(-1) + length  # [S, B]
-        columns = torch.arange(len(length), device=length.device)
-        first = stack_planes(batch.obs[:stack], batch.episode_step[:stack], stack)
-        after = stack_planes(batch.obs[planes, columns], batch.episode_step[planes, columns], stack)
-        return first[0], after[0]
-
     def after_step(self, metrics: Mapping[str, Tensor], updates: int) -> None:
         """Copies the network into the target network every `target_every` updates."""
         if updates % self._config.target_every == 0:
@@ -143,12 +134,6 @@ def settings(config: RunConfig) -> ApexDqnConfig:
     """The `[algorithm]` section of an Ape-X DQN run."""
     assert isinstance(config.algorithm, ApexDqnConfig)
     return config.algorithm
-
-
-def n_step(given: ApexDqnConfig, reward: Tensor, terminated: Tensor, truncated: Tensor, mask: Tensor) -> NStep:
-    """The n-step return of windows `[n, ...]`, with rewards shaped by the run's settings."""
-    shaped = shape_rewards(reward, terminated, clip=given.reward_clip, penalty=given.terminal_penalty)
-    return n_step_return(reward=shaped, terminated=terminated, truncated=truncated, mask=mask, gamma=given.gamma)
 
 
 def n_step_target(given: ApexDqnConfig, ahead: NStep, bootstrap: Tensor) -> Tensor:
@@ -172,7 +157,7 @@ def priorities(given: ApexDqnConfig, unroll: Unroll, ahead: Array) -> Array:
         torch.from_numpy(array)[indices]  # [n, k, N]
         for array in (unroll.reward, unroll.terminated, unroll.truncated, unroll.mask)
     )
-    found = n_step(given, reward, terminated, truncated, mask & inside.unsqueeze(-1))
+    found = shaped_return(given, reward, terminated, truncated, mask & inside.unsqueeze(-1))
     q_values = torch.from_numpy(np.concatenate([unroll.behaviour[Q_VALUES], ahead[None]]))  # [k+1, N, A]
     bootstrap = q_values.amax(-1).gather(0, steps.unsqueeze(-1) + found.length)
     q_taken = q_values[:-1].gather(-1, torch.from_numpy(unroll.action).unsqueeze(-1)).squeeze(-1)

@@ -6,7 +6,7 @@ torch, so that the manager can check a run before it starts any process.
 May import: system.
 """
 
-from apex_acer.config.algorithm import SETTINGS, AcerConfig, AlgorithmConfig, ApexDqnConfig, UnreadConfig
+from apex_acer.config.algorithm import SETTINGS, AcerConfig, AlgorithmConfig, ApexDqnConfig, SacConfig, UnreadConfig
 from apex_acer.config.checks import ConfigError, reading, require, writing
 from apex_acer.config.cluster import RayConfig
 from apex_acer.config.environment import ActorsConfig, AtariConfig, EnvironmentConfig
@@ -33,6 +33,7 @@ __all__ = [
     "RayConfig",
     "ReplayConfig",
     "RunConfig",
+    "SacConfig",
     "StopConfig",
     "SupervisionConfig",
     "UnreadConfig",

@@ -13,7 +13,7 @@ class AlgorithmConfig:
     """The settings that all algorithms have; those of a user's own algorithm derive from this class."""
 
     name: str = ""
-    """The algorithm: `acer`, `apex_dqn`, or `module:class` of your own."""
+    """The algorithm: `acer`, `apex_dqn`, `sac`, or `module:class` of your own."""
     gamma: float = 0.99
     """Discount per environment step."""
     unroll_length: int = 20
@@ -68,7 +68,41 @@ class AcerConfig(AlgorithmConfig):
 
 
 @dataclass(frozen=True)
-class ApexDqnConfig(AlgorithmConfig):
+class NStepConfig(AlgorithmConfig):
+    """The settings of algorithms that learn from replay alone, from windows of n steps."""
+
+    n_steps: int = 1
+    """Rewards summed before the bootstrap; fewer if the episode or the segment ends earlier."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        positive("algorithm", {"replay_ratio": self.replay_ratio})  # it learns from replay alone
+        at_least(1, "algorithm", {"n_steps": self.n_steps})
+        allowed = f"give at most algorithm.unroll_length ({self.unroll_length})"
+        require(self.n_steps <= self.unroll_length, "algorithm.n_steps", self.n_steps, allowed)
+
+
+@dataclass(frozen=True)
+class SacConfig(NStepConfig):
+    """Soft actor-critic (arXiv 1812.05905), for continuous actions."""
+
+    name: str = "sac"
+    critics: int = 2
+    """Number of critics, of which the smallest estimate counts."""
+    ema_decay: float = 0.995
+    """Decay of the target critics' weights per update."""
+    initial_temperature: float = 1.0
+    """Weight of the entropy at the start; it is learned, so that the entropy comes to −1 nat per action dimension."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least(1, "algorithm", {"critics": self.critics})
+        fraction("algorithm", {"ema_decay": self.ema_decay})
+        positive("algorithm", {"initial_temperature": self.initial_temperature})
+
+
+@dataclass(frozen=True)
+class ApexDqnConfig(NStepConfig):
     """Ape-X DQN (arXiv 1803.00933): Q-learning from single steps of replay, double, dueling, with n-step returns."""
 
     name: str = "apex_dqn"
@@ -92,12 +126,9 @@ class ApexDqnConfig(AlgorithmConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        positive("algorithm", {"replay_ratio": self.replay_ratio})  # it learns from replay alone
-        at_least(1, "algorithm", {"n_steps": self.n_steps, "target_every": self.target_every})
+        at_least(1, "algorithm", {"target_every": self.target_every})
         at_least(0, "algorithm", {"epsilon_alpha": self.epsilon_alpha})
         fraction("algorithm", {"epsilon": self.epsilon, "evaluation_epsilon": self.evaluation_epsilon})
-        allowed = f"give at most algorithm.unroll_length ({self.unroll_length})"
-        require(self.n_steps <= self.unroll_length, "algorithm.n_steps", self.n_steps, allowed)
 
 
 @dataclass(frozen=True)
@@ -108,5 +139,5 @@ class UnreadConfig(AlgorithmConfig):
     """The settings that only that algorithm has, unchecked."""
 
 
-SETTINGS: dict[str, type[AlgorithmConfig]] = {"acer": AcerConfig, "apex_dqn": ApexDqnConfig}
+SETTINGS: dict[str, type[AlgorithmConfig]] = {"acer": AcerConfig, "apex_dqn": ApexDqnConfig, "sac": SacConfig}
 """The settings of this package's algorithms by name; they are here so that no torch is imported to find them."""

@@ -19,6 +19,7 @@ from apex_acer.functional.means import masked_means, squared_error_loss
 from apex_acer.functional.q_learning import NStep, bootstrap_value, dueling, n_step_return, rescale, unscale
 from apex_acer.functional.retrace import retrace
 from apex_acer.functional.rewards import shape_rewards
+from apex_acer.functional.sac import soft_policy_loss, soft_target, temperature_loss
 from apex_acer.functional.trust_region import surrogate_loss, trust_region_projection
 
 __all__ = [
@@ -45,10 +46,13 @@ __all__ = [
     "retrace",
     "sample_actions",
     "shape_rewards",
+    "soft_policy_loss",
+    "soft_target",
     "squared_error_loss",
     "squashed_log_prob",
     "stochastic_dueling",
     "surrogate_loss",
+    "temperature_loss",
     "trust_region_projection",
     "unscale",
 ]

@@ -1,0 +1,162 @@
+"""Soft actor-critic from replay: twin critics, a squashed Gaussian policy and a learned temperature (arXiv 1812.05905)."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Hashable, Mapping
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from apex_acer.algorithms.algorithm import Action, Algorithm, Feeding, Group, LossOutput, trained
+from apex_acer.algorithms.windows import shaped_return, window_ends
+from apex_acer.config import RunConfig, SacConfig, require
+from apex_acer.functional import NStep, masked_means, soft_policy_loss, soft_target, squashed_log_prob, temperature_loss
+from apex_acer.networks.critics import Critics, GaussianOutput, SquashedGaussian
+from apex_acer.networks.torsos import State, to_train
+from apex_acer.protocol.specification import EnvironmentSpec
+from apex_acer.protocol.unroll import Batch, Shapes, Unroll
+
+
+class Temperature(nn.Module):
+    """The weight α of the entropy, as its logarithm."""
+
+    def __init__(self, initial: float) -> None:
+        super().__init__()
+        self.log = nn.Parameter(torch.tensor(math.log(initial)))
+
+
+class Sac(Algorithm):
+    """A policy, its critics and their slow copies, and the temperature."""
+
+    settings = SacConfig
+    network: SquashedGaussian
+
+    def __init__(self, config: RunConfig, spec: EnvironmentSpec, device: torch.device) -> None:
+        self._config, self._stack, self._dim = settings(config), spec.stack, spec.action_dim
+        self.network = to_train(self.build_network(config, spec), config, device)
+        self.critics = Critics(config.network, spec, self._config.critics).to(device)
+        self.target_critics = copy.deepcopy(self.critics).requires_grad_(False)
+        self.temperature = Temperature(self._config.initial_temperature).to(device)
+        self.modules = {
+            "network": self.network,
+            "critics": self.critics,
+            "target_critics": self.target_critics,
+            "temperature": self.temperature,
+        }
+
+    @staticmethod
+    def build_network(config: RunConfig, spec: EnvironmentSpec) -> SquashedGaussian:
+        """A `SquashedGaussian`, whose output is `action`, `mean` and `log_std`."""
+        require(config.network.lstm == 0, "network.lstm", config.network.lstm, "sac learns from single steps; give 0")
+        return SquashedGaussian(config.network, spec)
+
+    @staticmethod
+    def behaviour_shapes(config: RunConfig, spec: EnvironmentSpec) -> Shapes:
+        """Nothing: the critics judge any action, however likely it was."""
+        return {}
+
+    @staticmethod
+    def exploration(config: RunConfig, num: int, actor: int | None = None) -> Tensor:
+        """1 `[num]`: the policy's own randomness explores."""
+        return torch.ones(num)
+
+    @staticmethod
+    def act(
+        network: nn.Module, obs: Tensor, state: State, *, greedy: bool, exploration: Tensor, generator: torch.Generator
+    ) -> Action:
+        """Samples from the policy, or takes its squashed mean if `greedy`; before the first update at random."""
+        assert isinstance(network, SquashedGaussian)
+        output = network(obs)
+        if greedy:
+            return Action(output.action, {}, state)
+        noise = torch.randn(output.mean.shape, generator=generator, device=obs.device)
+        action = torch.tanh(output.mean + output.log_std.exp() * noise)
+        return Action(torch.where(network.trained, action, torch.erf(noise / 2**0.5)), {}, state)  # uniform in the box
+
+    @staticmethod
+    def feeding(config: RunConfig) -> Feeding:
+        """Only replay: single steps, each with the n − 1 steps after it."""
+        return Feeding(fresh=False, window=settings(config).n_steps)
+
+    def observe(self, unroll: Unroll, source: Hashable) -> None:
+        """Updates the statistics of observations, if the configuration asks for them."""
+        self.network.observe(unroll)
+
+    def groups(self) -> dict[str, Group]:
+        """Policy, critics and temperature, each with its own optimizer."""
+        return {name: Group(trained(self.modules[name])) for name in ("network", "critics", "temperature")}
+
+    def noise(self, batch: Batch) -> dict[str, Tensor]:
+        """What the policy's actions at both ends of each window are made of, `[2, B, d]`."""
+        return {"action": torch.randn(2, len(batch.fresh), self._dim)}
+
+    def loss(self, batch: Batch, updates: int) -> LossOutput:
+        """The losses of critics, policy and temperature, each with gradient to its own group only."""
+        given, mask, num_samples = self._config, batch.mask[0], batch.mask[0].sum()
+        ahead = shaped_return(given, batch.reward, batch.terminated, batch.truncated, batch.mask)
+        first, after = (self.network.prepare(obs) for obs in window_ends(batch, ahead.length, self._stack))
+        temperature = self.temperature.log.exp().detach()
+        target = self._target(ahead, after, batch.noise["action"][1], temperature)
+        error = torch.where(mask, target - self.critics(first, batch.action[0]), 0.0)  # [num, B]
+        q_loss = 0.5 * (batch.importance * error.square()).sum() / num_samples.clamp(min=1)
+
+        output = self.network.output(first)
+        action, log_prob = _sample(output, batch.noise["action"][0])
+        constants = {name: parameter.detach() for name, parameter in self.critics.named_parameters()}
+        q_values = functional_call(self.critics, constants, (first, action))
+        policy_loss = _mean(soft_policy_loss(q_values=q_values, log_prob=log_prob, temperature=temperature), mask)
+        alpha_loss = _mean(temperature_loss(self.temperature.log, log_prob, -float(self._dim)), mask)
+
+        absolute = error.detach().abs().mean(0)
+        samples = {
+            "td_error": absolute,
+            "q_target": target,
+            "q_taken": target - error.detach().mean(0),
+            "value": q_values.detach().amin(0),
+            "entropy": -log_prob.detach(),
+            "action_std": output.log_std.detach().exp().mean(-1),
+            "importance": batch.importance,
+        }
+        losses = {"policy_loss": policy_loss.detach(), "q_loss": q_loss.detach(), "temperature": temperature}
+        total = q_loss + policy_loss + alpha_loss
+        metrics = masked_means(samples, mask) | losses | {"loss": total.detach()}
+        return LossOutput(total, metrics, absolute, num_samples)
+
+    @torch.no_grad()
+    def _target(self, ahead: NStep, after: Tensor, noise: Tensor, temperature: Tensor) -> Tensor:
+        action, log_prob = _sample(self.network.output(after), noise)
+        return soft_target(
+            reward=ahead.reward,
+            discount=ahead.discount,
+            q_values=self.target_critics(after, action),
+            log_prob=log_prob,
+            temperature=temperature,
+        )
+
+    @torch.no_grad()
+    def after_step(self, metrics: Mapping[str, Tensor], updates: int) -> None:
+        """Moves the target critics: θ′ ← α θ′ + (1 − α) θ."""
+        self.network.trained.fill_(True)
+        slow: list[Tensor] = list(self.target_critics.parameters())
+        fast: list[Tensor] = list(self.critics.parameters())
+        torch._foreach_lerp_(slow, fast, 1 - self._config.ema_decay)
+
+
+def settings(config: RunConfig) -> SacConfig:
+    """The `[algorithm]` section of a SAC run."""
+    assert isinstance(config.algorithm, SacConfig)
+    return config.algorithm
+
+
+def _sample(output: GaussianOutput, noise: Tensor) -> tuple[Tensor, Tensor]:
+    """Reparametrised actions `[B, d]` and their log-densities `[B]`."""
+    pre_tanh = output.mean + output.log_std.exp() * noise
+    return pre_tanh.tanh(), squashed_log_prob(pre_tanh, output.mean, output.log_std)
+
+
+def _mean(values: Tensor, mask: Tensor) -> Tensor:
+    """The mean of `values` `[B]` where `mask` is true."""
+    return torch.where(mask, values, 0.0).sum() / mask.sum().clamp(min=1)

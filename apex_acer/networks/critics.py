@@ -1,0 +1,75 @@
+"""The networks for continuous actions: several critics that are computed as one, and squashed policies."""
+
+from __future__ import annotations
+
+import itertools
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from apex_acer.config import NetworkConfig
+from apex_acer.networks.torsos import ACTIVATIONS, Network, build_torso
+from apex_acer.protocol.specification import EnvironmentSpec
+
+LOG_STD_RANGE = -20.0, 2.0  # of Haarnoja et al. 2018
+
+
+class GaussianOutput(NamedTuple):
+    """A Gaussian that tanh squashes into the box: `action`, the squashed mean, `mean` and `log_std`, all `[B, d]`."""
+
+    action: Tensor
+    mean: Tensor
+    log_std: Tensor
+
+
+class Critics(nn.Module):
+    """`num` networks Q(s, a) with the hidden layers of `config`, computed together.
+
+    The critics of a vector see observation and action from their first layer on. If the torso has convolutions or is a
+    user's own, they share it, and the action joins its features.
+    """
+
+    def __init__(self, config: NetworkConfig, spec: EnvironmentSpec, num: int) -> None:
+        super().__init__()
+        self.torso, width = build_torso(config, spec, ())
+        self.activation = ACTIVATIONS[config.activation]()
+        sizes = (width + spec.action_dim, *config.hidden_sizes, 1)
+        pairs = list(itertools.pairwise(sizes))
+        self.weights = nn.ParameterList([_uniform(num, *pair, fan_in=pair[0]) for pair in pairs])
+        self.biases = nn.ParameterList([_uniform(num, 1, size, fan_in=fan_in) for fan_in, size in pairs])
+
+    def forward(self, inputs: Tensor, action: Tensor) -> Tensor:
+        """Q `[num, B]` of `prepare`d observations `[B, *obs_shape]` and actions `[B, d]`."""
+        x = torch.cat([self.torso(inputs), action.to(inputs.dtype)], -1)  # [B, F + d]
+        x = x.expand(len(self.weights[0]), *x.shape)  # [num, B, F + d]
+        *inner, last = zip(self.weights, self.biases, strict=True)
+        for weight, bias in inner:
+            x = self.activation(torch.baddbmm(bias, x, weight))
+        weight, bias = last
+        return torch.baddbmm(bias, x, weight).squeeze(-1)
+
+
+def _uniform(*shape: int, fan_in: int) -> nn.Parameter:
+    bound = fan_in**-0.5  # as torch initialises linear layers
+    return nn.Parameter(torch.empty(shape).uniform_(-bound, bound))
+
+
+class SquashedGaussian(Network):
+    """A policy: a Gaussian squashed by tanh, whose mean and standard deviation depend on the observation."""
+
+    trained: Tensor
+
+    def __init__(self, config: NetworkConfig, spec: EnvironmentSpec) -> None:
+        super().__init__(config, spec)
+        self.head = nn.Linear(self.width, 2 * spec.action_dim)
+        self.register_buffer("trained", torch.zeros((), dtype=torch.bool))
+
+    def forward(self, obs: Tensor) -> GaussianOutput:
+        """The output, in the parameters' dtype, for raw observations `[B, *obs_shape]`."""
+        return self.output(self.prepare(obs))
+
+    def output(self, inputs: Tensor) -> GaussianOutput:
+        """The output for `prepare`d observations."""
+        mean, log_std = self.head(self.features(inputs)).chunk(2, -1)
+        return GaussianOutput(mean.tanh(), mean, log_std.clamp(*LOG_STD_RANGE))
