@@ -37,7 +37,7 @@ class Sac(Algorithm):
     def __init__(self, config: RunConfig, spec: EnvironmentSpec, device: torch.device) -> None:
         self._config, self._stack, self._dim = settings(config), spec.stack, spec.action_dim
         self.network = to_train(self.build_network(config, spec), config, device)
-        self.critics = Critics(config.network, spec, self._config.critics).to(device)
+        self.critics = to_train(Critics(config.network, spec, self._config.critics), config, device)
         self.target_critics = copy.deepcopy(self.critics).requires_grad_(False)
         self.temperature = Temperature(self._config.initial_temperature).to(device)
         self.modules = {

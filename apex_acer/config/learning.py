@@ -7,6 +7,8 @@ from typing import Literal
 
 from apex_acer.config.checks import at_least, device_name, fraction, importable, positive, require, thread_count, typed
 
+WIDE = 256  # units of a fully connected layer
+
 
 @dataclass(frozen=True)
 class LearnerConfig:
@@ -17,7 +19,8 @@ class LearnerConfig:
     device: str = "auto"
     """`cpu`, `cuda`, `cuda:N`, or `auto`: cuda if there is one."""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Precision of the torso's arithmetic; `auto`: bfloat16 for convolutions if the device has instructions for it."""
+    """Precision of the arithmetic of large layers; `auto`: bfloat16 for convolutions and for fully connected layers of 256
+    units or more, if the device has instructions for it."""
     batch_size: int = 16
     """Samples per update: segments (one environment's part of an unroll each), or single steps if the algorithm learns
     from those."""
@@ -84,6 +87,11 @@ class NetworkConfig:
     """Units of an LSTM between the fully connected layers and the heads; 0: none."""
     activation: Literal["relu", "tanh"] = "relu"
     """Activation of the fully connected layers; convolutions always use relu."""
+
+    @property
+    def is_wide(self) -> bool:
+        """Whether its fully connected layers are so wide that their arithmetic, not their number, takes the time."""
+        return min(self.hidden_sizes) >= WIDE
 
     def __post_init__(self) -> None:
         typed("network", self)

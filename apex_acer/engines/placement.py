@@ -18,7 +18,7 @@ VECTOR_ACTORS = 2, 4  # at least and at most, for small networks, because their 
 def place(config: RunConfig, spec: EnvironmentSpec, cores: int | None = None) -> RunConfig:
     """`config` with a number in place of each count of actors and threads that is 0.
 
-    Convolutions on a CPU gain from every core, because actors wait for the learner more than they run; small networks get
+    Convolutions and wide layers on a CPU gain from every core, because actors wait for the learner more than they run; small networks get
     slower. With a GPU, all cores but two run environments. The serial engine always counts two cores, so that a run is the
     same on every machine.
     """
@@ -42,8 +42,8 @@ def place(config: RunConfig, spec: EnvironmentSpec, cores: int | None = None) ->
 
 
 def learns_on_every_core(config: RunConfig, spec: EnvironmentSpec) -> bool:
-    """Whether the learner can use all cores: it computes convolutions, and no GPU does so for it."""
-    return spec.is_image and not has_gpu(config.learner.device)
+    """Whether the learner can use all cores: it computes convolutions or wide layers, and no GPU does so for it."""
+    return (spec.is_image or config.network.is_wide) and not has_gpu(config.learner.device)
 
 
 def niceness(config: RunConfig, spec: EnvironmentSpec, role: Role) -> int:

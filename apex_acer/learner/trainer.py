@@ -38,7 +38,8 @@ class Trainer:
         torch.manual_seed(derive_seed(config.seed, "learner"))
         self.algorithm = algorithm_class(config.algorithm.name)(config, spec, self.device)
         self.optimizer = make_optimizer(config, self.algorithm.groups())
-        on_cores = spec.is_image and self.device.type == "cpu"  # networks of vectors are too small for several threads
+        is_large = spec.is_image or config.network.is_wide  # smaller networks gain nothing from several threads
+        on_cores = is_large and self.device.type == "cpu"
         parts = num_parts(config.learner.threads, config.learner.batch_size // ranks.count) if on_cores else 1
         self._gradient = Gradient(self.algorithm, self.optimizer, parts, ranks)
         self._policy: tuple[int, bytes] = (-1, b"")  # version, and the bytes that actors get

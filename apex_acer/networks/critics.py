@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from apex_acer.config import NetworkConfig
-from apex_acer.networks.torsos import ACTIVATIONS, Network, build_torso
+from apex_acer.networks.torsos import ACTIVATIONS, Network, Precise, build_torso
 from apex_acer.protocol.specification import EnvironmentSpec
 
 LOG_STD_RANGE = -20.0, 2.0  # of Haarnoja et al. 2018
@@ -23,7 +23,7 @@ class GaussianOutput(NamedTuple):
     log_std: Tensor
 
 
-class Critics(nn.Module):
+class Critics(Precise):
     """`num` networks Q(s, a) with the hidden layers of `config`, computed together.
 
     The critics of a vector see observation and action from their first layer on. If the torso has convolutions or is a
@@ -41,13 +41,20 @@ class Critics(nn.Module):
 
     def forward(self, inputs: Tensor, action: Tensor) -> Tensor:
         """Q `[num, B]` of `prepare`d observations `[B, *obs_shape]` and actions `[B, d]`."""
-        x = torch.cat([self.torso(inputs), action.to(inputs.dtype)], -1)  # [B, F + d]
-        x = x.expand(len(self.weights[0]), *x.shape)  # [num, B, F + d]
-        *inner, last = zip(self.weights, self.biases, strict=True)
-        for weight, bias in inner:
-            x = self.activation(torch.baddbmm(bias, x, weight))
+        first, *inner, last = zip(self.weights, self.biases, strict=True)
+        with self.cast(inputs.device):
+            features = self.torso(inputs)
+        joined = torch.cat([features, action], -1)  # [B, F + d], in the parameters' type: it keeps the action's digits
+        x = self._layer(joined.expand(len(first[0]), *joined.shape), *first)  # [num, B, H]
+        with self.cast(inputs.device):
+            for layer in inner:
+                x = self._layer(x, *layer)
         weight, bias = last
-        return torch.baddbmm(bias, x, weight).squeeze(-1)
+        return torch.baddbmm(bias, x.to(weight.dtype), weight).squeeze(-1)
+
+    def _layer(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        hidden: Tensor = self.activation(torch.baddbmm(bias, x, weight))
+        return hidden
 
 
 def _uniform(*shape: int, fan_in: int) -> nn.Parameter:

@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from apex_acer.config import ConfigError
+from apex_acer.config.learning import WIDE
 
 CPU = torch.device("cpu")
 
@@ -24,12 +25,18 @@ def choose_device(name: str, key: str) -> torch.device:
 def choose_precision(name: str, device: torch.device, network: nn.Module) -> torch.dtype | None:
     """The type that the torso of `network` computes in for `learner.precision` = `name`; None: its parameters' type.
 
-    `auto` is bfloat16 if the network has convolutions, which gain from it, and the device has instructions for it.
+    `auto` is bfloat16 if the network has convolutions or wide layers, which gain from it, and the device has instructions
+    for it.
     """
     if name == "auto":
-        has_convolutions = any(isinstance(module, nn.Conv2d) for module in network.modules())
-        name = "bfloat16" if has_convolutions and multiplies_bfloat16(device) else "float32"
+        name = "bfloat16" if _is_large(network) and multiplies_bfloat16(device) else "float32"
     return torch.bfloat16 if name == "bfloat16" else None
+
+
+def _is_large(network: nn.Module) -> bool:
+    if any(isinstance(module, nn.Conv2d) for module in network.modules()):
+        return True
+    return any(parameter.ndim > 1 and min(parameter.shape[-2:]) >= WIDE for parameter in network.parameters())
 
 
 def multiplies_bfloat16(device: torch.device) -> bool:

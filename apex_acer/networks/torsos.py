@@ -39,11 +39,19 @@ class QOutput(NamedTuple):
     q_values: Tensor
 
 
-class Network(nn.Module):
-    """The base of an algorithm's networks: the normaliser of observations and the torso that `config` names."""
+class Precise(nn.Module):
+    """A module with large layers that may compute in another type than that of its parameters."""
 
     precision: torch.dtype | None = None
-    """The type that the torso computes in; None: the parameters' type."""
+    """The type that its large layers compute in; None: the parameters' type."""
+
+    def cast(self, device: torch.device) -> torch.autocast:
+        """A context in which operations on `device` compute in `precision`."""
+        return torch.autocast(device.type, self.precision or torch.bfloat16, enabled=self.precision is not None)
+
+
+class Network(Precise):
+    """The base of an algorithm's networks: the normaliser of observations and the torso that `config` names."""
 
     def __init__(
         self, config: NetworkConfig, spec: EnvironmentSpec, hidden_sizes: tuple[int, ...] | None = None
@@ -56,16 +64,16 @@ class Network(nn.Module):
 
     def prepare(self, obs: Tensor) -> Tensor:
         """Normalises and converts raw observations `[B, *obs_shape]` of any dtype for the torso."""
-        dtype = self.precision or self._dtype
+        is_image = obs.ndim > 2  # the numbers of a vector keep their digits
+        dtype = self.precision if self.precision and is_image else self._dtype
         prepared: Tensor = self.normaliser(obs, dtype) if self.normaliser else to_float(obs, dtype)
         return prepared
 
     def features(self, inputs: Tensor) -> Tensor:
-        """The features `[B, width]` of `prepare`d observations; the torso computes in the observations' dtype."""
-        dtype = self._dtype
-        with torch.autocast(inputs.device.type, inputs.dtype, enabled=inputs.dtype != dtype):
+        """The features `[B, width]` of `prepare`d observations, in the parameters' dtype."""
+        with self.cast(inputs.device):
             features: Tensor = self.torso(inputs)
-        return features.to(dtype)
+        return features.to(self._dtype)
 
     def step(self, obs: Tensor, state: State) -> tuple[Any, State]:
         """The output for raw `obs` `[B, *obs_shape]`, and the recurrent state after it."""
@@ -168,7 +176,7 @@ def _head(*sizes: int, activation: str) -> nn.Sequential:
     return nn.Sequential(*layers, _linear(*last, gain=0.01))
 
 
-AnyNetwork = TypeVar("AnyNetwork", bound=Network)
+AnyNetwork = TypeVar("AnyNetwork", bound=Precise)
 
 
 def to_train(network: AnyNetwork, config: RunConfig, device: torch.device) -> AnyNetwork:
