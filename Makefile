@@ -70,8 +70,10 @@ bench-gpu: install  ## the same beside a GPU, for the larger network too; under 
 	$(BIN)/python -m tests.benchmarks.bench --device cuda --ratios 1 4 --seconds 45 --out build/bench-gpu.json
 	$(BIN)/python -m tests.benchmarks.bench --device cuda --preset atari --ratios 4 --seconds 45 --out build/bench-gpu-atari.json
 
-bench-peers: install  ## race known trainers to a solved CartPole, and their rates on Pong; up to an hour
-	$(BIN)/python -m tests.benchmarks.peers
+# the third race, --task lunarlander-continuous, takes hours
+bench-peers: install  ## race known trainers on CartPole and Pendulum, and their rates on Pong; up to two hours, best alone
+	$(BIN)/python -m tests.benchmarks.peers --task cartpole
+	$(BIN)/python -m tests.benchmarks.peers --task pendulum
 	$(BIN)/python -m tests.benchmarks.peer_rates
 
 docs: install  ## write the reference pages that come from the code, and the site into build/site

@@ -25,8 +25,7 @@ from pfrl.utils.async_ import AbnormalExitWarning
 from torch import multiprocessing, nn
 
 ENVIRONMENT = "CartPole-v1"
-BUDGET, EVERY, EPISODES, TARGET = 200_000, 1_000, 100, 475.0
-EVALUATION_SEED = 1_000_000
+EPISODES, EVALUATION_SEED = 100, 1_000_000
 REWARD_SCALE = 0.01
 
 
@@ -49,11 +48,11 @@ class OldGym:
 
 
 class Evaluation:
-    """A hook of every step: the process that counts 1,000 more plays 100 greedy episodes while the others wait."""
+    """A hook of every step: the process that counts `every` more plays 100 greedy episodes while the others wait."""
 
-    def __init__(self, limit_s: float) -> None:
+    def __init__(self, every: int, target: float, env_steps: int, limit_s: float) -> None:
         self.environments = gymnasium.make_vec(ENVIRONMENT, EPISODES, vectorization_mode="sync")
-        self.limit_s = limit_s
+        self.every, self.target, self.most, self.limit_s = every, target, env_steps, limit_s
         self.stop, self._go = multiprocessing.Event(), multiprocessing.Event()
         self._go.set()
         self.env_steps = multiprocessing.Value("l", 0)
@@ -62,7 +61,7 @@ class Evaluation:
     def __call__(self, env: OldGym, agent: ACER, step: int) -> None:
         if step == 1:
             self.start.value = time.perf_counter()
-        if step % EVERY == 0 and not self.stop.is_set():
+        if step % self.every == 0 and not self.stop.is_set():
             self._go.clear()
             self._evaluate(copy.deepcopy(agent.shared_model), step)
             self._go.set()
@@ -73,12 +72,12 @@ class Evaluation:
         self.eval_return.value = greedy_return(model, self.environments)
         self.env_steps.value, self.end.value = step, time.perf_counter()
         self.paused_s.value += self.end.value - start
-        if self.reached or step >= BUDGET or self.wall_s > self.limit_s:
+        if self.reached or step >= self.most or self.wall_s > self.limit_s:
             self.stop.set()
 
     @property
     def reached(self) -> bool:
-        return self.eval_return.value >= TARGET
+        return self.eval_return.value >= self.target
 
     @property
     def wall_s(self) -> float:
@@ -126,25 +125,23 @@ def make_agent() -> ACER:
     )
 
 
-def train(seed: int, processes: int, limit_s: float) -> Evaluation:
+def train(evaluation: Evaluation, seed: int, processes: int) -> None:
     """One run; a process that dies is an error here, not PFRL's warning."""
     pfrl.utils.set_random_seed(seed)
     seeds = [seed * processes + index for index in range(processes)]
-    evaluation = Evaluation(limit_s)
     warnings.simplefilter("error", AbnormalExitWarning)
     with tempfile.TemporaryDirectory() as folder:
         train_agent_async(
             folder,
             processes,
             lambda index, test: OldGym(seeds[index]),
-            steps=BUDGET,
+            steps=evaluation.most,
             eval_interval=None,
             agent=make_agent(),
             global_step_hooks=[evaluation],
             random_seeds=seeds,
             stop_event=evaluation.stop,
         )
-    return evaluation
 
 
 def main() -> None:
@@ -152,13 +149,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--target", type=float, required=True)
+    parser.add_argument("--every", type=int, required=True, help="steps between evaluations")
+    parser.add_argument("--env-steps", type=int, required=True, help="at most")
     parser.add_argument(
         "--limit", type=float, default=float("inf"), help="seconds; the evaluation after them is the last"
     )
     arguments = parser.parse_args()
     multiprocessing.set_start_method("fork")  # PFRL's processes run closures
     torch.set_num_threads(1)
-    evaluation = train(arguments.seed, arguments.processes, arguments.limit)
+    evaluation = Evaluation(arguments.every, arguments.target, arguments.env_steps, arguments.limit)
+    train(evaluation, arguments.seed, arguments.processes)
     record = {
         "peer": "pfrl_acer",
         "seed": arguments.seed,

@@ -14,7 +14,7 @@ from pathlib import Path
 import tyro
 
 from tests.benchmarks.bench import RESULTS, measure_run
-from tests.benchmarks.peers import OURS, PYTHON, Record, last_json, make_venv, versions
+from tests.benchmarks.peer_programs import OURS, Record, last_json, make_venv, script, versions
 
 PEERS = ("pfrl_acer", "sb3_ppo")
 PRESETS = {"a3c": "pong", "nature": "atari"}  # by the name of their convolutions
@@ -27,9 +27,7 @@ def measure(trainer: str, network: str, seconds: float) -> Record:
         rate = measure_run(PRESETS[network], REPLAY_RATIO, seconds)["env_steps_per_s"]
         record = {"peer": OURS, "env_steps_per_s": round(rate, 1)}
     else:
-        script = str(Path(__file__).with_name("peer_pong.py"))
-        flags = ["--network", network, "--seconds", str(seconds)]
-        record = last_json([str(PYTHON), "-W", "ignore", script, trainer, *flags])
+        record = last_json(script("peer_pong.py", trainer, "--network", network, "--seconds", str(seconds)))
     return {"network": network, **record}
 
 

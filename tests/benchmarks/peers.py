@@ -1,57 +1,45 @@
-"""Races apex_acer and other trainers to a solved CartPole-v1, in turns on this machine: `make bench-peers`.
+"""Races apex_acer and other trainers to a score, in turns on this machine: `make bench-peers`.
 
-Solved is a mean of 475 over 100 greedy episodes, looked at every 1,000 steps; each trainer has 200,000 steps. `wall_s` is
-the first step to the decision, `train_s` is that without the pauses for evaluation: apex_acer has none, it evaluates beside
-the training. A run that ends without the target counts with what it took: a lower bound.
+`python -m tests.benchmarks.peers --task pendulum`; `peer_tasks.py` has the tasks. The score is a mean over 100 greedy
+episodes. `wall_s` is the first step to the decision, `train_s` is that without the pauses for evaluation: apex_acer has
+none, because it evaluates beside the training. A run that ends without the target counts with what it took: a lower bound.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import signal
 import statistics
-import subprocess
 import sys
 import tempfile
-import venv
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Literal
 
 import tyro
 
-ROOT = Path(__file__).parents[2]
-RESULTS = ROOT / "docs" / "results" / "peers-cartpole.json"
-VENV = ROOT / "build" / "peers"
-PYTHON = VENV / "bin" / "python"
-REQUIREMENTS = (
-    "stable-baselines3==2.9.2",
-    "pfrl==0.4.0",
-    "packaging",
-    "ale-py",
-    "opencv-python-headless",
-)  # PFRL does not say that it needs the last
-DISTRIBUTIONS = ("stable-baselines3", "pfrl", "torch", "gymnasium", "numpy")
-DEADLINE_S, LIMIT_S = 300.0, 240.0  # of a run, and of a slow peer's own clock, so that it can still report
-OURS = "apex_acer"
+from tests.benchmarks.peer_programs import ROOT, Failed, Record, last_json, make_venv, script, versions
+from tests.benchmarks.peer_tasks import TASKS, Peer, Task
+
+RESULTS = ROOT / "docs" / "results"
 FIGURES = ("env_steps", "train_s", "wall_s")
 
-Record = dict[str, Any]
+
+def run(task: Task, name: str, seed: int) -> Record:
+    """The record of a run of one trainer. Raises `Failed`."""
+    return run_ours(task, name, seed) if name in task.ours else run_peer(task, task.peers[name], seed)
 
 
-class Failed(Exception):
-    """A run that gave no record; the message is one line."""
-
-
-def ours(seed: int) -> Record:
+def run_ours(task: Task, name: str, seed: int) -> Record:
     """The record of a run of this project's trainer."""
+    flags = ["--until", str(task.target), "--evaluation.every", str(task.every), "--evaluation.episodes", "100"]
+    flags += ["--stop.minutes", str(task.limit_s / 60), "--seed", str(seed), "--json"]
+    program = str(Path(sys.executable).with_name("apex-acer"))
     with tempfile.TemporaryDirectory() as folder:
-        flags = ["--engine", "local", "--actors", "2", "--until", "475", "--seed", str(seed), "--out", f"{folder}/run"]
-        program = str(Path(sys.executable).with_name("apex-acer"))
-        result = last_json([program, "train", "cartpole", *flags, "--json"])
+        command = [program, "train", *task.ours[name], *flags, "--out", f"{folder}/run"]
+        result = last_json(command, deadline_s(task))
     return {
-        "peer": OURS,
+        "peer": name,
         "seed": seed,
         "env_steps": result["env_steps"],
         "train_s": round(result["wall_s"], 3),
@@ -61,65 +49,25 @@ def ours(seed: int) -> Record:
     }
 
 
-def script(name: str, *flags: str) -> Callable[[int], Record]:
-    """What runs a peer's script for a seed, in the peers' own environment."""
-    path = str(Path(__file__).with_name(name))
-    return lambda seed: last_json([str(PYTHON), "-W", "ignore", path, "--seed", str(seed), *flags])
+def run_peer(task: Task, peer: Peer, seed: int) -> Record:
+    """The record of a run of another trainer."""
+    flags = ["--target", str(task.target), "--every", str(task.every), "--env-steps", str(task.env_steps)]
+    flags += ["--limit", str(task.limit_s), "--seed", str(seed)]
+    return last_json(script(peer.script, *peer.flags, *flags), deadline_s(task))
 
 
-TRAINERS: dict[str, Callable[[int], Record]] = {
-    OURS: ours,
-    "sb3_ppo": script("peer_ppo.py", "--threads", "1"),
-    "pfrl_acer": script("peer_acer.py", "--processes", "2", "--limit", str(LIMIT_S)),
-}
+def deadline_s(task: Task) -> float:
+    """When a run is killed: late enough for one that notices its limit only at its next evaluation."""
+    return 60.0 + 1.25 * task.limit_s
 
 
-def last_json(command: list[str]) -> Record:
-    """The JSON object that a program prints last; it and what it started end within the deadline."""
-    pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, start_new_session=True) as process:
-        try:
-            output, errors = process.communicate(timeout=DEADLINE_S)
-        except BaseException as error:
-            os.killpg(process.pid, signal.SIGKILL)
-            if isinstance(error, subprocess.TimeoutExpired):
-                raise Failed(f"no end within {DEADLINE_S:.0f} s") from None
-            raise
-    if process.returncode or not output.strip():
-        raise Failed(f"exit code {process.returncode}: {(errors.strip() or 'no message').splitlines()[-1]}")
-    record: Record = json.loads(output.splitlines()[-1])
-    return record
-
-
-def make_venv() -> None:
-    """The peers' environment, unless it is there: the packages the project pins, in the same versions, and the peers."""
-    done, constraints = VENV / ".installed", ROOT / "constraints.txt"
-    wanted = "\n".join([*REQUIREMENTS, constraints.read_text(encoding="utf-8")])
-    if done.exists() and done.read_text(encoding="utf-8") == wanted:
-        return
-    venv.create(VENV, with_pip=True, clear=True)
-    install = [str(PYTHON), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    install += ["--constraint", str(constraints)]
-    subprocess.run([*install, "torch"], check=True)
-    subprocess.run([*install, *REQUIREMENTS], check=True)
-    done.write_text(wanted, encoding="utf-8")
-
-
-def versions() -> dict[str, str]:
-    """Those of the packages that ran."""
-    code = "import json, sys; from importlib.metadata import version; print(json.dumps([version(n) for n in sys.argv[1:]]))"
-    found = subprocess.check_output([str(PYTHON), "-c", code, *DISTRIBUTIONS], text=True)
-    own = subprocess.check_output([sys.executable, "-c", code, OURS], text=True)
-    return dict(zip((OURS, *DISTRIBUTIONS), json.loads(own) + json.loads(found), strict=True))
-
-
-def race(seeds: int, trainers: Sequence[str]) -> tuple[list[Record], bool]:
+def race(task: Task, seeds: int, trainers: Sequence[str]) -> tuple[list[Record], bool]:
     """The records, one line each as they come, and whether every run gave one."""
     records, complete = [], True
     for seed in range(seeds):
         for name in trainers:
             try:
-                records.append(TRAINERS[name](seed))
+                records.append(run(task, name, seed))
                 print(json.dumps(records[-1]), flush=True)
             except Failed as failure:
                 complete = False
@@ -127,26 +75,29 @@ def race(seeds: int, trainers: Sequence[str]) -> tuple[list[Record], bool]:
     return records, complete
 
 
+def in_turns(task: Task, peers: Sequence[str]) -> list[str]:
+    """Who runs for each seed: each of ours that has a peer among `peers`, and then those peers."""
+    beside = {own: [name for name in peers if task.peers[name].beside == own] for own in task.ours}
+    return [name for own, others in beside.items() if others for name in (own, *others)]
+
+
 def medians(records: list[Record]) -> dict[str, Record]:
     """Of each trainer that gave records: the medians of its figures, and how many of its runs reached the target."""
     table: dict[str, Record] = {}
-    for name in TRAINERS:
+    for name in dict.fromkeys(record["peer"] for record in records):
         runs = [record for record in records if record["peer"] == name]
-        if runs:
-            figures = {figure: round(statistics.median(run[figure] for run in runs), 3) for figure in FIGURES}
-            table[name] = {"runs": len(runs), "reached": sum(run["reached"] for run in runs), **figures}
+        figures = {figure: round(statistics.median(run[figure] for run in runs), 3) for figure in FIGURES}
+        table[name] = {"runs": len(runs), "reached": sum(run["reached"] for run in runs), **figures}
     return table
 
 
-def ratios(table: dict[str, Record]) -> dict[str, Record]:
-    """Our medians over each peer's: below 1 where apex_acer needs less. `relation` tells bounds from equalities."""
-    if OURS not in table:
-        return {}
-    own, peers = table[OURS], [name for name in table if name != OURS]
+def ratios(task: Task, table: dict[str, Record]) -> dict[str, Record]:
+    """Our medians over each peer's: below 1 where ours needs less. `relation` tells bounds from equalities."""
+    pairs = {name: peer.beside for name, peer in task.peers.items() if {name, peer.beside} <= table.keys()}
     return {
-        name: {"relation": relation(own, table[name])}
-        | {figure: round(own[figure] / table[name][figure], 3) for figure in FIGURES}
-        for name in peers
+        name: {"ours": own, "relation": relation(table[own], table[name])}
+        | {figure: round(table[own][figure] / table[name][figure], 3) for figure in FIGURES}
+        for name, own in pairs.items()
     }
 
 
@@ -158,33 +109,46 @@ def relation(own: Record, peer: Record) -> str:
 
 def show(table: dict[str, Record], over: dict[str, Record]) -> None:
     """Prints the medians and the ratios."""
-    print(f"\n{'median':<24}{'reached':>9}{'env steps':>12}{'train s':>10}{'wall s':>10}")
+    print(f"\n{'median':<28}{'reached':>9}{'env steps':>12}{'train s':>10}{'wall s':>10}")
     for name, row in table.items():
         steps, *times = (row[figure] for figure in FIGURES)
-        print(f"{name:<24}{row['reached']:>7}/{row['runs']}{steps:>12,.0f}", *(f"{time:>9.1f}" for time in times))
+        print(f"{name:<28}{row['reached']:>7}/{row['runs']}{steps:>12,.0f}", *(f"{time:>9.1f}" for time in times))
     for name, row in over.items():
         steps, *times = (row[figure] for figure in FIGURES)
-        print(f"{f'{OURS} / {name}':<24}{row['relation']:>9}{steps:>12.2f}", *(f"{time:>9.2f}" for time in times))
+        label = f"{row['ours']} / {name}"
+        print(f"{label:<28}{row['relation']:>9}{steps:>12.2f}", *(f"{time:>9.2f}" for time in times))
 
 
-def main(seeds: int = 5, peers: tuple[str, ...] = ("sb3_ppo", "pfrl_acer"), out: Path = RESULTS) -> int:
-    """Races apex_acer and its peers to a solved CartPole.
+def main(
+    task: Literal["cartpole", "pendulum", "lunarlander-continuous"] = "cartpole",
+    seeds: int = 5,
+    peers: tuple[str, ...] = (),
+    limit_s: float | None = None,
+    out: Path | None = None,
+) -> int:
+    """Races apex_acer and its peers to a score.
 
     Args:
+        task: what is learned.
         seeds: runs of each trainer, with seeds from 0.
-        peers: who else runs; pfrl_acer takes minutes a seed.
-        out: the file of results, written where every run gave a record.
+        peers: who else runs, beside those of ours that they are held against; all if none is named.
+        limit_s: seconds of a run, if not the task's own.
+        out: the file of results, written if every run gave a record; by default in docs/results.
     """
+    race_task = TASKS[task] if limit_s is None else TASKS[task]._replace(limit_s=limit_s)
+    if unknown := set(peers) - race_task.peers.keys():
+        sys.exit(f"--peers: {', '.join(sorted(unknown))} is not allowed; give some of {', '.join(race_task.peers)}")
     make_venv()
-    records, complete = race(seeds, (OURS, *peers))
+    records, complete = race(race_task, seeds, in_turns(race_task, peers or tuple(race_task.peers)))
     table = medians(records)
-    show(table, ratios(table))
+    over = ratios(race_task, table)
+    show(table, over)
     if complete:
-        facts = {"environment": "CartPole-v1", "cores": os.cpu_count(), "versions": versions()}
-        out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(
-            json.dumps({**facts, "medians": table, "ratios": ratios(table), "runs": records}, indent=2) + "\n"
-        )
+        path = out or RESULTS / f"peers-{task}.json"
+        facts = {"environment": race_task.environment, "target": race_task.target, "limit_s": race_task.limit_s}
+        facts |= {"cores": os.cpu_count(), "versions": versions()}
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps({**facts, "medians": table, "ratios": over, "runs": records}, indent=2) + "\n")
     return 0 if complete else 1
 
 
