@@ -14,7 +14,7 @@ RUN pip install --no-cache-dir --no-deps --constraint constraints.txt \
 COPY pyproject.toml setup.cfg README.md LICENSE ./
 COPY apex_acer apex_acer
 COPY launch launch
-RUN pip install --no-cache-dir --constraint constraints.txt '.[box2d,dashboard,sweep]'
+RUN pip install --no-cache-dir --constraint constraints.txt '.[box2d,dashboard,mujoco,sweep]'
 
 USER 1000
 WORKDIR /work

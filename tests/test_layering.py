@@ -25,6 +25,7 @@ HOMES = {  # foreign package: where alone it is imported
     "tensorboardX": "storage/board.py",
     "matplotlib": "views/plots.py",
     "scipy": "tools/sweep/statistics.py",
+    "mujoco": "environments/mujoco.py",
     "av": "environments/display.py",
     "pygame": "environments/display.py",
     "onnxruntime": "tools/export.py",

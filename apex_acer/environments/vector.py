@@ -16,6 +16,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
 from apex_acer.config import ConfigError, EnvironmentConfig, imports, require
+from apex_acer.environments.mujoco import log_warnings
 from apex_acer.environments.spaces import specify
 from apex_acer.protocol.specification import Array, EnvironmentSpec
 
@@ -121,6 +122,7 @@ def make_vector(config: EnvironmentConfig, count: int, **options: Any) -> Vector
     and there are no wrappers, which it could not take; otherwise gymnasium's vector of single environments.
     """
     spec = find_spec(config)
+    log_warnings(spec)
     wrappers = [imports.load("environment.wrappers", name) for name in config.wrappers]
     options |= {"wrappers": wrappers, "vectorization_mode": "sync"} if wrappers else {}
     vector = _make_vec(config, spec.id, count, **options)
