@@ -62,8 +62,9 @@ def _section(values: typing.Any, prefix: str) -> list[str]:
     for name, value in fields:
         if dataclasses.is_dataclass(value):
             lines += _section(value, f"{prefix}{name}.")
-        if isinstance(value, configuration.AcerConfig):
-            lines += _section(configuration.ApexDqnConfig(), f"{prefix}{name}.")
+        if isinstance(value, configuration.AlgorithmConfig):
+            others = [cls() for cls in configuration.SETTINGS.values() if cls is not type(value)]
+            lines += itertools.chain.from_iterable(_section(other, f"{prefix}{name}.") for other in others)
     return lines
 
 

@@ -15,6 +15,7 @@ from apex_acer.algorithms import algorithm_class
 from apex_acer.algorithms.algorithm import Action
 from apex_acer.config import ConfigError, RunConfig, imports, reading
 from apex_acer.config.runfile import from_dict
+from apex_acer.environments.fit import require_fit
 from apex_acer.networks.card import require_format, written_by
 from apex_acer.networks.device import CPU, choose_precision
 from apex_acer.networks.frames import stack_planes
@@ -167,6 +168,7 @@ def load_policy(path: str | Path, import_modules: bool = False) -> Policy:
             if not import_modules:
                 _require_known_network(metadata["config"])
             config, spec = from_dict(metadata["config"]), EnvironmentSpec.from_dict(metadata["spec"])
+            require_fit(config.algorithm, config.environment.id, spec)
             with torch.device("meta"):  # takes no memory, whatever the sizes are
                 check_tensors(algorithm_class(config.algorithm.name).build_network(config, spec), "network", tensors)
             policy = Policy(config, spec)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import tyro
 
 from apex_acer.config import SETTINGS, AlgorithmConfig, ConfigError, require
-from apex_acer.config.checks import from_text
+from apex_acer.config.checks import field_types, from_text
 
 
 class Flag(NamedTuple):
@@ -71,7 +71,7 @@ def check(cls: type, arguments: list[str], verb: str, default: Any = None) -> li
 
 def _fields(cls: type) -> list[tuple[str, Any, tuple[Any, ...]]]:
     """The name, the type and tyro's markers of each field."""
-    hints = typing.get_type_hints(cls, include_extras=True).items()
+    hints = field_types(cls, include_extras=True).items()
     parts = [(name, typing.get_args(hint) if hasattr(hint, "__metadata__") else (hint,)) for name, hint in hints]
     return [(name, hint, tuple(marks)) for name, (hint, *marks) in parts]
 

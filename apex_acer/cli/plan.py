@@ -69,7 +69,7 @@ def run(arguments: list[str]) -> int:
     config = load_run(given.run)
     device = str(choose_device(config.learner.device, "learner.device"))
     gpu = "" if device == "cpu" else device
-    spec = check_environment(config.environment).spec
+    spec = check_environment(config).spec
     config, machines = _place(given, config, spec, bool(gpu))
     if config.ray.compress:
         compression()

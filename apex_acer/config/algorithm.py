@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from apex_acer.config.checks import at_least, fraction, importable, positive, require, typed
 
@@ -11,6 +11,9 @@ from apex_acer.config.checks import at_least, fraction, importable, positive, re
 @dataclass(frozen=True)
 class AlgorithmConfig:
     """The settings that all algorithms have; those of a user's own algorithm derive from this class."""
+
+    actions: ClassVar[str] = ""
+    """The kind of action space that the algorithm is for: `Discrete` or `Box`; empty: both."""
 
     name: str = ""
     """The algorithm: `acer`, `apex_dqn`, `sac`, or `module:class` of your own."""
@@ -39,6 +42,8 @@ class AlgorithmConfig:
 @dataclass(frozen=True)
 class AcerConfig(AlgorithmConfig):
     """ACER (arXiv 1611.01224)."""
+
+    actions = "Discrete"
 
     name: str = "acer"
     burn_in: int = 0
@@ -86,6 +91,8 @@ class NStepConfig(AlgorithmConfig):
 class SacConfig(NStepConfig):
     """Soft actor-critic (arXiv 1812.05905), for continuous actions."""
 
+    actions = "Box"
+
     name: str = "sac"
     critics: int = 2
     """Number of critics, of which the smallest estimate counts."""
@@ -104,6 +111,8 @@ class SacConfig(NStepConfig):
 @dataclass(frozen=True)
 class ApexDqnConfig(NStepConfig):
     """Ape-X DQN (arXiv 1803.00933): Q-learning from single steps of replay, double, dueling, with n-step returns."""
+
+    actions = "Discrete"
 
     name: str = "apex_dqn"
     n_steps: int = 3

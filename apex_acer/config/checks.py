@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import math
 import numbers
@@ -60,7 +61,7 @@ def typed(section: str, settings: Any) -> None:
 
     An int is allowed for a float, a whole float such as 1e6 for an int, and a list for a tuple.
     """
-    for name, hint in _hints(type(settings)).items():  # type: ignore[arg-type]
+    for name, hint in field_types(type(settings)).items():
         value = of_type(f"{section}.{name}".lstrip("."), hint, getattr(settings, name))
         object.__setattr__(settings, name, value)
 
@@ -117,9 +118,15 @@ def _kinds(hint: Any) -> tuple[type, ...]:
     return tuple(typing.get_origin(kind) or kind for kind in plain)
 
 
+def field_types(cls: Any, *, include_extras: bool = False) -> dict[str, Any]:
+    """The types of a dataclass's fields by name, without those of its class variables."""
+    return _field_types(cls, include_extras)
+
+
 @functools.cache
-def _hints(cls: type) -> dict[str, Any]:
-    return typing.get_type_hints(cls)
+def _field_types(cls: Any, include_extras: bool) -> dict[str, Any]:
+    hints = typing.get_type_hints(cls, include_extras=include_extras)
+    return {field.name: hints[field.name] for field in dataclasses.fields(cls)}
 
 
 def importable(key: str, name: str, kind: str, *builtin: str) -> None:

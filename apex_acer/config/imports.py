@@ -42,6 +42,8 @@ def algorithm_settings(name: str) -> type[AlgorithmConfig]:
     require(not lacking, key, name, f"have it define {lacking}")
     is_own = issubclass(settings, AlgorithmConfig) and "__dataclass_fields__" in vars(settings)
     require(is_own, key, name, "have its settings be a frozen dataclass that derives from AlgorithmConfig")
+    kinds = "have the actions of its settings be 'Discrete', 'Box' or '' for both"
+    require(settings.actions in ("Discrete", "Box", ""), key, name, kinds)
     attempt(key, name, lambda: settings(name=name))
     return settings  # type: ignore[no-any-return]
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import re
 import tomllib
 import typing
 from collections import Counter
@@ -18,6 +19,7 @@ from typing import Any, TypeVar
 import tomli_w
 
 from apex_acer.config import SETTINGS, AlgorithmConfig, ConfigError, RunConfig, UnreadConfig, imports, reading, require
+from apex_acer.config.checks import field_types
 from apex_acer.system import files
 
 T = TypeVar("T")
@@ -36,6 +38,8 @@ def preset_text(name: str) -> str:
     if name not in presets():
         near = difflib.get_close_matches(name, presets(), n=1)
         hint = f"did you mean {near[0]!r}? " if near else ""
+        if re.search(r"-v\d+$", name):
+            hint = f"an environment is given beside one, --environment.id {name}; "
         allowed = f"give a .toml file, the folder of a run or one of {', '.join(presets())}"
         raise ConfigError(f"run: {name!r} is neither a preset nor a file; {hint}{allowed}")
     return resources.files("apex_acer.launch").joinpath(f"{name}.toml").read_text(encoding="utf-8")
@@ -180,7 +184,7 @@ def _algorithm_settings(section: Mapping[str, Any], where: str, import_modules: 
 
 
 def _build(cls: type[T], data: Mapping[str, Any], prefix: str, where: str) -> T:
-    hints = typing.get_type_hints(cls)
+    hints = field_types(cls)
     for key in data:
         if key not in hints:
             near = difflib.get_close_matches(key, hints, n=1)

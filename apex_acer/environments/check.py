@@ -19,7 +19,8 @@ import numpy as np
 from gymnasium.spaces import Box
 from gymnasium.vector import SyncVectorEnv
 
-from apex_acer.config import ConfigError, EnvironmentConfig, imports
+from apex_acer.config import ConfigError, EnvironmentConfig, RunConfig, imports
+from apex_acer.environments.fit import require_fit
 from apex_acer.environments.vector import Environments, environment_spec, make_vector
 from apex_acer.protocol.specification import Array, EnvironmentSpec
 
@@ -56,11 +57,18 @@ class _Fault(Exception):
         self.hint = f"; {RETURNS[method]}" if called_wrongly else ""
 
 
-def check_environment(config: EnvironmentConfig) -> Checked:
+def check_environment(run: RunConfig) -> Checked:
     """Makes one environment as a run would, takes a few steps and closes it; an Atari environment is only made.
 
-    Raises `ConfigError` if it raises, hangs or returns what a run cannot use, with the place in the user's code.
+    Raises `ConfigError` if the run's algorithm does not fit its actions, and if it raises, hangs or returns what a run
+    cannot use, with the place in the user's code.
     """
+    checked = _check(run.environment)
+    require_fit(run.algorithm, run.environment.id, checked.spec)
+    return checked
+
+
+def _check(config: EnvironmentConfig) -> Checked:
     if config.is_atari:
         spec = environment_spec(config)
         return Checked(spec, (spec.describe(),))

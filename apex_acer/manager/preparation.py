@@ -32,7 +32,7 @@ def prepare(config: RunConfig, started_at: float) -> Run:
     given = type(config.algorithm)
     allowed = f"the settings of {config.algorithm.name} are {settings.__name__}"
     require(given is settings, "algorithm", given.__name__, allowed)
-    spec, notes = check_environment(config.environment)
+    spec, notes = check_environment(config)
     config = _placed(config, spec)
     return Run(config, spec, make_folder(config), uuid.uuid4().hex, started_at, notes=notes)
 
@@ -54,7 +54,7 @@ def prepare_resume(
         config = dataclasses.replace(config, schedule_steps=schedule_steps)
     elif config.has_schedule and config.schedule_end != before.schedule_end:
         config = dataclasses.replace(config, schedule_steps=before.schedule_end)
-    spec, notes = check_environment(config.environment)
+    spec, notes = check_environment(config)
     with reading(str(path)):
         require_unchanged(config.environment.id, spec, EnvironmentSpec.from_dict(state["spec"]))
     config = _placed(config, spec)

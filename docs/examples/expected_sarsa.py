@@ -21,6 +21,8 @@ from apex_acer.protocol.unroll import Batch, Shapes, Unroll
 class Settings(AlgorithmConfig):
     """`[algorithm]` of a run file: these keys beside `gamma`, `unroll_length`, `replay_ratio`, …"""
 
+    actions = "Discrete"  # the environments that it is for; "Box": continuous actions
+
     temperature: float = 1.0
     """Of the softmax; the lower, the greedier."""
 

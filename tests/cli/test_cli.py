@@ -16,7 +16,7 @@ import pytest
 from apex_acer.cli import main
 from apex_acer.cli.parsing import COMMON
 from apex_acer.cli.train import parse_train
-from apex_acer.config import ConfigError
+from apex_acer.config import SETTINGS, ConfigError
 from apex_acer.config.runfile import dump_run, load_run, parse_run, presets
 from apex_acer.storage.checkpoint import load, newest
 from tests.conftest import config_error
@@ -54,7 +54,7 @@ def test_a_flag_chooses_the_algorithm_and_with_it_the_flags(name: str) -> None:
     config, _ = parse_train(["cartpole", "--algorithm.n-steps", "5", *name.split()])
     assert config == load_run("cartpole", algorithm={"name": "apex_dqn", "n_steps": 5})
     said = config_error(lambda: parse_train(["cartpole", "--algorithm.name", "sarsa"]))
-    assert said == "cartpole: algorithm.name: 'sarsa' is not allowed; give acer, apex_dqn or module:class"
+    assert said == f"cartpole: algorithm.name: 'sarsa' is not allowed; give {', '.join(SETTINGS)} or module:class"
 
 
 def test_presets_are_all_listed_uncut(capsys: pytest.CaptureFixture[str]) -> None:
@@ -109,7 +109,7 @@ def test_a_preset_is_shown_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
         ("train cartpole --engine serial --learner.device cuda:99", ["learner.device", "cuda:99", "cpu"]),
         ("train cartpole --environment.id Nope-v1", ["environment.id", "Nope-v1", "registered"]),
         ("train cartpole --environment.id ALE/Pnog-v5", ["did you mean 'ALE/Pong-v5'?"]),
-        ("train cartpole --environment.id Pendulum-v1", ["environment.id", "Discrete"]),
+        ("train cartpole --environment.id Pendulum-v1", ["algorithm.name: 'acer'", "has Box actions", "sac"]),
         ("train cartpole --out setup.cfg/below", ["out", "setup.cfg/below", "writable"]),
         ("train cartpole --load missing.safetensors", ["load", "missing.safetensors"]),
         ("evaluate missing.safetensors", ["missing.safetensors", "weights file"]),

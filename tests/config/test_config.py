@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from apex_acer.config import (
+    SETTINGS,
     AcerConfig,
     ActorsConfig,
     AlgorithmConfig,
@@ -85,7 +86,7 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("replay.priority_exponent", 1.5, "0 to 1"),
     ("replay.importance_exponent", -0.1, "0 to 1"),
     ("replay.importance_exponent_final", NAN, "0 to 1"),
-    ("algorithm.name", "a2c", "acer, apex_dqn or module:class"),
+    ("algorithm.name", "a2c", f"{', '.join(SETTINGS)} or module:class"),
     ("algorithm.gamma", 1.01, "0 to 1"),
     ("algorithm.gamma", NAN, "0 to 1"),
     ("algorithm.ema_decay", -0.5, "0 to 1"),
@@ -287,7 +288,7 @@ def test_keyword_arguments_and_kind_of_environment() -> None:
         ),
         (
             lambda: RunConfig(algorithm=AlgorithmConfig()),
-            "algorithm.name: '' is not allowed; give acer, apex_dqn or module:class",
+            f"algorithm.name: '' is not allowed; give {', '.join(SETTINGS)} or module:class",
         ),
         (lambda: StopConfig(minutes="1"), "stop.minutes: '1' is not allowed; give float"),
         (lambda: StopConfig(env_steps=None), "stop.env_steps: None is not allowed; give int"),

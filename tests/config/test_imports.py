@@ -40,6 +40,12 @@ class WithWrongDefault(Acer):
         more: int = "3"  # type: ignore[assignment]
 
 
+class ForNoActions(Acer):
+    @dataclass(frozen=True)
+    class settings(AcerConfig):
+        actions = "box"
+
+
 @dataclass(frozen=True)
 class MoreSettings(AcerConfig):
     more: int = 3
@@ -60,6 +66,7 @@ class More(Acer):
         (f"{__name__}:WithPlainSettings", "a frozen dataclass that derives from AlgorithmConfig"),
         (f"{__name__}:WithoutDecorator", "a frozen dataclass that derives from AlgorithmConfig"),
         (f"{__name__}:WithNoDefault", "could not be made; TypeError: "),
+        (f"{__name__}:ForNoActions", "have the actions of its settings be 'Discrete', 'Box' or '' for both"),
     ],
 )
 def test_an_algorithm_that_cannot_be_used_is_said_in_one_line(name: str, part: str) -> None:

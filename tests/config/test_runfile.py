@@ -9,6 +9,7 @@ import pytest
 
 from apex_acer.cli.train import parse_train
 from apex_acer.config import (
+    SETTINGS,
     AcerConfig,
     ActorsConfig,
     AlgorithmConfig,
@@ -307,7 +308,7 @@ def test_wrong_keys_and_types_are_said_in_one_line(text: str, parts: list[str]) 
 def test_names_that_are_no_algorithm_s(name: str, base: str) -> None:
     message = config_error(lambda: parse_run(f"{base}[algorithm]\nname = {name}", "here.toml"))
     assert message.startswith("here.toml: algorithm.name: ")
-    assert message.endswith(" is not allowed; give acer, apex_dqn or module:class")
+    assert message.endswith(f" is not allowed; give {', '.join(SETTINGS)} or module:class")
 
 
 # ── a user's own algorithm ──
@@ -364,6 +365,9 @@ def test_a_runs_folder_stands_for_its_config_and_a_preset_goes_first(
     assert load_run("pong").environment.is_atari
     (tmp_path / "empty").mkdir()
     assert "'empty' is neither a preset nor a file" in config_error(lambda: load_run("empty"))
+    assert "nor a file; an environment is given beside one, --environment.id Ant-v5; give " in config_error(
+        lambda: load_run("Ant-v5")
+    )
 
 
 @pytest.mark.parametrize("text", ["[environment.kwargs]\nlength = 7\n", "[environment]\nkwargs = {length = 7}\n"])

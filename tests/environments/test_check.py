@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+import dataclasses
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
 import time
 import warnings
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +18,16 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete
 
-from apex_acer.config import EnvironmentConfig
-from apex_acer.config.runfile import dump_run
+from apex_acer.cli import main
+from apex_acer.config import SETTINGS, AcerConfig, AlgorithmConfig, ApexDqnConfig, RunConfig
+from apex_acer.config.runfile import dump_run, load_run
 from apex_acer.environments import check
 from apex_acer.environments.check import check_environment
+from apex_acer.environments.vector import environment_spec
 from apex_acer.manager.preparation import prepare
+from apex_acer.networks.weights import pack, read, write
 from apex_acer.tools.doctor.run import check_run
-from tests.conftest import COUNTDOWN, config_error
+from tests.conftest import COUNTDOWN, config_error, run_config
 from tests.environments_for_tests import Clock
 from tests.runs import tiny_run
 
@@ -44,14 +50,14 @@ REGISTER = "gymnasium.register('Own-v0', Own{})\n"
 LINE = HEAD.count("\n") + 1  # of what follows it
 
 
-def own(folder: Path, monkeypatch: pytest.MonkeyPatch, methods: str, options: str = "") -> EnvironmentConfig:
-    """The configuration of an environment in a file of its own."""
+def own(folder: Path, monkeypatch: pytest.MonkeyPatch, methods: str, options: str = "") -> RunConfig:
+    """The configuration of a run in an environment in a file of its own."""
     (folder / "own_environment.py").write_text(HEAD + methods + REGISTER.format(options))
     monkeypatch.chdir(folder)
     monkeypatch.syspath_prepend(folder)
     monkeypatch.delitem(sys.modules, "own_environment", raising=False)
     gymnasium.registry.pop("Own-v0", None)
-    return EnvironmentConfig(id="own_environment:Own-v0")
+    return run_config(id="own_environment:Own-v0")
 
 
 ENDS = ", max_episode_steps=50"
@@ -118,7 +124,7 @@ def test_an_old_step_is_told_what_to_return(tmp_path: Path, monkeypatch: pytest.
 
 def test_nothing_is_started_and_no_folder_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = own(tmp_path, monkeypatch, UNSEEDED + GOOD_STEP)
-    run = tiny_run(tmp_path / "run", engine="local", environment__id=config.id)
+    run = tiny_run(tmp_path / "run", engine="local", environment__id=config.environment.id)
     assert "unexpected keyword argument 'seed'" in config_error(lambda: prepare(run, 0.0))
     assert not (tmp_path / "run").exists()
     (tmp_path / "run.toml").write_text(dump_run(run))
@@ -167,7 +173,7 @@ def test_what_works_is_taken_without_a_word(
 ) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("always")
-        spec, (understood,) = check_environment(EnvironmentConfig(id=name, **options))
+        spec, (understood,) = check_environment(run_config(id=name, **options))
     assert understood == spec.describe()
     assert capfd.readouterr() == ("", "")
     assert not recwarn.list
@@ -196,7 +202,7 @@ gymnasium.register("Lucky-v0", Lucky)
 
 def test_global_generators_are_left_as_they_were() -> None:
     before = random.getstate(), np.random.get_state()[1].tolist()  # type: ignore[index,union-attr]
-    check_environment(EnvironmentConfig(id=f"{__name__}:Lucky-v0"))
+    check_environment(run_config(id=f"{__name__}:Lucky-v0"))
     assert (random.getstate(), np.random.get_state()[1].tolist()) == before  # type: ignore[index,union-attr]
 
 
@@ -218,7 +224,7 @@ def test_an_environment_that_hangs_is_named_and_then_given_up(
 
 def test_ctrl_c_ends_the_wait_for_an_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = own(tmp_path, monkeypatch, SLOW + GOOD_STEP)
-    command = [sys.executable, "-m", "apex_acer", "train", "cartpole", "--environment.id", config.id]
+    command = [sys.executable, "-m", "apex_acer", "train", "cartpole", "--environment.id", config.environment.id]
     program = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, env=os.environ, text=True)
     assert program.stderr is not None
     assert "has not answered for 5 s, at own_environment.py" in program.stderr.readline()
@@ -228,3 +234,76 @@ def test_ctrl_c_ends_the_wait_for_an_environment(tmp_path: Path, monkeypatch: py
     assert time.monotonic() - start < 2
     assert program.stderr.read() == "apex-acer: interrupted\n"
     program.stderr.close()
+
+
+@dataclass(frozen=True)
+class ForBoxes(AlgorithmConfig):
+    """The settings of an algorithm of one's own."""
+
+    actions = "Box"
+
+
+@dataclass(frozen=True)
+class ForBoth(AlgorithmConfig):
+    """These say nothing of actions."""
+
+
+PENDULUM, OWN = "Pendulum-v1", "own:Own"
+BINS = "; or give --environment.wrappers apex_acer.wrappers:DiscreteActions"
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "algorithm", "hint"),
+    [
+        (PENDULUM, "Box", ApexDqnConfig(), BINS),
+        ("tests.environments_for_tests:WideBoxAction-v0", "Box", AcerConfig(), ""),
+        ("CartPole-v1", "Discrete", ForBoxes(name=OWN), ""),
+    ],
+)
+def test_an_algorithm_for_other_actions_is_told_which_fit(
+    name: str, kind: str, algorithm: AlgorithmConfig, hint: str
+) -> None:
+    config = dataclasses.replace(run_config(id=name), algorithm=algorithm)
+    fitting = sorted(key for key, settings in SETTINGS.items() if settings.actions == kind)
+    allowed = f"{name} has {kind} actions, for which there are {', '.join(fitting)}{hint}"
+    message = config_error(lambda: check_environment(config))
+    assert message == f"algorithm.name: {algorithm.name!r} is not allowed; {allowed}"
+
+
+@pytest.mark.parametrize(
+    ("name", "algorithm"),
+    [(PENDULUM, ForBoxes(name=OWN)), (PENDULUM, ForBoth(name=OWN)), ("CartPole-v1", ForBoth(name=OWN))],
+)
+def test_an_algorithm_of_one_s_own_may_say_which_actions_it_fits(name: str, algorithm: AlgorithmConfig) -> None:
+    check_environment(dataclasses.replace(run_config(id=name), algorithm=algorithm))
+
+
+def test_every_way_to_begin_asks_whether_they_fit(
+    tmp_path: Path, finished_run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, folder = tmp_path / "run.toml", tmp_path / "finished"
+    run.write_text(dump_run(tiny_run(tmp_path / "out", environment__id=PENDULUM)))
+    shutil.copytree(finished_run, folder)
+    pendulum, weights = run_config(id=PENDULUM).environment, folder / "weights.safetensors"
+    config = load_run(folder)
+    (folder / "config.toml").write_text(dump_run(dataclasses.replace(config, environment=pendulum)))
+    tensors, card = read(weights)
+    card["config"]["environment"]["id"] = PENDULUM
+    write(weights, pack(tensors, card | {"spec": dataclasses.asdict(environment_spec(pendulum))}))
+    commands = [
+        f"train {run} --engine serial",
+        f"train {run} --engine local",
+        f"train {run} --engine ray",
+        f"resume {folder} --steps 100000",
+        f"plan {run}",
+        f"sweep {run} --out {tmp_path / 'sweep'}",
+        f"evaluate {weights}",
+    ]
+    for command in commands:
+        assert main(command.split()) == 2, command
+        said = capsys.readouterr()
+        assert said.out == ""
+        assert said.err.count("\n") == said.err.count(f"is not allowed; {PENDULUM} has Box actions") == 1
+    assert {path.name for path in tmp_path.iterdir()} == {"run.toml", "finished"}
+    (problem,) = [finding for finding in check_run(str(run), str) if finding.level == "problem"]
+    assert f"{PENDULUM} has Box actions" in problem.text

@@ -37,7 +37,7 @@ def check_run(run: str, say: Callable[[str], None]) -> Iterator[Finding]:
     say("making environments")
     yield check_games(needed=config.environment.is_atari)
     try:
-        spec, notes = check_environment(config.environment)
+        spec, notes = check_environment(config)
     except ConfigError as error:
         yield Finding("environment", "problem", str(error), "correct the run file, or give another one")
         return

@@ -26,7 +26,7 @@ from rich.console import Console
 
 from apex_acer.config import RunConfig, require, writing
 from apex_acer.config.runfile import dump_run, to_dict
-from apex_acer.environments.vector import make_environments
+from apex_acer.environments.check import check_environment
 from apex_acer.system.files import write
 from apex_acer.system.output import printable, say
 from apex_acer.system.signals import Signals
@@ -231,8 +231,8 @@ class Sweep:
 
 def _check(jobs: Sequence[Job]) -> None:
     """Checks at once what each run would otherwise check when it starts."""
-    for environment in dict.fromkeys(job.config.environment for job in jobs):
-        make_environments(environment, 1, training=True).close()
+    for config in {(job.config.environment, job.config.algorithm.name): job.config for job in jobs}.values():
+        check_environment(config)
     for load in dict.fromkeys(job.config.load for job in jobs):
         require(not load or Path(load).is_file(), "load", load, "give a weights file")
 
