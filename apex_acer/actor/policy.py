@@ -19,7 +19,7 @@ from apex_acer.environments.fit import require_fit
 from apex_acer.networks.card import require_format, written_by
 from apex_acer.networks.device import CPU, choose_precision
 from apex_acer.networks.frames import stack_planes
-from apex_acer.networks.torsos import State, forget
+from apex_acer.networks.memory import State, forget
 from apex_acer.networks.weights import check_tensors, load_tensors, read
 from apex_acer.protocol.specification import Array, EnvironmentSpec
 from apex_acer.protocol.unroll import Unroll

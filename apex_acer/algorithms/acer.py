@@ -2,48 +2,40 @@
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Hashable, Mapping
-
 import torch
 from torch import Tensor, nn
 
-from apex_acer.algorithms.algorithm import Action, Algorithm, Feeding, LossOutput
+from apex_acer.algorithms.acer_base import AcerBase
+from apex_acer.algorithms.algorithm import Action, LossOutput
 from apex_acer.config import AcerConfig, RunConfig
 from apex_acer.functional import (
     acer_metrics,
     acer_policy_gradient,
     acer_targets,
     kl_gradient,
-    shape_rewards,
     squared_error_loss,
     surrogate_loss,
     trust_region_projection,
 )
-from apex_acer.networks.frames import stack_planes
-from apex_acer.networks.normalisation import RewardScale
-from apex_acer.networks.torsos import ActorCritic, ActorCriticOutput, State, to_train
+from apex_acer.networks.memory import State
+from apex_acer.networks.torsos import ActorCritic, ActorCriticOutput
 from apex_acer.protocol.specification import EnvironmentSpec
-from apex_acer.protocol.unroll import Batch, Shapes, Unroll
+from apex_acer.protocol.unroll import Batch, Shapes
 
 MU = "log_probs"  # the behaviour policy's only part
 
 
-class Acer(Algorithm):
-    """A network with policy and Q heads, and the average network to which the trust region keeps it close."""
+class Acer(AcerBase):
+    """A network with policy and Q heads, and its average."""
 
     settings = AcerConfig
     network: ActorCritic
+    average_network: ActorCritic
 
     def __init__(self, config: RunConfig, spec: EnvironmentSpec, device: torch.device) -> None:
         assert isinstance(config.algorithm, AcerConfig)
-        self._config, self._stack, self._device = config.algorithm, spec.stack, device
-        self.network = to_train(self.build_network(config, spec), config, device)
-        self._reward_scale = RewardScale().to(device) if self._config.normalise_rewards else None
-        self.average_network = copy.deepcopy(self.network).requires_grad_(False)
-        self.modules = {"network": self.network, "average": self.average_network}
-        if self._reward_scale:
-            self.modules["rewards"] = self._reward_scale
+        self._config = config.algorithm
+        super().__init__(config, spec, device)
 
     @staticmethod
     def build_network(config: RunConfig, spec: EnvironmentSpec) -> ActorCritic:
@@ -54,11 +46,6 @@ class Acer(Algorithm):
     def behaviour_shapes(config: RunConfig, spec: EnvironmentSpec) -> Shapes:
         """The log-probabilities of all actions."""
         return {MU: (spec.num_actions,)}
-
-    @staticmethod
-    def state_shapes(config: RunConfig, spec: EnvironmentSpec) -> Shapes:
-        """The hidden and cell state of the LSTM, if there is one."""
-        return {"hidden": (config.network.lstm,), "cell": (config.network.lstm,)} if config.network.lstm else {}
 
     @staticmethod
     def exploration(config: RunConfig, num: int, actor: int | None = None) -> Tensor:
@@ -79,64 +66,13 @@ class Acer(Algorithm):
             action = torch.multinomial(log_mu.exp(), 1, generator=generator).squeeze(-1)
         return Action(action, {MU: log_mu}, state)
 
-    @staticmethod
-    def feeding(config: RunConfig) -> Feeding:
-        """Whole segments: each is trained on once as it arrives, and is worth Poisson(replay ratio) replays."""
-        return Feeding(fresh=True, draw="poisson")
-
-    def observe(self, unroll: Unroll, source: Hashable) -> None:
-        """Updates the statistics of observations and returns, if the configuration asks for them."""
-        self.network.observe(unroll)
-        if self._reward_scale:
-            at_start = unroll.episode_step[self._stack - 1] == 0
-            arrays = (unroll.reward, unroll.terminated, unroll.truncated, unroll.mask, at_start)
-            reward, terminated, truncated, mask, begins = (torch.from_numpy(a).to(self._device) for a in arrays)
-            shaped, ended = self._shape(reward, terminated), terminated | truncated
-            self._reward_scale.observe(shaped, ended, mask, begins, self._config.gamma, source)
-
-    def statistics(self) -> list[Tensor]:
-        """The statistics of observations and returns."""
-        return [*self.network.buffers(), *(self._reward_scale.buffers() if self._reward_scale else ())]
-
     def loss(self, batch: Batch, updates: int) -> LossOutput:
         """`acer_loss` of a batch of segments."""
-        output, average_logits = self._outputs(batch)
-        reward = self._shape(batch.reward, batch.terminated)
-        if self._reward_scale:
-            reward = self._reward_scale(reward)
-        return acer_loss(self._config, batch, output, average_logits, reward, self._learned(batch))
-
-    def _outputs(self, batch: Batch) -> tuple[ActorCriticOutput, Tensor]:
-        """The network's outputs `[T+1, B, A]` and the average network's logits `[T, B, A]`."""
-        obs = stack_planes(batch.obs, batch.episode_step, self._stack)  # [T+1, B, *obs]
-        reset = batch.episode_step[self._stack - 1 :] == 0  # [T+1, B]
-        with torch.no_grad():  # once for both networks: their statistics are the same
-            inputs = self.network.prepare(obs.flatten(0, 1))
-        output = self.network.unroll(inputs, reset, batch.state, self._config.burn_in, batch.fresh)
+        obs, reset = self.inputs(batch)
+        output = self.network.unroll(obs, reset, batch.state, self._config.burn_in, batch.fresh)
         with torch.no_grad():
-            average = self.average_network.unroll(inputs[: -reset.shape[1]], reset[:-1], batch.state)
-        return output, average.pi_logits
-
-    def _shape(self, reward: Tensor, terminated: Tensor) -> Tensor:
-        clip, penalty = self._config.reward_clip, self._config.terminal_penalty
-        return shape_rewards(reward, terminated, clip=clip, penalty=penalty)
-
-    def _learned(self, batch: Batch) -> Tensor:
-        """The mask without the burn-in of replayed segments, `[T, B]`."""
-        burn_in, mask = self._config.burn_in, batch.mask
-        if not (burn_in and self.network.lstm):
-            return mask
-        late = torch.arange(len(mask), device=mask.device) >= burn_in
-        return mask & (late.unsqueeze(-1) | batch.fresh)
-
-    def after_step(self, metrics: Mapping[str, Tensor], updates: int) -> None:
-        """Moves the average network: θ_a ← α θ_a + (1 − α) θ; its buffers are copied."""
-        with torch.no_grad():
-            average: list[Tensor] = list(self.average_network.parameters())
-            newest: list[Tensor] = list(self.network.parameters())
-            torch._foreach_lerp_(average, newest, 1 - self._config.ema_decay)
-            for old, new in zip(self.average_network.buffers(), self.network.buffers(), strict=True):
-                old.copy_(new)
+            average = self.average_network.unroll(obs[: -reset.shape[1]], reset[:-1], batch.state)
+        return acer_loss(self._config, batch, output, average.pi_logits, self.rewards(batch), self.learned(batch))
 
 
 def acer_loss(

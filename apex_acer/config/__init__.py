@@ -6,7 +6,15 @@ torch, so that the manager can check a run before it starts any process.
 May import: system.
 """
 
-from apex_acer.config.algorithm import SETTINGS, AcerConfig, AlgorithmConfig, ApexDqnConfig, SacConfig, UnreadConfig
+from apex_acer.config.algorithm import (
+    SETTINGS,
+    AcerBaseConfig,
+    AcerConfig,
+    AlgorithmConfig,
+    ApexDqnConfig,
+    SacConfig,
+    UnreadConfig,
+)
 from apex_acer.config.checks import ConfigError, reading, require, writing
 from apex_acer.config.cluster import RayConfig
 from apex_acer.config.environment import ActorsConfig, AtariConfig, EnvironmentConfig
@@ -16,6 +24,7 @@ from apex_acer.config.supervision import SupervisionConfig
 
 __all__ = [
     "SETTINGS",
+    "AcerBaseConfig",
     "AcerConfig",
     "ActorsConfig",
     "AlgorithmConfig",

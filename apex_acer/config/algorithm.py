@@ -40,12 +40,9 @@ class AlgorithmConfig:
 
 
 @dataclass(frozen=True)
-class AcerConfig(AlgorithmConfig):
-    """ACER (arXiv 1611.01224)."""
+class AcerBaseConfig(AlgorithmConfig):
+    """What ACER for discrete and for continuous actions have in common."""
 
-    actions = "Discrete"
-
-    name: str = "acer"
     burn_in: int = 0
     """Number of first steps of a replayed segment that only warm up the recurrent state of both networks."""
     truncation_threshold: float = 10.0
@@ -54,8 +51,6 @@ class AcerConfig(AlgorithmConfig):
     """Bound on the linearised KL divergence from the average policy, per sample."""
     ema_decay: float = 0.99
     """Decay of the average network's weights per update (alpha)."""
-    entropy_cost: float = 0.01
-    """Weight of the entropy bonus."""
     q_cost: float = 0.5
     """Weight of the Q loss ½ (Q_ret − Q)²."""
     normalise_rewards: bool = False
@@ -67,9 +62,23 @@ class AcerConfig(AlgorithmConfig):
         at_least(0, "algorithm", {"burn_in": self.burn_in})
         allowed = f"give less than algorithm.unroll_length ({self.unroll_length})"
         require(self.burn_in < self.unroll_length, "algorithm.burn_in", self.burn_in, allowed)
-        names = ("truncation_threshold", "entropy_cost", "q_cost")
-        at_least(0, "algorithm", {name: getattr(self, name) for name in names})
+        at_least(0, "algorithm", {name: getattr(self, name) for name in ("truncation_threshold", "q_cost")})
         positive("algorithm", {"trust_region_delta": self.trust_region_delta})
+
+
+@dataclass(frozen=True)
+class AcerConfig(AcerBaseConfig):
+    """ACER (arXiv 1611.01224)."""
+
+    actions = "Discrete"
+
+    name: str = "acer"
+    entropy_cost: float = 0.01
+    """Weight of the entropy bonus."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least(0, "algorithm", {"entropy_cost": self.entropy_cost})
 
 
 @dataclass(frozen=True)
@@ -148,5 +157,9 @@ class UnreadConfig(AlgorithmConfig):
     """The settings that only that algorithm has, unchecked."""
 
 
-SETTINGS: dict[str, type[AlgorithmConfig]] = {"acer": AcerConfig, "apex_dqn": ApexDqnConfig, "sac": SacConfig}
+SETTINGS: dict[str, type[AlgorithmConfig]] = {
+    "acer": AcerConfig,
+    "apex_dqn": ApexDqnConfig,
+    "sac": SacConfig,
+}
 """The settings of this package's algorithms by name; they are here so that no torch is imported to find them."""

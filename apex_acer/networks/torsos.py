@@ -12,12 +12,11 @@ from apex_acer.config import NetworkConfig, RunConfig, imports, require
 from apex_acer.functional import dueling
 from apex_acer.networks.device import choose_precision
 from apex_acer.networks.frames import to_float
+from apex_acer.networks.memory import State as State
+from apex_acer.networks.memory import remember, remember_all
 from apex_acer.networks.normalisation import ObservationNormaliser
 from apex_acer.protocol.specification import EnvironmentSpec
 from apex_acer.protocol.unroll import Unroll
-
-State = dict[str, Tensor]
-"""Recurrent state by name, `[B, …]`; empty for feed-forward networks."""
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "tanh": nn.Tanh}
 NATURE = ((32, 8, 4), (64, 4, 2), (64, 3, 1))  # channels, kernel, stride (Mnih et al. 2015)
@@ -96,8 +95,8 @@ class ActorCritic(Network):
         super().__init__(config, spec)
         self.lstm = nn.LSTMCell(self.width, config.lstm) if config.lstm else None
         width = config.lstm or self.width
-        self.pi_logits = _linear(width, spec.num_actions, gain=0.01)
-        self.q_values = _linear(width, spec.num_actions, gain=0.01)
+        self.pi_logits = linear(width, spec.num_actions, gain=0.01)
+        self.q_values = linear(width, spec.num_actions, gain=0.01)
 
     def forward(self, obs: Tensor) -> ActorCriticOutput:
         """The output, in the parameters' dtype, for raw observations `[B, *obs_shape]`, each at an episode's start."""
@@ -105,39 +104,18 @@ class ActorCritic(Network):
 
     def step(self, obs: Tensor, state: State) -> tuple[ActorCriticOutput, State]:
         """Like `forward`, with the recurrent state before and after; an empty state is that of an episode's start."""
-        features = self.features(self.prepare(obs))
-        if self.lstm:
-            features, state = self._remember(features, state)
+        features, state = remember(self.lstm, self.features(self.prepare(obs)), state)
         return self._heads(features), state
 
     def unroll(
         self, inputs: Tensor, reset: Tensor, state: State, burn_in: int = 0, fresh: Tensor | None = None
     ) -> ActorCriticOutput:
-        """Outputs `[L, B, A]` for consecutive observations.
+        """Outputs `[L, B, A]` for `prepare`d consecutive observations `[L * B, *obs_shape]`.
 
-        Args:
-            inputs: `prepare`d, `[L * B, *obs_shape]`.
-            reset: `[L, B]` bool, true if an episode begins there, before which the state is cleared.
-            state: `[B, …]` before the first observation.
-            burn_in: number of first steps that only warm up the state: no gradient flows back into them.
-            fresh: `[B]` bool, true for segments that have no burn-in; by default all have one.
+        `reset` `[L, B]` is true if an episode begins there; the other arguments are those of `remember_all`.
         """
-        length, columns = reset.shape
-        features = self.features(inputs).view(length, columns, -1)  # [L, B, F]
-        if self.lstm:
-            steps = []
-            for t in range(length):
-                if t == burn_in:
-                    state = {name: _detach(value, fresh) for name, value in state.items()}
-                remembered, state = self._remember(features[t], forget(state, reset[t]))
-                steps.append(remembered)
-            features = torch.stack(steps)
-        return self._heads(features)
-
-    def _remember(self, features: Tensor, state: State) -> tuple[Tensor, State]:
-        assert self.lstm is not None
-        hidden, cell = self.lstm(features, (state["hidden"], state["cell"]) if state else None)
-        return hidden, {"hidden": hidden, "cell": cell}
+        features = self.features(inputs).view(*reset.shape, -1)  # [L, B, F]
+        return self._heads(remember_all(self.lstm, features, reset, state, burn_in, fresh))
 
     def _heads(self, features: Tensor) -> ActorCriticOutput:
         return ActorCriticOutput(self.pi_logits(features), self.q_values(features))
@@ -152,8 +130,8 @@ class QNetwork(Network):
     def __init__(self, config: NetworkConfig, spec: EnvironmentSpec, *, is_dueling: bool) -> None:
         super().__init__(config, spec, config.hidden_sizes[:-1] if is_dueling else None)
         sizes = (self.width, config.hidden_sizes[-1]) if is_dueling else (self.width,)
-        self.value = _head(*sizes, 1, activation=config.activation) if is_dueling else None
-        self.advantage = _head(*sizes, spec.num_actions, activation=config.activation)
+        self.value = head(*sizes, 1, activation=config.activation) if is_dueling else None
+        self.advantage = head(*sizes, spec.num_actions, activation=config.activation)
 
     def forward(self, obs: Tensor) -> QOutput:
         """The output, in the parameters' dtype, for raw observations `[B, *obs_shape]`."""
@@ -162,18 +140,13 @@ class QNetwork(Network):
         return QOutput(dueling(self.value(features), advantage) if self.value else advantage)
 
 
-def _detach(value: Tensor, fresh: Tensor | None) -> Tensor:
-    """`value` `[B, …]`, detached except in the columns that are `fresh` `[B]`."""
-    return value.detach() if fresh is None else torch.where(fresh.unsqueeze(-1), value, value.detach())
-
-
-def _head(*sizes: int, activation: str) -> nn.Sequential:
+def head(*sizes: int, activation: str) -> nn.Sequential:
     """Fully connected layers of these widths; the last is linear with small weights, so that outputs start near zero."""
     *inner, last = itertools.pairwise(sizes)
     layers: list[nn.Module] = []
     for inputs, outputs in inner:
-        layers += [_linear(inputs, outputs, gain=2**0.5), ACTIVATIONS[activation]()]
-    return nn.Sequential(*layers, _linear(*last, gain=0.01))
+        layers += [linear(inputs, outputs, gain=2**0.5), ACTIVATIONS[activation]()]
+    return nn.Sequential(*layers, linear(*last, gain=0.01))
 
 
 AnyNetwork = TypeVar("AnyNetwork", bound=Precise)
@@ -185,11 +158,6 @@ def to_train(network: AnyNetwork, config: RunConfig, device: torch.device) -> An
     network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # a third faster on a CPU
     network.precision = choose_precision(config.learner.precision, device, network)
     return network
-
-
-def forget(state: State, reset: Tensor) -> State:
-    """`state` `[B, …]`, cleared in the columns in which an episode begins (`reset` `[B]`)."""
-    return {name: torch.where(reset.unsqueeze(-1), 0.0, value) for name, value in state.items()}
 
 
 def build_torso(config: NetworkConfig, spec: EnvironmentSpec, hidden_sizes: tuple[int, ...]) -> tuple[nn.Module, int]:
@@ -205,7 +173,7 @@ def build_torso(config: NetworkConfig, spec: EnvironmentSpec, hidden_sizes: tupl
     with torch.no_grad():
         width = nn.Sequential(*layers)(torch.zeros(1, *spec.obs_shape)).shape[1]
     for size in hidden_sizes:
-        layers += [_linear(width, size, gain=2**0.5), ACTIVATIONS[config.activation]()]
+        layers += [linear(width, size, gain=2**0.5), ACTIVATIONS[config.activation]()]
         width = size
     return nn.Sequential(*layers), width
 
@@ -239,7 +207,8 @@ def _convolutions(name: str, shape: tuple[int, ...]) -> list[nn.Module]:
     return layers
 
 
-def _linear(inputs: int, outputs: int, *, gain: float) -> nn.Linear:
+def linear(inputs: int, outputs: int, *, gain: float) -> nn.Linear:
+    """A fully connected layer with orthogonal weights of this gain, and no biases at first."""
     layer = nn.Linear(inputs, outputs)
     nn.init.orthogonal_(layer.weight, gain)
     nn.init.zeros_(layer.bias)

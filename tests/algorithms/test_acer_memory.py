@@ -7,7 +7,7 @@ import torch
 
 from apex_acer.algorithms.acer import Acer
 from apex_acer.config import NetworkConfig, RunConfig
-from apex_acer.networks.torsos import forget
+from apex_acer.networks.memory import forget
 from apex_acer.networks.weights import pack, unpack
 from tests.algorithms.segments import PLANE, SIZES, build, flat, gradients_of, random_segments, random_state
 
