@@ -70,9 +70,9 @@ def trained_on(monkeypatch: pytest.MonkeyPatch) -> list[Batch]:
     batches: list[Batch] = []
     loss = Acer.loss
 
-    def spy(self: Acer, batch: Batch) -> LossOutput:
+    def spy(self: Acer, batch: Batch, updates: int) -> LossOutput:
         batches.append(batch)
-        return loss(self, batch)
+        return loss(self, batch, updates)
 
     monkeypatch.setattr(Acer, "loss", spy)
     return batches

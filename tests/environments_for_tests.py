@@ -183,6 +183,13 @@ def short(environment: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:
     return gymnasium.wrappers.TimeLimit(environment, 30)
 
 
+def box_with_nan() -> Box:
+    """A box as an environment might spoil it: gymnasium itself refuses such bounds."""
+    space = Box(-1.0, 1.0, (1,))
+    space.low[:], space.low_repr = np.nan, "nan"
+    return space
+
+
 def _register(name: str, entry_point: Any, **kwargs: Any) -> None:
     gymnasium.register(name, entry_point, kwargs=kwargs, disable_env_checker=True)
 
@@ -199,7 +206,12 @@ _register("TupleObservation-v0", Spaces, observation=Tuple((FLOATS, FLOATS)))
 _register("ScalarObservation-v0", Spaces, observation=Box(-1.0, 1.0, ()))
 _register("EmptyObservation-v0", Spaces, observation=Box(-1.0, 1.0, (0,)))
 _register("SequenceObservation-v0", Spaces, observation=spaces.Sequence(Discrete(2)))
-_register("WideBoxAction-v0", Spaces, action=Box(-1.0, 1.0, (4,)))
 _register("DiscreteObservation-v0", Spaces, observation=Discrete(5))
 _register("BoxAction-v0", Spaces, action=FLOATS)
+_register("WideBoxAction-v0", Spaces, action=Box(-1.0, 1.0, (4,)))
+_register("UnboundedAction-v0", Spaces, action=Box(-np.inf, np.inf, (2,)))
+_register("HalfBoundedAction-v0", Spaces, action=Box(0.0, np.inf, (2,)))
+_register("NoNumberAction-v0", Spaces, action=box_with_nan())
+_register("WholeNumberAction-v0", Spaces, action=Box(0, 9, (2,), np.int64))
+_register("EmptyAction-v0", Spaces, action=Box(-1.0, 1.0, (0,)))
 _register("MultiDiscreteAction-v0", Spaces, action=MultiDiscrete([2, 3]))

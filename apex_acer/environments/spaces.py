@@ -32,14 +32,16 @@ def specify(config: EnvironmentConfig, actions: Space[Any], observations: Space[
 def _actions(name: str, space: Space[Any]) -> Actions:
     if isinstance(space, spaces.Discrete):
         return Discrete(int(space.n), int(space.start))
-    supported = "supported: Discrete, and a Box of floats with finite bounds"
-    has = f"environment.id: {name!r} has action space {_line(space)}; {supported}"
-    if not isinstance(space, spaces.Box):
-        raise ConfigError(f"{has}; give a wrapper of your own that makes it one of them")
-    if space.dtype.kind != "f" or not np.isfinite([space.low, space.high]).all() or 0 in space.shape:
-        raise ConfigError(f"{has}; give gymnasium.wrappers:RescaleAction or a wrapper of your own that makes it one")
+    if not isinstance(space, spaces.Box) or space.dtype.kind != "f" or not _is_bounded(space) or 0 in space.shape:
+        supported = "supported: Discrete, and a Box of floats with finite bounds"
+        hint = "give a wrapper of your own that makes it one of them, such as a gymnasium.wrappers.TransformAction"
+        raise ConfigError(f"environment.id: {name!r} has action space {_line(space)}; {supported}; {hint}")
     low, high = (tuple(bound.ravel().tolist()) for bound in (space.low, space.high))
     return Box(low, high, space.shape, space.dtype.name)
+
+
+def _is_bounded(space: spaces.Box) -> bool:
+    return bool(np.isfinite(space.low).all() and np.isfinite(space.high).all())  # neither infinite nor NaN
 
 
 def _require_numbers(name: str, space: Space[Any]) -> spaces.Box:

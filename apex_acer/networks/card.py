@@ -17,7 +17,7 @@ from apex_acer.config import ConfigError, EvaluationConfig, RunConfig
 from apex_acer.config.runfile import dump_run, from_dict, to_dict
 from apex_acer.protocol.specification import EnvironmentSpec
 
-FORMAT = 2
+FORMAT = 3
 PACKAGES = ("torch", "gymnasium", "ale-py")
 
 

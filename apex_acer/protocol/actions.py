@@ -5,6 +5,7 @@ Policies choose `Box` actions in the normalised box [−1, 1]; `to_environment` 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -81,8 +82,8 @@ class Box:
 
     def to_environment(self, action: Array) -> Array:
         """The actions `[N, d]` between the environment's bounds, `[N, *given_shape]`."""
-        low, high = np.asarray(self.low), np.asarray(self.high)
-        scaled = np.clip(low + (action.astype(np.float64) + 1) / 2 * (high - low), low, high)
+        low, high, share = np.asarray(self.low), np.asarray(self.high), (action.astype(np.float64) + 1) / 2
+        scaled = np.clip(low * (1 - share) + high * share, low, high)  # `high - low` might be infinite
         shaped: Array = scaled.astype(self.given_dtype).reshape(len(action), *self.given_shape)
         return shaped
 
@@ -107,6 +108,8 @@ Actions = Discrete | Box
 
 def actions_from_dict(values: dict[str, Any]) -> Actions:
     """The actions from `dataclasses.asdict` of them, also by way of JSON; raises TypeError or ValueError."""
+    if not isinstance(values, dict):
+        raise TypeError(f"actions {values!r}, allowed is a table")
     if "n" in values:
         discrete = Discrete(**values)
         if type(discrete.n) is not int or type(discrete.start) is not int or discrete.n < 1:
@@ -114,15 +117,14 @@ def actions_from_dict(values: dict[str, Any]) -> Actions:
         if abs(discrete.start) >= 2**31:
             raise ValueError(f"actions start at {discrete.start}")
         return discrete
-    box = Box(**{**values, **{name: tuple(values[name]) for name in ("low", "high", "given_shape")}})
+    box = Box(**{**values, **{name: tuple(values.get(name, ())) for name in ("low", "high", "given_shape")}})
     sizes = box.given_shape
-    if any(type(size) is not int or size < 1 for size in sizes) or np.prod(sizes, dtype=int) != len(box.low):
+    if any(type(size) is not int or size < 1 for size in sizes) or math.prod(sizes) != len(box.low):
         raise ValueError(f"given_shape {sizes} of {len(box.low)} bounds")
-    bounds = box.low + box.high
-    if len(box.low) != len(box.high) or not all(type(b) in (int, float) and np.isfinite(b) for b in bounds):
-        raise ValueError(f"bounds {box.low} and {box.high}, allowed are as many finite numbers")
-    if not box.low or any(low > high for low, high in zip(box.low, box.high, strict=True)):
-        raise ValueError(f"bounds {box.low} and {box.high}, allowed are one or more, none of them above the other")
+    if not all(type(bound) is float and math.isfinite(bound) for bound in box.low + box.high):
+        raise ValueError(f"bounds {box.low} and {box.high}, allowed are finite floats")
+    if len(box.low) != len(box.high) or any(low > high for low, high in zip(box.low, box.high, strict=True)):
+        raise ValueError(f"bounds {box.low} and {box.high}, allowed are pairs of a lower and an upper one")
     if not isinstance(box.given_dtype, str) or box.given_dtype not in ("float16", "float32", "float64"):
         raise ValueError(f"given_dtype {box.given_dtype!r}, allowed are names of float types")
     return box

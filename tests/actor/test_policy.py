@@ -167,13 +167,18 @@ def test_a_file_whose_environment_cannot_be_is_refused(tmp_path: Path) -> None:
 def test_files_that_do_not_fit_are_refused_by_path(tmp_path: Path) -> None:
     path, policy = saved(tmp_path, run_config(id="CartPole-v1"))
     tensors, facts = unpack(path.read_bytes()), describe(policy.config, policy.spec)
+    three = {"n": 3, "start": 0}
     cases: list[tuple[dict[str, Any], dict[str, Any], str]] = [
         (tensors, facts | {"format": 99}, "format 99"),
         (tensors, {}, "format"),
         (tensors, {"format": FORMAT}, "config"),
         (tensors, facts | {"config": facts["config"] | {"speed": 1}}, "unknown key speed"),
         (tensors, facts | {"spec": facts["spec"] | {"colour": 1}}, "colour"),
-        (tensors, facts | {"spec": facts["spec"] | {"num_actions": 3}}, "tensor network.pi_logits.bias is [2]"),
+        (
+            tensors,
+            facts | {"spec": facts["spec"] | {"actions": three}},
+            "tensor network.pi_logits.bias is [2]",
+        ),
         ({k: v for k, v in tensors.items() if "q_values" not in k}, facts, "tensor network.q_values.bias is missing"),
     ]
     for given, metadata, part in cases:

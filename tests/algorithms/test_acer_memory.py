@@ -10,6 +10,7 @@ from apex_acer.config import NetworkConfig, RunConfig
 from apex_acer.networks.memory import forget
 from apex_acer.networks.weights import pack, unpack
 from tests.algorithms.segments import PLANE, SIZES, build, flat, gradients_of, random_segments, random_state
+from tests.runs import CARTPOLE
 
 LSTM, BURN_IN = 6, 3
 
@@ -139,7 +140,7 @@ def test_acting_gives_the_state_after_the_observation():
     action = Acer.act(network, obs, state, greedy=True, exploration=torch.full((len(obs),), 2.0), generator=generator)
     output, after = network.step(obs, state)
     torch.testing.assert_close(action.behaviour["log_probs"], (output.pi_logits.float() / 2).log_softmax(-1))
-    shapes = Acer.state_shapes(RunConfig(network=NetworkConfig(lstm=LSTM)), spec())
+    shapes = Acer.state_shapes(RunConfig(network=NetworkConfig(lstm=LSTM)), CARTPOLE)
     assert {name: tuple(value.shape[1:]) for name, value in action.state.items()} == shapes
     for name, value in after.items():
         assert torch.equal(action.state[name], value)

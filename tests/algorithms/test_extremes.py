@@ -53,7 +53,7 @@ def assert_learns(acer, optimizer, batch):
         before = flat(acer.network.parameters())
         loss = acer.loss(batch, 0)
         optimizer.backward(loss.loss)
-        norm, taken = optimizer.step(loss.loss.detach(), 0)
+        norm, taken = optimizer.step(loss.loss.detach(), 0, 0)
         assert taken
         assert torch.isfinite(norm)
         acer.after_step(loss.metrics, 0)

@@ -62,7 +62,7 @@ class More(Acer):
         (f"{__name__}:Absent", "is not a class of the module; give module:class"),
         (f"{__name__}:MoreSettings", "give module:class of an apex_acer.algorithms.algorithm.Algorithm"),
         ("json:dumps", "give module:class of an apex_acer.algorithms.algorithm.Algorithm"),
-        (f"{__name__}:Unfinished", "have it define __init__, act, after_step, "),
+        (f"{__name__}:Unfinished", "have it define __init__, act, behaviour_shapes, "),
         (f"{__name__}:WithPlainSettings", "a frozen dataclass that derives from AlgorithmConfig"),
         (f"{__name__}:WithoutDecorator", "a frozen dataclass that derives from AlgorithmConfig"),
         (f"{__name__}:WithNoDefault", "could not be made; TypeError: "),

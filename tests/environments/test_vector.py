@@ -16,7 +16,7 @@ from tests.environments_for_tests import countdown_observation
 MODULE = "tests.environments_for_tests"
 SHORT = f"{MODULE}:short"
 FLATTEN = "--environment.wrappers gymnasium.wrappers:FlattenObservation"
-DISCRETE = "apex_acer.wrappers:DiscreteActions"
+ACTIONS = "; supported: Discrete, and a Box of floats with finite bounds; give a wrapper of your own that makes it one"
 
 
 def make(count: int = 2, *, training: bool = True, **settings: Any) -> Environments:
@@ -295,15 +295,12 @@ def test_the_nearest_id_is_one_that_can_be_used(name: str, near: str | None) -> 
             {"id": f"{MODULE}:EmptyObservation-v0"},
             ["environment.id", "(0,)", "supported: Box of numbers, at least one"],
         ),
-        (
-            {"id": f"{MODULE}:BoxAction-v0"},
-            ["action space Box", "supported: Discrete; give --environment.wrap", DISCRETE],
-        ),
-        ({"id": f"{MODULE}:WideBoxAction-v0"}, ["action space Box", "supported: Discrete; give a wrapper of your own"]),
-        (
-            {"id": f"{MODULE}:MultiDiscreteAction-v0"},
-            ["MultiDiscrete", "supported: Discrete; give a wrapper of your own"],
-        ),
+        ({"id": f"{MODULE}:MultiDiscreteAction-v0"}, ["environment.id", "action space MultiDiscrete([2 3])", ACTIONS]),
+        ({"id": f"{MODULE}:UnboundedAction-v0"}, ["environment.id", "action space Box(-inf, inf, (2,)", ACTIONS]),
+        ({"id": f"{MODULE}:HalfBoundedAction-v0"}, ["environment.id", "action space Box(0.0, inf, (2,)", ACTIONS]),
+        ({"id": f"{MODULE}:NoNumberAction-v0"}, ["environment.id", "could not be made; ValueError: No low value"]),
+        ({"id": f"{MODULE}:WholeNumberAction-v0"}, ["environment.id", "action space Box(0, 9, (2,), int64)", ACTIONS]),
+        ({"id": f"{MODULE}:EmptyAction-v0"}, ["environment.id", "action space Box([], [], (0,)", ACTIONS]),
         ({"wrappers": ("math:pi",)}, ["environment.wrappers: 'math:pi'", "give module:function"]),
         ({"id": "ALE/Pong-v5", "kwargs": '{"frameskip": 2}'}, ["environment.kwargs: 'frameskip'", "environment.atari"]),
         ({"id": "ALE/Pong-v5", "kwargs": '{"batch_size": 1}'}, ["environment.kwargs: 'batch_size'"]),

@@ -28,7 +28,7 @@ def computed(parts: int, batch: Batch, **settings: object) -> tuple[object, torc
         for parameter in acer.network.parameters():
             assert parameter.grad is not None
             parameter.grad.fill_(7.0)  # of another batch
-        output = gradient.compute(batch)
+        output = gradient.compute(batch, 0)
         assert not output.loss.requires_grad
         return output, flat([parameter.grad for parameter in acer.network.parameters()])
     finally:
@@ -60,7 +60,7 @@ def test_parts_leave_out_what_is_frozen_and_what_no_loss_reaches() -> None:
         acer.network.register_parameter("unused", torch.nn.Parameter(torch.ones(2, dtype=torch.float64)))
         acer.network.q_values.bias.requires_grad_(False)
         gradient = Gradient(acer, Optimizer(RunConfig(), acer.groups()), parts)
-        gradient.compute(batch)
+        gradient.compute(batch, 0)
         gradient.close()
         assert acer.network.q_values.bias.grad is None
         assert not acer.network.unused.grad.any()

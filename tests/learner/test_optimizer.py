@@ -4,11 +4,17 @@ import pytest
 import torch
 from torch import nn
 
+from apex_acer.algorithms.algorithm import Group, trained
 from apex_acer.config import OptimizerConfig, RunConfig, StopConfig
 from apex_acer.learner.optimizer import Optimizer, flatten, make_optimizer
 from tests.conftest import config_error
 
 BOTH = pytest.mark.parametrize("name", ["rmsprop", "adam"])
+
+
+def whole(network):
+    """All of a network's trained parameters as one group."""
+    return {"network": Group(trained(network))}
 
 
 def build(budget=1000, **settings):
@@ -17,7 +23,7 @@ def build(budget=1000, **settings):
     network.weight = nn.Parameter(torch.tensor([3.0, -2.0], dtype=torch.float64))
     settings = {"learning_rate": 0.1, "eps": 1.0, "max_grad_norm": 1e9} | settings
     config = RunConfig(optimizer=OptimizerConfig(**settings), stop=StopConfig(env_steps=budget))
-    return network, Optimizer(config, network)
+    return network, Optimizer(config, whole(network))
 
 
 def first_step(name, gradient, learning_rate=0.1, eps=1.0, decay=0.99):
@@ -43,7 +49,7 @@ def test_a_schedule_may_end_elsewhere_than_the_run():
     config = RunConfig(
         optimizer=OptimizerConfig(schedule="linear", learning_rate=0.1), stop=StopConfig(500), schedule_steps=1000
     )
-    assert Optimizer(config, nn.Linear(1, 1)).learning_rate(500) == pytest.approx(0.05)
+    assert Optimizer(config, whole(nn.Linear(1, 1))).learning_rate(500) == pytest.approx(0.05)
 
 
 @pytest.mark.parametrize(("env_steps", "share"), [(0, 1.0), (250, 0.8), (500, 0.6), (1000, 0.2), (1500, 0.2)])
@@ -54,10 +60,10 @@ def test_a_linear_schedule_ends_at_its_final_fraction(env_steps, share):
     assert constant.learning_rate(env_steps) == 0.1
 
 
-def step(optimizer, loss, env_steps):
+def step(optimizer, loss, env_steps, updates=0):
     """One step down `loss`."""
     optimizer.backward(loss)
-    return optimizer.step(loss.detach(), env_steps)
+    return optimizer.step(loss.detach(), env_steps, updates)
 
 
 @BOTH
@@ -132,7 +138,7 @@ def test_one_vector_of_all_layers_steps_as_separate_parameters_do(name, memory_f
     """Against the same optimizer on a copy of the network, with torch's own clipping."""
     network, copy = build_layers(memory_format), build_layers(memory_format)
     settings = OptimizerConfig(name=name, learning_rate=0.01, eps=1e-3, max_grad_norm=0.5)
-    optimizer = Optimizer(RunConfig(optimizer=settings), network)
+    optimizer = Optimizer(RunConfig(optimizer=settings), whole(network))
     kind = {"adam": torch.optim.Adam, "rmsprop": torch.optim.RMSprop}[name]
     decay = {"adam": {"betas": (0.9, settings.decay)}, "rmsprop": {"alpha": settings.decay}}[name]
     separate = kind(copy.parameters(), lr=0.01, eps=1e-3, **decay)
@@ -152,7 +158,7 @@ def test_one_vector_of_all_layers_steps_as_separate_parameters_do(name, memory_f
 def test_flattening_keeps_values_and_layers_remain_apart():
     network = build_layers(torch.channels_last)
     before = [parameter.detach().clone() for parameter in network.parameters()]
-    vector, gradient = flatten(network)
+    vector, gradient = flatten(list(network.parameters()))
     assert vector.numel() == gradient.numel() == sum(parameter.numel() for parameter in before)
     for parameter, value in zip(network.parameters(), before, strict=True):
         assert torch.equal(parameter, value)
@@ -169,7 +175,7 @@ def take_steps(network, optimizer, count):
 
 
 def optimizer_of(network, **settings):
-    return Optimizer(RunConfig(optimizer=OptimizerConfig(learning_rate=0.01, **settings)), network)
+    return Optimizer(RunConfig(optimizer=OptimizerConfig(learning_rate=0.01, **settings)), whole(network))
 
 
 @BOTH
@@ -180,7 +186,7 @@ def test_another_goes_on_from_its_tensors(name):
     other.load(optimizer.tensors())
     take_steps(network, optimizer, 5)
     tensors = {key: tensor.clone() for key, tensor in optimizer.tensors().items()}
-    assert all(key.startswith("optimizer.") for key in tensors)
+    assert all(key.startswith("optimizer.network.") for key in tensors)
     assert sum(float(tensor.abs().sum()) > 0 for tensor in tensors.values()) == {"adam": 3, "rmsprop": 2}[name]
     other_network.load_state_dict(network.state_dict())
     other.load(tensors | {"network.weight": torch.zeros(3)})
@@ -203,7 +209,7 @@ def test_tensors_of_another_network_or_kind_are_refused(name):
     other = {"adam": "rmsprop", "rmsprop": "adam"}[name]
     message = config_error(lambda: optimizer_of(network, name=other).load(tensors))
     assert message.startswith(f"optimizer.name: '{other}' has no ")
-    message = config_error(lambda: optimizer.load({"optimizer.step": tensors["optimizer.step"]}))
+    message = config_error(lambda: optimizer.load({"optimizer.network.step": tensors["optimizer.network.step"]}))
     assert message.startswith("optimizer.name: ")
     flat = {key: tensor.sum() for key, tensor in tensors.items()}
     assert "is [], this network has" in config_error(lambda: optimizer.load(flat))
@@ -266,10 +272,10 @@ def test_a_user_s_own_goes_on_exactly_from_what_was_saved():
     take_steps(network, optimizer, 5)
     tensors = {key: tensor.clone() for key, tensor in optimizer.tensors().items()}
     numbers = json.loads(json.dumps(optimizer.numbers()))
-    assert numbers == {"count": 5, "group.shrink": pytest.approx(0.9**5)}
+    assert numbers == {"network.count": 5, "network.setting.shrink": pytest.approx(0.9**5)}
     assert {key: tensor.dtype for key, tensor in tensors.items()} == {
-        "optimizer.sum": torch.float64,
-        "optimizer.group.scale": torch.float32,
+        "optimizer.network.sum": torch.float64,
+        "optimizer.network.setting.scale": torch.float32,
     }
     other_network.load_state_dict(network.state_dict())
     other.load(tensors, numbers)
@@ -304,7 +310,7 @@ def test_a_user_s_own_has_the_schedule_and_the_clipped_gradient():
 )
 def test_a_user_s_own_that_cannot_be_used_is_refused_at_the_start(name, part):
     config = RunConfig(optimizer=OptimizerConfig(name=name))
-    message = config_error(lambda: make_optimizer(config, build_layers()))
+    message = config_error(lambda: make_optimizer(config, whole(build_layers())))
     assert message.startswith(f"optimizer.name: '{name}' ")
     assert part in message
 
@@ -314,7 +320,90 @@ def test_frozen_parameters_are_not_in_the_vector():
     network[2].requires_grad_(False)
     before = [parameter.clone() for parameter in network.parameters()]
     optimizer = optimizer_of(network)
-    assert optimizer._vector.numel() == sum(value.numel() for value in before[:2] + before[4:])
+    assert optimizer.gradient.numel() == sum(value.numel() for value in before[:2] + before[4:])
     take_steps(network, optimizer, 3)
     changed = [not torch.equal(one, other) for one, other in zip(before, network.parameters(), strict=True)]
     assert changed == [True, True, False, False, True, True]
+
+
+# groups
+
+
+def build_groups(**settings):
+    """A first layer that steps every third update at its own rate, beside the rest, which has the run's."""
+    network = build_layers()
+    first = list(network[0].parameters())
+    groups = {
+        "slow": Group(first, learning_rate=0.002, every=3),
+        "rest": Group([p for p in network.parameters() if all(p is not q for q in first)]),
+    }
+    config = RunConfig(
+        optimizer=OptimizerConfig(**{"learning_rate": 0.01, "max_grad_norm": 0.5, "eps": 1e-3} | settings)
+    )
+    return network, groups, Optimizer(config, groups)
+
+
+@BOTH
+def test_groups_step_as_separate_optimizers_do(name):
+    """Each with its own learning rate, its own clipping, and on its own updates."""
+    network, _, optimizer = build_groups(name=name)
+    copy, groups, _ = build_groups(name=name)
+    kind = {"adam": torch.optim.Adam, "rmsprop": torch.optim.RMSprop}[name]
+    decay = {"adam": {"betas": (0.9, 0.99)}, "rmsprop": {"alpha": 0.99}}[name]
+    rates = {"slow": 0.002, "rest": 0.01}
+    separate = {key: kind(group.parameters, lr=rates[key], eps=1e-3, **decay) for key, group in groups.items()}
+    inputs = torch.randn(8, 5, 2, 6, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    for updates, x in enumerate(inputs):
+        norm, taken = step(optimizer, 100 * network(x).square().mean(), 0, updates)
+        copy.zero_grad()
+        (100 * copy(x).square().mean()).backward()
+        norms = [nn.utils.clip_grad_norm_(group.parameters, 0.5) for group in groups.values()]
+        assert min(norms) > 0.5
+        for key, each in separate.items():
+            if key == "rest" or updates % 3 == 0:
+                each.step()
+        assert taken
+        torch.testing.assert_close(norm, torch.stack(norms).norm())
+    for ours, theirs in zip(network.parameters(), copy.parameters(), strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
+def test_the_schedule_holds_for_all_groups():
+    moved = []
+    for env_steps in (0, 500):
+        network, groups, _ = build_groups()
+        optimizer = Optimizer(
+            RunConfig(optimizer=OptimizerConfig(learning_rate=0.01, schedule="linear"), stop=StopConfig(1000)), groups
+        )
+        before = [parameter.detach().clone() for parameter in network.parameters()]
+        step(optimizer, network(torch.ones(5, 2, 6, 6, dtype=torch.float64)).square().mean(), env_steps)
+        moved.append([(new - old).norm() for new, old in zip(network.parameters(), before, strict=True)])
+    for whole_step, half in zip(*moved, strict=True):
+        torch.testing.assert_close(half, whole_step / 2)
+
+
+@pytest.mark.parametrize("name", ["rmsprop", "adam", f"{__name__}:counting"])
+def test_groups_go_on_exactly_from_what_was_saved(name):
+    (network, _, optimizer), (other_network, _, other) = build_groups(name=name), build_groups(name=name)
+    inputs = torch.randn(7, 5, 2, 6, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+    for updates, x in enumerate(inputs):
+        if updates == 4:  # the slow group has made two steps
+            tensors = {key: tensor.clone() for key, tensor in optimizer.tensors().items()}
+            assert {key.split(".")[1] for key in tensors} == {"slow", "rest"}
+            other_network.load_state_dict(network.state_dict())
+            other.load(tensors, json.loads(json.dumps(optimizer.numbers())))
+        for each, its_optimizer in ((network, optimizer), (other_network, other))[: 2 if updates >= 4 else 1]:
+            step(its_optimizer, each(x).square().mean(), 0, updates)
+    for mine, theirs in zip(network.parameters(), other_network.parameters(), strict=True):
+        assert torch.equal(mine, theirs)
+    assert all(torch.equal(other.tensors()[key], tensor) for key, tensor in optimizer.tensors().items())
+    assert other.numbers() == optimizer.numbers()
+
+
+def test_a_group_of_another_size_is_refused_by_its_name():
+    network, groups, optimizer = build_groups()
+    take_steps(network, optimizer, 1)
+    tensors = optimizer.tensors() | {"optimizer.slow.square_avg": torch.zeros(3)}
+    message = config_error(lambda: optimizer.load(tensors))
+    size = sum(parameter.numel() for parameter in groups["slow"].parameters)
+    assert message == f"optimizer.slow.square_avg: is [3], this network has [{size}]"

@@ -11,14 +11,14 @@ import pytest
 
 from apex_acer.protocol.inbox import Inbox
 from apex_acer.protocol.messages import Peer, Reply
-from tests.runs import Speaker, known_speakers, made_up_unroll, tiny_layout, tiny_run
+from tests.runs import CARTPOLE, Speaker, known_speakers, made_up_unroll, tiny_layout, tiny_run
 
 CONFIG = tiny_run()
 ACTOR, EVALUATOR = Peer("actor", 0, 0), Peer("evaluator", 0, 0)
 
 
 def make_inbox(max_waiting: int = 2) -> Inbox:
-    return Inbox("this-run", tiny_layout(CONFIG), CONFIG.actors.environments, 2, max_waiting)
+    return Inbox("this-run", tiny_layout(CONFIG), CONFIG.actors.environments, CARTPOLE.actions, max_waiting)
 
 
 @pytest.fixture
@@ -121,7 +121,7 @@ REFUSED_STATES = {
 
 @pytest.mark.parametrize(("parts", "why"), REFUSED_STATES.values(), ids=REFUSED_STATES)
 def test_states_that_do_not_fit_are_refused(parts: dict[str, np.ndarray], why: str) -> None:
-    inbox = Inbox("this-run", tiny_layout(RECURRENT), 4, 2, max_waiting=2)
+    inbox = Inbox("this-run", tiny_layout(RECURRENT), 4, CARTPOLE.actions, max_waiting=2)
     (actor,) = known_speakers(inbox, ACTOR)
     reply = actor.say(unroll=made_up_unroll(RECURRENT, state=parts))
     assert reply is not None
@@ -134,7 +134,7 @@ def test_states_that_do_not_fit_are_refused(parts: dict[str, np.ndarray], why: s
 def test_negative_priorities_are_refused() -> None:
     """Which replay could not draw by."""
     config = tiny_run(algorithm__name="apex_dqn", replay__sampling="prioritized")
-    inbox = Inbox("this-run", tiny_layout(config), 4, 2, max_waiting=2)
+    inbox = Inbox("this-run", tiny_layout(config), 4, CARTPOLE.actions, max_waiting=2)
     (actor,) = known_speakers(inbox, ACTOR)
     unroll = made_up_unroll(config)
     unroll.behaviour["priority"][2, 1] = -1e-6

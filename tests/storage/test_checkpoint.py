@@ -266,7 +266,7 @@ def deep(path: Path) -> None:
 
 
 def another_format(path: Path) -> None:
-    forge(path, lambda manifest: manifest | {"format": 2})
+    forge(path, lambda manifest: manifest | {"format": checkpoint.FORMAT + 1})
 
 
 SPOILT = [

@@ -1,0 +1,146 @@
+"""Action spaces: bounds of every kind, the way to the environment's units and back from a file."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+from apex_acer.protocol.actions import Box, Discrete, actions_from_dict
+from apex_acer.protocol.specification import EnvironmentSpec
+from tests.runs import CARTPOLE
+
+PLANE = Box((-1.0, 0.0), (3.0, 10.0), (2,), "float32")
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("shape", [(), (1,), (6,), (2, 3)])
+def test_the_ends_and_the_middle_are_the_bounds_and_their_middle(shape: tuple[int, ...], dtype: str) -> None:
+    rng = np.random.default_rng(0)
+    low = rng.uniform(-50, 50, shape).astype(dtype)
+    high = (low + rng.uniform(0, 50, shape)).astype(dtype)
+    box = Box(tuple(low.ravel().tolist()), tuple(high.ravel().tolist()), shape, dtype)
+    (d,) = box.shape
+    ends = np.array([[-1.0] * d, [0.0] * d, [1.0] * d], np.float32)
+    found = box.to_environment(ends)
+    assert (found.dtype, found.shape) == (np.dtype(dtype), (3, *shape))
+    np.testing.assert_array_equal(found[0], low)
+    np.testing.assert_array_equal(found[2], high)
+    np.testing.assert_array_equal(found[1], (low.astype(np.float64) / 2 + high.astype(np.float64) / 2).astype(dtype))
+
+
+def test_each_dimension_has_its_own_bounds() -> None:
+    action = np.array([[0.5, -0.5], [-2.0, 7.0]], np.float32)  # what is outside the box ends at its bounds
+    np.testing.assert_array_equal(PLANE.to_environment(action), np.array([[2.0, 2.5], [-1.0, 10.0]], np.float32))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_the_widest_bounds_there_are(dtype: str) -> None:
+    largest = float(np.finfo(dtype).max)
+    box = Box((-largest,), (largest,), (1,), dtype)
+    found = box.to_environment(np.array([[-1.0], [0.0], [1.0]], np.float32))
+    assert found[:, 0].tolist() == [-largest, 0.0, largest]
+
+
+def test_a_dimension_without_a_choice_stays_at_its_value() -> None:
+    box = Box((0.1,), (0.1,), (1,), "float64")
+    assert box.to_environment(PLANE.sample(np.random.default_rng(0), 50)[:, :1]).tolist() == [[0.1]] * 50
+
+
+def test_actions_drawn_at_random_fill_the_box() -> None:
+    drawn = PLANE.sample(np.random.default_rng(0), 500, 4)
+    assert (drawn.shape, drawn.dtype) == ((500, 4, 2), np.float32)
+    assert PLANE.refusal(drawn) == ""
+    assert drawn.min() < -0.99
+    assert drawn.max() > 0.99
+
+
+@pytest.mark.parametrize(
+    ("value", "why"),
+    [
+        (1.0, ""),
+        (-1.0, ""),
+        (1.5, "action: -1.0 to 1.5, allowed -1 to 1"),
+        (-3.0, "action: -3.0 to 1.0, allowed -1 to 1"),
+        (np.nan, "action: not finite"),
+        (np.inf, "action: not finite"),
+        (-np.inf, "action: not finite"),
+    ],
+)
+def test_what_is_refused(value: float, why: str) -> None:
+    actions = np.tile(np.array([-1.0, 1.0], np.float32), (5, 3, 1))
+    actions[2, 1, 0] = value
+    assert PLANE.refusal(actions) == why
+
+
+def test_they_are_described_in_words() -> None:
+    assert Discrete(4, 0).describe() == "4"
+    assert PLANE.describe() == "2 numbers in [-1, 3] x [0, 10]"
+    assert Box((-2.0,), (2.0,), (), "float32").describe() == "1 number in [-2, 2]"
+    assert Box((-1.0,) * 6, (1.0,) * 6, (2, 3), "float32").describe() == "6 numbers in [-1, 1] each"
+
+
+@pytest.mark.parametrize(
+    "actions",
+    [Discrete(4, -2), PLANE, Box((0.1,), (1 / 3,), (), "float64"), Box((-1.0,) * 6, (1.0,) * 6, (2, 3), "float16")],
+    ids=str,
+)
+def test_they_come_back_from_a_file(actions: Discrete | Box) -> None:
+    spec = dataclasses.replace(CARTPOLE, actions=actions)
+    assert EnvironmentSpec.from_dict(json.loads(json.dumps(dataclasses.asdict(spec)))) == spec
+
+
+DAMAGE: dict[str, Any] = {
+    "nothing": None,
+    "a number": 3,
+    "a word": "low",
+    "a list": ["low"],
+    "empty": {},
+    "a bound missing": {"low": None},
+    "bounds a number": {"low": -1.0},
+    "bounds a word": {"low": "ab"},
+    "bounds of another length": {"low": [0.0]},
+    "no bounds": {"low": [], "high": [], "given_shape": [0]},
+    "bounds in words": {"low": ["0", "0"]},
+    "bounds true": {"low": [False, False], "high": [True, True]},
+    "bounds nan": {"low": [float("nan"), 0.0]},
+    "bounds infinite": {"high": [float("inf"), 10.0]},
+    "bounds crossed": {"low": [4.0, 0.0]},
+    "bounds whole numbers too long": {"high": [10**400, 10]},
+    "bounds in lists": {"low": [[0.0], [0.0]]},
+    "another shape": {"given_shape": [3]},
+    "negative shape": {"given_shape": [-1, -2]},
+    "a shape that is too large": {"given_shape": [2**63, 2]},
+    "a shape that wraps around": {"given_shape": [2**32, 2**32 + 1]},
+    "a shape of fractions": {"given_shape": [2.0]},
+    "a shape of truths": {"given_shape": [2, True]},
+    "shape nothing": {"given_shape": None},
+    "whole numbers": {"given_dtype": "int64"},
+    "no such type": {"given_dtype": "float31"},
+    "type a list": {"given_dtype": ["float32"]},
+    "type nothing": {"given_dtype": None},
+    "a key too many": {"kind": "Box"},
+    "keys of both": {"n": 3},
+}
+
+
+@pytest.mark.parametrize("change", DAMAGE.values(), ids=DAMAGE)
+def test_damage_is_refused(change: Any) -> None:
+    """By the types of errors that a reader of cards turns into one line."""
+    values = dataclasses.asdict(PLANE) | change if isinstance(change, dict) and change else change
+    with pytest.raises((TypeError, ValueError)):
+        actions_from_dict(values)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [{"n": 0, "start": 0}, {"n": True, "start": 0}, {"n": 2.0, "start": 0}, {"n": 2, "start": None}, {"n": 2},
+     {"n": 2, "start": 2**31}, {"n": "2", "start": 0}, {"n": 2, "start": 0, "low": [0.0]}],
+    ids=str,
+)  # fmt: skip
+def test_damage_of_choices_is_refused(values: dict[str, Any]) -> None:
+    with pytest.raises((TypeError, ValueError)):
+        actions_from_dict(values)
