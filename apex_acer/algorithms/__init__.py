@@ -1,4 +1,4 @@
-"""The interface of algorithms, and ACER and Ape-X DQN. They are named by import strings, so that naming one loads no torch.
+"""The interface of algorithms, and the package's own, named by import strings, so that naming one loads no torch.
 
 May import: networks, functional, config, protocol.
 """
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 ALGORITHMS = {
     "acer": "apex_acer.algorithms.acer:Acer",
     "apex_dqn": "apex_acer.algorithms.apex_dqn:ApexDqn",
+    "ddpg": "apex_acer.algorithms.ddpg:Ddpg",
     "sac": "apex_acer.algorithms.sac:Sac",
 }
 

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
 from collections.abc import Hashable, Mapping
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from apex_acer.algorithms.algorithm import Action, Algorithm, Feeding, LossOutput
-from apex_acer.algorithms.windows import shaped_return, window_ends
-from apex_acer.config import ApexDqnConfig, RunConfig, require
+from apex_acer.algorithms.windows import priorities, require_single_steps, shaped_return, spread, window_ends, with_next
+from apex_acer.config import ApexDqnConfig, RunConfig
 from apex_acer.functional import NStep, bootstrap_value, masked_means, rescale, unscale
 from apex_acer.networks.torsos import QNetwork, State, to_train
 from apex_acer.protocol.specification import Array, EnvironmentSpec
@@ -40,9 +40,7 @@ class ApexDqn(Algorithm):
     @staticmethod
     def build_network(config: RunConfig, spec: EnvironmentSpec) -> QNetwork:
         """A `QNetwork`, whose output is `q_values`."""
-        lstm, low, high = config.network.lstm, config.actors.temperature_low, config.actors.temperature_high
-        require(lstm == 0, "network.lstm", lstm, "apex_dqn learns from single steps; give 0")
-        require(low == high == 1, "actors.temperature_high", high, "apex_dqn explores by algorithm.epsilon; give 1")
+        require_single_steps(config)
         return QNetwork(config.network, spec, is_dueling=settings(config).dueling)
 
     @staticmethod
@@ -59,10 +57,7 @@ class ApexDqn(Algorithm):
         given = settings(config)
         if actor is None:
             return torch.full((num,), given.evaluation_epsilon)
-        last = config.actors.count * num - 1
-        rank = torch.arange(actor * num, (actor + 1) * num, dtype=torch.float64) / max(last, 1)
-        powers: Tensor = given.epsilon ** (1 + given.epsilon_alpha * rank)
-        return powers.float()
+        return spread(config, num, actor, given.epsilon, given.epsilon_alpha)
 
     @staticmethod
     def act(
@@ -85,8 +80,7 @@ class ApexDqn(Algorithm):
     @staticmethod
     def complete(config: RunConfig, unroll: Unroll, ahead: dict[str, Array]) -> Unroll:
         """Replaces the Q values by the priority of each step, which is computed from them."""
-        behaviour = {PRIORITY: priorities(settings(config), unroll, ahead[Q_VALUES])} if ahead else {}
-        return dataclasses.replace(unroll, behaviour=behaviour)
+        return dataclasses.replace(unroll, behaviour={PRIORITY: _priorities(config, unroll, ahead)} if ahead else {})
 
     @staticmethod
     def feeding(config: RunConfig) -> Feeding:
@@ -143,24 +137,14 @@ def n_step_target(given: ApexDqnConfig, ahead: NStep, bootstrap: Tensor) -> Tens
     return rescale(ahead.reward + ahead.discount * unscale(bootstrap))
 
 
-def priorities(given: ApexDqnConfig, unroll: Unroll, ahead: Array) -> Array:
+def _priorities(config: RunConfig, unroll: Unroll, ahead: dict[str, Array]) -> Array:
     """|n-step target − Q| of each step, `[k, N]`; 0 if it is masked.
 
-    Q is the actor's own: of each step, and `ahead` `[N, A]` of the observation after the unroll. It both chooses and
-    evaluates the action that is bootstrapped from, as if the target network were as new as the network.
+    Q is the actor's own, which both chooses and evaluates the action that is bootstrapped from, as if the target network
+    were as new as the network.
     """
-    length = len(unroll.action)
-    steps = torch.arange(length)
-    indices = steps + torch.arange(given.n_steps).unsqueeze(-1)  # [n, k]
-    inside, indices = indices < length, indices.clamp(max=length - 1)
-    reward, terminated, truncated, mask = (
-        torch.from_numpy(array)[indices]  # [n, k, N]
-        for array in (unroll.reward, unroll.terminated, unroll.truncated, unroll.mask)
-    )
-    found = shaped_return(given, reward, terminated, truncated, mask & inside.unsqueeze(-1))
-    q_values = torch.from_numpy(np.concatenate([unroll.behaviour[Q_VALUES], ahead[None]]))  # [k+1, N, A]
-    bootstrap = q_values.amax(-1).gather(0, steps.unsqueeze(-1) + found.length)
-    q_taken = q_values[:-1].gather(-1, torch.from_numpy(unroll.action).unsqueeze(-1)).squeeze(-1)
-    error = (n_step_target(given, found, bootstrap) - q_taken).abs()
-    found_priorities: Array = torch.where(mask[0], error, 0.0).numpy()
-    return found_priorities
+    given = settings(config)
+    q_values = with_next(unroll, ahead, Q_VALUES)  # [k+1, N, A]
+    q_taken = q_values[:-1].gather(-1, torch.from_numpy(unroll.action).unsqueeze(-1))
+    target = functools.partial(n_step_target, given)
+    return priorities(given, unroll, q_taken, q_values.amax(-1), target)

@@ -8,12 +8,19 @@ from collections.abc import Hashable, Mapping
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from apex_acer.algorithms.algorithm import Action, Algorithm, Feeding, Group, LossOutput, trained
-from apex_acer.algorithms.windows import shaped_return, window_ends
-from apex_acer.config import RunConfig, SacConfig, require
-from apex_acer.functional import NStep, masked_means, soft_policy_loss, soft_target, squashed_log_prob, temperature_loss
+from apex_acer.algorithms.windows import critic_loss, follow_, require_single_steps, shaped_return, window_ends
+from apex_acer.config import RunConfig, SacConfig
+from apex_acer.functional import (
+    NStep,
+    masked_mean,
+    masked_means,
+    soft_policy_loss,
+    soft_target,
+    squashed_log_prob,
+    temperature_loss,
+)
 from apex_acer.networks.critics import Critics, GaussianOutput, SquashedGaussian
 from apex_acer.networks.torsos import State, to_train
 from apex_acer.protocol.specification import EnvironmentSpec
@@ -50,7 +57,7 @@ class Sac(Algorithm):
     @staticmethod
     def build_network(config: RunConfig, spec: EnvironmentSpec) -> SquashedGaussian:
         """A `SquashedGaussian`, whose output is `action`, `mean` and `log_std`."""
-        require(config.network.lstm == 0, "network.lstm", config.network.lstm, "sac learns from single steps; give 0")
+        require_single_steps(config)
         return SquashedGaussian(config.network, spec)
 
     @staticmethod
@@ -100,30 +107,23 @@ class Sac(Algorithm):
         first, after = (self.network.prepare(obs) for obs in window_ends(batch, ahead.length, self._stack))
         temperature = self.temperature.log.exp().detach()
         target = self._target(ahead, after, batch.noise["action"][1], temperature)
-        error = torch.where(mask, target - self.critics(first, batch.action[0]), 0.0)  # [num, B]
-        q_loss = 0.5 * (batch.importance * error.square()).sum() / num_samples.clamp(min=1)
+        q_loss, samples = critic_loss(self.critics(first, batch.action[0]), target, batch)
 
         output = self.network.output(first)
         action, log_prob = _sample(output, batch.noise["action"][0])
-        constants = {name: parameter.detach() for name, parameter in self.critics.named_parameters()}
-        q_values = functional_call(self.critics, constants, (first, action))
-        policy_loss = _mean(soft_policy_loss(q_values=q_values, log_prob=log_prob, temperature=temperature), mask)
-        alpha_loss = _mean(temperature_loss(self.temperature.log, log_prob, -float(self._dim)), mask)
+        q_values = self.critics.judge(first, action)
+        policy_loss = masked_mean(soft_policy_loss(q_values=q_values, log_prob=log_prob, temperature=temperature), mask)
+        alpha_loss = masked_mean(temperature_loss(self.temperature.log, log_prob, -float(self._dim)), mask)
 
-        absolute = error.detach().abs().mean(0)
-        samples = {
-            "td_error": absolute,
-            "q_target": target,
-            "q_taken": target - error.detach().mean(0),
+        samples |= {
             "value": q_values.detach().amin(0),
             "entropy": -log_prob.detach(),
             "action_std": output.log_std.detach().exp().mean(-1),
-            "importance": batch.importance,
         }
         losses = {"policy_loss": policy_loss.detach(), "q_loss": q_loss.detach(), "temperature": temperature}
         total = q_loss + policy_loss + alpha_loss
         metrics = masked_means(samples, mask) | losses | {"loss": total.detach()}
-        return LossOutput(total, metrics, absolute, num_samples)
+        return LossOutput(total, metrics, samples["td_error"], num_samples)
 
     @torch.no_grad()
     def _target(self, ahead: NStep, after: Tensor, noise: Tensor, temperature: Tensor) -> Tensor:
@@ -136,13 +136,10 @@ class Sac(Algorithm):
             temperature=temperature,
         )
 
-    @torch.no_grad()
     def after_step(self, metrics: Mapping[str, Tensor], updates: int) -> None:
-        """Moves the target critics: θ′ ← α θ′ + (1 − α) θ."""
+        """Moves the target critics towards the critics."""
         self.network.trained.fill_(True)
-        slow: list[Tensor] = list(self.target_critics.parameters())
-        fast: list[Tensor] = list(self.critics.parameters())
-        torch._foreach_lerp_(slow, fast, 1 - self._config.ema_decay)
+        follow_(self.target_critics, self.critics, self._config.ema_decay)
 
 
 def settings(config: RunConfig) -> SacConfig:
@@ -155,8 +152,3 @@ def _sample(output: GaussianOutput, noise: Tensor) -> tuple[Tensor, Tensor]:
     """Reparametrised actions `[B, d]` and their log-densities `[B]`."""
     pre_tanh = output.mean + output.log_std.exp() * noise
     return pre_tanh.tanh(), squashed_log_prob(pre_tanh, output.mean, output.log_std)
-
-
-def _mean(values: Tensor, mask: Tensor) -> Tensor:
-    """The mean of `values` `[B]` where `mask` is true."""
-    return torch.where(mask, values, 0.0).sum() / mask.sum().clamp(min=1)

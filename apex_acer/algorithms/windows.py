@@ -1,14 +1,26 @@
-"""What algorithms share that learn from windows of n steps of replay: the return, and the observations at both ends."""
+"""What algorithms share that learn from windows of n steps of replay: returns, critics' losses, priorities, exploration."""
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
+from collections.abc import Callable
 
-from apex_acer.config import AlgorithmConfig
-from apex_acer.functional import NStep, n_step_return, shape_rewards
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from apex_acer.config import AlgorithmConfig, NStepConfig, RunConfig, require
+from apex_acer.functional import NStep, n_step_return, shape_rewards, squared_error_loss
 from apex_acer.networks.frames import stack_planes
-from apex_acer.protocol.unroll import Batch
+from apex_acer.protocol.specification import Array
+from apex_acer.protocol.unroll import Batch, Unroll
+
+
+def require_single_steps(config: RunConfig) -> None:
+    """Requires a network without memory, because windows have no recurrent state, and no softmax temperature."""
+    name, actors = config.algorithm.name, config.actors
+    require(config.network.lstm == 0, "network.lstm", config.network.lstm, f"{name} learns from single steps; give 0")
+    plain, high = actors.temperature_low == actors.temperature_high == 1, actors.temperature_high
+    require(plain, "actors.temperature_high", high, f"{name} has no softmax; give 1")
 
 
 def shaped_return(given: AlgorithmConfig, reward: Tensor, terminated: Tensor, truncated: Tensor, mask: Tensor) -> NStep:
@@ -24,3 +36,66 @@ def window_ends(batch: Batch, length: Tensor, stack: int) -> tuple[Tensor, Tenso
     first = stack_planes(batch.obs[:stack], batch.episode_step[:stack], stack)
     after = stack_planes(batch.obs[planes, columns], batch.episode_step[planes, columns], stack)
     return first[0], after[0]
+
+
+def critic_loss(q_values: Tensor, target: Tensor, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
+    """The mean of Σ ½ (target − Q)² over the critics' `q_values` `[num, B]`, and samples `[B]` of the metrics by name.
+
+    Only `q_values` has a gradient. The `td_error` is the mean of |target − Q| over critics, 0 if the first step is masked.
+    """
+    loss, error = squared_error_loss(q_values, target, batch.importance, batch.mask[0])
+    samples = {
+        "td_error": error.abs().mean(0),
+        "q_target": target,
+        "q_taken": target - error.mean(0),
+        "importance": batch.importance,
+    }
+    return loss, samples
+
+
+@torch.no_grad()
+def follow_(slow: nn.Module, fast: nn.Module, decay: float) -> None:
+    """Moves the parameters of `slow` towards those of `fast`: θ′ ← decay · θ′ + (1 − decay) · θ."""
+    behind: list[Tensor] = list(slow.parameters())
+    ahead: list[Tensor] = list(fast.parameters())
+    torch._foreach_lerp_(behind, ahead, 1 - decay)
+
+
+def priorities(
+    given: NStepConfig, unroll: Unroll, q_taken: Tensor, value: Tensor, target: Callable[[NStep, Tensor], Tensor]
+) -> Array:
+    """|n-step target − Q| of each step of an unroll, `[k, N]`, as its actor knows it; 0 if the step is masked.
+
+    Args:
+        given: the run's settings.
+        unroll: whole, as it was acted.
+        q_taken: `[k, N, num]` of the actions taken, by each critic, whose mean error counts.
+        value: `[k+1, N]` of each observation and of the one after the unroll.
+        target: of an n-step return and the value `[k, N]` that it is bootstrapped from.
+    """
+    length = len(unroll.action)
+    steps = torch.arange(length)
+    indices = steps + torch.arange(given.n_steps).unsqueeze(-1)  # [n, k]
+    inside, indices = indices < length, indices.clamp(max=length - 1)
+    reward, terminated, truncated, mask = (
+        torch.from_numpy(array)[indices]  # [n, k, N]
+        for array in (unroll.reward, unroll.terminated, unroll.truncated, unroll.mask)
+    )
+    ahead = shaped_return(given, reward, terminated, truncated, mask & inside.unsqueeze(-1))
+    bootstrap = value.gather(0, steps.unsqueeze(-1) + ahead.length)
+    error = (target(ahead, bootstrap).unsqueeze(-1) - q_taken).abs().mean(-1)
+    found: Array = torch.where(mask[0], error, 0.0).numpy()
+    return found
+
+
+def with_next(unroll: Unroll, ahead: dict[str, Array], name: str) -> Tensor:
+    """The behaviour `name` of each step of an unroll and of the one after it, `[k+1, N, ...]`."""
+    return torch.from_numpy(np.concatenate([unroll.behaviour[name], ahead[name][None]]))
+
+
+def spread(config: RunConfig, num: int, actor: int, base: float, alpha: float) -> Tensor:
+    """`[num]` float32: environment i of all actors' N environments has base ^ (1 + i / (N − 1) · alpha)."""
+    last = config.actors.count * num - 1
+    rank = torch.arange(actor * num, (actor + 1) * num, dtype=torch.float64) / max(last, 1)
+    powers: Tensor = base ** (1 + alpha * rank)
+    return powers.float()

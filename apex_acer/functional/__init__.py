@@ -14,8 +14,9 @@ from apex_acer.functional.continuous_acer import (
     sample_actions,
     stochastic_dueling,
 )
+from apex_acer.functional.ddpg import correlated_noise, smallest_target, smoothed_action
 from apex_acer.functional.gaussian import Gaussian, gaussian_kl, gaussian_log_prob, squashed_log_prob
-from apex_acer.functional.means import masked_means, squared_error_loss
+from apex_acer.functional.means import masked_mean, masked_means, squared_error_loss
 from apex_acer.functional.q_learning import NStep, bootstrap_value, dueling, n_step_return, rescale, unscale
 from apex_acer.functional.retrace import retrace
 from apex_acer.functional.rewards import shape_rewards
@@ -34,11 +35,13 @@ __all__ = [
     "continuous_acer_metrics",
     "continuous_acer_policy_gradient",
     "continuous_acer_targets",
+    "correlated_noise",
     "dueling",
     "gaussian_kl",
     "gaussian_log_prob",
     "kl_gradient",
     "log_ratio",
+    "masked_mean",
     "masked_means",
     "mean_kl_gradient",
     "n_step_return",
@@ -46,6 +49,8 @@ __all__ = [
     "retrace",
     "sample_actions",
     "shape_rewards",
+    "smallest_target",
+    "smoothed_action",
     "soft_policy_loss",
     "soft_target",
     "squared_error_loss",

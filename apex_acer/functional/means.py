@@ -20,10 +20,16 @@ def masked_means(samples: Mapping[str, Tensor], mask: Tensor) -> dict[str, Tenso
     return dict(zip(samples, means.unbind(), strict=True))
 
 
+def masked_mean(values: Tensor, mask: Tensor) -> Tensor:
+    """The mean of `values` `[...]` where `mask` `[...]` is true, with gradient; 0 if it is true nowhere."""
+    return torch.where(mask, values, 0.0).sum() / mask.sum().clamp(min=1)
+
+
 def squared_error_loss(value: Tensor, target: Tensor, importance: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
     """The mean of ½ (target − value)² over unmasked steps, and target − value, detached and 0 where masked.
 
-    All are `[T, B]`, except `importance` `[B]`, the weight of each column. Only `value` has a gradient.
+    All are `[T, B]`, except `importance` `[B]`, the weight of each column. Only `value` has a gradient. If `value` has
+    another dimension before these, such as that of several critics, the loss is the sum over it.
     """
     error = torch.where(mask, target - value, 0.0)
     return 0.5 * (importance * error.square()).sum() / mask.sum().clamp(min=1), error.detach()

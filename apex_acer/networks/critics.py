@@ -1,4 +1,4 @@
-"""The networks for continuous actions: several critics that are computed as one, and squashed policies."""
+"""The networks for continuous actions: several critics that are computed as one, and the policies."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from apex_acer.config import NetworkConfig
 from apex_acer.networks.torsos import ACTIVATIONS, Network, Precise, build_torso
 from apex_acer.protocol.specification import EnvironmentSpec
 
 LOG_STD_RANGE = -20.0, 2.0  # of Haarnoja et al. 2018
+SMALL_HEAD = 3e-3  # of Lillicrap et al. 2016: the first actions are near 0, where tanh has its slope
 
 
 class GaussianOutput(NamedTuple):
@@ -21,6 +23,12 @@ class GaussianOutput(NamedTuple):
     action: Tensor
     mean: Tensor
     log_std: Tensor
+
+
+class PolicyOutput(NamedTuple):
+    """`action` in [−1, 1], `[B, d]`."""
+
+    action: Tensor
 
 
 class Critics(Precise):
@@ -43,7 +51,7 @@ class Critics(Precise):
         """Q `[num, B]` of `prepare`d observations `[B, *obs_shape]` and actions `[B, d]`."""
         first, *inner, last = zip(self.weights, self.biases, strict=True)
         with self.cast(inputs.device):
-            features = self.torso(inputs)
+            features = self.torso(inputs if self.precision else inputs.to(first[0].dtype))
         joined = torch.cat([features, action], -1)  # [B, F + d], in the parameters' type: it keeps the action's digits
         x = self._layer(joined.expand(len(first[0]), *joined.shape), *first)  # [num, B, H]
         with self.cast(inputs.device):
@@ -51,6 +59,13 @@ class Critics(Precise):
                 x = self._layer(x, *layer)
         weight, bias = last
         return torch.baddbmm(bias, x.to(weight.dtype), weight).squeeze(-1)
+
+    def judge(self, inputs: Tensor, action: Tensor, num: int | None = None) -> Tensor:
+        """Like `forward`, of all critics or the first `num`, whose parameters are constants: only actions get a gradient."""
+        constants = {name: parameter.detach() for name, parameter in self.named_parameters()}
+        constants |= {name: t[:num] for name, t in constants.items() if name.startswith(("weights.", "biases."))}
+        q_values: Tensor = functional_call(self, constants, (inputs, action))
+        return q_values
 
     def _layer(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         hidden: Tensor = self.activation(torch.baddbmm(bias, x, weight))
@@ -80,3 +95,27 @@ class SquashedGaussian(Network):
         """The output for `prepare`d observations."""
         mean, log_std = self.head(self.features(inputs)).chunk(2, -1)
         return GaussianOutput(mean.tanh(), mean, log_std.clamp(*LOG_STD_RANGE))
+
+
+class DeterministicPolicy(Network):
+    """A policy that gives one action for each observation, and the critics that travel with it, if there are any."""
+
+    trained: Tensor
+
+    def __init__(self, config: NetworkConfig, spec: EnvironmentSpec, *, theta: float = 1.0, critics: int = 0) -> None:
+        """`theta` is the share of the exploration's noise that is forgotten in a step."""
+        super().__init__(config, spec)
+        self.theta = theta
+        self.head = nn.Linear(self.width, spec.action_dim)
+        nn.init.uniform_(self.head.weight, -SMALL_HEAD, SMALL_HEAD)
+        nn.init.zeros_(self.head.bias)
+        self.critics = Critics(config, spec, critics) if critics else None
+        self.register_buffer("trained", torch.zeros((), dtype=torch.bool))
+
+    def forward(self, obs: Tensor) -> PolicyOutput:
+        """The output, in the parameters' dtype, for raw observations `[B, *obs_shape]`."""
+        return self.output(self.prepare(obs))
+
+    def output(self, inputs: Tensor) -> PolicyOutput:
+        """The output for `prepare`d observations."""
+        return PolicyOutput(self.head(self.features(inputs)).tanh())

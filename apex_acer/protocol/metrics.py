@@ -14,10 +14,13 @@ class Metric(NamedTuple):
 
     unit: str
     meaning: str
-    only: str = ""
-    """The only algorithm that writes it; empty: all of them do."""
+    only: tuple[str, ...] = ()
+    """The algorithms that write it; empty: all of them do."""
 
 
+ACER = ("acer",)
+POLICIES = ("acer", "ddpg", "sac")
+WINDOWS = ("apex_dqn", "ddpg", "sac")
 METRICS = {
     # actors and evaluator
     "episode_return": Metric("reward", "mean unclipped return of the whole episodes that ended since the last row"),
@@ -26,7 +29,7 @@ METRICS = {
     "episodes": Metric("episodes", "episodes ended since the start of the process"),
     "env_steps_per_s": Metric("env steps / s", "unmasked environment steps per second since the last row"),
     "policy_lag": Metric("updates", "age of an unroll's weights: on arrival (actors), when trained on (learner, mean)"),
-    "exploration": Metric("1", "the actor's softmax temperature (ACER) or mean epsilon (Ape-X DQN)"),
+    "exploration": Metric("1", "the actor's softmax temperature (ACER), mean epsilon (Ape-X DQN) or mean noise (DDPG)"),
     "time_environment": Metric("s / s", "share of the time spent inside the environments"),
     "time_policy": Metric("s / s", "share of the time spent choosing actions"),
     "time_waiting": Metric("s / s", "share of the time an actor waits for the learner, or the learner for unrolls"),
@@ -50,22 +53,28 @@ METRICS = {
     "fresh_segments": Metric("segments", "segments accepted and not yet trained on"),
     "refused_messages": Metric("messages", "malformed, stale or foreign messages refused"),
     "learning_rate": Metric("1", "current learning rate"),
-    "loss": Metric("1", "policy loss plus q_cost times Q loss (ACER), Q loss (Ape-X DQN)"),
-    "policy_loss": Metric(
-        "1", "surrogate of the projected policy gradient; only its gradient has a meaning", only="acer"
+    "loss": Metric(
+        "1", "Q loss (in ACER times q_cost), plus the losses of the policy and of the temperature, if there are any"
     ),
-    "q_loss": Metric("reward²", "mean of ½ (Q_ret − Q)² (ACER), or Huber loss of the n-step target (Ape-X DQN)"),
-    "entropy": Metric("nats", "mean entropy of the policy", only="acer"),
-    "average_policy_kl": Metric("nats", "mean KL divergence from the average policy to the policy", only="acer"),
-    "trust_region_share": Metric("1", "share of samples whose gradient the trust region changed", only="acer"),
-    "truncated_share": Metric("1", "share of samples whose importance weight was truncated", only="acer"),
-    "rho": Metric("1", "mean importance weight of the actions taken, truncated at the threshold", only="acer"),
-    "value": Metric("reward", "mean of V = Σ π Q (ACER), or of max Q (Ape-X DQN)"),
-    "q_taken": Metric("reward", "mean Q of the actions taken", only="apex_dqn"),
-    "q_target": Metric("reward", "mean n-step target", only="apex_dqn"),
-    "td_error": Metric("reward", "mean |target − Q|", only="apex_dqn"),
-    "importance": Metric("1", "mean importance weight of the samples in the loss", only="apex_dqn"),
-    "q_ret": Metric("reward", "mean Retrace target", only="acer"),
+    "policy_loss": Metric(
+        "1",
+        "surrogate of the projected policy gradient (ACER), mean of −Q (DDPG) or of α log π − Q (SAC)",
+        only=POLICIES,
+    ),
+    "q_loss": Metric("reward²", "mean of ½ (target − Q)², summed over critics; Huber loss in Ape-X DQN"),
+    "entropy": Metric("nats", "mean entropy of the policy", only=("acer", "sac")),
+    "temperature": Metric("reward / nat", "weight α of the entropy", only=("sac",)),
+    "action_std": Metric("1", "mean standard deviation of the policy before tanh", only=("sac",)),
+    "average_policy_kl": Metric("nats", "mean KL divergence from the average policy to the policy", only=ACER),
+    "trust_region_share": Metric("1", "share of samples whose gradient the trust region changed", only=ACER),
+    "truncated_share": Metric("1", "share of samples whose importance weight was truncated", only=ACER),
+    "rho": Metric("1", "mean importance weight of the actions taken, truncated at the threshold", only=ACER),
+    "value": Metric("reward", "mean of V = Σ π Q (ACER), of max Q (Ape-X DQN), or of Q of the policy's action"),
+    "q_taken": Metric("reward", "mean Q of the actions taken, over critics", only=WINDOWS),
+    "q_target": Metric("reward", "mean n-step target", only=WINDOWS),
+    "td_error": Metric("reward", "mean |target − Q|", only=WINDOWS),
+    "importance": Metric("1", "mean importance weight of the samples in the loss", only=WINDOWS),
+    "q_ret": Metric("reward", "mean Retrace target", only=ACER),
     "grad_norm": Metric("1", "mean global gradient norm before clipping"),
     "time_learning": Metric("s / s", "share of the time spent in updates"),
     "time_taking": Metric("s / s", "share of the time spent copying unrolls into replay and answering"),
@@ -78,7 +87,8 @@ MIN_INTERVAL = 0.5  # of `logging.every_seconds`, below which rates are left out
 
 def written(name: str, algorithm: str) -> bool:
     """Whether runs of `algorithm` write the metric `name`."""
-    return METRICS[name].only in ("", algorithm)
+    only = METRICS[name].only
+    return not only or algorithm in only
 
 
 class Timers:
@@ -113,16 +123,16 @@ class Means:
 
     def __init__(self) -> None:
         self._sums: dict[str, Any] = {}
-        self._count = 0
+        self._counts: dict[str, int] = defaultdict(int)
 
     def add(self, values: Mapping[str, Any]) -> None:
-        """Adds one set of values; the names must be the same at every call."""
+        """Adds one set of values; a name that is missing in it keeps its mean."""
         for name, value in values.items():
             self._sums[name] = self._sums.get(name, 0.0) + value
-        self._count += 1
+            self._counts[name] += 1
 
     def take(self) -> dict[str, float]:
         """The means since the last call; empty if nothing was added."""
-        means = {name: float(total) / self._count for name, total in self._sums.items()}
-        self._sums, self._count = {}, 0
+        means = {name: float(total) / self._counts[name] for name, total in self._sums.items()}
+        self._sums, self._counts = {}, defaultdict(int)
         return means

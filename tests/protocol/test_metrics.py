@@ -65,7 +65,8 @@ def test_means_are_emptied_when_read() -> None:
     assert means.take() == {"loss": 3.0, "entropy": 6.0}
     assert means.take() == {}
     means.add({"value": 5})
-    assert means.take() == {"value": 5.0}
+    means.add({"value": 7, "policy_loss": 3})  # as of an update on which the policy is due
+    assert means.take() == {"value": 6.0, "policy_loss": 3.0}
 
 
 def test_means_are_plain_numbers_and_keep_no_graph() -> None:
