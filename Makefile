@@ -71,10 +71,11 @@ bench-gpu: install  ## the same beside a GPU, for the larger network too; under 
 	$(BIN)/python -m tests.benchmarks.bench --device cuda --preset atari --ratios 4 --seconds 45 --out build/bench-gpu-atari.json
 
 # the third race, --task lunarlander-continuous, takes hours
-bench-peers: install  ## race known trainers on CartPole and Pendulum, and their rates on Pong; up to two hours, best alone
+bench-peers: install  ## race known trainers on CartPole and Pendulum, and compare rates; up to two hours, best alone
 	$(BIN)/python -m tests.benchmarks.peers --task cartpole
 	$(BIN)/python -m tests.benchmarks.peers --task pendulum
-	$(BIN)/python -m tests.benchmarks.peer_rates
+	$(BIN)/python -m tests.benchmarks.peer_rates --task pong
+	$(BIN)/python -m tests.benchmarks.peer_rates --task continuous --rounds 3
 
 docs: install  ## write the reference pages that come from the code, and the site into build/site
 	$(BIN)/python -m docs.reference

@@ -38,10 +38,15 @@ def script(name: str, *flags: str) -> list[str]:
     return [str(PYTHON), "-W", "ignore", str(Path(__file__).with_name(name)), *flags]
 
 
-def last_json(command: list[str], deadline_s: float = DEADLINE_S) -> Record:
-    """The JSON object that a program prints last; it and what it started end within the deadline. Raises `Failed`."""
-    pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, start_new_session=True) as process:
+def last_json(command: list[str], deadline_s: float = DEADLINE_S, variables: dict[str, str] | None = None) -> Record:
+    """The JSON object that a program prints last, run with more environment `variables`. Raises `Failed`.
+
+    The program and what it started end within the deadline.
+    """
+    pipe, environment = subprocess.PIPE, {**os.environ, **(variables or {})}
+    with subprocess.Popen(
+        command, stdout=pipe, stderr=pipe, text=True, start_new_session=True, env=environment
+    ) as process:
         try:
             output, errors = process.communicate(timeout=deadline_s)
         except BaseException as error:
