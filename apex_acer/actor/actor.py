@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import time
 
+import numpy as np
+
 from apex_acer.actor.policy import Policy
 from apex_acer.actor.rollout import Rollout
 from apex_acer.config import RunConfig
@@ -14,6 +16,7 @@ from apex_acer.networks.device import choose_device
 from apex_acer.networks.weights import unpack
 from apex_acer.protocol.messages import Link, Message, Peer, Reply, Row
 from apex_acer.protocol.metrics import Timers
+from apex_acer.protocol.unroll import Unroll
 
 log = logging.getLogger(__name__)
 
@@ -38,6 +41,7 @@ class Actor:
         self._first_step_at = 0.0  # monotonic seconds
         self._episodes = self._steps_in_row = 0
         self._row_at = time.monotonic()
+        self._spread = Spread() if self._environments.spec.actions.kind == "Box" else None
 
     def step(self, wait_s: float) -> bool:
         """Makes and sends one unroll, or waits up to `wait_s` seconds for an answer; False once told to stop."""
@@ -69,6 +73,8 @@ class Actor:
         unroll = self._rollout.unroll(length)
         self._steps_since_weights += length
         self._steps_in_row += unroll.num_steps
+        if self._spread:
+            self._spread.add(unroll)
         wants_weights = self._steps_since_weights >= self._config.actors.weights_every
         if wants_weights:
             self._steps_since_weights = 0
@@ -117,6 +123,7 @@ class Actor:
             **self._timers.shares(),
             "env_steps_per_s": self._steps_in_row / elapsed,
             "exploration": float(self._rollout.exploration.mean()),
+            **(self._spread.take() if self._spread else {}),
         }
         if episodes := self._rollout.take_episodes():
             returns = [episode.episode_return for episode in episodes]
@@ -129,3 +136,23 @@ class Actor:
         row["episodes"] = self._episodes
         self._row_at, self._steps_in_row = now, 0
         return [row]
+
+
+class Spread:
+    """Measures how continuous actions vary: the standard deviation over the steps since the last `take`."""
+
+    def __init__(self) -> None:
+        self._sums = np.zeros((3, 1))  # of ones, actions and their squares, for each dimension
+
+    def add(self, unroll: Unroll) -> None:
+        """Adds the actions of an unroll, except on dummy steps."""
+        action = unroll.action[unroll.mask].astype(np.float64)  # [steps, d]
+        self._sums = self._sums + np.stack([action**power for power in range(3)]).sum(1)
+
+    def take(self) -> Row:
+        """The metric, the mean over dimensions; empty if there were no steps."""
+        (count, total, squares), self._sums = self._sums, np.zeros((3, 1))
+        if not count[0]:
+            return {}
+        variance = squares / count - (total / count) ** 2
+        return {"action_std": float(np.sqrt(variance.clip(0)).mean())}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -15,12 +15,12 @@ class Metric(NamedTuple):
     unit: str
     meaning: str
     only: tuple[str, ...] = ()
-    """The algorithms that write it; empty: all of them do."""
+    """The algorithms that write it; empty: all do."""
 
 
-ACER = ("acer",)
-POLICIES = ("acer", "ddpg", "sac")
-WINDOWS = ("apex_dqn", "ddpg", "sac")
+WITH_TRUST_REGION = "acer", "continuous_acer"
+BY_WINDOWS = "apex_dqn", "ddpg", "sac"
+CONTINUOUS = "continuous_acer", "ddpg", "sac"
 METRICS = {
     # actors and evaluator
     "episode_return": Metric("reward", "mean unclipped return of the whole episodes that ended since the last row"),
@@ -29,7 +29,15 @@ METRICS = {
     "episodes": Metric("episodes", "episodes ended since the start of the process"),
     "env_steps_per_s": Metric("env steps / s", "unmasked environment steps per second since the last row"),
     "policy_lag": Metric("updates", "age of an unroll's weights: on arrival (actors), when trained on (learner, mean)"),
-    "exploration": Metric("1", "the actor's softmax temperature (ACER), mean epsilon (Ape-X DQN) or mean noise (DDPG)"),
+    "exploration": Metric(
+        "1", "the actor's mean softmax temperature (ACER), epsilon (Ape-X DQN) or scale of noise (others); 1 for SAC"
+    ),
+    "action_std": Metric(
+        "1",
+        "standard deviation of continuous actions in [−1, 1], mean over their dimensions: of an actor's steps since its "
+        "last row, of the policy (learner), or of replayed actions (learner, DDPG)",
+        only=CONTINUOUS,
+    ),
     "time_environment": Metric("s / s", "share of the time spent inside the environments"),
     "time_policy": Metric("s / s", "share of the time spent choosing actions"),
     "time_waiting": Metric("s / s", "share of the time an actor waits for the learner, or the learner for unrolls"),
@@ -53,28 +61,45 @@ METRICS = {
     "fresh_segments": Metric("segments", "segments accepted and not yet trained on"),
     "refused_messages": Metric("messages", "malformed, stale or foreign messages refused"),
     "learning_rate": Metric("1", "current learning rate"),
-    "loss": Metric(
-        "1", "Q loss (in ACER times q_cost), plus the losses of the policy and of the temperature, if there are any"
-    ),
+    "loss": Metric("1", "what the update minimises: the losses below, weighted as the algorithm says"),
     "policy_loss": Metric(
         "1",
-        "surrogate of the projected policy gradient (ACER), mean of −Q (DDPG) or of α log π − Q (SAC)",
-        only=POLICIES,
+        "the policy's loss: surrogate of the projected gradient, of which only the gradient has a meaning (ACER); −Q of its "
+        "actions (DDPG), with temperature · log π (SAC)",
+        only=("acer", "continuous_acer", "ddpg", "sac"),
     ),
-    "q_loss": Metric("reward²", "mean of ½ (target − Q)², summed over critics; Huber loss in Ape-X DQN"),
-    "entropy": Metric("nats", "mean entropy of the policy", only=("acer", "sac")),
-    "temperature": Metric("reward / nat", "weight α of the entropy", only=("sac",)),
-    "action_std": Metric("1", "mean standard deviation of the policy before tanh", only=("sac",)),
-    "average_policy_kl": Metric("nats", "mean KL divergence from the average policy to the policy", only=ACER),
-    "trust_region_share": Metric("1", "share of samples whose gradient the trust region changed", only=ACER),
-    "truncated_share": Metric("1", "share of samples whose importance weight was truncated", only=ACER),
-    "rho": Metric("1", "mean importance weight of the actions taken, truncated at the threshold", only=ACER),
-    "value": Metric("reward", "mean of V = Σ π Q (ACER), of max Q (Ape-X DQN), or of Q of the policy's action"),
-    "q_taken": Metric("reward", "mean Q of the actions taken, over critics", only=WINDOWS),
-    "q_target": Metric("reward", "mean n-step target", only=WINDOWS),
-    "td_error": Metric("reward", "mean |target − Q|", only=WINDOWS),
-    "importance": Metric("1", "mean importance weight of the samples in the loss", only=WINDOWS),
-    "q_ret": Metric("reward", "mean Retrace target", only=ACER),
+    "q_loss": Metric(
+        "reward²",
+        "mean of ½ (target − Q)², summed over critics, in Ape-X DQN the Huber loss; the target is `q_ret` or `q_target`",
+    ),
+    "value_loss": Metric("reward²", "mean of ½ (target − V)²", only=("continuous_acer",)),
+    "entropy": Metric(
+        "nats", "mean entropy of the policy; SAC's is estimated as −log π, in [−1, 1]", only=("acer", "sac")
+    ),
+    "temperature": Metric("1", "weight of the entropy (alpha)", only=("sac",)),
+    "average_policy_kl": Metric(
+        "nats", "mean KL divergence from the average policy to the policy", only=WITH_TRUST_REGION
+    ),
+    "trust_region_share": Metric(
+        "1", "share of samples whose gradient the trust region changed", only=WITH_TRUST_REGION
+    ),
+    "truncated_share": Metric("1", "share of samples whose importance weight was truncated", only=WITH_TRUST_REGION),
+    "rho": Metric(
+        "1", "mean importance weight of the actions taken, truncated at the threshold", only=WITH_TRUST_REGION
+    ),
+    "value": Metric(
+        "reward",
+        "mean of V: Σ π Q (ACER), its own estimate (continuous ACER), max Q (Ape-X DQN), or Q of the policy's action (DDPG, "
+        "SAC)",
+    ),
+    "q_taken": Metric("reward", "mean Q of the actions taken", only=BY_WINDOWS),
+    "q_target": Metric("reward", "mean n-step target", only=BY_WINDOWS),
+    "td_error": Metric("reward", "mean |target − Q|", only=BY_WINDOWS),
+    "importance": Metric("1", "mean importance weight of the samples in the loss", only=BY_WINDOWS),
+    "q_ret": Metric("reward", "mean Retrace target", only=WITH_TRUST_REGION),
+    "q_opc": Metric(
+        "reward", "mean target without truncation, with which the policy is judged", only=("continuous_acer",)
+    ),
     "grad_norm": Metric("1", "mean global gradient norm before clipping"),
     "time_learning": Metric("s / s", "share of the time spent in updates"),
     "time_taking": Metric("s / s", "share of the time spent copying unrolls into replay and answering"),
@@ -123,16 +148,16 @@ class Means:
 
     def __init__(self) -> None:
         self._sums: dict[str, Any] = {}
-        self._counts: dict[str, int] = defaultdict(int)
+        self._counts: Counter[str] = Counter()
 
     def add(self, values: Mapping[str, Any]) -> None:
-        """Adds one set of values; a name that is missing in it keeps its mean."""
+        """Adds one set of values; a name may be missing, as a policy's loss is from an update of its critics alone."""
         for name, value in values.items():
             self._sums[name] = self._sums.get(name, 0.0) + value
-            self._counts[name] += 1
+        self._counts.update(values.keys())
 
     def take(self) -> dict[str, float]:
         """The means since the last call; empty if nothing was added."""
         means = {name: float(total) / self._counts[name] for name, total in self._sums.items()}
-        self._sums, self._counts = {}, defaultdict(int)
+        self._sums, self._counts = {}, Counter()
         return means

@@ -30,7 +30,8 @@ CHARTS: Charts = {
     "Losses and values": {
         "Policy loss": ("policy_loss",),
         "Q loss": ("q_loss",),
-        "Value and its target": ("value", "q_ret", "q_target"),
+        "Value loss": ("value_loss",),
+        "Value and its target": ("value", "q_ret", "q_opc", "q_target"),
         "TD error": ("td_error",),
         "Learning rate": ("learning_rate",),
         "Gradient norm": ("grad_norm",),
@@ -38,7 +39,11 @@ CHARTS: Charts = {
     "Trust region": {
         "Share of samples it changed": ("trust_region_share",),
         "KL from the average policy": ("average_policy_kl",),
+    },
+    "Exploration": {
         "Entropy": ("entropy",),
+        "Standard deviation of actions": ("action_std",),
+        "Temperature of the entropy": ("temperature",),
     },
     "Throughput and waiting": {
         "Updates per second": ("updates_per_s",),

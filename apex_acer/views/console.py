@@ -18,7 +18,7 @@ from apex_acer.protocol.messages import Status
 from apex_acer.protocol.outcome import Outcome
 from apex_acer.storage.history import last_rows
 from apex_acer.system.output import printable, say
-from apex_acer.views.progress import Progress
+from apex_acer.views.progress import Progress, variety
 from apex_acer.views.screen import Screen
 from apex_acer.views.terminal import Terminal
 
@@ -143,8 +143,8 @@ class PlainLines:
             parts.append(f"return {sum(returns) / len(returns):.1f}")
         if "eval_return" in evaluator:
             parts.append(f"evaluation {evaluator['eval_return']:.1f} (best {status['best']:.1f})")
-        if "entropy" in learner:
-            parts.append(f"entropy {learner['entropy']:.3f}, Q loss {learner['q_loss']:.3g}")
+        if (metric := variety(learner)) in learner:
+            parts.append(f"{metric.replace('_', ' ')} {learner[metric]:.3f}, Q loss {learner['q_loss']:.3g}")
         return " | ".join(parts)
 
 

@@ -65,9 +65,10 @@ class DrawnRun(NamedTuple):
 
 
 LEARNING = (
-    *("loss", "policy_loss", "q_loss"),
-    *("entropy", "average_policy_kl", "trust_region_share"),
-    *("grad_norm", "value", "q_ret"),
+    *("loss", "policy_loss", "q_loss", "value_loss"),
+    *("entropy", "action_std", "temperature"),
+    *("average_policy_kl", "trust_region_share"),
+    *("grad_norm", "value", "q_ret", "q_opc"),
     *("q_taken", "q_target", "td_error"),
 )
 FIGURES = {

@@ -137,6 +137,11 @@ def _new_return(row: Row, before: Row) -> tuple[float, ...]:
     return (row[score],) if is_new and math.isfinite(row[score]) else ()
 
 
+def variety(row: Row) -> str:
+    """The metric of a learner's row that says how much the policy varies its actions."""
+    return "action_std" if "action_std" in row else "entropy"
+
+
 def clock(seconds: float) -> str:
     """A duration in its two largest units: `45 s`, `3 min 20 s`, `2 h 05 min`."""
     minutes, rest = divmod(int(seconds), 60)

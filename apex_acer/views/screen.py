@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from apex_acer.protocol.messages import Row
-from apex_acer.views.progress import Progress, clock
+from apex_acer.views.progress import Progress, clock, variety
 
 NAME_WIDTH, BAR_WIDTH = 9, 30
 NEWS_LINES = 3
@@ -169,8 +169,8 @@ def _learner(progress: Progress, width: int) -> RenderableType:
     parts += [f"{restarts} restart{'s' if restarts > 1 else ''}"] if restarts else []
     parts += [f"{number(row.get('updates'), 0)} updates, {number(row.get('updates_per_s'), 0)}/s"]
     parts += [f"{number(skipped, 0)} skipped"] if (skipped := row.get("skipped_updates")) else []
-    losses = {"Q loss": "q_loss", "entropy": "entropy", "loss": "loss"}
-    parts += [*(f"{title} {number(row.get(name), 3)}" for title, name in losses.items()), progress.device]
+    shown = {"Q loss": "q_loss", variety(row).replace("_", " "): variety(row), "loss": "loss"}
+    parts += [*(f"{title} {number(row.get(name), 3)}" for title, name in shown.items()), progress.device]
     return _text(_joined(parts, width), "" if state == "running" else _style(state))
 
 

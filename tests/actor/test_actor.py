@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-from apex_acer.actor.actor import Actor
+from apex_acer.actor.actor import Actor, Spread
 from apex_acer.algorithms.acer import Acer
 from apex_acer.config import RunConfig
 from apex_acer.networks.weights import named_tensors, pack
 from apex_acer.protocol.messages import Link, Message, Peer, Reply
-from tests.runs import CARTPOLE, RUN_ID, tiny_layout, tiny_run
+from tests.runs import CARTPOLE, RUN_ID, made_up_unroll, tiny_layout, tiny_run
 
 
 class RecordingLink(Link):
@@ -173,6 +173,19 @@ def test_rows_are_sent_at_most_every_so_often(start_actor: StartActor) -> None:
     assert len(rows) == 40
     assert {row["exploration"] for row in rows} == {0.25}
     assert rows[-1]["episodes"] >= sum("episode_return" in row for row in rows) > 0
+
+
+def test_rows_say_how_continuous_actions_vary() -> None:
+    random, spread = np.random.default_rng(0), Spread()
+    assert spread.take() == {}
+    action = random.uniform(-1, 1, (3, 5, 4, 2)).astype(np.float32) * np.array([1, 0.1], np.float32)
+    masks = random.random((3, 5, 4)) < 0.8
+    for part, mask in zip(action, masks, strict=True):
+        spread.add(made_up_unroll(tiny_run(), action=part, mask=mask))
+    expected = action[masks].std(0)
+    assert spread.take() == {"action_std": pytest.approx(expected.mean(), rel=1e-6)}
+    spread.add(made_up_unroll(tiny_run(), action=np.ones((5, 4, 2), np.float32), mask=np.zeros((5, 4), bool)))
+    assert spread.take() == {}
 
 
 def test_stop_and_refusal(start_actor: StartActor) -> None:

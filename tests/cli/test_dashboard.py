@@ -190,6 +190,8 @@ def test_every_algorithm_has_the_charts_that_it_has_lines_for() -> None:
         "Entropy",
     }
     assert titles["apex_dqn"] - titles["acer"] == {"TD error"}
+    spread, temperature = "Standard deviation of actions", "Temperature of the entropy"
+    assert titles["sac"] - titles["apex_dqn"] == {"Policy loss", "Entropy", spread, temperature}
 
 
 def test_the_layout_finds_every_process_of_every_run(served: Served) -> None:

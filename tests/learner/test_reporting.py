@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import time
 from pathlib import Path
 
 import pytest
 
-from apex_acer.protocol.metrics import RATES
+from apex_acer.config import SETTINGS, LoggingConfig
+from apex_acer.manager.manager import train
+from apex_acer.protocol.metrics import METRICS, RATES, written
+from apex_acer.storage.history import History, read_rows
 from tests.runs import MakeLearner, tiny_run
 
 
@@ -30,3 +34,16 @@ def test_a_last_row_that_follows_at_once_has_no_rates(
     assert last["updates"] == 32
     assert not last.keys() & RATES
     assert reporter.status()["rows"]["learner"]["updates_per_s"] == 2.0
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_an_algorithm_writes_the_metrics_that_the_table_says(name: str, tmp_path: Path) -> None:
+    environment = "Pendulum-v1" if SETTINGS[name].actions == "Box" else "CartPole-v1"
+    small = tiny_run(tmp_path, algorithm__name=name, environment__id=environment, stop__env_steps=400)
+    train(dataclasses.replace(small, logging=LoggingConfig(every_seconds=1e-6)))
+    history = History(read_rows(tmp_path / "metrics.jsonl"))
+    learner, actor = history.log("learner").keys(), history.log("actor_0").keys()
+    particular = {metric for metric, what in METRICS.items() if what.only}
+    assert learner & particular == {metric for metric in particular if written(metric, name)}
+    assert ("action_std" in actor) == (SETTINGS[name].actions == "Box")
+    assert learner | actor <= METRICS.keys() | {"wall_s"}

@@ -69,6 +69,13 @@ def test_means_are_emptied_when_read() -> None:
     assert means.take() == {"value": 6.0, "policy_loss": 3.0}
 
 
+def test_a_mean_is_of_the_updates_that_have_the_metric() -> None:
+    means = Means()
+    for values in ({"q_loss": 1.0, "policy_loss": 4.0}, {"q_loss": 3.0}, {"q_loss": 5.0, "policy_loss": 8.0}):
+        means.add(values)
+    assert means.take() == {"q_loss": 3.0, "policy_loss": 6.0}
+
+
 def test_means_are_plain_numbers_and_keep_no_graph() -> None:
     means = Means()
     means.add({"loss": torch.tensor(1.5)})

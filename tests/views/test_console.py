@@ -49,6 +49,15 @@ def test_a_file_gets_a_line_now_and_then_and_all_news(monkeypatch: pytest.Monkey
     assert stream.getvalue().splitlines() == [LINE, "actor_1: killed by \\x1b[1mSIGKILL", LINE, *END]
 
 
+def test_continuous_actions_have_their_spread_in_the_line() -> None:
+    learner = {"updates": 50.0, "entropy": -0.9, "action_std": 0.3, "q_loss": 0.25}
+    stream = io.StringIO()
+    with live_view(CONFIG, stream) as view:
+        time.sleep(1.0)
+        view.update(a_status(rows={"learner": learner}))
+    assert stream.getvalue().endswith(" | action std 0.300, Q loss 0.25\n")
+
+
 def test_updates_that_were_skipped_are_told_while_it_runs_and_at_the_end() -> None:
     stream = io.StringIO()
     rows = {**ROWS, "learner": ROWS["learner"] | {"skipped_updates": 83.0}}

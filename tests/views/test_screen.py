@@ -150,6 +150,12 @@ def test_figures_of_a_row_are_those_of_its_process() -> None:
     assert "25%  25,000 of 100,000 steps  2.5 MB when full" in lines[6]
 
 
+def test_continuous_actions_show_their_spread_in_place_of_the_entropy() -> None:
+    rows = {"learner": {"q_loss": 0.5, "loss": 0.25, "entropy": -0.9, "action_std": 0.3}}
+    progress = Progress.before(RunConfig(actors=ActorsConfig(count=2))).after(a_status(rows=rows))
+    assert any("Q loss 0.500  action std 0.300  loss 0.250" in line for line in drawn(progress, 120, 24))
+
+
 def test_the_side_that_is_waited_for_is_the_bottleneck() -> None:
     assert bottleneck(actors=0.9, learner=0.1) == "bottleneck: learner"
     assert bottleneck(actors=0.1, learner=0.9) == "bottleneck: actors"
