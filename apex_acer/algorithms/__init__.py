@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 ALGORITHMS = {
     "acer": "apex_acer.algorithms.acer:Acer",
+    "continuous_acer": "apex_acer.algorithms.continuous_acer:ContinuousAcer",
     "apex_dqn": "apex_acer.algorithms.apex_dqn:ApexDqn",
     "ddpg": "apex_acer.algorithms.ddpg:Ddpg",
     "sac": "apex_acer.algorithms.sac:Sac",

@@ -16,7 +16,7 @@ class AlgorithmConfig:
     """The kind of action space that the algorithm is for: `Discrete` or `Box`; empty: both."""
 
     name: str = ""
-    """The algorithm: `acer`, `apex_dqn`, `ddpg`, `sac`, or `module:class` of your own."""
+    """The algorithm: `acer`, `continuous_acer`, `apex_dqn`, `ddpg`, `sac`, or `module:class` of your own."""
     gamma: float = 0.99
     """Discount per environment step."""
     unroll_length: int = 20
@@ -79,6 +79,30 @@ class AcerConfig(AcerBaseConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         at_least(0, "algorithm", {"entropy_cost": self.entropy_cost})
+
+
+@dataclass(frozen=True)
+class ContinuousAcerConfig(AcerBaseConfig):
+    """ACER for continuous actions (arXiv 1611.01224, section 5)."""
+
+    actions = "Box"
+
+    name: str = "continuous_acer"
+    truncation_threshold: float = 5.0
+    """Importance weights of the policy term are truncated at this value (c); a second term corrects the bias."""
+    ema_decay: float = 0.995
+    """Decay of the average network's weights per update (alpha)."""
+    q_cost: float = 0.5
+    """Weight of the losses ½ (Q_ret − Q)² and ½ (target − V)²."""
+    std: float = 0.3
+    """Standard deviation of the policy in the normalised box [−1, 1] (sigma); it is not learned."""
+    num_samples: int = 5
+    """Actions of the policy over which the network averages the advantage (n)."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        positive("algorithm", {"std": self.std})
+        at_least(1, "algorithm", {"num_samples": self.num_samples})
 
 
 @dataclass(frozen=True)
@@ -194,6 +218,7 @@ class UnreadConfig(AlgorithmConfig):
 
 SETTINGS: dict[str, type[AlgorithmConfig]] = {
     "acer": AcerConfig,
+    "continuous_acer": ContinuousAcerConfig,
     "apex_dqn": ApexDqnConfig,
     "ddpg": DdpgConfig,
     "sac": SacConfig,

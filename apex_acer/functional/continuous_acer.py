@@ -160,5 +160,7 @@ def continuous_acer_metrics(
         "rho": targets.rho.clamp(max=max(truncation_threshold, 1.0)),
         "value": value,
         "q_ret": targets.q_ret,
+        "q_opc": targets.q_opc,
+        "action_std": policy.log_std.exp().mean(-1).expand_as(value),
     }
     return masked_means(samples, mask)

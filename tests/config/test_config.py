@@ -141,6 +141,20 @@ REFUSED_BY_APEX_DQN: list[tuple[str, Any, str]] = [
     ("algorithm.evaluation_epsilon", NAN, "0 to 1"),
     ("algorithm.target_every", 0, "1 or more"),
 ]
+REFUSED_BY_CONTINUOUS_ACER: list[tuple[str, Any, str]] = [
+    ("algorithm.std", 0.0, "above 0"),
+    ("algorithm.std", -0.3, "above 0"),
+    ("algorithm.std", NAN, "above 0"),
+    ("algorithm.num_samples", 0, "1 or more"),
+    ("algorithm.trust_region_delta", 0.0, "above 0"),
+    ("algorithm.truncation_threshold", -1.0, "0 or more"),
+    ("algorithm.ema_decay", 1.5, "0 to 1"),
+    ("algorithm.q_cost", INFINITE, "0 or more"),
+    ("algorithm.burn_in", 20, "less than algorithm.unroll_length (20)"),
+]
+REFUSED_BY = [("apex_dqn", *case) for case in REFUSED_BY_APEX_DQN] + [
+    ("continuous_acer", *case) for case in REFUSED_BY_CONTINUOUS_ACER
+]
 
 
 def nested(key: str, value: Any) -> dict[str, Any]:
@@ -159,10 +173,10 @@ def test_refused_values_name_the_key_and_what_is_allowed(key: str, value: Any, a
     assert f"{shown!r} is not allowed" in message
 
 
-@pytest.mark.parametrize(("key", "value", "allowed"), REFUSED_BY_APEX_DQN, ids=lambda value: str(value))
-def test_refused_values_of_another_algorithm(key: str, value: Any, allowed: str) -> None:
+@pytest.mark.parametrize(("algorithm", "key", "value", "allowed"), REFUSED_BY, ids=lambda value: str(value))
+def test_refused_values_of_another_algorithm(algorithm: str, key: str, value: Any, allowed: str) -> None:
     name = key.partition(".")[2]
-    message = config_error(lambda: from_dict({"algorithm": {"name": "apex_dqn", name: value}}))
+    message = config_error(lambda: from_dict({"algorithm": {"name": algorithm, name: value}}))
     assert f"{key}: {value!r} is not allowed" in message
     assert allowed in message
 

@@ -231,6 +231,8 @@ def test_metrics_are_means_over_unmasked_steps():
     assert metrics["trust_region_share"].item() == pytest.approx((batch["reward"] > 0)[mask].mean())
     assert metrics["value"].item() == pytest.approx(batch["value"][:-1][mask].mean())
     assert metrics["q_ret"].item() == pytest.approx(found.q_ret.numpy()[mask].mean())
+    assert metrics["q_opc"].item() == pytest.approx(found.q_opc.numpy()[mask].mean())
+    assert metrics["action_std"].item() == pytest.approx(np.exp(batch["log_std"]).mean())
 
 
 # extremes
