@@ -14,17 +14,14 @@ import tyro
 
 from apex_acer.actor.policy import Policy
 from apex_acer.actor.rollout import Rollout
-from apex_acer.algorithms.acer import Acer
 from apex_acer.config.runfile import load_run
 from apex_acer.environments.vector import make_environments
 from apex_acer.learner.agreement import Report, agree
 from apex_acer.learner.feed import make_feed, unroll_layout
-from apex_acer.learner.gradient import Gradient
-from apex_acer.learner.optimizer import Optimizer
 from apex_acer.learner.prefetch import Prefetch
 from apex_acer.learner.ranks import ALONE
+from apex_acer.learner.trainer import Trainer
 
-CPU = torch.device("cpu")
 UPDATES = 300
 
 
@@ -37,10 +34,8 @@ def measure(preset: str, steps: int) -> dict[str, Any]:
     spec = environments.spec
     unroll = Rollout(environments, Policy(config, spec), seed=0).unroll(k)
     environments.close()
-    acer = Acer(config, spec, CPU)
-    optimizer = Optimizer(config, acer.groups())
-    gradient = Gradient(acer, optimizer, 1)
-    feed = make_feed(config, unroll_layout(config, spec), CPU)
+    trainer = Trainer(config, spec)
+    feed = make_feed(config, unroll_layout(config, spec), trainer.device)
     prefetch = Prefetch(feed)
     while feed.replay.num_steps < steps - k * num:
         feed.insert(unroll, 0)
@@ -54,9 +49,7 @@ def measure(preset: str, steps: int) -> dict[str, Any]:
         feed.mixture.accept(agree(report, ALONE))
         while prefetch.ready:
             start = time.perf_counter()
-            output = gradient.compute(prefetch.next_batch()[1])
-            optimizer.step(output.loss, 0)
-            acer.after_step(output.metrics, 0)
+            trainer.update(prefetch.next_batch()[1], 0, len(updates))
             updates.append(time.perf_counter() - start)
     held = {"steps": feed.replay.num_steps, "megabytes": feed.replay.num_bytes / 1e6}
     return {**held, "insert_ms": 1000 * statistics.median(inserts), "update_ms": 1000 * statistics.median(updates)}

@@ -60,10 +60,10 @@ def learn(config: RunConfig, spec: EnvironmentSpec, unrolls: list[Unroll], updat
         replay.insert(unroll, 0)
         acer.observe(unroll, 0)
     start, found = time.perf_counter(), []
-    for _ in range(updates):
-        output = gradient.compute(replay.gather(replay.draw(config.learner.batch_size)))
-        optimizer.step(output.loss, 0)
-        acer.after_step(output.metrics, 0)
+    for update in range(updates):
+        output = gradient.compute(replay.gather(replay.draw(config.learner.batch_size)), update)
+        optimizer.step(output.loss, 0, update)
+        acer.after_step(output.metrics, update + 1)
         found.append([float(output.metrics[name]) for name in WATCHED])
     means = np.array(found).reshape(-1, AVERAGED, len(WATCHED)).mean(1)
     seconds = (time.perf_counter() - start) / updates

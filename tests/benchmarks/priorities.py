@@ -51,7 +51,7 @@ def measure(size: int) -> dict[str, int]:
 
 def measure_replay(size: int) -> dict[str, int]:
     """Rounds per second of a replay of so many of CartPole's steps, with importance weights, and with batches gathered."""
-    k, num, window = 20, 1000, 3
+    k, num, window = 20, min(1000, size // 20), 3
     rng = np.random.default_rng(0)
     spec = EnvironmentSpec((4,), "float32", Discrete(2, 0), 1, False, 1, (4,))
     replay = PrioritizedReplay(layout(spec, k, {PRIORITY: ()}), size // k, 0, window=window, settings=ReplayConfig())
