@@ -55,6 +55,7 @@ def test_actions_are_uniform_before_the_first_update_and_the_policy_s_with_noise
     best = algorithm.network(obs).action.detach()
     assert torch.equal(act(algorithm, obs, 0.1, greedy=True), best)
     assert torch.equal(act(algorithm, obs, 0.0), best)
+    assert act(algorithm, obs, 2.0).abs().max() == 1  # and no more
     std = torch.tensor([0.05, 0.1]).repeat(10_000)
     deviation = (act(algorithm, obs, std, 1) - best).view(-1, 2, DIM)
     torch.testing.assert_close(deviation.std((0, 2)), torch.tensor([0.05, 0.1]), rtol=0.03, atol=0)
