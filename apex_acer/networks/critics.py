@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from apex_acer.config import NetworkConfig
 from apex_acer.networks.torsos import ACTIVATIONS, Network, Precise, build_torso
@@ -49,23 +49,30 @@ class Critics(Precise):
 
     def forward(self, inputs: Tensor, action: Tensor) -> Tensor:
         """Q `[num, B]` of `prepare`d observations `[B, *obs_shape]` and actions `[B, d]`."""
-        first, *inner, last = zip(self.weights, self.biases, strict=True)
+        return self._values(self._features(inputs), action, list(self.weights), list(self.biases))
+
+    def judge(self, inputs: Tensor, action: Tensor, num: int | None = None) -> Tensor:
+        """Like `forward`, of all critics or the first `num`, whose parameters are constants: only actions get a gradient.
+
+        The parameters themselves stay as they are, because another part of the batch may learn them at the same time.
+        """
+        weights, biases = ([parameter.detach()[:num] for parameter in own] for own in (self.weights, self.biases))
+        return self._values(self._features(inputs).detach(), action, weights, biases)
+
+    def _features(self, inputs: Tensor) -> Tensor:
         with self.cast(inputs.device):
-            features = self.torso(inputs if self.precision else inputs.to(first[0].dtype))
+            features: Tensor = self.torso(inputs if self.precision else inputs.to(self.weights[0].dtype))
+        return features
+
+    def _values(self, features: Tensor, action: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor]) -> Tensor:
+        first, *inner, last = zip(weights, biases, strict=True)
         joined = torch.cat([features, action], -1)  # [B, F + d], in the parameters' type: it keeps the action's digits
         x = self._layer(joined.expand(len(first[0]), *joined.shape), *first)  # [num, B, H]
-        with self.cast(inputs.device):
+        with self.cast(features.device):
             for layer in inner:
                 x = self._layer(x, *layer)
         weight, bias = last
         return torch.baddbmm(bias, x.to(weight.dtype), weight).squeeze(-1)
-
-    def judge(self, inputs: Tensor, action: Tensor, num: int | None = None) -> Tensor:
-        """Like `forward`, of all critics or the first `num`, whose parameters are constants: only actions get a gradient."""
-        constants = {name: parameter.detach() for name, parameter in self.named_parameters()}
-        constants |= {name: t[:num] for name, t in constants.items() if name.startswith(("weights.", "biases."))}
-        q_values: Tensor = functional_call(self, constants, (inputs, action))
-        return q_values
 
     def _layer(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         hidden: Tensor = self.activation(torch.baddbmm(bias, x, weight))
