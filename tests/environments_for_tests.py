@@ -89,6 +89,56 @@ def clock_observations(length: int) -> np.ndarray:
     return np.linspace(-1, 1, length, dtype=np.float32)[:, None]
 
 
+class Aim(gymnasium.Env[Any, Any]):
+    """Pays −Σ ((action − best) / range)² at each step, so that the best return is 0; any Box of actions, by default of two.
+
+    `obs` has a number in [−1, 1] for each of the action's, and is drawn anew at each step; the best action is the middle of
+    the bounds plus a quarter of their range times `obs`. Episodes have `length` steps, and end by turns in the two ways.
+    """
+
+    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["rgb_array"], "render_fps": 10}
+
+    def __init__(
+        self,
+        low: Any = (-1.0, 0.0),
+        high: Any = (3.0, 10.0),
+        dtype: str = "float32",
+        length: int = 4,
+        render_mode: str | None = None,
+    ) -> None:
+        self.action_space = Box(np.array(low, dtype), np.array(high, dtype), dtype=np.dtype(dtype).type)
+        self.observation_space = Box(-1.0, 1.0, (max(1, np.size(low)),), np.float32)
+        self.render_mode, self._length, self._step, self._episodes = render_mode, length, 0, 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._step = 0
+        self._episodes += 1
+        return self._observe(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        if np.asarray(action).dtype != self.action_space.dtype or not self.action_space.contains(np.asarray(action)):
+            raise ValueError(f"{action!r} is not in {self.action_space}")
+        low, high = (bound.astype(np.float64).ravel() for bound in (self.action_space.low, self.action_space.high))
+        normalised = (np.asarray(action, np.float64).ravel() - (low + high) / 2) / (high - low) * 2
+        reward = float(aim_reward(normalised, self._obs))
+        self._step += 1
+        ended, by_time = self._step == self._length, self._episodes % 2 == 0
+        return self._observe(), reward, ended and not by_time, ended and by_time, {}
+
+    def render(self) -> Any:
+        return np.full((32, 48, 3), int(127 * (1 + self._obs[0])), np.uint8)
+
+    def _observe(self) -> Any:
+        self._obs = self.np_random.uniform(-1, 1, self.observation_space.shape).astype(np.float32)
+        return self._obs
+
+
+def aim_reward(action: Any, obs: Any) -> Any:
+    """What `Aim` pays for actions `[..., d]` in [−1, 1] at `obs` `[..., d]`, arrays or tensors."""
+    return -(((action - 0.5 * obs) / 2) ** 2).sum(-1)
+
+
 class Spaces(gymnasium.Env[Any, Any]):
     """Has the spaces it is given and never ends."""
 
@@ -198,6 +248,7 @@ _register("Countdown-v0", Countdown)
 _register("Clock-v0", Clock)
 gymnasium.register("Eager-v0", Clock, vector_entry_point=Eager, kwargs={"length": 3}, disable_env_checker=True)
 gymnasium.register("EagerAlone-v0", vector_entry_point=Eager)
+_register("Aim-v0", Aim)
 _register("Spoilt-v0", Spoilt)
 _register("Broken-v0", Broken)
 _register("BreaksLater-v0", BreaksLater)

@@ -88,7 +88,9 @@ class Policy:
         action = self.spec.actions.to_environment(chosen.action.cpu().numpy())
         if not single:
             return action
-        return action[0] if action.ndim > 1 else action[0].item()
+        return (
+            action[0, ...] if self.spec.actions.shape else int(action[0])
+        )  # `...`: an array without dimensions is one, too
 
     def step(
         self,

@@ -40,9 +40,10 @@ class OnnxPolicy(nn.Module):
     def __init__(self, policy: Policy) -> None:
         super().__init__()
         self.network, self.spec = policy.network, policy.spec
-        self.heads: tuple[str, ...] = self.network(torch.zeros(1, *policy.spec.obs_shape))._fields
+        output, state = self.network.step(torch.zeros(1, *policy.spec.obs_shape), {})
+        self.heads = [f"normalised_{name}" if name == "action" else name for name in output._fields]
         """Names of the network's outputs; the first one is largest for the best action, or is the best action of a `Box`."""
-        self.state = list(policy.initial_state(1))
+        self.state = list(state)
         """Names of the recurrent state's parts."""
 
     def forward(self, obs: Tensor, *state: Tensor) -> tuple[Tensor, ...]:
@@ -58,10 +59,10 @@ class OnnxPolicy(nn.Module):
         actions = self.spec.actions
         if isinstance(actions, Discrete):
             return output.argmax(-1) + actions.start
-        low, high = torch.tensor(actions.low), torch.tensor(actions.high)
-        scaled = low + (output.clamp(-1, 1) + 1) / 2 * (high - low)
-        dtype = {"float16": torch.float16, "float32": torch.float32, "float64": torch.float64}[actions.given_dtype]
-        return scaled.to(dtype).reshape(-1, *actions.given_shape)
+        low, high = (torch.tensor(bounds, dtype=torch.float64) for bounds in (actions.low, actions.high))
+        share = (output.double().clamp(-1, 1) + 1) / 2
+        scaled = (low * (1 - share) + high * share).clamp(low, high)
+        return scaled.to(getattr(torch, actions.given_dtype)).reshape(-1, *actions.given_shape)
 
     @property
     def inputs(self) -> list[str]:
@@ -80,7 +81,7 @@ def export_onnx(policy: Policy, path: Path) -> Export:
     module = OnnxPolicy(policy).eval()
     data = _convert(module, policy)
     session = onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"])
-    difference = max(_difference(module, session, _random_inputs(policy, num)) for num in BATCHES)
+    difference = max(_difference(module, session, _random_inputs(policy, module.state, num)) for num in BATCHES)
     files.write(path, data)
     sides = session.get_inputs(), session.get_outputs()
     inputs, outputs = ({value.name: value.shape for value in values} for values in sides)
@@ -89,7 +90,7 @@ def export_onnx(policy: Policy, path: Path) -> Export:
 
 def _convert(module: OnnxPolicy, policy: Policy) -> bytes:
     """The bytes of an ONNX file that has the policy's card in its metadata."""
-    example, batch = _random_inputs(policy, 2), {0: torch.export.Dim("batch")}
+    example, batch = _random_inputs(policy, module.state, 2), {0: torch.export.Dim("batch")}
     shapes = (batch, tuple(batch for _ in module.state)) if module.state else (batch,)
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it warns that torchvision is missing
     with warnings.catch_warnings():
@@ -114,13 +115,13 @@ def _convert(module: OnnxPolicy, policy: Policy) -> bytes:
     return data
 
 
-def _random_inputs(policy: Policy, num: int) -> list[Tensor]:
+def _random_inputs(policy: Policy, names: list[str], num: int) -> list[Tensor]:
     spec, random = policy.spec, np.random.default_rng(num)
     shape = (*spec.obs_shape[1:], spec.obs_shape[0]) if spec.channels_last else spec.obs_shape
     is_float = spec.dtype.startswith("float")
     values = random.normal(size=(num, *shape)) if is_float else random.integers(256, size=(num, *shape))
     obs: Array = values.astype(spec.dtype)
-    states = policy.initial_state(num).values()
+    states = [part for name, part in policy.initial_state(num).items() if name in names]
     return [torch.from_numpy(obs), *(torch.from_numpy(random.normal(size=state.shape)).to(state) for state in states)]
 
 
@@ -142,6 +143,6 @@ def _acts_by_its_output(module: OnnxPolicy, found: dict[str, Array]) -> bool:
     """Whether the actions in `found` are the best ones by the first of the outputs in it."""
     actions, output = module.spec.actions, found[module.heads[0]]
     if isinstance(actions, Box):
-        wanted = actions.to_environment(output.clip(-1, 1))
+        wanted = actions.to_environment(output)
         return bool(np.allclose(found["action"], wanted, rtol=TOLERANCE, atol=TOLERANCE * np.abs(wanted).max()))
     return bool((found["action"] == actions.to_environment(output.argmax(-1))).all())

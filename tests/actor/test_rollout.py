@@ -18,6 +18,8 @@ from apex_acer.networks.frames import stack_planes
 from apex_acer.protocol.metrics import METRICS, Timers
 from apex_acer.protocol.unroll import Unroll, layout
 from tests.conftest import COUNTDOWN, assert_equal_unrolls, joined, play, run_config
+from tests.runs import tiny_run
+from tests.scripted import NAME as SCRIPTED
 
 FRAMES = 360  # of a game, cut short so that several end
 COUNT, K, UNROLLS, SEED, TEMPERATURE = 4, 20, 11, 31, 0.5
@@ -259,6 +261,17 @@ def test_a_random_action_after_stalled_steps() -> None:
     assert 0 not in when
     share = deviations[0.0][every::every].mean()
     assert 0.7 < share < 1  # 7 of 8 random actions differ
+
+
+def test_a_continuous_action_is_random_after_stalled_steps() -> None:
+    config = tiny_run(algorithm__name=SCRIPTED, environment__id="tests.environments_for_tests:BoxAction-v0")
+    environments, policy = play(config, 4)
+    unroll = Rollout(environments, policy, seed=0, greedy=True, stall_steps=3).unroll(61)
+    deviations = (unroll.action != unroll.behaviour["sample"].clip(-1, 1)).all(-1)  # [k, N]
+    assert np.flatnonzero(deviations.any(1)).tolist() == list(range(3, 61, 3))
+    drawn = unroll.action[deviations]
+    assert len(np.unique(drawn)) == drawn.size  # each environment and each number has its own draw
+    assert np.abs(drawn).max() <= 1
 
 
 def test_a_reset_ends_a_stall() -> None:

@@ -9,8 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from apex_acer.protocol.actions import Box
 from apex_acer.protocol.inbox import Inbox
 from apex_acer.protocol.messages import Peer, Reply
+from apex_acer.protocol.unroll import Unroll, layout
 from tests.runs import CARTPOLE, Speaker, known_speakers, made_up_unroll, tiny_layout, tiny_run
 
 CONFIG = tiny_run()
@@ -128,6 +130,50 @@ def test_states_that_do_not_fit_are_refused(parts: dict[str, np.ndarray], why: s
     assert why in reply.refused
     assert inbox.take_unroll(0) is None
     assert Speaker(inbox, ACTOR).say(unroll=made_up_unroll(RECURRENT)) is None
+    assert inbox.take_unroll(0) is not None
+
+
+BOX = Box((-1.0, 0.0), (3.0, 10.0), (2,), "float32")
+
+
+def acted(array: np.ndarray | None = None, **replaced: Any) -> Unroll:
+    """An unroll with continuous actions, by default 0."""
+    action = np.zeros((5, 4, 2), np.float32) if array is None else array
+    return made_up_unroll(CONFIG, action=action, behaviour={}, **replaced)
+
+
+def one_bad_action(value: float) -> np.ndarray:
+    actions = np.zeros((5, 4, 2), np.float32)
+    actions[2, 1, 0] = value
+    return actions
+
+
+@pytest.mark.parametrize(
+    ("actions", "why"),
+    [
+        (one_bad_action(np.nan), "action: not finite"),
+        (one_bad_action(np.inf), "action: not finite"),
+        (one_bad_action(-np.inf), "action: not finite"),
+        (one_bad_action(1.5), "action: 0.0 to 1.5, allowed -1 to 1"),
+        (one_bad_action(-3), "action: -3.0 to 0.0, allowed -1 to 1"),
+        (np.zeros((5, 4, 3), np.float32), "action: float32[5, 4, 3], expected float32[5, 4, 2]"),
+        (np.zeros((5, 4, 1), np.float32), "action: float32[5, 4, 1], expected float32[5, 4, 2]"),
+        (np.zeros((5, 4), np.float32), "action: float32[5, 4], expected float32[5, 4, 2]"),
+        (np.zeros((5, 4, 2), np.float64), "action: float64[5, 4, 2], expected float32[5, 4, 2]"),
+        (np.zeros((5, 4), np.int64), "action: int64[5, 4], expected float32[5, 4, 2]"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_continuous_actions_that_do_not_fit_are_refused(actions: np.ndarray, why: str) -> None:
+    fits = layout(dataclasses.replace(CARTPOLE, actions=BOX), 5, {}, {})
+    inbox = Inbox("this-run", fits, 4, BOX, max_waiting=2)
+    (actor,) = known_speakers(inbox, ACTOR)
+    reply = actor.say(unroll=acted(actions))
+    assert reply is not None
+    assert reply.refused == why
+    assert inbox.take_unroll(0) is None
+    ends = np.random.default_rng(0).choice(np.array([-1, 1], np.float32), (5, 4, 2))
+    assert Speaker(inbox, ACTOR).say(unroll=acted(ends)) is None
     assert inbox.take_unroll(0) is not None
 
 
