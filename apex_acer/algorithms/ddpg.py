@@ -87,7 +87,7 @@ class Ddpg(Algorithm):
     def act(
         network: nn.Module, obs: Tensor, state: State, *, greedy: bool, exploration: Tensor, generator: torch.Generator
     ) -> Action:
-        """Takes the policy's action, with noise unless `greedy`; before the first update at random."""
+        """Takes the policy's action, with noise unless `greedy`; before the first update Gaussian noise gives way to uniform."""
         assert isinstance(network, DeterministicPolicy)
         inputs = network.prepare(obs)
         best = network.output(inputs).action
@@ -98,8 +98,9 @@ class Ddpg(Algorithm):
             if network.theta < 1:
                 noise = correlated_noise(state.get(NOISE, torch.zeros_like(noise)), noise, network.theta)
                 state = {NOISE: noise}
-            uniform = torch.erf(drawn / 2**0.5)
-            action = torch.where(network.trained, (best + noise).clamp(-1.0, 1.0), uniform)
+            action = (best + noise).clamp(-1.0, 1.0)
+            if network.theta == 1:  # noise with memory explores from the start
+                action = torch.where(network.trained, action, torch.erf(drawn / 2**0.5))  # uniform in the box
         return Action(action, _judged(network.critics, inputs, action, best), state)
 
     @staticmethod
