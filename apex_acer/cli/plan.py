@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import tyro
+from rich.filesize import decimal
 
 from apex_acer.cli import EXIT_FAILED, PROGRAM
 from apex_acer.cli.notice import Notice
@@ -136,7 +137,7 @@ def _lines(config: RunConfig, work: Work, machines: Machines, plan: Plan) -> Ite
         text = f"{into} into the learner's machine, {out} out of it"
         yield "network", f"{text}; {machines.network_gbit:g} Gbit/s are {line} each way"
     replay = work.replay_bytes * config.replay.capacity / machines.learners
-    yield "replay", f"{replay / 1e9:,.1f} GB of memory{' in each learner' if machines.learners > 1 else ''}"
+    yield "replay", f"{decimal(int(replay))} of memory{' in each learner' if machines.learners > 1 else ''}"
     yield "limit", _limit(plan)
     for text in advise(work, machines, plan, compressed=config.ray.compress):
         yield "advice", text

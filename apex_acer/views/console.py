@@ -143,8 +143,9 @@ class PlainLines:
             parts.append(f"return {sum(returns) / len(returns):.1f}")
         if "eval_return" in evaluator:
             parts.append(f"evaluation {evaluator['eval_return']:.1f} (best {status['best']:.1f})")
-        if (metric := variety(learner)) in learner:
-            parts.append(f"{metric.replace('_', ' ')} {learner[metric]:.3f}, Q loss {learner['q_loss']:.3g}")
+        metric, varies = variety(rows)
+        if varies is not None and "q_loss" in learner:
+            parts.append(f"{metric.replace('_', ' ')} {varies:.3f}, Q loss {learner['q_loss']:.3g}")
         return " | ".join(parts)
 
 

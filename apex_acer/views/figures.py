@@ -75,7 +75,9 @@ FIGURES = {
     "returns": Figure(
         "Returns", "env_steps", (Chart("evaluator", ("eval_return",)), Chart("actor", ("episode_return",)))
     ),
-    "learner": Figure("Learner", "env_steps", tuple(Chart("learner", (metric,)) for metric in LEARNING)),
+    "learner": Figure(
+        "Learner", "env_steps", (*(Chart("learner", (metric,)) for metric in LEARNING), Chart("actor", ("action_std",)))
+    ),
     "throughput": Figure(
         "Throughput", "wall_s", (Chart("learner", ("env_steps_per_s",)), Chart("learner", ("updates_per_s",)))
     ),

@@ -6,6 +6,7 @@ import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from statistics import fmean
 from typing import NamedTuple
 
 from apex_acer.config import RunConfig
@@ -137,9 +138,16 @@ def _new_return(row: Row, before: Row) -> tuple[float, ...]:
     return (row[score],) if is_new and math.isfinite(row[score]) else ()
 
 
-def variety(row: Row) -> str:
-    """The metric of a learner's row that says how much the policy varies its actions."""
-    return "action_std" if "action_std" in row else "entropy"
+def variety(rows: Mapping[str, Row]) -> tuple[str, float | None]:
+    """How much actions vary, as a metric and its newest value: the entropy, or the spread of continuous actions.
+
+    That is the policy's if the learner knows it, otherwise the mean of the actors'.
+    """
+    learner, name = rows.get("learner", {}), "action_std"
+    found = [row[name] for row in rows.values() if name in row]
+    if not found:
+        return "entropy", learner.get("entropy")
+    return name, learner.get(name, fmean(found))
 
 
 def clock(seconds: float) -> str:

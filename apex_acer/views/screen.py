@@ -169,8 +169,9 @@ def _learner(progress: Progress, width: int) -> RenderableType:
     parts += [f"{restarts} restart{'s' if restarts > 1 else ''}"] if restarts else []
     parts += [f"{number(row.get('updates'), 0)} updates, {number(row.get('updates_per_s'), 0)}/s"]
     parts += [f"{number(skipped, 0)} skipped"] if (skipped := row.get("skipped_updates")) else []
-    shown = {"Q loss": "q_loss", variety(row).replace("_", " "): variety(row), "loss": "loss"}
-    parts += [*(f"{title} {number(row.get(name), 3)}" for title, name in shown.items()), progress.device]
+    metric, varies = variety(progress.rows)
+    shown = {"Q loss": row.get("q_loss"), metric.replace("_", " "): varies, "loss": row.get("loss")}
+    parts += [*(f"{title} {number(value, 3)}" for title, value in shown.items()), progress.device]
     return _text(_joined(parts, width), "" if state == "running" else _style(state))
 
 

@@ -154,6 +154,9 @@ def test_continuous_actions_show_their_spread_in_place_of_the_entropy() -> None:
     rows = {"learner": {"q_loss": 0.5, "loss": 0.25, "entropy": -0.9, "action_std": 0.3}}
     progress = Progress.before(RunConfig(actors=ActorsConfig(count=2))).after(a_status(rows=rows))
     assert any("Q loss 0.500  action std 0.300  loss 0.250" in line for line in drawn(progress, 120, 24))
+    del rows["learner"]["action_std"], rows["learner"]["entropy"]
+    rows |= {"actor_0": {"action_std": 0.25}, "actor_1": {"action_std": 0.75}}
+    assert any("action std 0.500" in line for line in drawn(progress.after(a_status(rows=rows)), 120, 24))
 
 
 def test_the_side_that_is_waited_for_is_the_bottleneck() -> None:

@@ -161,7 +161,7 @@ def _more_learners(work: Work, machines: Machines, plan: Plan) -> list[str]:
         return ["a lower algorithm.replay_ratio" if machines.gpus else "a GPU, or a lower algorithm.replay_ratio"]
     where = f" --gpus {gpus}" if gpus else ""
     larger = ["a larger learner.batch_size, which a GPU computes at a higher rate"] if gpus else []
-    return [f"--learners {double}{where} for about {rate:,.0f} env steps/s", *larger]
+    return [f"--learners {double}{where} for at most {rate:,.0f} env steps/s", *larger]
 
 
 def _learner_s(work: Work, machines: Machines) -> tuple[float, float]:

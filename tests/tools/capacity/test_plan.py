@@ -41,7 +41,7 @@ def test_the_learner_is_the_limit() -> None:
     assert found.samples_per_s == pytest.approx(5 * found.env_steps_per_s)
     assert found.updates_per_s == pytest.approx(found.samples_per_s / 320)
     assert found.enough_actors == 3  # of 100
-    assert "--learners 2 --gpus 2 for about 5,257 env steps/s" in advice(CLUSTER)
+    assert "--learners 2 --gpus 2 for at most 5,257 env steps/s" in advice(CLUSTER)
     assert "--actors 3 do as well" in advice(CLUSTER)
 
 
