@@ -87,7 +87,7 @@ class Ddpg(Algorithm):
     def act(
         network: nn.Module, obs: Tensor, state: State, *, greedy: bool, exploration: Tensor, generator: torch.Generator
     ) -> Action:
-        """Takes the policy's action, with noise unless `greedy`; before the first update Gaussian noise gives way to uniform."""
+        """Takes the policy's action, with noise unless `greedy`; before the first update it is uniform."""
         assert isinstance(network, DeterministicPolicy)
         inputs = network.prepare(obs)
         best = network.output(inputs).action
