@@ -149,8 +149,7 @@ class Ddpg(Algorithm):
         first, after = (self.network.prepare(obs) for obs in window_ends(batch, ahead.length, self._stack))
         q_values = self.critics(first, batch.action[0])
         total, samples = critic_loss(q_values, self._target(ahead, after, batch.noise), batch)
-        spread_of_actions = batch.action[0].std(0, correction=0).mean()
-        metrics = masked_means(samples, mask) | {"q_loss": total.detach(), "action_std": spread_of_actions}
+        metrics = masked_means(samples, mask) | {"q_loss": total.detach()}
         if updates % given.policy_every == 0:
             value = masked_mean(self.critics.judge(first, self.network.output(first).action, 1)[0], mask)
             metrics |= {"value": value.detach(), "policy_loss": -value.detach()}

@@ -35,7 +35,7 @@ METRICS = {
     "action_std": Metric(
         "1",
         "standard deviation of continuous actions in [−1, 1], mean over their dimensions: of an actor's steps since its "
-        "last row, of the policy (learner), or of the replayed actions (learner, DDPG)",
+        "last row, or of the policy (learner; DDPG has none)",
         only=CONTINUOUS,
     ),
     "time_environment": Metric("s / s", "share of the time spent inside the environments"),
