@@ -1,0 +1,57 @@
+"""The algorithms for continuous actions, and a small run of each; a new one is a line here, and has all of their tests."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from apex_acer.config import RunConfig
+from tests.runs import tiny_run
+
+AIM = "tests.environments_for_tests:Aim-v0"
+
+ALGORITHMS: dict[str, dict[str, Any]] = {
+    "sac": {"algorithm__name": "sac"},
+    "ddpg": {"algorithm__name": "ddpg", "algorithm__noise": "ornstein_uhlenbeck"},
+    "td3": {
+        "algorithm__name": "ddpg",
+        "algorithm__critics": 2,
+        "algorithm__policy_every": 2,
+        "algorithm__target_noise": 0.2,
+    },
+}
+"""The settings of each by which it learns to take aim in a moment."""
+
+
+def each(*fast: str) -> pytest.MarkDecorator:
+    """The `algorithm` of a test; in the fast tier only the named ones, by default all."""
+    marks = {name: [] if name in (fast or ALGORITHMS) else [pytest.mark.slow] for name in ALGORITHMS}
+    return pytest.mark.parametrize("algorithm", [pytest.param(name, marks=marks[name]) for name in ALGORITHMS])
+
+
+def continuous_run(out: Path | str, algorithm: str, **changes: Any) -> RunConfig:
+    """A run of `algorithm` that takes aim (`Aim`)."""
+    settings = {
+        "environment__id": AIM,
+        "actors__count": 1,
+        "learner__batch_size": 32,
+        "optimizer__name": "adam",
+        "optimizer__learning_rate": 3e-3,
+        "optimizer__eps": 1e-8,
+        "network__hidden_sizes": (32,),
+        "replay__capacity": 10_000,
+        "replay__start": 200,
+        "algorithm__gamma": 0.5,
+        "algorithm__replay_ratio": 16.0,
+        "stop__env_steps": 1500,
+    }
+    return tiny_run(out, **(settings | ALGORITHMS[algorithm] | changes))
+
+
+def rows_of(folder: Path, source: str) -> list[dict[str, Any]]:
+    """The rows of metrics that `source` wrote."""
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [row for row in rows if row["source"] == source]
