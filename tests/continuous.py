@@ -22,6 +22,11 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
         "algorithm__policy_every": 2,
         "algorithm__target_noise": 0.2,
     },
+    "continuous_acer": {
+        "algorithm__name": "continuous_acer",
+        "algorithm__replay_ratio": 4.0,
+        "learner__batch_size": 8,
+    },
 }
 """The settings of each by which it learns to take aim in a moment."""
 
@@ -32,9 +37,9 @@ def each(*fast: str) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("algorithm", [pytest.param(name, marks=marks[name]) for name in ALGORITHMS])
 
 
-def continuous_run(out: Path | str, algorithm: str, **changes: Any) -> RunConfig:
-    """A run of `algorithm` that takes aim (`Aim`)."""
-    settings = {
+def settings_of(algorithm: str) -> dict[str, Any]:
+    """The changes of a tiny run by which `algorithm` takes aim (`Aim`)."""
+    common = {
         "environment__id": AIM,
         "actors__count": 1,
         "learner__batch_size": 32,
@@ -46,9 +51,13 @@ def continuous_run(out: Path | str, algorithm: str, **changes: Any) -> RunConfig
         "replay__start": 200,
         "algorithm__gamma": 0.5,
         "algorithm__replay_ratio": 16.0,
-        "stop__env_steps": 1500,
     }
-    return tiny_run(out, **(settings | ALGORITHMS[algorithm] | changes))
+    return common | ALGORITHMS[algorithm]
+
+
+def continuous_run(out: Path | str, algorithm: str, **changes: Any) -> RunConfig:
+    """A run of `algorithm` that takes aim."""
+    return tiny_run(out, **(settings_of(algorithm) | {"stop__env_steps": 1500} | changes))
 
 
 def rows_of(folder: Path, source: str) -> list[dict[str, Any]]:

@@ -32,7 +32,8 @@ class Policy:
         """Observations and actions are on the CPU, whatever `device` the network is on."""
         self.config, self.spec, self.device = config, spec, device
         self._algorithm = algorithm_class(config.algorithm.name)
-        self.network = self._algorithm.build_network(config, spec).eval().to(device)
+        with torch.random.fork_rng(devices=()):  # a learner in this process draws its noise from torch's generator
+            self.network = self._algorithm.build_network(config, spec).eval().to(device)
         self.metadata: dict[str, Any] = {}
         """The weights file's card (`card.py`); empty if the policy was not loaded from a file."""
         self.may_import = True

@@ -147,4 +147,5 @@ class Saver:
         training.trainer.optimizer.load(tensors, state["optimizer"])
         training.prefetch.feed.restore(state["feed"], fill)
         training.counters.restore(state)
-        torch.set_rng_state(tensors["rng.torch"])
+        if self._ranks.rank == 0:  # the other learners keep their own generators
+            torch.set_rng_state(tensors["rng.torch"])

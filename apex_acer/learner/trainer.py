@@ -37,6 +37,8 @@ class Trainer:
         self.device = choose_device(config.learner.device, "learner.device")
         torch.manual_seed(derive_seed(config.seed, "learner"))
         self.algorithm = algorithm_class(config.algorithm.name)(config, spec, self.device)
+        if ranks.rank:  # its noise is its own, while its weights will be the first learner's
+            torch.manual_seed(derive_seed(config.seed, "learner", 3, ranks.rank))
         self.optimizer = make_optimizer(config, self.algorithm.groups())
         is_large = spec.is_image or config.network.is_wide  # smaller networks gain nothing from several threads
         on_cores = is_large and self.device.type == "cpu"

@@ -14,6 +14,7 @@ from apex_acer.learner.feed import Feed
 from apex_acer.manager.manager import RunFailed, TrainResult, resume, train
 from apex_acer.networks.weights import read
 from apex_acer.protocol.unroll import Unroll
+from tests.continuous import ALGORITHMS, settings_of
 from tests.runs import tiny_run
 
 
@@ -104,6 +105,7 @@ APEX_DQN = {
     "learner__batch_size": 16,
     "network__normalise": True,
 }
+RARE = {"algorithm__replay_ratio": 3.0}
 RUNS: dict[str, dict[str, Any]] = {
     "plain": {},
     "adam": {"optimizer__name": "adam", "optimizer__eps": 1e-8},
@@ -118,6 +120,7 @@ RUNS: dict[str, dict[str, Any]] = {
         "schedule_steps": 1000,
     },
     **OPTIONS,
+    **{name: settings_of(name) | {"replay__capacity": 300, "replay__start": 100, **RARE} for name in ALGORITHMS},
 }
 
 
@@ -132,7 +135,7 @@ def assert_equal_files(name: str, *folders: Path) -> None:
     assert one == other, name  # before pytest explains megabytes
 
 
-@each(RUNS, "adam", "apex_dqn", "schedules")
+@each(RUNS, "adam", "apex_dqn", "schedules", "sac", "td3", "continuous_acer")
 def test_a_run_that_was_stopped_and_resumed_twice_is_the_unbroken_one(tmp_path: Path, changes: dict[str, Any]) -> None:
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     expected = run(whole, stop__env_steps=1000, **(EXACT | changes))
@@ -185,7 +188,11 @@ def breaking(number: int) -> Callable[[Feed, Unroll, int], None]:
     return sometimes
 
 
-BROKEN = {"acer": {}, "apex_dqn": {**APEX_DQN, "replay__importance_exponent_final": 1.0}}
+BROKEN = {
+    "acer": {},
+    "sac": settings_of("sac") | RARE,
+    "apex_dqn": {**APEX_DQN, "replay__importance_exponent_final": 1.0},
+}
 
 
 @each(BROKEN, "acer")

@@ -1,0 +1,121 @@
+"""The update of an algorithm that draws random numbers, in parts and by several learners."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from apex_acer.actor.rollout import Rollout
+from apex_acer.algorithms import algorithm_class
+from apex_acer.config import RunConfig
+from apex_acer.learner.feed import make_feed, unroll_layout
+from apex_acer.learner.gradient import Gradient
+from apex_acer.learner.learner import Learner
+from apex_acer.learner.optimizer import make_optimizer
+from apex_acer.learner.ranks import ALONE, Ranks
+from apex_acer.protocol.specification import EnvironmentSpec
+from apex_acer.protocol.unroll import Batch, split
+from tests.conftest import play
+from tests.continuous import continuous_run, each
+from tests.ranks import Group, group
+from tests.runs import RUN_ID
+
+CPU = torch.device("cpu")
+SIZE = 12
+
+
+@pytest.fixture(autouse=True)
+def _threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def pair() -> Iterator[Group]:
+    with group(2) as found:
+        yield found
+
+
+def a_batch(config: RunConfig) -> tuple[EnvironmentSpec, Batch]:
+    """Samples of what a fresh policy did; parts of it have different numbers of steps."""
+    environments, policy = play(config, 4)
+    rollout, feed = Rollout(environments, policy, seed=0), make_feed(config, unroll_layout(config, policy.spec), CPU)
+    for _ in range(SIZE):
+        feed.insert(rollout.unroll(config.algorithm.unroll_length), 0)
+    environments.close()
+    return policy.spec, feed.replay.gather(torch.arange(0, 2 * SIZE, 2), num_fresh=2)
+
+
+Found = tuple[np.ndarray, dict[str, float]]
+
+
+def computed(config: RunConfig, parts: int = 1, ranks: Ranks = ALONE) -> Found:
+    """The gradient of all groups, the loss and metrics, of one batch and its noise, of which each learner has a share."""
+    spec, batch = a_batch(config)
+    torch.manual_seed(1)
+    algorithm = algorithm_class(config.algorithm.name)(config, spec, CPU)
+    own = split(dataclasses.replace(batch, noise=algorithm.noise(batch)), ranks.count)[ranks.rank]
+    algorithm.noise = lambda batch: own.noise  # type: ignore[method-assign]
+    optimizer = make_optimizer(config, algorithm.groups())
+    gradient = Gradient(algorithm, optimizer, parts, ranks)
+    output = gradient.compute(own, 0)
+    gradient.close()
+    figures = {name: float(value) for name, value in output.metrics.items()}
+    figures.pop("action_std", None)  # DDPG's is that of a batch's actions, and no mean of its parts'
+    return optimizer.gradient.numpy().copy(), {**figures, "all": float(output.loss), "num": float(output.num_samples)}
+
+
+def computed_by_one_of_several(ranks: Ranks, config: RunConfig) -> Found:
+    return computed(config, ranks=ranks)
+
+
+def assert_close(one: Found, other: Found) -> None:
+    np.testing.assert_allclose(one[0], other[0], rtol=1e-4, atol=1e-6)
+    assert one[1] == pytest.approx(other[1], rel=1e-4, abs=1e-6)
+    assert np.abs(one[0]).max() > 1e-3
+
+
+@each()
+@pytest.mark.parametrize("parts", [2, 5])
+def test_parts_make_the_whole(algorithm: str, parts: int) -> None:
+    config = continuous_run("", algorithm)
+    assert_close(computed(config, parts), computed(config))
+
+
+@each()
+def test_two_learners_make_the_update_of_one(pair: Group, algorithm: str) -> None:
+    """If each has its share of the random numbers, too."""
+    config = continuous_run("", algorithm)
+    first, second = pair.run(computed_by_one_of_several, config)
+    np.testing.assert_array_equal(first[0], second[0])
+    assert_close(first, computed(config))
+
+
+def drawn(ranks: Ranks, config: RunConfig) -> list[np.ndarray]:
+    """The noise of a new learner's first two batches, and of the first one after it was saved between them and resumed."""
+    spec, batch = a_batch(config)
+
+    def make(**resume: bool) -> Learner:
+        return Learner(config, spec, Path(config.out), RUN_ID, 0.0, ranks=ranks, **resume)
+
+    def noise(learner: Learner) -> np.ndarray:
+        return np.concatenate([each.numpy().ravel() for each in learner._trainer.algorithm.noise(batch).values()])
+
+    learner = make()
+    first = noise(learner)
+    learner.save()
+    return [first, noise(learner), noise(make(resume=True))]
+
+
+def test_each_learner_draws_its_own_noise(pair: Group, tmp_path: Path) -> None:
+    config = continuous_run(tmp_path, "sac", engine="ray", learner__count=2, actors__count=2)
+    found = pair.run(drawn, config)
+    assert found[0][1].tolist() == found[0][2].tolist()  # the first one, whose file it is, goes on exactly
+    for one, other in zip(*found, strict=True):
+        assert not np.intersect1d(one, other).size
