@@ -1,4 +1,4 @@
-"""Trains ACER and Ape-X DQN with distributed actors and a central learner.
+"""Trains agents that learn from replay (ACER, Ape-X DQN, DDPG, SAC) with distributed actors and a central learner.
 
 Names are imported on first use (PEP 562), so that the command line's help loads no torch.
 """
