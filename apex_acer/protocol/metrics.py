@@ -35,7 +35,7 @@ METRICS = {
     "action_std": Metric(
         "1",
         "standard deviation of continuous actions in [−1, 1], mean over their dimensions: of an actor's steps since its "
-        "last row, or of the policy (learner; DDPG has none)",
+        "last row, or of the policy (learner; SAC's before tanh; DDPG's has none)",
         only=CONTINUOUS,
     ),
     "time_environment": Metric("s / s", "share of the time spent inside the environments"),
