@@ -39,7 +39,7 @@ def preset_text(name: str) -> str:
         near = difflib.get_close_matches(name, presets(), n=1)
         hint = f"did you mean {near[0]!r}? " if near else ""
         if re.search(r"-v\d+$", name):
-            hint = f"an environment is given beside one, --environment.id {name}; "
+            hint = f"an environment's id goes with one of them, as --environment.id {name}; "
         allowed = f"give a .toml file, the folder of a run or one of {', '.join(presets())}"
         raise ConfigError(f"run: {name!r} is neither a preset nor a file; {hint}{allowed}")
     return resources.files("apex_acer.launch").joinpath(f"{name}.toml").read_text(encoding="utf-8")

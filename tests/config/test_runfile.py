@@ -365,7 +365,7 @@ def test_a_runs_folder_stands_for_its_config_and_a_preset_goes_first(
     assert load_run("pong").environment.is_atari
     (tmp_path / "empty").mkdir()
     assert "'empty' is neither a preset nor a file" in config_error(lambda: load_run("empty"))
-    assert "nor a file; an environment is given beside one, --environment.id Ant-v5; give " in config_error(
+    assert "nor a file; an environment's id goes with one of them, as --environment.id Ant-v5; give " in config_error(
         lambda: load_run("Ant-v5")
     )
 
