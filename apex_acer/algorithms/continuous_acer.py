@@ -27,7 +27,7 @@ from apex_acer.functional import (
     trust_region_projection,
 )
 from apex_acer.networks.memory import State
-from apex_acer.networks.stochastic_dueling import StochasticDueling
+from apex_acer.networks.stochastic_dueling import CRITIC, StochasticDueling
 from apex_acer.protocol.specification import EnvironmentSpec
 from apex_acer.protocol.unroll import Batch, Shapes
 
@@ -73,6 +73,12 @@ class ContinuousAcer(AcerBase):
         return dict.fromkeys((MEAN, LOG_STD, SAMPLE), spec.actions.shape)
 
     @staticmethod
+    def state_shapes(config: RunConfig, spec: EnvironmentSpec) -> Shapes:
+        """Those of the LSTMs of policy and critic, if there are any."""
+        shapes = AcerBase.state_shapes(config, spec)
+        return shapes | {f"{CRITIC}{name}": shape for name, shape in shapes.items()}
+
+    @staticmethod
     def exploration(config: RunConfig, num: int, actor: int | None = None) -> Tensor:
         """Standard deviations `[num]`: `std`, times the temperature of an actor."""
         return torch.full((num,), settings(config).std * (1.0 if actor is None else config.actors.temperature(actor)))
@@ -101,17 +107,18 @@ class ContinuousAcer(AcerBase):
 
     def _outputs(self, batch: Batch) -> Outputs:
         obs, reset = self.inputs(batch)
-        output, features = self.network.unroll(obs, reset, batch.state, self._config.burn_in, batch.fresh)
+        acted, burn_in = (obs[: -reset.shape[1]], reset[:-1], batch.state), (self._config.burn_in, batch.fresh)
+        mean = self.network.unroll_policy(*acted, *burn_in)
+        value, features = self.network.unroll_critic(obs, reset, batch.state, *burn_in)
         with torch.no_grad():
-            average, _ = self.average_network.unroll(obs[: -reset.shape[1]], reset[:-1], batch.state)
-        mean, value = output.mean[:-1], output.value
+            average_mean = self.average_network.unroll_policy(*acted)
         noise = batch.noise["actions"].movedim(2, 0)
         samples = sample_actions(Gaussian(mean, log_std(self._config, mean)), noise.to(mean.dtype))  # [1+n, T, B, d]
         # the environment clips what is sampled, so A is that of the clipped action
         actions = torch.cat([batch.action.unsqueeze(0), samples.clamp(-1, 1)])
         advantages = self.network.advantage(features[:-1], actions)  # [2+n, T, B]
         q_taken, q_other = (stochastic_dueling(value[:-1], advantage, advantages[2:]) for advantage in advantages[:2])
-        return Outputs(mean, average.mean, value, q_taken, samples[0], q_other.detach())
+        return Outputs(mean, average_mean, value, q_taken, samples[0], q_other.detach())
 
 
 def settings(config: RunConfig) -> ContinuousAcerConfig:

@@ -8,30 +8,41 @@ from torch import Tensor, nn
 
 from apex_acer.config import NetworkConfig
 from apex_acer.networks.memory import State, remember, remember_all
-from apex_acer.networks.torsos import ACTIVATIONS, Network, linear
+from apex_acer.networks.torsos import ACTIVATIONS, Network, build_torso, linear
 from apex_acer.protocol.specification import EnvironmentSpec
+
+CRITIC = "critic_"  # begins the names of its recurrent state
 
 
 class MeanAndValue(NamedTuple):
-    """The policy's `mean` `[B, d]`, which may leave the normalised box, and `value` `[B]`."""
+    """The policy's `mean` `[B, d]` in [−1, 1], and `value` `[B]`."""
 
     mean: Tensor
     value: Tensor
 
 
-class StochasticDueling(Network):
-    """A shared torso, an LSTM on it if `network.lstm` asks for one, a policy's mean, V(s), and A(s, a) with a hidden layer.
+class Evaluated(NamedTuple):
+    """V `[L, B]`, and the `features` `[L, B, F]` that A is computed from."""
 
-    That layer is as wide as the last of `network.hidden_sizes`.
+    value: Tensor
+    features: Tensor
+
+
+class StochasticDueling(Network):
+    """A policy's mean, and a critic of V(s) and A(s, a); each has a torso, and an LSTM on it if `network.lstm` asks for one.
+
+    A has a hidden layer more, as wide as the last of `network.hidden_sizes`, which sees features and action.
     """
 
     def __init__(self, config: NetworkConfig, spec: EnvironmentSpec) -> None:
         super().__init__(config, spec)
+        self.critic_torso, critic_width = build_torso(config, spec, config.hidden_sizes)
         self.lstm = nn.LSTMCell(self.width, config.lstm) if config.lstm else None
-        width, hidden = config.lstm or self.width, config.hidden_sizes[-1]
-        self.mean = linear(width, spec.action_dim, gain=0.01)
+        self.critic_lstm = nn.LSTMCell(critic_width, config.lstm) if config.lstm else None
+        width, hidden = config.lstm or critic_width, config.hidden_sizes[-1]
+        self.mean = linear(config.lstm or self.width, spec.action_dim, gain=0.01)
         self.value = linear(width, 1, gain=0.01)
-        # one layer that sees features and action, as two, so that the features' share is computed once for all actions
+        # the hidden layer is in two parts, so that the features' one is computed once for all actions
         self.advantage_of_features = linear(width, hidden, gain=1.0)
         self.advantage_of_action = linear(spec.action_dim, hidden, gain=1.0)
         self.activation = ACTIVATIONS[config.activation]()
@@ -43,25 +54,48 @@ class StochasticDueling(Network):
 
     def step(self, obs: Tensor, state: State) -> tuple[MeanAndValue, State]:
         """Like `forward`, with the recurrent state before and after; an empty state is that of an episode's start."""
-        features, state = remember(self.lstm, self.features(self.prepare(obs)), state)
-        return self._heads(features), state
+        inputs, (own, critics) = self.prepare(obs), _halves(state)
+        features, own = remember(self.lstm, self.features(inputs), own)
+        critic_features, critics = remember(self.critic_lstm, self._critic_features(inputs), critics)
+        output = MeanAndValue(self._mean(features), self.value(critic_features).squeeze(-1))
+        return output, own | {f"{CRITIC}{name}": value for name, value in critics.items()}
 
-    def unroll(
+    def unroll_policy(
         self, inputs: Tensor, reset: Tensor, state: State, burn_in: int = 0, fresh: Tensor | None = None
-    ) -> tuple[MeanAndValue, Tensor]:
-        """Outputs `[L, B, …]` for `prepare`d consecutive observations `[L * B, *obs_shape]`, and features for `advantage`.
+    ) -> Tensor:
+        """Means `[L, B, d]` for `prepare`d consecutive observations `[L * B, *obs_shape]`.
 
         `reset` `[L, B]` is true if an episode begins there; the other arguments are those of `remember_all`.
         """
         features = self.features(inputs).view(*reset.shape, -1)  # [L, B, F]
-        features = remember_all(self.lstm, features, reset, state, burn_in, fresh)
-        return self._heads(features), features
+        return self._mean(remember_all(self.lstm, features, reset, _halves(state)[0], burn_in, fresh))
+
+    def unroll_critic(
+        self, inputs: Tensor, reset: Tensor, state: State, burn_in: int = 0, fresh: Tensor | None = None
+    ) -> Evaluated:
+        """V, and features for `advantage`; the arguments are those of `unroll_policy`."""
+        features = self._critic_features(inputs).view(*reset.shape, -1)  # [L, B, F]
+        features = remember_all(self.critic_lstm, features, reset, _halves(state)[1], burn_in, fresh)
+        return Evaluated(self.value(features).squeeze(-1), features)
 
     def advantage(self, features: Tensor, actions: Tensor) -> Tensor:
-        """A(s, a) `[n, ...]` of several actions `[n, ..., d]` for each of the `features` `[..., F]`."""
+        """A(s, a) `[n, ...]` of several actions `[n, ..., d]` for each of the critic's `features` `[..., F]`."""
         hidden = self.advantage_of_features(features) + self.advantage_of_action(actions)
         advantage: Tensor = self.advantage_head(self.activation(hidden))
         return advantage.squeeze(-1)
 
-    def _heads(self, features: Tensor) -> MeanAndValue:
-        return MeanAndValue(self.mean(features), self.value(features).squeeze(-1))
+    def _mean(self, features: Tensor) -> Tensor:
+        # a mean beyond the box would be clipped to the same action wherever it is, and nothing would lead it back
+        mean: Tensor = self.mean(features)
+        return mean.tanh()
+
+    def _critic_features(self, inputs: Tensor) -> Tensor:
+        with self.cast(inputs.device):
+            features: Tensor = self.critic_torso(inputs)
+        return features.to(self._dtype)
+
+
+def _halves(state: State) -> tuple[State, State]:
+    """The policy's recurrent state and the critic's."""
+    critics = {name.removeprefix(CRITIC): value for name, value in state.items() if name.startswith(CRITIC)}
+    return {name: value for name, value in state.items() if not name.startswith(CRITIC)}, critics

@@ -62,10 +62,16 @@ def random_segments(seed=0, stack=2, dtype=torch.float64, lstm=0):
             "log_std": given["mu_log_std"].to(dtype),
             "sample": given["action"].to(dtype),
         },
-        state=random_state(generator, lstm, dtype),
+        state=recurrent_state(generator, lstm, dtype),
         weights_version=torch.zeros(SIZES.columns, dtype=torch.int64),
         fresh=torch.zeros(SIZES.columns, dtype=torch.bool),
         importance=given["importance"].to(dtype),
         noise={"actions": noise},
     )
     return batch, arrays
+
+
+def recurrent_state(generator, lstm, dtype=torch.float64):
+    """That of the policy and that of the critic."""
+    own, critics = (random_state(generator, lstm, dtype) for _ in range(2))
+    return own | {f"critic_{name}": value for name, value in critics.items()}

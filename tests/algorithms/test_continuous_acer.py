@@ -12,8 +12,8 @@ from apex_acer.networks.frames import stack_planes
 from apex_acer.networks.memory import forget
 from apex_acer.networks.weights import pack, unpack
 from apex_acer.protocol.unroll import split
-from tests.algorithms.continuous_segments import SIZES, build, config_of, random_segments, spec_of
-from tests.algorithms.segments import PLANE, flat, gradients_of, random_state
+from tests.algorithms.continuous_segments import SIZES, build, config_of, random_segments, recurrent_state, spec_of
+from tests.algorithms.segments import PLANE, flat, gradients_of
 from tests.functional import reference_continuous as reference
 from tests.runs import made_up_unroll, tiny_run
 
@@ -24,7 +24,8 @@ def expected_of(acer, batch, arrays):
     """The reference's loss on what the networks say, and its gradients carried through the network."""
     given, obs = acer._config, stack_planes(batch.obs, batch.episode_step, 2)
     reset = batch.episode_step[1:] == 0
-    (mean, value), features = acer.network.unroll(obs.flatten(0, 1), reset, {})
+    mean = acer.network.unroll_policy(obs.flatten(0, 1), reset, {})
+    value, features = acer.network.unroll_critic(obs.flatten(0, 1), reset, {})
     average_mean = acer.average_network(obs[:-1].flatten(0, 1)).mean.view(*batch.mask.shape, -1)
     samples = mean[:-1].detach().unsqueeze(2) + given.std * batch.noise["actions"]  # [T, B, 1+n, d]
     clipped = samples.clamp(-1, 1).movedim(2, 0)
@@ -215,10 +216,14 @@ def test_both_networks_begin_in_the_stored_state():
     acer = alike(9)
     loss = acer.loss(batch, 0)
     assert loss.metrics["average_policy_kl"].item() == pytest.approx(0, abs=1e-12)
-    other = random_state(torch.Generator().manual_seed(9), LSTM)
-    changed = acer.loss(replace(batch, state=batch.state | {"hidden": other["hidden"][: SIZES.columns]}), 0)
-    assert changed.metrics["average_policy_kl"].item() == pytest.approx(0, abs=1e-12)
-    assert changed.metrics["value"].item() != pytest.approx(loss.metrics["value"].item(), rel=1e-3)
+    other = recurrent_state(torch.Generator().manual_seed(9), LSTM)
+    expected = acer._outputs(batch)
+    for name in batch.state:
+        changed = replace(batch, state=batch.state | {name: other[name]})
+        assert acer.loss(changed, 0).metrics["average_policy_kl"].item() == pytest.approx(0, abs=1e-12)
+        outputs, is_critic_s = acer._outputs(changed), name.startswith("critic_")
+        assert torch.allclose(outputs.mean, expected.mean, rtol=1e-3) == is_critic_s
+        assert torch.allclose(outputs.value, expected.value, rtol=1e-3) != is_critic_s
 
 
 @pytest.mark.parametrize("fresh", [[0, 2], []])
@@ -236,12 +241,13 @@ def test_a_segment_is_seen_as_the_actor_saw_it_step_by_step():
     network = build(11, stack=1, lstm=LSTM).network
     batch, _ = random_segments(11, stack=1, lstm=LSTM)
     reset, state = batch.episode_step == 0, batch.state
-    (mean, value), features = network.unroll(batch.obs.flatten(0, 1), reset, state)
+    mean = network.unroll_policy(batch.obs.flatten(0, 1), reset, state)
+    value, features = network.unroll_critic(batch.obs.flatten(0, 1), reset, state)
     for t, obs in enumerate(batch.obs):
         output, state = network.step(obs, forget(state, reset[t]))
         torch.testing.assert_close(output.mean, mean[t])
         torch.testing.assert_close(output.value, value[t])
-        torch.testing.assert_close(state["hidden"], features[t])
+        torch.testing.assert_close(state["critic_hidden"], features[t])
 
 
 # rewards, parts
@@ -318,7 +324,7 @@ def test_an_actor_s_temperature_widens_its_policy():
 def test_acting_gives_the_state_after_the_observation():
     acer = build(16, lstm=LSTM)
     generator = torch.Generator().manual_seed(0)
-    obs, state = torch.randn(5, 2 * PLANE, dtype=torch.float64, generator=generator), random_state(generator, LSTM)
+    obs, state = torch.randn(5, 2 * PLANE, dtype=torch.float64, generator=generator), recurrent_state(generator, LSTM)
     chosen = act(acer, obs, state=state)
     shapes = ContinuousAcer.state_shapes(config_of(lstm=LSTM), spec_of())
     assert {name: tuple(part.shape[1:]) for name, part in chosen.state.items()} == shapes
@@ -334,9 +340,8 @@ def test_acting_gives_the_state_after_the_observation():
 def test_policies_that_are_far_apart_learn_finite_steps(far, std):
     acer = build(17, stack=1, dtype=torch.float32, std=std)
     batch, _ = random_segments(17, stack=1, dtype=torch.float32)
-    batch = replace(batch, reward=1e6 * batch.reward)
-    with torch.no_grad():
-        acer.network.mean.bias += far
+    elsewhere = {name: part + (name != "log_std") * far for name, part in batch.behaviour.items()}
+    batch = replace(batch, reward=1e6 * batch.reward, behaviour=elsewhere)
     loss, gradients = gradients_of(acer, batch)
     assert {name: value.item() for name, value in loss.metrics.items() if not torch.isfinite(value)} == {}
     assert torch.isfinite(flat(gradients)).all()
