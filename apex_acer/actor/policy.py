@@ -158,7 +158,7 @@ def load_card(path: str | Path) -> dict[str, Any]:
 def load_policy(path: str | Path, import_modules: bool = False) -> Policy:
     """The policy in a weights file; no environment is made. Raises `ConfigError` naming `path`.
 
-    `policy.act(obs)` chooses actions; `policy.network(obs [B, …])` returns `q_values`, or `action` if actions are continuous;
+    `policy.act(obs)` chooses actions; `policy.network(obs [B, …])` returns `q_values`, or `action` of a `Box`;
     `policy.config` is the run's configuration.
 
     A file may name modules: of an algorithm, a torso, an environment and wrappers. Importing a module runs it, so each must
