@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,12 +10,11 @@ from typing import Any
 import numpy as np
 
 from apex_acer.algorithms import algorithm_class
-from apex_acer.algorithms.acer import Acer
 from apex_acer.config import RunConfig
 from apex_acer.config.runfile import from_dict
 from apex_acer.engines.serial import DirectLink
 from apex_acer.learner.learner import Learner
-from apex_acer.protocol.actions import Discrete
+from apex_acer.protocol.actions import Box, Discrete
 from apex_acer.protocol.inbox import Inbox
 from apex_acer.protocol.messages import Message, Peer, Reply
 from apex_acer.protocol.specification import EnvironmentSpec
@@ -30,6 +30,8 @@ CARTPOLE = EnvironmentSpec(
     action_repeat=1,
     given_shape=(4,),
 )
+BOX = dataclasses.replace(CARTPOLE, actions=Box((-1.0, 0.0), (3.0, 10.0), (2,), "float32"))
+"""The same with continuous actions."""
 TINY: dict[str, Any] = {
     "engine": "serial",
     "actors.count": 2,
@@ -61,37 +63,37 @@ def tiny_run(out: Path | str = "", **changes: Any) -> RunConfig:
     return from_dict(nested)
 
 
-def tiny_layout(config: RunConfig) -> Layout:
+def tiny_layout(config: RunConfig, spec: EnvironmentSpec = CARTPOLE) -> Layout:
     """The layout of `config`'s unrolls."""
     algorithm = algorithm_class(config.algorithm.name)
-    behaviour = algorithm.behaviour_shapes(config, CARTPOLE)
-    return layout(CARTPOLE, config.algorithm.unroll_length, behaviour, algorithm.state_shapes(config, CARTPOLE))
+    behaviour = algorithm.behaviour_shapes(config, spec)
+    return layout(spec, config.algorithm.unroll_length, behaviour, algorithm.state_shapes(config, spec))
 
 
-def made_up_unroll(config: RunConfig, seed: int = 0, **replaced: Any) -> Unroll:
+def made_up_unroll(config: RunConfig, seed: int = 0, spec: EnvironmentSpec = CARTPOLE, **replaced: Any) -> Unroll:
     """An unroll without dummy steps that fits `tiny_layout`; `replaced` are fields of it."""
     random = np.random.default_rng(seed)
     k, num = config.algorithm.unroll_length, config.actors.environments
     p = random.uniform(0.2, 0.8, (k, num)).astype(np.float32)
-    states = Acer.state_shapes(config, CARTPOLE).items()
+    states = algorithm_class(config.algorithm.name).state_shapes(config, spec).items()
     fields: dict[str, Any] = {
         "obs": random.normal(size=(k + 1, num, 4)).astype(np.float32),
         "episode_step": np.tile(np.arange(k + 1, dtype=np.int32)[:, None], (1, num)),
-        "action": random.integers(0, 2, (k, num)),
+        "action": spec.actions.sample(random, k, num),
         "reward": np.ones((k, num), np.float32),
         "terminated": random.random((k, num)) < 0.1,
         "truncated": np.zeros((k, num), bool),
         "mask": np.ones((k, num), bool),
-        "behaviour": made_up_behaviour(config, p),
+        "behaviour": made_up_behaviour(config, p, spec),
         "state": {name: random.normal(size=(num, *shape)).astype(np.float32) for name, shape in states},
     }
     return Unroll(**(fields | replaced))
 
 
-def made_up_behaviour(config: RunConfig, p: np.ndarray) -> dict[str, np.ndarray]:
+def made_up_behaviour(config: RunConfig, p: np.ndarray, spec: EnvironmentSpec = CARTPOLE) -> dict[str, np.ndarray]:
     """What an unroll says of its steps, from numbers `p` between 0 and 1, `[k, N]`."""
     made = {"log_probs": np.log(np.stack([p, 1 - p], -1)), PRIORITY: p}
-    return {name: made[name] for name in tiny_layout(config).behaviour}
+    return {name: made[name] for name in tiny_layout(config, spec).behaviour}
 
 
 def numbered_unroll(config: RunConfig, number: int, **replaced: Any) -> Unroll:

@@ -16,12 +16,14 @@ import numpy as np
 import torch
 
 from apex_acer.actor.policy import Policy
+from apex_acer.config import RunConfig
 from apex_acer.networks.card import FORMAT, describe
 from apex_acer.networks.weights import METADATA, named_tensors, pack
+from apex_acer.protocol.specification import EnvironmentSpec
 from apex_acer.storage import checkpoint
-from tests.runs import CARTPOLE, tiny_run
+from tests.runs import BOX, CARTPOLE, tiny_run
 
-CONFIG = tiny_run()
+CONFIG, CONTINUOUS = tiny_run(), tiny_run(algorithm__name="sac", environment__id="Pendulum-v1")
 
 
 class Opened:
@@ -34,22 +36,26 @@ class Opened:
         return Path.touch, (self._mark,)
 
 
-def good_weights(seed: int = 0) -> bytes:
-    """A weights file."""
+def good_weights(seed: int = 0, *, continuous: bool = False) -> bytes:
+    """A weights file, of discrete or continuous actions."""
     torch.manual_seed(seed)
-    policy = Policy(CONFIG, CARTPOLE)
+    policy = Policy(*_subject(continuous))
     tensors = named_tensors(policy.network, "network") | named_tensors(policy.network, "average")
-    return pack({name: tensor.clone() for name, tensor in tensors.items()}, good_metadata())
+    return pack({name: tensor.clone() for name, tensor in tensors.items()}, good_metadata(continuous=continuous))
 
 
-def good_metadata() -> dict[str, Any]:
+def good_metadata(*, continuous: bool = False) -> dict[str, Any]:
     """What `good_weights` says of itself."""
-    return describe(CONFIG, CARTPOLE, env_steps=100, updates=5)
+    return describe(*_subject(continuous), env_steps=100, updates=5)
 
 
-def with_metadata(metadata: Any) -> bytes:
+def _subject(continuous: bool) -> tuple[RunConfig, EnvironmentSpec]:
+    return (CONTINUOUS, BOX) if continuous else (CONFIG, CARTPOLE)
+
+
+def with_metadata(metadata: Any, *, continuous: bool = False) -> bytes:
     """`good_weights` that say something else of themselves; a text stands as it is."""
-    header, data = split(good_weights())
+    header, data = split(good_weights(continuous=continuous))
     text = metadata if isinstance(metadata, str) else json.dumps(metadata)
     return safetensors(header | {"__metadata__": {METADATA: text}}, data)
 
@@ -235,7 +241,37 @@ def wrong_metadata() -> dict[str, bytes]:
         "observations of a numbered type": spec(dtype=4),
         "channels a number": spec(channels_last=5),
     }
-    return {f"says {name}": with_metadata(metadata) for name, metadata in said.items()}
+    return {f"says {name}": with_metadata(metadata) for name, metadata in said.items()} | wrong_boxes()
+
+
+def wrong_boxes() -> dict[str, bytes]:
+    """Weights files of a policy with continuous actions that say odd things of these."""
+    good = good_metadata(continuous=True)
+    actions = good["spec"]["actions"]
+    huge = [0.0] * 10**5
+    said: dict[str, Any] = {
+        "none": {},
+        "a list": [],
+        "a text": "low",
+        "choices": {"n": 2, "start": 0},
+        "of another number": actions | {"low": [-1.0], "high": [1.0], "given_shape": [1]},
+        "of very many numbers": actions | {"low": huge, "high": huge, "given_shape": [10**5]},
+        "of no numbers": actions | {"low": [], "high": [], "given_shape": [0]},
+        "without a bound": {name: actions[name] for name in ("low", "given_shape", "given_dtype")},
+        "bounds nothing": actions | {"low": None},
+        "bounds of text": actions | {"low": ["-1", "0"]},
+        "bounds crossed": actions | {"low": [4.0, 0.0]},
+        "bounds beyond a float": actions | {"high": [3.0, 10**400]},
+        "shape beyond memory": actions | {"given_shape": [10**9, 10**9]},
+        "shape beyond 64 bits": actions | {"given_shape": [2**63, 2]},
+        "shape a number": actions | {"given_shape": 2},
+        "type unknown": actions | {"given_dtype": "object"},
+        "type on two lines": actions | {"given_dtype": "float\n32"},
+    }
+    return {
+        f"says actions {name}": with_metadata(good | {"spec": good["spec"] | {"actions": box}}, continuous=True)
+        for name, box in said.items()
+    }
 
 
 def run_files() -> dict[str, bytes]:

@@ -17,7 +17,7 @@ from apex_acer.engines.local.wire import WireError, decode_message, decode_reply
 from apex_acer.protocol.inbox import Inbox
 from apex_acer.protocol.messages import Message, Peer, Reply
 from apex_acer.protocol.unroll import ARRAY_FIELDS, Layout, Unroll
-from tests.runs import RUN_ID, known_speakers, made_up_unroll, tiny_layout, tiny_run
+from tests.runs import BOX, CARTPOLE, RUN_ID, known_speakers, made_up_unroll, tiny_layout, tiny_run
 
 TOKENS = (
     *(b"\xc0", b"\xc1", b"\xc2", b"\xc3", b"\xc4\x00", b"\xc7\x00\xff", b"\xd6\xff\0\0\0\1", b"\x81" * 90),
@@ -44,7 +44,7 @@ TOKENS = (
 
 ELEMENTS = (
     *(struct.pack("<q", value) for value in (-1, 0, 1, 2, 2**32, 2**63 - 1, -(2**63))),
-    *(struct.pack("<ff", *values) for values in ((math.nan, 0), (0, -math.inf), (-0.0, 3e38))),
+    *(struct.pack("<ff", *values) for values in ((math.nan, 0), (0, -math.inf), (-0.0, 3e38), (1, -1), (1.5, -1.0001))),
     *(b"\x01" * 8, b"\x02" * 8, b"\xff" * 8),
 )
 """Eight bytes of an array."""
@@ -158,8 +158,13 @@ class Mutator:
 
 # ── messages ──
 
-RUNS = {"feed-forward": tiny_run(), "recurrent": tiny_run(network__lstm=8)}
-LAYOUTS = {name: tiny_layout(config) for name, config in RUNS.items()}
+RUNS = {
+    "feed-forward": tiny_run(),
+    "recurrent": tiny_run(network__lstm=8),
+    "continuous": tiny_run(algorithm__name="ddpg", algorithm__noise="ornstein_uhlenbeck"),
+}
+SPECS = {name: BOX if name == "continuous" else CARTPOLE for name in RUNS}
+LAYOUTS = {name: tiny_layout(config, SPECS[name]) for name, config in RUNS.items()}
 INTRODUCER = Peer("manager", 0, 0)  # who told the inbox of the others
 ACTOR, EVALUATOR, MANAGER = Peer("actor", 1, 2), Peer("evaluator", 0, 1), Peer("manager", 0, 3)
 
@@ -168,7 +173,15 @@ def good_messages(run: str) -> list[list[bytes]]:
     """The parts of messages that the inbox of `make_inbox` takes."""
     row = {"episode_return": 1.5, "time_waiting": 0.5, "episodes": 2}
     said: tuple[tuple[Peer, dict[str, Any]], ...] = (
-        (ACTOR, {"unroll": made_up_unroll(RUNS[run]), "rows": [row], "weights_version": 4, "acting_s": 1.25}),
+        (
+            ACTOR,
+            {
+                "unroll": made_up_unroll(RUNS[run], spec=SPECS[run]),
+                "rows": [row],
+                "weights_version": 4,
+                "acting_s": 1.25,
+            },
+        ),
         (ACTOR, {"wants_weights": True}),
         (EVALUATOR, {"wants_weights": True, "rows": [{"eval_return": 3.0}]}),
         (MANAGER, {"stop": "SIGINT", "incarnations": {"actor_1": 2, "evaluator": 1}}),
@@ -179,7 +192,7 @@ def good_messages(run: str) -> list[list[bytes]]:
 
 def make_inbox(run: str) -> Inbox:
     """An inbox that knows the peers of `good_messages`."""
-    inbox = Inbox(RUN_ID, LAYOUTS[run], 4, 2, max_waiting=2)
+    inbox = Inbox(RUN_ID, LAYOUTS[run], 4, SPECS[run].actions, max_waiting=2)
     known_speakers(inbox, ACTOR, EVALUATOR)
     return inbox
 
@@ -228,7 +241,10 @@ def assert_valid_unroll(unroll: Unroll, layout: Layout) -> None:
         assert np.isfinite(array).all()
         if array.dtype == bool:
             assert array.view(np.uint8).max() <= 1
-    assert ((unroll.action == 0) | (unroll.action == 1)).all()
+    if unroll.action.dtype == np.float32:
+        assert np.abs(unroll.action).max() <= 1
+    else:
+        assert ((unroll.action == 0) | (unroll.action == 1)).all()
 
 
 def fuzz_messages(seed: int, count: int) -> Counter[str]:

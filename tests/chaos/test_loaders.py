@@ -19,6 +19,7 @@ import pytest
 from apex_acer.actor.policy import Policy, load_policy
 from apex_acer.config import ConfigError
 from apex_acer.config.runfile import dump_run, load_run
+from apex_acer.protocol.actions import Discrete
 from apex_acer.storage import checkpoint
 from tests.chaos.files import (
     CHECKPOINTS,
@@ -171,18 +172,23 @@ def attempt(load: Callable[[str], Any], path: Path) -> tuple[Any, str]:
 def assert_acts(policy: Policy) -> None:
     spec = policy.spec
     actions = policy.act(np.zeros((3, *spec.obs_shape), spec.dtype), greedy=False)
-    assert actions.shape == (3,)
-    assert not spec.actions.refusal(actions - spec.actions.start)
+    if isinstance(spec.actions, Discrete):
+        assert actions.shape == (3,)
+        assert not spec.actions.refusal(actions - spec.actions.start)
+    else:
+        assert actions.shape == (3, *spec.actions.given_shape)
+        numbers = actions.reshape(3, -1)
+        assert ((spec.actions.low <= numbers) & (numbers <= spec.actions.high)).all()
 
 
-def fuzz_weights(path: Path, seed: int, count: int) -> Counter[str]:
+def fuzz_weights(path: Path, seed: int, count: int, *, continuous: bool = False) -> Counter[str]:
     """Loads injured weights files: half in their bytes, half in what they say of themselves."""
     mutator, outcomes = Mutator(seed), Counter[str]()
-    good = good_weights()
+    good = good_weights(continuous=continuous)
     header_bytes = 8 + int.from_bytes(good[:8], "little")
     for number in range(count):
         if number % 2:
-            injured = with_metadata(mutator.value(good_metadata()))
+            injured = with_metadata(mutator.value(good_metadata(continuous=continuous)), continuous=continuous)
         elif number % 4:
             injured = mutator.data(good)
         else:
@@ -192,8 +198,9 @@ def fuzz_weights(path: Path, seed: int, count: int) -> Counter[str]:
     return outcomes
 
 
-def test_injured_weights_files_are_refused_or_whole(tmp_path: Path) -> None:
-    outcomes = fuzz_weights(tmp_path / "weights.safetensors", seed=0, count=600)
+@pytest.mark.parametrize(("continuous", "count"), [(False, 600), (True, 300)])
+def test_injured_weights_files_are_refused_or_whole(tmp_path: Path, continuous: bool, count: int) -> None:
+    outcomes = fuzz_weights(tmp_path / "weights.safetensors", seed=0, count=count, continuous=continuous)
     assert min(outcomes["refused"], outcomes["loaded"]) > 20
 
 
@@ -278,6 +285,7 @@ def test_injured_checkpoints_are_refused_or_whole(tmp_path: Path) -> None:
 @pytest.mark.timeout(3600)
 def test_many_injured_files_are_refused_or_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     weights = fuzz_weights(tmp_path / "weights.safetensors", seed=1, count=20_000)
+    weights += fuzz_weights(tmp_path / "weights.safetensors", seed=2, count=20_000, continuous=True)
     run = fuzz_runs(tmp_path / "run.toml", seed=1, count=50_000)
     checkpoints = fuzz_checkpoints(tmp_path / "run", seed=1, count=50_000)
     with capsys.disabled():

@@ -29,7 +29,7 @@ from apex_acer.protocol.messages import Message, Peer, Reply
 from apex_acer.protocol.unroll import ARRAY_FIELDS
 from tests.chaos.faults import FAULTS
 from tests.programs import Program, eventually, program, report
-from tests.runs import RUN_ID, Speaker, made_up_unroll, tiny_layout, tiny_run
+from tests.runs import CARTPOLE, RUN_ID, Speaker, made_up_unroll, tiny_layout, tiny_run
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="processes are looked up in /proc")
 
@@ -229,7 +229,7 @@ class Receiver:
 
     def __init__(self, address: str) -> None:
         config = tiny_run()
-        self.inbox = Inbox(RUN_ID, tiny_layout(config), config.actors.environments, 2, max_waiting=2)
+        self.inbox = Inbox(RUN_ID, tiny_layout(config), config.actors.environments, CARTPOLE.actions, max_waiting=2)
         self.manager = Speaker(self.inbox, Peer("manager", 0, 0))
         self.taken: list[tuple[int, int]] = []
         self._server = InboxServer(self.inbox, address)

@@ -9,11 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from apex_acer.protocol.actions import Box
 from apex_acer.protocol.inbox import Inbox
 from apex_acer.protocol.messages import Peer, Reply
 from apex_acer.protocol.unroll import Unroll, layout
-from tests.runs import CARTPOLE, Speaker, known_speakers, made_up_unroll, tiny_layout, tiny_run
+from tests.runs import BOX, CARTPOLE, Speaker, known_speakers, made_up_unroll, tiny_layout, tiny_run
 
 CONFIG = tiny_run()
 ACTOR, EVALUATOR = Peer("actor", 0, 0), Peer("evaluator", 0, 0)
@@ -133,9 +132,6 @@ def test_states_that_do_not_fit_are_refused(parts: dict[str, np.ndarray], why: s
     assert inbox.take_unroll(0) is not None
 
 
-BOX = Box((-1.0, 0.0), (3.0, 10.0), (2,), "float32")
-
-
 def acted(array: np.ndarray | None = None, **replaced: Any) -> Unroll:
     """An unroll with continuous actions, by default 0."""
     action = np.zeros((5, 4, 2), np.float32) if array is None else array
@@ -165,8 +161,7 @@ def one_bad_action(value: float) -> np.ndarray:
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_continuous_actions_that_do_not_fit_are_refused(actions: np.ndarray, why: str) -> None:
-    fits = layout(dataclasses.replace(CARTPOLE, actions=BOX), 5, {}, {})
-    inbox = Inbox("this-run", fits, 4, BOX, max_waiting=2)
+    inbox = Inbox("this-run", layout(BOX, 5, {}, {}), 4, BOX.actions, max_waiting=2)
     (actor,) = known_speakers(inbox, ACTOR)
     reply = actor.say(unroll=acted(actions))
     assert reply is not None

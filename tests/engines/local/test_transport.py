@@ -17,7 +17,7 @@ from apex_acer.engines.local.transport import DealerLink, InboxServer
 from apex_acer.engines.local.wire import encode_message
 from apex_acer.protocol.inbox import Inbox, Post
 from apex_acer.protocol.messages import Message, Peer, Reply
-from tests.runs import RUN_ID, known_speakers, made_up_unroll, tiny_layout, tiny_run
+from tests.runs import CARTPOLE, RUN_ID, known_speakers, made_up_unroll, tiny_layout, tiny_run
 
 CONFIG = tiny_run()
 FIRST, SECOND = Peer("actor", 0, 0), Peer("actor", 1, 0)
@@ -28,7 +28,7 @@ class Served:
 
     def __init__(self, address: str) -> None:
         self.address = address
-        self.inbox = Inbox(RUN_ID, tiny_layout(CONFIG), CONFIG.actors.environments, 2, max_waiting=8)
+        self.inbox = Inbox(RUN_ID, tiny_layout(CONFIG), CONFIG.actors.environments, CARTPOLE.actions, max_waiting=8)
         known_speakers(self.inbox, FIRST, SECOND)
         self.server = InboxServer(self.inbox, address)
         self._close: list[Callable[[], None]] = [self.server.close]
