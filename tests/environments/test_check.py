@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import random
 import shutil
@@ -19,7 +20,7 @@ import pytest
 from gymnasium.spaces import Box, Discrete
 
 from apex_acer.cli import main
-from apex_acer.config import SETTINGS, AcerConfig, AlgorithmConfig, ApexDqnConfig, RunConfig
+from apex_acer.config import SETTINGS, AcerConfig, AlgorithmConfig, ApexDqnConfig, RunConfig, SacConfig
 from apex_acer.config.runfile import dump_run, load_run
 from apex_acer.environments import check
 from apex_acer.environments.check import check_environment
@@ -177,6 +178,34 @@ def test_what_works_is_taken_without_a_word(
     assert understood == spec.describe()
     assert capfd.readouterr() == ("", "")
     assert not recwarn.list
+
+
+AIM = "tests.environments_for_tests:Aim-v0"  # raises if an action has another type or shape or is out of its bounds
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "words"),
+    [
+        ({}, "actions: 2 numbers in [-1, 3] x [0, 10]"),
+        ({"low": -2.0, "high": 1.0, "dtype": "float64"}, "actions: 1 number in [-2, 1]"),
+        ({"low": [[-1] * 3] * 2, "high": [[1] * 3] * 2}, "actions: 6 numbers in [-1, 1] each"),
+    ],
+)
+def test_continuous_actions_are_tried_and_told(kwargs: dict[str, Any], words: str) -> None:
+    config = dataclasses.replace(run_config(id=AIM, kwargs=json.dumps(kwargs)), algorithm=SacConfig())
+    (understood,) = check_environment(config).notes
+    assert understood.endswith(words)
+
+
+def test_an_environment_that_fails_on_continuous_actions_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = own(tmp_path, monkeypatch, GOOD_RESET + STEP.format("self._obs(), action[2], False, False, {}"))
+    module = tmp_path / "own_environment.py"
+    module.write_text(module.read_text().replace("Discrete(2)", "Box(-1, 1, (2,), np.float32)"))
+    message = config_error(lambda: check_environment(dataclasses.replace(config, algorithm=SacConfig())))
+    assert "step raised IndexError: index 2 is out of bounds" in message
+    assert f"at own_environment.py:{LINE + 3}" in message
 
 
 def test_an_action_mask_is_said_to_be_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
