@@ -15,7 +15,7 @@ CRITIC = "critic_"  # begins the names of its recurrent state
 
 
 class MeanAndValue(NamedTuple):
-    """The policy's `mean` `[B, d]` in [−1, 1], and `value` `[B]`."""
+    """The policy's `mean` `[B, d]`, which may leave the box [−1, 1], and `value` `[B]`."""
 
     mean: Tensor
     value: Tensor
@@ -57,7 +57,7 @@ class StochasticDueling(Network):
         inputs, (own, critics) = self.prepare(obs), _halves(state)
         features, own = remember(self.lstm, self.features(inputs), own)
         critic_features, critics = remember(self.critic_lstm, self._critic_features(inputs), critics)
-        output = MeanAndValue(self._mean(features), self.value(critic_features).squeeze(-1))
+        output = MeanAndValue(self.mean(features), self.value(critic_features).squeeze(-1))
         return output, own | {f"{CRITIC}{name}": value for name, value in critics.items()}
 
     def unroll_policy(
@@ -68,7 +68,8 @@ class StochasticDueling(Network):
         `reset` `[L, B]` is true if an episode begins there; the other arguments are those of `remember_all`.
         """
         features = self.features(inputs).view(*reset.shape, -1)  # [L, B, F]
-        return self._mean(remember_all(self.lstm, features, reset, _halves(state)[0], burn_in, fresh))
+        mean: Tensor = self.mean(remember_all(self.lstm, features, reset, _halves(state)[0], burn_in, fresh))
+        return mean
 
     def unroll_critic(
         self, inputs: Tensor, reset: Tensor, state: State, burn_in: int = 0, fresh: Tensor | None = None
@@ -83,11 +84,6 @@ class StochasticDueling(Network):
         hidden = self.advantage_of_features(features) + self.advantage_of_action(actions)
         advantage: Tensor = self.advantage_head(self.activation(hidden))
         return advantage.squeeze(-1)
-
-    def _mean(self, features: Tensor) -> Tensor:
-        # a mean beyond the box would be clipped to the same action wherever it is, and nothing would lead it back
-        mean: Tensor = self.mean(features)
-        return mean.tanh()
 
     def _critic_features(self, inputs: Tensor) -> Tensor:
         with self.cast(inputs.device):
