@@ -124,7 +124,6 @@ def check(batch: Batch, *, whole: bool) -> None:
     assert batch.action.shape == batch.behaviour["sample"].shape == (*batch.mask.shape, batch.obs.shape[-1])
     assert batch.noise["noise"].shape == (2, *batch.action.shape[1:])
     obs, inside = batch.obs[:-1], batch.mask
-    assert inside.any()
     assert torch.equal(batch.action[inside], script(obs)[inside].clamp(-1, 1)), "another's actions"
     assert torch.equal(batch.behaviour["sample"][inside], script(obs)[inside]), "another's samples"
     torch.testing.assert_close(batch.reward[inside], aim_reward(batch.action, obs)[inside], rtol=1e-4, atol=1e-5)

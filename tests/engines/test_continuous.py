@@ -16,7 +16,10 @@ from apex_acer.config import RunConfig
 from apex_acer.environments.vector import make_environments
 from apex_acer.manager.manager import resume, train
 from apex_acer.networks.weights import read
+from apex_acer.storage import checkpoint
 from apex_acer.tools.export import export_onnx
+from tests.continuous import ALGORITHMS, continuous_run
+from tests.programs import program
 from tests.runs import tiny_run
 from tests.scripted import AIM, NAME
 
@@ -72,8 +75,8 @@ def test_other_engines_carry_them_as_well(tmp_path: Path, engine: str, request: 
 
 
 @pytest.mark.slow
-def test_several_learners_have_them_as_well(tmp_path: Path) -> None:
-    result = train(scripted_run(tmp_path, engine="local", learner__count=2, stop__env_steps=4000, evaluation__every=0))
+def test_several_learners_have_them_as_well(tmp_path: Path, ray_here: object) -> None:
+    result = train(scripted_run(tmp_path, engine="ray", learner__count=2, stop__env_steps=4000, evaluation__every=0))
     assert result.updates > 20
 
 
@@ -134,3 +137,51 @@ def test_an_exported_policy_acts_in_the_environment_s_units(tmp_path: Path, spac
     expected = policy.act(obs)
     assert (action.shape, action.dtype) == (expected.shape, expected.dtype)
     np.testing.assert_allclose(action, expected, rtol=1e-6)
+
+
+# ── algorithms that learn ──
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["local", "ray"])
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_they_learn_on_other_engines(
+    tmp_path: Path, algorithm: str, engine: str, request: pytest.FixtureRequest
+) -> None:
+    if engine == "ray":
+        request.getfixturevalue("ray_here")
+    changes = {"actors__count": 2, "evaluation__every": 1000, "stop__env_steps": 4000}
+    result = train(continuous_run(tmp_path, algorithm, engine=engine, **changes))
+    assert result.skipped_updates == 0
+    assert learned(result.weights)
+
+
+def learned(weights: str) -> bool:
+    """Whether the actions are within a tenth of the range from the best ones, on average."""
+    obs = np.random.default_rng(0).uniform(-1, 1, (200, 2)).astype(np.float32)
+    best = np.array([1, 5]) + np.array([1, 2.5]) * obs
+    return bool((np.abs(load_policy(weights).act(obs) - best).mean(0) < [0.4, 1.0]).all())
+
+
+@pytest.mark.slow
+def test_two_learners_learn_it_too(tmp_path: Path, ray_here: object) -> None:
+    changes = {"learner__count": 2, "actors__count": 2, "stop__env_steps": 4000}
+    assert learned(train(continuous_run(tmp_path, "sac", engine="ray", **changes)).weights)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_a_run_that_was_killed_goes_on(tmp_path: Path, algorithm: str) -> None:
+    settings = {"checkpoint__every": 500, "checkpoint__replay": True, "stop__env_steps": 10**6}
+    config = continuous_run(tmp_path / "run" / "run", algorithm, engine="local", **settings)
+    with program(tmp_path / "run", config=config) as run:
+        run.wait_for(lambda: run.statuses and run.statuses[-1]["env_steps"] > 700)
+        run.send(9)
+        run.assert_nothing_left(within_s=10)
+    path = checkpoint.newest(run.out)
+    assert path is not None
+    saved = checkpoint.load(path).state
+    result = resume(run.out, {"env_steps": saved["env_steps"] + 1500})
+    assert (result.reason, result.skipped_updates) == ("env_steps", 0)
+    assert result.updates > saved["updates"] + 100
+    assert learned(result.weights)
