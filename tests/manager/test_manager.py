@@ -76,7 +76,7 @@ def test_weights_cut_short_are_refused(tmp_path: Path) -> None:
     [
         ({"load": "/nowhere/weights.safetensors"}, "load: "),
         ({"environment__id": "NoSuchGame-v0"}, "environment.id: "),
-        ({"environment__id": "Pendulum-v1"}, "environment.id: "),
+        ({"environment__id": "Pendulum-v1"}, "algorithm.name: "),
         ({"environment__kwargs": '{"surprise": 1}'}, "environment.id: "),
     ],
 )

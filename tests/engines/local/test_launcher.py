@@ -189,10 +189,12 @@ def test_what_an_optimizer_needs_is_no_compiler(name: str) -> None:
     source = f"""
 import sys
 import torch
+from apex_acer.algorithms.algorithm import Group
 from apex_acer.learner.optimizer import Optimizer
 from tests.runs import tiny_run
-optimizer = Optimizer(tiny_run(optimizer__name="{name}"), torch.nn.Linear(2, 2))
-assert optimizer.step(torch.zeros(()), 0)[1]
+groups = {{"network": Group(list(torch.nn.Linear(2, 2).parameters()))}}
+optimizer = Optimizer(tiny_run(optimizer__name="{name}"), groups)
+assert optimizer.step(torch.zeros(()), 0, 0)[1]
 assert "torch._dynamo" not in sys.modules
 """
     subprocess.run([sys.executable, "-c", source], check=True, timeout=60)
