@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
+from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -18,7 +20,7 @@ from apex_acer.networks.normalisation import ObservationNormaliser
 from apex_acer.protocol.specification import EnvironmentSpec
 from apex_acer.protocol.unroll import Unroll
 
-ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "tanh": nn.Tanh}
+ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {"relu": functools.partial(nn.ReLU, inplace=True), "tanh": nn.Tanh}
 NATURE = ((32, 8, 4), (64, 4, 2), (64, 3, 1))  # channels, kernel, stride (Mnih et al. 2015)
 A3C = ((16, 8, 4), (32, 4, 2))  # Mnih et al. 2016
 SMALL = ((32, 3, 1), (64, 3, 2))  # for images that are too small for the above
