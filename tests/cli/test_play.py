@@ -250,5 +250,7 @@ def test_an_environment_that_has_changed_since_the_training_is_refused_in_one_li
     video = ["--video", str(tmp_path / "game.mp4")] if verb == "play" else []
     assert main([verb, str(path), *video]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert "the shape of an observation was (4,) and is (3,), the action space was Discrete(2) and is Discrete(3)" in line
+    assert (
+        "the shape of an observation was (4,) and is (3,), the action space was Discrete(2) and is Discrete(3)" in line
+    )
     assert list(tmp_path.iterdir()) == [path]
