@@ -16,7 +16,6 @@ import shutil
 import signal
 import sys
 import threading
-import time
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -26,7 +25,6 @@ from apex_acer.system.process import WAIT_S, die_with_the_parent, name_process
 
 # slow imports are inside functions, so that the lifeline is watched from the first moment on
 
-REMOVALS, REMOVE_AGAIN_S = 20, 0.05  # of the private folder
 STOP_S = 2.0  # in which actors can fetch their stop after the run has ended
 RAW_OUTPUT = 2  # the descriptor of the transcript, to which standard output goes, too
 MANAGERS_SIGNALS = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
@@ -53,11 +51,7 @@ class Lifeline:
             if byte == b"\n":
                 return dict(json.loads(line))
             line += byte
-        for _ in range(REMOVALS):  # no other process is left to remove it, but one that is just ending may add a file
-            shutil.rmtree(self._private, ignore_errors=True)
-            if not os.path.exists(self._private):
-                break
-            time.sleep(REMOVE_AGAIN_S)
+        shutil.rmtree(self._private, ignore_errors=True)  # no other process is left to remove it
         os._exit(0)
 
 

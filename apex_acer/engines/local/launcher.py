@@ -39,6 +39,7 @@ IMPORTED = (
 )
 LEAVE_S = 2.0  # in which killed processes are gone, unless they are stuck in the kernel
 MAX_BYTES = 4096  # of a request
+CLOSE = b"close"  # the request that ends the launcher and all that it has started
 
 
 class Launcher:
@@ -77,6 +78,8 @@ class Launcher:
 
     def close(self) -> None:
         """Ends the launcher and all that it has started."""
+        with contextlib.suppress(OSError):  # the launcher died, or is frozen
+            self._socket.send(CLOSE)
         self._socket.close()
         try:
             self._process.wait(LEAVE_S)
@@ -86,7 +89,7 @@ class Launcher:
 
 
 def main(number: int, *, forks: bool) -> None:
-    """Serves the socket with the descriptor `number` until it is closed."""
+    """Serves the socket with the descriptor `number` until the manager has closed it."""
     child.leave_signals_to_the_manager()
     die_with_the_parent()
     if forks:
@@ -94,7 +97,6 @@ def main(number: int, *, forks: bool) -> None:
     server = Server(socket.socket(fileno=number), forks=forks)
     while server.serve():
         pass
-    server.close()
 
 
 def _import_once() -> None:
@@ -117,7 +119,10 @@ class Server:
         signal.signal(signal.SIGCHLD, lambda number, frame: None)
 
     def serve(self) -> bool:
-        """Waits for a request or for a process to end; returns False once the manager has closed the socket."""
+        """Waits for a request or for a process to end; returns False if the manager closes the launcher, or is gone.
+
+        If it is gone, all end by themselves: the learner last, when it has removed the private folder.
+        """
         requests = self._requests.fileno()
         ready, _, _ = select.select([requests, self._woken], [], [])
         if self._woken in ready:
@@ -128,11 +133,13 @@ class Server:
         if requests not in ready:
             return True
         request, descriptors, _, _ = socket.recv_fds(self._requests, MAX_BYTES, 3)
-        if request:
+        if request == CLOSE:
+            self._close()
+        elif request:
             self._start(json.loads(request), *descriptors)
-        return bool(request)
+        return request not in (b"", CLOSE)
 
-    def close(self) -> None:
+    def _close(self) -> None:
         """Kills what was started."""
         for pid in self._pipes:
             os.kill(pid, signal.SIGKILL)

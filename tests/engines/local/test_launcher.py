@@ -183,6 +183,20 @@ def test_forks_draw_different_numbers(tmp_path: Path, launched: list[Launcher]) 
     assert len({number for numbers in drawn for number in numbers}) == 4
 
 
+@pytest.mark.parametrize("forks", MODES)
+def test_a_learner_outlives_its_manager_until_the_private_folder_is_removed(tmp_path: Path, forks: bool) -> None:
+    """A killed manager's descriptors are closed one after another, and the launcher may notice before it is killed."""
+    launcher = Launcher(tmp_path / "launcher.out", forks=forks)
+    learner = Started(launcher, tmp_path, "learner", 0)
+    pid = learner.pid
+    launcher._socket.close()
+    assert launcher._process.wait(60) == 0
+    os.kill(pid, 0)
+    assert (tmp_path / "private").exists()
+    os.close(learner._lifeline)
+    eventually(lambda: not (tmp_path / "private").exists(), 60)
+
+
 @pytest.mark.parametrize("name", ["rmsprop", "adam"])
 def test_what_an_optimizer_needs_is_no_compiler(name: str) -> None:
     """torch's own way imports it, for a second and 100 MB."""
