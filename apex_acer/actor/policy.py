@@ -89,9 +89,7 @@ class Policy:
         action = self.spec.actions.to_environment(chosen.action.cpu().numpy())
         if not single:
             return action
-        return (
-            action[0, ...] if self.spec.actions.shape else int(action[0])
-        )  # `...`: an array without dimensions is one, too
+        return action[0, ...] if self.spec.actions.shape else int(action[0])  # `...`: an array, even of no dimensions
 
     def step(
         self,

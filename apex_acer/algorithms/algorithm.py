@@ -125,9 +125,12 @@ class Algorithm(ABC):
     def feeding(config: RunConfig) -> Feeding:
         """What batches consist of."""
 
-    @abstractmethod
     def observe(self, unroll: Unroll, source: Hashable) -> None:
-        """Called once with every accepted unroll, to update running statistics; `source` identifies the actor."""
+        """Called once with every accepted unroll of the actor `source`, to update running statistics.
+
+        By default these are the network's own, of observations, if the configuration asks for them.
+        """
+        self.network.observe(unroll)
 
     def statistics(self) -> list[Tensor]:
         """The tensors that `observe` changes. The first of several learners sends them to the others before each update."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import functools
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
@@ -86,10 +86,6 @@ class ApexDqn(Algorithm):
     def feeding(config: RunConfig) -> Feeding:
         """Only replay: single steps, each with the n − 1 steps after it."""
         return Feeding(fresh=False, window=settings(config).n_steps)
-
-    def observe(self, unroll: Unroll, source: Hashable) -> None:
-        """Updates the statistics of observations, if the configuration asks for them."""
-        self.network.observe(unroll)
 
     def loss(self, batch: Batch, updates: int) -> LossOutput:
         """The Huber loss between Q of the first step of each window and its n-step target, weighted by `importance`."""

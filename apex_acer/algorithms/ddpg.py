@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
@@ -124,10 +124,6 @@ class Ddpg(Algorithm):
     def feeding(config: RunConfig) -> Feeding:
         """Only replay: single steps, each with the n − 1 steps after it."""
         return Feeding(fresh=False, window=settings(config).n_steps)
-
-    def observe(self, unroll: Unroll, source: Hashable) -> None:
-        """Updates the statistics of observations, if the configuration asks for them."""
-        self.network.observe(unroll)
 
     def groups(self) -> dict[str, Group]:
         """Policy and critics, each with its own optimizer; the policy takes its step on every `policy_every`-th update."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
@@ -24,7 +24,7 @@ from apex_acer.functional import (
 from apex_acer.networks.critics import Critics, GaussianOutput, SquashedGaussian
 from apex_acer.networks.torsos import State, to_train
 from apex_acer.protocol.specification import EnvironmentSpec
-from apex_acer.protocol.unroll import Batch, Shapes, Unroll
+from apex_acer.protocol.unroll import Batch, Shapes
 
 
 class Temperature(nn.Module):
@@ -87,10 +87,6 @@ class Sac(Algorithm):
     def feeding(config: RunConfig) -> Feeding:
         """Only replay: single steps, each with the n − 1 steps after it."""
         return Feeding(fresh=False, window=settings(config).n_steps)
-
-    def observe(self, unroll: Unroll, source: Hashable) -> None:
-        """Updates the statistics of observations, if the configuration asks for them."""
-        self.network.observe(unroll)
 
     def groups(self) -> dict[str, Group]:
         """Policy, critics and temperature, each with its own optimizer."""

@@ -10,6 +10,7 @@ from gymnasium.spaces import Box, Discrete, Space
 from gymnasium.wrappers import TransformObservation
 
 from apex_acer.config import ConfigError
+from apex_acer.environments.fit import BINNED
 from apex_acer.protocol.specification import Array
 
 Environment = gymnasium.Env[Any, Any]
@@ -87,7 +88,7 @@ def is_finite_box(space: Space[Any]) -> TypeGuard[Box]:
     """Whether `DiscreteActions` takes the action space `space`."""
     return (
         isinstance(space, Box)
-        and space.shape in ((1,), (2,), (3,))
+        and space.shape in BINNED
         and np.issubdtype(space.dtype, np.floating)
         and space.is_bounded()
     )

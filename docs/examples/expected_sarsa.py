@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from dataclasses import dataclass
 
 import torch
@@ -14,7 +13,7 @@ from apex_acer.config.checks import positive
 from apex_acer.networks.frames import stack_planes
 from apex_acer.networks.torsos import QNetwork, State
 from apex_acer.protocol.specification import EnvironmentSpec
-from apex_acer.protocol.unroll import Batch, Shapes, Unroll
+from apex_acer.protocol.unroll import Batch, Shapes
 
 
 @dataclass(frozen=True)
@@ -72,10 +71,6 @@ class ExpectedSarsa(Algorithm):
     def feeding(config: RunConfig) -> Feeding:
         """Whole segments: each once while it is fresh, and again from replay."""
         return Feeding(fresh=True)
-
-    def observe(self, unroll: Unroll, source: Hashable) -> None:
-        """Keeps the statistics of observations that `network.normalise` asks for."""
-        self.network.observe(unroll)
 
     def loss(self, batch: Batch, updates: int) -> LossOutput:
         """½ (target − Q)² over the steps that are no dummies."""
