@@ -15,7 +15,7 @@ from apex_acer.functional.continuous_acer import (
     stochastic_dueling,
 )
 from apex_acer.functional.ddpg import correlated_noise, smallest_target, smoothed_action
-from apex_acer.functional.gaussian import Gaussian, gaussian_kl, gaussian_log_prob, squashed_log_prob
+from apex_acer.functional.distributions import Categorical, Distribution, Gaussian, squashed_log_prob
 from apex_acer.functional.means import masked_mean, masked_means, squared_error_loss
 from apex_acer.functional.q_learning import NStep, bootstrap_value, dueling, n_step_return, rescale, unscale
 from apex_acer.functional.retrace import retrace
@@ -24,7 +24,9 @@ from apex_acer.functional.sac import soft_policy_loss, soft_target, temperature_
 from apex_acer.functional.trust_region import surrogate_loss, trust_region_projection
 
 __all__ = [
+    "Categorical",
     "ContinuousTargets",
+    "Distribution",
     "Gaussian",
     "NStep",
     "Targets",
@@ -37,8 +39,6 @@ __all__ = [
     "continuous_acer_targets",
     "correlated_noise",
     "dueling",
-    "gaussian_kl",
-    "gaussian_log_prob",
     "kl_gradient",
     "log_ratio",
     "masked_mean",

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from apex_acer.functional.acer import MAX_LOG_RHO
-from apex_acer.functional.gaussian import Gaussian, gaussian_kl, gaussian_log_prob
+from apex_acer.functional.distributions import Gaussian
 from apex_acer.functional.means import masked_means
 from apex_acer.functional.retrace import retrace
 
@@ -43,7 +43,7 @@ def stochastic_dueling(value: Tensor, advantage: Tensor, other_advantages: Tenso
 def log_ratio(action: Tensor, policy: Gaussian, behaviour: Gaussian) -> Tensor:
     """The finite log ρ = log f(a) − log μ(a) `[...]` of `action` `[..., d]`, whose ρ is finite, too; without gradient."""
     with torch.no_grad():
-        log_rho = gaussian_log_prob(action, *policy) - gaussian_log_prob(action, *behaviour)
+        log_rho = policy.log_prob(action) - behaviour.log_prob(action)
         # far below zero nothing is cut, because the trace is ρ to the power of 1/d
         return log_rho.clamp(torch.finfo(log_rho.dtype).min, MAX_LOG_RHO)
 
@@ -154,7 +154,7 @@ def continuous_acer_metrics(
     `value` is `[T, B]`; `is_bound` `[T, B]` bool is true if the trust region changed the gradient; `mask` is `[T, B]` bool.
     """
     samples = {
-        "average_policy_kl": gaussian_kl(average, policy),
+        "average_policy_kl": average.kl(policy),
         "trust_region_share": is_bound,
         "truncated_share": targets.rho > truncation_threshold,
         "rho": targets.rho.clamp(max=max(truncation_threshold, 1.0)),
