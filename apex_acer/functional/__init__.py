@@ -4,6 +4,7 @@ May import: nothing of the package.
 """
 
 from apex_acer.functional.acer import Targets, acer_metrics, acer_policy_gradient, acer_targets, kl_gradient
+from apex_acer.functional.advantages import Advantages, gae, vtrace
 from apex_acer.functional.continuous_acer import (
     ContinuousTargets,
     continuous_acer_metrics,
@@ -24,6 +25,7 @@ from apex_acer.functional.sac import soft_policy_loss, soft_target, temperature_
 from apex_acer.functional.trust_region import surrogate_loss, trust_region_projection
 
 __all__ = [
+    "Advantages",
     "Categorical",
     "ContinuousTargets",
     "Distribution",
@@ -39,6 +41,7 @@ __all__ = [
     "continuous_acer_targets",
     "correlated_noise",
     "dueling",
+    "gae",
     "kl_gradient",
     "log_ratio",
     "masked_mean",
@@ -60,4 +63,5 @@ __all__ = [
     "temperature_loss",
     "trust_region_projection",
     "unscale",
+    "vtrace",
 ]

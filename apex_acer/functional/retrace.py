@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from apex_acer.functional.recursion import backward_recursion
+
 
 def retrace(
     *, q_taken: Tensor, value: Tensor, bootstrap_value: Tensor, reward: Tensor, discount: Tensor, trace: Tensor
@@ -35,23 +37,5 @@ def retrace(
         # torch.where and not a product, because a dummy step may hold NaN
         offset = torch.where(open_trace, value + trace * (reward - q_taken), value)
         slope = torch.where(open_trace, trace * discount, 0.0)
-        carried = _scan(offset[1:], slope[1:], bootstrap_value)
+        carried = backward_recursion(offset[1:], slope[1:], bootstrap_value)
         return reward + discount * carried
-
-
-def _scan(offset: Tensor, slope: Tensor, last: Tensor) -> Tensor:
-    """x_t = offset_t + slope_t · x_{t+1} for the T − 1 steps before x_T = `last`, `[T, B]`.
-
-    This is a parallel scan by doubling (Hillis and Steele 1986): T steps take log2(T) rounds of a few large operations.
-    """
-    x = torch.cat([offset, last.unsqueeze(0)])  # [T, B]
-    slope = torch.cat([slope, torch.zeros_like(last).unsqueeze(0)])
-    reach = 1
-    while reach < len(x):
-        near, beyond = slope[:-reach], x[reach:]
-        # a slope of zero passes nothing on, not even what is not finite
-        composed = torch.where(near != 0, torch.addcmul(x[:-reach], near, beyond), x[:-reach])
-        x = torch.cat([composed, x[-reach:]])
-        slope = torch.cat([near * slope[reach:], slope[-reach:]])
-        reach *= 2
-    return x

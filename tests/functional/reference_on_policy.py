@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+
 
 def entropy(probs):
     return -sum(p * math.log(p) for p in probs if p > 0)
@@ -17,3 +19,57 @@ def kl(probs, others):
 
 def gaussian_entropy(log_std):
     return sum(0.5 * math.log(2 * math.pi * math.e * math.exp(s) ** 2) for s in log_std)
+
+
+def td_error(batch, t, b, gamma):
+    after = 0.0 if batch["terminated"][t, b] else gamma * float(batch["value"][t + 1, b])
+    return float(batch["reward"][t, b]) + after - float(batch["value"][t, b])
+
+
+def steps_from(batch, t, b):
+    """The steps from t up to the end of its episode or of the segment; none from a dummy step."""
+    steps = []
+    for s in range(t, len(batch["reward"])):
+        if not batch["mask"][s, b]:
+            break
+        steps.append(s)
+        if batch["terminated"][s, b] or batch["truncated"][s, b]:
+            break
+    return steps
+
+
+def gae(batch, gamma, gae_lambda):
+    """Σ_s (γλ)^(s−t) δ_s over the steps of the episode, and that plus V."""
+    advantage, value_target = np.zeros((2, *batch["reward"].shape))
+    for t, b in np.ndindex(advantage.shape):
+        for s in steps_from(batch, t, b):
+            advantage[t, b] += (gamma * gae_lambda) ** (s - t) * td_error(batch, s, b, gamma)
+        value_target[t, b] = advantage[t, b] + float(batch["value"][t, b])
+    return advantage, value_target
+
+
+def vtrace_target(batch, t, b, gamma, gae_lambda, rho_bar, c_bar):
+    """V_t + Σ_s γ^(s−t) (Π_{t≤i<s} c_i) min(ρ̄, ρ_s) δ_s, equation 1."""
+    target, weight = float(batch["value"][t, b]), 1.0
+    for s in steps_from(batch, t, b):
+        rho = math.exp(batch["log_rho"][s, b])
+        target += weight * min(rho_bar, rho) * td_error(batch, s, b, gamma)
+        weight *= gamma * gae_lambda * min(c_bar, rho)
+    return target
+
+
+def vtrace(batch, gamma, gae_lambda, rho_bar, c_bar):
+    """min(ρ̄, ρ_t) (r_t + γ v_{t+1} − V_t), and v."""
+    given = gamma, gae_lambda, rho_bar, c_bar
+    advantage, value_target = np.zeros((2, *batch["reward"].shape))
+    for t, b in np.ndindex(advantage.shape):
+        value_target[t, b] = vtrace_target(batch, t, b, *given)
+        if not batch["mask"][t, b]:
+            continue
+        after = float(batch["value"][t + 1, b])
+        if len(steps_from(batch, t, b)) > 1:
+            after = vtrace_target(batch, t + 1, b, *given)
+        discount = 0.0 if batch["terminated"][t, b] else gamma
+        error = float(batch["reward"][t, b]) + discount * after - float(batch["value"][t, b])
+        advantage[t, b] = min(rho_bar, math.exp(batch["log_rho"][t, b])) * error
+    return advantage, value_target
