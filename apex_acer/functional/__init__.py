@@ -5,6 +5,7 @@ May import: nothing of the package.
 
 from apex_acer.functional.acer import Targets, acer_metrics, acer_policy_gradient, acer_targets, kl_gradient
 from apex_acer.functional.advantages import Advantages, gae, vtrace
+from apex_acer.functional.conjugate_gradient import conjugate_gradient, fisher_product
 from apex_acer.functional.continuous_acer import (
     ContinuousTargets,
     continuous_acer_metrics,
@@ -18,6 +19,7 @@ from apex_acer.functional.continuous_acer import (
 from apex_acer.functional.ddpg import correlated_noise, smallest_target, smoothed_action
 from apex_acer.functional.distributions import Categorical, Distribution, Gaussian, squashed_log_prob
 from apex_acer.functional.means import masked_mean, masked_means, squared_error_loss
+from apex_acer.functional.ppo import approximate_kl, clipped_surrogate, clipped_value_loss
 from apex_acer.functional.q_learning import NStep, bootstrap_value, dueling, n_step_return, rescale, unscale
 from apex_acer.functional.retrace import retrace
 from apex_acer.functional.rewards import shape_rewards
@@ -35,12 +37,17 @@ __all__ = [
     "acer_metrics",
     "acer_policy_gradient",
     "acer_targets",
+    "approximate_kl",
     "bootstrap_value",
+    "clipped_surrogate",
+    "clipped_value_loss",
+    "conjugate_gradient",
     "continuous_acer_metrics",
     "continuous_acer_policy_gradient",
     "continuous_acer_targets",
     "correlated_noise",
     "dueling",
+    "fisher_product",
     "gae",
     "kl_gradient",
     "log_ratio",

@@ -73,3 +73,22 @@ def vtrace(batch, gamma, gae_lambda, rho_bar, c_bar):
         error = float(batch["reward"][t, b]) + discount * after - float(batch["value"][t, b])
         advantage[t, b] = min(rho_bar, math.exp(batch["log_rho"][t, b])) * error
     return advantage, value_target
+
+
+def clipped_surrogate(log_ratio, advantage, clip):
+    ratio = math.exp(log_ratio)
+    return -min(ratio * advantage, min(max(ratio, 1 - clip), 1 + clip) * advantage)
+
+
+def clipped_value_loss(value, old_value, target, clip):
+    clipped = min(max(value, old_value - clip), old_value + clip)
+    return 0.5 * max((target - value) ** 2, (target - clipped) ** 2)
+
+
+def fisher(probs, scores):
+    """The mean over states of Σ_a π(a) ∇ log π(a) ∇ log π(a)ᵀ; `probs` is [N, A], `scores` [N, A, n]."""
+    matrix = np.zeros((scores.shape[-1], scores.shape[-1]))
+    for state, action in np.ndindex(probs.shape):
+        score = scores[state, action]
+        matrix += probs[state, action] * np.outer(score, score) / len(probs)
+    return matrix
