@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from apex_acer.algorithms import algorithm_class
-from apex_acer.config import RunConfig
+from apex_acer.config import SETTINGS, AlgorithmConfig, OnPolicyConfig, RunConfig
 from apex_acer.config.runfile import from_dict
 from apex_acer.engines.serial import DirectLink
 from apex_acer.learner.learner import Learner
@@ -55,9 +55,11 @@ TINY: dict[str, Any] = {
 
 
 def tiny_run(out: Path | str = "", **changes: Any) -> RunConfig:
-    """A run that takes a moment; `changes` are keys with `__` for the dot."""
+    """A run that takes a moment; `changes` are keys with `__` for the dot. On-policy algorithms get no keys of replay."""
     nested: dict[str, Any] = {"out": str(out)}
-    for key, value in (TINY | {name.replace("__", "."): value for name, value in changes.items()}).items():
+    has_replay = not issubclass(SETTINGS.get(changes.get("algorithm__name", ""), AlgorithmConfig), OnPolicyConfig)
+    common = {key: value for key, value in TINY.items() if has_replay or "replay" not in key}
+    for key, value in (common | {name.replace("__", "."): value for name, value in changes.items()}).items():
         section, _, name = key.rpartition(".")
         (nested.setdefault(section, {}) if section else nested)[name] = value
     return from_dict(nested)

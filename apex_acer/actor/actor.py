@@ -47,7 +47,7 @@ class Actor:
         """Makes and sends one unroll, or waits up to `wait_s` seconds for an answer; False once told to stop."""
         if self._sequence == 0:
             self._send(Message(self._run_id, self._peer, 0, wants_weights=True))  # the learner's first weights
-        must_wait = self._unanswered >= self._config.actors.max_unanswered or self._version < 0
+        must_wait = self._unanswered >= self._config.max_unanswered or self._version < 0
         with self._timers.phase("waiting"):
             reply = self._link.receive(wait_s if must_wait else 0)
         if reply:

@@ -121,6 +121,11 @@ class Policy:
         """Whether `complete` needs the behaviour that follows an unroll."""
         return self._algorithm.looks_ahead(self.config)
 
+    @property
+    def whole_episodes(self) -> bool:
+        """Whether each column of an unroll is to be one episode from its start."""
+        return self._algorithm.feeding(self.config).whole_episodes
+
     def complete(self, unroll: Unroll, ahead: dict[str, Array]) -> Unroll:
         """The unroll as an actor sends it (`Algorithm.complete`)."""
         return self._algorithm.complete(self.config, unroll, ahead)

@@ -10,7 +10,7 @@ import torch
 from apex_acer.actor.policy import Policy
 from apex_acer.algorithms.algorithm import Action
 from apex_acer.config import EvaluationConfig
-from apex_acer.environments.vector import Environments, require_unchanged
+from apex_acer.environments.vector import Environments, Step, require_unchanged
 from apex_acer.protocol.metrics import Timers
 from apex_acer.protocol.specification import Array
 from apex_acer.protocol.unroll import Unroll
@@ -51,30 +51,38 @@ class Rollout:
         self.exploration = policy.exploration(environments.num, actor)
         """How much each environment explores, `[N]`."""
         self._completes = actor is not None
+        self._whole_episodes = actor is not None and policy.whole_episodes
         self._ahead: Action | None = None  # chosen for the observation after the last unroll
         self._timers = timers or Timers()
         self._generator = torch.Generator(policy.device).manual_seed(seed)
         self._random = np.random.default_rng(seed)
         self._episodes: list[Episode] = []
 
-        spec, num = environments.spec, environments.num
+        self._begin(seed)
+
+    def _begin(self, seed: int) -> None:
+        """Resets all environments."""
+        spec, num = self._environments.spec, self._environments.num
         self._obs = np.zeros((spec.stack, num, *spec.plane_shape), spec.dtype)  # the newest S planes
-        self._obs[-1] = environments.reset(seed)
+        self._obs[-1] = self._environments.reset(seed)
         self._episode_step = np.zeros((spec.stack, num), np.int32)
-        self._state = policy.initial_state(num)
+        self._state = self._policy.initial_state(num)
         self._return = np.zeros(num, np.float64)
         self._length = np.zeros(num, np.int64)
         self._since_reward = np.zeros(num, np.int64)
+        self._counts = np.ones(num, bool)  # false once an environment has played its only episode
 
     def unroll(self, length: int) -> Unroll:
-        """The next `length` steps (k) of all environments."""
+        """The next `length` steps (k) of all environments; of whole episodes, steps after the end of each are masked."""
+        if self._whole_episodes:
+            self._begin(int(self._random.integers(2**31)))
         (stack, num), spec = self._obs.shape[:2], self._policy.spec.actions
-        obs = np.empty((stack + length, *self._obs.shape[1:]), self._obs.dtype)
-        episode_step = np.empty((stack + length, num), np.int32)
+        obs = np.zeros((stack + length, *self._obs.shape[1:]), self._obs.dtype)
+        episode_step = np.zeros((stack + length, num), np.int32)
         obs[:stack], episode_step[:stack] = self._obs, self._episode_step
-        action = np.empty((length, num, *spec.shape), spec.dtype)
-        reward = np.empty((length, num), np.float32)
-        terminated, truncated, mask = np.empty((3, length, num), bool)
+        action = np.zeros((length, num, *spec.shape), spec.dtype)
+        reward = np.zeros((length, num), np.float32)
+        terminated, truncated, mask = np.zeros((3, length, num), bool)
         behaviour: dict[str, list[Array]] = {}
         state = {name: value.cpu().numpy() for name, value in self._state.items()}
         for t in range(length):
@@ -85,10 +93,12 @@ class Rollout:
                 step = self._environments.step(action[t])
             obs[t + stack] = step.obs
             episode_step[t + stack] = np.where(step.reset, 0, episode_step[t + stack - 1] + 1)
-            reward[t], terminated[t], truncated[t], mask[t] = step.reward, step.terminated, step.truncated, ~step.reset
-            self._count(step.reward, step.reset)
+            reward[t], terminated[t], truncated[t] = step.reward, step.terminated, step.truncated
+            mask[t] = self._count(step, is_last=t == length - 1)
+            if not self._counts.any():
+                break
         self._obs, self._episode_step = obs[length:], episode_step[length:]
-        mu = {name: np.stack(parts) for name, parts in behaviour.items()}
+        mu = {name: _padded(parts, length) for name, parts in behaviour.items()}
         unroll = Unroll(obs, episode_step, action, reward, terminated, truncated, mask, mu, state)
         return self._complete(unroll) if self._completes else unroll
 
@@ -125,12 +135,30 @@ class Rollout:
             self._since_reward[stalled] = 0
         return action
 
-    def _count(self, reward: Array, reset: Array) -> None:
-        for column in np.flatnonzero(reset):
-            self._episodes.append(Episode(int(column), float(self._return[column]), int(self._length[column])))
+    def _count(self, step: Step, *, is_last: bool) -> Array:
+        """Counts returns, and the episodes that ended; returns which environments made a step `[N]` that is no dummy."""
+        reset, reward = step.reset, step.reward
+        ended = reset & self._counts
+        if self._whole_episodes:
+            self._counts = self._counts & ~reset
+        self._finish(ended)
         self._return = np.where(reset, 0.0, self._return + reward)
         self._length = np.where(reset, 0, self._length + 1)
         self._since_reward = np.where(reset | (reward != 0), 0, self._since_reward + 1)
+        if self._whole_episodes and is_last:  # the step that would show a reset is not made
+            self._finish((step.terminated | step.truncated) & self._counts)
+        return ~reset & self._counts
+
+    def _finish(self, ended: Array) -> None:
+        for column in np.flatnonzero(ended):
+            self._episodes.append(Episode(int(column), float(self._return[column]), int(self._length[column])))
+
+
+def _padded(parts: list[Array], length: int) -> Array:
+    """The `parts` of steps as `[length, …]`, with zeros after the last one."""
+    padded = np.zeros((length, *parts[0].shape), parts[0].dtype)
+    padded[: len(parts)] = parts
+    return padded
 
 
 def _arrays(chosen: Action) -> dict[str, Array]:

@@ -18,6 +18,9 @@ ALGORITHMS = {
     "apex_dqn": "apex_acer.algorithms.apex_dqn:ApexDqn",
     "ddpg": "apex_acer.algorithms.ddpg:Ddpg",
     "sac": "apex_acer.algorithms.sac:Sac",
+    "actor_critic": "apex_acer.algorithms.actor_critic:ActorCritic",
+    "ppo": "apex_acer.algorithms.ppo:Ppo",
+    "trpo": "apex_acer.algorithms.trpo:Trpo",
 }
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Mapping
-from typing import ClassVar, Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -36,6 +36,8 @@ class Feeding(NamedTuple):
     """How many replays a fresh segment is worth: drawn from Poisson(replay ratio), or exactly the replay ratio."""
     window: int = 0
     """Steps of a sample, of which the first is learned from; 0: samples are whole segments, with all their steps."""
+    whole_episodes: bool = False
+    """Whether each segment is one episode from its start, whose steps after its end are masked."""
 
 
 class Group(NamedTuple):
@@ -58,6 +60,19 @@ class LossOutput(NamedTuple):
     metrics: dict[str, Tensor]
     priorities: Tensor
     num_samples: Tensor
+
+
+class Descent(Protocol):
+    """The steps by which an algorithm learns from one batch, as the learner takes them."""
+
+    def step(self, batch: Batch) -> Mapping[str, Tensor]:
+        """One optimizer step on the loss of `batch`; returns its metrics, none if it was skipped as it was not finite."""
+
+    def count(self, metrics: Mapping[str, Tensor]) -> None:
+        """Counts a step that the algorithm took without the optimizer, with its metrics."""
+
+    def add(self, tensor: Tensor) -> None:
+        """Replaces `tensor` by its sum over all learners."""
 
 
 class Algorithm(ABC):
@@ -146,6 +161,10 @@ class Algorithm(ABC):
         They are drawn before a batch is split into parts, so that the loss is the same however it is computed.
         """
         return {}
+
+    def update(self, batch: Batch, descent: Descent) -> None:
+        """Learns from a batch: by default one optimizer step on the loss of all of it."""
+        descent.step(batch)
 
     @abstractmethod
     def loss(self, batch: Batch, updates: int) -> LossOutput:

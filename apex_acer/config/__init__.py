@@ -6,22 +6,22 @@ torch, so that the manager can check a run before it starts any process.
 May import: system.
 """
 
-from apex_acer.config.algorithm import (
-    SETTINGS,
+from apex_acer.config.algorithm import AlgorithmConfig, SegmentConfig, UnreadConfig
+from apex_acer.config.algorithms import SETTINGS
+from apex_acer.config.checks import ConfigError, reading, require, writing
+from apex_acer.config.cluster import RayConfig
+from apex_acer.config.environment import ActorsConfig, AtariConfig, EnvironmentConfig
+from apex_acer.config.learning import LearnerConfig, NetworkConfig, OptimizerConfig, ReplayConfig
+from apex_acer.config.off_policy import (
     AcerBaseConfig,
     AcerConfig,
-    AlgorithmConfig,
     ApexDqnConfig,
     ContinuousAcerConfig,
     DdpgConfig,
     NStepConfig,
     SacConfig,
-    UnreadConfig,
 )
-from apex_acer.config.checks import ConfigError, reading, require, writing
-from apex_acer.config.cluster import RayConfig
-from apex_acer.config.environment import ActorsConfig, AtariConfig, EnvironmentConfig
-from apex_acer.config.learning import LearnerConfig, NetworkConfig, OptimizerConfig, ReplayConfig
+from apex_acer.config.on_policy import ActorCriticConfig, OnPolicyConfig, PolicyGradientConfig, PpoConfig, TrpoConfig
 from apex_acer.config.run import CheckpointConfig, EvaluationConfig, LoggingConfig, LogLevel, RunConfig, StopConfig
 from apex_acer.config.supervision import SupervisionConfig
 
@@ -52,6 +52,12 @@ __all__ = [
     "StopConfig",
     "SupervisionConfig",
     "UnreadConfig",
+    "ActorCriticConfig",
+    "OnPolicyConfig",
+    "PolicyGradientConfig",
+    "PpoConfig",
+    "TrpoConfig",
+    "SegmentConfig",
     "reading",
     "require",
     "writing",

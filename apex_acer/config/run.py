@@ -8,11 +8,13 @@ from typing import Annotated, Literal
 
 import tyro
 
-from apex_acer.config.algorithm import AcerConfig, AlgorithmConfig
+from apex_acer.config.algorithm import AlgorithmConfig
+from apex_acer.config.algorithms import require_settings
 from apex_acer.config.checks import at_least, positive, require, typed
 from apex_acer.config.cluster import RayConfig
 from apex_acer.config.environment import ActorsConfig, EnvironmentConfig
 from apex_acer.config.learning import LearnerConfig, NetworkConfig, OptimizerConfig, ReplayConfig
+from apex_acer.config.off_policy import AcerConfig
 from apex_acer.config.supervision import SupervisionConfig
 
 
@@ -128,11 +130,10 @@ class RunConfig:
         typed("", self)
         require(0 <= self.seed < 2**31, "seed", self.seed, "give 0 to 2147483647")
         require(self.schedule_steps >= 0, "schedule_steps", self.schedule_steps, "give 0 or more")
-        each = (self.learner.batch_size + self.actors.environments) * self.algorithm.unroll_length
-        several = " for each learner" if self.learner.count > 1 else ""
-        allowed = f"(learner.batch_size + actors.environments) * algorithm.unroll_length = {each}{several} or more"
-        require(self.replay.capacity >= each * self.learner.count, "replay.capacity", self.replay.capacity, allowed)
+        require_settings(self.algorithm)
+        self._check_memory()
         self._check_cluster()
+        self.algorithm.require_fit(self)
         needed = "stop.at_return needs evaluations: give 1 or more, or stop.at_return None"
         require(self.stop.at_return is None or self.evaluation.every > 0, "evaluation.every", 0, needed)
 
@@ -147,6 +148,29 @@ class RunConfig:
         replay = self.replay
         anneals = replay.importance_exponent != replay.importance_exponent_final
         return self.optimizer.schedule != "constant" or (replay.sampling == "prioritized" and anneals)
+
+    @property
+    def max_unanswered(self) -> int:
+        """Unrolls that an actor may have unanswered before it waits for the learner."""
+        return 1 if self.algorithm.waits else self.actors.max_unanswered
+
+    @property
+    def saves_replay(self) -> bool:
+        """Whether checkpoints hold the segments that the learner has; without replay these are only a few."""
+        return self.checkpoint.replay or not self.algorithm.replay_ratio
+
+    def _check_memory(self) -> None:
+        batch_size, environments, count = self.learner.batch_size, self.actors.environments, self.learner.count
+        if self.algorithm.waits:
+            per_learner = " * learner.count" if count > 1 else ""
+            allowed = f"actors wait for each update, so give a multiple of actors.environments{per_learner}"
+            whole = batch_size % (environments * count) == 0
+            require(whole, "learner.batch_size", batch_size, f"{allowed} ({environments * count})")
+        if self.algorithm.replay_ratio:
+            each = (batch_size + environments) * self.algorithm.unroll_length
+            several = " for each learner" if count > 1 else ""
+            allowed = f"(learner.batch_size + actors.environments) * algorithm.unroll_length = {each}{several} or more"
+            require(self.replay.capacity >= each * count, "replay.capacity", self.replay.capacity, allowed)
 
     def _check_cluster(self) -> None:
         count, several = self.learner.count, "learner.count"

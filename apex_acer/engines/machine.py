@@ -45,10 +45,11 @@ def _memory_takers(config: RunConfig, spec: EnvironmentSpec) -> dict[str, tuple[
     actor_bytes = LEAST_SERIAL_ACTOR_BYTES if config.engine == "serial" else LEAST_ACTOR_BYTES
     environment_bytes = LEAST_ENVIRONMENT_BYTES + segment_bytes
     here = config.replay.device == "cpu" or not has_gpu(config.learner.device)
-    takers = {"replay.capacity": (config.replay.capacity, segment_bytes / k)} if here else {}
+    replays = here and config.algorithm.replay_ratio > 0
+    takers = {"replay.capacity": (config.replay.capacity, segment_bytes / k)} if replays else {}
     return takers | {
         "actors.environments": (actors.environments, environment_bytes),
-        "actors.max_unanswered": (actors.max_unanswered, actors.environments * segment_bytes),
+        "actors.max_unanswered": (config.max_unanswered, actors.environments * segment_bytes),
         "actors.count": (actors.count, actor_bytes + actors.environments * environment_bytes),
         "evaluation.environments": (min(evaluation.environments, evaluation.episodes), LEAST_ENVIRONMENT_BYTES),
     }

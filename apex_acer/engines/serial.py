@@ -147,7 +147,7 @@ class SerialEngine(Engine):
         """Returns whether the run continues. A checkpoint drops the messages that wait."""
         while self._learner.step(0):
             if self._learner.at_checkpoint:
-                self._learner.inbox.forget_peers()
+                self._learner.forget_peers()
             if self._learner.idle:
                 return True
         return False

@@ -17,7 +17,7 @@ from apex_acer.functional.continuous_acer import (
     stochastic_dueling,
 )
 from apex_acer.functional.ddpg import correlated_noise, smallest_target, smoothed_action
-from apex_acer.functional.distributions import Categorical, Distribution, Gaussian, squashed_log_prob
+from apex_acer.functional.distributions import Categorical, Distribution, Gaussian, each_tensor, squashed_log_prob
 from apex_acer.functional.means import masked_mean, masked_means, squared_error_loss
 from apex_acer.functional.ppo import approximate_kl, clipped_surrogate, clipped_value_loss
 from apex_acer.functional.q_learning import NStep, bootstrap_value, dueling, n_step_return, rescale, unscale
@@ -47,6 +47,7 @@ __all__ = [
     "continuous_acer_targets",
     "correlated_noise",
     "dueling",
+    "each_tensor",
     "fisher_product",
     "gae",
     "kl_gradient",

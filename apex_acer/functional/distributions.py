@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple, Protocol, Self
+from collections.abc import Callable, Iterator
+from typing import NamedTuple, Protocol, Self, TypeVar
 
 from torch import Tensor
 from torch.nn.functional import softplus
@@ -22,6 +23,9 @@ class Distribution(Protocol):
 
     def kl(self, other: Self) -> Tensor:
         """KL(self ‖ other)."""
+
+    def __iter__(self) -> Iterator[Tensor]:
+        """The tensors that it consists of."""
 
 
 class Categorical(NamedTuple):
@@ -65,6 +69,14 @@ class Gaussian(NamedTuple):
         log_ratio = self.log_std - other.log_std
         distance = (self.mean - other.mean) * (-other.log_std).exp()
         return 0.5 * ((2 * log_ratio).exp() + distance.square() - 1 - 2 * log_ratio).sum(-1)
+
+
+AnyDistribution = TypeVar("AnyDistribution", bound=Distribution)
+
+
+def each_tensor(policy: AnyDistribution, change: Callable[[Tensor], Tensor]) -> AnyDistribution:
+    """`policy` with `change` applied to each of its tensors, such as to take some of its places, or no gradient."""
+    return type(policy)(*map(change, policy))
 
 
 def squashed_log_prob(pre_tanh: Tensor, mean: Tensor, log_std: Tensor) -> Tensor:

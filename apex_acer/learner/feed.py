@@ -127,13 +127,25 @@ def make_feed(config: RunConfig, shapes: Layout, device: torch.device, ranks: Ra
     """The feed of a learner on `device`, with its share of replay; raises `ConfigError` if the GPU has no room for that."""
     feeding = algorithm_class(config.algorithm.name).feeding(config)
     replay_device = device if config.replay.device == "learner" else CPU
-    steps = config.replay.capacity
+    steps = capacity(config) // ranks.count
     try:
-        replay = make_replay(config, feeding, shapes, steps // ranks.count, replay_device, ranks.rank)
+        replay = make_replay(config, feeding, shapes, steps, replay_device, ranks.rank)
     except torch.OutOfMemoryError:
         what = f"{replay_device} has no room for {steps:,} steps; give cpu, or a smaller replay.capacity"
         raise ConfigError(f"replay.device: {what}") from None
     return Feed(replay, Mixture(config, feeding, ranks.count), ranks)
+
+
+def capacity(config: RunConfig) -> int:
+    """Environment steps that all learners hold.
+
+    Without replay these are the batch that is computed, the next one, which a single learner may have whole, and the
+    unroll that completes it.
+    """
+    if config.algorithm.replay_ratio:
+        return config.replay.capacity
+    segments = 2 * config.learner.batch_size + config.actors.environments
+    return segments * config.algorithm.unroll_length * config.learner.count
 
 
 def unroll_layout(config: RunConfig, spec: EnvironmentSpec) -> Layout:

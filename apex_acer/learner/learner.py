@@ -13,6 +13,7 @@ from apex_acer.config import RunConfig
 from apex_acer.learner.agreement import Agreed, Report, agree
 from apex_acer.learner.counters import Counters, RunClock
 from apex_acer.learner.feed import make_feed, unroll_layout
+from apex_acer.learner.gate import Gate
 from apex_acer.learner.prefetch import make_prefetch
 from apex_acer.learner.ranks import ALONE, Ranks
 from apex_acer.learner.reporting import Reporter
@@ -50,11 +51,16 @@ class Learner:
         """With `resume` it continues from the newest checkpoint; raises `ConfigError` if that or the device does not fit."""
         self._config, self._ranks = config, ranks
         layout = unroll_layout(config, spec)
-        waiting = config.actors.count * config.actors.max_unanswered
+        waiting = config.actors.count * config.max_unanswered
         self.inbox = Inbox(run_id, layout, config.actors.environments, spec.actions, waiting)
         self._trainer = Trainer(config, spec, ranks)
         self._feed = make_feed(config, layout, self._trainer.device, ranks)
         self._prefetch = make_prefetch(self._feed, self._trainer.device)
+        self._columns = config.actors.environments
+        needed = (
+            config.learner.batch_size // ranks.count // self._columns
+        )  # unrolls, of which a batch has a whole number
+        self._gate = Gate(needed if config.algorithm.waits else 0)
         log.info("learner on %s; replay holds up to %s", self._trainer.computes, decimal(self._feed.replay.num_bytes))
         self.counters = Counters(RunClock(run_id, started_at))
         self._evaluations = Evaluations(folder, config.stop.at_return, config.evaluation)
@@ -100,11 +106,22 @@ class Learner:
         taken = []
         with self._reporter.timers.phase("taking"):
             while post:
-                self._insert(post.message)
-                taken.append(post)
+                if self._takes(post):
+                    self._insert(post.message)
+                    taken.append(post)
                 takes_more = not alone and self._feed.mixture.lacks(self._feed.num_fresh)
                 post = self.inbox.take_unroll(0) if takes_more else None
         return taken
+
+    def _takes(self, post: Post) -> bool:
+        """Whether the unroll fits the batch; an actor that was replaced may have sent one while its turn was passed on."""
+        version, updates = post.message.weights_version, self.counters.updates
+        if version == updates or not self._config.algorithm.waits:
+            return True
+        refused = f"weights of version {version}, expected {updates}"
+        self.inbox.count_refused(f"{post.message.peer.name}: {refused}")
+        post.answer(Reply(post.message.sequence, refused=refused))
+        return False
 
     def _insert(self, message: Message) -> None:
         assert message.unroll is not None
@@ -117,20 +134,22 @@ class Learner:
         counters = self.counters
         with self._reporter.timers.phase("learning"):
             selection, batch = self._prefetch.next_batch(counters.env_steps / self._config.schedule_end)
+            lag = counters.updates - batch.weights_version  # [B]
             update = self._trainer.update(batch, counters.env_steps, counters.updates)
-            if update and update.taken:
-                self._feed.set_priorities(selection, update.priorities)
-                lag = counters.updates - batch.weights_version  # [B]
-                self._reporter.means.add({**update.metrics, "policy_lag": lag.float().mean()})
-                counters.updates += 1
+            counters.updates += len(update.metrics)
+            if update.metrics:
+                for metrics in update.metrics:
+                    self._reporter.means.add(metrics)
+                self._reporter.means.add({"policy_lag": lag.float().mean()})
                 counters.skipped_in_a_row = 0
-            elif update:
-                self._skip()
+            if update.priorities is not None:
+                self._feed.set_priorities(selection, update.priorities)
+            if update.num_skipped:
+                self._skip(update.num_skipped)
 
-    def _skip(self) -> None:
-        log.warning("update %d was not finite and was skipped", self.counters.updates)
-        self.counters.skipped += 1
-        self.counters.skipped_in_a_row += 1
+    def _skip(self, num: int) -> None:
+        self.counters.skipped += num
+        self.counters.skipped_in_a_row += num
         limit = self._config.learner.max_skipped_updates
         if self.counters.skipped_in_a_row >= limit:
             self._saver.save_weights()
@@ -155,16 +174,22 @@ class Learner:
         with self._reporter.timers.phase("taking"):
             for post in posts:
                 if post.message.peer.role == "actor":
-                    self._answer_actor(post)
+                    self._log_rows(post.message)
+                    self._gate.put(post)
                 elif row := self._evaluations.take(post):
                     self._reporter.log("evaluator", row, int(row["eval_env_steps"]))
+            for post in self._gate.pass_through(self._feed.num_fresh // self._columns, self.inbox.is_current):
+                self._answer_actor(post)
+
+    def _log_rows(self, message: Message) -> None:
+        for row in message.rows:
+            self._reporter.log(message.peer.name, row | {"policy_lag": self.counters.updates - message.weights_version})
 
     def _answer_actor(self, post: Post) -> None:
         message, updates = post.message, self.counters.updates
-        for row in message.rows:
-            self._reporter.log(message.peer.name, row | {"policy_lag": updates - message.weights_version})
         reply = Reply(message.sequence, weights_version=updates)
-        if message.wants_weights and message.weights_version < updates:
+        wants_weights = message.wants_weights or self._config.algorithm.waits
+        if wants_weights and message.weights_version < updates:
             policy = self._trainer.policy(updates)
             reply = dataclasses.replace(reply, weights=policy, env_steps=self.counters.env_steps)
         post.answer(reply)
@@ -189,6 +214,11 @@ class Learner:
             return "env_steps"
         return "minutes" if stop.minutes is not None and self.counters.clock.wall_s >= 60 * stop.minutes else ""
 
+    def forget_peers(self) -> None:
+        """Drops all messages that wait; actors and evaluator begin again."""
+        self._gate.clear()
+        self.inbox.forget_peers()
+
     def save(self) -> Path:
         """Writes the weights file and a checkpoint, if this is the first learner; returns the path of the weights file."""
         self.counters.rows_length = self._reporter.length
@@ -197,7 +227,7 @@ class Learner:
     def finish(self) -> Outcome:
         """Tells every peer to stop, writes the weights and the last row, and returns how the run ended."""
         counters, wall_s = self.counters, self.counters.clock.wall_s
-        self.inbox.stop(self._reason)
+        self.inbox.stop(self._reason, self._gate.clear())
         self._evaluations.dismiss()
         self._reporter.log_learner()
         path = self.save()

@@ -103,7 +103,7 @@ class Reporter:
             "best": self._training.evaluations.best,
             "learner": self._training.trainer.computes,
             "replay_memory": replay_memory,
-            "replay_bytes": replay_memory if self._config.checkpoint.replay else 0,
+            "replay_bytes": replay_memory if self._config.saves_replay else 0,
             "rows": self._rows,
         }
 

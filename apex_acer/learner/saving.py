@@ -92,7 +92,7 @@ class Saver:
             | {"rng.torch": torch.get_rng_state()}
         )
         contents: dict[str, bytes | Array] = {"tensors.safetensors": weights.pack(tensors, {}), "snapshot": snapshot}
-        if self._config.checkpoint.replay:
+        if self._config.saves_replay:
             contents |= {f"replay.{name}": array for name, array in training.prefetch.feed.replay.arrays().items()}
         checkpoint.write(self._folder, training.counters.updates, state, contents)
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import logging
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
@@ -18,15 +19,7 @@ from apex_acer.networks.device import choose_device
 from apex_acer.protocol.specification import EnvironmentSpec
 from apex_acer.protocol.unroll import Batch
 
-
-class Update(NamedTuple):
-    """The result of an update."""
-
-    taken: bool
-    """Whether the optimizer took its step; if not, something was not finite and nothing has changed."""
-    metrics: dict[str, Tensor]
-    priorities: Tensor
-    """New priorities of the batch's items, `[B]`."""
+log = logging.getLogger(__name__)
 
 
 class Trainer:
@@ -43,7 +36,7 @@ class Trainer:
         is_large = spec.is_image or config.network.is_wide  # smaller networks gain nothing from several threads
         on_cores = is_large and self.device.type == "cpu"
         parts = num_parts(config.learner.threads, config.learner.batch_size // ranks.count) if on_cores else 1
-        self._gradient = Gradient(self.algorithm, self.optimizer, parts, ranks)
+        self.gradient, self.ranks = Gradient(self.algorithm, self.optimizer, parts, ranks), ranks
         self._policy: tuple[int, bytes] = (-1, b"")  # version, and the bytes that actors get
 
     @property
@@ -51,18 +44,11 @@ class Trainer:
         """The device and the torso's precision, in words."""
         return f"{self.device}, {'bfloat16' if self.algorithm.network.precision else 'float32'}"
 
-    def update(self, batch: Batch, env_steps: int, updates: int) -> Update | None:
-        """One update on `batch`, after `updates` others.
-
-        None if it holds no samples, because momentum alone must not change the weights.
-        """
-        output = self._gradient.compute(batch, updates)
-        if not output.num_samples:
-            return None
-        norm, taken = self.optimizer.step(output.loss, env_steps, updates)
-        if taken:
-            self.algorithm.after_step(output.metrics, updates + 1)
-        return Update(taken, {**output.metrics, "grad_norm": norm}, output.priorities)
+    def update(self, batch: Batch, env_steps: int, updates: int) -> Update:
+        """Has the algorithm learn from `batch`, after `updates` optimizer steps."""
+        update = Update(self, env_steps, updates)
+        self.algorithm.update(batch, update)
+        return update
 
     def policy(self, version: int) -> bytes:
         """The policy's weights as bytes for actors, packed once per version."""
@@ -72,4 +58,45 @@ class Trainer:
 
     def close(self) -> None:
         """Ends the threads."""
-        self._gradient.close()
+        self.gradient.close()
+
+
+class Update:
+    """The optimizer steps that an algorithm takes on one batch (`Descent`)."""
+
+    def __init__(self, trainer: Trainer, env_steps: int, updates: int) -> None:
+        """After `updates` steps."""
+        self._trainer, self._env_steps, self._before = trainer, env_steps, updates
+        self.metrics: list[Mapping[str, Tensor]] = []
+        """Those of each step that was taken."""
+        self.num_skipped = 0
+        """Steps that were not taken because something was not finite; they have changed nothing."""
+        self.priorities: Tensor | None = None
+        """New priorities of the samples of the last step, `[B]`."""
+
+    def step(self, batch: Batch) -> Mapping[str, Tensor]:
+        """One optimizer step on the loss of `batch`; returns its metrics, none if it was skipped.
+
+        A batch without samples takes no step, because momentum alone must not change the weights.
+        """
+        trainer, updates = self._trainer, self._before + len(self.metrics)
+        output = trainer.gradient.compute(batch, updates)
+        if not output.num_samples:
+            return {}
+        norm, taken = trainer.optimizer.step(output.loss, self._env_steps, updates)
+        if not taken:
+            log.warning("update %d was not finite and was skipped", updates)
+            self.num_skipped += 1
+            return {}
+        trainer.algorithm.after_step(output.metrics, updates + 1)
+        self.priorities = output.priorities
+        self.count({**output.metrics, "grad_norm": norm})
+        return self.metrics[-1]
+
+    def count(self, metrics: Mapping[str, Tensor]) -> None:
+        """Counts a step, with its metrics."""
+        self.metrics.append(metrics)
+
+    def add(self, tensor: Tensor) -> None:
+        """Replaces `tensor` by its sum over all learners."""
+        self._trainer.ranks.add(tensor)

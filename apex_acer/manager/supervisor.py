@@ -38,7 +38,7 @@ class Supervisor:
     def __init__(self, run: Run, engine: Engine) -> None:
         config, self._settings = run.config, run.config.supervision
         self._run_id, self._engine = run.run_id, engine
-        hung_s, most = self._settings.hung_seconds, config.actors.max_unanswered
+        hung_s, most = self._settings.hung_seconds, config.max_unanswered
         self.learner = SupervisedProcess(Peer("learner", 0, 0), hung_s)
         self._actors = [SupervisedProcess(Peer("actor", i, 0), hung_s, most) for i in range(config.actors.count)]
         evaluator = SupervisedProcess(Peer("evaluator", 0, 0), 60 * self._settings.evaluation_minutes)

@@ -6,7 +6,7 @@ import logging
 import math
 import threading
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -85,7 +85,7 @@ class Inbox:
         """Accepts messages of these incarnations (by name) from now on, until the manager announces others."""
         with self._arrived:
             self._incarnations |= incarnations
-            current = {peer for peer in self._next_sequence if peer.role == "manager" or self._is_current(peer)}
+            current = {peer for peer in self._next_sequence if peer.role == "manager" or self.is_current(peer)}
             self._next_sequence = {peer: n for peer, n in self._next_sequence.items() if peer in current}
 
     def forget_peers(self) -> None:
@@ -112,11 +112,11 @@ class Inbox:
         """Whether no message waits."""
         return not self._unrolls and not self._others
 
-    def stop(self, reason: str) -> None:
-        """Answers all waiting and all later messages with a stop."""
+    def stop(self, reason: str, held: Iterable[Post] = ()) -> None:
+        """Answers all waiting and all later messages, and those that the learner has `held`, with a stop."""
         with self._arrived:
             self.stop_reason = self.stop_reason or reason
-            for post in (*self._unrolls, *self._others):
+            for post in (*held, *self._unrolls, *self._others):
                 self._tell_stop(post)
             self._unrolls.clear()
             self._others.clear()
@@ -129,6 +129,10 @@ class Inbox:
                 lambda: self.stopped.issuperset(peer for peer in self._next_sequence if peer.role == "actor"), timeout_s
             )
 
+    def is_current(self, peer: Peer) -> bool:
+        """Whether `peer` has not been replaced by another incarnation."""
+        return self._incarnations.get(peer.name) == peer.incarnation
+
     def count_refused(self, reason: str) -> None:
         """Counts a refused message, and logs the first one of each kind."""
         self.num_refused += 1
@@ -136,9 +140,6 @@ class Inbox:
         if kind not in self._logged and len(self._logged) < MAX_KINDS:  # so that nobody can fill the memory or the log
             self._logged.add(kind)
             log.warning("refused a message: %s", reason[:MAX_LOGGED])
-
-    def _is_current(self, peer: Peer) -> bool:
-        return self._incarnations.get(peer.name) == peer.incarnation
 
     def _progress(self) -> dict[str, list[int]]:
         """By name, the messages accepted from the current incarnation and those unanswered; for the learner, its turns."""
@@ -163,7 +164,7 @@ class Inbox:
         if message.run_id != self._run_id:
             return f"run id {message.run_id!r} is another run's"
         peer = message.peer
-        if peer.role != "manager" and not self._is_current(peer):
+        if peer.role != "manager" and not self.is_current(peer):
             return f"incarnation {peer.incarnation} is not the current one"
         expected = self._next_sequence.get(peer, 0)
         if message.sequence != expected:
@@ -181,7 +182,7 @@ class Inbox:
         assert unroll is not None
         if message.peer.role != "actor":
             return "only actors send unrolls"
-        if sum(self._is_current(post.message.peer) for post in self._unrolls) >= self._max_waiting:
+        if sum(self.is_current(post.message.peer) for post in self._unrolls) >= self._max_waiting:
             return f"more than {self._max_waiting} unrolls wait"
         problem = self._layout.check(unroll, self._num_columns)
         if problem:

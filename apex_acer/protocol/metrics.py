@@ -20,7 +20,8 @@ class Metric(NamedTuple):
 
 WITH_TRUST_REGION = "acer", "continuous_acer"
 BY_WINDOWS = "apex_dqn", "ddpg", "sac"
-CONTINUOUS = "continuous_acer", "ddpg", "sac"
+ON_POLICY = "actor_critic", "ppo", "trpo"
+CONTINUOUS = "continuous_acer", "ddpg", "sac", *ON_POLICY
 METRICS = {
     # actors and evaluator
     "episode_return": Metric("reward", "mean unclipped return of the whole episodes that ended since the last row"),
@@ -65,16 +66,23 @@ METRICS = {
     "policy_loss": Metric(
         "1",
         "the policy's loss: surrogate of the projected gradient, of which only the gradient has a meaning (ACER); −Q of its "
-        "actions (DDPG), with temperature · log π (SAC)",
-        only=("acer", "continuous_acer", "ddpg", "sac"),
+        "actions (DDPG), with temperature · log π (SAC); −advantage · log π (actor-critic); the clipped surrogate "
+        "(PPO), or the surrogate before the update (TRPO)",
+        only=("acer", "continuous_acer", "ddpg", "sac", *ON_POLICY),
     ),
     "q_loss": Metric(
         "reward²",
         "mean of ½ (target − Q)², summed over critics, in Ape-X DQN the Huber loss; the target is `q_ret` or `q_target`",
+        only=(*WITH_TRUST_REGION, *BY_WINDOWS),
     ),
-    "value_loss": Metric("reward²", "mean of ½ (target − V)²", only=("continuous_acer",)),
+    "value_loss": Metric("reward²", "mean of ½ (target − V)²", only=("continuous_acer", *ON_POLICY)),
+    "behaviour_kl": Metric(
+        "nats", "mean KL divergence from the policy that acted to the policy that is learned", only=ON_POLICY
+    ),
+    "step_scale": Metric("1", "share of the natural step that the line search took; 0: none", only=("trpo",)),
+    "clipped_share": Metric("1", "share of samples whose ratio of probabilities is outside 1 ± `clip`", only=("ppo",)),
     "entropy": Metric(
-        "nats", "mean entropy of the policy; SAC's is estimated as −log π, in [−1, 1]", only=("acer", "sac")
+        "nats", "mean entropy of the policy; SAC's is estimated as −log π, in [−1, 1]", only=("acer", "sac", *ON_POLICY)
     ),
     "temperature": Metric("1", "weight of the entropy (alpha)", only=("sac",)),
     "average_policy_kl": Metric(

@@ -6,7 +6,9 @@ k: unroll length, S: `environment.stack`. Torch-free at run time, because the ma
 
 from __future__ import annotations
 
+import dataclasses
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -134,6 +136,13 @@ class Batch:
     """`[B]` float32, the weight of each segment in the loss; 1 if replay is uniform."""
     noise: dict[str, torch.Tensor] = field(default_factory=dict)
     """`[…, B, …]` the random numbers that the loss needs (`Algorithm.noise`)."""
+    targets: dict[str, torch.Tensor] = field(default_factory=dict)
+    """`[T, B, …]` what an algorithm computed for each step of the whole batch, before it takes steps on parts of it."""
+
+    @property
+    def stack(self) -> int:
+        """S."""
+        return len(self.obs) - len(self.mask)
 
 
 def split(batch: Batch, num_parts: int) -> list[Batch]:
@@ -141,12 +150,46 @@ def split(batch: Batch, num_parts: int) -> list[Batch]:
 
     def parts(name: str, value: Any) -> list[Any]:
         if isinstance(value, dict):
-            chunks = {
-                key: tensor.chunk(num_parts, int(name in ("behaviour", "noise"))) for key, tensor in value.items()
-            }
+            chunks = {key: tensor.chunk(num_parts, _column_axis(name, tensor)) for key, tensor in value.items()}
             return [{key: chunk[i] for key, chunk in chunks.items()} for i in range(count)]
-        return list(value.chunk(num_parts, int(value.ndim > 1)))
+        return list(value.chunk(num_parts, _column_axis(name, value)))
 
     count = len(batch.fresh.chunk(num_parts))
     fields = {name: parts(name, value) for name, value in vars(batch).items()}
     return [Batch(**{name: values[i] for name, values in fields.items()}) for i in range(count)]
+
+
+def columns(batch: Batch, index: torch.Tensor) -> Batch:
+    """The segments `index` `[n]` of `batch`."""
+    return _each(batch, lambda name, value: value.index_select(_column_axis(name, value), index))
+
+
+def single_steps(batch: Batch, index: torch.Tensor) -> Batch:
+    """The steps `index` `[n]` of `batch`, counted as t * B + b, each as a segment of one step, without recurrent state."""
+    rows, at = index // batch.mask.shape[1], index % batch.mask.shape[1]
+    offsets = rows.new_ones(batch.stack + 1, 1).cumsum(0) - 1  # torch itself is not imported here
+    planes = rows + offsets  # [S + 1, n]
+
+    def read(name: str, value: torch.Tensor) -> torch.Tensor:
+        if name in ("obs", "episode_step"):
+            return value[planes, at]
+        return value[at] if name in OF_SEGMENTS else value[rows, at].unsqueeze(0)
+
+    return _each(dataclasses.replace(batch, state={}, noise={}), read)
+
+
+OF_SEGMENTS = "state", "weights_version", "fresh", "importance"  # the fields of a batch that have no steps
+
+
+def _column_axis(name: str, value: torch.Tensor) -> int:
+    return 0 if name in OF_SEGMENTS else 1
+
+
+def _each(batch: Batch, change: Callable[[str, torch.Tensor], torch.Tensor]) -> Batch:
+    changed: dict[str, Any] = {
+        name: {key: change(name, tensor) for key, tensor in value.items()}
+        if isinstance(value, dict)
+        else change(name, value)
+        for name, value in vars(batch).items()
+    }
+    return Batch(**changed)

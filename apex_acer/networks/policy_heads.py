@@ -1,0 +1,123 @@
+"""The heads of stochastic policies, by the kind of action space: categorical for `Discrete`, Gaussian for a `Box`.
+
+A head knows what an actor records of its behaviour and how that is read again, so algorithms need not ask for the kind.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from apex_acer.functional import Categorical, Distribution, Gaussian
+from apex_acer.networks.torsos import linear
+from apex_acer.protocol.actions import Discrete
+from apex_acer.protocol.specification import EnvironmentSpec
+from apex_acer.protocol.unroll import Shapes
+
+
+class CategoricalOutput(NamedTuple):
+    """`pi_logits` `[B, A]`."""
+
+    pi_logits: Tensor
+
+
+class GaussianOutput(NamedTuple):
+    """`mean` and `log_std` `[B, d]`; samples, which may leave the box [−1, 1], are clipped to it."""
+
+    mean: Tensor
+    log_std: Tensor
+
+
+class Sample(NamedTuple):
+    """A chosen `action` `[B, …]`, and the `behaviour` of which the head reads its density again."""
+
+    action: Tensor
+    behaviour: dict[str, Tensor]
+
+
+class CategoricalHead(nn.Module):
+    """A linear layer of logits."""
+
+    def __init__(self, width: int, spec: EnvironmentSpec, initial_std: float) -> None:
+        super().__init__()
+        del initial_std
+        self.pi_logits = linear(width, spec.num_actions, gain=0.01)
+
+    @staticmethod
+    def behaviour_shapes(spec: EnvironmentSpec) -> Shapes:
+        """The log-probabilities of all actions."""
+        return {"log_probs": (spec.num_actions,)}
+
+    def forward(self, features: Tensor) -> CategoricalOutput:
+        """The output for features `[..., F]`."""
+        return CategoricalOutput(self.pi_logits(features))
+
+    @staticmethod
+    def distribution(output: CategoricalOutput, temperature: Tensor | None = None) -> Distribution:
+        """The policy, with its logits divided by `temperature` `[B]`."""
+        logits = output.pi_logits.float()
+        return Categorical((logits if temperature is None else logits / temperature.unsqueeze(-1)).log_softmax(-1))
+
+    @staticmethod
+    def sample(policy: Any, generator: torch.Generator, *, greedy: bool) -> Sample:
+        """An action of a `distribution`, the likeliest one if `greedy`."""
+        log_probs = policy.log_probs
+        drawn = (
+            log_probs.argmax(-1) if greedy else torch.multinomial(log_probs.exp(), 1, generator=generator).squeeze(-1)
+        )
+        return Sample(drawn, {"log_probs": log_probs})
+
+    @staticmethod
+    def recorded(action: Tensor, behaviour: dict[str, Tensor]) -> tuple[Distribution, Tensor]:
+        """The policy that acted, and the actions as it drew them."""
+        return Categorical(behaviour["log_probs"]), action
+
+
+class GaussianHead(nn.Module):
+    """A linear layer of means; the standard deviation is learned, and is the same for all observations."""
+
+    def __init__(self, width: int, spec: EnvironmentSpec, initial_std: float) -> None:
+        super().__init__()
+        self.mean = linear(width, spec.action_dim, gain=0.01)
+        self.log_std = nn.Parameter(torch.full((spec.action_dim,), math.log(initial_std)))
+
+    @staticmethod
+    def behaviour_shapes(spec: EnvironmentSpec) -> Shapes:
+        """The mean and the log of the standard deviation, and the action before it is clipped to the box."""
+        return dict.fromkeys(("mean", "log_std", "sample"), spec.actions.shape)
+
+    def forward(self, features: Tensor) -> GaussianOutput:
+        """The output for features `[..., F]`."""
+        mean = self.mean(features)
+        return GaussianOutput(mean, self.log_std.expand_as(mean))
+
+    @staticmethod
+    def distribution(output: GaussianOutput, temperature: Tensor | None = None) -> Distribution:
+        """The policy, with its standard deviation multiplied by `temperature` `[B]`."""
+        more = 0.0 if temperature is None else temperature.log().unsqueeze(-1)
+        return Gaussian(output.mean.float(), output.log_std.float() + more)
+
+    @staticmethod
+    def sample(policy: Any, generator: torch.Generator, *, greedy: bool) -> Sample:
+        """An action of a `distribution`, its mean if `greedy`."""
+        mean, log_std = policy
+        drawn = mean
+        if not greedy:
+            drawn = mean + log_std.exp() * torch.randn(mean.shape, generator=generator, device=mean.device)
+        return Sample(drawn.clamp(-1, 1), {"mean": mean, "log_std": log_std, "sample": drawn})
+
+    @staticmethod
+    def recorded(action: Tensor, behaviour: dict[str, Tensor]) -> tuple[Distribution, Tensor]:
+        """The policy that acted, and the actions as it drew them."""
+        return Gaussian(behaviour["mean"], behaviour["log_std"]), behaviour["sample"]
+
+
+PolicyHead = CategoricalHead | GaussianHead
+
+
+def policy_head(spec: EnvironmentSpec) -> type[PolicyHead]:
+    """The head for an environment's actions."""
+    return CategoricalHead if isinstance(spec.actions, Discrete) else GaussianHead
