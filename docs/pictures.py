@@ -18,6 +18,7 @@ from typing import Any
 from selenium import webdriver
 from selenium.webdriver.support.wait import WebDriverWait
 
+from apex_acer.config import AcerConfig
 from apex_acer.storage.board import charts_of
 from docs import picture_live
 
@@ -82,7 +83,7 @@ def lines(driver: webdriver.Chrome) -> dict[str, list[int]]:
 
 def open_charts(driver: webdriver.Chrome, url: str) -> dict[str, list[int]]:
     """Opens the charts and waits until each has lines; returns `lines`."""
-    titles = {title for charts in charts_of("acer").values() for title in charts}
+    titles = {title for charts in charts_of(AcerConfig()).values() for title in charts}
     driver.get(url)
 
     def drawn(driver: webdriver.Chrome) -> bool:

@@ -9,10 +9,19 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor, nn
 
-from apex_acer.algorithms.algorithm import Action, Descent, Feeding, LossOutput
+from apex_acer.algorithms.algorithm import Action, Descent, Feeding, Group, LossOutput, trained
 from apex_acer.algorithms.segments import Segments
 from apex_acer.config import OnPolicyConfig, PolicyGradientConfig, RunConfig
-from apex_acer.functional import Advantages, Distribution, gae, masked_mean, masked_means
+from apex_acer.functional import (
+    Advantages,
+    Distribution,
+    curiosity_loss,
+    gae,
+    intrinsic_reward,
+    masked_mean,
+    masked_means,
+)
+from apex_acer.networks.curiosity import Curiosity
 from apex_acer.networks.policy_heads import policy_head
 from apex_acer.networks.policy_value import PolicyNetwork, ValueNetwork
 from apex_acer.networks.torsos import State, to_train
@@ -20,6 +29,7 @@ from apex_acer.protocol.specification import EnvironmentSpec
 from apex_acer.protocol.unroll import Batch, Shapes, columns, single_steps
 
 ADVANTAGE, VALUE, VALUE_TARGET = "advantage", "value", "value_target"  # of each step, before the batch is learned from
+INTRINSIC_REWARD = "intrinsic_reward"  # likewise, if there is curiosity
 EPSILON = 1e-8  # added to the standard deviation of advantages
 
 
@@ -76,7 +86,7 @@ class OnPolicy(Segments):
             if self._on_policy.normalise_advantages:
                 advantage = standardise(advantage, batch.mask, descent.add)
         targets = {ADVANTAGE: advantage, VALUE: value[:-1], VALUE_TARGET: found.value_target}
-        return dataclasses.replace(batch, targets=targets)
+        return dataclasses.replace(batch, targets=batch.targets | targets)
 
     def advantages(self, batch: Batch, policy: Distribution, value: Tensor) -> Advantages:
         """Those of each step `[T, B]`, from the `policy` `[T+1, B]` and `value` `[T+1, B]` before the update."""
@@ -111,7 +121,7 @@ class OnPolicy(Segments):
 
 
 class PolicyGradient(OnPolicy):
-    """One loss of policy, critic and entropy; algorithms differ in how the advantages count."""
+    """One loss of policy, critic, entropy and curiosity; algorithms differ in how the advantages count."""
 
     settings = PolicyGradientConfig
 
@@ -119,14 +129,42 @@ class PolicyGradient(OnPolicy):
         super().__init__(config, spec, device)
         assert isinstance(config.algorithm, PolicyGradientConfig)
         self._costs = config.algorithm
+        self.curiosity = to_train(Curiosity(config.network, spec), config, device) if self._costs.curiosity else None
+        if self.curiosity:
+            self.modules["curiosity"] = self.curiosity
+
+    def groups(self) -> dict[str, Group]:
+        """Curiosity has a group of its own, so that its gradient does not change how the policy's is clipped."""
+        if not self.curiosity:
+            return super().groups()
+        others = [p for module in self.modules.values() if module is not self.curiosity for p in trained(module)]
+        return {"network": Group(others), "curiosity": Group(trained(self.curiosity))}
+
+    def prepare(self, batch: Batch, descent: Descent) -> Batch:
+        """Also with what curiosity pays for each step, if there is any."""
+        if self.curiosity:
+            with torch.no_grad():
+                errors = self.curiosity(self.inputs(batch).obs, batch.action)
+            paid = intrinsic_reward(forward=errors.forward, mask=batch.mask, eta=self._costs.curiosity)
+            batch = dataclasses.replace(batch, targets={INTRINSIC_REWARD: paid})
+        return super().prepare(batch, descent)
+
+    def rewards(self, batch: Batch) -> Tensor:
+        """`[T, B]`, with what curiosity pays, if there is any."""
+        return super().rewards(batch) + batch.targets.get(INTRINSIC_REWARD, 0.0)
 
     def loss(self, batch: Batch, updates: int) -> LossOutput:
-        """The policy's loss, `value_cost` times the critic's and the entropy bonus, as means over unmasked steps."""
+        """The policy's, `value_cost` times the critic's, the entropy bonus and curiosity's, as means over unmasked steps."""
         policy, value = self.evaluate(batch, ahead=False)
         behaviour, action = self.network.head.recorded(batch.action, batch.behaviour)
         policy_loss, samples = self.policy_loss(batch, policy.log_prob(action), behaviour.log_prob(action))
         value_loss, entropy = self.value_loss(batch, value), policy.entropy()
         costs = policy_loss + self._costs.value_cost * value_loss - self._costs.entropy_cost * entropy  # [T, B]
+        if self.curiosity:
+            errors = self.curiosity(self.inputs(batch).obs, batch.action)
+            costs = costs + curiosity_loss(forward=errors.forward, inverse=errors.inverse)
+            samples |= {"forward_loss": errors.forward, "inverse_loss": errors.inverse}
+            samples |= {INTRINSIC_REWARD: batch.targets[INTRINSIC_REWARD]}
         total = masked_mean(costs, batch.mask)
         samples |= {
             "loss": costs,

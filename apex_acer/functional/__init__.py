@@ -16,6 +16,7 @@ from apex_acer.functional.continuous_acer import (
     sample_actions,
     stochastic_dueling,
 )
+from apex_acer.functional.curiosity import curiosity_loss, forward_error, intrinsic_reward, inverse_error
 from apex_acer.functional.ddpg import correlated_noise, smallest_target, smoothed_action
 from apex_acer.functional.distributions import Categorical, Distribution, Gaussian, each_tensor, squashed_log_prob
 from apex_acer.functional.means import masked_mean, masked_means, squared_error_loss
@@ -46,10 +47,14 @@ __all__ = [
     "continuous_acer_policy_gradient",
     "continuous_acer_targets",
     "correlated_noise",
+    "curiosity_loss",
     "dueling",
     "each_tensor",
     "fisher_product",
+    "forward_error",
     "gae",
+    "intrinsic_reward",
+    "inverse_error",
     "kl_gradient",
     "log_ratio",
     "masked_mean",

@@ -6,7 +6,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 
 class Metric(NamedTuple):
@@ -16,10 +16,13 @@ class Metric(NamedTuple):
     meaning: str
     only: tuple[str, ...] = ()
     """The algorithms that write it; empty: all do."""
+    needs: str = ""
+    """The setting of the algorithm without which it is not written."""
 
 
 WITH_TRUST_REGION = "acer", "continuous_acer"
 BY_WINDOWS = "apex_dqn", "ddpg", "sac"
+CURIOSITY = "curiosity"
 ON_POLICY = "actor_critic", "ppo", "trpo"
 CONTINUOUS = "continuous_acer", "ddpg", "sac", *ON_POLICY
 METRICS = {
@@ -81,6 +84,15 @@ METRICS = {
     ),
     "step_scale": Metric("1", "share of the natural step that the line search took; 0: none", only=("trpo",)),
     "clipped_share": Metric("1", "share of samples whose ratio of probabilities is outside 1 ± `clip`", only=("ppo",)),
+    "intrinsic_reward": Metric("reward", "mean that curiosity paid for a step", needs=CURIOSITY),
+    "forward_loss": Metric(
+        "1", "curiosity: mean of ½ (predicted − actual)² of the features of the next observation", needs=CURIOSITY
+    ),
+    "inverse_loss": Metric(
+        "1",
+        "curiosity: mean cross-entropy of the actions as predicted from both observations, ½ ‖error‖² of continuous ones",
+        needs=CURIOSITY,
+    ),
     "entropy": Metric(
         "nats", "mean entropy of the policy; SAC's is estimated as −log π, in [−1, 1]", only=("acer", "sac", *ON_POLICY)
     ),
@@ -118,10 +130,20 @@ RATES = frozenset(name for name, metric in METRICS.items() if metric.unit.endswi
 MIN_INTERVAL = 0.5  # of `logging.every_seconds`, below which rates are left out
 
 
-def written(name: str, algorithm: str) -> bool:
-    """Whether runs of `algorithm` write the metric `name`."""
-    only = METRICS[name].only
-    return not only or algorithm in only
+class Settings(Protocol):
+    """The settings of an algorithm."""
+
+    @property
+    def name(self) -> str:
+        """The algorithm's."""
+
+
+def written(name: str, algorithm: Settings) -> bool:
+    """Whether runs with these settings of the algorithm write the metric `name`."""
+    metric = METRICS[name]
+    return (not metric.only or algorithm.name in metric.only) and (
+        not metric.needs or bool(getattr(algorithm, metric.needs, False))
+    )
 
 
 class Timers:

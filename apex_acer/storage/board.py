@@ -15,7 +15,7 @@ from tensorboardX.proto.event_pb2 import Event, SessionLog
 from tensorboardX.proto.summary_pb2 import Summary
 from torch import Tensor, nn
 
-from apex_acer.config import RunConfig
+from apex_acer.config import AlgorithmConfig, RunConfig
 from apex_acer.config.runfile import dump_run, to_dict
 from apex_acer.protocol.metrics import written
 
@@ -44,6 +44,8 @@ CHARTS: Charts = {
         "Entropy": ("entropy",),
         "Standard deviation of actions": ("action_std",),
         "Temperature of the entropy": ("temperature",),
+        "Reward for curiosity": ("intrinsic_reward",),
+        "Losses of curiosity": ("forward_loss", "inverse_loss"),
     },
     "Throughput and waiting": {
         "Updates per second": ("updates_per_s",),
@@ -92,7 +94,7 @@ def description(config: RunConfig) -> tuple[Summary, ...]:
     """
     layout = {
         category: {title: ["Multiline", [f"^{name}$" for name in names]] for title, names in charts.items()}
-        for category, charts in charts_of(config.algorithm.name).items()
+        for category, charts in charts_of(config.algorithm).items()
     }
     config = dataclasses.replace(config, out="")  # it differs between any two runs
     text = summary.text("config", f"```toml\n{dump_run(config)}```")
@@ -100,8 +102,8 @@ def description(config: RunConfig) -> tuple[Summary, ...]:
     return summary.custom_scalars(layout), text, values
 
 
-def charts_of(algorithm: str) -> Charts:
-    """The part of `CHARTS` to which a run of `algorithm` writes metrics."""
+def charts_of(algorithm: AlgorithmConfig) -> Charts:
+    """The part of `CHARTS` to which a run with these settings of the algorithm writes metrics."""
     chosen = {
         category: {title: names for title, names in charts.items() if any(written(name, algorithm) for name in names)}
         for category, charts in CHARTS.items()

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -36,14 +37,19 @@ def test_a_last_row_that_follows_at_once_has_no_rates(
     assert reporter.status()["rows"]["learner"]["updates_per_s"] == 2.0
 
 
-@pytest.mark.parametrize("name", SETTINGS)
-def test_an_algorithm_writes_the_metrics_that_the_table_says(name: str, tmp_path: Path) -> None:
+WITH_CURIOSITY = [(name, {"algorithm__curiosity": 0.1}) for name in ("actor_critic", "ppo")]
+
+
+@pytest.mark.parametrize(("name", "settings"), [*((name, {}) for name in SETTINGS), *WITH_CURIOSITY])
+def test_an_algorithm_writes_the_metrics_that_the_table_says(
+    name: str, settings: dict[str, Any], tmp_path: Path
+) -> None:
     environment = "CartPole-v1" if SETTINGS[name].actions == "Discrete" else "Pendulum-v1"
-    small = tiny_run(tmp_path, algorithm__name=name, environment__id=environment, stop__env_steps=400)
+    small = tiny_run(tmp_path, algorithm__name=name, environment__id=environment, stop__env_steps=400, **settings)
     train(dataclasses.replace(small, logging=LoggingConfig(every_seconds=1e-6)))
     history = History(read_rows(tmp_path / "metrics.jsonl"))
     learner, actor = history.log("learner").keys(), history.log("actor_0").keys()
-    particular = {metric for metric, what in METRICS.items() if what.only}
-    assert (learner | actor) & particular == {metric for metric in particular if written(metric, name)}
+    particular = {metric for metric, what in METRICS.items() if what.only or what.needs}
+    assert (learner | actor) & particular == {metric for metric in particular if written(metric, small.algorithm)}
     assert ("action_std" in actor) == (environment == "Pendulum-v1")
     assert learner | actor <= METRICS.keys() | {"wall_s"}

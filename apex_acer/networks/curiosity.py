@@ -1,0 +1,53 @@
+"""The models that curiosity learns from transitions, with a torso of their own."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import one_hot
+
+from apex_acer.config import NetworkConfig
+from apex_acer.functional import forward_error, inverse_error
+from apex_acer.networks.torsos import Precise, build_torso, head
+from apex_acer.protocol.actions import Discrete
+from apex_acer.protocol.specification import EnvironmentSpec
+
+HIDDEN = 256  # units of each model's hidden layer, as in the paper
+
+
+class Errors(NamedTuple):
+    """How wrong the models are about each transition, `[T, B]`."""
+
+    forward: Tensor
+    """Of the features of the observation after it, `forward_error`."""
+    inverse: Tensor
+    """Of the action, `inverse_error`."""
+
+
+class Curiosity(Precise):
+    """Features of observations, and two models: of the action between two observations, and of where an action leads."""
+
+    def __init__(self, config: NetworkConfig, spec: EnvironmentSpec) -> None:
+        super().__init__()
+        self._choices = spec.actions.n if isinstance(spec.actions, Discrete) else None
+        num = self._choices or spec.action_dim
+        self.torso, width = build_torso(config, spec, config.hidden_sizes)
+        self.inverse_model = head(2 * width, HIDDEN, num, activation=config.activation)
+        self.forward_model = head(width + num, HIDDEN, width, activation=config.activation)
+
+    def forward(self, inputs: Tensor, action: Tensor) -> Errors:
+        """Those of `action` `[T, B, …]` between consecutive `prepare`d observations `[(T+1) * B, *obs_shape]`."""
+        features = self._features(inputs).view(len(action) + 1, action.shape[1], -1)  # [T+1, B, F]
+        before, after = features[:-1], features[1:]
+        guessed = self.inverse_model(torch.cat([before, after], -1))
+        vector = action if self._choices is None else one_hot(action, self._choices)
+        expected = self.forward_model(torch.cat([before, vector.to(before.dtype)], -1))
+        return Errors(forward_error(expected, after), inverse_error(guessed, action))
+
+    def _features(self, inputs: Tensor) -> Tensor:
+        dtype = next(self.parameters()).dtype
+        with self.cast(inputs.device):
+            features: Tensor = self.torso(inputs if self.precision else inputs.to(dtype))
+        return features.to(dtype)
