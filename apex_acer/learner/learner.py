@@ -114,12 +114,13 @@ class Learner:
         return taken
 
     def _takes(self, post: Post) -> bool:
-        """Whether the unroll fits the batch; an actor that was replaced may have sent one while its turn was passed on."""
-        version, updates = post.message.weights_version, self.counters.updates
-        if version == updates or not self._config.algorithm.waits:
+        """Whether the unroll fits the batch; if actors wait, the turn of one that was replaced has gone to another."""
+        peer, version, updates = post.message.peer, post.message.weights_version, self.counters.updates
+        is_current = self.inbox.is_current(peer)
+        if (is_current and version == updates) or not self._config.algorithm.waits:
             return True
-        refused = f"weights of version {version}, expected {updates}"
-        self.inbox.count_refused(f"{post.message.peer.name}: {refused}")
+        refused = f"weights of version {version}, expected {updates}" if is_current else "the actor was replaced"
+        self.inbox.count_refused(f"{peer.name}: {refused}")
         post.answer(Reply(post.message.sequence, refused=refused))
         return False
 

@@ -37,7 +37,8 @@ class Inbox:
     actors and the evaluator wait in a separate queue, because they are answered without being learned from. The manager is
     answered at once with `status` and the progress of all processes.
 
-    If an actor is replaced, its unrolls that wait here are learned from like any others, but later ones are refused.
+    If an actor is replaced, its unrolls that wait here are learned from like any others, but later ones are refused. (If
+    actors wait for updates, the learner refuses the former, too, because another has the turn.)
     """
 
     def __init__(self, run_id: str, layout: Layout, num_columns: int, actions: Actions, max_waiting: int) -> None:

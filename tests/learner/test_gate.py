@@ -1,0 +1,320 @@
+"""Actors wait for updates: as many act as the next batch needs, each with the newest weights."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from apex_acer.config import RunConfig
+from apex_acer.learner.gate import Gate
+from apex_acer.learner.learner import Learner
+from apex_acer.learner.trainer import Trainer, Update
+from apex_acer.protocol.inbox import Post
+from apex_acer.protocol.messages import Message, Peer, Reply
+from apex_acer.protocol.unroll import Batch
+from tests.runs import RUN_ID, MakeLearner, Speaker, known_speakers, made_up_unroll, speakers, tiny_run, work_off
+
+NEEDED = 3  # unrolls of a batch
+ENVIRONMENTS = 4
+Lags = list[list[int]]
+
+
+def post(index: int, incarnation: int = 0) -> Post:
+    return Post(Message(RUN_ID, Peer("actor", index, incarnation), 0), lambda reply: None)
+
+
+def passed(gate: Gate, num_collected: int = 0, replaced: tuple[Peer, ...] = ()) -> list[int]:
+    """The indices of the actors that are answered."""
+    posts = gate.pass_through(num_collected, lambda peer: peer not in replaced)
+    return [each.message.peer.index for each in posts]
+
+
+def full(needed: int, count: int) -> Gate:
+    gate = Gate(needed)
+    for index in range(count):
+        gate.put(post(index))
+    return gate
+
+
+def test_nobody_waits_if_nothing_is_needed() -> None:
+    gate = full(0, 5)
+    assert passed(gate) == [0, 1, 2, 3, 4]
+    assert passed(gate) == []
+    assert gate.clear() == []
+
+
+def test_as_many_act_as_a_batch_needs_in_the_order_in_which_they_came() -> None:
+    gate = full(3, 5)
+    assert passed(gate) == [0, 1, 2]
+    assert passed(gate) == []  # these three act
+    gate.put(post(1))
+    assert passed(gate, 1) == []  # one is collected, two act
+    gate.put(post(0))
+    gate.put(post(2))
+    assert passed(gate, 3) == []
+    assert passed(gate) == [3, 4, 1]
+    assert [each.message.peer.index for each in gate.clear()] == [0, 2]
+
+
+def test_the_turn_of_an_actor_that_was_replaced_goes_to_another() -> None:
+    gate = full(2, 3)
+    assert passed(gate) == [0, 1]
+    gate.put(post(0, incarnation=1))
+    assert passed(gate, replaced=(Peer("actor", 0, 0),)) == [2]
+    assert passed(gate, replaced=(Peer("actor", 0, 0),)) == []
+
+
+def test_an_actor_that_was_replaced_while_it_waited_takes_no_turn() -> None:
+    gate = full(1, 2)
+    assert passed(gate, replaced=(Peer("actor", 0, 0),)) == [0, 1]  # the first one is answered for good order alone
+
+
+# ── a learner and its actors ──
+
+
+def strict_run(**changes: Any) -> RunConfig:
+    """Each batch is three unrolls; an update is two optimizer steps."""
+    fixed = {
+        "algorithm__name": "ppo",
+        "algorithm__epochs": 2,
+        "algorithm__minibatches": 1,
+        "learner__batch_size": NEEDED * ENVIRONMENTS,
+        "actors__environments": ENVIRONMENTS,
+        "stop__env_steps": 10**6,
+    }
+    return tiny_run(**(fixed | changes))
+
+
+@pytest.fixture
+def lags(monkeypatch: pytest.MonkeyPatch) -> Lags:
+    """How many updates older the weights were that each segment was acted with, by batch."""
+    found: Lags = []
+    update = Trainer.update
+
+    def spy(self: Trainer, batch: Batch, env_steps: int, updates: int) -> Update:
+        found.append((updates - batch.weights_version).tolist())
+        return update(self, batch, env_steps, updates)
+
+    monkeypatch.setattr(Trainer, "update", spy)
+    return found
+
+
+class Cast:
+    """Actors without environments, which make an unroll for each answer, as fast as each is."""
+
+    def __init__(self, learner: Learner, config: RunConfig, speeds: list[int], ahead: int = 1) -> None:
+        """Each of them needs `speeds` turns for an unroll, and has at most `ahead` unanswered."""
+        self._learner, self._config, self._speeds, self._ahead = learner, config, speeds, ahead
+        self.speakers = speakers(learner, len(speeds))
+        self._versions = [-1] * len(speeds)
+        self._unanswered = [1] * len(speeds)
+        self.sent = [0] * len(speeds)
+        for speaker in self.speakers:
+            speaker.say(wants_weights=True)
+
+    def play(self, turns: int) -> None:
+        for turn in range(turns):
+            assert work_off(self._learner)
+            for index in range(len(self.speakers)):
+                self._turn(index, turn)
+
+    def _turn(self, index: int, turn: int) -> None:
+        speaker = self.speakers[index]
+        while reply := speaker.hear():
+            assert not reply.refused
+            self._unanswered[index] -= 1
+            if reply.weights is not None:
+                self._versions[index] = reply.weights_version
+        may_act = self._versions[index] >= 0 and self._unanswered[index] < self._ahead
+        if may_act and turn % self._speeds[index] == 0:
+            unroll = made_up_unroll(self._config, seed=turn)
+            speaker.say(unroll=unroll, weights_version=self._versions[index], wants_weights=True, acting_s=0.0)
+            self._unanswered[index] += 1
+            self.sent[index] += 1
+
+
+@pytest.mark.parametrize(
+    "speeds",
+    [[1], [1, 1], [1, 1, 1], [1] * 7, [1, 4, 2, 7]],
+    ids=["one", "fewer", "as many", "more", "unequal"],
+)
+def test_every_step_is_on_policy_if_actors_wait(make_learner: MakeLearner, lags: Lags, speeds: list[int]) -> None:
+    config = strict_run(actors__count=len(speeds))
+    learner = make_learner(config)
+    cast = Cast(learner, config, speeds)
+    cast.play(40)
+    assert len(lags) > 5
+    assert not any(map(any, lags))
+    assert learner.counters.updates == 2 * len(lags)
+    assert min(cast.sent) > 0  # nobody is forgotten
+    assert learner.inbox.num_refused == 0
+
+
+@pytest.mark.parametrize("ahead", [1, 2])
+def test_actors_that_go_on_are_a_bounded_number_of_updates_behind(
+    make_learner: MakeLearner, lags: Lags, ahead: int
+) -> None:
+    config = strict_run(algorithm__pipelined=True, algorithm__epochs=1, actors__count=6)
+    learner = make_learner(config)
+    Cast(learner, config, [1, 1, 2, 1, 3, 1], ahead).play(20)
+    behind = [lag for batch in lags for lag in batch]
+    assert 0 < max(behind) <= 3 * 2  # the slowest takes three turns, in each of which there are two batches at most
+    assert min(behind) == 0
+    assert learner.inbox.num_refused == 0
+
+
+def replace(learner: Learner, index: int, incarnation: int = 1) -> Speaker:
+    """The successor of an actor, of which the manager has told the inbox."""
+    learner.inbox.expect({f"actor_{index}": incarnation})
+    return Speaker(learner.inbox, Peer("actor", index, incarnation))
+
+
+def send(speaker: Speaker, config: RunConfig, version: int) -> Reply | None:
+    """The reply, if there is one at once."""
+    return speaker.say(unroll=made_up_unroll(config), weights_version=version, acting_s=0.0)
+
+
+def begin(learner: Learner, count: int) -> list[Speaker]:
+    """Actors that have asked for weights; the first `NEEDED` have got them."""
+    found = speakers(learner, count)
+    for speaker in found:
+        speaker.say(wants_weights=True)
+    work_off(learner)
+    assert [speaker.hear() is not None for speaker in found] == [index < NEEDED for index in range(count)]
+    return found
+
+
+def test_an_unroll_of_an_actor_that_was_replaced_costs_no_living_one_its_turn(
+    make_learner: MakeLearner, lags: Lags
+) -> None:
+    """It waits in the inbox when the turn of its actor is passed on: there must not be one unroll too many."""
+    config = strict_run(actors__count=4)
+    learner = make_learner(config)
+    first, second, third, fourth = begin(learner, 4)
+    send(first, config, 0)
+    successor = replace(learner, 0)
+    successor.say(wants_weights=True)
+    for speaker in (second, third):
+        send(speaker, config, 0)
+    work_off(learner)
+    refused = first.hear()
+    assert refused is not None
+    assert refused.refused
+    assert fourth.hear() is not None  # it has the turn
+    send(fourth, config, 0)
+    work_off(learner)
+    assert lags == [[0] * NEEDED * ENVIRONMENTS]
+    answered = [speaker.hear() for speaker in (second, third, successor)]
+    assert all(reply is not None and not reply.refused for reply in answered)
+    assert [reply.weights_version for reply in answered if reply] == [2, 2, 2]
+    assert fourth.hear() is None  # it waits for the next turn, and was not refused
+    assert learner.inbox.num_refused == 1
+
+
+def test_what_comes_late_from_an_actor_that_was_replaced_is_refused(make_learner: MakeLearner, lags: Lags) -> None:
+    config = strict_run(actors__count=4)
+    learner = make_learner(config)
+    first, *others = begin(learner, 4)
+    replace(learner, 0)
+    work_off(learner)
+    assert others[2].hear() is not None
+    for speaker in others:
+        send(speaker, config, 0)
+    work_off(learner)
+    reply = send(first, config, 0)
+    assert reply is not None
+    assert "incarnation 0" in reply.refused
+    assert len(lags) == learner.inbox.num_refused == 1
+
+
+def test_weights_that_are_not_the_newest_are_refused(make_learner: MakeLearner) -> None:
+    config = strict_run(actors__count=1)
+    learner = make_learner(config)
+    (speaker,) = known_speakers(learner.inbox, Peer("actor", 0, 0))
+    send(speaker, config, 7)
+    work_off(learner)
+    reply = speaker.hear()
+    assert reply is not None
+    assert reply.refused == "weights of version 7, expected 0"
+    assert learner._feed.num_fresh == 0
+
+
+def test_actors_come_and_go_and_the_run_goes_on(make_learner: MakeLearner, lags: Lags) -> None:
+    """Some die with the turn, some with an unroll on its way; no living one is refused, and no batch is short."""
+    config = strict_run(actors__count=5)
+    learner, chance = make_learner(config), random.Random(0)
+    cast = speakers(learner, 5)
+    acts: dict[int, int] = {}  # by actor, the version of the weights with which it makes an unroll
+    for speaker in cast:
+        speaker.say(wants_weights=True)
+    for _ in range(150):
+        work_off(learner)
+        for index, speaker in enumerate(cast):
+            if reply := speaker.hear():
+                assert not reply.refused
+                acts[index] = reply.weights_version
+        index = chance.randrange(5)
+        if index in acts and chance.random() < 0.8:
+            send(cast[index], config, acts.pop(index))
+        elif chance.random() < 0.3:
+            cast[index] = replace(learner, index, cast[index].peer.incarnation + 1)
+            acts.pop(index, None)
+            cast[index].say(wants_weights=True)
+    assert len(lags) > 10
+    assert not any(map(any, lags))
+    assert {len(lag) for lag in lags} == {NEEDED * ENVIRONMENTS}
+
+
+@pytest.mark.parametrize("pipelined", [False, True])
+def test_everybody_is_told_to_stop_exactly_once(make_learner: MakeLearner, pipelined: bool) -> None:
+    """Those that are held, that wait in the inbox and that act."""
+    config = strict_run(actors__count=6, algorithm__pipelined=pipelined)
+    learner = make_learner(config)
+    cast = speakers(learner, 6)
+    for speaker in cast:
+        speaker.say(wants_weights=True)
+    work_off(learner)
+    acting = [speaker for speaker in cast if speaker.hear()]
+    assert len(acting) == (6 if pipelined else NEEDED)
+    send(acting[0], config, 0)
+    work_off(learner)
+    answered = acting[0].hear()
+    send(acting[1], config, 0)
+    learner.inbox.stop("SIGINT")
+    learner.finish()
+    assert (answered is not None) == pipelined
+    acts = [*acting[2:], *([acting[0]] if answered else [])]
+    late = {speaker.peer: send(speaker, config, 0) for speaker in acts}
+    for speaker in cast:
+        replies = [late[speaker.peer]] if speaker.peer in late else []
+        assert [reply and reply.stop for reply in (*replies, *iter(speaker.hear, None))] == [True]
+    learner.inbox.wait_stopped(0.0)
+    assert learner.inbox.stopped == {speaker.peer for speaker in cast}
+
+
+def test_peers_that_are_forgotten_begin_again(make_learner: MakeLearner) -> None:
+    config = strict_run(actors__count=4)
+    learner = make_learner(config)
+    begin(learner, 4)
+    learner.forget_peers()
+    begin(learner, 4)
+
+
+def test_an_update_without_a_step_changes_no_version(
+    make_learner: MakeLearner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A batch whose gradient is not finite: actors go on with the weights that they have."""
+    config = strict_run(actors__count=3)
+    learner = make_learner(config)
+    actors = begin(learner, 3)
+    monkeypatch.setattr(learner._trainer.optimizer, "step", lambda loss, *_: (loss, False))
+    for _ in range(2):
+        for speaker in actors:
+            send(speaker, config, 0)
+        work_off(learner)
+        assert [reply and (reply.weights, reply.refused) for reply in (speaker.hear() for speaker in actors)] == [
+            (None, "")
+        ] * 3
+    assert (learner.counters.updates, learner.counters.skipped) == (0, 4)
