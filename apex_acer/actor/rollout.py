@@ -94,9 +94,12 @@ class Rollout:
             obs[t + stack] = step.obs
             episode_step[t + stack] = np.where(step.reset, 0, episode_step[t + stack - 1] + 1)
             reward[t], terminated[t], truncated[t] = step.reward, step.terminated, step.truncated
-            mask[t] = self._count(step, is_last=t == length - 1)
+            mask[t] = self._count(step)
             if not self._counts.any():
                 break
+        if self._whole_episodes and ((terminated[-1] | truncated[-1]) & self._counts).any():
+            with self._timers.phase("environment"):  # only a reset tells the end of a game from a lost life
+                self._count(self._environments.step(action[-1]))
         self._obs, self._episode_step = obs[length:], episode_step[length:]
         mu = {name: _padded(parts, length) for name, parts in behaviour.items()}
         unroll = Unroll(obs, episode_step, action, reward, terminated, truncated, mask, mu, state)
@@ -135,23 +138,17 @@ class Rollout:
             self._since_reward[stalled] = 0
         return action
 
-    def _count(self, step: Step, *, is_last: bool) -> Array:
+    def _count(self, step: Step) -> Array:
         """Counts returns, and the episodes that ended; returns which environments made a step `[N]` that is no dummy."""
         reset, reward = step.reset, step.reward
-        ended = reset & self._counts
+        for column in np.flatnonzero(reset & self._counts):
+            self._episodes.append(Episode(int(column), float(self._return[column]), int(self._length[column])))
         if self._whole_episodes:
             self._counts = self._counts & ~reset
-        self._finish(ended)
         self._return = np.where(reset, 0.0, self._return + reward)
         self._length = np.where(reset, 0, self._length + 1)
         self._since_reward = np.where(reset | (reward != 0), 0, self._since_reward + 1)
-        if self._whole_episodes and is_last:  # the step that would show a reset is not made
-            self._finish((step.terminated | step.truncated) & self._counts)
         return ~reset & self._counts
-
-    def _finish(self, ended: Array) -> None:
-        for column in np.flatnonzero(ended):
-            self._episodes.append(Episode(int(column), float(self._return[column]), int(self._length[column])))
 
 
 def _padded(parts: list[Array], length: int) -> Array:

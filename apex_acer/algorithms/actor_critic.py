@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
+
 import torch
 from torch import Tensor
 
@@ -10,7 +12,7 @@ from apex_acer.algorithms.on_policy import ADVANTAGE, PolicyGradient
 from apex_acer.config import ActorCriticConfig, RunConfig
 from apex_acer.functional import Advantages, Distribution, each_tensor, vtrace
 from apex_acer.protocol.specification import EnvironmentSpec
-from apex_acer.protocol.unroll import Batch
+from apex_acer.protocol.unroll import Batch, Unroll
 
 
 class ActorCritic(PolicyGradient):
@@ -26,6 +28,12 @@ class ActorCritic(PolicyGradient):
     def feeding(config: RunConfig) -> Feeding:
         """Fresh segments, each in one batch; they may be whole episodes."""
         return Feeding(fresh=True, whole_episodes=settings(config).whole_episodes)
+
+    def observe(self, unroll: Unroll, source: Hashable) -> None:
+        """Updates the statistics; of whole episodes, steps after the end of the longest were not made."""
+        if self._config.whole_episodes:
+            unroll = unroll.first(max(1, int(unroll.mask.any(1).sum())))
+        super().observe(unroll, source)
 
     def update(self, batch: Batch, descent: Descent) -> None:
         """One step on all of the batch."""

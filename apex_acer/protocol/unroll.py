@@ -53,6 +53,12 @@ class Unroll:
         """Environment steps, dummy steps not counted."""
         return int(np.count_nonzero(self.mask))
 
+    def first(self, num: int) -> Unroll:
+        """Its first `num` steps."""
+        arrays, left = {name: getattr(self, name) for name in ARRAY_FIELDS}, len(self.mask) - num
+        rows = {name: array[: len(array) - left] for name, array in arrays.items()}
+        return dataclasses.replace(self, **rows, behaviour={name: part[:num] for name, part in self.behaviour.items()})
+
 
 @dataclass(frozen=True)
 class Layout:
