@@ -8,6 +8,7 @@ prints a line when it is ready, begins when it reads a line, and prints its rate
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import json
 import os
@@ -29,7 +30,7 @@ from apex_acer.config.runfile import load_run
 from apex_acer.environments.vector import make_environments
 from apex_acer.learner.feed import make_replay, unroll_layout
 from apex_acer.learner.gradient import Gradient
-from apex_acer.learner.optimizer import Optimizer
+from apex_acer.learner.trainer import Trainer
 from apex_acer.networks.device import CPU
 from apex_acer.networks.frames import stack_planes
 from apex_acer.protocol.specification import EnvironmentSpec
@@ -139,16 +140,15 @@ class Components:
         self._policy = Policy(config, spec)
         self._policy.compute_as_the_learner()
         self._rollout = Rollout(self._environments, self._policy, seed=0, actor=0)
-        self._algorithm = algorithm_class(config.algorithm.name)(config, spec, device)
-        self._optimizer = Optimizer(config, self._algorithm.groups())
-        self._gradient = Gradient(self._algorithm, self._optimizer, 1)
+        on_one_core = dataclasses.replace(config.learner, device=str(device), threads=1)
+        self._trainer = Trainer(dataclasses.replace(config, learner=on_one_core), spec)
+        self._gradient, self._recalled = self._trainer.gradient, _Recalled(self._trainer.gradient)
         self._replay = _make_replay(config, spec, SEGMENTS, device)
         while len(self._replay) < SEGMENTS:
             unroll = self._rollout.unroll(k)
             self._replay.insert(unroll, 0)
-        ends = self._policy, self._algorithm, self._replay
+        ends = self._policy, self._trainer.algorithm, self._replay
         self._exchange = Exchange(config, spec, unroll_layout(config, spec), unroll, ends)
-        self._output: LossOutput | None = None
         _, batch = self._batch()
         self._obs = stack_planes(batch.obs, batch.episode_step, spec.stack).flatten(0, 1)
         self._action = np.zeros((num, *spec.actions.shape), spec.actions.dtype)
@@ -181,27 +181,26 @@ class Components:
         return self._num_samples(self._batch()[0])
 
     def update(self) -> int:
-        """A whole update: drawing a batch, loss, gradient, optimizer step and what follows it."""
-        items, batch = self._batch()
-        return self._step(items, self._gradient.compute(batch, self._updates))
+        """All that is learned from a batch: drawing it, losses, gradients, optimizer steps and what follows them."""
+        return self._learn(self._gradient)
 
     def stepping(self) -> int:
-        """The part of an update that always runs on one core: all but the gradient."""
-        items, batch = self._batch()
-        self._output = self._output or self._gradient.compute(batch, self._updates)
-        return self._step(items, self._output)
+        """The part of that which always runs on one core: all but the gradients."""
+        return self._learn(self._recalled)
 
     def forward(self) -> int:
         """A forward pass of the network without gradients."""
         with torch.no_grad():
-            self._algorithm.network(self._obs)
+            self._trainer.algorithm.network(self._obs)
         return len(self._obs)
 
-    def _step(self, items: torch.Tensor, output: LossOutput) -> int:
-        self._optimizer.step(output.loss, 0, self._updates)
-        self._updates += 1
-        self._algorithm.after_step(output.metrics, self._updates)
-        self._replay.set_priorities(items, output.priorities, self._replay.num_inserted)
+    def _learn(self, gradient: Gradient) -> int:
+        items, batch = self._batch()
+        self._trainer.gradient = gradient
+        update = self._trainer.update(batch, 0, self._updates)
+        self._updates += len(update.metrics)
+        if update.priorities is not None:
+            self._replay.set_priorities(items, update.priorities, self._replay.num_inserted)
         return self._num_samples(items)
 
     def _batch(self) -> tuple[torch.Tensor, Batch]:
@@ -210,6 +209,19 @@ class Components:
 
     def _num_samples(self, items: torch.Tensor) -> int:
         return int(self._replay.count_steps(items).sum())
+
+
+class _Recalled(Gradient):
+    """Returns again and again what it computed first."""
+
+    def __init__(self, gradient: Gradient) -> None:
+        self._gradient = gradient
+        self._output: LossOutput | None = None
+
+    def compute(self, batch: Batch, updates: int) -> LossOutput:
+        """The output of the first call."""
+        self._output = self._output or self._gradient.compute(batch, updates)
+        return self._output
 
 
 def _make_replay(config: RunConfig, spec: EnvironmentSpec, segments: int, device: torch.device = CPU) -> UniformReplay:
