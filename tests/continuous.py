@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 
 from apex_acer.config import RunConfig
+from tests import on_policy
 from tests.runs import tiny_run
 
 AIM = "tests.environments_for_tests:Aim-v0"
-
+# an actor-critic takes a single step on each batch
+SMALL_BATCHES = {"learner__batch_size": 4, "optimizer__learning_rate": 1e-2, "algorithm__normalise_advantages": True}
 ALGORITHMS: dict[str, dict[str, Any]] = {
     "sac": {"algorithm__name": "sac"},
     "ddpg": {"algorithm__name": "ddpg", "algorithm__noise": "ornstein_uhlenbeck"},
@@ -27,8 +29,14 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
         "algorithm__replay_ratio": 4.0,
         "learner__batch_size": 8,
     },
+    **{name: {**SMALL_BATCHES, **given} for name, given in on_policy.ALGORITHMS.items()},
 }
 """The settings of each by which it learns to take aim in a moment."""
+
+
+def steps_to_learn(algorithm: str) -> int:
+    """The environment steps in which it does."""
+    return 2500 if ALGORITHMS[algorithm]["algorithm__name"] == "actor_critic" else 1500
 
 
 def each(*fast: str) -> pytest.MarkDecorator:
@@ -57,7 +65,7 @@ def settings_of(algorithm: str) -> dict[str, Any]:
 
 def continuous_run(out: Path | str, algorithm: str, **changes: Any) -> RunConfig:
     """A run of `algorithm` that takes aim."""
-    return tiny_run(out, **(settings_of(algorithm) | {"stop__env_steps": 1500} | changes))
+    return tiny_run(out, **(settings_of(algorithm) | {"stop__env_steps": steps_to_learn(algorithm)} | changes))
 
 
 def rows_of(folder: Path, source: str) -> list[dict[str, Any]]:

@@ -58,10 +58,10 @@ def tiny_run(out: Path | str = "", **changes: Any) -> RunConfig:
     """A run that takes a moment; `changes` are keys with `__` for the dot. On-policy algorithms get no keys of replay."""
     nested: dict[str, Any] = {"out": str(out)}
     has_replay = not issubclass(SETTINGS.get(changes.get("algorithm__name", ""), AlgorithmConfig), OnPolicyConfig)
-    common = {key: value for key, value in TINY.items() if has_replay or "replay" not in key}
-    for key, value in (common | {name.replace("__", "."): value for name, value in changes.items()}).items():
+    for key, value in (TINY | {name.replace("__", "."): value for name, value in changes.items()}).items():
         section, _, name = key.rpartition(".")
-        (nested.setdefault(section, {}) if section else nested)[name] = value
+        if has_replay or not (section == "replay" or name == "replay_ratio"):
+            (nested.setdefault(section, {}) if section else nested)[name] = value
     return from_dict(nested)
 
 

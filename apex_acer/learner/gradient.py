@@ -39,10 +39,8 @@ class Gradient:
 
         If there are several learners, `batch` is this learner's part of it, and so are the `priorities` of the result.
         """
-        if self._ranks is ALONE:
-            return self._compute_own(batch, updates)
-        self._ranks.align(self._algorithm.statistics())
-        return self._add_up(self._compute_own(batch, updates))
+        own = self._compute_own(batch, updates)
+        return own if self._ranks is ALONE else self._add_up(own)
 
     def _compute_own(self, batch: Batch, updates: int) -> LossOutput:
         batch = dataclasses.replace(batch, noise=self._noise(batch))

@@ -216,8 +216,9 @@ class Learner:
         return "minutes" if stop.minutes is not None and self.counters.clock.wall_s >= 60 * stop.minutes else ""
 
     def forget_peers(self) -> None:
-        """Drops all messages that wait; actors and evaluator begin again."""
+        """Drops all messages that wait; actors and evaluator begin again, as with a learner that has just resumed."""
         self._gate.clear()
+        self._trainer.pack_again()
         self.inbox.forget_peers()
 
     def save(self) -> Path:

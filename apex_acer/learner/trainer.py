@@ -37,7 +37,7 @@ class Trainer:
         on_cores = is_large and self.device.type == "cpu"
         parts = num_parts(config.learner.threads, config.learner.batch_size // ranks.count) if on_cores else 1
         self.gradient, self.ranks = Gradient(self.algorithm, self.optimizer, parts, ranks), ranks
-        self._policy: tuple[int, bytes] = (-1, b"")  # version, and the bytes that actors get
+        self._policy = -1, b""  # version, and the bytes that actors get
 
     @property
     def computes(self) -> str:
@@ -46,6 +46,7 @@ class Trainer:
 
     def update(self, batch: Batch, env_steps: int, updates: int) -> Update:
         """Has the algorithm learn from `batch`, after `updates` optimizer steps."""
+        self.ranks.align(self.algorithm.statistics())
         update = Update(self, env_steps, updates)
         self.algorithm.update(batch, update)
         return update
@@ -55,6 +56,10 @@ class Trainer:
         if self._policy[0] != version:
             self._policy = version, weights.pack_policy(self.algorithm.tensors(), version)
         return self._policy[1]
+
+    def pack_again(self) -> None:
+        """Has `policy` pack the weights anew: the statistics of observations in them change without a new version."""
+        self._policy = -1, b""
 
     def close(self) -> None:
         """Ends the threads."""

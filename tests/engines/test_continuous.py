@@ -18,7 +18,7 @@ from apex_acer.manager.manager import resume, train
 from apex_acer.networks.weights import read
 from apex_acer.storage import checkpoint
 from apex_acer.tools.export import export_onnx
-from tests.continuous import ALGORITHMS, continuous_run
+from tests.continuous import ALGORITHMS, continuous_run, steps_to_learn
 from tests.programs import program
 from tests.runs import tiny_run
 from tests.scripted import AIM, NAME
@@ -164,9 +164,10 @@ def learned(weights: str) -> bool:
 
 
 @pytest.mark.slow
-def test_two_learners_learn_it_too(tmp_path: Path, ray_here: object) -> None:
+@pytest.mark.parametrize("algorithm", ["sac", "ppo"])
+def test_two_learners_learn_it_too(tmp_path: Path, algorithm: str, ray_here: object) -> None:
     changes = {"learner__count": 2, "actors__count": 2, "stop__env_steps": 4000}
-    assert learned(train(continuous_run(tmp_path, "sac", engine="ray", **changes)).weights)
+    assert learned(train(continuous_run(tmp_path, algorithm, engine="ray", **changes)).weights)
 
 
 @pytest.mark.slow
@@ -181,7 +182,7 @@ def test_a_run_that_was_killed_goes_on(tmp_path: Path, algorithm: str) -> None:
     path = checkpoint.newest(run.out)
     assert path is not None
     saved = checkpoint.load(path).state
-    result = resume(run.out, {"env_steps": saved["env_steps"] + 1500})
+    result = resume(run.out, {"env_steps": saved["env_steps"] + steps_to_learn(algorithm)})
     assert (result.reason, result.skipped_updates) == ("env_steps", 0)
     assert result.updates > saved["updates"] + 100
     assert learned(result.weights)

@@ -14,6 +14,7 @@ from apex_acer.learner.feed import Feed
 from apex_acer.manager.manager import RunFailed, TrainResult, resume, train
 from apex_acer.networks.weights import read
 from apex_acer.protocol.unroll import Unroll
+from tests import on_policy
 from tests.continuous import ALGORITHMS, settings_of
 from tests.runs import tiny_run
 
@@ -106,6 +107,7 @@ APEX_DQN = {
     "network__normalise": True,
 }
 RARE = {"algorithm__replay_ratio": 3.0}
+EPISODES = {"algorithm__unroll_length": 15}  # of CartPole, of which some are cut
 RUNS: dict[str, dict[str, Any]] = {
     "plain": {},
     "adam": {"optimizer__name": "adam", "optimizer__eps": 1e-8},
@@ -121,7 +123,19 @@ RUNS: dict[str, dict[str, Any]] = {
     },
     **OPTIONS,
     **{name: settings_of(name) | {"replay__capacity": 300, "replay__start": 100, **RARE} for name in ALGORITHMS},
+    **{f"{name}, discrete": {**changes, **EPISODES} for name, changes in on_policy.ALGORITHMS.items()},
+    "ppo_lstm, normalising": {**on_policy.ALGORITHMS["ppo_lstm"], **OPTIONS["normalising"]},
+    "reinforce, normalising": {**on_policy.ALGORITHMS["reinforce"], **OPTIONS["normalising"], **EPISODES},
+    "three unrolls a batch": {**on_policy.ALGORITHMS["a2c"], "learner__batch_size": 12, "actors__count": 5},
 }
+
+FAST_ON_POLICY = (
+    "impala",
+    "ppo_lstm, normalising",
+    "trpo, discrete",
+    "reinforce, normalising",
+    "three unrolls a batch",
+)
 
 
 def scores(folder: Path) -> list[tuple[int, float]]:
@@ -135,7 +149,7 @@ def assert_equal_files(name: str, *folders: Path) -> None:
     assert one == other, name  # before pytest explains megabytes
 
 
-@each(RUNS, "adam", "apex_dqn", "schedules", "sac", "td3", "continuous_acer")
+@each(RUNS, "adam", "apex_dqn", "schedules", "sac", "td3", "continuous_acer", *FAST_ON_POLICY)
 def test_a_run_that_was_stopped_and_resumed_twice_is_the_unbroken_one(tmp_path: Path, changes: dict[str, Any]) -> None:
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     expected = run(whole, stop__env_steps=1000, **(EXACT | changes))

@@ -12,6 +12,7 @@ import torch
 
 from apex_acer.actor.rollout import Rollout
 from apex_acer.algorithms import algorithm_class
+from apex_acer.algorithms.on_policy import OnPolicy
 from apex_acer.config import RunConfig
 from apex_acer.learner.feed import make_feed, unroll_layout
 from apex_acer.learner.gradient import Gradient
@@ -27,6 +28,7 @@ from tests.runs import RUN_ID
 
 CPU = torch.device("cpu")
 SIZE = 12
+FAST = ("sac", "ddpg", "td3", "continuous_acer", "impala", "ppo_lstm")
 
 
 @pytest.fixture(autouse=True)
@@ -55,6 +57,13 @@ def a_batch(config: RunConfig) -> tuple[EnvironmentSpec, Batch]:
 Found = tuple[np.ndarray, dict[str, float]]
 
 
+class Sums:
+    """What `OnPolicy.prepare` needs of a `Descent`."""
+
+    def __init__(self, ranks: Ranks) -> None:
+        self.add = ranks.add
+
+
 def computed(config: RunConfig, parts: int = 1, ranks: Ranks = ALONE) -> Found:
     """The gradient of all groups, the loss and metrics, of one batch and its noise, of which each learner has a share."""
     spec, batch = a_batch(config)
@@ -62,6 +71,8 @@ def computed(config: RunConfig, parts: int = 1, ranks: Ranks = ALONE) -> Found:
     algorithm = algorithm_class(config.algorithm.name)(config, spec, CPU)
     own = split(dataclasses.replace(batch, noise=algorithm.noise(batch)), ranks.count)[ranks.rank]
     algorithm.noise = lambda batch: own.noise  # type: ignore[method-assign]
+    if isinstance(algorithm, OnPolicy):
+        own = algorithm.prepare(own, Sums(ranks))
     optimizer = make_optimizer(config, algorithm.groups())
     gradient = Gradient(algorithm, optimizer, parts, ranks)
     output = gradient.compute(own, 0)
@@ -81,17 +92,17 @@ def assert_close(one: Found, other: Found) -> None:
     assert np.abs(one[0]).max() > 1e-3
 
 
-@each()
+@each(*FAST)
 @pytest.mark.parametrize("parts", [2, 5])
 def test_parts_make_the_whole(algorithm: str, parts: int) -> None:
-    config = continuous_run("", algorithm)
+    config = continuous_run("", algorithm, learner__batch_size=2 * SIZE)
     assert_close(computed(config, parts), computed(config))
 
 
-@each()
+@each(*FAST)
 def test_two_learners_make_the_update_of_one(pair: Group, algorithm: str) -> None:
     """If each has its share of the random numbers, too."""
-    config = continuous_run("", algorithm)
+    config = continuous_run("", algorithm, learner__batch_size=2 * SIZE)
     first, second = pair.run(computed_by_one_of_several, config)
     np.testing.assert_array_equal(first[0], second[0])
     assert_close(first, computed(config))

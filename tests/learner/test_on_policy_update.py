@@ -1,0 +1,171 @@
+"""Updates of several optimizer steps on one batch: by several learners, and on parts of it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from apex_acer.algorithms.on_policy import ADVANTAGE, OnPolicy, standardise
+from apex_acer.config import RunConfig
+from apex_acer.learner.gradient import Gradient
+from apex_acer.learner.ranks import ALONE, Ranks
+from apex_acer.learner.trainer import Trainer
+from apex_acer.protocol.unroll import Batch, split
+from tests import on_policy
+from tests.learner.test_continuous_gradient import SIZE, a_batch
+from tests.ranks import Group, group
+from tests.runs import made_up_unroll, tiny_run
+
+NORMALISED = {"network__normalise": True, "algorithm__normalise_rewards": True}
+UPDATES: dict[str, dict[str, Any]] = {
+    "ppo": {"algorithm__name": "ppo", "algorithm__epochs": 2, "algorithm__minibatches": 1},
+    "ppo, lstm": {"algorithm__name": "ppo", "algorithm__epochs": 2, "algorithm__minibatches": 1, "network__lstm": 8},
+    "ppo, target": {
+        "algorithm__name": "ppo",
+        "algorithm__epochs": 20,
+        "algorithm__minibatches": 1,
+        "algorithm__target_kl": 1e-3,
+    },
+    "actor_critic": {"algorithm__name": "actor_critic", "algorithm__normalise_advantages": True},
+    "impala": {
+        "algorithm__name": "actor_critic",
+        "algorithm__targets": "vtrace",
+        "algorithm__pipelined": True,
+        "algorithm__normalise_advantages": True,
+    },
+}
+
+
+@pytest.fixture(autouse=True)
+def _threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def pair() -> Iterator[Group]:
+    with group(2) as found:
+        yield found
+
+
+def a_run(**changes: Any) -> RunConfig:
+    """Steps large enough to be told apart."""
+    fixed = {
+        "learner__batch_size": 2 * SIZE,
+        "optimizer__name": "adam",
+        "optimizer__learning_rate": 1e-2,
+        "optimizer__eps": 0.1,
+    }
+    return tiny_run("", **(fixed | changes))
+
+
+def updated(config: RunConfig, parts: int = 1, ranks: Ranks = ALONE) -> dict[str, np.ndarray]:
+    """All weights after an update on one batch, of which each learner has a share, and the number of steps.
+
+    The first learner has seen other observations than the second.
+    """
+    spec, batch = a_batch(config)
+    batch = dataclasses.replace(batch, reward=batch.reward * torch.arange(SIZE))  # the shares differ
+    trainer = Trainer(config, spec, ranks)
+    trainer.gradient = Gradient(trainer.algorithm, trainer.optimizer, parts, ranks)
+    unroll = made_up_unroll(config, seed=ranks.rank, spec=spec)
+    trainer.algorithm.observe(dataclasses.replace(unroll, obs=unroll.obs * (1 + 5 * ranks.rank)), "actor")
+    torch.manual_seed(1)
+    update = trainer.update(split(batch, ranks.count)[ranks.rank], 0, 0)
+    trainer.close()
+    assert not update.num_skipped
+    tensors = {name: tensor.detach().numpy().copy() for name, tensor in trainer.algorithm.tensors().items()}
+    return {name: array for name, array in tensors.items() if "moments" not in name} | {"steps": len(update.metrics)}
+
+
+def updated_by_one_of_several(ranks: Ranks, config: RunConfig) -> dict[str, np.ndarray]:
+    return updated(config, ranks=ranks)
+
+
+def assert_close(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> None:
+    assert one.keys() == other.keys()
+    for name, array in one.items():
+        np.testing.assert_allclose(array, other[name], rtol=1e-3, atol=2e-5, err_msg=name)
+
+
+@pytest.mark.parametrize("normalised", [{}, NORMALISED], ids=["plain", "normalised"])
+@pytest.mark.parametrize("name", UPDATES)
+def test_two_learners_make_the_update_of_one(pair: Group, name: str, normalised: dict[str, Any]) -> None:
+    config = a_run(**UPDATES[name], **normalised)
+    first, second = pair.run(updated_by_one_of_several, config)
+    for each, array in first.items():
+        np.testing.assert_array_equal(array, second[each], err_msg=each)
+    assert_close(first, updated(config))
+    assert {"ppo, target": 2 < first["steps"] < 20}.get(name, first["steps"] in (1, 2))
+
+
+@pytest.mark.parametrize("name", on_policy.ALGORITHMS)
+def test_parts_make_the_update_of_the_whole(name: str) -> None:
+    config = a_run(**(on_policy.ALGORITHMS[name] | {"learner__batch_size": 2 * SIZE}))
+    assert_close(updated(config, parts=3), updated(config))
+
+
+def test_advantages_are_standardised_over_all_that_is_learned_from() -> None:
+    """Also those of several learners, of which each adds its sums; what is masked has no part in it."""
+    generator = torch.Generator().manual_seed(0)
+    advantage = 5 + 3 * torch.randn(6, 8, generator=generator)
+    mask = torch.rand(6, 8, generator=generator) < 0.7
+    whole = standardise(advantage, mask, lambda sums: None)
+    assert whole[mask].mean().abs() < 1e-6
+    assert (whole[mask].std(correction=0) - 1).abs() < 1e-6
+    assert not whole[~mask].any()
+    sums: list[torch.Tensor] = []
+    for part in (slice(0, 3), slice(3, 8)):
+        standardise(advantage[:, part], mask[:, part], lambda own: sums.append(own.clone()))
+    found = [
+        standardise(advantage[:, part], mask[:, part], lambda own: own.copy_(sum(sums)))
+        for part in (slice(0, 3), slice(3, 8))
+    ]
+    torch.testing.assert_close(torch.cat(found, 1), whole)
+
+
+def test_advantages_that_are_all_alike_are_no_numbers_too_large() -> None:
+    mask = torch.ones(4, 3, dtype=torch.bool)
+    assert not standardise(torch.full((4, 3), 7.5), mask, lambda sums: None).any()
+    assert not standardise(torch.full((4, 3), torch.nan), ~mask, lambda sums: None).any()
+
+
+@pytest.mark.parametrize("name", ["ppo", "ppo_lstm"])
+def test_minibatches_share_the_scale_of_the_batch(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = a_run(**(on_policy.ALGORITHMS[name] | {"learner__batch_size": 2 * SIZE}))
+    spec, batch = a_batch(config)
+    trainer, seen = Trainer(config, spec), []
+    compute = trainer.gradient.compute
+
+    def spy(part: Batch, updates: int) -> Any:
+        seen.append(part.targets[ADVANTAGE][part.mask])
+        return compute(part, updates)
+
+    monkeypatch.setattr(trainer.gradient, "compute", spy)
+    update = trainer.update(batch, 0, 0)
+    assert len(update.metrics) == len(seen) == 10  # 5 epochs of 2 minibatches
+    for first, second in zip(seen[::2], seen[1::2], strict=True):
+        both = torch.cat([first, second])
+        assert len(both) == batch.mask.sum()
+        assert both.mean().abs() < 1e-5
+        assert (both.std(correction=0) - 1).abs() < 1e-5
+        assert first.mean().abs() > 1e-3
+
+
+def test_a_batch_of_dummies_takes_no_step() -> None:
+    for name, changes in on_policy.ALGORITHMS.items():
+        config = a_run(**(changes | {"learner__batch_size": 2 * SIZE}))
+        spec, batch = a_batch(config)
+        trainer = Trainer(config, spec)
+        assert isinstance(trainer.algorithm, OnPolicy)
+        before = {name: tensor.clone() for name, tensor in trainer.algorithm.tensors().items()}
+        update = trainer.update(dataclasses.replace(batch, mask=torch.zeros_like(batch.mask)), 0, 0)
+        assert not update.num_skipped
+        for each, tensor in trainer.algorithm.tensors().items():
+            assert torch.equal(tensor, before[each]), (name, each)
