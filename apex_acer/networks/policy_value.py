@@ -45,7 +45,8 @@ class PolicyNetwork(Network):
 
         `reset` `[L, B]` is true if an episode begins there; `state` is that before the first step.
         """
-        features = self.features(inputs).unflatten(0, reset.shape)  # [L, B, F]; B may be 0
+        computed = self.features(inputs)
+        features = computed.view(*reset.shape, computed.shape[-1])  # [L, B, F]; B may be 0
         features = remember_all(self.lstm, features, reset, state)
         value = self.value(features).squeeze(-1) if self.value else None
         return PolicyAndValue(self.head.distribution(self.head(features)), value)

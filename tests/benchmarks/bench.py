@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -55,15 +56,19 @@ def at_ratio(preset: str, ratio: float) -> RunConfig:
     return dataclasses.replace(config, algorithm=dataclasses.replace(config.algorithm, replay_ratio=ratio))
 
 
-def measure_run(preset: str, ratio: float, seconds: float, device: str = "cpu") -> Figures:
-    """A real run: its rates after the warm-up, where each process spent its time, and what memory it held."""
+def measure_run(
+    preset: str, ratio: float | None, seconds: float, device: str = "cpu", flags: Sequence[str] = ()
+) -> Figures:
+    """A real run: its rates after the warm-up, where each process spent its time, and what memory it held.
+
+    `ratio` is the replay ratio, None for an algorithm without replay; `flags` are added to the command.
+    """
     with tempfile.TemporaryDirectory() as folder:
-        flags = (
-            f"--engine local --evaluation.every 0 --stop.at-return None --replay.start 1000 --out {folder}/run".split()
-        )
-        flags += ["--replay.capacity", str(REPLAY_STEPS)]
-        flags += ["--stop.minutes", str((WARM_UP_S + seconds) / 60), "--algorithm.replay-ratio", str(ratio)]
-        flags += ["--learner.device", device]
+        flags = [*flags, *f"--engine local --evaluation.every 0 --stop.at-return None --out {folder}/run".split()]
+        flags += ["--stop.minutes", str((WARM_UP_S + seconds) / 60), "--learner.device", device]
+        if ratio is not None:
+            replay = f"--replay.start 1000 --replay.capacity {REPLAY_STEPS} --algorithm.replay-ratio {ratio}"
+            flags += replay.split()
         command = [str(Path(sys.executable).with_name("apex-acer")), "train", preset, *flags]
         with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
             memory = _watch(process)

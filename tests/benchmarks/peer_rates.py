@@ -1,9 +1,9 @@
 """Rates of apex_acer and its peers, in turns on this machine: `make bench-peers`.
 
 `--task pong`: environment steps per second while learning Pong. The game and the networks are the same; ACER replays 4 steps
-per fresh one, PPO learns from each step in 4 epochs. `--task continuous`: updates per second of SAC, TD3 and DDPG with the
-same networks (256 x 256), batch (256) and full replay, for the sizes of two environments, with a thread of torch per core
-and with one. Ours start as in a run, with the environment variables of its processes.
+per fresh one, PPO learns from each step in 4 epochs of minibatches of 256. `--task continuous`: updates per second of SAC,
+TD3 and DDPG with the same networks (256 x 256), batch (256) and full replay, for the sizes of two environments, with a
+thread of torch per core and with one. Ours start as in a run, with the environment variables of its processes.
 """
 
 from __future__ import annotations
@@ -38,6 +38,11 @@ class Rates(NamedTuple):
 
 
 PRESETS = {"a3c": "pong", "nature": "atari"}  # by the name of their convolutions
+OURS_PPO = f"{OURS}_ppo"
+PPO_NETWORKS = {
+    "a3c": (),
+    "nature": ("--network.convolutions", "nature", "--network.hidden-sizes", "512"),
+}  # flags of the preset pong-ppo
 REPLAY_RATIO = 4.0
 
 
@@ -51,14 +56,24 @@ def pong() -> Rates:
 
         return run
 
+    def ours_ppo(network: str) -> Measure:
+        def run(seconds: float) -> Record:
+            rate = measure_run("pong-ppo", None, seconds, flags=PPO_NETWORKS[network])["env_steps_per_s"]
+            return {"env_steps_per_s": round(rate, 1)}
+
+        return run
+
     def peer(name: str, network: str) -> Measure:
         flags = (name, "--network", network, "--seconds")
         return lambda seconds: last_json(script("peer_pong.py", *flags, str(seconds)))
 
-    peers = ("pfrl_acer", "sb3_ppo")
-    measures = {network: {OURS: ours(network)} | {name: peer(name, network) for name in peers} for network in PRESETS}
+    peers = {"pfrl_acer": OURS, "sb3_ppo": OURS_PPO}
+    measures = {
+        network: {OURS: ours(network), OURS_PPO: ours_ppo(network)} | {name: peer(name, network) for name in peers}
+        for network in PRESETS
+    }
     facts = {"environment": "ALE/Pong-v5", "replay_ratio": REPLAY_RATIO}
-    return Rates(facts, "env_steps_per_s", "network", measures, dict.fromkeys(peers, OURS), seconds=60.0)
+    return Rates(facts, "env_steps_per_s", "network", measures, peers, seconds=60.0)
 
 
 SIZES = {"Pendulum-v1": (3, 1), "HalfCheetah-v5": (17, 6)}  # numbers of an observation and of an action

@@ -52,6 +52,15 @@ TASKS = {
             "pfrl_acer": Peer("peer_acer.py", ("--processes", "2"), OURS),
         },
     ),
+    "cartpole-ppo": Task(
+        "CartPole-v1",
+        target=475.0,
+        every=1_000,
+        env_steps=200_000,
+        limit_s=240.0,
+        ours={f"{OURS}_ppo": ("cartpole-ppo",)},
+        peers={"sb3_ppo": Peer("peer_sb3.py", CARTPOLE_PPO, f"{OURS}_ppo")},
+    ),
     "pendulum": off_policy(
         "Pendulum-v1",
         "pendulum",
