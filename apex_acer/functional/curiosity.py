@@ -10,11 +10,8 @@ BETA = 0.2  # of the paper: the weight of the forward model's loss beside the in
 
 
 def forward_error(predicted: Tensor, features: Tensor) -> Tensor:
-    """½ of the mean square of φ̂(o′) − φ(o′), `[...]`, equation 5, with gradient to both; both are `[..., F]`.
-
-    The paper has the sum over features. With the mean the scale of rewards does not depend on their number.
-    """
-    return 0.5 * (predicted - features).square().mean(-1)
+    """½ ‖φ̂(o′) − φ(o′)‖², `[...]`, equation 5, with gradient to both; both are `[..., F]`."""
+    return 0.5 * (predicted - features).square().sum(-1)
 
 
 def inverse_error(predicted: Tensor, action: Tensor) -> Tensor:

@@ -86,7 +86,7 @@ METRICS = {
     "clipped_share": Metric("1", "share of samples whose ratio of probabilities is outside 1 ± `clip`", only=("ppo",)),
     "intrinsic_reward": Metric("reward", "mean that curiosity paid for a step", needs=CURIOSITY),
     "forward_loss": Metric(
-        "1", "curiosity: mean of ½ (predicted − actual)² of the features of the next observation", needs=CURIOSITY
+        "1", "curiosity: mean of ½ ‖predicted − actual‖² of the features of the next observation", needs=CURIOSITY
     ),
     "inverse_loss": Metric(
         "1",

@@ -73,13 +73,13 @@ def batch_of(spec):
 
 
 def slow_errors(curiosity, batch, t, b):
-    """½ mean (φ̂ − φ′)², and the inverse model's error, of one transition."""
+    """½ ‖φ̂ − φ′‖², and the inverse model's error, of one transition."""
     before, after = (curiosity.torso(batch.obs[row, b].unsqueeze(0)) for row in (t, t + 1))
     action = batch.action[t, b]
     vector = action if action.is_floating_point() else torch.eye(3)[action]
     expected = curiosity.forward_model(torch.cat([before, vector.unsqueeze(0)], -1))
     guessed = curiosity.inverse_model(torch.cat([before, after], -1))[0]
-    forward = 0.5 * (expected - after).square().mean()
+    forward = 0.5 * (expected - after).square().sum()
     if action.is_floating_point():
         return forward, 0.5 * (guessed - action).square().sum()
     return forward, -guessed.log_softmax(-1)[action]

@@ -8,13 +8,13 @@ import torch
 from apex_acer.functional import curiosity_loss, forward_error, intrinsic_reward, inverse_error
 
 
-def test_the_forward_error_is_half_the_mean_square_and_moves_features_too():
+def test_the_forward_error_is_half_the_squared_distance_and_moves_features_too():
     predicted, features = torch.tensor([[1.0, 2.0], [0.0, 0.0]]), torch.tensor([[0.0, 4.0], [0.0, 6.0]])
     predicted, features = predicted.requires_grad_(), features.requires_grad_()
     error = forward_error(predicted, features)
-    assert error.tolist() == [(1 + 4) / 4, 36 / 4]
+    assert error.tolist() == [(1 + 4) / 2, 36 / 2]
     gradients = torch.autograd.grad(error.sum(), (predicted, features))
-    assert gradients[0].tolist() == (-gradients[1]).tolist() == [[0.5, -1.0], [0.0, -3.0]]
+    assert gradients[0].tolist() == (-gradients[1]).tolist() == [[1.0, -2.0], [0.0, -6.0]]
 
 
 def test_the_inverse_error_of_choices_is_their_cross_entropy():
