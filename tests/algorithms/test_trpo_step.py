@@ -1,0 +1,168 @@
+"""TRPO's natural step on its own networks, in float64: Fisher matrix, bound on the KL divergence, line search."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from apex_acer.algorithms import trpo
+from apex_acer.algorithms.on_policy import ADVANTAGE
+from apex_acer.algorithms.trpo import Trpo
+from apex_acer.config import NetworkConfig, RunConfig, TrpoConfig
+from apex_acer.functional import Categorical, Gaussian
+from apex_acer.protocol.specification import EnvironmentSpec
+from apex_acer.protocol.unroll import Batch
+from tests.runs import BOX, CARTPOLE
+
+T, B, CPU = 6, 8, torch.device("cpu")
+SPECS = pytest.mark.parametrize("spec", [CARTPOLE, BOX], ids=["discrete", "box"])
+
+
+def build(spec: EnvironmentSpec, seed: int = 0, **settings: Any) -> Trpo:
+    """With weights as after some training."""
+    torch.manual_seed(seed)
+    config = RunConfig(
+        network=NetworkConfig(hidden_sizes=(5,), activation="tanh"),
+        algorithm=TrpoConfig(**{"unroll_length": T, "damping": 0.0} | settings),
+    )
+    algorithm = Trpo(config, spec, CPU)
+    for module in (algorithm.network, algorithm.critic):
+        module.double()
+        for parameter in module.parameters():
+            nn.init.normal_(parameter, std=0.5)
+    return algorithm
+
+
+def a_batch(algorithm: Trpo, spec: EnvironmentSpec, seed: int = 0) -> Batch:
+    """Steps that the algorithm's own policy took, some of them dummies, with advantages."""
+    torch.manual_seed(seed)
+    obs = torch.randn(T + 1, B, 4, dtype=torch.float64)
+    policy = algorithm.network.head.distribution(algorithm.network(obs[:-1].flatten(0, 1)))
+    with torch.no_grad():
+        action, behaviour = algorithm.network.head.sample(policy, torch.Generator().manual_seed(seed), greedy=False)
+    return Batch(
+        obs=obs,
+        episode_step=torch.ones(T + 1, B, dtype=torch.int32),
+        action=action.unflatten(0, (T, B)),
+        reward=torch.randn(T, B, dtype=torch.float64),
+        terminated=torch.zeros(T, B, dtype=torch.bool),
+        truncated=torch.zeros(T, B, dtype=torch.bool),
+        mask=torch.rand(T, B) < 0.8,
+        behaviour={name: part.detach().double().unflatten(0, (T, B)) for name, part in behaviour.items()},
+        state={},
+        weights_version=torch.zeros(B, dtype=torch.int64),
+        fresh=torch.ones(B, dtype=torch.bool),
+        importance=torch.ones(B),
+        targets={ADVANTAGE: torch.randn(T, B, dtype=torch.float64)},
+    )
+
+
+def policy_of(algorithm: Trpo, batch: Batch) -> Any:
+    """Of all steps but dummies."""
+    obs, reset = algorithm.inputs(batch, ahead=False)
+    policy = algorithm.network.unroll(obs, reset, {}).policy
+    return type(policy)(*(tensor[batch.mask] for tensor in policy))
+
+
+def jacobian(outputs: Tensor, parameters: list[Tensor]) -> Tensor:
+    """`[outputs, n]`, one row at a time."""
+    rows = [
+        torch.autograd.grad(output, parameters, retain_graph=True, materialize_grads=True)
+        for output in outputs.flatten()
+    ]
+    return torch.stack([torch.cat([part.flatten() for part in row]) for row in rows])
+
+
+def fisher_matrix(policy: Any, parameters: list[Tensor]) -> Tensor:
+    """The mean over steps of E[∇ log π(a) ∇ log π(a)ᵀ], exactly."""
+    if isinstance(policy, Categorical):
+        steps, num_actions = policy.log_probs.shape
+        scores = jacobian(policy.log_probs, parameters)  # [steps * A, n]
+        weights = policy.log_probs.exp().detach().flatten() / steps
+        assert len(scores) == steps * num_actions
+        return scores.T @ (weights.unsqueeze(-1) * scores)
+    assert isinstance(policy, Gaussian)
+    mean, log_std = jacobian(policy.mean, parameters), jacobian(policy.log_std, parameters)
+    precision = (-2 * policy.log_std).exp().detach().flatten().unsqueeze(-1)
+    return (mean.T @ (precision * mean) + 2 * log_std.T @ log_std) / len(policy.mean)
+
+
+@SPECS
+def test_products_are_those_of_the_policy_s_fisher_matrix(
+    spec: EnvironmentSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the algorithm itself makes them: dummies left out, the policy before the step as the reference."""
+    found: list[tuple[Callable[[Tensor], Tensor], Tensor]] = []
+    make = trpo.fisher_product
+    algorithm = build(spec)
+    batch = a_batch(algorithm, spec)
+    expected = fisher_matrix(policy_of(algorithm, batch), algorithm._parameters)
+
+    def spy(kl: Tensor, parameters: list[Tensor], damping: float) -> Callable[[Tensor], Tensor]:
+        product = make(kl, parameters, damping)
+        found.append((product, torch.stack([product(row) for row in torch.eye(len(expected), dtype=torch.float64)])))
+        return product
+
+    monkeypatch.setattr(trpo, "fisher_product", spy)
+    algorithm.improve(batch)
+    torch.testing.assert_close(found[0][1], expected)
+    assert len(found) == 1
+
+
+def surrogate(policy: Any, old: Any, batch: Batch, spec: EnvironmentSpec) -> Tensor:
+    action = batch.action if spec is CARTPOLE else batch.behaviour["sample"]
+    taken = action[batch.mask]
+    ratio = (policy.log_prob(taken) - old.log_prob(taken)).exp()
+    return (ratio * batch.targets[ADVANTAGE][batch.mask]).mean()
+
+
+@SPECS
+@pytest.mark.parametrize("max_kl", [0.01, 0.5])
+def test_every_step_improves_the_surrogate_within_the_bound(spec: EnvironmentSpec, max_kl: float) -> None:
+    scales = []
+    for seed in range(12):
+        algorithm = build(spec, seed, max_kl=max_kl)
+        batch = a_batch(algorithm, spec, seed)
+        with torch.no_grad():
+            old = policy_of(algorithm, batch)
+        metrics = algorithm.improve(batch)
+        with torch.no_grad():
+            new = policy_of(algorithm, batch)
+        divergence = old.kl(new).mean()
+        scales.append(float(metrics["step_scale"]))
+        assert 0 < divergence <= max_kl, seed
+        assert surrogate(new, old, batch, spec) > surrogate(old, old, batch, spec), seed
+        torch.testing.assert_close(metrics["behaviour_kl"], divergence, rtol=1e-3, atol=1e-6, check_dtype=False)
+    assert min(scales) < 1  # the bound took hold now and then
+
+
+@SPECS
+def test_dummies_change_nothing(spec: EnvironmentSpec) -> None:
+    steps = []
+    for garbage in (0.0, 1e3):
+        algorithm = build(spec)
+        batch = a_batch(algorithm, spec)
+        advantage = torch.where(batch.mask, batch.targets[ADVANTAGE], garbage)
+        obs = batch.obs.clone()
+        obs[:-1][~batch.mask] = garbage
+        algorithm.improve(dataclasses.replace(batch, obs=obs, targets={ADVANTAGE: advantage}))
+        steps.append(torch.cat([parameter.detach().flatten() for parameter in algorithm._parameters]))
+    torch.testing.assert_close(steps[0], steps[1])
+
+
+@SPECS
+@pytest.mark.parametrize("advantage", [0.0, torch.nan])
+def test_the_policy_stays_if_no_step_is_better(spec: EnvironmentSpec, advantage: float) -> None:
+    algorithm = build(spec)
+    batch = a_batch(algorithm, spec)
+    before = [parameter.detach().clone() for parameter in algorithm._parameters]
+    targets = {ADVANTAGE: torch.full((T, B), advantage, dtype=torch.float64)}
+    metrics = algorithm.improve(dataclasses.replace(batch, targets=targets))
+    assert metrics["step_scale"] == 0
+    for parameter, value in zip(algorithm._parameters, before, strict=True):
+        assert torch.equal(parameter, value)
