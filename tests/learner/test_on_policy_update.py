@@ -158,6 +158,18 @@ def test_minibatches_share_the_scale_of_the_batch(name: str, monkeypatch: pytest
         assert first.mean().abs() > 1e-3
 
 
+def test_the_ratio_is_that_to_the_policy_as_it_acted() -> None:
+    """Also if that was one of older weights: the behaviour is recorded, not computed anew."""
+    config = a_run(algorithm__name="ppo", algorithm__epochs=1, algorithm__minibatches=1)
+    spec, batch = a_batch(config)
+    shares = []
+    for older in (0.0, 0.5):
+        behaviour = {"log_probs": batch.behaviour["log_probs"] - older}
+        (metrics,) = Trainer(config, spec).update(dataclasses.replace(batch, behaviour=behaviour), 0, 0).metrics
+        shares.append(float(metrics["clipped_share"]))
+    assert shares[1] == 1 > shares[0]  # a ratio of e^0.5 times the first
+
+
 def test_a_batch_of_dummies_takes_no_step() -> None:
     for name, changes in on_policy.ALGORITHMS.items():
         config = a_run(**(changes | {"learner__batch_size": 2 * SIZE}))
