@@ -130,7 +130,8 @@ class Cast:
         may_act = self._versions[index] >= 0 and self._unanswered[index] < self._ahead
         if may_act and turn % self._speeds[index] == 0:
             unroll = made_up_unroll(self._config, seed=turn)
-            speaker.say(unroll=unroll, weights_version=self._versions[index], wants_weights=True, acting_s=0.0)
+            asks = self._config.algorithm.pipelined  # those that wait get weights anyway
+            speaker.say(unroll=unroll, weights_version=self._versions[index], wants_weights=asks, acting_s=0.0)
             self._unanswered[index] += 1
             self.sent[index] += 1
 
