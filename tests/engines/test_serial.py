@@ -125,6 +125,7 @@ RUNS: dict[str, dict[str, Any]] = {
     **{name: settings_of(name) | {"replay__capacity": 300, "replay__start": 100, **RARE} for name in ALGORITHMS},
     **{f"{name}, discrete": {**changes, **EPISODES} for name, changes in on_policy.ALGORITHMS.items()},
     "ppo_lstm, normalising": {**on_policy.ALGORITHMS["ppo_lstm"], **OPTIONS["normalising"]},
+    "ppo, curious": {**on_policy.ALGORITHMS["ppo"], **OPTIONS["normalising"], "algorithm__curiosity": 0.1},
     "reinforce, normalising": {**on_policy.ALGORITHMS["reinforce"], **OPTIONS["normalising"], **EPISODES},
     "three unrolls a batch": {**on_policy.ALGORITHMS["a2c"], "learner__batch_size": 12, "actors__count": 5},
 }
@@ -132,6 +133,7 @@ RUNS: dict[str, dict[str, Any]] = {
 FAST_ON_POLICY = (
     "impala",
     "ppo_lstm, normalising",
+    "ppo, curious",
     "trpo, discrete",
     "reinforce, normalising",
     "three unrolls a batch",

@@ -31,6 +31,12 @@ UPDATES: dict[str, dict[str, Any]] = {
         "algorithm__minibatches": 1,
         "algorithm__target_kl": 1e-3,
     },
+    "ppo, curious": {
+        "algorithm__name": "ppo",
+        "algorithm__epochs": 2,
+        "algorithm__minibatches": 1,
+        "algorithm__curiosity": 0.1,
+    },
     "actor_critic": {"algorithm__name": "actor_critic", "algorithm__normalise_advantages": True},
     "impala": {
         "algorithm__name": "actor_critic",
