@@ -161,8 +161,8 @@ def load_card(path: str | Path) -> dict[str, Any]:
 def load_policy(path: str | Path, import_modules: bool = False) -> Policy:
     """The policy in a weights file; no environment is made. Raises `ConfigError` naming `path`.
 
-    `policy.act(obs)` chooses actions; `policy.network(obs [B, …])` returns `q_values`, or `action` of a `Box`;
-    `policy.config` is the run's configuration.
+    `policy.act(obs)` chooses actions; `policy.network(obs [B, …])` returns what the algorithm's network computes, such as
+    `pi_logits`, `q_values`, `action` or `mean`; `policy.config` is the run's configuration.
 
     A file may name modules: of an algorithm, a torso, an environment and wrappers. Importing a module runs it, so each must
     belong to gymnasium or this package, or have been imported before, unless `import_modules` allows all of them.
