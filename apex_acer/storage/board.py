@@ -39,6 +39,8 @@ CHARTS: Charts = {
     "Trust region": {
         "Share of samples it changed": ("trust_region_share",),
         "KL from the average policy": ("average_policy_kl",),
+        "KL from the policy that acted": ("behaviour_kl",),
+        "Share of ratios that are clipped, of the natural step": ("clipped_share", "step_scale"),
     },
     "Exploration": {
         "Entropy": ("entropy",),
