@@ -18,7 +18,17 @@ from typing import Any, TypeVar
 
 import tomli_w
 
-from apex_acer.config import SETTINGS, AlgorithmConfig, ConfigError, RunConfig, UnreadConfig, imports, reading, require
+from apex_acer.config import (
+    SETTINGS,
+    AlgorithmConfig,
+    ConfigError,
+    OnPolicyConfig,
+    RunConfig,
+    UnreadConfig,
+    imports,
+    reading,
+    require,
+)
 from apex_acer.config.checks import field_types
 from apex_acer.system import files
 
@@ -136,10 +146,17 @@ def _resolve(text: str, source: str, above: tuple[str, ...]) -> dict[str, Any]:
 
 
 def over(base: Mapping[str, Any], data: Mapping[str, Any]) -> dict[str, Any]:
-    """The keys of `base` with those of `data` in their place; the algorithm's are dropped if `data` has another."""
+    """The keys of `base` with those of `data` in their place.
+
+    If `data` has another algorithm, those of the old one are dropped, and those of replay if the new one has none.
+    """
     default = _algorithm(base, RunConfig().algorithm.name)
-    kept = base if _algorithm(data, default) == default else {key: base[key] for key in base if key != "algorithm"}
-    return _merge(kept, data)
+    name = _algorithm(data, default)
+    if name == default:
+        return _merge(base, data)
+    without_replay = isinstance(name, str) and issubclass(SETTINGS.get(name, AlgorithmConfig), OnPolicyConfig)
+    dropped = ("algorithm", "replay") if without_replay else ("algorithm",)
+    return _merge({key: base[key] for key in base if key not in dropped}, data)
 
 
 def _algorithm(data: Mapping[str, Any], default: Any) -> Any:

@@ -95,7 +95,7 @@ class Updates:
             start = time.perf_counter()
             selection, batch = self._prefetch.next_batch()
             update = self._trainer.update(batch, self.count, self.count)
-            if update is None or not update.taken:
+            if update.priorities is None:
                 raise FloatingPointError(f"update {self.count} was not taken")
             self._feed.set_priorities(selection, update.priorities)
             seconds += time.perf_counter() - start

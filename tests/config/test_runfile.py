@@ -22,6 +22,7 @@ from apex_acer.config import (
     LoggingConfig,
     NetworkConfig,
     OptimizerConfig,
+    PpoConfig,
     RayConfig,
     ReplayConfig,
     RunConfig,
@@ -164,6 +165,12 @@ def test_a_base_of_another_algorithm_gives_all_but_its_algorithm(
 ) -> None:
     mine = parse_run(f'base = "{base}"\n[algorithm]\n{table}', "mine")
     assert mine == dataclasses.replace(load_run(base), algorithm=algorithm)
+
+
+def test_a_base_with_replay_gives_an_algorithm_without_it_none() -> None:
+    mine = parse_run('base = "cartpole"\n[algorithm]\nname = "ppo"', "mine")
+    assert (mine.algorithm, mine.replay) == (PpoConfig(), ReplayConfig())
+    assert mine.optimizer == load_run("cartpole").optimizer
 
 
 def test_the_algorithm_that_a_base_names_stays_below_files_that_name_none(tmp_path: Path) -> None:

@@ -293,7 +293,7 @@ def test_an_algorithm_for_other_actions_is_told_which_fit(
     name: str, kind: str, algorithm: AlgorithmConfig, hint: str
 ) -> None:
     config = dataclasses.replace(run_config(id=name), algorithm=algorithm)
-    fitting = sorted(key for key, settings in SETTINGS.items() if settings.actions == kind)
+    fitting = sorted(key for key, settings in SETTINGS.items() if settings.actions in ("", kind))
     allowed = f"{name} has {kind} actions, for which there are {', '.join(fitting)}{hint}"
     message = config_error(lambda: check_environment(config))
     assert message == f"algorithm.name: {algorithm.name!r} is not allowed; {allowed}"
