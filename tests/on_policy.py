@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+CLIPPED = {"optimizer__max_grad_norm": 0.5}  # a Gaussian that has become narrow has large gradients
 ALGORITHMS: dict[str, dict[str, Any]] = {
-    "a2c": {"algorithm__name": "actor_critic"},
-    "a3c": {"algorithm__name": "actor_critic", "algorithm__pipelined": True},
-    "impala": {"algorithm__name": "actor_critic", "algorithm__pipelined": True, "algorithm__targets": "vtrace"},
+    "a2c": {"algorithm__name": "actor_critic", **CLIPPED},
+    "a3c": {"algorithm__name": "actor_critic", "algorithm__pipelined": True, **CLIPPED},
+    "impala": {
+        "algorithm__name": "actor_critic",
+        "algorithm__pipelined": True,
+        "algorithm__targets": "vtrace",
+        **CLIPPED,
+    },
     "reinforce": {
         "algorithm__name": "actor_critic",
         "algorithm__whole_episodes": True,
