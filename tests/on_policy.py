@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-CLIPPED = {"optimizer__max_grad_norm": 0.5}  # a Gaussian that has become narrow has large gradients
+CALM = {"optimizer__max_grad_norm": 0.5, "optimizer__schedule": "linear"}
+"""A Gaussian policy that has become narrow has large gradients."""
 ALGORITHMS: dict[str, dict[str, Any]] = {
-    "a2c": {"algorithm__name": "actor_critic", **CLIPPED},
-    "a3c": {"algorithm__name": "actor_critic", "algorithm__pipelined": True, **CLIPPED},
+    "a2c": {"algorithm__name": "actor_critic", **CALM},
+    "a3c": {"algorithm__name": "actor_critic", "algorithm__pipelined": True, **CALM},
     "impala": {
         "algorithm__name": "actor_critic",
         "algorithm__pipelined": True,
         "algorithm__targets": "vtrace",
-        **CLIPPED,
+        **CALM,
     },
     "reinforce": {
         "algorithm__name": "actor_critic",

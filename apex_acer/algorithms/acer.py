@@ -48,11 +48,6 @@ class Acer(AcerBase):
         return {MU: (spec.num_actions,)}
 
     @staticmethod
-    def exploration(config: RunConfig, num: int, actor: int | None = None) -> Tensor:
-        """Softmax temperatures `[num]`: the actor's, or 1 in evaluations."""
-        return torch.full((num,), 1.0 if actor is None else config.actors.temperature(actor))
-
-    @staticmethod
     def act(
         network: nn.Module, obs: Tensor, state: State, *, greedy: bool, exploration: Tensor, generator: torch.Generator
     ) -> Action:

@@ -58,11 +58,6 @@ class OnPolicy(Segments):
         return policy_head(spec).behaviour_shapes(spec)
 
     @staticmethod
-    def exploration(config: RunConfig, num: int, actor: int | None = None) -> Tensor:
-        """Temperatures `[num]`, 1 in an evaluation."""
-        return torch.full((num,), 1.0 if actor is None else config.actors.temperature(actor))
-
-    @staticmethod
     def act(
         network: nn.Module, obs: Tensor, state: State, *, greedy: bool, exploration: Tensor, generator: torch.Generator
     ) -> Action:

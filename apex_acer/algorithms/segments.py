@@ -46,6 +46,11 @@ class Segments(Algorithm):
         """The hidden and cell state of the LSTM, if there is one."""
         return {"hidden": (config.network.lstm,), "cell": (config.network.lstm,)} if config.network.lstm else {}
 
+    @staticmethod
+    def exploration(config: RunConfig, num: int, actor: int | None = None) -> Tensor:
+        """Temperatures of a policy that is sampled from `[num]`: the actor's, or 1 in an evaluation."""
+        return torch.full((num,), 1.0 if actor is None else config.actors.temperature(actor))
+
     def observe(self, unroll: Unroll, source: Hashable) -> None:
         """Updates the statistics of observations and returns, if the configuration asks for them."""
         self.network.observe(unroll)

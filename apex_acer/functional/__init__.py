@@ -20,7 +20,7 @@ from apex_acer.functional.curiosity import curiosity_loss, forward_error, intrin
 from apex_acer.functional.ddpg import correlated_noise, smallest_target, smoothed_action
 from apex_acer.functional.distributions import Categorical, Distribution, Gaussian, each_tensor, squashed_log_prob
 from apex_acer.functional.means import masked_mean, masked_means, squared_error_loss
-from apex_acer.functional.ppo import approximate_kl, clipped_surrogate, clipped_value_loss
+from apex_acer.functional.ppo import clipped_surrogate, clipped_value_loss
 from apex_acer.functional.q_learning import NStep, bootstrap_value, dueling, n_step_return, rescale, unscale
 from apex_acer.functional.retrace import retrace
 from apex_acer.functional.rewards import shape_rewards
@@ -38,7 +38,6 @@ __all__ = [
     "acer_metrics",
     "acer_policy_gradient",
     "acer_targets",
-    "approximate_kl",
     "bootstrap_value",
     "clipped_surrogate",
     "clipped_value_loss",

@@ -30,12 +30,3 @@ def clipped_value_loss(*, value: Tensor, old_value: Tensor, target: Tensor, clip
     """
     clipped = old_value + (value - old_value).clamp(-clip, clip)
     return 0.5 * torch.maximum((target - value).square(), (target - clipped).square())
-
-
-def approximate_kl(log_ratio: Tensor) -> Tensor:
-    """(r − 1) − log r, `[...]`: its mean over actions of the old policy estimates KL(π_old ‖ π), and no sample is negative.
-
-    This is k3 of Schulman's note "Approximating KL divergence" (2020). `log_ratio` is log π(a) − log π_old(a), as above.
-    """
-    log_ratio = log_ratio.clamp(max=MAX_LOG_RHO)
-    return log_ratio.expm1() - log_ratio

@@ -57,10 +57,8 @@ class Learner:
         self._feed = make_feed(config, layout, self._trainer.device, ranks)
         self._prefetch = make_prefetch(self._feed, self._trainer.device)
         self._columns = config.actors.environments
-        needed = (
-            config.learner.batch_size // ranks.count // self._columns
-        )  # unrolls, of which a batch has a whole number
-        self._gate = Gate(needed if config.algorithm.waits else 0)
+        unrolls = config.learner.batch_size // ranks.count // self._columns  # of a batch; a whole number if actors wait
+        self._gate = Gate(unrolls if config.algorithm.waits else 0)
         log.info("learner on %s; replay holds up to %s", self._trainer.computes, decimal(self._feed.replay.num_bytes))
         self.counters = Counters(RunClock(run_id, started_at))
         self._evaluations = Evaluations(folder, config.stop.at_return, config.evaluation)

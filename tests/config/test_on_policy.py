@@ -130,11 +130,11 @@ def test_what_does_not_fit_together(run: dict[str, Any], changes: dict[str, Any]
 
 
 def test_what_fits_is_allowed() -> None:
-    from_dict(run_of("ppo", minibatches=80, unroll_length=10))
-    from_dict(run_of("ppo", minibatches=16) | {"network": {"lstm": 8}})
-    from_dict(run_of("actor_critic", baseline=False, gae_lambda=1.0))
-    from_dict(run_of("actor_critic", pipelined=True) | {"learner": {"batch_size": 20}})
-    from_dict(run_of("trpo") | {"replay": {"capacity": ReplayConfig().capacity}})
+    assert from_dict(run_of("ppo", minibatches=80, unroll_length=10)).max_unanswered == 1
+    assert from_dict(run_of("ppo", minibatches=16) | {"network": {"lstm": 8}}).network.lstm == 8
+    assert not from_dict(run_of("actor_critic", baseline=False, gae_lambda=1.0)).algorithm.baseline
+    assert from_dict(run_of("actor_critic", pipelined=True) | {"learner": {"batch_size": 20}}).max_unanswered > 1
+    assert from_dict(run_of("trpo") | {"replay": {"capacity": ReplayConfig().capacity}}).saves_replay
 
 
 @pytest.mark.parametrize("key", ["curiosity", "clip", "entropy_cost"])

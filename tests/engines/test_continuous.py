@@ -153,8 +153,7 @@ def test_they_learn_on_other_engines(
     changes = {"actors__count": 2, "evaluation__every": 1000, "stop__env_steps": 4000}
     result = train(continuous_run(tmp_path, algorithm, engine=engine, **changes))
     assert result.skipped_updates == 0
-    assert result.eval_return is not None
-    assert result.eval_return > -0.15 or learned(result.weights)  # without correction A3C's last weights may be worse
+    assert learned(result.weights)
 
 
 def learned(weights: str) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -23,25 +22,12 @@ from apex_acer.protocol.specification import EnvironmentSpec
 from apex_acer.protocol.unroll import Batch, split
 from tests.conftest import play
 from tests.continuous import continuous_run, each
-from tests.ranks import Group, group
+from tests.ranks import Group
 from tests.runs import RUN_ID
 
 CPU = torch.device("cpu")
 SIZE = 12
 FAST = ("sac", "ddpg", "td3", "continuous_acer", "impala", "ppo_lstm")
-
-
-@pytest.fixture(autouse=True)
-def _threads() -> Iterator[None]:
-    before = torch.get_num_threads()
-    yield
-    torch.set_num_threads(before)
-
-
-@pytest.fixture(scope="module")
-def pair() -> Iterator[Group]:
-    with group(2) as found:
-        yield found
 
 
 def a_batch(config: RunConfig) -> tuple[EnvironmentSpec, Batch]:

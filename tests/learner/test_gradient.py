@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
 
 import pytest
 import torch
@@ -11,13 +10,6 @@ from apex_acer.learner.gradient import Gradient, num_parts
 from apex_acer.learner.optimizer import Optimizer
 from apex_acer.protocol.unroll import Batch, split
 from tests.algorithms.segments import build, flat, random_segments
-
-
-@pytest.fixture(autouse=True)
-def _threads() -> Iterator[None]:
-    before = torch.get_num_threads()
-    yield
-    torch.set_num_threads(before)
 
 
 def computed(parts: int, batch: Batch, **settings: object) -> tuple[object, torch.Tensor]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,17 +15,11 @@ from apex_acer.learner.learner import Learner
 from apex_acer.learner.ranks import ALONE, Ranks
 from apex_acer.protocol.messages import Peer
 from apex_acer.protocol.unroll import Unroll
-from tests.ranks import Group, group
+from tests.ranks import Group
 from tests.runs import CARTPOLE, RUN_ID, Speaker, numbered_unroll, speakers, tiny_run
 
 STEPS = 400  # of the loop, at most
 Found = dict[str, Any]
-
-
-@pytest.fixture(scope="module")
-def pair() -> Iterator[Group]:
-    with group(2) as found:
-        yield found
 
 
 def several(folder: Path, **changes: Any) -> RunConfig:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,7 @@ from apex_acer.learner.trainer import Trainer
 from apex_acer.protocol.unroll import Batch, split
 from tests import on_policy
 from tests.learner.test_continuous_gradient import SIZE, a_batch
-from tests.ranks import Group, group
+from tests.ranks import Group
 from tests.runs import made_up_unroll, tiny_run
 
 NORMALISED = {"network__normalise": True, "algorithm__normalise_rewards": True}
@@ -45,19 +44,6 @@ UPDATES: dict[str, dict[str, Any]] = {
         "algorithm__normalise_advantages": True,
     },
 }
-
-
-@pytest.fixture(autouse=True)
-def _threads() -> Iterator[None]:
-    before = torch.get_num_threads()
-    yield
-    torch.set_num_threads(before)
-
-
-@pytest.fixture(scope="module")
-def pair() -> Iterator[Group]:
-    with group(2) as found:
-        yield found
 
 
 def a_run(**changes: Any) -> RunConfig:

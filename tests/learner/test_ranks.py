@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -9,13 +8,7 @@ import pytest
 import torch
 
 from apex_acer.learner.ranks import ALONE, LearnerLost, Ranks
-from tests.ranks import Group, connected, group
-
-
-@pytest.fixture(scope="module")
-def pair() -> Iterator[Group]:
-    with group(2) as found:
-        yield found
+from tests.ranks import Group, connected
 
 
 def talk(ranks: Ranks) -> dict[str, object]:
