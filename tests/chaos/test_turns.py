@@ -80,7 +80,7 @@ def test_every_step_is_on_policy_through_kills(
     assert "the learner refused" not in (run.out / "log.txt").read_text()  # a living actor would say so
     assert load_policy(result["weights"]).metadata["env_steps"] == result["env_steps"]
     refused = learner[-1]["refused_messages"]
-    assert refused <= 2 * done  # a connection that ended, and an unroll that came late
+    assert refused <= done  # the unroll on its way when its actor died
     assert restarts >= min(done, kills) - 2 * count  # those in backoff at the last look
     found = {"kills": done, "restarts": restarts, "refused": refused, "env_steps": result["env_steps"]}
     report(capsys, "turns", **found, updates=result["updates"], wall_s=round(result["wall_s"]))
