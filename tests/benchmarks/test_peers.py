@@ -6,6 +6,7 @@ import itertools
 import sys
 import time
 from pathlib import Path
+from typing import get_args, get_type_hints
 
 import pytest
 
@@ -98,3 +99,7 @@ def test_a_program_gives_its_last_line_or_a_reason(tmp_path: Path) -> None:
 def test_an_unknown_peer_is_one_line() -> None:
     with pytest.raises(SystemExit, match="--peers: pfrl_sac is not allowed; give some of sb3_sac, sb3_td3, sb3_ddpg"):
         peers.main("pendulum", peers=("pfrl_sac",))
+
+
+def test_each_task_can_be_named_on_the_command_line() -> None:
+    assert get_args(get_type_hints(peers.main)["task"]) == tuple(TASKS)
