@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import logging
 import time
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from apex_acer.actor.policy import Policy
 from apex_acer.actor.rollout import Rollout
 from apex_acer.config import RunConfig
+from apex_acer.config.imports import needs
 from apex_acer.config.seeds import derive_seed
-from apex_acer.environments.vector import make_environments
+from apex_acer.environments.vector import Environments, make_environments
 from apex_acer.networks.device import choose_device
 from apex_acer.networks.weights import unpack
 from apex_acer.protocol.messages import Link, Message, Peer, Reply, Row
 from apex_acer.protocol.metrics import Timers
 from apex_acer.protocol.unroll import Unroll
+
+if TYPE_CHECKING:
+    from apex_acer.actor.remote_rollout import RemoteRollout
+    from apex_acer.remote.server import Server
 
 log = logging.getLogger(__name__)
 
@@ -24,20 +31,19 @@ log = logging.getLogger(__name__)
 class Actor:
     """Makes unrolls and sends them over `link`, which hides how messages travel."""
 
-    def __init__(self, config: RunConfig, run_id: str, peer: Peer, link: Link, threads: int = 1) -> None:
-        """`threads` is the number of threads of Atari's emulators."""
+    def __init__(
+        self, config: RunConfig, run_id: str, peer: Peer, link: Link, threads: int = 1, folder: Path = Path()
+    ) -> None:
+        """`threads` is the number of threads of Atari's emulators, `folder` the run's."""
         self._config, self._run_id, self._peer, self._link = config, run_id, peer, link
         self._timers = Timers()
-        self._environments = make_environments(
-            config.environment, config.actors.environments, training=True, threads=threads
-        )
+        self._environments = _environments(config, folder, threads)
         device = choose_device(config.actors.device, "actors.device")
         self._policy = Policy(config, self._environments.spec, device)
         self._policy.compute_as_the_learner()
-        self._rollout: Rollout | None = None  # made when the first weights arrive
-        self._version = -1
+        self._rollout: Rollout | RemoteRollout | None = None  # made when the first weights arrive
         self._sequence = self._unanswered = 0
-        self._steps_since_weights = 0
+        self._steps_since_weights = 0.0  # of each environment
         self._first_step_at = 0.0  # monotonic seconds
         self._episodes = self._steps_in_row = 0
         self._row_at = time.monotonic()
@@ -47,7 +53,7 @@ class Actor:
         """Makes and sends one unroll, or waits up to `wait_s` seconds for an answer; False once told to stop."""
         if self._sequence == 0:
             self._send(Message(self._run_id, self._peer, 0, wants_weights=True))  # the learner's first weights
-        must_wait = self._unanswered >= self._config.max_unanswered or self._version < 0
+        must_wait = self._unanswered >= self._config.max_unanswered or self._policy.version < 0
         with self._timers.phase("waiting"):
             reply = self._link.receive(wait_s if must_wait else 0)
         if reply:
@@ -59,7 +65,7 @@ class Actor:
     def reconnect(self, link: Link) -> None:
         """Sends to another learner from now on, and first asks it for weights; the environments keep their state."""
         self._link = link
-        self._version = -1
+        self._policy.version = -1
         self._sequence = self._unanswered = 0
 
     def close(self) -> None:
@@ -67,27 +73,30 @@ class Actor:
         self._environments.close()
 
     def _send_unroll(self) -> None:
+        """Sends the next unroll; if no remote client completes one in time, only what there is to report."""
         assert self._rollout is not None
-        self._first_step_at = self._first_step_at or time.monotonic()
-        length = self._config.algorithm.unroll_length
-        unroll = self._rollout.unroll(length)
-        self._steps_since_weights += length
-        self._steps_in_row += unroll.num_steps
-        if self._spread:
-            self._spread.add(unroll)
+        now = time.monotonic()
+        unroll = self._rollout.unroll(self._config.algorithm.unroll_length)
+        if unroll:
+            self._first_step_at = self._first_step_at or now
+            self._steps_since_weights += len(unroll.mask) * unroll.num_columns / max(1, self._environments.num)
+            self._steps_in_row += unroll.num_steps
+            if self._spread:
+                self._spread.add(unroll)
         wants_weights = self._steps_since_weights >= self._config.actors.weights_every
         if wants_weights:
-            self._steps_since_weights = 0
+            self._steps_since_weights = 0.0
         self._send(
             Message(
                 self._run_id,
                 self._peer,
                 self._sequence,
-                weights_version=self._version,
+                weights_version=self._rollout.version,
                 wants_weights=wants_weights,
                 rows=self._row(),
                 unroll=unroll,
-                acting_s=time.monotonic() - self._first_step_at,
+                slot=self._rollout.slot,
+                acting_s=time.monotonic() - self._first_step_at if unroll else 0.0,
             )
         )
 
@@ -102,16 +111,20 @@ class Actor:
             raise RuntimeError(f"the learner refused a message: {reply.refused}")
         if reply.weights is not None:
             self._policy.load(unpack(reply.weights))
-            self._version = reply.weights_version
-            log.debug("weights of version %d", self._version)
+            self._policy.version = reply.weights_version
+            log.debug("weights of version %d", reply.weights_version)
             self._rollout = self._rollout or self._begin(reply.env_steps)
         return not reply.stop
 
-    def _begin(self, env_steps: int) -> Rollout:
+    def _begin(self, env_steps: int) -> Rollout | RemoteRollout:
         """Resets the environments with a seed that depends on `env_steps`, so a resumed run plays new episodes."""
         peer = self._peer
         seed = derive_seed(self._config.seed, "actor", peer.index, peer.incarnation, env_steps)
-        return Rollout(self._environments, self._policy, seed=seed, actor=peer.index, timers=self._timers)
+        if isinstance(self._environments, Environments):
+            return Rollout(self._environments, self._policy, seed=seed, actor=peer.index, timers=self._timers)
+        from apex_acer.actor.remote_rollout import RemoteRollout
+
+        return RemoteRollout(self._environments, self._policy, seed=seed, actor=peer.index, timers=self._timers)
 
     def _row(self) -> list[Row]:
         now = time.monotonic()
@@ -124,6 +137,7 @@ class Actor:
             "env_steps_per_s": self._steps_in_row / elapsed,
             "exploration": float(self._rollout.exploration.mean()),
             **(self._spread.take() if self._spread else {}),
+            **({"clients": self._environments.num} if self._config.environment.is_remote else {}),
         }
         if episodes := self._rollout.take_episodes():
             returns = [episode.episode_return for episode in episodes]
@@ -136,6 +150,14 @@ class Actor:
         row["episodes"] = self._episodes
         self._row_at, self._steps_in_row = now, 0
         return [row]
+
+
+def _environments(config: RunConfig, folder: Path, threads: int) -> Environments | Server:
+    if not config.environment.is_remote:
+        return make_environments(config.environment, config.actors.environments, training=True, threads=threads)
+    with needs("environment.id: 'remote'", "remote"):
+        from apex_acer.actor.remote_rollout import serve_clients
+    return serve_clients(config, folder)
 
 
 class Spread:

@@ -14,7 +14,7 @@ from apex_acer.config.imports import needs
 from apex_acer.config.seeds import derive_seed
 from apex_acer.environments.vector import Environments, make_environments
 from apex_acer.networks.weights import unpack, unpack_metadata
-from apex_acer.protocol.messages import Link, Message, Peer, Row
+from apex_acer.protocol.messages import Link, Message, Peer, Reply, Row
 
 
 class Evaluator:
@@ -36,28 +36,19 @@ class Evaluator:
 
     def step(self, wait_s: float) -> bool:
         """Asks for weights, waits up to `wait_s` seconds for them and evaluates them; False once told to stop."""
-        if not self._asked:
-            self._link.send(Message(self._run_id, self._peer, self._sequence, wants_weights=True, rows=self._rows))
-            self._asked = True
-        reply = self._link.receive(wait_s)
-        if reply is None:
-            return True
-        if reply.refused:
-            raise RuntimeError(f"the learner refused a message: {reply.refused}")
-        if reply.stop or reply.weights is None:
-            return not reply.stop
+        reply = self._ask(wait_s)
+        if reply is None or reply.stop or reply.weights is None:
+            return not (reply and reply.stop)
         environments, policy = self._player = self._player or self._make_player()
         policy.load(unpack(reply.weights))
         seed = derive_seed(self._config.seed, "evaluator")  # the same games each time, so that scores compare
         start = time.monotonic()
         episodes = evaluate(environments, policy, self._config.evaluation, seed)
-        self._rows = [{**summarise(episodes), "eval_seconds": time.monotonic() - start}]
+        self._conclude([{**summarise(episodes), "eval_seconds": time.monotonic() - start}])
         self._played += 1
         every = self._config.evaluation.video_every
         if every and self._played % every == 0:
             self._record(policy, unpack_metadata(reply.weights)["env_steps"])
-        self._sequence += 1
-        self._asked = False
         return True
 
     def reconnect(self, link: Link) -> None:
@@ -68,6 +59,21 @@ class Evaluator:
         """Frees the environments."""
         if self._player:
             self._player[0].close()
+
+    def _ask(self, wait_s: float) -> Reply | None:
+        """The answer to the newest request, which is sent if there is none; waits up to `wait_s` seconds for it."""
+        if not self._asked:
+            self._link.send(Message(self._run_id, self._peer, self._sequence, wants_weights=True, rows=self._rows))
+            self._asked = True
+        reply = self._link.receive(wait_s)
+        if reply and reply.refused:
+            raise RuntimeError(f"the learner refused a message: {reply.refused}")
+        return reply
+
+    def _conclude(self, rows: list[Row]) -> None:
+        """Has the next request bring these `rows`."""
+        self._rows, self._asked = rows, False
+        self._sequence += 1
 
     def _record(self, policy: Policy, env_steps: int) -> None:
         from apex_acer.actor.play import record
@@ -81,6 +87,18 @@ class Evaluator:
         slots = min(config.evaluation.environments, config.evaluation.episodes)
         environments = make_environments(config.environment, slots, training=False, threads=self._threads)
         return environments, Policy(config, environments.spec)
+
+
+def make_evaluator(
+    config: RunConfig, run_id: str, peer: Peer, link: Link, threads: int = 1, folder: Path = Path()
+) -> Evaluator:
+    """The evaluator that the environment of the run needs."""
+    environment = config.environment
+    if not environment.is_remote or environment.remote.local:
+        return Evaluator(config, run_id, peer, link, threads, folder)
+    from apex_acer.actor.remote_evaluator import RemoteEvaluator
+
+    return RemoteEvaluator(config, run_id, peer, link, threads, folder)
 
 
 def _check_videos(config: RunConfig) -> None:

@@ -36,6 +36,8 @@ class Policy:
             self.network = self._algorithm.build_network(config, spec).eval().to(device)
         self.metadata: dict[str, Any] = {}
         """The weights file's card (`card.py`); empty if the policy was not loaded from a file."""
+        self.version = -1
+        """An actor's: how many updates its weights have had; −1: it has none yet."""
         self.may_import = True
         """Whether making the environment may import modules that were not imported before."""
         self._generator = torch.Generator(device).manual_seed(config.seed)

@@ -50,6 +50,8 @@ class Rollout:
         self._greedy, self._stall_steps = greedy, stall_steps
         self.exploration = policy.exploration(environments.num, actor)
         """How much each environment explores, `[N]`."""
+        self.slot = 0
+        """The environment of an unroll's first column."""
         self._completes = actor is not None
         self._whole_episodes = actor is not None and policy.whole_episodes
         self._ahead: Action | None = None  # chosen for the observation after the last unroll
@@ -71,6 +73,11 @@ class Rollout:
         self._length = np.zeros(num, np.int64)
         self._since_reward = np.zeros(num, np.int64)
         self._counts = np.ones(num, bool)  # false once an environment has played its only episode
+
+    @property
+    def version(self) -> int:
+        """Version of the weights with which the newest unroll began."""
+        return self._policy.version
 
     def unroll(self, length: int) -> Unroll:
         """The next `length` steps (k) of all environments; of whole episodes, steps after the end of each are masked."""

@@ -3,7 +3,7 @@
 Modules that take time to import are imported only once `main` can handle Ctrl-C.
 
 May import: tools, tools/capacity, tools/doctor, tools/sweep, manager, engines, actor, learner, views, networks,
-environments, config, protocol, system.
+environments, remote, config, protocol, system.
 """
 
 from __future__ import annotations

@@ -24,6 +24,7 @@ VERBS = {
     "resume": Verb("DIR [flags]", "Continues a run from its newest checkpoint"),
     "evaluate": Verb("WEIGHTS [flags]", "Plays whole games and prints the returns"),
     "play": Verb("WEIGHTS [flags]", "Shows whole games in a window or as a video"),
+    "serve": Verb("WEIGHTS [flags]", "Acts for environments that are remote clients"),
     "export": Verb("WEIGHTS --onnx [flags]", "Writes the policy for programs without torch"),
     "sweep": Verb("RUN [flags]", "Trains several seeds of variants of a run and compares them"),
     "runs": Verb("[FOLDER] [flags]", "Lists the runs in a folder, newest first"),

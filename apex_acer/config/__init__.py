@@ -22,6 +22,7 @@ from apex_acer.config.off_policy import (
     SacConfig,
 )
 from apex_acer.config.on_policy import ActorCriticConfig, OnPolicyConfig, PolicyGradientConfig, PpoConfig, TrpoConfig
+from apex_acer.config.remote import ListenConfig, RemoteConfig
 from apex_acer.config.run import CheckpointConfig, EvaluationConfig, LoggingConfig, LogLevel, RunConfig, StopConfig
 from apex_acer.config.supervision import SupervisionConfig
 
@@ -40,12 +41,14 @@ __all__ = [
     "EnvironmentConfig",
     "EvaluationConfig",
     "LearnerConfig",
+    "ListenConfig",
     "LogLevel",
     "LoggingConfig",
     "NStepConfig",
     "NetworkConfig",
     "OptimizerConfig",
     "RayConfig",
+    "RemoteConfig",
     "ReplayConfig",
     "RunConfig",
     "SacConfig",

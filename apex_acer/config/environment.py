@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,6 +11,7 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from apex_acer.config.checks import at_least, device_name, fraction, importable, positive, require, thread_count, typed
+from apex_acer.config.remote import RemoteConfig
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,7 @@ class EnvironmentConfig:
     """The environment, and how it is presented to the network."""
 
     id: str = "CartPole-v1"
-    """A registered gymnasium id, or `module:Id` to import the module that registers it."""
+    """A registered gymnasium id, `module:Id` to import the module that registers it, or `remote` for remote clients."""
     kwargs: Annotated[str | dict[str, Any], tyro.conf.arg(constructor=str, metavar="JSON")] = "{}"
     """Keyword arguments of the environment: one JSON object; in a run file also a table, in Python also a dict."""
     wrappers: tuple[str, ...] = ()
@@ -56,6 +58,7 @@ class EnvironmentConfig:
     """Where images have their channels. `auto` guesses: if two of the three sizes are equal, they are height and width;
     otherwise the smaller of the first and the last size is channels, or the last if these are equal."""
     atari: AtariConfig = field(default_factory=AtariConfig)
+    remote: RemoteConfig = field(default_factory=RemoteConfig)
 
     def __post_init__(self) -> None:
         if isinstance(self.kwargs, Mapping):  # from here on it is a string, in files and in messages
@@ -66,11 +69,28 @@ class EnvironmentConfig:
         for name in self.wrappers:
             importable("environment.wrappers", name, "module:function")
         self.keyword_arguments()
+        if self.is_remote:
+            self.remote.require_spaces()
 
     @property
     def is_atari(self) -> bool:
         """Whether ALE's own vector environment is used."""
         return self.id.rpartition(":")[2].startswith("ALE/")
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether the environments are remote clients."""
+        return self.id == "remote"
+
+    @property
+    def local(self) -> EnvironmentConfig:
+        """The environment that this program can make itself; raises `ConfigError` if there are only remote clients."""
+        if not self.is_remote:
+            return self
+        named = self.remote.local
+        allowed = "the environments are remote clients; name a gymnasium id that is the same"
+        require(bool(named), "environment.remote.local", named, allowed)
+        return dataclasses.replace(self, id=named)
 
     def keyword_arguments(self) -> dict[str, Any]:
         """`kwargs` as a dict; raises `ConfigError` if it is not one JSON object."""

@@ -133,6 +133,7 @@ class RunConfig:
         require_settings(self.algorithm)
         self._check_memory()
         self._check_cluster()
+        self._check_remote()
         self.algorithm.require_fit(self)
         needed = "stop.at_return needs evaluations: give 1 or more, or stop.at_return None"
         require(self.stop.at_return is None or self.evaluation.every > 0, "evaluation.every", 0, needed)
@@ -171,6 +172,17 @@ class RunConfig:
             several = " for each learner" if count > 1 else ""
             allowed = f"(learner.batch_size + actors.environments) * algorithm.unroll_length = {each}{several} or more"
             require(self.replay.capacity >= each * count, "replay.capacity", self.replay.capacity, allowed)
+
+    def _check_remote(self) -> None:
+        if not self.environment.is_remote:
+            return
+        actors = self.actors
+        require(self.engine == "local", "engine", self.engine, "environment.id remote needs engine local")
+        require(actors.count <= 1, "actors.count", actors.count, "one actor serves all remote clients; give 1")
+        each = "an unroll has the steps of one remote client; give 1"
+        require(actors.environments == 1, "actors.environments", actors.environments, each)
+        waits = "remote clients do not wait for each other; give True"
+        require(not self.algorithm.waits, "algorithm.pipelined", False, waits)
 
     def _check_cluster(self) -> None:
         count, several = self.learner.count, "learner.count"

@@ -31,7 +31,7 @@ def place(config: RunConfig, spec: EnvironmentSpec, cores: int | None = None) ->
     else:
         count, learner_threads = max(low, min(cores - 1, high)), 1
     actors, learner = config.actors, config.learner
-    count = actors.count or count
+    count = actors.count or (1 if config.environment.is_remote else count)
     learner_threads = max(1, learner_threads // learner.count)
     threads = actors.threads or max(1, cores // (2 * count))
     return dataclasses.replace(

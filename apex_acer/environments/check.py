@@ -19,8 +19,9 @@ import numpy as np
 from gymnasium.spaces import Box
 from gymnasium.vector import SyncVectorEnv
 
-from apex_acer.config import ConfigError, EnvironmentConfig, RunConfig, imports
+from apex_acer.config import ConfigError, EnvironmentConfig, RunConfig, imports, require
 from apex_acer.environments.fit import require_fit
+from apex_acer.environments.spaces import specify_remote
 from apex_acer.environments.vector import Environments, environment_spec, make_vector
 from apex_acer.protocol.specification import Array, EnvironmentSpec
 
@@ -63,9 +64,21 @@ def check_environment(run: RunConfig) -> Checked:
     Raises `ConfigError` if the run's algorithm does not fit its actions, and if it raises, hangs or returns what a run
     cannot use, with the place in the user's code.
     """
-    checked = _check(run.environment)
+    checked = _check_remote(run) if run.environment.is_remote else _check(run.environment)
     require_fit(run.algorithm, run.environment.id, checked.spec)
     return checked
+
+
+def _check_remote(run: RunConfig) -> Checked:
+    """Tries the local environment, if one is named, and has it fit what clients have."""
+    remote = run.environment.remote
+    spec = specify_remote(run.environment)
+    if remote.local:
+        changes = _check(run.environment.local).spec.changes(spec)
+        require(
+            not changes, "environment.remote.local", remote.local, f"from clients to it, {changes}; give one like them"
+        )
+    return Checked(spec, (spec.describe(), f"remote clients connect to {remote.url}"))
 
 
 def _check(config: EnvironmentConfig) -> Checked:

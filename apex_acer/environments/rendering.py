@@ -91,6 +91,7 @@ class PicturedAtari(AtariEnvironments):
 
 def make_pictured(config: EnvironmentConfig) -> Pictured | PicturedAtari:
     """One environment with pictures, for play; raises `ConfigError` if it draws none."""
+    config = config.local
     spec = find_spec(config)
     if config.is_atari:
         height, width = _screen_size(spec)

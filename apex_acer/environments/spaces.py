@@ -29,6 +29,17 @@ def specify(config: EnvironmentConfig, actions: Space[Any], observations: Space[
     )
 
 
+def specify_remote(config: EnvironmentConfig) -> EnvironmentSpec:
+    """The specification of the environments of remote clients; raises `ConfigError` if it is not supported."""
+    given = config.remote
+    dtype = np.dtype(given.observation_dtype).type
+    observations = spaces.Box(0, 1, given.observation_shape, dtype)  # nothing depends on its bounds
+    if given.num_actions:
+        return specify(config, spaces.Discrete(given.num_actions), observations, 1)
+    low, high = (np.array(bound, np.float32) for bound in (given.action_low, given.action_high))
+    return specify(config, spaces.Box(low, high), observations, 1)
+
+
 def _actions(name: str, space: Space[Any]) -> Actions:
     if isinstance(space, spaces.Discrete):
         return Discrete(int(space.n), int(space.start))

@@ -108,6 +108,7 @@ def make_environments(config: EnvironmentConfig, count: int, *, training: bool, 
 
     `training` applies what only training needs (life loss); `threads` is the number of threads of ALE's emulators.
     """
+    config = config.local
     if config.is_atari:
         life_loss = config.atari.life_loss and training
         vector = make_atari_vector(config, count, life_loss_info=life_loss, num_threads=threads)

@@ -127,7 +127,7 @@ class Learner:
         self.counters.clock.note_first_step(message.acting_s)
         self._prefetch.wait()  # the oldest segments are about to be overwritten
         self._feed.insert(message.unroll, message.weights_version)
-        self._trainer.algorithm.observe(message.unroll, message.peer)
+        self._trainer.algorithm.observe(message.unroll, (message.peer, message.slot))
 
     def _learn(self) -> None:
         counters = self.counters

@@ -95,7 +95,7 @@ def watch(run: Run, callbacks: Callbacks | None = None, stream: TextIO | None = 
     from apex_acer.views.console import live_view  # imports rich, which takes time
 
     callbacks = callbacks or Callbacks()
-    say("\n".join([describe(run.config), *run.notes]), stream)
+    say("\n".join([describe(run.config), *run.notes, *filter(None, [run.secret])]), stream)
     with (
         Signals() as signals,
         live_view(run.config, stream) as view,

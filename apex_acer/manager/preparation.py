@@ -19,6 +19,7 @@ from apex_acer.engines.placement import place
 from apex_acer.environments.check import check_environment
 from apex_acer.environments.vector import require_unchanged
 from apex_acer.protocol.specification import EnvironmentSpec
+from apex_acer.remote.token import make_token, token_file
 from apex_acer.storage import checkpoint
 
 
@@ -34,7 +35,8 @@ def prepare(config: RunConfig, started_at: float) -> Run:
     require(given is settings, "algorithm", given.__name__, allowed)
     spec, notes = check_environment(config)
     config = _placed(config, spec)
-    return Run(config, spec, make_folder(config), uuid.uuid4().hex, started_at, notes=notes)
+    folder = make_folder(config)
+    return Run(config, spec, folder, uuid.uuid4().hex, started_at, notes=notes, secret=_token(config, folder))
 
 
 def prepare_resume(
@@ -58,7 +60,16 @@ def prepare_resume(
     with reading(str(path)):
         require_unchanged(config.environment.id, spec, EnvironmentSpec.from_dict(state["spec"]))
     config = _placed(config, spec)
-    return Run(config, spec, folder, uuid.uuid4().hex, started_at, resume=True, notes=notes)
+    secret = _token(config, folder)
+    return Run(config, spec, folder, uuid.uuid4().hex, started_at, resume=True, notes=notes, secret=secret)
+
+
+def _token(config: RunConfig, folder: Path) -> str:
+    """What tells the user the token of remote clients, if this is the first time; empty otherwise."""
+    if not config.environment.is_remote:
+        return ""
+    token = make_token(config.environment.remote, folder)
+    return token and f"token: {token}  (also in {token_file(config.environment.remote, folder)})"
 
 
 def _placed(config: RunConfig, spec: EnvironmentSpec) -> RunConfig:

@@ -41,6 +41,8 @@ class Message:
     wants_weights: bool = False
     rows: list[Row] = field(default_factory=list)
     unroll: Unroll | None = None
+    slot: int = 0
+    """With `unroll`: which of the actor's environments its first column is, if it has not all of them."""
     acting_s: float = 0.0
     """Seconds since the actor's first environment step, on its own clock."""
     stop: str = ""

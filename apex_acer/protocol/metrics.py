@@ -53,6 +53,7 @@ METRICS = {
     "eval_length": Metric("env steps", "mean length of those episodes"),
     "eval_env_steps": Metric("env steps", "environment steps that the evaluated weights were trained for"),
     "eval_seconds": Metric("s", "duration of the evaluation"),
+    "clients": Metric("clients", "clients that are connected, if environments are remote clients"),
     # learner
     "env_steps": Metric("env steps", "environment steps that the learner accepted, dummy steps not counted"),
     "frames": Metric("frames", "env_steps times the action repeat"),

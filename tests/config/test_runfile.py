@@ -24,6 +24,7 @@ from apex_acer.config import (
     OptimizerConfig,
     PpoConfig,
     RayConfig,
+    RemoteConfig,
     ReplayConfig,
     RunConfig,
     StopConfig,
@@ -43,6 +44,10 @@ CHANGED = RunConfig(
         stack=4,
         channels="last",
         atari=AtariConfig(2, 0.25, 7, False, False, True, False, 96),
+        remote=RemoteConfig(
+            *("0.0.0.0:80", "my/token", "my/chain", "my/key", True, ("https://a.b",), 8, 0.0),
+            *((3, 4), "uint8", 2, (-1.0,), (2.0,), "Mine-v1"),
+        ),
     ),
     actors=ActorsConfig(3, 5, 0.5, 2.0, 40, 3, "cuda", 1),
     learner=LearnerConfig(1, "cuda:1", "bfloat16", 8, 2, 7, "my_module:look"),

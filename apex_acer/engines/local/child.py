@@ -124,7 +124,7 @@ def _run_peer(role: str, index: int, lifeline: Lifeline, report: Report) -> None
     import torch
 
     from apex_acer.actor.actor import Actor
-    from apex_acer.actor.evaluator import Evaluator
+    from apex_acer.actor.evaluator import make_evaluator
     from apex_acer.config.runfile import from_dict
     from apex_acer.engines.local.transport import DealerLink
     from apex_acer.protocol.messages import Peer
@@ -134,8 +134,8 @@ def _run_peer(role: str, index: int, lifeline: Lifeline, report: Report) -> None
     torch.set_num_threads(start["threads"])
     peer = Peer("actor" if role == "actor" else "evaluator", index, start["incarnation"])
     link = DealerLink(address, peer)
-    given = from_dict(start["config"]), start["run_id"], peer, link, start["threads"]
-    worker = Actor(*given) if role == "actor" else Evaluator(*given, Path(start["folder"]))
+    make = Actor if role == "actor" else make_evaluator
+    worker = make(from_dict(start["config"]), start["run_id"], peer, link, start["threads"], Path(start["folder"]))
     report(ready=True)
     while worker.step(WAIT_S):
         if address != lifeline.address:  # there is a new learner

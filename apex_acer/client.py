@@ -1,0 +1,244 @@
+"""A client of `apex-acer train` with remote environments, and of `apex-acer serve`: one file that can be copied.
+
+It needs numpy, msgpack and websockets, and nothing else of this package. It speaks version 1 of docs/remote.md's protocol.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import time
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, NamedTuple
+
+import msgpack
+import numpy as np
+import numpy.typing as npt
+from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidMessage, InvalidURI
+from websockets.sync.client import ClientConnection, connect
+
+VERSION = 1
+CONNECT_S = 10.0  # for one attempt to connect
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 2.0  # between attempts
+BUSY = 1013  # WebSocket's code for trying again later
+
+
+class RemoteError(Exception):
+    """The server refused what was sent, or cannot be reached; the message is one line."""
+
+
+class EpisodeLost(RemoteError):
+    """The connection was away for too long: the episode counted as truncated, and a new one begins with `reset`."""
+
+
+class Ended(RemoteError):
+    """The server has said goodbye."""
+
+
+class Summary(NamedTuple):
+    """What a client has played."""
+
+    episodes: int
+    steps: int
+    returns: list[float]
+    """Sum of the rewards of each episode."""
+
+
+class Client:
+    """One environment's connection, for code that owns its own loop; it connects again by itself."""
+
+    def __init__(
+        self,
+        url: str,
+        token: str,
+        *,
+        observation: Mapping[str, Any],
+        action: Mapping[str, Any],
+        train: bool = True,
+        patience_s: float = 60.0,
+    ) -> None:
+        """Connects, for up to `patience_s` seconds, as it also does whenever the connection breaks.
+
+        Args:
+            url: `ws://…` or `wss://…`.
+            token: the run's.
+            observation: `{"shape": [4], "dtype": "float32"}`.
+            action: `{"n": 2}`, or `{"low": […], "high": […]}` of continuous actions.
+            train: whether to be learned from; otherwise the client is only played.
+            patience_s: seconds to try for.
+
+        Raises:
+            RemoteError: if the server refuses, or cannot be reached.
+        """
+        self._url, self._patience_s = url, patience_s
+        self._dtype = np.dtype(observation["dtype"]).newbyteorder("<")
+        self._hello = {"type": "hello", "version": VERSION, "token": token, "train": train}
+        self._hello |= {"observation": dict(observation), "action": dict(action)}
+        self._shape = None if "n" in action else np.shape(action["low"])
+        self._session, self._sequence, self._server_has = "", -1, -1
+        self._connection: ClientConnection | None = None
+        self._closing = contextlib.ExitStack()  # closes the connection
+        self._connect()
+
+    def reset(self, observation: npt.ArrayLike) -> Any:
+        """Begins an episode; returns the first action, an int or a float32 array `[d]`."""
+        return self._ask({"type": "reset", "observation": self._bytes(observation)})
+
+    def step(self, observation: npt.ArrayLike, reward: float) -> Any:
+        """Tells the result of the last action; returns the next one."""
+        return self._ask({"type": "step", "observation": self._bytes(observation), "reward": float(reward)})
+
+    def end(self, observation: npt.ArrayLike, reward: float, *, terminated: bool) -> None:
+        """Tells the result of the last action, which ended the episode, by itself or (not `terminated`) from outside."""
+        kind = "terminated" if terminated else "truncated"
+        self._ask({"type": kind, "observation": self._bytes(observation), "reward": float(reward)})
+
+    def close(self) -> None:
+        """Says goodbye; an episode that has not ended counts as truncated."""
+        connection, self._connection = self._connection, None
+        if connection:
+            with contextlib.suppress(ConnectionClosed):
+                connection.send(msgpack.packb({"type": "bye", "sequence": self._sequence + 1}))
+        self._closing.close()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def _bytes(self, observation: npt.ArrayLike) -> bytes:
+        return np.ascontiguousarray(observation, self._dtype).tobytes()
+
+    def _ask(self, values: dict[str, Any]) -> Any:
+        """Sends a message until the server has it, and returns the action that it answers, if there is one."""
+        self._sequence += 1
+        message = msgpack.packb(values | {"sequence": self._sequence})
+        while True:
+            try:
+                if self._connection is None:
+                    self._come_back()
+                connection = self._connection
+                assert connection is not None
+                if self._server_has < self._sequence:
+                    connection.send(message)
+                    self._server_has = self._sequence
+                return self._action(self._answer(connection))
+            except ConnectionClosed:
+                self._connection = None
+
+    def _answer(self, connection: ClientConnection) -> dict[str, Any]:
+        while True:
+            values = _read(connection)
+            if values.get("sequence") == self._sequence:
+                return values
+
+    def _action(self, values: dict[str, Any]) -> Any:
+        if values["type"] == "ended":
+            return None
+        action = values["action"]
+        return int(action) if self._shape is None else np.array(action, np.float32).reshape(self._shape)
+
+    def _come_back(self) -> None:
+        """Connects again; raises `EpisodeLost` if the server has forgotten the session."""
+        before = self._session
+        self._connect()
+        if self._session != before:
+            self._sequence = -1
+            raise EpisodeLost("the connection was away for too long; begin a new episode")
+
+    def _connect(self) -> None:
+        ends_at, pause_s = time.monotonic() + self._patience_s, FIRST_PAUSE_S
+        while True:
+            try:
+                return self._try_to_connect()
+            except (OSError, ConnectionClosed, InvalidHandshake, InvalidMessage, _Busy) as error:
+                if time.monotonic() + pause_s > ends_at:
+                    raise RemoteError(f"{self._url}: {error or type(error).__name__}") from None
+            except InvalidURI as error:
+                raise RemoteError(str(error)) from None
+            time.sleep(pause_s * random.uniform(0.5, 1.0))
+            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+
+    def _try_to_connect(self) -> None:
+        self._closing.close()
+        options: dict[str, Any] = {"compression": None, "open_timeout": CONNECT_S, "close_timeout": 1, "max_size": None}
+        with contextlib.ExitStack() as stack:
+            connection = stack.enter_context(connect(self._url, **options))
+            connection.send(msgpack.packb(self._hello | ({"session": self._session} if self._session else {})))
+            welcome = _read(connection)
+            self._closing = stack.pop_all()
+        self._connection, self._session, self._server_has = connection, welcome["session"], welcome["sequence"]
+
+
+class _Busy(Exception):
+    """The server asks to try again later."""
+
+
+def _read(connection: ClientConnection) -> dict[str, Any]:
+    """The next message; waits for as long as the server answers pings. Raises `RemoteError` if it is an error or goodbye."""
+    values: dict[str, Any] = msgpack.unpackb(connection.recv())
+    if values["type"] == "bye":
+        raise Ended(values["message"])
+    if values["type"] == "error":
+        with contextlib.suppress(ConnectionClosed):
+            connection.recv(timeout=CONNECT_S)
+        if connection.close_code == BUSY:
+            raise _Busy(values["message"])
+        raise RemoteError(values["message"])
+    return values
+
+
+def spaces(env: Any) -> dict[str, dict[str, Any]]:
+    """The arguments `observation` and `action` of `Client` for a gymnasium environment."""
+    space, observation = env.action_space, env.observation_space
+    action: dict[str, Any] = (
+        {"n": int(space.n), "start": int(space.start)}
+        if hasattr(space, "n")
+        else {"low": space.low.ravel().tolist(), "high": space.high.ravel().tolist()}
+    )
+    return {"observation": {"shape": list(observation.shape), "dtype": observation.dtype.name}, "action": action}
+
+
+def run(
+    env: Any,
+    url: str,
+    token: str,
+    *,
+    episodes: int | None = None,
+    train: bool = True,
+    seed: int | None = None,
+    patience_s: float = 60.0,
+) -> Summary:
+    """Plays a gymnasium environment for a server, until that says goodbye or `episodes` have ended.
+
+    Args:
+        env: a gymnasium environment with `Discrete` actions or a `Box` of them.
+        url: `ws://…` or `wss://…`.
+        token: the run's.
+        episodes: how many to play; None: no limit.
+        train: whether to be learned from.
+        seed: of the environment's first reset.
+        patience_s: seconds to try for to connect, at the start and whenever the connection breaks.
+
+    Raises:
+        RemoteError: if the server refuses, or cannot be reached.
+    """
+    returns, steps, shape = list[float](), 0, env.action_space.shape
+    with Client(url, token, **spaces(env), train=train, patience_s=patience_s) as client, contextlib.suppress(Ended):
+        while episodes is None or len(returns) < episodes:
+            obs, _ = env.reset(seed=seed)
+            seed, total, over = None, 0.0, False
+            with contextlib.suppress(EpisodeLost):
+                action = client.reset(obs)
+                while not over:
+                    given = action if isinstance(action, int) else action.astype(env.action_space.dtype).reshape(shape)
+                    obs, reward, terminated, truncated, _ = env.step(given)
+                    total, steps, over = total + float(reward), steps + 1, terminated or truncated
+                    if over:
+                        client.end(obs, reward, terminated=terminated)
+                        returns.append(total)
+                    else:
+                        action = client.step(obs, reward)
+    return Summary(len(returns), steps, returns)

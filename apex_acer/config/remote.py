@@ -1,0 +1,112 @@
+"""The settings of servers for remote clients, which are environments outside this program."""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass
+
+import numpy as np
+
+from apex_acer.config.checks import at_least, require, typed
+
+MOST_CLIENTS = 4096
+DTYPES = "bool", "uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64", "float32", "float64"
+
+
+@dataclass(frozen=True)
+class ListenConfig:
+    """Where a server listens, and to whom."""
+
+    listen: str = "127.0.0.1:7777"
+    """Address and port."""
+    token_file: str = ""
+    """File with the token that clients must send; empty: a new token, in `token` in the run's folder."""
+    certificate: str = ""
+    """File with the TLS certificate chain (PEM); needed beyond this machine."""
+    private_key: str = ""
+    """File with its private key (PEM)."""
+    insecure: bool = False
+    """Listen beyond this machine without TLS: whoever can read the network reads the token."""
+    origins: tuple[str, ...] = ()
+    """Origins of web pages that may connect, such as `https://example.org`; programs have none."""
+    clients: int = 64
+    """Clients at most at any time."""
+    grace_s: float = 10.0
+    """Seconds in which a client whose connection broke may come back; then its episode counts as truncated."""
+
+    section = "serve"
+
+    def __post_init__(self) -> None:
+        typed(self.section, self)
+        key, (host, port) = f"{self.section}.listen", self.address
+        require(host != "" and 1 <= port < 65535, key, self.listen, "give ADDRESS:PORT, with a port from 1 to 65534")
+        at_least(1, self.section, {"clients": self.clients})
+        require(self.clients <= MOST_CLIENTS, f"{self.section}.clients", self.clients, f"give 1 to {MOST_CLIENTS}")
+        at_least(0, self.section, {"grace_s": self.grace_s})
+        both = bool(self.certificate) == bool(self.private_key)
+        require(
+            both, f"{self.section}.private_key", self.private_key, "give both certificate and private_key, or neither"
+        )
+        safe = self.is_loopback or self.certificate or self.insecure
+        needed = "beyond this machine, give certificate and private_key for TLS, or insecure True"
+        require(bool(safe), key, self.listen, needed)
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and port; ("", 0) if `listen` has not both."""
+        host, _, port = self.listen.rpartition(":")
+        return (host.strip("[]"), int(port)) if host and port.isascii() and port.isdigit() else ("", 0)
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only this machine can connect."""
+        host = self.address[0]
+        try:
+            return host == "localhost" or ipaddress.ip_address(host).is_loopback
+        except ValueError:
+            return False
+
+    @property
+    def url(self) -> str:
+        """What clients connect to."""
+        return f"{'wss' if self.certificate else 'ws'}://{self.listen}"
+
+
+@dataclass(frozen=True)
+class RemoteConfig(ListenConfig):
+    """Environments that are remote clients; used if `environment.id` is `remote`."""
+
+    observation_shape: tuple[int, ...] = ()
+    """Shape of an observation, as a client gives it."""
+    observation_dtype: str = "float32"
+    """NumPy name of its type."""
+    num_actions: int = 0
+    """Number of discrete actions; 0: they are continuous."""
+    action_low: tuple[float, ...] = ()
+    """Lower bounds of continuous actions, one for each dimension."""
+    action_high: tuple[float, ...] = ()
+    """Their upper bounds."""
+    local: str = ""
+    """Gymnasium id of the environment in which the evaluator plays; empty: clients with `train = false` are evaluated."""
+
+    section = "environment.remote"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        sizes = all(size >= 1 for size in self.observation_shape)
+        require(sizes, "environment.remote.observation_shape", self.observation_shape, "give sizes of 1 or more")
+        dtype = self.observation_dtype
+        require(dtype in DTYPES, "environment.remote.observation_dtype", dtype, f"give one of {', '.join(DTYPES)}")
+        at_least(0, self.section, {"num_actions": self.num_actions})
+        low, high = self.action_low, self.action_high
+        pairs = len(low) == len(high) and all(a < b for a, b in zip(low, high, strict=True))
+        finite = bool(np.isfinite(np.array([*low, *high], np.float32)).all())
+        allowed = "give a finite bound above that in action_low for each dimension"
+        require(pairs and finite, "environment.remote.action_high", high, allowed)
+
+    def require_spaces(self) -> None:
+        """Raises `ConfigError` unless observations and one kind of actions are given."""
+        shape, count = self.observation_shape, self.num_actions
+        require(bool(shape), "environment.remote.observation_shape", shape, "give the shape of an observation")
+        one = bool(count) != bool(self.action_low)
+        require(one, "environment.remote.num_actions", count, "give either num_actions or action_low and action_high")

@@ -1,0 +1,222 @@
+"""What clients and servers say to each other (docs/remote.md): decoded, checked, and encoded."""
+
+from __future__ import annotations
+
+import hmac
+import json
+import math
+import reprlib
+from collections.abc import Callable, Mapping, Set
+from typing import Any, NamedTuple
+
+import msgpack
+import numpy as np
+
+from apex_acer.protocol.actions import Actions, Discrete
+from apex_acer.protocol.specification import Array, EnvironmentSpec
+
+VERSION = 1
+WRONG, BUSY = 1008, 1013  # WebSocket's codes for a broken rule and for trying again later
+HELLO_BYTES = 1 << 16
+BYTES_PER_NUMBER = 32  # at most, in JSON
+LARGEST = float(np.finfo(np.float32).max)
+TOLERANCE = 1e-6  # of bounds, which a client may have in another precision
+WITH_REWARD = "step", "terminated", "truncated"
+KINDS = "reset", *WITH_REWARD, "bye"
+
+Values = dict[str, Any]
+Fits = Callable[[Any], bool]
+
+
+class RemoteError(Exception):
+    """A client broke a rule; the message is one line for it, `code` WebSocket's."""
+
+    def __init__(self, message: str, code: int = WRONG) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class Hello(NamedTuple):
+    """How a client introduces itself."""
+
+    train: bool
+    session: str
+    """The session that it wants to go on with; empty: a new one."""
+
+
+class Request(NamedTuple):
+    """A client's message during play."""
+
+    kind: str
+    """One of `KINDS`."""
+    sequence: int
+    obs: Array | None
+    """`[*given_shape]`; None with `bye`."""
+    reward: float
+
+
+def most_bytes(spec: EnvironmentSpec) -> int:
+    """Bytes of the largest message that a client has reason to send."""
+    return HELLO_BYTES + BYTES_PER_NUMBER * math.prod(spec.given_shape)
+
+
+def decode(data: str | bytes) -> Values:
+    """The map in a frame: JSON if it is text, else msgpack. Raises `RemoteError`."""
+    try:
+        if isinstance(data, str):
+            values = json.loads(data, parse_constant=_no_constant)
+        else:
+            limit = len(data)
+            values = msgpack.unpackb(data, strict_map_key=True, max_ext_len=0, max_array_len=limit, max_map_len=64)
+    except (ValueError, RecursionError, msgpack.UnpackException) as error:
+        name = "JSON" if isinstance(data, str) else "msgpack"
+        raise RemoteError(f"not {name}: {_short(error) or type(error).__name__}") from None
+    if not isinstance(values, dict) or not isinstance(values.get("type"), str):
+        raise RemoteError("require a map with a string as type")
+    return values
+
+
+def encode(values: Mapping[str, Any], *, text: bool) -> str | bytes:
+    """The frame of a message: JSON if `text`, else msgpack."""
+    return json.dumps(values, separators=(",", ":")) if text else bytes(msgpack.packb(values))
+
+
+def parse_hello(values: Values, spec: EnvironmentSpec, token: str) -> Hello:
+    """A `hello` with the right `token`, version and spaces; raises `RemoteError`."""
+    if values["type"] != "hello":
+        raise RemoteError(f"require hello first, got {_short(values['type'])}")
+    _require_keys(values, HELLO, {"train", "session"})
+    if not hmac.compare_digest(values["token"].encode(errors="replace"), token.encode()):
+        raise RemoteError("wrong token")
+    if values["version"] != VERSION:
+        raise RemoteError(f"version {_short(values['version'])} of the protocol; this server speaks {VERSION}")
+    if problem := _observation_misfit(values["observation"], spec) or _action_misfit(values["action"], spec.actions):
+        raise RemoteError(problem)
+    return Hello(values.get("train", True), values.get("session", ""))
+
+
+def parse_request(values: Values, spec: EnvironmentSpec) -> Request:
+    """A message during play; raises `RemoteError`."""
+    kind = values["type"]
+    if kind not in KINDS:
+        raise RemoteError(f"type {_short(kind)} is unknown; allowed: {', '.join(KINDS)}")
+    _require_keys(values, REQUESTS[kind])
+    reward = float(values.get("reward", 0.0))
+    obs = _observation(values["observation"], spec) if kind != "bye" else None
+    return Request(kind, values["sequence"], obs, reward)
+
+
+# ── checks ──
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float) and abs(value) <= LARGEST  # neither infinite nor NaN
+
+
+def _is_sequence(value: Any) -> bool:
+    return type(value) is int and 0 <= value < 2**53  # JSON's numbers are exact up to there
+
+
+def _is_space(value: Any) -> bool:
+    return isinstance(value, dict)
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _anything(value: Any) -> bool:
+    return True
+
+
+HELLO: dict[str, Fits] = {
+    "type": _is_text,
+    "version": _anything,
+    "token": _is_text,
+    "observation": _is_space,
+    "action": _is_space,
+    "train": lambda value: isinstance(value, bool),
+    "session": _is_text,
+}
+BYE: dict[str, Fits] = {"type": _is_text, "sequence": _is_sequence}
+RESET = BYE | {"observation": _anything}
+REQUESTS = {"bye": BYE, "reset": RESET, **dict.fromkeys(WITH_REWARD, RESET | {"reward": _is_number})}
+
+
+def _require_keys(values: Values, fields: Mapping[str, Fits], optional: Set[str] = frozenset()) -> None:
+    kind = values["type"]
+    if unknown := [name for name in values if name not in fields]:
+        raise RemoteError(f"{kind}: unknown key {_short(unknown[0])}; allowed: {', '.join(fields)}")
+    if missing := fields.keys() - values.keys() - optional:
+        raise RemoteError(f"{kind}: {', '.join(sorted(missing))} missing")
+    for name, value in values.items():
+        if not fields[name](value):
+            raise RemoteError(f"{kind}: {name} is {_short(value)}")
+
+
+def _observation_misfit(given: Values, spec: EnvironmentSpec) -> str:
+    expected = {"shape": list(spec.given_shape), "dtype": spec.dtype}
+    return "" if given == expected else f"observation is {_short(given)}, this server's is {expected}"
+
+
+def _action_misfit(given: Values, actions: Actions) -> str:
+    if isinstance(actions, Discrete):
+        expected: Values = {"n": actions.n, "start": actions.start}
+        fits = {"start": 0, **given} == expected
+    else:
+        expected = {"low": list(actions.low), "high": list(actions.high)}
+        fits = given.keys() == expected.keys() and all(_near(given[name], expected[name]) for name in expected)
+    return "" if fits else f"action is {_short(given)}, this server's is {_short(expected)}"
+
+
+def _near(given: Any, expected: list[float]) -> bool:
+    if not (isinstance(given, list) and len(given) == len(expected) and all(map(_is_number, given))):
+        return False
+    return all(abs(a - b) <= TOLERANCE * max(1.0, abs(b)) for a, b in zip(given, expected, strict=True))
+
+
+def _observation(value: Any, spec: EnvironmentSpec) -> Array:
+    """`value` as an array `[*given_shape]` of the right type; raises `RemoteError`."""
+    dtype, shape = np.dtype(spec.dtype), spec.given_shape
+    if isinstance(value, bytes):
+        expected = math.prod(shape) * dtype.itemsize
+        if len(value) != expected:
+            raise RemoteError(f"observation has {len(value)} bytes, expected {expected}")
+        array = np.frombuffer(value, dtype.newbyteorder("<"))
+        if dtype.kind == "b" and array.view(np.uint8).max() > 1:
+            raise RemoteError("observation has a byte that is neither 0 nor 1")
+    elif isinstance(value, list):
+        array = _from_list(value)
+    else:
+        raise RemoteError(f"observation is {_short(value)}; require a list or bytes")
+    if array.shape != shape and array.shape != (math.prod(shape),):
+        raise RemoteError(f"observation has shape {list(array.shape)}, expected {list(shape)}")
+    with np.errstate(all="ignore"):  # what does not fit is told apart below
+        converted = array.astype(dtype).reshape(shape)
+    if dtype.kind == "f" and not np.isfinite(converted).all():
+        raise RemoteError("observation has a number that is not finite")
+    if dtype.kind != "f" and (converted != array.reshape(shape)).any():
+        raise RemoteError(f"observation has a number that is not a {dtype.name}")
+    return converted
+
+
+def _from_list(value: list[Any]) -> Array:
+    try:
+        array = np.asarray(value)
+    except (ValueError, OverflowError, RecursionError):
+        array = np.asarray(None)
+    if array.dtype.kind not in "biuf":
+        raise RemoteError(f"observation is {_short(value)}; require numbers")
+    return array
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is not allowed")
+
+
+def _short(value: Any) -> str:
+    return str(value)[:200] if isinstance(value, Exception) else SHORT.repr(value)
+
+
+SHORT = reprlib.Repr()
+SHORT.maxstring = SHORT.maxother = 60

@@ -1,0 +1,292 @@
+"""The server of remote clients: connections in a thread of its own, requests for whoever acts."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import http
+import logging
+import os
+import queue
+import re
+import ssl
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+from heapq import heapify, heappop, heappush
+from typing import Any
+
+from websockets.asyncio.server import ServerConnection, serve
+from websockets.exceptions import ConnectionClosed
+from websockets.http11 import Request as HttpRequest
+from websockets.http11 import Response
+from websockets.typing import Origin
+
+from apex_acer.config import ConfigError, ListenConfig
+from apex_acer.protocol.specification import EnvironmentSpec
+from apex_acer.remote.messages import (
+    BUSY,
+    VERSION,
+    RemoteError,
+    decode,
+    encode,
+    most_bytes,
+    parse_hello,
+    parse_request,
+)
+from apex_acer.remote.relay import relay
+from apex_acer.remote.session import Event, Session
+
+log = logging.getLogger(__name__)
+
+HELLO_S = 10.0  # in which a client must have said hello
+PING_S = 10.0  # between two pings; a connection that has not answered one by then is closed
+START_S = CLOSE_S = 10.0
+STRANGERS = 64  # connections that have not said hello, at most
+PER_SECOND = 64.0  # new connections
+LATENCIES = 10_000  # that are kept
+KINDS_LOGGED = 100  # of refusals, one line each
+NO_LOG = logging.Logger("websockets", logging.CRITICAL + 1)  # it logs a traceback for each malformed handshake
+NO_EVALUATOR = "clients with train = false have no place here: the run evaluates in a local environment or not at all"
+
+
+class Server:
+    """Serves clients of `spec`, which know the `token`; raises `ConfigError` if it cannot listen."""
+
+    def __init__(
+        self, settings: ListenConfig, spec: EnvironmentSpec, token: str, *, evaluator: str | None = None
+    ) -> None:
+        """Clients with `train = false` are connected to `evaluator`, a URL; None: they are served like the others."""
+        self.spec, self.url = spec, settings.url
+        self._settings, self._token, self._evaluator = settings, token, evaluator
+        self._tls = _tls(settings)
+        self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        self._sessions: dict[str, Session] = {}
+        self._free = list(range(settings.clients))
+        heapify(self._free)
+        self._strangers, self._allowance, self._allowed_at = 0, PER_SECOND, 0.0
+        self._latencies: deque[float] = deque(maxlen=LATENCIES)
+        self._logged: set[str] = set()
+        self._tasks: set[asyncio.Task[None]] = set()  # asyncio keeps only weak references
+        self._loop = asyncio.new_event_loop()  # made here, so that it can be called from the start
+        self._goodbye = "the server ends"
+        self._stopping = asyncio.Event()
+        started: Future[None] = Future()
+        self._thread = threading.Thread(target=self._run, args=(started,), name="remote clients", daemon=True)
+        self._thread.start()
+        started.result(START_S)
+
+    # ── for those who act ──
+
+    def take(self, timeout_s: float) -> list[Event]:
+        """All events that have come, in their order; waits up to `timeout_s` seconds for the first."""
+        events = []
+        with contextlib.suppress(queue.Empty):
+            events.append(self._events.get(timeout=timeout_s))
+            while True:
+                events.append(self._events.get_nowait())
+        return events
+
+    def answer(self, decisions: Iterable[tuple[Session, int | list[float]]]) -> None:
+        """Sends each session its action."""
+        self._call(self._deliver, list(decisions))
+
+    def take_latencies(self) -> list[float]:
+        """Seconds from request to action, of the newest actions since the last call."""
+        taken, self._latencies = self._latencies, deque(maxlen=LATENCIES)
+        return list(taken)
+
+    @property
+    def most(self) -> int:
+        """Clients at most; each has a slot below that."""
+        return self._settings.clients
+
+    @property
+    def num(self) -> int:
+        """Clients that are connected."""
+        return sum(session.connection is not None for session in list(self._sessions.values()))
+
+    def close(self, goodbye: str = "the run has ended") -> None:
+        """Says goodbye to all clients and ends the thread."""
+        self._goodbye = goodbye
+        self._call(self._stopping.set)
+        self._thread.join(CLOSE_S)
+
+    def _call(self, function: Callable[..., None], *arguments: Any) -> None:
+        with contextlib.suppress(RuntimeError):  # the thread has ended
+            self._loop.call_soon_threadsafe(function, *arguments)
+
+    # ── in the thread ──
+
+    def _run(self, started: Future[None]) -> None:
+        try:
+            with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
+                runner.run(self._serve(started))
+        except Exception as error:
+            if started.done():
+                raise
+            key, listen = f"{self._settings.section}.listen", self._settings.listen
+            reason = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else str(error)
+            started.set_exception(ConfigError(f"{key}: {listen!r}: {reason}; give an address and a free port"))
+
+    async def _serve(self, started: Future[None]) -> None:
+        host, port = self._settings.address
+        async with serve(
+            self._welcome_and_hear,
+            host,
+            port,
+            ssl=self._tls,
+            origins=[None, *map(Origin, self._settings.origins)],
+            compression=None,
+            process_request=self._admit_connection,
+            open_timeout=HELLO_S,
+            ping_interval=PING_S,
+            ping_timeout=PING_S,
+            max_size=most_bytes(self.spec),
+            logger=NO_LOG,
+        ):
+            started.set_result(None)
+            await self._stopping.wait()
+            await asyncio.gather(*(self._say_goodbye(session) for session in self._sessions.values()))
+
+    def _admit_connection(self, connection: ServerConnection, request: HttpRequest) -> Response | None:
+        now = time.monotonic()
+        self._allowance = min(PER_SECOND, self._allowance + PER_SECOND * (now - self._allowed_at)) - 1
+        self._allowed_at = now
+        if self._allowance >= 0 and self._strangers < STRANGERS:
+            return None
+        self._allowance = max(self._allowance, 0.0)
+        return connection.respond(http.HTTPStatus.SERVICE_UNAVAILABLE, "too many connections; try again later\n")
+
+    async def _welcome_and_hear(self, connection: ServerConnection) -> None:
+        data: str | bytes = ""
+        try:
+            data = await self._first_message(connection)
+            hello = parse_hello(decode(data), self.spec, self._token)
+            if hello.train or self._evaluator is None:
+                await self._attend(connection, self._admit(hello.session, connection, text=isinstance(data, str)))
+            elif self._evaluator:
+                await relay(connection, data, self._evaluator, logger=NO_LOG)
+            else:
+                raise RemoteError(NO_EVALUATOR)
+        except RemoteError as error:
+            await self._refuse(connection, error, text=isinstance(data, str))
+        except ConnectionClosed:
+            pass
+
+    async def _first_message(self, connection: ServerConnection) -> str | bytes:
+        self._strangers += 1
+        try:
+            async with asyncio.timeout(HELLO_S):
+                return await connection.recv()
+        except TimeoutError:
+            raise RemoteError(f"no hello within {HELLO_S:g} s") from None
+        finally:
+            self._strangers -= 1
+
+    async def _attend(self, connection: ServerConnection, session: Session) -> None:
+        """Welcomes a session, again or for the first time, and hears it until it ends or the connection breaks."""
+        try:
+            await connection.send(self._welcome(session))
+            if session.answer is not None:
+                await connection.send(session.answer)
+            async for data in connection:
+                if not self._hear(session, data):
+                    self._end(session)
+                    return
+        except RemoteError:
+            if session.connection is connection:  # otherwise the client has another one, on which it did nothing wrong
+                self._end(session)
+            raise
+        finally:
+            if session.connection is connection and not session.ended:
+                session.leave()
+                session.cancel_end = self._loop.call_later(self._settings.grace_s, self._end, session).cancel
+
+    def _admit(self, wanted: str, connection: ServerConnection, *, text: bool) -> Session:
+        session = self._sessions.get(wanted)
+        if session is None:
+            session = Session(self._slot(), text=text)
+            self._sessions[session.id] = session
+        elif session.connection is not None:  # the old connection may be broken without anybody knowing
+            self._later(session.connection.close(reason="the client has connected again"))
+        if session.cancel_end:
+            session.cancel_end()
+        session.connection, session.text = connection, text
+        return session
+
+    def _slot(self) -> int:
+        """A free slot, if need be that of the client that has been away for longest."""
+        if not self._free:
+            away = [session for session in self._sessions.values() if session.connection is None]
+            if not away:
+                most, key = self._settings.clients, f"{self._settings.section}.clients"
+                raise RemoteError(f"{most} clients are connected, {key} allows no more; try again later", BUSY)
+            self._end(min(away, key=lambda session: session.away_since))
+        return heappop(self._free)
+
+    def _hear(self, session: Session, data: str | bytes) -> bool:
+        """Takes a message; False if it is the last one."""
+        event = session.take(parse_request(decode(data), self.spec))
+        if event:
+            self._events.put(event)
+            if session.answer is not None:
+                self._later(self._send(session))
+        return event is not None
+
+    def _end(self, session: Session) -> None:
+        """Ends a session, whose episode will not go on."""
+        if session.ended:
+            return
+        if event := session.end():
+            self._events.put(event)
+        del self._sessions[session.id]
+        heappush(self._free, session.slot)
+
+    def _deliver(self, decisions: list[tuple[Session, int | list[float]]]) -> None:
+        for session, action in decisions:
+            session.decide(action)
+            self._latencies.append(time.perf_counter() - session.asked_at)
+            self._later(self._send(session))
+
+    async def _send(self, session: Session) -> None:
+        if session.connection is not None and session.answer is not None:
+            with contextlib.suppress(ConnectionClosed):
+                await session.connection.send(session.answer)
+
+    async def _refuse(self, connection: ServerConnection, error: RemoteError, *, text: bool) -> None:
+        kind = re.sub(r"[\d.]+|'.*'", "", str(error))
+        if kind not in self._logged and len(self._logged) < KINDS_LOGGED:
+            self._logged.add(kind)
+            log.warning("refused a client: %s", error)
+        with contextlib.suppress(ConnectionClosed):
+            await connection.send(encode({"type": "error", "message": str(error)}, text=text))
+            await connection.close(error.code)
+
+    async def _say_goodbye(self, session: Session) -> None:
+        if session.connection is not None:
+            with contextlib.suppress(ConnectionClosed):
+                await session.connection.send(encode({"type": "bye", "message": self._goodbye}, text=session.text))
+
+    def _welcome(self, session: Session) -> str | bytes:
+        values = {"type": "welcome", "version": VERSION, "session": session.id, "sequence": session.sequence}
+        return encode(values, text=session.text)
+
+    def _later(self, coroutine: Any) -> None:
+        task = self._loop.create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+def _tls(settings: ListenConfig) -> ssl.SSLContext | None:
+    if not settings.certificate:
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        context.load_cert_chain(settings.certificate, settings.private_key)
+    except (OSError, ssl.SSLError) as error:
+        files = f"{settings.certificate!r} and {settings.private_key!r}"
+        raise ConfigError(f"{settings.section}.certificate: {files} cannot be used ({error})") from None
+    return context

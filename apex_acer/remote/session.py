@@ -1,0 +1,76 @@
+"""A client's session: which messages it may send next, through all connections that it makes."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from apex_acer.protocol.specification import Array
+from apex_acer.remote.messages import RemoteError, Request, encode
+
+LOST = "lost"
+
+
+class Event(NamedTuple):
+    """What a client has sent, or that it has gone, for those who act."""
+
+    session: Session
+    kind: str
+    """`reset`, `step`, `terminated`, `truncated`, or `LOST`: its episode did not end and will not go on."""
+    obs: Array | None
+    """`[*given_shape]`; None if it is `LOST`."""
+    reward: float
+
+
+class Session:
+    """One client, from its first `hello` to its `bye`, or until it has been away for too long."""
+
+    def __init__(self, slot: int, *, text: bool) -> None:
+        self.id, self.slot = secrets.token_hex(16), slot
+        self.text = text  # whether it speaks JSON
+        self.sequence = -1  # of the newest message
+        self.connection: Any = None  # None while it is away
+        self.ended = False
+        self.away_since = 0.0  # monotonic seconds
+        self.cancel_end: Callable[[], None] | None = None  # of the timer that ends it while it is away
+        self.asked_at = 0.0  # seconds of `time.perf_counter`
+        self.answer: str | bytes | None = None  # to the newest message; None until there is one
+        self._playing = False  # whether an episode has begun and not ended
+
+    def take(self, request: Request) -> Event | None:
+        """The event of its next message, None for `bye`; raises `RemoteError` if it comes too early, too late or again."""
+        if self.sequence >= 0 and self.answer is None and request.kind != "bye":
+            raise RemoteError(f"{request.kind} came before the answer to message {self.sequence}")
+        if request.sequence != self.sequence + 1:
+            raise RemoteError(f"{request.kind} has sequence {request.sequence}, expected {self.sequence + 1}")
+        if request.kind == "bye":
+            return None
+        if (request.kind == "reset") == self._playing:
+            hint = "send terminated or truncated first" if self._playing else "send reset first"
+            raise RemoteError(f"{request.kind} came {'during' if self._playing else 'outside'} an episode; {hint}")
+        self._playing = request.kind in ("reset", "step")
+        self.sequence += 1
+        self.asked_at = time.perf_counter()
+        self.answer = None if self._playing else self._encoded({"type": "ended", "sequence": self.sequence})
+        return Event(self, request.kind, request.obs, request.reward)
+
+    def decide(self, action: int | list[float]) -> None:
+        """Gives the action that the newest message asks for."""
+        self.answer = self._encoded({"type": "action", "sequence": self.sequence, "action": action})
+
+    def leave(self) -> None:
+        """The connection broke."""
+        self.connection, self.away_since = None, time.monotonic()
+
+    def end(self) -> Event | None:
+        """Ends it; returns the event of its episode, if that had not ended."""
+        self.ended, playing, self._playing = True, self._playing, False
+        self.connection = None
+        if self.cancel_end:
+            self.cancel_end()
+        return Event(self, LOST, None, 0.0) if playing else None
+
+    def _encoded(self, values: dict[str, Any]) -> str | bytes:
+        return encode(values, text=self.text)

@@ -1,0 +1,45 @@
+"""The token that clients must send: made once for a run, kept in a file that only its owner can read."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from pathlib import Path
+
+from apex_acer.config import ConfigError, ListenConfig, require, writing
+
+LONGEST = 4096  # bytes of a token file
+
+
+def token_file(settings: ListenConfig, folder: Path) -> Path:
+    """The file with the token; `folder` is the run's."""
+    return Path(settings.token_file or folder / "token")
+
+
+def make_token(settings: ListenConfig, folder: Path) -> str:
+    """Writes a new token to the run's `folder`, unless there is one; returns the new one, or an empty string.
+
+    Raises `ConfigError` if the file that the settings name has no token.
+    """
+    path = token_file(settings, folder)
+    if settings.token_file or path.exists():
+        read_token(settings, folder)
+        return ""
+    token = secrets.token_urlsafe(24)
+    with writing("out", path), open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(f"{token}\n")
+    return token
+
+
+def read_token(settings: ListenConfig, folder: Path) -> str:
+    """The token; raises `ConfigError` if the file has none."""
+    path = token_file(settings, folder)
+    key = f"{settings.section}.token_file"
+    try:
+        with path.open("rb") as file:
+            token = file.read(LONGEST).decode().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+        raise ConfigError(f"{key}: {str(path)!r}: {reason}; give a file with a token") from None
+    require(bool(token), key, str(path), "give a file with a token")
+    return token

@@ -1,0 +1,133 @@
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from websockets.exceptions import ConnectionClosed
+from websockets.sync.client import ClientConnection, connect
+
+from apex_acer.config import ListenConfig
+from apex_acer.protocol.specification import EnvironmentSpec
+from apex_acer.remote.server import Server
+from apex_acer.remote.session import LOST, Event
+from tests.runs import CARTPOLE
+
+TOKEN = "open sesame"
+HELLO: dict[str, Any] = {
+    "type": "hello",
+    "version": 1,
+    "token": TOKEN,
+    "observation": {"shape": [4], "dtype": "float32"},
+    "action": {"n": 2},
+}
+OBS = [0.0, 1.0, 2.0, 3.0]
+
+
+def free_port() -> int:
+    """A port that nobody uses, nor the next one."""
+    with socket.create_server(("127.0.0.1", 0)) as one:
+        port = int(one.getsockname()[1])
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port + 1)):
+            return port
+    return free_port()
+
+
+class Acting:
+    """Answers every request of a server: with the parity of the first number of its observation."""
+
+    def __init__(self, server: Server) -> None:
+        self.server, self.events = server, list[Event]()
+        self.holds = False  # whether it answers nobody
+        self._held: list[Event] = []
+        self._stops = False
+        self._thread = threading.Thread(target=self._act)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._stops = True
+        self._thread.join()
+        self.server.close()
+
+    def kinds(self) -> list[str]:
+        return [event.kind for event in self.events]
+
+    def _act(self) -> None:
+        while not self._stops:
+            new = self.server.take(0.02)
+            self.events += new
+            self._held += [event for event in new if event.kind in ("reset", "step")]
+            if not self.holds:
+                self.server.answer(
+                    (event.session, int(event.obs[0]) % 2) for event in self._held if event.obs is not None
+                )
+                self._held = []
+
+
+class Peer:
+    """A client that says exactly what it is told to."""
+
+    def __init__(self, url: str, hello: dict[str, Any] | None = HELLO, **options: Any) -> None:
+        self.socket: ClientConnection = connect(url, compression=None, **options).__enter__()
+        if hello:
+            self.welcome = self.ask(hello)
+
+    def say(self, values: dict[str, Any] | str | bytes) -> None:
+        self.socket.send(json.dumps(values) if isinstance(values, dict) else values)
+
+    def hear(self, timeout_s: float = 5.0) -> dict[str, Any]:
+        return dict(json.loads(self.socket.recv(timeout=timeout_s)))
+
+    def ask(self, values: dict[str, Any] | str | bytes) -> dict[str, Any]:
+        self.say(values)
+        return self.hear()
+
+    def reset(self, sequence: int = 0) -> dict[str, Any]:
+        return self.ask({"type": "reset", "sequence": sequence, "observation": OBS})
+
+    def step(self, sequence: int, kind: str = "step", first: float = 0.0) -> dict[str, Any]:
+        return self.ask({"type": kind, "sequence": sequence, "observation": [first, *OBS[1:]], "reward": 1})
+
+    def closed(self, within_s: float = 5.0) -> int | None:
+        """The code with which the server closes the connection; what it still says is dropped."""
+        with contextlib.suppress(ConnectionClosed):
+            while True:
+                self.socket.recv(timeout=within_s)
+        return self.socket.close_code
+
+    def cut(self) -> None:
+        """Breaks the connection without a word."""
+        self.socket.socket.shutdown(socket.SHUT_RDWR)
+
+
+Serve = Callable[..., Acting]
+
+
+@pytest.fixture
+def serve() -> Iterator[Serve]:
+    """Starts a server on a free port; `acting.server` has its `url`."""
+    with contextlib.ExitStack() as stack:
+
+        def start(spec: EnvironmentSpec = CARTPOLE, evaluator: str | None = None, **settings: Any) -> Acting:
+            listening = ListenConfig(**{"listen": f"127.0.0.1:{free_port()}", "grace_s": 0.3, **settings})
+            acting = Acting(Server(listening, spec, TOKEN, evaluator=evaluator))
+            stack.callback(acting.close)
+            return acting
+
+        yield start
+
+
+def until(condition: Callable[[], object], within_s: float = 5.0) -> None:
+    """Waits until `condition` is true."""
+    ends_at = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < ends_at
+        time.sleep(0.005)
+
+
+__all__ = ["HELLO", "LOST", "OBS", "TOKEN", "Acting", "Peer", "Serve", "free_port", "serve", "until"]

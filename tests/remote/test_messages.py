@@ -1,0 +1,187 @@
+"""The protocol: the bytes in docs/remote.md, and what is refused."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from typing import Any
+
+import msgpack
+import numpy as np
+import pytest
+
+from apex_acer.protocol.specification import EnvironmentSpec
+from apex_acer.remote.messages import RemoteError, decode, encode, parse_hello, parse_request
+from tests import ROOT
+from tests.runs import BOX, CARTPOLE
+
+TOKEN = "open sesame"
+ROWS = [
+    [cell.strip("` ") for cell in line.strip("|").split("|")]
+    for line in (ROOT / "docs/remote.md").read_text().partition("### Bytes")[2].splitlines()
+    if line.startswith("| `")
+]
+IMAGE = dataclasses.replace(CARTPOLE, plane_shape=(1, 2, 3), given_shape=(2, 3), dtype="uint8")
+
+
+def shown(text: str) -> Any:
+    """A message as the page shows it; a `bin` begins with that word."""
+    values = json.loads(text)
+    if str(values.get("observation")).startswith("bin "):
+        values["observation"] = bytes.fromhex(values["observation"].removeprefix("bin "))
+    return values
+
+
+@pytest.mark.parametrize(("direction", "text", "data"), ROWS)
+def test_the_bytes_on_the_page_are_those_of_its_messages(direction: str, text: str, data: str) -> None:
+    if direction == ">":
+        assert decode(bytes.fromhex(data)) == shown(text)
+    else:
+        assert encode(json.loads(text), text=False) == bytes.fromhex(data)
+        assert decode(encode(json.loads(text), text=True)) == json.loads(text)
+
+
+def test_the_server_takes_the_conversation_on_the_page() -> None:
+    assert len(ROWS) == 10
+    spec = dataclasses.replace(
+        CARTPOLE, plane_shape=(2,), given_shape=(2,), actions=dataclasses.replace(CARTPOLE.actions, n=3)
+    )
+    said = [decode(bytes.fromhex(data)) for direction, _, data in ROWS if direction == ">"]
+    assert parse_hello(said[0], spec, TOKEN) == (True, "")
+    requests = [parse_request(values, spec) for values in said[1:]]
+    assert [request.kind for request in requests] == ["reset", "step", "truncated", "bye"]
+    assert [request.sequence for request in requests] == [0, 1, 2, 3]
+    assert [request.reward for request in requests] == [0.0, 1.0, -0.5, 0.0]
+    assert [request.obs is not None and request.obs.tolist() for request in requests] == [
+        [0.5, -1.0],
+        [0.5, -1.0],
+        [0.0, 0.5],
+        False,
+    ]
+
+
+HELLO: dict[str, Any] = {
+    "type": "hello",
+    "version": 1,
+    "token": TOKEN,
+    "observation": {"shape": [4], "dtype": "float32"},
+    "action": {"n": 2},
+}
+HELLO_BOX = HELLO | {"action": {"low": [-1, 0], "high": [3.0, 10.0000001]}}
+WRONG_HELLOS = {
+    "first": ({"type": "reset", "sequence": 0}, "require hello first, got 'reset'"),
+    "token": (HELLO | {"token": "open"}, "wrong token"),
+    "token's type": (HELLO | {"token": 5}, "hello: token is 5"),
+    "version": (HELLO | {"version": 2}, "version 2 of the protocol; this server speaks 1"),
+    "missing": ({"type": "hello", "token": TOKEN}, "hello: action, observation, version missing"),
+    "unknown": (HELLO | {"colour": 1}, "hello: unknown key 'colour'; allowed: type, version, "),
+    "observations": (
+        HELLO | {"observation": {"shape": [3], "dtype": "float32"}},
+        "observation is {'dtype': 'float32', 'shape': [3]}, this server's is {'shape': [4], 'dtype': 'float32'}",
+    ),
+    "actions": (HELLO | {"action": {"n": 3}}, "action is {'n': 3}, this server's is {'n': 2, 'start': 0}"),
+    "another kind": (HELLO_BOX, "action is {'high': [3.0, 10.0000001], 'low': [-1, 0]}, this server's is"),
+}
+
+
+@pytest.mark.parametrize(("values", "message"), WRONG_HELLOS.values(), ids=WRONG_HELLOS)
+def test_a_wrong_hello_is_refused(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(RemoteError) as error:
+        parse_hello(decode(json.dumps(values)), CARTPOLE, TOKEN)
+    assert str(error.value).startswith(message)
+
+
+def test_bounds_may_differ_by_what_a_float_cannot_hold() -> None:
+    assert parse_hello(HELLO_BOX, BOX, TOKEN)
+    far = HELLO_BOX | {"action": {"low": [-1, 0], "high": [3.0, 10.1]}}
+    with pytest.raises(RemoteError, match=r"action is .*, this server's is"):
+        parse_hello(far, BOX, TOKEN)
+
+
+STEP: dict[str, Any] = {"type": "step", "sequence": 1, "observation": [0, 0.5, 1, 2], "reward": 1}
+WRONG_STEPS: dict[str, tuple[str | bytes, str]] = {
+    "no JSON": ("{", "not JSON: "),
+    "a list": ("[1]", "require a map with a string as type"),
+    "NaN in JSON": (json.dumps(STEP | {"reward": math.nan}), "not JSON: NaN is not allowed"),
+    "nested too deeply": ("[" * 100_000, "not JSON: "),
+    "no msgpack": (b"\xc1", "not msgpack: "),
+    "an ext": (msgpack.packb(msgpack.ExtType(5, b"x")), "not msgpack: "),
+    "a claim of a large list": (b"\xdd\xff\xff\xff\xff", "not msgpack: "),
+    "type": (json.dumps(STEP | {"type": "jump"}), "type 'jump' is unknown; allowed: reset, step, "),
+    "no reward": (json.dumps({k: v for k, v in STEP.items() if k != "reward"}), "step: reward missing"),
+    "a reset with a reward": (json.dumps(STEP | {"type": "reset"}), "reset: unknown key 'reward'"),
+    "a key of bytes": (msgpack.packb({**STEP, b"x": 1}), "step: unknown key b'x'"),
+    "NaN reward": (msgpack.packb(STEP | {"reward": math.nan}), "step: reward is nan"),
+    "infinite reward": (msgpack.packb(STEP | {"reward": 1e39}), "step: reward is 1e+39"),
+    "huge reward": (json.dumps(STEP | {"reward": 10**400}), "step: reward is 1"),
+    "sequence": (json.dumps(STEP | {"sequence": True}), "step: sequence is True"),
+    "shape": (json.dumps(STEP | {"observation": [1, 2]}), "observation has shape [2], expected [4]"),
+    "ragged": (json.dumps(STEP | {"observation": [1, [2], 3, 4]}), "observation is [1, [2], 3, 4]; require numbers"),
+    "text": (json.dumps(STEP | {"observation": ["1", "2", "3", "4"]}), "observation is ['1', '2', '3', '4']; require"),
+    "no list": (json.dumps(STEP | {"observation": 5}), "observation is 5; require a list or bytes"),
+    "NaN observation": (
+        msgpack.packb(STEP | {"observation": [0.0, math.nan, 0, 0]}),
+        "observation has a number that is not finite",
+    ),
+    "too large for its type": (
+        json.dumps(STEP | {"observation": [0, 1e39, 0, 0]}),
+        "observation has a number that is not finite",
+    ),
+    "bytes": (msgpack.packb(STEP | {"observation": b"123"}), "observation has 3 bytes, expected 16"),
+    "NaN in bytes": (
+        msgpack.packb(STEP | {"observation": np.float32([0, 0, math.inf, 0]).tobytes()}),
+        "observation has a number that is not finite",
+    ),
+}
+
+
+@pytest.mark.parametrize(("data", "message"), WRONG_STEPS.values(), ids=WRONG_STEPS)
+def test_a_wrong_message_is_refused_in_one_line(data: str | bytes, message: str) -> None:
+    with pytest.raises(RemoteError) as error:
+        parse_request(decode(data), CARTPOLE)
+    assert str(error.value).startswith(message)
+    assert "\n" not in str(error.value)
+    assert len(str(error.value)) < 400
+
+
+@pytest.mark.parametrize(
+    ("observation", "refused"),
+    [
+        ([[0, 1, 2], [3, 4, 255]], ""),
+        ([0, 1, 2, 3, 4, 255], ""),
+        ([0.0, 1.0, 2.0, 3.0, 4.0, 255.0], ""),
+        (bytes([0, 1, 2, 3, 4, 255]), ""),
+        ([0, 1, 2, 3, 4, 256], "observation has a number that is not a uint8"),
+        ([0, 1, 2, 3, 4, -1], "observation has a number that is not a uint8"),
+        ([0, 1, 2, 3, 4, 0.5], "observation has a number that is not a uint8"),
+        ([0, 1, 2, 3, 4, math.nan], "observation has a number that is not a uint8"),
+        ([[0, 1], [2, 3], [4, 255]], "observation has shape [3, 2], expected [2, 3]"),
+    ],
+)
+def test_integers(observation: Any, refused: str) -> None:
+    assert read(observation, IMAGE) == (refused or [[0, 1, 2], [3, 4, 255]])
+
+
+@pytest.mark.parametrize(
+    ("observation", "found"),
+    [
+        ([True, False], [True, False]),
+        ([1, 0], [True, False]),
+        (b"\x01\x00", [True, False]),
+        (b"\x02\x00", "observation has a byte that is neither 0 nor 1"),
+        ([2, 0], "observation has a number that is not a bool"),
+    ],
+)
+def test_bools(observation: Any, found: Any) -> None:
+    assert read(observation, dataclasses.replace(CARTPOLE, plane_shape=(2,), given_shape=(2,), dtype="bool")) == found
+
+
+def read(observation: Any, spec: EnvironmentSpec) -> Any:
+    try:
+        request = parse_request(STEP | {"observation": observation}, spec)
+    except RemoteError as error:
+        return str(error)
+    assert request.obs is not None
+    assert request.obs.dtype == spec.dtype
+    return request.obs.tolist()

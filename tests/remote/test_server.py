@@ -1,0 +1,263 @@
+"""The server, over real sockets: conversations, those that break, and those that break a rule."""
+
+from __future__ import annotations
+
+import json
+import math
+import socket
+import time
+from typing import Any
+
+import msgpack
+import pytest
+from websockets.exceptions import InvalidStatus
+
+from apex_acer.config import ListenConfig
+from apex_acer.remote import server as server_module
+from apex_acer.remote.server import Server
+from tests.conftest import config_error
+from tests.remote.conftest import HELLO, LOST, OBS, TOKEN, Peer, Serve, until
+from tests.runs import CARTPOLE
+
+RESET = {"type": "reset", "sequence": 0, "observation": OBS}
+
+
+def test_an_episode_in_json(serve: Serve) -> None:
+    acting = serve()
+    peer = Peer(acting.server.url)
+    assert peer.welcome | {"session": ""} == {"type": "welcome", "version": 1, "session": "", "sequence": -1}
+    assert peer.reset() == {"type": "action", "sequence": 0, "action": 0}
+    assert peer.step(1, first=1.0) == {"type": "action", "sequence": 1, "action": 1}
+    assert peer.step(2, "terminated") == {"type": "ended", "sequence": 2}
+    assert peer.reset(3)["type"] == "action"
+    assert peer.step(4, "truncated") == {"type": "ended", "sequence": 4}
+    peer.say({"type": "bye", "sequence": 5})
+    assert peer.closed() == 1000
+    assert acting.kinds() == ["reset", "step", "terminated", "reset", "truncated"]
+    assert acting.server.num == 0
+
+
+def test_an_episode_in_msgpack(serve: Serve) -> None:
+    peer = Peer(serve().server.url, None)
+
+    def ask(values: dict[str, Any]) -> Any:
+        peer.say(msgpack.packb(values))
+        return msgpack.unpackb(peer.socket.recv(timeout=5))
+
+    assert ask(HELLO)["type"] == "welcome"
+    assert ask(RESET) == {"type": "action", "sequence": 0, "action": 0}
+    assert ask(RESET)["type"] == "error"
+
+
+WRONG: dict[str, tuple[list[dict[str, Any] | str], str]] = {
+    "an action before a reset": (
+        [{"type": "step", "sequence": 0, "observation": OBS, "reward": 0}],
+        "step came outside an episode; send reset first",
+    ),
+    "a reset during an episode": (
+        [RESET, RESET | {"sequence": 1}],
+        "reset came during an episode; send terminated or truncated first",
+    ),
+    "a message again": ([RESET, RESET], "reset has sequence 0, expected 1"),
+    "a message that skips one": ([RESET | {"sequence": 1}], "reset has sequence 1, expected 0"),
+    "a second hello": ([HELLO], "type 'hello' is unknown; allowed: reset, step, terminated, truncated, bye"),
+    "NaN": (
+        [json.dumps(RESET | {"observation": [math.nan] * 4})],
+        "not JSON: NaN is not allowed",
+    ),
+    "no JSON": (["hello?"], "not JSON: Expecting value: line 1 column 1 (char 0)"),
+}
+
+
+@pytest.mark.parametrize(("said", "message"), WRONG.values(), ids=WRONG)
+def test_who_breaks_a_rule_is_told_and_harms_nobody(
+    serve: Serve, said: list[dict[str, Any] | str], message: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    acting = serve()
+    other, peer = Peer(acting.server.url), Peer(acting.server.url)
+    other.reset()
+    for values in said[:-1]:
+        peer.ask(values)
+    assert peer.ask(said[-1]) == {"type": "error", "message": message}
+    assert peer.closed() == 1008
+    assert f"refused a client: {message}" in caplog.messages
+    assert other.step(1)["sequence"] == 1
+
+
+def test_a_message_before_the_answer_to_the_last_one_is_too_early(serve: Serve) -> None:
+    acting = serve()
+    acting.holds = True
+    peer = Peer(acting.server.url)
+    peer.say(RESET)
+    assert peer.ask(RESET | {"type": "step", "sequence": 1, "reward": 0}) == {
+        "type": "error",
+        "message": "step came before the answer to message 0",
+    }
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [({"token": "sesame"}, "wrong token"), ({"version": 7}, "version 7 of the protocol; this server speaks 1")],
+)
+def test_strangers_are_refused(serve: Serve, change: dict[str, Any], message: str) -> None:
+    peer = Peer(serve().server.url, None)
+    assert peer.ask(HELLO | change) == {"type": "error", "message": message}
+    assert peer.closed() == 1008
+
+
+def test_a_page_must_come_from_a_known_origin(serve: Serve) -> None:
+    url = serve(origins=("https://known.org",)).server.url
+    assert Peer(url, origin="https://known.org").reset()["type"] == "action"
+    with pytest.raises(InvalidStatus, match="403"):
+        Peer(url, origin="https://other.org")
+
+
+def test_who_says_no_hello_is_disconnected(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_module, "HELLO_S", 0.2)
+    peer = Peer(serve().server.url, None)
+    assert peer.hear() == {"type": "error", "message": "no hello within 0.2 s"}
+    assert peer.closed() == 1008
+
+
+def test_connections_are_limited_in_rate(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_module, "PER_SECOND", 5.0)
+    url = serve().server.url
+    started = time.monotonic()
+    with pytest.raises(InvalidStatus, match="503"):
+        [Peer(url, None) for _ in range(30)]
+    assert time.monotonic() - started < 2
+    time.sleep(0.5)
+    assert Peer(url).reset()["type"] == "action"
+
+
+def test_large_messages_are_not_read(serve: Serve) -> None:
+    peer = Peer(serve().server.url)
+    peer.say(json.dumps(RESET | {"observation": [0] * 100_000}))
+    assert peer.closed() == 1009
+
+
+def test_there_is_a_limit_of_clients_and_those_who_are_away_make_room(serve: Serve) -> None:
+    acting = serve(clients=2, grace_s=60.0)
+    first, second = Peer(acting.server.url), Peer(acting.server.url)
+    first.reset()
+    third = Peer(acting.server.url, None)
+    message = "2 clients are connected, serve.clients allows no more; try again later"
+    assert third.ask(HELLO) == {"type": "error", "message": message}
+    assert third.closed() == 1013
+    first.cut()
+    until(lambda: acting.server.num == 1)
+    assert Peer(acting.server.url).reset()["type"] == "action"
+    assert acting.kinds() == ["reset", LOST, "reset"]
+    assert second.reset()["type"] == "action"
+
+
+# ── connections that break ──
+
+
+def test_a_client_comes_back_and_gets_the_answer_that_it_missed(serve: Serve) -> None:
+    acting = serve(grace_s=60.0)
+    peer = Peer(acting.server.url)
+    peer.reset()
+    acting.holds = True
+    peer.say({"type": "step", "sequence": 1, "observation": OBS, "reward": 1})
+    until(lambda: acting.kinds() == ["reset", "step"])
+    peer.cut()
+    until(lambda: acting.server.num == 0)
+    acting.holds = False
+    again = Peer(acting.server.url, HELLO | {"session": peer.welcome["session"]})
+    assert again.welcome == peer.welcome | {"sequence": 1}
+    assert again.hear() == {"type": "action", "sequence": 1, "action": 0}
+    assert again.step(2, "terminated") == {"type": "ended", "sequence": 2}
+    assert acting.kinds() == ["reset", "step", "terminated"]
+
+
+def test_a_client_comes_back_while_its_old_connection_looks_alive(serve: Serve) -> None:
+    acting = serve()
+    peer = Peer(acting.server.url)
+    peer.reset()
+    again = Peer(acting.server.url, HELLO | {"session": peer.welcome["session"]})
+    assert (again.welcome["sequence"], again.hear()["sequence"]) == (0, 0)
+    assert peer.closed() == 1000
+    assert again.step(1)["sequence"] == 1
+    assert acting.kinds() == ["reset", "step"]
+
+
+def test_after_the_grace_period_the_episode_is_lost(serve: Serve) -> None:
+    acting = serve(grace_s=0.2)
+    peer = Peer(acting.server.url)
+    peer.reset()
+    peer.cut()
+    until(lambda: acting.kinds() == ["reset", LOST])
+    again = Peer(acting.server.url, HELLO | {"session": peer.welcome["session"]})
+    assert again.welcome["sequence"] == -1
+    assert again.welcome["session"] != peer.welcome["session"]
+    assert again.reset()["sequence"] == 0
+    assert acting.events[0].session.slot == acting.events[2].session.slot
+
+
+def test_an_answer_to_who_has_gone_reaches_nobody_else(serve: Serve) -> None:
+    acting = serve(clients=1)
+    peer = Peer(acting.server.url)
+    acting.holds = True
+    peer.say(RESET)
+    until(acting.kinds)
+    peer.say({"type": "bye", "sequence": 1})
+    peer.closed()
+    other = Peer(acting.server.url)
+    acting.holds = False
+    with pytest.raises(TimeoutError):
+        other.hear(0.3)
+    assert other.reset() == {"type": "action", "sequence": 0, "action": 0}
+
+
+def test_goodbye(serve: Serve) -> None:
+    acting = serve()
+    peer = Peer(acting.server.url)
+    acting.server.close("the run has ended")
+    assert peer.hear() == {"type": "bye", "message": "the run has ended"}
+    assert peer.closed() == 1001
+    with pytest.raises(OSError, match="refused"):
+        Peer(acting.server.url)
+
+
+# ── clients that are not learned from ──
+
+
+def test_clients_that_are_not_learned_from_are_passed_on(serve: Serve) -> None:
+    evaluating = serve()
+    acting = serve(evaluator=evaluating.server.url)
+    peer = Peer(acting.server.url, HELLO | {"train": False})
+    assert peer.reset()["type"] == "action"
+    assert (evaluating.kinds(), acting.kinds()) == (["reset"], [])
+    peer.cut()
+    until(lambda: evaluating.kinds() == ["reset", LOST])
+
+
+@pytest.mark.parametrize(
+    ("evaluator", "message", "code"),
+    [
+        ("", server_module.NO_EVALUATOR, 1008),
+        ("ws://127.0.0.1:9", "the evaluator is not there yet; try again later", 1013),
+    ],
+)
+def test_without_an_evaluator_they_are_refused(serve: Serve, evaluator: str, message: str, code: int) -> None:
+    peer = Peer(serve(evaluator=evaluator).server.url, None)
+    assert peer.ask(HELLO | {"train": False}) == {"type": "error", "message": message}
+    assert peer.closed() == code
+
+
+# ── what it needs to listen ──
+
+
+def test_a_port_in_use_is_one_line() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        listen = f"127.0.0.1:{taken.getsockname()[1]}"
+        message = config_error(lambda: Server(ListenConfig(listen=listen), CARTPOLE, TOKEN))
+    assert message == f"serve.listen: '{listen}': Address already in use; give an address and a free port"
+
+
+def test_a_certificate_must_be_one(tmp_path: Any) -> None:
+    (tmp_path / "chain.pem").write_text("no certificate")
+    files = {"certificate": str(tmp_path / "chain.pem"), "private_key": str(tmp_path / "key.pem")}
+    message = config_error(lambda: Server(ListenConfig(**files), CARTPOLE, TOKEN))
+    assert message.startswith(f"serve.certificate: '{tmp_path}/chain.pem' and '{tmp_path}/key.pem' cannot be used")
