@@ -116,17 +116,20 @@ class Client:
         self._sequence += 1
         message = msgpack.packb(values | {"sequence": self._sequence})
         while True:
+            if self._connection is None:
+                self._come_back()
+            connection = self._connection
+            assert connection is not None
             try:
-                if self._connection is None:
-                    self._come_back()
-                connection = self._connection
-                assert connection is not None
                 if self._server_has < self._sequence:
                     connection.send(message)
                     self._server_has = self._sequence
                 return self._action(self._answer(connection))
             except ConnectionClosed:
                 self._connection = None
+                with contextlib.suppress(ConnectionClosed):
+                    while True:  # the server may have said goodbye before
+                        _read(connection)
 
     def _answer(self, connection: ClientConnection) -> dict[str, Any]:
         while True:

@@ -19,7 +19,7 @@ from apex_acer.protocol.metrics import Timers
 from apex_acer.protocol.specification import Array
 from apex_acer.protocol.unroll import Unroll
 from apex_acer.remote.server import Server
-from apex_acer.remote.session import LOST, Event, Session
+from apex_acer.remote.session import LOST, Event
 from apex_acer.remote.token import read_token
 
 LONGEST_WAIT_S = 1.0  # for a client, before those who wait for an unroll learn that there is none
@@ -115,7 +115,7 @@ class RemoteRollout:
         self._state = policy.initial_state(num)
         self._return, self._steps = np.zeros(num, np.float64), np.zeros(num, np.int64)  # of each slot's episode
         self._chosen: dict[int, Chosen] = {}  # for the newest observation of each slot that has one
-        self._asking: dict[int, Session] = {}  # slots without an action for it, and who asks
+        self._asking: dict[int, Event] = {}  # by slot, the newest observation that has no action yet
         self._segments: dict[int, Segment] = {}
         self._complete: deque[tuple[int, int, Unroll]] = deque()  # slot, version of the weights, unroll
         self._episodes: list[Episode] = []
@@ -177,7 +177,7 @@ class RemoteRollout:
         self._obs[:, slot] = np.concatenate([self._obs[1:, slot], plane[None]])
         self._episode_step[:, slot] = [*self._episode_step[1:, slot], episode_step]
         self._count(event, slot)
-        self._asking[slot] = event.session
+        self._asking[slot] = event
 
     def _count(self, event: Event, slot: int) -> None:
         """Adds up returns, and counts the episodes that begin and end; one that was lost is to be made up for."""
@@ -217,7 +217,9 @@ class RemoteRollout:
         action, mu = chosen.action.numpy(), {name: part.numpy() for name, part in chosen.behaviour.items()}
         given = self._policy.spec.actions.to_environment(action)
         flat = given.reshape(len(slots), -1) if self._policy.spec.actions.shape else given
-        self._server.answer(zip(asking.values(), flat.tolist(), strict=True))
+        decisions = zip(asking.values(), flat.tolist(), strict=True)
+        # an episode's last observation gets an action, too, for the dummy step after it, but nobody waits for that
+        self._server.answer((event.session, one) for event, one in decisions if event.kind in ("reset", "step"))
         if self._records:
             for at, slot in enumerate(slots):
                 self._chosen[slot] = Chosen(action[at], {name: part[at] for name, part in mu.items()})

@@ -1,0 +1,163 @@
+"""What is recorded of remote clients: with one client, exactly what a rollout of its environment records."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+
+from apex_acer.actor.remote_rollout import RemoteRollout
+from apex_acer.actor.rollout import Episode, Rollout
+from apex_acer.config import RunConfig
+from apex_acer.protocol.unroll import Unroll
+from apex_acer.remote.session import LOST, Event, Session
+from tests import on_policy
+from tests.conftest import COUNTDOWN, assert_equal_unrolls, play
+from tests.continuous import settings_of
+from tests.runs import tiny_run
+
+K, UNROLLS, SEED = 5, 30, 7
+RUNS: dict[str, dict[str, Any]] = {
+    "acer": {},
+    "stack": {"environment__stack": 3, "environment__id": COUNTDOWN},
+    "apex_dqn": {"algorithm__name": "apex_dqn", "replay__sampling": "prioritized"},  # looks ahead
+    "ppo_lstm": on_policy.ALGORITHMS["ppo_lstm"],
+    "sac": settings_of("sac"),
+    "ddpg": settings_of("ddpg"),  # noise with memory
+}
+
+
+def a_run(**changes: Any) -> RunConfig:
+    return tiny_run("", **{"actors__count": 1, "actors__environments": 1, **changes})
+
+
+class Clients:
+    """In place of a server: clients that play an environment each and send all that they can at once."""
+
+    def __init__(self, config: RunConfig, num: int) -> None:
+        self.most = num
+        given = config.environment
+        self._envs = [gymnasium.make(given.id, **given.keyword_arguments()) for _ in range(num)]
+        self.sessions = [Session(slot, text=True) for slot in range(num)]
+        self.events = deque[Event]()
+        for slot in range(num):
+            self.begin(slot, seed=SEED + slot)
+
+    def begin(self, slot: int, seed: int | None = None) -> None:
+        self._send(slot, "reset", self._envs[slot].reset(seed=seed)[0], 0.0)
+
+    def lose(self, slot: int) -> None:
+        """The client is gone for good; the next one begins."""
+        self.events.append(Event(self.sessions[slot], LOST, None, 0.0))
+        self.sessions[slot] = Session(slot, text=True)
+        self.begin(slot)
+
+    def take(self, timeout_s: float) -> list[Event]:
+        taken = [*self.events]
+        self.events.clear()
+        return taken
+
+    def answer(self, decisions: Iterable[tuple[Session, Any]]) -> None:
+        for session, action in decisions:
+            if session is not self.sessions[session.slot]:
+                continue
+            env = self._envs[session.slot]
+            given = np.float32(action) if isinstance(action, list) else action
+            obs, reward, terminated, truncated, _ = env.step(given)
+            kind = "terminated" if terminated else "truncated" if truncated else "step"
+            self._send(session.slot, kind, obs, float(reward))
+            if terminated or truncated:
+                self.begin(session.slot)
+
+    def _send(self, slot: int, kind: str, obs: Any, reward: float) -> None:
+        self.events.append(Event(self.sessions[slot], kind, np.asarray(obs), reward))
+
+
+def remote(config: RunConfig, num: int = 1) -> tuple[RemoteRollout, Clients]:
+    environments, policy = play(config, 1)
+    environments.close()
+    clients = Clients(config, num)
+    return RemoteRollout(clients, policy, seed=SEED, actor=0), clients  # type: ignore[arg-type]
+
+
+def unrolls_of(rollout: RemoteRollout, count: int, length: int = K) -> list[Unroll]:
+    found = [rollout.unroll(length) for _ in range(count)]
+    assert None not in found
+    return found
+
+
+@pytest.mark.parametrize("changes", RUNS.values(), ids=RUNS)
+def test_one_client_s_unrolls_are_those_of_a_rollout(changes: dict[str, Any]) -> None:
+    config = a_run(**changes)
+    environments, policy = play(config, 1)
+    local = Rollout(environments, policy, seed=SEED, actor=0)
+    expected = [local.unroll(K) for _ in range(UNROLLS)]
+    found = unrolls_of(remote(config)[0], UNROLLS)
+    assert sum(int((~unroll.mask).sum()) for unroll in expected) > 0
+    for one, other in zip(found, expected, strict=True):
+        assert_equal_unrolls(one, other)
+
+
+def test_whole_episodes_begin_with_their_reset_and_are_masked_after_their_end() -> None:
+    rollout, _ = remote(a_run(**on_policy.ALGORITHMS["reinforce"], algorithm__pipelined=True))
+    for unroll in unrolls_of(rollout, 10, length=20):
+        steps = unroll.num_steps
+        assert unroll.episode_step[0, 0] == 0
+        assert unroll.mask[:steps].all()
+        assert not unroll.mask[steps:].any()
+        assert steps == 20 or (unroll.terminated | unroll.truncated)[steps - 1, 0]
+    episodes = rollout.take_episodes()
+    assert max(episode.length for episode in episodes) > 20  # their rest is not recorded
+
+
+def test_each_client_has_segments_of_its_own() -> None:
+    rollout, _ = remote(a_run(), num=3)
+    last: dict[int, np.ndarray] = {}
+    for _ in range(60):
+        (unroll,) = unrolls_of(rollout, 1)
+        if rollout.slot in last:
+            np.testing.assert_array_equal(last[rollout.slot], unroll.obs[0])  # it goes on where the one before ended
+        last[rollout.slot] = unroll.obs[-1]
+    assert last.keys() == {0, 1, 2}
+    episodes = rollout.take_episodes()
+    assert all(episode.episode_return == episode.length for episode in episodes)
+
+
+def test_a_lost_episode_is_truncated_and_the_slot_goes_on() -> None:
+    rollout, clients = remote(a_run())
+    rollout.serve(0, K)  # the reset
+    rollout.serve(0, K)  # one step
+    clients.events.clear()
+    clients.lose(0)
+    (unroll,) = unrolls_of(rollout, 1)
+    assert unroll.mask[:, 0].tolist() == [True, False, True, True, True]
+    assert unroll.truncated[:, 0].tolist() == [True, False, False, False, False]
+    assert unroll.episode_step[:, 0].tolist() == [0, 1, 0, 1, 2, 3]
+
+
+def test_only_what_begins_after_count_is_counted_and_lost_episodes_are_made_up_for() -> None:
+    rollout, clients = remote(a_run(), num=2)
+    rollout.serve(0, K)
+    rollout.count(3)  # two episodes have begun
+    found: list[Episode] = []
+    lost = False
+    for _ in range(600):
+        rollout.serve(0, K)
+        found += rollout.take_episodes()
+        if len(found) == 1 and not lost:
+            clients.events = deque(event for event in clients.events if event.session.slot != 0)
+            clients.lose(0)
+            lost = True
+    assert lost
+    assert len(found) == 3
+
+
+def test_nobody_is_waited_for_forever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("apex_acer.actor.remote_rollout.LONGEST_WAIT_S", 0.05)
+    rollout, clients = remote(a_run())
+    clients.events.clear()
+    assert rollout.unroll(K) is None

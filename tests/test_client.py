@@ -1,0 +1,145 @@
+"""The Python client, against a real server."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+
+from apex_acer.client import Client, Ended, EpisodeLost, RemoteError, run, spaces
+from tests.remote.conftest import HELLO, LOST, OBS, TOKEN, Serve, free_port, serve, until
+from tests.runs import BOX, CARTPOLE
+
+SPACES: dict[str, Any] = {name: HELLO[name] for name in ("observation", "action")}
+assert serve  # the fixture
+
+
+def test_it_can_be_copied_to_where_there_is_no_torch(tmp_path: Any) -> None:
+    import apex_acer.client as module
+
+    assert module.__file__
+    (tmp_path / "mine.py").write_text(Path(module.__file__).read_text())
+    code = "import sys, mine; assert not {'torch', 'gymnasium', 'apex_acer'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True, timeout=60)
+
+
+def test_an_episode(serve: Serve) -> None:
+    acting = serve()
+    with Client(acting.server.url, TOKEN, **SPACES) as client:
+        assert client.reset(OBS) == 0
+        assert client.step(np.float64([1, 2, 3, 4]), 1) == 1
+        client.end(OBS, 2.5, terminated=False)
+        assert client.reset(OBS) == 0
+    until(lambda: acting.kinds() == ["reset", "step", "truncated", "reset", LOST])
+    assert [event.reward for event in acting.events] == [0, 1, 2.5, 0, 0]
+    assert acting.events[1].obs is not None
+    assert acting.events[1].obs.tolist() == [1, 2, 3, 4]
+
+
+def test_a_gymnasium_environment(serve: Serve) -> None:
+    acting = serve()
+    env = gymnasium.make("CartPole-v1")
+    played = run(env, acting.server.url, TOKEN, episodes=3, seed=1)
+    assert played.episodes == len(played.returns) == 3
+    assert played.steps == sum(played.returns) == acting.kinds().count("step") + 3
+    until(lambda: acting.kinds().count("reset") == acting.kinds().count("terminated") == 3)
+
+
+def test_continuous_actions_have_the_shape_and_type_of_their_space() -> None:
+    env = gymnasium.make("Pendulum-v1")
+    assert spaces(env) == {
+        "observation": {"shape": [3], "dtype": "float32"},
+        "action": {"low": [-2.0], "high": [2.0]},
+    }
+    client = Client.__new__(Client)
+    client._shape = (2,)
+    np.testing.assert_array_equal(client._action({"type": "action", "action": [0.5, -1]}), np.float32([0.5, -1]))
+
+
+def test_a_broken_connection_goes_unnoticed(serve: Serve) -> None:
+    acting = serve(grace_s=60.0)
+    with Client(acting.server.url, TOKEN, **SPACES) as client:
+        client.reset(OBS)
+        for number in range(20):
+            if number % 3 == 0:
+                client._connection.socket.shutdown(2)  # type: ignore[union-attr]
+            assert client.step([number, 0, 0, 0], 1) == number % 2
+        client.end(OBS, 1, terminated=True)
+    assert acting.kinds() == ["reset", *["step"] * 20, "terminated"]
+
+
+def test_an_episode_that_was_lost_is_reported_and_the_next_one_begins(serve: Serve) -> None:
+    acting = serve(grace_s=0.0)
+    with Client(acting.server.url, TOKEN, **SPACES) as client:
+        client.reset(OBS)
+        client._connection.socket.shutdown(2)  # type: ignore[union-attr]
+        until(lambda: LOST in acting.kinds())
+        with pytest.raises(EpisodeLost):
+            client.step(OBS, 1)
+        assert client.reset(OBS) == 0
+        assert client.step(OBS, 1) == 0
+
+
+def test_it_waits_for_a_server_that_comes_later_and_for_a_place(serve: Serve) -> None:
+    port = free_port()
+    results: list[Any] = []
+
+    def play() -> None:
+        results.append(run(gymnasium.make("CartPole-v1"), f"ws://127.0.0.1:{port}", TOKEN, episodes=1))
+
+    threads = [threading.Thread(target=play) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    time.sleep(0.3)
+    serve(listen=f"127.0.0.1:{port}", clients=1)
+    for thread in threads:
+        thread.join(20)
+    assert [played.episodes for played in results] == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"token": "open"}, "wrong token"),
+        ({"action": {"n": 3}}, "action is {'n': 3}, this server's is {'n': 2, 'start': 0}"),
+        ({"url": "http://127.0.0.1"}, "http://127.0.0.1 isn't a valid URI"),
+    ],
+)
+def test_what_is_refused_is_one_line(serve: Serve, changes: dict[str, Any], message: str) -> None:
+    given = {"url": serve().server.url, "token": TOKEN, **SPACES, **changes}
+    with pytest.raises(RemoteError, match=message.replace("{", r"\{").replace("'", ".")):
+        Client(**given)
+
+
+def test_nobody_there_is_one_line_in_time() -> None:
+    port, started = free_port(), time.monotonic()
+    with pytest.raises(RemoteError, match=rf"ws://127.0.0.1:{port}: .*refused"):
+        Client(f"ws://127.0.0.1:{port}", TOKEN, **SPACES, patience_s=0.5)
+    assert time.monotonic() - started < 3
+
+
+def test_the_server_s_goodbye_ends_a_run(serve: Serve) -> None:
+    acting = serve()
+    with Client(acting.server.url, TOKEN, **SPACES) as client:
+        client.reset(OBS)
+        acting.server.close("the run has ended")
+        with pytest.raises(Ended, match="the run has ended"):
+            client.step(OBS, 1)
+
+
+def test_numbers_of_another_type_are_converted(serve: Serve) -> None:
+    acting = serve(BOX)
+    bounds = {"low": [-1.0, 0.0], "high": [3.0, 10.0]}
+    with Client(acting.server.url, TOKEN, observation=SPACES["observation"], action=bounds) as client:
+        acting.holds = True
+        threading.Timer(0.2, lambda: acting.server.answer([(acting.events[0].session, [0.5, 2.0])])).start()
+        np.testing.assert_array_equal(client.reset([1, 2, 3, 4]), np.float32([0.5, 2.0]))
+    assert acting.events[0].obs is not None
+    assert acting.events[0].obs.dtype == CARTPOLE.dtype
