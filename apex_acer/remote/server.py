@@ -64,6 +64,7 @@ class Server:
         self._tls = _tls(settings)
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._sessions: dict[str, Session] = {}
+        self._relayed: dict[ServerConnection, bool] = {}  # to the evaluator, and whether they speak JSON
         self._free = list(range(settings.clients))
         heapify(self._free)
         self._strangers, self._allowance, self._allowed_at = 0, PER_SECOND, 0.0
@@ -149,7 +150,8 @@ class Server:
         ):
             started.set_result(None)
             await self._stopping.wait()
-            await asyncio.gather(*(self._say_goodbye(session) for session in self._sessions.values()))
+            here = {session.connection: session.text for session in self._sessions.values() if session.connection}
+            await asyncio.gather(*(self._say_goodbye(*each) for each in (here | self._relayed).items()))
 
     def _admit_connection(self, connection: ServerConnection, request: HttpRequest) -> Response | None:
         now = time.monotonic()
@@ -168,6 +170,7 @@ class Server:
             if hello.train or self._evaluator is None:
                 await self._attend(connection, self._admit(hello.session, connection, text=isinstance(data, str)))
             elif self._evaluator:
+                self._relayed[connection] = isinstance(data, str)
                 await relay(connection, data, self._evaluator, logger=NO_LOG)
             else:
                 raise RemoteError(NO_EVALUATOR)
@@ -175,6 +178,8 @@ class Server:
             await self._refuse(connection, error, text=isinstance(data, str))
         except ConnectionClosed:
             pass
+        finally:
+            self._relayed.pop(connection, None)
 
     async def _first_message(self, connection: ServerConnection) -> str | bytes:
         self._strangers += 1
@@ -265,10 +270,9 @@ class Server:
             await connection.send(encode({"type": "error", "message": str(error)}, text=text))
             await connection.close(error.code)
 
-    async def _say_goodbye(self, session: Session) -> None:
-        if session.connection is not None:
-            with contextlib.suppress(ConnectionClosed):
-                await session.connection.send(encode({"type": "bye", "message": self._goodbye}, text=session.text))
+    async def _say_goodbye(self, connection: ServerConnection, text: bool) -> None:
+        with contextlib.suppress(ConnectionClosed):
+            await connection.send(encode({"type": "bye", "message": self._goodbye}, text=text))
 
     def _welcome(self, session: Session) -> str | bytes:
         values = {"type": "welcome", "version": VERSION, "session": session.id, "sequence": session.sequence}

@@ -231,6 +231,9 @@ def test_clients_that_are_not_learned_from_are_passed_on(serve: Serve) -> None:
     assert (evaluating.kinds(), acting.kinds()) == (["reset"], [])
     peer.cut()
     until(lambda: evaluating.kinds() == ["reset", LOST])
+    other = Peer(acting.server.url, HELLO | {"train": False})
+    acting.server.close("the run has ended")
+    assert other.hear() == {"type": "bye", "message": "the run has ended"}
 
 
 @pytest.mark.parametrize(
