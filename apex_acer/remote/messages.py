@@ -20,6 +20,8 @@ WRONG, BUSY = 1008, 1013  # WebSocket's codes for a broken rule and for trying a
 HELLO_BYTES = 1 << 16
 BYTES_PER_NUMBER = 32  # at most, in JSON
 LARGEST = float(np.finfo(np.float32).max)
+LONGEST = 200  # of what a refusal quotes, characters
+NUMBERS = {bool, int, float}
 TOLERANCE = 1e-6  # of bounds, which a client may have in another precision
 WITH_REWARD = "step", "terminated", "truncated"
 KINDS = "reset", *WITH_REWARD, "bye"
@@ -201,8 +203,12 @@ def _observation(value: Any, spec: EnvironmentSpec) -> Array:
 
 
 def _from_list(value: list[Any]) -> Array:
+    leaves = value
+    while leaves and all(type(row) is list for row in leaves):
+        leaves = [each for row in leaves for each in row]
     try:
-        array = np.asarray(value)
+        # an array of texts would have room for the longest one in each place
+        array = np.asarray(value if set(map(type, leaves)) <= NUMBERS else None)
     except (ValueError, OverflowError, RecursionError):
         array = np.asarray(None)
     if array.dtype.kind not in "biuf":
@@ -215,7 +221,7 @@ def _no_constant(name: str) -> None:
 
 
 def _short(value: Any) -> str:
-    return str(value)[:200] if isinstance(value, Exception) else SHORT.repr(value)
+    return (str(value) if isinstance(value, Exception) else SHORT.repr(value))[:LONGEST]
 
 
 SHORT = reprlib.Repr()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import tracemalloc
 from typing import Any
 
 import msgpack
@@ -100,6 +101,9 @@ def test_bounds_may_differ_by_what_a_float_cannot_hold() -> None:
 
 
 STEP: dict[str, Any] = {"type": "step", "sequence": 1, "observation": [0, 0.5, 1, 2], "reward": 1}
+WIDE: Any = "x" * 60
+for _ in range(6):
+    WIDE = [WIDE] * 6
 WRONG_STEPS: dict[str, tuple[str | bytes, str]] = {
     "no JSON": ("{", "not JSON: "),
     "a list": ("[1]", "require a map with a string as type"),
@@ -119,6 +123,7 @@ WRONG_STEPS: dict[str, tuple[str | bytes, str]] = {
     "shape": (json.dumps(STEP | {"observation": [1, 2]}), "observation has shape [2], expected [4]"),
     "ragged": (json.dumps(STEP | {"observation": [1, [2], 3, 4]}), "observation is [1, [2], 3, 4]; require numbers"),
     "text": (json.dumps(STEP | {"observation": ["1", "2", "3", "4"]}), "observation is ['1', '2', '3', '4']; require"),
+    "nested wide": (json.dumps(STEP | {"observation": WIDE}), "observation is [[[[[['xxxxx"),
     "no list": (json.dumps(STEP | {"observation": 5}), "observation is 5; require a list or bytes"),
     "NaN observation": (
         msgpack.packb(STEP | {"observation": [0.0, math.nan, 0, 0]}),
@@ -143,6 +148,17 @@ def test_a_wrong_message_is_refused_in_one_line(data: str | bytes, message: str)
     assert str(error.value).startswith(message)
     assert "\n" not in str(error.value)
     assert len(str(error.value)) < 400
+
+
+def test_texts_take_no_more_memory_than_they_have() -> None:
+    image = dataclasses.replace(CARTPOLE, plane_shape=(4, 84, 84), given_shape=(84, 84, 4), dtype="uint8")
+    tracemalloc.start()
+    try:
+        message = read(["x" * 10_000, *[""] * 10_000], image)
+        assert tracemalloc.get_traced_memory()[1] < 10**7
+    finally:
+        tracemalloc.stop()
+    assert str(message).startswith("observation is ['xxx")
 
 
 @pytest.mark.parametrize(
