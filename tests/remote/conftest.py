@@ -122,9 +122,9 @@ def serve() -> Iterator[Serve]:
         yield start
 
 
-def until(condition: Callable[[], object]) -> None:
+def until(condition: Callable[[], object], within_s: float = 5.0) -> None:
     """Waits until `condition` is true."""
-    eventually(condition, within_s=5.0)
+    eventually(condition, within_s)
 
 
 __all__ = ["HELLO", "LOST", "OBS", "TOKEN", "Acting", "Peer", "Serve", "free_port", "serve", "until"]
