@@ -22,12 +22,12 @@ from websockets.asyncio.server import ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request as HttpRequest
 from websockets.http11 import Response
-from websockets.typing import Origin
 
 from apex_acer.config import ConfigError, ListenConfig
 from apex_acer.protocol.specification import EnvironmentSpec
 from apex_acer.remote.messages import (
     BUSY,
+    SHORT,
     VERSION,
     RemoteError,
     decode,
@@ -139,7 +139,6 @@ class Server:
             host,
             port,
             ssl=self._tls,
-            origins=[None, *map(Origin, self._settings.origins)],
             compression=None,
             process_request=self._admit_connection,
             open_timeout=HELLO_S,
@@ -166,6 +165,7 @@ class Server:
         data: str | bytes = ""
         try:
             data = await self._first_message(connection)
+            self._require_origin(connection)
             hello = parse_hello(decode(data), self.spec, self._token)
             if hello.train or self._evaluator is None:
                 await self._attend(connection, self._admit(hello.session, connection, text=isinstance(data, str)))
@@ -180,6 +180,12 @@ class Server:
             pass
         finally:
             self._relayed.pop(connection, None)
+
+    def _require_origin(self, connection: ServerConnection) -> None:
+        """Refuses a page from elsewhere after the handshake, because a browser would not tell why that failed."""
+        origin = connection.request.headers.get("Origin") if connection.request else None
+        if origin is not None and origin not in self._settings.origins:
+            raise RemoteError(f"origin {SHORT.repr(origin)} is not among {self._settings.section}.origins")
 
     async def _first_message(self, connection: ServerConnection) -> str | bytes:
         self._strangers += 1
@@ -267,7 +273,8 @@ class Server:
             self._logged.add(kind)
             log.warning("refused a client: %s", error)
         with contextlib.suppress(ConnectionClosed):
-            await connection.send(encode({"type": "error", "message": str(error)}, text=text))
+            retry = error.code == BUSY
+            await connection.send(encode({"type": "error", "message": str(error), "retry": retry}, text=text))
             await connection.close(error.code)
 
     async def _say_goodbye(self, connection: ServerConnection, text: bool) -> None:

@@ -7,7 +7,7 @@ const OPENING_MS = 10_000; // for a connection, and for the server's welcome
 const CLOSING_MS = 5_000;
 const FIRST_PAUSE_MS = 100; // before the client connects again; each further pause is twice as long
 const LONGEST_PAUSE_MS = 5_000;
-const [BROKEN, TRY_AGAIN_LATER] = [1006, 1013]; // codes of WebSocket
+const BROKEN = 1006; // WebSocket's code
 
 /** What is wrong, in one line. */
 export class RemoteError extends Error {}
@@ -182,9 +182,8 @@ class Connection {
     if (!this.#received.length) throw new Broken(`the connection broke (code ${this.#code})`);
     const message = JSON.parse(this.#received.shift());
     if (message.type === "bye") throw new Ended(message.message);
-    if (message.type !== "error") return message;
-    await this.closed(); // the code says whether to try again
-    throw new (this.#code === TRY_AGAIN_LATER ? Broken : RemoteError)(message.message);
+    if (message.type === "error") throw new (message.retry ? Broken : RemoteError)(message.message);
+    return message;
   }
 
   closed() {
