@@ -21,7 +21,6 @@ from websockets.sync.client import ClientConnection, connect
 VERSION = 1
 CONNECT_S = 10.0  # for one attempt to connect
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 2.0  # between attempts
-BUSY = 1013  # WebSocket's code for trying again later
 
 
 class RemoteError(Exception):
@@ -185,11 +184,7 @@ def _read(connection: ClientConnection) -> dict[str, Any]:
     if values["type"] == "bye":
         raise Ended(values["message"])
     if values["type"] == "error":
-        with contextlib.suppress(ConnectionClosed):
-            connection.recv(timeout=CONNECT_S)
-        if connection.close_code == BUSY:
-            raise _Busy(values["message"])
-        raise RemoteError(values["message"])
+        raise (_Busy if values["retry"] else RemoteError)(values["message"])
     return values
 
 

@@ -1,6 +1,6 @@
-"""Writes the pictures in docs/images: `python -m docs.pictures [dashboard] [live]`.
+"""Writes the pictures in docs/images: `python -m docs.pictures [dashboard] [live] [browser]`.
 
-The dashboard is a page of a real run in Chromium, which is driven by Selenium; `apt-get install chromium chromium-driver`.
+The pages are those of real runs in Chromium, which is driven by Selenium; `apt-get install chromium chromium-driver`.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from selenium import webdriver
+from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.wait import WebDriverWait
 
 from apex_acer.config import AcerConfig
@@ -108,7 +109,29 @@ def dashboard_picture() -> None:
             driver.save_screenshot(str(IMAGES / "dashboard.png"))
 
 
-PICTURES = {"dashboard": dashboard_picture, "live": picture_live.main}
+def shown_number(driver: webdriver.Chrome, name: str) -> float:
+    """What an element of the page says; 0 if that is no number yet."""
+    text = driver.find_element("id", name).text.replace(",", "")
+    return float(text) if text.replace(".", "").isdecimal() else 0.0
+
+
+def browser_picture() -> None:
+    """Carts that a page plays, once they keep their poles upright although these are pushed."""
+    with tempfile.TemporaryDirectory() as folder, browser(1200, 960) as driver:
+        command = [sys.executable, "-m", "docs.examples.cartpole_browser", "--no-open", "--out", f"{folder}/run"]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as run:
+            assert run.stdout
+            driver.get(run.stdout.readline().split()[0])
+            within = WebDriverWait(driver, 120)
+            within.until(lambda _: shown_number(driver, "mean") > 350)
+            steps = shown_number(driver, "steps")
+            driver.find_element("id", "push").send_keys(Keys.ARROW_RIGHT * 4)
+            within.until(lambda _: shown_number(driver, "steps") > 1.5 * steps)
+            driver.save_screenshot(str(IMAGES / "cartpole-browser.png"))
+            run.send_signal(signal.SIGINT)
+
+
+PICTURES = {"dashboard": dashboard_picture, "live": picture_live.main, "browser": browser_picture}
 
 if __name__ == "__main__":
     for name in sys.argv[1:] or PICTURES:

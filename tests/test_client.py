@@ -72,7 +72,7 @@ def test_a_broken_connection_goes_unnoticed(serve: Serve) -> None:
                 client._connection.socket.shutdown(2)  # type: ignore[union-attr]
             assert client.step([number, 0, 0, 0], 1) == number % 2
         client.end(OBS, 1, terminated=True)
-    assert acting.kinds() == ["reset", *["step"] * 20, "terminated"]
+    until(lambda: acting.kinds() == ["reset", *["step"] * 20, "terminated"])
 
 
 def test_an_episode_that_was_lost_is_reported_and_the_next_one_begins(serve: Serve) -> None:

@@ -73,7 +73,11 @@ def describe(config: RunConfig) -> str:
     device = learner.device if learner.device != "auto" else "cuda" if has_gpu("auto") else "cpu"
     several = learner.count > 1
     learners, of_each = (f"{learner.count} learners", " each") if several else ("learner", "")
-    uses = f"{actors.count} actors of {each}; {learners} on {device}, {_threads(learner.threads)}{of_each}"
+    if config.environment.is_remote:
+        acting = f"1 actor of up to {config.environment.remote.clients} remote clients, {_threads(actors.threads)}"
+    else:
+        acting = f"{actors.count} actors of {each}"
+    uses = f"{acting}; {learners} on {device}, {_threads(learner.threads)}{of_each}"
     if not (config.has_schedule and config.schedule_steps):
         return uses
     return f"{uses}; schedules end at {config.schedule_steps:,} env steps (--schedule-steps)"

@@ -22,12 +22,12 @@ from websockets.asyncio.server import ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request as HttpRequest
 from websockets.http11 import Response
-from websockets.typing import Origin
 
 from apex_acer.config import ConfigError, ListenConfig
 from apex_acer.protocol.specification import EnvironmentSpec
 from apex_acer.remote.messages import (
     BUSY,
+    SHORT,
     VERSION,
     RemoteError,
     decode,
@@ -64,6 +64,7 @@ class Server:
         self._tls = _tls(settings)
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._sessions: dict[str, Session] = {}
+        self._relayed: dict[ServerConnection, bool] = {}  # to the evaluator, and whether they speak JSON
         self._free = list(range(settings.clients))
         heapify(self._free)
         self._strangers, self._allowance, self._allowed_at = 0, PER_SECOND, 0.0
@@ -138,7 +139,6 @@ class Server:
             host,
             port,
             ssl=self._tls,
-            origins=[None, *map(Origin, self._settings.origins)],
             compression=None,
             process_request=self._admit_connection,
             open_timeout=HELLO_S,
@@ -149,7 +149,8 @@ class Server:
         ):
             started.set_result(None)
             await self._stopping.wait()
-            await asyncio.gather(*(self._say_goodbye(session) for session in self._sessions.values()))
+            here = {session.connection: session.text for session in self._sessions.values() if session.connection}
+            await asyncio.gather(*(self._say_goodbye(*each) for each in (here | self._relayed).items()))
 
     def _admit_connection(self, connection: ServerConnection, request: HttpRequest) -> Response | None:
         now = time.monotonic()
@@ -164,10 +165,12 @@ class Server:
         data: str | bytes = ""
         try:
             data = await self._first_message(connection)
+            self._require_origin(connection)
             hello = parse_hello(decode(data), self.spec, self._token)
             if hello.train or self._evaluator is None:
                 await self._attend(connection, self._admit(hello.session, connection, text=isinstance(data, str)))
             elif self._evaluator:
+                self._relayed[connection] = isinstance(data, str)
                 await relay(connection, data, self._evaluator, logger=NO_LOG)
             else:
                 raise RemoteError(NO_EVALUATOR)
@@ -175,6 +178,14 @@ class Server:
             await self._refuse(connection, error, text=isinstance(data, str))
         except ConnectionClosed:
             pass
+        finally:
+            self._relayed.pop(connection, None)
+
+    def _require_origin(self, connection: ServerConnection) -> None:
+        """Refuses a page from elsewhere after the handshake, because a browser would not tell why that failed."""
+        origin = connection.request.headers.get("Origin") if connection.request else None
+        if origin is not None and origin not in self._settings.origins:
+            raise RemoteError(f"origin {SHORT.repr(origin)} is not among {self._settings.section}.origins")
 
     async def _first_message(self, connection: ServerConnection) -> str | bytes:
         self._strangers += 1
@@ -262,13 +273,13 @@ class Server:
             self._logged.add(kind)
             log.warning("refused a client: %s", error)
         with contextlib.suppress(ConnectionClosed):
-            await connection.send(encode({"type": "error", "message": str(error)}, text=text))
+            retry = error.code == BUSY
+            await connection.send(encode({"type": "error", "message": str(error), "retry": retry}, text=text))
             await connection.close(error.code)
 
-    async def _say_goodbye(self, session: Session) -> None:
-        if session.connection is not None:
-            with contextlib.suppress(ConnectionClosed):
-                await session.connection.send(encode({"type": "bye", "message": self._goodbye}, text=session.text))
+    async def _say_goodbye(self, connection: ServerConnection, text: bool) -> None:
+        with contextlib.suppress(ConnectionClosed):
+            await connection.send(encode({"type": "bye", "message": self._goodbye}, text=text))
 
     def _welcome(self, session: Session) -> str | bytes:
         values = {"type": "welcome", "version": VERSION, "session": session.id, "sequence": session.sequence}

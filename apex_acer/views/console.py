@@ -137,6 +137,7 @@ class PlainLines:
         rate = sum(row.get("env_steps_per_s", 0.0) for row in rows.values())
         returns = [row["episode_return"] for row in rows.values() if "episode_return" in row]
         parts = [f"{steps:,}/{budget:,} steps", f"{rate:,.0f}/s"]
+        parts += [f"{row['clients']:.0f} clients" for row in rows.values() if "clients" in row]
         skipped = f", {number:,.0f} skipped" if (number := learner.get("skipped_updates")) else ""
         parts.append(f"{learner.get('updates', 0):,.0f} updates ({learner.get('updates_per_s', 0):,.0f}/s){skipped}")
         if returns:

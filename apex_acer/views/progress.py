@@ -52,7 +52,7 @@ class Progress:
     rows: Mapping[str, Row] = field(default_factory=dict)
     """The newest metrics of each process, by name."""
     states: Mapping[str, str] = field(default_factory=dict)
-    """The state of each process by name, as in `SupervisedProcess.state`."""
+    """The state of each process by name, as in `SupervisedProcess.state`; `waiting: ` without remote clients."""
     restarts: Mapping[str, int] = field(default_factory=dict)
     returns: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     """The mean returns of each actor and the evaluator's scores, by name, oldest first."""
@@ -79,7 +79,7 @@ class Progress:
             best_evaluation=status["best"],
             device=status["learner"],
             replay_memory=status["replay_memory"],
-            states={name: printable(state) for name, state in status["states"].items()},
+            states={name: _state(state, status["rows"].get(name, {})) for name, state in status["states"].items()},
             restarts=status["restarts"],
             news=(*self.news, *news)[-KEPT_NEWS:],
             rate=self.rate.after(steps, seconds),
@@ -129,6 +129,10 @@ class Progress:
         by_time = 60 * stop.minutes - self.wall_s if stop.minutes else math.inf
         left = min(by_steps, by_time)
         return None if math.isinf(left) else max(0.0, left)
+
+
+def _state(state: str, row: Row) -> str:
+    return "waiting: for a client" if state == "running" and row.get("clients") == 0 else printable(state)
 
 
 def _new_return(row: Row, before: Row) -> tuple[float, ...]:

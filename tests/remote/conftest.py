@@ -4,7 +4,6 @@ import contextlib
 import json
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -16,6 +15,7 @@ from apex_acer.config import ListenConfig
 from apex_acer.protocol.specification import EnvironmentSpec
 from apex_acer.remote.server import Server
 from apex_acer.remote.session import LOST, Event
+from tests.programs import eventually
 from tests.runs import CARTPOLE
 
 TOKEN = "open sesame"
@@ -124,10 +124,7 @@ def serve() -> Iterator[Serve]:
 
 def until(condition: Callable[[], object], within_s: float = 5.0) -> None:
     """Waits until `condition` is true."""
-    ends_at = time.monotonic() + within_s
-    while not condition():
-        assert time.monotonic() < ends_at
-        time.sleep(0.005)
+    eventually(condition, within_s)
 
 
 __all__ = ["HELLO", "LOST", "OBS", "TOKEN", "Acting", "Peer", "Serve", "free_port", "serve", "until"]

@@ -33,7 +33,7 @@ def test_an_episode_in_json(serve: Serve) -> None:
     assert peer.step(4, "truncated") == {"type": "ended", "sequence": 4}
     peer.say({"type": "bye", "sequence": 5})
     assert peer.closed() == 1000
-    assert acting.kinds() == ["reset", "step", "terminated", "reset", "truncated"]
+    until(lambda: acting.kinds() == ["reset", "step", "terminated", "reset", "truncated"])
     assert acting.server.num == 0
 
 
@@ -78,7 +78,7 @@ def test_who_breaks_a_rule_is_told_and_harms_nobody(
     other.reset()
     for values in said[:-1]:
         peer.ask(values)
-    assert peer.ask(said[-1]) == {"type": "error", "message": message}
+    assert peer.ask(said[-1]) == {"type": "error", "message": message, "retry": False}
     assert peer.closed() == 1008
     assert f"refused a client: {message}" in caplog.messages
     assert other.step(1)["sequence"] == 1
@@ -89,10 +89,8 @@ def test_a_message_before_the_answer_to_the_last_one_is_too_early(serve: Serve) 
     acting.holds = True
     peer = Peer(acting.server.url)
     peer.say(RESET)
-    assert peer.ask(RESET | {"type": "step", "sequence": 1, "reward": 0}) == {
-        "type": "error",
-        "message": "step came before the answer to message 0",
-    }
+    early = peer.ask(RESET | {"type": "step", "sequence": 1, "reward": 0})
+    assert early["message"] == "step came before the answer to message 0"
 
 
 @pytest.mark.parametrize(
@@ -101,21 +99,22 @@ def test_a_message_before_the_answer_to_the_last_one_is_too_early(serve: Serve) 
 )
 def test_strangers_are_refused(serve: Serve, change: dict[str, Any], message: str) -> None:
     peer = Peer(serve().server.url, None)
-    assert peer.ask(HELLO | change) == {"type": "error", "message": message}
+    assert peer.ask(HELLO | change) == {"type": "error", "message": message, "retry": False}
     assert peer.closed() == 1008
 
 
 def test_a_page_must_come_from_a_known_origin(serve: Serve) -> None:
     url = serve(origins=("https://known.org",)).server.url
     assert Peer(url, origin="https://known.org").reset()["type"] == "action"
-    with pytest.raises(InvalidStatus, match="403"):
-        Peer(url, origin="https://other.org")
+    stranger = Peer(url, None, origin="https://other.org")
+    assert stranger.ask(HELLO)["message"] == "origin 'https://other.org' is not among serve.origins"
+    assert stranger.closed() == 1008
 
 
 def test_who_says_no_hello_is_disconnected(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server_module, "HELLO_S", 0.2)
     peer = Peer(serve().server.url, None)
-    assert peer.hear() == {"type": "error", "message": "no hello within 0.2 s"}
+    assert peer.hear() == {"type": "error", "message": "no hello within 0.2 s", "retry": False}
     assert peer.closed() == 1008
 
 
@@ -142,12 +141,12 @@ def test_there_is_a_limit_of_clients_and_those_who_are_away_make_room(serve: Ser
     first.reset()
     third = Peer(acting.server.url, None)
     message = "2 clients are connected, serve.clients allows no more; try again later"
-    assert third.ask(HELLO) == {"type": "error", "message": message}
+    assert third.ask(HELLO) == {"type": "error", "message": message, "retry": True}
     assert third.closed() == 1013
     first.cut()
     until(lambda: acting.server.num == 1)
     assert Peer(acting.server.url).reset()["type"] == "action"
-    assert acting.kinds() == ["reset", LOST, "reset"]
+    until(lambda: acting.kinds() == ["reset", LOST, "reset"])
     assert second.reset()["type"] == "action"
 
 
@@ -168,7 +167,7 @@ def test_a_client_comes_back_and_gets_the_answer_that_it_missed(serve: Serve) ->
     assert again.welcome == peer.welcome | {"sequence": 1}
     assert again.hear() == {"type": "action", "sequence": 1, "action": 0}
     assert again.step(2, "terminated") == {"type": "ended", "sequence": 2}
-    assert acting.kinds() == ["reset", "step", "terminated"]
+    until(lambda: acting.kinds() == ["reset", "step", "terminated"])
 
 
 def test_a_client_comes_back_while_its_old_connection_looks_alive(serve: Serve) -> None:
@@ -179,7 +178,7 @@ def test_a_client_comes_back_while_its_old_connection_looks_alive(serve: Serve) 
     assert (again.welcome["sequence"], again.hear()["sequence"]) == (0, 0)
     assert peer.closed() == 1000
     assert again.step(1)["sequence"] == 1
-    assert acting.kinds() == ["reset", "step"]
+    until(lambda: acting.kinds() == ["reset", "step"])
 
 
 def test_after_the_grace_period_the_episode_is_lost(serve: Serve) -> None:
@@ -228,9 +227,12 @@ def test_clients_that_are_not_learned_from_are_passed_on(serve: Serve) -> None:
     acting = serve(evaluator=evaluating.server.url)
     peer = Peer(acting.server.url, HELLO | {"train": False})
     assert peer.reset()["type"] == "action"
-    assert (evaluating.kinds(), acting.kinds()) == (["reset"], [])
+    until(lambda: (evaluating.kinds(), acting.kinds()) == (["reset"], []))
     peer.cut()
     until(lambda: evaluating.kinds() == ["reset", LOST])
+    other = Peer(acting.server.url, HELLO | {"train": False})
+    acting.server.close("the run has ended")
+    assert other.hear() == {"type": "bye", "message": "the run has ended"}
 
 
 @pytest.mark.parametrize(
@@ -242,7 +244,7 @@ def test_clients_that_are_not_learned_from_are_passed_on(serve: Serve) -> None:
 )
 def test_without_an_evaluator_they_are_refused(serve: Serve, evaluator: str, message: str, code: int) -> None:
     peer = Peer(serve(evaluator=evaluator).server.url, None)
-    assert peer.ask(HELLO | {"train": False}) == {"type": "error", "message": message}
+    assert peer.ask(HELLO | {"train": False}) == {"type": "error", "message": message, "retry": code == 1013}
     assert peer.closed() == code
 
 

@@ -17,6 +17,7 @@ from apex_acer.manager.manager import resume, train
 from apex_acer.protocol.outcome import Outcome
 from apex_acer.views import console
 from apex_acer.views.console import as_html, live_view
+from apex_acer.views.progress import Progress
 from tests.runs import a_status, tiny_run
 
 CONFIG = RunConfig(actors=ActorsConfig(count=2))
@@ -146,3 +147,13 @@ def test_a_notebook_s_table_is_escaped_html() -> None:
     assert "&lt;script&gt;" in html
     assert "<script>" not in html
     assert "\x1b" not in html
+
+
+def test_remote_clients_are_counted_in_the_line_and_waited_for_in_the_table() -> None:
+    stream, rows = io.StringIO(), {"actor_0": {"clients": 0.0}}
+    with live_view(CONFIG, stream) as view:
+        time.sleep(1.0)
+        view.update(a_status(env_steps=300, rows=rows))
+    assert " steps | 0/s | 0 clients | " in stream.getvalue()
+    progress = Progress.before(CONFIG).after(a_status(rows=rows, states={"actor_0": "running", "actor_1": "running"}))
+    assert progress.states == {"actor_0": "waiting: for a client", "actor_1": "running"}

@@ -1,0 +1,42 @@
+/**
+ * Plays CartPole in Node for a run elsewhere: `node cartpole_node.js ws://127.0.0.1:7777 TOKEN [CARTS]`, with
+ * `--experimental-websocket` before the file's name in Node 20. Prints mean returns, and ends when the run does.
+ */
+
+import { Client, Ended, RemoteError } from "./apex_acer_client.js";
+import { ACTION, CartPole, OBSERVATION, play } from "./cartpole.js";
+
+const NEWEST = 20; // episodes of a mean
+const [url, token, carts = "8"] = process.argv.slice(2);
+const lengths = []; // of episodes, which are their returns
+let steps = 0;
+
+class Counted extends CartPole {
+  step(action) {
+    const result = super.step(action);
+    steps += 1;
+    if (result.terminated || result.truncated) count(this.steps);
+    return result;
+  }
+}
+
+function count(length) {
+  lengths.push(length);
+  if (lengths.length % NEWEST) return;
+  const mean = lengths.slice(-NEWEST).reduce((sum, each) => sum + each, 0) / NEWEST;
+  console.log(`${steps} steps, ${lengths.length} episodes, mean return of the newest ${NEWEST}: ${mean.toFixed(1)}`);
+}
+
+async function drive() {
+  const client = await Client.connect(url, token, { observation: OBSERVATION, action: ACTION });
+  await play(client, new Counted());
+}
+
+try {
+  if (!token) throw new RemoteError("usage: node cartpole_node.js URL TOKEN [CARTS]");
+  await Promise.all(Array.from({ length: Number(carts) }, drive));
+} catch (error) {
+  if (!(error instanceof RemoteError)) throw error;
+  console.error(error.message);
+  process.exit(error instanceof Ended ? 0 : 1);
+}

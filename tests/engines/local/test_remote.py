@@ -1,0 +1,165 @@
+"""Whole runs whose environments are remote clients."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import pytest
+
+from apex_acer import Callbacks, load_policy, resume, train
+from apex_acer.client import Client, RemoteError, run, spaces
+from apex_acer.config import RunConfig
+from apex_acer.config.runfile import load_run
+from tests import on_policy
+from tests.conftest import config_error
+from tests.continuous import AIM, settings_of
+from tests.remote.conftest import free_port
+from tests.runs import tiny_run
+
+CARTPOLE = {"observation_shape": (4,), "num_actions": 2}
+TAKING_AIM = {"observation_shape": (2,), "action_low": (-1.0, 0.0), "action_high": (3.0, 10.0)}
+PIPELINED = {"algorithm__pipelined": True}
+DISCRETE: dict[str, dict[str, Any]] = {
+    "apex_dqn": {"algorithm__name": "apex_dqn"},
+    **{name: on_policy.ALGORITHMS[name] | PIPELINED for name in ("ppo", "ppo_lstm", "trpo", "reinforce", "a3c")},
+}
+CONTINUOUS = "sac", "ddpg", "continuous_acer", "impala"
+
+
+class Clients:
+    """Clients in threads, which begin once the run has a token and play until it says goodbye."""
+
+    def __init__(self, folder: Path, url: str, name: str, num: int, *, train: bool = True) -> None:
+        self.played: list[Any] = []
+        self._given = folder, url, name, train
+        self._threads = [threading.Thread(target=self._play, args=(seed,)) for seed in range(num)]
+        for thread in self._threads:
+            thread.start()
+
+    def _play(self, seed: int) -> None:
+        folder, url, name, train = self._given
+        while not (token := folder / "token").exists() or not token.read_text():
+            time.sleep(0.02)
+        try:
+            played = run(gymnasium.make(name), url, token.read_text().strip(), train=train, seed=seed, patience_s=30)
+        except RemoteError as error:
+            played = error
+        self.played.append(played)
+
+    def join(self) -> None:
+        for thread in self._threads:
+            thread.join(40)
+            assert not thread.is_alive()
+
+
+def remote_run(out: Path, spaces: dict[str, Any] = CARTPOLE, **changes: Any) -> RunConfig:
+    remote = {"listen": f"127.0.0.1:{free_port()}", "grace_s": 1.0, **spaces}
+    fixed = {"environment__id": "remote", "environment__remote": remote, "actors__count": 1, "actors__environments": 1}
+    return tiny_run(out, **{**changes, "engine": "local", **fixed})
+
+
+def rows(folder: Path, source: str) -> list[dict[str, Any]]:
+    lines = (folder / "metrics.jsonl").read_text().splitlines()
+    return [row for row in map(json.loads, lines) if row["source"] == source]
+
+
+def test_clients_are_learned_from_and_evaluated_and_the_run_can_be_resumed(tmp_path: Path) -> None:
+    config = remote_run(tmp_path, evaluation__every=500, stop__env_steps=1500)
+    url = config.environment.remote.url
+    clients = [
+        Clients(tmp_path, url, "CartPole-v1", 3),
+        Clients(tmp_path, url, "CartPole-v1", 2, train=False),
+    ]
+    result = train(config)
+    for group in clients:
+        group.join()
+    training, evaluated = (group.played for group in clients)
+    assert result.reason == "env_steps"
+    assert 1500 <= result.env_steps <= sum(played.steps for played in training)
+    assert result.eval_return is not None
+    assert max(row["clients"] for row in rows(tmp_path, "actor_0")) == 3
+    assert [row["eval_env_steps"] for row in rows(tmp_path, "evaluator")][:1] != []
+    assert min(played.episodes for played in evaluated) > 0
+    assert load_policy(result.weights).metadata["env_steps"] == result.env_steps
+    token = (tmp_path / "token").read_text()
+    assert token.strip() not in "".join(path.read_text() for path in tmp_path.glob("*.t*xt"))
+    again = Clients(tmp_path, url, "CartPole-v1", 2)
+    assert resume(tmp_path, {"env_steps": 2000}).env_steps >= 2000
+    again.join()
+    assert (tmp_path / "token").read_text() == token
+
+
+@pytest.mark.parametrize("algorithm", [pytest.param(name, marks=pytest.mark.slow) for name in DISCRETE])
+def test_every_algorithm_learns_from_clients(tmp_path: Path, algorithm: str) -> None:
+    check_that_it_learns(remote_run(tmp_path, **DISCRETE[algorithm], stop__env_steps=600), "CartPole-v1")
+
+
+@pytest.mark.parametrize(
+    "algorithm", [name if name == "sac" else pytest.param(name, marks=pytest.mark.slow) for name in CONTINUOUS]
+)
+def test_every_algorithm_learns_from_clients_with_continuous_actions(tmp_path: Path, algorithm: str) -> None:
+    changes = settings_of(algorithm) | ({} if algorithm in on_policy.ALGORITHMS else {"replay__start": 100})
+    check_that_it_learns(remote_run(tmp_path, TAKING_AIM, **(changes | {"stop__env_steps": 600})), AIM)
+
+
+def check_that_it_learns(config: RunConfig, name: str) -> None:
+    clients = Clients(Path(config.out), config.environment.remote.url, name, 3)
+    result = train(config)
+    clients.join()
+    assert (result.updates > 0, result.skipped_updates) == (True, 0)
+    assert result.env_steps <= sum(played.steps for played in clients.played)
+
+
+def test_a_run_waits_while_nobody_is_connected_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Longer than a process may be silent: one that waits for clients does not hang."""
+    config = remote_run(tmp_path, supervision__hung_seconds=2.0, stop__env_steps=100)
+    threading.Timer(6.0, lambda: Clients(tmp_path, config.environment.remote.url, "CartPole-v1", 1)).start()
+    waiting: list[float] = []
+    callbacks = Callbacks(on_status=lambda status: waiting.append(status["rows"].get("actor_0", {}).get("clients", 1)))
+    result = train(config, callbacks)
+    assert result.env_steps >= 100
+    assert 0 in waiting
+    assert "incarnation 1" not in (tmp_path / "log.txt").read_text()
+
+
+def test_a_port_in_use_is_one_line(tmp_path: Path) -> None:
+    config = remote_run(tmp_path)
+    with socket.create_server(config.environment.remote.address):
+        message = config_error(lambda: train(config))
+    listen = config.environment.remote.listen
+    assert message == f"environment.remote.listen: '{listen}': Address already in use; give an address and a free port"
+
+
+def test_a_local_environment_must_be_like_the_clients(tmp_path: Path) -> None:
+    run = load_run("cartpole-remote", environment={"remote": {"local": "Acrobot-v1"}}, out=str(tmp_path))
+    message = config_error(lambda: train(run))
+    assert message.startswith("environment.remote.local: 'Acrobot-v1' is not allowed; from clients to it, the shape of")
+
+
+def test_spaces_of_another_environment_are_refused_and_the_run_goes_on(tmp_path: Path) -> None:
+    config = remote_run(tmp_path, stop__env_steps=200)
+    refusals: list[str] = []
+
+    def intrude() -> None:
+        while not (tmp_path / "token").exists():
+            time.sleep(0.02)
+        try:
+            Client(
+                config.environment.remote.url, (tmp_path / "token").read_text().strip(), **spaces(gymnasium.make(AIM))
+            )
+        except RemoteError as error:
+            refusals.append(str(error))
+        Clients(tmp_path, config.environment.remote.url, "CartPole-v1", 1)
+
+    thread = threading.Thread(target=intrude)
+    thread.start()
+    assert train(config).env_steps >= 200
+    thread.join()
+    assert refusals[0].startswith("observation is {'dtype': 'float32', 'shape': [2]}, this server's is")
+    assert "actor_0: refused a client: observation is" in (tmp_path / "log.txt").read_text()
