@@ -25,6 +25,7 @@ from websockets.http11 import Response
 
 from apex_acer.config import ConfigError, ListenConfig
 from apex_acer.protocol.specification import EnvironmentSpec
+from apex_acer.remote.connections import Connections
 from apex_acer.remote.messages import (
     BUSY,
     SHORT,
@@ -44,7 +45,7 @@ log = logging.getLogger(__name__)
 HELLO_S = 10.0  # in which a client must have said hello
 PING_S = 10.0  # between two pings; a connection that has not answered one by then is closed
 START_S = CLOSE_S = 10.0
-STRANGERS = 64  # connections that have not said hello, at most
+GOODBYE_S = 1.0  # in which clients hear that the server ends, and say goodbye, too
 PER_SECOND = 64.0  # new connections
 LATENCIES = 10_000  # that are kept
 KINDS_LOGGED = 100  # of refusals, one line each
@@ -67,7 +68,8 @@ class Server:
         self._relayed: dict[ServerConnection, bool] = {}  # to the evaluator, and whether they speak JSON
         self._free = list(range(settings.clients))
         heapify(self._free)
-        self._strangers, self._allowance, self._allowed_at = 0, PER_SECOND, 0.0
+        self._connections = Connections()
+        self._allowance, self._allowed_at = PER_SECOND, 0.0
         self._latencies: deque[float] = deque(maxlen=LATENCIES)
         self._logged: set[str] = set()
         self._tasks: set[asyncio.Task[None]] = set()  # asyncio keeps only weak references
@@ -146,17 +148,25 @@ class Server:
             ping_timeout=PING_S,
             max_size=most_bytes(self.spec),
             logger=NO_LOG,
-        ):
+            create_connection=self._connections.make,  # type: ignore[arg-type]  # any callable will do
+        ) as server:
             started.set_result(None)
             await self._stopping.wait()
-            here = {session.connection: session.text for session in self._sessions.values() if session.connection}
-            await asyncio.gather(*(self._say_goodbye(*each) for each in (here | self._relayed).items()))
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(GOODBYE_S):
+                    here = {
+                        session.connection: session.text for session in self._sessions.values() if session.connection
+                    }
+                    await asyncio.gather(*(self._say_goodbye(*each) for each in (here | self._relayed).items()))
+                    server.close()
+                    await server.wait_closed()
+            self._connections.abort()
 
     def _admit_connection(self, connection: ServerConnection, request: HttpRequest) -> Response | None:
         now = time.monotonic()
         self._allowance = min(PER_SECOND, self._allowance + PER_SECOND * (now - self._allowed_at)) - 1
         self._allowed_at = now
-        if self._allowance >= 0 and self._strangers < STRANGERS:
+        if self._allowance >= 0:
             return None
         self._allowance = max(self._allowance, 0.0)
         return connection.respond(http.HTTPStatus.SERVICE_UNAVAILABLE, "too many connections; try again later\n")
@@ -188,14 +198,13 @@ class Server:
             raise RemoteError(f"origin {SHORT.repr(origin)} is not among {self._settings.section}.origins")
 
     async def _first_message(self, connection: ServerConnection) -> str | bytes:
-        self._strangers += 1
         try:
             async with asyncio.timeout(HELLO_S):
                 return await connection.recv()
         except TimeoutError:
             raise RemoteError(f"no hello within {HELLO_S:g} s") from None
         finally:
-            self._strangers -= 1
+            self._connections.introduce(connection)
 
     async def _attend(self, connection: ServerConnection, session: Session) -> None:
         """Welcomes a session, again or for the first time, and hears it until it ends or the connection breaks."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import socket
@@ -11,9 +12,11 @@ from typing import Any
 import msgpack
 import pytest
 from websockets.exceptions import InvalidStatus
+from websockets.frames import Frame, Opcode
 
 from apex_acer.config import ListenConfig
 from apex_acer.remote import server as server_module
+from apex_acer.remote.connections import STRANGERS
 from apex_acer.remote.server import Server
 from tests.conftest import config_error
 from tests.remote.conftest import HELLO, LOST, OBS, TOKEN, Peer, Serve, until
@@ -263,3 +266,47 @@ def test_a_certificate_must_be_one(tmp_path: Any) -> None:
     files = {"certificate": str(tmp_path / "chain.pem"), "private_key": str(tmp_path / "key.pem")}
     message = config_error(lambda: Server(ListenConfig(**files), CARTPOLE, TOKEN))
     assert message.startswith(f"serve.certificate: '{tmp_path}/chain.pem' and '{tmp_path}/key.pem' cannot be used")
+
+
+# ── those who do nothing ──
+
+
+def test_connections_that_say_nothing_are_limited_in_number(serve: Serve) -> None:
+    acting = serve()
+    peer = Peer(acting.server.url)
+    with contextlib.ExitStack() as stack:
+        address = acting.server.url.removeprefix("ws://").split(":")
+        silent = [stack.enter_context(socket.create_connection((address[0], int(address[1])))) for _ in range(200)]
+        assert peer.reset()["type"] == "action"
+        for each in silent:
+            each.setblocking(False)
+        until(lambda: sum(map(is_closed, silent)) == 200 - STRANGERS)
+    until(lambda: Peer(acting.server.url).reset()["type"] == "action")
+
+
+def is_closed(stream: socket.socket) -> bool:
+    try:
+        return stream.recv(1) == b""
+    except BlockingIOError:
+        return False
+    except ConnectionResetError:
+        return True
+
+
+def test_nobody_delays_the_end_who_does_not_listen(serve: Serve) -> None:
+    acting = serve()
+    host, port = acting.server.url.removeprefix("ws://").split(":")
+    with socket.create_connection((host, int(port)), 5) as stream:
+        stream.sendall(UPGRADE)
+        assert stream.recv(4096).startswith(b"HTTP/1.1 101")
+        stream.sendall(Frame(Opcode.TEXT, json.dumps(HELLO).encode()).serialize(mask=True))
+        until(lambda: acting.server.num == 1)
+        started = time.monotonic()
+        acting.server.close()
+        assert time.monotonic() - started < 3
+
+
+UPGRADE = (
+    b"GET / HTTP/1.1\r\nHost: here\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+    b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
+)
