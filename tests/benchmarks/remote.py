@@ -218,8 +218,8 @@ def many(clients: int, seconds: float) -> Iterator[Record]:
 def serve(clients: int, seconds: float) -> Iterator[Record]:
     """`apex-acer serve` with one client, and with many."""
     with tempfile.TemporaryDirectory() as folder:
-        train = f"train cartpole --engine serial --steps 2000 --evaluation.every 0 --stop.at-return None --quiet --out {folder}/run"
-        subprocess.run([PROGRAM, *train.split()], check=True, timeout=DEADLINE_S)
+        train = "train cartpole --engine serial --steps 2000 --evaluation.every 0 --stop.at-return None --quiet"
+        subprocess.run([PROGRAM, *train.split(), "--out", f"{folder}/run"], check=True, timeout=DEADLINE_S)
         weights = Path(folder, "run", "weights.safetensors")
         for count in (1, clients):
             with served("serve {folder}/weights.safetensors", "--", count, weights) as server:
