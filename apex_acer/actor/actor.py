@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+MOMENT_S = 0.002  # for a client, between two looks at what the learner says
+
 
 class Actor:
     """Makes unrolls and sends them over `link`, which hides how messages travel."""
@@ -42,6 +44,7 @@ class Actor:
         self._policy = Policy(config, self._environments.spec, device)
         self._policy.compute_as_the_learner()
         self._rollout: Rollout | RemoteRollout | None = None  # made when the first weights arrive
+        self._remote: RemoteRollout | None = None  # the same, if its environments are remote
         self._sequence = self._unanswered = 0
         self._steps_since_weights = 0.0  # of each environment
         self._first_step_at = 0.0  # monotonic seconds
@@ -54,8 +57,7 @@ class Actor:
         if self._sequence == 0:
             self._send(Message(self._run_id, self._peer, 0, wants_weights=True))  # the learner's first weights
         must_wait = self._unanswered >= self._config.max_unanswered or self._policy.version < 0
-        with self._timers.phase("waiting"):
-            reply = self._link.receive(wait_s if must_wait else 0)
+        reply = self._receive(wait_s if must_wait else 0)
         if reply:
             return self._take(reply)
         if not must_wait:
@@ -71,6 +73,16 @@ class Actor:
     def close(self) -> None:
         """Frees the environments."""
         self._environments.close()
+
+    def _receive(self, wait_s: float) -> Reply | None:
+        """The next answer; until it comes, remote clients get actions, unless as many unrolls as clients wait to be sent."""
+        ends_at = time.monotonic() + wait_s
+        while self._remote and self._policy.version >= 0 and self._remote.num_complete < self._environments.num:
+            if (reply := self._link.receive(0)) or (left := ends_at - time.monotonic()) <= 0:
+                return reply
+            self._remote.serve(min(left, MOMENT_S), self._config.algorithm.unroll_length)
+        with self._timers.phase("waiting"):
+            return self._link.receive(max(0.0, ends_at - time.monotonic()))
 
     def _send_unroll(self) -> None:
         """Sends the next unroll; if no remote client completes one in time, only what there is to report."""
@@ -124,7 +136,8 @@ class Actor:
             return Rollout(self._environments, self._policy, seed=seed, actor=peer.index, timers=self._timers)
         from apex_acer.actor.remote_rollout import RemoteRollout
 
-        return RemoteRollout(self._environments, self._policy, seed=seed, actor=peer.index, timers=self._timers)
+        self._remote = RemoteRollout(self._environments, self._policy, seed=seed, actor=peer.index, timers=self._timers)
+        return self._remote
 
     def _row(self) -> list[Row]:
         now = time.monotonic()

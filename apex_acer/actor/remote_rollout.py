@@ -137,6 +137,11 @@ class RemoteRollout:
         self.version = min(version, self._policy.version)  # a learner that was resumed counts from its checkpoint
         return unroll
 
+    @property
+    def num_complete(self) -> int:
+        """Unrolls that `unroll` would give at once."""
+        return len(self._complete)
+
     def serve(self, timeout_s: float, length: int = 0) -> int:
         """Acts once for all who ask; waits up to `timeout_s` seconds for the first. Returns how many actions there were."""
         with self._timers.phase("environment"):
