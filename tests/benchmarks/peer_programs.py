@@ -1,4 +1,4 @@
-"""The peers' own environment, which `make bench-peers` makes, and programs that print their record last."""
+"""The peers' own environments, which `make bench-peers` makes, and programs that print their record last."""
 
 from __future__ import annotations
 
@@ -9,19 +9,58 @@ import subprocess
 import sys
 import venv
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 ROOT = Path(__file__).parents[2]
-VENV = ROOT / "build" / "peers"
-PYTHON = VENV / "bin" / "python"
-REQUIREMENTS = (
-    "stable-baselines3==2.9.2",
-    "pfrl==0.4.0",
-    "packaging",
-    "ale-py",
-    "gymnasium[box2d]",
-    "opencv-python-headless",
-)  # PFRL does not say that it needs the last
+CONSTRAINTS = ROOT / "constraints.txt"
+TORCH = next(line for line in CONSTRAINTS.read_text(encoding="utf-8").splitlines() if line.startswith("torch=="))
+
+
+class Venv(NamedTuple):
+    """An environment for peers whose requirements go together."""
+
+    name: str
+    requirements: tuple[str, ...]
+    pinned: bool
+    """Whether packages have the versions that the project pins."""
+
+    @property
+    def folder(self) -> Path:
+        """Where it is."""
+        return ROOT / "build" / self.name
+
+    @property
+    def python(self) -> str:
+        """Its interpreter."""
+        return str(self.folder / "bin" / "python")
+
+    def make(self) -> None:
+        """Installs it, unless it is there."""
+        done = self.folder / ".installed"
+        wanted = "\n".join([*self.requirements, CONSTRAINTS.read_text(encoding="utf-8") if self.pinned else ""])
+        if done.exists() and done.read_text(encoding="utf-8") == wanted:
+            return
+        venv.create(self.folder, with_pip=True, clear=True)
+        install = [self.python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        install += ["--constraint", str(CONSTRAINTS)] if self.pinned else []
+        subprocess.run([*install, TORCH], check=True)
+        subprocess.run([*install, *self.requirements], check=True)
+        done.write_text(wanted, encoding="utf-8")
+
+
+PEERS = Venv(
+    "peers",
+    (
+        "stable-baselines3==2.9.2",
+        "pfrl==0.4.0",
+        "packaging",
+        "ale-py",
+        "gymnasium[box2d]",
+        "opencv-python-headless",  # PFRL does not say that it needs it
+    ),
+    pinned=True,
+)
+SAMPLE_FACTORY = Venv("sample-factory", ("sample-factory==2.1.1", "ale-py==0.12.1", "setuptools<81"), pinned=False)
 OURS = "apex_acer"
 DISTRIBUTIONS = ("stable-baselines3", "pfrl", "torch", "gymnasium", "numpy")
 DEADLINE_S = 300.0
@@ -33,9 +72,9 @@ class Failed(Exception):
     """A program that gave no record; the message is one line."""
 
 
-def script(name: str, *flags: str) -> list[str]:
-    """The command that runs a peer's script in the peers' own environment."""
-    return [str(PYTHON), "-W", "ignore", str(Path(__file__).with_name(name)), *flags]
+def script(name: str, *flags: str, venv: Venv = PEERS) -> list[str]:
+    """The command that runs a peer's script in its environment."""
+    return [venv.python, "-W", "ignore", str(Path(__file__).with_name(name)), *flags]
 
 
 def last_json(command: list[str], deadline_s: float = DEADLINE_S, variables: dict[str, str] | None = None) -> Record:
@@ -60,23 +99,14 @@ def last_json(command: list[str], deadline_s: float = DEADLINE_S, variables: dic
     return record
 
 
-def make_venv() -> None:
-    """The peers' environment, unless it is there: the packages the project pins, in the same versions, and the peers."""
-    done, constraints = VENV / ".installed", ROOT / "constraints.txt"
-    wanted = "\n".join([*REQUIREMENTS, constraints.read_text(encoding="utf-8")])
-    if done.exists() and done.read_text(encoding="utf-8") == wanted:
-        return
-    venv.create(VENV, with_pip=True, clear=True)
-    install = [str(PYTHON), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    install += ["--constraint", str(constraints)]
-    subprocess.run([*install, "torch"], check=True)
-    subprocess.run([*install, *REQUIREMENTS], check=True)
-    done.write_text(wanted, encoding="utf-8")
-
-
-def versions() -> dict[str, str]:
-    """Those of the packages that ran."""
+def versions(*venvs: Venv) -> dict[str, str]:
+    """Those of the packages that ran; the first environment has all of `DISTRIBUTIONS`."""
     code = "import json, sys; from importlib.metadata import version; print(json.dumps([version(n) for n in sys.argv[1:]]))"
-    found = subprocess.check_output([str(PYTHON), "-c", code, *DISTRIBUTIONS], text=True)
-    own = subprocess.check_output([sys.executable, "-c", code, OURS], text=True)
-    return dict(zip((OURS, *DISTRIBUTIONS), json.loads(own) + json.loads(found), strict=True))
+
+    def of(python: str, *names: str) -> dict[str, str]:
+        return dict(
+            zip(names, json.loads(subprocess.check_output([python, "-c", code, *names], text=True)), strict=True)
+        )
+
+    found = of(sys.executable, OURS) | of(PEERS.python, *DISTRIBUTIONS)
+    return found | (of(SAMPLE_FACTORY.python, "sample-factory") if SAMPLE_FACTORY in venvs else {})

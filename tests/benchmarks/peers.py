@@ -18,7 +18,7 @@ from typing import Literal
 
 import tyro
 
-from tests.benchmarks.peer_programs import ROOT, Failed, Record, last_json, make_venv, script, versions
+from tests.benchmarks.peer_programs import PEERS, ROOT, Failed, Record, last_json, script, versions
 from tests.benchmarks.peer_tasks import TASKS, Peer, Task
 
 RESULTS = ROOT / "docs" / "results"
@@ -138,7 +138,7 @@ def main(
     race_task = TASKS[task] if limit_s is None else TASKS[task]._replace(limit_s=limit_s)
     if unknown := set(peers) - race_task.peers.keys():
         sys.exit(f"--peers: {', '.join(sorted(unknown))} is not allowed; give some of {', '.join(race_task.peers)}")
-    make_venv()
+    PEERS.make()
     records, complete = race(race_task, seeds, in_turns(race_task, peers or tuple(race_task.peers)))
     table = medians(records)
     over = ratios(race_task, table)

@@ -9,7 +9,7 @@ import pytest
 
 from apex_acer.config.runfile import load_run, presets
 from tests.benchmarks import peer_rates
-from tests.benchmarks.peer_programs import OURS, Record
+from tests.benchmarks.peer_programs import OURS, Record, Venv
 from tests.benchmarks.updates import Updates, box_spec, sized
 
 PRESETS = [f"pendulum-{name}" for name in peer_rates.ALGORITHMS if f"pendulum-{name}" in presets()]
@@ -40,8 +40,8 @@ def test_rates_are_compared_by_medians_with_the_same_threads(
         return {"updates_per_s": rounds[name, command[command.index("--threads") + 1]].pop(0), "computes": "cpu"}
 
     monkeypatch.setattr(peer_rates, "last_json", answer)
-    monkeypatch.setattr(peer_rates, "make_venv", lambda: None)
-    monkeypatch.setattr(peer_rates, "versions", dict)
+    monkeypatch.setattr(Venv, "make", lambda self: None)
+    monkeypatch.setattr(peer_rates, "versions", lambda *venvs: {})
     path = tmp_path / "rates.json"
     assert peer_rates.main("continuous", rounds=3, seconds=1.0, cases=("HalfCheetah-v5 sac",), out=path) == 0
     written = json.loads(path.read_text())
