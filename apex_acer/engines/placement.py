@@ -47,7 +47,12 @@ def learns_on_every_core(config: RunConfig, spec: EnvironmentSpec) -> bool:
 
 
 def niceness(config: RunConfig, spec: EnvironmentSpec, role: Role) -> int:
-    """How much `role` lowers its priority: all roles wait for the learner, so others give way if it uses every core."""
+    """How much `role` lowers its priority: all roles wait for the learner, so others give way if it uses every core.
+
+    An actor of remote clients does not: it computes little, and they wait for it.
+    """
+    if role == "actor" and config.environment.is_remote:
+        return 0
     return GIVE_WAY if role != "learner" and learns_on_every_core(config, spec) else 0
 
 

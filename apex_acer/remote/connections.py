@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Any, cast
 
 from websockets.asyncio.server import ServerConnection
 
 STRANGERS = 64  # connections that have not said hello, at most
+PER_SECOND = 64.0  # new connections
 
 
 class Connections:
@@ -16,6 +18,7 @@ class Connections:
     def __init__(self) -> None:
         self._open: dict[ServerConnection, asyncio.Transport] = {}
         self._strangers: set[ServerConnection] = set()
+        self._allowance, self._allowed_at = PER_SECOND, 0.0
 
     def make(self, *arguments: Any, **options: Any) -> ServerConnection:
         """A connection that is kept here; websockets makes one for each that comes."""
@@ -28,6 +31,15 @@ class Connections:
             return
         self._open[connection] = transport
         self._strangers.add(connection)
+
+    def allow_one(self) -> bool:
+        """Whether another connection may begin, so that there are `PER_SECOND` in the long run."""
+        now = time.monotonic()
+        self._allowance = min(PER_SECOND, self._allowance + PER_SECOND * (now - self._allowed_at)) - 1
+        self._allowed_at = now
+        allowed = self._allowance >= 0
+        self._allowance = max(self._allowance, 0.0)
+        return allowed
 
     def introduce(self, connection: ServerConnection) -> None:
         """It has said hello, or lost its time for that."""

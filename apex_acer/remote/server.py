@@ -9,13 +9,11 @@ import logging
 import os
 import queue
 import re
-import ssl
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
-from heapq import heapify, heappop, heappush
 from typing import Any
 
 from websockets.asyncio.server import ServerConnection, serve
@@ -39,6 +37,8 @@ from apex_acer.remote.messages import (
 )
 from apex_acer.remote.relay import relay
 from apex_acer.remote.session import Event, Session
+from apex_acer.remote.sessions import Sessions
+from apex_acer.remote.tls import tls_options
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +46,6 @@ HELLO_S = 10.0  # in which a client must have said hello
 PING_S = 10.0  # between two pings; a connection that has not answered one by then is closed
 START_S = CLOSE_S = 10.0
 GOODBYE_S = 1.0  # in which clients hear that the server ends, and say goodbye, too
-PER_SECOND = 64.0  # new connections
 LATENCIES = 10_000  # that are kept
 KINDS_LOGGED = 100  # of refusals, one line each
 NO_LOG = logging.Logger("websockets", logging.CRITICAL + 1)  # it logs a traceback for each malformed handshake
@@ -62,14 +61,11 @@ class Server:
         """Clients with `train = false` are connected to `evaluator`, a URL; None: they are served like the others."""
         self.spec, self.url = spec, settings.url
         self._settings, self._token, self._evaluator = settings, token, evaluator
-        self._tls = _tls(settings)
+        self._tls = tls_options(settings, HELLO_S)
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
-        self._sessions: dict[str, Session] = {}
+        self._sessions = Sessions(settings, self._events.put)
         self._relayed: dict[ServerConnection, bool] = {}  # to the evaluator, and whether they speak JSON
-        self._free = list(range(settings.clients))
-        heapify(self._free)
         self._connections = Connections()
-        self._allowance, self._allowed_at = PER_SECOND, 0.0
         self._latencies: deque[float] = deque(maxlen=LATENCIES)
         self._logged: set[str] = set()
         self._tasks: set[asyncio.Task[None]] = set()  # asyncio keeps only weak references
@@ -109,7 +105,7 @@ class Server:
     @property
     def num(self) -> int:
         """Clients that are connected."""
-        return sum(session.connection is not None for session in list(self._sessions.values()))
+        return len(self._sessions.connected())
 
     def close(self, goodbye: str = "the run has ended") -> None:
         """Says goodbye to all clients and ends the thread."""
@@ -140,7 +136,7 @@ class Server:
             self._welcome_and_hear,
             host,
             port,
-            ssl=self._tls,
+            **self._tls,
             compression=None,
             process_request=self._admit_connection,
             open_timeout=HELLO_S,
@@ -154,21 +150,15 @@ class Server:
             await self._stopping.wait()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(GOODBYE_S):
-                    here = {
-                        session.connection: session.text for session in self._sessions.values() if session.connection
-                    }
+                    here = {session.connection: session.text for session in self._sessions.connected()}
                     await asyncio.gather(*(self._say_goodbye(*each) for each in (here | self._relayed).items()))
                     server.close()
                     await server.wait_closed()
             self._connections.abort()
 
     def _admit_connection(self, connection: ServerConnection, request: HttpRequest) -> Response | None:
-        now = time.monotonic()
-        self._allowance = min(PER_SECOND, self._allowance + PER_SECOND * (now - self._allowed_at)) - 1
-        self._allowed_at = now
-        if self._allowance >= 0:
+        if self._connections.allow_one():
             return None
-        self._allowance = max(self._allowance, 0.0)
         return connection.respond(http.HTTPStatus.SERVICE_UNAVAILABLE, "too many connections; try again later\n")
 
     async def _welcome_and_hear(self, connection: ServerConnection) -> None:
@@ -214,38 +204,23 @@ class Server:
                 await connection.send(session.answer)
             async for data in connection:
                 if not self._hear(session, data):
-                    self._end(session)
+                    self._sessions.end(session)
                     return
         except RemoteError:
             if session.connection is connection:  # otherwise the client has another one, on which it did nothing wrong
-                self._end(session)
+                self._sessions.end(session)
             raise
         finally:
             if session.connection is connection and not session.ended:
                 session.leave()
-                session.cancel_end = self._loop.call_later(self._settings.grace_s, self._end, session).cancel
+                session.cancel_end = self._loop.call_later(self._settings.grace_s, self._sessions.end, session).cancel
 
     def _admit(self, wanted: str, connection: ServerConnection, *, text: bool) -> Session:
-        session = self._sessions.get(wanted)
-        if session is None:
-            session = Session(self._slot(), text=text)
-            self._sessions[session.id] = session
-        elif session.connection is not None:  # the old connection may be broken without anybody knowing
+        session = self._sessions.find(wanted)
+        if session.connection is not None:  # the old connection may be broken without anybody knowing
             self._later(session.connection.close(reason="the client has connected again"))
-        if session.cancel_end:
-            session.cancel_end()
-        session.connection, session.text = connection, text
+        session.arrive(connection, text=text)
         return session
-
-    def _slot(self) -> int:
-        """A free slot, if need be that of the client that has been away for longest."""
-        if not self._free:
-            away = [session for session in self._sessions.values() if session.connection is None]
-            if not away:
-                most, key = self._settings.clients, f"{self._settings.section}.clients"
-                raise RemoteError(f"{most} clients are connected, {key} allows no more; try again later", BUSY)
-            self._end(min(away, key=lambda session: session.away_since))
-        return heappop(self._free)
 
     def _hear(self, session: Session, data: str | bytes) -> bool:
         """Takes a message; False if it is the last one."""
@@ -255,15 +230,6 @@ class Server:
             if session.answer is not None:
                 self._later(self._send(session))
         return event is not None
-
-    def _end(self, session: Session) -> None:
-        """Ends a session, whose episode will not go on."""
-        if session.ended:
-            return
-        if event := session.end():
-            self._events.put(event)
-        del self._sessions[session.id]
-        heappush(self._free, session.slot)
 
     def _deliver(self, decisions: list[tuple[Session, int | list[float]]]) -> None:
         for session, action in decisions:
@@ -298,15 +264,3 @@ class Server:
         task = self._loop.create_task(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-
-def _tls(settings: ListenConfig) -> ssl.SSLContext | None:
-    if not settings.certificate:
-        return None
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    try:
-        context.load_cert_chain(settings.certificate, settings.private_key)
-    except (OSError, ssl.SSLError) as error:
-        files = f"{settings.certificate!r} and {settings.private_key!r}"
-        raise ConfigError(f"{settings.section}.certificate: {files} cannot be used ({error})") from None
-    return context

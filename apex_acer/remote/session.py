@@ -27,9 +27,9 @@ class Event(NamedTuple):
 class Session:
     """One client, from its first `hello` to its `bye`, or until it has been away for too long."""
 
-    def __init__(self, slot: int, *, text: bool) -> None:
+    def __init__(self, slot: int) -> None:
         self.id, self.slot = secrets.token_hex(16), slot
-        self.text = text  # whether it speaks JSON
+        self.text = True  # whether it speaks JSON
         self.sequence = -1  # of the newest message
         self.connection: Any = None  # None while it is away
         self.ended = False
@@ -59,6 +59,12 @@ class Session:
     def decide(self, action: int | list[float]) -> None:
         """Gives the action that the newest message asks for."""
         self.answer = self._encoded({"type": "action", "sequence": self.sequence, "action": action})
+
+    def arrive(self, connection: Any, *, text: bool) -> None:
+        """It has a connection, the first or another."""
+        if self.cancel_end:
+            self.cancel_end()
+        self.connection, self.text = connection, text
 
     def leave(self) -> None:
         """The connection broke."""

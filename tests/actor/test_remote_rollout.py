@@ -42,7 +42,7 @@ class Clients:
         self.most = num
         given = config.environment
         self._envs = [gymnasium.make(given.id, **given.keyword_arguments()) for _ in range(num)]
-        self.sessions = [Session(slot, text=True) for slot in range(num)]
+        self.sessions = [Session(slot) for slot in range(num)]
         self.events = deque[Event]()
         for slot in range(num):
             self.begin(slot, seed=SEED + slot)
@@ -53,7 +53,7 @@ class Clients:
     def lose(self, slot: int) -> None:
         """The client is gone for good; the next one begins."""
         self.events.append(Event(self.sessions[slot], LOST, None, 0.0))
-        self.sessions[slot] = Session(slot, text=True)
+        self.sessions[slot] = Session(slot)
         self.begin(slot)
 
     def take(self, timeout_s: float) -> list[Event]:

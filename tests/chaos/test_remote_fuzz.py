@@ -82,7 +82,7 @@ class Fuzz:
         return self
 
     def _deliver(self, spec: EnvironmentSpec, before: list[Values], data: str | bytes, *, hello: bool) -> None:
-        session = Session(0, text=isinstance(data, str))
+        session = Session(0)
         for values in before:
             session.take(parse_request(values, spec))
             session.decide(0)
@@ -132,7 +132,7 @@ def injure(mutator: Mutator, values: Values, *, text: bool) -> str | bytes:
 def test_good_messages_are_taken(name: str, text: bool) -> None:
     hello, *requests = (decode(encode(values, text=text)) for values in CONVERSATIONS[name, text])
     assert parse_hello(hello, SPECS[name], TOKEN) == (True, "")
-    session = Session(0, text=text)
+    session = Session(0)
     kinds = []
     for values in requests:
         event = session.take(parse_request(values, SPECS[name]))
@@ -330,7 +330,7 @@ def test_strangers_disturb_nobody(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(server_module, "PER_SECOND", 1e6)
+    monkeypatch.setattr("apex_acer.remote.connections.PER_SECOND", 1e6)
     acting = serve(clients=8, grace_s=0.1)
     beside, strangers, visits = Beside(acting.server.url), Strangers(acting, seed=0), 0
     try:

@@ -5,8 +5,12 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import shutil
 import socket
+import ssl
+import subprocess
 import time
+from pathlib import Path
 from typing import Any
 
 import msgpack
@@ -122,7 +126,7 @@ def test_who_says_no_hello_is_disconnected(serve: Serve, monkeypatch: pytest.Mon
 
 
 def test_connections_are_limited_in_rate(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server_module, "PER_SECOND", 5.0)
+    monkeypatch.setattr("apex_acer.remote.connections.PER_SECOND", 5.0)
     url = serve().server.url
     started = time.monotonic()
     with pytest.raises(InvalidStatus, match="503"):
@@ -310,3 +314,17 @@ UPGRADE = (
     b"GET / HTTP/1.1\r\nHost: here\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
     b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
 )
+
+
+@pytest.mark.skipif(not shutil.which("openssl"), reason="no openssl to make a certificate with")
+def test_tls(serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    chain, key = str(tmp_path / "chain.pem"), str(tmp_path / "key.pem")
+    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", "-subj", "/CN=here"]
+    command += ["-addext", "subjectAltName=IP:127.0.0.1", "-out", chain, "-keyout", key]
+    subprocess.run(command, check=True, capture_output=True, timeout=60)
+    url = serve(certificate=chain, private_key=key).server.url
+    assert url.startswith("wss://")
+    with pytest.raises(ssl.SSLCertVerificationError):
+        Peer(url)
+    monkeypatch.setenv("SSL_CERT_FILE", chain)
+    assert Peer(url).reset()["type"] == "action"
