@@ -52,7 +52,8 @@ class Learner:
         self._config, self._ranks = config, ranks
         layout = unroll_layout(config, spec)
         waiting = config.actors.count * config.max_unanswered
-        self.inbox = Inbox(run_id, layout, config.actors.environments, spec.actions, waiting)
+        slots = config.environment.remote.clients if config.environment.is_remote else 1
+        self.inbox = Inbox(run_id, layout, config.actors.environments, spec.actions, waiting, slots)
         self._trainer = Trainer(config, spec, ranks)
         self._feed = make_feed(config, layout, self._trainer.device, ranks)
         self._prefetch = make_prefetch(self._feed, self._trainer.device)

@@ -41,8 +41,11 @@ class Inbox:
     actors wait for updates, the learner refuses the former, too, because another has the turn.)
     """
 
-    def __init__(self, run_id: str, layout: Layout, num_columns: int, actions: Actions, max_waiting: int) -> None:
-        self._run_id, self._max_waiting = run_id, max_waiting
+    def __init__(
+        self, run_id: str, layout: Layout, num_columns: int, actions: Actions, max_waiting: int, num_slots: int = 1
+    ) -> None:
+        """Unrolls have `num_columns` each, of which the first is one of an actor's `num_slots`."""
+        self._run_id, self._max_waiting, self._num_slots = run_id, max_waiting, num_slots
         self._layout, self._num_columns, self._actions = layout, num_columns, actions
         self._unrolls: deque[Post] = deque()
         self._others: deque[Post] = deque()
@@ -185,6 +188,8 @@ class Inbox:
             return "only actors send unrolls"
         if sum(self.is_current(post.message.peer) for post in self._unrolls) >= self._max_waiting:
             return f"more than {self._max_waiting} unrolls wait"
+        if message.slot >= self._num_slots:
+            return f"slot {message.slot}, allowed 0 to {self._num_slots - 1}"
         problem = self._layout.check(unroll, self._num_columns)
         if problem:
             return problem

@@ -53,6 +53,7 @@ REFUSED = {
     "incarnation to come": {"peer": Peer("actor", 0, 1)} | replaced(),
     "actor unknown": {"peer": Peer("actor", 9, 0)} | replaced(),
     "role unknown": {"peer": Peer("learner", 0, 0)} | replaced(),
+    "slot": {"slot": 1} | replaced(),
     "sequence skipped": {"sequence": 1} | replaced(),
     "sequence negative": {"sequence": -1} | replaced(),
     "reward's shape": replaced(reward=np.ones((5, 3), np.float32)),
