@@ -152,7 +152,9 @@ def disturb(players: list[Player], seconds: float, grace_s: float) -> Counter[st
     return done
 
 
-@pytest.mark.parametrize("seconds", [5.0, pytest.param(300.0, marks=pytest.mark.chaos)])
+@pytest.mark.parametrize(
+    "seconds", [pytest.param(5.0, marks=pytest.mark.slow), pytest.param(300.0, marks=pytest.mark.chaos)]
+)
 @pytest.mark.timeout(600)
 def test_every_step_is_learned_from_once_or_not_at_all(seconds: float, capsys: pytest.CaptureFixture[str]) -> None:
     grace_s = 0.3

@@ -27,6 +27,7 @@ def test_it_prints_the_paths_it_wrote(finished_run: Path, tmp_path: Path, capsys
     assert not (folder / "plots").exists()
 
 
+@pytest.mark.slow
 def test_a_folder_of_a_sweep_or_of_runs_stands_for_all_of_its_runs(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

@@ -129,14 +129,7 @@ RUNS: dict[str, dict[str, Any]] = {
     "three unrolls a batch": {**on_policy.ALGORITHMS["a2c"], "learner__batch_size": 12, "actors__count": 5},
 }
 
-FAST_ON_POLICY = (
-    "impala",
-    "ppo_lstm, normalising",
-    "ppo, curious",
-    "trpo, discrete",
-    "reinforce, normalising",
-    "three unrolls a batch",
-)
+FAST_ON_POLICY = "impala", "ppo, curious", "trpo, discrete", "three unrolls a batch"
 
 
 def scores(folder: Path) -> list[tuple[int, float]]:

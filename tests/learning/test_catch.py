@@ -24,6 +24,7 @@ def test_catch_is_learned_from_pixels(tmp_path: Path) -> None:
     assert result.reason == "at_return", result
 
 
+@pytest.mark.slow
 def test_catch_is_learned_from_prioritized_steps(tmp_path: Path) -> None:
     config, _ = parse_train(["cartpole-apex-dqn", *CATCH.split(), *APEX_DQN.split(), "--out", str(tmp_path / "run")])
     result = train(config)

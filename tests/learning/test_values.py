@@ -42,10 +42,12 @@ def learned_values(folder: Path, truncate: bool) -> np.ndarray:
     return (output.pi_logits.softmax(-1) * output.q_values).sum(-1).numpy()
 
 
+@pytest.mark.slow
 def test_the_value_goes_on_beyond_a_time_limit(tmp_path: Path) -> None:
     np.testing.assert_allclose(learned_values(tmp_path, truncate=True), 1 / (1 - GAMMA), atol=0.5)
 
 
+@pytest.mark.slow
 def test_the_value_ends_with_a_death(tmp_path: Path) -> None:
     values = learned_values(tmp_path, truncate=False)
     left = np.arange(LENGTH, 0, -1)

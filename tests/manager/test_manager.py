@@ -23,6 +23,7 @@ def local_run(out: Path, **changes: Any) -> RunConfig:
     return tiny_run(out, **({"engine": "local"} | changes))
 
 
+@pytest.mark.slow
 def test_works_from_another_thread_and_with_a_slow_view(tmp_path: Path) -> None:
     """As in a notebook; a view that takes its time must not lose how the run ended."""
     ended: list[TrainResult | Exception] = []

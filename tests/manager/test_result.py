@@ -65,6 +65,7 @@ def test_logs_are_the_rows_by_metric(result: TrainResult) -> None:
     assert result.evaluator_log["eval_return"][-1] == result.eval_return
 
 
+@pytest.mark.slow
 def test_figures_go_where_the_command_puts_them_or_where_one_says(result: TrainResult, tmp_path: Path) -> None:
     paths = result.plot()
     assert Path(result.folder) / "plots" / "returns.png" in paths

@@ -232,6 +232,7 @@ def places(state: Any, above: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]
 WRONG = (None, "text", {}, -1, 1e400)
 
 
+@pytest.mark.slow
 def test_states_of_another_kind_are_refused_or_harmless(
     make_learner: MakeLearner, resume_learner: ResumeLearner, tmp_path: Path
 ) -> None:

@@ -99,6 +99,7 @@ def _texts_stay_texts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(rcParams, "svg.fonttype", "none")
 
 
+@pytest.mark.slow
 def test_a_real_run_is_drawn_into_its_folder(finished_run: Path, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(finished_run, tmp_path / "run"))
     paths = plot_runs([folder])

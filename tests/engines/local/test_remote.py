@@ -116,6 +116,7 @@ def check_that_it_learns(config: RunConfig, name: str) -> None:
     assert result.env_steps <= sum(played.steps for played in clients.played)
 
 
+@pytest.mark.slow
 def test_a_run_waits_while_nobody_is_connected_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Longer than a process may be silent: one that waits for clients does not hang."""
     config = remote_run(tmp_path, supervision__hung_seconds=2.0, stop__env_steps=100)

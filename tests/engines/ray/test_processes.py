@@ -44,6 +44,7 @@ def listening(pids: list[int]) -> list[str]:
     return [row[1].partition(":")[0] for row in rows if row[3] == LISTENS and row[9] in inodes]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(180)
 def test_a_run_listens_here_alone_and_ctrl_c_stops_and_saves_and_leaves_nothing(tmp_path: Path) -> None:
     with program(tmp_path / "run", **ENDLESS, ray__compress=True) as run:
