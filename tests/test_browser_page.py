@@ -53,7 +53,7 @@ def test_it_says_what_is_wrong(chromium: Chrome, serve: Serve) -> None:
         acting.holds = False
         says(chromium, "Learning.")
         chromium.get(f"{page.replace('127.0.0.1', 'localhost')}#url={url}&token=open%20sesame")
-        says(chromium, "Is the run there, with http://localhost:")
+        says(chromium, "The server refuses this page: origin 'http://localhost:")
 
 
 def test_it_pauses(chromium: Chrome, serve: Serve) -> None:

@@ -89,7 +89,7 @@ function problem() {
   if (trouble) return `The server said goodbye: ${trouble}. Waiting for another one.`;
   if (speed === "paused" || silent < SILENT_MS) return "";
   if (steps) return `No answer from ${url} for ${pause}.`;
-  return `No connection to ${url} for ${pause}. Is the run there, with ${location.origin} among its origins?`;
+  return `No connection to ${url} for ${pause}. Is the run there?`;
 }
 
 function show() {

@@ -119,8 +119,8 @@ def check_that_it_learns(config: RunConfig, name: str) -> None:
 @pytest.mark.slow
 def test_a_run_waits_while_nobody_is_connected_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Longer than a process may be silent: one that waits for clients does not hang."""
-    config = remote_run(tmp_path, supervision__hung_seconds=2.0, stop__env_steps=100)
-    threading.Timer(6.0, lambda: Clients(tmp_path, config.environment.remote.url, "CartPole-v1", 1)).start()
+    config = remote_run(tmp_path, supervision__hung_seconds=4.0, stop__env_steps=100)
+    threading.Timer(10.0, lambda: Clients(tmp_path, config.environment.remote.url, "CartPole-v1", 1)).start()
     waiting: list[float] = []
     callbacks = Callbacks(on_status=lambda status: waiting.append(status["rows"].get("actor_0", {}).get("clients", 1)))
     result = train(config, callbacks)
