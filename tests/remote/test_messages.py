@@ -1,4 +1,4 @@
-"""The protocol: the bytes in docs/remote.md, and what is refused."""
+"""The protocol: what is taken, and what is refused."""
 
 from __future__ import annotations
 
@@ -13,53 +13,11 @@ import numpy as np
 import pytest
 
 from apex_acer.protocol.specification import EnvironmentSpec
-from apex_acer.remote.messages import RemoteError, decode, encode, parse_hello, parse_request
-from tests import ROOT
+from apex_acer.remote.messages import RemoteError, decode, parse_hello, parse_request
 from tests.runs import BOX, CARTPOLE
 
 TOKEN = "open sesame"
-ROWS = [
-    [cell.strip("` ") for cell in line.strip("|").split("|")]
-    for line in (ROOT / "docs/remote.md").read_text().partition("### Bytes")[2].splitlines()
-    if line.startswith("| `")
-]
 IMAGE = dataclasses.replace(CARTPOLE, plane_shape=(1, 2, 3), given_shape=(2, 3), dtype="uint8")
-
-
-def shown(text: str) -> Any:
-    """A message as the page shows it; a `bin` begins with that word."""
-    values = json.loads(text)
-    if str(values.get("observation")).startswith("bin "):
-        values["observation"] = bytes.fromhex(values["observation"].removeprefix("bin "))
-    return values
-
-
-@pytest.mark.parametrize(("direction", "text", "data"), ROWS)
-def test_the_bytes_on_the_page_are_those_of_its_messages(direction: str, text: str, data: str) -> None:
-    if direction == ">":
-        assert decode(bytes.fromhex(data)) == shown(text)
-    else:
-        assert encode(json.loads(text), text=False) == bytes.fromhex(data)
-        assert decode(encode(json.loads(text), text=True)) == json.loads(text)
-
-
-def test_the_server_takes_the_conversation_on_the_page() -> None:
-    assert len(ROWS) == 10
-    spec = dataclasses.replace(
-        CARTPOLE, plane_shape=(2,), given_shape=(2,), actions=dataclasses.replace(CARTPOLE.actions, n=3)
-    )
-    said = [decode(bytes.fromhex(data)) for direction, _, data in ROWS if direction == ">"]
-    assert parse_hello(said[0], spec, TOKEN) == (True, "")
-    requests = [parse_request(values, spec) for values in said[1:]]
-    assert [request.kind for request in requests] == ["reset", "step", "truncated", "bye"]
-    assert [request.sequence for request in requests] == [0, 1, 2, 3]
-    assert [request.reward for request in requests] == [0.0, 1.0, -0.5, 0.0]
-    assert [request.obs is not None and request.obs.tolist() for request in requests] == [
-        [0.5, -1.0],
-        [0.5, -1.0],
-        [0.0, 0.5],
-        False,
-    ]
 
 
 HELLO: dict[str, Any] = {
