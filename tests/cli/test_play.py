@@ -122,6 +122,7 @@ def test_cartpole_is_played_as_it_is_evaluated(tmp_path: Path, capsys: pytest.Ca
     assert np.ptp(frames[0].astype(int), axis=-1).max() > 50  # the pole is brown
 
 
+@pytest.mark.slow
 def test_pong_is_in_colour_and_the_game_is_the_evaluator_s(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path, weights = tmp_path / "pong.mp4", weights_file(tmp_path, **PONG)
     policy = load_policy(weights)

@@ -125,8 +125,10 @@ VERBS = (f"train {RUN} --json", f"sweep {RUN} --seeds 1 --engine serial", "plan 
     ("command", "verb"),
     [
         (COMMAND, VERBS[0]),
-        (MODULE, VERBS[1]),
-        *(pytest.param(*it, marks=pytest.mark.slow) for it in [(COMMAND, VERBS[1]), (COMMAND, VERBS[2])]),
+        *(
+            pytest.param(*it, marks=pytest.mark.slow)
+            for it in [(MODULE, VERBS[1]), (COMMAND, VERBS[1]), (COMMAND, VERBS[2])]
+        ),
         *(pytest.param(*it, marks=pytest.mark.slow) for it in [(MODULE, VERBS[0]), (MODULE, VERBS[2])]),
     ],
 )

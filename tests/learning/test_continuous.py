@@ -10,7 +10,7 @@ from apex_acer import load_policy, train
 from tests.continuous import continuous_run, each
 
 
-@each("sac", "ddpg", "td3", "continuous_acer", "ppo", "trpo")
+@each("sac", "continuous_acer", "ppo")
 def test_the_best_action_is_found(tmp_path: Path, algorithm: str) -> None:
     """Bounds [−1, 3] × [0, 10]; random play has a return of −0.83, the best −0."""
     result = train(continuous_run(tmp_path, algorithm, evaluation__every=1000, evaluation__episodes=20))

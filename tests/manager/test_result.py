@@ -98,6 +98,7 @@ def test_after_a_resume_logs_are_those_of_the_whole_run(tmp_path: Path) -> None:
     assert second.policy.metadata["env_steps"] == second.env_steps
 
 
+@pytest.mark.slow
 def test_a_run_that_could_not_save_has_logs_and_no_policy(tmp_path: Path) -> None:
     heard: dict[str, Any] = {}
 

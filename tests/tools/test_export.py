@@ -131,6 +131,7 @@ def weights_file(folder: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_the_command_says_what_goes_in_and_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     weights = weights_file(tmp_path)
     assert main(["export", str(weights), "--onnx"]) == 0

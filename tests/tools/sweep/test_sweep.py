@@ -475,7 +475,8 @@ def test_ctrl_c_leaves_no_process_and_the_same_command_goes_on(real: Path) -> No
     assert Path("out/curves.png").stat().st_size > 10_000
 
 
-@pytest.mark.parametrize("engine", ["serial", pytest.param("local", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["serial", "local"])
 def test_a_run_whose_sweep_is_killed_saves_and_ends(real: Path, engine: str) -> None:
     flags = ["--engine", engine, "--stop.env_steps", str(10**8), "--seeds", "1", "--out", str(real / "out")]
     command = [sys.executable, "-m", "apex_acer", "sweep", str(real / "tiny.toml"), *flags]
