@@ -21,6 +21,7 @@ from websockets.sync.client import ClientConnection, connect
 VERSION = 1
 CONNECT_S = 10.0  # for one attempt to connect
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 2.0  # between attempts
+JITTER = random.Random()  # its own, because an environment may draw from the shared one
 
 
 class RemoteError(Exception):
@@ -113,15 +114,14 @@ class Client:
     def _ask(self, values: dict[str, Any]) -> Any:
         """Sends a message until the server has it, and returns the action that it answers, if there is one."""
         self._sequence += 1
-        message = msgpack.packb(values | {"sequence": self._sequence})
         while True:
             if self._connection is None:
-                self._come_back()
+                self._come_back(begins=values["type"] == "reset")
             connection = self._connection
             assert connection is not None
             try:
                 if self._server_has < self._sequence:
-                    connection.send(message)
+                    connection.send(msgpack.packb(values | {"sequence": self._sequence}))
                     self._server_has = self._sequence
                 return self._action(self._answer(connection))
             except ConnectionClosed:
@@ -142,12 +142,14 @@ class Client:
         action = values["action"]
         return int(action) if self._shape is None else np.array(action, np.float32).reshape(self._shape)
 
-    def _come_back(self) -> None:
-        """Connects again; raises `EpisodeLost` if the server has forgotten the session."""
+    def _come_back(self, *, begins: bool) -> None:
+        """Connects again; raises `EpisodeLost` if the session is a new one, unless the message `begins` an episode."""
         before = self._session
         self._connect()
-        if self._session != before:
-            self._sequence = -1
+        if self._session == before:
+            return
+        self._sequence = 0 if begins else -1
+        if not begins:
             raise EpisodeLost("the connection was away for too long; begin a new episode")
 
     def _connect(self) -> None:
@@ -160,7 +162,7 @@ class Client:
                     raise RemoteError(f"{self._url}: {error or type(error).__name__}") from None
             except InvalidURI as error:
                 raise RemoteError(str(error)) from None
-            time.sleep(pause_s * random.uniform(0.5, 1.0))
+            time.sleep(pause_s * JITTER.uniform(0.5, 1.0))  # clients that were cut off together do not return together
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 
     def _try_to_connect(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import subprocess
 import sys
 import threading
@@ -85,6 +86,25 @@ def test_an_episode_that_was_lost_is_reported_and_the_next_one_begins(serve: Ser
             client.step(OBS, 1)
         assert client.reset(OBS) == 0
         assert client.step(OBS, 1) == 0
+
+
+def test_an_episode_can_begin_in_whatever_session_there_is(serve: Serve) -> None:
+    acting = serve(grace_s=0.0)
+    with Client(acting.server.url, TOKEN, **SPACES) as client:
+        client.reset(OBS)
+        client.end(OBS, 1, terminated=True)
+        client._connection.socket.shutdown(2)  # type: ignore[union-attr]
+        until(lambda: acting.server.num == 0)
+        assert client.reset(OBS) == 0
+        assert client.step(OBS, 1) == 0
+
+
+def test_the_environment_s_random_numbers_are_its_own() -> None:
+    random.seed(3)
+    expected = random.getstate()
+    with pytest.raises(RemoteError):
+        Client(f"ws://127.0.0.1:{free_port()}", TOKEN, **SPACES, patience_s=0.3)
+    assert random.getstate() == expected
 
 
 def test_it_waits_for_a_server_that_comes_later_and_for_a_place(serve: Serve) -> None:

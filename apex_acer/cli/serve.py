@@ -42,7 +42,6 @@ def run(arguments: list[str]) -> int:
     """Prints the address and the token, and serves until a signal comes."""
     given = parse(Serve, arguments, "serve")
     with needs("serve", "remote"):
-        from apex_acer.actor.remote_rollout import RemoteRollout
         from apex_acer.remote.server import Server
     import torch
 
@@ -53,21 +52,27 @@ def run(arguments: list[str]) -> int:
     path, settings = Path(given.weights), given.server
     policy = load_policy(path, given.import_modules)
     new, token = make_token(settings, path.parent), read_token(settings, path.parent)
-    with Signals() as signals, contextlib.closing(Server(settings, policy.spec, token)) as server:
+    with contextlib.closing(Server(settings, policy.spec, token)) as server:
         say(f"serving {policy.spec.describe()}")
         say(f"remote clients connect to {settings.url}; their token is in {token_file(settings, path.parent)}")
         if new:
             say(f"token: {new}")
-        greedy = evaluation_settings(policy.config, None, given.policy).greedy
-        rollout = RemoteRollout(server, policy, seed=policy.config.seed, greedy=greedy)
-        file, figures = WatchedFile(path), Figures(server)
-        with Notice() as notice:
-            while not signals.received:
-                figures.count += rollout.serve(WAIT_S)
-                file.load_if_changed(policy)
-                figures.show(notice)
-        say(figures.total())
+        say(serve(server, policy, path, greedy=evaluation_settings(policy.config, None, given.policy).greedy))
     return 0
+
+
+def serve(server: Server, policy: Policy, path: Path, *, greedy: bool) -> str:
+    """Acts for clients until a signal comes, with the newest weights in the file; returns a line that sums it up."""
+    from apex_acer.actor.remote_rollout import RemoteRollout
+
+    rollout = RemoteRollout(server, policy, seed=policy.config.seed, greedy=greedy)
+    file, figures = WatchedFile(path), Figures(server)
+    with Signals() as signals, Notice() as notice:
+        while not signals.received:
+            figures.count += rollout.serve(WAIT_S)
+            file.load_if_changed(policy)
+            figures.show(notice)
+    return figures.total()
 
 
 class WatchedFile:

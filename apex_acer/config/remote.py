@@ -5,11 +5,10 @@ from __future__ import annotations
 import ipaddress
 from dataclasses import dataclass
 
-import numpy as np
-
 from apex_acer.config.checks import at_least, require, typed
 
 MOST_CLIENTS = 4096
+LARGEST = 2.0**127  # of an action's bounds, which are float32
 DTYPES = "bool", "uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64", "float32", "float64"
 
 
@@ -100,7 +99,7 @@ class RemoteConfig(ListenConfig):
         at_least(0, self.section, {"num_actions": self.num_actions})
         low, high = self.action_low, self.action_high
         pairs = len(low) == len(high) and all(a < b for a, b in zip(low, high, strict=True))
-        finite = bool(np.isfinite(np.array([*low, *high], np.float32)).all())
+        finite = all(abs(bound) < LARGEST for bound in (*low, *high))
         allowed = "give a finite bound above that in action_low for each dimension"
         require(pairs and finite, "environment.remote.action_high", high, allowed)
 

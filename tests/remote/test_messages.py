@@ -14,19 +14,12 @@ import pytest
 
 from apex_acer.protocol.specification import EnvironmentSpec
 from apex_acer.remote.messages import RemoteError, decode, parse_hello, parse_request
+from tests.remote.conftest import HELLO, TOKEN
 from tests.runs import BOX, CARTPOLE
 
-TOKEN = "open sesame"
 IMAGE = dataclasses.replace(CARTPOLE, plane_shape=(1, 2, 3), given_shape=(2, 3), dtype="uint8")
 
 
-HELLO: dict[str, Any] = {
-    "type": "hello",
-    "version": 1,
-    "token": TOKEN,
-    "observation": {"shape": [4], "dtype": "float32"},
-    "action": {"n": 2},
-}
 HELLO_BOX = HELLO | {"action": {"low": [-1, 0], "high": [3.0, 10.0000001]}}
 WRONG_HELLOS = {
     "first": ({"type": "reset", "sequence": 0}, "require hello first, got 'reset'"),
