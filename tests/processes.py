@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterable
 from pathlib import Path
 
 
@@ -24,6 +25,17 @@ def children(pid: int) -> list[int]:
         return [int(child) for task in tasks for child in (task / "children").read_text().split()]
     except OSError:
         return []
+
+
+def sockets_of(pids: Iterable[int]) -> set[str]:
+    """Inodes of the sockets that processes have open; one that has ended, as each may at any moment, has none."""
+    found = set()
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+                with contextlib.suppress(OSError):  # closed since
+                    found.add(str(descriptor.readlink()))
+    return {target.removeprefix("socket:[").rstrip("]") for target in found if target.startswith("socket:[")}
 
 
 def resident_mb(pid: int) -> float:

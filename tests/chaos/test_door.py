@@ -18,7 +18,7 @@ import apex_acer
 from apex_acer.actor.policy import load_policy
 from apex_acer.manager.callbacks import Callbacks
 from apex_acer.manager.manager import train
-from tests.processes import processes
+from tests.processes import processes, sockets_of
 from tests.runs import tiny_run
 
 ROOT = Path(apex_acer.__file__).parent
@@ -123,23 +123,13 @@ class Sockets(NamedTuple):
 
 def sockets(*pids: int) -> Sockets:
     """The sockets of processes, as the kernel lists them."""
-    inodes = {inode for pid in pids for inode in inodes_of(pid)}
+    inodes = sockets_of(pids)
     network: list[str] = []
     for protocol in ("tcp", "tcp6", "udp", "udp6", "raw", "raw6"):
         rows = (line.split() for line in Path(f"/proc/self/net/{protocol}").read_text().splitlines()[1:])
         network += [f"{protocol} {row[1]}" for row in rows if row[9] in inodes]
     unix = (line.split() for line in Path("/proc/self/net/unix").read_text().splitlines()[1:])
     return Sockets(network, [row[7] for row in unix if len(row) > 7 and row[6] in inodes])
-
-
-def inodes_of(pid: int) -> Iterator[str]:
-    for descriptor in Path(f"/proc/{pid}/fd").iterdir():
-        try:
-            target = os.readlink(descriptor)
-        except FileNotFoundError:  # closed since
-            continue
-        if target.startswith("socket:["):
-            yield target.removeprefix("socket:[").rstrip("]")
 
 
 class Run(NamedTuple):

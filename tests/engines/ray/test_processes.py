@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import subprocess
@@ -17,6 +16,7 @@ from apex_acer.engines.ray import cluster
 from apex_acer.engines.ray.cluster import Cluster
 from apex_acer.engines.ray.handle import cause_of_death
 from apex_acer.manager.manager import train
+from tests.processes import sockets_of
 from tests.programs import processes_of, program
 from tests.runs import tiny_run
 
@@ -24,17 +24,6 @@ pytestmark = pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="proc
 ENDLESS = {"engine": "ray", "stop__env_steps": 10**9, "checkpoint__every": 500, "replay__capacity": 2_000_000}
 LOOPBACK = {"0100007F", "0000000000000000FFFF00000100007F", "00000000000000000000000001000000"}
 LISTENS = "0A"
-
-
-def sockets_of(pids: list[int]) -> set[str]:
-    """Inodes of the sockets that these processes have open."""
-    found = set()
-    for pid in pids:
-        with contextlib.suppress(OSError):
-            for descriptor in Path(f"/proc/{pid}/fd").iterdir():
-                with contextlib.suppress(OSError):
-                    found.add(str(descriptor.readlink()).removeprefix("socket:[").removesuffix("]"))
-    return found
 
 
 def listening(pids: list[int]) -> list[str]:
