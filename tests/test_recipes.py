@@ -89,7 +89,7 @@ class Job:
     def output(self) -> str:
         return (self._folder / "output").read_text()
 
-    def wait_for(self, text: str, within_s: float = 60.0) -> None:
+    def wait_for(self, text: str, within_s: float = 120.0) -> None:
         """Until it has printed `text`."""
         assert self._process is not None
         process = self._process
@@ -101,7 +101,7 @@ class Job:
         assert self._process is not None
         self._process.send_signal(signal.SIGTERM)
 
-    def ended(self, within_s: float = 60.0) -> int:
+    def ended(self, within_s: float = 120.0) -> int:
         """Its exit code; it must leave no process behind."""
         assert self._process is not None
         code = self._process.wait(within_s)

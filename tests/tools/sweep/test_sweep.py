@@ -419,7 +419,7 @@ def real(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "import gymnasium, os, time\n"
         "class Slow(gymnasium.Wrapper):\n"
         "    def step(self, action):\n"
-        "        time.sleep(0.02 if os.path.exists('slow') else 0)\n"
+        "        time.sleep(0.1 if os.path.exists('slow') else 0)\n"
         "        return super().step(action)\n"
         "def vanishing(environment):\n"
         "    if os.path.exists('out/results.json'):\n"
