@@ -6,6 +6,7 @@ It needs numpy, msgpack and websockets, and nothing else of this package. It spe
 from __future__ import annotations
 
 import contextlib
+import math
 import random
 import time
 from collections.abc import Mapping
@@ -64,7 +65,7 @@ class Client:
             url: `ws://…` or `wss://…`.
             token: the run's.
             observation: `{"shape": [4], "dtype": "float32"}`.
-            action: `{"n": 2}`, or `{"low": […], "high": […]}` of continuous actions.
+            action: `{"n": 2}`; `{"nvec": [3, 2]}` of several choices; `{"low": […], "high": […]}` of continuous ones.
             train: whether to be learned from; otherwise the client is only played.
             patience_s: seconds to try for.
 
@@ -75,14 +76,14 @@ class Client:
         self._dtype = np.dtype(observation["dtype"]).newbyteorder("<")
         self._hello = {"type": "hello", "version": VERSION, "token": token, "train": train}
         self._hello |= {"observation": dict(observation), "action": dict(action)}
-        self._shape = None if "n" in action else np.shape(action["low"])
+        self._action_dtype = np.float32 if "low" in action else np.int64
         self._session, self._sequence, self._server_has = "", -1, -1
         self._connection: ClientConnection | None = None
         self._closing = contextlib.ExitStack()  # closes the connection
         self._connect()
 
     def reset(self, observation: npt.ArrayLike) -> Any:
-        """Begins an episode; returns the first action, an int or a float32 array `[d]`."""
+        """Begins an episode; returns the first action: an int, an int64 array of choices, or a float32 array `[d]`."""
         return self._ask({"type": "reset", "observation": self._bytes(observation)})
 
     def step(self, observation: npt.ArrayLike, reward: float) -> Any:
@@ -140,7 +141,7 @@ class Client:
         if values["type"] == "ended":
             return None
         action = values["action"]
-        return int(action) if self._shape is None else np.array(action, np.float32).reshape(self._shape)
+        return np.array(action, self._action_dtype) if isinstance(action, list) else int(action)
 
     def _come_back(self, *, begins: bool) -> None:
         """Connects again; raises `EpisodeLost` if the session is a new one, unless the message `begins` an episode."""
@@ -193,12 +194,20 @@ def _read(connection: ClientConnection) -> dict[str, Any]:
 def spaces(env: Any) -> dict[str, dict[str, Any]]:
     """The arguments `observation` and `action` of `Client` for a gymnasium environment."""
     space, observation = env.action_space, env.observation_space
-    action: dict[str, Any] = (
-        {"n": int(space.n), "start": int(space.start)}
-        if hasattr(space, "n")
-        else {"low": space.low.ravel().tolist(), "high": space.high.ravel().tolist()}
-    )
-    return {"observation": {"shape": list(observation.shape), "dtype": observation.dtype.name}, "action": action}
+    return {
+        "observation": {"shape": list(observation.shape), "dtype": observation.dtype.name},
+        "action": _actions(space),
+    }
+
+
+def _actions(space: Any) -> dict[str, Any]:
+    if hasattr(space, "low"):
+        return {"low": space.low.ravel().tolist(), "high": space.high.ravel().tolist()}
+    if hasattr(space, "nvec"):
+        return {"nvec": space.nvec.ravel().tolist(), "start": space.start.ravel().tolist()}
+    if space.shape:  # a MultiBinary
+        return {"nvec": [2] * math.prod(space.shape)}
+    return {"n": int(space.n), "start": int(space.start)}
 
 
 def run(
@@ -214,7 +223,7 @@ def run(
     """Plays a gymnasium environment for a server, until that says goodbye or `episodes` have ended.
 
     Args:
-        env: a gymnasium environment with `Discrete` actions or a `Box` of them.
+        env: a gymnasium environment with actions that are `Discrete`, `MultiDiscrete`, `MultiBinary` or a `Box`.
         url: `ws://…` or `wss://…`.
         token: the run's.
         episodes: how many to play; None: no limit.

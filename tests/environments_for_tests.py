@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import gymnasium
 import numpy as np
 from gymnasium import spaces
-from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete, Space, Tuple
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Tuple
 
 FLOATS = Box(-1.0, 1.0, (2,), np.float32)
 
@@ -139,6 +139,57 @@ def aim_reward(action: Any, obs: Any) -> Any:
     return -(((action - 0.5 * obs) / 2) ** 2).sum(-1)
 
 
+class Dials(gymnasium.Env[Any, Any]):
+    """Dials of `nvec` positions each, to be set at once; pays the share of them that are set to their best position.
+
+    That is the one whose number in `obs` is largest; they are drawn anew at each step. Episodes have `length` steps. If
+    `masked`, about half of the positions are forbidden at each step, of which the mask in `info` tells; a forbidden one
+    ends the episode and costs 1. A single number is a `Discrete` space, and twos alone are a `MultiBinary` if `binary`.
+    """
+
+    def __init__(
+        self, nvec: Any = (3, 2, 4), start: int = 0, length: int = 4, masked: bool = False, binary: bool = False
+    ) -> None:
+        self._sizes, self._start, self._length, self._masked = np.atleast_1d(nvec).ravel(), start, length, masked
+        self.action_space = (
+            MultiBinary(np.shape(nvec))
+            if binary
+            else MultiDiscrete(nvec, start=np.full(np.shape(nvec), start))
+            if np.ndim(nvec)
+            else Discrete(nvec, start=start)
+        )
+        self.observation_space = Box(0.0, 1.0, (int(self._sizes.sum()),), np.float32)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._step = 0
+        return self._observe()
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        if not self.action_space.contains(action):
+            raise ValueError(f"{action!r} is not in {self.action_space}")
+        chosen = np.ravel(action).astype(int) - self._start
+        splits = np.cumsum(self._sizes)[:-1]
+        rated = np.split(np.where(self._legal, self._obs, -1.0), splits)
+        self._step += 1
+        if not all(legal[choice] for legal, choice in zip(np.split(self._legal, splits), chosen, strict=True)):
+            obs, info = self._observe()
+            return obs, -1.0, True, False, info
+        reward = float(np.mean([part.argmax() == choice for part, choice in zip(rated, chosen, strict=True)]))
+        obs, info = self._observe()
+        return obs, reward, False, self._step == self._length, info
+
+    def _observe(self) -> tuple[Any, dict[str, Any]]:
+        self._obs = self.np_random.uniform(0, 1, self.observation_space.shape).astype(np.float32)
+        self._legal = np.ones(len(self._obs), bool)
+        if not self._masked:
+            return self._obs, {}
+        for part in np.split(self._legal, np.cumsum(self._sizes)[:-1]):  # views
+            part[:] = self.np_random.random(len(part)) < 0.5
+            part[self.np_random.integers(len(part))] = True
+        return self._obs, {"action_mask": self._legal.astype(np.int8)}
+
+
 class Spaces(gymnasium.Env[Any, Any]):
     """Has the spaces it is given and never ends."""
 
@@ -249,6 +300,7 @@ _register("Clock-v0", Clock)
 gymnasium.register("Eager-v0", Clock, vector_entry_point=Eager, kwargs={"length": 3}, disable_env_checker=True)
 gymnasium.register("EagerAlone-v0", vector_entry_point=Eager)
 _register("Aim-v0", Aim)
+_register("Dials-v0", Dials)
 _register("Spoilt-v0", Spoilt)
 _register("Broken-v0", Broken)
 _register("BreaksLater-v0", BreaksLater)
@@ -265,4 +317,4 @@ _register("HalfBoundedAction-v0", Spaces, action=Box(0.0, np.inf, (2,)))
 _register("NoNumberAction-v0", Spaces, action=box_with_nan())
 _register("WholeNumberAction-v0", Spaces, action=Box(0, 9, (2,), np.int64))
 _register("EmptyAction-v0", Spaces, action=Box(-1.0, 1.0, (0,)))
-_register("MultiDiscreteAction-v0", Spaces, action=MultiDiscrete([2, 3]))
+_register("TooManyActions-v0", Spaces, action=MultiBinary(63))

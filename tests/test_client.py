@@ -13,8 +13,10 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
 
 from apex_acer.client import Client, Ended, EpisodeLost, RemoteError, run, spaces
+from tests.environments_for_tests import Spaces
 from tests.remote.conftest import HELLO, LOST, OBS, TOKEN, Serve, free_port, serve, until
 from tests.runs import BOX, CARTPOLE
 
@@ -53,15 +55,19 @@ def test_a_gymnasium_environment(serve: Serve) -> None:
     until(lambda: acting.kinds().count("reset") == acting.kinds().count("terminated") == 3)
 
 
-def test_continuous_actions_have_the_shape_and_type_of_their_space() -> None:
-    env = gymnasium.make("Pendulum-v1")
-    assert spaces(env) == {
-        "observation": {"shape": [3], "dtype": "float32"},
-        "action": {"low": [-2.0], "high": [2.0]},
-    }
-    client = Client.__new__(Client)
-    client._shape = (2,)
-    np.testing.assert_array_equal(client._action({"type": "action", "action": [0.5, -1]}), np.float32([0.5, -1]))
+@pytest.mark.parametrize(
+    ("space", "action"),
+    [
+        (Discrete(3, start=2), {"n": 3, "start": 2}),
+        (MultiDiscrete([[3], [2]], start=[[1], [0]]), {"nvec": [3, 2], "start": [1, 0]}),
+        (MultiBinary((2, 2)), {"nvec": [2, 2, 2, 2]}),
+        (Box(-2, 2, (1,)), {"low": [-2.0], "high": [2.0]}),
+    ],
+    ids=str,
+)
+def test_each_kind_of_actions_is_told_as_the_page_says(space: Any, action: dict[str, Any]) -> None:
+    env = Spaces(action=space)
+    assert spaces(env) == {"observation": {"shape": [2], "dtype": "float32"}, "action": action}
 
 
 def test_a_broken_connection_goes_unnoticed(serve: Serve) -> None:

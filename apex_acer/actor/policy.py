@@ -21,6 +21,7 @@ from apex_acer.networks.device import CPU, choose_precision
 from apex_acer.networks.frames import stack_planes
 from apex_acer.networks.memory import State, forget
 from apex_acer.networks.weights import check_tensors, load_tensors, read
+from apex_acer.protocol.actions import Discrete
 from apex_acer.protocol.specification import Array, EnvironmentSpec
 from apex_acer.protocol.unroll import Unroll
 
@@ -70,7 +71,7 @@ class Policy:
     def act(self, obs: npt.ArrayLike, greedy: bool = True) -> Any:
         """The action for one observation, or an array of them for a batch, as the environment takes it.
 
-        An action is an int if the actions are `Discrete`, and an array between the environment's bounds if they are a `Box`.
+        An action is an int if the actions are `Discrete`, otherwise an array: of choices, or between the bounds of a `Box`.
 
         `obs` is what the environment gives, or `spec.obs_shape`: images with their channels first. With `environment.stack`
         S above 1 it is the newest S observations, `[S, …]`, or their planes joined along the channels, oldest first.
@@ -91,7 +92,8 @@ class Policy:
         action = self.spec.actions.to_environment(chosen.action.cpu().numpy())
         if not single:
             return action
-        return action[0, ...] if self.spec.actions.shape else int(action[0])  # `...`: an array, even of no dimensions
+        is_number = isinstance(self.spec.actions, Discrete)
+        return int(action[0]) if is_number else action[0, ...]  # `...`: an array, even of no dimensions
 
     def step(
         self,

@@ -15,6 +15,7 @@ from apex_acer.actor.policy import Policy
 from apex_acer.actor.rollout import Episode
 from apex_acer.config import RunConfig
 from apex_acer.environments.spaces import specify_remote
+from apex_acer.protocol.actions import Discrete
 from apex_acer.protocol.metrics import Timers
 from apex_acer.protocol.specification import Array
 from apex_acer.protocol.unroll import Unroll
@@ -221,7 +222,7 @@ class RemoteRollout:
             self._state[name][index] = value
         action, mu = chosen.action.numpy(), {name: part.numpy() for name, part in chosen.behaviour.items()}
         given = self._policy.spec.actions.to_environment(action)
-        flat = given.reshape(len(slots), -1) if self._policy.spec.actions.shape else given
+        flat = given if isinstance(self._policy.spec.actions, Discrete) else given.reshape(len(slots), -1)
         decisions = zip(asking.values(), flat.tolist(), strict=True)
         # an episode's last observation gets an action, too, for the dummy step after it, but nobody waits for that
         self._server.answer((event.session, one) for event, one in decisions if event.kind in ("reset", "step"))

@@ -44,7 +44,7 @@ class Acer(AcerBase):
 
     @staticmethod
     def behaviour_shapes(config: RunConfig, spec: EnvironmentSpec) -> Shapes:
-        """The log-probabilities of all actions."""
+        """The log-probabilities of all actions; of several choices at once, of all combinations."""
         return {MU: (spec.num_actions,)}
 
     @staticmethod
@@ -54,7 +54,7 @@ class Acer(AcerBase):
         """Samples from mu = softmax(pi_logits / exploration), or takes its likeliest action if `greedy`."""
         assert isinstance(network, ActorCritic)
         output, state = network.step(obs, state)
-        log_mu = (output.pi_logits.float() / exploration.unsqueeze(-1)).log_softmax(-1)  # [N, A]
+        log_mu = network.joint(output.pi_logits.float() / exploration.unsqueeze(-1)).log_softmax(-1)  # [N, A]
         if greedy:
             action = log_mu.argmax(-1)
         else:
@@ -65,9 +65,11 @@ class Acer(AcerBase):
         """`acer_loss` of a batch of segments."""
         obs, reset = self.inputs(batch)
         output = self.network.unroll(obs, reset, batch.state, self._config.burn_in, batch.fresh)
+        output = output._replace(pi_logits=self.network.joint(output.pi_logits))
         with torch.no_grad():
             average = self.average_network.unroll(obs[: -reset.shape[1]], reset[:-1], batch.state)
-        return acer_loss(self._config, batch, output, average.pi_logits, self.rewards(batch), self.learned(batch))
+            logits = self.network.joint(average.pi_logits)
+        return acer_loss(self._config, batch, output, logits, self.rewards(batch), self.learned(batch))
 
 
 def acer_loss(

@@ -80,7 +80,9 @@ class RemoteConfig(ListenConfig):
     observation_dtype: str = "float32"
     """NumPy name of its type."""
     num_actions: int = 0
-    """Number of discrete actions; 0: they are continuous."""
+    """Number of discrete actions; 0: they are others."""
+    num_choices: tuple[int, ...] = ()
+    """Numbers of choices, if several are made at once."""
     action_low: tuple[float, ...] = ()
     """Lower bounds of continuous actions, one for each dimension."""
     action_high: tuple[float, ...] = ()
@@ -97,6 +99,8 @@ class RemoteConfig(ListenConfig):
         dtype = self.observation_dtype
         require(dtype in DTYPES, "environment.remote.observation_dtype", dtype, f"give one of {', '.join(DTYPES)}")
         at_least(0, self.section, {"num_actions": self.num_actions})
+        choices = all(count >= 1 for count in self.num_choices)
+        require(choices, "environment.remote.num_choices", self.num_choices, "give numbers of 1 or more")
         low, high = self.action_low, self.action_high
         pairs = len(low) == len(high) and all(a < b for a, b in zip(low, high, strict=True))
         finite = all(abs(bound) < LARGEST for bound in (*low, *high))
@@ -106,6 +110,7 @@ class RemoteConfig(ListenConfig):
     def require_spaces(self) -> None:
         """Raises `ConfigError` unless observations and one kind of actions are given."""
         shape, count = self.observation_shape, self.num_actions
+        given = [bool(count), bool(self.num_choices), bool(self.action_low)]
         require(bool(shape), "environment.remote.observation_shape", shape, "give the shape of an observation")
-        one = bool(count) != bool(self.action_low)
-        require(one, "environment.remote.num_actions", count, "give either num_actions or action_low and action_high")
+        allowed = "give one of num_actions, num_choices, and action_low with action_high"
+        require(sum(given) == 1, "environment.remote.num_actions", count, allowed)

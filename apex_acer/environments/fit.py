@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from apex_acer.config import SETTINGS, AlgorithmConfig, require
-from apex_acer.protocol.actions import Box
+from apex_acer.protocol.actions import Box, MultiDiscrete
 from apex_acer.protocol.specification import EnvironmentSpec
 
+MAX_VALUES = 4096
 BINNED = (1,), (2,), (3,)  # the shapes of actions that `DiscreteActions` takes
 
 
@@ -17,3 +18,13 @@ def require_fit(algorithm: AlgorithmConfig, name: str, spec: EnvironmentSpec) ->
     if isinstance(spec.actions, Box) and spec.actions.given_shape in BINNED:
         allowed += "; or give --environment.wrappers apex_acer.wrappers:DiscreteActions"
     require(algorithm.actions in ("", kind), "algorithm.name", algorithm.name, allowed)
+    if isinstance(spec.actions, MultiDiscrete):
+        _require_few(algorithm, name, spec.actions)
+
+
+def _require_few(algorithm: AlgorithmConfig, name: str, actions: MultiDiscrete) -> None:
+    """An algorithm that is for discrete actions alone has a value of each of them."""
+    fitting = ", ".join(sorted(key for key, settings in SETTINGS.items() if not settings.actions))
+    has = f"{name} has {actions.describe()} = {actions.n:,} combinations, and it has a value of each, {MAX_VALUES:,} at most"
+    fits = algorithm.actions == "" or actions.n <= MAX_VALUES
+    require(fits, "algorithm.name", algorithm.name, f"{has}; give {fitting}")

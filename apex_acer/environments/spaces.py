@@ -10,7 +10,7 @@ from gymnasium import spaces
 from gymnasium.spaces import Space
 
 from apex_acer.config import ConfigError, EnvironmentConfig, require
-from apex_acer.protocol.actions import Actions, Box, Discrete
+from apex_acer.protocol.actions import MAX_COMBINATIONS, Actions, Box, Discrete, MultiDiscrete
 from apex_acer.protocol.specification import EnvironmentSpec
 
 
@@ -36,6 +36,8 @@ def specify_remote(config: EnvironmentConfig) -> EnvironmentSpec:
     observations = spaces.Box(0, 1, given.observation_shape, dtype)  # nothing depends on its bounds
     if given.num_actions:
         return specify(config, spaces.Discrete(given.num_actions), observations, 1)
+    if given.num_choices:
+        return specify(config, spaces.MultiDiscrete(list(given.num_choices)), observations, 1)
     low, high = (np.array(bound, np.float32) for bound in (given.action_low, given.action_high))
     return specify(config, spaces.Box(low, high), observations, 1)
 
@@ -43,12 +45,24 @@ def specify_remote(config: EnvironmentConfig) -> EnvironmentSpec:
 def _actions(name: str, space: Space[Any]) -> Actions:
     if isinstance(space, spaces.Discrete):
         return Discrete(int(space.n), int(space.start))
+    if isinstance(space, (spaces.MultiDiscrete, spaces.MultiBinary)):
+        return _choices(name, space)
     if not isinstance(space, spaces.Box) or space.dtype.kind != "f" or not _is_bounded(space) or 0 in space.shape:
-        supported = "supported: Discrete, and a Box of floats with finite bounds"
+        supported = "supported: Discrete, MultiDiscrete, MultiBinary, and a Box of floats with finite bounds"
         hint = "give a wrapper of your own that makes it one of them, such as a gymnasium.wrappers.TransformAction"
         raise ConfigError(f"environment.id: {name!r} has action space {_line(space)}; {supported}; {hint}")
     low, high = (tuple(bound.ravel().tolist()) for bound in (space.low, space.high))
     return Box(low, high, space.shape, space.dtype.name)
+
+
+def _choices(name: str, space: spaces.MultiDiscrete | spaces.MultiBinary) -> MultiDiscrete:
+    allowed = f"{name} has action space {_line(space)}; at most 2^62 combinations of choices are supported"
+    if isinstance(space, spaces.MultiBinary):
+        space = spaces.MultiDiscrete(np.full(space.shape, 2), space.dtype.name)
+    nvec, start = (tuple(values.ravel().tolist()) for values in (space.nvec, space.start))
+    actions = MultiDiscrete(nvec, start, space.shape, space.dtype.name)
+    require(bool(nvec) and actions.n <= MAX_COMBINATIONS, "environment.id", name, allowed)
+    return actions
 
 
 def _is_bounded(space: spaces.Box) -> bool:

@@ -5,6 +5,7 @@ May import: nothing of the package.
 
 from apex_acer.functional.acer import Targets, acer_metrics, acer_policy_gradient, acer_targets, kl_gradient
 from apex_acer.functional.advantages import Advantages, gae, vtrace
+from apex_acer.functional.branches import join_choices, joint_logits, split_choices
 from apex_acer.functional.conjugate_gradient import conjugate_gradient, fisher_product
 from apex_acer.functional.continuous_acer import (
     ContinuousTargets,
@@ -18,7 +19,15 @@ from apex_acer.functional.continuous_acer import (
 )
 from apex_acer.functional.curiosity import curiosity_loss, forward_error, intrinsic_reward, inverse_error
 from apex_acer.functional.ddpg import correlated_noise, smallest_target, smoothed_action
-from apex_acer.functional.distributions import Categorical, Distribution, Gaussian, each_tensor, squashed_log_prob
+from apex_acer.functional.distributions import (
+    Categorical,
+    Distribution,
+    Factored,
+    Gaussian,
+    each_tensor,
+    squashed_log_prob,
+    sum_of,
+)
 from apex_acer.functional.means import masked_mean, masked_means, squared_error_loss
 from apex_acer.functional.ppo import clipped_surrogate, clipped_value_loss
 from apex_acer.functional.q_learning import NStep, bootstrap_value, dueling, n_step_return, rescale, unscale
@@ -32,6 +41,7 @@ __all__ = [
     "Categorical",
     "ContinuousTargets",
     "Distribution",
+    "Factored",
     "Gaussian",
     "NStep",
     "Targets",
@@ -54,6 +64,8 @@ __all__ = [
     "gae",
     "intrinsic_reward",
     "inverse_error",
+    "join_choices",
+    "joint_logits",
     "kl_gradient",
     "log_ratio",
     "masked_mean",
@@ -68,9 +80,11 @@ __all__ = [
     "smoothed_action",
     "soft_policy_loss",
     "soft_target",
+    "split_choices",
     "squared_error_loss",
     "squashed_log_prob",
     "stochastic_dueling",
+    "sum_of",
     "surrogate_loss",
     "temperature_loss",
     "trust_region_projection",

@@ -1,13 +1,17 @@
-"""Distributions of actions: categorical, and Gaussian with a diagonal covariance, also squashed by tanh."""
+"""Distributions of actions: categorical, several such, and Gaussian with a diagonal covariance, also squashed by tanh."""
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Callable, Iterator
+import operator
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple, Protocol, Self, TypeVar
 
 from torch import Tensor
 from torch.nn.functional import softplus
+
+from apex_acer.functional.branches import split_choices
 
 HALF_LOG_TWO_PI = 0.5 * math.log(2 * math.pi)
 
@@ -47,6 +51,37 @@ class Categorical(NamedTuple):
         probs = self.log_probs.exp()
         log_ratio = (self.log_probs - other.log_probs).masked_fill(probs == 0, 0.0)
         return (probs * log_ratio).sum(-1)
+
+
+class Factored(tuple[Tensor, ...]):
+    """Independent choices: the log-probabilities `[..., n]` of each. An action is a combination of them (`branches`)."""
+
+    def __new__(cls, *log_probs: Tensor) -> Self:
+        """One tensor for each choice."""
+        return super().__new__(cls, log_probs)
+
+    @property
+    def sizes(self) -> list[int]:
+        """How many there are to choose from, by branch."""
+        return [log_probs.shape[-1] for log_probs in self]
+
+    def log_prob(self, action: Tensor) -> Tensor:
+        """The log-probability `[...]` of `action` `[...]` int64, a combination."""
+        choices = split_choices(action, self.sizes)
+        return sum_of(Categorical(log_probs).log_prob(choice) for log_probs, choice in zip(self, choices, strict=True))
+
+    def entropy(self) -> Tensor:
+        """The entropy `[...]`."""
+        return sum_of(Categorical(log_probs).entropy() for log_probs in self)
+
+    def kl(self, other: Factored) -> Tensor:
+        """KL(self ‖ other), `[...]`."""
+        return sum_of(Categorical(mine).kl(Categorical(its)) for mine, its in zip(self, other, strict=True))
+
+
+def sum_of(terms: Iterable[Tensor]) -> Tensor:
+    """Their sum; there must be one at least."""
+    return functools.reduce(operator.add, terms)
 
 
 class Gaussian(NamedTuple):

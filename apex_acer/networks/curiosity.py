@@ -9,9 +9,9 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from apex_acer.config import NetworkConfig
-from apex_acer.functional import forward_error, inverse_error
+from apex_acer.functional import forward_error, inverse_error, split_choices, sum_of
 from apex_acer.networks.torsos import Precise, build_torso, head
-from apex_acer.protocol.actions import Discrete
+from apex_acer.protocol.actions import Choices
 from apex_acer.protocol.specification import EnvironmentSpec
 
 HIDDEN = 256  # units of each model's hidden layer, as in the paper
@@ -31,8 +31,8 @@ class Curiosity(Precise):
 
     def __init__(self, config: NetworkConfig, spec: EnvironmentSpec) -> None:
         super().__init__()
-        self._choices = spec.actions.n if isinstance(spec.actions, Discrete) else None
-        num = self._choices or spec.action_dim
+        self._branches = list(spec.actions.branches) if isinstance(spec.actions, Choices) else None
+        num = sum(self._branches) if self._branches else spec.action_dim
         self.torso, width = build_torso(config, spec, config.hidden_sizes)
         self.inverse_model = head(2 * width, HIDDEN, num, activation=config.activation)
         self.forward_model = head(width + num, HIDDEN, width, activation=config.activation)
@@ -42,9 +42,21 @@ class Curiosity(Precise):
         features = self._features(inputs).view(len(action) + 1, action.shape[1], -1)  # [T+1, B, F]
         before, after = features[:-1], features[1:]
         guessed = self.inverse_model(torch.cat([before, after], -1))
-        vector = action if self._choices is None else one_hot(action, self._choices)
-        expected = self.forward_model(torch.cat([before, vector.to(before.dtype)], -1))
-        return Errors(forward_error(expected, after), inverse_error(guessed, action))
+        expected = self.forward_model(torch.cat([before, self._vector(action).to(before.dtype)], -1))
+        return Errors(forward_error(expected, after), self._inverse_error(guessed, action))
+
+    def _vector(self, action: Tensor) -> Tensor:
+        """`action` as numbers `[T, B, num]`: choices as one-hot vectors side by side."""
+        if not self._branches:
+            return action
+        choices = zip(split_choices(action, self._branches), self._branches, strict=True)
+        return torch.cat([one_hot(choice, size) for choice, size in choices], -1)
+
+    def _inverse_error(self, guessed: Tensor, action: Tensor) -> Tensor:
+        if not self._branches:
+            return inverse_error(guessed, action)
+        choices = zip(torch.split(guessed, self._branches, -1), split_choices(action, self._branches), strict=True)
+        return sum_of(inverse_error(logits, choice) for logits, choice in choices)
 
     def _features(self, inputs: Tensor) -> Tensor:
         dtype = next(self.parameters()).dtype

@@ -1,4 +1,4 @@
-"""The heads of stochastic policies, by the kind of action space: categorical for `Discrete`, Gaussian for a `Box`.
+"""The heads of stochastic policies, by the kind of action space: categorical for choices, Gaussian for a `Box`.
 
 A head knows what an actor records of its behaviour and how that is read again, so algorithms need not ask for the kind.
 """
@@ -11,15 +11,15 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from apex_acer.functional import Categorical, Distribution, Gaussian
+from apex_acer.functional import Distribution, Factored, Gaussian, join_choices
 from apex_acer.networks.torsos import linear
-from apex_acer.protocol.actions import Discrete
+from apex_acer.protocol.actions import Choices
 from apex_acer.protocol.specification import EnvironmentSpec
 from apex_acer.protocol.unroll import Shapes
 
 
 class CategoricalOutput(NamedTuple):
-    """`pi_logits` `[B, A]`."""
+    """`pi_logits` `[B, A]`; of several choices at once, those of each side by side."""
 
     pi_logits: Tensor
 
@@ -39,41 +39,42 @@ class Sample(NamedTuple):
 
 
 class CategoricalHead(nn.Module):
-    """A linear layer of logits."""
+    """A linear layer of logits; several choices at once are independent of each other."""
 
     def __init__(self, width: int, spec: EnvironmentSpec, initial_std: float) -> None:
         super().__init__()
         del initial_std
-        self.pi_logits = linear(width, spec.num_actions, gain=0.01)
+        assert isinstance(spec.actions, Choices)
+        self.branches = list(spec.actions.branches)
+        self.pi_logits = linear(width, sum(self.branches), gain=0.01)
 
     @staticmethod
     def behaviour_shapes(spec: EnvironmentSpec) -> Shapes:
-        """The log-probabilities of all actions."""
-        return {"log_probs": (spec.num_actions,)}
+        """The log-probabilities of all choices, those of each branch side by side."""
+        assert isinstance(spec.actions, Choices)
+        return {"log_probs": (sum(spec.actions.branches),)}
 
     def forward(self, features: Tensor) -> CategoricalOutput:
         """The output for features `[..., F]`."""
         return CategoricalOutput(self.pi_logits(features))
 
-    @staticmethod
-    def distribution(output: CategoricalOutput, temperature: Tensor | None = None) -> Distribution:
+    def distribution(self, output: CategoricalOutput, temperature: Tensor | None = None) -> Distribution:
         """The policy, with its logits divided by `temperature` `[B]`."""
         logits = output.pi_logits.float()
-        return Categorical((logits if temperature is None else logits / temperature.unsqueeze(-1)).log_softmax(-1))
+        tempered = logits if temperature is None else logits / temperature.unsqueeze(-1)
+        return Factored(*(part.log_softmax(-1) for part in torch.split(tempered, self.branches, -1)))
 
-    @staticmethod
-    def sample(policy: Any, generator: torch.Generator, *, greedy: bool) -> Sample:
+    def sample(self, policy: Any, generator: torch.Generator, *, greedy: bool) -> Sample:
         """An action of a `distribution`, the likeliest one if `greedy`."""
-        log_probs = policy.log_probs
-        drawn = (
-            log_probs.argmax(-1) if greedy else torch.multinomial(log_probs.exp(), 1, generator=generator).squeeze(-1)
+        choices = (
+            part.argmax(-1) if greedy else torch.multinomial(part.exp(), 1, generator=generator).squeeze(-1)
+            for part in policy
         )
-        return Sample(drawn, {"log_probs": log_probs})
+        return Sample(join_choices(choices, self.branches), {"log_probs": torch.cat([*policy], -1)})
 
-    @staticmethod
-    def recorded(action: Tensor, behaviour: dict[str, Tensor]) -> tuple[Distribution, Tensor]:
+    def recorded(self, action: Tensor, behaviour: dict[str, Tensor]) -> tuple[Distribution, Tensor]:
         """The policy that acted, and the actions as it drew them."""
-        return Categorical(behaviour["log_probs"]), action
+        return Factored(*torch.split(behaviour["log_probs"], self.branches, -1)), action
 
 
 class GaussianHead(nn.Module):
@@ -120,4 +121,4 @@ PolicyHead = CategoricalHead | GaussianHead
 
 def policy_head(spec: EnvironmentSpec) -> type[PolicyHead]:
     """The head for an environment's actions."""
-    return CategoricalHead if isinstance(spec.actions, Discrete) else GaussianHead
+    return CategoricalHead if isinstance(spec.actions, Choices) else GaussianHead

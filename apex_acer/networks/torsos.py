@@ -11,12 +11,13 @@ import torch
 from torch import Tensor, nn
 
 from apex_acer.config import NetworkConfig, RunConfig, imports, require
-from apex_acer.functional import dueling
+from apex_acer.functional import dueling, joint_logits
 from apex_acer.networks.device import choose_precision
 from apex_acer.networks.frames import to_float
 from apex_acer.networks.memory import State as State
 from apex_acer.networks.memory import remember, remember_all
 from apex_acer.networks.normalisation import ObservationNormaliser
+from apex_acer.protocol.actions import Choices
 from apex_acer.protocol.specification import EnvironmentSpec
 from apex_acer.protocol.unroll import Unroll
 
@@ -28,7 +29,7 @@ LARGE_MINIMUM, SMALL_MINIMUM = 36, 5  # pixels; the smallest side that leaves on
 
 
 class ActorCriticOutput(NamedTuple):
-    """`pi_logits` and `q_values`, both `[B, A]`."""
+    """`pi_logits` and `q_values`, both `[B, A]`; of several choices at once the logits are those of each, side by side."""
 
     pi_logits: Tensor
     q_values: Tensor
@@ -91,13 +92,18 @@ class Network(Precise):
 
 
 class ActorCritic(Network):
-    """A shared torso, an LSTM on it if `network.lstm` asks for one, policy logits and Q values; V is Σ π Q."""
+    """A shared torso, an LSTM on it if `network.lstm` asks for one, policy logits and Q values; V is Σ π Q.
+
+    Of several choices at once, Q has a value of each combination.
+    """
 
     def __init__(self, config: NetworkConfig, spec: EnvironmentSpec) -> None:
         super().__init__(config, spec)
         self.lstm = nn.LSTMCell(self.width, config.lstm) if config.lstm else None
         width = config.lstm or self.width
-        self.pi_logits = linear(width, spec.num_actions, gain=0.01)
+        assert isinstance(spec.actions, Choices)
+        self.branches = spec.actions.branches
+        self.pi_logits = linear(width, sum(self.branches), gain=0.01)
         self.q_values = linear(width, spec.num_actions, gain=0.01)
 
     def forward(self, obs: Tensor) -> ActorCriticOutput:
@@ -118,6 +124,10 @@ class ActorCritic(Network):
         """
         features = self.features(inputs).view(*reset.shape, -1)  # [L, B, F]
         return self._heads(remember_all(self.lstm, features, reset, state, burn_in, fresh))
+
+    def joint(self, pi_logits: Tensor) -> Tensor:
+        """The logits `[..., A]` of all actions, from those of each choice."""
+        return joint_logits(pi_logits, self.branches)
 
     def _heads(self, features: Tensor) -> ActorCriticOutput:
         return ActorCriticOutput(self.pi_logits(features), self.q_values(features))

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from apex_acer.protocol.actions import Actions, Box, Discrete, actions_from_dict
+from apex_acer.protocol.actions import Actions, Box, Choices, actions_from_dict
 from apex_acer.protocol.actions import Array as Array
 
 DECISIVE = {
@@ -88,8 +88,8 @@ class EnvironmentSpec:
 
     @property
     def num_actions(self) -> int:
-        """A, the number of discrete actions."""
-        assert isinstance(self.actions, Discrete)
+        """A, the number of discrete actions, or of combinations of choices."""
+        assert isinstance(self.actions, Choices)
         return self.actions.n
 
     @property

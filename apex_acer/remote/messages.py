@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import msgpack
 import numpy as np
 
-from apex_acer.protocol.actions import Actions, Discrete
+from apex_acer.protocol.actions import Actions, Discrete, MultiDiscrete
 from apex_acer.protocol.specification import Array, EnvironmentSpec
 
 VERSION = 1
@@ -165,6 +165,9 @@ def _action_misfit(given: Values, actions: Actions) -> str:
     if isinstance(actions, Discrete):
         expected: Values = {"n": actions.n, "start": actions.start}
         fits = {"start": 0, **given} == expected
+    elif isinstance(actions, MultiDiscrete):
+        expected = {"nvec": list(actions.nvec), "start": list(actions.start)}
+        fits = {"start": [0] * len(actions.nvec), **given} == expected
     else:
         expected = {"low": list(actions.low), "high": list(actions.high)}
         fits = given.keys() == expected.keys() and all(_near(given[name], expected[name]) for name in expected)

@@ -56,7 +56,7 @@ class Session:
         self.answer = None if self._playing else self._encoded({"type": "ended", "sequence": self.sequence})
         return Event(self, request.kind, request.obs, request.reward)
 
-    def decide(self, action: int | list[float]) -> None:
+    def decide(self, action: int | list[int] | list[float]) -> None:
         """Gives the action that the newest message asks for."""
         self.answer = self._encoded({"type": "action", "sequence": self.sequence, "action": action})
 

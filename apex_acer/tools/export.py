@@ -16,9 +16,10 @@ from torch import Tensor, nn
 
 from apex_acer.actor.policy import Policy
 from apex_acer.config import ConfigError
+from apex_acer.functional import split_choices
 from apex_acer.networks.card import describe
 from apex_acer.networks.weights import METADATA
-from apex_acer.protocol.actions import Array, Box, Discrete
+from apex_acer.protocol.actions import Array, Box, Choices, Discrete, MultiDiscrete
 from apex_acer.system import files
 
 BATCHES = 1, 5  # batch sizes on which the outputs are compared
@@ -51,18 +52,32 @@ class OnnxPolicy(nn.Module):
         if self.spec.channels_last:
             obs = obs.movedim(-1, 1)
         output, after = self.network.step(obs, dict(zip(self.state, state, strict=True)))
-        probabilities = [output.pi_logits.softmax(-1)] if "pi_logits" in self.heads else []
-        return *output, *probabilities, self._best(output[0]), *after.values()
+        probabilities = [self._probabilities(output.pi_logits)] if "pi_logits" in self.heads else []
+        return *output, *probabilities, self.choose(output[0]), *after.values()
 
-    def _best(self, output: Tensor) -> Tensor:
+    def _probabilities(self, logits: Tensor) -> Tensor:
+        assert isinstance(self.spec.actions, Choices)
+        parts = [part.softmax(-1) for part in torch.split(logits, list(self.spec.actions.branches), -1)]
+        return torch.cat(parts, -1) if len(parts) > 1 else parts[0]
+
+    def choose(self, output: Tensor) -> Tensor:
         """The greedy actions `[B, …]` as the environment takes them (`actions.to_environment`), from the first output."""
         actions = self.spec.actions
         if isinstance(actions, Discrete):
             return output.argmax(-1) + actions.start
+        if isinstance(actions, MultiDiscrete):
+            chosen = torch.stack(self._choices(output, list(actions.nvec)), -1) + torch.tensor(actions.start)
+            return chosen.to(getattr(torch, actions.given_dtype)).reshape(-1, *actions.given_shape)
         low, high = (torch.tensor(bounds, dtype=torch.float64) for bounds in (actions.low, actions.high))
         share = (output.double().clamp(-1, 1) + 1) / 2
         scaled = (low * (1 - share) + high * share).clamp(low, high)
         return scaled.to(getattr(torch, actions.given_dtype)).reshape(-1, *actions.given_shape)
+
+    def _choices(self, output: Tensor, sizes: list[int]) -> list[Tensor]:
+        """The best choice `[B]` of each branch, by logits of each or values of their combinations."""
+        if self.heads[0] == "pi_logits":
+            return [part.argmax(-1) for part in torch.split(output, sizes, -1)]
+        return split_choices(output.argmax(-1), sizes)
 
     @property
     def inputs(self) -> list[str]:
@@ -145,4 +160,5 @@ def _acts_by_its_output(module: OnnxPolicy, found: dict[str, Array]) -> bool:
     if isinstance(actions, Box):
         wanted = actions.to_environment(output)
         return bool(np.allclose(found["action"], wanted, rtol=TOLERANCE, atol=TOLERANCE * np.abs(wanted).max()))
-    return bool((found["action"] == actions.to_environment(output.argmax(-1))).all())
+    wanted = module.choose(torch.from_numpy(output)).numpy()
+    return bool((found["action"] == wanted).all())

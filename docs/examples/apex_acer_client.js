@@ -41,7 +41,7 @@ export class Client {
    * @param {string} token the one that the server printed
    * @param {object} options
    * @param {{shape: number[], dtype: string}} options.observation with NumPy's name of the type
-   * @param {{n: number, start?: number} | {low: number[], high: number[]}} options.action bounds are flat, too
+   * @param {{n: number, start?: number} | {nvec: number[], start?: number[]} | {low: number[], high: number[]}} options.action all flat, too
    * @param {boolean} [options.train] whether to be learned from; true
    * @param {number} [options.patienceMs] milliseconds without a server after which the client gives up; a minute
    * @param {number} [options.answerMs] milliseconds without an answer after which it connects again; a minute

@@ -14,7 +14,7 @@ from apex_acer.algorithms import trpo
 from apex_acer.algorithms.on_policy import ADVANTAGE
 from apex_acer.algorithms.trpo import Trpo
 from apex_acer.config import NetworkConfig, RunConfig, TrpoConfig
-from apex_acer.functional import Categorical, Gaussian
+from apex_acer.functional import Categorical, Factored, Gaussian
 from apex_acer.protocol.specification import EnvironmentSpec
 from apex_acer.protocol.unroll import Batch
 from tests.runs import BOX, CARTPOLE
@@ -80,6 +80,8 @@ def jacobian(outputs: Tensor, parameters: list[Tensor]) -> Tensor:
 
 def fisher_matrix(policy: Any, parameters: list[Tensor]) -> Tensor:
     """The mean over steps of E[∇ log π(a) ∇ log π(a)ᵀ], exactly."""
+    if isinstance(policy, Factored):
+        policy = Categorical(*policy)  # of a single choice
     if isinstance(policy, Categorical):
         steps, num_actions = policy.log_probs.shape
         scores = jacobian(policy.log_probs, parameters)  # [steps * A, n]

@@ -55,6 +55,7 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("environment.remote.observation_shape", [4, 0], "sizes of 1 or more"),
     ("environment.remote.observation_dtype", "float16", "bool, uint8, "),
     ("environment.remote.num_actions", -1, "0 or more"),
+    ("environment.remote.num_choices", [3, 0], "numbers of 1 or more"),
     ("environment.remote.action_high", [1.0], "above that in action_low"),
     ("environment.remote.action_high", [1e300], "a finite bound"),
     ("actors.count", -1, "0 or more"),

@@ -18,6 +18,7 @@ def a_run(remote: dict[str, Any] | None = None, **sections: Any) -> dict[str, An
     return {"environment": environment, "actors": {"environments": 1}, **sections}
 
 
+ONE_KIND = "give one of num_actions, num_choices, and action_low with action_high"
 REFUSED = {
     "engine": (a_run(engine="serial"), "engine: 'serial' is not allowed; environment.id remote needs engine local"),
     "actors": (
@@ -38,11 +39,11 @@ REFUSED = {
     ),
     "no actions": (
         a_run({"num_actions": 0}),
-        "environment.remote.num_actions: 0 is not allowed; give either num_actions or action_low and action_high",
+        f"environment.remote.num_actions: 0 is not allowed; {ONE_KIND}",
     ),
     "both kinds of actions": (
         a_run({"action_low": [0.0], "action_high": [1.0]}),
-        "environment.remote.num_actions: 2 is not allowed; give either num_actions or action_low and action_high",
+        f"environment.remote.num_actions: 2 is not allowed; {ONE_KIND}",
     ),
 }
 

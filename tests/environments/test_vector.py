@@ -16,7 +16,7 @@ from tests.environments_for_tests import countdown_observation
 MODULE = "tests.environments_for_tests"
 SHORT = f"{MODULE}:short"
 FLATTEN = "--environment.wrappers gymnasium.wrappers:FlattenObservation"
-ACTIONS = "; supported: Discrete, and a Box of floats with finite bounds; give a wrapper of your own that makes it one"
+ACTIONS = "; supported: Discrete, MultiDiscrete, MultiBinary, and a Box of floats with finite bounds; give a wrapper"
 
 
 def make(count: int = 2, *, training: bool = True, **settings: Any) -> Environments:
@@ -295,7 +295,7 @@ def test_the_nearest_id_is_one_that_can_be_used(name: str, near: str | None) -> 
             {"id": f"{MODULE}:EmptyObservation-v0"},
             ["environment.id", "(0,)", "supported: Box of numbers, at least one"],
         ),
-        ({"id": f"{MODULE}:MultiDiscreteAction-v0"}, ["environment.id", "action space MultiDiscrete([2 3])", ACTIONS]),
+        ({"id": f"{MODULE}:TooManyActions-v0"}, ["environment.id", "MultiBinary(63)", "at most 2^62"]),
         ({"id": f"{MODULE}:UnboundedAction-v0"}, ["environment.id", "action space Box(-inf, inf, (2,)", ACTIONS]),
         ({"id": f"{MODULE}:HalfBoundedAction-v0"}, ["environment.id", "action space Box(0.0, inf, (2,)", ACTIONS]),
         ({"id": f"{MODULE}:NoNumberAction-v0"}, ["environment.id", "could not be made; ValueError: No low value"]),

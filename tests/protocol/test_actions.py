@@ -1,4 +1,4 @@
-"""Action spaces: bounds of every kind, the way to the environment's units and back from a file."""
+"""Action spaces: choices and bounds of every kind, the way to the environment's units and back from a file."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from apex_acer.protocol.actions import Box, Discrete, actions_from_dict
+from apex_acer.protocol.actions import Actions, Box, Discrete, MultiDiscrete, actions_from_dict
 from apex_acer.protocol.specification import EnvironmentSpec
 from tests.runs import CARTPOLE
 
 PLANE = Box((-1.0, 0.0), (3.0, 10.0), (2,), "float32")
+DIALS = MultiDiscrete((3, 2, 4, 1), (5, 0, -2, 0), (2, 2), "int64")
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
@@ -76,8 +77,27 @@ def test_what_is_refused(value: float, why: str) -> None:
     assert PLANE.refusal(actions) == why
 
 
+def test_each_combination_of_choices_is_an_action() -> None:
+    found = DIALS.to_environment(np.arange(DIALS.n))
+    assert (found.dtype, found.shape) == (np.int64, (24, 2, 2))
+    assert found[0].tolist() == [[5, 0], [-2, 0]]
+    assert found[1].tolist() == [[5, 0], [-1, 0]]  # the last choice that there is changes first
+    assert found[-1].tolist() == [[7, 1], [1, 0]]
+    assert len({row.tobytes() for row in found}) == 24
+    assert DIALS.refusal(np.array([0, 23])) == ""
+    assert DIALS.refusal(np.array([0, 24])) == "action: 0 to 24, allowed 0 to 23"
+
+
+def test_as_many_combinations_as_a_number_can_count() -> None:
+    bits = MultiDiscrete((2,) * 62, (0,) * 62, (62,), "int8")
+    assert bits.to_environment(np.array([bits.n - 1])).tolist() == [[1] * 62]
+    assert bits.refusal(bits.sample(np.random.default_rng(0), 100)) == ""
+
+
 def test_they_are_described_in_words() -> None:
     assert Discrete(4, 0).describe() == "4"
+    assert DIALS.describe() == "3 x 2 x 4 x 1"
+    assert str(DIALS) == "MultiDiscrete([3, 2, 4, 1], start=[5, 0, -2, 0])"
     assert PLANE.describe() == "2 numbers in [-1, 3] x [0, 10]"
     assert Box((-2.0,), (2.0,), (), "float32").describe() == "1 number in [-2, 2]"
     assert Box((-1.0,) * 6, (1.0,) * 6, (2, 3), "float32").describe() == "6 numbers in [-1, 1] each"
@@ -85,10 +105,16 @@ def test_they_are_described_in_words() -> None:
 
 @pytest.mark.parametrize(
     "actions",
-    [Discrete(4, -2), PLANE, Box((0.1,), (1 / 3,), (), "float64"), Box((-1.0,) * 6, (1.0,) * 6, (2, 3), "float16")],
+    [
+        Discrete(4, -2),
+        DIALS,
+        PLANE,
+        Box((0.1,), (1 / 3,), (), "float64"),
+        Box((-1.0,) * 6, (1.0,) * 6, (2, 3), "float16"),
+    ],
     ids=str,
 )
-def test_they_come_back_from_a_file(actions: Discrete | Box) -> None:
+def test_they_come_back_from_a_file(actions: Actions) -> None:
     spec = dataclasses.replace(CARTPOLE, actions=actions)
     assert EnvironmentSpec.from_dict(json.loads(json.dumps(dataclasses.asdict(spec)))) == spec
 
@@ -144,3 +170,16 @@ def test_damage_is_refused(change: Any) -> None:
 def test_damage_of_choices_is_refused(values: dict[str, Any]) -> None:
     with pytest.raises((TypeError, ValueError)):
         actions_from_dict(values)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"nvec": []}, {"nvec": None}, {"nvec": "3214"}, {"nvec": [3, 2, 4, 0]}, {"nvec": [3, 2, 4, True]},
+     {"nvec": [3, 2, 4, 1.0]}, {"nvec": [3, 2, 4]}, {"nvec": [2**62, 2, 4, 1]}, {"nvec": [[3], [2], [4], [1]]},
+     {"start": [0]}, {"start": None}, {"start": [0, 0, 0, 2**31]}, {"start": [0, 0, 0, 0.5]}, {"given_shape": [4, 2]},
+     {"given_shape": None}, {"given_dtype": "float32"}, {"given_dtype": None}, {"low": [0.0]}, {"n": 24}],
+    ids=str,
+)  # fmt: skip
+def test_damage_of_several_choices_is_refused(change: dict[str, Any]) -> None:
+    with pytest.raises((TypeError, ValueError)):
+        actions_from_dict(dataclasses.asdict(DIALS) | change)

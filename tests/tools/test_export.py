@@ -23,6 +23,7 @@ from apex_acer.networks.weights import METADATA, named_tensors, pack, write
 from apex_acer.tools import export
 from apex_acer.tools.export import export_onnx
 from tests.conftest import COUNTDOWN, config_error
+from tests.learning.test_choices import DIALS
 from tests.runs import tiny_run
 
 IMAGES = {"shape": [12, 10, 3], "dtype": "uint8", "num_actions": 4, "first_action": 2}
@@ -97,6 +98,24 @@ def test_it_acts_as_the_policy_does(tmp_path: Path, changes: dict[str, Any]) -> 
     assert written.inputs["obs"] == ["batch", *obs.shape[1:]]
     assert list(written.outputs)[:4] == ["pi_logits", "q_values", "probabilities", "action"]
     assert outputs["q_values"].shape == outputs["pi_logits"].shape == (40, policy.spec.num_actions)
+
+
+@pytest.mark.parametrize("algorithm", ["acer", pytest.param("apex_dqn", marks=pytest.mark.slow), "ppo"])
+def test_several_choices_are_those_of_the_policy(tmp_path: Path, algorithm: str) -> None:
+    dials = json.dumps({"nvec": [[3, 2], [4, 2]], "start": 5})
+    config = tiny_run(environment__id=DIALS, environment__kwargs=dials, algorithm__name=algorithm)
+    environments = make_environments(config.environment, 1, training=False)
+    torch.manual_seed(2)
+    policy, path = Policy(config, environments.spec), tmp_path / "policy.onnx"
+    with torch.no_grad():
+        for head in (parameter for parameter in policy.network.parameters() if parameter.ndim == 2):
+            head.mul_(10)
+    export_onnx(policy, path)
+    obs = observations(policy, 40)
+    (action,) = onnxruntime.InferenceSession(path).run(["action"], {"obs": obs})
+    np.testing.assert_array_equal(action, policy.act(obs))
+    assert (action.dtype, action.shape) == (np.int64, (40, 2, 2))
+    assert len(np.unique(action, axis=0)) > 5
 
 
 def test_without_a_memory_logits_and_q_values_are_the_network_s(tmp_path: Path) -> None:

@@ -95,6 +95,13 @@ def test_clients_are_learned_from_and_evaluated_and_the_run_can_be_resumed(tmp_p
     assert (tmp_path / "token").read_text() == token
 
 
+@pytest.mark.slow
+def test_clients_may_make_several_choices_at_once(tmp_path: Path) -> None:
+    """The environment raises if an action is not in its space."""
+    dials = {"observation_shape": (9,), "num_choices": (3, 2, 4)}
+    check_that_it_learns(remote_run(tmp_path, dials, stop__env_steps=600), "tests.environments_for_tests:Dials-v0")
+
+
 @pytest.mark.parametrize("algorithm", [pytest.param(name, marks=pytest.mark.slow) for name in DISCRETE])
 def test_every_algorithm_learns_from_clients(tmp_path: Path, algorithm: str) -> None:
     check_that_it_learns(remote_run(tmp_path, **DISCRETE[algorithm], stop__env_steps=600), "CartPole-v1")

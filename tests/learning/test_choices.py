@@ -1,0 +1,91 @@
+"""Several choices at once, whose best ones are seen: every algorithm for choices learns them, each by itself."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from apex_acer import load_policy, train
+from apex_acer.config import RunConfig
+from tests.conftest import config_error
+from tests.runs import tiny_run
+
+DIALS = "tests.environments_for_tests:Dials-v0"
+ALGORITHMS: dict[str, dict[str, Any]] = {
+    "acer": {"algorithm__name": "acer", "algorithm__replay_ratio": 4.0},
+    "apex_dqn": {
+        "algorithm__name": "apex_dqn",
+        "algorithm__replay_ratio": 4.0,
+        "algorithm__target_every": 50,
+        "learner__batch_size": 32,
+    },
+    "actor_critic": {
+        "algorithm__name": "actor_critic",
+        "algorithm__normalise_advantages": True,
+        "optimizer__learning_rate": 1e-2,
+    },
+    "ppo": {"algorithm__name": "ppo", "algorithm__epochs": 4, "algorithm__minibatches": 2},
+    "trpo": {"algorithm__name": "trpo", "algorithm__max_kl": 0.03, "algorithm__value_epochs": 2},
+}
+
+
+def dials_run(out: Path, algorithm: str, **changes: Any) -> RunConfig:
+    """A run of `algorithm` that sets dials."""
+    settings = {
+        "environment__id": DIALS,
+        "actors__count": 1,
+        "actors__environments": 8,
+        "learner__batch_size": 8,
+        "optimizer__name": "adam",
+        "optimizer__learning_rate": 3e-3,
+        "optimizer__eps": 1e-8,
+        "network__hidden_sizes": (32,),
+        "replay__capacity": 10_000,
+        "replay__start": 200,
+        "algorithm__gamma": 0.5,
+        "evaluation__every": 2000,
+        "evaluation__episodes": 50,
+        "stop__env_steps": 10_000,
+        "stop__at_return": 3.0,
+    }
+    return tiny_run(out, **(settings | ALGORITHMS[algorithm] | changes))
+
+
+@pytest.mark.parametrize(
+    "algorithm", [pytest.param(name, marks=[] if name == "acer" else [pytest.mark.slow]) for name in ALGORITHMS]
+)
+def test_each_dial_is_set(tmp_path: Path, algorithm: str) -> None:
+    """Of 3, 2 and 4 positions; random play has a return of 1.44, the best is 4."""
+    result = train(dials_run(tmp_path, algorithm))
+    assert result.reason == "at_return", result
+    policy = load_policy(result.weights)
+    obs = np.random.default_rng(0).uniform(0, 1, (200, 9)).astype(np.float32)
+    best = np.stack([part.argmax(-1) for part in np.split(obs, [3, 5], -1)], -1)
+    assert (policy.act(obs) == best).mean() > 0.7
+    one = policy.act(obs[0])
+    assert (one.shape, one.dtype) == ((3,), np.int64)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "space",
+    [{"nvec": [[3, 2], [4, 2]], "start": 5}, {"nvec": [2, 2, 2], "binary": True}, {"nvec": [3]}],
+    ids=["with rows, counted from 5", "MultiBinary", "one dial"],
+)
+def test_spaces_of_every_form(tmp_path: Path, space: dict[str, Any]) -> None:
+    """The environment raises if an action is not in its space."""
+    result = train(dials_run(tmp_path, "ppo", environment__kwargs=json.dumps(space)))
+    assert result.reason == "at_return", result
+
+
+def test_an_algorithm_with_a_value_of_each_combination_takes_only_so_many(tmp_path: Path) -> None:
+    many = json.dumps({"nvec": [17, 17, 17]})
+    message = config_error(lambda: train(dials_run(tmp_path, "acer", environment__kwargs=many)))
+    assert message.startswith("algorithm.name: 'acer' is not allowed; ")
+    assert "17 x 17 x 17 = 4,913 combinations" in message
+    assert message.endswith("4,096 at most; give actor_critic, ppo, trpo")
+    assert train(dials_run(tmp_path, "ppo", environment__kwargs=many, stop__env_steps=500)).env_steps >= 500
