@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from apex_acer.algorithms.algorithm import Action, Algorithm, Feeding, LossOutput
 from apex_acer.algorithms.windows import priorities, require_single_steps, shaped_return, spread, window_ends, with_next
 from apex_acer.config import ApexDqnConfig, RunConfig
-from apex_acer.functional import NStep, bootstrap_value, masked_means, rescale, unscale
+from apex_acer.functional import NStep, bootstrap_value, masked_means, random_legal, rescale, unscale
 from apex_acer.networks.torsos import QNetwork, State, to_train
 from apex_acer.protocol.specification import Array, EnvironmentSpec
 from apex_acer.protocol.unroll import PRIORITY, Batch, Shapes, Unroll
@@ -68,8 +68,7 @@ class ApexDqn(Algorithm):
         action = q_values.argmax(-1)
         if not greedy:
             chance, other = torch.rand(2, len(action), generator=generator, device=obs.device)
-            at_random = (other * q_values.shape[-1]).long()
-            action = torch.where(chance < exploration, at_random, action)
+            action = torch.where(chance < exploration, random_legal(q_values, other), action)
         return Action(action, {Q_VALUES: q_values}, state)
 
     @staticmethod

@@ -28,6 +28,7 @@ from apex_acer.functional.distributions import (
     squashed_log_prob,
     sum_of,
 )
+from apex_acer.functional.masks import forbid, is_legal, legal_combinations, random_legal
 from apex_acer.functional.means import masked_mean, masked_means, squared_error_loss
 from apex_acer.functional.ppo import clipped_surrogate, clipped_value_loss
 from apex_acer.functional.q_learning import NStep, bootstrap_value, dueling, n_step_return, rescale, unscale
@@ -60,18 +61,22 @@ __all__ = [
     "dueling",
     "each_tensor",
     "fisher_product",
+    "forbid",
     "forward_error",
     "gae",
     "intrinsic_reward",
     "inverse_error",
+    "is_legal",
     "join_choices",
     "joint_logits",
     "kl_gradient",
+    "legal_combinations",
     "log_ratio",
     "masked_mean",
     "masked_means",
     "mean_kl_gradient",
     "n_step_return",
+    "random_legal",
     "rescale",
     "retrace",
     "sample_actions",

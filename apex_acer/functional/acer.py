@@ -8,6 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from apex_acer.functional.masks import is_legal
 from apex_acer.functional.means import masked_means
 from apex_acer.functional.retrace import retrace
 
@@ -94,7 +95,7 @@ def acer_policy_gradient(
         entropy_cost: weight of the entropy.
 
     Returns:
-        `[T, B, A]`, detached, in the dtype given.
+        `[T, B, A]`, detached, in the dtype given; 0 for actions that are not legal, which the trust region must not see.
     """
     with torch.no_grad():
         log_pi = pi_logits.log_softmax(-1)  # [T, B, A]
@@ -106,15 +107,16 @@ def acer_policy_gradient(
         truncated = log_weight.exp() * (q_ret - value).unsqueeze(-1)  # [T, B, 1]
         excess = torch.relu(1 - (log_c + mu_log_probs - log_pi).exp())  # relu(1 − c / ρ), [T, B, A]
         gradient = torch.addcmul(-entropy_cost * (1 + log_pi), excess, q_values - value.unsqueeze(-1))
-        return gradient.scatter_add_(-1, taken, truncated)
+        return gradient.scatter_add_(-1, taken, truncated).masked_fill_(~is_legal(log_pi), 0.0)
 
 
 def kl_gradient(log_pi: Tensor, log_average: Tensor, delta: float) -> tuple[Tensor, Tensor]:
     """The gradient k = ∇_π KL(π_avg ‖ π) = −π_avg / π, and δ, `[T, B, A]` and `[T, B]`, both divided by the row's max |k|.
 
     k itself overflows for near-deterministic policies, so it is formed as −exp(log π_avg − log π − m), m the row's maximum.
+    It is 0 for actions that are not legal, of which there is no probability to move.
     """
-    log_k = log_average - log_pi  # [T, B, A]
+    log_k = (log_average - log_pi).masked_fill(~is_legal(log_pi), -math.inf)  # [T, B, A]
     log_scale = log_k.amax(-1, keepdim=True)
     return -(log_k - log_scale).exp(), delta * (-log_scale.squeeze(-1)).exp()
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from apex_acer.algorithms.acer import acer_loss
-from apex_acer.functional import acer_targets
+from apex_acer.functional import acer_targets, forbid
 from apex_acer.networks.torsos import ActorCriticOutput
 from tests.functional import reference
 from tests.functional.reference import Sizes, assert_near, random_batch
@@ -229,3 +229,26 @@ def test_near_deterministic_policies_match_the_paper(log_probability):
     np.testing.assert_allclose(d_q_values.numpy(), expected.d_q_values, rtol=1e-5)
     assert_near(d_pi_logits, expected.d_pi_logits, 1e-5)
     assert loss.metrics["trust_region_share"] == expected.bound_share == 1
+
+
+@pytest.mark.parametrize("delta", [0.05, 1.0])
+def test_an_action_that_is_not_legal_changes_nothing(delta):
+    """The loss and its gradients are those without it, whatever value it has, and it has no gradient of its own."""
+    batch = random_batch(0, dtype=np.float32)
+    with_others = {**batch}
+    legal = torch.tensor([True] * batch["q_values"].shape[-1] + [False, False])
+    for name in ("pi_logits", "average_logits", "mu_log_probs", "q_values"):
+        others = np.random.default_rng(1).normal(size=(*batch[name].shape[:-1], 2)).astype(np.float32)
+        with_others[name] = np.concatenate([batch[name], 100 * others], -1)
+        if name != "q_values":
+            with_others[name] = forbid(torch.from_numpy(with_others[name]), legal).numpy()
+    changes = {"trust_region_delta": delta}
+    expected, *gradients = loss_and_gradients(batch, **changes)
+    loss, *found = loss_and_gradients(with_others, **changes)
+    for gradient, with_zeros in zip(gradients, found, strict=True):
+        torch.testing.assert_close(with_zeros[..., :-2], gradient)
+        assert (with_zeros[..., -2:] == 0).all()
+    assert expected.metrics["trust_region_share"] > 0
+    for name, value in expected.metrics.items():
+        torch.testing.assert_close(loss.metrics[name], value, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(loss.priorities, expected.priorities)
