@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -144,7 +145,8 @@ class Dials(gymnasium.Env[Any, Any]):
 
     That is the one whose number in `obs` is largest; they are drawn anew at each step. Episodes have `length` steps. If
     `masked`, about half of the positions are forbidden at each step, of which the mask in `info` tells; a forbidden one
-    ends the episode and costs 1. A single number is a `Discrete` space, and twos alone are a `MultiBinary` if `binary`.
+    ends the episode and costs 1, or raises if the variable `DIALS_RAISE` is set. A single number is a `Discrete` space,
+    and twos alone are a `MultiBinary` if `binary`.
     """
 
     def __init__(
@@ -173,6 +175,8 @@ class Dials(gymnasium.Env[Any, Any]):
         rated = np.split(np.where(self._legal, self._obs, -1.0), splits)
         self._step += 1
         if not all(legal[choice] for legal, choice in zip(np.split(self._legal, splits), chosen, strict=True)):
+            if os.environ.get("DIALS_RAISE"):
+                raise ValueError(f"{action!r} is forbidden by {self._legal}")
             obs, info = self._observe()
             return obs, -1.0, True, False, info
         reward = float(np.mean([part.argmax() == choice for part, choice in zip(rated, chosen, strict=True)]))
@@ -308,6 +312,12 @@ _register("DictObservation-v0", Spaces, observation=Dict({"x": FLOATS}))
 _register("TupleObservation-v0", Spaces, observation=Tuple((FLOATS, FLOATS)))
 _register("ScalarObservation-v0", Spaces, observation=Box(-1.0, 1.0, ()))
 _register("EmptyObservation-v0", Spaces, observation=Box(-1.0, 1.0, (0,)))
+_register("TextObservation-v0", Spaces, observation=spaces.Text(5))
+_register("GraphObservation-v0", Spaces, observation=spaces.Graph(FLOATS, None))
+_register("NestedObservation-v0", Spaces, observation=Dict({"x": FLOATS, "y": Tuple([spaces.Sequence(Discrete(2))])}))
+_register("NoObservation-v0", Spaces, observation=Dict({}))
+_register("DottedObservation-v0", Spaces, observation=Dict({"a.b": FLOATS}))
+_register("MaskedWrongly-v0", Spaces, observation=Dict({"observation": FLOATS, "action_mask": MultiBinary(3)}))
 _register("SequenceObservation-v0", Spaces, observation=spaces.Sequence(Discrete(2)))
 _register("DiscreteObservation-v0", Spaces, observation=Discrete(5))
 _register("BoxAction-v0", Spaces, action=FLOATS)

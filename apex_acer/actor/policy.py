@@ -22,7 +22,7 @@ from apex_acer.networks.frames import stack_planes
 from apex_acer.networks.memory import State, forget
 from apex_acer.networks.weights import check_tensors, load_tensors, read
 from apex_acer.protocol.actions import Discrete
-from apex_acer.protocol.specification import Array, EnvironmentSpec
+from apex_acer.protocol.specification import MASK, Array, EnvironmentSpec
 from apex_acer.protocol.unroll import Unroll
 
 
@@ -68,18 +68,22 @@ class Policy:
         """Begins a new episode for `act`: clears a recurrent network's state. Other networks need no call."""
         self._state = {}
 
-    def act(self, obs: npt.ArrayLike, greedy: bool = True) -> Any:
+    def act(self, obs: Any, greedy: bool = True, mask: npt.ArrayLike | None = None) -> Any:
         """The action for one observation, or an array of them for a batch, as the environment takes it.
 
         An action is an int if the actions are `Discrete`, otherwise an array: of choices, or between the bounds of a `Box`.
 
         `obs` is what the environment gives, or `spec.obs_shape`: images with their channels first. With `environment.stack`
         S above 1 it is the newest S observations, `[S, …]`, or their planes joined along the channels, oldest first.
+        Observations of a `Dict` or `Tuple` are a dictionary or a tuple of arrays, each with the leading axes of a batch.
+
+        `mask` is `info["action_mask"]` (with the same leading axes), if the environment gives one there: `[n]`, of several
+        choices `[Σ n]`, those of each side by side.
 
         A recurrent network remembers the observations since `reset()`, as long as their number stays the same. Raises
         ValueError for another shape.
         """
-        batch, single = self._batch(np.asarray(obs))
+        batch, single = self._batch(self._with_mask(obs, mask))
         tensor = torch.from_numpy(np.ascontiguousarray(batch)).to(self.device)
         if any(len(value) != len(tensor) for value in self._state.values()):
             self.reset()
@@ -134,21 +138,48 @@ class Policy:
         """The unroll as an actor sends it (`Algorithm.complete`)."""
         return self._algorithm.complete(self.config, unroll, ahead)
 
-    def _batch(self, obs: Array) -> tuple[Array, bool]:
-        """`obs` as `[B, *obs_shape]`, and whether it was a single one."""
-        spec = self.spec
+    def _with_mask(self, obs: Any, mask: npt.ArrayLike | None) -> Any:
+        if mask is not None:
+            if not self.spec.has_masks:
+                raise ValueError("got a mask, but the policy was trained without")
+            return self.spec.with_mask(obs, mask)
+        if self.spec.has_masks and not (isinstance(obs, Mapping) and MASK in obs):
+            raise ValueError(f"the policy was trained with action masks; give mask=info[{MASK!r}]")
+        return obs
+
+    def _batch(self, given: Any) -> tuple[Array, bool]:
+        """Observations as `[B, *obs_shape]`, and whether it was a single one."""
+        if self.spec.parts:
+            return self._packed(given)
+        obs, spec = np.asarray(given), self.spec
         shape, stack = spec.obs_shape, (spec.stack,) if spec.stack > 1 else ()
-        given, channels_last = (*stack, *spec.given_shape), (*shape[1:], shape[0])
+        original, channels_last = (*stack, *spec.given_shape), (*shape[1:], shape[0])
         for batch in ((), obs.shape[:1]):  # an array that can be a single observation is taken as one
             num = batch[0] if batch else 1
-            if obs.shape == (*batch, *given):
+            if obs.shape == (*batch, *original):
                 return spec.planes(obs, num, *stack).reshape(num, *shape), not batch
             if obs.shape == (*batch, *shape):
                 return obs.reshape(num, *shape), not batch
             if spec.channels_last and obs.shape == (*batch, *channels_last):
                 return np.moveaxis(obs.reshape(num, *channels_last), -1, 1), not batch
-        allowed = str(list(shape)) if given == shape else f"{list(shape)}, {list(given)}"
+        allowed = str(list(shape)) if original == shape else f"{list(shape)}, {list(original)}"
         raise ValueError(f"require observations of shape {allowed} or [B, …] of them, got {list(obs.shape)}")
+
+    def _packed(self, obs: Any) -> tuple[Array, bool]:
+        """Observations with parts, as the environment gives them, and whether it was a single one."""
+        spec, stack = self.spec, (self.spec.stack,) if self.spec.stack > 1 else ()
+        shapes = spec.shapes_of(obs)
+        batches = {
+            shape[: len(shape) - len(stack) - len(spec.boxes[name].given_shape)] for name, shape in shapes.items()
+        }
+        batch = batches.pop()
+        expected = {name: (*batch, *stack, *box.given_shape) for name, box in spec.boxes.items()}
+        if batches or len(batch) > 1 or shapes != expected:
+            parts = ", ".join(f"{name} {[*stack, *box.given_shape]}" for name, box in spec.boxes.items())
+            found = ", ".join(f"{name} {list(shape)}" for name, shape in shapes.items())
+            raise ValueError(f"require observations of parts of shape {parts}, or [B, …] of them, got {found}")
+        num = batch[0] if batch else 1
+        return spec.planes(obs, num, *stack).reshape(num, *spec.obs_shape), not batch
 
 
 def load_card(path: str | Path) -> dict[str, Any]:

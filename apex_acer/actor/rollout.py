@@ -95,7 +95,7 @@ class Rollout:
         for t in range(length):
             with self._timers.phase("policy"):
                 chosen = self._ahead or self._choose(obs[t : t + stack], episode_step[t : t + stack])
-                action[t] = self._take(chosen, behaviour)
+                action[t] = self._take(chosen, behaviour, obs[t + stack - 1])
             with self._timers.phase("environment"):
                 step = self._environments.step(action[t])
             obs[t + stack] = step.obs
@@ -134,14 +134,14 @@ class Rollout:
             generator=self._generator,
         )
 
-    def _take(self, chosen: Action, behaviour: dict[str, list[Array]]) -> Array:
+    def _take(self, chosen: Action, behaviour: dict[str, list[Array]], planes: Array) -> Array:
         self._state, self._ahead = chosen.state, None
         for name, part in _arrays(chosen).items():
             behaviour.setdefault(name, []).append(part)
         action: Array = chosen.action.numpy().copy()
         if self._stall_steps:
             stalled = self._since_reward >= self._stall_steps
-            action[stalled] = self._policy.spec.actions.sample(self._random, len(action))[stalled]
+            action[stalled] = self._policy.spec.random_action(self._random, planes)[stalled]
             self._since_reward[stalled] = 0
         return action
 

@@ -49,7 +49,7 @@ class OnPolicy(Segments):
     @staticmethod
     def build_network(config: RunConfig, spec: EnvironmentSpec) -> PolicyNetwork:
         """A `PolicyNetwork`, whose output is `pi_logits`, or `mean` and `log_std` of a `Box`."""
-        shares = spec.is_image or config.network.lstm > 0
+        shares = spec.has_images or config.network.lstm > 0
         return PolicyNetwork(config.network, spec, settings(config).initial_std, with_value=shares)
 
     @staticmethod

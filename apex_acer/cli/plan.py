@@ -70,7 +70,8 @@ def run(arguments: list[str]) -> int:
     config = load_run(given.run)
     device = str(choose_device(config.learner.device, "learner.device"))
     gpu = "" if device == "cpu" else device
-    spec = check_environment(config).spec
+    environment, spec, _ = check_environment(config)
+    config = dataclasses.replace(config, environment=environment)
     config, machines = _place(given, config, spec, bool(gpu))
     if config.ray.compress:
         compression()

@@ -26,7 +26,7 @@ def place(config: RunConfig, spec: EnvironmentSpec, cores: int | None = None) ->
     low, high = VECTOR_ACTORS
     if learns_on_every_core(config, spec):
         count, learner_threads = max(low, cores // CORES_PER_ACTOR), cores
-    elif spec.is_image:
+    elif spec.has_images:
         count, learner_threads = max(1, cores - 2), 2
     else:
         count, learner_threads = max(low, min(cores - 1, high)), 1
@@ -43,7 +43,7 @@ def place(config: RunConfig, spec: EnvironmentSpec, cores: int | None = None) ->
 
 def learns_on_every_core(config: RunConfig, spec: EnvironmentSpec) -> bool:
     """Whether the learner can use all cores: it computes convolutions or wide layers, and no GPU does so for it."""
-    return (spec.is_image or config.network.is_wide) and not has_gpu(config.learner.device)
+    return (spec.has_images or config.network.is_wide) and not has_gpu(config.learner.device)
 
 
 def niceness(config: RunConfig, spec: EnvironmentSpec, role: Role) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import logging
 import random
@@ -16,14 +17,15 @@ from typing import Any, NamedTuple, TypeVar
 
 import gymnasium
 import numpy as np
-from gymnasium.spaces import Box
+from gymnasium.spaces import Box, Dict, Space, Tuple
 from gymnasium.vector import SyncVectorEnv
 
 from apex_acer.config import ConfigError, EnvironmentConfig, RunConfig, imports, require
 from apex_acer.environments.fit import require_fit
-from apex_acer.environments.spaces import specify_remote
+from apex_acer.environments.spaces import specify, specify_remote
 from apex_acer.environments.vector import Environments, environment_spec, make_vector
-from apex_acer.protocol.specification import Array, EnvironmentSpec
+from apex_acer.protocol.actions import Choices
+from apex_acer.protocol.specification import MASK, Array, EnvironmentSpec
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -35,14 +37,16 @@ RETURNS = {
     "reset": "reset(*, seed=None, options=None) must return (observation, info)",
     "step": "step(action) must return (observation, reward, terminated, truncated, info)",
 }
-MASK = "action_mask"
 
 
 class Checked(NamedTuple):
     """The result for an environment that works."""
 
+    environment: EnvironmentConfig
+    """As given, but for `action_masks`."""
     spec: EnvironmentSpec
-    notes: tuple[str, ...]  # what was understood of the environment, one line each
+    notes: tuple[str, ...]
+    """What was understood of the environment, one line each."""
 
 
 class _Expired(BaseException):
@@ -78,47 +82,51 @@ def _check_remote(run: RunConfig) -> Checked:
         require(
             not changes, "environment.remote.local", remote.local, f"from clients to it, {changes}; give one like them"
         )
-    return Checked(spec, (spec.describe(), f"remote clients connect to {remote.url}"))
+    return Checked(run.environment, spec, (spec.describe(), f"remote clients connect to {remote.url}"))
 
 
 def _check(config: EnvironmentConfig) -> Checked:
     if config.is_atari:
         spec = environment_spec(config)
-        return Checked(spec, (spec.describe(),))
+        return Checked(config, spec, (spec.describe(),))
     # standard output belongs to the program's results, so an environment prints elsewhere
     with _within_deadline(config.id), warnings.catch_warnings(), contextlib.redirect_stdout(sys.stderr):
         warnings.simplefilter("ignore")  # gymnasium warns of much that works nevertheless
         vector = make_vector(config, 1)
         single = vector.envs[0] if isinstance(vector, SyncVectorEnv) else vector
-        environments = Environments(vector, config)
         try:
             with _random_state_kept():
-                notes = _try(environments, vector)
+                checked = _try(vector, config)
         except _Fault as fault:
             place = fault.place or _definitions(single, fault.method)
             at = f", at {place}" if place else ""
             raise ConfigError(f"environment.id: {config.id!r} fails: {fault}{at}{fault.hint}") from fault
         finally:
             with contextlib.suppress(Exception):
-                environments.close()
-    return Checked(environments.spec, (environments.spec.describe(), *notes))
+                vector.close()
+    return checked
 
 
-def _try(environments: Environments, vector: Any) -> list[str]:
-    """Steps as a rollout does, past the end of an episode if one comes, and resets again; returns notes for the user."""
+def _try(vector: Any, config: EnvironmentConfig) -> Checked:
+    """Steps as a rollout does, past the end of an episode if one comes, and resets again."""
+    spec = specify(config, vector.single_action_space, vector.single_observation_space, 1)  # before anything is tried
     inspector = None
     if isinstance(vector, SyncVectorEnv):
         inspector = vector.envs[0] = _Inspector(vector.envs[0])  # type: ignore[call-overload]
-    actions = environments.spec.actions.sample(np.random.default_rng(0), STEPS, 1)
-    _attempt("reset", lambda: environments.reset(0))
-    for action in actions:
+    _, info = _attempt("reset", lambda: vector.reset(seed=0))
+    config = dataclasses.replace(config, action_masks=MASK in info and isinstance(spec.actions, Choices))
+    environments, random_numbers = Environments(vector, config), np.random.default_rng(0)
+    planes = _attempt("reset", lambda: environments.reset(0))
+    for _ in range(STEPS):
+        action = environments.spec.random_action(random_numbers, planes)
         step = _attempt("step", functools.partial(environments.step, action))
+        planes = step.obs
         for name in ("reward", "terminated", "truncated"):
             if (shape := np.shape(getattr(step, name))) != (1,):
                 raise _Fault("step", f"step gave {name} of shape {list(shape)} for one environment")
     _attempt("reset", lambda: inspector.reset() if inspector else vector.reset())  # as at an episode's end
-    ignored = f"info[{MASK!r}] is ignored: actions that it excludes are taken, too"
-    return [ignored] if inspector and inspector.has_mask else []
+    legal = [f"info[{MASK!r}] says which actions are legal; no other is taken"] if config.action_masks else []
+    return Checked(config, environments.spec, (environments.spec.describe(), *legal))
 
 
 class _Inspector:
@@ -126,7 +134,6 @@ class _Inspector:
 
     def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
         self._env = env
-        self.has_mask = False
 
     def reset(self, **options: Any) -> tuple[Any, Any]:
         obs, info = _several("reset", 2, _attempt("reset", lambda: self._env.reset(**options)))
@@ -148,20 +155,34 @@ class _Inspector:
         self._env.close()
 
     def _check(self, method: str, obs: Any, info: Any) -> None:
-        space = self._env.observation_space
-        assert isinstance(space, Box)
-        assert space.dtype is not None
-        if what := _misfit(_attempt(method, lambda: np.asarray(obs)), space.shape, space.dtype):
-            raise _Fault(method, f"{method} gave an observation {what}")
+        for name, space, part in _parts(self._env.observation_space, obs):
+            if what := _misfit(_attempt(method, functools.partial(np.asarray, part)), space):
+                raise _Fault(method, f"{method} gave an observation {name}{what}")
         if not isinstance(info, Mapping):
             raise _Fault(method, f"{method} gave info = {_short(info)}, not a dictionary")
-        self.has_mask = self.has_mask or MASK in info
 
 
-def _misfit(obs: Array, shape: tuple[int, ...], dtype: np.dtype[Any]) -> str:
-    """Why an observation is not in the space. Another precision, and values beyond its bounds, are accepted."""
+def _parts(space: Space[Any], obs: Any, name: str = "") -> Iterator[tuple[str, Space[Any], Any]]:
+    """Each space in a `Dict` or `Tuple` with its part of an observation, and how it is named in a message."""
+    if not isinstance(space, Dict | Tuple):
+        yield name and f"whose part {name!r} is ", space, obs
+        return
+    inner = dict(space.spaces.items() if isinstance(space, Dict) else enumerate(space.spaces))
+    found = dict(obs if isinstance(obs, Mapping) else enumerate(obs) if isinstance(obs, tuple | list) else {})
+    if found.keys() != inner.keys():
+        whose = f"whose part {name!r} is " if name else ""
+        raise _Fault("step", f"it gave an observation {whose}{_short(obs)}, its observation_space has {_short(space)}")
+    for key, each in inner.items():
+        yield from _parts(each, found[key], f"{name}.{key}".removeprefix("."))
+
+
+def _misfit(obs: Array, space: Space[Any]) -> str:
+    """Why an observation is not in the space. Another precision, and values beyond a Box's bounds, are accepted."""
+    shape, dtype = space.shape or (), space.dtype or obs.dtype
     if obs.shape != shape:
         return f"of shape {list(obs.shape)}, its observation_space has {list(shape)}"
+    if not isinstance(space, Box) and (obs.dtype.kind not in "iub" or not space.contains(obs.astype(dtype)[()])):
+        return f"{_short(obs.tolist())}, its observation_space is {_short(space)}"
     if not np.can_cast(obs.dtype, dtype, "same_kind"):
         return f"of type {obs.dtype}, its observation_space has {dtype}"
     if obs.dtype.kind == "f" and not np.isfinite(obs).all():

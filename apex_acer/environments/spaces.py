@@ -10,23 +10,50 @@ from gymnasium import spaces
 from gymnasium.spaces import Space
 
 from apex_acer.config import ConfigError, EnvironmentConfig, require
-from apex_acer.protocol.actions import MAX_COMBINATIONS, Actions, Box, Discrete, MultiDiscrete
-from apex_acer.protocol.specification import EnvironmentSpec
+from apex_acer.protocol.actions import MAX_COMBINATIONS, Actions, Box, Choices, Discrete, MultiDiscrete
+from apex_acer.protocol.specification import MASK, OBSERVATION, ONE_HOT, EnvironmentSpec, Part
 
 
 def specify(config: EnvironmentConfig, actions: Space[Any], observations: Space[Any], repeat: int) -> EnvironmentSpec:
-    """The specification of an environment with these spaces; raises `ConfigError` if one of them is not supported."""
-    box = _require_numbers(config.id, observations)
-    plane_shape, channels_last = _plane(box, config.channels)
-    return EnvironmentSpec(
-        plane_shape=plane_shape,
-        dtype=box.dtype.name,
-        actions=_actions(config.id, actions),
-        stack=config.stack,
-        channels_last=channels_last,
-        action_repeat=repeat,
-        given_shape=box.shape,
-    )
+    """The specification of an environment with these spaces; raises `ConfigError` if one of them is not supported.
+
+    An action mask in `info` is a part of the observation, as it is if the environment itself makes it one of that name.
+    """
+    shared: dict[str, Any] = {"actions": _actions(config.id, actions), "stack": config.stack, "action_repeat": repeat}
+    has_masks = config.action_masks and isinstance(shared["actions"], Choices)
+    if not (has_masks or isinstance(observations, spaces.Dict | spaces.Tuple)):
+        return EnvironmentSpec(**_plane(config, observations, observations), **shared)
+    leaves = {name or OBSERVATION: space for name, space in _leaves(config.id, observations).items()}
+    if has_masks:
+        leaves[MASK] = spaces.MultiBinary(sum(shared["actions"].branches))
+    parts = tuple(Part(name, **_plane(config, space, observations)) for name, space in leaves.items())
+    images = any(len(part.plane_shape) == 3 for part in parts)
+    allowed = "no part of the observation has channels"
+    require(images or config.channels == "auto", "environment.channels", config.channels, allowed)
+    packed: dict[str, Any] = {"dtype": "uint8", "channels_last": False, "parts": parts}
+    row = (EnvironmentSpec((1,), given_shape=(1,), **packed, **shared).num_bytes,)
+    spec = EnvironmentSpec(row, given_shape=row, **packed, **shared)
+    if spec.has_masks and spec.boxes[MASK].plane_shape != (spec.num_choices,):
+        size = math.prod(spec.boxes[MASK].plane_shape)
+        raise ConfigError(
+            f"environment.id: {config.id!r} has an action mask of {size} numbers, for {spec.num_choices} choices"
+        )
+    return spec
+
+
+def _leaves(name: str, space: Space[Any], outer: str = "") -> dict[str, Space[Any]]:
+    """The spaces in a Dict or Tuple by their names, those in nested ones by `outer.inner`."""
+    if not isinstance(space, spaces.Dict | spaces.Tuple):
+        return {outer: space}
+    found: dict[str, Space[Any]] = {}
+    for key, inner in space.items() if isinstance(space, spaces.Dict) else enumerate(space):
+        has = f"environment.id: {name!r} has an observation with the key {key!r}"
+        if isinstance(space, spaces.Dict) and not (isinstance(key, str) and key and "." not in key):
+            raise ConfigError(f"{has}; give keys that are text without dots")
+        found |= _leaves(name, inner, f"{outer}.{key}".removeprefix("."))
+    if not found:
+        raise ConfigError(f"environment.id: {name!r} has observation space {_line(space)}; give one that is not empty")
+    return found
 
 
 def specify_remote(config: EnvironmentConfig) -> EnvironmentSpec:
@@ -69,24 +96,49 @@ def _is_bounded(space: spaces.Box) -> bool:
     return bool(np.isfinite(space.low).all() and np.isfinite(space.high).all())  # neither infinite nor NaN
 
 
-def _require_numbers(name: str, space: Space[Any]) -> spaces.Box:
-    has = f"environment.id: {name!r} has observation space {_line(space)}; supported: Box of numbers"
+def _plane(config: EnvironmentConfig, space: Space[Any], whole: Space[Any]) -> dict[str, Any]:
+    """The fields of `Part` without its name that describe a space, which is the `whole` observation space or in it."""
+    if 0 in (space.shape or ()):
+        raise ConfigError(f"{_has(config.id, whole)}, with at least one number each")
+    if isinstance(space, spaces.Discrete):
+        return _one_hot((), (int(space.n),), (int(space.start),))
+    if isinstance(space, spaces.MultiDiscrete):
+        return _one_hot(space.shape, tuple(space.nvec.ravel().tolist()), tuple(space.start.ravel().tolist()))
+    if isinstance(space, spaces.MultiBinary):
+        return {**_flat(space.shape), "dtype": space.dtype.name}
+    box = _require_numbers(config.id, space, whole)
+    channels = config.channels if whole is space or len(box.shape) >= 3 else "auto"
+    plane_shape, channels_last = _box_plane(box, channels)
+    fields = {"plane_shape": plane_shape, "channels_last": channels_last, "given_shape": box.shape}
+    return {**fields, "dtype": box.dtype.name}
+
+
+def _flat(shape: tuple[int, ...]) -> dict[str, Any]:
+    return {"plane_shape": (math.prod(shape),), "channels_last": False, "given_shape": shape}
+
+
+def _one_hot(shape: tuple[int, ...], choices: tuple[int, ...], first: tuple[int, ...]) -> dict[str, Any]:
+    planes = {"plane_shape": (sum(choices),), "dtype": ONE_HOT, "channels_last": False}
+    return {**planes, "given_shape": shape, "choices": choices, "first": first}
+
+
+def _require_numbers(name: str, space: Space[Any], whole: Space[Any]) -> spaces.Box:
     if isinstance(space, spaces.Box) and space.dtype is not None and space.dtype.kind in "fiub":
-        if 0 in space.shape:
-            raise ConfigError(f"{has}, at least one")
         return space
-    hint = "give a wrapper of your own that makes it such a Box"
-    if space.is_np_flattenable and not isinstance(space, spaces.Box):
-        hint = "give --environment.wrappers gymnasium.wrappers:FlattenObservation"
-        hint += ", which makes it one-hot" if isinstance(space, spaces.Discrete) else ""
-    raise ConfigError(f"{has}; {hint}")
+    inside = "" if space is whole else f", not {_line(space)}"
+    raise ConfigError(f"{_has(name, whole)}{inside}; give a wrapper of your own that makes it one of them")
+
+
+def _has(name: str, space: Space[Any]) -> str:
+    supported = "supported: Box of numbers, Discrete, MultiDiscrete, MultiBinary, and Dict and Tuple of them"
+    return f"environment.id: {name!r} has observation space {_line(space)}; {supported}"
 
 
 def _line(space: Space[Any]) -> str:
     return " ".join(str(space).split())
 
 
-def _plane(space: spaces.Box, channels: str) -> tuple[tuple[int, ...], bool]:
+def _box_plane(space: spaces.Box, channels: str) -> tuple[tuple[int, ...], bool]:
     """The channel-first shape of one observation, and whether the environment has channels last."""
     shape = space.shape[1:] if len(space.shape) == 4 and space.shape[0] == 1 else space.shape  # ALE's stack of one
     if len(shape) == 3:

@@ -18,7 +18,8 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from apex_acer.config import ConfigError, EnvironmentConfig, imports, require
 from apex_acer.environments.mujoco import log_warnings
 from apex_acer.environments.spaces import specify
-from apex_acer.protocol.specification import Array, EnvironmentSpec
+from apex_acer.protocol.actions import Choices
+from apex_acer.protocol.specification import MASK, Array, EnvironmentSpec
 
 RESERVED = {
     "autoreset_mode",
@@ -43,7 +44,7 @@ class Environments:
     """N copies of a gymnasium environment behind one interface, with channel-first or flat observations."""
 
     def __init__(self, vector: VectorEnv[Any, Any, Any], config: EnvironmentConfig, action_repeat: int = 1) -> None:
-        self._vector = vector
+        self._vector, self._masks_in_info = vector, config.action_masks
         self._ended = np.zeros(vector.num_envs, bool)
         self._steps = 0
         self.id = config.id
@@ -53,36 +54,73 @@ class Environments:
     def reset(self, seed: int) -> Array:
         """Seeds the environments with `seed`, `seed + 1`, … and starts new episodes; returns observations `[N, *plane]`.
 
-        Raises FloatingPointError if an observation is not finite.
+        Raises FloatingPointError if an observation is not finite, and ValueError if no action is legal.
         """
         obs, info = self._vector.reset(seed=seed)
         self._ended[:] = False
         self._resets(info)
         self._steps = 0
-        return self._finite("observation", self.spec.planes(obs, len(obs)))
+        return self._planes(obs, info)
 
     def step(self, action: Array) -> Step:
         """Steps all environments with a policy's `action` `[N, *actions.shape]`.
 
-        Raises FloatingPointError if an observation or a reward is not finite.
+        Raises FloatingPointError if an observation or a reward is not finite, and ValueError if no action is legal.
         """
         obs, reward, terminated, truncated, info = self._vector.step(self.spec.actions.to_environment(action))
         reset = self._resets(info)
         self._ended = terminated | truncated
         self._steps += 1
-        planes = self._finite("observation", self.spec.planes(obs, len(obs)))
-        return Step(planes, self._finite("reward", np.asarray(reward, np.float32)), terminated, truncated, reset)
+        return Step(
+            self._planes(obs, info),
+            self._finite("reward", np.asarray(reward, np.float32)),
+            terminated,
+            truncated,
+            reset,
+        )
 
     def close(self) -> None:
         """Closes the environments."""
         self._vector.close()
 
+    def _planes(self, obs: Any, info: dict[str, Any]) -> Array:
+        if self.spec.has_masks:
+            obs = self.spec.with_mask(obs, self._mask(info if self._masks_in_info else obs))
+        planes = self.spec.planes(obs, self.num)
+        for name, part in self.spec.unpack(planes, self.spec.float_parts).items():
+            self._finite(f"{name} in an observation", part)
+        return self._finite("observation", planes)
+
+    def _mask(self, given: Any) -> Array:
+        """Which choices are legal, `[N, choices]` bool; all are if nothing is told, or the episode is over."""
+        assert isinstance(self.spec.actions, Choices)
+        mask = np.ones((self.num, self.spec.num_choices), bool)
+        rows = given.get(MASK, ())
+        for index in np.flatnonzero(given.get(f"_{MASK}", np.ones(len(rows)))):
+            mask[index] = self._row(rows[index])
+        none = ~self.spec.actions.has_choice(mask)
+        if (none & ~self._ended).any():
+            where = self._place(int(np.flatnonzero(none & ~self._ended)[0]))
+            raise ValueError(f"environment.id: {self.id!r} has an action mask with no legal action: {where}")
+        return mask | none[:, None]
+
+    def _row(self, mask: Any) -> Array:
+        """A mask `[choices]`, of several choices also a tuple of one mask for each."""
+        row = np.concatenate([np.ravel(part) for part in mask]) if isinstance(mask, tuple) else np.ravel(mask)
+        if row.shape != (self.spec.num_choices,):
+            has = f"has an action mask of {row.size} numbers"
+            raise ValueError(f"environment.id: {self.id!r} {has}, for {self.spec.num_choices} choices")
+        legal: Array = row != 0
+        return legal
+
     def _finite(self, field: str, values: Array) -> Array:
         if values.dtype.kind != "f" or np.isfinite(values).all():
             return values
         index = next(index for index, value in enumerate(values) if not np.isfinite(value).all())
-        where = f"environment {index} of {self.num}, {self._steps} steps after the first reset"
-        raise FloatingPointError(f"environment.id: {self.id!r} has a non-finite {field}: {where}")
+        raise FloatingPointError(f"environment.id: {self.id!r} has a non-finite {field}: {self._place(index)}")
+
+    def _place(self, index: int) -> str:
+        return f"environment {index} of {self.num}, {self._steps} steps after the first reset"
 
     def _resets(self, info: dict[str, Any]) -> Array:
         del info

@@ -53,7 +53,7 @@ class Learner:
         layout = unroll_layout(config, spec)
         waiting = config.actors.count * config.max_unanswered
         slots = config.environment.remote.clients if config.environment.is_remote else 1
-        self.inbox = Inbox(run_id, layout, config.actors.environments, spec.actions, waiting, slots)
+        self.inbox = Inbox(run_id, layout, config.actors.environments, spec, waiting, slots)
         self._trainer = Trainer(config, spec, ranks)
         self._feed = make_feed(config, layout, self._trainer.device, ranks)
         self._prefetch = make_prefetch(self._feed, self._trainer.device)

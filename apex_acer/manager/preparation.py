@@ -33,8 +33,8 @@ def prepare(config: RunConfig, started_at: float) -> Run:
     given = type(config.algorithm)
     allowed = f"the settings of {config.algorithm.name} are {settings.__name__}"
     require(given is settings, "algorithm", given.__name__, allowed)
-    spec, notes = check_environment(config)
-    config = _placed(config, spec)
+    environment, spec, notes = check_environment(config)
+    config = _placed(dataclasses.replace(config, environment=environment), spec)
     folder = make_folder(config)
     return Run(config, spec, folder, uuid.uuid4().hex, started_at, notes=notes, secret=_token(config, folder))
 
@@ -56,7 +56,7 @@ def prepare_resume(
         config = dataclasses.replace(config, schedule_steps=schedule_steps)
     elif config.has_schedule and config.schedule_end != before.schedule_end:
         config = dataclasses.replace(config, schedule_steps=before.schedule_end)
-    spec, notes = check_environment(config)
+    _, spec, notes = check_environment(config)
     with reading(str(path)):
         require_unchanged(config.environment.id, spec, EnvironmentSpec.from_dict(state["spec"]))
     config = _placed(config, spec)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from apex_acer.config import NetworkConfig
 from apex_acer.functional import Distribution
 from apex_acer.networks.memory import State, remember, remember_all
-from apex_acer.networks.policy_heads import policy_head
+from apex_acer.networks.policy_heads import CategoricalOutput, policy_head
 from apex_acer.networks.torsos import Network, Precise, build_torso, linear
 from apex_acer.protocol.specification import EnvironmentSpec
 
@@ -37,8 +37,9 @@ class PolicyNetwork(Network):
 
     def step(self, obs: Tensor, state: State) -> tuple[Any, State]:
         """Like `forward`, with the recurrent state before and after; an empty state is that of an episode's start."""
-        features, state = remember(self.lstm, self.features(self.prepare(obs)), state)
-        return self.head(features), state
+        inputs = self.prepare(obs)
+        features, state = remember(self.lstm, self.features(inputs), state)
+        return self._output(features, inputs), state
 
     def unroll(self, inputs: Tensor, reset: Tensor, state: State) -> PolicyAndValue:
         """Policy and V `[L, B]` for `prepare`d consecutive observations `[L * B, *obs_shape]`.
@@ -49,7 +50,13 @@ class PolicyNetwork(Network):
         features = computed.view(*reset.shape, computed.shape[-1])  # [L, B, F]; B may be 0
         features = remember_all(self.lstm, features, reset, state)
         value = self.value(features).squeeze(-1) if self.value else None
-        return PolicyAndValue(self.head.distribution(self.head(features)), value)
+        return PolicyAndValue(self.head.distribution(self._output(features, inputs)), value)
+
+    def _output(self, features: Tensor, inputs: Tensor) -> Any:
+        output = self.head(features)
+        if isinstance(output, CategoricalOutput):
+            return CategoricalOutput(self.forbid(output.pi_logits, inputs))
+        return output
 
 
 class ValueNetwork(Precise):

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from apex_acer.config import NetworkConfig, RunConfig, imports, require
-from apex_acer.functional import dueling, joint_logits
+from apex_acer.functional import dueling, forbid, joint_logits, legal_combinations
 from apex_acer.networks.device import choose_precision
 from apex_acer.networks.frames import to_float
 from apex_acer.networks.memory import State as State
 from apex_acer.networks.memory import remember, remember_all
 from apex_acer.networks.normalisation import ObservationNormaliser
+from apex_acer.networks.parts import PartsNormaliser, PartsTorso, unpack
 from apex_acer.protocol.actions import Choices
-from apex_acer.protocol.specification import EnvironmentSpec
+from apex_acer.protocol.specification import MASK, EnvironmentSpec
 from apex_acer.protocol.unroll import Unroll
 
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {"relu": functools.partial(nn.ReLU, inplace=True), "tanh": nn.Tanh}
@@ -60,16 +62,45 @@ class Network(Precise):
     ) -> None:
         """`hidden_sizes` replace those of `config`, for a head that has hidden layers of its own."""
         super().__init__()
-        self.normaliser = ObservationNormaliser(spec) if config.normalise else None
+        self._spec = spec
+        kind = PartsNormaliser if spec.parts else ObservationNormaliser
+        self.normaliser = kind(spec) if config.normalise else None
         sizes = config.hidden_sizes if hidden_sizes is None else hidden_sizes
         self.torso, self.width = build_torso(config, spec, sizes)
 
-    def prepare(self, obs: Tensor) -> Tensor:
-        """Normalises and converts raw observations `[B, *obs_shape]` of any dtype for the torso."""
+    def prepare(self, obs: Tensor | Mapping[str, Tensor]) -> Tensor:
+        """Normalises and converts raw observations `[B, *obs_shape]` of any dtype for the torso, `[B, *input_shape]`.
+
+        Those with parts may also be given unpacked, each part by its name as `[B, *obs_shape]` of the part.
+        """
+        if self._spec.parts or isinstance(obs, Mapping):
+            return self._join(unpack(obs, self._spec) if isinstance(obs, Tensor) else obs)
         is_image = obs.ndim > 2  # the numbers of a vector keep their digits
         dtype = self.precision if self.precision and is_image else self._dtype
         prepared: Tensor = self.normaliser(obs, dtype) if self.normaliser else to_float(obs, dtype)
         return prepared
+
+    def _join(self, parts: Mapping[str, Tensor]) -> Tensor:
+        """The prepared parts, flat and side by side."""
+        seen, dtype = [parts[name] for name in self._spec.seen], self._dtype
+        prepared = self.normaliser(seen, dtype) if self.normaliser else [to_float(part, dtype) for part in seen]
+        masks = (
+            [parts[MASK][:, -self._spec.num_choices :].ne(0).to(dtype)] if self._spec.has_masks else []
+        )  # the newest
+        return torch.cat([*(part.flatten(1) for part in prepared), *masks], -1)
+
+    def forbid(self, logits: Tensor, inputs: Tensor) -> Tensor:
+        """Logits `[..., choices]` for as many `prepare`d observations `[B, …]`; illegal ones become `ILLEGAL`."""
+        return forbid(logits, self._legal(inputs).view_as(logits)) if self._spec.has_masks else logits
+
+    def forbid_combinations(self, values: Tensor, inputs: Tensor) -> Tensor:
+        """Likewise values `[B, A]` of all actions, of several choices all combinations."""
+        if not (self._spec.has_masks and isinstance(self._spec.actions, Choices)):
+            return values
+        return forbid(values, legal_combinations(self._legal(inputs), self._spec.actions.branches))
+
+    def _legal(self, inputs: Tensor) -> Tensor:
+        return inputs[:, -self._spec.num_choices :] > 0.5
 
     def features(self, inputs: Tensor) -> Tensor:
         """The features `[B, width]` of `prepare`d observations, in the parameters' dtype."""
@@ -112,8 +143,9 @@ class ActorCritic(Network):
 
     def step(self, obs: Tensor, state: State) -> tuple[ActorCriticOutput, State]:
         """Like `forward`, with the recurrent state before and after; an empty state is that of an episode's start."""
-        features, state = remember(self.lstm, self.features(self.prepare(obs)), state)
-        return self._heads(features), state
+        inputs = self.prepare(obs)
+        features, state = remember(self.lstm, self.features(inputs), state)
+        return self._heads(features, inputs), state
 
     def unroll(
         self, inputs: Tensor, reset: Tensor, state: State, burn_in: int = 0, fresh: Tensor | None = None
@@ -123,14 +155,14 @@ class ActorCritic(Network):
         `reset` `[L, B]` is true if an episode begins there; the other arguments are those of `remember_all`.
         """
         features = self.features(inputs).view(*reset.shape, -1)  # [L, B, F]
-        return self._heads(remember_all(self.lstm, features, reset, state, burn_in, fresh))
+        return self._heads(remember_all(self.lstm, features, reset, state, burn_in, fresh), inputs)
 
     def joint(self, pi_logits: Tensor) -> Tensor:
         """The logits `[..., A]` of all actions, from those of each choice."""
         return joint_logits(pi_logits, self.branches)
 
-    def _heads(self, features: Tensor) -> ActorCriticOutput:
-        return ActorCriticOutput(self.pi_logits(features), self.q_values(features))
+    def _heads(self, features: Tensor, inputs: Tensor) -> ActorCriticOutput:
+        return ActorCriticOutput(self.forbid(self.pi_logits(features), inputs), self.q_values(features))
 
 
 class QNetwork(Network):
@@ -147,9 +179,11 @@ class QNetwork(Network):
 
     def forward(self, obs: Tensor) -> QOutput:
         """The output, in the parameters' dtype, for raw observations `[B, *obs_shape]`."""
-        features = self.features(self.prepare(obs))
+        inputs = self.prepare(obs)
+        features = self.features(inputs)
         advantage: Tensor = self.advantage(features)
-        return QOutput(dueling(self.value(features), advantage) if self.value else advantage)
+        q_values = dueling(self.value(features), advantage) if self.value else advantage
+        return QOutput(self.forbid_combinations(q_values, inputs))
 
 
 def head(*sizes: int, activation: str) -> nn.Sequential:
@@ -176,6 +210,8 @@ def build_torso(config: NetworkConfig, spec: EnvironmentSpec, hidden_sizes: tupl
     """The torso and the width of its output; raises `ConfigError` if it cannot take the observations."""
     if ":" in config.torso:
         return _own_torso(config, spec)
+    if spec.parts:
+        return _parts_torso(config, spec, hidden_sizes)
     fits_conv = spec.is_image and min(spec.obs_shape[1:]) >= SMALL_MINIMUM
     torso = ("conv" if fits_conv else "mlp") if config.torso == "auto" else config.torso
     allowed = f"observations are {list(spec.obs_shape)}, conv needs images of {SMALL_MINIMUM} pixels or more; give mlp"
@@ -184,10 +220,25 @@ def build_torso(config: NetworkConfig, spec: EnvironmentSpec, hidden_sizes: tupl
     layers.append(nn.Flatten())
     with torch.no_grad():
         width = nn.Sequential(*layers)(torch.zeros(1, *spec.obs_shape)).shape[1]
-    for size in hidden_sizes:
-        layers += [linear(width, size, gain=2**0.5), ACTIVATIONS[config.activation]()]
-        width = size
-    return nn.Sequential(*layers), width
+    hidden = _hidden_layers(config, width, hidden_sizes)
+    return nn.Sequential(*layers, *hidden), hidden_sizes[-1] if hidden_sizes else width
+
+
+def _hidden_layers(config: NetworkConfig, width: int, sizes: tuple[int, ...]) -> list[nn.Module]:
+    pairs = itertools.pairwise((width, *sizes))
+    return [layer for pair in pairs for layer in (linear(*pair, gain=2**0.5), ACTIVATIONS[config.activation]())]
+
+
+def _parts_torso(config: NetworkConfig, spec: EnvironmentSpec, hidden_sizes: tuple[int, ...]) -> tuple[nn.Module, int]:
+    """A torso for each part, convolutions if it is an image, and the hidden layers on the features of all."""
+    boxes = list(spec.seen.values())
+    own = dataclasses.replace(config, torso="auto") if config.torso == "conv" else config
+    torsos, widths = zip(*(build_torso(own, box, ()) for box in boxes), strict=True)
+    has_conv = any(isinstance(module, nn.Conv2d) for torso in torsos for module in torso.modules())
+    allowed = f"no part of the observation is an image of {SMALL_MINIMUM} pixels or more; give mlp"
+    require(config.torso != "conv" or has_conv, "network.torso", config.torso, allowed)
+    hidden = nn.Sequential(*_hidden_layers(config, sum(widths), hidden_sizes))
+    return PartsTorso(boxes, torsos, hidden), hidden_sizes[-1] if hidden_sizes else sum(widths)
 
 
 def _own_torso(config: NetworkConfig, spec: EnvironmentSpec) -> tuple[nn.Module, int]:
@@ -199,10 +250,10 @@ def _own_torso(config: NetworkConfig, spec: EnvironmentSpec) -> tuple[nn.Module,
     require(is_module, key, name, "give module:class of a torch.nn.Module")
     torso = imports.attempt(key, name, lambda: kind(config, spec))
     with torch.no_grad():
-        features = imports.attempt(key, name, lambda: torso(torch.zeros(2, *spec.obs_shape)))
+        features = imports.attempt(key, name, lambda: torso(torch.zeros(2, *spec.input_shape)))
     shape = list(features.shape) if isinstance(features, Tensor) else type(features).__name__
     fits = isinstance(features, Tensor) and features.ndim == 2 and len(features) == 2
-    require(fits, key, name, f"it makes {shape} of {[2, *spec.obs_shape]}; have it return [2, features]")
+    require(fits, key, name, f"it makes {shape} of {[2, *spec.input_shape]}; have it return [2, features]")
     return torso, features.shape[1]
 
 

@@ -46,6 +46,33 @@ class Choices:
         drawn: Array = rng.integers(self.n, size=size)
         return drawn
 
+    def has_choice(self, legal: Array) -> Array:
+        """Whether each branch has a legal choice, `[...]` bool, for `legal` `[..., Σ branches]` bool."""
+        found: Array = np.all([part.any(-1) for part in self._parts(legal)], 0)
+        return found
+
+    def sample_legal(self, rng: np.random.Generator, legal: Array) -> Array:
+        """Actions `[...]` drawn uniformly of those whose choices are all `legal` `[..., Σ branches]`."""
+        drawn = np.stack([part.argmax(-1) for part in self._parts(legal + rng.random(legal.shape))], -1)
+        return self.combine(drawn)
+
+    def combine(self, choices: Array) -> Array:
+        """The actions `[...]` that consist of these `choices` `[..., branches]`."""
+        action: Array = (choices * self._strides).sum(-1)
+        return action
+
+    def separate(self, action: Array) -> Array:
+        """The choices `[..., branches]` that make up actions `[...]`."""
+        choices: Array = action[..., None] // self._strides % np.array(self.branches)
+        return choices
+
+    def _parts(self, values: Array) -> list[Array]:
+        return np.split(values, np.cumsum(self.branches[:-1]), -1)
+
+    @property
+    def _strides(self) -> Array:
+        return np.array([math.prod(self.branches[index + 1 :]) for index in range(len(self.branches))])
+
 
 @dataclass(frozen=True)
 class Discrete(Choices):
@@ -96,7 +123,7 @@ class MultiDiscrete(Choices):
 
     def to_environment(self, action: Array) -> Array:
         """The choices `[N, *given_shape]` of the combinations `[N]`, as the environment numbers them."""
-        choices = np.stack(np.unravel_index(action, self.nvec), -1) + np.array(self.start)
+        choices = self.separate(action) + np.array(self.start)
         shaped: Array = choices.astype(self.given_dtype).reshape(len(action), *self.given_shape)
         return shaped
 

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from apex_acer.protocol.actions import Actions
 from apex_acer.protocol.messages import Message, Peer, Reply
 from apex_acer.protocol.metrics import METRICS
+from apex_acer.protocol.specification import EnvironmentSpec
 from apex_acer.protocol.unroll import PRIORITY, Layout
 
 log = logging.getLogger(__name__)
@@ -42,11 +42,11 @@ class Inbox:
     """
 
     def __init__(
-        self, run_id: str, layout: Layout, num_columns: int, actions: Actions, max_waiting: int, num_slots: int = 1
+        self, run_id: str, layout: Layout, num_columns: int, spec: EnvironmentSpec, max_waiting: int, num_slots: int = 1
     ) -> None:
         """Unrolls have `num_columns` each, of which the first is one of an actor's `num_slots`."""
         self._run_id, self._max_waiting, self._num_slots = run_id, max_waiting, num_slots
-        self._layout, self._num_columns, self._actions = layout, num_columns, actions
+        self._layout, self._num_columns, self._spec = layout, num_columns, spec
         self._unrolls: deque[Post] = deque()
         self._others: deque[Post] = deque()
         self._arrived = threading.Condition()
@@ -193,11 +193,12 @@ class Inbox:
         problem = self._layout.check(unroll, self._num_columns)
         if problem:
             return problem
-        if problem := self._actions.refusal(unroll.action):
+        if problem := self._spec.actions.refusal(unroll.action):
             return problem
         floats = {"reward": unroll.reward, **unroll.behaviour, **unroll.state}
         if unroll.obs.dtype.kind == "f":
             floats["obs"] = unroll.obs
+        floats |= self._spec.unpack(unroll.obs, self._spec.float_parts)
         if problem := next((name for name, array in floats.items() if not np.isfinite(array).all()), ""):
             return f"{problem}: not finite"
         return "priority: negative" if PRIORITY in floats and floats[PRIORITY].min() < 0 else ""

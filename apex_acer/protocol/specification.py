@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import math
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,17 +18,40 @@ DECISIVE = {
     "plane_shape": "the shape of an observation",
     "dtype": "the type of observations",
     "channels_last": "whether channels are last",
+    "choices": "the choices of an observation",
+    "first": "the first choice",
     "actions": "the action space",
 }
 """The fields that must not change if a policy is to act in the environment, in words."""
+SHAPES = "plane_shape", "given_shape", "choices", "first"
+MASK = "action_mask"  # the part of an observation that says which choices are legal
+OBSERVATION = "observation"  # the part that is the rest of it, if the environment gives the mask beside it, in `info`
+ONE_HOT = "int8"  # the type of planes that are one-hot: bytes that, unlike the uint8 of pixels, nobody scales
+
+
+@dataclass(frozen=True)
+class Part:
+    """One of the arrays that a `Dict` or `Tuple` observation consists of; the fields are those of `EnvironmentSpec`."""
+
+    name: str
+    """Its key in the `Dict` or index in the `Tuple`; `outer.inner` if these are nested."""
+    plane_shape: tuple[int, ...]
+    dtype: str
+    channels_last: bool
+    given_shape: tuple[int, ...]
+    choices: tuple[int, ...] = ()
+    first: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
 class EnvironmentSpec:
-    """What the rest of the program knows about an environment."""
+    """What the rest of the program knows about an environment.
+
+    An observation with `parts` is packed: its plane is the bytes of the parts' planes, side by side in their order.
+    """
 
     plane_shape: tuple[int, ...]
-    """Shape of one observation: channel-first for images (`[C, H, W]`), flat for vectors (`[D]`)."""
+    """Shape of one observation: channel-first for images (`[C, H, W]`), flat for vectors (`[D]`) and for bytes."""
     dtype: str
     """NumPy name of the observations' type."""
     actions: Actions
@@ -37,54 +63,186 @@ class EnvironmentSpec:
     """Emulator frames per environment step."""
     given_shape: tuple[int, ...]
     """Shape of one observation as the environment itself gives it."""
+    choices: tuple[int, ...] = ()
+    """Of a `Discrete` or `MultiDiscrete` observation, the number of choices of each element; its plane is one-hot."""
+    first: tuple[int, ...] = ()
+    """The environment's number of each element's first choice."""
+    parts: tuple[Part, ...] = ()
+    """The arrays of a `Dict` or `Tuple` observation; empty for any other."""
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> EnvironmentSpec:
         """The specification from `dataclasses.asdict` of one, also by way of JSON; raises TypeError or ValueError."""
-        shapes = {name: tuple(values[name]) for name in ("plane_shape", "given_shape")}
-        spec = cls(**{**values, **shapes, "actions": actions_from_dict(values["actions"])})
-        counts = (*spec.plane_shape, *spec.given_shape, spec.stack, spec.action_repeat)
-        if not spec.plane_shape or any(type(count) is not int or count < 1 for count in counts):
-            raise ValueError(f"sizes {counts}, allowed are integers of 1 or more")
-        if type(spec.channels_last) is not bool:
-            raise ValueError(f"channels_last {spec.channels_last!r}")
-        is_name = isinstance(spec.dtype, str) and spec.dtype in np.sctypeDict
-        if not is_name or np.dtype(spec.dtype).kind not in "fiub":
-            raise ValueError(f"dtype {spec.dtype!r}, allowed are names of numeric types")
-        if spec.channels_last and not spec.is_image:
-            raise ValueError(f"channels_last, plane_shape {spec.plane_shape}: not an image")
-        if math.prod(spec.given_shape) != math.prod(spec.plane_shape):
-            raise ValueError(f"given_shape {spec.given_shape}, plane_shape {spec.plane_shape}: sizes differ")
+        parts = tuple(Part(**{**part, **_tuples(part)}) for part in values.get("parts", ()))
+        actions = actions_from_dict(values["actions"])
+        spec = cls(**{**values, **_tuples(values), "actions": actions, "parts": parts})
+        for box in (spec, *spec.boxes.values()):
+            box._check()
+        names = [part.name for part in parts]
+        if len(set(names)) < len(names) or not all(isinstance(name, str) and name for name in names):
+            raise ValueError(f"parts {names}, allowed are different names")
+        if spec.has_masks and spec.boxes[MASK].plane_shape != (spec.num_choices,):
+            raise ValueError(f"{MASK} {spec.boxes[MASK].plane_shape} for {spec.num_choices} choices")
+        if parts and (spec.plane_shape, spec.dtype) != ((spec.num_bytes,), "uint8"):
+            raise ValueError(f"{spec.dtype}{list(spec.plane_shape)} of parts, allowed is uint8[{spec.num_bytes}]")
         return spec
 
-    def planes(self, obs: Array, *lead: int) -> Array:
-        """The environment's observations `[*lead, *given_shape]` as planes `[*lead, *plane_shape]`."""
+    def _check(self) -> None:
+        """Raises ValueError if the fields do not fit each other."""
+        counts = (*self.plane_shape, *self.given_shape, *self.choices, self.stack, self.action_repeat)
+        if not self.plane_shape or any(type(count) is not int or count < 1 for count in counts):
+            raise ValueError(f"sizes {counts}, allowed are integers of 1 or more")
+        if type(self.channels_last) is not bool:
+            raise ValueError(f"channels_last {self.channels_last!r}")
+        is_name = isinstance(self.dtype, str) and self.dtype in np.sctypeDict
+        if not is_name or np.dtype(self.dtype).kind not in "fiub":
+            raise ValueError(f"dtype {self.dtype!r}, allowed are names of numeric types")
+        if self.channels_last and not self.is_image:
+            raise ValueError(f"channels_last, plane_shape {self.plane_shape}: not an image")
+        numbers = math.prod(self.plane_shape)
+        if self.choices:
+            if self.plane_shape != (sum(self.choices),) or self.dtype != ONE_HOT:
+                raise ValueError(f"choices {self.choices}, {self.dtype}{list(self.plane_shape)}: not one-hot")
+            numbers = len(self.choices)
+        if math.prod(self.given_shape) != numbers:
+            raise ValueError(f"given_shape {self.given_shape}, plane_shape {self.plane_shape}: sizes differ")
+        if len(self.first) != len(self.choices) or any(type(n) is not int or abs(n) >= 2**31 for n in self.first):
+            raise ValueError(f"first {self.first}, allowed is an integer for each of choices {self.choices}")
+
+    @functools.cached_property
+    def boxes(self) -> dict[str, EnvironmentSpec]:
+        """For each part by its name, the specification of the environment that gave this part alone."""
+        fields = [{**vars(part)} for part in self.parts]
+        return {values.pop("name"): dataclasses.replace(self, **values, parts=()) for values in fields}
+
+    def planes(self, obs: Any, *lead: int) -> Array:
+        """The environment's observations `[*lead, *given_shape]` as planes `[*lead, *plane_shape]`.
+
+        Observations with parts are a dictionary or tuple of arrays. Raises ValueError if one is not among the `choices`.
+        """
+        if self.parts:
+            return self.pack({name: box.planes(_part(obs, name), *lead) for name, box in self.boxes.items()}, *lead)
+        if self.choices:
+            return self._one_hot(np.asarray(obs), *lead)
         if self.channels_last:
             return np.moveaxis(obs.reshape(*lead, *self.plane_shape[1:], self.plane_shape[0]), -1, -3)
-        return obs.reshape(*lead, *self.plane_shape)
+        planes: Array = obs.reshape(*lead, *self.plane_shape)
+        return planes
+
+    def _one_hot(self, obs: Array, *lead: int) -> Array:
+        chosen = obs.reshape(*lead, len(self.choices)).astype(np.int64) - self.first
+        if ((chosen < 0) | (chosen >= self.choices)).any():
+            raise ValueError(f"observation {obs.tolist()}, allowed is {self._describe_choices()}")
+        planes = np.zeros((*lead, *self.plane_shape), ONE_HOT)
+        np.put_along_axis(planes, chosen + np.cumsum((0, *self.choices[:-1])), 1, -1)
+        return planes
+
+    def with_mask(self, obs: Any, mask: Any) -> dict[str, Any]:
+        """The environment's observations with the mask that it gives beside them as another part."""
+        if isinstance(obs, Mapping):
+            return {**obs, MASK: np.asarray(mask)}
+        parts = {str(index): part for index, part in enumerate(obs)} if isinstance(obs, tuple) else {OBSERVATION: obs}
+        return {**parts, MASK: np.asarray(mask)}
+
+    def shapes_of(self, obs: Any) -> dict[str, tuple[int, ...]]:
+        """The shapes of the parts of an observation, as the environment gives it; raises ValueError if one is missing."""
+        return {name: _part(obs, name).shape for name in self.boxes}
+
+    def pack(self, planes: Mapping[str, Array], *lead: int) -> Array:
+        """The bytes `[*lead, num_bytes]` of the parts' planes `[*lead, *plane]`."""
+        arrays = (np.ascontiguousarray(planes[name], box.dtype) for name, box in self.boxes.items())
+        return np.concatenate([array.reshape(*lead, -1).view(np.uint8) for array in arrays], -1)
+
+    def unpack(self, planes: Array, names: Collection[str]) -> dict[str, Array]:
+        """The planes `[..., *plane]` of the parts with these `names` in bytes `[..., num_bytes]`."""
+        found, start = {}, 0
+        for name, box in self.boxes.items():
+            if name in names:
+                rows = np.ascontiguousarray(planes[..., start : start + box.num_bytes])
+                found[name] = rows.view(box.dtype).reshape(*planes.shape[:-1], *box.plane_shape)
+            start += box.num_bytes
+        return found
 
     def describe(self) -> str:
         """The observations and actions in one line of text."""
+        stacked = f", the newest {self.stack} together" if self.stack > 1 else ""
+        return f"observations: {self.describe_planes()}{stacked}; actions: {self.actions.describe()}"
+
+    def describe_planes(self) -> str:
+        """One observation, without its stack, in words."""
+        if self.parts:
+            return ", ".join(f"{name} ({box.describe_planes()})" for name, box in self.boxes.items())
+        if self.choices:
+            return f"{self._describe_choices()}, one-hot"
         if self.is_image:
             channels, height, width = self.plane_shape
             count = f"{channels} channel{'s' if channels > 1 else ''}"
             order = f", channels {'last' if self.channels_last else 'first'}" if channels > 1 else ""
-            seen = f"images of {height} x {width} pixels, {count}{order}"
-        else:
-            origin = f" (of {list(self.given_shape)})" if len(self.given_shape) > 1 else ""
-            seen = f"vectors of {self.plane_shape[0]} number{'s' if self.plane_shape[0] > 1 else ''}{origin}"
-        stacked = f", the newest {self.stack} together" if self.stack > 1 else ""
-        return f"observations: {seen}, {self.dtype}{stacked}; actions: {self.actions.describe()}"
+            return f"images of {height} x {width} pixels, {count}{order}, {self.dtype}"
+        origin = f" (of {list(self.given_shape)})" if len(self.given_shape) > 1 else ""
+        return f"vectors of {self.plane_shape[0]} number{'s' if self.plane_shape[0] > 1 else ''}{origin}, {self.dtype}"
+
+    def _describe_choices(self) -> str:
+        ranges = [f"{low} to {low + count - 1}" for low, count in zip(self.first, self.choices, strict=True)]
+        return f"an integer from {ranges[0]}" if len(ranges) == 1 else f"integers from {', '.join(ranges)}"
 
     def changes(self, before: EnvironmentSpec) -> str:
         """The differences from `before` that a policy depends on, in words; empty if there are none."""
-        pairs = ((name, getattr(before, name), getattr(self, name)) for name in DECISIVE)
-        return ", ".join(f"{DECISIVE[name]} was {old} and is {new}" for name, old, new in pairs if old != new)
+        if self.parts or before.parts:
+            old, new = before.describe_planes(), self.describe_planes()
+            seen = [] if (before.parts, old) == (self.parts, new) else [f"the observation was {old} and is {new}"]
+            pairs = [("actions", before.actions, self.actions)]
+        else:
+            seen, pairs = [], [(name, getattr(before, name), getattr(self, name)) for name in DECISIVE]
+        return ", ".join(seen + [f"{DECISIVE[name]} was {old} and is {new}" for name, old, new in pairs if old != new])
 
     @property
     def obs_shape(self) -> tuple[int, ...]:
-        """Shape of a network input without its batch dimension: `stack` planes joined along the first axis."""
+        """Shape of a raw network input without its batch dimension: `stack` planes joined along the first axis."""
         return (self.stack * self.plane_shape[0], *self.plane_shape[1:])
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """Shape of a torso's input without its batch dimension: `obs_shape`, or the flat parts side by side.
+
+        The newest mask is the last of them, if there are masks.
+        """
+        seen = sum(math.prod(box.obs_shape) for box in self.seen.values())
+        return (seen + (self.num_choices if self.has_masks else 0),) if self.parts else self.obs_shape
+
+    @functools.cached_property
+    def seen(self) -> dict[str, EnvironmentSpec]:
+        """The parts that a torso sees: all but the mask."""
+        return {name: box for name, box in self.boxes.items() if name != MASK or not self.has_masks}
+
+    @functools.cached_property
+    def has_masks(self) -> bool:
+        """Whether observations say which choices are legal."""
+        return isinstance(self.actions, Choices) and any(part.name == MASK for part in self.parts)
+
+    @property
+    def num_choices(self) -> int:
+        """The number of choices of all branches together."""
+        assert isinstance(self.actions, Choices)
+        return sum(self.actions.branches)
+
+    def random_action(self, rng: np.random.Generator, planes: Array) -> Array:
+        """An action `[N, *actions.shape]` for each of the newest `planes`, drawn uniformly of the legal ones."""
+        if not (self.has_masks and isinstance(self.actions, Choices)):
+            return self.actions.sample(rng, len(planes))
+        return self.actions.sample_legal(rng, self.unpack(planes, names=(MASK,))[MASK] != 0)
+
+    @functools.cached_property
+    def float_parts(self) -> tuple[str, ...]:
+        """The names of the parts that are floats."""
+        return tuple(name for name, box in self.boxes.items() if np.dtype(box.dtype).kind == "f")
+
+    @functools.cached_property
+    def num_bytes(self) -> int:
+        """Number of bytes of a plane."""
+        if self.parts:
+            return sum(box.num_bytes for box in self.boxes.values())
+        return math.prod(self.plane_shape) * np.dtype(self.dtype).itemsize
 
     @property
     def num_actions(self) -> int:
@@ -102,3 +260,22 @@ class EnvironmentSpec:
     def is_image(self) -> bool:
         """Whether observations are `[C, H, W]` rather than `[D]`."""
         return len(self.plane_shape) == 3
+
+    @property
+    def has_images(self) -> bool:
+        """Whether observations are images or have a part that is one."""
+        return self.is_image or any(len(part.plane_shape) == 3 for part in self.parts)
+
+
+def _tuples(values: Mapping[str, Any]) -> dict[str, tuple[Any, ...]]:
+    return {name: tuple(values[name]) for name in SHAPES if name in values}
+
+
+def _part(obs: Any, name: str) -> Array:
+    """The array of a part in a dictionary or tuple of observations, or in several of them that are nested."""
+    for key in name.split("."):
+        try:
+            obs = obs[key] if isinstance(obs, Mapping) else obs[int(key)]
+        except (KeyError, IndexError, ValueError, TypeError):
+            raise ValueError(f"an observation lacks its part {name!r}") from None
+    return np.asarray(obs)

@@ -69,7 +69,7 @@ def measure(kind: str, clients: int) -> dict[str, float]:
     """Unrolls and bytes per second that the inbox takes from `clients` processes."""
     spec, k, num = SPECS[kind]
     shapes = layout(spec, k, MU)
-    inbox = Inbox(RUN_ID, shapes, num, spec.actions, clients * UNANSWERED)
+    inbox = Inbox(RUN_ID, shapes, num, spec, clients * UNANSWERED)
     inbox.post(
         Message(RUN_ID, Peer("manager", 0, 0), 0, incarnations={f"actor_{i}": 0 for i in range(clients)}),
         lambda _: None,

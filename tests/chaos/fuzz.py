@@ -192,7 +192,7 @@ def good_messages(run: str) -> list[list[bytes]]:
 
 def make_inbox(run: str) -> Inbox:
     """An inbox that knows the peers of `good_messages`."""
-    inbox = Inbox(RUN_ID, LAYOUTS[run], 4, SPECS[run].actions, max_waiting=2)
+    inbox = Inbox(RUN_ID, LAYOUTS[run], 4, SPECS[run], max_waiting=2)
     known_speakers(inbox, ACTOR, EVALUATOR)
     return inbox
 

@@ -229,7 +229,7 @@ class Receiver:
 
     def __init__(self, address: str) -> None:
         config = tiny_run()
-        self.inbox = Inbox(RUN_ID, tiny_layout(config), config.actors.environments, CARTPOLE.actions, max_waiting=2)
+        self.inbox = Inbox(RUN_ID, tiny_layout(config), config.actors.environments, CARTPOLE, max_waiting=2)
         self.manager = Speaker(self.inbox, Peer("manager", 0, 0))
         self.taken: list[tuple[int, int]] = []
         self._server = InboxServer(self.inbox, address)

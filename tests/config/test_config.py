@@ -203,6 +203,7 @@ def every_field(config: Any, prefix: str = "") -> set[str]:
 
 def test_every_field_that_can_be_wrong_has_a_case_above() -> None:
     anything_goes = {
+        "environment.action_masks",
         "environment.atari.fire_reset",
         "environment.atari.life_loss",
         "environment.atari.full_action_space",

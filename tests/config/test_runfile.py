@@ -43,6 +43,7 @@ CHANGED = RunConfig(
         wrappers=("a:b", "c.d:e"),
         stack=4,
         channels="last",
+        action_masks=True,
         atari=AtariConfig(2, 0.25, 7, False, False, True, False, 96),
         remote=RemoteConfig(
             *("0.0.0.0:80", "my/token", "my/chain", "my/key", True, ("https://a.b",), 8, 0.0),

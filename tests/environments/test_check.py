@@ -174,7 +174,7 @@ def test_what_works_is_taken_without_a_word(
 ) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("always")
-        spec, (understood,) = check_environment(run_config(id=name, **options))
+        _, spec, (understood,) = check_environment(run_config(id=name, **options))
     assert understood == spec.describe()
     assert capfd.readouterr() == ("", "")
     assert not recwarn.list
@@ -208,10 +208,28 @@ def test_an_environment_that_fails_on_continuous_actions_is_named(
     assert f"at own_environment.py:{LINE + 3}" in message
 
 
-def test_an_action_mask_is_said_to_be_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = own(tmp_path, monkeypatch, RESET.format("self._obs()", "{'action_mask': np.ones(2)}") + GOOD_STEP)
-    _, note = check_environment(config).notes
-    assert note.startswith("info['action_mask'] is ignored")
+MASKED = RESET.format("self._obs()", "{'action_mask': np.array([0, 1])}")
+
+
+def test_an_action_mask_is_found_out_and_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = own(tmp_path, monkeypatch, MASKED + GOOD_STEP)
+    environment, spec, (understood, note) = check_environment(config)
+    assert environment == dataclasses.replace(config.environment, action_masks=True)
+    assert spec.has_masks
+    assert understood.startswith("observations: observation (vectors of ")
+    assert note == "info['action_mask'] says which actions are legal; no other is taken"
+
+
+@pytest.mark.parametrize(
+    ("mask", "message"),
+    [
+        ("np.zeros(2)", "an action mask with no legal action: environment 0 of 1"),
+        ("np.ones(3)", "3 numbers, for 2 choices"),
+    ],
+)
+def test_a_mask_that_cannot_be_used(mask: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    step = STEP.format(f"self._obs(), 0.0, False, False, {{'action_mask': {mask}}}")
+    assert message in config_error(lambda: check_environment(own(tmp_path, monkeypatch, MASKED + step)))
 
 
 class Lucky(gymnasium.Env[Any, Any]):

@@ -15,7 +15,7 @@ from tests.environments_for_tests import countdown_observation
 
 MODULE = "tests.environments_for_tests"
 SHORT = f"{MODULE}:short"
-FLATTEN = "--environment.wrappers gymnasium.wrappers:FlattenObservation"
+SEEN = "supported: Box of numbers, Discrete, MultiDiscrete, MultiBinary, and Dict and Tuple of them"
 ACTIONS = "; supported: Discrete, MultiDiscrete, MultiBinary, and a Box of floats with finite bounds; give a wrapper"
 
 
@@ -281,20 +281,14 @@ def test_the_nearest_id_is_one_that_can_be_used(name: str, near: str | None) -> 
         ({"id": "no_such_module:X-v0"}, ["environment.id: 'no_such_module:X-v0'", "importable module"]),
         ({"id": f"{MODULE}:Unknown-v0"}, [f"environment.id: '{MODULE}:Unknown-v0'", "not registered"]),
         ({"id": f"{MODULE}:Broken-v0"}, ["environment.id", "RuntimeError: the emulator is missing"]),
-        (
-            {"id": f"{MODULE}:DictObservation-v0"},
-            ["environment.id", "observation space Dict", f"supported: Box of numbers; give {FLATTEN}"],
-        ),
-        ({"id": f"{MODULE}:TupleObservation-v0"}, ["environment.id", "observation space Tuple", FLATTEN]),
-        (
-            {"id": f"{MODULE}:DiscreteObservation-v0"},
-            ["environment.id", "space Discrete(5)", f"{FLATTEN}, which makes it one-hot"],
-        ),
-        ({"id": f"{MODULE}:SequenceObservation-v0"}, ["observation space Sequence", "a wrapper of your own"]),
-        (
-            {"id": f"{MODULE}:EmptyObservation-v0"},
-            ["environment.id", "(0,)", "supported: Box of numbers, at least one"],
-        ),
+        ({"id": f"{MODULE}:SequenceObservation-v0"}, ["observation space Sequence", SEEN, "a wrapper of your own"]),
+        ({"id": f"{MODULE}:TextObservation-v0"}, ["observation space Text", SEEN, "a wrapper of your own"]),
+        ({"id": f"{MODULE}:GraphObservation-v0"}, ["observation space Graph", SEEN, "a wrapper of your own"]),
+        ({"id": f"{MODULE}:NestedObservation-v0"}, ["observation space Dict", SEEN, "not Sequence(Discrete(2)"]),
+        ({"id": f"{MODULE}:NoObservation-v0"}, ["observation space Dict()", "one that is not empty"]),
+        ({"id": f"{MODULE}:DottedObservation-v0"}, ["the key 'a.b'", "give keys that are text without dots"]),
+        ({"id": f"{MODULE}:MaskedWrongly-v0"}, ["an action mask of 3 numbers, for 2 choices"]),
+        ({"id": f"{MODULE}:EmptyObservation-v0"}, ["environment.id", "(0,)", SEEN, "with at least one number each"]),
         ({"id": f"{MODULE}:TooManyActions-v0"}, ["environment.id", "MultiBinary(63)", "at most 2^62"]),
         ({"id": f"{MODULE}:UnboundedAction-v0"}, ["environment.id", "action space Box(-inf, inf, (2,)", ACTIONS]),
         ({"id": f"{MODULE}:HalfBoundedAction-v0"}, ["environment.id", "action space Box(0.0, inf, (2,)", ACTIONS]),

@@ -6,15 +6,35 @@ import json
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 
 from apex_acer import load_policy, train
-from apex_acer.config import RunConfig
+from apex_acer.actor.rollout import evaluate
+from apex_acer.config import EvaluationConfig, RunConfig
+from apex_acer.config.runfile import load_run
+from apex_acer.environments.vector import make_environments
 from tests.conftest import config_error
 from tests.runs import tiny_run
 
 DIALS = "tests.environments_for_tests:Dials-v0"
+MASKED = json.dumps({"nvec": [3, 2, 4], "masked": True})
+
+
+def without_mask(env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:
+    """Gives no `info`."""
+
+    class Hidden(gymnasium.Wrapper[Any, Any, Any, Any]):
+        def reset(self, **options: Any) -> tuple[Any, dict[str, Any]]:
+            return super().reset(**options)[0], {}
+
+        def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+            return *super().step(action)[:4], {}
+
+    return Hidden(env)
+
+
 ALGORITHMS: dict[str, dict[str, Any]] = {
     "acer": {"algorithm__name": "acer", "algorithm__replay_ratio": 4.0},
     "apex_dqn": {
@@ -68,6 +88,41 @@ def test_each_dial_is_set(tmp_path: Path, algorithm: str) -> None:
     assert (policy.act(obs) == best).mean() > 0.7
     one = policy.act(obs[0])
     assert (one.shape, one.dtype) == ((3,), np.int64)
+
+
+@pytest.mark.parametrize(
+    "algorithm", [pytest.param(name, marks=[] if name == "acer" else [pytest.mark.slow]) for name in ALGORITHMS]
+)
+def test_no_forbidden_position_is_ever_taken(tmp_path: Path, algorithm: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In training at any exploration, in evaluations, by a random action where play stalls, and by a policy of a file."""
+    monkeypatch.setenv("DIALS_RAISE", "1")  # about half of the positions are forbidden, and taking one is an error
+    stall = {"evaluation__stall_steps": 2, "evaluation__greedy": False, "actors__temperature_high": 3.0}
+    stall |= {"actors__temperature_high": 1.0} if algorithm == "apex_dqn" else {}
+    result = train(dials_run(tmp_path, algorithm, environment__kwargs=MASKED, **stall))
+    assert result.reason == "at_return", result
+    assert load_run(tmp_path / "config.toml").environment.action_masks
+    policy = load_policy(result.weights)
+    environments = make_environments(policy.config.environment, 8, training=False)
+    assert {episode.length for episode in evaluate(environments, policy, EvaluationConfig(episodes=20), 1)} == {4}
+    environments.close()
+    env = gymnasium.make(DIALS, **json.loads(MASKED))
+    obs, info = env.reset(seed=0)
+    for step in range(20):
+        obs, _, _, truncated, info = env.step(policy.act(obs, greedy=step % 2 == 0, mask=info["action_mask"]))
+        if truncated:
+            obs, info = env.reset()
+    with pytest.raises(ValueError, match="give mask=info"):
+        policy.act(obs)
+
+
+@pytest.mark.slow
+def test_without_masks_it_is_not_learned(tmp_path: Path) -> None:
+    """The same dials, of which nothing tells what is forbidden."""
+    hidden = f"{__name__}:without_mask"
+    result = train(dials_run(tmp_path, "acer", environment__kwargs=MASKED, environment__wrappers=(hidden,)))
+    assert result.reason == "env_steps", result
+    assert result.eval_return is not None
+    assert result.eval_return < 1.5
 
 
 @pytest.mark.slow

@@ -63,7 +63,7 @@ class FakeEngine(Engine, Link):
     def start(self, peer: Peer, incarnations: dict[str, int]) -> Handle:
         assert not (peer.name in self.handles and self.handles[peer.name].alive)
         if peer.role == "learner":
-            self.inbox = Inbox(RUN_ID, tiny_layout(CONFIG), CONFIG.actors.environments, CARTPOLE.actions, max_waiting=8)
+            self.inbox = Inbox(RUN_ID, tiny_layout(CONFIG), CONFIG.actors.environments, CARTPOLE, max_waiting=8)
             self.inbox.status = {"env_steps": 0}
             self.inbox.expect(incarnations)
             self._sent: list[Message] = []

@@ -19,7 +19,7 @@ ACTOR, EVALUATOR = Peer("actor", 0, 0), Peer("evaluator", 0, 0)
 
 
 def make_inbox(max_waiting: int = 2) -> Inbox:
-    return Inbox("this-run", tiny_layout(CONFIG), CONFIG.actors.environments, CARTPOLE.actions, max_waiting)
+    return Inbox("this-run", tiny_layout(CONFIG), CONFIG.actors.environments, CARTPOLE, max_waiting)
 
 
 @pytest.fixture
@@ -123,7 +123,7 @@ REFUSED_STATES = {
 
 @pytest.mark.parametrize(("parts", "why"), REFUSED_STATES.values(), ids=REFUSED_STATES)
 def test_states_that_do_not_fit_are_refused(parts: dict[str, np.ndarray], why: str) -> None:
-    inbox = Inbox("this-run", tiny_layout(RECURRENT), 4, CARTPOLE.actions, max_waiting=2)
+    inbox = Inbox("this-run", tiny_layout(RECURRENT), 4, CARTPOLE, max_waiting=2)
     (actor,) = known_speakers(inbox, ACTOR)
     reply = actor.say(unroll=made_up_unroll(RECURRENT, state=parts))
     assert reply is not None
@@ -162,7 +162,7 @@ def one_bad_action(value: float) -> np.ndarray:
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_continuous_actions_that_do_not_fit_are_refused(actions: np.ndarray, why: str) -> None:
-    inbox = Inbox("this-run", layout(BOX, 5, {}, {}), 4, BOX.actions, max_waiting=2)
+    inbox = Inbox("this-run", layout(BOX, 5, {}, {}), 4, BOX, max_waiting=2)
     (actor,) = known_speakers(inbox, ACTOR)
     reply = actor.say(unroll=acted(actions))
     assert reply is not None
@@ -176,7 +176,7 @@ def test_continuous_actions_that_do_not_fit_are_refused(actions: np.ndarray, why
 def test_negative_priorities_are_refused() -> None:
     """Which replay could not draw by."""
     config = tiny_run(algorithm__name="apex_dqn", replay__sampling="prioritized")
-    inbox = Inbox("this-run", tiny_layout(config), 4, CARTPOLE.actions, max_waiting=2)
+    inbox = Inbox("this-run", tiny_layout(config), 4, CARTPOLE, max_waiting=2)
     (actor,) = known_speakers(inbox, ACTOR)
     unroll = made_up_unroll(config)
     unroll.behaviour["priority"][2, 1] = -1e-6

@@ -39,7 +39,7 @@ class Exchange:
         self._unroll, self._message = unroll, Message(RUN_ID, ACTOR, 0, unroll=unroll)
         # writable, like the parts of a message that was received
         self._parts = [memoryview(bytearray(part)) for part in encode_message(self._message)]
-        self._inbox = Inbox(RUN_ID, shapes, unroll.num_columns, spec.actions, max_waiting=1)
+        self._inbox = Inbox(RUN_ID, shapes, unroll.num_columns, spec, max_waiting=1)
         self._inbox.expect({ACTOR.name: ACTOR.incarnation})
         self._sequence = itertools.count()
         rest = math.ceil(config.actors.weights_every / config.algorithm.unroll_length) - 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -37,13 +38,13 @@ def check_run(run: str, say: Callable[[str], None]) -> Iterator[Finding]:
     say("making environments")
     yield check_games(needed=config.environment.is_atari)
     try:
-        spec, notes = check_environment(config)
+        environment, spec, notes = check_environment(config)
     except ConfigError as error:
         yield Finding("environment", "problem", str(error), "correct the run file, or give another one")
         return
     yield Finding("environment", "ok", "; ".join([config.environment.id, *notes]))
     yield check_bfloat16(device, matters=learns_on_every_core(config, spec))
-    config = place(config, spec)
+    config = place(dataclasses.replace(config, environment=environment), spec)
     on_gpu = device.type == "cuda" and config.replay.device == "learner"
     yield from check_machine(config, 0 if on_gpu else config.replay.capacity * replay_bytes_per_step(config, spec))
     yield Finding("settings", "ok", describe(config))

@@ -28,7 +28,7 @@ class Served:
 
     def __init__(self, address: str) -> None:
         self.address = address
-        self.inbox = Inbox(RUN_ID, tiny_layout(CONFIG), CONFIG.actors.environments, CARTPOLE.actions, max_waiting=8)
+        self.inbox = Inbox(RUN_ID, tiny_layout(CONFIG), CONFIG.actors.environments, CARTPOLE, max_waiting=8)
         known_speakers(self.inbox, FIRST, SECOND)
         self.server = InboxServer(self.inbox, address)
         self._close: list[Callable[[], None]] = [self.server.close]
