@@ -40,17 +40,24 @@ class Ended(NamedTuple):
 class Commands:
     """Child processes, each in a session of its own, so that Ctrl-C reaches them only through `interrupt`."""
 
-    def __init__(self, descriptor: int) -> None:
-        """`descriptor` stays open in every command."""
+    def __init__(self) -> None:
         self.running: dict[str, subprocess.Popen[bytes]] = {}
-        self._descriptor = descriptor
         self._lifeline, self._held = os.pipe()  # never written to: reading it ends once this process has ended
         self._events: queue.SimpleQueue[str | None] = queue.SimpleQueue()
 
-    def start(self, name: str, command: Sequence[str], output: Path, log: Path, environment: Mapping[str, str]) -> None:
+    def start(
+        self,
+        name: str,
+        command: Sequence[str],
+        *,
+        output: Path,
+        log: Path,
+        environment: Mapping[str, str],
+        held: int,
+    ) -> None:
         """Starts a command; `output` gets its standard output, `log` has its standard error appended.
 
-        `environment` is added to this process's environment variables.
+        `environment` is added to this process's environment variables. The descriptor `held` stays open in the command.
         """
         with output.open("wb") as printed, log.open("ab") as errors:
             process = self.running[name] = subprocess.Popen(
@@ -60,7 +67,7 @@ class Commands:
                 stderr=errors,
                 env={**os.environ, LIFELINE: str(self._lifeline), **environment},
                 start_new_session=True,
-                pass_fds=[self._descriptor, self._lifeline],
+                pass_fds=[held, self._lifeline],
             )
         threading.Thread(target=self._watch, args=(name, process), daemon=True).start()
 
@@ -76,16 +83,20 @@ class Commands:
         """Ends a `wait`; safe in a signal handler."""
         self._events.put(None)
 
-    def interrupt(self) -> None:
-        """Sends SIGINT to every command, but not to the processes it has started."""
-        for process in self.running.values():
-            process.send_signal(signal.SIGINT)
+    def interrupt(self, *names: str) -> None:
+        """Sends SIGINT to the commands `names`, by default to all, but not to the processes they have started."""
+        for name in names or self.running:
+            self.running[name].send_signal(signal.SIGINT)
+
+    def kill(self, name: str) -> None:
+        """Kills a running command with all processes it started."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.running[name].pid, signal.SIGKILL)
 
     def close(self) -> None:
         """Kills the running commands with all processes they started, and waits until they have ended."""
-        for process in self.running.values():
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
+        for name in self.running:
+            self.kill(name)
         deadline = time.monotonic() + KILL_S
         while self.running and (left := deadline - time.monotonic()) > 0:
             self.wait(left)

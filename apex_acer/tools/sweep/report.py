@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from rich.console import Console
 from rich.table import Table
 
 from apex_acer.config import ConfigError, require
@@ -21,6 +22,7 @@ from apex_acer.views.plots import plot_curves
 
 CURVE_POINTS = 200  # at most, of the actors' returns in a run without evaluations
 ABSOLUTE = re.compile(r"(?<![\w.:/~-])/(?:[^\s/'\"]+/)+")  # the folders of an absolute path
+PLAIN_WIDTH = 160  # of a table if there is no terminal
 SHORT_LIST = re.compile(r"\[\n[^\[\]{}]*\]")  # on several lines, with no list or dict in it
 Data = dict[str, Any]
 Points = list[list[float]]
@@ -57,8 +59,7 @@ class Results:
         """Updates the statistics and writes the file."""
         for name, found in self.data["variants"].items():
             found["summary"] = summarise(found["runs"].values(), len(self.data["seeds"]), self._targets[name])
-        text = json.dumps(portable(self.data), indent=1, ensure_ascii=False, allow_nan=False)
-        write(self._path, f"{SHORT_LIST.sub(_on_one_line, text)}\n".encode())
+        write_json(self._path, self.data)
 
     def _read(self) -> Data | None:
         folder = self._path.parent
@@ -73,6 +74,21 @@ class Results:
             raise ConfigError(
                 f"out: {str(self._path)!r} was not written by a sweep; give a new or empty folder"
             ) from None
+
+
+def write_json(path: Path, data: Data) -> None:
+    """Writes `data` without absolute paths, with each list of numbers on one line."""
+    text = json.dumps(portable(data), indent=1, ensure_ascii=False, allow_nan=False)
+    write(path, f"{SHORT_LIST.sub(_on_one_line, text)}\n".encode())
+
+
+def as_text(shown: Table) -> str:
+    """A table as lines that fit the terminal."""
+    console = Console()
+    console = Console(width=None if console.is_terminal else PLAIN_WIDTH)
+    with console.capture() as printed:
+        console.print(shown)
+    return printed.get().rstrip("\n")
 
 
 def portable(value: Any) -> Any:

@@ -6,51 +6,28 @@ result of each run; the same command on the same folder does only what is missin
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import fcntl
-import json
-import os
 import shlex
-import shutil
-import signal
 import sys
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
-
-from rich.console import Console
+from typing import Any
 
 from apex_acer.config import RunConfig, require, writing
-from apex_acer.config.runfile import dump_run, to_dict
-from apex_acer.environments.check import check_environment
+from apex_acer.config.runfile import to_dict
 from apex_acer.system.files import write
 from apex_acer.system.output import printable, say
 from apex_acer.system.signals import Signals
+from apex_acer.tools.sweep import training
 from apex_acer.tools.sweep.commands import Commands, Ended
-from apex_acer.tools.sweep.report import Results, draw_curves, read_curve, table
+from apex_acer.tools.sweep.report import Results, as_text, draw_curves, table
+from apex_acer.tools.sweep.training import Training, check_before, locked, runs_at_once
 from apex_acer.tools.sweep.variants import Variant, make_variants
 
-PROGRAM = (sys.executable, "-P", "-m", "apex_acer")
-STOP_S = 15.0  # a run that was interrupted and has not ended within this is killed
 FINAL_SEED_OFFSET = 1000  # final episodes must differ from those by which weights were chosen
-ERROR_LINES = 3  # the last line alone often only says where to look
-PLAIN_WIDTH = 160  # of the table if there is no terminal
-
-
-class Job(NamedTuple):
-    """One run of the sweep."""
-
-    variant: str
-    config: RunConfig
-
-    @property
-    def name(self) -> str:
-        """The path of its folder within the sweep's folder."""
-        return f"{self.variant}/seed_{self.config.seed}"
 
 
 @dataclass(frozen=True)
@@ -68,10 +45,10 @@ class SweepPlan:
     at_once: int
     """Runs at the same time."""
 
-    def jobs(self) -> list[Job]:
+    def jobs(self) -> list[Training]:
         """All runs, ordered by seed and then by variant."""
         return [
-            Job(variant.name, dataclasses.replace(variant.config, seed=seed, out=""))
+            Training(self.folder, variant.name, dataclasses.replace(variant.config, seed=seed, out=""))
             for seed in self.seeds
             for variant in self.variants
         ]
@@ -101,33 +78,33 @@ def plan_sweep(
     name = Path(arguments[0]).stem
     variants = make_variants(base, vary, name)
     folder = Path(base.out or f"sweeps/{name}-{time.strftime('%Y%m%d-%H%M%S')}")
-    cores = os.cpu_count() or 1
-    each = 1 if all(variant.config.engine == "serial" for variant in variants) else 2
+    at_once = at_once or runs_at_once(variant.config for variant in variants)
     command = shlex.join(["apex-acer", "sweep", *arguments])
     numbers = range(base.seed, base.seed + seeds)
-    plan = SweepPlan(command, folder, base, variants, numbers, final_episodes, at_once or max(1, cores // each))
-    _check(plan.jobs())
+    plan = SweepPlan(command, folder, base, variants, numbers, final_episodes, at_once)
+    check_before(job.config for job in plan.jobs())
     return plan
 
 
 def sweep(plan: SweepPlan) -> int:
     """Does what is missing of the sweep; returns the exit code: 0, 1 if a run failed, or 128 plus a signal's number."""
-    with _locked(plan.folder) as lock, Signals() as signals:
+    with locked(plan.folder) as lock, Signals() as signals:
         run = {key: value for key, value in to_dict(plan.base).items() if key != "out"}
         identity = {"run": run, "seeds": list(plan.seeds), "final_episodes": plan.final_episodes}
         results = Results(plan.folder, plan.command, identity, plan.variants)
         with writing("out", plan.folder):
             results.save()
-        return Sweep(plan, results, signals, Commands(lock)).run()
+        return Sweep(plan, results, signals, lock).run()
 
 
 class Sweep:
     """Starts the runs, keeps their results, and ends all runs at a signal."""
 
-    def __init__(self, plan: SweepPlan, results: Results, signals: Signals, commands: Commands) -> None:
-        self._plan, self._results, self._commands = plan, results, commands
+    def __init__(self, plan: SweepPlan, results: Results, signals: Signals, lock: int) -> None:
+        self._plan, self._results, self._lock = plan, results, lock
+        self._commands = Commands()
         self._signals = signals.received
-        signals.wake = commands.wake
+        signals.wake = self._commands.wake
         self._jobs = {job.name: job for job in plan.jobs()}
         self._failed: dict[str, str] = {}
 
@@ -142,7 +119,7 @@ class Sweep:
             self._commands.close()
         return self._conclude()
 
-    def _work(self, waiting: deque[Job]) -> None:
+    def _work(self, waiting: deque[Training]) -> None:
         while not self._signals and (waiting or self._commands.running):
             while waiting and len(self._commands.running) < self._plan.at_once:
                 self._start(waiting.popleft())
@@ -153,29 +130,21 @@ class Sweep:
     def _interrupt(self) -> None:
         """Makes all runs save and end, and keeps the results of those that had finished."""
         self._commands.interrupt()
-        deadline = time.monotonic() + STOP_S
+        deadline = time.monotonic() + training.STOP_S
         while self._commands.running and len(self._signals) < 2 and (left := deadline - time.monotonic()) > 0:
             ended = self._commands.wait(left)
             if ended:
                 self._take(ended)
 
-    def _start(self, job: Job) -> None:
-        folder, run_file = self._plan.folder / job.name, self._path(job, ".toml")
-        if "result" in self._known(job):
-            seed = str(job.config.seed + FINAL_SEED_OFFSET)
-            weights = str(folder / "weights.safetensors")
-            episodes = str(self._plan.final_episodes)
-            # the run file named these modules
-            arguments = ["evaluate", weights, "--episodes", episodes, "--seed", seed, "--import-modules"]
-        else:
-            shutil.rmtree(folder, ignore_errors=True)  # left by a run that did not finish
-            folder.parent.mkdir(exist_ok=True)
-            self._path(job, ".log").unlink(missing_ok=True)
-            run_file.write_text(dump_run(job.config), encoding="utf-8")
-            arguments = ["train", str(run_file), "--out", str(folder)]
-        threads = {"OMP_NUM_THREADS": "1"} if job.config.engine == "serial" else {}
-        command = [*PROGRAM, *arguments, "--json"]
-        self._commands.start(job.name, command, self._path(job, ".json"), self._path(job, ".log"), threads)
+    def _start(self, job: Training) -> None:
+        if "result" not in self._known(job):
+            job.train(self._commands, self._lock)
+            return
+        seed, episodes = str(job.config.seed + FINAL_SEED_OFFSET), str(self._plan.final_episodes)
+        weights = str(job.out / "weights.safetensors")
+        # the run file named these modules
+        arguments = ["evaluate", weights, "--episodes", episodes, "--seed", seed, "--import-modules"]
+        job.start(self._commands, arguments, self._lock)
 
     def _take(self, ended: Ended) -> bool:
         """Keeps the result of a command; returns whether it succeeded."""
@@ -183,27 +152,22 @@ class Sweep:
             return False  # because it was interrupted
         job = self._jobs[ended.name]
         run = {key: value for key, value in self._known(job).items() if key != "error"}
-        found = _result(ended.code, self._path(job, ".json"), self._path(job, ".log"))
+        found = job.printed(ended.code)
         if "error" in found:
             self._failed[job.name] = found["error"]
             run |= found
         elif "result" in run:
             run["final_return"] = found["mean"]
         else:
-            found["weights"] = f"{job.name}/{Path(found['weights']).name}"
-            curve_of, curve = read_curve(self._plan.folder / job.name / "metrics.jsonl")
-            run |= {"result": found, "curve_of": curve_of, "curve": curve}
-        self._results.keep(job.variant, job.config.seed, run)
+            run |= job.record(found)
+        self._results.keep(job.group, job.config.seed, run)
         say(f"{job.name}: {printable(_line(run))}")
         return "error" not in run
 
-    def _path(self, job: Job, suffix: str) -> Path:
-        return self._plan.folder / f"{job.name}{suffix}"
+    def _known(self, job: Training) -> dict[str, Any]:
+        return self._results.run(job.group, job.config.seed)
 
-    def _known(self, job: Job) -> dict[str, Any]:
-        return self._results.run(job.variant, job.config.seed)
-
-    def _finished(self, job: Job) -> bool:
+    def _finished(self, job: Training) -> bool:
         known = self._known(job)
         return "result" in known and ("final_return" in known or not self._plan.final_episodes)
 
@@ -213,11 +177,7 @@ class Sweep:
         drawing = draw_curves(data, list(ids))
         if drawing:
             write(folder / "curves.png", drawing)
-        console = Console()
-        console = Console(width=None if console.is_terminal else PLAIN_WIDTH)
-        with console.capture() as printed:
-            console.print(table(data))
-        say(printed.get().rstrip("\n"))
+        say(as_text(table(data)))
         for name, error in self._failed.items():
             say(f"apex-acer: {name} failed: {printable(error)}; see {folder / name}.log", sys.stderr)
         if self._signals:
@@ -227,45 +187,6 @@ class Sweep:
             )
             return 128 + self._signals[0]
         return 1 if self._failed else 0
-
-
-def _check(jobs: Sequence[Job]) -> None:
-    """Checks at once what each run would otherwise check when it starts."""
-    for config in {(job.config.environment, job.config.algorithm.name): job.config for job in jobs}.values():
-        check_environment(config)
-    for load in dict.fromkeys(job.config.load for job in jobs):
-        require(not load or Path(load).is_file(), "load", load, "give a weights file")
-
-
-@contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[int]:
-    """Makes the folder and locks it; the lock lasts as long as any process holds the descriptor."""
-    with writing("out", folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = os.open(folder, os.O_RDONLY)
-    try:
-        require(_lock(lock), "out", str(folder), "it is in use by a sweep, or by a run that a sweep left behind")
-        yield lock
-    finally:
-        os.close(lock)
-
-
-def _lock(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
-def _result(code: int, output: Path, log: Path) -> dict[str, Any]:
-    """The JSON object in the last line of a command's output, or `error`: how it ended, and the last lines of its log."""
-    with contextlib.suppress(IndexError, TypeError, ValueError):
-        if code == 0:
-            return dict(json.loads(output.read_text(encoding="utf-8").splitlines()[-1]))
-    lines = [line.strip() for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
-    how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-    return {"error": " | ".join([how, *lines[-ERROR_LINES:]])}
 
 
 def _line(run: Mapping[str, Any]) -> str:

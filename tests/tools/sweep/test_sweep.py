@@ -20,7 +20,7 @@ from PIL import Image
 
 from apex_acer.cli import main
 from apex_acer.config.runfile import dump_run, load_run
-from apex_acer.tools.sweep import report, sweep
+from apex_acer.tools.sweep import report, training
 from apex_acer.tools.sweep.report import portable, read_curve
 from apex_acer.tools.sweep.variants import make_variants
 from tests.runs import tiny_run
@@ -63,7 +63,7 @@ print("{goodbye}", file=sys.stderr)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where the test stands, with a run file `tiny.toml` and made-up commands."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sweep, "PROGRAM", (sys.executable, "-S", "made_up.py"))
+    monkeypatch.setattr(training, "PROGRAM", (sys.executable, "-S", "made_up.py"))
     Path("made_up.py").write_text(MADE_UP)
     Path("tiny.toml").write_text(dump_run(tiny_run()))
     return tmp_path
@@ -201,7 +201,13 @@ def test_without_the_extra_one_line_says_how_to_install_it(
 ) -> None:
     for name in [name for name in sys.modules if name.partition(".")[0] == missing]:
         monkeypatch.delitem(sys.modules, name)
-    for name in ("tools.sweep.sweep", "tools.sweep.report", "tools.sweep.statistics", "views.plots"):
+    for name in (
+        "tools.sweep.sweep",
+        "tools.sweep.training",
+        "tools.sweep.report",
+        "tools.sweep.statistics",
+        "views.plots",
+    ):
         monkeypatch.delitem(sys.modules, f"apex_acer.{name}")
     monkeypatch.setitem(sys.modules, missing, None)
     assert run_sweep("--seeds 1") == 2
@@ -353,7 +359,7 @@ def test_a_signal_ends_all_runs_and_the_same_command_goes_on(
 def test_a_run_that_cannot_be_interrupted_is_killed_with_all_it_started(
     folder: Path, stop_s: float, signals: list[signal.Signals], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sweep, "STOP_S", stop_s)
+    monkeypatch.setattr(training, "STOP_S", stop_s)
     signal_when(lambda: Path("out/tiny/seed_0").exists(), *signals)
     assert run_sweep("--seeds 2 --algorithm.gamma 0.2 --jobs 1") == 130
     assert notes() == [("train", "out/tiny/seed_0.toml")]
@@ -488,5 +494,5 @@ def test_a_run_whose_sweep_is_killed_saves_and_ends(real: Path, engine: str) -> 
     wait_until(lambda: str(real) not in subprocess.check_output(["ps", "-A", "-ww", "-o", "args="], text=True))
     assert (run / "weights.safetensors").exists()
     lock = os.open(real / "out", os.O_RDONLY)
-    wait_until(lambda: sweep._lock(lock))
+    wait_until(lambda: training.try_lock(lock))
     os.close(lock)

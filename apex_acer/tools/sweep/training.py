@@ -1,0 +1,119 @@
+"""One run as a command: `apex-acer train … --json` in a process of its own, its files, and its result."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import shutil
+import signal
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from apex_acer.config import RunConfig, require, writing
+from apex_acer.config.runfile import dump_run
+from apex_acer.environments.check import check_environment
+from apex_acer.tools.sweep.commands import Commands
+from apex_acer.tools.sweep.report import read_curve
+
+PROGRAM = (sys.executable, "-P", "-m", "apex_acer")
+STOP_S = 15.0  # a run that was interrupted and has not ended within this is killed
+ERROR_LINES = 3  # the last line alone often only says where to look
+
+
+class Training(NamedTuple):
+    """A run that is a command."""
+
+    folder: Path
+    """The sweep's or the study's folder."""
+    group: str
+    """The variant or the trial: the folder in it that has the run of each seed."""
+    config: RunConfig
+
+    @property
+    def name(self) -> str:
+        """The path of the run's folder in `folder`."""
+        return f"{self.group}/seed_{self.config.seed}"
+
+    @property
+    def out(self) -> Path:
+        """The run's folder."""
+        return self.folder / self.name
+
+    def path(self, suffix: str) -> Path:
+        """The file of that suffix beside the run's folder: `.toml`, `.json` or `.log`."""
+        return self.folder / f"{self.name}{suffix}"
+
+    def train(self, commands: Commands, held: int) -> None:
+        """Starts the run anew; `held` stays open in its process."""
+        shutil.rmtree(self.out, ignore_errors=True)  # left by a run that did not finish
+        self.out.parent.mkdir(parents=True, exist_ok=True)
+        self.path(".log").unlink(missing_ok=True)
+        self.path(".toml").write_text(dump_run(self.config), encoding="utf-8")
+        self.start(commands, ["train", str(self.path(".toml")), "--out", str(self.out)], held)
+
+    def start(self, commands: Commands, arguments: Sequence[str], held: int) -> None:
+        """Starts a verb of the program."""
+        threads = {"OMP_NUM_THREADS": "1"} if self.config.engine == "serial" else {}
+        command = [*PROGRAM, *arguments, "--json"]
+        files = {"output": self.path(".json"), "log": self.path(".log")}
+        commands.start(self.name, command, **files, environment=threads, held=held)
+
+    def printed(self, code: int) -> dict[str, Any]:
+        """The JSON object in the last line that a verb which ended with `code` printed.
+
+        Otherwise `error`: how it ended, and the last lines of its log.
+        """
+        with contextlib.suppress(IndexError, OSError, TypeError, ValueError):
+            if code == 0:
+                return dict(json.loads(self.path(".json").read_text(encoding="utf-8").splitlines()[-1]))
+        log = self.path(".log").read_text(encoding="utf-8", errors="replace")
+        lines = [line.strip() for line in log.splitlines() if line.strip()]
+        how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+        return {"error": " | ".join([how, *lines[-ERROR_LINES:]])}
+
+    def record(self, found: dict[str, Any]) -> dict[str, Any]:
+        """What `results.json` keeps of the finished run that printed `found`: `result`, `curve_of` and `curve`."""
+        curve_of, curve = read_curve(self.out / "metrics.jsonl")
+        weights = f"{self.name}/{Path(found['weights']).name}"
+        return {"result": {**found, "weights": weights}, "curve_of": curve_of, "curve": curve}
+
+
+def check_before(configs: Iterable[RunConfig]) -> None:
+    """Checks at once what each run would otherwise check when it starts; raises `ConfigError`."""
+    configs = list(configs)
+    for config in {(config.environment, config.algorithm.name): config for config in configs}.values():
+        check_environment(config)
+    for load in dict.fromkeys(config.load for config in configs):
+        require(not load or Path(load).is_file(), "load", load, "give a weights file")
+
+
+def runs_at_once(configs: Iterable[RunConfig]) -> int:
+    """As many runs as the cores allow: two cores for a run, unless its engine is serial."""
+    each = 1 if all(config.engine == "serial" for config in configs) else 2
+    return max(1, (os.cpu_count() or 1) // each)
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[int]:
+    """Makes the folder and locks it; the lock lasts as long as any process holds the descriptor."""
+    with writing("out", folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = os.open(folder, os.O_RDONLY)
+    try:
+        require(try_lock(lock), "out", str(folder), "it is in use by a sweep, or by a run that a sweep left behind")
+        yield lock
+    finally:
+        os.close(lock)
+
+
+def try_lock(descriptor: int) -> bool:
+    """Locks an open file or folder, unless another process has; returns whether it did."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
