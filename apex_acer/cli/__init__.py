@@ -2,7 +2,7 @@
 
 Modules that take time to import are imported only once `main` can handle Ctrl-C.
 
-May import: tools, tools/capacity, tools/doctor, tools/sweep, manager, engines, actor, learner, views, networks,
+May import: tools, tools/capacity, tools/doctor, tools/sweep, tools/tune, manager, engines, actor, learner, views, networks,
 environments, remote, config, protocol, system.
 """
 

@@ -25,6 +25,8 @@ Acting = Annotated[
     Literal["greedy", "sampled"] | None,
     tyro.conf.arg(help="Greedy or sampled actions; by default as in the run's evaluations."),
 ]
+_JOBS = "Runs at the same time; 0: one per core with the serial engine, one per two cores otherwise."
+Jobs = Annotated[int, tyro.conf.arg(help=_JOBS)]
 ImportModules = Annotated[Flag, tyro.conf.arg(help=_IMPORTS)]
 
 COMMON = {

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import tyro
 
-from apex_acer.cli.parsing import parse_run
+from apex_acer.cli.parsing import Jobs, parse_run
 from apex_acer.config import RunConfig
 from apex_acer.config.imports import needs
 
@@ -28,8 +28,7 @@ class Sweep:
     """Seeds of each variant, counted from `--seed`."""
     vary: Annotated[tyro.conf.UseAppendAction[tuple[str, ...]], tyro.conf.arg(metavar="KEY=V1,V2,...")] = ()
     """Values of a key; with several `--vary`, each combination is a variant. 64+64 is a tuple, K1:K2=V1:V2,W1:W2 a pair."""
-    jobs: int = 0
-    """Runs at the same time; 0: one per core with the serial engine, one per two cores otherwise."""
+    jobs: Jobs = 0
     final_episodes: int = 0
     """Fresh episodes to play with the weights of each finished run; 0: none."""
 

@@ -27,6 +27,7 @@ VERBS = {
     "serve": Verb("WEIGHTS [flags]", "Acts for environments that are remote clients"),
     "export": Verb("WEIGHTS --onnx [flags]", "Writes the policy for programs without torch"),
     "sweep": Verb("RUN [flags]", "Trains several seeds of variants of a run and compares them"),
+    "tune": Verb("RUN --vary KEY=LOW:HIGH [flags]", "Looks for a better setting of a run"),
     "runs": Verb("[FOLDER] [flags]", "Lists the runs in a folder, newest first"),
     "plot": Verb("DIR... [flags]", "Draws what runs have logged, and compares them"),
     "dashboard": Verb("DIR [--port N]", "Shows runs in TensorBoard"),

@@ -16,8 +16,9 @@ import pytest
 
 from apex_acer.actor.policy import load_policy
 from apex_acer.config import ConfigError
-from apex_acer.manager.callbacks import Callbacks, Evaluation, RowReader
+from apex_acer.manager.callbacks import Callbacks, Evaluation
 from apex_acer.manager.manager import resume, train
+from apex_acer.storage.tail import RowReader
 from apex_acer.system import files
 from tests.runs import tiny_run
 

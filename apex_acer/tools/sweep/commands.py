@@ -9,7 +9,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -87,6 +87,14 @@ class Commands:
         """Sends SIGINT to the commands `names`, by default to all, but not to the processes they have started."""
         for name in names or self.running:
             self.running[name].send_signal(signal.SIGINT)
+
+    def stop(self, within_s: float, signals: Sequence[signal.Signals]) -> Iterator[Ended]:
+        """Interrupts all commands, and yields those that end within `within_s` and before a second signal."""
+        self.interrupt()
+        deadline = time.monotonic() + within_s
+        while self.running and len(signals) < 2 and (left := deadline - time.monotonic()) > 0:
+            if ended := self.wait(left):
+                yield ended
 
     def kill(self, name: str) -> None:
         """Kills a running command with all processes it started."""

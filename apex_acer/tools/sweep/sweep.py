@@ -114,7 +114,8 @@ class Sweep:
         say(f"{len(waiting)} of {len(self._jobs)} runs to do, {self._plan.at_once} at once, in {self._plan.folder}")
         try:
             self._work(waiting)
-            self._interrupt()
+            for ended in self._commands.stop(training.STOP_S, self._signals):
+                self._take(ended)  # it may have finished
         finally:
             self._commands.close()
         return self._conclude()
@@ -126,15 +127,6 @@ class Sweep:
             ended = self._commands.wait()
             if ended and self._take(ended) and not self._finished(self._jobs[ended.name]):
                 waiting.appendleft(self._jobs[ended.name])  # its final episodes
-
-    def _interrupt(self) -> None:
-        """Makes all runs save and end, and keeps the results of those that had finished."""
-        self._commands.interrupt()
-        deadline = time.monotonic() + training.STOP_S
-        while self._commands.running and len(self._signals) < 2 and (left := deadline - time.monotonic()) > 0:
-            ended = self._commands.wait(left)
-            if ended:
-                self._take(ended)
 
     def _start(self, job: Training) -> None:
         if "result" not in self._known(job):

@@ -67,13 +67,22 @@ class Training(NamedTuple):
 
         Otherwise `error`: how it ended, and the last lines of its log.
         """
-        with contextlib.suppress(IndexError, OSError, TypeError, ValueError):
-            if code == 0:
-                return dict(json.loads(self.path(".json").read_text(encoding="utf-8").splitlines()[-1]))
+        if code == 0 and (found := self._last()):
+            return found
         log = self.path(".log").read_text(encoding="utf-8", errors="replace")
         lines = [line.strip() for line in log.splitlines() if line.strip()]
         how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
         return {"error": " | ".join([how, *lines[-ERROR_LINES:]])}
+
+    def finished(self) -> dict[str, Any] | None:
+        """What the run printed if it has ended by itself, whoever had started it."""
+        found = self._last()
+        return found if found and not found["reason"].startswith("SIG") else None
+
+    def _last(self) -> dict[str, Any] | None:
+        with contextlib.suppress(IndexError, OSError, TypeError, ValueError):
+            return dict(json.loads(self.path(".json").read_text(encoding="utf-8").splitlines()[-1]))
+        return None
 
     def record(self, found: dict[str, Any]) -> dict[str, Any]:
         """What `results.json` keeps of the finished run that printed `found`: `result`, `curve_of` and `curve`."""

@@ -10,7 +10,7 @@ import typing
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from apex_acer.config import ConfigError, RunConfig, require
 from apex_acer.config.checks import from_text
@@ -41,54 +41,73 @@ def make_variants(base: RunConfig, vary: Sequence[str], plain: str) -> list[Vari
             together are joined by `:`, and so are their values (`optimizer.name:optimizer.eps=rmsprop:1e-3,adam:1e-8`).
         plain: the name of the only variant if nothing is varied.
     """
-    axes = [_choices(base, given) for given in vary]
-    keys = [key for choices in axes for key in choices[0]]
-    twice = [key for key, count in Counter(keys).items() if count > 1]
-    require(not twice, "vary", ", ".join(twice), "give each key once")
+    axes = [parse_axis(base, given) for given in vary]
+    keys = keys_once(axes)
     labels = short_keys(keys)
-    combinations = [{k: v for choice in chosen for k, v in choice.items()} for chosen in itertools.product(*axes)]
-    variants = [Variant(_name(c, labels) or plain, c, _override(base, c)) for c in combinations]
+    choices = [[axis.choice(text) for text in axis.values.split(",")] for axis in axes]
+    combinations = [{k: v for choice in chosen for k, v in choice.items()} for chosen in itertools.product(*choices)]
+    variants = [Variant(_name(c, labels) or plain, c, override(base, c)) for c in combinations]
     for name, count in Counter(variant.name for variant in variants).items():
         require(count == 1, "vary", name, "give each value once")
     return variants
 
 
-def _choices(base: RunConfig, given: str) -> list[Values]:
+class Axis(NamedTuple):
+    """One `--vary` flag, whose keys exist."""
+
+    types: Mapping[str, Any]
+    """The type of each key."""
+    values: str
+    """What the flag has after the equals sign."""
+
+    def choice(self, text: str) -> Values:
+        """The values of the keys in a `text` between two commas; raises `ConfigError`."""
+        keys = list(self.types)
+        parts = text.split(":") if len(keys) > 1 else [text]
+        allowed = f"give {len(keys)} values joined by ':', for {' and '.join(keys)}"
+        require(len(parts) == len(keys), "vary", text, allowed)
+        return {key: self.value(key, part) for key, part in zip(keys, parts, strict=True)}
+
+    def value(self, key: str, text: str) -> Any:
+        """`text` as a value of `key`, by the rules of the command line; raises `ConfigError`."""
+        hint = self.types[key]
+        try:
+            if typing.get_origin(hint) is not tuple:
+                return from_text(key, hint, text)
+            (kind, *_) = typing.get_args(hint)
+            return tuple(from_text(key, kind, part) for part in text.split("+") if part)
+        except ConfigError as error:
+            raise ConfigError(f"vary: {error}") from None
+
+
+def parse_axis(base: RunConfig, given: str) -> Axis:
+    """A `--vary` flag; raises `ConfigError` for a key that the run `base` lacks."""
     left, equals, right = given.partition("=")
     require(bool(left and equals), "vary", given, "give KEY=VALUE,VALUE")
-    hints = _hints(base)
+    types = _types(base)
     keys = [key.replace("-", "_") for key in left.split(":")]
     for key in keys:
         require(key not in OWN_KEYS, "vary", key, "give --seed, --seeds and --out")
-        if key not in hints:
-            near = difflib.get_close_matches(key, hints, n=1)
+        if key not in types:
+            near = difflib.get_close_matches(key, types, n=1)
             raise ConfigError(f"vary: unknown key {key}; {f'did you mean {near[0]}?' if near else 'see train --help'}")
-    return [_choice(keys, hints, texts) for texts in right.split(",")]
+    return Axis({key: types[key] for key in keys}, right)
 
 
-def _choice(keys: list[str], hints: Mapping[str, Any], texts: str) -> Values:
-    parts = texts.split(":") if len(keys) > 1 else [texts]
-    require(len(parts) == len(keys), "vary", texts, f"give {len(keys)} values joined by ':', for {' and '.join(keys)}")
-    return {key: _convert(key, hints[key], part) for key, part in zip(keys, parts, strict=True)}
+def keys_once(axes: Sequence[Axis]) -> list[str]:
+    """The keys of all axes; raises `ConfigError` if one is given twice."""
+    keys = [key for axis in axes for key in axis.types]
+    twice = [key for key, count in Counter(keys).items() if count > 1]
+    require(not twice, "vary", ", ".join(twice), "give each key once")
+    return keys
 
 
-def _hints(section: Any, prefix: str = "") -> dict[str, Any]:
+def _types(section: Any, prefix: str = "") -> dict[str, Any]:
     hints, found = typing.get_type_hints(type(section)), {}
     for field in dataclasses.fields(section):
         value, key = getattr(section, field.name), prefix + field.name
-        found.update(_hints(value, f"{key}.") if dataclasses.is_dataclass(value) else {key: hints[field.name]})
+        found.update(_types(value, f"{key}.") if dataclasses.is_dataclass(value) else {key: hints[field.name]})
     return found
-
-
-def _convert(key: str, hint: Any, text: str) -> Any:
-    """`text` as a value of type `hint`, by the rules of the command line."""
-    try:
-        if typing.get_origin(hint) is not tuple:
-            return from_text(key, hint, text)
-        (kind, *_) = typing.get_args(hint)
-        return tuple(from_text(key, kind, part) for part in text.split("+") if part)
-    except ConfigError as error:
-        raise ConfigError(f"vary: {error}") from None
 
 
 def _name(overrides: Values, labels: Mapping[str, str]) -> str:
@@ -96,7 +115,7 @@ def _name(overrides: Values, labels: Mapping[str, str]) -> str:
     return re.sub(r"[^\w.+=,:-]", "_", ",".join(parts))  # characters that are safe in a path
 
 
-def _override(base: RunConfig, overrides: Values) -> RunConfig:
+def override(base: RunConfig, overrides: Values) -> RunConfig:
     """`base` with all overrides at once, because some are only allowed together."""
     data: dict[str, Any] = {}
     for key, value in overrides.items():
