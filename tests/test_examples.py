@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ PAGES = {
     "own-environment.md": ("corridor.py", "corridor.toml", "torques.py"),
     "own-algorithm.md": ("expected_sarsa.py", "expected_sarsa.toml"),
     "own-network.md": ("residual.py",),
-    "library.md": ("watching.py", "log_wandb.py", "log_mlflow.py"),
+    "library.md": ("watching.py",),
 }
 
 
@@ -109,39 +108,6 @@ def test_a_torso_and_an_optimizer_of_one_s_own_train_in_processes(tmp_path: Path
     import residual
 
     assert isinstance(load_policy(result.weights).network.torso, residual.Residual)
-
-
-# ── loggers, with the real packages ──
-
-
-@pytest.mark.filterwarnings("default")  # the packages' own
-def test_weights_and_biases_gets_every_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("wandb")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("WANDB_SILENT", "true")
-    from log_wandb import log_wandb
-
-    config = tiny_run(tmp_path / "run")
-    train(config, log_wandb(config, project="mine", mode="offline", dir=str(tmp_path)))
-    (written,) = tmp_path.glob("wandb/offline-run-*/run-*.wandb")
-    assert b"learner/entropy" in written.read_bytes()
-    assert b"actor_1/episode_return" in written.read_bytes()
-
-
-@pytest.mark.filterwarnings("default")
-def test_mlflow_gets_every_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    mlflow = pytest.importorskip("mlflow")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")  # its other stores need a database
-    mlflow.set_tracking_uri(f"file:{tmp_path / 'mlruns'}")
-    from log_mlflow import log_mlflow
-
-    config = tiny_run(tmp_path / "run")
-    train(config, log_mlflow(config, "mine"))
-    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
-    (written,) = (tmp_path / "mlruns").glob("*/*/metrics/learner/updates")
-    expected = [row["updates"] for row in rows if row["source"] == "learner"]
-    assert [float(line.split()[1]) for line in written.read_text().splitlines()] == expected
 
 
 # ── a notebook ──

@@ -69,6 +69,11 @@ class LoggingConfig:
     """Seconds between two histograms of each layer's weights and gradients in TensorBoard; 0: none."""
     level: Annotated[LogLevel, tyro.conf.arg(aliases=["--log-level"])] = "info"
     """Lowest severity of the lines in `log.txt`."""
+    trackers: tuple[Literal["wandb", "mlflow"], ...] = ()
+    """Trackers that get the configuration, every row of metrics and the result (docs/dashboard.md); each needs the extra of
+    its name."""
+    tracker_weights: bool = False
+    """Also give the trackers the weights file at the end."""
 
     def __post_init__(self) -> None:
         typed("logging", self)

@@ -11,7 +11,7 @@ import re
 import tomllib
 import typing
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from importlib import resources
 from pathlib import Path
 from typing import Any, TypeVar
@@ -98,6 +98,11 @@ def to_dict(config: Any) -> dict[str, Any]:
     return {name: _plain(value) for name, value in values.items() if value is not None}
 
 
+def flat(config: RunConfig) -> dict[str, Any]:
+    """The values of a configuration by dotted key, the elements of a list joined by blanks; without those that are None."""
+    return dict(_leaves(to_dict(config), ""))
+
+
 def from_dict(data: Mapping[str, Any], source: str = "", *, import_modules: bool = True) -> RunConfig:
     """A `RunConfig` from nested dicts; raises `ConfigError` for unknown keys and values of another type.
 
@@ -120,6 +125,14 @@ def short_text(value: Any) -> str:
     """A short text for a value: the elements of a tuple joined by `+`; the name of an absolute path."""
     text = "+".join(map(str, value)) if isinstance(value, tuple | list) else str(value)
     return Path(text).name if text.startswith("/") else text
+
+
+def _leaves(data: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
+    for name, value in data.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value, f"{prefix}{name}.")
+        else:
+            yield prefix + name, " ".join(map(str, value)) if isinstance(value, list) else value
 
 
 def _load(run: str, above: tuple[str, ...]) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from apex_acer.manager.preparation import prepare, prepare_resume
 from apex_acer.manager.result import END, TrainResult
 from apex_acer.manager.supervisor import RunFailed as RunFailed
 from apex_acer.manager.supervisor import Supervisor
+from apex_acer.manager.trackers import Trackers
 from apex_acer.protocol.messages import Status
 from apex_acer.storage.runlog import Log, Speech
 from apex_acer.system import files
@@ -121,11 +122,14 @@ def manage(run: Run, callbacks: Callbacks | None = None, signals: Signals | None
         text = dump_run(dataclasses.replace(run.config, out=""))
         files.write(run.folder / "config.toml", text.encode())
         (run.folder / END).unlink(missing_ok=True)  # written by the program that this one continues
+        trackers, result = Trackers(run.config, run.folder), None
         try:
-            result = Manager(run, callbacks, signals).run()
+            result = Manager(run, trackers.listen(callbacks), signals).run()
         except Exception as error:
             _write_end(run.folder, state="failed", error=_last_line(error))
             raise
+        finally:
+            trackers.close(result, signals.received)
         state = "stopped" if result.reason.startswith("SIG") else "ended"
         _write_end(run.folder, state=state, **dataclasses.asdict(result))
     callbacks.on_stop(result)

@@ -18,6 +18,7 @@ from apex_acer.engines.machine import require_room
 from apex_acer.engines.placement import place
 from apex_acer.environments.check import check_environment
 from apex_acer.environments.vector import require_unchanged
+from apex_acer.manager.trackers import require_trackers
 from apex_acer.protocol.specification import EnvironmentSpec
 from apex_acer.remote.token import make_token, token_file
 from apex_acer.storage import checkpoint
@@ -29,6 +30,7 @@ def prepare(config: RunConfig, started_at: float) -> Run:
         raise ConfigError(f"platform: {sys.platform!r} is not supported; run on Linux or macOS")
     if config.load and not Path(config.load).is_file():
         raise ConfigError(f"load: {config.load!r} is not a file; give a weights file")
+    require_trackers(config)
     settings = imports.algorithm_settings(config.algorithm.name)
     given = type(config.algorithm)
     allowed = f"the settings of {config.algorithm.name} are {settings.__name__}"
@@ -56,6 +58,7 @@ def prepare_resume(
         config = dataclasses.replace(config, schedule_steps=schedule_steps)
     elif config.has_schedule and config.schedule_end != before.schedule_end:
         config = dataclasses.replace(config, schedule_steps=before.schedule_end)
+    require_trackers(config)
     _, spec, notes = check_environment(config)
     with reading(str(path)):
         require_unchanged(config.environment.id, spec, EnvironmentSpec.from_dict(state["spec"]))

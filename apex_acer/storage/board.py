@@ -6,7 +6,6 @@ import dataclasses
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 import torch
 from tensorboardX import summary
@@ -16,7 +15,7 @@ from tensorboardX.proto.summary_pb2 import Summary
 from torch import Tensor, nn
 
 from apex_acer.config import AlgorithmConfig, RunConfig
-from apex_acer.config.runfile import dump_run, to_dict
+from apex_acer.config.runfile import dump_run, flat
 from apex_acer.protocol.metrics import written
 
 Charts = dict[str, dict[str, tuple[str, ...]]]
@@ -100,7 +99,7 @@ def description(config: RunConfig) -> tuple[Summary, ...]:
     }
     config = dataclasses.replace(config, out="")  # it differs between any two runs
     text = summary.text("config", f"```toml\n{dump_run(config)}```")
-    _names, values, _end = summary.hparams(dict(_leaves(to_dict(config))), {})
+    _names, values, _end = summary.hparams(flat(config), {})
     return summary.custom_scalars(layout), text, values
 
 
@@ -119,14 +118,6 @@ def histograms(network: nn.Module) -> Iterator[Summary]:
         for kind, values in {"weights": parameter, "gradients": parameter.grad}.items():
             if values is not None and values.isfinite().all():
                 yield _histogram(f"{kind}/{name}", values.detach())
-
-
-def _leaves(data: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for name, value in data.items():
-        if isinstance(value, Mapping):
-            yield from _leaves(value, f"{prefix}{name}.")
-        else:
-            yield prefix + name, " ".join(map(str, value)) if isinstance(value, list) else value
 
 
 def _histogram(name: str, values: Tensor) -> Summary:

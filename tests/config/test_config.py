@@ -140,6 +140,7 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("seed", 2**31, "0 to 2147483647"),
     ("schedule_steps", -1, "0 or more"),
     ("logging.level", "loud", "debug, info, warning or error"),
+    ("logging.trackers", ("comet",), "wandb or mlflow"),
 ]
 REFUSED_BY_APEX_DQN: list[tuple[str, Any, str]] = [
     ("algorithm.gamma", 1.01, "0 to 1"),
@@ -183,7 +184,8 @@ def test_refused_values_name_the_key_and_what_is_allowed(key: str, value: Any, a
     message = config_error(lambda: from_dict(nested(key, value)))
     assert key in message
     assert allowed in message
-    shown = value[-1] if key == "environment.wrappers" else tuple(value) if isinstance(value, list) else value
+    is_each = key in ("environment.wrappers", "logging.trackers")
+    shown = value[-1] if is_each else tuple(value) if isinstance(value, list) else value
     assert f"{shown!r} is not allowed" in message
 
 
@@ -216,6 +218,7 @@ def test_every_field_that_can_be_wrong_has_a_case_above() -> None:
         "network.normalise",
         "algorithm.normalise_rewards",
         "checkpoint.replay",
+        "logging.tracker_weights",
         "evaluation.greedy",
         "stop.at_return",
         "out",

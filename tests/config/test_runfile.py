@@ -71,7 +71,7 @@ CHANGED = RunConfig(
     ),
     evaluation=EvaluationConfig(7, 3, 2, False, 30, 4),
     checkpoint=CheckpointConfig(9, True),
-    logging=LoggingConfig(0.1, 30.0, "debug"),
+    logging=LoggingConfig(0.1, 30.0, "debug", ("mlflow",), True),
     supervision=SupervisionConfig(5.0, 1.5, 3, 2.0),
     ray=RayConfig("head:6379", 0.5, True),
     stop=StopConfig(77, 1.5, -3.25),

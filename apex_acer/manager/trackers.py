@@ -1,0 +1,247 @@
+"""Trackers: W&B and MLflow hear of a run in a thread each, which can neither delay the run nor end it. Imports no torch."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+import os
+import queue
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from apex_acer.config import RunConfig
+from apex_acer.config.imports import needs
+from apex_acer.config.runfile import flat
+from apex_acer.manager.callbacks import Callbacks
+from apex_acer.manager.result import TrainResult
+from apex_acer.protocol.messages import Status
+from apex_acer.storage.history import LoggedRow, is_number
+from apex_acer.system import files
+
+log = logging.getLogger(__name__)
+
+PROJECT = "apex_acer"  # unless an environment variable of the tracker names another one
+IDS = "trackers.json"
+"""The file in a run's folder with the identifier that each tracker has given the run, by which a resumed run goes on."""
+END_S = 20.0  # in which a tracker takes the rest after the end of the run
+MOST_WAITING = 10_000  # lists of rows; a tracker that is further behind has failed
+MOST_PARAMETERS = 100  # that MLflow takes at once
+
+
+class Tracker(ABC):
+    """What a run tells a tracker; any method may raise."""
+
+    @abstractmethod
+    def begin(self, name: str, config: Mapping[str, Any], folder: Path, known: str) -> str:
+        """Begins a run with its configuration, or goes on with the `known` one; returns its identifier."""
+
+    @abstractmethod
+    def write(self, row: LoggedRow) -> None:
+        """Writes the metrics of a row, as functions of its `env_steps`."""
+
+    @abstractmethod
+    def end(self, result: TrainResult | None, weights: str) -> None:
+        """Ends the run, which has failed if it has no `result`; keeps the file `weights`, unless it is empty."""
+
+
+class WandB(Tracker):
+    """Weights & Biases; its environment variables say where the run goes, `WANDB_MODE=offline` into the run's folder."""
+
+    def begin(self, name: str, config: Mapping[str, Any], folder: Path, known: str) -> str:
+        """Begins the run."""
+        import wandb
+
+        # the terminal is the live view's: nothing is printed there, and nothing asked
+        quiet = wandb.Settings(console="off", silent=True)
+        online = wandb.setup(quiet).settings.mode in ("online", "shared")
+        if online and not wandb.login(prompt=False):
+            raise PermissionError("nobody is logged in; wandb login, or WANDB_MODE=offline")
+        self._run = wandb.init(
+            project=os.environ.get("WANDB_PROJECT", PROJECT),
+            name=name,
+            id=known or None,
+            resume="allow",
+            config=dict(config),
+            dir=str(folder),
+            settings=quiet,
+        )
+        self._run.define_metric("*", step_metric="env_steps")
+        log.info("wandb: %s", self._run.dir if self._run.offline else self._run.url)
+        return str(self._run.id)
+
+    def write(self, row: LoggedRow) -> None:
+        """Writes a row."""
+        self._run.log(_metrics(row) | {"env_steps": row["env_steps"]})
+
+    def end(self, result: TrainResult | None, weights: str) -> None:
+        """Ends the run."""
+        self._run.summary.update(_facts(result))
+        if weights:
+            self._run.log_artifact(weights, name=f"weights-{self._run.id}", type="model")
+        self._run.finish(exit_code=int(result is None))
+
+
+class MLflow(Tracker):
+    """MLflow; `MLFLOW_TRACKING_URI` says where the run goes, by default into files in the run's folder."""
+
+    def begin(self, name: str, config: Mapping[str, Any], folder: Path, known: str) -> str:
+        """Begins the run."""
+        uri = os.environ.get("MLFLOW_TRACKING_URI")
+        if not uri:
+            os.environ["MLFLOW_ALLOW_FILE_STORE"] = "true"  # without a database there is nothing else
+        from mlflow import MlflowClient
+        from mlflow.entities import Param
+
+        self._client = MlflowClient(uri or (folder / "mlruns").as_uri())
+        self._id = known
+        if known:
+            self._client.update_run(known, status="RUNNING")
+        else:
+            title = os.environ.get("MLFLOW_EXPERIMENT_NAME", PROJECT)
+            experiment = self._client.get_experiment_by_name(title)
+            number = experiment.experiment_id if experiment else self._client.create_experiment(title)
+            self._id = self._client.create_run(number, run_name=name).info.run_id
+            given = [Param(key, str(value)) for key, value in config.items()]
+            for start in range(0, len(given), MOST_PARAMETERS):
+                self._client.log_batch(self._id, params=given[start : start + MOST_PARAMETERS])
+        log.info("mlflow: run %s in %s", self._id, self._client.tracking_uri)
+        return self._id
+
+    def write(self, row: LoggedRow) -> None:
+        """Writes a row."""
+        self._write(_metrics(row), row["env_steps"])
+
+    def end(self, result: TrainResult | None, weights: str) -> None:
+        """Ends the run."""
+        facts = _facts(result)
+        self._write({key: value for key, value in facts.items() if is_number(value)}, facts.get("result/env_steps", 0))
+        if weights:
+            self._client.log_artifact(self._id, weights)
+        if result:
+            self._client.set_tag(self._id, "reason", result.reason)
+        self._client.set_terminated(self._id, "FINISHED" if result else "FAILED")
+
+    def _write(self, metrics: Mapping[str, float], env_steps: int) -> None:
+        from mlflow.entities import Metric
+
+        now = int(time.time() * 1000)
+        self._client.log_batch(self._id, metrics=[Metric(key, value, now, env_steps) for key, value in metrics.items()])
+
+
+TRACKERS: dict[str, type[Tracker]] = {"wandb": WandB, "mlflow": MLflow}
+
+
+def require_trackers(config: RunConfig) -> None:
+    """Raises `ConfigError` if a tracker of the run is not installed."""
+    for name in config.logging.trackers:
+        with needs("logging.trackers", name):
+            if find_spec(name) is None:
+                raise ModuleNotFoundError(name=name)
+
+
+class Trackers:
+    """The trackers of a run. What goes wrong in one is a warning in the log, and it hears no more."""
+
+    def __init__(self, config: RunConfig, folder: Path) -> None:
+        self._ids = _read_ids(folder)
+        self._config, self._folder = config, folder
+        self._queues: dict[str, queue.Queue[list[LoggedRow] | _End]] = {}
+        self._news: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._threads = []
+        for name in dict.fromkeys(config.logging.trackers):
+            self._queues[name] = queue.Queue(MOST_WAITING)
+            thread = threading.Thread(target=self._follow, args=(name,), name=name, daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def listen(self, callbacks: Callbacks) -> Callbacks:
+        """`callbacks` that pass new rows on to the trackers, too, and hear what goes wrong there."""
+        if not self._threads:
+            return callbacks
+
+        def hear(rows: list[LoggedRow]) -> None:
+            self._tell(rows)
+            callbacks.on_rows(rows)
+
+        def look(status: Status) -> None:
+            news = [self._news.get() for _ in range(self._news.qsize())]
+            callbacks.on_status({**status, "news": [*status.get("news", []), *news]})
+
+        return dataclasses.replace(callbacks, on_rows=hear, on_status=look)
+
+    def close(self, result: TrainResult | None, signals: Sequence[object]) -> None:
+        """Passes the end on, and waits a while for the trackers to take it; a second signal ends the waiting."""
+        self._tell(_End(result))
+        deadline = time.monotonic() + END_S
+        while (late := self._at_work()) and len(signals) < 2 and time.monotonic() < deadline:
+            late[0].join(0.1)
+        for thread in late:
+            self._warn(f"{thread.name}: did not take the rest of the run within {END_S:.0f} s")
+
+    def _at_work(self) -> list[threading.Thread]:
+        return [thread for thread in self._threads if thread.is_alive() and thread.name in self._queues]
+
+    def _tell(self, what: list[LoggedRow] | _End) -> None:
+        for name, waiting in list(self._queues.items()):
+            try:
+                waiting.put_nowait(what)
+            except queue.Full:
+                self._queues.pop(name, None)
+                self._warn(f"{name}: is too slow and hears no more of this run")
+
+    def _follow(self, name: str) -> None:
+        """The thread of a tracker."""
+        tracker, waiting = TRACKERS[name](), self._queues[name]
+        try:
+            settings = flat(dataclasses.replace(self._config, out=""))
+            self._keep_id(name, tracker.begin(_name(self._folder), settings, self._folder, self._ids.get(name, "")))
+            while not isinstance(heard := waiting.get(), _End):
+                for row in heard:
+                    tracker.write(row)
+            result = heard.result
+            kept = result.weights if result and self._config.logging.tracker_weights else ""
+            tracker.end(result, kept)
+        except BaseException as error:
+            self._queues.pop(name, None)
+            reason = " ".join(f"{type(error).__name__}: {error}".split())
+            self._warn(f"{name}: hears no more of this run ({reason})")
+
+    def _warn(self, line: str) -> None:
+        log.warning("%s", line)
+        self._news.put(line)
+
+    def _keep_id(self, name: str, identifier: str) -> None:
+        self._ids[name] = identifier
+        files.write(self._folder / IDS, json.dumps(self._ids).encode())
+
+
+@dataclasses.dataclass(frozen=True)
+class _End:
+    result: TrainResult | None
+
+
+def _read_ids(folder: Path) -> dict[str, str]:
+    try:
+        return dict(json.loads((folder / IDS).read_text(encoding="utf-8")))
+    except (OSError, TypeError, ValueError):
+        return {}
+
+
+def _name(folder: Path) -> str:
+    """Such as `cartpole-v1-20260101-120000-7`, or `gamma=0.9/seed_1` in a sweep."""
+    return "/".join(folder.parts[-2:]).removeprefix("runs/")
+
+
+def _metrics(row: LoggedRow) -> dict[str, float]:
+    return {f"{row['source']}/{name}": value for name, value in row.items() if is_number(value) and name != "env_steps"}
+
+
+def _facts(result: TrainResult | None) -> dict[str, Any]:
+    shown = ("reason", "env_steps", "updates", "wall_s", "eval_return")
+    return {f"result/{key}": getattr(result, key) for key in shown} if result else {}

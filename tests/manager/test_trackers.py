@@ -1,0 +1,160 @@
+"""What trackers hear of a run, with made-up ones and with the real packages, and that none can end or delay it."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from apex_acer.config import ConfigError
+from apex_acer.manager import trackers
+from apex_acer.manager.callbacks import Callbacks
+from apex_acer.manager.manager import resume, train
+from apex_acer.manager.trackers import TRACKERS, Tracker
+from tests.runs import tiny_run
+
+
+class Notebook(Tracker):
+    """Keeps what it hears, for all runs."""
+
+    heard: list[Any]
+
+    def begin(self, name: str, config: Mapping[str, Any], folder: Path, known: str) -> str:
+        self.heard.append(("begin", name, config, known))
+        return known or "number-1"
+
+    def write(self, row: dict[str, Any]) -> None:
+        self.heard.append(row)
+
+    def end(self, result: Any, weights: str) -> None:
+        self.heard.append(("end", result, weights))
+
+
+@pytest.fixture
+def heard(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What the made-up tracker `wandb` hears."""
+    Notebook.heard = []
+    use(monkeypatch, Notebook)
+    return Notebook.heard
+
+
+def use(monkeypatch: pytest.MonkeyPatch, cls: type[Tracker]) -> None:
+    monkeypatch.setitem(TRACKERS, "wandb", cls)
+    monkeypatch.setattr(trackers, "find_spec", lambda name: name)
+
+
+def tracked(out: Path, **changes: Any) -> Any:
+    return tiny_run(out, logging__trackers=("wandb",), evaluation__every=500, **changes)
+
+
+@pytest.mark.parametrize("keeps_weights", [False, True])
+def test_a_tracker_hears_the_configuration_each_row_and_the_end(
+    tmp_path: Path, heard: list[Any], keeps_weights: bool
+) -> None:
+    config = tracked(tmp_path / "mine", logging__tracker_weights=keeps_weights)
+    rows: list[Any] = []
+    result = train(config, Callbacks(on_rows=rows.extend))
+    (_, name, settings, known), *told, end = heard
+    assert name == f"{tmp_path.name}/mine"
+    assert known == ""
+    assert settings["optimizer.learning_rate"] == config.optimizer.learning_rate
+    assert settings["network.hidden_sizes"] == "16"
+    assert "learner.device" in settings
+    assert told == rows
+    assert end == ("end", result, result.weights if keeps_weights else "")
+    heard.clear()
+    resume(tmp_path / "mine", {"env_steps": 2000})
+    assert heard[0][3] == "number-1", "a resumed run is the same one there"
+
+
+def test_a_run_that_fails_ends_without_a_result(tmp_path: Path, heard: list[Any]) -> None:
+    def fail(rows: Any) -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        train(tracked(tmp_path), Callbacks(on_rows=fail))
+    assert heard[-1] == ("end", None, "")
+
+
+@pytest.mark.parametrize("method", ["begin", "write", "end"])
+def test_a_tracker_that_fails_is_a_line_and_the_run_goes_on(
+    tmp_path: Path, method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(self: Tracker, *arguments: Any) -> str:
+        raise OSError("the network\nis down")
+
+    Notebook.heard = []
+    use(monkeypatch, type("Failing", (Notebook,), {method: fail}))
+    news: list[str] = []
+    result = train(tracked(tmp_path), Callbacks(on_status=lambda status: news.extend(status["news"])))
+    assert result.reason == "env_steps"
+    line = "wandb: hears no more of this run (OSError: the network is down)"
+    assert (tmp_path / "log.txt").read_text().count(line) == 1
+    assert news == ([] if method == "end" else [line])
+
+
+def test_a_tracker_that_hangs_delays_only_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def hang(self: Tracker, row: Any) -> None:
+        time.sleep(60)
+
+    Notebook.heard = []
+    use(monkeypatch, type("Hanging", (Notebook,), {"write": hang}))
+    monkeypatch.setattr(trackers, "END_S", 0.3)
+    started = time.monotonic()
+    assert train(tracked(tmp_path)).reason == "env_steps"
+    assert time.monotonic() - started < 30
+    assert "wandb: did not take the rest of the run within 0 s" in (tmp_path / "log.txt").read_text()
+
+
+def test_a_tracker_that_is_not_installed_is_one_line_before_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trackers, "find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r"logging.trackers: wandb is not installed; pip install 'apex-acer\[wandb\]"):
+        train(tracked(tmp_path / "run"))
+    assert not (tmp_path / "run").exists()
+    with pytest.raises(ConfigError, match=r"logging.trackers: 'comet' is not allowed; give wandb or mlflow"):
+        tiny_run(logging__trackers=("comet",))
+
+
+# ── the real packages ──
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("default")  # the packages' own
+def test_wandb_writes_its_folder_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("wandb", reason="the extra wandb is not installed")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    result = train(tracked(tmp_path / "run", logging__tracker_weights=True))
+    (written,) = (tmp_path / "run").glob("wandb/offline-run-*/run-*.wandb")
+    content = written.read_bytes()
+    for name in (b"learner/entropy", b"actor_1/episode_return", b"optimizer.learning_rate", b"result/env_steps"):
+        assert name in content, name
+    assert "wandb: hears no more" not in (Path(result.folder) / "log.txt").read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("default")
+def test_mlflow_writes_files_in_the_run_s_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("mlflow", reason="the extra mlflow is not installed")
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "false")  # the run changes it
+    folder = tmp_path / "run"
+    config = tiny_run(folder, logging__trackers=("mlflow",), logging__tracker_weights=True, evaluation__every=500)
+    result = train(config)
+    assert "mlflow: hears no more" not in (folder / "log.txt").read_text()
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    (run,) = (path for path in folder.glob("mlruns/*/*") if (path / "params").is_dir())
+    expected = [(row["updates"], row["env_steps"]) for row in rows if row["source"] == "learner"]
+    lines = [line.split() for line in (run / "metrics/learner/updates").read_text().splitlines()]
+    assert [(float(value), int(step)) for _, value, step in lines] == expected
+    assert (run / "params/optimizer.learning_rate").read_text() == str(config.optimizer.learning_rate)
+    assert float((run / "metrics/result/env_steps").read_text().split()[1]) == result.env_steps
+    assert (run / "artifacts/weights.safetensors").stat().st_size == os.path.getsize(result.weights)
+    assert "run_name: " in (run / "meta.yaml").read_text()
