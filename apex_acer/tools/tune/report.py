@@ -69,8 +69,8 @@ class Report:
     def line(self, number: int) -> str:
         """What became of a trial."""
         trial = next(trial for trial in self._study.trials() if trial.number == number)
-        ends = {"failed": f"failed: {trial.error}", "pruned": "ended early", "running": "running"}
-        return f"{ends.get(trial.state) or self._score(trial)}: {self._setting(trial)}"
+        ends = {"failed": f"failed: {trial.error}", "pruned": "ended early"}
+        return f"{ends.get(trial.state, self._score(trial))}: {self._setting(trial)}"
 
     def text(self) -> str:
         """The best trials in a table, and what matters most."""

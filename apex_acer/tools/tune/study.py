@@ -27,7 +27,7 @@ IDENTITY, ERROR = "identity", "error"  # attributes of the study, of a trial
 LEAST_OTHERS = 5  # trials that came that far, before one is ended
 END_BELOW = 25  # percentile
 UNJUDGED = 0.1  # share of a seed's budget in which every policy is bad
-State = Literal["running", "complete", "pruned", "failed"]
+State = Literal["unfinished", "complete", "pruned", "failed"]
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 
@@ -223,6 +223,6 @@ def _suggest(trial: optuna.Trial, of: Dimension) -> None:
 
 def _read(trial: FrozenTrial) -> Trial:
     error = trial.user_attrs.get(ERROR, "")
-    states: dict[TrialState, State] = {TrialState.COMPLETE: "complete", TrialState.RUNNING: "running"}
+    states: dict[TrialState, State] = {TrialState.COMPLETE: "complete", TrialState.RUNNING: "unfinished"}
     state = "failed" if error else states.get(trial.state, "pruned")
     return Trial(trial.number, trial.params, state, trial.value if state == "complete" else None, error)

@@ -293,7 +293,7 @@ def test_ctrl_c_leaves_a_trial_that_the_same_command_finishes(folder: Path, caps
     threading.Thread(target=press, daemon=True).start()
     assert tune(f"{VARY} --trials 2 --seeds 3") == 130
     assert "SIGINT: the same command with --out out continues the study" in capsys.readouterr().err
-    assert [trial["state"] for trial in results()["trials"]] == ["running"]
+    assert [trial["state"] for trial in results()["trials"]] == ["unfinished"]
     Path("hanging").unlink()
     assert tune(f"{VARY} --trials 2 --seeds 3") == 0
     seeds = [path for path, _ in notes() if "0000" in path]
