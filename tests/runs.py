@@ -13,12 +13,13 @@ from apex_acer.algorithms import algorithm_class
 from apex_acer.config import SETTINGS, AlgorithmConfig, OnPolicyConfig, RunConfig
 from apex_acer.config.runfile import from_dict
 from apex_acer.engines.serial import DirectLink
+from apex_acer.learner.feed import unroll_layout
 from apex_acer.learner.learner import Learner
 from apex_acer.protocol.actions import Box, Discrete
 from apex_acer.protocol.inbox import Inbox
 from apex_acer.protocol.messages import Message, Peer, Reply
 from apex_acer.protocol.specification import EnvironmentSpec
-from apex_acer.protocol.unroll import PRIORITY, Batch, Layout, Unroll, layout
+from apex_acer.protocol.unroll import PRIORITY, Batch, Layout, Unroll
 
 RUN_ID = "this-run"
 CARTPOLE = EnvironmentSpec(
@@ -67,9 +68,7 @@ def tiny_run(out: Path | str = "", **changes: Any) -> RunConfig:
 
 def tiny_layout(config: RunConfig, spec: EnvironmentSpec = CARTPOLE) -> Layout:
     """The layout of `config`'s unrolls."""
-    algorithm = algorithm_class(config.algorithm.name)
-    behaviour = algorithm.behaviour_shapes(config, spec)
-    return layout(spec, config.algorithm.unroll_length, behaviour, algorithm.state_shapes(config, spec))
+    return unroll_layout(config, spec)
 
 
 def made_up_unroll(config: RunConfig, seed: int = 0, spec: EnvironmentSpec = CARTPOLE, **replaced: Any) -> Unroll:

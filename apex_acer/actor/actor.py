@@ -91,7 +91,9 @@ class Actor:
         unroll = self._rollout.unroll(self._config.algorithm.unroll_length)
         if unroll:
             self._first_step_at = self._first_step_at or now
-            self._steps_since_weights += len(unroll.mask) * unroll.num_columns / max(1, self._environments.num)
+            self._steps_since_weights += (
+                self._config.algorithm.unroll_length * unroll.num_columns / max(1, self._environments.num)
+            )
             self._steps_in_row += unroll.num_steps
             if self._spread:
                 self._spread.add(unroll)

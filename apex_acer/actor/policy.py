@@ -134,6 +134,11 @@ class Policy:
         """Whether each column of an unroll is to be one episode from its start."""
         return self._algorithm.feeding(self.config).whole_episodes
 
+    @property
+    def overlap(self) -> int:
+        """Steps of the unroll before it that each unroll begins with."""
+        return self._algorithm.feeding(self.config).overlap
+
     def complete(self, unroll: Unroll, ahead: dict[str, Array]) -> Unroll:
         """The unroll as an actor sends it (`Algorithm.complete`)."""
         return self._algorithm.complete(self.config, unroll, ahead)

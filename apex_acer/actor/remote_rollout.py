@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from apex_acer.actor.overlap import Overlap
 from apex_acer.actor.policy import Policy
 from apex_acer.actor.rollout import Episode
 from apex_acer.config import RunConfig
@@ -39,6 +40,8 @@ class Segment:
     def __init__(self, length: int, planes: Array, episode_step: Array, state: dict[str, Array], version: int) -> None:
         """It begins with `planes` `[S, *plane]`, their `episode_step` `[S]` and the policy's `state` before them."""
         self.version, self._state, self._stack, self._length = version, state, len(planes), length
+        self.late_state = state
+        """What the policy remembered before the steps that the next segment begins with, if segments overlap."""
         self.num = 0
         """Steps so far."""
         self._obs = np.zeros((self._stack + length, *planes.shape[1:]), planes.dtype)
@@ -111,6 +114,7 @@ class RemoteRollout:
         self._generator = torch.Generator(policy.device).manual_seed(seed)
         self._records = actor is not None
         self._whole_episodes = self._records and policy.whole_episodes
+        self._overlaps = [Overlap(policy.overlap) for _ in range(num)]
         self._obs = np.zeros((spec.stack, num, *spec.plane_shape), spec.dtype)  # the newest S planes of each slot
         self._episode_step = np.zeros((spec.stack, num), np.int32)
         self._state = policy.initial_state(num)
@@ -239,12 +243,16 @@ class RemoteRollout:
             self._finish(slot, segment)
         if slot not in self._segments and (episode_step[-1] == 0 or not self._whole_episodes):
             self._segments[slot] = Segment(length, self._obs[:, slot], episode_step, state, self._policy.version)
+        if (begun := self._segments.get(slot)) and begun.num == length - self._overlaps[slot].num:
+            begun.late_state = state
 
     def _finish(self, slot: int, segment: Segment) -> None:
         del self._segments[slot]
         if segment.num:
             ahead = {name: part[None] for name, part in self._chosen[slot].behaviour.items()}
-            unroll = self._policy.complete(segment.unroll(), ahead if self._policy.looks_ahead else {})
+            late_state = {name: part[None] for name, part in segment.late_state.items()}
+            whole = self._overlaps[slot].extend(segment.unroll(), late_state)
+            unroll = self._policy.complete(whole, ahead if self._policy.looks_ahead else {})
             self._complete.append((slot, segment.version, unroll))
 
 

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from apex_acer.actor.overlap import Overlap
 from apex_acer.actor.policy import Policy
 from apex_acer.algorithms.algorithm import Action
 from apex_acer.config import EvaluationConfig
@@ -54,6 +55,7 @@ class Rollout:
         """The environment of an unroll's first column."""
         self._completes = actor is not None
         self._whole_episodes = actor is not None and policy.whole_episodes
+        self._overlap = Overlap(policy.overlap if self._completes else 0)
         self._ahead: Action | None = None  # chosen for the observation after the last unroll
         self._timers = timers or Timers()
         self._generator = torch.Generator(policy.device).manual_seed(seed)
@@ -80,7 +82,10 @@ class Rollout:
         return self._policy.version
 
     def unroll(self, length: int) -> Unroll:
-        """The next `length` steps (k) of all environments; of whole episodes, steps after the end of each are masked."""
+        """The next `length` steps (k) of all environments; of whole episodes, steps after the end of each are masked.
+
+        If unrolls of the algorithm overlap, those of an actor begin with the last steps of the unroll before (`Overlap`).
+        """
         if self._whole_episodes:
             self._begin(int(self._random.integers(2**31)))
         (stack, num), spec = self._obs.shape[:2], self._policy.spec.actions
@@ -91,8 +96,10 @@ class Rollout:
         reward = np.zeros((length, num), np.float32)
         terminated, truncated, mask = np.zeros((3, length, num), bool)
         behaviour: dict[str, list[Array]] = {}
-        state = {name: value.cpu().numpy() for name, value in self._state.items()}
+        state = late_state = self._remembered()
         for t in range(length):
+            if t == length - self._overlap.num:
+                late_state = self._remembered()
             with self._timers.phase("policy"):
                 chosen = self._ahead or self._choose(obs[t : t + stack], episode_step[t : t + stack])
                 action[t] = self._take(chosen, behaviour, obs[t + stack - 1])
@@ -110,12 +117,15 @@ class Rollout:
         self._obs, self._episode_step = obs[length:], episode_step[length:]
         mu = {name: _padded(parts, length) for name, parts in behaviour.items()}
         unroll = Unroll(obs, episode_step, action, reward, terminated, truncated, mask, mu, state)
-        return self._complete(unroll) if self._completes else unroll
+        return self._complete(self._overlap.extend(unroll, late_state)) if self._completes else unroll
 
     def take_episodes(self) -> list[Episode]:
         """The episodes that ended since the last call."""
         episodes, self._episodes = self._episodes, []
         return episodes
+
+    def _remembered(self) -> dict[str, Array]:
+        return {name: value.cpu().numpy() for name, value in self._state.items()}
 
     def _complete(self, unroll: Unroll) -> Unroll:
         if not self._policy.looks_ahead:

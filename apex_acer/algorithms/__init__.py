@@ -16,6 +16,7 @@ ALGORITHMS = {
     "acer": "apex_acer.algorithms.acer:Acer",
     "continuous_acer": "apex_acer.algorithms.continuous_acer:ContinuousAcer",
     "apex_dqn": "apex_acer.algorithms.apex_dqn:ApexDqn",
+    "r2d2": "apex_acer.algorithms.r2d2:R2d2",
     "ddpg": "apex_acer.algorithms.ddpg:Ddpg",
     "sac": "apex_acer.algorithms.sac:Sac",
     "actor_critic": "apex_acer.algorithms.actor_critic:ActorCritic",

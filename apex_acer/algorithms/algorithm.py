@@ -38,6 +38,8 @@ class Feeding(NamedTuple):
     """Steps of a sample, of which the first is learned from; 0: samples are whole segments, with all their steps."""
     whole_episodes: bool = False
     """Whether each segment is one episode from its start, whose steps after its end are masked."""
+    overlap: int = 0
+    """Steps in front of each segment: the last ones of the segment before it, masked, as they were counted there."""
 
 
 class Group(NamedTuple):

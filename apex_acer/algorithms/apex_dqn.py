@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from apex_acer.algorithms.algorithm import Action, Algorithm, Feeding, LossOutput
 from apex_acer.algorithms.windows import priorities, require_single_steps, shaped_return, spread, window_ends, with_next
 from apex_acer.config import ApexDqnConfig, RunConfig
-from apex_acer.functional import NStep, bootstrap_value, masked_means, random_legal, rescale, unscale
+from apex_acer.functional import bootstrap_value, masked_means, n_step_target, random_legal
 from apex_acer.networks.torsos import QNetwork, State, to_train
 from apex_acer.protocol.specification import Array, EnvironmentSpec
 from apex_acer.protocol.unroll import PRIORITY, Batch, Shapes, Unroll
@@ -64,7 +64,9 @@ class ApexDqn(Algorithm):
         network: nn.Module, obs: Tensor, state: State, *, greedy: bool, exploration: Tensor, generator: torch.Generator
     ) -> Action:
         """Takes the action of the highest Q, or with probability epsilon a random one."""
-        q_values: Tensor = network(obs).q_values.float()  # [N, A]
+        assert isinstance(network, QNetwork)
+        output, state = network.step(obs, state)
+        q_values = output.q_values.float()  # [N, A]
         action = q_values.argmax(-1)
         if not greedy:
             chance, other = torch.rand(2, len(action), generator=generator, device=obs.device)
@@ -79,7 +81,9 @@ class ApexDqn(Algorithm):
     @staticmethod
     def complete(config: RunConfig, unroll: Unroll, ahead: dict[str, Array]) -> Unroll:
         """Replaces the Q values by the priority of each step, which is computed from them."""
-        return dataclasses.replace(unroll, behaviour={PRIORITY: _priorities(config, unroll, ahead)} if ahead else {})
+        return dataclasses.replace(
+            unroll, behaviour={PRIORITY: first_priorities(config, unroll, ahead)} if ahead else {}
+        )
 
     @staticmethod
     def feeding(config: RunConfig) -> Feeding:
@@ -96,7 +100,7 @@ class ApexDqn(Algorithm):
         with torch.no_grad():
             judge = self.target_network(after).q_values
             choose = self.network(after).q_values if given.double else judge
-            target = n_step_target(given, ahead, bootstrap_value(choose, judge))
+            target = n_step_target(ahead, bootstrap_value(choose, judge), rescaled=given.value_rescaling)
         mask = batch.mask[0]
         error = torch.where(mask, target - q_taken, 0.0)
         huber = nn.functional.huber_loss(error, torch.zeros_like(error), reduction="none")
@@ -125,14 +129,7 @@ def settings(config: RunConfig) -> ApexDqnConfig:
     return config.algorithm
 
 
-def n_step_target(given: ApexDqnConfig, ahead: NStep, bootstrap: Tensor) -> Tensor:
-    """The target for Q of the first action, rescaled if `value_rescaling` is set."""
-    if not given.value_rescaling:
-        return ahead.reward + ahead.discount * bootstrap
-    return rescale(ahead.reward + ahead.discount * unscale(bootstrap))
-
-
-def _priorities(config: RunConfig, unroll: Unroll, ahead: dict[str, Array]) -> Array:
+def first_priorities(config: RunConfig, unroll: Unroll, ahead: dict[str, Array]) -> Array:
     """|n-step target − Q| of each step, `[k, N]`; 0 if it is masked.
 
     Q is the actor's own, which both chooses and evaluates the action that is bootstrapped from, as if the target network
@@ -141,5 +138,5 @@ def _priorities(config: RunConfig, unroll: Unroll, ahead: dict[str, Array]) -> A
     given = settings(config)
     q_values = with_next(unroll, ahead, Q_VALUES)  # [k+1, N, A]
     q_taken = q_values[:-1].gather(-1, torch.from_numpy(unroll.action).unsqueeze(-1))
-    target = functools.partial(n_step_target, given)
+    target = functools.partial(n_step_target, rescaled=given.value_rescaling)
     return priorities(given, unroll, q_taken, q_values.amax(-1), target)

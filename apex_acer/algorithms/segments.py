@@ -12,8 +12,9 @@ from apex_acer.algorithms.algorithm import Algorithm
 from apex_acer.config import RunConfig, SegmentConfig
 from apex_acer.functional import shape_rewards
 from apex_acer.networks.frames import stack_planes
+from apex_acer.networks.memory import lstm_shapes
 from apex_acer.networks.normalisation import RewardScale
-from apex_acer.networks.torsos import to_train
+from apex_acer.networks.torsos import Network, to_train
 from apex_acer.protocol.specification import EnvironmentSpec
 from apex_acer.protocol.unroll import Batch, Shapes, Unroll
 
@@ -44,7 +45,7 @@ class Segments(Algorithm):
     @staticmethod
     def state_shapes(config: RunConfig, spec: EnvironmentSpec) -> Shapes:
         """The hidden and cell state of the LSTM, if there is one."""
-        return {"hidden": (config.network.lstm,), "cell": (config.network.lstm,)} if config.network.lstm else {}
+        return lstm_shapes(config.network.lstm)
 
     @staticmethod
     def exploration(config: RunConfig, num: int, actor: int | None = None) -> Tensor:
@@ -67,11 +68,7 @@ class Segments(Algorithm):
 
     def inputs(self, batch: Batch, *, ahead: bool = True) -> Inputs:
         """The inputs of all networks, prepared once, because their statistics are the same; T rows if not `ahead`."""
-        rows = slice(None if ahead else -1)
-        planes, episode_step = batch.obs[rows], batch.episode_step[rows]
-        obs = stack_planes(planes, episode_step, self._stack)  # [T+1, B, *obs]
-        with torch.no_grad():
-            return Inputs(self.network.prepare(obs.flatten(0, 1)), episode_step[self._stack - 1 :] == 0)
+        return segment_inputs(self.network, batch, ahead=ahead)
 
     def rewards(self, batch: Batch) -> Tensor:
         """`[T, B]` shaped rewards, divided by their scale if the configuration asks for it."""
@@ -81,3 +78,12 @@ class Segments(Algorithm):
     def _shape(self, reward: Tensor, terminated: Tensor) -> Tensor:
         clip, penalty = self._shaping.reward_clip, self._shaping.terminal_penalty
         return shape_rewards(reward, terminated, clip=clip, penalty=penalty)
+
+
+def segment_inputs(network: Network, batch: Batch, *, ahead: bool = True) -> Inputs:
+    """The inputs of `network`, and of others with its statistics; T rows if not `ahead`."""
+    rows = slice(None if ahead else -1)
+    planes, episode_step = batch.obs[rows], batch.episode_step[rows]
+    obs = stack_planes(planes, episode_step, batch.stack)  # [T+1, B, *obs]
+    with torch.no_grad():
+        return Inputs(network.prepare(obs.flatten(0, 1)), episode_step[batch.stack - 1 :] == 0)

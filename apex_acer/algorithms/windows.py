@@ -9,16 +9,22 @@ import torch
 from torch import Tensor, nn
 
 from apex_acer.config import AlgorithmConfig, NStepConfig, RunConfig, require
-from apex_acer.functional import NStep, n_step_return, shape_rewards, squared_error_loss
+from apex_acer.functional import NStep, n_step_return, n_step_returns, shape_rewards, squared_error_loss
 from apex_acer.networks.frames import stack_planes
 from apex_acer.protocol.specification import Array
 from apex_acer.protocol.unroll import Batch, Unroll
 
 
 def require_single_steps(config: RunConfig) -> None:
-    """Requires a network without memory, because windows have no recurrent state, and no softmax temperature."""
+    """Requires a network without memory, because windows have no recurrent state, and no temperature."""
+    name, lstm = config.algorithm.name, config.network.lstm
+    require(lstm == 0, "network.lstm", lstm, f"{name} learns from single steps; give 0")
+    require_no_softmax(config)
+
+
+def require_no_softmax(config: RunConfig) -> None:
+    """Requires no temperature, which only a policy that is sampled from has."""
     name, actors = config.algorithm.name, config.actors
-    require(config.network.lstm == 0, "network.lstm", config.network.lstm, f"{name} learns from single steps; give 0")
     plain, high = actors.temperature_low == actors.temperature_high == 1, actors.temperature_high
     require(plain, "actors.temperature_high", high, f"{name} has no softmax; give 1")
 
@@ -27,6 +33,13 @@ def shaped_return(given: AlgorithmConfig, reward: Tensor, terminated: Tensor, tr
     """The n-step return of windows `[n, ...]`, with rewards shaped by the run's settings."""
     shaped = shape_rewards(reward, terminated, clip=given.reward_clip, penalty=given.terminal_penalty)
     return n_step_return(reward=shaped, terminated=terminated, truncated=truncated, mask=mask, gamma=given.gamma)
+
+
+def shaped_returns(given: NStepConfig, reward: Tensor, terminated: Tensor, truncated: Tensor, mask: Tensor) -> NStep:
+    """The n-step return from each step of sequences `[T, ...]`, with rewards shaped by the run's settings."""
+    shaped = shape_rewards(reward, terminated, clip=given.reward_clip, penalty=given.terminal_penalty)
+    flags = {"terminated": terminated, "truncated": truncated, "mask": mask}
+    return n_step_returns(reward=shaped, **flags, gamma=given.gamma, n_steps=given.n_steps)
 
 
 def window_ends(batch: Batch, length: Tensor, stack: int) -> tuple[Tensor, Tensor]:
@@ -73,18 +86,13 @@ def priorities(
         value: `[k+1, N]` of each observation and of the one after the unroll.
         target: of an n-step return and the value `[k, N]` that it is bootstrapped from.
     """
-    length = len(unroll.action)
-    steps = torch.arange(length)
-    indices = steps + torch.arange(given.n_steps).unsqueeze(-1)  # [n, k]
-    inside, indices = indices < length, indices.clamp(max=length - 1)
-    reward, terminated, truncated, mask = (
-        torch.from_numpy(array)[indices]  # [n, k, N]
-        for array in (unroll.reward, unroll.terminated, unroll.truncated, unroll.mask)
-    )
-    ahead = shaped_return(given, reward, terminated, truncated, mask & inside.unsqueeze(-1))
-    bootstrap = value.gather(0, steps.unsqueeze(-1) + ahead.length)
+    arrays = (unroll.reward, unroll.terminated, unroll.truncated, unroll.mask)
+    reward, terminated, truncated, mask = (torch.from_numpy(array) for array in arrays)
+    ahead = shaped_returns(given, reward, terminated, truncated, mask)
+    steps = torch.arange(len(mask)).unsqueeze(-1)
+    bootstrap = value.gather(0, steps + ahead.length)
     error = (target(ahead, bootstrap).unsqueeze(-1) - q_taken).abs().mean(-1)
-    found: Array = torch.where(mask[0], error, 0.0).numpy()
+    found: Array = torch.where(mask, error, 0.0).numpy()
     return found
 
 

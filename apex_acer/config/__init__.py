@@ -19,6 +19,7 @@ from apex_acer.config.off_policy import (
     ContinuousAcerConfig,
     DdpgConfig,
     NStepConfig,
+    R2d2Config,
     SacConfig,
 )
 from apex_acer.config.on_policy import ActorCriticConfig, OnPolicyConfig, PolicyGradientConfig, PpoConfig, TrpoConfig
@@ -47,6 +48,7 @@ __all__ = [
     "NStepConfig",
     "NetworkConfig",
     "OptimizerConfig",
+    "R2d2Config",
     "RayConfig",
     "RemoteConfig",
     "ReplayConfig",

@@ -19,8 +19,8 @@ class AlgorithmConfig:
     """The kind of action space that the algorithm is for: `Discrete` or `Box`; empty: both."""
 
     name: str = ""
-    """The algorithm: `acer`, `continuous_acer`, `apex_dqn`, `ddpg`, `sac`, `actor_critic`, `ppo`, `trpo`, or `module:class`
-    of your own."""
+    """The algorithm: `acer`, `continuous_acer`, `apex_dqn`, `r2d2`, `ddpg`, `sac`, `actor_critic`, `ppo`, `trpo`, or
+    `module:class` of your own."""
     gamma: float = 0.99
     """Discount per environment step."""
     unroll_length: int = 20

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 from apex_acer.config.algorithm import AlgorithmConfig
 from apex_acer.config.checks import importable, require
-from apex_acer.config.off_policy import AcerConfig, ApexDqnConfig, ContinuousAcerConfig, DdpgConfig, SacConfig
+from apex_acer.config.off_policy import (
+    AcerConfig,
+    ApexDqnConfig,
+    ContinuousAcerConfig,
+    DdpgConfig,
+    R2d2Config,
+    SacConfig,
+)
 from apex_acer.config.on_policy import ActorCriticConfig, PpoConfig, TrpoConfig
 
 SETTINGS: dict[str, type[AlgorithmConfig]] = {
     "acer": AcerConfig,
     "continuous_acer": ContinuousAcerConfig,
     "apex_dqn": ApexDqnConfig,
+    "r2d2": R2d2Config,
     "ddpg": DdpgConfig,
     "sac": SacConfig,
     "actor_critic": ActorCriticConfig,

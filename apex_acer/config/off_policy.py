@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from apex_acer.config.algorithm import AlgorithmConfig, SegmentConfig
 from apex_acer.config.checks import at_least, fraction, positive, require
+
+if TYPE_CHECKING:
+    from apex_acer.config.run import RunConfig
 
 
 @dataclass(frozen=True)
@@ -174,3 +177,27 @@ class ApexDqnConfig(NStepConfig):
         at_least(1, "algorithm", {"target_every": self.target_every})
         at_least(0, "algorithm", {"epsilon_alpha": self.epsilon_alpha})
         fraction("algorithm", {"epsilon": self.epsilon, "evaluation_epsilon": self.evaluation_epsilon})
+
+
+@dataclass(frozen=True)
+class R2d2Config(ApexDqnConfig):
+    """R2D2 (Kapturowski et al. 2019): Ape-X DQN with an LSTM, which learns from sequences."""
+
+    name: str = "r2d2"
+    n_steps: int = 5
+    """Rewards summed before the bootstrap; fewer if the episode or the segment ends earlier."""
+    value_rescaling: bool = True
+    """Learn approximately the square root of Q, so that rewards need no clipping (Pohlen et al. 2018)."""
+    burn_in: int = 0
+    """Steps before each segment, the last ones of the segment before it, that only warm up the recurrent state."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least(0, "algorithm", {"burn_in": self.burn_in})
+        allowed = f"give at most algorithm.unroll_length ({self.unroll_length})"
+        require(self.burn_in <= self.unroll_length, "algorithm.burn_in", self.burn_in, allowed)
+
+    def require_fit(self, run: RunConfig) -> None:
+        """Requires an LSTM."""
+        lstm = run.network.lstm
+        require(lstm > 0, "network.lstm", lstm, "r2d2 learns to remember; give 1 or more, or algorithm.name apex_dqn")

@@ -31,7 +31,18 @@ from apex_acer.functional.distributions import (
 from apex_acer.functional.masks import forbid, is_legal, legal_combinations, random_legal
 from apex_acer.functional.means import masked_mean, masked_means, squared_error_loss
 from apex_acer.functional.ppo import clipped_surrogate, clipped_value_loss
-from apex_acer.functional.q_learning import NStep, bootstrap_value, dueling, n_step_return, rescale, unscale
+from apex_acer.functional.q_learning import (
+    NStep,
+    bootstrap_value,
+    dueling,
+    n_step_return,
+    n_step_returns,
+    n_step_target,
+    rescale,
+    sequence_priority,
+    sequence_targets,
+    unscale,
+)
 from apex_acer.functional.retrace import retrace
 from apex_acer.functional.rewards import shape_rewards
 from apex_acer.functional.sac import soft_policy_loss, soft_target, temperature_loss
@@ -76,10 +87,14 @@ __all__ = [
     "masked_means",
     "mean_kl_gradient",
     "n_step_return",
+    "n_step_returns",
+    "n_step_target",
     "random_legal",
     "rescale",
     "retrace",
     "sample_actions",
+    "sequence_priority",
+    "sequence_targets",
     "shape_rewards",
     "smallest_target",
     "smoothed_action",

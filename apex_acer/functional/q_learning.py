@@ -1,4 +1,4 @@
-"""Q-learning: the dueling aggregation, n-step returns, bootstrap values and the rescaling of values."""
+"""Q-learning: the dueling aggregation, n-step returns, bootstrap values, the rescaling of values, sequences' priorities."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 EPSILON = 1e-3  # of the rescaling; it makes the inverse Lipschitz
+ETA = 0.9  # the share of the largest error in the priority of a sequence (Kapturowski et al. 2019)
 
 
 class NStep(NamedTuple):
@@ -45,6 +46,42 @@ def n_step_return(*, reward: Tensor, terminated: Tensor, truncated: Tensor, mask
     length = counted.sum(0)
     ends = (counted & terminated).any(0)
     return NStep(total, torch.where(ends, 0.0, gamma ** length.to(reward.dtype)), length)
+
+
+def n_step_returns(
+    *, reward: Tensor, terminated: Tensor, truncated: Tensor, mask: Tensor, gamma: float, n_steps: int
+) -> NStep:
+    """The `n_step_return` of the window that begins at each step of a sequence `[T, ...]`; it ends with the sequence."""
+    indices = torch.arange(len(mask), device=mask.device) + torch.arange(n_steps, device=mask.device).unsqueeze(-1)
+    inside, indices = indices < len(mask), indices.clamp(max=len(mask) - 1)  # [n, T]
+    mask = mask[indices] & inside.view(*inside.shape, *[1] * (mask.ndim - 1))
+    flags = {"terminated": terminated[indices], "truncated": truncated[indices], "mask": mask}
+    return n_step_return(reward=reward[indices], **flags, gamma=gamma)
+
+
+def n_step_target(ahead: NStep, bootstrap: Tensor, *, rescaled: bool) -> Tensor:
+    """The target for Q of the first action: R + γ^m `bootstrap`, or h(R + γ^m h⁻¹(`bootstrap`)) if values are `rescaled`."""
+    if not rescaled:
+        return ahead.reward + ahead.discount * bootstrap
+    return rescale(ahead.reward + ahead.discount * unscale(bootstrap))
+
+
+def sequence_targets(ahead: NStep, value: Tensor, *, rescaled: bool) -> Tensor:
+    """The `n_step_target` of each step of a sequence, `[T, B]`.
+
+    `ahead` `[T, B]` are its `n_step_returns`, `value` `[T+1, B]` is bootstrapped from, that of step t + length for step t.
+    """
+    steps = torch.arange(len(ahead.length), device=value.device).unsqueeze(-1)
+    return n_step_target(ahead, value.gather(0, steps + ahead.length), rescaled=rescaled)
+
+
+def sequence_priority(td_error: Tensor, mask: Tensor) -> Tensor:
+    """η max |δ| + (1 − η) mean |δ| over the unmasked steps of each sequence, `[B]`; 0 if it has none.
+
+    `td_error` and `mask` are `[T, B]`. Kapturowski et al. 2019, section 2.3; η = 0.9.
+    """
+    error = torch.where(mask, td_error.abs(), 0.0)
+    return ETA * error.amax(0) + (1 - ETA) * error.sum(0) / mask.sum(0).clamp(min=1)
 
 
 def bootstrap_value(q_values: Tensor, target_q_values: Tensor) -> Tensor:

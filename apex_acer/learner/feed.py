@@ -150,7 +150,8 @@ def capacity(config: RunConfig) -> int:
 
 def unroll_layout(config: RunConfig, spec: EnvironmentSpec) -> Layout:
     """The layout of a run's unrolls."""
-    algorithm, k = algorithm_class(config.algorithm.name), config.algorithm.unroll_length
+    algorithm = algorithm_class(config.algorithm.name)
+    k = algorithm.feeding(config).overlap + config.algorithm.unroll_length
     return layout(spec, k, algorithm.behaviour_shapes(config, spec), algorithm.state_shapes(config, spec))
 
 

@@ -9,6 +9,11 @@ State = dict[str, Tensor]
 """What a policy remembers between the steps of an episode, by name, `[B, …]`; empty for feed-forward networks."""
 
 
+def lstm_shapes(width: int) -> dict[str, tuple[int, ...]]:
+    """The names and shapes of the state of an LSTM with `width` units; none if that is 0."""
+    return {"hidden": (width,), "cell": (width,)} if width else {}
+
+
 def forget(state: State, reset: Tensor) -> State:
     """`state` `[B, …]`, cleared in the columns in which an episode begins (`reset` `[B]`)."""
     return {name: torch.where(reset.unsqueeze(-1), 0.0, value) for name, value in state.items()}

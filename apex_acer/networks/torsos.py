@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -94,10 +94,11 @@ class Network(Precise):
         return forbid(logits, self._legal(inputs).view_as(logits)) if self._spec.has_masks else logits
 
     def forbid_combinations(self, values: Tensor, inputs: Tensor) -> Tensor:
-        """Likewise values `[B, A]` of all actions, of several choices all combinations."""
+        """Likewise values `[..., A]` of all actions, of several choices all combinations."""
         if not (self._spec.has_masks and isinstance(self._spec.actions, Choices)):
             return values
-        return forbid(values, legal_combinations(self._legal(inputs), self._spec.actions.branches))
+        legal = legal_combinations(self._legal(inputs), self._spec.actions.branches)
+        return forbid(values, legal.view_as(values))
 
     def _legal(self, inputs: Tensor) -> Tensor:
         return inputs[:, -self._spec.num_choices :] > 0.5
@@ -122,51 +123,69 @@ class Network(Precise):
         return next(self.parameters()).dtype
 
 
-class ActorCritic(Network):
-    """A shared torso, an LSTM on it if `network.lstm` asks for one, policy logits and Q values; V is Σ π Q.
+Output = TypeVar("Output")
+
+
+class RecurrentNetwork(Network, Generic[Output]):
+    """A torso, and an LSTM on it if `network.lstm` asks for one; heads compute the output from their features."""
+
+    def __init__(
+        self, config: NetworkConfig, spec: EnvironmentSpec, hidden_sizes: tuple[int, ...] | None = None
+    ) -> None:
+        """Like `Network`; `width` is that of the features."""
+        super().__init__(config, spec, hidden_sizes)
+        self.lstm = nn.LSTMCell(self.width, config.lstm) if config.lstm else None
+        self.width = config.lstm or self.width
+
+    def heads(self, features: Tensor, inputs: Tensor) -> Output:
+        """The output `[..., A]` for features `[..., width]` of `prepare`d observations `[B, …]`, as many in all."""
+        raise NotImplementedError
+
+    def forward(self, obs: Tensor) -> Output:
+        """The output, in the parameters' dtype, for raw observations `[B, *obs_shape]`, each at an episode's start."""
+        return self.step(obs, {})[0]
+
+    def step(self, obs: Tensor, state: State) -> tuple[Output, State]:
+        """Like `forward`, with the recurrent state before and after; an empty state is that of an episode's start."""
+        inputs = self.prepare(obs)
+        features, state = remember(self.lstm, self.features(inputs), state)
+        return self.heads(features, inputs), state
+
+    def unroll(
+        self, inputs: Tensor, reset: Tensor, state: State, burn_in: int = 0, fresh: Tensor | None = None
+    ) -> Output:
+        """Outputs `[L, B, A]` for `prepare`d consecutive observations `[L * B, *obs_shape]`.
+
+        `reset` `[L, B]` is true if an episode begins there; the other arguments are those of `remember_all`.
+        """
+        features = self.features(inputs).view(*reset.shape, -1)  # [L, B, F]
+        return self.heads(remember_all(self.lstm, features, reset, state, burn_in, fresh), inputs)
+
+
+class ActorCritic(RecurrentNetwork[ActorCriticOutput]):
+    """Policy logits and Q values; V is Σ π Q.
 
     Of several choices at once, Q has a value of each combination.
     """
 
     def __init__(self, config: NetworkConfig, spec: EnvironmentSpec) -> None:
         super().__init__(config, spec)
-        self.lstm = nn.LSTMCell(self.width, config.lstm) if config.lstm else None
-        width = config.lstm or self.width
         assert isinstance(spec.actions, Choices)
         self.branches = spec.actions.branches
-        self.pi_logits = linear(width, sum(self.branches), gain=0.01)
-        self.q_values = linear(width, spec.num_actions, gain=0.01)
-
-    def forward(self, obs: Tensor) -> ActorCriticOutput:
-        """The output, in the parameters' dtype, for raw observations `[B, *obs_shape]`, each at an episode's start."""
-        return self.step(obs, {})[0]
-
-    def step(self, obs: Tensor, state: State) -> tuple[ActorCriticOutput, State]:
-        """Like `forward`, with the recurrent state before and after; an empty state is that of an episode's start."""
-        inputs = self.prepare(obs)
-        features, state = remember(self.lstm, self.features(inputs), state)
-        return self._heads(features, inputs), state
-
-    def unroll(
-        self, inputs: Tensor, reset: Tensor, state: State, burn_in: int = 0, fresh: Tensor | None = None
-    ) -> ActorCriticOutput:
-        """Outputs `[L, B, A]` for `prepare`d consecutive observations `[L * B, *obs_shape]`.
-
-        `reset` `[L, B]` is true if an episode begins there; the other arguments are those of `remember_all`.
-        """
-        features = self.features(inputs).view(*reset.shape, -1)  # [L, B, F]
-        return self._heads(remember_all(self.lstm, features, reset, state, burn_in, fresh), inputs)
+        self.pi_logits = linear(self.width, sum(self.branches), gain=0.01)
+        self.q_values = linear(self.width, spec.num_actions, gain=0.01)
 
     def joint(self, pi_logits: Tensor) -> Tensor:
         """The logits `[..., A]` of all actions, from those of each choice."""
         return joint_logits(pi_logits, self.branches)
 
-    def _heads(self, features: Tensor, inputs: Tensor) -> ActorCriticOutput:
+    def heads(self, features: Tensor, inputs: Tensor) -> ActorCriticOutput:
+        """Both, from the same features."""
         return ActorCriticOutput(self.forbid(self.pi_logits(features), inputs), self.q_values(features))
 
 
-class QNetwork(Network):
-    """A feed-forward network of Q values; if `is_dueling`, it computes them from a value and advantages (Wang et al. 2016).
+class QNetwork(RecurrentNetwork[QOutput]):
+    """Q values; if `is_dueling`, it computes them from a value and advantages (Wang et al. 2016).
 
     The last of `network.hidden_sizes` is then the width of the hidden layer that value and advantages each have.
     """
@@ -177,10 +196,8 @@ class QNetwork(Network):
         self.value = head(*sizes, 1, activation=config.activation) if is_dueling else None
         self.advantage = head(*sizes, spec.num_actions, activation=config.activation)
 
-    def forward(self, obs: Tensor) -> QOutput:
-        """The output, in the parameters' dtype, for raw observations `[B, *obs_shape]`."""
-        inputs = self.prepare(obs)
-        features = self.features(inputs)
+    def heads(self, features: Tensor, inputs: Tensor) -> QOutput:
+        """Q, from the features of state and episode."""
         advantage: Tensor = self.advantage(features)
         q_values = dueling(self.value(features), advantage) if self.value else advantage
         return QOutput(self.forbid_combinations(q_values, inputs))

@@ -21,7 +21,7 @@ class Metric(NamedTuple):
 
 
 WITH_TRUST_REGION = "acer", "continuous_acer"
-BY_WINDOWS = "apex_dqn", "ddpg", "sac"
+FROM_REPLAY_ALONE = "apex_dqn", "r2d2", "ddpg", "sac"
 CURIOSITY = "curiosity"
 ON_POLICY = "actor_critic", "ppo", "trpo"
 CONTINUOUS = "continuous_acer", "ddpg", "sac", *ON_POLICY
@@ -77,7 +77,7 @@ METRICS = {
     "q_loss": Metric(
         "reward²",
         "mean of ½ (target − Q)², summed over critics, in Ape-X DQN the Huber loss; the target is `q_ret` or `q_target`",
-        only=(*WITH_TRUST_REGION, *BY_WINDOWS),
+        only=(*WITH_TRUST_REGION, *FROM_REPLAY_ALONE),
     ),
     "value_loss": Metric("reward²", "mean of ½ (target − V)²", only=("continuous_acer", *ON_POLICY)),
     "behaviour_kl": Metric(
@@ -113,10 +113,10 @@ METRICS = {
         "mean of V: Σ π Q (ACER), its own estimate (continuous ACER), max Q (Ape-X DQN), or Q of the policy's action (DDPG, "
         "SAC)",
     ),
-    "q_taken": Metric("reward", "mean Q of the actions taken", only=BY_WINDOWS),
-    "q_target": Metric("reward", "mean n-step target", only=BY_WINDOWS),
-    "td_error": Metric("reward", "mean |target − Q|", only=BY_WINDOWS),
-    "importance": Metric("1", "mean importance weight of the samples in the loss", only=BY_WINDOWS),
+    "q_taken": Metric("reward", "mean Q of the actions taken", only=FROM_REPLAY_ALONE),
+    "q_target": Metric("reward", "mean n-step target", only=FROM_REPLAY_ALONE),
+    "td_error": Metric("reward", "mean |target − Q|", only=FROM_REPLAY_ALONE),
+    "importance": Metric("1", "mean importance weight of the samples in the loss", only=FROM_REPLAY_ALONE),
     "q_ret": Metric("reward", "mean Retrace target", only=WITH_TRUST_REGION),
     "q_opc": Metric(
         "reward", "mean target without truncation, with which the policy is judged", only=("continuous_acer",)

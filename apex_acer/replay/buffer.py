@@ -183,8 +183,9 @@ def _segments(field: Tensor, slots: Tensor) -> Tensor:
 class PrioritizedReplay(UniformReplay):
     """Draws items in proportion to priority ^ alpha (Schaul et al. 2016, arXiv 1511.05952, proportional variant).
 
-    A new item has the priority that its actor gave it, or else the highest in the buffer; dummy steps are never drawn. The
-    oldest segment is overwritten first, whatever its priority, as in Ape-X (arXiv 1803.00933).
+    A new item has the priority that its actor gave it (a whole segment the highest of its steps), or else the highest in
+    the buffer; dummy steps are never drawn. The oldest segment is overwritten first, whatever its priority, as in Ape-X
+    (arXiv 1803.00933).
     """
 
     def __init__(
@@ -208,7 +209,7 @@ class PrioritizedReplay(UniformReplay):
         slots = super().insert(unroll, weights_version)
         index = slots.numpy()
         items = index[:, None] * self._starts + np.arange(self._starts)  # [N, starts]
-        weights = np.full(items.shape, highest) if given is None else self._raised(given.T)
+        weights = np.full(items.shape, highest) if given is None else self._raised(self._of_items(given.T))
         self._tree.put(items.ravel(), np.where(self._steps[index] > 0, weights, 0.0).ravel())
         return slots
 
@@ -250,6 +251,10 @@ class PrioritizedReplay(UniformReplay):
         weights = self._weights()
         fill("weights", weights)
         self._tree.put(np.arange(len(weights)), weights)
+
+    def _of_items(self, priorities: Array) -> Array:
+        """The priorities `[N, k]` of steps as those of items, `[N, starts]`."""
+        return priorities if self._window else priorities.max(1, keepdims=True)
 
     def _weights(self) -> Array:
         return self._tree[np.arange(len(self) * self._starts)]

@@ -25,6 +25,12 @@ RUNS: dict[str, dict[str, Any]] = {
     "acer": {},
     "stack": {"environment__stack": 3, "environment__id": COUNTDOWN},
     "apex_dqn": {"algorithm__name": "apex_dqn", "replay__sampling": "prioritized"},  # looks ahead
+    "r2d2": {
+        "algorithm__name": "r2d2",
+        "algorithm__burn_in": 3,
+        "network__lstm": 8,
+        "replay__sampling": "prioritized",
+    },
     "ppo_lstm": on_policy.ALGORITHMS["ppo_lstm"],
     "sac": settings_of("sac"),
     "ddpg": settings_of("ddpg"),  # noise with memory

@@ -114,6 +114,7 @@ RUNS: dict[str, dict[str, Any]] = {
     "small replay": {"replay__capacity": 300, "replay__start": 200},  # it wraps around
     "apex_dqn": APEX_DQN,
     "apex_dqn, uniform": {**APEX_DQN, "replay__sampling": "uniform", "algorithm__value_rescaling": True},
+    "r2d2": {**APEX_DQN, "algorithm__name": "r2d2", "algorithm__burn_in": 3, "network__lstm": 8},
     "prioritized": {"replay__sampling": "prioritized"},
     "schedules": {
         "optimizer__schedule": "linear",
@@ -143,7 +144,7 @@ def assert_equal_files(name: str, *folders: Path) -> None:
     assert one == other, name  # before pytest explains megabytes
 
 
-@each(RUNS, "adam", "apex_dqn", "schedules", "sac", "td3", "continuous_acer", *FAST_ON_POLICY)
+@each(RUNS, "adam", "apex_dqn", "r2d2", "schedules", "sac", "td3", "continuous_acer", *FAST_ON_POLICY)
 def test_a_run_that_was_stopped_and_resumed_twice_is_the_unbroken_one(tmp_path: Path, changes: dict[str, Any]) -> None:
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     changes = {**EXACT, "schedule_steps": 1000, **changes}

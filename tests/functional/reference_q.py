@@ -116,3 +116,56 @@ def loss(windows, q_first, q_after, target_after, *, gamma, double, value_rescal
 def epsilon(base, alpha, index, count):
     """Of environment `index` of `count`."""
     return base if count == 1 else base ** (1 + index / (count - 1) * alpha)
+
+
+class SequenceLoss(NamedTuple):
+    total: float
+    d_q_taken: np.ndarray  # [T, B]
+    target: np.ndarray  # [T, B]
+    priorities: np.ndarray  # [B]
+
+
+def sequence_target(sequence, values, n_steps, gamma, *, value_rescaling):
+    """The target of each step of one sequence; `sequence` are lists as long as it, `values` has one more."""
+    reward, terminated, truncated, mask = sequence
+    targets = []
+    for step in range(len(reward)):
+        window = (part[step : step + n_steps] for part in (reward, terminated, truncated, mask))
+        found = n_step(*window, gamma)
+        value = float(values[step + found.length])
+        if value_rescaling:
+            targets.append(rescale(found.reward + found.discount * unscale(value)))
+        else:
+            targets.append(found.reward + found.discount * value)
+    return targets
+
+
+def sequence_priority(errors, mask):
+    """0.9 · max + 0.1 · mean of |error| (Kapturowski et al. 2019, section 2.3); 0 if all steps are masked."""
+    known = [abs(float(error)) for error, counts in zip(errors, mask, strict=True) if counts]
+    return 0.9 * max(known) + 0.1 * sum(known) / len(known) if known else 0.0
+
+
+def sequence_loss(
+    batch, q_values, target_q_values, *, n_steps, gamma, double, value_rescaling, reward_clip, terminal_penalty
+):
+    """Of sequences, arrays by the names of a `Batch`; both networks' values are `[T + 1, B, A]`."""
+    length, num = batch["mask"].shape
+    count = max(1, int(batch["mask"].sum()))
+    total, slopes, targets, priorities = 0.0, np.zeros((length, num)), np.zeros((length, num)), []
+    for b in range(num):
+        terminated, mask = batch["terminated"][:, b], batch["mask"][:, b]
+        pairs = zip(batch["reward"][:, b], terminated, strict=True)
+        rewards = [shape_reward(reward, ended, reward_clip, terminal_penalty) for reward, ended in pairs]
+        judges = target_q_values[:, b]
+        values = [bootstrap(q if double else judge, judge) for q, judge in zip(q_values[:, b], judges, strict=True)]
+        sequence = rewards, terminated, batch["truncated"][:, b], mask
+        targets[:, b] = sequence_target(sequence, values, n_steps, gamma, value_rescaling=value_rescaling)
+        errors = [targets[t, b] - float(q_values[t, b, batch["action"][t, b]]) for t in range(length)]
+        weight = float(batch["importance"][b]) / count
+        for t in range(length):
+            if mask[t]:
+                total += weight * huber(errors[t])
+                slopes[t, b] = -weight * min(max(errors[t], -1.0), 1.0)
+        priorities.append(sequence_priority(errors, mask))
+    return SequenceLoss(total, slopes, targets, np.array(priorities))

@@ -4,7 +4,17 @@ import numpy as np
 import pytest
 import torch
 
-from apex_acer.functional import bootstrap_value, dueling, n_step_return, rescale, shape_rewards, unscale
+from apex_acer.functional import (
+    bootstrap_value,
+    dueling,
+    n_step_return,
+    n_step_returns,
+    rescale,
+    sequence_priority,
+    sequence_targets,
+    shape_rewards,
+    unscale,
+)
 from tests.functional import reference_q
 
 PRECISIONS = [(torch.float32, 1e-6), (torch.float64, 1e-12)]
@@ -127,6 +137,38 @@ def test_what_lies_beyond_the_end_changes_nothing():
     other = windows | {"reward": torch.where(beyond, torch.nan, windows["reward"])}
     for one, two in zip(found, n_step_return(**other, gamma=0.9), strict=True):
         assert torch.equal(one, two)
+
+
+# sequences
+
+
+@pytest.mark.parametrize("rescaled", [False, True])
+@pytest.mark.parametrize(("n_steps", "gamma"), [(1, 0.9), (3, 1.0), (5, 0.99), (12, 0.9)])
+def test_the_targets_along_a_sequence(n_steps, gamma, rescaled):
+    """Deaths, time limits and dummy steps in any order; each step's window ends with the sequence."""
+    length, columns = 12, 60
+    reward, *chances = torch.randn(4, length, columns, generator=generator(n_steps), dtype=torch.float64)
+    terminated, truncated, masked = (chance > 1.2 for chance in chances)
+    value = 3 * torch.randn(length + 1, columns, generator=generator(9), dtype=torch.float64)
+    flags = {"terminated": terminated, "truncated": truncated, "mask": ~masked}
+    ahead = n_step_returns(reward=reward, **flags, gamma=gamma, n_steps=n_steps)
+    found = sequence_targets(ahead, value, rescaled=rescaled)
+    assert len(set(ahead.length.flatten().tolist())) == min(n_steps, length) + 1
+    for b in range(columns):
+        sequence = [array[:, b].tolist() for array in (reward, *flags.values())]
+        expected = reference_q.sequence_target(sequence, value[:, b], n_steps, gamma, value_rescaling=rescaled)
+        assert_near(found[:, b], expected, 1e-11)
+
+
+def test_the_priority_of_a_sequence_is_mostly_its_largest_error():
+    error = torch.randn(9, 50, generator=generator(3), dtype=torch.float64)
+    mask = torch.rand(9, 50, generator=generator(4)) < 0.5
+    mask[:, 0], mask[:, 1] = False, True
+    expected = [reference_q.sequence_priority(error[:, b], mask[:, b].tolist()) for b in range(50)]
+    assert_near(sequence_priority(error, mask), expected, 1e-12)
+    assert sequence_priority(error, mask)[0] == 0
+    one = torch.tensor([[4.0], [-2.0], [0.0], [9.0]])
+    assert sequence_priority(one, torch.tensor([[True], [True], [True], [False]])).tolist() == pytest.approx([3.8])
 
 
 # the scale of values

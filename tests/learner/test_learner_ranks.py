@@ -141,7 +141,9 @@ def test_they_replay_as_much_as_one_does(pair: Group, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "changes", [{}, {"algorithm__name": "apex_dqn", "algorithm__n_steps": 2}], ids=["acer", "apex_dqn"]
+    "changes",
+    [{}, {"algorithm__name": "apex_dqn", "algorithm__n_steps": 2}, {"algorithm__name": "r2d2", "network__lstm": 4}],
+    ids=["acer", "apex_dqn", "r2d2"],
 )
 def test_a_learner_short_of_data_holds_up_nobody(pair: Group, tmp_path: Path, changes: dict[str, Any]) -> None:
     rounds = [[number] for number in range(30)]  # all of them the first one's

@@ -40,7 +40,10 @@ def test_a_last_row_that_follows_at_once_has_no_rates(
 WITH_CURIOSITY = [(name, {"algorithm__curiosity": 0.1}) for name in ("actor_critic", "ppo")]
 
 
-@pytest.mark.parametrize(("name", "settings"), [*((name, {}) for name in SETTINGS), *WITH_CURIOSITY])
+NEEDS: dict[str, dict[str, Any]] = {"r2d2": {"network__lstm": 8}}
+
+
+@pytest.mark.parametrize(("name", "settings"), [*((name, NEEDS.get(name, {})) for name in SETTINGS), *WITH_CURIOSITY])
 def test_an_algorithm_writes_the_metrics_that_the_table_says(
     name: str, settings: dict[str, Any], tmp_path: Path
 ) -> None:
