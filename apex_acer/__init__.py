@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from apex_acer.manager.callbacks import Callbacks, Evaluation
     from apex_acer.manager.manager import RunFailed, resume, train
     from apex_acer.manager.result import TrainResult
+    from apex_acer.protocol.unroll import Unroll
+    from apex_acer.tools.unrolls import write_unrolls
     from apex_acer.views.console import live_view
 
 _HOME = {
@@ -30,11 +32,13 @@ _HOME = {
     "RunConfig": "apex_acer.config",
     "RunFailed": "apex_acer.manager.manager",
     "TrainResult": "apex_acer.manager.result",
+    "Unroll": "apex_acer.protocol.unroll",
     "live_view": "apex_acer.views.console",
     "load_policy": "apex_acer.actor.policy",
     "load_run": "apex_acer.config.runfile",
     "resume": "apex_acer.manager.manager",
     "train": "apex_acer.manager.manager",
+    "write_unrolls": "apex_acer.tools.unrolls",
 }
 __all__ = [*_HOME, "__version__"]
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -19,10 +22,11 @@ from apex_acer.functional import (
 )
 from apex_acer.networks.memory import State
 from apex_acer.networks.torsos import ActorCritic, ActorCriticOutput
-from apex_acer.protocol.specification import EnvironmentSpec
+from apex_acer.protocol.specification import Array, EnvironmentSpec
 from apex_acer.protocol.unroll import Batch, Shapes
 
 MU = "log_probs"  # the behaviour policy's only part
+ROUNDING = 1e-3  # of the sum of the probabilities of actors, which may compute in bfloat16
 
 
 class Acer(AcerBase):
@@ -46,6 +50,12 @@ class Acer(AcerBase):
     def behaviour_shapes(config: RunConfig, spec: EnvironmentSpec) -> Shapes:
         """The log-probabilities of all actions; of several choices at once, of all combinations."""
         return {MU: (spec.num_actions,)}
+
+    @staticmethod
+    def refusal(behaviour: Mapping[str, Array]) -> str:
+        """Probabilities of all actions add up to 1."""
+        off = float(np.abs(np.exp(behaviour[MU]).sum(-1) - 1).max(initial=0.0))
+        return f"{MU}: probabilities add up to 1 ± {off:.2g}, allowed ± {ROUNDING}" if off > ROUNDING else ""
 
     @staticmethod
     def act(

@@ -123,6 +123,15 @@ class Algorithm(ABC):
     ) -> Action:
         """Chooses actions for raw `obs` `[N, *obs_shape]` with `exploration` `[N]`; `state` is what it remembers."""
 
+    @staticmethod
+    def refusal(behaviour: Mapping[str, Array]) -> str:
+        """Why the `behaviour` `[n, …]` of n steps cannot be what a policy recorded, in one line; empty if it can.
+
+        It is asked of unrolls from elsewhere (`replay.load`), after shapes and types, and that all numbers are finite.
+        """
+        del behaviour
+        return ""
+
     # ── an actor ──
 
     @staticmethod

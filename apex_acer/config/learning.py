@@ -119,6 +119,9 @@ class ReplayConfig:
     """The same exponent at the end of the run, or at `schedule_steps`; it changes linearly."""
     device: Literal["learner", "cpu"] = "learner"
     """Where segments are held: on the learner's device, so that a GPU needs no copies, or in this machine's memory."""
+    load: str = ""
+    """Folder whose replay memory to start from: of a run with `checkpoint.replay`, or of `apex_acer.write_unrolls`; empty:
+    none. Checkpoints then hold the replay memory, too."""
 
     def __post_init__(self) -> None:
         typed("replay", self)

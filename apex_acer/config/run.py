@@ -140,6 +140,8 @@ class RunConfig:
         self._check_cluster()
         self._check_remote()
         self.algorithm.require_fit(self)
+        has_replay = self.algorithm.replay_ratio > 0 or not self.replay.load
+        require(has_replay, "replay.load", self.replay.load, "algorithm.replay_ratio 0 keeps no replay; leave it out")
         needed = "stop.at_return needs evaluations: give 1 or more, or stop.at_return None"
         require(self.stop.at_return is None or self.evaluation.every > 0, "evaluation.every", 0, needed)
 
@@ -163,7 +165,7 @@ class RunConfig:
     @property
     def saves_replay(self) -> bool:
         """Whether checkpoints hold the segments that the learner has; without replay these are only a few."""
-        return self.checkpoint.replay or not self.algorithm.replay_ratio
+        return self.checkpoint.replay or bool(self.replay.load) or not self.algorithm.replay_ratio
 
     def _check_memory(self) -> None:
         batch_size, environments, count = self.learner.batch_size, self.actors.environments, self.learner.count
@@ -205,3 +207,4 @@ class RunConfig:
         named = f"learner.device {self.learner.device} is one device for all; give auto, cpu or cuda"
         require(":" not in self.learner.device, several, count, named)
         require(not self.checkpoint.replay, several, count, "checkpoint.replay works with one learner only")
+        require(not self.replay.load, several, count, "replay.load works with one learner only")

@@ -12,7 +12,9 @@ from typing import Any
 import torch
 
 from apex_acer.config import ConfigError, RunConfig
+from apex_acer.learner import stored_replay
 from apex_acer.learner.counters import Counters
+from apex_acer.learner.feed import unroll_layout
 from apex_acer.learner.prefetch import Prefetch
 from apex_acer.learner.ranks import Ranks
 from apex_acer.learner.snapshots import Evaluations, Snapshot
@@ -93,16 +95,22 @@ class Saver:
         )
         contents: dict[str, bytes | Array] = {"tensors.safetensors": weights.pack(tensors, {}), "snapshot": snapshot}
         if self._config.saves_replay:
-            contents |= {f"replay.{name}": array for name, array in training.prefetch.feed.replay.arrays().items()}
+            replay = training.prefetch.feed.replay
+            state["replay"] = stored_replay.contents(
+                unroll_layout(self._config, self._spec), len(replay), replay.oldest
+            )
+            contents |= {f"replay.{name}": array for name, array in replay.arrays().items()}
         checkpoint.write(self._folder, training.counters.updates, state, contents)
 
     def start(self, resume: bool) -> None:
-        """Loads the newest checkpoint if `resume`, else `config.load`, if given; raises `ConfigError` if it does not fit."""
+        """Loads the newest checkpoint if `resume`, else `load` and `replay.load`; raises `ConfigError` for a misfit."""
         if resume:
             self._restore()
             return
         if self._config.load and self._ranks.rank == 0:
             self._load_weights(self._config.load)
+        if folder := self._config.replay.load:  # there is one learner
+            stored_replay.load_replay(folder, self._config, self._spec, self._training.prefetch.feed.replay)
         self._ranks.align(list(self._training.trainer.algorithm.tensors().values()))
 
     def _load_weights(self, path: str) -> None:

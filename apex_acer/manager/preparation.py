@@ -31,6 +31,7 @@ def prepare(config: RunConfig, started_at: float) -> Run:
     if config.load and not Path(config.load).is_file():
         raise ConfigError(f"load: {config.load!r} is not a file; give a weights file")
     require_trackers(config)
+    config = _with_replay(config)
     settings = imports.algorithm_settings(config.algorithm.name)
     given = type(config.algorithm)
     allowed = f"the settings of {config.algorithm.name} are {settings.__name__}"
@@ -39,6 +40,18 @@ def prepare(config: RunConfig, started_at: float) -> Run:
     config = _placed(dataclasses.replace(config, environment=environment), spec)
     folder = make_folder(config)
     return Run(config, spec, folder, uuid.uuid4().hex, started_at, notes=notes, secret=_token(config, folder))
+
+
+def _with_replay(config: RunConfig) -> RunConfig:
+    """`config` with the whole path of `replay.load`, so that it is found from everywhere; raises `ConfigError`."""
+    given = config.replay.load
+    if not given:
+        return config
+    holds = (
+        "it holds no whole checkpoint; give the folder of a run with checkpoint.replay or of apex_acer.write_unrolls"
+    )
+    require(checkpoint.newest(Path(given)) is not None, "replay.load", given, holds)
+    return dataclasses.replace(config, replay=dataclasses.replace(config.replay, load=str(Path(given).absolute())))
 
 
 def prepare_resume(

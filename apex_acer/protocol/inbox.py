@@ -9,12 +9,10 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from apex_acer.protocol.messages import Message, Peer, Reply
 from apex_acer.protocol.metrics import METRICS
 from apex_acer.protocol.specification import EnvironmentSpec
-from apex_acer.protocol.unroll import PRIORITY, Layout
+from apex_acer.protocol.unroll import Layout
 
 log = logging.getLogger(__name__)
 
@@ -190,15 +188,4 @@ class Inbox:
             return f"more than {self._max_waiting} unrolls wait"
         if message.slot >= self._num_slots:
             return f"slot {message.slot}, allowed 0 to {self._num_slots - 1}"
-        problem = self._layout.check(unroll, self._num_columns)
-        if problem:
-            return problem
-        if problem := self._spec.actions.refusal(unroll.action):
-            return problem
-        floats = {"reward": unroll.reward, **unroll.behaviour, **unroll.state}
-        if unroll.obs.dtype.kind == "f":
-            floats["obs"] = unroll.obs
-        floats |= self._spec.unpack(unroll.obs, self._spec.float_parts)
-        if problem := next((name for name, array in floats.items() if not np.isfinite(array).all()), ""):
-            return f"{problem}: not finite"
-        return "priority: negative" if PRIORITY in floats and floats[PRIORITY].min() < 0 else ""
+        return self._layout.check(unroll, self._num_columns) or unroll.refusal(self._spec)

@@ -53,6 +53,18 @@ class Unroll:
         """Environment steps, dummy steps not counted."""
         return int(np.count_nonzero(self.mask))
 
+    def refusal(self, spec: EnvironmentSpec) -> str:
+        """Why its numbers cannot be learned from, in one line; empty if they can."""
+        if problem := spec.actions.refusal(self.action):
+            return problem
+        floats = {"reward": self.reward, **self.behaviour, **self.state}
+        if self.obs.dtype.kind == "f":
+            floats["obs"] = self.obs
+        floats |= spec.unpack(self.obs, spec.float_parts)
+        if problem := next((name for name, array in floats.items() if not np.isfinite(array).all()), ""):
+            return f"{problem}: not finite"
+        return "priority: negative" if PRIORITY in floats and floats[PRIORITY].min() < 0 else ""
+
     def first(self, num: int) -> Unroll:
         """Its first `num` steps."""
         arrays, left = {name: getattr(self, name) for name in ARRAY_FIELDS}, len(self.mask) - num
@@ -73,6 +85,13 @@ class Layout:
     mask: tuple[tuple[int, ...], str]
     behaviour: dict[str, tuple[tuple[int, ...], str]]
     state: dict[str, tuple[tuple[int, ...], str]]
+
+    @property
+    def fields(self) -> dict[str, tuple[tuple[int, ...], str]]:
+        """Shape and type of each array by the name that replay has for it, such as `behaviour.priority`."""
+        parts = {"behaviour": self.behaviour, "state": self.state}
+        named = {f"{part}.{name}": kind for part, kinds in parts.items() for name, kind in kinds.items()}
+        return {name: getattr(self, name) for name in ARRAY_FIELDS} | named
 
     def check(self, unroll: Unroll, num_columns: int) -> str | None:
         """Why `unroll` does not fit, in one line; None if it does."""

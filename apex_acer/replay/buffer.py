@@ -55,6 +55,11 @@ class UniformReplay:
         return len(self) == self.capacity
 
     @property
+    def oldest(self) -> int:
+        """The slot of the oldest segment."""
+        return self.num_inserted % self.capacity if self.is_full else 0
+
+    @property
     def num_bytes(self) -> int:
         """Bytes of the arrays when the buffer is full."""
         return sum(stored.nbytes for stored in self._stored().values())

@@ -7,6 +7,7 @@ checksum. Only then does the folder get its name, and the previous checkpoint is
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import zlib
@@ -14,6 +15,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from apex_acer.config import ConfigError
 from apex_acer.protocol.specification import Array
@@ -54,6 +57,19 @@ class Checkpoint:
         if length != array.nbytes:
             raise ConfigError(f"{self.path / name}: {length} bytes, this run needs {array.nbytes}")
         self._fill(name, _buffer(array))
+
+    def view(self, name: str, shape: tuple[int, ...], dtype: str) -> Array:
+        """The raw file `name` as an array, which is read as it is used; raises `ConfigError` as `read_into` does."""
+        length, needed = self._facts(name)[0], math.prod(shape) * np.dtype(dtype).itemsize
+        if length != needed or not length:
+            raise ConfigError(f"{self.path / name}: {length} bytes, this run needs {needed or 'some'}")
+        try:
+            array: Array = np.memmap(self.path / name, np.dtype(dtype), mode="c", shape=shape)
+        except OSError as error:
+            raise ConfigError(f"{self.path / name}: {error.strerror}") from None
+        if _checksum(_buffer(array)) != self._files[name][1]:
+            raise ConfigError(f"{self.path / name}: damaged; its checksum is not the manifest's")
+        return array
 
     def _facts(self, name: str) -> tuple[int, int]:
         try:

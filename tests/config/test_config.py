@@ -219,6 +219,7 @@ def test_every_field_that_can_be_wrong_has_a_case_above() -> None:
         "algorithm.normalise_rewards",
         "checkpoint.replay",
         "logging.tracker_weights",
+        "replay.load",
         "evaluation.greedy",
         "stop.at_return",
         "out",
@@ -251,6 +252,7 @@ def test_replay_must_hold_a_batch_and_an_unroll() -> None:
             "learner.device cuda:1 is one device for all; give auto, cpu or cuda",
         ),
         ({"learner": {"count": 2}, "checkpoint": {"replay": True}}, "checkpoint.replay works with one learner only"),
+        ({"learner": {"count": 2}, "replay": {"load": "runs/first"}}, "replay.load works with one learner only"),
     ],
 )
 def test_what_a_cluster_needs(changes: dict[str, Any], part: str) -> None:

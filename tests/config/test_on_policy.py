@@ -63,6 +63,7 @@ def test_there_is_no_replay_to_set(algorithm: str) -> None:
         "importance_exponent": 0.5,
         "importance_exponent_final": 1.0,
         "device": "cpu",
+        "load": "runs/first",
     }
     assert others.keys() == {field.name for field in dataclasses.fields(ReplayConfig)}
     for key, value in others.items():

@@ -19,8 +19,9 @@ def config(tmp_path: Path) -> RunConfig:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_an_lstm_solves_it(config: RunConfig) -> None:
-    result = train(config)
+@pytest.mark.parametrize("preset", ["cartpole-memory", "cartpole-memory-r2d2"])
+def test_an_lstm_solves_it(preset: str, tmp_path: Path) -> None:
+    result = train(preset, out=str(tmp_path / "run"))
     assert result.reason == "at_return"
     policy = load_policy(result.weights)
     assert policy.spec.plane_shape == (2,)

@@ -59,7 +59,9 @@ def check_disk(config: RunConfig, replay_bytes: float) -> Finding:
     folder = Path(config.out or "runs").absolute()
     there = next(path for path in (folder, *folder.parents) if path.exists())
     free = shutil.disk_usage(there).free
-    need = 2 * replay_bytes if config.checkpoint.replay else 0  # a new checkpoint is whole before the old one goes
+    need = (
+        2 * replay_bytes if config.checkpoint.replay or config.replay.load else 0
+    )  # a new checkpoint is whole before the old one goes
     works = os.access(there, os.W_OK | os.X_OK) and there.is_dir() and free > need
     text = f"{decimal(int(free))} free for {folder}" + (f", {decimal(int(need))} needed" if need else "")
     return judge(

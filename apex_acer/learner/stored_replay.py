@@ -1,0 +1,149 @@
+"""Replay on disk, as checkpoints hold it; a run may start from another's, or from unrolls that a user wrote."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from apex_acer.algorithms import algorithm_class
+from apex_acer.config import ConfigError, RunConfig
+from apex_acer.learner.feed import unroll_layout
+from apex_acer.protocol.specification import Array, EnvironmentSpec
+from apex_acer.protocol.unroll import ARRAY_FIELDS, Layout, Unroll
+from apex_acer.replay.buffer import UniformReplay
+from apex_acer.storage import checkpoint
+
+log = logging.getLogger(__name__)
+
+CHUNK = 1024  # segments that are checked or copied at once
+UNUSABLE = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+
+
+class Contents(NamedTuple):
+    """What a checkpoint says about the replay that it holds."""
+
+    fields: dict[str, Any]
+    """Shape and type of a segment's arrays by name."""
+    segments: int
+    """Segments held."""
+    oldest: int
+    """The place of the oldest one; the others follow it, round the end."""
+
+
+def contents(shapes: Layout, segments: int, oldest: int = 0) -> dict[str, Any]:
+    """Plain values of the `Contents`."""
+    fields = {name: [list(shape), dtype] for name, (shape, dtype) in shapes.fields.items()}
+    return Contents(fields, segments, oldest)._asdict()
+
+
+def load_replay(folder: str, config: RunConfig, spec: EnvironmentSpec, replay: UniformReplay) -> None:
+    """Puts the newest segments of the replay in `folder` into `replay`, as if they had just arrived.
+
+    Nothing is put there unless all of it fits the run; otherwise it raises `ConfigError`.
+    """
+    try:
+        saved = _newest(folder)
+        stored = _stored(saved, spec, unroll_layout(config, spec))
+        chunks = list(_chunks(stored, replay.capacity))
+        for columns in chunks:
+            _require_usable(_unroll(stored.arrays, columns), config, spec)
+    except ConfigError as error:
+        raise ConfigError(f"replay.load: {error}") from None
+    for columns in chunks:
+        replay.insert(_unroll(stored.arrays, columns), 0)
+    log.info("replay starts with %d segments, %d steps, of %s", len(replay), replay.num_steps, saved.path)
+
+
+def store_unrolls(folder: Path, config: RunConfig, spec: EnvironmentSpec, unrolls: Sequence[Unroll]) -> Path:
+    """Writes `unrolls` for runs of `config`, in the form that `load_replay` reads; raises `ConfigError`."""
+    shapes = unroll_layout(config, spec)
+    if not unrolls or (folder / checkpoint.FOLDER).exists():
+        what = "holds a checkpoint; give a new folder" if unrolls else "there are no unrolls; give one or more"
+        raise ConfigError(f"{folder}: {what}")
+    for number, unroll in enumerate(unrolls):
+        try:
+            if problem := shapes.check(unroll, unroll.num_columns):
+                raise ConfigError(problem)
+            _require_usable(unroll, config, spec)
+        except ConfigError as error:
+            raise ConfigError(f"unrolls[{number}]: {error}") from None
+    joined = {name: np.concatenate([_columns(unroll, name) for unroll in unrolls]) for name in shapes.fields}
+    arrays = {f"replay.{name}": np.ascontiguousarray(array) for name, array in joined.items()}
+    held = contents(shapes, sum(unroll.num_columns for unroll in unrolls))
+    return checkpoint.write(folder, 0, {"spec": dataclasses.asdict(spec), "replay": held}, arrays)
+
+
+class Stored(NamedTuple):
+    """A saved replay that fits the run's layout."""
+
+    arrays: dict[str, Array]
+    """`[segments, …]` by name, of those that the run needs."""
+    segments: int
+    oldest: int
+
+
+def _newest(folder: str) -> checkpoint.Checkpoint:
+    path = checkpoint.newest(Path(folder))
+    if path is None:
+        raise ConfigError(f"{folder!r} holds no whole checkpoint")
+    return checkpoint.load(path)
+
+
+def _stored(saved: checkpoint.Checkpoint, spec: EnvironmentSpec, shapes: Layout) -> Stored:
+    """The arrays of `shapes` in a checkpoint; raises `ConfigError` if its replay is another environment's or algorithm's."""
+    if "replay" not in saved.state:
+        raise ConfigError(f"{saved.path}: holds no replay; give a folder of a run with checkpoint.replay")
+    try:
+        held = Contents(**saved.state["replay"])
+        changes = spec.changes(EnvironmentSpec.from_dict(saved.state["spec"]))
+        found = {name: (tuple(map(int, shape)), str(dtype)) for name, (shape, dtype) in held.fields.items()}
+        num, oldest = int(held.segments), int(held.oldest)
+    except UNUSABLE as error:
+        raise ConfigError(f"{saved.path}: its replay is not described as this program does it ({error})") from None
+    if changes:
+        raise ConfigError(f"{saved.path}: is of another environment: {changes}")
+    for name, kind in shapes.fields.items():
+        if found.get(name) != kind:
+            this = f"this run needs {_words(kind)}; give one of the same algorithm and algorithm.unroll_length"
+            raise ConfigError(f"{saved.path}: {name} is {_words(found.get(name))}, {this}")
+    kinds = shapes.fields.items()
+    views = {name: saved.view(f"replay.{name}", (num, *shape), dtype) for name, (shape, dtype) in kinds}
+    return Stored(views, num, oldest % num)
+
+
+def _words(kind: tuple[tuple[int, ...], str] | None) -> str:
+    return f"{kind[1]}{list(kind[0])}" if kind else "missing"
+
+
+def _chunks(stored: Stored, most: int) -> Iterator[Array]:
+    """The places of the newest segments, at most so many, oldest first."""
+    places = (stored.oldest + np.arange(stored.segments)) % stored.segments
+    yield from np.split(places[-most:], range(CHUNK, min(most, stored.segments), CHUNK))
+
+
+def _unroll(arrays: Mapping[str, Array], columns: Array) -> Unroll:
+    """The segments `columns` as columns of an unroll."""
+    taken = {name: array[columns] for name, array in arrays.items()}
+    steps = {name: array.swapaxes(0, 1) for name, array in taken.items() if not name.startswith("state.")}
+    behaviour = {name.removeprefix("behaviour."): part for name, part in steps.items() if name not in ARRAY_FIELDS}
+    state = {name.removeprefix("state."): part for name, part in taken.items() if name.startswith("state.")}
+    return Unroll(**{name: steps[name] for name in ARRAY_FIELDS}, behaviour=behaviour, state=state)
+
+
+def _columns(unroll: Unroll, name: str) -> Array:
+    """The array `name` of each column, `[N, …]`."""
+    part, _, key = name.rpartition(".")
+    array: Array = getattr(unroll, part)[key] if part else getattr(unroll, name)
+    return array if part == "state" else array.swapaxes(0, 1)
+
+
+def _require_usable(unroll: Unroll, config: RunConfig, spec: EnvironmentSpec) -> None:
+    known = {name: part[unroll.mask] for name, part in unroll.behaviour.items()}
+    problem = unroll.refusal(spec) or algorithm_class(config.algorithm.name).refusal(known)
+    if problem:
+        raise ConfigError(problem)

@@ -1,0 +1,26 @@
+"""Unrolls from elsewhere, such as recorded games, as a replay memory that runs may start from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from apex_acer.config import RunConfig
+from apex_acer.config.runfile import load_run
+from apex_acer.environments.check import check_environment
+from apex_acer.learner.stored_replay import store_unrolls
+from apex_acer.protocol.unroll import Unroll
+
+
+def write_unrolls(folder: str | Path, run: str | Path | RunConfig, unrolls: Iterable[Unroll]) -> None:
+    """Writes `unrolls` to a new `folder`, from which `run` may start: `train(run, replay={"load": folder})`.
+
+    Args:
+        folder: a new folder.
+        run: a preset, run file or configuration: its environment and algorithm say what an unroll must hold.
+        unrolls: of `algorithm.unroll_length` steps each, and any number of columns.
+
+    Raises `ConfigError` that names the first unroll and array that does not fit; nothing is written then.
+    """
+    config = load_run(run)
+    store_unrolls(Path(folder), config, check_environment(config).spec, list(unrolls))

@@ -1,0 +1,242 @@
+"""Runs that start from a replay memory that is there already."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from apex_acer import ConfigError, Unroll, resume, train, write_unrolls
+from apex_acer.config import RunConfig
+from apex_acer.learner.feed import make_feed
+from apex_acer.learner.stored_replay import load_replay
+from apex_acer.protocol.unroll import PRIORITY
+from apex_acer.replay.buffer import UniformReplay
+from apex_acer.storage import checkpoint
+from tests.algorithms.segments import CPU
+from tests.conftest import COUNTDOWN, assert_equal_unrolls, config_error
+from tests.runs import CARTPOLE, made_up_unroll, numbered_unroll, segment_numbers, tiny_layout, tiny_run
+
+APEX_DQN = {"algorithm__name": "apex_dqn", "replay__sampling": "prioritized"}
+R2D2 = {"algorithm__name": "r2d2", "algorithm__burn_in": 3, "network__lstm": 4}
+ALGORITHMS: dict[str, dict[str, Any]] = {"acer": {}, "apex_dqn": APEX_DQN, "r2d2": R2D2}
+STEPS = 400
+
+
+@pytest.fixture(scope="module", params=ALGORITHMS)
+def source(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], Path]:
+    """The changes of a run, and its folder with a replay that has wrapped around."""
+    folder, changes = tmp_path_factory.mktemp("source"), ALGORITHMS[request.param]
+    train(tiny_run(folder, checkpoint__replay=True, replay__capacity=250, stop__env_steps=STEPS, **changes))
+    return changes, folder
+
+
+def loaded(folder: Path, **changes: Any) -> UniformReplay:
+    config = tiny_run(**changes)
+    replay = make_feed(config, tiny_layout(config), CPU).replay
+    load_replay(str(folder), config, CARTPOLE, replay)
+    return replay
+
+
+def rows(folder: Path) -> list[dict[str, Any]]:
+    lines = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
+    return [row for row in lines if row["source"] == "learner"]
+
+
+def test_a_run_learns_at_once_from_another_s_replay(source: tuple[dict[str, Any], Path], tmp_path: Path) -> None:
+    """What was loaded is no step of this run, but counts for `replay.start`; the replay ratio stays what it is."""
+    changes, folder = source
+    settings = {"stop__env_steps": 400, "replay__start": 200, "algorithm__replay_ratio": 2.0} | changes
+    with_it = train(tiny_run(tmp_path / "with", replay__load=str(folder), **settings))
+    without = train(tiny_run(tmp_path / "without", **settings))
+    assert with_it.env_steps == pytest.approx(without.env_steps, abs=20)
+    assert with_it.updates > 1.4 * without.updates
+    last = rows(tmp_path / "with")[-1]
+    held = loaded(folder, **changes).num_steps
+    assert 180 < held <= 250
+    assert last["replay_steps"] == held + with_it.env_steps
+    assert last["replay_ratio"] == pytest.approx(2.0, rel=0.15)
+
+
+def test_such_a_run_is_resumed_exactly_without_the_folder(source: tuple[dict[str, Any], Path], tmp_path: Path) -> None:
+    changes, original = source
+    folder = shutil.copytree(original, tmp_path / "source")
+    settings = {"replay__load": str(folder), "checkpoint__every": 200, "evaluation__every": 150} | changes
+    train(tiny_run(tmp_path / "whole", stop__env_steps=600, schedule_steps=600, **settings))
+    train(tiny_run(tmp_path / "parts", stop__env_steps=400, schedule_steps=600, **settings))
+    shutil.rmtree(folder)
+    assert resume(tmp_path / "parts", {"env_steps": 600}).env_steps >= 600
+    one, other = (tmp_path / name / "weights.safetensors" for name in ("whole", "parts"))
+    assert one.read_bytes() == other.read_bytes()
+
+
+def test_of_more_than_it_can_hold_replay_takes_the_newest(tmp_path: Path) -> None:
+    config = tiny_run()
+    unrolls = [numbered_unroll(config, number) for number in range(9)]
+    write_unrolls(tmp_path / "set", config, unrolls)
+    replay = loaded(tmp_path / "set", replay__capacity=100)  # 20 of the 36 segments
+    assert segment_numbers(replay.gather(torch.arange(20))) == list(range(16, 36))
+    assert replay.num_steps == 100
+
+
+def test_a_ring_is_loaded_in_the_order_in_which_it_was_filled(tmp_path: Path) -> None:
+    train(tiny_run(tmp_path, checkpoint__replay=True, replay__capacity=115, stop__env_steps=STEPS))
+    saved = checkpoint.load(checkpoint.newest(tmp_path) or Path())
+    held = saved.state["replay"]
+    assert held["segments"] == 23 > held["oldest"] > 0
+    reward = np.empty((23, 5), np.float32)
+    obs = np.empty((23, 6, 4), np.float32)
+    saved.read_into("replay.reward", reward)
+    saved.read_into("replay.obs", obs)
+    batch = loaded(tmp_path).gather(torch.arange(23))
+    np.testing.assert_array_equal(batch.obs.numpy(), np.roll(obs, -held["oldest"], 0).swapaxes(0, 1))
+
+
+def scripted(config: RunConfig, number: int = 0, **replaced: Any) -> Unroll:
+    return made_up_unroll(config, number, **replaced)
+
+
+def test_what_a_user_wrote_is_what_replay_holds(tmp_path: Path) -> None:
+    config = tiny_run(**APEX_DQN)
+    unrolls = [scripted(config, number) for number in range(3)]
+    write_unrolls(tmp_path / "set", config, unrolls)
+    batch = loaded(tmp_path / "set", **APEX_DQN, algorithm__n_steps=5).gather(torch.arange(0, 60, 5))
+    whole = [np.concatenate([getattr(unroll, name) for unroll in unrolls], axis=1) for name in ("obs", "action")]
+    np.testing.assert_array_equal(batch.obs.numpy(), whole[0])
+    np.testing.assert_array_equal(batch.action.numpy(), whole[1])
+    config = tiny_run(tmp_path / "run", stop__env_steps=300, replay__load=str(tmp_path / "set"), **APEX_DQN)
+    assert train(config).updates > 0
+    assert_equal_unrolls(unrolls[0], scripted(tiny_run(**APEX_DQN)))  # nothing was changed on the way
+
+
+# ── what does not fit ──
+
+
+def other_replay(tmp_path: Path, **changes: Any) -> Path:
+    folder, config = tmp_path / "set", tiny_run(**changes)
+    write_unrolls(folder, config, [scripted(config)])
+    return folder
+
+
+MISFITS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
+    "environment": (
+        {},
+        {"environment__id": "Acrobot-v1"},
+        "is of another environment: the shape of an observation was",
+    ),
+    "unroll length": ({}, {"algorithm__unroll_length": 7}, "obs is float32[6, 4], this run needs float32[8, 4]; give"),
+    "algorithm": (APEX_DQN, {}, "behaviour.log_probs is missing, this run needs float32[5, 2]; give one of the same"),
+    "state": ({}, {"network__lstm": 4}, "state.hidden is missing, this run needs float32[4]"),
+}
+
+
+@pytest.mark.parametrize(("its", "mine", "message"), MISFITS.values(), ids=MISFITS)
+def test_another_layout_is_refused_in_one_line(
+    tmp_path: Path, its: dict[str, Any], mine: dict[str, Any], message: str
+) -> None:
+    folder = other_replay(tmp_path, **its)
+    config = tiny_run(tmp_path / "run", replay__load=str(folder), **mine)
+    said = config_error(lambda: train(config))
+    assert said.startswith(f"replay.load: {folder}/checkpoint/0: ")
+    assert message in said
+
+
+def test_a_folder_without_replay_is_refused(tmp_path: Path, finished_run: Path) -> None:
+    def said(folder: Path, **changes: Any) -> str:
+        return config_error(lambda: train(tiny_run(tmp_path / "run", replay__load=str(folder), **changes)))
+
+    assert "holds no replay; give a folder of a run with checkpoint.replay" in said(finished_run)
+    nothing = (
+        f"replay.load: '{tmp_path}/nowhere' is not allowed; it holds no whole checkpoint; give the folder of a run"
+    )
+    assert said(tmp_path / "nowhere").startswith(nothing)
+    folder = other_replay(tmp_path)
+    assert "algorithm.replay_ratio 0 keeps no replay; leave it out" in said(folder, algorithm__replay_ratio=0.0)
+    several = {"engine": "ray", "learner__count": 2}
+    assert "replay.load works with one learner only" in said(folder, **several)
+
+
+def test_damage_is_seen_before_anything_is_loaded(tmp_path: Path) -> None:
+    folder = other_replay(tmp_path)
+    path = folder / "checkpoint/0/replay.reward"
+    path.write_bytes(b"\1" + path.read_bytes()[1:])
+    config = tiny_run()
+    replay = make_feed(config, tiny_layout(config), CPU).replay
+    said = config_error(lambda: load_replay(str(folder), config, CARTPOLE, replay))
+    assert said == f"replay.load: {path}: damaged; its checksum is not the manifest's"
+    assert len(replay) == 0
+
+
+def test_a_manifest_of_someone_else_is_refused(tmp_path: Path) -> None:
+    checkpoint.write(tmp_path, 0, {"replay": {"fields": 3}}, {})
+    config = tiny_run()
+    replay = make_feed(config, tiny_layout(config), CPU).replay
+    said = config_error(lambda: load_replay(str(tmp_path), config, CARTPOLE, replay))
+    assert "its replay is not described as this program does it" in said
+
+
+CONFIG = tiny_run()
+NUMBERS = made_up_unroll(CONFIG)
+WRONG: dict[str, tuple[dict[str, Any], str]] = {
+    "shape": ({"reward": NUMBERS.reward[1:]}, "reward: float32[4, 4], expected float32[5, 4]"),
+    "type": ({"reward": NUMBERS.reward.astype(np.float64)}, "reward: float64[5, 4], expected float32[5, 4]"),
+    "missing": ({"behaviour": {}}, "behaviour: keys [], expected ['log_probs']"),
+    "action": ({"action": NUMBERS.action + 1}, "action: 1 to 2, allowed 0 to 1"),
+    "not finite": ({"reward": NUMBERS.reward * np.nan}, "reward: not finite"),
+    "mu": (
+        {"behaviour": {"log_probs": NUMBERS.behaviour["log_probs"] - 0.5}},
+        "log_probs: probabilities add up to 1 ± 0.39, allowed ± 0.001",
+    ),
+}
+
+
+@pytest.mark.parametrize(("replaced", "message"), WRONG.values(), ids=WRONG)
+def test_an_unroll_that_does_not_fit_is_not_written(tmp_path: Path, replaced: dict[str, Any], message: str) -> None:
+    unrolls = [scripted(CONFIG), scripted(CONFIG, 1, **replaced)]
+    assert config_error(lambda: write_unrolls(tmp_path / "set", CONFIG, unrolls)) == f"unrolls[1]: {message}"
+    assert not (tmp_path / "set").exists()
+
+
+def test_mu_is_checked_when_it_is_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    unroll = scripted(CONFIG, 0, **WRONG["mu"][0])
+    with monkeypatch.context() as patch:
+        patch.setattr("apex_acer.learner.stored_replay._require_usable", lambda *given: None)
+        write_unrolls(tmp_path / "set", CONFIG, [unroll])
+    assert "log_probs: probabilities add up to" in config_error(lambda: loaded(tmp_path / "set"))
+
+
+def test_a_run_s_checkpoint_is_not_overwritten(finished_run: Path, tmp_path: Path) -> None:
+    said = config_error(lambda: write_unrolls(finished_run, CONFIG, [scripted(CONFIG)]))
+    assert said == f"{finished_run}: holds a checkpoint; give a new folder"
+    with pytest.raises(ConfigError, match="there are no unrolls"):
+        write_unrolls(tmp_path, CONFIG, [])
+
+
+def test_masked_steps_need_no_policy(tmp_path: Path) -> None:
+    unroll = scripted(CONFIG)
+    unroll.mask[2], unroll.behaviour["log_probs"][2] = False, 0.0
+    write_unrolls(tmp_path / "set", CONFIG, [unroll])
+    assert loaded(tmp_path / "set").num_steps == 16
+
+
+def test_loaded_priorities_are_first_priorities(tmp_path: Path) -> None:
+    config = tiny_run(**APEX_DQN)
+    unroll = scripted(config)
+    write_unrolls(tmp_path / "set", config, [unroll])
+    weights = loaded(tmp_path / "set", **APEX_DQN).arrays()["weights"]
+    np.testing.assert_allclose(weights, (unroll.behaviour[PRIORITY].T.ravel() + 1e-6) ** 0.6, rtol=1e-6)
+
+
+def test_a_countdown_s_bytes_are_loaded_as_they_are(tmp_path: Path) -> None:
+    """Planes of another type than float32."""
+    kwargs = '{"shape": [12, 10, 3], "dtype": "uint8"}'
+    changes = {"environment__id": COUNTDOWN, "environment__kwargs": kwargs, "environment__stack": 2}
+    first = tiny_run(tmp_path / "first", checkpoint__replay=True, stop__env_steps=200, **changes)
+    train(first)
+    second = tiny_run(tmp_path / "second", replay__load=str(tmp_path / "first"), stop__env_steps=200, **changes)
+    assert train(second).updates > 0
