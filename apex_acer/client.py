@@ -25,6 +25,9 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 2.0  # between attempts
 JITTER = random.Random()  # its own, because an environment may draw from the shared one
 
 
+Observation = npt.ArrayLike | Mapping[str, Any]
+
+
 class RemoteError(Exception):
     """The server refused what was sent, or cannot be reached; the message is one line."""
 
@@ -64,7 +67,7 @@ class Client:
         Args:
             url: `ws://…` or `wss://…`.
             token: the run's.
-            observation: `{"shape": [4], "dtype": "float32"}`.
+            observation: `{"shape": [4], "dtype": "float32"}`, or the name and such a description of each of its parts.
             action: `{"n": 2}`; `{"nvec": [3, 2]}` of several choices; `{"low": […], "high": […]}` of continuous ones.
             train: whether to be learned from; otherwise the client is only played.
             patience_s: seconds to try for.
@@ -73,7 +76,7 @@ class Client:
             RemoteError: if the server refuses, or cannot be reached.
         """
         self._url, self._patience_s = url, patience_s
-        self._dtype = np.dtype(observation["dtype"]).newbyteorder("<")
+        self._observation = observation
         self._hello = {"type": "hello", "version": VERSION, "token": token, "train": train}
         self._hello |= {"observation": dict(observation), "action": dict(action)}
         self._action_dtype = np.float32 if "low" in action else np.int64
@@ -82,15 +85,15 @@ class Client:
         self._closing = contextlib.ExitStack()  # closes the connection
         self._connect()
 
-    def reset(self, observation: npt.ArrayLike) -> Any:
+    def reset(self, observation: Observation) -> Any:
         """Begins an episode; returns the first action: an int, an int64 array of choices, or a float32 array `[d]`."""
         return self._ask({"type": "reset", "observation": self._bytes(observation)})
 
-    def step(self, observation: npt.ArrayLike, reward: float) -> Any:
+    def step(self, observation: Observation, reward: float) -> Any:
         """Tells the result of the last action; returns the next one."""
         return self._ask({"type": "step", "observation": self._bytes(observation), "reward": float(reward)})
 
-    def end(self, observation: npt.ArrayLike, reward: float, *, terminated: bool) -> None:
+    def end(self, observation: Observation, reward: float, *, terminated: bool) -> None:
         """Tells the result of the last action, which ended the episode, by itself or (not `terminated`) from outside."""
         kind = "terminated" if terminated else "truncated"
         self._ask({"type": kind, "observation": self._bytes(observation), "reward": float(reward)})
@@ -109,8 +112,10 @@ class Client:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
 
-    def _bytes(self, observation: npt.ArrayLike) -> bytes:
-        return np.ascontiguousarray(observation, self._dtype).tobytes()
+    def _bytes(self, observation: Any) -> Any:
+        if isinstance(self._observation.get("dtype"), str):
+            return _bytes(observation, self._observation)
+        return {name: _bytes(_find(observation, name), part) for name, part in self._observation.items()}
 
     def _ask(self, values: dict[str, Any]) -> Any:
         """Sends a message until the server has it, and returns the action that it answers, if there is one."""
@@ -191,13 +196,34 @@ def _read(connection: ClientConnection) -> dict[str, Any]:
     return values
 
 
+def _bytes(array: npt.ArrayLike, space: Mapping[str, Any]) -> bytes:
+    return np.ascontiguousarray(array, np.dtype(space["dtype"]).newbyteorder("<")).tobytes()
+
+
+def _find(observation: Any, name: str) -> Any:
+    """The part `name` of a dictionary or tuple, or of several that are nested."""
+    if isinstance(observation, Mapping) and name in observation:
+        return observation[name]
+    for key in name.split("."):
+        observation = observation[key] if isinstance(observation, Mapping) else observation[int(key)]
+    return observation
+
+
 def spaces(env: Any) -> dict[str, dict[str, Any]]:
     """The arguments `observation` and `action` of `Client` for a gymnasium environment."""
-    space, observation = env.action_space, env.observation_space
-    return {
-        "observation": {"shape": list(observation.shape), "dtype": observation.dtype.name},
-        "action": _actions(space),
-    }
+    return {"observation": _observation(env.observation_space), "action": _actions(env.action_space)}
+
+
+def _observation(space: Any, name: str = "") -> dict[str, Any]:
+    """What describes an observation space; of one with parts, the name and description of each."""
+    inner = getattr(space, "spaces", None)  # of a Dict or Tuple
+    if inner is None:
+        dtype = "int64" if (hasattr(space, "n") and not space.shape) or hasattr(space, "nvec") else space.dtype.name
+        found = {"shape": list(space.shape), "dtype": dtype}
+        return {name: found} if name else found
+    named = inner.items() if isinstance(inner, Mapping) else enumerate(inner)
+    parts = (_observation(part, f"{name}.{key}".removeprefix(".")) for key, part in named)
+    return dict(pair for part in parts for pair in part.items())
 
 
 def _actions(space: Any) -> dict[str, Any]:

@@ -261,6 +261,43 @@ class Spoilt(Clock):
         return np.full_like(obs, self._value) if (self._field, self._step) == ("observation", self._at) else obs
 
 
+class Rooms(gymnasium.Env[Any, Any]):
+    """Pays 1 for the one of 8 actions whose binary digits the parts of the observation show, one each; 8 steps.
+
+    They are a camera, of which the left or the right half is bright, a vector whose sum is above 0 or below, and a room.
+    """
+
+    def __init__(self, hidden: str = "", spoilt: str = "", kind: str = "Dict", size: int = 42) -> None:
+        """The part `hidden` looks always alike; the part `spoilt` is not finite from the third step on."""
+        camera = Box(0, 255, (size, size, 1), np.uint8)
+        parts = {"camera": camera, "room": Discrete(2, start=3), "arm": Dict({"joints": Box(-9, 9, (5,), np.float32)})}
+        self.observation_space = Dict(parts) if kind == "Dict" else Tuple(tuple(parts.values()))
+        self.action_space = Discrete(8)
+        self._hidden, self._spoilt, self._kind, self._size = hidden, spoilt, kind, size
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._step = 0
+        return self._observe(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        reward = float(action == self._digits @ [4, 2, 1])
+        self._step += 1
+        return self._observe(), reward, self._step == 8, False, {}
+
+    def _observe(self) -> Any:
+        self._digits = self.np_random.integers(2, size=3)
+        right, above, room = np.where([self._hidden == name for name in ("camera", "joints", "room")], 0, self._digits)
+        camera = self.np_random.integers(0, 100, (self._size, self._size, 1), np.uint8)
+        half = self._size // 2
+        camera[:, half * right : half * (right + 1)] += 150
+        joints = self.np_random.normal(2 * above - 1, 0.3, 5).astype(np.float32)
+        if self._spoilt == "joints" and self._step > 2:
+            joints[1] = np.nan
+        parts = {"camera": camera, "room": np.int64(3 + room), "arm": {"joints": joints}}
+        return parts if self._kind == "Dict" else tuple(parts.values())
+
+
 class Scaled(gymnasium.RewardWrapper[Any, Any]):
     """Multiplies rewards by 3."""
 
@@ -306,6 +343,7 @@ gymnasium.register("EagerAlone-v0", vector_entry_point=Eager)
 _register("Aim-v0", Aim)
 _register("Dials-v0", Dials)
 _register("Spoilt-v0", Spoilt)
+_register("Rooms-v0", Rooms)
 _register("Broken-v0", Broken)
 _register("BreaksLater-v0", BreaksLater)
 _register("DictObservation-v0", Spaces, observation=Dict({"x": FLOATS}))

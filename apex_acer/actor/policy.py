@@ -74,8 +74,8 @@ class Policy:
         An action is an int if the actions are `Discrete`, otherwise an array: of choices, or between the bounds of a `Box`.
 
         `obs` is what the environment gives, or `spec.obs_shape`: images with their channels first. With `environment.stack`
-        S above 1 it is the newest S observations, `[S, …]`, or their planes joined along the channels, oldest first.
-        Observations of a `Dict` or `Tuple` are a dictionary or a tuple of arrays, each with the leading axes of a batch.
+        S above 1 it is the newest S observations, `[S, …]`, or their planes joined along the channels, oldest first. All of
+        this holds for each array of a `Dict` or `Tuple` observation.
 
         `mask` is `info["action_mask"]` (with the same leading axes), if the environment gives one there: `[n]`, of several
         choices `[Σ n]`, those of each side by side.
@@ -83,7 +83,8 @@ class Policy:
         A recurrent network remembers the observations since `reset()`, as long as their number stays the same. Raises
         ValueError for another shape.
         """
-        batch, single = self._batch(self._with_mask(obs, mask))
+        obs = self._with_mask(obs, mask)
+        batch, single = self._packed(obs) if self.spec.parts else _batch(self.spec, np.asarray(obs))
         tensor = torch.from_numpy(np.ascontiguousarray(batch)).to(self.device)
         if any(len(value) != len(tensor) for value in self._state.values()):
             self.reset()
@@ -152,39 +153,33 @@ class Policy:
             raise ValueError(f"the policy was trained with action masks; give mask=info[{MASK!r}]")
         return obs
 
-    def _batch(self, given: Any) -> tuple[Array, bool]:
-        """Observations as `[B, *obs_shape]`, and whether it was a single one."""
-        if self.spec.parts:
-            return self._packed(given)
-        obs, spec = np.asarray(given), self.spec
-        shape, stack = spec.obs_shape, (spec.stack,) if spec.stack > 1 else ()
-        original, channels_last = (*stack, *spec.given_shape), (*shape[1:], shape[0])
-        for batch in ((), obs.shape[:1]):  # an array that can be a single observation is taken as one
-            num = batch[0] if batch else 1
-            if obs.shape == (*batch, *original):
-                return spec.planes(obs, num, *stack).reshape(num, *shape), not batch
-            if obs.shape == (*batch, *shape):
-                return obs.reshape(num, *shape), not batch
-            if spec.channels_last and obs.shape == (*batch, *channels_last):
-                return np.moveaxis(obs.reshape(num, *channels_last), -1, 1), not batch
-        allowed = str(list(shape)) if original == shape else f"{list(shape)}, {list(original)}"
-        raise ValueError(f"require observations of shape {allowed} or [B, …] of them, got {list(obs.shape)}")
-
     def _packed(self, obs: Any) -> tuple[Array, bool]:
-        """Observations with parts, as the environment gives them, and whether it was a single one."""
-        spec, stack = self.spec, (self.spec.stack,) if self.spec.stack > 1 else ()
-        shapes = spec.shapes_of(obs)
-        batches = {
-            shape[: len(shape) - len(stack) - len(spec.boxes[name].given_shape)] for name, shape in shapes.items()
-        }
-        batch = batches.pop()
-        expected = {name: (*batch, *stack, *box.given_shape) for name, box in spec.boxes.items()}
-        if batches or len(batch) > 1 or shapes != expected:
-            parts = ", ".join(f"{name} {[*stack, *box.given_shape]}" for name, box in spec.boxes.items())
-            found = ", ".join(f"{name} {list(shape)}" for name, shape in shapes.items())
-            raise ValueError(f"require observations of parts of shape {parts}, or [B, …] of them, got {found}")
+        """A dictionary or tuple of arrays as packed observations `[B, *obs_shape]`, and whether it was a single one."""
+        spec, given = self.spec, self.spec.given(obs)
+        batches = {name: _batch(box, given[name], name) for name, box in spec.boxes.items()}
+        sizes = {name: 1 if single else [len(batch)] for name, (batch, single) in batches.items()}
+        (num, single), *others = ((len(batch), single) for batch, single in batches.values())
+        if any(other != (num, single) for other in others):
+            raise ValueError(f"require the same number of each part, got {sizes}")
+        planes = {name: batch for name, (batch, _) in batches.items()}
+        return spec.pack(planes, num, spec.stack).reshape(num, *spec.obs_shape), single
+
+
+def _batch(spec: EnvironmentSpec, obs: Array, part: str = "") -> tuple[Array, bool]:
+    """`obs` as `[B, *obs_shape]`, and whether it was a single one."""
+    shape, stack = spec.obs_shape, (spec.stack,) if spec.stack > 1 else ()
+    given, channels_last = (*stack, *spec.given_shape), (*shape[1:], shape[0])
+    for batch in ((), obs.shape[:1]):  # an array that can be a single observation is taken as one
         num = batch[0] if batch else 1
-        return spec.planes(obs, num, *stack).reshape(num, *spec.obs_shape), not batch
+        if obs.shape == (*batch, *given):
+            return spec.planes(obs, num, *stack).reshape(num, *shape), not batch
+        if obs.shape == (*batch, *shape):
+            return obs.reshape(num, *shape), not batch
+        if spec.channels_last and obs.shape == (*batch, *channels_last):
+            return np.moveaxis(obs.reshape(num, *channels_last), -1, 1), not batch
+    allowed = str(list(shape)) if given == shape else f"{list(shape)}, {list(given)}"
+    of = f" of {part}" if part else ""
+    raise ValueError(f"require observations{of} of shape {allowed} or [B, …] of them, got {list(obs.shape)}")
 
 
 def load_card(path: str | Path) -> dict[str, Any]:

@@ -180,7 +180,7 @@ class RemoteRollout:
             return
         assert event.obs is not None
         begins = event.kind == "reset"
-        plane = self._policy.spec.planes(event.obs[None], 1)[0]
+        plane = self._policy.spec.planes(event.obs, 1)[0]
         episode_step = 0 if begins else int(self._episode_step[-1, slot]) + 1
         if (segment := self._segments.get(slot)) and not segment.full:
             segment.add(self._chosen[slot], event, plane, episode_step)

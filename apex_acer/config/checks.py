@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import json
 import math
 import numbers
 import re
@@ -54,6 +55,28 @@ def fraction(section: str, values: Mapping[str, float], *, one: bool = True) -> 
     for name, value in values.items():
         ok = 0 <= value <= 1 and (one or value < 1)
         require(ok, f"{section}.{name}", value, f"give 0 to 1{'' if one else ', below 1'}")
+
+
+def json_object(key: str, text: object) -> dict[str, Any]:
+    """The dict that `text`, the value of `key`, is in JSON; raises `ConfigError` if it is not one."""
+    try:
+        values = json.loads(str(text))
+    except (ValueError, RecursionError):  # not JSON, numbers too long, or nested too deeply
+        values = None
+    require(isinstance(values, dict), key, text, "give one JSON object")
+    return dict(values)
+
+
+def as_json(key: str, values: Mapping[str, Any]) -> str:
+    """`values` of `key` as JSON; raises `ConfigError` if JSON cannot hold them."""
+    try:
+        text = json.dumps(values, allow_nan=False)
+    except (TypeError, ValueError, RecursionError):
+        text = ""
+    plain = bool(text) and all(isinstance(name, str) for name in values)
+    allowed = "give values that JSON has: strings, numbers, true, false, lists, tables"
+    require(plain, key, dict(values), allowed)
+    return text
 
 
 def typed(section: str, settings: Any) -> None:

@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 import tyro
 
-from apex_acer.config.checks import at_least, device_name, fraction, importable, positive, require, thread_count, typed
+from apex_acer.config.checks import (
+    as_json,
+    at_least,
+    device_name,
+    fraction,
+    importable,
+    json_object,
+    positive,
+    require,
+    thread_count,
+    typed,
+)
 from apex_acer.config.remote import RemoteConfig
 
 
@@ -64,7 +74,7 @@ class EnvironmentConfig:
 
     def __post_init__(self) -> None:
         if isinstance(self.kwargs, Mapping):  # from here on it is a string, in files and in messages
-            object.__setattr__(self, "kwargs", _as_json(self.kwargs))
+            object.__setattr__(self, "kwargs", as_json("environment.kwargs", self.kwargs))
         typed("environment", self)
         require(bool(self.id), "environment.id", self.id, "give a gymnasium id")
         at_least(1, "environment", {"stack": self.stack})
@@ -96,23 +106,7 @@ class EnvironmentConfig:
 
     def keyword_arguments(self) -> dict[str, Any]:
         """`kwargs` as a dict; raises `ConfigError` if it is not one JSON object."""
-        try:
-            kwargs = json.loads(str(self.kwargs))
-        except (ValueError, RecursionError):  # not JSON, numbers too long, or nested too deeply
-            kwargs = None
-        require(isinstance(kwargs, dict), "environment.kwargs", self.kwargs, "give one JSON object")
-        return dict(kwargs)
-
-
-def _as_json(kwargs: Mapping[str, Any]) -> str:
-    try:
-        text = json.dumps(kwargs, allow_nan=False)
-    except (TypeError, ValueError, RecursionError):
-        text = ""
-    plain = bool(text) and all(isinstance(key, str) for key in kwargs)
-    allowed = "give values that JSON has: strings, numbers, true, false, lists, tables"
-    require(plain, "environment.kwargs", dict(kwargs), allowed)
-    return text
+        return json_object("environment.kwargs", self.kwargs)
 
 
 @dataclass(frozen=True)

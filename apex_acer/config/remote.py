@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Annotated, Any
 
-from apex_acer.config.checks import at_least, require, typed
+import tyro
+
+from apex_acer.config.checks import as_json, at_least, json_object, require, typed
 
 MOST_CLIENTS = 4096
 LARGEST = 2.0**127  # of an action's bounds, which are float32
@@ -79,6 +83,8 @@ class RemoteConfig(ListenConfig):
     """Shape of an observation, as a client gives it."""
     observation_dtype: str = "float32"
     """NumPy name of its type."""
+    observations: Annotated[str | dict[str, Any], tyro.conf.arg(constructor=str, metavar="JSON")] = "{}"
+    """In place of both, the parts of an observation by name: `{"shape": […], "dtype": "…"}`, or `{"n": 4}` of choices."""
     num_actions: int = 0
     """Number of discrete actions; 0: they are others."""
     num_choices: tuple[int, ...] = ()
@@ -93,7 +99,10 @@ class RemoteConfig(ListenConfig):
     section = "environment.remote"
 
     def __post_init__(self) -> None:
+        if isinstance(self.observations, Mapping):  # from here on it is a string, in files and in messages
+            object.__setattr__(self, "observations", as_json("environment.remote.observations", self.observations))
         super().__post_init__()
+        self.parts()
         sizes = all(size >= 1 for size in self.observation_shape)
         require(sizes, "environment.remote.observation_shape", self.observation_shape, "give sizes of 1 or more")
         dtype = self.observation_dtype
@@ -110,7 +119,34 @@ class RemoteConfig(ListenConfig):
     def require_spaces(self) -> None:
         """Raises `ConfigError` unless observations and one kind of actions are given."""
         shape, count = self.observation_shape, self.num_actions
+        both = bool(shape) and bool(self.parts())
+        require(not both, "environment.remote.observations", self.observations, "give it or observation_shape")
         given = [bool(count), bool(self.num_choices), bool(self.action_low)]
-        require(bool(shape), "environment.remote.observation_shape", shape, "give the shape of an observation")
+        require(
+            bool(shape or self.parts()),
+            "environment.remote.observation_shape",
+            shape,
+            "give the shape of an observation",
+        )
         allowed = "give one of num_actions, num_choices, and action_low with action_high"
         require(sum(given) == 1, "environment.remote.num_actions", count, allowed)
+
+    def parts(self) -> dict[str, dict[str, Any]]:
+        """`observations` as a dict; raises `ConfigError` if a part is not one that is allowed."""
+        key = "environment.remote.observations"
+        parts = json_object(key, self.observations)
+        for name, part in parts.items():
+            allowed = 'give {"shape": [4], "dtype": "float32"} or {"n": 4, "start": 0} for each name'
+            require(bool(name) and _is_part(part), key, {name: part}, allowed)
+        return parts
+
+
+def _is_part(part: Any) -> bool:
+    if not isinstance(part, dict):
+        return False
+    if "n" in part:
+        numbers = all(type(value) is int and abs(value) < 2**31 for value in part.values())
+        return part.keys() <= {"n", "start"} and numbers and part["n"] >= 1
+    shape = part.get("shape")
+    sizes = isinstance(shape, list) and all(type(size) is int and size >= 1 for size in shape)
+    return part.keys() <= {"shape", "dtype"} and sizes and part.get("dtype", "float32") in DTYPES

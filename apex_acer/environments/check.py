@@ -17,15 +17,15 @@ from typing import Any, NamedTuple, TypeVar
 
 import gymnasium
 import numpy as np
-from gymnasium.spaces import Box, Dict, Space, Tuple
+from gymnasium.spaces import Box, Space
 from gymnasium.vector import SyncVectorEnv
 
 from apex_acer.config import ConfigError, EnvironmentConfig, RunConfig, imports, require
 from apex_acer.environments.fit import require_fit
-from apex_acer.environments.spaces import specify, specify_remote
+from apex_acer.environments.spaces import leaves, specify, specify_remote
 from apex_acer.environments.vector import Environments, environment_spec, make_vector
 from apex_acer.protocol.actions import Choices
-from apex_acer.protocol.specification import MASK, Array, EnvironmentSpec
+from apex_acer.protocol.specification import MASK, Array, EnvironmentSpec, find
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -155,38 +155,36 @@ class _Inspector:
         self._env.close()
 
     def _check(self, method: str, obs: Any, info: Any) -> None:
-        for name, space, part in _parts(self._env.observation_space, obs):
-            if what := _misfit(_attempt(method, functools.partial(np.asarray, part)), space):
-                raise _Fault(method, f"{method} gave an observation {name}{what}")
+        if what := _attempt(method, lambda: _misfit(self._env.observation_space, obs)):
+            raise _Fault(method, f"{method} gave an observation{what}")
         if not isinstance(info, Mapping):
             raise _Fault(method, f"{method} gave info = {_short(info)}, not a dictionary")
 
 
-def _parts(space: Space[Any], obs: Any, name: str = "") -> Iterator[tuple[str, Space[Any], Any]]:
-    """Each space in a `Dict` or `Tuple` with its part of an observation, and how it is named in a message."""
-    if not isinstance(space, Dict | Tuple):
-        yield name and f"whose part {name!r} is ", space, obs
-        return
-    inner = dict(space.spaces.items() if isinstance(space, Dict) else enumerate(space.spaces))
-    found = dict(obs if isinstance(obs, Mapping) else enumerate(obs) if isinstance(obs, tuple | list) else {})
-    if found.keys() != inner.keys():
-        whose = f"whose part {name!r} is " if name else ""
-        raise _Fault("step", f"it gave an observation {whose}{_short(obs)}, its observation_space has {_short(space)}")
-    for key, each in inner.items():
-        yield from _parts(each, found[key], f"{name}.{key}".removeprefix("."))
+def _misfit(space: Space[Any], obs: Any) -> str:
+    """Why an observation is not in the space. Another precision, and numbers beyond a Box's bounds, are accepted."""
+    for name, leaf in leaves("", space).items():
+        try:
+            array = np.asarray(find(obs, name))
+        except ValueError as error:
+            return f" that cannot be used: {error}"
+        assert leaf.shape is not None
+        assert leaf.dtype is not None
+        of = f" of {name}" if name else ""
+        if what := _array_misfit(array, leaf.shape, leaf.dtype):
+            return f"{of}{what}"
+        if not isinstance(leaf, Box) and not leaf.contains(array.astype(leaf.dtype)[()]):
+            return f"{of} that is {_short(array.tolist())}, its observation_space is {_short(leaf)}"
+    return ""
 
 
-def _misfit(obs: Array, space: Space[Any]) -> str:
-    """Why an observation is not in the space. Another precision, and values beyond a Box's bounds, are accepted."""
-    shape, dtype = space.shape or (), space.dtype or obs.dtype
+def _array_misfit(obs: Array, shape: tuple[int, ...], dtype: np.dtype[Any]) -> str:
     if obs.shape != shape:
-        return f"of shape {list(obs.shape)}, its observation_space has {list(shape)}"
-    if not isinstance(space, Box) and (obs.dtype.kind not in "iub" or not space.contains(obs.astype(dtype)[()])):
-        return f"{_short(obs.tolist())}, its observation_space is {_short(space)}"
+        return f" of shape {list(obs.shape)}, its observation_space has {list(shape)}"
     if not np.can_cast(obs.dtype, dtype, "same_kind"):
-        return f"of type {obs.dtype}, its observation_space has {dtype}"
+        return f" of type {obs.dtype}, its observation_space has {dtype}"
     if obs.dtype.kind == "f" and not np.isfinite(obs).all():
-        return "that is not finite"
+        return " that is not finite"
     return ""
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from gymnasium import spaces
 from gymnasium.spaces import Space
 
-from apex_acer.config import ConfigError, EnvironmentConfig, require
+from apex_acer.config import ConfigError, EnvironmentConfig, RemoteConfig, require
 from apex_acer.protocol.actions import MAX_COMBINATIONS, Actions, Box, Choices, Discrete, MultiDiscrete
 from apex_acer.protocol.specification import MASK, OBSERVATION, ONE_HOT, EnvironmentSpec, Part
 
@@ -19,29 +20,33 @@ def specify(config: EnvironmentConfig, actions: Space[Any], observations: Space[
 
     An action mask in `info` is a part of the observation, as it is if the environment itself makes it one of that name.
     """
-    shared: dict[str, Any] = {"actions": _actions(config.id, actions), "stack": config.stack, "action_repeat": repeat}
-    has_masks = config.action_masks and isinstance(shared["actions"], Choices)
-    if not (has_masks or isinstance(observations, spaces.Dict | spaces.Tuple)):
-        return EnvironmentSpec(**_plane(config, observations, observations), **shared)
-    leaves = {name or OBSERVATION: space for name, space in _leaves(config.id, observations).items()}
-    if has_masks:
-        leaves[MASK] = spaces.MultiBinary(sum(shared["actions"].branches))
-    parts = tuple(Part(name, **_plane(config, space, observations)) for name, space in leaves.items())
+    taken = _actions(config.id, actions)
+    masks = (
+        {MASK: spaces.MultiBinary(sum(taken.branches))} if config.action_masks and isinstance(taken, Choices) else {}
+    )
+    if masks or isinstance(observations, spaces.Dict | spaces.Tuple):
+        named = {name or OBSERVATION: space for name, space in leaves(config.id, observations).items()}
+        return _packed(config, taken, named | masks, observations, repeat)
+    fields = _plane(config, observations, observations)
+    return EnvironmentSpec(**fields, actions=taken, stack=config.stack, action_repeat=repeat)
+
+
+def _packed(
+    config: EnvironmentConfig, actions: Actions, named: Mapping[str, Space[Any]], whole: Space[Any], repeat: int
+) -> EnvironmentSpec:
+    """The specification of observations with parts, which are in the order of their names."""
+    parts = tuple(Part(name, **_plane(config, space, whole)) for name, space in sorted(named.items()))
     images = any(len(part.plane_shape) == 3 for part in parts)
     allowed = "no part of the observation has channels"
     require(images or config.channels == "auto", "environment.channels", config.channels, allowed)
-    packed: dict[str, Any] = {"dtype": "uint8", "channels_last": False, "parts": parts}
-    row = (EnvironmentSpec((1,), given_shape=(1,), **packed, **shared).num_bytes,)
-    spec = EnvironmentSpec(row, given_shape=row, **packed, **shared)
+    spec = EnvironmentSpec.of_parts(parts, actions, config.stack, repeat)
     if spec.has_masks and spec.boxes[MASK].plane_shape != (spec.num_choices,):
-        size = math.prod(spec.boxes[MASK].plane_shape)
-        raise ConfigError(
-            f"environment.id: {config.id!r} has an action mask of {size} numbers, for {spec.num_choices} choices"
-        )
+        has = f"has an action mask of {math.prod(spec.boxes[MASK].plane_shape)} numbers"
+        raise ConfigError(f"environment.id: {config.id!r} {has}, for {spec.num_choices} choices")
     return spec
 
 
-def _leaves(name: str, space: Space[Any], outer: str = "") -> dict[str, Space[Any]]:
+def leaves(name: str, space: Space[Any], outer: str = "") -> dict[str, Space[Any]]:
     """The spaces in a Dict or Tuple by their names, those in nested ones by `outer.inner`."""
     if not isinstance(space, spaces.Dict | spaces.Tuple):
         return {outer: space}
@@ -50,7 +55,7 @@ def _leaves(name: str, space: Space[Any], outer: str = "") -> dict[str, Space[An
         has = f"environment.id: {name!r} has an observation with the key {key!r}"
         if isinstance(space, spaces.Dict) and not (isinstance(key, str) and key and "." not in key):
             raise ConfigError(f"{has}; give keys that are text without dots")
-        found |= _leaves(name, inner, f"{outer}.{key}".removeprefix("."))
+        found |= leaves(name, inner, f"{outer}.{key}".removeprefix("."))
     if not found:
         raise ConfigError(f"environment.id: {name!r} has observation space {_line(space)}; give one that is not empty")
     return found
@@ -59,14 +64,25 @@ def _leaves(name: str, space: Space[Any], outer: str = "") -> dict[str, Space[An
 def specify_remote(config: EnvironmentConfig) -> EnvironmentSpec:
     """The specification of the environments of remote clients; raises `ConfigError` if it is not supported."""
     given = config.remote
-    dtype = np.dtype(given.observation_dtype).type
-    observations = spaces.Box(0, 1, given.observation_shape, dtype)  # nothing depends on its bounds
+    if parts := given.parts():
+        named = {name: _remote_space(**part) for name, part in parts.items()}
+        return _packed(config, _actions(config.id, _remote_actions(given)), named, spaces.Tuple(named.values()), 1)
+    return specify(config, _remote_actions(given), _remote_space(given.observation_shape, given.observation_dtype), 1)
+
+
+def _remote_space(shape: Sequence[int] = (), dtype: str = "float32", n: int = 0, start: int = 0) -> Space[Any]:
+    if n:
+        return spaces.Discrete(n, start=start)
+    return spaces.Box(0, 1, tuple(shape), np.dtype(dtype).type)  # nothing depends on its bounds
+
+
+def _remote_actions(given: RemoteConfig) -> Space[Any]:
     if given.num_actions:
-        return specify(config, spaces.Discrete(given.num_actions), observations, 1)
+        return spaces.Discrete(given.num_actions)
     if given.num_choices:
-        return specify(config, spaces.MultiDiscrete(list(given.num_choices)), observations, 1)
+        return spaces.MultiDiscrete(list(given.num_choices))
     low, high = (np.array(bound, np.float32) for bound in (given.action_low, given.action_high))
-    return specify(config, spaces.Box(low, high), observations, 1)
+    return spaces.Box(low, high)
 
 
 def _actions(name: str, space: Space[Any]) -> Actions:
@@ -130,8 +146,8 @@ def _require_numbers(name: str, space: Space[Any], whole: Space[Any]) -> spaces.
 
 
 def _has(name: str, space: Space[Any]) -> str:
-    supported = "supported: Box of numbers, Discrete, MultiDiscrete, MultiBinary, and Dict and Tuple of them"
-    return f"environment.id: {name!r} has observation space {_line(space)}; {supported}"
+    supported = "Box of numbers, Discrete, MultiDiscrete, MultiBinary, and Dict and Tuple of them"
+    return f"environment.id: {name!r} has observation space {_line(space)}; supported: {supported}"
 
 
 def _line(space: Space[Any]) -> str:

@@ -27,26 +27,6 @@ def hide_velocities(env: Environment) -> Environment:
     return TransformObservation(env, lambda observation: observation[kept], kept_space)
 
 
-def one_hot(env: Environment) -> Environment:
-    """A `Discrete` observation as a float32 vector with a 1 in its place, such as the field of a map.
-
-    Raises:
-        ConfigError: if the observation space is another one.
-    """
-    space = env.observation_space
-    if not isinstance(space, Discrete):
-        has = f"one_hot got observation space {' '.join(str(space).split())}"
-        raise ConfigError(f"environment.wrappers: {has}; supported: Discrete")
-    size, start = int(space.n), int(space.start)
-
-    def encode(observation: Any) -> Array:
-        vector = np.zeros(size, np.float32)
-        vector[int(observation) - start] = 1.0
-        return vector
-
-    return TransformObservation(env, encode, Box(0.0, 1.0, (size,), np.float32))
-
-
 class RepeatActions(gymnasium.Wrapper[Any, Any, Any, Any]):
     """Repeats each action `times` times, or until the episode ends; adds up the rewards, so that returns do not change."""
 

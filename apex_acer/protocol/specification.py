@@ -71,20 +71,27 @@ class EnvironmentSpec:
     """The arrays of a `Dict` or `Tuple` observation; empty for any other."""
 
     @classmethod
+    def of_parts(cls, parts: tuple[Part, ...], actions: Actions, stack: int, action_repeat: int) -> EnvironmentSpec:
+        """The specification of an environment whose observations have these parts."""
+        row = (sum(_num_bytes(part) for part in parts),)
+        return cls(row, "uint8", actions, stack, False, action_repeat, row, parts=parts)
+
+    @classmethod
     def from_dict(cls, values: dict[str, Any]) -> EnvironmentSpec:
         """The specification from `dataclasses.asdict` of one, also by way of JSON; raises TypeError or ValueError."""
         parts = tuple(Part(**{**part, **_tuples(part)}) for part in values.get("parts", ()))
         actions = actions_from_dict(values["actions"])
         spec = cls(**{**values, **_tuples(values), "actions": actions, "parts": parts})
-        for box in (spec, *spec.boxes.values()):
+        for box in (*spec.boxes.values(), spec):
             box._check()
         names = [part.name for part in parts]
         if len(set(names)) < len(names) or not all(isinstance(name, str) and name for name in names):
             raise ValueError(f"parts {names}, allowed are different names")
         if spec.has_masks and spec.boxes[MASK].plane_shape != (spec.num_choices,):
             raise ValueError(f"{MASK} {spec.boxes[MASK].plane_shape} for {spec.num_choices} choices")
-        if parts and (spec.plane_shape, spec.dtype) != ((spec.num_bytes,), "uint8"):
-            raise ValueError(f"{spec.dtype}{list(spec.plane_shape)} of parts, allowed is uint8[{spec.num_bytes}]")
+        row = (sum(box.num_bytes for box in spec.boxes.values()),)
+        if parts and (spec.plane_shape, spec.dtype) != (row, "uint8"):
+            raise ValueError(f"{spec.dtype}{list(spec.plane_shape)} of parts, allowed is uint8{list(row)}")
         return spec
 
     def _check(self) -> None:
@@ -121,7 +128,8 @@ class EnvironmentSpec:
         Observations with parts are a dictionary or tuple of arrays. Raises ValueError if one is not among the `choices`.
         """
         if self.parts:
-            return self.pack({name: box.planes(_part(obs, name), *lead) for name, box in self.boxes.items()}, *lead)
+            given = self.given(obs)
+            return self.pack({name: box.planes(given[name], *lead) for name, box in self.boxes.items()}, *lead)
         if self.choices:
             return self._one_hot(np.asarray(obs), *lead)
         if self.channels_last:
@@ -129,10 +137,14 @@ class EnvironmentSpec:
         planes: Array = obs.reshape(*lead, *self.plane_shape)
         return planes
 
+    def given(self, obs: Any) -> dict[str, Array]:
+        """The array of each part in a dictionary or tuple of them, or in several that are nested; raises ValueError."""
+        return {name: np.asarray(find(obs, name)) for name in self.boxes}
+
     def _one_hot(self, obs: Array, *lead: int) -> Array:
         chosen = obs.reshape(*lead, len(self.choices)).astype(np.int64) - self.first
-        if ((chosen < 0) | (chosen >= self.choices)).any():
-            raise ValueError(f"observation {obs.tolist()}, allowed is {self._describe_choices()}")
+        if problem := self.refusal(obs):
+            raise ValueError(problem)
         planes = np.zeros((*lead, *self.plane_shape), ONE_HOT)
         np.put_along_axis(planes, chosen + np.cumsum((0, *self.choices[:-1])), 1, -1)
         return planes
@@ -140,18 +152,17 @@ class EnvironmentSpec:
     def with_mask(self, obs: Any, mask: Any) -> dict[str, Any]:
         """The environment's observations with the mask that it gives beside them as another part."""
         if isinstance(obs, Mapping):
-            return {**obs, MASK: np.asarray(mask)}
+            return {**obs, MASK: mask}
         parts = {str(index): part for index, part in enumerate(obs)} if isinstance(obs, tuple) else {OBSERVATION: obs}
-        return {**parts, MASK: np.asarray(mask)}
-
-    def shapes_of(self, obs: Any) -> dict[str, tuple[int, ...]]:
-        """The shapes of the parts of an observation, as the environment gives it; raises ValueError if one is missing."""
-        return {name: _part(obs, name).shape for name in self.boxes}
+        return {**parts, MASK: mask}
 
     def pack(self, planes: Mapping[str, Array], *lead: int) -> Array:
         """The bytes `[*lead, num_bytes]` of the parts' planes `[*lead, *plane]`."""
-        arrays = (np.ascontiguousarray(planes[name], box.dtype) for name, box in self.boxes.items())
-        return np.concatenate([array.reshape(*lead, -1).view(np.uint8) for array in arrays], -1)
+        rows = []
+        for name, box in self.boxes.items():
+            plane = np.ascontiguousarray(planes[name], box.dtype)
+            rows.append(plane.reshape(*lead, math.prod(box.plane_shape)).view(np.uint8))
+        return np.concatenate(rows, -1)
 
     def unpack(self, planes: Array, names: Collection[str]) -> dict[str, Array]:
         """The planes `[..., *plane]` of the parts with these `names` in bytes `[..., num_bytes]`."""
@@ -240,9 +251,18 @@ class EnvironmentSpec:
     @functools.cached_property
     def num_bytes(self) -> int:
         """Number of bytes of a plane."""
-        if self.parts:
-            return sum(box.num_bytes for box in self.boxes.values())
-        return math.prod(self.plane_shape) * np.dtype(self.dtype).itemsize
+        return _num_bytes(self)
+
+    @property
+    def given_dtype(self) -> str:
+        """NumPy name of the type of observations as the environment itself gives them."""
+        return "int64" if self.choices else self.dtype
+
+    def refusal(self, obs: Array) -> str:
+        """Why observations `[..., *given_shape]` are not among the `choices`, in one line; empty if they are."""
+        chosen = obs.reshape(-1, max(1, len(self.choices))) - np.asarray(self.first or 0)
+        beyond = self.choices and ((chosen < 0) | (chosen >= self.choices)).any()
+        return f"observation {obs.tolist()}, allowed is {self._describe_choices()}" if beyond else ""
 
     @property
     def num_actions(self) -> int:
@@ -267,15 +287,21 @@ class EnvironmentSpec:
         return self.is_image or any(len(part.plane_shape) == 3 for part in self.parts)
 
 
+def _num_bytes(plane: Part | EnvironmentSpec) -> int:
+    return math.prod(plane.plane_shape) * np.dtype(plane.dtype).itemsize
+
+
 def _tuples(values: Mapping[str, Any]) -> dict[str, tuple[Any, ...]]:
     return {name: tuple(values[name]) for name in SHAPES if name in values}
 
 
-def _part(obs: Any, name: str) -> Array:
-    """The array of a part in a dictionary or tuple of observations, or in several of them that are nested."""
-    for key in name.split("."):
-        try:
+def find(obs: Any, name: str) -> Any:
+    """The part `name` of an observation, which is a dictionary or tuple, or several that are nested; raises ValueError."""
+    if isinstance(obs, Mapping) and name in obs:  # nested or not, its name may be given whole
+        return obs[name]
+    try:
+        for key in name.split(".") if name else ():
             obs = obs[key] if isinstance(obs, Mapping) else obs[int(key)]
-        except (KeyError, IndexError, ValueError, TypeError):
-            raise ValueError(f"an observation lacks its part {name!r}") from None
-    return np.asarray(obs)
+    except (LookupError, TypeError, ValueError):
+        raise ValueError(f"an observation without the part {name!r}") from None
+    return obs

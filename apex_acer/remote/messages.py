@@ -27,6 +27,7 @@ WITH_REWARD = "step", "terminated", "truncated"
 KINDS = "reset", *WITH_REWARD, "bye"
 
 Values = dict[str, Any]
+Observation = Array | dict[str, Array]
 Fits = Callable[[Any], bool]
 
 
@@ -52,14 +53,14 @@ class Request(NamedTuple):
     kind: str
     """One of `KINDS`."""
     sequence: int
-    obs: Array | None
-    """`[*given_shape]`; None with `bye`."""
+    obs: Observation | None
+    """`[*given_shape]`, or a part of each name; None with `bye`."""
     reward: float
 
 
 def most_bytes(spec: EnvironmentSpec) -> int:
     """Bytes of the largest message that a client has reason to send."""
-    return HELLO_BYTES + BYTES_PER_NUMBER * math.prod(spec.given_shape)
+    return HELLO_BYTES + BYTES_PER_NUMBER * sum(math.prod(box.given_shape) for box in spec.boxes.values() or [spec])
 
 
 def decode(data: str | bytes) -> Values:
@@ -157,8 +158,12 @@ def _require_keys(values: Values, fields: Mapping[str, Fits], optional: Set[str]
 
 
 def _observation_misfit(given: Values, spec: EnvironmentSpec) -> str:
-    expected = {"shape": list(spec.given_shape), "dtype": spec.dtype}
+    expected = {name: _space(box) for name, box in spec.boxes.items()} or _space(spec)
     return "" if given == expected else f"observation is {_short(given)}, this server's is {expected}"
+
+
+def _space(spec: EnvironmentSpec) -> Values:
+    return {"shape": list(spec.given_shape), "dtype": spec.given_dtype}
 
 
 def _action_misfit(given: Values, actions: Actions) -> str:
@@ -180,32 +185,42 @@ def _near(given: Any, expected: list[float]) -> bool:
     return all(abs(a - b) <= TOLERANCE * max(1.0, abs(b)) for a, b in zip(given, expected, strict=True))
 
 
-def _observation(value: Any, spec: EnvironmentSpec) -> Array:
-    """`value` as an array `[*given_shape]` of the right type; raises `RemoteError`."""
-    dtype, shape = np.dtype(spec.dtype), spec.given_shape
+def _observation(value: Any, spec: EnvironmentSpec) -> Observation:
+    """`value` as an array `[*given_shape]` of the right type, or as such an array of each part; raises `RemoteError`."""
+    if not spec.parts:
+        return _array(value, spec, "observation")
+    if not isinstance(value, dict) or value.keys() != spec.boxes.keys():
+        raise RemoteError(f"observation is {_short(value)}; require a map with the keys {', '.join(spec.boxes)}")
+    return {name: _array(value[name], box, f"{name} in observation") for name, box in spec.boxes.items()}
+
+
+def _array(value: Any, spec: EnvironmentSpec, what: str) -> Array:
+    dtype, shape = np.dtype(spec.given_dtype), spec.given_shape
     if isinstance(value, bytes):
         expected = math.prod(shape) * dtype.itemsize
         if len(value) != expected:
-            raise RemoteError(f"observation has {len(value)} bytes, expected {expected}")
+            raise RemoteError(f"{what} has {len(value)} bytes, expected {expected}")
         array = np.frombuffer(value, dtype.newbyteorder("<"))
         if dtype.kind == "b" and array.view(np.uint8).max() > 1:
-            raise RemoteError("observation has a byte that is neither 0 nor 1")
-    elif isinstance(value, list):
-        array = _from_list(value)
+            raise RemoteError(f"{what} has a byte that is neither 0 nor 1")
+    elif isinstance(value, list) or (not shape and type(value) in NUMBERS):
+        array = _from_list(value if isinstance(value, list) else [value], what)
     else:
-        raise RemoteError(f"observation is {_short(value)}; require a list or bytes")
+        raise RemoteError(f"{what} is {_short(value)}; require a list or bytes")
     if array.shape != shape and array.shape != (math.prod(shape),):
-        raise RemoteError(f"observation has shape {list(array.shape)}, expected {list(shape)}")
+        raise RemoteError(f"{what} has shape {list(array.shape)}, expected {list(shape)}")
     with np.errstate(all="ignore"):  # what does not fit is told apart below
         converted = array.astype(dtype).reshape(shape)
     if dtype.kind == "f" and not np.isfinite(converted).all():
-        raise RemoteError("observation has a number that is not finite")
+        raise RemoteError(f"{what} has a number that is not finite")
     if dtype.kind != "f" and (converted != array.reshape(shape)).any():
-        raise RemoteError(f"observation has a number that is not a {dtype.name}")
+        raise RemoteError(f"{what} has a number that is not a {dtype.name}")
+    if problem := spec.refusal(converted):
+        raise RemoteError(f"{what}: {problem}")
     return converted
 
 
-def _from_list(value: list[Any]) -> Array:
+def _from_list(value: list[Any], what: str) -> Array:
     leaves = value
     while leaves and all(type(row) is list for row in leaves):
         leaves = [each for row in leaves for each in row]
@@ -215,7 +230,7 @@ def _from_list(value: list[Any]) -> Array:
     except (ValueError, OverflowError, RecursionError):
         array = np.asarray(None)
     if array.dtype.kind not in "biuf":
-        raise RemoteError(f"observation is {_short(value)}; require numbers")
+        raise RemoteError(f"{what} is {_short(value)}; require numbers")
     return array
 
 

@@ -7,8 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from apex_acer.protocol.specification import Array
-from apex_acer.remote.messages import RemoteError, Request, encode
+from apex_acer.remote.messages import Observation, RemoteError, Request, encode
 
 LOST = "lost"
 
@@ -19,8 +18,8 @@ class Event(NamedTuple):
     session: Session
     kind: str
     """`reset`, `step`, `terminated`, `truncated`, or `LOST`: its episode did not end and will not go on."""
-    obs: Array | None
-    """`[*given_shape]`; None if it is `LOST`."""
+    obs: Observation | None
+    """`[*given_shape]`, or a part of each name; None if it is `LOST`."""
     reward: float
 
 

@@ -20,6 +20,7 @@ from apex_acer.functional import split_choices
 from apex_acer.networks.card import describe
 from apex_acer.networks.weights import METADATA
 from apex_acer.protocol.actions import Array, Box, Choices, Discrete, MultiDiscrete
+from apex_acer.protocol.specification import EnvironmentSpec
 from apex_acer.system import files
 
 BATCHES = 1, 5  # batch sizes on which the outputs are compared
@@ -41,17 +42,19 @@ class OnnxPolicy(nn.Module):
     def __init__(self, policy: Policy) -> None:
         super().__init__()
         self.network, self.spec = policy.network, policy.spec
-        output, state = self.network.step(torch.zeros(1, *policy.spec.obs_shape), {})
+        obs_dtype = torch.uint8 if self.spec.parts else torch.float32
+        output, state = self.network.step(torch.zeros(1, *policy.spec.obs_shape, dtype=obs_dtype), {})
         self.heads = [f"normalised_{name}" if name == "action" else name for name in output._fields]
         """Names of the network's outputs; the first one is largest for the best action, or is the best action of a `Box`."""
         self.state = list(state)
         """Names of the recurrent state's parts."""
 
-    def forward(self, obs: Tensor, *state: Tensor) -> tuple[Tensor, ...]:
-        """Observations `[B, …]` to heads, probabilities `[B, A]` (if there are logits), greedy actions `[B]`, next state."""
-        if self.spec.channels_last:
-            obs = obs.movedim(-1, 1)
-        output, after = self.network.step(obs, dict(zip(self.state, state, strict=True)))
+    def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        """Observations `[B, …]`, state to heads, probabilities `[B, A]` if there are logits, greedy actions, state."""
+        given = dict(zip(self.inputs, inputs, strict=True))
+        planes = [_planes(given[name], box) for name, box in self.boxes.items()]
+        obs: Any = dict(zip(self.spec.boxes, planes, strict=True)) if self.spec.parts else planes[0]
+        output, after = self.network.step(obs, {name: given[name] for name in self.state})
         probabilities = [self._probabilities(output.pi_logits)] if "pi_logits" in self.heads else []
         return *output, *probabilities, self.choose(output[0]), *after.values()
 
@@ -82,7 +85,12 @@ class OnnxPolicy(nn.Module):
     @property
     def inputs(self) -> list[str]:
         """Names of the inputs of `forward`."""
-        return ["obs", *self.state]
+        return [*self.boxes, *self.state]
+
+    @property
+    def boxes(self) -> dict[str, EnvironmentSpec]:
+        """The inputs that are observations, one for each part, and the specification of each."""
+        return {f"obs.{name}": box for name, box in self.spec.boxes.items()} or {"obs": self.spec}
 
     @property
     def outputs(self) -> list[str]:
@@ -106,7 +114,7 @@ def export_onnx(policy: Policy, path: Path) -> Export:
 def _convert(module: OnnxPolicy, policy: Policy) -> bytes:
     """The bytes of an ONNX file that has the policy's card in its metadata."""
     example, batch = _random_inputs(policy, module.state, 2), {0: torch.export.Dim("batch")}
-    shapes = (batch, tuple(batch for _ in module.state)) if module.state else (batch,)
+    shapes = (tuple(batch for _ in example),)
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it warns that torchvision is missing
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # they concern torch's own code
@@ -131,13 +139,35 @@ def _convert(module: OnnxPolicy, policy: Policy) -> bytes:
 
 
 def _random_inputs(policy: Policy, names: list[str], num: int) -> list[Tensor]:
-    spec, random = policy.spec, np.random.default_rng(num)
+    random = np.random.default_rng(num)
+    obs = [_random_obs(box, random, num) for box in (policy.spec.boxes or {"obs": policy.spec}).values()]
+    states = [part for name, part in policy.initial_state(num).items() if name in names]
+    return [
+        *map(torch.from_numpy, obs),
+        *(torch.from_numpy(random.normal(size=state.shape)).to(state) for state in states),
+    ]
+
+
+def _random_obs(spec: EnvironmentSpec, random: np.random.Generator, num: int) -> Array:
+    if spec.choices:
+        stack = (spec.stack,) if spec.stack > 1 else ()
+        flat = random.integers(spec.choices, size=(num, *stack, len(spec.choices))) + np.asarray(spec.first)
+        chosen: Array = flat.reshape(num, *stack, *spec.given_shape)
+        return chosen
     shape = (*spec.obs_shape[1:], spec.obs_shape[0]) if spec.channels_last else spec.obs_shape
     is_float = spec.dtype.startswith("float")
     values = random.normal(size=(num, *shape)) if is_float else random.integers(256, size=(num, *shape))
     obs: Array = values.astype(spec.dtype)
-    states = [part for name, part in policy.initial_state(num).items() if name in names]
-    return [torch.from_numpy(obs), *(torch.from_numpy(random.normal(size=state.shape)).to(state) for state in states)]
+    return obs
+
+
+def _planes(obs: Tensor, spec: EnvironmentSpec) -> Tensor:
+    """Observations as an environment gives them, of choices or with their channels last, as `[B, *obs_shape]`."""
+    if spec.choices:
+        pairs = zip(obs.reshape(-1, spec.stack, len(spec.choices)).unbind(-1), spec.choices, spec.first, strict=True)
+        vectors = [(chosen - first).unsqueeze(-1) == torch.arange(count) for chosen, count, first in pairs]
+        return torch.cat(vectors, -1).flatten(1).to(getattr(torch, spec.dtype))
+    return obs.movedim(-1, 1) if spec.channels_last else obs
 
 
 def _difference(module: OnnxPolicy, session: onnxruntime.InferenceSession, inputs: list[Tensor]) -> float:

@@ -47,7 +47,7 @@ CHANGED = RunConfig(
         atari=AtariConfig(2, 0.25, 7, False, False, True, False, 96),
         remote=RemoteConfig(
             *("0.0.0.0:80", "my/token", "my/chain", "my/key", True, ("https://a.b",), 8, 0.0),
-            *((3, 4), "uint8", 2, (3, 2), (-1.0,), (2.0,), "Mine-v1"),
+            *((3, 4), "uint8", '{"a": {"n": 2}}', 2, (3, 2), (-1.0,), (2.0,), "Mine-v1"),
         ),
     ),
     actors=ActorsConfig(3, 5, 0.5, 2.0, 40, 3, "cuda", 1),

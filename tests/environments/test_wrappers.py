@@ -9,7 +9,7 @@ from gymnasium.spaces import Box, Discrete, MultiDiscrete, Space
 
 from apex_acer.cli import main
 from apex_acer.environments.vector import make_environments
-from apex_acer.environments.wrappers import DiscreteActions, RepeatActions, hide_velocities, one_hot
+from apex_acer.environments.wrappers import DiscreteActions, RepeatActions, hide_velocities
 from tests.conftest import COUNTDOWN, config_error, run_config
 from tests.environments_for_tests import Spaces
 
@@ -35,32 +35,6 @@ def test_the_space_is_that_of_position_and_angle() -> None:
     space = hide_velocities(gymnasium.make("CartPole-v1")).observation_space
     np.testing.assert_array_equal(space.low, whole.low[[0, 2]])
     np.testing.assert_array_equal(space.high, whole.high[[0, 2]])
-
-
-# ── a field of a map as a vector ──
-
-
-def test_an_observation_of_several_choices_becomes_a_vector() -> None:
-    kwargs = {"is_slippery": False, "max_episode_steps": 3}
-    environment = run_config(id="FrozenLake-v1", kwargs=kwargs, wrappers=("apex_acer.wrappers:one_hot",)).environment
-    environments = make_environments(environment, 2, training=True)
-    assert (environments.spec.plane_shape, environments.spec.dtype) == ((16,), "float32")
-    np.testing.assert_array_equal(environments.reset(0), np.eye(16)[[0, 0]])
-    np.testing.assert_array_equal(environments.step(np.array([1, 2])).obs, np.eye(16)[[4, 1]])  # down, right
-    environments.close()
-
-
-def test_the_first_choice_may_have_any_number() -> None:
-    env = one_hot(Spaces(observation=Discrete(3, start=-1)))
-    assert env.observation_space == Box(0, 1, (3,))
-    assert [env.observation(number).tolist() for number in (-1, 1)] == [[1, 0, 0], [0, 0, 1]]
-
-
-@pytest.mark.parametrize("space", [Box(-1, 1, (2,)), MultiDiscrete([2, 3])])
-def test_only_several_choices_become_a_vector(space: Space[Any]) -> None:
-    message = config_error(lambda: one_hot(Spaces(observation=space)))
-    assert message.startswith(f"environment.wrappers: one_hot got observation space {str(space)[:6]}")
-    assert message.endswith("supported: Discrete")
 
 
 # ── continuous actions as discrete ones ──
