@@ -55,7 +55,7 @@ class PartsTorso(nn.Module):
         """Features `[B, F]` of prepared parts `[B, D]`, flat and side by side; what follows them is not seen."""
         sizes = [math.prod(shape) for shape in self._shapes]
         parts = torch.split(inputs[:, : sum(sizes)], sizes, -1)
-        shaped = (part.reshape(len(inputs), *shape) for part, shape in zip(parts, self._shapes, strict=True))
+        shaped = (part.reshape(inputs.shape[0], *shape) for part, shape in zip(parts, self._shapes, strict=True))
         features = [torso(part) for torso, part in zip(self.torsos, shaped, strict=True)]
         joined: Tensor = self.hidden(torch.cat(features, -1))
         return joined

@@ -20,7 +20,7 @@ class Broken extends Error {}
 
 /**
  * An environment's side of the conversation. An observation is an array or a typed array of numbers, nested or flat in
- * C order; an action is a number, or an array of numbers in C order. Each call sends one message and waits for the
+ * C order, or an object with one for each of its parts; an action is a number, or an array of numbers in C order. Each call sends one message and waits for the
  * answer, for as long as the learner takes. If the connection breaks, the client makes another and goes on with the
  * episode. Calls reject with a `RemoteError`: a `EpisodeLost` if the episode cannot go on but another one can begin.
  */
@@ -40,7 +40,7 @@ export class Client {
    * @param {string} url such as ws://127.0.0.1:7777
    * @param {string} token the one that the server printed
    * @param {object} options
-   * @param {{shape: number[], dtype: string}} options.observation with NumPy's name of the type
+   * @param {{shape: number[], dtype: string}} options.observation with NumPy's name of the type; of parts, an object of these
    * @param {{n: number, start?: number} | {nvec: number[], start?: number[]} | {low: number[], high: number[]}} options.action all flat, too
    * @param {boolean} [options.train] whether to be learned from; true
    * @param {number} [options.patienceMs] milliseconds without a server after which the client gives up; a minute
@@ -85,9 +85,8 @@ export class Client {
   async #ask(type, observation, reward) {
     if (this.#asking) throw new RemoteError("the message before this one has no answer yet; await it first");
     this.#asking = true;
-    const numbers = ArrayBuffer.isView(observation) ? Array.from(observation) : observation;
     try {
-      const message = { type, sequence: ++this.#sequence, observation: numbers, reward };
+      const message = { type, sequence: ++this.#sequence, observation: plain(observation), reward };
       return await this.#persist(() => this.#exchange(message));
     } finally {
       this.#asking = false;
@@ -144,6 +143,13 @@ export class Client {
     this.#connection?.close();
     this.#connection = null;
   }
+}
+
+/** Typed arrays, also those of parts, as arrays. */
+function plain(value) {
+  if (ArrayBuffer.isView(value)) return Array.from(value);
+  if (value === null || typeof value !== "object" || Array.isArray(value)) return value;
+  return Object.fromEntries(Object.entries(value).map(([name, part]) => [name, plain(part)]));
 }
 
 /** One WebSocket, whose messages are waited for. */

@@ -17,13 +17,13 @@ class Residual(nn.Module):
     def __init__(self, config: NetworkConfig, spec: EnvironmentSpec) -> None:
         super().__init__()
         width = config.hidden_sizes[0]
-        self.first = nn.Linear(math.prod(spec.obs_shape), width)
+        self.first = nn.Linear(math.prod(spec.input_shape), width)
         self.blocks = nn.ModuleList(
             nn.Sequential(nn.LayerNorm(width), nn.Linear(width, width), nn.ReLU()) for _ in config.hidden_sizes
         )
 
     def forward(self, obs: Tensor) -> Tensor:
-        """Observations `[B, *obs_shape]` to features `[B, width]`."""
+        """Observations `[B, *input_shape]` to features `[B, width]`."""
         features = self.first(obs.flatten(1))
         for block in self.blocks:
             features = features + block(features)

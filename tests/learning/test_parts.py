@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
 
+import gymnasium
+import numpy as np
+import onnxruntime
 import pytest
+from safetensors.numpy import load_file
 
-from apex_acer import train
-from apex_acer.config import RunConfig
+from apex_acer import load_policy, resume, train
+from apex_acer.client import spaces
+from apex_acer.config import EnvironmentConfig, RemoteConfig, RunConfig
+from apex_acer.tools.export import export_onnx
+from tests.conftest import config_error
+from tests.engines.local.test_remote import Clients
+from tests.remote.conftest import free_port
 from tests.runs import tiny_run
 
 ROOMS = "tests.environments_for_tests:Rooms-v0"
+SMALL_ROOMS = "tests.environments_for_tests:SmallRooms-v0"
 ALGORITHMS: dict[str, dict[str, Any]] = {
     "acer": {"algorithm__name": "acer", "algorithm__replay_ratio": 2.0},
     "ppo": {"algorithm__name": "ppo", "algorithm__epochs": 4, "algorithm__minibatches": 4},
@@ -46,7 +57,17 @@ def rooms_run(out: Path, algorithm: str = "acer", *, rooms: dict[str, Any] | Non
     return tiny_run(out, **(settings | ALGORITHMS[algorithm] | changes))
 
 
-SMALL = {"rooms": {"size": 10}, "stop__env_steps": 600, "evaluation__every": 0, "stop__at_return": None}
+def small_run(out: Path, kind: str = "Dict", **changes: Any) -> RunConfig:
+    """A run of a moment, which looks at two rooms together and has statistics of them."""
+    settings: dict[str, Any] = {"stop__env_steps": 600, "evaluation__every": 0, "stop__at_return": None}
+    settings |= {"environment__stack": 2, "network__normalise": True, "rooms": {"size": 10, "kind": kind}}
+    return rooms_run(out, **(settings | changes))
+
+
+def looks(num: int, kind: str = "Dict") -> list[Any]:
+    """Observations of `num` environments."""
+    made = gymnasium.make(ROOMS, size=10, kind=kind)
+    return [made.reset(seed=seed)[0] for seed in range(num)]
 
 
 @pytest.mark.slow
@@ -66,3 +87,76 @@ def test_no_part_can_be_missed(tmp_path: Path, hidden: str) -> None:
     assert result.reason == "env_steps"
     assert result.eval_return is not None
     assert 1.5 < result.eval_return < 5.5
+
+
+def test_a_run_and_its_resumption_are_the_same_run(tmp_path: Path) -> None:
+    exact = {"checkpoint__every": 200, "checkpoint__replay": True}
+    whole = train(small_run(tmp_path / "whole", **exact))
+    train(small_run(tmp_path / "halves", stop__env_steps=200, **exact))
+    halves = resume(tmp_path / "halves", {"env_steps": 600})
+    expected, found = load_file(whole.weights), load_file(halves.weights)
+    assert expected.keys() == found.keys()
+    assert sum("normaliser.parts" in name for name in found) > 6
+    for name, array in expected.items():
+        np.testing.assert_array_equal(found[name], array, err_msg=name)
+
+
+@pytest.mark.parametrize("kind", ["Dict", "Tuple"])
+def test_a_policy_takes_what_the_environment_gives_and_its_export_too(tmp_path: Path, kind: str) -> None:
+    policy = load_policy(train(small_run(tmp_path, kind, stop__env_steps=300)).weights, import_modules=True)
+    pairs = list(zip(looks(20, kind), looks(21, kind)[1:], strict=True))
+    names = list(policy.spec.boxes)
+    assert names == (["arm.joints", "camera", "room"] if kind == "Dict" else ["0", "1", "2.joints"])
+    batch = {name: np.stack([[policy.spec.given(obs)[name] for obs in pair] for pair in pairs]) for name in names}
+    actions = policy.act(batch)
+    for index, action in enumerate(actions):
+        assert policy.act({name: batch[name][index] for name in names}) == action
+    written = export_onnx(policy, tmp_path / "policy.onnx")
+    assert list(written.inputs) == [f"obs.{name}" for name in names]
+    session, boxes = onnxruntime.InferenceSession(tmp_path / "policy.onnx"), policy.spec.boxes
+    joined = {name: array for name, array in batch.items() if not boxes[name].choices}
+    joined = {name: np.concatenate(np.split(array, 2, 1), -1)[:, 0] for name, array in joined.items()}
+    given = {f"obs.{name}": joined.get(name, batch[name]) for name in names}
+    found = dict(zip(written.outputs, session.run(None, given), strict=True))
+    np.testing.assert_array_equal(found["action"], actions)
+    with pytest.raises(ValueError, match="the same number of each part"):
+        policy.act(batch | {names[0]: batch[names[0]][:5]})
+    with pytest.raises(ValueError, match=f"an observation without the part '{names[0]}'"):
+        policy.act({name: batch[name] for name in names[1:]})
+    with pytest.raises(ValueError, match=f"require observations of {names[0]} of shape "):
+        policy.act(batch | {names[0]: batch[names[0]][..., None]})
+
+
+def test_a_part_that_is_not_finite_is_named(tmp_path: Path) -> None:
+    message = config_error(lambda: train(small_run(tmp_path, rooms={"size": 10, "spoilt": "joints"})))
+    assert "step gave an observation of arm.joints that is not finite" in message
+
+
+def test_a_torso_of_one_s_own_gets_the_parts_side_by_side(tmp_path: Path) -> None:
+    result = train(small_run(tmp_path, network__torso="docs.examples.residual:Residual", stop__env_steps=300))
+    policy = load_policy(result.weights, import_modules=True)
+    assert policy.network.torso.first.in_features == 2 * (5 + 100 + 2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "changes",
+    [{"network__lstm": 8}, {"algorithm__replay_ratio": 0.0, "learner__precision": "bfloat16"}, {"engine": "local"}],
+)
+def test_every_way_to_learn(tmp_path: Path, changes: dict[str, Any]) -> None:
+    assert train(small_run(tmp_path, **changes)).reason == "env_steps"
+
+
+def test_remote_clients_send_the_parts_by_name(tmp_path: Path) -> None:
+    described = spaces(gymnasium.make(ROOMS, size=10))
+    assert described["observation"]["arm.joints"] == {"shape": [5], "dtype": "float32"}
+    url = f"127.0.0.1:{free_port()}"
+    parts = described["observation"] | {"room": {"n": 2, "start": 3}}
+    remote = RemoteConfig(listen=url, observations=parts, num_actions=8)
+    config = small_run(tmp_path, actors__environments=1, engine="local")
+    config = dataclasses.replace(config, environment=EnvironmentConfig("remote", stack=2, remote=remote))
+    clients = Clients(tmp_path, f"ws://{url}", SMALL_ROOMS, 2)
+    result = train(config)
+    clients.join()
+    assert result.reason == "env_steps"
+    assert all(played.steps > 100 for played in clients.played)
