@@ -146,8 +146,8 @@ def _require_numbers(name: str, space: Space[Any], whole: Space[Any]) -> spaces.
 
 
 def _has(name: str, space: Space[Any]) -> str:
-    supported = "Box of numbers, Discrete, MultiDiscrete, MultiBinary, and Dict and Tuple of them"
-    return f"environment.id: {name!r} has observation space {_line(space)}; supported: {supported}"
+    supported = "supported: Box of numbers, Discrete, MultiDiscrete, MultiBinary, and Dict and Tuple of them"
+    return f"environment.id: {name!r} has observation space {_line(space)}; {supported}"
 
 
 def _line(space: Space[Any]) -> str:

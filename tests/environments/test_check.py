@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import os
 import random
 import shutil
@@ -29,7 +30,7 @@ from apex_acer.manager.preparation import prepare
 from apex_acer.networks.weights import pack, read, write
 from apex_acer.tools.doctor.run import check_run
 from tests.conftest import COUNTDOWN, config_error, run_config
-from tests.environments_for_tests import Clock
+from tests.environments_for_tests import Clock, Rooms
 from tests.runs import tiny_run
 
 HEAD = """
@@ -216,7 +217,7 @@ def test_an_action_mask_is_found_out_and_said(tmp_path: Path, monkeypatch: pytes
     environment, spec, (understood, note) = check_environment(config)
     assert environment == dataclasses.replace(config.environment, action_masks=True)
     assert spec.has_masks
-    assert understood.startswith("observations: observation (vectors of ")
+    assert "observation (vectors of " in understood
     assert note == "info['action_mask'] says which actions are legal; no other is taken"
 
 
@@ -354,3 +355,33 @@ def test_every_way_to_begin_asks_whether_they_fit(
     assert {path.name for path in tmp_path.iterdir()} == {"run.toml", "finished"}
     (problem,) = [finding for finding in check_run(str(run), str) if finding.level == "problem"]
     assert f"{PENDULUM} has Box actions" in problem.text
+
+
+class Odd(Rooms):
+    """Gives another observation than its space has."""
+
+    def __init__(self, **changes: Any) -> None:
+        super().__init__(size=10)
+        self._changes = changes
+
+    def _observe(self) -> Any:
+        obs = super()._observe() | self._changes
+        return {name: part for name, part in obs.items() if part is not None}
+
+
+gymnasium.register("Odd-v0", Odd, disable_env_checker=True)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"room": None}, "reset gave an observation that cannot be used: an observation without the part 'room'"),
+        ({"room": 5}, "reset gave an observation of room that is 5, its observation_space is Discrete(2, start=3)"),
+        ({"camera": [1]}, "reset gave an observation of camera of shape [1], its observation_space has [10, 10, 1]"),
+        ({"arm": {"joints": [math.nan] * 5}}, "reset gave an observation of arm.joints that is not finite"),
+        ({"arm": 3}, "reset gave an observation that cannot be used: an observation without the part 'arm.joints'"),
+    ],
+)
+def test_a_part_that_is_not_in_its_space_is_named(changes: dict[str, Any], message: str) -> None:
+    line = config_error(lambda: check_environment(run_config(id="Odd-v0", kwargs=json.dumps(changes))))
+    assert line.startswith(f"environment.id: 'Odd-v0' fails: {message}")

@@ -83,7 +83,7 @@ def test_all_parts_together_are_learned_from(tmp_path: Path, algorithm: str, see
 @pytest.mark.parametrize("hidden", ["camera", "joints", "room"])
 def test_no_part_can_be_missed(tmp_path: Path, hidden: str) -> None:
     """Who guesses one of three digits does half of the steps right, 4."""
-    result = train(rooms_run(tmp_path, "ppo", rooms={"hidden": hidden}))
+    result = train(rooms_run(tmp_path, "ppo", rooms={"hidden": hidden}, stop__env_steps=8000))
     assert result.reason == "env_steps"
     assert result.eval_return is not None
     assert 1.5 < result.eval_return < 5.5

@@ -44,10 +44,10 @@ def test_parts_of_any_type_at_any_place_are_packed_and_unpacked_again(num: int, 
         assert rows.shape == (num, stack, *spec.plane_shape)
         assert rows.dtype == spec.dtype
         tensors = unpack(torch.from_numpy(rows.reshape(num, *spec.obs_shape)), spec)
-        for name, array in spec.unpack(rows).items():
+        for name, array in spec.unpack(rows, spec.boxes).items():
             np.testing.assert_array_equal(array, planes[name])
             np.testing.assert_array_equal(tensors[name].numpy(), planes[name].reshape(tensors[name].shape))
-        assert list(spec.unpack(rows, kinds="f")) == [part.name for part in parts if "float" in part.dtype]
+        assert list(spec.float_parts) == [part.name for part in parts if "float" in part.dtype]
 
 
 def test_nested_observations_are_found_by_their_names_and_choices_become_one_hot() -> None:
@@ -55,7 +55,7 @@ def test_nested_observations_are_found_by_their_names_and_choices_become_one_hot
     images = np.moveaxis(part["camera"], 1, -1)
     arm = {"joints": part["arm.joints"], "load": part["arm.load"]}
     obs = {"map": part["map"], "arm": arm, "door": part["door"], "camera": images, "room": np.array([-1, 2])}
-    found = odd_spec().unpack(odd_spec().planes(obs, 2))
+    found = odd_spec().unpack(odd_spec().planes(obs, 2), odd_spec().boxes)
     assert found["room"].tolist() == [[1, 0, 0, 0], [0, 0, 0, 1]]
     for name in found.keys() - {"room"}:
         np.testing.assert_array_equal(found[name], part[name])

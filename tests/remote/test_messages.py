@@ -12,7 +12,7 @@ import msgpack
 import numpy as np
 import pytest
 
-from apex_acer.protocol.specification import EnvironmentSpec
+from apex_acer.protocol.specification import EnvironmentSpec, Part
 from apex_acer.remote.messages import RemoteError, decode, parse_hello, parse_request
 from tests.remote.conftest import HELLO, TOKEN
 from tests.runs import BOX, CARTPOLE
@@ -152,3 +152,37 @@ def read(observation: Any, spec: EnvironmentSpec) -> Any:
     assert request.obs is not None
     assert request.obs.dtype == spec.dtype
     return request.obs.tolist()
+
+
+# ── observations with parts ──
+
+ROOM = Part("room", (3,), "int8", False, (), choices=(3,), first=(5,))
+PARTS = EnvironmentSpec.of_parts((Part("arm.load", (2,), "float32", False, (2,)), ROOM), CARTPOLE.actions, 1, 1)
+SPACES = {"arm.load": {"shape": [2], "dtype": "float32"}, "room": {"shape": [], "dtype": "int64"}}
+
+
+def test_parts_are_a_map_by_their_names() -> None:
+    assert parse_hello(HELLO | {"observation": SPACES}, PARTS, TOKEN) == (True, "")
+    obs = {"room": 6, "arm.load": np.array([1, 2], "<f4").tobytes()}
+    request = parse_request({"type": "reset", "sequence": 0, "observation": obs}, PARTS)
+    found = PARTS.unpack(PARTS.planes(request.obs, 1), PARTS.boxes)
+    assert {name: array.tolist() for name, array in found.items()} == {"arm.load": [[1, 2]], "room": [[0, 1, 0]]}
+
+
+@pytest.mark.parametrize(
+    ("obs", "message"),
+    [
+        ([1, 2, 6], "observation is [1, 2, 6]; require a map with the keys arm.load, room"),
+        ({"room": 6}, "observation is {'room': 6}; require a map with the keys arm.load, room"),
+        ({"room": 6, "arm.load": [1, 2], "leg": 1}, "observation is {"),
+        ({"room": 8, "arm.load": [1, 2]}, "room in observation: observation 8, allowed is an integer from 5 to 7"),
+        ({"room": "5", "arm.load": [1, 2]}, "room in observation is '5'; require a list or bytes"),
+        ({"room": 5.5, "arm.load": [1, 2]}, "room in observation has a number that is not a int64"),
+        ({"room": 5, "arm.load": [1, 1e300]}, "arm.load in observation has a number that is not finite"),
+        ({"room": 5, "arm.load": b"123"}, "arm.load in observation has 3 bytes, expected 8"),
+    ],
+)
+def test_a_part_that_does_not_fit_is_named(obs: Any, message: str) -> None:
+    with pytest.raises(RemoteError) as error:
+        parse_request({"type": "reset", "sequence": 0, "observation": obs}, PARTS)
+    assert str(error.value).startswith(message)
