@@ -15,7 +15,7 @@ from apex_acer.config import ConfigError
 from apex_acer.manager import trackers
 from apex_acer.manager.callbacks import Callbacks
 from apex_acer.manager.manager import resume, train
-from apex_acer.manager.trackers import TRACKERS, Tracker
+from apex_acer.manager.trackers import TRACKERS, Tracker, Trackers
 from tests.runs import tiny_run
 
 
@@ -90,12 +90,22 @@ def test_a_tracker_that_fails_is_a_line_and_the_run_goes_on(
 
     Notebook.heard = []
     use(monkeypatch, type("Failing", (Notebook,), {method: fail}))
-    news: list[str] = []
-    result = train(tracked(tmp_path), Callbacks(on_status=lambda status: news.extend(status["news"])))
-    assert result.reason == "env_steps"
+    assert train(tracked(tmp_path)).reason == "env_steps"
     line = "wandb: hears no more of this run (OSError: the network is down)"
     assert (tmp_path / "log.txt").read_text().count(line) == 1
-    assert news == ([] if method == "end" else [line])
+
+
+def test_what_goes_wrong_in_a_tracker_is_news(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(self: Tracker, *arguments: Any) -> str:
+        raise OSError("the network is down")
+
+    use(monkeypatch, type("Failing", (Notebook,), {"begin": fail}))
+    news: list[str] = []
+    failing = Trackers(tracked(tmp_path), tmp_path)
+    callbacks = failing.listen(Callbacks(on_status=lambda status: news.extend(status["news"])))
+    failing.close(None, [])  # waits for its thread
+    callbacks.on_status({"news": ["actor_1: ended"]})  # type: ignore[typeddict-item]
+    assert news == ["actor_1: ended", "wandb: hears no more of this run (OSError: the network is down)"]
 
 
 def test_a_tracker_that_hangs_delays_only_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
