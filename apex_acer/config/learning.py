@@ -7,8 +7,6 @@ from typing import Literal
 
 from apex_acer.config.checks import at_least, device_name, fraction, importable, positive, require, thread_count, typed
 
-WIDE = 256  # units of a fully connected layer
-
 
 @dataclass(frozen=True)
 class LearnerConfig:
@@ -87,11 +85,6 @@ class NetworkConfig:
     """Units of an LSTM between the fully connected layers and the heads; 0: none."""
     activation: Literal["relu", "tanh"] = "relu"
     """Activation of the fully connected layers; convolutions always use relu."""
-
-    @property
-    def is_wide(self) -> bool:
-        """Whether its fully connected layers are so wide that their arithmetic, not their number, takes the time."""
-        return min(self.hidden_sizes) >= WIDE
 
     def __post_init__(self) -> None:
         typed("network", self)

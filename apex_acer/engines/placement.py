@@ -42,8 +42,8 @@ def place(config: RunConfig, spec: EnvironmentSpec, cores: int | None = None) ->
 
 
 def learns_on_every_core(config: RunConfig, spec: EnvironmentSpec) -> bool:
-    """Whether the learner can use all cores: it computes convolutions or wide layers, and no GPU does so for it."""
-    return (spec.has_images or config.network.is_wide) and not has_gpu(config.learner.device)
+    """Whether the learner can use all cores: it computes convolutions, and no GPU does so for it."""
+    return spec.has_images and not has_gpu(config.learner.device)
 
 
 def niceness(config: RunConfig, spec: EnvironmentSpec, role: Role) -> int:

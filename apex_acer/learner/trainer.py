@@ -33,8 +33,7 @@ class Trainer:
         if ranks.rank:  # its noise is its own, while its weights will be the first learner's
             torch.manual_seed(derive_seed(config.seed, "learner", 3, ranks.rank))
         self.optimizer = make_optimizer(config, self.algorithm.groups())
-        is_large = spec.has_images or config.network.is_wide  # smaller networks gain nothing from several threads
-        on_cores = is_large and self.device.type == "cpu"
+        on_cores = spec.has_images and self.device.type == "cpu"  # smaller networks gain nothing from several threads
         parts = num_parts(config.learner.threads, config.learner.batch_size // ranks.count) if on_cores else 1
         self.gradient, self.ranks = Gradient(self.algorithm, self.optimizer, parts, ranks), ranks
         self._policy = -1, b""  # version, and the bytes that actors get

@@ -6,9 +6,9 @@ import torch
 from torch import nn
 
 from apex_acer.config import ConfigError
-from apex_acer.config.learning import WIDE
 
 CPU = torch.device("cpu")
+WIDE = 256  # units of a fully connected layer from which bfloat16 gains more than the conversions take
 
 
 def choose_device(name: str, key: str) -> torch.device:
