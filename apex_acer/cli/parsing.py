@@ -14,7 +14,7 @@ import tyro
 from apex_acer.cli import PROGRAM
 from apex_acer.cli.flags import check
 from apex_acer.config import ConfigError, EvaluationConfig, RunConfig, require
-from apex_acer.config.runfile import load_run
+from apex_acer.config.runfile import load_run, with_algorithm
 
 T = TypeVar("T")
 Flag = tyro.conf.FlagCreatePairsOff[bool]
@@ -78,18 +78,20 @@ def parse_run(cls: type[T], arguments: list[str], verb: str, flags: dict[str, st
         require(asks_all, "run", first, f"give a preset or a TOML file first: {PROGRAM} {verb} RUN [flags]")
         default, rest = RunConfig(), arguments
     else:
-        default, rest = load_run(first, **_named_algorithm(arguments)), arguments[1:]
+        default, rest = load_run(first), arguments[1:]
+        if name := _named_algorithm(arguments):
+            default = with_algorithm(default, name)
     return parse(cls, rest, f"{verb} RUN", cls(config=default))  # type: ignore[call-arg]
 
 
-def _named_algorithm(arguments: list[str]) -> dict[str, Any]:
-    """The change that `--algorithm.name` makes to a run, because the flags depend on it."""
-    found: dict[str, Any] = {}
+def _named_algorithm(arguments: list[str]) -> str:
+    """The value of `--algorithm.name`, on which the other flags depend; empty without it."""
+    found = ""
     for word, following in itertools.pairwise([*arguments, ""]):
         flag, equals, value = word.partition("=")
         name = value if equals else following
         if flag == "--algorithm.name" and name and not name.startswith("-"):
-            found = {"algorithm": {"name": name}}
+            found = name
     return found
 
 

@@ -5,6 +5,7 @@ A file may begin with `base = "<preset or file>"` and then holds only what diffe
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import difflib
 import re
@@ -23,6 +24,7 @@ from apex_acer.config import (
     AlgorithmConfig,
     ConfigError,
     OnPolicyConfig,
+    ReplayConfig,
     RunConfig,
     UnreadConfig,
     imports,
@@ -71,6 +73,15 @@ def load_run(run: str | Path | RunConfig, **changes: Any) -> RunConfig:
     with reading(source):
         base = to_dict(run) if isinstance(run, RunConfig) else _load(source, ())
         return from_dict(over(base, changes), source)
+
+
+def with_algorithm(config: RunConfig, name: str) -> RunConfig:
+    """`config` with the algorithm `name`, not checked against the other sections: flags may still change these."""
+    data = over(to_dict(config), {"algorithm": {"name": name}})
+    made = copy.copy(config)
+    object.__setattr__(made, "algorithm", _algorithm_settings(data["algorithm"], "", import_modules=True))
+    object.__setattr__(made, "replay", _build(ReplayConfig, data.get("replay", {}), "replay.", ""))
+    return made
 
 
 def look_at_run(path: Path) -> RunConfig:

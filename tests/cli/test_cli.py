@@ -54,7 +54,17 @@ def test_a_flag_chooses_the_algorithm_and_with_it_the_flags(name: str) -> None:
     config, _ = parse_train(["cartpole", "--algorithm.n-steps", "5", *name.split()])
     assert config == load_run("cartpole", algorithm={"name": "apex_dqn", "n_steps": 5})
     said = config_error(lambda: parse_train(["cartpole", "--algorithm.name", "sarsa"]))
-    assert said == f"cartpole: algorithm.name: 'sarsa' is not allowed; give {', '.join(SETTINGS)} or module:class"
+    assert said == f"algorithm.name: 'sarsa' is not allowed; give {', '.join(SETTINGS)} or module:class"
+
+
+def test_what_the_chosen_algorithm_needs_may_come_by_flags() -> None:
+    """cartpole has no LSTM, and 8 environments of 20 steps."""
+    chosen = ["cartpole", "--algorithm.name", "r2d2"]
+    config, _ = parse_train([*chosen, "--network.lstm", "32"])
+    assert config == load_run("cartpole", algorithm={"name": "r2d2"}, network={"lstm": 32})
+    assert config_error(lambda: parse_train(chosen)).startswith(
+        "network.lstm: 0 is not allowed; r2d2 learns to remember"
+    )
 
 
 def test_presets_are_all_listed_uncut(capsys: pytest.CaptureFixture[str]) -> None:
