@@ -18,7 +18,7 @@ from apex_acer.learner.learner import Learner
 from apex_acer.protocol.actions import Box, Discrete
 from apex_acer.protocol.inbox import Inbox
 from apex_acer.protocol.messages import Message, Peer, Reply
-from apex_acer.protocol.specification import EnvironmentSpec
+from apex_acer.protocol.specification import EnvironmentSpec, Part
 from apex_acer.protocol.unroll import PRIORITY, Batch, Layout, Unroll
 
 RUN_ID = "this-run"
@@ -33,6 +33,18 @@ CARTPOLE = EnvironmentSpec(
 )
 BOX = dataclasses.replace(CARTPOLE, actions=Box((-1.0, 0.0), (3.0, 10.0), (2,), "float32"))
 """The same with continuous actions."""
+PARTS = EnvironmentSpec.of_parts(
+    (
+        Part("action_mask", (2,), "int8", False, (2,)),
+        Part("arm", (3,), "float32", False, (3,)),
+        Part("camera", (2, 2, 2), "uint8", True, (2, 2, 2)),
+        Part("room", (4,), "int8", False, (), choices=(4,), first=(3,)),
+    ),
+    CARTPOLE.actions,
+    stack=1,
+    action_repeat=1,
+)
+"""The same with observations of every kind, and masks."""
 TINY: dict[str, Any] = {
     "engine": "serial",
     "actors.count": 2,
@@ -78,7 +90,7 @@ def made_up_unroll(config: RunConfig, seed: int = 0, spec: EnvironmentSpec = CAR
     p = random.uniform(0.2, 0.8, (k, num)).astype(np.float32)
     states = algorithm_class(config.algorithm.name).state_shapes(config, spec).items()
     fields: dict[str, Any] = {
-        "obs": random.normal(size=(k + 1, num, 4)).astype(np.float32),
+        "obs": made_up_obs(random, spec, k + 1, num),
         "episode_step": np.tile(np.arange(k + 1, dtype=np.int32)[:, None], (1, num)),
         "action": spec.actions.sample(random, k, num),
         "reward": np.ones((k, num), np.float32),
@@ -89,6 +101,15 @@ def made_up_unroll(config: RunConfig, seed: int = 0, spec: EnvironmentSpec = CAR
         "state": {name: random.normal(size=(num, *shape)).astype(np.float32) for name, shape in states},
     }
     return Unroll(**(fields | replaced))
+
+
+def made_up_obs(random: np.random.Generator, spec: EnvironmentSpec, *lead: int) -> np.ndarray:
+    """Planes `[*lead, *plane_shape]`, of parts those of each."""
+    if spec.parts:
+        return spec.pack({name: made_up_obs(random, box, *lead) for name, box in spec.boxes.items()}, *lead)
+    size = (*lead, *spec.plane_shape)
+    planes = random.normal(size=size) if spec.dtype == "float32" else random.integers(0, 2, size)
+    return planes.astype(spec.dtype)
 
 
 def made_up_behaviour(config: RunConfig, p: np.ndarray, spec: EnvironmentSpec = CARTPOLE) -> dict[str, np.ndarray]:

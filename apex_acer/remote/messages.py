@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import msgpack
 import numpy as np
 
-from apex_acer.protocol.actions import Actions, Discrete, MultiDiscrete
-from apex_acer.protocol.specification import Array, EnvironmentSpec
+from apex_acer.protocol.actions import Actions, Choices, Discrete, MultiDiscrete
+from apex_acer.protocol.specification import MASK, Array, EnvironmentSpec
 
 VERSION = 1
 WRONG, BUSY = 1008, 1013  # WebSocket's codes for a broken rule and for trying again later
@@ -23,7 +23,8 @@ LARGEST = float(np.finfo(np.float32).max)
 LONGEST = 200  # of what a refusal quotes, characters
 NUMBERS = {bool, int, float}
 TOLERANCE = 1e-6  # of bounds, which a client may have in another precision
-WITH_REWARD = "step", "terminated", "truncated"
+ENDS = "terminated", "truncated"
+WITH_REWARD = "step", *ENDS
 KINDS = "reset", *WITH_REWARD, "bye"
 
 Values = dict[str, Any]
@@ -106,6 +107,8 @@ def parse_request(values: Values, spec: EnvironmentSpec) -> Request:
     _require_keys(values, REQUESTS[kind])
     reward = float(values.get("reward", 0.0))
     obs = _observation(values["observation"], spec) if kind != "bye" else None
+    if spec.has_masks and isinstance(obs, dict):
+        obs[MASK] = _mask(obs[MASK], spec.actions, is_over=kind in ENDS)
     return Request(kind, values["sequence"], obs, reward)
 
 
@@ -192,6 +195,16 @@ def _observation(value: Any, spec: EnvironmentSpec) -> Observation:
     if not isinstance(value, dict) or value.keys() != spec.boxes.keys():
         raise RemoteError(f"observation is {_short(value)}; require a map with the keys {', '.join(spec.boxes)}")
     return {name: _array(value[name], box, f"{name} in observation") for name, box in spec.boxes.items()}
+
+
+def _mask(mask: Array, actions: Actions, *, is_over: bool) -> Array:
+    """`mask`, or one that allows everything if it allows nothing at an episode's end; raises `RemoteError` before."""
+    assert isinstance(actions, Choices)
+    if actions.has_choice(mask != 0):
+        return mask
+    if not is_over:
+        raise RemoteError(f"{MASK} in observation: no action is legal, though the episode goes on")
+    return np.ones_like(mask)
 
 
 def _array(value: Any, spec: EnvironmentSpec, what: str) -> Array:

@@ -16,8 +16,9 @@ import numpy as np
 from apex_acer.engines.local.wire import WireError, decode_message, decode_reply, encode_message, encode_reply
 from apex_acer.protocol.inbox import Inbox
 from apex_acer.protocol.messages import Message, Peer, Reply
+from apex_acer.protocol.specification import EnvironmentSpec
 from apex_acer.protocol.unroll import ARRAY_FIELDS, Layout, Unroll
-from tests.runs import BOX, CARTPOLE, RUN_ID, known_speakers, made_up_unroll, tiny_layout, tiny_run
+from tests.runs import BOX, CARTPOLE, PARTS, RUN_ID, known_speakers, made_up_unroll, tiny_layout, tiny_run
 
 TOKENS = (
     *(b"\xc0", b"\xc1", b"\xc2", b"\xc3", b"\xc4\x00", b"\xc7\x00\xff", b"\xd6\xff\0\0\0\1", b"\x81" * 90),
@@ -162,8 +163,9 @@ RUNS = {
     "feed-forward": tiny_run(),
     "recurrent": tiny_run(network__lstm=8),
     "continuous": tiny_run(algorithm__name="ddpg", algorithm__noise="ornstein_uhlenbeck"),
+    "parts": tiny_run(),
 }
-SPECS = {name: BOX if name == "continuous" else CARTPOLE for name in RUNS}
+SPECS = dict.fromkeys(RUNS, CARTPOLE) | {"continuous": BOX, "parts": PARTS}
 LAYOUTS = {name: tiny_layout(config, SPECS[name]) for name, config in RUNS.items()}
 INTRODUCER = Peer("manager", 0, 0)  # who told the inbox of the others
 ACTOR, EVALUATOR, MANAGER = Peer("actor", 1, 2), Peer("evaluator", 0, 1), Peer("manager", 0, 3)
@@ -212,13 +214,13 @@ def deliver(run: str, parts: list[bytes]) -> str:
         assert inbox.empty
         return "refused"
     assert inbox.num_refused == 0
-    assert_valid(message, LAYOUTS[run])
+    assert_valid(message, LAYOUTS[run], SPECS[run])
     waiting = (inbox.take_unroll(0) or inbox.take_other()) if not inbox.empty else None
     assert (waiting is None) == bool(answers) == (message.peer.role == "manager")
     return "taken"
 
 
-def assert_valid(message: Message, layout: Layout) -> None:
+def assert_valid(message: Message, layout: Layout, spec: EnvironmentSpec) -> None:
     """Whether the learner may work with `message` without looking at it."""
     assert message.peer in (ACTOR, EVALUATOR) or message.peer.role == "manager"
     assert message.sequence == (1 if message.peer == INTRODUCER else 0)
@@ -226,6 +228,8 @@ def assert_valid(message: Message, layout: Layout) -> None:
         assert all(math.isfinite(row["eval_return"]) for row in message.rows)
     if message.unroll is not None:
         assert_valid_unroll(message.unroll, layout)
+        floats = spec.unpack(message.unroll.obs, spec.float_parts).values()
+        assert all(np.isfinite(array).all() for array in floats)
 
 
 def assert_valid_unroll(unroll: Unroll, layout: Layout) -> None:

@@ -21,14 +21,14 @@ from websockets.frames import Frame, Opcode
 
 from apex_acer.client import Client
 from apex_acer.protocol.actions import Box
-from apex_acer.protocol.specification import EnvironmentSpec
+from apex_acer.protocol.specification import MASK, EnvironmentSpec
 from apex_acer.remote import server as server_module
 from apex_acer.remote.messages import RemoteError, decode, encode, most_bytes, parse_hello, parse_request
 from apex_acer.remote.session import Session
 from tests.chaos.fuzz import Mutator
 from tests.programs import report
 from tests.remote.conftest import HELLO, TOKEN, Acting, Peer, Serve, serve, until
-from tests.runs import BOX, CARTPOLE
+from tests.runs import BOX, CARTPOLE, PARTS
 
 assert serve  # the fixture
 Values = dict[str, Any]
@@ -38,6 +38,7 @@ SPECS = {
     "image": dataclasses.replace(CARTPOLE, plane_shape=(3, 6, 6), given_shape=(6, 6, 3), dtype="uint8"),
     "bool": dataclasses.replace(CARTPOLE, plane_shape=(2, 3), given_shape=(2, 3), dtype="bool"),
     "Box": BOX,
+    "parts": PARTS,
 }
 
 
@@ -46,12 +47,18 @@ def conversation(spec: EnvironmentSpec, *, text: bool) -> list[Values]:
     random = np.random.default_rng(0)
     actions = spec.actions
     action = {"low": [*actions.low], "high": [*actions.high]} if isinstance(actions, Box) else {"n": 2, "start": 0}
-    observation = {"shape": [*spec.given_shape], "dtype": spec.dtype}
+    boxes = spec.boxes or {"": spec}
+    described = {name: {"shape": [*box.given_shape], "dtype": box.given_dtype} for name, box in boxes.items()}
+    observation = described if spec.parts else described[""]
     hello = HELLO | {"observation": observation, "action": action, "train": True, "session": ""}
     requests = []
     for sequence, kind in enumerate(("reset", "step", "terminated", "reset", "truncated", "bye")):
-        obs = random.integers(0, 2, spec.given_shape).astype(spec.dtype)
-        given = {"observation": obs.tolist() if text or sequence % 2 else obs.tobytes()} if kind != "bye" else {}
+        arrays = {name: random.integers(0, 2, box.given_shape) + sum(box.first) for name, box in boxes.items()}
+        if MASK in arrays:
+            arrays[MASK][0] = 1
+        arrays = {name: array.astype(boxes[name].given_dtype) for name, array in arrays.items()}
+        sent = {name: array.tolist() if text or sequence % 2 else array.tobytes() for name, array in arrays.items()}
+        given = {"observation": sent if spec.parts else sent[""]} if kind != "bye" else {}
         reward = {"reward": 1.5} if kind not in ("reset", "bye") else {}
         requests.append({"type": kind, "sequence": sequence, **given, **reward})
     return [hello, *requests]
@@ -99,8 +106,11 @@ class Fuzz:
                 event = session.take(request)
                 if event:
                     assert event.obs is not None
-                    assert (event.obs.shape, event.obs.dtype) == (spec.given_shape, spec.dtype)
-                    assert np.isfinite(event.obs).all()
+                    arrays = event.obs if isinstance(event.obs, dict) else {"": event.obs}
+                    for name, box in (spec.boxes or {"": spec}).items():
+                        assert (arrays[name].shape, arrays[name].dtype) == (box.given_shape, box.given_dtype)
+                        assert np.isfinite(arrays[name]).all()
+                    assert MASK not in arrays or arrays[MASK].any()
                     assert abs(event.reward) < 1e39
                     json.loads(str(encode({"sequence": session.sequence}, text=True)))
             stage = "taken"

@@ -11,7 +11,7 @@ import pytest
 from apex_acer.remote.messages import decode, encode, parse_hello, parse_request
 from tests import ROOT
 from tests.remote.conftest import TOKEN
-from tests.runs import CARTPOLE
+from tests.runs import CARTPOLE, PARTS
 
 ROWS = [
     [cell.strip("` ") for cell in line.strip("|").split("|")]
@@ -23,8 +23,11 @@ ROWS = [
 def shown(text: str) -> Any:
     """A message as the page shows it; a `bin` begins with that word."""
     values = json.loads(text)
-    if str(values.get("observation")).startswith("bin "):
-        values["observation"] = bytes.fromhex(values["observation"].removeprefix("bin "))
+    observation = values.get("observation")
+    named = observation if isinstance(observation, dict) else values
+    for name, value in named.items():
+        if str(value).startswith("bin "):
+            named[name] = bytes.fromhex(value.removeprefix("bin "))
     return values
 
 
@@ -38,11 +41,11 @@ def test_the_bytes_on_the_page_are_those_of_its_messages(direction: str, text: s
 
 
 def test_the_server_takes_the_conversation_on_the_page() -> None:
-    assert len(ROWS) == 10
+    assert len(ROWS) == 11
     spec = dataclasses.replace(
         CARTPOLE, plane_shape=(2,), given_shape=(2,), actions=dataclasses.replace(CARTPOLE.actions, n=3)
     )
-    said = [decode(bytes.fromhex(data)) for direction, _, data in ROWS if direction == ">"]
+    said = [decode(bytes.fromhex(data)) for direction, _, data in ROWS[:-1] if direction == ">"]
     assert parse_hello(said[0], spec, TOKEN) == (True, "")
     requests = [parse_request(values, spec) for values in said[1:]]
     assert [request.kind for request in requests] == ["reset", "step", "truncated", "bye"]
@@ -54,3 +57,11 @@ def test_the_server_takes_the_conversation_on_the_page() -> None:
         [0.0, 0.5],
         False,
     ]
+
+
+def test_the_server_takes_the_parts_on_the_page() -> None:
+    request = parse_request(decode(bytes.fromhex(ROWS[-1][2])), PARTS)
+    assert isinstance(request.obs, dict)
+    found = {name: array.tolist() for name, array in request.obs.items()}
+    camera = [[[0, 1], [2, 3]], [[4, 5], [6, 7]]]
+    assert found == {"action_mask": [0, 1], "arm": [0.5, -1.0, 0.0], "camera": camera, "room": 5}
