@@ -182,7 +182,8 @@ class EnvironmentSpec:
     def describe_planes(self) -> str:
         """One observation, without its stack, in words."""
         if self.parts:
-            return ", ".join(f"{name} ({box.describe_planes()})" for name, box in self.boxes.items())
+            words = [f"{name} ({box.describe_planes()})" for name, box in self.seen.items()]
+            return ", ".join([*words, *(["a mask of legal actions"] if self.has_masks else [])])
         if self.choices:
             return f"{self._describe_choices()}, one-hot"
         if self.is_image:

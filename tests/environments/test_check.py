@@ -217,7 +217,9 @@ def test_an_action_mask_is_found_out_and_said(tmp_path: Path, monkeypatch: pytes
     environment, spec, (understood, note) = check_environment(config)
     assert environment == dataclasses.replace(config.environment, action_masks=True)
     assert spec.has_masks
-    assert "observation (vectors of " in understood
+    assert (
+        understood == "observations: observation (vectors of 3 numbers, float32), a mask of legal actions; actions: 2"
+    )
     assert note == "info['action_mask'] says which actions are legal; no other is taken"
 
 

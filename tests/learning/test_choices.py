@@ -43,6 +43,12 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
         "algorithm__target_every": 50,
         "learner__batch_size": 32,
     },
+    "r2d2": {
+        "algorithm__name": "r2d2",
+        "algorithm__replay_ratio": 4.0,
+        "algorithm__target_every": 50,
+        "network__lstm": 32,
+    },
     "actor_critic": {
         "algorithm__name": "actor_critic",
         "algorithm__normalise_advantages": True,
@@ -75,12 +81,17 @@ def dials_run(out: Path, algorithm: str, **changes: Any) -> RunConfig:
     return tiny_run(out, **(settings | ALGORITHMS[algorithm] | changes))
 
 
-@pytest.mark.parametrize(
-    "algorithm", [pytest.param(name, marks=[] if name == "acer" else [pytest.mark.slow]) for name in ALGORITHMS]
+CASES = [(name, seed) for name in ALGORITHMS for seed in (range(5) if name in ("acer", "ppo") else [0])]
+each_algorithm = pytest.mark.parametrize(
+    ("algorithm", "seed"),
+    [pytest.param(*case, marks=[] if case == ("acer", 0) else pytest.mark.slow) for case in CASES],
 )
-def test_each_dial_is_set(tmp_path: Path, algorithm: str) -> None:
+
+
+@each_algorithm
+def test_each_dial_is_set(tmp_path: Path, algorithm: str, seed: int) -> None:
     """Of 3, 2 and 4 positions; random play has a return of 1.44, the best is 4."""
-    result = train(dials_run(tmp_path, algorithm))
+    result = train(dials_run(tmp_path, algorithm, seed=seed))
     assert result.reason == "at_return", result
     policy = load_policy(result.weights)
     obs = np.random.default_rng(0).uniform(0, 1, (200, 9)).astype(np.float32)
@@ -90,15 +101,15 @@ def test_each_dial_is_set(tmp_path: Path, algorithm: str) -> None:
     assert (one.shape, one.dtype) == ((3,), np.int64)
 
 
-@pytest.mark.parametrize(
-    "algorithm", [pytest.param(name, marks=[] if name == "acer" else [pytest.mark.slow]) for name in ALGORITHMS]
-)
-def test_no_forbidden_position_is_ever_taken(tmp_path: Path, algorithm: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@each_algorithm
+def test_no_forbidden_position_is_ever_taken(
+    tmp_path: Path, algorithm: str, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """In training at any exploration, in evaluations, by a random action where play stalls, and by a policy of a file."""
     monkeypatch.setenv("DIALS_RAISE", "1")  # about half of the positions are forbidden, and taking one is an error
     stall = {"evaluation__stall_steps": 2, "evaluation__greedy": False, "actors__temperature_high": 3.0}
-    stall |= {"actors__temperature_high": 1.0} if algorithm == "apex_dqn" else {}
-    result = train(dials_run(tmp_path, algorithm, environment__kwargs=MASKED, **stall))
+    stall |= {"actors__temperature_high": 1.0} if algorithm in ("apex_dqn", "r2d2") else {}
+    result = train(dials_run(tmp_path, algorithm, seed=seed, environment__kwargs=MASKED, **stall))
     assert result.reason == "at_return", result
     assert load_run(tmp_path / "config.toml").environment.action_masks
     policy = load_policy(result.weights)
