@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from apex_acer.algorithms.algorithm import Action, Algorithm, Feeding, LossOutput
 from apex_acer.config import AlgorithmConfig, RunConfig
-from apex_acer.networks.torsos import Network, State
+from apex_acer.networks.network import Network, State
 from apex_acer.protocol.specification import EnvironmentSpec
 from apex_acer.protocol.unroll import PRIORITY, Batch, Shapes, Unroll
 from tests.environments_for_tests import aim_reward

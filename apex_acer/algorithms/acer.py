@@ -20,8 +20,8 @@ from apex_acer.functional import (
     surrogate_loss,
     trust_region_projection,
 )
+from apex_acer.networks.discrete import ActorCritic, ActorCriticOutput
 from apex_acer.networks.memory import State
-from apex_acer.networks.torsos import ActorCritic, ActorCriticOutput
 from apex_acer.protocol.specification import Array, EnvironmentSpec
 from apex_acer.protocol.unroll import Batch, Shapes
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from apex_acer.config import AlgorithmConfig, RunConfig
-from apex_acer.networks.torsos import Network, State
+from apex_acer.networks.network import Network, State
 from apex_acer.networks.weights import load_tensors, named_tensors
 from apex_acer.protocol.specification import Array, EnvironmentSpec
 from apex_acer.protocol.unroll import Batch, Shapes, Unroll

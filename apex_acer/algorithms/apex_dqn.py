@@ -18,7 +18,8 @@ from apex_acer.algorithms.algorithm import Action, Algorithm, Feeding, LossOutpu
 from apex_acer.algorithms.windows import priorities, require_single_steps, shaped_return, spread, window_ends, with_next
 from apex_acer.config import ApexDqnConfig, RunConfig
 from apex_acer.functional import bootstrap_value, masked_means, n_step_target, random_legal
-from apex_acer.networks.torsos import QNetwork, State, to_train
+from apex_acer.networks.discrete import QNetwork
+from apex_acer.networks.network import State, to_train
 from apex_acer.protocol.specification import Array, EnvironmentSpec
 from apex_acer.protocol.unroll import PRIORITY, Batch, Shapes, Unroll
 

@@ -27,7 +27,7 @@ from apex_acer.algorithms.windows import (
 from apex_acer.config import DdpgConfig, RunConfig
 from apex_acer.functional import NStep, correlated_noise, masked_mean, masked_means, smallest_target, smoothed_action
 from apex_acer.networks.critics import Critics, DeterministicPolicy
-from apex_acer.networks.torsos import State, to_train
+from apex_acer.networks.network import State, to_train
 from apex_acer.protocol.specification import Array, EnvironmentSpec
 from apex_acer.protocol.unroll import PRIORITY, Batch, Shapes, Unroll
 

@@ -22,9 +22,9 @@ from apex_acer.functional import (
     masked_means,
 )
 from apex_acer.networks.curiosity import Curiosity
+from apex_acer.networks.network import State, to_train
 from apex_acer.networks.policy_heads import policy_head
 from apex_acer.networks.policy_value import PolicyNetwork, ValueNetwork
-from apex_acer.networks.torsos import State, to_train
 from apex_acer.protocol.specification import EnvironmentSpec
 from apex_acer.protocol.unroll import Batch, Shapes, columns, single_steps
 
@@ -98,7 +98,7 @@ class OnPolicy(Segments):
     def evaluate(self, batch: Batch, *, ahead: bool = True) -> tuple[Distribution, Tensor]:
         """The policy and V `[T+1, B]` of the observations, without the last one if not `ahead`."""
         obs, reset = self.inputs(batch, ahead=ahead)
-        policy, value = self.network.unroll(obs, reset, batch.state)
+        policy, value = self.network.judge(obs, reset, batch.state)
         if self.critic:
             value = self.critic(obs).view(reset.shape)
         assert value is not None

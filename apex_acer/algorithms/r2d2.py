@@ -17,8 +17,8 @@ from apex_acer.algorithms.segments import segment_inputs
 from apex_acer.algorithms.windows import require_no_softmax, shaped_returns
 from apex_acer.config import R2d2Config, RunConfig
 from apex_acer.functional import bootstrap_value, masked_means, sequence_priority, sequence_targets
+from apex_acer.networks.discrete import QNetwork
 from apex_acer.networks.memory import lstm_shapes
-from apex_acer.networks.torsos import QNetwork
 from apex_acer.protocol.specification import Array, EnvironmentSpec
 from apex_acer.protocol.unroll import PRIORITY, Batch, Shapes, Unroll
 

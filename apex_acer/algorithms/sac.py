@@ -22,7 +22,7 @@ from apex_acer.functional import (
     temperature_loss,
 )
 from apex_acer.networks.critics import Critics, GaussianOutput, SquashedGaussian
-from apex_acer.networks.torsos import State, to_train
+from apex_acer.networks.network import State, to_train
 from apex_acer.protocol.specification import EnvironmentSpec
 from apex_acer.protocol.unroll import Batch, Shapes
 

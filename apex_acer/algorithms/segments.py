@@ -13,8 +13,8 @@ from apex_acer.config import RunConfig, SegmentConfig
 from apex_acer.functional import shape_rewards
 from apex_acer.networks.frames import stack_planes
 from apex_acer.networks.memory import lstm_shapes
+from apex_acer.networks.network import Network, to_train
 from apex_acer.networks.normalisation import RewardScale
-from apex_acer.networks.torsos import Network, to_train
 from apex_acer.protocol.specification import EnvironmentSpec
 from apex_acer.protocol.unroll import Batch, Shapes, Unroll
 

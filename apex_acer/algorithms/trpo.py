@@ -70,7 +70,7 @@ class Trpo(OnPolicy):
         behaviour_log_prob = behaviour.log_prob(action)
 
         def policy() -> Distribution:
-            return self.network.unroll(obs, reset, {}).policy
+            return self.network.judge(obs, reset, {}).policy
 
         def surrogate(of: Distribution) -> Tensor:
             ratio = (of.log_prob(action) - behaviour_log_prob).exp()

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from apex_acer.config import NetworkConfig
-from apex_acer.networks.torsos import ACTIVATIONS, Network, Precise, build_torso
+from apex_acer.networks.network import Network, Precise
+from apex_acer.networks.torsos import ACTIVATIONS, build_torso
 from apex_acer.protocol.specification import EnvironmentSpec
 
 LOG_STD_RANGE = -20.0, 2.0  # of Haarnoja et al. 2018

@@ -10,7 +10,8 @@ from torch.nn.functional import one_hot
 
 from apex_acer.config import NetworkConfig
 from apex_acer.functional import forward_error, inverse_error, split_choices, sum_of
-from apex_acer.networks.torsos import Precise, build_torso, head
+from apex_acer.networks.network import Precise
+from apex_acer.networks.torsos import build_torso, head
 from apex_acer.protocol.actions import Choices
 from apex_acer.protocol.specification import EnvironmentSpec
 

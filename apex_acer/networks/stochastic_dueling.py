@@ -8,7 +8,8 @@ from torch import Tensor, nn
 
 from apex_acer.config import NetworkConfig
 from apex_acer.networks.memory import State, remember, remember_all
-from apex_acer.networks.torsos import ACTIVATIONS, Network, build_torso, linear
+from apex_acer.networks.network import Network
+from apex_acer.networks.torsos import ACTIVATIONS, build_torso, linear
 from apex_acer.protocol.specification import EnvironmentSpec
 
 CRITIC = "critic_"  # begins the names of its recurrent state

@@ -1,206 +1,25 @@
-"""The networks: torsos as `config.network` describes them, with the heads of ACER and Ape-X DQN."""
+"""Torsos as `config.network` describes them, and the layers that heads are made of."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
 import itertools
-from collections.abc import Callable, Mapping
-from typing import Any, Generic, NamedTuple, TypeVar
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 
-from apex_acer.config import NetworkConfig, RunConfig, imports, require
-from apex_acer.functional import dueling, forbid, joint_logits, legal_combinations
-from apex_acer.networks.device import choose_precision
-from apex_acer.networks.frames import to_float
+from apex_acer.config import NetworkConfig, imports, require
 from apex_acer.networks.memory import State as State
-from apex_acer.networks.memory import remember, remember_all
-from apex_acer.networks.normalisation import ObservationNormaliser
-from apex_acer.networks.parts import PartsNormaliser, PartsTorso, unpack
-from apex_acer.protocol.actions import Choices
-from apex_acer.protocol.specification import MASK, EnvironmentSpec
-from apex_acer.protocol.unroll import Unroll
+from apex_acer.networks.parts import PartsTorso
+from apex_acer.protocol.specification import EnvironmentSpec
 
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {"relu": functools.partial(nn.ReLU, inplace=True), "tanh": nn.Tanh}
 NATURE = ((32, 8, 4), (64, 4, 2), (64, 3, 1))  # channels, kernel, stride (Mnih et al. 2015)
 A3C = ((16, 8, 4), (32, 4, 2))  # Mnih et al. 2016
 SMALL = ((32, 3, 1), (64, 3, 2))  # for images that are too small for the above
 LARGE_MINIMUM, SMALL_MINIMUM = 36, 5  # pixels; the smallest side that leaves one output
-
-
-class ActorCriticOutput(NamedTuple):
-    """`pi_logits` and `q_values`, both `[B, A]`; of several choices at once the logits are those of each, side by side."""
-
-    pi_logits: Tensor
-    q_values: Tensor
-
-
-class QOutput(NamedTuple):
-    """`q_values`, `[B, A]`."""
-
-    q_values: Tensor
-
-
-class Precise(nn.Module):
-    """A module with large layers that may compute in another type than that of its parameters."""
-
-    precision: torch.dtype | None = None
-    """The type that its large layers compute in; None: the parameters' type."""
-
-    def cast(self, device: torch.device) -> torch.autocast:
-        """A context in which operations on `device` compute in `precision`."""
-        return torch.autocast(device.type, self.precision or torch.bfloat16, enabled=self.precision is not None)
-
-
-class Network(Precise):
-    """The base of an algorithm's networks: the normaliser of observations and the torso that `config` names."""
-
-    def __init__(
-        self, config: NetworkConfig, spec: EnvironmentSpec, hidden_sizes: tuple[int, ...] | None = None
-    ) -> None:
-        """`hidden_sizes` replace those of `config`, for a head that has hidden layers of its own."""
-        super().__init__()
-        self._spec = spec
-        kind = PartsNormaliser if spec.parts else ObservationNormaliser
-        self.normaliser = kind(spec) if config.normalise else None
-        sizes = config.hidden_sizes if hidden_sizes is None else hidden_sizes
-        self.torso, self.width = build_torso(config, spec, sizes)
-
-    def prepare(self, obs: Tensor | Mapping[str, Tensor]) -> Tensor:
-        """Normalises and converts raw observations `[B, *obs_shape]` of any dtype for the torso, `[B, *input_shape]`.
-
-        Those with parts may also be given unpacked, each part by its name as `[B, *obs_shape]` of the part.
-        """
-        if self._spec.parts or isinstance(obs, Mapping):
-            return self._join(unpack(obs, self._spec) if isinstance(obs, Tensor) else obs)
-        is_image = obs.ndim > 2  # the numbers of a vector keep their digits
-        dtype = self.precision if self.precision and is_image else self._dtype
-        prepared: Tensor = self.normaliser(obs, dtype) if self.normaliser else to_float(obs, dtype)
-        return prepared
-
-    def _join(self, parts: Mapping[str, Tensor]) -> Tensor:
-        """The prepared parts, flat and side by side."""
-        seen, dtype = [parts[name] for name in self._spec.seen], self._dtype
-        prepared = self.normaliser(seen, dtype) if self.normaliser else [to_float(part, dtype) for part in seen]
-        masks = (
-            [parts[MASK][:, -self._spec.num_choices :].ne(0).to(dtype)] if self._spec.has_masks else []
-        )  # the newest
-        return torch.cat([*(part.flatten(1) for part in prepared), *masks], -1)
-
-    def forbid(self, logits: Tensor, inputs: Tensor) -> Tensor:
-        """Logits `[..., choices]` for as many `prepare`d observations `[B, …]`; illegal ones become `ILLEGAL`."""
-        return forbid(logits, self._legal(inputs).view_as(logits)) if self._spec.has_masks else logits
-
-    def forbid_combinations(self, values: Tensor, inputs: Tensor) -> Tensor:
-        """Likewise values `[..., A]` of all actions, of several choices all combinations."""
-        if not (self._spec.has_masks and isinstance(self._spec.actions, Choices)):
-            return values
-        legal = legal_combinations(self._legal(inputs), self._spec.actions.branches)
-        return forbid(values, legal.view_as(values))
-
-    def _legal(self, inputs: Tensor) -> Tensor:
-        return inputs[:, -self._spec.num_choices :] > 0.5
-
-    def features(self, inputs: Tensor) -> Tensor:
-        """The features `[B, width]` of `prepare`d observations, in the parameters' dtype."""
-        with self.cast(inputs.device):
-            features: Tensor = self.torso(inputs)
-        return features.to(self._dtype)
-
-    def step(self, obs: Tensor, state: State) -> tuple[Any, State]:
-        """The output for raw `obs` `[B, *obs_shape]`, and the recurrent state after it."""
-        return self(obs), state
-
-    def observe(self, unroll: Unroll) -> None:
-        """Adds an unroll's observations to the statistics, if the network has any."""
-        if self.normaliser:
-            self.normaliser.observe(torch.from_numpy(unroll.obs[-len(unroll.action) :]))
-
-    @property
-    def _dtype(self) -> torch.dtype:
-        return next(self.parameters()).dtype
-
-
-Output = TypeVar("Output")
-
-
-class RecurrentNetwork(Network, Generic[Output]):
-    """A torso, and an LSTM on it if `network.lstm` asks for one; heads compute the output from their features."""
-
-    def __init__(
-        self, config: NetworkConfig, spec: EnvironmentSpec, hidden_sizes: tuple[int, ...] | None = None
-    ) -> None:
-        """Like `Network`; `width` is that of the features."""
-        super().__init__(config, spec, hidden_sizes)
-        self.lstm = nn.LSTMCell(self.width, config.lstm) if config.lstm else None
-        self.width = config.lstm or self.width
-
-    def heads(self, features: Tensor, inputs: Tensor) -> Output:
-        """The output `[..., A]` for features `[..., width]` of `prepare`d observations `[B, …]`, as many in all."""
-        raise NotImplementedError
-
-    def forward(self, obs: Tensor) -> Output:
-        """The output, in the parameters' dtype, for raw observations `[B, *obs_shape]`, each at an episode's start."""
-        return self.step(obs, {})[0]
-
-    def step(self, obs: Tensor, state: State) -> tuple[Output, State]:
-        """Like `forward`, with the recurrent state before and after; an empty state is that of an episode's start."""
-        inputs = self.prepare(obs)
-        features, state = remember(self.lstm, self.features(inputs), state)
-        return self.heads(features, inputs), state
-
-    def unroll(
-        self, inputs: Tensor, reset: Tensor, state: State, burn_in: int = 0, fresh: Tensor | None = None
-    ) -> Output:
-        """Outputs `[L, B, A]` for `prepare`d consecutive observations `[L * B, *obs_shape]`.
-
-        `reset` `[L, B]` is true if an episode begins there; the other arguments are those of `remember_all`.
-        """
-        features = self.features(inputs).view(*reset.shape, -1)  # [L, B, F]
-        return self.heads(remember_all(self.lstm, features, reset, state, burn_in, fresh), inputs)
-
-
-class ActorCritic(RecurrentNetwork[ActorCriticOutput]):
-    """Policy logits and Q values; V is Σ π Q.
-
-    Of several choices at once, Q has a value of each combination.
-    """
-
-    def __init__(self, config: NetworkConfig, spec: EnvironmentSpec) -> None:
-        super().__init__(config, spec)
-        assert isinstance(spec.actions, Choices)
-        self.branches = spec.actions.branches
-        self.pi_logits = linear(self.width, sum(self.branches), gain=0.01)
-        self.q_values = linear(self.width, spec.num_actions, gain=0.01)
-
-    def joint(self, pi_logits: Tensor) -> Tensor:
-        """The logits `[..., A]` of all actions, from those of each choice."""
-        return joint_logits(pi_logits, self.branches)
-
-    def heads(self, features: Tensor, inputs: Tensor) -> ActorCriticOutput:
-        """Both, from the same features."""
-        return ActorCriticOutput(self.forbid(self.pi_logits(features), inputs), self.q_values(features))
-
-
-class QNetwork(RecurrentNetwork[QOutput]):
-    """Q values; if `is_dueling`, it computes them from a value and advantages (Wang et al. 2016).
-
-    The last of `network.hidden_sizes` is then the width of the hidden layer that value and advantages each have.
-    """
-
-    def __init__(self, config: NetworkConfig, spec: EnvironmentSpec, *, is_dueling: bool) -> None:
-        super().__init__(config, spec, config.hidden_sizes[:-1] if is_dueling else None)
-        sizes = (self.width, config.hidden_sizes[-1]) if is_dueling else (self.width,)
-        self.value = head(*sizes, 1, activation=config.activation) if is_dueling else None
-        self.advantage = head(*sizes, spec.num_actions, activation=config.activation)
-
-    def heads(self, features: Tensor, inputs: Tensor) -> QOutput:
-        """Q, from the features of state and episode."""
-        advantage: Tensor = self.advantage(features)
-        q_values = dueling(self.value(features), advantage) if self.value else advantage
-        return QOutput(self.forbid_combinations(q_values, inputs))
 
 
 def head(*sizes: int, activation: str) -> nn.Sequential:
@@ -210,17 +29,6 @@ def head(*sizes: int, activation: str) -> nn.Sequential:
     for inputs, outputs in inner:
         layers += [linear(inputs, outputs, gain=2**0.5), ACTIVATIONS[activation]()]
     return nn.Sequential(*layers, linear(*last, gain=0.01))
-
-
-AnyNetwork = TypeVar("AnyNetwork", bound=Precise)
-
-
-def to_train(network: AnyNetwork, config: RunConfig, device: torch.device) -> AnyNetwork:
-    """`network` on the learner's `device`, in the precision and the memory format for training."""
-    network = network.to(device)
-    network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # a third faster on a CPU
-    network.precision = choose_precision(config.learner.precision, device, network)
-    return network
 
 
 def build_torso(config: NetworkConfig, spec: EnvironmentSpec, hidden_sizes: tuple[int, ...]) -> tuple[nn.Module, int]:

@@ -10,8 +10,9 @@ from torch import Tensor, nn
 from apex_acer.algorithms.algorithm import Action, Algorithm, Feeding, LossOutput
 from apex_acer.config import AlgorithmConfig, RunConfig
 from apex_acer.config.checks import positive
+from apex_acer.networks.discrete import QNetwork
 from apex_acer.networks.frames import stack_planes
-from apex_acer.networks.torsos import QNetwork, State
+from apex_acer.networks.network import State
 from apex_acer.protocol.specification import EnvironmentSpec
 from apex_acer.protocol.unroll import Batch, Shapes
 

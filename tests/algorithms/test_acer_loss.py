@@ -9,7 +9,7 @@ import torch
 
 from apex_acer.algorithms.acer import acer_loss
 from apex_acer.functional import acer_targets, forbid
-from apex_acer.networks.torsos import ActorCriticOutput
+from apex_acer.networks.discrete import ActorCriticOutput
 from tests.functional import reference
 from tests.functional.reference import Sizes, assert_near, random_batch
 

@@ -22,9 +22,9 @@ from apex_acer.config import (
     RunConfig,
 )
 from apex_acer.learner.feed import make_replay, unroll_layout
+from apex_acer.networks.discrete import QNetwork
 from apex_acer.networks.frames import stack_planes
 from apex_acer.networks.memory import forget
-from apex_acer.networks.torsos import QNetwork
 from apex_acer.protocol.actions import Discrete
 from apex_acer.protocol.specification import EnvironmentSpec
 from apex_acer.protocol.unroll import PRIORITY, Batch

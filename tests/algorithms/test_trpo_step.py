@@ -65,7 +65,7 @@ def a_batch(algorithm: Trpo, spec: EnvironmentSpec, seed: int = 0) -> Batch:
 def policy_of(algorithm: Trpo, batch: Batch) -> Any:
     """Of all steps but dummies."""
     obs, reset = algorithm.inputs(batch, ahead=False)
-    policy = algorithm.network.unroll(obs, reset, {}).policy
+    policy = algorithm.network.judge(obs, reset, {}).policy
     return type(policy)(*(tensor[batch.mask] for tensor in policy))
 
 
