@@ -18,8 +18,8 @@ VECTOR_ACTORS = 2, 4  # at least and at most, for small networks, because their 
 def place(config: RunConfig, spec: EnvironmentSpec, cores: int | None = None) -> RunConfig:
     """`config` with a number in place of each count of actors and threads that is 0.
 
-    Convolutions and wide layers on a CPU gain from every core, because actors wait for the learner more than they run;
-    small networks get slower. With a GPU, all cores but two run environments. The serial engine always counts two cores, so
+    Convolutions on a CPU gain from every core, because actors wait for the learner more than they run; other networks get
+    slower. With a GPU, all cores but two run environments. The serial engine always counts two cores, so
     that a run is the same on every machine.
     """
     cores = (2 if config.engine == "serial" else available_cores()) if cores is None else cores

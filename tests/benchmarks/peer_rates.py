@@ -3,7 +3,7 @@
 `--task pong`: environment steps per second while learning Pong. The game and the networks are the same; ACER replays 4 steps
 per fresh one; PPO, which Sample Factory calls APPO, learns from each step in 4 epochs of minibatches of 256.
 `--task continuous`: updates per second of SAC, TD3 and DDPG with the same networks (256 x 256), batch (256) and full replay,
-for the sizes of two environments, with a thread of torch per core and with one. Ours start as in a run, with the environment
+for the sizes of two environments, with the threads that each takes by itself and with one. Ours start as in a run, with the environment
 variables of its processes.
 """
 
@@ -86,7 +86,7 @@ def pong() -> Rates:
 SIZES = {"Pendulum-v1": (3, 1), "HalfCheetah-v5": (17, 6)}  # numbers of an observation and of an action
 ALGORITHMS = ("sac", "td3", "ddpg")
 NETWORKS = {"hidden_sizes": [256, 256], "batch_size": 256, "replay_steps": 100_000}
-THREADS = {"": 0, "_1_thread": 1}  # 0: one per core
+THREADS = {"": 0, "_1_thread": 1}  # 0: the trainer's own choice
 
 
 def continuous() -> Rates:

@@ -18,7 +18,7 @@ import tyro
 
 from apex_acer.config import RunConfig
 from apex_acer.config.runfile import load_run
-from apex_acer.engines.placement import available_cores
+from apex_acer.engines.placement import place
 from apex_acer.learner.agreement import Report, agree
 from apex_acer.learner.feed import make_feed, unroll_layout
 from apex_acer.learner.prefetch import make_prefetch
@@ -122,13 +122,13 @@ def main(
         hidden: widths of the hidden layers of each network.
         batch_size: steps of a batch.
         env_steps: steps in replay.
-        threads: of the learner; 0: one per core.
+        threads: of the learner; 0: as many as a run has.
         seconds: to measure for.
     """
-    threads = threads or available_cores()
-    torch.set_num_threads(threads)  # as a learner's process does
-    config = sized(load_run(f"pendulum-{algorithm}"), hidden, batch_size, env_steps, threads)
-    updates = Updates(config, box_spec(obs, actions))
+    spec = box_spec(obs, actions)
+    config = place(sized(load_run(f"pendulum-{algorithm}"), hidden, batch_size, env_steps, threads), spec)
+    torch.set_num_threads(config.learner.threads)  # as a learner's process does
+    updates = Updates(config, spec)
     updates.make(WARM_UP)
     spent, made = 0.0, 0
     while spent < seconds:
