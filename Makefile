@@ -63,10 +63,10 @@ format: install  ## style, mended
 types: install  ## strict types
 	$(BIN)/mypy
 
-bench: install  ## how near a run comes to what this machine allows; 6 minutes, best alone
+bench: install  ## how near a run comes to what this machine allows; 8 minutes, best alone
 	$(BIN)/python -m tests.benchmarks.bench
 
-bench-gpu: install  ## the same beside a GPU, for the larger network too; under 8 minutes
+bench-gpu: install  ## the same beside a GPU, for the larger network too; under 10 minutes
 	$(BIN)/python -m tests.benchmarks.bench --device cuda --ratios 1 4 --seconds 45 --out build/bench-gpu.json
 	$(BIN)/python -m tests.benchmarks.bench --device cuda --preset atari --ratios 4 --seconds 45 --out build/bench-gpu-atari.json
 

@@ -6,14 +6,16 @@ cores at once; of them and the replay ratio follows the ceiling
     cores / (t_acting + (fresh + ratio) * t_update)
 
 in environment steps per second (`ceiling` in `tools/capacity/components.py`), where fresh is 1 for an algorithm that trains
-on each segment as it comes, and 0 for others. Then the preset is trained with processes at each replay ratio, without
-evaluation.
+on each segment as it comes, and 0 for others. The preset is trained with processes at each replay ratio, without evaluation,
+and the components are measured again after each run: its ceiling is that of the two measurements around it, and it is void
+if they disagree.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -38,6 +40,7 @@ RESULTS = Path(__file__).parents[2] / "docs" / "results"
 REPLAY_STEPS = 10_000  # full before the measurement begins, as it is for most of a run
 WARM_UP_S, DEADLINE_S = 15.0, 180.0
 ACTOR, SECONDS = ("environment", "acting"), 4.0
+MOST_DRIFT = 0.05  # of a component's rate around a run that counts
 Figures = dict[str, Any]
 
 
@@ -48,6 +51,17 @@ def measure_components(preset: str, device: str) -> dict[str, float]:
         return measure(preset, (*ACTOR, *learner), seconds=SECONDS, count=cores)
     rates = measure(preset, ACTOR, seconds=SECONDS, count=cores)
     return rates | measure(preset, learner, seconds=SECONDS, device=device)
+
+
+def judge(run: Figures, preset: str, ratio: float, device: str, around: Sequence[dict[str, float]]) -> Figures:
+    """`run` beside its ceiling, by the mean of the components measured before and after it, and what makes it `void`."""
+    before, after = around
+    components = {name: (rate + after[name]) / 2 for name, rate in before.items()}
+    cores = available_cores()
+    limit = ceiling(components, at_ratio(preset, ratio), cores, cores, gpu=device != "cpu")
+    drift = {name: abs(after[name] - rate) / components[name] for name, rate in before.items()}
+    void = {name: share for name, share in drift.items() if share > MOST_DRIFT}
+    return {**run, "ceiling": limit, "achieved": run["env_steps_per_s"] / limit, "void": void}
 
 
 def at_ratio(preset: str, ratio: float) -> RunConfig:
@@ -129,6 +143,11 @@ def show(result: Figures, before: Figures | None) -> None:
             f"replay ratio {name}: {run['env_steps_per_s']:,.0f} env steps/s of at most {run['ceiling']:,.0f}", end=""
         )
         print(f" ({run['achieved']:.0%}){_change(run['env_steps_per_s'], earlier and earlier['env_steps_per_s'])}")
+        if run["void"]:
+            drift = ", ".join(f"{component} by {share:.0%}" for component, share in run["void"].items())
+            print(
+                f"  void: around the run {drift} faster or slower, {MOST_DRIFT:.0%} at most; the machine is not quiet"
+            )
         for source, shares in run["time"].items():
             print(
                 f"  {source:<12}",
@@ -168,16 +187,20 @@ def main(
     """
     accepted = RESULTS / f"bench-{preset}{'' if device == 'cpu' else '-gpu'}.json"
     before = json.loads(accepted.read_text()) if accepted.exists() else None
-    components, runs, cores = measure_components(preset, device), {}, available_cores()
+    measured, runs = [measure_components(preset, device)], dict[str, Figures]()
     for ratio in ratios:
         run = measure_run(preset, ratio, seconds, device)
-        limit = ceiling(components, at_ratio(preset, ratio), cores, cores, gpu=device != "cpu")
-        runs[f"{ratio:g}"] = {**run, "ceiling": limit, "achieved": run["env_steps_per_s"] / limit}
-    machine: Figures = {"preset": preset, "device": device_name(device), "cores": cores}
+        measured.append(measure_components(preset, device))
+        runs[f"{ratio:g}"] = judge(run, preset, ratio, device, measured[-2:])
+    components = {name: statistics.fmean(each[name] for each in measured) for name in measured[0]}
+    machine: Figures = {"preset": preset, "device": device_name(device), "cores": available_cores()}
     config = load_run(preset)
     machine["replay_bytes_per_step"] = replay_bytes_per_step(config, environment_spec(config.environment))
     result = {**machine, "components": components, "runs": runs, "fabric": fabric.main()}
     show(result, before)
+    if accept and any(run["void"] for run in runs.values()):
+        print("nothing was accepted, because a run is void")
+        accept = False
     for path in [out, *([accepted] if accept else [])]:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(result, indent=2) + "\n")

@@ -3,8 +3,8 @@
 `--task pong`: environment steps per second while learning Pong. The game and the networks are the same; ACER replays 4 steps
 per fresh one; PPO, which Sample Factory calls APPO, learns from each step in 4 epochs of minibatches of 256.
 `--task continuous`: updates per second of SAC, TD3 and DDPG with the same networks (256 x 256), batch (256) and full replay,
-for the sizes of two environments, with the threads that each takes by itself and with one. Ours start as in a run, with the environment
-variables of its processes.
+for the sizes of two environments, with the threads that each takes by itself and with one. Ours start as in a run, with the
+environment variables of its processes.
 """
 
 from __future__ import annotations

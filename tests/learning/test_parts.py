@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -141,7 +142,12 @@ def test_a_torso_of_one_s_own_gets_the_parts_side_by_side(tmp_path: Path) -> Non
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "changes",
-    [{"network__lstm": 8}, {"algorithm__replay_ratio": 0.0, "learner__precision": "bfloat16"}, {"engine": "local"}],
+    [
+        {"network__lstm": 8},
+        {"algorithm__replay_ratio": 0.0, "learner__precision": "bfloat16"},
+        {"engine": "local"},
+        pytest.param({"engine": "ray"}, marks=pytest.mark.skipif(find_spec("ray") is None, reason="no extra ray")),
+    ],
 )
 def test_every_way_to_learn(tmp_path: Path, changes: dict[str, Any]) -> None:
     assert train(small_run(tmp_path, **changes)).reason == "env_steps"
