@@ -208,9 +208,9 @@ class Trackers:
             kept = result.weights if result and self._config.logging.tracker_weights else ""
             tracker.end(result, kept)
         except BaseException as error:
-            self._queues.pop(name, None)
             reason = " ".join(f"{type(error).__name__}: {error}".split())
             self._warn(f"{name}: hears no more of this run ({reason})")
+            self._queues.pop(name, None)  # last, because `close` waits for those that are still there
 
     def _warn(self, line: str) -> None:
         log.warning("%s", line)

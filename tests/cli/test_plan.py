@@ -18,6 +18,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("apex_acer.tools.capacity.work.SECONDS", 0.1)
 
 
+@pytest.mark.slow
 def test_a_plan_says_what_to_expect_and_what_limits_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = tmp_path / "run.toml"
     run.write_text('base = "cartpole"\n[algorithm]\nreplay_ratio = 1.0\n')

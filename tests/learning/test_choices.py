@@ -82,13 +82,10 @@ def dials_run(out: Path, algorithm: str, **changes: Any) -> RunConfig:
 
 
 CASES = [(name, seed) for name in ALGORITHMS for seed in (range(5) if name in ("acer", "ppo") else [0])]
-each_algorithm = pytest.mark.parametrize(
-    ("algorithm", "seed"),
-    [pytest.param(*case, marks=[] if case == ("acer", 0) else pytest.mark.slow) for case in CASES],
-)
 
 
-@each_algorithm
+@pytest.mark.slow
+@pytest.mark.parametrize(("algorithm", "seed"), CASES)
 def test_each_dial_is_set(tmp_path: Path, algorithm: str, seed: int) -> None:
     """Of 3, 2 and 4 positions; random play has a return of 1.44, the best is 4."""
     result = train(dials_run(tmp_path, algorithm, seed=seed))
@@ -101,7 +98,10 @@ def test_each_dial_is_set(tmp_path: Path, algorithm: str, seed: int) -> None:
     assert (one.shape, one.dtype) == ((3,), np.int64)
 
 
-@each_algorithm
+@pytest.mark.parametrize(
+    ("algorithm", "seed"),
+    [pytest.param(*case, marks=[] if case == ("acer", 0) else pytest.mark.slow) for case in CASES],
+)
 def test_no_forbidden_position_is_ever_taken(
     tmp_path: Path, algorithm: str, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

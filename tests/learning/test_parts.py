@@ -102,7 +102,7 @@ def test_a_run_and_its_resumption_are_the_same_run(tmp_path: Path) -> None:
         np.testing.assert_array_equal(found[name], array, err_msg=name)
 
 
-@pytest.mark.parametrize("kind", ["Dict", "Tuple"])
+@pytest.mark.parametrize("kind", ["Dict", pytest.param("Tuple", marks=pytest.mark.slow)])
 def test_a_policy_takes_what_the_environment_gives_and_its_export_too(tmp_path: Path, kind: str) -> None:
     policy = load_policy(train(small_run(tmp_path, kind, stop__env_steps=300)).weights, import_modules=True)
     pairs = list(zip(looks(20, kind), looks(21, kind)[1:], strict=True))
@@ -153,6 +153,7 @@ def test_every_way_to_learn(tmp_path: Path, changes: dict[str, Any]) -> None:
     assert train(small_run(tmp_path, **changes)).reason == "env_steps"
 
 
+@pytest.mark.slow
 def test_remote_clients_send_the_parts_by_name(tmp_path: Path) -> None:
     described = spaces(gymnasium.make(ROOMS, size=10))
     assert described["observation"]["arm.joints"] == {"shape": [5], "dtype": "float32"}

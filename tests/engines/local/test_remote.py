@@ -107,9 +107,7 @@ def test_every_algorithm_learns_from_clients(tmp_path: Path, algorithm: str) -> 
     check_that_it_learns(remote_run(tmp_path, **DISCRETE[algorithm], stop__env_steps=600), "CartPole-v1")
 
 
-@pytest.mark.parametrize(
-    "algorithm", [name if name == "sac" else pytest.param(name, marks=pytest.mark.slow) for name in CONTINUOUS]
-)
+@pytest.mark.parametrize("algorithm", [pytest.param(name, marks=pytest.mark.slow) for name in CONTINUOUS])
 def test_every_algorithm_learns_from_clients_with_continuous_actions(tmp_path: Path, algorithm: str) -> None:
     changes = settings_of(algorithm) | ({} if algorithm in on_policy.ALGORITHMS else {"replay__start": 100})
     check_that_it_learns(remote_run(tmp_path, TAKING_AIM, **(changes | {"stop__env_steps": 600})), AIM)

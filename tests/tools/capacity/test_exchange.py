@@ -60,6 +60,7 @@ def test_sizes_are_those_of_what_an_actor_sends(algorithm: str) -> None:
         assert sum(map(len, parts)) == pytest.approx(unroll_bytes(config), abs=8)  # digits of numbers
 
 
+@pytest.mark.slow
 def test_compressed_observations_are_smaller_on_the_wire_where_they_repeat() -> None:
     plain, compressed = (
         sizes(tiny_run(environment__id="ALE/Pong-v5", environment__stack=4, ray__compress=compress))
