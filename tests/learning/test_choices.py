@@ -45,7 +45,7 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
     },
     "r2d2": {
         "algorithm__name": "r2d2",
-        "algorithm__replay_ratio": 4.0,
+        "algorithm__replay_ratio": 8.0,
         "algorithm__target_every": 50,
         "network__lstm": 32,
     },
