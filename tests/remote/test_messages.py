@@ -16,6 +16,7 @@ from apex_acer.protocol.specification import EnvironmentSpec, Part
 from apex_acer.remote.messages import RemoteError, decode, parse_hello, parse_request
 from tests.remote.conftest import HELLO, TOKEN
 from tests.runs import BOX, CARTPOLE
+from tests.runs import PARTS as MASKED
 
 IMAGE = dataclasses.replace(CARTPOLE, plane_shape=(1, 2, 3), given_shape=(2, 3), dtype="uint8")
 
@@ -186,3 +187,16 @@ def test_a_part_that_does_not_fit_is_named(obs: Any, message: str) -> None:
     with pytest.raises(RemoteError) as error:
         parse_request({"type": "reset", "sequence": 0, "observation": obs}, PARTS)
     assert str(error.value).startswith(message)
+
+
+@pytest.mark.parametrize("kind", ["reset", "step", "terminated", "truncated"])
+def test_a_mask_allows_an_action_until_the_episode_is_over(kind: str) -> None:
+    obs = {"action_mask": [0, 0], "arm": [0, 0, 0], "camera": [0] * 8, "room": 3}
+    message = {"type": kind, "sequence": 0, "observation": obs} | ({} if kind == "reset" else {"reward": 0})
+    if kind in ("reset", "step"):
+        with pytest.raises(RemoteError, match="no action is legal, though the episode goes on"):
+            parse_request(message, MASKED)
+        return
+    found = parse_request(message, MASKED).obs
+    assert isinstance(found, dict)
+    assert found["action_mask"].tolist() == [1, 1], "what is bootstrapped from has an action"
