@@ -62,12 +62,12 @@ def test_they_learn_on_other_engines(tmp_path: Path, name: str, engine: str, req
         "algorithm__unroll_length": 8,  # more updates, as actors of IMPALA run ahead
         "network__activation": "tanh",
         "evaluation__every": 5000,
-        "stop__env_steps": 20_000,
+        "stop__env_steps": 80_000,
+        "stop__at_return": 80.0,
     }
     result = train(tiny_run(tmp_path, engine=engine, **(on_policy.ALGORITHMS[name] | changes)))
     assert result.skipped_updates == 0
-    assert result.eval_return is not None
-    assert result.eval_return > 60  # actors that race with a busy machine make each run another
+    assert result.reason == "at_return", result  # after more or fewer steps: actors race
     learner = rows_of(tmp_path, "learner")
     assert learner[-1]["refused_messages"] == 0
     lags = {row["policy_lag"] for row in learner if "policy_lag" in row}
