@@ -244,10 +244,10 @@ def test_a_run_learns_from_carts_in_node(tmp_path: Path) -> None:
         try:
             eventually(token.exists, 60)
             played = node(f"ws://{address}", token.read_text().strip())
+            assert (played.returncode, played.stderr) == (0, "the run has ended\n")
             assert run.wait(60) == 0
         finally:
             run.kill()
-    assert (played.returncode, played.stderr) == (0, "the run has ended\n")
     returns = [float(line.rpartition(": ")[2]) for line in played.stdout.splitlines()]
     assert returns[0] < 50
     assert max(returns) > 150

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import secrets
 from pathlib import Path
 
 from apex_acer.config import ConfigError, ListenConfig, require, writing
+from apex_acer.system import files
 
 LONGEST = 4096  # bytes of a token file
 
@@ -26,8 +26,9 @@ def make_token(settings: ListenConfig, folder: Path) -> str:
         read_token(settings, folder)
         return ""
     token = secrets.token_urlsafe(24)
-    with writing("out", path), open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-        file.write(f"{token}\n")
+    with writing("out", path), files.replacing(path) as beside:  # some wait for the file and read it at once
+        beside.touch(mode=0o600)
+        beside.write_text(f"{token}\n")
     return token
 
 

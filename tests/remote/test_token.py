@@ -1,0 +1,38 @@
+"""The file of the token, as scripts see it that wait for it."""
+
+from __future__ import annotations
+
+import stat
+import threading
+from pathlib import Path
+
+from apex_acer.config import ListenConfig
+from apex_acer.remote.token import make_token, read_token
+
+
+def test_the_file_has_its_token_as_soon_as_it_is_there(tmp_path: Path) -> None:
+    """Carts that waited for the file once read it before the token stood in it."""
+    folders = [tmp_path / str(number) for number in range(100)]
+    seen: list[str] = []
+
+    def wait_for_each() -> None:
+        for folder in folders:
+            while not (folder / "token").exists():
+                pass
+            seen.append((folder / "token").read_text().strip())
+
+    waiting = threading.Thread(target=wait_for_each)
+    waiting.start()
+    for folder in folders:
+        folder.mkdir()
+    made = [make_token(ListenConfig(), folder) for folder in folders]
+    waiting.join(60)
+    assert seen == made
+
+
+def test_only_its_owner_reads_it_and_it_is_made_once(tmp_path: Path) -> None:
+    made = make_token(ListenConfig(), tmp_path)
+    assert stat.S_IMODE((tmp_path / "token").stat().st_mode) == 0o600
+    assert make_token(ListenConfig(), tmp_path) == ""
+    assert read_token(ListenConfig(), tmp_path) == made
+    assert [path.name for path in tmp_path.iterdir()] == ["token"]
