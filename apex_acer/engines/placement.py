@@ -47,13 +47,12 @@ def learns_on_every_core(config: RunConfig, spec: EnvironmentSpec) -> bool:
 
 
 def niceness(config: RunConfig, spec: EnvironmentSpec, role: Role) -> int:
-    """How much `role` lowers its priority: all roles wait for the learner, so others give way if it uses every core.
+    """How much `role` lowers its priority: actors wait for the learner, so they give way if it uses every core.
 
-    An actor of remote clients does not: it computes little, and they wait for it.
+    Actors of remote clients do not: they compute little, and the clients wait for them.
     """
-    if role == "actor" and config.environment.is_remote:
-        return 0
-    return GIVE_WAY if role != "learner" and learns_on_every_core(config, spec) else 0
+    gives_way = role == "actor" and not config.environment.is_remote and learns_on_every_core(config, spec)
+    return GIVE_WAY if gives_way else 0
 
 
 def num_threads(config: RunConfig, role: Role) -> int:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from apex_acer.engines.placement import available_cores, describe, has_gpu, place
+from apex_acer.engines.placement import available_cores, describe, has_gpu, niceness, place
 from apex_acer.protocol.actions import Discrete
 from apex_acer.protocol.specification import EnvironmentSpec
 from tests.runs import CARTPOLE, tiny_run
@@ -32,6 +32,13 @@ def test_images_beside_a_gpu_have_all_but_two_cores(cores: int, expected: tuple[
 @pytest.mark.parametrize(("cores", "expected"), [(1, (2, 1, 1)), (2, (2, 1, 1)), (4, (3, 1, 1)), (64, (4, 8, 1))])
 def test_vectors_have_few_actors_and_a_learner_of_one_thread(cores: int, expected: tuple[int, int, int]) -> None:
     assert placed(CARTPOLE, cores) == expected
+
+
+def test_only_actors_beside_a_learner_on_every_core_give_way() -> None:
+    """An evaluator that did took minutes to notice that a target was reached."""
+    config = tiny_run(**OPEN, learner__device="cpu")
+    assert [niceness(config, PONG, role) for role in ("actor", "evaluator", "learner")] == [10, 0, 0]
+    assert [niceness(config, CARTPOLE, role) for role in ("actor", "evaluator", "learner")] == [0, 0, 0]
 
 
 def test_what_is_given_stays() -> None:
