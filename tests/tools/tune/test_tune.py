@@ -28,6 +28,7 @@ from tests.runs import tiny_run
 # stands in for `python -m apex_acer`: the nearer gamma is to 0.7, the faster the run learns, and above 0.9 it fails
 MADE_UP = """
 import json, os, pathlib, signal, sys, time, tomllib
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs, and so the tests', may ignore it
 verb, path, _, out, *flags = sys.argv[1:]
 run, folder = tomllib.loads(pathlib.Path(path).read_text()), pathlib.Path(out)
 gamma, seed = run["algorithm"]["gamma"], run["seed"]
