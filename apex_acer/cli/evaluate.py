@@ -44,12 +44,16 @@ def run(arguments: list[str]) -> int:
         return 0
     policy = load_policy(given.weights, given.import_modules)
     settings = evaluation_settings(policy.config, given.episodes, given.policy)
+    import torch
+
     from apex_acer.actor.evaluator import evaluate_policy
 
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # the batches are small; the emulators gain more from the cores
     seed = policy.config.seed if given.seed is None else given.seed
     with Notice(quiet=given.json) as notice:
         notice.say(f"playing {settings.episodes} episodes")
-        row = evaluate_policy(policy, settings, seed)
+        row = evaluate_policy(policy, settings, seed, threads)
     scores = {name: row[f"eval_return{suffix}"] for name, suffix in SCORES.items()}
     how = "greedy" if settings.greedy else "sampled"
     if given.json:
