@@ -6,7 +6,7 @@ A run names one of `ALGORITHMS`, or a user's own as `module:class`; docs/own-alg
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import ClassVar, Literal, NamedTuple, Protocol
 
 import torch
@@ -196,6 +196,34 @@ class Algorithm(ABC):
         """Loads what `tensors()` returned; raises `ConfigError` naming the first tensor that differs."""
         for prefix, module in self.modules.items():
             load_tensors(module, prefix, tensors)
+
+
+class SeparateLosses(Algorithm):
+    """An algorithm whose loss is a sum of losses that share no trained parameters: threads compute them side by side.
+
+    `settings.num_losses` says how many threads gain from it. If a class derives from such an algorithm and has a `loss` of
+    its own, that is computed whole.
+    """
+
+    @abstractmethod
+    def losses(self, updates: int) -> list[Callable[[Batch], LossOutput]]:
+        """The losses of a batch after `updates` updates; the first one has the priorities."""
+
+    def loss(self, batch: Batch, updates: int) -> LossOutput:
+        """Their sum."""
+        return add_up([loss(batch) for loss in self.losses(updates)])
+
+
+def has_separate_losses(algorithm: Algorithm) -> bool:
+    """Whether `algorithm` learns from the sum of its `losses`, and from no other loss."""
+    return isinstance(algorithm, SeparateLosses) and type(algorithm).loss is SeparateLosses.loss
+
+
+def add_up(outputs: Sequence[LossOutput]) -> LossOutput:
+    """The sum of several losses of one batch, with the metrics of all and the priorities of the first."""
+    loss = torch.stack([output.loss for output in outputs]).sum()
+    metrics = {name: value for output in outputs for name, value in output.metrics.items()}
+    return outputs[0]._replace(loss=loss, metrics=metrics | {"loss": loss.detach()})
 
 
 def trained(module: nn.Module) -> list[nn.Parameter]:

@@ -8,24 +8,25 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor, nn
 
-from apex_acer.algorithms.algorithm import Action, Algorithm, Feeding, Group, LossOutput, trained
+from apex_acer.algorithms.algorithm import Action, Feeding, Group, LossOutput, SeparateLosses, trained
 from apex_acer.algorithms.windows import (
-    critic_loss,
+    critics_loss,
     follow_,
     priorities,
     require_single_steps,
     shaped_return,
     spread,
     window_ends,
+    window_start,
     with_next,
 )
 from apex_acer.config import DdpgConfig, RunConfig
-from apex_acer.functional import NStep, correlated_noise, masked_mean, masked_means, smallest_target, smoothed_action
+from apex_acer.functional import NStep, correlated_noise, masked_mean, smallest_target, smoothed_action
 from apex_acer.networks.critics import Critics, DeterministicPolicy
 from apex_acer.networks.network import State, to_train
 from apex_acer.protocol.specification import Array, EnvironmentSpec
@@ -35,7 +36,7 @@ NOISE = "noise"  # the state of an Ornstein-Uhlenbeck process
 Q_TAKEN, VALUE = "q_taken", "value"  # the behaviour that an actor keeps until an unroll is complete
 
 
-class Ddpg(Algorithm):
+class Ddpg(SeparateLosses):
     """A policy and its critics, and the slow copies of both.
 
     If replay is prioritized the critics travel to actors inside the network, so that actors can compute priorities.
@@ -138,19 +139,22 @@ class Ddpg(Algorithm):
             return {}
         return {"target": self._config.target_noise * torch.randn(1, len(batch.fresh), self._dim)}
 
-    def loss(self, batch: Batch, updates: int) -> LossOutput:
+    def losses(self, updates: int) -> list[Callable[[Batch], LossOutput]]:
         """The critics' loss and, if its step is due, the policy's, each with gradient to its own group only."""
-        given, mask = self._config, batch.mask[0]
-        ahead = shaped_return(given, batch.reward, batch.terminated, batch.truncated, batch.mask)
+        due = updates % self._config.policy_every == 0
+        return [self._critics_loss, self._policy_loss] if due else [self._critics_loss]
+
+    def _critics_loss(self, batch: Batch) -> LossOutput:
+        ahead = shaped_return(self._config, batch.reward, batch.terminated, batch.truncated, batch.mask)
         first, after = (self.network.prepare(obs) for obs in window_ends(batch, ahead.length, self._stack))
-        q_values = self.critics(first, batch.action[0])
-        total, samples = critic_loss(q_values, self._target(ahead, after, batch.noise), batch)
-        metrics = masked_means(samples, mask) | {"q_loss": total.detach()}
-        if updates % given.policy_every == 0:
-            value = masked_mean(self.critics.judge(first, self.network.output(first).action, 1)[0], mask)
-            metrics |= {"value": value.detach(), "policy_loss": -value.detach()}
-            total = total - value
-        return LossOutput(total, metrics | {"loss": total.detach()}, samples["td_error"], mask.sum())
+        return critics_loss(self.critics(first, batch.action[0]), self._target(ahead, after, batch.noise), batch)
+
+    def _policy_loss(self, batch: Batch) -> LossOutput:
+        mask, first = batch.mask[0], self.network.prepare(window_start(batch, self._stack))
+        values = self.critics.judge(first, self.network.output(first).action, 1)[0]
+        loss = -masked_mean(values, mask)
+        metrics = {"value": -loss.detach(), "policy_loss": loss.detach()}
+        return LossOutput(loss, metrics, torch.zeros_like(values), mask.sum())
 
     @torch.no_grad()
     def _target(self, ahead: NStep, after: Tensor, noise: dict[str, Tensor]) -> Tensor:

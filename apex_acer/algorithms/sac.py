@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor, nn
 
-from apex_acer.algorithms.algorithm import Action, Algorithm, Feeding, Group, LossOutput, trained
-from apex_acer.algorithms.windows import critic_loss, follow_, require_single_steps, shaped_return, window_ends
+from apex_acer.algorithms.algorithm import Action, Feeding, Group, LossOutput, SeparateLosses, trained
+from apex_acer.algorithms.windows import (
+    critics_loss,
+    follow_,
+    require_single_steps,
+    shaped_return,
+    window_ends,
+    window_start,
+)
 from apex_acer.config import RunConfig, SacConfig
 from apex_acer.functional import (
     NStep,
@@ -35,7 +42,7 @@ class Temperature(nn.Module):
         self.log = nn.Parameter(torch.tensor(math.log(initial)))
 
 
-class Sac(Algorithm):
+class Sac(SeparateLosses):
     """A policy, its critics and their slow copies, and the temperature."""
 
     settings = SacConfig
@@ -96,41 +103,45 @@ class Sac(Algorithm):
         """What the policy's actions at both ends of each window are made of, `[2, B, d]`."""
         return {"action": torch.randn(2, len(batch.fresh), self._dim)}
 
-    def loss(self, batch: Batch, updates: int) -> LossOutput:
-        """The losses of critics, policy and temperature, each with gradient to its own group only."""
-        given, mask, num_samples = self._config, batch.mask[0], batch.mask[0].sum()
-        ahead = shaped_return(given, batch.reward, batch.terminated, batch.truncated, batch.mask)
-        first, after = (self.network.prepare(obs) for obs in window_ends(batch, ahead.length, self._stack))
-        temperature = self.temperature.log.exp().detach()
-        target = self._target(ahead, after, batch.noise["action"][1], temperature)
-        q_loss, samples = critic_loss(self.critics(first, batch.action[0]), target, batch)
+    def losses(self, updates: int) -> list[Callable[[Batch], LossOutput]]:
+        """The critics' loss, and those of policy and temperature; each has gradient to its own group only."""
+        return [self._critics_loss, self._policy_loss]
 
+    def _critics_loss(self, batch: Batch) -> LossOutput:
+        ahead = shaped_return(self._config, batch.reward, batch.terminated, batch.truncated, batch.mask)
+        first, after = (self.network.prepare(obs) for obs in window_ends(batch, ahead.length, self._stack))
+        target = self._target(ahead, after, batch.noise["action"][1])
+        return critics_loss(self.critics(first, batch.action[0]), target, batch)
+
+    def _policy_loss(self, batch: Batch) -> LossOutput:
+        mask, temperature = batch.mask[0], self._temperature()
+        first = self.network.prepare(window_start(batch, self._stack))
         output = self.network.output(first)
         action, log_prob = _sample(output, batch.noise["action"][0])
         q_values = self.critics.judge(first, action)
         policy_loss = masked_mean(soft_policy_loss(q_values=q_values, log_prob=log_prob, temperature=temperature), mask)
         alpha_loss = masked_mean(temperature_loss(self.temperature.log, log_prob, -float(self._dim)), mask)
-
-        samples |= {
+        samples = {
             "value": q_values.detach().amin(0),
             "entropy": -log_prob.detach(),
             "action_std": output.log_std.detach().exp().mean(-1),
         }
-        losses = {"policy_loss": policy_loss.detach(), "q_loss": q_loss.detach(), "temperature": temperature}
-        total = q_loss + policy_loss + alpha_loss
-        metrics = masked_means(samples, mask) | losses | {"loss": total.detach()}
-        return LossOutput(total, metrics, samples["td_error"], num_samples)
+        metrics = masked_means(samples, mask) | {"policy_loss": policy_loss.detach(), "temperature": temperature}
+        return LossOutput(policy_loss + alpha_loss, metrics, torch.zeros_like(log_prob), mask.sum())
 
     @torch.no_grad()
-    def _target(self, ahead: NStep, after: Tensor, noise: Tensor, temperature: Tensor) -> Tensor:
+    def _target(self, ahead: NStep, after: Tensor, noise: Tensor) -> Tensor:
         action, log_prob = _sample(self.network.output(after), noise)
         return soft_target(
             reward=ahead.reward,
             discount=ahead.discount,
             q_values=self.target_critics(after, action),
             log_prob=log_prob,
-            temperature=temperature,
+            temperature=self._temperature(),
         )
+
+    def _temperature(self) -> Tensor:
+        return self.temperature.log.exp().detach()
 
     def after_step(self, metrics: Mapping[str, Tensor], updates: int) -> None:
         """Moves the target critics towards the critics."""

@@ -8,8 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from apex_acer.algorithms.algorithm import LossOutput
 from apex_acer.config import AlgorithmConfig, NStepConfig, RunConfig, require
-from apex_acer.functional import NStep, n_step_return, n_step_returns, shape_rewards, squared_error_loss
+from apex_acer.functional import NStep, masked_means, n_step_return, n_step_returns, shape_rewards, squared_error_loss
 from apex_acer.networks.frames import stack_planes
 from apex_acer.protocol.specification import Array
 from apex_acer.protocol.unroll import Batch, Unroll
@@ -42,28 +43,30 @@ def shaped_returns(given: NStepConfig, reward: Tensor, terminated: Tensor, trunc
     return n_step_returns(reward=shaped, **flags, gamma=given.gamma, n_steps=given.n_steps)
 
 
+def window_start(batch: Batch, stack: int) -> Tensor:
+    """The first observation of each window, `[B, *obs]`."""
+    return stack_planes(batch.obs[:stack], batch.episode_step[:stack], stack)[0]
+
+
 def window_ends(batch: Batch, length: Tensor, stack: int) -> tuple[Tensor, Tensor]:
     """The first observation of each window and the one that is bootstrapped from, `length` `[B]` later: `[B, *obs]`."""
     planes = torch.arange(stack, device=length.device).unsqueeze(-1) + length  # [S, B]
     columns = torch.arange(len(length), device=length.device)
-    first = stack_planes(batch.obs[:stack], batch.episode_step[:stack], stack)
     after = stack_planes(batch.obs[planes, columns], batch.episode_step[planes, columns], stack)
-    return first[0], after[0]
+    return window_start(batch, stack), after[0]
 
 
-def critic_loss(q_values: Tensor, target: Tensor, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
-    """The mean of Σ ½ (target − Q)² over the critics' `q_values` `[num, B]`, and samples `[B]` of the metrics by name.
+def critics_loss(q_values: Tensor, target: Tensor, batch: Batch) -> LossOutput:
+    """The mean of Σ ½ (target − Q)² over the critics' `q_values` `[num, B]`, which alone have a gradient.
 
-    Only `q_values` has a gradient. The `td_error` is the mean of |target − Q| over critics, 0 if the first step is masked.
+    The priorities are the means of |target − Q| over critics, 0 if the first step is masked.
     """
-    loss, error = squared_error_loss(q_values, target, batch.importance, batch.mask[0])
-    samples = {
-        "td_error": error.abs().mean(0),
-        "q_target": target,
-        "q_taken": target - error.mean(0),
-        "importance": batch.importance,
-    }
-    return loss, samples
+    mask = batch.mask[0]
+    loss, error = squared_error_loss(q_values, target, batch.importance, mask)
+    td_error = error.abs().mean(0)
+    taken = {"q_target": target, "q_taken": target - error.mean(0), "importance": batch.importance}
+    metrics = masked_means({"td_error": td_error, **taken}, mask) | {"q_loss": loss.detach()}
+    return LossOutput(loss, metrics, td_error, mask.sum())
 
 
 @torch.no_grad()

@@ -17,6 +17,8 @@ class AlgorithmConfig:
 
     actions: ClassVar[str] = ""
     """The kind of action space that the algorithm is for: `Discrete` or `Box`; empty: both."""
+    num_losses: ClassVar[int] = 1
+    """Losses that share no trained parameters, so that as many threads can compute them side by side."""
 
     name: str = ""
     """The algorithm: `acer`, `continuous_acer`, `apex_dqn`, `r2d2`, `ddpg`, `sac`, `actor_critic`, `ppo`, `trpo`, or

@@ -96,6 +96,7 @@ class SacConfig(NStepConfig):
     """Soft actor-critic (arXiv 1812.05905), for continuous actions."""
 
     actions = "Box"
+    num_losses = 2
 
     name: str = "sac"
     critics: int = 2
@@ -117,6 +118,7 @@ class DdpgConfig(NStepConfig):
     """DDPG (arXiv 1509.02971), for continuous actions; with two critics, delays and smoothing TD3 (arXiv 1802.09477)."""
 
     actions = "Box"
+    num_losses = 2
 
     name: str = "ddpg"
     critics: int = 1

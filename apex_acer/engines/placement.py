@@ -19,8 +19,8 @@ def place(config: RunConfig, spec: EnvironmentSpec, cores: int | None = None) ->
     """`config` with a number in place of each count of actors and threads that is 0.
 
     Convolutions on a CPU gain from every core, because actors wait for the learner more than they run; other networks get
-    slower. With a GPU, all cores but two run environments. The serial engine always counts two cores, so
-    that a run is the same on every machine.
+    slower, unless several losses can be computed side by side. With a GPU, all cores but two run environments. The serial
+    engine always counts two cores, so that a run is the same on every machine.
     """
     cores = (2 if config.engine == "serial" else available_cores()) if cores is None else cores
     low, high = VECTOR_ACTORS
@@ -29,7 +29,7 @@ def place(config: RunConfig, spec: EnvironmentSpec, cores: int | None = None) ->
     elif spec.has_images:
         count, learner_threads = max(1, cores - 2), 2
     else:
-        count, learner_threads = max(low, min(cores - 1, high)), 1
+        count, learner_threads = max(low, min(cores - 1, high)), min(cores, config.algorithm.num_losses)
     actors, learner = config.actors, config.learner
     count = actors.count or (1 if config.environment.is_remote else count)
     learner_threads = max(1, learner_threads // learner.count)

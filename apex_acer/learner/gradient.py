@@ -1,7 +1,7 @@
-"""A batch's loss and gradient: computed in parallel parts on a CPU, and summed over several learners.
+"""A batch's loss and gradient: computed by several threads on a CPU, and summed over several learners.
 
 Torch's own threads synchronise after every operation and wait for the slowest, which a busy actor may delay. Parts of a
-batch, one thread each, synchronise once per update.
+batch, or separate losses, one thread each, synchronise once per update.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 import torch
 from torch import Tensor
 
-from apex_acer.algorithms.algorithm import Algorithm, LossOutput
+from apex_acer.algorithms.algorithm import Algorithm, LossOutput, SeparateLosses, add_up
 from apex_acer.learner.optimizer import Optimizer
 from apex_acer.learner.ranks import ALONE, Ranks
 from apex_acer.protocol.unroll import Batch, split
@@ -24,15 +24,20 @@ MIN_SEGMENTS = 2  # of a part; with fewer the operations are too small
 class Gradient:
     """Computes losses of `algorithm` and leaves their gradients in the parameters' `.grad`."""
 
-    def __init__(self, algorithm: Algorithm, optimizer: Optimizer, num_parts: int, ranks: Ranks = ALONE) -> None:
-        """A single part is computed in the caller's thread; several share torch's threads."""
+    def __init__(
+        self, algorithm: Algorithm, optimizer: Optimizer, num_parts: int, ranks: Ranks = ALONE, num_losses: int = 1
+    ) -> None:
+        """Computes so many parts of a batch at a time, or so many of the separate losses of a whole batch, one thread each.
+
+        They share torch's threads. If it is one at a time, it is the whole loss in the caller's thread.
+        """
         self._algorithm, self._ranks = algorithm, ranks
         self._optimizer, self._num_parts = optimizer, num_parts
         self._parameters = optimizer.parameters
         self._pool: ThreadPoolExecutor | None = None
-        if num_parts > 1:
-            torch.set_num_threads(max(1, torch.get_num_threads() // num_parts))
-            self._pool = ThreadPoolExecutor(num_parts, "part")
+        if (num_threads := max(num_parts, num_losses)) > 1:
+            torch.set_num_threads(max(1, torch.get_num_threads() // num_threads))
+            self._pool = ThreadPoolExecutor(num_threads, "gradient")
 
     def compute(self, batch: Batch, updates: int) -> LossOutput:
         """The detached loss of the whole batch after `updates` updates, whose gradient it leaves in the parameters' `.grad`.
@@ -48,6 +53,10 @@ class Gradient:
             output = self._algorithm.loss(batch, updates)
             self._optimizer.backward(output.loss)
             return output._replace(loss=output.loss.detach())
+        if self._num_parts == 1:
+            assert isinstance(self._algorithm, SeparateLosses)
+            self._optimizer.gradient.zero_()
+            return add_up(list(self._pool.map(lambda loss: _backward(loss(batch)), self._algorithm.losses(updates))))
         outputs, gradients = zip(
             *self._pool.map(lambda part: self._differentiate(part, updates), split(batch, self._num_parts)), strict=True
         )
@@ -85,6 +94,12 @@ class Gradient:
         output = self._algorithm.loss(part, updates)
         gradients = torch.autograd.grad(output.loss * output.num_samples, self._parameters, materialize_grads=True)
         return output._replace(loss=output.loss.detach()), gradients
+
+
+def _backward(output: LossOutput) -> LossOutput:
+    """Adds the gradient of the loss to the parameters' `.grad`, and detaches it."""
+    output.loss.backward()  # type: ignore[no-untyped-call]
+    return output._replace(loss=output.loss.detach())
 
 
 def merge(outputs: Sequence[LossOutput]) -> LossOutput:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from apex_acer.algorithms import algorithm_class
+from apex_acer.algorithms.algorithm import has_separate_losses
 from apex_acer.config import RunConfig
 from apex_acer.config.seeds import derive_seed
 from apex_acer.learner.gradient import Gradient, num_parts
@@ -33,9 +34,12 @@ class Trainer:
         if ranks.rank:  # its noise is its own, while its weights will be the first learner's
             torch.manual_seed(derive_seed(config.seed, "learner", 3, ranks.rank))
         self.optimizer = make_optimizer(config, self.algorithm.groups())
-        on_cores = spec.has_images and self.device.type == "cpu"  # smaller networks gain nothing from several threads
-        parts = num_parts(config.learner.threads, config.learner.batch_size // ranks.count) if on_cores else 1
-        self.gradient, self.ranks = Gradient(self.algorithm, self.optimizer, parts, ranks), ranks
+        threads = config.learner.threads if self.device.type == "cpu" else 1
+        images = spec.has_images  # batches of anything smaller gain nothing from being split
+        parts = num_parts(threads, config.learner.batch_size // ranks.count) if images else 1
+        separate = has_separate_losses(self.algorithm) and not images
+        losses = min(threads, config.algorithm.num_losses) if separate else 1
+        self.gradient, self.ranks = Gradient(self.algorithm, self.optimizer, parts, ranks, losses), ranks
         self._policy = -1, b""  # version, and the bytes that actors get
 
     @property

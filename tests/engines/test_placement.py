@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from apex_acer.config import SacConfig
 from apex_acer.engines.placement import available_cores, describe, has_gpu, niceness, place
 from apex_acer.protocol.actions import Discrete
 from apex_acer.protocol.specification import EnvironmentSpec
@@ -32,6 +33,12 @@ def test_images_beside_a_gpu_have_all_but_two_cores(cores: int, expected: tuple[
 @pytest.mark.parametrize(("cores", "expected"), [(1, (2, 1, 1)), (2, (2, 1, 1)), (4, (3, 1, 1)), (64, (4, 8, 1))])
 def test_vectors_have_few_actors_and_a_learner_of_one_thread(cores: int, expected: tuple[int, int, int]) -> None:
     assert placed(CARTPOLE, cores) == expected
+
+
+@pytest.mark.parametrize(("cores", "threads"), [(1, 1), (2, 2), (16, 2)])
+def test_two_separate_losses_have_a_learner_of_two_threads(cores: int, threads: int) -> None:
+    """Critics and policy are trained side by side."""
+    assert placed(CARTPOLE, cores, algorithm=SacConfig())[2] == threads
 
 
 def test_only_actors_beside_a_learner_on_every_core_give_way() -> None:

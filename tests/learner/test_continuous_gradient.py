@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -11,13 +14,16 @@ import torch
 
 from apex_acer.actor.rollout import Rollout
 from apex_acer.algorithms import algorithm_class
+from apex_acer.algorithms.algorithm import LossOutput
 from apex_acer.algorithms.on_policy import OnPolicy
+from apex_acer.algorithms.sac import Sac
 from apex_acer.config import RunConfig
 from apex_acer.learner.feed import make_feed, unroll_layout
 from apex_acer.learner.gradient import Gradient
 from apex_acer.learner.learner import Learner
 from apex_acer.learner.optimizer import make_optimizer
 from apex_acer.learner.ranks import ALONE, Ranks
+from apex_acer.learner.trainer import Trainer
 from apex_acer.protocol.specification import EnvironmentSpec
 from apex_acer.protocol.unroll import Batch, split
 from tests.conftest import play
@@ -50,7 +56,7 @@ class Sums:
         self.add = ranks.add
 
 
-def computed(config: RunConfig, parts: int = 1, ranks: Ranks = ALONE) -> Found:
+def computed(config: RunConfig, parts: int = 1, ranks: Ranks = ALONE, num_losses: int = 1, updates: int = 0) -> Found:
     """The gradient of all groups, the loss and metrics, of one batch and its noise, of which each learner has a share."""
     spec, batch = a_batch(config)
     torch.manual_seed(1)
@@ -60,8 +66,9 @@ def computed(config: RunConfig, parts: int = 1, ranks: Ranks = ALONE) -> Found:
     if isinstance(algorithm, OnPolicy):
         own = algorithm.prepare(own, Sums(ranks))
     optimizer = make_optimizer(config, algorithm.groups())
-    gradient = Gradient(algorithm, optimizer, parts, ranks)
-    output = gradient.compute(own, 0)
+    optimizer.gradient.fill_(7.0)  # of another batch
+    gradient = Gradient(algorithm, optimizer, parts, ranks, num_losses)
+    output = gradient.compute(own, updates)
     gradient.close()
     figures = {name: float(value) for name, value in output.metrics.items()}
     figures.pop("action_std", None)  # DDPG's is that of a batch's actions, and no mean of its parts'
@@ -83,6 +90,55 @@ def assert_close(one: Found, other: Found) -> None:
 def test_parts_make_the_whole(algorithm: str, parts: int) -> None:
     config = continuous_run("", algorithm, learner__batch_size=2 * SIZE)
     assert_close(computed(config, parts), computed(config))
+
+
+@each("sac", "ddpg", "td3")
+@pytest.mark.parametrize("updates", [0, 1])  # TD3's policy has no turn in the second
+def test_a_thread_for_each_loss_changes_no_bit(algorithm: str, updates: int) -> None:
+    config = continuous_run("", algorithm, learner__batch_size=2 * SIZE)
+    (gradient, figures), (expected, alone) = (computed(config, num_losses=num, updates=updates) for num in (2, 1))
+    np.testing.assert_array_equal(gradient, expected)
+    assert figures == alone
+    assert np.abs(gradient).max() > 1e-3
+
+
+def threads_of(config: RunConfig, spec: EnvironmentSpec, monkeypatch: pytest.MonkeyPatch, num: int) -> set[str]:
+    """The names of the threads that compute the losses of an update; `num` losses wait until all of them have begun."""
+    found, begun = set(), threading.Barrier(num)
+
+    def noted(sac: Sac, loss: Callable[[Sac, Batch], LossOutput], batch: Batch) -> LossOutput:
+        begun.wait(10.0)
+        found.add(threading.current_thread().name)
+        return loss(sac, batch)
+
+    trainer = Trainer(config, spec)
+    with monkeypatch.context() as patch:
+        for name in ("_critics_loss", "_policy_loss"):
+            patch.setattr(Sac, name, functools.partialmethod(noted, getattr(Sac, name)))
+        trainer.update(a_batch(config)[1], 0, 0)
+    trainer.close()
+    return found
+
+
+class OwnLoss(Sac):
+    """A user's own, with a loss that is not the sum of the losses that it inherits."""
+
+    def loss(self, batch: Batch, updates: int) -> LossOutput:
+        output = super().loss(batch, updates)
+        return output._replace(loss=2 * output.loss)
+
+
+def test_each_loss_has_a_thread_if_the_learner_has_several_and_a_loss_of_ones_own_is_computed_whole(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    config, alone = (continuous_run("", "sac", learner__batch_size=2 * SIZE, learner__threads=n) for n in (2, 1))
+    spec, here = a_batch(config)[0], threading.current_thread().name
+    several = threads_of(config, spec, monkeypatch, 2)
+    assert len(several) == 2
+    assert here not in several
+    assert threads_of(alone, spec, monkeypatch, 1) == {here}
+    monkeypatch.setattr("apex_acer.learner.trainer.algorithm_class", lambda name: OwnLoss)
+    assert threads_of(config, spec, monkeypatch, 1) == {here}
 
 
 @each(*FAST)
