@@ -7,7 +7,7 @@ batch, or separate losses, one thread each, synchronise once per update.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import torch
@@ -54,9 +54,7 @@ class Gradient:
             self._optimizer.backward(output.loss)
             return output._replace(loss=output.loss.detach())
         if self._num_parts == 1:
-            assert isinstance(self._algorithm, SeparateLosses)
-            self._optimizer.gradient.zero_()
-            return add_up(list(self._pool.map(lambda loss: _backward(loss(batch)), self._algorithm.losses(updates))))
+            return self._compute_losses(self._pool, batch, updates)
         outputs, gradients = zip(
             *self._pool.map(lambda part: self._differentiate(part, updates), split(batch, self._num_parts)), strict=True
         )
@@ -67,6 +65,13 @@ class Gradient:
             torch._foreach_add_(whole, part)
         torch._foreach_div_(whole, merged.num_samples.clamp(min=1).float())
         return merged
+
+    def _compute_losses(self, pool: ThreadPoolExecutor, batch: Batch, updates: int) -> LossOutput:
+        assert isinstance(self._algorithm, SeparateLosses)
+        self._optimizer.gradient.zero_()
+        first, *others = self._algorithm.losses(updates)
+        elsewhere = [pool.submit(_backward, loss, batch) for loss in others]
+        return add_up([_backward(first, batch), *(output.result() for output in elsewhere)])
 
     def _noise(self, batch: Batch) -> dict[str, Tensor]:
         noise = self._algorithm.noise(batch)
@@ -96,8 +101,9 @@ class Gradient:
         return output._replace(loss=output.loss.detach()), gradients
 
 
-def _backward(output: LossOutput) -> LossOutput:
-    """Adds the gradient of the loss to the parameters' `.grad`, and detaches it."""
+def _backward(loss: Callable[[Batch], LossOutput], batch: Batch) -> LossOutput:
+    """The detached loss of `batch`, whose gradient it adds to the parameters' `.grad`."""
+    output = loss(batch)
     output.loss.backward()  # type: ignore[no-untyped-call]
     return output._replace(loss=output.loss.detach())
 
