@@ -60,6 +60,7 @@ class Listener:
         """Skips the rows that are in `folder` already."""
         self._callbacks = callbacks
         self._rows = RowReader(folder / "metrics.jsonl")
+        self._rows.read()
         self.busy = False  # whether a callback is running
 
     def tell(self, status: Status | None = None) -> None:

@@ -19,13 +19,11 @@ class RowReader:
     """
 
     def __init__(self, path: Path) -> None:
-        """Begins at the present end of the file."""
         self._path = path
         self._file: BinaryIO | None = None
-        self.read()
 
     def read(self) -> list[LoggedRow]:
-        """The rows since the last call; an unfinished line at the end is left for the next call."""
+        """The rows since the last call, at first all; an unfinished line at the end is left for the next call."""
         rows = self._read_on()
         if self._replaced():
             before, self._file = self._file, self._path.open("rb")

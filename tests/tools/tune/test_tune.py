@@ -20,6 +20,7 @@ from PIL import Image
 from apex_acer.cli import main
 from apex_acer.config.runfile import dump_run, load_run
 from apex_acer.tools.sweep import training
+from apex_acer.tools.sweep.commands import Commands
 from apex_acer.tools.tune.space import Choice, Range, make_space, settings, start
 from apex_acer.tools.tune.study import LowestQuarter
 from apex_acer.tools.tune.tune import score
@@ -272,8 +273,15 @@ def test_a_setting_whose_run_fails_is_a_bad_one(folder: Path, capsys: pytest.Cap
     assert tune("--vary algorithm.gamma=0.95,0.96 --trials 1 --seeds 1 --out none") == 1
 
 
-def test_a_bad_trial_is_ended_in_its_first_seed(folder: Path) -> None:
-    """Its run is interrupted, and would otherwise wait for a minute."""
+def test_a_bad_trial_is_ended_in_its_first_seed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its run is interrupted, even if it was quick to evaluate, and would otherwise wait for a minute."""
+    start_command = Commands.start
+
+    def start_slowly(*args: Any, **kwargs: Any) -> None:
+        start_command(*args, **kwargs)
+        time.sleep(0.2)  # as long as a run needs for its evaluations here
+
+    monkeypatch.setattr(Commands, "start", start_slowly)
     Path("bad").touch()
     started = time.monotonic()
     assert tune("--vary algorithm.gamma=0.1,0.7 --trials 10 --seeds 2") == 0
