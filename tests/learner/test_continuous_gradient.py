@@ -92,7 +92,7 @@ def test_parts_make_the_whole(algorithm: str, parts: int) -> None:
     assert_close(computed(config, parts), computed(config))
 
 
-@each("sac", "ddpg", "td3")
+@pytest.mark.parametrize("algorithm", ["sac", "ddpg", "td3"])
 @pytest.mark.parametrize("updates", [0, 1])  # TD3's policy has no turn in the second
 def test_a_thread_for_each_loss_changes_no_bit(algorithm: str, updates: int) -> None:
     config = continuous_run("", algorithm, learner__batch_size=2 * SIZE)
