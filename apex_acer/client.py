@@ -22,7 +22,7 @@ from websockets.sync.client import ClientConnection, connect
 VERSION = 1
 CONNECT_S = 10.0  # for one attempt to connect
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 2.0  # between attempts
-JITTER = random.Random()  # its own, because an environment may draw from the shared one
+JITTER = random.SystemRandom()  # an environment may draw from the shared generator, and forks repeat any other
 
 
 Observation = npt.ArrayLike | Mapping[str, Any]

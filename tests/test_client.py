@@ -33,6 +33,13 @@ def test_it_can_be_copied_to_where_there_is_no_torch(tmp_path: Any) -> None:
     subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True, timeout=60)
 
 
+def test_processes_that_one_process_forks_do_not_return_together() -> None:
+    code = "import os; from apex_acer.client import JITTER; os.fork(); print(JITTER.random(), flush=True)"
+    done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, check=True, timeout=60)
+    one, other = done.stdout.split()
+    assert one != other
+
+
 def test_an_episode(serve: Serve) -> None:
     acting = serve()
     with Client(acting.server.url, TOKEN, **SPACES) as client:

@@ -7,7 +7,6 @@ import math
 import random
 import struct
 from collections import Counter
-from collections.abc import Callable
 from typing import Any
 
 import msgpack
@@ -268,16 +267,19 @@ def fuzz_replies(seed: int, count: int) -> Counter[str]:
     replies = (Reply(3), Reply(4, True, 9, b"weights"), Reply(5, refused="sequence 5, expected 4", status=status))
     good = [[bytes(part) for part in encode_reply(reply)] for reply in replies]
     mutator = Mutator(seed)
-    return Counter(decoded(decode_reply, mutator.parts(mutator.random.choice(good))) for _ in range(count))
+    return Counter(decoded(mutator.parts(mutator.random.choice(good))) for _ in range(count))
 
 
-def decoded(decode: Callable[[list[bytes]], Message | Reply], parts: list[bytes]) -> str:
-    """`malformed` or `taken`."""
+def decoded(parts: list[bytes]) -> str:
+    """What became of a reply: `malformed` or `taken`; anything else is an AssertionError."""
     try:
-        decode(parts)
+        reply = decode_reply(parts)
     except WireError as error:
         assert_one_line(str(error))
         return "malformed"
+    assert min(reply.sequence, reply.env_steps, reply.weights_version + 1) >= 0
+    kinds = {"stop": bool, "refused": str, "status": dict, "weights": bytes if len(parts) == 2 else type(None)}
+    assert {name: type(getattr(reply, name)) for name in kinds} == kinds
     return "taken"
 
 

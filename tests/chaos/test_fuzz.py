@@ -23,7 +23,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from apex_acer.engines.local.transport import DealerLink, InboxServer
-from apex_acer.engines.local.wire import DTYPES, decode_reply, encode_message
+from apex_acer.engines.local.wire import DTYPES, encode_message
 from apex_acer.protocol.inbox import Inbox
 from apex_acer.protocol.messages import Message, Reply
 from apex_acer.protocol.unroll import ARRAY_FIELDS
@@ -155,14 +155,14 @@ def test_many_made_up_messages_are_refused_or_valid(header: Any, seed: int) -> N
 @few
 @given(plain, st.binary(max_size=8))
 def test_made_up_replies_are_refused_or_valid(header: Any, part: bytes) -> None:
-    decoded(decode_reply, [msgpack.packb(header), part])
+    decoded([msgpack.packb(header), part])
 
 
 @few
 @given(st.lists(st.binary(max_size=64), max_size=4))
 def test_noise_is_refused(parts: list[bytes]) -> None:
     assert deliver("feed-forward", parts) == "malformed"
-    assert decoded(decode_reply, parts) == "malformed"
+    assert decoded(parts) == "malformed"
 
 
 # ── what a stranger can make of memory and log ──

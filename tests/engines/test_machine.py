@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from apex_acer.config import RunConfig
 from apex_acer.config.runfile import load_run, presets
 from apex_acer.engines import ENGINES, machine
 from apex_acer.engines.machine import require_room
@@ -67,9 +66,11 @@ def test_what_has_room_is_not_refused() -> None:
         require_room(load_run(name), PONG)
 
 
-def test_replay_on_a_gpu_is_not_this_machine_s(monkeypatch: pytest.MonkeyPatch) -> None:
-    config: RunConfig = tiny_run(replay__capacity=10**9, replay__device="learner", learner__device="cuda")
-    require_room(config, PONG)
+def test_replay_on_a_gpu_is_not_this_machine_s() -> None:
+    settings = {"replay__capacity": 10**9, "learner__device": "cuda"}
+    require_room(tiny_run(replay__device="learner", **settings), PONG)
+    here = config_error(lambda: require_room(tiny_run(replay__device="cpu", **settings), PONG))
+    assert here.startswith("replay.capacity: 1000000000 is not allowed")
 
 
 def test_a_limit_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
