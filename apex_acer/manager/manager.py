@@ -12,14 +12,14 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
-from apex_acer.config import ConfigError, LogLevel, RunConfig, writing
+from apex_acer.config import LogLevel, RunConfig, writing
 from apex_acer.config.runfile import dump_run, load_run
 from apex_acer.engines import engine_class
 from apex_acer.engines.engine import Engine, Run
 from apex_acer.engines.placement import describe
 from apex_acer.manager.callbacks import Callbacks, Listener
 from apex_acer.manager.conversation import LOOK_S
-from apex_acer.manager.preparation import prepare, prepare_resume
+from apex_acer.manager.preparation import in_use, prepare, prepare_resume
 from apex_acer.manager.result import END, TrainResult
 from apex_acer.manager.supervisor import RunFailed as RunFailed
 from apex_acer.manager.supervisor import Supervisor
@@ -266,7 +266,7 @@ def _log_file(folder: Path, level: LogLevel) -> Iterator[None]:
         fcntl.flock(file.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         file.close()
-        raise ConfigError(f"out: {str(folder)!r} is in use; another program trains there") from None
+        raise in_use(folder) from None
     handler = logging.StreamHandler(Speech(file).stream())
     logger = logging.getLogger("apex_acer")
     before = logger.level

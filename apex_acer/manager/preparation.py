@@ -22,6 +22,7 @@ from apex_acer.manager.trackers import require_trackers
 from apex_acer.protocol.specification import EnvironmentSpec
 from apex_acer.remote.token import make_token, token_file
 from apex_acer.storage import checkpoint
+from apex_acer.storage.runlog import is_held
 
 
 def prepare(config: RunConfig, started_at: float) -> Run:
@@ -62,6 +63,8 @@ def prepare_resume(
     Schedules keep the end they had, unless `schedule_steps` is given: a smaller total would drop the learning rate at once,
     a larger one would raise it again.
     """
+    if is_held(folder):  # before its files are read, which change under that program's hands
+        raise in_use(folder)
     path = checkpoint.newest(folder)
     if path is None:
         raise ConfigError(f"resume: {str(folder)!r} holds no whole checkpoint; give the folder of a run that saved one")
@@ -78,6 +81,11 @@ def prepare_resume(
     config = _placed(config, spec)
     secret = _token(config, folder)
     return Run(config, spec, folder, uuid.uuid4().hex, started_at, resume=True, notes=notes, secret=secret)
+
+
+def in_use(folder: Path) -> ConfigError:
+    """The error of a run's folder in which another program trains."""
+    return ConfigError(f"out: {str(folder)!r} is in use; another program trains there")
 
 
 def _token(config: RunConfig, folder: Path) -> str:

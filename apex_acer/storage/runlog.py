@@ -7,6 +7,7 @@ loses those of another.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import io
 import os
 import re
@@ -52,6 +53,19 @@ class Log:
     def close(self) -> None:
         """Closes the file."""
         os.close(self.descriptor)
+
+
+def is_held(folder: Path) -> bool:
+    """Whether a program trains in the run's `folder`: it keeps the log locked."""
+    log = folder / NAME
+    if not log.is_file():
+        return False
+    with log.open("rb") as file:
+        try:  # shared, so that two that ask at once do not see each other; released at once
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
 
 
 class Speech(io.RawIOBase):

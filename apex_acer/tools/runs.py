@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import time
@@ -17,6 +16,7 @@ from apex_acer.config.runfile import look_at_run
 from apex_acer.manager.result import END
 from apex_acer.storage import checkpoint
 from apex_acer.storage.history import TAIL_BYTES, LoggedRow, is_number, read_rows
+from apex_acer.storage.runlog import is_held
 from apex_acer.system import files
 
 FILES = ("config.toml", "log.txt", "metrics.jsonl")
@@ -123,7 +123,7 @@ def _scores(rows: list[LoggedRow], saved: dict[str, Any]) -> tuple[float | None,
 
 
 def _state(folder: Path) -> tuple[str, str]:
-    if _is_held(folder / "log.txt"):
+    if is_held(folder):
         return "running", ""
     try:
         end = json.loads(files.read(folder / END, END_BYTES))
@@ -132,18 +132,6 @@ def _state(folder: Path) -> tuple[str, str]:
         return "broken off", ""
     saved = state == "failed" or bool(end.get("weights"))
     return state, error or (reason if saved else f"{reason}, not saved")
-
-
-def _is_held(log: Path) -> bool:
-    """Whether a program trains in the folder."""
-    if not log.is_file():
-        return False
-    with log.open("rb") as file:
-        try:  # shared, so that two lists at once do not see each other; released at once
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-    return False
 
 
 def _changed_at(path: Path) -> float:

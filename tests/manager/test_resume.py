@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import fcntl
 import json
 import time
 import zlib
@@ -24,6 +25,7 @@ from apex_acer.manager.preparation import prepare_resume
 from apex_acer.manager.result import TrainResult
 from apex_acer.protocol.messages import Peer
 from apex_acer.storage import checkpoint
+from apex_acer.storage.runlog import Log
 from tests.boards import lines, scalars, session_starts
 from tests.conftest import config_error
 from tests.programs import program
@@ -381,6 +383,16 @@ def test_a_run_that_was_refused_is_left_as_it_was(tmp_path: Path) -> None:
     assert message.startswith(f"out: '{tmp_path}' cannot be written")
 
 
+def test_a_run_that_has_not_saved_yet_is_not_resumed_while_it_runs(tmp_path: Path) -> None:
+    log = Log(tmp_path)
+    try:
+        fcntl.flock(log.descriptor, fcntl.LOCK_EX)
+        message = config_error(lambda: resume(tmp_path))
+    finally:
+        log.close()
+    assert message == f"out: '{tmp_path}' is in use; another program trains there"
+
+
 @pytest.mark.slow
 def test_processes_of_another_algorithm_go_on_with_their_replay(tmp_path: Path) -> None:
     """Ape-X DQN in the local engine; its priorities and its target network with it."""
@@ -430,7 +442,7 @@ class Killed:
 @pytest.fixture(scope="module")
 def killed(tmp_path_factory: pytest.TempPathFactory) -> Killed:
     with program(tmp_path_factory.mktemp("killed") / "run", **SETTINGS) as run:
-        run.wait_for(lambda: run.statuses and run.statuses[-1]["env_steps"] > EVERY)
+        run.wait_for(lambda: run.statuses and run.statuses[-1]["env_steps"] > EVERY and checkpoint.newest(run.out))
         in_use = config_error(lambda: resume(run.out, {"env_steps": 10**7}))
         assert load_run(str(run.out / "config.toml")).stop.env_steps == 10**6
         run.wait_for(lambda: EVERY / 10 < run.statuses[-1]["env_steps"] % EVERY < EVERY / 2)
