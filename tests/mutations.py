@@ -95,6 +95,8 @@ def verdict(fault: Fault) -> str:
 def main() -> int:
     """Prints what noticed each fault; 1 if one was not noticed, or a test fails without any."""
     asked = [fault for fault in faults() if all(word in f"{fault.file}: {fault.what}" for word in sys.argv[1:])]
+    if not asked:
+        sys.exit(f"{FAULTS.name}: no fault has {' and '.join(map(repr, sys.argv[1:]))} in it")
     for name in SLOW_IMPORTS:
         importlib.import_module(name)
     missed = 0

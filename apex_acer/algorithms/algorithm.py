@@ -206,12 +206,12 @@ class SeparateLosses(Algorithm):
     """
 
     @abstractmethod
-    def losses(self, updates: int) -> list[Callable[[Batch], LossOutput]]:
-        """The losses of a batch after `updates` updates; the first one has the priorities."""
+    def losses(self, batch: Batch, updates: int) -> list[Callable[[], LossOutput]]:
+        """The losses of a batch after `updates` updates, to be computed in any order; the first one has the priorities."""
 
     def loss(self, batch: Batch, updates: int) -> LossOutput:
         """Their sum."""
-        return add_up([loss(batch) for loss in self.losses(updates)])
+        return add_up([loss() for loss in self.losses(batch, updates)])
 
 
 def has_separate_losses(algorithm: Algorithm) -> bool:

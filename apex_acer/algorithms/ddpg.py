@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 from collections.abc import Callable, Mapping
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -22,7 +23,6 @@ from apex_acer.algorithms.windows import (
     shaped_return,
     spread,
     window_ends,
-    window_start,
     with_next,
 )
 from apex_acer.config import DdpgConfig, RunConfig
@@ -139,18 +139,19 @@ class Ddpg(SeparateLosses):
             return {}
         return {"target": self._config.target_noise * torch.randn(1, len(batch.fresh), self._dim)}
 
-    def losses(self, updates: int) -> list[Callable[[Batch], LossOutput]]:
+    def losses(self, batch: Batch, updates: int) -> list[Callable[[], LossOutput]]:
         """The critics' loss and, if its step is due, the policy's, each with gradient to its own group only."""
-        due = updates % self._config.policy_every == 0
-        return [self._critics_loss, self._policy_loss] if due else [self._critics_loss]
-
-    def _critics_loss(self, batch: Batch) -> LossOutput:
         ahead = shaped_return(self._config, batch.reward, batch.terminated, batch.truncated, batch.mask)
         first, after = (self.network.prepare(obs) for obs in window_ends(batch, ahead.length, self._stack))
+        of_critics = partial(self._critics_loss, batch, ahead, first, after)
+        of_policy = partial(self._policy_loss, batch, first)
+        return [of_critics, of_policy] if updates % self._config.policy_every == 0 else [of_critics]
+
+    def _critics_loss(self, batch: Batch, ahead: NStep, first: Tensor, after: Tensor) -> LossOutput:
         return critics_loss(self.critics(first, batch.action[0]), self._target(ahead, after, batch.noise), batch)
 
-    def _policy_loss(self, batch: Batch) -> LossOutput:
-        mask, first = batch.mask[0], self.network.prepare(window_start(batch, self._stack))
+    def _policy_loss(self, batch: Batch, first: Tensor) -> LossOutput:
+        mask = batch.mask[0]
         values = self.critics.judge(first, self.network.output(first).action, 1)[0]
         loss = -masked_mean(values, mask)
         metrics = {"value": -loss.detach(), "policy_loss": loss.detach()}

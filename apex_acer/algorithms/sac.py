@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Mapping
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +17,6 @@ from apex_acer.algorithms.windows import (
     require_single_steps,
     shaped_return,
     window_ends,
-    window_start,
 )
 from apex_acer.config import RunConfig, SacConfig
 from apex_acer.functional import (
@@ -103,19 +103,18 @@ class Sac(SeparateLosses):
         """What the policy's actions at both ends of each window are made of, `[2, B, d]`."""
         return {"action": torch.randn(2, len(batch.fresh), self._dim)}
 
-    def losses(self, updates: int) -> list[Callable[[Batch], LossOutput]]:
+    def losses(self, batch: Batch, updates: int) -> list[Callable[[], LossOutput]]:
         """The critics' loss, and those of policy and temperature; each has gradient to its own group only."""
-        return [self._critics_loss, self._policy_loss]
-
-    def _critics_loss(self, batch: Batch) -> LossOutput:
         ahead = shaped_return(self._config, batch.reward, batch.terminated, batch.truncated, batch.mask)
         first, after = (self.network.prepare(obs) for obs in window_ends(batch, ahead.length, self._stack))
+        return [partial(self._critics_loss, batch, ahead, first, after), partial(self._policy_loss, batch, first)]
+
+    def _critics_loss(self, batch: Batch, ahead: NStep, first: Tensor, after: Tensor) -> LossOutput:
         target = self._target(ahead, after, batch.noise["action"][1])
         return critics_loss(self.critics(first, batch.action[0]), target, batch)
 
-    def _policy_loss(self, batch: Batch) -> LossOutput:
+    def _policy_loss(self, batch: Batch, first: Tensor) -> LossOutput:
         mask, temperature = batch.mask[0], self._temperature()
-        first = self.network.prepare(window_start(batch, self._stack))
         output = self.network.output(first)
         action, log_prob = _sample(output, batch.noise["action"][0])
         q_values = self.critics.judge(first, action)

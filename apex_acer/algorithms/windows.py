@@ -43,17 +43,12 @@ def shaped_returns(given: NStepConfig, reward: Tensor, terminated: Tensor, trunc
     return n_step_returns(reward=shaped, **flags, gamma=given.gamma, n_steps=given.n_steps)
 
 
-def window_start(batch: Batch, stack: int) -> Tensor:
-    """The first observation of each window, `[B, *obs]`."""
-    return stack_planes(batch.obs[:stack], batch.episode_step[:stack], stack)[0]
-
-
 def window_ends(batch: Batch, length: Tensor, stack: int) -> tuple[Tensor, Tensor]:
     """The first observation of each window and the one that is bootstrapped from, `length` `[B]` later: `[B, *obs]`."""
     planes = torch.arange(stack, device=length.device).unsqueeze(-1) + length  # [S, B]
     columns = torch.arange(len(length), device=length.device)
     after = stack_planes(batch.obs[planes, columns], batch.episode_step[planes, columns], stack)
-    return window_start(batch, stack), after[0]
+    return stack_planes(batch.obs[:stack], batch.episode_step[:stack], stack)[0], after[0]
 
 
 def critics_loss(q_values: Tensor, target: Tensor, batch: Batch) -> LossOutput:

@@ -69,9 +69,9 @@ class Gradient:
     def _compute_losses(self, pool: ThreadPoolExecutor, batch: Batch, updates: int) -> LossOutput:
         assert isinstance(self._algorithm, SeparateLosses)
         self._optimizer.gradient.zero_()
-        first, *others = self._algorithm.losses(updates)
-        elsewhere = [pool.submit(_backward, loss, batch) for loss in others]
-        return add_up([_backward(first, batch), *(output.result() for output in elsewhere)])
+        first, *others = self._algorithm.losses(batch, updates)
+        elsewhere = [pool.submit(_backward, loss) for loss in others]
+        return add_up([_backward(first), *(output.result() for output in elsewhere)])
 
     def _noise(self, batch: Batch) -> dict[str, Tensor]:
         noise = self._algorithm.noise(batch)
@@ -101,9 +101,9 @@ class Gradient:
         return output._replace(loss=output.loss.detach()), gradients
 
 
-def _backward(loss: Callable[[Batch], LossOutput], batch: Batch) -> LossOutput:
-    """The detached loss of `batch`, whose gradient it adds to the parameters' `.grad`."""
-    output = loss(batch)
+def _backward(loss: Callable[[], LossOutput]) -> LossOutput:
+    """The detached loss, whose gradient it adds to the parameters' `.grad`."""
+    output = loss()
     output.loss.backward()  # type: ignore[no-untyped-call]
     return output._replace(loss=output.loss.detach())
 

@@ -7,6 +7,7 @@ import functools
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -106,10 +107,10 @@ def threads_of(config: RunConfig, spec: EnvironmentSpec, monkeypatch: pytest.Mon
     """The names of the threads that compute the losses of an update; `num` losses wait until all of them have begun."""
     found, begun = set(), threading.Barrier(num)
 
-    def noted(sac: Sac, loss: Callable[[Sac, Batch], LossOutput], batch: Batch) -> LossOutput:
+    def noted(sac: Sac, loss: Callable[..., LossOutput], *given: Any) -> LossOutput:
         begun.wait(10.0)
         found.add(threading.current_thread().name)
-        return loss(sac, batch)
+        return loss(sac, *given)
 
     trainer = Trainer(config, spec)
     with monkeypatch.context() as patch:
