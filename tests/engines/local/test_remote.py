@@ -6,6 +6,7 @@ import json
 import socket
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,13 @@ import gymnasium
 import pytest
 
 from apex_acer import Callbacks, load_policy, resume, train
-from apex_acer.client import Client, RemoteError, run, spaces
+from apex_acer.client import Client, RemoteError, Summary, run, spaces
 from apex_acer.config import RunConfig
 from apex_acer.config.runfile import load_run
 from tests import on_policy
 from tests.conftest import config_error
 from tests.continuous import AIM, settings_of
+from tests.programs import eventually
 from tests.remote.conftest import free_port
 from tests.runs import tiny_run
 
@@ -32,30 +34,35 @@ DISCRETE: dict[str, dict[str, Any]] = {
 CONTINUOUS = "sac", "ddpg", "continuous_acer", "impala"
 
 
+class Together(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Begins once every client of its group has connected: a run may be over before the last one comes."""
+
+    def __init__(self, env: gymnasium.Env[Any, Any], connected: threading.Barrier) -> None:
+        super().__init__(env)
+        self._connected = connected
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        if seed is not None:  # the first one
+            self._connected.wait(30)
+        return self.env.reset(seed=seed, options=options)
+
+
 class Clients:
     """Clients in threads, which begin once the run has a token and play until it says goodbye."""
 
     def __init__(self, folder: Path, url: str, name: str, num: int, *, train: bool = True) -> None:
-        self.played: list[Any] = []
-        self._given = folder, url, name, train
-        self._threads = [threading.Thread(target=self._play, args=(seed,)) for seed in range(num)]
-        for thread in self._threads:
-            thread.start()
+        self._given, self._connected = (folder, url, name, train), threading.Barrier(num)
+        self._playing = [ThreadPoolExecutor(1).submit(self._play, seed) for seed in range(num)]
 
-    def _play(self, seed: int) -> None:
+    def _play(self, seed: int) -> Summary:
         folder, url, name, train = self._given
-        while not (token := folder / "token").exists() or not token.read_text():
-            time.sleep(0.02)
-        try:
-            played = run(gymnasium.make(name), url, token.read_text().strip(), train=train, seed=seed, patience_s=30)
-        except RemoteError as error:
-            played = error
-        self.played.append(played)
+        eventually((folder / "token").exists, 30)
+        env = Together(gymnasium.make(name), self._connected)
+        return run(env, url, (folder / "token").read_text().strip(), train=train, seed=seed, patience_s=30)
 
-    def join(self) -> None:
-        for thread in self._threads:
-            thread.join(40)
-            assert not thread.is_alive()
+    def join(self) -> list[Summary]:
+        """What each of them has played; raises what one of them has raised."""
+        return [playing.result(40) for playing in self._playing]
 
 
 def remote_run(out: Path, spaces: dict[str, Any] = CARTPOLE, **changes: Any) -> RunConfig:
@@ -77,9 +84,7 @@ def test_clients_are_learned_from_and_evaluated_and_the_run_can_be_resumed(tmp_p
         Clients(tmp_path, url, "CartPole-v1", 2, train=False),
     ]
     result = train(config)
-    for group in clients:
-        group.join()
-    training, evaluated = (group.played for group in clients)
+    training, evaluated = (group.join() for group in clients)
     assert result.reason == "env_steps"
     assert 1500 <= result.env_steps <= sum(played.steps for played in training)
     assert result.eval_return is not None
@@ -116,9 +121,8 @@ def test_every_algorithm_learns_from_clients_with_continuous_actions(tmp_path: P
 def check_that_it_learns(config: RunConfig, name: str) -> None:
     clients = Clients(Path(config.out), config.environment.remote.url, name, 3)
     result = train(config)
-    clients.join()
     assert (result.updates > 0, result.skipped_updates) == (True, 0)
-    assert result.env_steps <= sum(played.steps for played in clients.played)
+    assert result.env_steps <= sum(played.steps for played in clients.join())
 
 
 @pytest.mark.slow
