@@ -1,4 +1,4 @@
-"""Trains agents that learn from replay (ACER, Ape-X DQN, DDPG, SAC) with distributed actors and a central learner.
+"""Trains reinforcement-learning agents with distributed actors and one central learner.
 
 Names are imported on first use (PEP 562), so that the command line's help loads no torch.
 """
@@ -14,15 +14,20 @@ TYPE_CHECKING = False  # as in `typing`, which takes time to import
 if TYPE_CHECKING:
     from typing import Any
 
-    from apex_acer.actor.policy import Policy, load_policy
-    from apex_acer.config import ConfigError, RunConfig
-    from apex_acer.config.runfile import load_run
-    from apex_acer.manager.callbacks import Callbacks, Evaluation
-    from apex_acer.manager.manager import RunFailed, resume, train
-    from apex_acer.manager.result import TrainResult
-    from apex_acer.protocol.unroll import Unroll
-    from apex_acer.tools.unrolls import write_unrolls
-    from apex_acer.views.console import live_view
+    from apex_acer.actor.policy import Policy as Policy
+    from apex_acer.actor.policy import load_policy as load_policy
+    from apex_acer.config import ConfigError as ConfigError
+    from apex_acer.config import RunConfig as RunConfig
+    from apex_acer.config.runfile import load_run as load_run
+    from apex_acer.manager.callbacks import Callbacks as Callbacks
+    from apex_acer.manager.callbacks import Evaluation as Evaluation
+    from apex_acer.manager.manager import RunFailed as RunFailed
+    from apex_acer.manager.manager import resume as resume
+    from apex_acer.manager.manager import train as train
+    from apex_acer.manager.result import TrainResult as TrainResult
+    from apex_acer.protocol.unroll import Unroll as Unroll
+    from apex_acer.tools.unrolls import write_unrolls as write_unrolls
+    from apex_acer.views.console import live_view as live_view
 
 _HOME = {
     "Callbacks": "apex_acer.manager.callbacks",

@@ -20,6 +20,7 @@ from urllib.request import urlopen
 
 import pytest
 
+import apex_acer
 from apex_acer import __version__
 from apex_acer.config.runfile import presets
 from apex_acer.views.figures import FIGURES
@@ -53,6 +54,13 @@ def test_the_tools_are_not_installed_for_a_run(target: str, expected: bool) -> N
 
 def test_the_version_is_written_once_for_all() -> None:
     assert metadata.version("apex_acer") == __version__
+
+
+@pytest.mark.slow
+def test_a_strict_type_check_accepts_the_public_names(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(f"from apex_acer import {', '.join(apex_acer.__all__)}\n")
+    (tmp_path / "mypy.ini").write_text(f"[mypy]\nmypy_path = {ROOT}\nstrict = True\nignore_missing_imports = True\n")
+    call(tool("mypy"), "--follow-imports", "silent", "mine.py", cwd=tmp_path)
 
 
 def tool(name: str) -> Path:

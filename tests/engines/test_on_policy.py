@@ -60,15 +60,14 @@ def test_they_learn_on_other_engines(tmp_path: Path, name: str, engine: str, req
         "optimizer__learning_rate": 3e-3,
         "algorithm__normalise_advantages": True,
         "algorithm__unroll_length": 8,
-        "schedule_steps": 80_000,  # the learning rate hardly falls, as IMPALA on Ray learns late: its actors run ahead
         "network__activation": "tanh",
         "evaluation__every": 5000,
-        "stop__env_steps": 20_000,
+        "evaluation__episodes": 20,
+        "stop__at_return": 80.0,
+        "stop__env_steps": 200_000,  # a tenth of it is the usual case; actors that race make each run another
     }
     result = train(tiny_run(tmp_path, engine=engine, **(on_policy.ALGORITHMS[name] | changes)))
-    assert result.skipped_updates == 0
-    assert result.eval_return is not None
-    assert result.eval_return > 60  # actors that race with a busy machine make each run another
+    assert (result.reason, result.skipped_updates) == ("at_return", 0)
     learner = rows_of(tmp_path, "learner")
     assert learner[-1]["refused_messages"] == 0
     lags = {row["policy_lag"] for row in learner if "policy_lag" in row}

@@ -164,6 +164,5 @@ def test_remote_clients_send_the_parts_by_name(tmp_path: Path) -> None:
     config = dataclasses.replace(config, environment=EnvironmentConfig("remote", stack=2, remote=remote))
     clients = Clients(tmp_path, f"ws://{url}", SMALL_ROOMS, 2)
     result = train(config)
-    clients.join()
     assert result.reason == "env_steps"
-    assert all(played.steps > 100 for played in clients.played)
+    assert all(played.steps > 100 for played in clients.join())
