@@ -75,7 +75,7 @@ def dials_run(out: Path, algorithm: str, **changes: Any) -> RunConfig:
         "algorithm__gamma": 0.5,
         "evaluation__every": 2000,
         "evaluation__episodes": 50,
-        "stop__env_steps": 10_000,
+        "stop__env_steps": 20_000,
         "stop__at_return": 3.0,
     }
     return tiny_run(out, **(settings | ALGORITHMS[algorithm] | changes))
@@ -129,8 +129,8 @@ def test_no_forbidden_position_is_ever_taken(
 @pytest.mark.slow
 def test_without_masks_it_is_not_learned(tmp_path: Path) -> None:
     """The same dials, of which nothing tells what is forbidden."""
-    hidden = f"{__name__}:without_mask"
-    result = train(dials_run(tmp_path, "acer", environment__kwargs=MASKED, environment__wrappers=(hidden,)))
+    hidden = {"environment__kwargs": MASKED, "environment__wrappers": (f"{__name__}:without_mask",)}
+    result = train(dials_run(tmp_path, "acer", stop__env_steps=10_000, **hidden))
     assert result.reason == "env_steps", result
     assert result.eval_return is not None
     assert result.eval_return < 1.5
