@@ -34,7 +34,8 @@ def test_it_can_be_copied_to_where_there_is_no_torch(tmp_path: Any) -> None:
 
 
 def test_processes_that_one_process_forks_do_not_return_together() -> None:
-    code = "import os; from apex_acer.client import JITTER; os.fork(); print(JITTER.random(), flush=True)"
+    # each writes once: what `print` writes in two pieces can lie between the other's
+    code = r"import os; from apex_acer.client import JITTER; os.fork(); os.write(1, f'{JITTER.random()}\n'.encode())"
     done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, check=True, timeout=60)
     one, other = done.stdout.split()
     assert one != other
