@@ -50,7 +50,7 @@ WholeRun = tuple[RunConfig, TrainResult, list[dict[str, Any]]]
 def whole_run(engine: str, tmp_path_factory: pytest.TempPathFactory) -> WholeRun:
     """Every role, for a moment; on Ray for more, because a busy machine may start the evaluator seconds after the actors."""
     out = tmp_path_factory.mktemp(engine)
-    config = tiny_run(out, engine=engine, evaluation__every=500, stop__env_steps=20_000 if engine == "ray" else 4000)
+    config = tiny_run(out, engine=engine, evaluation__every=500, stop__env_steps=15_000 if engine == "ray" else 4000)
     statuses: list[dict[str, Any]] = []
     return config, train(config, Callbacks(on_status=statuses.append)), statuses
 
@@ -61,7 +61,7 @@ def test_whole_run_returns_what_happened(whole_run: WholeRun) -> None:
     assert 0 <= result.env_steps - config.stop.env_steps < 5 * 20
     assert result.updates > 100
     assert result.eval_return is not None
-    assert 0 < result.wall_s < 100
+    assert 0 < result.wall_s < 30
     assert 0 < result.startup_s < 100
     assert result.weights == str(Path(config.out) / "weights.safetensors")
     policy = load_policy(result.weights)
