@@ -17,7 +17,7 @@ from apex_acer.config import ConfigError, RunConfig, imports, reading
 from apex_acer.config.runfile import from_dict
 from apex_acer.environments.fit import require_fit
 from apex_acer.networks.card import require_format, written_by
-from apex_acer.networks.device import CPU, choose_precision
+from apex_acer.networks.device import CPU
 from apex_acer.networks.frames import stack_planes
 from apex_acer.networks.memory import State, forget
 from apex_acer.networks.weights import check_tensors, load_tensors, read
@@ -57,7 +57,7 @@ class Policy:
 
     def compute_as_the_learner(self) -> None:
         """Has the network compute in `learner.precision` on this device; without this call it computes in float32."""
-        self.network.precision = choose_precision(self.config.learner.precision, self.device, self.network)
+        self.network.compute_in(self.config.learner.precision, self.device)
 
     def initial_state(self, num: int) -> State:
         """The recurrent state of `num` environments at the start of an episode; empty for feed-forward networks."""

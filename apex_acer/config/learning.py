@@ -18,7 +18,7 @@ class LearnerConfig:
     """`cpu`, `cuda`, `cuda:N`, or `auto`: cuda if there is one."""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     """Precision of the arithmetic of large layers; `auto`: bfloat16 for convolutions and for fully connected layers of 256
-    units or more, if the device has instructions for it."""
+    units or more, if the device has instructions for it and the torso computes the same in it."""
     batch_size: int = 16
     """Samples per update: segments (one environment's part of an unroll each), or single steps if the algorithm learns
     from those."""

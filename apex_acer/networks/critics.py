@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from apex_acer.config import NetworkConfig
 from apex_acer.networks.network import Network, Precise
-from apex_acer.networks.torsos import ACTIVATIONS, build_torso
+from apex_acer.networks.torsos import ACTIVATIONS
 from apex_acer.protocol.specification import EnvironmentSpec
 
 LOG_STD_RANGE = -20.0, 2.0  # of Haarnoja et al. 2018
@@ -40,17 +40,16 @@ class Critics(Precise):
     """
 
     def __init__(self, config: NetworkConfig, spec: EnvironmentSpec, num: int) -> None:
-        super().__init__()
-        self.torso, width = build_torso(config, spec, ())
+        super().__init__(config, spec, ())
         self.activation = ACTIVATIONS[config.activation]()
-        sizes = (width + spec.action_dim, *config.hidden_sizes, 1)
+        sizes = (self.width + spec.action_dim, *config.hidden_sizes, 1)
         pairs = list(itertools.pairwise(sizes))
         self.weights = nn.ParameterList([_uniform(num, *pair, fan_in=pair[0]) for pair in pairs])
         self.biases = nn.ParameterList([_uniform(num, 1, size, fan_in=fan_in) for fan_in, size in pairs])
 
     def forward(self, inputs: Tensor, action: Tensor) -> Tensor:
         """Q `[num, B]` of `prepare`d observations `[B, *obs_shape]` and actions `[B, d]`."""
-        return self._values(self._features(inputs), action, list(self.weights), list(self.biases))
+        return self._values(self.features(inputs), action, list(self.weights), list(self.biases))
 
     def judge(self, inputs: Tensor, action: Tensor, num: int | None = None) -> Tensor:
         """Like `forward`, of all critics or the first `num`, whose parameters are constants: only actions get a gradient.
@@ -58,12 +57,7 @@ class Critics(Precise):
         The parameters themselves stay as they are, because another part of the batch may learn them at the same time.
         """
         weights, biases = ([parameter.detach()[:num] for parameter in own] for own in (self.weights, self.biases))
-        return self._values(self._features(inputs).detach(), action, weights, biases)
-
-    def _features(self, inputs: Tensor) -> Tensor:
-        with self.cast(inputs.device):
-            features: Tensor = self.torso(inputs if self.precision else inputs.to(self.weights[0].dtype))
-        return features
+        return self._values(self.features(inputs).detach(), action, weights, biases)
 
     def _values(self, features: Tensor, action: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor]) -> Tensor:
         first, *inner, last = zip(weights, biases, strict=True)

@@ -11,7 +11,7 @@ from torch.nn.functional import one_hot
 from apex_acer.config import NetworkConfig
 from apex_acer.functional import forward_error, inverse_error, split_choices, sum_of
 from apex_acer.networks.network import Precise
-from apex_acer.networks.torsos import build_torso, head
+from apex_acer.networks.torsos import head
 from apex_acer.protocol.actions import Choices
 from apex_acer.protocol.specification import EnvironmentSpec
 
@@ -31,16 +31,15 @@ class Curiosity(Precise):
     """Features of observations, and two models: of the action between two observations, and of where an action leads."""
 
     def __init__(self, config: NetworkConfig, spec: EnvironmentSpec) -> None:
-        super().__init__()
+        super().__init__(config, spec, config.hidden_sizes)
         self._branches = list(spec.actions.branches) if isinstance(spec.actions, Choices) else None
         num = sum(self._branches) if self._branches else spec.action_dim
-        self.torso, width = build_torso(config, spec, config.hidden_sizes)
-        self.inverse_model = head(2 * width, HIDDEN, num, activation=config.activation)
-        self.forward_model = head(width + num, HIDDEN, width, activation=config.activation)
+        self.inverse_model = head(2 * self.width, HIDDEN, num, activation=config.activation)
+        self.forward_model = head(self.width + num, HIDDEN, self.width, activation=config.activation)
 
     def forward(self, inputs: Tensor, action: Tensor) -> Errors:
         """Those of `action` `[T, B, …]` between consecutive `prepare`d observations `[(T+1) * B, *obs_shape]`."""
-        features = self._features(inputs).view(len(action) + 1, action.shape[1], -1)  # [T+1, B, F]
+        features = self.features(inputs).view(len(action) + 1, action.shape[1], -1)  # [T+1, B, F]
         before, after = features[:-1], features[1:]
         guessed = self.inverse_model(torch.cat([before, after], -1))
         expected = self.forward_model(torch.cat([before, self._vector(action).to(before.dtype)], -1))
@@ -58,9 +57,3 @@ class Curiosity(Precise):
             return inverse_error(guessed, action)
         choices = zip(torch.split(guessed, self._branches, -1), split_choices(action, self._branches), strict=True)
         return sum_of(inverse_error(logits, choice) for logits, choice in choices)
-
-    def _features(self, inputs: Tensor) -> Tensor:
-        dtype = next(self.parameters()).dtype
-        with self.cast(inputs.device):
-            features: Tensor = self.torso(inputs if self.precision else inputs.to(dtype))
-        return features.to(dtype)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from apex_acer.config import ConfigError
+from apex_acer.config import ConfigError, require
 
 CPU = torch.device("cpu")
 WIDE = 256  # units of a fully connected layer from which bfloat16 gains more than the conversions take
+TRIAL = 64  # observations; libraries compute batches of a few in other ways
+TOLERANCE = 0.2  # of the norm; rounding makes less than 0.01 of Atari's networks, and the fault 0.5 or more
 
 
 def choose_device(name: str, key: str) -> torch.device:
@@ -22,15 +24,42 @@ def choose_device(name: str, key: str) -> torch.device:
     return device
 
 
-def choose_precision(name: str, device: torch.device, network: nn.Module) -> torch.dtype | None:
-    """The type that the torso of `network` computes in for `learner.precision` = `name`; None: its parameters' type.
+def choose_precision(
+    name: str, device: torch.device, network: nn.Module, torso: nn.Module, input_shape: tuple[int, ...]
+) -> torch.dtype | None:
+    """The type that the large layers of `network` compute in for `learner.precision` = `name`; None: its parameters' type.
 
-    `auto` is bfloat16 if the network has convolutions or wide layers, which gain from it, and the device has instructions
-    for it.
+    `auto` is bfloat16 if the network has convolutions or wide layers, which gain from it, the device has instructions
+    for it, and `torso` computes the same in it. Raises `ConfigError` if bfloat16 is asked for and it does not.
     """
-    if name == "auto":
-        name = "bfloat16" if _is_large(network) and multiplies_bfloat16(device) else "float32"
-    return torch.bfloat16 if name == "bfloat16" else None
+    if name == "float32" or (name == "auto" and not (_is_large(network) and multiplies_bfloat16(device))):
+        return None
+    is_right = computes_the_same(torso, input_shape, device)
+    allowed = f"this {device.type} computes something else in it for observations of {list(input_shape)}; give float32"
+    require(is_right or name == "auto", "learner.precision", name, allowed)
+    return torch.bfloat16 if is_right else None
+
+
+def computes_the_same(torso: nn.Module, input_shape: tuple[int, ...], device: torch.device) -> bool:
+    """Whether features and gradients of `torso` in bfloat16 are, but for rounding, those in its parameters' type.
+
+    It is tried, not taken for granted: torch 2.13 on a CPU with AMX leaves much of a convolution's output unwritten if its
+    stride is 2, its output is one pixel wide and several high, and the batch has 32 images or more.
+    """
+    inputs = torch.rand(TRIAL, *input_shape, generator=torch.Generator().manual_seed(0)).to(device)
+    exact = _features_and_gradient(torso, inputs, is_low=False)
+    rough = _features_and_gradient(torso, inputs, is_low=True)
+    return all(bool((low - full).norm() <= TOLERANCE * full.norm()) for low, full in zip(rough, exact, strict=True))
+
+
+def _features_and_gradient(torso: nn.Module, inputs: Tensor, *, is_low: bool) -> tuple[Tensor, Tensor]:
+    """The features, and the gradient of their mean square as one vector, zero if nothing is trained."""
+    parameters = [parameter for parameter in torso.parameters() if parameter.requires_grad]
+    with torch.enable_grad(), torch.autocast(inputs.device.type, torch.bfloat16, enabled=is_low):
+        features: Tensor = torso(inputs).float()
+    loss, none = features.square().mean(), (inputs.new_zeros(1),)
+    gradients = torch.autograd.grad(loss, parameters, materialize_grads=True) if parameters else none
+    return features.detach(), torch.cat([gradient.flatten() for gradient in gradients])
 
 
 def _is_large(network: nn.Module) -> bool:

@@ -24,10 +24,34 @@ from apex_acer.protocol.unroll import Unroll
 
 
 class Precise(nn.Module):
-    """A module with large layers that may compute in another type than that of its parameters."""
+    """A torso and what follows it, whose large layers may compute in another type than that of their parameters."""
 
     precision: torch.dtype | None = None
     """The type that its large layers compute in; None: the parameters' type."""
+
+    def __init__(self, config: NetworkConfig, spec: EnvironmentSpec, hidden_sizes: tuple[int, ...]) -> None:
+        """The torso that `config` names, with these hidden layers; `width` is that of its features."""
+        super().__init__()
+        self._input_shape = spec.input_shape
+        self.torso, self.width = build_torso(config, spec, hidden_sizes)
+
+    def compute_in(self, name: str, device: torch.device) -> None:
+        """Sets `precision` to what `learner.precision` = `name` means on `device`, where the network is already."""
+        self.precision = choose_precision(name, device, self, self.torso, self._input_shape)
+
+    def features(self, inputs: Tensor) -> Tensor:
+        """The features `[B, width]` of `prepare`d observations, in the parameters' dtype."""
+        return self.run(self.torso, inputs)
+
+    def run(self, torso: nn.Module, inputs: Tensor) -> Tensor:
+        """Likewise the features from any torso."""
+        with self.cast(inputs.device):
+            features: Tensor = torso(inputs if self.precision else inputs.to(self._dtype))
+        return features.to(self._dtype)
+
+    @property
+    def _dtype(self) -> torch.dtype:
+        return next(self.parameters()).dtype
 
     def cast(self, device: torch.device) -> torch.autocast:
         """A context in which operations on `device` compute in `precision`."""
@@ -41,12 +65,10 @@ class Network(Precise):
         self, config: NetworkConfig, spec: EnvironmentSpec, hidden_sizes: tuple[int, ...] | None = None
     ) -> None:
         """`hidden_sizes` replace those of `config`, for a head that has hidden layers of its own."""
-        super().__init__()
+        super().__init__(config, spec, config.hidden_sizes if hidden_sizes is None else hidden_sizes)
         self._spec = spec
         kind = PartsNormaliser if spec.parts else ObservationNormaliser
         self.normaliser = kind(spec) if config.normalise else None
-        sizes = config.hidden_sizes if hidden_sizes is None else hidden_sizes
-        self.torso, self.width = build_torso(config, spec, sizes)
 
     def prepare(self, obs: Tensor | Mapping[str, Tensor]) -> Tensor:
         """Normalises and converts raw observations `[B, *obs_shape]` of any dtype for the torso, `[B, *input_shape]`.
@@ -83,12 +105,6 @@ class Network(Precise):
     def _legal(self, inputs: Tensor) -> Tensor:
         return inputs[:, -self._spec.num_choices :] > 0.5
 
-    def features(self, inputs: Tensor) -> Tensor:
-        """The features `[B, width]` of `prepare`d observations, in the parameters' dtype."""
-        with self.cast(inputs.device):
-            features: Tensor = self.torso(inputs)
-        return features.to(self._dtype)
-
     def step(self, obs: Tensor, state: State) -> tuple[Any, State]:
         """The output for raw `obs` `[B, *obs_shape]`, and the recurrent state after it."""
         return self(obs), state
@@ -97,10 +113,6 @@ class Network(Precise):
         """Adds an unroll's observations to the statistics, if the network has any."""
         if self.normaliser:
             self.normaliser.observe(torch.from_numpy(unroll.obs[-len(unroll.action) :]))
-
-    @property
-    def _dtype(self) -> torch.dtype:
-        return next(self.parameters()).dtype
 
 
 Output = TypeVar("Output")
@@ -156,5 +168,5 @@ def to_train(network: AnyNetwork, config: RunConfig, device: torch.device) -> An
     """`network` on the learner's `device`, in the precision and the memory format for training."""
     network = network.to(device)
     network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # a third faster on a CPU
-    network.precision = choose_precision(config.learner.precision, device, network)
+    network.compute_in(config.learner.precision, device)
     return network

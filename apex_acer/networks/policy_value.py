@@ -10,7 +10,7 @@ from apex_acer.config import NetworkConfig
 from apex_acer.functional import Distribution
 from apex_acer.networks.network import Precise, RecurrentNetwork, State
 from apex_acer.networks.policy_heads import CategoricalOutput, policy_head
-from apex_acer.networks.torsos import build_torso, linear
+from apex_acer.networks.torsos import linear
 from apex_acer.protocol.specification import EnvironmentSpec
 
 
@@ -47,13 +47,10 @@ class ValueNetwork(Precise):
     """V, with a torso of its own."""
 
     def __init__(self, config: NetworkConfig, spec: EnvironmentSpec) -> None:
-        super().__init__()
-        self.torso, width = build_torso(config, spec, config.hidden_sizes)
-        self.value = linear(width, 1, gain=1.0)
+        super().__init__(config, spec, config.hidden_sizes)
+        self.value = linear(self.width, 1, gain=1.0)
 
     def forward(self, inputs: Tensor) -> Tensor:
         """V `[B]` of `prepare`d observations `[B, *obs_shape]`."""
-        with self.cast(inputs.device):
-            features: Tensor = self.torso(inputs)
-        value: Tensor = self.value(features.to(self.value.weight.dtype)).squeeze(-1)
+        value: Tensor = self.value(self.features(inputs)).squeeze(-1)
         return value

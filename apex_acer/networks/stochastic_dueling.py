@@ -57,7 +57,7 @@ class StochasticDueling(Network):
         """Like `forward`, with the recurrent state before and after; an empty state is that of an episode's start."""
         inputs, (own, critics) = self.prepare(obs), _halves(state)
         features, own = remember(self.lstm, self.features(inputs), own)
-        critic_features, critics = remember(self.critic_lstm, self._critic_features(inputs), critics)
+        critic_features, critics = remember(self.critic_lstm, self.run(self.critic_torso, inputs), critics)
         output = MeanAndValue(self.mean(features), self.value(critic_features).squeeze(-1))
         return output, own | {f"{CRITIC}{name}": value for name, value in critics.items()}
 
@@ -76,7 +76,7 @@ class StochasticDueling(Network):
         self, inputs: Tensor, reset: Tensor, state: State, burn_in: int = 0, fresh: Tensor | None = None
     ) -> Evaluated:
         """V, and features for `advantage`; the arguments are those of `unroll_policy`."""
-        features = self._critic_features(inputs).view(*reset.shape, -1)  # [L, B, F]
+        features = self.run(self.critic_torso, inputs).view(*reset.shape, -1)  # [L, B, F]
         features = remember_all(self.critic_lstm, features, reset, _halves(state)[1], burn_in, fresh)
         return Evaluated(self.value(features).squeeze(-1), features)
 
@@ -85,11 +85,6 @@ class StochasticDueling(Network):
         hidden = self.advantage_of_features(features) + self.advantage_of_action(actions)
         advantage: Tensor = self.advantage_head(self.activation(hidden))
         return advantage.squeeze(-1)
-
-    def _critic_features(self, inputs: Tensor) -> Tensor:
-        with self.cast(inputs.device):
-            features: Tensor = self.critic_torso(inputs)
-        return features.to(self._dtype)
 
 
 def _halves(state: State) -> tuple[State, State]:
