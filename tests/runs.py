@@ -18,6 +18,7 @@ from apex_acer.learner.learner import Learner
 from apex_acer.protocol.actions import Box, Discrete
 from apex_acer.protocol.inbox import Inbox
 from apex_acer.protocol.messages import Message, Peer, Reply
+from apex_acer.protocol.planes import pack
 from apex_acer.protocol.specification import EnvironmentSpec, Part
 from apex_acer.protocol.unroll import PRIORITY, Batch, Layout, Unroll
 
@@ -106,7 +107,7 @@ def made_up_unroll(config: RunConfig, seed: int = 0, spec: EnvironmentSpec = CAR
 def made_up_obs(random: np.random.Generator, spec: EnvironmentSpec, *lead: int) -> np.ndarray:
     """Planes `[*lead, *plane_shape]`, of parts those of each."""
     if spec.parts:
-        return spec.pack({name: made_up_obs(random, box, *lead) for name, box in spec.boxes.items()}, *lead)
+        return pack(spec, {name: made_up_obs(random, box, *lead) for name, box in spec.boxes.items()}, *lead)
     size = (*lead, *spec.plane_shape)
     planes = random.normal(size=size) if spec.dtype == "float32" else random.integers(0, 2, size)
     return planes.astype(spec.dtype)

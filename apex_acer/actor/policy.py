@@ -22,6 +22,7 @@ from apex_acer.networks.frames import stack_planes
 from apex_acer.networks.memory import State, forget
 from apex_acer.networks.weights import check_tensors, load_tensors, read
 from apex_acer.protocol.actions import Discrete
+from apex_acer.protocol.planes import pack, parts_of, to_planes, with_mask
 from apex_acer.protocol.specification import MASK, Array, EnvironmentSpec
 from apex_acer.protocol.unroll import Unroll
 
@@ -148,21 +149,21 @@ class Policy:
         if mask is not None:
             if not self.spec.has_masks:
                 raise ValueError("got a mask, but the policy was trained without")
-            return self.spec.with_mask(obs, mask)
+            return with_mask(obs, mask)
         if self.spec.has_masks and not (isinstance(obs, Mapping) and MASK in obs):
             raise ValueError(f"the policy was trained with action masks; give mask=info[{MASK!r}]")
         return obs
 
     def _packed(self, obs: Any) -> tuple[Array, bool]:
         """A dictionary or tuple of arrays as packed observations `[B, *obs_shape]`, and whether it was a single one."""
-        spec, given = self.spec, self.spec.given(obs)
+        spec, given = self.spec, parts_of(self.spec, obs)
         batches = {name: _batch(box, given[name], name) for name, box in spec.boxes.items()}
         sizes = {name: 1 if single else [len(batch)] for name, (batch, single) in batches.items()}
         (num, single), *others = ((len(batch), single) for batch, single in batches.values())
         if any(other != (num, single) for other in others):
             raise ValueError(f"require the same number of each part, got {sizes}")
         planes = {name: batch for name, (batch, _) in batches.items()}
-        return spec.pack(planes, num, spec.stack).reshape(num, *spec.obs_shape), single
+        return pack(spec, planes, num, spec.stack).reshape(num, *spec.obs_shape), single
 
 
 def _batch(spec: EnvironmentSpec, obs: Array, part: str = "") -> tuple[Array, bool]:
@@ -172,7 +173,7 @@ def _batch(spec: EnvironmentSpec, obs: Array, part: str = "") -> tuple[Array, bo
     for batch in ((), obs.shape[:1]):  # an array that can be a single observation is taken as one
         num = batch[0] if batch else 1
         if obs.shape == (*batch, *given):
-            return spec.planes(obs, num, *stack).reshape(num, *shape), not batch
+            return to_planes(spec, obs, num, *stack).reshape(num, *shape), not batch
         if obs.shape == (*batch, *shape):
             return obs.reshape(num, *shape), not batch
         if spec.channels_last and obs.shape == (*batch, *channels_last):

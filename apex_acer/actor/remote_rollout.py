@@ -18,6 +18,7 @@ from apex_acer.config import RunConfig
 from apex_acer.environments.spaces import specify_remote
 from apex_acer.protocol.actions import Discrete
 from apex_acer.protocol.metrics import Timers
+from apex_acer.protocol.planes import to_planes
 from apex_acer.protocol.specification import Array
 from apex_acer.protocol.unroll import Unroll
 from apex_acer.remote.server import Server
@@ -180,7 +181,7 @@ class RemoteRollout:
             return
         assert event.obs is not None
         begins = event.kind == "reset"
-        plane = self._policy.spec.planes(event.obs, 1)[0]
+        plane = to_planes(self._policy.spec, event.obs, 1)[0]
         episode_step = 0 if begins else int(self._episode_step[-1, slot]) + 1
         if (segment := self._segments.get(slot)) and not segment.full:
             segment.add(self._chosen[slot], event, plane, episode_step)

@@ -13,6 +13,7 @@ from apex_acer.algorithms.algorithm import Action
 from apex_acer.config import EvaluationConfig
 from apex_acer.environments.vector import Environments, Step, require_unchanged
 from apex_acer.protocol.metrics import Timers
+from apex_acer.protocol.planes import random_action
 from apex_acer.protocol.specification import Array
 from apex_acer.protocol.unroll import Unroll
 
@@ -151,7 +152,7 @@ class Rollout:
         action: Array = chosen.action.numpy().copy()
         if self._stall_steps:
             stalled = self._since_reward >= self._stall_steps
-            action[stalled] = self._policy.spec.random_action(self._random, planes)[stalled]
+            action[stalled] = random_action(self._policy.spec, self._random, planes)[stalled]
             self._since_reward[stalled] = 0
         return action
 

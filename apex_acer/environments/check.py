@@ -25,7 +25,8 @@ from apex_acer.environments.fit import require_fit
 from apex_acer.environments.spaces import leaves, specify, specify_remote
 from apex_acer.environments.vector import Environments, environment_spec, make_vector
 from apex_acer.protocol.actions import Choices
-from apex_acer.protocol.specification import MASK, Array, EnvironmentSpec, find
+from apex_acer.protocol.planes import find, random_action
+from apex_acer.protocol.specification import MASK, Array, EnvironmentSpec
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -118,7 +119,7 @@ def _try(vector: Any, config: EnvironmentConfig) -> Checked:
     environments, random_numbers = Environments(vector, config), np.random.default_rng(0)
     planes = _attempt("reset", lambda: environments.reset(0))
     for _ in range(STEPS):
-        action = environments.spec.random_action(random_numbers, planes)
+        action = random_action(environments.spec, random_numbers, planes)
         step = _attempt("step", functools.partial(environments.step, action))
         planes = step.obs
         for name in ("reward", "terminated", "truncated"):

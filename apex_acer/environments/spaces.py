@@ -12,7 +12,8 @@ from gymnasium.spaces import Space
 
 from apex_acer.config import ConfigError, EnvironmentConfig, RemoteConfig, require
 from apex_acer.protocol.actions import MAX_COMBINATIONS, Actions, Box, Choices, Discrete, MultiDiscrete
-from apex_acer.protocol.specification import MASK, OBSERVATION, ONE_HOT, EnvironmentSpec, Part
+from apex_acer.protocol.planes import OBSERVATION
+from apex_acer.protocol.specification import MASK, ONE_HOT, EnvironmentSpec, Part
 
 
 def specify(config: EnvironmentConfig, actions: Space[Any], observations: Space[Any], repeat: int) -> EnvironmentSpec:

@@ -19,6 +19,7 @@ from apex_acer.config import ConfigError, EnvironmentConfig, imports, require
 from apex_acer.environments.mujoco import log_warnings
 from apex_acer.environments.spaces import specify
 from apex_acer.protocol.actions import Choices
+from apex_acer.protocol.planes import to_planes, unpack, with_mask
 from apex_acer.protocol.specification import MASK, Array, EnvironmentSpec
 
 RESERVED = {
@@ -85,9 +86,9 @@ class Environments:
 
     def _planes(self, obs: Any, info: dict[str, Any]) -> Array:
         if self.spec.has_masks:
-            obs = self.spec.with_mask(obs, self._mask(info if self._masks_in_info else obs))
-        planes = self.spec.planes(obs, self.num)
-        for name, part in self.spec.unpack(planes, self.spec.float_parts).items():
+            obs = with_mask(obs, self._mask(info if self._masks_in_info else obs))
+        planes = to_planes(self.spec, obs, self.num)
+        for name, part in unpack(self.spec, planes, self.spec.float_parts).items():
             self._finite(f"{name} in an observation", part)
         return self._finite("observation", planes)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +25,6 @@ DECISIVE = {
 """The fields that must not change if a policy is to act in the environment, in words."""
 SHAPES = "plane_shape", "given_shape", "choices", "first"
 MASK = "action_mask"  # the part of an observation that says which choices are legal
-OBSERVATION = "observation"  # the part that is the rest of it, if the environment gives the mask beside it, in `info`
 ONE_HOT = "int8"  # the type of planes that are one-hot: bytes that, unlike the uint8 of pixels, nobody scales
 
 
@@ -122,58 +121,6 @@ class EnvironmentSpec:
         fields = [{**vars(part)} for part in self.parts]
         return {values.pop("name"): dataclasses.replace(self, **values, parts=()) for values in fields}
 
-    def planes(self, obs: Any, *lead: int) -> Array:
-        """The environment's observations `[*lead, *given_shape]` as planes `[*lead, *plane_shape]`.
-
-        Observations with parts are a dictionary or tuple of arrays. Raises ValueError if one is not among the `choices`.
-        """
-        if self.parts:
-            given = self.given(obs)
-            return self.pack({name: box.planes(given[name], *lead) for name, box in self.boxes.items()}, *lead)
-        if self.choices:
-            return self._one_hot(np.asarray(obs), *lead)
-        if self.channels_last:
-            return np.moveaxis(obs.reshape(*lead, *self.plane_shape[1:], self.plane_shape[0]), -1, -3)
-        planes: Array = obs.reshape(*lead, *self.plane_shape)
-        return planes
-
-    def given(self, obs: Any) -> dict[str, Array]:
-        """The array of each part in a dictionary or tuple of them, or in several that are nested; raises ValueError."""
-        return {name: np.asarray(find(obs, name)) for name in self.boxes}
-
-    def _one_hot(self, obs: Array, *lead: int) -> Array:
-        chosen = obs.reshape(*lead, len(self.choices)).astype(np.int64) - self.first
-        if problem := self.refusal(obs):
-            raise ValueError(problem)
-        planes = np.zeros((*lead, *self.plane_shape), ONE_HOT)
-        np.put_along_axis(planes, chosen + np.cumsum((0, *self.choices[:-1])), 1, -1)
-        return planes
-
-    def with_mask(self, obs: Any, mask: Any) -> dict[str, Any]:
-        """The environment's observations with the mask that it gives beside them as another part."""
-        if isinstance(obs, Mapping):
-            return {**obs, MASK: mask}
-        parts = {str(index): part for index, part in enumerate(obs)} if isinstance(obs, tuple) else {OBSERVATION: obs}
-        return {**parts, MASK: mask}
-
-    def pack(self, planes: Mapping[str, Array], *lead: int) -> Array:
-        """The bytes `[*lead, num_bytes]` of the parts' planes `[*lead, *plane]`."""
-        rows = []
-        for name, box in self.boxes.items():
-            plane = np.ascontiguousarray(planes[name], box.dtype)
-            rows.append(plane.reshape(*lead, math.prod(box.plane_shape)).view(np.uint8))
-        return np.concatenate(rows, -1)
-
-    def unpack(self, planes: Array, names: Collection[str]) -> dict[str, Array]:
-        """The planes `[..., *plane]` of the parts with these `names` in bytes `[..., num_bytes]`."""
-        found, start = {}, 0
-        for name, box in self.boxes.items():
-            if name in names:
-                rows = np.ascontiguousarray(planes[..., start : start + box.num_bytes])
-                found[name] = rows.view(box.dtype).reshape(*planes.shape[:-1], *box.plane_shape)
-            start += box.num_bytes
-        return found
-
     def describe(self) -> str:
         """The observations and actions in one line of text."""
         stacked = f", the newest {self.stack} together" if self.stack > 1 else ""
@@ -238,12 +185,6 @@ class EnvironmentSpec:
         assert isinstance(self.actions, Choices)
         return sum(self.actions.branches)
 
-    def random_action(self, rng: np.random.Generator, planes: Array) -> Array:
-        """An action `[N, *actions.shape]` for each of the newest `planes`, drawn uniformly of the legal ones."""
-        if not (self.has_masks and isinstance(self.actions, Choices)):
-            return self.actions.sample(rng, len(planes))
-        return self.actions.sample_legal(rng, self.unpack(planes, names=(MASK,))[MASK] != 0)
-
     @functools.cached_property
     def float_parts(self) -> tuple[str, ...]:
         """The names of the parts that are floats."""
@@ -294,15 +235,3 @@ def _num_bytes(plane: Part | EnvironmentSpec) -> int:
 
 def _tuples(values: Mapping[str, Any]) -> dict[str, tuple[Any, ...]]:
     return {name: tuple(values[name]) for name in SHAPES if name in values}
-
-
-def find(obs: Any, name: str) -> Any:
-    """The part `name` of an observation, which is a dictionary or tuple, or several that are nested; raises ValueError."""
-    if isinstance(obs, Mapping) and name in obs:  # nested or not, its name may be given whole
-        return obs[name]
-    try:
-        for key in name.split(".") if name else ():
-            obs = obs[key] if isinstance(obs, Mapping) else obs[int(key)]
-    except (LookupError, TypeError, ValueError):
-        raise ValueError(f"an observation without the part {name!r}") from None
-    return obs

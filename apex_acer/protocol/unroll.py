@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from apex_acer.protocol.planes import unpack
 from apex_acer.protocol.specification import Array, EnvironmentSpec
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ class Unroll:
         floats = {"reward": self.reward, **self.behaviour, **self.state}
         if self.obs.dtype.kind == "f":
             floats["obs"] = self.obs
-        floats |= spec.unpack(self.obs, spec.float_parts)
+        floats |= unpack(spec, self.obs, spec.float_parts)
         if problem := next((name for name, array in floats.items() if not np.isfinite(array).all()), ""):
             return f"{problem}: not finite"
         return "priority: negative" if PRIORITY in floats and floats[PRIORITY].min() < 0 else ""

@@ -18,6 +18,7 @@ from apex_acer.config import ConfigError, EnvironmentConfig, NetworkConfig, RunC
 from apex_acer.environments.vector import make_environments
 from apex_acer.networks.card import FORMAT, describe
 from apex_acer.networks.weights import named_tensors, pack, unpack, write
+from apex_acer.protocol.planes import to_planes
 from tests.conftest import COUNTDOWN, config_error, play, run_config
 from tests.runs import CARTPOLE
 
@@ -147,7 +148,7 @@ def test_acts_on_what_the_environment_itself_gives(
     path, policy = saved(tmp_path, image_config(stack, shape=shape, dtype=dtype))
     loaded = load_policy(path)
     given = np.random.default_rng(1).integers(0, 255, (5, stack, *shape)).astype(dtype)
-    planes = policy.spec.planes(given, 5, stack).reshape(5, *policy.spec.obs_shape)
+    planes = to_planes(policy.spec, given, 5, stack).reshape(5, *policy.spec.obs_shape)
     expected = policy.network(torch.from_numpy(planes)).pi_logits.argmax(-1).tolist()
     batch = given if stack > 1 else given[:, 0]
     assert loaded.act(batch).tolist() == loaded.act(planes).tolist() == expected

@@ -15,6 +15,7 @@ import numpy as np
 from apex_acer.engines.local.wire import WireError, decode_message, decode_reply, encode_message, encode_reply
 from apex_acer.protocol.inbox import Inbox
 from apex_acer.protocol.messages import Message, Peer, Reply
+from apex_acer.protocol.planes import unpack
 from apex_acer.protocol.specification import EnvironmentSpec
 from apex_acer.protocol.unroll import ARRAY_FIELDS, Layout, Unroll
 from tests.runs import BOX, CARTPOLE, PARTS, RUN_ID, known_speakers, made_up_unroll, tiny_layout, tiny_run
@@ -227,7 +228,7 @@ def assert_valid(message: Message, layout: Layout, spec: EnvironmentSpec) -> Non
         assert all(math.isfinite(row["eval_return"]) for row in message.rows)
     if message.unroll is not None:
         assert_valid_unroll(message.unroll, layout)
-        floats = spec.unpack(message.unroll.obs, spec.float_parts).values()
+        floats = unpack(spec, message.unroll.obs, spec.float_parts).values()
         assert all(np.isfinite(array).all() for array in floats)
 
 

@@ -17,6 +17,7 @@ from safetensors.numpy import load_file
 from apex_acer import load_policy, resume, train
 from apex_acer.client import spaces
 from apex_acer.config import EnvironmentConfig, RemoteConfig, RunConfig
+from apex_acer.protocol.planes import parts_of
 from apex_acer.tools.export import export_onnx
 from tests.conftest import config_error
 from tests.engines.local.test_remote import Clients
@@ -108,7 +109,7 @@ def test_a_policy_takes_what_the_environment_gives_and_its_export_too(tmp_path: 
     pairs = list(zip(looks(20, kind), looks(21, kind)[1:], strict=True))
     names = list(policy.spec.boxes)
     assert names == (["arm.joints", "camera", "room"] if kind == "Dict" else ["0", "1", "2.joints"])
-    batch = {name: np.stack([[policy.spec.given(obs)[name] for obs in pair] for pair in pairs]) for name in names}
+    batch = {name: np.stack([[parts_of(policy.spec, obs)[name] for obs in pair] for pair in pairs]) for name in names}
     actions = policy.act(batch)
     for index, action in enumerate(actions):
         assert policy.act({name: batch[name][index] for name in names}) == action

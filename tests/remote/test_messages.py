@@ -12,6 +12,7 @@ import msgpack
 import numpy as np
 import pytest
 
+from apex_acer.protocol.planes import to_planes, unpack
 from apex_acer.protocol.specification import EnvironmentSpec, Part
 from apex_acer.remote.messages import RemoteError, decode, parse_hello, parse_request
 from tests.remote.conftest import HELLO, TOKEN
@@ -166,7 +167,7 @@ def test_parts_are_a_map_by_their_names() -> None:
     assert parse_hello(HELLO | {"observation": SPACES}, PARTS, TOKEN) == (True, "")
     obs = {"room": 6, "arm.load": np.array([1, 2], "<f4").tobytes()}
     request = parse_request({"type": "reset", "sequence": 0, "observation": obs}, PARTS)
-    found = PARTS.unpack(PARTS.planes(request.obs, 1), PARTS.boxes)
+    found = unpack(PARTS, to_planes(PARTS, request.obs, 1), PARTS.boxes)
     assert {name: array.tolist() for name, array in found.items()} == {"arm.load": [[1, 2]], "room": [[0, 1, 0]]}
 
 
