@@ -99,8 +99,9 @@ class ApexDqn(Algorithm):
         q_values = self.network(first).q_values  # [B, A]
         q_taken = q_values.gather(-1, actions).squeeze(-1)  # [B]
         with torch.no_grad():
-            judge = self.target_network(after).q_values
-            choose = self.network(after).q_values if given.double else judge
+            inputs = self.network.prepare(after)
+            judge = self.target_network.output(inputs).q_values
+            choose = self.network.output(inputs).q_values if given.double else judge
             target = n_step_target(ahead, bootstrap_value(choose, judge), rescaled=given.value_rescaling)
         mask = batch.mask[0]
         error = torch.where(mask, target - q_taken, 0.0)

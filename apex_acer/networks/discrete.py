@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from apex_acer.config import NetworkConfig
 from apex_acer.functional import dueling, joint_logits
@@ -63,6 +63,11 @@ class QNetwork(RecurrentNetwork[QOutput]):
 
     def heads(self, features: Tensor, inputs: Tensor) -> QOutput:
         """Q, from the features of state and episode."""
-        advantage: Tensor = self.advantage(features)
-        q_values = dueling(self.value(features), advantage) if self.value else advantage
+        advantage = self._outputs(self.advantage, features)
+        q_values = dueling(self._outputs(self.value, features), advantage) if self.value else advantage
         return QOutput(self.forbid_combinations(q_values, inputs))
+
+    def _outputs(self, layers: nn.Sequential, features: Tensor) -> Tensor:
+        """Those of a head, whose hidden layer, the largest of all with images, computes in `precision`."""
+        outputs: Tensor = layers[-1](self.run(layers[:-1], features))
+        return outputs

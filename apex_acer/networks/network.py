@@ -135,11 +135,17 @@ class RecurrentNetwork(Network, ABC, Generic[Output]):
 
     def forward(self, obs: Tensor) -> Output:
         """The output, in the parameters' dtype, for raw observations `[B, *obs_shape]`, each at an episode's start."""
-        return self.step(obs, {})[0]
+        return self.output(self.prepare(obs))
+
+    def output(self, inputs: Tensor) -> Output:
+        """The output for `prepare`d observations."""
+        return self._step(inputs, {})[0]
 
     def step(self, obs: Tensor, state: State) -> tuple[Output, State]:
         """Like `forward`, with the recurrent state before and after; an empty state is that of an episode's start."""
-        inputs = self.prepare(obs)
+        return self._step(self.prepare(obs), state)
+
+    def _step(self, inputs: Tensor, state: State) -> tuple[Output, State]:
         features, state = remember(self.lstm, self.features(inputs), state)
         return self.heads(features, inputs), state
 

@@ -3,6 +3,10 @@
 import pytest
 import torch
 
+from apex_acer.config import NetworkConfig
+from apex_acer.networks.discrete import QNetwork
+from apex_acer.protocol.actions import Discrete
+from apex_acer.protocol.specification import EnvironmentSpec
 from tests.networks.test_torsos import build, random_bytes
 
 LENGTH, COLUMNS = 7, 4
@@ -76,6 +80,16 @@ def test_a_torso_in_bfloat16_gives_nearly_the_same_in_float32(plane, dtype, norm
     assert low.dtype == torch.float32
     assert not torch.equal(low, full)
     assert (low - full).abs().max() < 0.03 * full.abs().max()
+
+
+def test_hidden_layers_of_dueling_heads_compute_in_bfloat16_and_q_values_do_not():
+    spec = EnvironmentSpec((4, 36, 36), "uint8", Discrete(3, 0), 1, False, 1, (4, 36, 36))
+    network = QNetwork(NetworkConfig(hidden_sizes=(8,)), spec, is_dueling=True)
+    network.precision, types = torch.bfloat16, []
+    for layer in (*network.value, *network.advantage):
+        layer.register_forward_hook(lambda _, __, output: types.append(output.dtype))
+    assert network(random_bytes(6, 4, 36, 36)).q_values.dtype == torch.float32
+    assert types == [torch.bfloat16, torch.bfloat16, torch.float32] * 2
 
 
 def influence(network, obs, reset, state, detach_at):
