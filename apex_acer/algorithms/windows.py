@@ -13,7 +13,7 @@ from apex_acer.config import AlgorithmConfig, NStepConfig, RunConfig, require
 from apex_acer.functional import NStep, masked_means, n_step_return, n_step_returns, shape_rewards, squared_error_loss
 from apex_acer.networks.frames import stack_planes
 from apex_acer.protocol.specification import Array
-from apex_acer.protocol.unroll import Batch, Unroll
+from apex_acer.protocol.unroll import Batch, Unroll, take_rows
 
 
 def require_single_steps(config: RunConfig) -> None:
@@ -46,13 +46,8 @@ def shaped_returns(given: NStepConfig, reward: Tensor, terminated: Tensor, trunc
 def window_ends(batch: Batch, length: Tensor, stack: int) -> tuple[Tensor, Tensor]:
     """The first observation of each window and the one that is bootstrapped from, `length` `[B]` later: `[B, *obs]`."""
     planes = torch.arange(stack, device=length.device).unsqueeze(-1) + length  # [S, B]
-    rows = (planes * len(length) + torch.arange(len(length), device=length.device)).flatten()
-    # whole rows are copied at once, twenty times as fast as by two indices
-    obs, episode_step = (
-        values.flatten(0, 1).index_select(0, rows).view(*planes.shape, *values.shape[2:])
-        for values in (batch.obs, batch.episode_step)
-    )
-    after = stack_planes(obs, episode_step, stack)
+    rows = planes * len(length) + torch.arange(len(length), device=length.device)
+    after = stack_planes(take_rows(batch.obs, rows), take_rows(batch.episode_step, rows), stack)
     return stack_planes(batch.obs[:stack], batch.episode_step[:stack], stack)[0], after[0]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import linear
 
 State = dict[str, Tensor]
 """What a policy remembers between the steps of an episode, by name, `[B, …]`; empty for feed-forward networks."""
@@ -19,43 +20,44 @@ def forget(state: State, reset: Tensor) -> State:
     return {name: torch.where(reset.unsqueeze(-1), 0.0, value) for name, value in state.items()}
 
 
-def remember(lstm: nn.LSTMCell | None, features: Tensor, state: State) -> tuple[Tensor, State]:
-    """The features and the state after one more step, both unchanged if there is no `lstm`.
+def input_gates(lstm: nn.LSTMCell, features: Tensor) -> Tensor:
+    """What features `[..., F]` add to the gates `[..., 4 * H]` of an LSTM, which is most of its work and knows no order."""
+    return linear(features, lstm.weight_ih, lstm.bias_ih + lstm.bias_hh)
 
-    `features` are `[B, F]`; an empty state is that of an episode's start.
+
+def remember(lstm: nn.LSTMCell, gates: Tensor, state: State) -> State:
+    """The state after one more step, of which "hidden" `[B, H]` is the output; an empty one is that of an episode's start.
+
+    `gates` `[B, 4 * H]` are the `input_gates` of the step.
     """
-    if lstm is None:
-        return features, state
-    hidden, cell = lstm(features, (state["hidden"], state["cell"]) if state else None)
-    return hidden, {"hidden": hidden, "cell": cell}
+    if not state:
+        zeros = gates.new_zeros(len(gates), lstm.hidden_size)
+        state = {"hidden": zeros, "cell": zeros}
+    gates = torch.addmm(gates, state["hidden"], lstm.weight_hh.t())
+    write, keep, candidate, show = gates.chunk(4, -1)  # in the order of torch's LSTM
+    cell = torch.addcmul(keep.sigmoid() * state["cell"], write.sigmoid(), candidate.tanh())
+    return {"hidden": show.sigmoid() * cell.tanh(), "cell": cell}
 
 
 def remember_all(
-    lstm: nn.LSTMCell | None,
-    features: Tensor,
-    reset: Tensor,
-    state: State,
-    burn_in: int = 0,
-    fresh: Tensor | None = None,
+    lstm: nn.LSTMCell, gates: Tensor, reset: Tensor, state: State, burn_in: int = 0, fresh: Tensor | None = None
 ) -> Tensor:
-    """The features `[L, B, H]` of consecutive steps, unchanged if there is no `lstm`.
+    """The outputs `[L, B, H]` of consecutive steps.
 
     Args:
         lstm: with width H.
-        features: `[L, B, F]`.
+        gates: `[L, B, 4 * H]`, the `input_gates` of all steps.
         reset: `[L, B]` bool, true if an episode begins there, before which the state is cleared.
         state: `[B, …]` before the first step.
         burn_in: number of first steps that only warm up the state: no gradient flows back into them.
         fresh: `[B]` bool, true for segments that have no burn-in; by default all have one.
     """
-    if lstm is None:
-        return features
     steps = []
-    for t in range(len(features)):
+    for t, (now, begins) in enumerate(zip(gates.unbind(), reset.unbind(), strict=True)):
         if t == burn_in:
             state = {name: _detach(value, fresh) for name, value in state.items()}
-        remembered, state = remember(lstm, features[t], forget(state, reset[t]))
-        steps.append(remembered)
+        state = remember(lstm, now, forget(state, begins))
+        steps.append(state["hidden"])
     return torch.stack(steps)
 
 

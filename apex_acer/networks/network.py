@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -14,7 +15,7 @@ from apex_acer.functional import forbid, legal_combinations
 from apex_acer.networks.device import choose_precision
 from apex_acer.networks.frames import to_float
 from apex_acer.networks.memory import State as State
-from apex_acer.networks.memory import remember, remember_all
+from apex_acer.networks.memory import input_gates, remember, remember_all
 from apex_acer.networks.normalisation import ObservationNormaliser
 from apex_acer.networks.parts import PartsNormaliser, unpack
 from apex_acer.networks.torsos import build_torso
@@ -43,11 +44,11 @@ class Precise(nn.Module):
         """The features `[B, width]` of `prepare`d observations, in the parameters' dtype."""
         return self.run(self.torso, inputs)
 
-    def run(self, torso: nn.Module, inputs: Tensor) -> Tensor:
-        """Likewise the features from any torso."""
+    def run(self, layers: Callable[[Tensor], Tensor], inputs: Tensor) -> Tensor:
+        """Likewise the output of any large layers."""
         with self.cast(inputs.device):
-            features: Tensor = torso(inputs if self.precision else inputs.to(self._dtype))
-        return features.to(self._dtype)
+            output = layers(inputs if self.precision else inputs.to(self._dtype))
+        return output.to(self._dtype)
 
     @property
     def _dtype(self) -> torch.dtype:
@@ -109,6 +110,31 @@ class Network(Precise):
         """The output for raw `obs` `[B, *obs_shape]`, and the recurrent state after it."""
         return self(obs), state
 
+    def remember(self, lstm: nn.LSTMCell | None, features: Tensor, state: State) -> tuple[Tensor, State]:
+        """The features `[B, …]` and the state after one more step, both unchanged if there is no `lstm`."""
+        if lstm is None:
+            return features, state
+        state = remember(lstm, self.run(functools.partial(input_gates, lstm), features), state)
+        return state["hidden"], state
+
+    def remember_all(
+        self,
+        lstm: nn.LSTMCell | None,
+        features: Tensor,
+        reset: Tensor,
+        state: State,
+        burn_in: int = 0,
+        fresh: Tensor | None = None,
+    ) -> Tensor:
+        """The features `[L, B, …]` of consecutive steps, unchanged if there is no `lstm`.
+
+        `reset` and the arguments after it are those of `memory.remember_all`.
+        """
+        if lstm is None:
+            return features
+        gates = self.run(functools.partial(input_gates, lstm), features)
+        return remember_all(lstm, gates, reset, state, burn_in, fresh)
+
     def observe(self, unroll: Unroll) -> None:
         """Adds an unroll's observations to the statistics, if the network has any."""
         if self.normaliser:
@@ -146,7 +172,7 @@ class RecurrentNetwork(Network, ABC, Generic[Output]):
         return self._step(self.prepare(obs), state)
 
     def _step(self, inputs: Tensor, state: State) -> tuple[Output, State]:
-        features, state = remember(self.lstm, self.features(inputs), state)
+        features, state = self.remember(self.lstm, self.features(inputs), state)
         return self.heads(features, inputs), state
 
     def unroll(
@@ -156,15 +182,15 @@ class RecurrentNetwork(Network, ABC, Generic[Output]):
 
         `reset` `[L, B]` is true if an episode begins there; the other arguments are those of `remember_all`.
         """
-        return self.heads(self.remember(inputs, reset, state, burn_in, fresh), inputs)
+        return self.heads(self.unroll_features(inputs, reset, state, burn_in, fresh), inputs)
 
-    def remember(
+    def unroll_features(
         self, inputs: Tensor, reset: Tensor, state: State, burn_in: int = 0, fresh: Tensor | None = None
     ) -> Tensor:
         """The features `[L, B, width]` that `unroll` gives to the heads."""
         computed = self.features(inputs)
         features = computed.view(*reset.shape, computed.shape[-1])  # B may be 0
-        return remember_all(self.lstm, features, reset, state, burn_in, fresh)
+        return self.remember_all(self.lstm, features, reset, state, burn_in, fresh)
 
 
 AnyNetwork = TypeVar("AnyNetwork", bound=Precise)

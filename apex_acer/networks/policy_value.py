@@ -38,7 +38,7 @@ class PolicyNetwork(RecurrentNetwork[Any]):
 
     def judge(self, inputs: Tensor, reset: Tensor, state: State) -> PolicyAndValue:
         """Policy and V `[L, B]` for `prepare`d consecutive observations; the arguments are those of `unroll`."""
-        features = self.remember(inputs, reset, state)
+        features = self.unroll_features(inputs, reset, state)
         value = self.value(features).squeeze(-1) if self.value else None
         return PolicyAndValue(self.head.distribution(self.heads(features, inputs)), value)
 

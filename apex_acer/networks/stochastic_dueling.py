@@ -7,7 +7,7 @@ from typing import NamedTuple
 from torch import Tensor, nn
 
 from apex_acer.config import NetworkConfig
-from apex_acer.networks.memory import State, remember, remember_all
+from apex_acer.networks.memory import State
 from apex_acer.networks.network import Network
 from apex_acer.networks.torsos import ACTIVATIONS, build_torso, linear
 from apex_acer.protocol.specification import EnvironmentSpec
@@ -56,8 +56,8 @@ class StochasticDueling(Network):
     def step(self, obs: Tensor, state: State) -> tuple[MeanAndValue, State]:
         """Like `forward`, with the recurrent state before and after; an empty state is that of an episode's start."""
         inputs, (own, critics) = self.prepare(obs), _halves(state)
-        features, own = remember(self.lstm, self.features(inputs), own)
-        critic_features, critics = remember(self.critic_lstm, self.run(self.critic_torso, inputs), critics)
+        features, own = self.remember(self.lstm, self.features(inputs), own)
+        critic_features, critics = self.remember(self.critic_lstm, self.run(self.critic_torso, inputs), critics)
         output = MeanAndValue(self.mean(features), self.value(critic_features).squeeze(-1))
         return output, own | {f"{CRITIC}{name}": value for name, value in critics.items()}
 
@@ -69,7 +69,7 @@ class StochasticDueling(Network):
         `reset` `[L, B]` is true if an episode begins there; the other arguments are those of `remember_all`.
         """
         features = self.features(inputs).view(*reset.shape, -1)  # [L, B, F]
-        mean: Tensor = self.mean(remember_all(self.lstm, features, reset, _halves(state)[0], burn_in, fresh))
+        mean: Tensor = self.mean(self.remember_all(self.lstm, features, reset, _halves(state)[0], burn_in, fresh))
         return mean
 
     def unroll_critic(
@@ -77,7 +77,7 @@ class StochasticDueling(Network):
     ) -> Evaluated:
         """V, and features for `advantage`; the arguments are those of `unroll_policy`."""
         features = self.run(self.critic_torso, inputs).view(*reset.shape, -1)  # [L, B, F]
-        features = remember_all(self.critic_lstm, features, reset, _halves(state)[1], burn_in, fresh)
+        features = self.remember_all(self.critic_lstm, features, reset, _halves(state)[1], burn_in, fresh)
         return Evaluated(self.value(features).squeeze(-1), features)
 
     def advantage(self, features: Tensor, actions: Tensor) -> Tensor:

