@@ -1,6 +1,7 @@
-"""Keeps what a run or a sweep has found as docs/results/<name>.json and .png: `python -m docs.record FOLDER NAME`.
+"""Keeps what a run or a sweep has found as docs/results/<name>.json and .png: `python -m docs.record FOLDER NAME [GAMES…]`.
 
-Without arguments it draws the figures that are there once more.
+GAMES are files of what `apex-acer evaluate --json` printed of the run's weights. Without arguments it draws the figures that
+are there once more.
 """
 
 from __future__ import annotations
@@ -8,23 +9,26 @@ from __future__ import annotations
 import json
 import sys
 import tomllib
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from apex_acer.storage.history import read_rows
 from apex_acer.tools.sweep.report import draw_curves, read_curve
 from apex_acer.views.curves import Line, Panel
 from apex_acer.views.plots import plot_curves
 
+PATHS = "weights", "folder"  # of this machine
 RESULTS = Path(__file__).parent / "results"
 
 
-def record(folder: Path, name: str) -> None:
-    """A sweep's results as they are, of a run its configuration and its curve; and a figure of them."""
+def record(folder: Path, name: str, games: Sequence[Path]) -> None:
+    """A sweep's results as they are, of a run what `read_run` finds; and a figure of them."""
     RESULTS.mkdir(exist_ok=True)
     results = folder / "results.json"
-    text = results.read_text(encoding="utf-8") if results.exists() else json.dumps(read_run(folder)) + "\n"
+    text = results.read_text(encoding="utf-8") if results.exists() else json.dumps(read_run(folder, games)) + "\n"
     (RESULTS / f"{name}.json").write_text(text, encoding="utf-8")
     (RESULTS / f"{name}.png").write_bytes(draw(json.loads(text)))
 
@@ -38,11 +42,35 @@ def redraw() -> None:
             path.write_bytes(draw(found))
 
 
-def read_run(folder: Path) -> dict[str, Any]:
-    """The configuration and the curve `[env_steps, return, wall_s]` of a run."""
+def read_run(folder: Path, games: Sequence[Path] = ()) -> dict[str, Any]:
+    """The configuration of a run, its curve `[env_steps, return, wall_s]`, its end, and games of its weights."""
     curve_of, curve = read_curve(folder / "metrics.jsonl")
     config = tomllib.loads((folder / "config.toml").read_text(encoding="utf-8"))
-    return {"run": config, "curve_of": curve_of, "curve": curve}
+    end = json.loads((folder / "result.json").read_text(encoding="utf-8"))
+    return {
+        "run": config,
+        "curve_of": curve_of,
+        "curve": curve,
+        "result": {name: value for name, value in end.items() if name not in PATHS},
+        "last_training_games": last_games(read_rows(folder / "metrics.jsonl"), 100),
+        "fresh_games": [json.loads(path.read_text(encoding="utf-8").splitlines()[-1]) for path in games],
+    }
+
+
+def last_games(rows: Sequence[Mapping[str, Any]], num: int) -> dict[str, float]:
+    """The last `num` whole games of training, or a few more, because a row has the mean of those since the row before."""
+    total, returns, before = 0, 0.0, dict[str, int]()
+    ended = []  # how many games, and their mean, a row
+    for row in rows:
+        if row["source"].startswith("actor") and "episode_return" in row:
+            since = row["episodes"] - before.get(row["source"], 0)
+            before[row["source"]] = row["episodes"]
+            # an actor that was started again counts from 0
+            ended.append((since if since > 0 else row["episodes"], row["episode_return"]))
+    while ended and total < num:
+        count, mean = ended.pop()
+        total, returns = total + count, returns + count * mean
+    return {"episodes": total, "mean": returns / max(total, 1)}
 
 
 def draw(found: dict[str, Any]) -> bytes:
@@ -62,6 +90,6 @@ def draw(found: dict[str, Any]) -> bytes:
 
 if __name__ == "__main__":
     if sys.argv[1:]:
-        record(Path(sys.argv[1]), sys.argv[2])
+        record(Path(sys.argv[1]), sys.argv[2], [Path(name) for name in sys.argv[3:]])
     else:
         redraw()

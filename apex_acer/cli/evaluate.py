@@ -58,7 +58,8 @@ def run(arguments: list[str]) -> int:
     how = "greedy" if settings.greedy else "sampled"
     if given.json:
         facts = {"environment": policy.config.environment.id, "policy": how, "stored": policy.metadata["score"]}
-        print(json.dumps({"episodes": settings.episodes, **scores, "length": row["eval_length"], **facts}))
+        played = {"episodes": settings.episodes, "seed": seed}
+        print(json.dumps({**played, **scores, "length": row["eval_length"], **facts}))
     else:
         figures = ", ".join(f"{name} {score:.2f}" for name, score in scores.items())
         print(f"{printable(policy.config.environment.id)}: {settings.episodes} {how} episodes: {figures}")
