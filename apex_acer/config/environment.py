@@ -38,6 +38,9 @@ class AtariConfig:
     """Press FIRE at a reset in games that wait for it."""
     life_loss: bool = True
     """In training, a lost life is `terminated` although the game continues; evaluations always play whole games."""
+    training_frames: int = 108_000
+    """Emulator frames after which a game of training is `truncated`; evaluations play 108,000, half an hour. A lower limit
+    keeps games in which nothing happens any more out of the replay memory."""
     full_action_space: bool = False
     """Use all 18 actions instead of the game's own."""
     grayscale: bool = True
@@ -47,7 +50,8 @@ class AtariConfig:
 
     def __post_init__(self) -> None:
         typed("environment.atari", self)
-        at_least(1, "environment.atari", {"frame_skip": self.frame_skip, "screen_size": self.screen_size})
+        counts = {name: getattr(self, name) for name in ("frame_skip", "training_frames", "screen_size")}
+        at_least(1, "environment.atari", counts)
         at_least(0, "environment.atari", {"noop_max": self.noop_max})
         fraction("environment.atari", {"sticky_actions": self.sticky_actions})
 

@@ -95,7 +95,13 @@ def make_pictured(config: EnvironmentConfig) -> Pictured | PicturedAtari:
     spec = find_spec(config)
     if config.is_atari:
         height, width = _screen_size(spec)
-        screen = {"grayscale": False, "img_height": height, "img_width": width, "frameskip": 1, "maxpool": False}
+        screen: dict[str, Any] = {
+            "grayscale": False,
+            "img_height": height,
+            "img_width": width,
+            "frameskip": 1,
+            "maxpool": False,
+        }
         return PicturedAtari(make_atari_vector(config, 1), make_atari_vector(config, 1, **screen), config)
     creator = load_env_creator(spec.entry_point) if isinstance(spec.entry_point, str) else spec.entry_point
     modes = getattr(creator, "metadata", {}).get("render_modes", ())

@@ -22,6 +22,7 @@ from apex_acer.protocol.actions import Choices
 from apex_acer.protocol.planes import to_planes, unpack, with_mask
 from apex_acer.protocol.specification import MASK, Array, EnvironmentSpec
 
+MOST_FRAMES = "max_num_frames_per_episode"
 RESERVED = {
     "autoreset_mode",
     "batch_size",
@@ -145,12 +146,11 @@ class AtariEnvironments(Environments):
 def make_environments(config: EnvironmentConfig, count: int, *, training: bool, threads: int = 1) -> Environments:
     """`count` environments; raises `ConfigError` if they cannot be made or are not supported.
 
-    `training` applies what only training needs (life loss); `threads` is the number of threads of ALE's emulators.
+    `training` applies what only training needs (life loss, shorter games); `threads` is the number of emulators' threads.
     """
     config = config.local
     if config.is_atari:
-        life_loss = config.atari.life_loss and training
-        vector = make_atari_vector(config, count, life_loss_info=life_loss, num_threads=threads)
+        vector = make_atari_vector(config, count, training=training, num_threads=threads)
         return AtariEnvironments(vector, config, config.atari.frame_skip)
     return Environments(make_vector(config, count), config)
 
@@ -201,7 +201,9 @@ def require_unchanged(name: str, spec: EnvironmentSpec, trained: EnvironmentSpec
         raise ConfigError(f"environment.id: {name!r} has changed since the training: {changes}; {allowed}")
 
 
-def make_atari_vector(config: EnvironmentConfig, count: int, **changes: Any) -> VectorEnv[Any, Any, Any]:
+def make_atari_vector(
+    config: EnvironmentConfig, count: int, *, training: bool = False, **changes: Any
+) -> VectorEnv[Any, Any, Any]:
     """ALE's vector environment with the settings of `config`, but for `changes`; raises `ConfigError`."""
     spec = find_spec(config)
     from ale_py.vector_env import AtariVectorEnv
@@ -215,7 +217,7 @@ def make_atari_vector(config: EnvironmentConfig, count: int, **changes: Any) -> 
         "repeat_action_probability": atari.sticky_actions,
         "noop_max": atari.noop_max,
         "use_fire_reset": atari.fire_reset,
-        "life_loss_info": False,
+        "life_loss_info": atari.life_loss and training,
         "full_action_space": atari.full_action_space,
         "grayscale": atari.grayscale,
         "img_height": atari.screen_size,
@@ -223,12 +225,14 @@ def make_atari_vector(config: EnvironmentConfig, count: int, **changes: Any) -> 
         "stack_num": 1,
         "reward_clipping": False,
         "num_threads": 1,
-        "max_num_frames_per_episode": spec.kwargs.get("max_num_frames_per_episode", 108_000),
+        MOST_FRAMES: spec.kwargs.get(MOST_FRAMES, 108_000),
     }
     given = config.keyword_arguments()
-    for name in (settings.keys() | RESERVED) & given.keys() - {"max_num_frames_per_episode"}:
+    for name in (settings.keys() | RESERVED) & given.keys() - {MOST_FRAMES}:
         raise ConfigError(f"environment.kwargs: {name!r} is not allowed with ALE; give the keys of environment.atari")
     settings |= given | changes
+    if training:
+        settings[MOST_FRAMES] = min(settings[MOST_FRAMES], atari.training_frames)
     game = spec.kwargs["game"]
     vector = imports.attempt("environment.id", config.id, lambda: AtariVectorEnv(game, count, **settings))
     return cast("VectorEnv[Any, Any, Any]", vector)

@@ -41,6 +41,7 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("environment.channels", "middle", "auto, first or last"),
     ("environment.atari.frame_skip", 0, "1 or more"),
     ("environment.atari.screen_size", 0, "1 or more"),
+    ("environment.atari.training_frames", 0, "1 or more"),
     ("environment.atari.noop_max", -1, "0 or more"),
     ("environment.atari.sticky_actions", 1.5, "0 to 1"),
     ("environment.atari.sticky_actions", -0.1, "0 to 1"),

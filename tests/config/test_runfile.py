@@ -44,7 +44,7 @@ CHANGED = RunConfig(
         stack=4,
         channels="last",
         action_masks=True,
-        atari=AtariConfig(2, 0.25, 7, False, False, True, False, 96),
+        atari=AtariConfig(2, 0.25, 7, False, False, 9000, True, False, 96),
         remote=RemoteConfig(
             *("0.0.0.0:80", "my/token", "my/chain", "my/key", True, ("https://a.b",), 8, 0.0),
             *((3, 4), "uint8", '{"a": {"n": 2}}', 2, (3, 2), (-1.0,), (2.0,), "Mine-v1"),

@@ -143,6 +143,18 @@ def test_life_loss_can_be_switched_off() -> None:
     assert not any(step.terminated.any() for step in steps[:60])
 
 
+@pytest.mark.parametrize("kwargs", ["{}", '{"max_num_frames_per_episode": 100000}'])
+def test_games_of_training_may_be_shorter(kwargs: str) -> None:
+    settings = {"id": "ALE/Pong-v5", "kwargs": kwargs, "atari": AtariConfig(training_frames=200)}
+    actions = np.zeros((60, 2), np.int64)
+    _, training = run(make(2, **settings), 0, actions)
+    _, evaluation = run(make(2, training=False, **settings), 0, actions)
+    ends = [t for t, step in enumerate(training) if step.truncated.all()]
+    assert ends == [49]  # the 50th step of four frames
+    assert not any(step.terminated.any() for step in training)
+    assert not any(step.truncated.any() for step in evaluation)
+
+
 def test_atari_is_reproducible_by_seed() -> None:
     actions = np.random.default_rng(4).integers(6, size=(40, 2))
     runs = [run(make(id="ALE/Pong-v5"), seed, actions) for seed in (1, 1, 9)]
