@@ -9,9 +9,14 @@ import av
 import pytest
 
 from apex_acer.config import ConfigError
+from apex_acer.manager.callbacks import Callbacks, Evaluation
 from apex_acer.manager.manager import train
 from tests.conftest import COUNTDOWN
 from tests.runs import tiny_run
+
+
+class Filmed(Exception):
+    """Ends a run of which enough was filmed."""
 
 
 @pytest.mark.parametrize("engine", ["serial", pytest.param("local", marks=pytest.mark.slow)])
@@ -24,9 +29,17 @@ def test_every_second_evaluation_is_filmed(tmp_path: Path, engine: str) -> None:
         evaluation__video_every=2,
         evaluation__episodes=1,
         evaluation__environments=1,
-        stop__env_steps=3000 if engine == "local" else 1000,
+        stop__env_steps=1_000_000,
     )
-    train(config)
+    evaluations: list[Evaluation] = []
+
+    def hear(evaluation: Evaluation) -> None:
+        evaluations.append(evaluation)
+        if len(evaluations) == 2:
+            raise Filmed
+
+    with pytest.raises(Filmed):  # an evaluator that starts late would miss a short run
+        train(config, Callbacks(on_evaluation=hear))
     rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     played = [row for row in rows if row["source"] == "evaluator"]
     videos = sorted((tmp_path / "videos").glob("*.mp4"))
