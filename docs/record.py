@@ -6,10 +6,11 @@ are there once more.
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,34 +44,47 @@ def redraw() -> None:
 
 
 def read_run(folder: Path, games: Sequence[Path] = ()) -> dict[str, Any]:
-    """The configuration of a run, its curve `[env_steps, return, wall_s]`, its end, and games of its weights."""
+    """A run's configuration, curve `[env_steps, return, wall_s]` and end, games of training, and games of its weights."""
     curve_of, curve = read_curve(folder / "metrics.jsonl")
     config = tomllib.loads((folder / "config.toml").read_text(encoding="utf-8"))
     end = json.loads((folder / "result.json").read_text(encoding="utf-8"))
+    training = list(training_games(read_rows(folder / "metrics.jsonl")))
     return {
         "run": config,
         "curve_of": curve_of,
         "curve": curve,
         "result": {name: value for name, value in end.items() if name not in PATHS},
-        "last_training_games": last_games(read_rows(folder / "metrics.jsonl"), 100),
+        "last_training_games": last_games(training, 100),
+        "training_curve": training_curve(training, 250_000),
         "fresh_games": [json.loads(path.read_text(encoding="utf-8").splitlines()[-1]) for path in games],
     }
 
 
-def last_games(rows: Sequence[Mapping[str, Any]], num: int) -> dict[str, float]:
-    """The last `num` whole games of training, or a few more, because a row has the mean of those since the row before."""
-    total, returns, before = 0, 0.0, dict[str, int]()
-    ended = []  # how many games, and their mean, a row
+def training_games(rows: Iterable[Mapping[str, Any]]) -> Iterator[tuple[int, int, float]]:
+    """Env steps, how many games of training ended since the same actor's row before, and their mean return."""
+    before = dict[str, int]()
     for row in rows:
         if row["source"].startswith("actor") and "episode_return" in row:
             since = row["episodes"] - before.get(row["source"], 0)
             before[row["source"]] = row["episodes"]
             # an actor that was started again counts from 0
-            ended.append((since if since > 0 else row["episodes"], row["episode_return"]))
-    while ended and total < num:
-        count, mean = ended.pop()
+            yield row["env_steps"], since if since > 0 else row["episodes"], row["episode_return"]
+
+
+def last_games(games: Sequence[tuple[int, int, float]], num: int) -> dict[str, float]:
+    """The last `num` whole games of training, or a few more, because a row has the mean of several."""
+    total, returns = 0, 0.0
+    for _, count, mean in reversed(games):
+        if total >= num:
+            break
         total, returns = total + count, returns + count * mean
     return {"episodes": total, "mean": returns / max(total, 1)}
+
+
+def training_curve(games: Sequence[tuple[int, int, float]], width: int) -> list[tuple[int, int, float]]:
+    """Of each `width` env steps: their first, how many games of training ended in them, and the mean return."""
+    parts = itertools.groupby(sorted(games), lambda game: game[0] // width * width)
+    return [(begin, *last_games(list(part), sys.maxsize).values()) for begin, part in parts]
 
 
 def draw(found: dict[str, Any]) -> bytes:

@@ -4,22 +4,30 @@ from __future__ import annotations
 
 from typing import Any
 
-from docs.record import last_games
+from docs.record import last_games, training_curve, training_games
 
 
-def row(source: str, episodes: int, episode_return: float) -> dict[str, Any]:
-    return {"source": source, "episodes": episodes, "episode_return": episode_return}
+def row(source: str, env_steps: int, episodes: int, episode_return: float) -> dict[str, Any]:
+    return {"source": source, "env_steps": env_steps, "episodes": episodes, "episode_return": episode_return}
+
+
+ROWS = (
+    row("actor_0", 10, 40, 1.0),
+    row("actor_1", 90, 30, 2.0),
+    row("actor_0", 110, 70, 4.0),  # 30 more
+    {"source": "actor_1"},
+    row("actor_1", 99, 20, 7.0),  # it was started again, and reports late
+    {"source": "evaluator", "eval_return": 100.0},
+)
 
 
 def test_the_last_games_of_training_are_those_of_all_actors_until_there_are_enough() -> None:
-    rows = [
-        row("actor_0", 40, 1.0),
-        row("actor_1", 30, 2.0),
-        row("actor_0", 70, 4.0),  # 30 more
-        {"source": "actor_1"},
-        row("actor_1", 20, 7.0),  # it was started again
-        {"source": "evaluator", "eval_return": 100.0},
-    ]
-    assert last_games(rows, 45) == {"episodes": 50, "mean": (30 * 4 + 20 * 7) / 50}
-    assert last_games(rows, 1000)["episodes"] == 120
+    games = list(training_games(ROWS))
+    assert last_games(games, 45) == {"episodes": 50, "mean": (30 * 4 + 20 * 7) / 50}
+    assert last_games(games, 1000)["episodes"] == 120
     assert last_games([], 100) == {"episodes": 0, "mean": 0.0}
+
+
+def test_a_curve_of_training_has_all_games_of_equal_stretches() -> None:
+    games = list(training_games(ROWS))
+    assert training_curve(games, 100) == [(0, 90, (40 * 1 + 30 * 2 + 20 * 7) / 90), (100, 30, 4.0)]
