@@ -54,7 +54,7 @@ def read_run(folder: Path, games: Sequence[Path] = ()) -> dict[str, Any]:
         "curve_of": curve_of,
         "curve": curve,
         "result": {name: value for name, value in end.items() if name not in PATHS},
-        "last_training_games": last_games(training, 100),
+        "last_training_games": dict(zip(("episodes", "mean"), last_games(training, 100), strict=True)),
         "training_curve": training_curve(training, 250_000),
         "fresh_games": [json.loads(path.read_text(encoding="utf-8").splitlines()[-1]) for path in games],
     }
@@ -71,20 +71,20 @@ def training_games(rows: Iterable[Mapping[str, Any]]) -> Iterator[tuple[int, int
             yield row["env_steps"], since if since > 0 else row["episodes"], row["episode_return"]
 
 
-def last_games(games: Sequence[tuple[int, int, float]], num: int) -> dict[str, float]:
-    """The last `num` whole games of training, or a few more, because a row has the mean of several."""
+def last_games(games: Sequence[tuple[int, int, float]], num: int) -> tuple[int, float]:
+    """The last `num` games of training, or a few more as a row has the mean of several: how many, and their mean return."""
     total, returns = 0, 0.0
     for _, count, mean in reversed(games):
         if total >= num:
             break
         total, returns = total + count, returns + count * mean
-    return {"episodes": total, "mean": returns / max(total, 1)}
+    return total, returns / max(total, 1)
 
 
 def training_curve(games: Sequence[tuple[int, int, float]], width: int) -> list[tuple[int, int, float]]:
     """Of each `width` env steps: their first, how many games of training ended in them, and the mean return."""
     parts = itertools.groupby(sorted(games), lambda game: game[0] // width * width)
-    return [(begin, *last_games(list(part), sys.maxsize).values()) for begin, part in parts]
+    return [(begin, *last_games(list(part), sys.maxsize)) for begin, part in parts]
 
 
 def draw(found: dict[str, Any]) -> bytes:
