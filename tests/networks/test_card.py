@@ -100,15 +100,17 @@ def test_loading_a_policy_imports_only_what_acting_needs(run_folder: Path) -> No
 def test_evaluate_shows_the_stored_score_beside_the_measured_one(
     run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = run_folder / "weights.safetensors"
-    score = read(path)[1]["score"]
+    score = read(run_folder / "weights.safetensors")[1]["score"]
+    trained = score["env_steps"] + 1000  # the newest weights are usually newer than the last evaluation
+    path = rewritten(run_folder, tmp_path, lambda card: card | {"env_steps": trained})
     assert main(["evaluate", str(path)]) == 0
     measured, stored = capsys.readouterr().out.splitlines()
     assert measured.startswith("CartPole-v1: 4 sampled episodes: mean ")
     figures = f"mean {score['eval_return']:.2f}, std {score['eval_return_std']:.2f} of 4 sampled episodes"
     assert stored == f"its run's evaluation: {figures}, at {score['env_steps']:,} env steps"
     assert main(["evaluate", str(path), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["stored"] == score
+    shown = json.loads(capsys.readouterr().out)
+    assert (shown["env_steps"], shown["stored"]) == (trained, score)
     assert main(["evaluate", str(rewritten(run_folder, tmp_path, lambda card: card | {"score": None}))]) == 0
     assert capsys.readouterr().out.splitlines()[1] == "its run's evaluation: none"
 
