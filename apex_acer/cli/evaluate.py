@@ -57,10 +57,9 @@ def run(arguments: list[str]) -> int:
     scores = {name: row[f"eval_return{suffix}"] for name, suffix in SCORES.items()}
     how = "greedy" if settings.greedy else "sampled"
     if given.json:
-        facts = {"environment": policy.config.environment.id, "policy": how}
+        played = {"episodes": settings.episodes, "seed": seed, **scores, "length": row["eval_length"]}
         weights = {"env_steps": policy.metadata["env_steps"], "stored": policy.metadata["score"]}
-        played = {"episodes": settings.episodes, "seed": seed}
-        print(json.dumps({**played, **scores, "length": row["eval_length"], **facts, **weights}))
+        print(json.dumps({**played, "environment": policy.config.environment.id, "policy": how, **weights}))
     else:
         figures = ", ".join(f"{name} {score:.2f}" for name, score in scores.items())
         print(f"{printable(policy.config.environment.id)}: {settings.episodes} {how} episodes: {figures}")
