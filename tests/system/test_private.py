@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -62,11 +63,17 @@ def test_a_folder_that_is_taken_for_one_left_is_made_again(monkeypatch: pytest.M
 def test_what_a_run_leaves_whose_processes_are_all_killed_is_removed_by_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(private, "PLACE", Path("/tmp"))
-    with program(tmp_path / "run", engine="local", stop__env_steps=10**9, actors__count=1) as run:
+    # a place of its own, since a run of a test beside this one would remove the folder, too; an ipc path is short
+    with (
+        tempfile.TemporaryDirectory(dir="/tmp") as folder_of_runs,
+        program(tmp_path / "run", place=Path(folder_of_runs), stop__env_steps=10**9, actors__count=1) as run,
+    ):
+        place = Path(folder_of_runs)
+        monkeypatch.setattr(private, "PLACE", place)
         run.wait_until_it_learns()
         folder = run.private
         assert folder
+        assert folder.parent == place
         private.remove_left_ones()
         assert folder.exists()
         for number in (signal.SIGSTOP, signal.SIGKILL):
