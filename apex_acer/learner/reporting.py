@@ -52,6 +52,7 @@ class Reporter:
         self._rows: dict[str, Row] = {}  # the newest of each process, by name
         self._row_at, self._updates_at_row = time.monotonic(), self._counters.updates
         self._histograms_due = 0.0  # monotonic seconds
+        inbox.status = self.status()  # the manager hears one before the first row, even of a run that ends at once
 
     @property
     def length(self) -> int:

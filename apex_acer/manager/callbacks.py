@@ -43,7 +43,7 @@ class Callbacks:
     """
 
     on_status: Callable[[Status], object] = _ignore
-    """Gets the newest row of every process in `rows`, and in `news` which processes were restarted and why."""
+    """Gets the newest row of every process in `rows`, at the start none, and in `news` which were restarted and why."""
     on_rows: Callable[[list[LoggedRow]], object] = _ignore
     """Gets the rows that were written to `metrics.jsonl` since the last call, each once. If a learner has died, `env_steps`
     goes back to its checkpoint, and the rows after that are written again."""

@@ -79,6 +79,14 @@ def test_rows_go_on_where_a_learner_was_killed(tmp_path: Path) -> None:
     assert [line for line in lines if line in set(kept)] == kept
 
 
+@ENGINES
+def test_a_status_is_heard_of_a_run_that_ends_before_the_second_question(tmp_path: Path, engine: str) -> None:
+    statuses: Rows = []
+    config = tiny_run(tmp_path, engine=engine, stop__env_steps=200, logging__every_seconds=60.0)
+    train(config, Callbacks(on_status=statuses.append))
+    assert statuses[0]["rows"] == {}
+
+
 def child(name: str) -> int:
     """The process id of this process's grandchild of that name."""
     for entry in Path("/proc").iterdir():
