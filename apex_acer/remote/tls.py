@@ -18,4 +18,7 @@ def tls_options(settings: ListenConfig, handshake_s: float) -> dict[str, Any]:
     except (OSError, ssl.SSLError) as error:
         files = f"{settings.certificate!r} and {settings.private_key!r}"
         raise ConfigError(f"{settings.section}.certificate: {files} cannot be used ({error})") from None
+    # A session ticket would reach a client while it sends its first request. One that reads and writes in two threads,
+    # as apex_acer.client does through websockets, sometimes lost that request: OpenSSL allows one thread at a time.
+    context.num_tickets = 0
     return {"ssl": context, "ssl_handshake_timeout": handshake_s}

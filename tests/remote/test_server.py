@@ -316,15 +316,38 @@ UPGRADE = (
 )
 
 
-@pytest.mark.skipif(not shutil.which("openssl"), reason="no openssl to make a certificate with")
-def test_tls(serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def certificate(tmp_path: Path) -> tuple[str, str]:
+    """The files of a new one and of its private key."""
+    if not shutil.which("openssl"):
+        pytest.skip("no openssl to make a certificate with")
     chain, key = str(tmp_path / "chain.pem"), str(tmp_path / "key.pem")
     command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", "-subj", "/CN=here"]
     command += ["-addext", "subjectAltName=IP:127.0.0.1", "-out", chain, "-keyout", key]
     subprocess.run(command, check=True, capture_output=True, timeout=60)
+    return chain, key
+
+
+def test_tls(serve: Serve, certificate: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    chain, key = certificate
     url = serve(certificate=chain, private_key=key).server.url
     assert url.startswith("wss://")
     with pytest.raises(ssl.SSLCertVerificationError):
         Peer(url)
     monkeypatch.setenv("SSL_CERT_FILE", chain)
     assert Peer(url).reset()["type"] == "action"
+
+
+def test_tls_sends_nothing_between_its_handshake_and_the_answer(serve: Serve, certificate: tuple[str, str]) -> None:
+    chain, key = certificate
+    address = ("127.0.0.1", int(serve(certificate=chain, private_key=key).server.url.rpartition(":")[2].split("/")[0]))
+    context = ssl.create_default_context(cafile=chain)
+    with (
+        socket.create_connection(address, timeout=5) as plain,
+        context.wrap_socket(plain, server_hostname=address[0]) as peer,
+    ):
+        peer.sendall(b"GET / HTTP/1.1\r\nHost: here\r\n\r\n")
+        assert peer.recv(4096).startswith(b"HTTP/1.1 ")
+        assert peer.version() == "TLSv1.3"
+        assert peer.session is not None
+        assert not peer.session.has_ticket
