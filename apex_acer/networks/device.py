@@ -47,19 +47,24 @@ def computes_the_same(torso: nn.Module, input_shape: tuple[int, ...], device: to
     stride is 2, its output is one pixel wide and several high, and the batch has 32 images or more.
     """
     inputs = torch.rand(TRIAL, *input_shape, generator=torch.Generator().manual_seed(0)).to(device)
-    exact = _features_and_gradient(torso, inputs, is_low=False)
-    rough = _features_and_gradient(torso, inputs, is_low=True)
+    exact, rough = (_trial(torso, inputs, is_low=is_low) for is_low in (False, True))
     return all(bool((low - full).norm() <= TOLERANCE * full.norm()) for low, full in zip(rough, exact, strict=True))
 
 
-def _features_and_gradient(torso: nn.Module, inputs: Tensor, *, is_low: bool) -> tuple[Tensor, Tensor]:
-    """The features, and the gradient of their mean square as one vector, zero if nothing is trained."""
+def _trial(torso: nn.Module, inputs: Tensor, *, is_low: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """The features as actors compute them, the features to learn from, and the gradient of their mean square.
+
+    The gradient is one vector, zero if nothing is trained.
+    """
     parameters = [parameter for parameter in torso.parameters() if parameter.requires_grad]
-    with torch.enable_grad(), torch.autocast(inputs.device.type, torch.bfloat16, enabled=is_low):
-        features: Tensor = torso(inputs).float()
+    with torch.autocast(inputs.device.type, torch.bfloat16, enabled=is_low):
+        with torch.no_grad():
+            acted: Tensor = torso(inputs).float()
+        with torch.enable_grad():
+            features: Tensor = torso(inputs).float()
     loss, none = features.square().mean(), (inputs.new_zeros(1),)
     gradients = torch.autograd.grad(loss, parameters, materialize_grads=True) if parameters else none
-    return features.detach(), torch.cat([gradient.flatten() for gradient in gradients])
+    return acted, features.detach(), torch.cat([gradient.flatten() for gradient in gradients])
 
 
 def _is_large(network: nn.Module) -> bool:

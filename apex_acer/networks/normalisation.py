@@ -59,7 +59,8 @@ class ObservationNormaliser(nn.Module):
         if self._is_image:
             mean = self.moments.mean.repeat(self._stack, 1, 1).unsqueeze(0).to(memory_format=torch.channels_last)
             scale = self._scale(self.moments.variance.mean())
-            return obs.to(dtype, copy=True).sub_(mean.to(dtype)).mul_(scale.to(dtype))
+            prepared = obs.to(dtype, copy=True)
+            return torch.addcmul((-mean * scale).to(dtype), prepared, scale.to(dtype), out=prepared)
         mean, scale = self.moments.mean, self._scale(self.moments.variance)
         if self._stack > 1:
             mean, scale = mean.repeat(self._stack), scale.repeat(self._stack)

@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import conv2d
 
 from apex_acer.config import NetworkConfig, imports, require
 from apex_acer.networks.memory import State as State
@@ -82,12 +83,31 @@ def _own_torso(config: NetworkConfig, spec: EnvironmentSpec) -> tuple[nn.Module,
     return torso, features.shape[1]
 
 
+class Convolution(nn.Conv2d):
+    """A convolution that, if it has to be differentiated, takes blocks of pixels in a row for channels.
+
+    If the stride s divides the kernel and the width, `[B, C, H, W]` with innermost channels is also `[B, s * C, H, W / s]`.
+    The sums are the same, but in bfloat16 on a CPU the gradient of few channels takes a third of the time.
+    """
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """The output `[B, out, …]` for `inputs` `[B, C, H, W]`."""
+        (down, across), kernel = self.stride, self.kernel_size[1]
+        num, channels, height, width = inputs.shape
+        if not torch.is_grad_enabled() or across == 1 or kernel % across or width % across:
+            return super().forward(inputs)
+        blocks = inputs.movedim(1, -1).reshape(num, height, width // across, across * channels).movedim(-1, 1)
+        split = self.weight.view(*self.weight.shape[:-1], kernel // across, across)
+        weight = split.movedim(-1, 1).flatten(1, 2)  # [out, s * C, kernel, kernel / s]
+        return conv2d(blocks, weight, self.bias, (down, 1))
+
+
 def _convolutions(name: str, shape: tuple[int, ...]) -> list[nn.Module]:
     layers: list[nn.Module] = []
     channels = shape[0]
     large = NATURE if name == "nature" else A3C
     for width, kernel, stride in large if min(shape[1:]) >= LARGE_MINIMUM else SMALL:
-        convolution = nn.Conv2d(channels, width, kernel, stride)
+        convolution = Convolution(channels, width, kernel, stride)
         nn.init.orthogonal_(convolution.weight, 2**0.5)
         nn.init.zeros_(convolution.bias)  # type: ignore[arg-type]
         layers += [convolution, nn.ReLU()]

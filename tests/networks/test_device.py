@@ -31,6 +31,14 @@ class Flattened(nn.Linear):
         return features.detach() + 0 * features if torch.is_autocast_enabled("cpu") else features
 
 
+class Acted(nn.Linear):
+    """Gives half of its features in bfloat16 where there is no gradient."""
+
+    def forward(self, inputs):
+        is_half = torch.is_autocast_enabled("cpu") and not torch.is_grad_enabled()
+        return super().forward(inputs.flatten(1)) * (0.5 if is_half else 1)
+
+
 def choose(name, network):
     return choose_precision(name, CPU, network, network, IMAGE)
 
@@ -57,7 +65,7 @@ def test_a_precision_that_is_asked_for_is_given(network: nn.Module) -> None:
     assert choose("float32", network) is None
 
 
-@pytest.mark.parametrize("kind", [Halved, Flattened])
+@pytest.mark.parametrize("kind", [Halved, Flattened, Acted])
 def test_bfloat16_that_computes_something_else_is_not_chosen(
     kind: type[nn.Linear], monkeypatch: pytest.MonkeyPatch
 ) -> None:

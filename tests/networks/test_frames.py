@@ -24,7 +24,7 @@ def slow_stacks(planes: np.ndarray, episode_step: np.ndarray, stack: int) -> np.
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.float32, np.float64])
 @pytest.mark.parametrize("shape", [(5,), (1, 4, 3), (3, 4, 2)])
-@pytest.mark.parametrize("stack", [1, 2, 4])
+@pytest.mark.parametrize("stack", [1, 2, 3, 4, 8])
 def test_stacks_equal_a_slow_loop(shape: tuple[int, ...], stack: int, dtype: type) -> None:
     random = np.random.default_rng(0)
     planes = random.integers(1, 256, size=(stack + 9, 3, *shape)).astype(dtype)
