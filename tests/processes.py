@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -42,3 +43,14 @@ def resident_mb(pid: int) -> float:
     """Megabytes that a process holds, what it shares with others included; raises OSError once it has ended."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return next((int(line.split()[1]) / 1000 for line in lines if line.startswith("VmRSS:")), 0.0)
+
+
+def processor_s(pid: int) -> float:
+    """Seconds of processor time that a process has taken; raises OSError once it is gone."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def idle_s() -> float:
+    """Seconds that this machine's cores have had nothing to do, all cores together."""
+    return int(Path("/proc/stat").read_text().split()[4]) / os.sysconf("SC_CLK_TCK")

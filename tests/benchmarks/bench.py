@@ -13,6 +13,7 @@ if they disagree.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import statistics
@@ -34,7 +35,7 @@ from apex_acer.environments.vector import environment_spec
 from apex_acer.tools.capacity.components import ceiling, measure, replay_bytes_per_step, samples_per_step
 from tests.benchmarks import fabric
 from tests.benchmarks.draw import draw_time
-from tests.processes import processes, resident_mb
+from tests.processes import idle_s, processes, processor_s, resident_mb
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
 REPLAY_STEPS = 10_000  # full before the measurement begins, as it is for most of a run
@@ -85,7 +86,7 @@ def measure_run(
             flags += replay.split()
         command = [str(Path(sys.executable).with_name("apex-acer")), "train", preset, *flags]
         with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
-            memory = _watch(process)
+            watched = _watch(process)
         rows = [json.loads(line) for line in Path(folder, "run", "metrics.jsonl").read_text().splitlines()]
     warm = [row for row in rows if row["wall_s"] >= WARM_UP_S]
     learner = [row for row in warm if row["source"] == "learner"]
@@ -96,30 +97,37 @@ def measure_run(
         "learner_samples_per_s": rate * samples_per_step(load_run(preset), last["replay_ratio"]),
         "replay_ratio": last["replay_ratio"],
         "time": {source: _shares(warm, source) for source in sorted({row["source"] for row in warm})},
-        "rss_mb": memory,
+        **watched,
     }
 
 
-def _watch(process: subprocess.Popen[bytes]) -> dict[str, float]:
-    """Largest resident set of each child by role, MB; ends with the process, or ends it at the deadline."""
-    deadline, largest = time.monotonic() + DEADLINE_S, dict[str, float]()
+def _watch(process: subprocess.Popen[bytes]) -> Figures:
+    """Of each child the largest resident set, MB, and the cores it uses after the warm-up; ends with the process.
+
+    `idle` are the cores that nothing uses. Kills the process at the deadline.
+    """
+    started, largest, spent = time.monotonic(), dict[str, float](), list[tuple[float, dict[str, float]]]()
     while process.poll() is None:
-        for role, size in _resident(process.pid).items():
-            largest[role] = max(size, largest.get(role, 0.0))
-        if time.monotonic() > deadline:
+        with contextlib.suppress(OSError):  # a child has ended
+            children, now = processes(process.pid), time.monotonic()
+            for role, pid in children.items():
+                largest[role] = max(resident_mb(pid), largest.get(role, 0.0))
+            if now - started > WARM_UP_S:
+                spent.append((now, {role: processor_s(pid) for role, pid in children.items()} | {"idle": idle_s()}))
+        if time.monotonic() - started > DEADLINE_S:
             process.kill()
             raise TimeoutError(f"the run did not end within {DEADLINE_S:.0f} s")
         time.sleep(1.0)
     if process.returncode:
         raise RuntimeError(f"the run ended with {process.returncode}")
-    return largest
+    return {"rss_mb": largest, "cores": cores(spent)}
 
 
-def _resident(manager: int) -> dict[str, float]:
-    try:
-        return {name: resident_mb(pid) for name, pid in processes(manager).items()}
-    except OSError:  # one has ended
-        return {}
+def cores(spent: Sequence[tuple[float, dict[str, float]]]) -> dict[str, float]:
+    """Cores in use by name, from times and the processor seconds until then, as long as all names are there."""
+    begin, first = spent[0]
+    end, last = next(sample for sample in reversed(spent) if sample[1].keys() == first.keys())
+    return {name: (last[name] - first[name]) / (end - begin) for name in first}
 
 
 def _shares(rows: list[Figures], source: str) -> dict[str, float]:
@@ -153,6 +161,7 @@ def show(result: Figures, before: Figures | None) -> None:
                 f"  {source:<12}",
                 ", ".join(f"{phase.removeprefix('time_')} {share:.0%}" for phase, share in shares.items()),
             )
+        print("  cores in use:", ", ".join(f"{role} {used:.2f}" for role, used in run["cores"].items()))
         print("  memory, MB: ", ", ".join(f"{role} {size:,.0f}" for role, size in run["rss_mb"].items()))
     for name, rates in result["fabric"].items():
         print(f"{name:<28}{rates['unrolls_per_s']:>10,.0f} a second, {rates['bytes_per_s'] / 1e6:>8,.0f} MB/s")
