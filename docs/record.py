@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import statistics
 import sys
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -22,6 +23,8 @@ from apex_acer.views.curves import Line, Panel
 from apex_acer.views.plots import plot_curves
 
 PATHS = "weights", "folder"  # of this machine
+WIDTH = 250_000  # env steps, of which a curve has one figure
+LEARNER = "entropy", "average_policy_kl", "rho", "value", "q_loss", "grad_norm"
 RESULTS = Path(__file__).parent / "results"
 
 
@@ -44,7 +47,7 @@ def redraw() -> None:
 
 
 def read_run(folder: Path, games: Sequence[Path] = ()) -> dict[str, Any]:
-    """A run's configuration, curve `[env_steps, return, wall_s]` and end, games of training, and games of its weights."""
+    """A run's configuration, curve `[env_steps, return, wall_s]` and end, and what games and the learner tell of it."""
     curve_of, curve = read_curve(folder / "metrics.jsonl")
     config = tomllib.loads((folder / "config.toml").read_text(encoding="utf-8"))
     end = json.loads((folder / "result.json").read_text(encoding="utf-8"))
@@ -55,7 +58,8 @@ def read_run(folder: Path, games: Sequence[Path] = ()) -> dict[str, Any]:
         "curve": curve,
         "result": {name: value for name, value in end.items() if name not in PATHS},
         "last_training_games": dict(zip(("episodes", "mean"), last_games(training, 100), strict=True)),
-        "training_curve": training_curve(training, 250_000),
+        "training_curve": training_curve(training, WIDTH),
+        "learner_curve": learner_curve(read_rows(folder / "metrics.jsonl"), WIDTH),
         "fresh_games": [json.loads(path.read_text(encoding="utf-8").splitlines()[-1]) for path in games],
     }
 
@@ -85,6 +89,17 @@ def training_curve(games: Sequence[tuple[int, int, float]], width: int) -> list[
     """Of each `width` env steps: their first, how many games of training ended in them, and the mean return."""
     parts = itertools.groupby(sorted(games), lambda game: game[0] // width * width)
     return [(begin, *last_games(list(part), sys.maxsize)) for begin, part in parts]
+
+
+def learner_curve(rows: Iterable[Mapping[str, Any]], width: int) -> list[dict[str, float]]:
+    """Of each `width` env steps: their first, and the means of what the learner reported of `LEARNER`."""
+    learned = (row for row in rows if row["source"] == "learner" and "grad_norm" in row)
+    curve = []
+    for begin, part in itertools.groupby(learned, lambda row: row["env_steps"] // width * width):
+        own = list(part)
+        means = {name: statistics.fmean(row[name] for row in own) for name in LEARNER if name in own[0]}
+        curve.append({"env_steps": begin, **means})
+    return curve
 
 
 def draw(found: dict[str, Any]) -> bytes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from docs.record import last_games, training_curve, training_games
+from docs.record import last_games, learner_curve, training_curve, training_games
 
 
 def row(source: str, env_steps: int, episodes: int, episode_return: float) -> dict[str, Any]:
@@ -31,3 +31,17 @@ def test_the_last_games_of_training_are_those_of_all_actors_until_there_are_enou
 def test_a_curve_of_training_has_all_games_of_equal_stretches() -> None:
     games = list(training_games(ROWS))
     assert training_curve(games, 100) == [(0, 90, (40 * 1 + 30 * 2 + 20 * 7) / 90), (100, 30, 4.0)]
+
+
+def test_a_curve_of_the_learner_has_means_of_equal_stretches() -> None:
+    reported = [
+        (5, {"grad_norm": 1.0, "entropy": 2.0}),
+        (90, {"grad_norm": 3.0, "entropy": 1.0}),
+        (120, {"grad_norm": 4.0}),
+    ]
+    rows = [{"source": "learner", "env_steps": env_steps, **means} for env_steps, means in reported]
+    rows.insert(1, {"source": "learner", "env_steps": 6})  # nothing was learned
+    assert learner_curve([*rows, *ROWS], 100) == [
+        {"env_steps": 0, "entropy": 1.5, "grad_norm": 2.0},
+        {"env_steps": 100, "grad_norm": 4.0},
+    ]
