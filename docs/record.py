@@ -51,7 +51,8 @@ def read_run(folder: Path, games: Sequence[Path] = ()) -> dict[str, Any]:
     curve_of, curve = read_curve(folder / "metrics.jsonl")
     config = tomllib.loads((folder / "config.toml").read_text(encoding="utf-8"))
     end = json.loads((folder / "result.json").read_text(encoding="utf-8"))
-    training = list(training_games(read_rows(folder / "metrics.jsonl")))
+    rows = list(read_rows(folder / "metrics.jsonl"))
+    training = list(training_games(rows))
     return {
         "run": config,
         "curve_of": curve_of,
@@ -59,7 +60,7 @@ def read_run(folder: Path, games: Sequence[Path] = ()) -> dict[str, Any]:
         "result": {name: value for name, value in end.items() if name not in PATHS},
         "last_training_games": dict(zip(("episodes", "mean"), last_games(training, 100), strict=True)),
         "training_curve": training_curve(training, WIDTH),
-        "learner_curve": learner_curve(read_rows(folder / "metrics.jsonl"), WIDTH),
+        "learner_curve": learner_curve(rows, WIDTH),
         "fresh_games": [json.loads(path.read_text(encoding="utf-8").splitlines()[-1]) for path in games],
     }
 
