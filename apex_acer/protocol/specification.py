@@ -25,6 +25,11 @@ DECISIVE = {
 """The fields that must not change if a policy is to act in the environment, in words."""
 SHAPES = "plane_shape", "given_shape", "choices", "first"
 MASK = "action_mask"  # the part of an observation that says which choices are legal
+LARGEST = 1e15
+"""Magnitude of a reward or of a number in an observation beyond which it is taken for a fault, as NaN is.
+
+The sum of a thousand of them can still be squared in float32.
+"""
 ONE_HOT = "int8"  # the type of planes that are one-hot: bytes that, unlike the uint8 of pixels, nobody scales
 
 
@@ -227,6 +232,11 @@ class EnvironmentSpec:
     def has_images(self) -> bool:
         """Whether observations are images or have a part that is one."""
         return self.is_image or any(len(part.plane_shape) == 3 for part in self.parts)
+
+
+def is_usable(values: Array) -> bool:
+    """Whether all floats `values` are finite and at most `LARGEST` in magnitude."""
+    return bool(np.abs(values).max(initial=0) <= LARGEST)  # false for NaN, too
 
 
 def _num_bytes(plane: Part | EnvironmentSpec) -> int:

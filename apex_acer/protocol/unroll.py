@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from apex_acer.protocol.planes import unpack
-from apex_acer.protocol.specification import Array, EnvironmentSpec
+from apex_acer.protocol.specification import LARGEST, Array, EnvironmentSpec, is_usable
 
 if TYPE_CHECKING:
     import torch
@@ -58,12 +58,14 @@ class Unroll:
         """Why its numbers cannot be learned from, in one line; empty if they can."""
         if problem := spec.actions.refusal(self.action):
             return problem
-        floats = {"reward": self.reward, **self.behaviour, **self.state}
+        given = {"reward": self.reward, **unpack(spec, self.obs, spec.float_parts)}
         if self.obs.dtype.kind == "f":
-            floats["obs"] = self.obs
-        floats |= unpack(spec, self.obs, spec.float_parts)
+            given["obs"] = self.obs
+        floats = given | self.behaviour | self.state
         if problem := next((name for name, array in floats.items() if not np.isfinite(array).all()), ""):
             return f"{problem}: not finite"
+        if problem := next((name for name, array in given.items() if not is_usable(array)), ""):
+            return f"{problem}: up to {np.abs(given[problem]).max():g}, allowed is a magnitude of {LARGEST:g}"
         return "priority: negative" if PRIORITY in floats and floats[PRIORITY].min() < 0 else ""
 
     def first(self, num: int) -> Unroll:

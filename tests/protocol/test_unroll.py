@@ -124,3 +124,14 @@ def test_the_first_steps_of_an_unroll(num: int) -> None:
         np.testing.assert_array_equal(getattr(found, name), given[: len(given) - 5 + num])
     assert found.behaviour["log_probs"].shape == (num, 4, 2)
     assert found.state is unroll.state
+
+
+@pytest.mark.parametrize("name", ["reward", "obs"])
+def test_absurd_numbers_are_refused(name: str) -> None:
+    run = tiny_run()
+    array = getattr(made_up_unroll(run), name).copy()
+    array.flat[-1] = 1e15
+    assert not made_up_unroll(run, **{name: array}).refusal(CARTPOLE)
+    array.flat[-1] = -1e20
+    refusal = f"{name}: up to 1e+20, allowed is a magnitude of 1e+15"
+    assert made_up_unroll(run, **{name: array}).refusal(CARTPOLE) == refusal
