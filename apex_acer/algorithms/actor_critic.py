@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
-
 import torch
 from torch import Tensor
 
@@ -12,7 +10,7 @@ from apex_acer.algorithms.on_policy import ADVANTAGE, PolicyGradient
 from apex_acer.config import ActorCriticConfig, RunConfig
 from apex_acer.functional import Advantages, Distribution, each_tensor, vtrace
 from apex_acer.protocol.specification import EnvironmentSpec
-from apex_acer.protocol.unroll import Batch, Unroll
+from apex_acer.protocol.unroll import Batch
 
 
 class ActorCritic(PolicyGradient):
@@ -29,15 +27,9 @@ class ActorCritic(PolicyGradient):
         """Fresh segments, each in one batch; they may be whole episodes."""
         return Feeding(fresh=True, whole_episodes=settings(config).whole_episodes)
 
-    def observe(self, unroll: Unroll, source: Hashable) -> None:
-        """Updates the statistics; of whole episodes, steps after the end of the longest were not made."""
-        if self._config.whole_episodes:
-            unroll = unroll.first(max(1, int(unroll.mask.any(1).sum())))
-        super().observe(unroll, source)
-
-    def update(self, batch: Batch, descent: Descent) -> None:
+    def learn(self, batch: Batch, descent: Descent) -> None:
         """One step on all of the batch."""
-        descent.step(self.prepare(batch, descent))
+        descent.step(batch)
 
     def advantages(self, batch: Batch, policy: Distribution, value: Tensor) -> Advantages:
         """By GAE or V-trace; without a baseline the advantage is the return."""

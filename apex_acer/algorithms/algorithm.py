@@ -67,6 +67,9 @@ class LossOutput(NamedTuple):
 class Descent(Protocol):
     """The steps by which an algorithm learns from one batch, as the learner takes them."""
 
+    metrics: list[Mapping[str, Tensor]]
+    """Metrics of each step that was taken."""
+
     def step(self, batch: Batch) -> Mapping[str, Tensor]:
         """One optimizer step on the loss of `batch`; returns its metrics, none if it was skipped as it was not finite."""
 
@@ -156,10 +159,10 @@ class Algorithm(ABC):
 
         By default these are the network's own, of observations, if the configuration asks for them.
         """
-        self.network.observe(unroll)
+        self.network.observe(torch.from_numpy(unroll.obs[-len(unroll.action) :]))
 
     def statistics(self) -> list[Tensor]:
-        """The tensors that `observe` changes. The first of several learners sends them to the others before each update."""
+        """The running statistics. The first of several learners sends them to the others before and after each update."""
         return list(self.network.buffers())
 
     def groups(self) -> dict[str, Group]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from abc import abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 
 import torch
 from torch import Tensor, nn
@@ -26,7 +26,7 @@ from apex_acer.networks.network import State, to_train
 from apex_acer.networks.policy_heads import policy_head
 from apex_acer.networks.policy_value import PolicyNetwork, ValueNetwork
 from apex_acer.protocol.specification import EnvironmentSpec
-from apex_acer.protocol.unroll import Batch, Shapes, columns, single_steps
+from apex_acer.protocol.unroll import Batch, Shapes, Unroll, columns, single_steps
 
 ADVANTAGE, VALUE, VALUE_TARGET = "advantage", "value", "value_target"  # of each step, before the batch is learned from
 INTRINSIC_REWARD = "intrinsic_reward"  # likewise, if there is curiosity
@@ -42,6 +42,7 @@ class OnPolicy(Segments):
     def __init__(self, config: RunConfig, spec: EnvironmentSpec, device: torch.device) -> None:
         super().__init__(config, spec, device)
         self._on_policy, self._recurrent = settings(config), config.network.lstm > 0
+        self._whole_episodes = self.feeding(config).whole_episodes
         self.critic = None if self.network.value else to_train(ValueNetwork(config.network, spec), config, device)
         if self.critic:
             self.modules["critic"] = self.critic
@@ -71,6 +72,30 @@ class OnPolicy(Segments):
     def feeding(config: RunConfig) -> Feeding:
         """Fresh segments, each in one batch."""
         return Feeding(fresh=True)
+
+    def observe(self, unroll: Unroll, source: Hashable) -> None:
+        """Updates the statistics of returns; those of observations, which the policy depends on, wait for the update."""
+        self.observe_returns(unroll, source)
+
+    def update(self, batch: Batch, descent: Descent) -> None:
+        """Learns from the batch, and then adds its observations to the statistics.
+
+        So π is computed under the statistics that the actions were chosen with: before the first step its ratio to a
+        behaviour policy of the same version is 1. The new statistics travel to actors with the new version of the weights,
+        and if no step was taken there is none.
+        """
+        self.learn(self.prepare(batch, descent), descent)
+        if descent.metrics:
+            self.network.observe(self._observed(batch))
+
+    @abstractmethod
+    def learn(self, batch: Batch, descent: Descent) -> None:
+        """Takes the steps on a prepared batch."""
+
+    def _observed(self, batch: Batch) -> Tensor:
+        """The planes after each step, `[T, B, *plane]`; of whole episodes only those that were made, `[1, n, *plane]`."""
+        planes = batch.obs[batch.stack :]
+        return planes[batch.mask].unsqueeze(0) if self._whole_episodes else planes
 
     def prepare(self, batch: Batch, descent: Descent) -> Batch:
         """`batch` with the advantage and the critic's value and target of each step, under the policy as it is now."""

@@ -24,9 +24,8 @@ class Ppo(PolicyGradient):
         super().__init__(config, spec, device)
         self._config = settings(config)
 
-    def update(self, batch: Batch, descent: Descent) -> None:
+    def learn(self, batch: Batch, descent: Descent) -> None:
         """The epochs; after one in which the policy has moved too far there are no more."""
-        batch = self.prepare(batch, descent)
         for _ in range(self._config.epochs):
             steps = [descent.step(part) for part in self.minibatches(batch, self._config.minibatches)]
             if self._config.target_kl and _mean_kl(steps) > 1.5 * self._config.target_kl:

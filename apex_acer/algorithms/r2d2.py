@@ -59,8 +59,7 @@ class R2d2(ApexDqn):
 
     def observe(self, unroll: Unroll, source: Hashable) -> None:
         """Updates the statistics of observations, if the network has any, with each of them once."""
-        if self.network.normaliser:
-            self.network.normaliser.observe(torch.from_numpy(unroll.obs[-self._config.unroll_length :]))
+        self.network.observe(torch.from_numpy(unroll.obs[-self._config.unroll_length :]))
 
     def loss(self, batch: Batch, updates: int) -> LossOutput:
         """The Huber loss between Q and the n-step targets of all steps of the sequences but the burn-in, which is masked."""

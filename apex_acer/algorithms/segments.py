@@ -54,7 +54,11 @@ class Segments(Algorithm):
 
     def observe(self, unroll: Unroll, source: Hashable) -> None:
         """Updates the statistics of observations and returns, if the configuration asks for them."""
-        self.network.observe(unroll)
+        super().observe(unroll, source)
+        self.observe_returns(unroll, source)
+
+    def observe_returns(self, unroll: Unroll, source: Hashable) -> None:
+        """Updates the statistics of returns, if the configuration asks for them."""
         if self._reward_scale:
             at_start = unroll.episode_step[self._stack - 1] == 0
             arrays = (unroll.reward, unroll.terminated, unroll.truncated, unroll.mask, at_start)

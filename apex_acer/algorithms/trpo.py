@@ -47,9 +47,8 @@ class Trpo(OnPolicy):
         """The critic's parameters."""
         return {"critic": Group(trained(self.critic))}
 
-    def update(self, batch: Batch, descent: Descent) -> None:
+    def learn(self, batch: Batch, descent: Descent) -> None:
         """One step of the policy, and then the critic's epochs."""
-        batch = self.prepare(batch, descent)
         descent.count(self.improve(batch))
         for _ in range(self._config.value_epochs):
             for part in self.minibatches(batch, self._config.value_minibatches):

@@ -56,6 +56,8 @@ class Saver:
         return Snapshot(counters.env_steps, counters.updates, self._weights_file())
 
     def _weights_file(self) -> bytes:
+        """The bytes of a weights file; raises FloatingPointError if a tensor is not finite, which nobody could load."""
+        weights.require_finite(self._training.trainer.algorithm.tensors())
         counters, score = self._training.counters, self._training.evaluations.score
         card = describe(self._config, self._spec, score, env_steps=counters.env_steps, updates=counters.updates)
         return weights.pack(self._training.trainer.algorithm.tensors(), card)
@@ -93,6 +95,7 @@ class Saver:
             | training.trainer.optimizer.tensors()
             | {"rng.torch": torch.get_rng_state()}
         )
+        weights.require_finite(tensors)
         contents: dict[str, bytes | Array] = {"tensors.safetensors": weights.pack(tensors, {}), "snapshot": snapshot}
         if self._config.saves_replay:
             replay = training.prefetch.feed.replay

@@ -49,9 +49,10 @@ class Trainer:
 
     def update(self, batch: Batch, env_steps: int, updates: int) -> Update:
         """Has the algorithm learn from `batch`, after `updates` optimizer steps."""
-        self.ranks.align(self.algorithm.statistics())
+        self.ranks.align(self.algorithm.statistics())  # before advantages are computed with them
         update = Update(self, env_steps, updates)
         self.algorithm.update(batch, update)
+        self.ranks.align(self.algorithm.statistics())  # after an update that has moved them: all actors get the same
         return update
 
     def policy(self, version: int) -> bytes:

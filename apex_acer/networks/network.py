@@ -21,7 +21,6 @@ from apex_acer.networks.parts import PartsNormaliser, unpack
 from apex_acer.networks.torsos import build_torso
 from apex_acer.protocol.actions import Choices
 from apex_acer.protocol.specification import MASK, EnvironmentSpec
-from apex_acer.protocol.unroll import Unroll
 
 
 class Precise(nn.Module):
@@ -135,10 +134,10 @@ class Network(Precise):
         gates = self.run(functools.partial(input_gates, lstm), features)
         return remember_all(lstm, gates, reset, state, burn_in, fresh)
 
-    def observe(self, unroll: Unroll) -> None:
-        """Adds an unroll's observations to the statistics, if the network has any."""
+    def observe(self, planes: Tensor) -> None:
+        """Adds the raw planes of consecutive steps `[L, N, *plane]` to the statistics, if the network has any."""
         if self.normaliser:
-            self.normaliser.observe(torch.from_numpy(unroll.obs[-len(unroll.action) :]))
+            self.normaliser.observe(planes)
 
 
 Output = TypeVar("Output")

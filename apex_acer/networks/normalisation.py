@@ -14,7 +14,10 @@ MIN_VARIANCE = 1e-8
 
 
 class RunningMoments(nn.Module):
-    """The mean and variance of each element of all values so far (parallel update of Chan et al. 1979)."""
+    """The mean and variance of each element of all values so far, in float64 (parallel update of Chan et al. 1979).
+
+    In float32 a mean of 1e4 would stand still after a million values: each moves it by less than its last digit.
+    """
 
     count: Tensor
     mean: Tensor
@@ -23,28 +26,31 @@ class RunningMoments(nn.Module):
     def __init__(self, *shape: int) -> None:
         super().__init__()
         self.register_buffer("count", torch.zeros((), dtype=torch.float64))
-        self.register_buffer("mean", torch.zeros(shape))
-        self.register_buffer("variance", torch.ones(shape))
+        self.register_buffer("mean", torch.zeros(shape, dtype=torch.float64))
+        self.register_buffer("variance", torch.ones(shape, dtype=torch.float64))
 
     def update(self, values: Tensor) -> None:
-        """Takes `values` `[n, *shape]`; n may be 0."""
+        """Takes `values` `[n, *shape]`; n may be 0. An update that is not finite changes nothing."""
         new = len(values)
         if not new:
             return
         values = values.to(self.mean)
-        mean, variance = values.mean(0), values.var(0, correction=0)
         total = self.count + new
-        share = (new / total).to(self.mean.dtype)
-        delta = mean - self.mean
-        self.variance.lerp_(variance, share).add_(delta.square() * share * (1 - share))
-        self.mean.add_(delta * share)
-        self.count.copy_(total)
+        share = new / total
+        delta = values.mean(0) - self.mean
+        mean = self.mean + delta * share
+        variance = self.variance.lerp(values.var(0, correction=0), share) + delta.square() * share * (1 - share)
+        if mean.isfinite().all() and variance.isfinite().all():
+            self.mean.copy_(mean)
+            self.variance.copy_(variance)
+            self.count.copy_(total)
 
 
 class ObservationNormaliser(nn.Module):
     """Centres each element and scales it by its standard deviation.
 
     The pixels of an image share one scale, because a pixel that hardly ever changes would be exaggerated by its own.
+    Elements are centred in float64, so that small differences between large numbers survive.
     """
 
     def __init__(self, spec: EnvironmentSpec) -> None:
@@ -56,22 +62,25 @@ class ObservationNormaliser(nn.Module):
 
     def forward(self, obs: Tensor, dtype: torch.dtype) -> Tensor:
         """Normalises raw observations `[B, *obs_shape]`; the result has the same shape and `dtype`."""
+        mean = self.moments.mean
         if self._is_image:
-            mean = self.moments.mean.repeat(self._stack, 1, 1).unsqueeze(0).to(memory_format=torch.channels_last)
+            mean = mean.repeat(self._stack, 1, 1).unsqueeze(0).to(memory_format=torch.channels_last)
             scale = self._scale(self.moments.variance.mean())
-            prepared = obs.to(dtype, copy=True)
+            if obs.is_floating_point():
+                return ((obs - mean) * scale).to(dtype)
+            prepared = obs.to(dtype, copy=True)  # bytes lose nothing, and most time is spent here
             return torch.addcmul((-mean * scale).to(dtype), prepared, scale.to(dtype), out=prepared)
-        mean, scale = self.moments.mean, self._scale(self.moments.variance)
+        scale = self._scale(self.moments.variance)
         if self._stack > 1:
             mean, scale = mean.repeat(self._stack), scale.repeat(self._stack)
-        return ((obs.to(dtype) - mean.to(dtype)) * scale.to(dtype)).clamp_(-MAX_DEVIATION, MAX_DEVIATION)
+        return ((obs - mean) * scale).to(dtype).clamp_(-MAX_DEVIATION, MAX_DEVIATION)
 
     @staticmethod
     def _scale(variance: Tensor) -> Tensor:
         return variance.clamp(min=MIN_VARIANCE).rsqrt()
 
     def observe(self, planes: Tensor) -> None:
-        """Takes the raw planes of an unroll `[L, N, *plane]`; only the last ones of images, as neighbours hardly differ."""
+        """Takes raw planes of consecutive steps `[L, N, *plane]`; of images only the last, as neighbours hardly differ."""
         self.moments.update(planes[-1] if self._is_image else planes.flatten(0, 1))
 
 
@@ -85,7 +94,7 @@ class RewardScale(nn.Module):
 
     def forward(self, reward: Tensor) -> Tensor:
         """`reward` divided by that standard deviation."""
-        return reward * self.moments.variance.clamp(min=MIN_VARIANCE).rsqrt()
+        return (reward * self.moments.variance.clamp(min=MIN_VARIANCE).rsqrt()).to(reward.dtype)
 
     def observe(
         self, reward: Tensor, ended: Tensor, mask: Tensor, begins: Tensor, gamma: float, source: Hashable

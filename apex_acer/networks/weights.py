@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import safetensors.torch
+import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
@@ -42,12 +43,20 @@ def check_tensors(module: nn.Module, prefix: str, tensors: Mapping[str, Tensor])
             raise ConfigError(f"weights: tensor {prefix}.{name} is missing; expected {_shape(expected[name])}")
         if name not in expected:
             raise ConfigError(f"weights: tensor {prefix}.{name} {_shape(given[name])} has no place in this network")
-        for found, wanted in (map(_shape, (given[name], expected[name])), (given[name].dtype, expected[name].dtype)):
-            if found != wanted:
-                raise ConfigError(f"weights: tensor {prefix}.{name} is {found}, this network has {wanted}")
+        found, wanted = given[name], expected[name]
+        if found.shape != wanted.shape:
+            raise ConfigError(f"weights: tensor {prefix}.{name} is {_shape(found)}, this network has {_shape(wanted)}")
+        if torch.promote_types(found.dtype, wanted.dtype) != wanted.dtype:
+            raise ConfigError(f"weights: tensor {prefix}.{name} is {found.dtype}, this network has {wanted.dtype}")
         if not given[name].isfinite().all():
             raise ConfigError(f"weights: tensor {prefix}.{name} is not finite")
     return given
+
+
+def require_finite(tensors: Mapping[str, Tensor]) -> None:
+    """Raises FloatingPointError naming the first tensor that is not finite."""
+    if name := next((name for name, tensor in tensors.items() if not tensor.isfinite().all()), ""):
+        raise FloatingPointError(f"{name} is not finite; what was saved before is kept")
 
 
 def pack(tensors: Mapping[str, Tensor], metadata: Mapping[str, Any]) -> bytes:

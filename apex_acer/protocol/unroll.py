@@ -68,12 +68,6 @@ class Unroll:
             return f"{problem}: up to {np.abs(given[problem]).max():g}, allowed is a magnitude of {LARGEST:g}"
         return "priority: negative" if PRIORITY in floats and floats[PRIORITY].min() < 0 else ""
 
-    def first(self, num: int) -> Unroll:
-        """Its first `num` steps."""
-        arrays, left = {name: getattr(self, name) for name in ARRAY_FIELDS}, len(self.mask) - num
-        rows = {name: array[: len(array) - left] for name, array in arrays.items()}
-        return dataclasses.replace(self, **rows, behaviour={name: part[:num] for name, part in self.behaviour.items()})
-
 
 @dataclass(frozen=True)
 class Layout:

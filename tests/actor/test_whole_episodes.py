@@ -10,9 +10,10 @@ import pytest
 import torch
 
 from apex_acer.actor.rollout import Episode, Rollout
-from apex_acer.algorithms import algorithm_class
 from apex_acer.config import RunConfig
 from apex_acer.environments.vector import Environments, Step
+from apex_acer.learner.feed import make_replay, unroll_layout
+from apex_acer.learner.trainer import Trainer
 from apex_acer.protocol.unroll import Unroll
 from tests.conftest import COUNTDOWN, play
 from tests.runs import tiny_run
@@ -165,8 +166,11 @@ def test_steps_that_were_not_made_are_no_experience(normalised: bool) -> None:
     config = reinforce(environment__kwargs=kwargs, **changes)
     environments, policy = play(config, 2)
     unroll = Rollout(environments, policy, seed=0, actor=0).unroll(LENGTH)
-    algorithm = algorithm_class(config.algorithm.name)(config, policy.spec, torch.device("cpu"))
+    trainer = Trainer(config, policy.spec)
+    algorithm = trainer.algorithm
     algorithm.observe(unroll, "actor_0")
+    replay = make_replay(config, algorithm.feeding(config), unroll_layout(config, policy.spec), 2 * LENGTH)
+    trainer.update(replay.gather(replay.insert(unroll, 0), 2, torch.ones(2)), 0, 0)
     if normalised:
         moments = algorithm.network.normaliser.moments
         seen = unroll.obs[1:4].reshape(6, 3)

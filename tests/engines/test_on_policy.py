@@ -48,6 +48,18 @@ def test_a_weights_file_acts_and_is_exported(tmp_path: Path, run: str) -> None:
     np.testing.assert_allclose(action, batch, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("name", ["a2c", "ppo", "reinforce"])
+def test_policies_that_act_and_learn_are_the_same(tmp_path: Path, name: str) -> None:
+    """Before an update's first step, though observations are normalised, and over checkpoints in the middle of a batch."""
+    one_step = {"algorithm__epochs": 1, "algorithm__minibatches": 1} if name == "ppo" else {}
+    settings = on_policy.ALGORITHMS[name] | one_step | {"network__normalise": True, "learner__batch_size": 16}
+    every = {"checkpoint__every": 30, "logging__every_seconds": 1e-3, "stop__env_steps": 2000}
+    train(tiny_run(tmp_path, engine="serial", **settings, **every))
+    found = [row["behaviour_kl"] for row in rows_of(tmp_path, "learner") if "behaviour_kl" in row]
+    assert len(found) > 10
+    assert max(found) < 1e-6
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", ["local", "ray"])
 @pytest.mark.parametrize("name", ["ppo", "impala"])

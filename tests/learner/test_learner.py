@@ -168,6 +168,34 @@ def test_a_batch_without_a_sample_leaves_the_network_as_it_was(
     assert learner._reporter.status()["rows"]["learner"]["skipped_updates"] == 0
 
 
+@pytest.mark.parametrize("module", ["network", "average"])
+def test_what_is_not_finite_replaces_nothing(make_learner: MakeLearner, module: str) -> None:
+    learner = make_learner(tiny_run(stop__env_steps=10_000))
+    path = learner.save()
+    files = {file: file.read_bytes() for file in path.parent.rglob("*") if file.suffix in (".safetensors", ".json")}
+    tensor = next(learner._trainer.algorithm.modules[module].parameters()).data
+    kept = tensor.clone()
+    tensor[0] = torch.inf
+    learner.counters.updates += 1
+    with pytest.raises(FloatingPointError, match=rf"^{module}\..* is not finite; what was saved before is kept$"):
+        learner.save()
+    assert {file: file.read_bytes() for file in files} == files
+    tensor.copy_(kept)  # so that it can end
+
+
+def test_a_checkpoint_that_is_not_finite_replaces_none(make_learner: MakeLearner) -> None:
+    config = tiny_run(optimizer__name="adam", stop__env_steps=10_000)
+    learner = make_learner(config)
+    feed(learner, speakers(learner)[0], config, 20)
+    path = learner.save()
+    before = checkpoint.newest(path.parent)
+    learner._trainer.optimizer.tensors()["optimizer.network.exp_avg"][0] = torch.nan
+    learner.counters.updates += 1
+    with pytest.raises(FloatingPointError, match=r"^optimizer\.network\.exp_avg is not finite"):
+        learner.save()
+    assert checkpoint.newest(path.parent) == before
+
+
 def test_too_many_skipped_updates_in_a_row_end_the_run(
     make_learner: MakeLearner, monkeypatch: pytest.MonkeyPatch
 ) -> None:

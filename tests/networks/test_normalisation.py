@@ -55,7 +55,44 @@ def test_moments_of_bytes_and_of_one_value() -> None:
     assert (moments.mean.tolist(), moments.variance.tolist()) == ([252, 3], [4, 0])
 
 
+def test_moments_follow_a_small_shift_of_large_numbers() -> None:
+    random = np.random.default_rng(0)
+    moments = RunningMoments()
+    for mean in (1e4, 1e4 + 3):
+        for values in torch.from_numpy(random.normal(mean, 1, (5000, 160)).astype(np.float32)):
+            moments.update(values)
+    assert moments.mean.item() == pytest.approx(1e4 + 1.5, abs=0.01)
+    assert moments.variance.item() == pytest.approx(1 + 1.5**2, rel=0.01)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 1e300])
+def test_an_update_that_is_not_finite_changes_nothing(value: float) -> None:
+    moments = RunningMoments()
+    moments.update(torch.tensor([1.0, 3.0]))
+    moments.update(torch.tensor([2.0, value], dtype=torch.float64))
+    assert (moments.count, moments.mean, moments.variance) == (2, 2, 1)
+
+
 # observations
+
+
+@pytest.mark.parametrize("shape", [(3,), (1, 4, 5)])
+def test_numbers_are_centred_before_they_lose_digits(shape: tuple[int, ...]) -> None:
+    normaliser = vectors(dtype="float64") if len(shape) == 1 else images(dtype="float64")
+    planes = 1e9 + torch.randn(2, 50, *shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    normaliser.observe(planes)
+    found = normaliser(planes[-1], torch.float32)
+    seen = planes[-1] if len(shape) == 3 else planes.flatten(0, 1)
+    assert found.dtype == torch.float32
+    deviation = seen.var(0, correction=0).mean().sqrt() if len(shape) == 3 else seen.std(0, correction=0)
+    torch.testing.assert_close(found, ((planes[-1] - seen.mean(0)) / deviation).float(), rtol=1e-4, atol=1e-4)
+
+
+def test_a_constant_becomes_zero() -> None:
+    normaliser = vectors()
+    planes = torch.full((20, 50, 3), 1000.1)
+    normaliser.observe(planes)
+    assert normaliser(planes[0], torch.float32).abs().max() == 0
 
 
 def test_each_element_of_a_vector_has_its_own_scale() -> None:

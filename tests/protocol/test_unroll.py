@@ -115,17 +115,6 @@ def test_minibatches_hold_every_step_once_and_no_dummy(lstm: int) -> None:
     assert orders[0] != orders[1]
 
 
-@pytest.mark.parametrize("num", [1, 3, 5])
-def test_the_first_steps_of_an_unroll(num: int) -> None:
-    unroll = made_up_unroll(tiny_run(algorithm__name="ppo", network__lstm=3))
-    found = unroll.first(num)
-    for name in ARRAY_FIELDS:
-        given = getattr(unroll, name)
-        np.testing.assert_array_equal(getattr(found, name), given[: len(given) - 5 + num])
-    assert found.behaviour["log_probs"].shape == (num, 4, 2)
-    assert found.state is unroll.state
-
-
 @pytest.mark.parametrize("name", ["reward", "obs"])
 def test_absurd_numbers_are_refused(name: str) -> None:
     run = tiny_run()
