@@ -14,7 +14,7 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check 
 help:  ## list the commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 14
 
-install: $(INSTALLED)  ## make .venv with all extras and the tools of the tests, or bring it up to date
+install: $(INSTALLED)  ## make .venv with all extras (minigrid excepted) and the tools of the tests, or bring it up to date
 
 $(BIN)/pip:
 	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed, this is " + sys.version.split()[0] if sys.version_info < (3, 11) else 0)'
@@ -35,13 +35,13 @@ run: $(BASE)  ## train ACER to a solved CartPole; a minute of set-up, seconds of
 # three tests at once keep two cores busy, because a test often waits; a worker without tests takes over half of another's
 PYTEST := $(BIN)/python -m pytest -n 3 --dist worksteal
 
-test: lint types  ## lint, types and a test of every behaviour; under 5 minutes on two cores
+test: lint types  ## lint, types and a test of every behaviour; about 8 minutes on two cores
 	$(PYTEST)
 
 test-slow: install  ## what `make test` leaves out: learning and other whole runs, pages, wheels, browsers; about 10 minutes
 	$(PYTEST) -n 2 -m slow --timeout 600
 
-mutations: install  ## see that the tests of `make test` notice a hundred faults; half an hour
+mutations: install  ## see that the tests of `make test` notice hundreds of faults; half an hour
 	$(BIN)/python -m tests.mutations
 
 chaos: install  ## kill, freeze, signal and feed it garbage, hundreds of times

@@ -55,7 +55,8 @@ def train(
         **changes: keys of the run, as `load_run` takes them: `seed=1, stop={"env_steps": 2000}`.
 
     Raises:
-        ConfigError: before any actor starts, with one line that names the key or the path.
+        ConfigError: with one line that names the key or the path; before any process starts or, if only one of them could
+            find it out, at the start of the run.
         RunFailed: with the traceback of the process that failed.
     """
     run = prepare(load_run(config, **changes), started_at or time.monotonic())
