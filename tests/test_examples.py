@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,12 @@ import pytest
 import torch
 
 from apex_acer.actor.policy import load_policy
+from apex_acer.config.runfile import load_run
 from apex_acer.manager.manager import resume, train
 from tests import ROOT
+from tests.algorithms.segments import CPU, random_segments
+from tests.algorithms.windows import spec
+from tests.conftest import config_error
 from tests.runs import tiny_run
 
 DOCS = ROOT / "docs"
@@ -75,6 +80,52 @@ def test_a_wrapper_with_settings_of_one_s_own_is_used_in_every_process(tmp_path:
     result = train(tiny_run(tmp_path, engine="local", **own))
     assert result.eval_return is not None
     assert result.policy.spec.num_actions == 11
+
+
+def expected_sarsa(**settings: Any) -> Any:
+    """The algorithm of docs/examples, the same weights each time."""
+    from expected_sarsa import ExpectedSarsa
+
+    algorithm = {"name": "expected_sarsa:ExpectedSarsa", "unroll_length": 8} | settings
+    torch.manual_seed(0)
+    return ExpectedSarsa(load_run("cartpole", network={"normalise": False}, algorithm=algorithm), spec(), CPU)
+
+
+def test_an_algorithm_of_one_s_own_shapes_rewards_as_all_do() -> None:
+    batch, _ = random_segments(stack=1, dtype=torch.float32)
+    shaped = batch.reward.clamp(-0.5, 0.5) - 0.25 * batch.terminated
+    assert batch.terminated.any()
+    assert (batch.reward.abs() > 0.5).any()
+    found = expected_sarsa(reward_clip=0.5, terminal_penalty=0.25).loss(batch, 0)
+    expected = expected_sarsa().loss(dataclasses.replace(batch, reward=shaped), 0)
+    assert torch.equal(found.loss, expected.loss)
+    assert found.loss != expected_sarsa().loss(batch, 0).loss
+
+
+def test_dummy_steps_are_in_no_mean_of_an_algorithm_of_one_s_own() -> None:
+    batch, _ = random_segments(stack=1, dtype=torch.float32)
+    assert not batch.mask.all()
+    algorithm = expected_sarsa()
+    found, mask = algorithm.loss(batch, 0), batch.mask
+    with torch.no_grad():
+        q = torch.stack([algorithm.network(obs).q_values for obs in batch.obs])
+    value = (q.softmax(-1) * q).sum(-1)
+    target = batch.reward + 0.99 * value[1:] * ~batch.terminated
+    error = target - q[:-1].gather(-1, batch.action.unsqueeze(-1)).squeeze(-1)
+    torch.testing.assert_close(found.metrics["value"], value[:-1][mask].mean())
+    torch.testing.assert_close(found.priorities, (error.abs() * mask).sum(0) / mask.sum(0))
+    other = algorithm.loss(dataclasses.replace(batch, reward=torch.where(mask, batch.reward, 9.0)), 0)
+    assert torch.equal(found.loss, other.loss)
+
+
+def test_an_algorithm_of_one_s_own_explores_at_its_actors_temperatures_and_refuses_an_lstm() -> None:
+    from expected_sarsa import ExpectedSarsa
+
+    algorithm = {"name": "expected_sarsa:ExpectedSarsa", "temperature": 0.5}
+    config = load_run("cartpole", algorithm=algorithm, actors={"count": 2, "temperature_high": 4.0})
+    assert [ExpectedSarsa.exploration(config, 1, actor).item() for actor in (None, 0, 1)] == [0.5, 0.5, 2.0]
+    message = config_error(lambda: load_run("cartpole-memory", algorithm=algorithm))
+    assert message.endswith("network.lstm: 64 is not allowed; expected_sarsa:ExpectedSarsa has no memory; give 0")
 
 
 @pytest.mark.parametrize("lstm", [pytest.param(0, marks=pytest.mark.slow), 8])

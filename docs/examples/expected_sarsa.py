@@ -8,8 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from apex_acer.algorithms.algorithm import Action, Algorithm, Feeding, LossOutput
-from apex_acer.config import AlgorithmConfig, RunConfig
+from apex_acer.config import AlgorithmConfig, RunConfig, require
 from apex_acer.config.checks import positive
+from apex_acer.functional import masked_means, shape_rewards, squared_error_loss
 from apex_acer.networks.discrete import QNetwork
 from apex_acer.networks.frames import stack_planes
 from apex_acer.networks.network import State
@@ -30,6 +31,10 @@ class Settings(AlgorithmConfig):
         super().__post_init__()  # checks the types
         positive("algorithm", {"temperature": self.temperature})
 
+    def require_fit(self, run: RunConfig) -> None:
+        """Refuses a network with memory, whose state `act` does not keep."""
+        require(run.network.lstm == 0, "network.lstm", run.network.lstm, f"{self.name} has no memory; give 0")
+
 
 class ExpectedSarsa(Algorithm):
     """Q(o, a) ← r + gamma · Σ π(a') Q(o', a'), with π = softmax(Q / temperature)."""
@@ -38,7 +43,7 @@ class ExpectedSarsa(Algorithm):
     network: QNetwork
 
     def __init__(self, config: RunConfig, spec: EnvironmentSpec, device: torch.device) -> None:
-        self._given, self._stack = given(config), spec.stack
+        self._settings, self._stack = given(config), spec.stack
         self.network = self.build_network(config, spec).to(device)
         self.modules = {"network": self.network}
 
@@ -54,8 +59,9 @@ class ExpectedSarsa(Algorithm):
 
     @staticmethod
     def exploration(config: RunConfig, num: int, actor: int | None = None) -> Tensor:
-        """The temperature of each environment."""
-        return torch.full((num,), given(config).temperature)
+        """The temperature of each environment, times that of its actor."""
+        hotter = 1.0 if actor is None else config.actors.temperature(actor)
+        return torch.full((num,), hotter * given(config).temperature)
 
     @staticmethod
     def act(
@@ -74,19 +80,20 @@ class ExpectedSarsa(Algorithm):
         return Feeding(fresh=True)
 
     def loss(self, batch: Batch, updates: int) -> LossOutput:
-        """½ (target − Q)² over the steps that are no dummies."""
+        """½ (target − Q)², the mean over the steps that are no dummies."""
+        settings, mask = self._settings, batch.mask
         obs = stack_planes(batch.obs, batch.episode_step, self._stack)  # [T+1, B, *obs]
         q = self.network(obs.flatten(0, 1)).q_values.unflatten(0, obs.shape[:2])  # [T+1, B, A]
         with torch.no_grad():
-            pi = (q / self._given.temperature).softmax(-1)
+            pi = (q / settings.temperature).softmax(-1)
             value = (pi * q).sum(-1)  # [T+1, B]
-            target = batch.reward + self._given.gamma * value[1:] * ~batch.terminated  # [T, B]
+            clip, penalty = settings.reward_clip, settings.terminal_penalty  # rewards are raw until here
+            reward = shape_rewards(batch.reward, batch.terminated, clip=clip, penalty=penalty)
+            target = reward + settings.gamma * value[1:] * ~batch.terminated  # [T, B]
         q_taken = q[:-1].gather(-1, batch.action.unsqueeze(-1)).squeeze(-1)  # [T, B]
-        error = torch.where(batch.mask, target - q_taken, 0.0)
-        num_steps = batch.mask.sum()
-        loss = 0.5 * (batch.importance * error.square()).sum() / num_steps.clamp(min=1)
-        metrics = {"loss": loss.detach(), "q_loss": loss.detach(), "value": value.mean()}
-        return LossOutput(loss, metrics, error.detach().abs().mean(0), num_steps)
+        loss, error = squared_error_loss(q_taken, target, batch.importance, mask)
+        metrics = masked_means({"value": value[:-1]}, mask) | {"loss": loss.detach(), "q_loss": loss.detach()}
+        return LossOutput(loss, metrics, error.abs().sum(0) / mask.sum(0).clamp(min=1), mask.sum())
 
 
 def given(config: RunConfig) -> Settings:
