@@ -40,7 +40,8 @@ def configuration_page() -> str:
         "",
         "Keys of a run file; each is a flag too: `--algorithm.unroll-length 10`.",
     ]
-    lines.append("Short forms: `--actors`, `--steps` (`stop.env_steps`), `--until` (`stop.at_return`).")
+    short = "`--actors`, `--steps` (`stop.env_steps`), `--until` (`stop.at_return`), `--minutes` and `--log-level`"
+    lines.append(f"Short forms: {short}.")
     return "\n".join([*lines, *_section(configuration.RunConfig(), ""), ""])
 
 

@@ -34,7 +34,9 @@ METRICS = {
     "env_steps_per_s": Metric("env steps / s", "unmasked environment steps per second since the last row"),
     "policy_lag": Metric("updates", "age of an unroll's weights: on arrival (actors), when trained on (learner, mean)"),
     "exploration": Metric(
-        "1", "the actor's mean softmax temperature (ACER), epsilon (Ape-X DQN) or scale of noise (others); 1 for SAC"
+        "1",
+        "the actor's mean temperature (ACER for discrete actions, actor-critic, PPO, TRPO), standard deviation (continuous "
+        "ACER), epsilon (Ape-X DQN, R2D2) or scale of noise (DDPG); 1 for SAC",
     ),
     "action_std": Metric(
         "1",
@@ -76,7 +78,8 @@ METRICS = {
     ),
     "q_loss": Metric(
         "reward²",
-        "mean of ½ (target − Q)², summed over critics, in Ape-X DQN the Huber loss; the target is `q_ret` or `q_target`",
+        "mean of ½ (target − Q)², summed over critics, in Ape-X DQN and R2D2 the Huber loss; the target is `q_ret` or "
+        "`q_target`",
         only=(*WITH_TRUST_REGION, *FROM_REPLAY_ALONE),
     ),
     "value_loss": Metric("reward²", "mean of ½ (target − V)²", only=("continuous_acer", *ON_POLICY)),
@@ -110,12 +113,12 @@ METRICS = {
     ),
     "value": Metric(
         "reward",
-        "mean of V: Σ π Q (ACER), its own estimate (continuous ACER), max Q (Ape-X DQN), or Q of the policy's action (DDPG, "
-        "SAC)",
+        "mean of V: Σ π Q (ACER), the critic's estimate (continuous ACER, actor-critic, PPO, TRPO), max Q (Ape-X DQN, "
+        "R2D2), or Q of the policy's action (DDPG, SAC)",
     ),
     "q_taken": Metric("reward", "mean Q of the actions taken", only=FROM_REPLAY_ALONE),
     "q_target": Metric("reward", "mean n-step target", only=FROM_REPLAY_ALONE),
-    "td_error": Metric("reward", "mean |target − Q|", only=FROM_REPLAY_ALONE),
+    "td_error": Metric("reward", "mean absolute error, target − Q", only=FROM_REPLAY_ALONE),
     "importance": Metric("1", "mean importance weight of the samples in the loss", only=FROM_REPLAY_ALONE),
     "q_ret": Metric("reward", "mean Retrace target", only=WITH_TRUST_REGION),
     "q_opc": Metric(
