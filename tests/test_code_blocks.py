@@ -20,6 +20,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from apex_acer.cli import main, parsing
+from apex_acer.cli.flags import flags_of
+from apex_acer.cli.train import Train
 from apex_acer.cli.verbs import VERBS
 from apex_acer.config.runfile import parse_run
 from tests import ROOT
@@ -166,6 +168,26 @@ def test_commands_are_real(block: Block, command: list[str], parse_only: Callabl
         assert arguments[0] in targets, str(block)
     elif program == "python" and arguments[0] == "-m":
         assert importlib.util.find_spec(arguments[1]), str(block)
+
+
+INLINE = re.compile(r"`((?:apex-acer |--\w+\.)[^`\n…|]*)`")
+PLACES = {"RUN": "cartpole", "WEIGHTS": "weights.safetensors", "SEED": "1", "S": "1", "N": "1"}
+
+
+def within_sentences(page: Path) -> list[list[str]]:
+    """The words of each command of the program, and of each flag of a run's keys, within the sentences of a page."""
+    found = INLINE.findall(BLOCK.sub("", page.read_text(encoding="utf-8")))
+    return [[PLACES.get(word, word) for word in shlex.split(text)] for text in found if "KEY" not in text]
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if within_sentences(page)], ids=lambda page: page.name)
+def test_commands_and_flags_within_sentences_are_real(page: Path, parse_only: Callable[[list[str]], None]) -> None:
+    flags = flags_of(Train)
+    for name, *values in within_sentences(page):
+        if name != "apex-acer":
+            assert flags[name.replace("_", "-")].hint or not values, f"{name} takes no value"
+        elif len(values) > 2 and not {"--help", "--help-all"} & set(values):
+            parse_only(values)
 
 
 @pytest.mark.parametrize("block", of("toml", "json"), ids=str)

@@ -55,6 +55,14 @@ def test_files_named_in_pages_exist() -> None:
             assert list(ROOT.glob(name)) or list((ROOT / "apex_acer").rglob(name)), f"{page.name}: {name}"
 
 
+@pytest.mark.parametrize("page", [ROOT / "README.md", *PAGES], ids=lambda page: page.name)
+def test_rows_of_a_table_have_as_many_cells_as_its_head(page: Path) -> None:
+    """A `|` in a cell would begin another, of which nothing is shown."""
+    for table in re.findall(r"(?:^\|.*\n)+", page.read_text(encoding="utf-8"), re.MULTILINE):
+        rows = table.splitlines()
+        assert not [row for row in rows if row.count("|") != rows[0].count("|")]
+
+
 def test_messages_to_look_up_are_the_programs_own() -> None:
     rows = re.findall(r"^\| `(.*?)` \| ", (ROOT / "docs/troubleshooting.md").read_text(encoding="utf-8"), re.MULTILINE)
     messages = [row for row in rows if "…" in row]
