@@ -4,29 +4,27 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import fcntl
-import json
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
-from apex_acer.config import LogLevel, RunConfig, writing
-from apex_acer.config.runfile import dump_run, load_run
+from apex_acer.config import RunConfig
+from apex_acer.config.runfile import load_run
 from apex_acer.engines import engine_class
 from apex_acer.engines.engine import Engine, Run
 from apex_acer.engines.placement import describe
 from apex_acer.manager.callbacks import Callbacks, Listener
 from apex_acer.manager.conversation import LOOK_S
-from apex_acer.manager.preparation import in_use, prepare, prepare_resume
-from apex_acer.manager.result import END, TrainResult
+from apex_acer.manager.log_file import log_file
+from apex_acer.manager.preparation import prepare, prepare_resume
+from apex_acer.manager.record import Record
+from apex_acer.manager.result import TrainResult
 from apex_acer.manager.supervisor import RunFailed as RunFailed
 from apex_acer.manager.supervisor import Supervisor
 from apex_acer.manager.trackers import Trackers
 from apex_acer.protocol.messages import Status
-from apex_acer.storage.runlog import Log, Speech
-from apex_acer.system import files
 from apex_acer.system.output import say
 from apex_acer.system.signals import Signals
 
@@ -107,54 +105,43 @@ def watch(run: Run, callbacks: Callbacks | None = None, stream: TextIO | None = 
             view.update(status)
             callbacks.on_status(status)
 
-        result = manage(run, dataclasses.replace(callbacks, on_status=show), signals)
+        result = manage(run, dataclasses.replace(callbacks, on_status=show), signals, view.tell)
         view.conclude(result)
     return result
 
 
-def manage(run: Run, callbacks: Callbacks | None = None, signals: Signals | None = None) -> TrainResult:
+def manage(
+    run: Run,
+    callbacks: Callbacks | None = None,
+    signals: Signals | None = None,
+    tell: Callable[[str], object] = lambda line: None,
+) -> TrainResult:
     """Trains a prepared run, from its first process to its result; raises as `train` does.
 
-    `signals` are those of a caller that has entered them already.
+    `signals` are those of a caller that has entered them already. `tell` gets lines that come after the last status.
     """
     callbacks = callbacks or Callbacks()
     noted = contextlib.nullcontext(signals) if signals else Signals()
-    with _log_file(run.folder, run.config.logging.level), noted as signals:
-        text = dump_run(dataclasses.replace(run.config, out=""))
-        files.write(run.folder / "config.toml", text.encode())
-        (run.folder / END).unlink(missing_ok=True)  # written by the program that this one continues
+    with log_file(run.folder, run.config.logging.level), noted as signals:
         trackers, result = Trackers(run.config, run.folder), None
+        record = Record(run, trackers)
         try:
-            result = Manager(run, trackers.listen(callbacks), signals).run()
-        except Exception as error:
-            _write_end(run.folder, state="failed", error=_last_line(error))
+            result = Manager(run, trackers.listen(callbacks), signals, record).run()
+            record.end(result)
+        except BaseException as error:
+            record.fail(error)
             raise
         finally:
-            trackers.close(result, signals.received)
-        state = "stopped" if result.reason.startswith("SIG") else "ended"
-        _write_end(run.folder, state=state, **dataclasses.asdict(result))
+            trackers.close(result, signals.received, tell)
     callbacks.on_stop(result)
     return result
-
-
-def _write_end(folder: Path, /, **end: Any) -> None:
-    """Writes for programs how the run ended; a full disk does not change the end itself."""
-    try:
-        whole = {"state": "", "reason": "", "error": "", **end}
-        files.write(folder / END, json.dumps(whole, indent=1).encode() + b"\n")
-    except OSError as problem:
-        log.warning("%s: not written (%s)", END, problem)
-
-
-def _last_line(error: Exception) -> str:
-    return str(error).strip().rpartition("\n")[2] or type(error).__name__
 
 
 class Manager:
     """One run, until it has reached its end, fails, or is stopped by a signal."""
 
-    def __init__(self, run: Run, callbacks: Callbacks, signals: Signals) -> None:
-        self._folder = run.folder
+    def __init__(self, run: Run, callbacks: Callbacks, signals: Signals, record: Record) -> None:
+        self._folder, self._is_resumed, self._record = run.folder, run.resume, record
         self._listener = Listener(callbacks, run.folder)
         self._engine: Engine = engine_class(run.config.engine)(run)
         self._supervisor = Supervisor(run, self._engine)
@@ -173,12 +160,11 @@ class Manager:
                 result = self._end()
                 self._listener.tell()
                 return result
-            except KeyboardInterrupt:
-                if not self._killing:
-                    raise
-                return self._result or self._unsaved()
-            except Exception:
-                self._stop("failure")
+            except BaseException as error:  # a callback may leave by `sys.exit`, too
+                if isinstance(error, KeyboardInterrupt) and self._killing:
+                    return self._result or self._unsaved()
+                if self._record.begun:  # else there is nothing new to save
+                    self._stop("failure")
                 if saved := self._result:
                     log.info("saved before leaving: %s", saved.weights)
                 raise
@@ -206,6 +192,9 @@ class Manager:
         while not (self._result or self._signals):
             if status := self._supervisor.tend():
                 self._status = status
+                # a process of a resumed run may still refuse to start, as long as nothing new was learned
+                if not (self._is_resumed and self._supervisor.is_early):
+                    self._record.begin()
                 self._listener.tell(status)
             self._engine.wait(LOOK_S)
 
@@ -235,6 +224,7 @@ class Manager:
             self._supervisor.stop_learner(reason)
         self._wait_while(lambda: learner.alive and not learner.result, self._ends_at - LEAVE_S)
         if learner.result:
+            self._record.begin()
             self._wait_while(lambda: self._supervisor.working, min(self._ends_at, time.monotonic() + LEAVE_S))
 
     def _wait_while(self, condition: Callable[[], bool], until: float) -> None:
@@ -256,29 +246,3 @@ class Manager:
             weights="",
             folder=str(self._folder),
         )
-
-
-@contextlib.contextmanager
-def _log_file(folder: Path, level: LogLevel) -> Iterator[None]:
-    """Writes this package's log into the run's folder, and locks that folder; raises `ConfigError`."""
-    with writing("out", folder):
-        file = Log(folder)
-    try:
-        fcntl.flock(file.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        file.close()
-        raise in_use(folder) from None
-    handler = logging.StreamHandler(Speech(file).stream())
-    logger = logging.getLogger("apex_acer")
-    before = logger.level
-    logger.setLevel(level.upper())
-    logger.addHandler(handler)
-    try:
-        yield
-    except Exception as error:
-        log.info("failed: %s", _last_line(error))
-        raise
-    finally:
-        logger.removeHandler(handler)
-        logger.setLevel(before)
-        file.close()

@@ -18,11 +18,13 @@ from apex_acer.engines.machine import require_room
 from apex_acer.engines.placement import place
 from apex_acer.environments.check import check_environment
 from apex_acer.environments.vector import require_unchanged
+from apex_acer.manager.log_file import in_use
 from apex_acer.manager.trackers import require_trackers
 from apex_acer.protocol.specification import EnvironmentSpec
 from apex_acer.remote.token import make_token, token_file
 from apex_acer.storage import checkpoint
-from apex_acer.storage.runlog import is_held
+from apex_acer.storage.folder import foreign, make_new
+from apex_acer.storage.runlog import NAME, is_held
 
 
 def prepare(config: RunConfig, started_at: float) -> Run:
@@ -39,8 +41,8 @@ def prepare(config: RunConfig, started_at: float) -> Run:
     require(given is settings, "algorithm", given.__name__, allowed)
     environment, spec, notes = check_environment(config)
     config = _placed(dataclasses.replace(config, environment=environment), spec)
-    folder = make_folder(config)
-    return Run(config, spec, folder, uuid.uuid4().hex, started_at, notes=notes, secret=_token(config, folder))
+    out = make_folder(config)
+    return Run(config, spec, out, uuid.uuid4().hex, started_at, notes=notes, secret=_token(config, out))
 
 
 def _with_replay(config: RunConfig) -> RunConfig:
@@ -83,11 +85,6 @@ def prepare_resume(
     return Run(config, spec, folder, uuid.uuid4().hex, started_at, resume=True, notes=notes, secret=secret)
 
 
-def in_use(folder: Path) -> ConfigError:
-    """The error of a run's folder in which another program trains."""
-    return ConfigError(f"out: {str(folder)!r} is in use; another program trains there")
-
-
 def _token(config: RunConfig, folder: Path) -> str:
     """What tells the user the token of remote clients, if this is the first time; empty otherwise."""
     if not config.environment.is_remote:
@@ -122,14 +119,19 @@ def _stop_of_rest(before: StopConfig, given: Mapping[str, Any], path: Path, stat
 
 
 def make_folder(config: RunConfig) -> Path:
-    """The run's folder, new or empty; raises `ConfigError` if it cannot be written."""
+    """The run's folder: a new one, or `out`, in which nothing may be but what a refused start has left.
+
+    Raises `ConfigError` if there is anything else, or it cannot be written.
+    """
     name = config.environment.id.rpartition(":")[2].rpartition("/")[2].lower()
-    folder = Path(config.out or f"runs/{name}-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}")
-    with writing("out", folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        used = (folder / "metrics.jsonl").exists()
-        if not used:
-            (folder / "log.txt").touch()
-    if used:  # the curves of two runs in one file would double back
-        raise ConfigError(f"out: {str(folder)!r} holds another run; give a new or empty folder")
-    return folder.absolute()
+    path = Path(config.out or f"runs/{name}-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}")
+    with writing("out", path):
+        if not config.out:
+            return make_new(path.absolute())
+        path.mkdir(parents=True, exist_ok=True)
+        if not (other := foreign(path)):
+            (path / NAME).touch()
+            return path.absolute()
+    # the curves of two runs in one file would double back
+    holds = "holds another run" if (path / "metrics.jsonl").exists() else f"is not empty, it holds {other!r}"
+    raise ConfigError(f"out: {str(path)!r} {holds}; give a new or empty folder")

@@ -84,6 +84,11 @@ class Supervisor:
         self._conversation.send(self._incarnations(), reason)
 
     @property
+    def is_early(self) -> bool:
+        """Whether the learner has accepted no unroll yet."""
+        return self._status.get("env_steps") == self._steps_at_start
+
+    @property
     def working(self) -> bool:
         """Whether the learner or an actor is still alive."""
         return any(process.handle and process.handle.alive for process in (self.learner, *self._actors))
@@ -160,7 +165,7 @@ class Supervisor:
         if handle.config_error and not process.peer.incarnation:
             raise ConfigError(handle.config_error)
         name = process.peer.name
-        restart = self._restarts.after(handle, early=self._status.get("env_steps") == self._steps_at_start)
+        restart = self._restarts.after(handle, early=self.is_early)
         if restart.refused:
             raise RunFailed(f"{handle.failure}\n{name}: {why}; {restart.refused}".strip())
         which = f"restart {restart.number} of {self._settings.restarts}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import dataclasses
 import json
 import logging
@@ -10,7 +11,7 @@ import queue
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ log = logging.getLogger(__name__)
 PROJECT = "apex_acer"  # unless an environment variable of the tracker names another one
 IDS = "trackers.json"
 """The file in a run's folder with the identifier that each tracker has given the run, by which a resumed run goes on."""
+QUIET_S = 1.0  # after which the wait at the end of the run is said
 END_S = 20.0  # in which a tracker takes the rest after the end of the run
 MOST_WAITING = 10_000  # lists of rows; a tracker that is further behind has failed
 MOST_PARAMETERS = 100  # that MLflow takes at once
@@ -156,8 +158,12 @@ class Trackers:
         self._threads = []
         for name in dict.fromkeys(config.logging.trackers):
             self._queues[name] = queue.Queue(MOST_WAITING)
-            thread = threading.Thread(target=self._follow, args=(name,), name=name, daemon=True)
-            self._threads.append(thread)
+            follow = contextvars.copy_context().run  # so that its lines are in this run's log
+            self._threads.append(threading.Thread(target=follow, args=(self._follow, name), name=name, daemon=True))
+
+    def begin(self) -> None:
+        """Has the trackers begin with the run."""
+        for thread in self._threads:
             thread.start()
 
     def listen(self, callbacks: Callbacks) -> Callbacks:
@@ -175,14 +181,25 @@ class Trackers:
 
         return dataclasses.replace(callbacks, on_rows=hear, on_status=look)
 
-    def close(self, result: TrainResult | None, signals: Sequence[object]) -> None:
-        """Passes the end on, and waits a while for the trackers to take it; a second signal ends the waiting."""
+    def close(
+        self, result: TrainResult | None, signals: Sequence[object], tell: Callable[[str], object] = lambda line: None
+    ) -> None:
+        """Passes the end on, and waits a while for the trackers to take it; a signal, or a second one, ends the waiting.
+
+        `tell` gets a line if that takes long.
+        """
         self._tell(_End(result))
-        deadline = time.monotonic() + END_S
-        while (late := self._at_work()) and len(signals) < 2 and time.monotonic() < deadline:
+        most, at, told = min(len(signals) + 1, 2), time.monotonic(), False
+        while (late := self._at_work()) and len(signals) < most and (waited := time.monotonic() - at) < END_S:
+            if waited > QUIET_S and not told:
+                what = "has yet to take the rest of the run"
+                tell(f"{late[0].name}: {what}; waiting up to {END_S:.0f} s, or until Ctrl-C")
+                told = True
             late[0].join(0.1)
         for thread in late:
-            self._warn(f"{thread.name}: did not take the rest of the run within {END_S:.0f} s")
+            line = f"{thread.name}: did not take the rest of the run within {time.monotonic() - at:.0f} s"
+            self._warn(line)
+            tell(line)
 
     def _at_work(self) -> list[threading.Thread]:
         return [thread for thread in self._threads if thread.is_alive() and thread.name in self._queues]

@@ -26,6 +26,7 @@ LAST_BYTES = 20_000  # of a transcript that are shown
 LONGEST_TRANSCRIPT = 16 * 2**20  # bytes; then it is emptied, because /tmp may be in memory
 MARK = b"\x1e"  # precedes a line of a transcript that is in the log already
 MARKED_LINE = re.compile(MARK + rb"[^\n]*\n")
+FIRST = re.compile(rb"[\d-]{10} [\d:]{8},\d{3} (manager|launcher|learner|evaluator|actor_\d+): ")
 
 speaker: ContextVar[str] = ContextVar("speaker", default="manager")
 """Who speaks on a stream without a name of its own: the serial engine has several roles in one process."""
@@ -53,6 +54,15 @@ class Log:
     def close(self) -> None:
         """Closes the file."""
         os.close(self.descriptor)
+
+
+def is_log(path: Path) -> bool:
+    """Whether the file `path` is a log of this program, or empty."""
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        line = file.readline(LONGEST_LINE)
+    return not line or bool(FIRST.match(line))
 
 
 def is_held(folder: Path) -> bool:

@@ -45,11 +45,17 @@ class View:
         self.progress = Progress.before(config)
         self.result: Outcome | None = None
         self._show = show
+        self._status: Status | None = None
 
     def update(self, status: Status) -> None:
         """Shows a status; meant for `train(config, Callbacks(on_status=view.update))`."""
-        self.progress = self.progress.after(status)
+        self.progress, self._status = self.progress.after(status), status
         self._show(status)
+
+    def tell(self, line: str) -> None:
+        """Shows a line of news between statuses."""
+        if self._status:
+            self.update({**self._status, "news": [line]})
 
     def conclude(self, result: Outcome) -> None:
         """Shows the end of the run; after the view, lines say how the run ended and where its weights are."""

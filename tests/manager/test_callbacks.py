@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
@@ -107,10 +108,16 @@ def child(name: str) -> int:
         ("serial", "on_status", ZeroDivisionError("mine")),
         ("serial", "on_rows", ConfigError("mine")),
         ("serial", "on_evaluation", ZeroDivisionError("mine")),
+        ("serial", "on_status", SystemExit(3)),
+        ("serial", "on_rows", KeyboardInterrupt("mine")),
+        ("serial", "on_rows", GeneratorExit("mine")),
+        ("local", "on_rows", asyncio.CancelledError("mine")),
         pytest.param("local", "on_rows", ConfigError("mine"), marks=pytest.mark.slow),
     ],
 )
-def test_what_a_callback_raises_ends_the_run_saved(tmp_path: Path, engine: str, name: str, error: Exception) -> None:
+def test_what_a_callback_raises_ends_the_run_saved(
+    tmp_path: Path, engine: str, name: str, error: BaseException
+) -> None:
     heard: list[Any] = []
 
     def fail(it: Any) -> None:
@@ -126,6 +133,9 @@ def test_what_a_callback_raises_ends_the_run_saved(tmp_path: Path, engine: str, 
     assert "env_steps" in load_policy(tmp_path / "weights.safetensors").metadata
     assert (tmp_path / "checkpoint").is_dir()
     assert "saved before leaving" in (tmp_path / "log.txt").read_text()
+    end = json.loads((tmp_path / "result.json").read_text())
+    assert (end["state"], end["reason"]) == ("failed", "")
+    assert end["error"].endswith("mine") or end["error"] == "SystemExit: 3"
 
 
 def test_what_the_last_callback_raises_comes_after_all_was_saved(tmp_path: Path) -> None:
@@ -166,14 +176,6 @@ def test_a_second_signal_ends_a_callback_that_hangs(tmp_path: Path, engine: str)
     assert time.monotonic() - at < 30
     assert (result.reason, result.weights) == ("SIGINT", "")
     assert ends == [result]
-
-
-def test_an_interrupt_of_the_callback_s_own_is_passed_on(tmp_path: Path) -> None:
-    def leave(status: Any) -> None:
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        train(tiny_run(tmp_path, stop__env_steps=10**9), Callbacks(on_status=leave))
 
 
 # ── reading rows ──

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from apex_acer.config.runfile import dump_run, load_run
 from apex_acer.engines.serial import SerialEngine
 from apex_acer.manager.callbacks import Callbacks
 from apex_acer.manager.manager import RunFailed, train
+from apex_acer.manager.preparation import make_folder
 from apex_acer.manager.result import TrainResult
 from tests.conftest import config_error
 from tests.processes import processes
@@ -104,6 +107,60 @@ def test_a_folder_of_another_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"out: .* holds another run"):
         train(tiny_run(tmp_path, stop__env_steps=200))
     assert before == {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
+
+
+@pytest.mark.parametrize("name", ["config.toml", "weights.safetensors", "log.txt", ".hidden"])
+def test_a_folder_with_files_of_the_user_s_is_refused_and_left_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """As `train config.toml --out .` is, in the folder of a project."""
+    (tmp_path / name).write_text("mine\n")
+    monkeypatch.chdir(tmp_path)
+    line = config_error(lambda: train(tiny_run(".")))
+    assert line == f"out: '.' is not empty, it holds {name!r}; give a new or empty folder"
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {name: "mine\n"}
+
+
+def test_a_folder_behind_a_link_is_the_run_s(tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "run").symlink_to("disk")
+    assert train(tiny_run(tmp_path / "run", stop__env_steps=100)).folder == str(tmp_path / "run")
+    assert (tmp_path / "disk" / "weights.safetensors").is_file()
+
+
+def test_a_folder_where_a_start_was_refused_is_used_again(tmp_path: Path) -> None:
+    (tmp_path / "torn.safetensors").write_bytes(b"torn")
+    for _ in range(2):
+        config_error(lambda: train(tiny_run(tmp_path / "run", load=str(tmp_path / "torn.safetensors"))))
+    assert train(tiny_run(tmp_path / "run", stop__env_steps=100)).reason == "env_steps"
+
+
+def test_runs_that_begin_at_once_have_a_folder_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with ThreadPoolExecutor(8) as threads:
+        folders = set(threads.map(lambda _: make_folder(tiny_run()), range(8)))
+    assert len(folders) == 8
+    assert all(folder.is_dir() and folder.parent == tmp_path / "runs" for folder in folders)
+
+
+def test_runs_of_one_program_have_a_log_each(tmp_path: Path) -> None:
+    """In threads; the level of one is not that of the other, and the package's is as it was afterwards."""
+    both, level = threading.Barrier(2, timeout=60), logging.getLogger("apex_acer").level
+
+    def work(name: str) -> None:
+        def say(status: Any) -> None:
+            if not status["rows"]:
+                both.wait()
+                logging.getLogger("apex_acer.mine").info("here is %s", name)
+
+        train(tiny_run(tmp_path / name, logging__level=name, stop__env_steps=200), Callbacks(on_status=say))
+
+    with ThreadPoolExecutor(2) as threads:
+        list(threads.map(work, ["info", "warning"]))
+    info, warning = ((tmp_path / name / "log.txt").read_text() for name in ("info", "warning"))
+    assert info.count("here is") == info.count("here is info") == 1
+    assert warning == ""
+    assert logging.getLogger("apex_acer").level == level
 
 
 def test_a_failed_serial_run_leaves_no_file_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,7 @@ import torch
 from apex_acer.actor.policy import load_policy
 from apex_acer.config import ConfigError, RunConfig
 from apex_acer.config.runfile import dump_run, load_run
+from apex_acer.engines import serial
 from apex_acer.engines.placement import describe
 from apex_acer.learner.learner import Learner
 from apex_acer.manager.manager import resume, train
@@ -381,6 +382,27 @@ def test_a_run_that_was_refused_is_left_as_it_was(tmp_path: Path) -> None:
     (tmp_path / "log.txt").mkdir()
     message = config_error(lambda: resume(tmp_path, {"env_steps": 400}))
     assert message.startswith(f"out: '{tmp_path}' cannot be written")
+
+
+@pytest.mark.parametrize("role", ["Learner", "Actor"])
+def test_a_run_that_a_process_refuses_is_left_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, role: str
+) -> None:
+    """A port that is in use, say. The log tells of it, and the learner has opened its files for TensorBoard."""
+
+    def refuse(*arguments: Any, **named: Any) -> None:
+        raise ConfigError("mine")
+
+    def files() -> dict[Path, bytes]:
+        return {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file() and "tb" not in path.parts}
+
+    train(tiny_run(tmp_path, stop__env_steps=200))
+    before = files()
+    monkeypatch.setattr(serial, role, refuse)
+    assert config_error(lambda: resume(tmp_path, {"env_steps": 400})) == "mine"
+    before[tmp_path / "log.txt"] = (tmp_path / "log.txt").read_bytes()
+    assert files() == before
+    assert json.loads((tmp_path / "result.json").read_text())["state"] == "ended"
 
 
 def test_a_run_that_has_not_saved_yet_is_not_resumed_while_it_runs(tmp_path: Path) -> None:

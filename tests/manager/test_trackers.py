@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import time
@@ -14,7 +15,8 @@ import pytest
 from apex_acer.config import ConfigError
 from apex_acer.manager import trackers
 from apex_acer.manager.callbacks import Callbacks
-from apex_acer.manager.manager import resume, train
+from apex_acer.manager.manager import resume, train, watch
+from apex_acer.manager.preparation import prepare
 from apex_acer.manager.trackers import TRACKERS, Tracker, Trackers
 from tests.runs import tiny_run
 
@@ -103,6 +105,7 @@ def test_what_goes_wrong_in_a_tracker_is_news(tmp_path: Path, monkeypatch: pytes
     news: list[str] = []
     failing = Trackers(tracked(tmp_path), tmp_path)
     callbacks = failing.listen(Callbacks(on_status=lambda status: news.extend(status["news"])))
+    failing.begin()
     failing.close(None, [])  # waits for its thread
     callbacks.on_status({"news": ["actor_1: ended"]})  # type: ignore[typeddict-item]
     assert news == ["actor_1: ended", "wandb: hears no more of this run (OSError: the network is down)"]
@@ -119,6 +122,37 @@ def test_a_tracker_that_hangs_delays_only_the_end(tmp_path: Path, monkeypatch: p
     assert train(tracked(tmp_path)).reason == "env_steps"
     assert time.monotonic() - started < 30
     assert "wandb: did not take the rest of the run within 0 s" in (tmp_path / "log.txt").read_text()
+
+
+def test_the_wait_for_a_tracker_is_said_and_a_signal_ends_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    use(monkeypatch, type("Hanging", (Notebook,), {"end": lambda *arguments: time.sleep(60)}))
+    monkeypatch.setattr(trackers, "QUIET_S", 0.2)
+    said: list[str] = []
+    signals: list[str] = []
+    Notebook.heard = []
+    hanging = Trackers(tracked(tmp_path), tmp_path)
+    hanging.begin()
+
+    def tell(line: str) -> None:
+        said.append(line)
+        signals.append("SIGINT")
+
+    started = time.monotonic()
+    hanging.close(None, signals, tell)
+    assert time.monotonic() - started < 10
+    assert said == [
+        "wandb: has yet to take the rest of the run; waiting up to 20 s, or until Ctrl-C",
+        "wandb: did not take the rest of the run within 0 s",
+    ]
+
+
+def test_the_line_is_in_the_live_view(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    use(monkeypatch, type("Hanging", (Notebook,), {"end": lambda *arguments: time.sleep(60)}))
+    monkeypatch.setattr(trackers, "QUIET_S", 0.0)
+    monkeypatch.setattr(trackers, "END_S", 0.3)
+    Notebook.heard, printed = [], io.StringIO()
+    watch(prepare(tracked(tmp_path), time.monotonic()), stream=printed)
+    assert "wandb: has yet to take the rest" in printed.getvalue()
 
 
 def test_a_tracker_that_is_not_installed_is_one_line_before_the_run(
