@@ -60,7 +60,7 @@ class SerialHandle(Handle):
                 going = self._step()
             except ConfigError as error:
                 self.config_error, going = str(error), False
-            except Exception as error:
+            except BaseException as error:  # `sys.exit` in a user's code is an error, too
                 log.exception("failed")
                 self.raised = one_line(error)
                 self.failure, going = f"{traceback.format_exc()}{self.peer.name}: failed", False

@@ -92,7 +92,7 @@ class Learner:
         self._answer(taken)  # an unroll is answered when it is in replay, before the update on it
         self._evaluate_and_save(agreed)
         if agreed.row_due:
-            self._reporter.log_learner()
+            self._report()
         if agreed.stops or self.counters.env_steps >= self._config.stop.env_steps:
             self._reason = self._stop_reason() or "env_steps"
         return not self._reason
@@ -214,6 +214,15 @@ class Learner:
             return "env_steps"
         return "minutes" if stop.minutes is not None and self.counters.clock.wall_s >= 60 * stop.minutes else ""
 
+    def _report(self) -> None:
+        """Writes the learner's row; what the user's callback raises about it ends the run, saved."""
+        row = self._reporter.log_learner()
+        try:
+            self._reporter.show(row)
+        except BaseException:
+            self.save()
+            raise
+
     def forget_peers(self) -> None:
         """Drops all messages that wait; actors and evaluator begin again, as with a learner that has just resumed."""
         self._gate.clear()
@@ -230,7 +239,7 @@ class Learner:
         counters, wall_s = self.counters, self.counters.clock.wall_s
         self.inbox.stop(self._reason, self._gate.clear())
         self._evaluations.dismiss()
-        self._reporter.log_learner()
+        self._report()
         path = self.save()
         self.close()
         return Outcome(

@@ -69,8 +69,8 @@ class Reporter:
         self._write(source, row, self._counters.env_steps if env_steps is None else env_steps)
         self._inbox.status = self.status()
 
-    def log_learner(self) -> None:
-        """Writes the learner's own row and shows it to the user's callback.
+    def log_learner(self) -> Row:
+        """Writes the learner's own row and returns it.
 
         The last row of a run has no rates if the one before was written just now.
         """
@@ -86,10 +86,14 @@ class Reporter:
             with self.timers.phase("saving"):
                 self._write("learner", row, self._counters.env_steps)
                 self._write_histograms(self._writers)
+        self._inbox.status = self.status()
+        return row
+
+    def show(self, row: Row) -> None:
+        """Shows the learner's row to the user's callback, which may raise anything."""
         if self._callback:
             with torch.no_grad():
                 self._callback(self._counters.env_steps, dict(row), self._network)
-        self._inbox.status = self.status()
 
     def status(self) -> dict[str, Any]:
         """Live figures for the manager: progress, best evaluation, the learner's device and precision, newest rows.

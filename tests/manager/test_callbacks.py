@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import json
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -16,9 +18,9 @@ from typing import Any
 import pytest
 
 from apex_acer.actor.policy import load_policy
-from apex_acer.config import ConfigError
+from apex_acer.config import ConfigError, StopConfig
 from apex_acer.manager.callbacks import Callbacks, Evaluation
-from apex_acer.manager.manager import resume, train
+from apex_acer.manager.manager import RunFailed, resume, train
 from apex_acer.storage.tail import RowReader
 from apex_acer.system import files
 from tests.runs import tiny_run
@@ -145,6 +147,22 @@ def test_what_the_last_callback_raises_comes_after_all_was_saved(tmp_path: Path)
     with pytest.raises(ZeroDivisionError):
         train(tiny_run(tmp_path), Callbacks(on_stop=fail))
     assert load_policy(tmp_path / "weights.safetensors").metadata["env_steps"] >= 1000
+
+
+@ENGINES
+@pytest.mark.parametrize("raised", ["SystemExit(0)", "ValueError('mine')"])
+def test_what_the_learner_s_callback_raises_ends_the_run_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: str, raised: str
+) -> None:
+    """In the learner's process, whose exceptions end in a traceback."""
+    (tmp_path / f"leaving_{engine}.py").write_text(f"def leave(steps, row, network):\n    raise {raised}\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, f"leaving_{engine}", raising=False)
+    config = tiny_run(tmp_path / "run", engine=engine, learner__callback=f"leaving_{engine}:leave", actors__count=1)
+    with pytest.raises(RunFailed, match=raised.partition("(")[0]):
+        train(dataclasses.replace(config, stop=StopConfig(env_steps=10**9)))
+    assert "env_steps" in load_policy(tmp_path / "run" / "weights.safetensors").metadata
+    assert (tmp_path / "run" / "checkpoint").is_dir()
 
 
 # ── a callback that is slow ──

@@ -85,7 +85,7 @@ def main(arguments: list[str]) -> int:
     except ConfigError as error:
         report(config_error=str(error))
         return 2
-    except Exception as error:
+    except BaseException as error:  # `sys.exit` in a user's code is an error, too
         report(raised=one_line(error))
         traceback.print_exc()
         return 1
