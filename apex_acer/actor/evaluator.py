@@ -15,6 +15,7 @@ from apex_acer.config.seeds import derive_seed
 from apex_acer.environments.vector import Environments, make_environments
 from apex_acer.networks.weights import unpack, unpack_metadata
 from apex_acer.protocol.messages import Link, Message, Peer, Reply, Row
+from apex_acer.storage.folder import where
 
 
 class Evaluator:
@@ -78,7 +79,7 @@ class Evaluator:
     def _record(self, policy: Policy, env_steps: int) -> None:
         from apex_acer.actor.play import record
 
-        folder = self._folder / "videos"
+        folder = where(self._folder) / "videos"
         folder.mkdir(exist_ok=True)
         record(folder / f"{env_steps:09d}.mp4", policy, self._config.evaluation, self._config.seed)
 

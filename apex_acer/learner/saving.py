@@ -23,6 +23,7 @@ from apex_acer.networks import weights
 from apex_acer.networks.card import describe, require_format, written_by
 from apex_acer.protocol.specification import Array, EnvironmentSpec
 from apex_acer.storage import checkpoint
+from apex_acer.storage.folder import where
 
 WEIGHTS = "weights.safetensors"
 
@@ -64,7 +65,7 @@ class Saver:
 
     def save_weights(self) -> Path:
         """Writes the weights file, with the weights that reached `stop.at_return` if some have; returns its path."""
-        path = self._folder / WEIGHTS
+        path = where(self._folder) / WEIGHTS
         if self._ranks.rank == 0:
             weights.write(path, self._training.evaluations.passed or self._weights_file())
         return path
@@ -103,7 +104,7 @@ class Saver:
                 unroll_layout(self._config, self._spec), len(replay), replay.oldest
             )
             contents |= {f"replay.{name}": array for name, array in replay.arrays().items()}
-        checkpoint.write(self._folder, training.counters.updates, state, contents)
+        checkpoint.write(where(self._folder), training.counters.updates, state, contents)
 
     def start(self, resume: bool) -> None:
         """Loads the newest checkpoint if `resume`, else `load` and `replay.load`; raises `ConfigError` for a misfit."""

@@ -12,6 +12,7 @@ from apex_acer.networks import weights
 from apex_acer.networks.card import make_score
 from apex_acer.protocol.inbox import Post
 from apex_acer.protocol.messages import Reply, Row
+from apex_acer.storage.folder import where
 
 log = logging.getLogger(__name__)
 
@@ -96,5 +97,5 @@ class Evaluations:
             self.passed = data
         if self.best is None or score > self.best:
             self.best = score
-            weights.write(self._folder / "best.safetensors", data)
+            weights.write(where(self._folder) / "best.safetensors", data)
         return {**row, "eval_env_steps": snapshot.env_steps}

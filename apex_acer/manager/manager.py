@@ -25,6 +25,7 @@ from apex_acer.manager.supervisor import RunFailed as RunFailed
 from apex_acer.manager.supervisor import Supervisor
 from apex_acer.manager.trackers import Trackers
 from apex_acer.protocol.messages import Status
+from apex_acer.storage.folder import held, where
 from apex_acer.system.output import say
 from apex_acer.system.signals import Signals
 
@@ -122,7 +123,7 @@ def manage(
     """
     callbacks = callbacks or Callbacks()
     noted = contextlib.nullcontext(signals) if signals else Signals()
-    with log_file(run.folder, run.config.logging.level), noted as signals:
+    with log_file(run.folder, run.config.logging.level), held(run.folder, run.run_id), noted as signals:
         trackers, result = Trackers(run.config, run.folder), None
         record = Record(run, trackers)
         try:
@@ -244,5 +245,5 @@ class Manager:
             startup_s=status.get("startup_s", 0.0),
             eval_return=rows.get("evaluator", {}).get("eval_return"),
             weights="",
-            folder=str(self._folder),
+            folder=str(where(self._folder)),
         )

@@ -13,6 +13,7 @@ from apex_acer.engines.engine import Run, one_line
 from apex_acer.manager.result import END, TrainResult
 from apex_acer.manager.supervisor import RunFailed
 from apex_acer.manager.trackers import Trackers
+from apex_acer.storage.folder import where
 from apex_acer.system import files
 
 log = logging.getLogger(__name__)
@@ -30,9 +31,8 @@ class Record:
         if self.begun:
             return
         self.begun = True
-        text = dump_run(dataclasses.replace(self._config, out=""))
-        files.write(self._folder / "config.toml", text.encode())
-        (self._folder / END).unlink(missing_ok=True)
+        self._write_config()
+        (where(self._folder) / END).unlink(missing_ok=True)
         self._trackers.begin()
 
     def end(self, result: TrainResult) -> None:
@@ -44,13 +44,20 @@ class Record:
         """Writes what ended the run."""
         self._write(state="failed", error=last_line(error))
 
+    def _write_config(self) -> None:
+        text = dump_run(dataclasses.replace(self._config, out=""))
+        files.write(where(self._folder) / "config.toml", text.encode())
+
     def _write(self, **end: Any) -> None:
         """Writes the end for programs; a full disk does not change the end itself."""
         if not self.begun:
             return
         try:
+            folder = where(self._folder)
+            if not (folder / "config.toml").exists():  # the folder that had it was deleted
+                self._write_config()
             whole = {"state": "", "reason": "", "error": "", **end}
-            files.write(self._folder / END, json.dumps(whole, indent=1).encode() + b"\n")
+            files.write(folder / END, json.dumps(whole, indent=1).encode() + b"\n")
         except OSError as problem:
             log.warning("%s: not written (%s)", END, problem)
 

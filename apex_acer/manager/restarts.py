@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from apex_acer.engines.engine import Engine, Handle, Run
 from apex_acer.storage.checkpoint import newest
+from apex_acer.storage.folder import where
 
 BACKOFF_S = 0.5  # pause before the first restart within the window, doubled for each further one ...
 DOUBLINGS = 4  # ... at most this often
@@ -43,7 +44,7 @@ class Restarts:
             return "this engine restarts no process"
         if is_learner and handle.raised:  # a full disk, for example, or numbers that are no longer finite
             return "it would end like this again"
-        if is_learner and newest(self._folder) is None:
+        if is_learner and newest(where(self._folder)) is None:
             return "there is no checkpoint to continue from"
         if early and handle.raised and self._raised_before(handle):
             return "the same error came before, and no unroll was accepted yet"

@@ -1,10 +1,15 @@
-"""A run's folder: made so that nothing of anybody else's is in it."""
+"""A run's folder: made so that nothing of anybody else's is in it, and found again if it is renamed or deleted."""
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import itertools
 import os
+import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from apex_acer.storage import runlog
 
@@ -33,3 +38,48 @@ def foreign(folder: Path) -> str:
 
 def _was_left(path: Path) -> bool:
     return runlog.is_log(path) if path.name == runlog.NAME else path.is_file()
+
+
+class _Held(NamedTuple):
+    run_id: str
+    descriptor: int  # of the open folder, which names the same one wherever it is
+
+
+_held: dict[Path, _Held] = {}  # by the path at which this process found the folder
+
+
+@contextlib.contextmanager
+def held(path: Path, run_id: str) -> Iterator[None]:
+    """Keeps the folder `path` of the run open inside the context, so that `where` finds it."""
+    _held[path] = _Held(run_id, os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+    try:
+        yield
+    finally:
+        os.close(_held.pop(path).descriptor)
+
+
+def where(path: Path) -> Path:
+    """Where the run's folder is that was `path` when it was `held`; if it was deleted, a new one beside that."""
+    if path not in _held:
+        return path
+    run_id, descriptor = _held[path]
+    for place in (path, _path_of(descriptor)):
+        with contextlib.suppress(OSError):
+            if os.path.samestat(os.stat(place), os.fstat(descriptor)):
+                return place
+    fresh = path.with_name(
+        f"{path.name}-{run_id[:8]}"
+    )  # a name of which every process of this run thinks, and no other
+    fresh.mkdir(parents=True, exist_ok=True)
+    os.close(descriptor)
+    _held[path] = _Held(run_id, os.open(fresh, os.O_RDONLY | os.O_CLOEXEC))
+    return fresh
+
+
+def _path_of(descriptor: int) -> Path:
+    """The path of an open folder, of a deleted one any."""
+    with contextlib.suppress(OSError):
+        if sys.platform == "darwin":
+            return Path(os.fsdecode(fcntl.fcntl(descriptor, fcntl.F_GETPATH, bytes(1024)).rstrip(b"\0")))
+        return Path(os.readlink(f"/proc/self/fd/{descriptor}"))
+    return Path()

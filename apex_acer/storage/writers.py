@@ -11,6 +11,7 @@ from torch import nn
 
 from apex_acer.config import RunConfig
 from apex_acer.storage.board import Board, description, histograms
+from apex_acer.storage.folder import where
 from apex_acer.system import files
 
 
@@ -66,5 +67,5 @@ class Writers:
             anew_from = self._resumed_at
             if anew_from is not None and source != "learner":  # it may have written at this same step after the save
                 anew_from += 1
-            self._boards[source] = Board(self._folder / "tb" / source, anew_from)
+            self._boards[source] = Board(where(self._folder) / "tb" / source, anew_from)
         return self._boards[source]

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import json
 import logging
 import os
+import shutil
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +16,7 @@ from apex_acer.config import ConfigError, RunConfig
 from apex_acer.config.runfile import dump_run, load_run
 from apex_acer.engines.serial import SerialEngine
 from apex_acer.manager.callbacks import Callbacks
-from apex_acer.manager.manager import RunFailed, train
+from apex_acer.manager.manager import RunFailed, resume, train
 from apex_acer.manager.preparation import make_folder
 from apex_acer.manager.result import TrainResult
 from tests.conftest import config_error
@@ -161,6 +163,26 @@ def test_runs_of_one_program_have_a_log_each(tmp_path: Path) -> None:
     assert info.count("here is") == info.count("here is info") == 1
     assert warning == ""
     assert logging.getLogger("apex_acer").level == level
+
+
+@pytest.mark.parametrize("engine", ["serial", pytest.param("local", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("is_deleted", [False, True])
+def test_a_run_is_saved_wherever_its_folder_is(tmp_path: Path, engine: str, is_deleted: bool) -> None:
+    folder, moved, heard = tmp_path / "run", tmp_path / "moved", []
+
+    def move(status: Any) -> None:
+        heard.append(status)
+        if len(heard) == 2:
+            shutil.rmtree(folder) if is_deleted else folder.rename(moved)
+
+    changes = {"evaluation__every": 500, "checkpoint__every": 500, "stop__env_steps": 4000}
+    result = train(tiny_run(folder, engine=engine, **changes), Callbacks(on_status=move))
+    found = Path(result.folder)
+    assert found.name.startswith("run-") if is_deleted else found == moved
+    assert result.weights == str(found / "weights.safetensors")
+    assert json.loads((found / "result.json").read_text())["weights"] == result.weights
+    assert not folder.exists()
+    assert resume(found, {"env_steps": 4200}).env_steps >= 4200
 
 
 def test_a_failed_serial_run_leaves_no_file_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 
-from apex_acer.storage.folder import foreign, make_new
+from apex_acer.storage.folder import foreign, held, make_new, where
 from apex_acer.storage.runlog import Log
 
 
@@ -32,3 +33,36 @@ def test_what_a_start_left_is_not_foreign(tmp_path: Path) -> None:
 def test_a_log_of_another_program_is_foreign(tmp_path: Path, text: str) -> None:
     (tmp_path / "log.txt").write_text(text)
     assert foreign(tmp_path) == "log.txt"
+
+
+def test_a_folder_is_found_where_it_is(tmp_path: Path) -> None:
+    path, moved = tmp_path / "run", tmp_path / "else" / "where"
+    path.mkdir()
+    moved.parent.mkdir()
+    with held(path, "0123456789"):
+        assert where(path) == path
+        path.rename(moved)
+        assert where(path) == moved
+        path.mkdir()  # somebody else's
+        assert where(path) == moved
+        moved.parent.rename(tmp_path / "anywhere")
+        assert where(path) == tmp_path / "anywhere" / "where"
+    assert where(path) == path
+
+
+def test_a_folder_that_is_gone_is_made_anew_beside_that_of_anybody_else(tmp_path: Path) -> None:
+    path = tmp_path / "runs" / "run"
+    path.mkdir(parents=True)
+    with held(path, "0123456789"):
+        shutil.rmtree(path.parent)
+        assert where(path) == path.with_name("run-01234567")
+        path.mkdir()
+        where(path).rename(tmp_path / "moved")
+        assert where(path) == tmp_path / "moved"
+
+
+def test_a_link_to_a_folder_stays_its_path(tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "run").symlink_to("disk")
+    with held(tmp_path / "run", "0123456789"):
+        assert where(tmp_path / "run") == tmp_path / "run"

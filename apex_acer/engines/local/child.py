@@ -72,16 +72,20 @@ def main(arguments: list[str]) -> int:
     sys.path[:] = lifeline.start["path"]
     from apex_acer.config import ConfigError
     from apex_acer.engines.engine import one_line
+    from apex_acer.storage.folder import held
     from apex_acer.storage.runlog import Log, Speech
+
+    folder = Path(lifeline.start["folder"])
 
     def report(**said: Any) -> None:
         os.write(int(pipe), json.dumps(said).encode() + b"\n")
 
-    speech = Speech(Log(Path(lifeline.start["folder"])), role if role != "actor" else f"actor_{index}", RAW_OUTPUT)
+    speech = Speech(Log(folder), role if role != "actor" else f"actor_{index}", RAW_OUTPUT)
     sys.stdout = sys.stderr = speech.stream()
     logging.basicConfig(level=lifeline.start["config"]["logging"]["level"].upper(), format="%(message)s")
     try:
-        _run_learner(lifeline, report) if role == "learner" else _run_peer(role, int(index), lifeline, report)
+        with held(folder, lifeline.start["run_id"]):
+            _run_learner(lifeline, report) if role == "learner" else _run_peer(role, int(index), lifeline, report)
     except ConfigError as error:
         report(config_error=str(error))
         return 2

@@ -27,6 +27,7 @@ from apex_acer.engines.local.transport import DealerLink
 from apex_acer.engines.placement import niceness, num_threads
 from apex_acer.protocol.messages import Peer
 from apex_acer.protocol.outcome import Outcome
+from apex_acer.storage.folder import where
 from apex_acer.storage.runlog import Log, Transcript
 from apex_acer.system.private import PrivateFolder
 from apex_acer.system.waker import Waker
@@ -203,7 +204,7 @@ class LocalEngine(Engine):
         return {
             "config": to_dict(run.config),
             "spec": dataclasses.asdict(run.spec),
-            "folder": str(run.folder),
+            "folder": str(where(run.folder)),
             "run_id": run.run_id,
             "started_at": run.started_at,
             "resume": run.resume or peer.incarnation > 0,

@@ -19,6 +19,7 @@ from apex_acer.engines.ray.group import GroupHandle, GroupLink
 from apex_acer.engines.ray.handle import RayHandle
 from apex_acer.engines.ray.resources import cpu_share, num_gpus
 from apex_acer.protocol.messages import Link, Peer
+from apex_acer.storage.folder import where
 from apex_acer.storage.runlog import Log
 from apex_acer.system.process import environment_variables
 from apex_acer.system.waker import Waker
@@ -60,7 +61,8 @@ class RayEngine(Engine):
             before.kill()
         # a user's own algorithm can be imported there only once `sys.path` is set
         config = from_dict(to_dict(self._run.config), import_modules=False)
-        run = dataclasses.replace(self._run, config=config, resume=self._run.resume or peer.incarnation > 0)
+        resume, folder = self._run.resume or peer.incarnation > 0, where(self._run.folder)
+        run = dataclasses.replace(self._run, config=config, resume=resume, folder=folder)
         start = Start(run, peer, __version__, sys.path, incarnations, self._cluster.home)
         if peer.role == "learner":
             handle = self._start_learners(start)

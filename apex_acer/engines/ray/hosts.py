@@ -13,7 +13,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, NamedTuple
 
 import ray
@@ -33,6 +33,7 @@ from apex_acer.learner.learner import Learner
 from apex_acer.learner.ranks import ConnectedRanks, LearnerLost, Meeting, Ranks
 from apex_acer.protocol.messages import Peer, Reply
 from apex_acer.protocol.outcome import Outcome
+from apex_acer.storage.folder import held
 from apex_acer.storage.runlog import Log, Speech
 from apex_acer.system.process import WAIT_S, die_with_the_parent, name_process
 
@@ -86,7 +87,7 @@ class Host(ABC):
         return "\n".join("".join(traceback.format_stack(frame)) for frame in sys._current_frames().values())
 
     def _run(self) -> End:
-        with self._logging() as lines:
+        with self._logging() as lines, self._folder_held():
             try:
                 self._prepare()
                 end = End(result=self._work())
@@ -132,6 +133,10 @@ class Host(ABC):
         logger.setLevel(self._start.run.config.logging.level.upper())
         logger.addHandler(handler)
         yield lines
+
+    def _folder_held(self) -> AbstractContextManager[None]:
+        run, is_here = self._start.run, ray.get_runtime_context().get_node_id() == self._start.home
+        return held(run.folder, run.run_id) if is_here else nullcontext()
 
     @abstractmethod
     def _work(self) -> Outcome | None: ...
