@@ -17,7 +17,7 @@ from apex_acer.config import ConfigError, RunConfig, imports, reading
 from apex_acer.config.runfile import from_dict
 from apex_acer.environments.fit import require_fit
 from apex_acer.networks.card import require_format, written_by
-from apex_acer.networks.device import CPU
+from apex_acer.networks.device import CPU, one_thread
 from apex_acer.networks.frames import stack_planes
 from apex_acer.networks.memory import State, forget
 from apex_acer.networks.weights import check_tensors, load_tensors, read
@@ -203,7 +203,7 @@ def load_policy(path: str | Path, import_modules: bool = False) -> Policy:
     A file may name modules: of an algorithm, a torso, an environment and wrappers. Importing a module runs it, so each must
     belong to gymnasium or this package, or have been imported before, unless `import_modules` allows all of them.
     """
-    with reading(str(path)):
+    with reading(str(path)), one_thread():
         tensors, metadata = read(path)
         try:
             require_format(metadata)

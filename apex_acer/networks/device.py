@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor, nn
 
@@ -11,6 +14,17 @@ CPU = torch.device("cpu")
 WIDE = 256  # units of a fully connected layer from which bfloat16 gains more than the conversions take
 TRIAL = 64  # observations; libraries compute batches of a few in other ways
 TOLERANCE = 0.2  # of the norm; rounding makes less than 0.01 of Atari's networks, and the fault 0.5 or more
+
+
+@contextlib.contextmanager
+def one_thread() -> Iterator[None]:
+    """Has torch compute in one thread inside the context: a process that was forked has no others, and would wait for them."""
+    num = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(num)
 
 
 def choose_device(name: str, key: str) -> torch.device:

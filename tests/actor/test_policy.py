@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
+import os
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -53,6 +56,24 @@ def test_a_policy_comes_back_from_its_file(tmp_path: Path) -> None:
     obs = torch.randn(5, 4)
     for one, other in zip(loaded.network(obs), policy.network(obs), strict=True):
         assert torch.equal(one, other)
+
+
+def test_a_policy_is_loaded_in_a_process_that_was_forked(tmp_path: Path) -> None:
+    """Whose threads of torch, which the process before it has used, are not there."""
+    path, _ = saved(tmp_path, run_config(id="CartPole-v1"))
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    torch.linalg.qr(torch.rand(500, 500))
+    if not (child := os.fork()):
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(20)
+        code = 1
+        with contextlib.suppress(BaseException):
+            load_policy(path)
+            code = torch.get_num_threads()
+        os._exit(code)
+    torch.set_num_threads(threads)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 2
 
 
 def test_acting_on_one_observation_and_on_a_batch(tmp_path: Path) -> None:
