@@ -66,6 +66,8 @@ def finish(run: Run, output: Output) -> int:
     except RunFailed as error:
         say(f"{error}\n{PROGRAM}: the run failed; the lines above say where", sys.stderr)
         return EXIT_FAILED
+    if output.quiet and result.exit_code == EXIT_FAILED:
+        say(f"{PROGRAM}: {result.warning}", sys.stderr)
     if output.json:
         say(json.dumps(dataclasses.asdict(result)))
     return result.exit_code

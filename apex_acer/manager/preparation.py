@@ -81,8 +81,17 @@ def prepare_resume(
     with reading(str(path)):
         require_unchanged(config.environment.id, spec, EnvironmentSpec.from_dict(state["spec"]))
     config = _placed(config, spec)
-    secret = _token(config, folder)
+    notes, secret = (*notes, *_schedule_notes(config)), _token(config, folder)
     return Run(config, spec, folder, uuid.uuid4().hex, started_at, resume=True, notes=notes, secret=secret)
+
+
+def _schedule_notes(config: RunConfig) -> list[str]:
+    """Says of a run that is to go on beyond the end of its learning rate's schedule what the rate is there."""
+    end, steps, optimizer = config.schedule_end, config.stop.env_steps, config.optimizer
+    if optimizer.schedule == "constant" or end >= steps:
+        return []
+    rate = f"learning rate: {optimizer.learning_rate * optimizer.final_fraction:g} from env step {end:,} on"
+    return [f"{rate}, where its schedule ends; --schedule-steps {steps} lets it fall until the end of the run"]
 
 
 def _token(config: RunConfig, folder: Path) -> str:

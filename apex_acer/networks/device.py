@@ -18,7 +18,7 @@ TOLERANCE = 0.2  # of the norm; rounding makes less than 0.01 of Atari's network
 
 @contextlib.contextmanager
 def one_thread() -> Iterator[None]:
-    """Has torch compute in one thread inside the context: a process that was forked has no others, and would wait for them."""
+    """Has torch compute in one thread inside the context: a forked process has no others, and would wait for them."""
     num = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

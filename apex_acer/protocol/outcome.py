@@ -34,5 +34,19 @@ class Outcome:
 
     @property
     def exit_code(self) -> int:
-        """0, or 128 plus the signal's number if one ended the run."""
-        return 128 + signal.Signals[self.reason] if self.reason.startswith("SIG") else 0
+        """0, or 128 plus the signal's number if one ended the run, or 1 if every update was skipped."""
+        if self.reason.startswith("SIG"):
+            return 128 + signal.Signals[self.reason]
+        return 1 if self.skipped_updates and not self.updates else 0
+
+    @property
+    def warning(self) -> str:
+        """What was wrong with the run in one line; empty if nothing was."""
+        if skipped := self.skipped_updates:
+            total = self.updates + skipped
+            which = f"{skipped:,} of {total:,}" if self.updates else f"nothing was learned: all {total:,}"
+            why = "rewards or observations may be too large, or the learning rate too high"
+            return f"{which} updates were skipped because they were not finite: {why}"
+        if not self.updates and not self.reason.startswith("SIG"):
+            return "nothing was learned: no update was made; give more steps, or a lower replay.start"
+        return ""

@@ -161,14 +161,5 @@ def _conclusion(result: Outcome) -> list[str]:
     reason = REASONS.get(result.reason, result.reason)
     counts = f"{result.env_steps:,} env steps, {result.updates:,} updates"
     times = f"{result.wall_s:.1f} s (start-up {result.startup_s:.1f} s)"
-    return [f"{reason}: {counts} in {times}{score}", f"weights: {result.weights or 'not saved'}", *_warnings(result)]
-
-
-def _warnings(result: Outcome) -> list[str]:
-    if result.skipped_updates:
-        total = result.updates + result.skipped_updates
-        why = "rewards or observations may be too large, or the learning rate too high"
-        return [f"{result.skipped_updates:,} of {total:,} updates were skipped because they were not finite: {why}"]
-    if not result.updates and not result.reason.startswith("SIG"):
-        return ["nothing was learned: no update was made; give more steps, or a lower replay.start"]
-    return []
+    lines = [f"{reason}: {counts} in {times}{score}", f"weights: {result.weights or 'not saved'}"]
+    return [*lines, result.warning] if result.warning else lines

@@ -18,6 +18,8 @@ from apex_acer.cli.parsing import COMMON
 from apex_acer.cli.train import parse_train
 from apex_acer.config import SETTINGS, ConfigError
 from apex_acer.config.runfile import dump_run, load_run, parse_run, presets
+from apex_acer.manager import manager
+from apex_acer.manager.result import TrainResult
 from apex_acer.storage.checkpoint import load, newest
 from tests.conftest import config_error
 
@@ -259,6 +261,16 @@ def test_quiet_prints_nothing_but_what_was_asked_for(
     assert json.loads(line)["env_steps"] >= 800
     out, error = say(capfd, *train, "--environment.id", "Nope-v1", code=2)
     assert (out, error.count("\n")) == ("", 1)
+
+
+def test_a_run_whose_every_update_was_skipped_fails_aloud(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    result = TrainResult("env_steps", 400, 0, 2.0, 1.0, None, "weights.safetensors", "run", skipped_updates=83)
+    monkeypatch.setattr(manager, "manage", lambda run: result)
+    out, error = say(capfd, "train", "cartpole", *TINY, "--quiet", "--out", str(tmp_path / "run"), code=1)
+    assert (out, error.count("\n")) == ("", 1)
+    assert error.startswith("apex-acer: nothing was learned: all 83 updates were skipped")
 
 
 DEBUGGED = (

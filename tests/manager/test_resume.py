@@ -368,6 +368,17 @@ def test_a_target_that_was_not_reached_stays(tmp_path: Path) -> None:
     assert prepared(tmp_path, env_steps=400, at_return=300.0).stop.at_return == 300.0
 
 
+def test_a_run_that_goes_on_beyond_its_schedule_says_its_learning_rate(tmp_path: Path) -> None:
+    train(tiny_run(tmp_path, stop__env_steps=200, optimizer__schedule="linear"))
+
+    def notes(**settings: Any) -> tuple[str, ...]:
+        return prepare_resume(tmp_path, {"env_steps": 4000}, 0.0, **settings).notes
+
+    line = "learning rate: 0 from env step 200 on, where its schedule ends"
+    assert notes()[-1] == f"{line}; --schedule-steps 4000 lets it fall until the end of the run"
+    assert not any("learning rate" in note for note in notes(schedule_steps=4000))
+
+
 def test_a_run_that_was_refused_is_left_as_it_was(tmp_path: Path) -> None:
     train(tiny_run(tmp_path, stop__env_steps=200))
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}

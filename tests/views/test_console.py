@@ -71,6 +71,17 @@ def test_updates_that_were_skipped_are_told_while_it_runs_and_at_the_end() -> No
     assert end[-1].startswith("83 of 148 updates were skipped because they were not finite")
 
 
+def test_a_run_whose_every_update_was_skipped_says_that_nothing_was_learned() -> None:
+    stream, result = io.StringIO(), dataclasses.replace(RESULT, updates=0, skipped_updates=83)
+    with live_view(CONFIG, stream) as view:
+        view.conclude(result)
+    last = stream.getvalue().splitlines()[-1]
+    assert last.startswith("nothing was learned: all 83 updates were skipped because they were not finite")
+    assert result.exit_code == 1
+    assert dataclasses.replace(result, updates=1).exit_code == 0
+    assert dataclasses.replace(result, reason="SIGINT").exit_code == 130
+
+
 def test_a_run_that_made_no_update_says_that_nothing_was_learned() -> None:
     stream = io.StringIO()
     with live_view(CONFIG, stream) as view:
