@@ -21,7 +21,9 @@ from apex_acer.engines import ENGINES
 from apex_acer.engines.engine import Run
 from apex_acer.manager.callbacks import Callbacks
 from apex_acer.manager.manager import Manager, RunFailed, resume, train
+from apex_acer.manager.record import Record
 from apex_acer.manager.result import TrainResult
+from apex_acer.manager.trackers import Trackers
 from apex_acer.networks import weights
 from apex_acer.protocol.metrics import METRICS
 from apex_acer.system.signals import Signals
@@ -196,7 +198,7 @@ def test_an_environment_that_raises_ends_the_run_with_its_traceback_and_the_acto
 def test_a_signal_after_the_engine_closed_does_no_harm(engine: str, tmp_path: Path) -> None:
     run = Run(tiny_run(engine=engine), CARTPOLE, tmp_path, "run", time.monotonic())
     with Signals() as signals:
-        Manager(run, Callbacks(), signals)._engine.close()
+        Manager(run, Callbacks(), signals, Record(run, Trackers(run.config, tmp_path)))._engine.close()
         os.kill(os.getpid(), signal.SIGINT)
     assert signals.received == [signal.SIGINT]
 

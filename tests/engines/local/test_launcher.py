@@ -96,8 +96,8 @@ def test_what_a_role_raises_and_its_exit_code_are_told(tmp_path: Path, launched:
     actor = Started(launcher, tmp_path, "actor", 3)
     actor.tell()  # without all that it needs
     said = actor.ended()
-    assert said == {"pid": said["pid"], "raised": "KeyError: 'nice'", "exit": 1}
-    assert actor.printed.rstrip().endswith("KeyError: 'nice'")
+    assert said == {"pid": said["pid"], "raised": "KeyError: 'run_id'", "exit": 1}
+    assert actor.printed.rstrip().endswith("KeyError: 'run_id'")
     assert (tmp_path / "launcher.out").read_text() == ""
 
 
