@@ -18,7 +18,6 @@ import torch
 from apex_acer.actor.policy import load_policy
 from apex_acer.config import ConfigError, RunConfig
 from apex_acer.config.runfile import dump_run, load_run
-from apex_acer.engines import serial
 from apex_acer.engines.placement import describe
 from apex_acer.learner.learner import Learner
 from apex_acer.manager.manager import resume, train
@@ -395,21 +394,25 @@ def test_a_run_that_was_refused_is_left_as_it_was(tmp_path: Path) -> None:
     assert message.startswith(f"out: '{tmp_path}' cannot be written")
 
 
-@pytest.mark.parametrize("role", ["Learner", "Actor"])
+@pytest.mark.parametrize("role", ["Learner", "Actor", "Actor.step"])
 def test_a_run_that_a_process_refuses_is_left_as_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, role: str
 ) -> None:
     """A port that is in use, say. The log tells of it, and the learner has opened its files for TensorBoard."""
 
-    def refuse(*arguments: Any, **named: Any) -> None:
+    calls = iter([True] * (4 if role == "Actor.step" else 0))  # until the learner has told its status
+
+    def refuse(*arguments: Any, **named: Any) -> bool:
+        if next(calls, False):
+            return True
         raise ConfigError("mine")
 
     def files() -> dict[Path, bytes]:
         return {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file() and "tb" not in path.parts}
 
-    train(tiny_run(tmp_path, stop__env_steps=200))
+    train(tiny_run(tmp_path, stop__env_steps=200, logging__every_seconds=60.0))
     before = files()
-    monkeypatch.setattr(serial, role, refuse)
+    monkeypatch.setattr(f"apex_acer.engines.serial.{role}", refuse)
     assert config_error(lambda: resume(tmp_path, {"env_steps": 400})) == "mine"
     before[tmp_path / "log.txt"] = (tmp_path / "log.txt").read_bytes()
     assert files() == before
