@@ -61,14 +61,17 @@ def load_replay(folder: str, config: RunConfig, spec: EnvironmentSpec, replay: U
 
 def store_unrolls(folder: Path, config: RunConfig, spec: EnvironmentSpec, unrolls: Sequence[Unroll]) -> Path:
     """Writes `unrolls` for runs of `config`, in the form that `load_replay` reads; raises `ConfigError`."""
+    if not config.algorithm.replay_ratio:
+        raise ConfigError(
+            f"run: its {config.algorithm.name} keeps no replay memory; give one with algorithm.replay_ratio"
+        )
     shapes = unroll_layout(config, spec)
     if not unrolls or (folder / checkpoint.FOLDER).exists():
         what = "holds a checkpoint; give a new folder" if unrolls else "there are no unrolls; give one or more"
         raise ConfigError(f"{folder}: {what}")
     for number, unroll in enumerate(unrolls):
         try:
-            if problem := shapes.check(unroll, unroll.num_columns):
-                raise ConfigError(problem)
+            _require_fit(unroll, shapes)
             _require_usable(unroll, config, spec)
         except ConfigError as error:
             raise ConfigError(f"unrolls[{number}]: {error}") from None
@@ -142,8 +145,44 @@ def _columns(unroll: Unroll, name: str) -> Array:
     return array if part == "state" else array.swapaxes(0, 1)
 
 
+def _require_fit(unroll: Any, shapes: Layout) -> None:
+    """Raises `ConfigError` unless `unroll` is one, of one environment or more, with the arrays of `shapes`."""
+    if not isinstance(unroll, Unroll):
+        raise ConfigError(f"{type(unroll).__name__}, allowed is an Unroll")
+    for name in ("behaviour", "state"):
+        if not isinstance(part := getattr(unroll, name), dict):
+            raise ConfigError(f"{name}: {type(part).__name__}, allowed is a dict of NumPy arrays")
+    for name, array in (vars(unroll) | unroll.behaviour | unroll.state).items():
+        if not isinstance(array, np.ndarray | dict):
+            raise ConfigError(f"{name}: {type(array).__name__}, allowed is a NumPy array")
+    if problem := shapes.check(unroll, max((1, *unroll.action.shape[1:2]))):
+        raise ConfigError(problem)
+
+
 def _require_usable(unroll: Unroll, config: RunConfig, spec: EnvironmentSpec) -> None:
     known = {name: part[unroll.mask] for name, part in unroll.behaviour.items()}
-    problem = unroll.refusal(spec) or algorithm_class(config.algorithm.name).refusal(known)
+    problem = unroll.refusal(spec) or algorithm_class(config.algorithm.name).refusal(known) or _disorder(unroll)
     if problem:
         raise ConfigError(problem)
+
+
+def _disorder(unroll: Unroll) -> str:
+    """Why a target would be of two episodes, in one line; empty if none would.
+
+    Targets stop at a terminated step. At a truncated one they go on to the value of the next observation, which must be
+    that of the same episode; and Retrace stops there only because the step behind it is masked.
+    """
+    count, mask, k = unroll.episode_step, unroll.mask, len(unroll.mask)
+    if count.min() < 0:
+        return f"episode_step: {count.min()}, allowed is 0 or more"
+    if found := _first(unroll.truncated[:-1] & mask[:-1] & mask[1:]):
+        return f"truncated: {found}, but the step behind it is not masked, as a reset is"
+    found = _first(mask & ~unroll.terminated & (count[-k:] != count[-k - 1 : -1] + 1))
+    problem = "the next observation's is not one more; mask a step that resets"
+    return f"episode_step: {found}: {problem}" if found else ""
+
+
+def _first(wrong: Array) -> str:
+    """Where the first true value of `wrong` `[k, N]` is, in words; empty if there is none."""
+    places = np.argwhere(wrong)
+    return "step {} of environment {}".format(*places[0]) if len(places) else ""

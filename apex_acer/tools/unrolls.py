@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from apex_acer.config import RunConfig
+from apex_acer.config import ConfigError, RunConfig
 from apex_acer.config.runfile import load_run
 from apex_acer.environments.check import check_environment
 from apex_acer.learner.stored_replay import store_unrolls
@@ -18,9 +18,13 @@ def write_unrolls(folder: str | Path, run: str | Path | RunConfig, unrolls: Iter
     Args:
         folder: a new folder.
         run: a preset, run file or configuration: its environment and algorithm say what an unroll must hold.
-        unrolls: of `algorithm.unroll_length` steps each, and any number of columns.
+        unrolls: of `algorithm.unroll_length` steps each, and one environment or more. The observation after a step is of
+            the same episode (`episode_step` one more), unless the step is terminated or masked; so the step behind a
+            truncated one, on which the environment is reset, is masked.
 
     Raises `ConfigError` that names the first unroll and array that does not fit; nothing is written then.
     """
     config = load_run(run)
+    if not isinstance(unrolls, Iterable):
+        raise ConfigError(f"unrolls: {type(unrolls).__name__}, allowed is an iterable of Unroll")
     store_unrolls(Path(folder), config, check_environment(config).spec, list(unrolls))

@@ -15,7 +15,7 @@ from apex_acer import ConfigError, Unroll, resume, train, write_unrolls
 from apex_acer.config import RunConfig
 from apex_acer.learner.feed import make_feed
 from apex_acer.learner.stored_replay import load_replay
-from apex_acer.protocol.unroll import PRIORITY
+from apex_acer.protocol.unroll import ARRAY_FIELDS, PRIORITY
 from apex_acer.replay.buffer import UniformReplay
 from apex_acer.storage import checkpoint
 from tests.algorithms.segments import CPU
@@ -182,6 +182,8 @@ def test_a_manifest_of_someone_else_is_refused(tmp_path: Path) -> None:
 
 CONFIG = tiny_run()
 NUMBERS = made_up_unroll(CONFIG)
+AT_STEP_1 = np.arange(5)[:, None] == [1, 9, 9, 9]  # of environment 0
+COUNTED = NUMBERS.episode_step
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "shape": ({"reward": NUMBERS.reward[1:]}, "reward: float32[4, 4], expected float32[5, 4]"),
     "type": ({"reward": NUMBERS.reward.astype(np.float64)}, "reward: float64[5, 4], expected float32[5, 4]"),
@@ -192,6 +194,25 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
         {"behaviour": {"log_probs": NUMBERS.behaviour["log_probs"] - 0.5}},
         "log_probs: probabilities add up to 1 ± 0.39, allowed ± 0.001",
     ),
+    "no array": ({"reward": NUMBERS.reward.tolist()}, "reward: list, allowed is a NumPy array"),
+    "no behaviour": ({"behaviour": None}, "behaviour: NoneType, allowed is a dict of NumPy arrays"),
+    "no environment": (
+        {name: getattr(NUMBERS, name)[:, :0] for name in ARRAY_FIELDS},
+        "obs: float32[6, 0, 4], expected float32[6, 1, 4]",
+    ),
+    "count": ({"episode_step": COUNTED - 1}, "episode_step: -1, allowed is 0 or more"),
+    "no reset": (
+        {"truncated": AT_STEP_1},
+        "truncated: step 1 of environment 0, but the step behind it is not masked, as a reset is",
+    ),
+    "truncated everywhere": (
+        {"terminated": np.ones_like(NUMBERS.mask), "truncated": np.ones_like(NUMBERS.mask)},
+        "truncated: step 0 of environment 0, but the step behind it is not masked, as a reset is",
+    ),
+    "another episode": (
+        {"episode_step": np.where(COUNTED > 2, COUNTED - 3, COUNTED), "terminated": np.zeros_like(NUMBERS.mask)},
+        "episode_step: step 2 of environment 0: the next observation's is not one more; mask a step that resets",
+    ),
 }
 
 
@@ -200,6 +221,38 @@ def test_an_unroll_that_does_not_fit_is_not_written(tmp_path: Path, replaced: di
     unrolls = [scripted(CONFIG), scripted(CONFIG, 1, **replaced)]
     assert config_error(lambda: write_unrolls(tmp_path / "set", CONFIG, unrolls)) == f"unrolls[1]: {message}"
     assert not (tmp_path / "set").exists()
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (None, "unrolls: NoneType, allowed is an iterable of Unroll"),
+        ([NUMBERS, [1, 2]], "unrolls[1]: list, allowed is an Unroll"),
+    ],
+)
+def test_what_is_no_unroll_is_refused_in_one_line(tmp_path: Path, given: Any, message: str) -> None:
+    assert config_error(lambda: write_unrolls(tmp_path / "set", CONFIG, given)) == message
+
+
+@pytest.mark.parametrize("changes", [{"algorithm__name": "ppo"}, {"algorithm__replay_ratio": 0.0}], ids=str)
+def test_an_algorithm_without_replay_takes_no_unrolls(tmp_path: Path, changes: dict[str, Any]) -> None:
+    config = tiny_run(**changes)
+    said = config_error(lambda: write_unrolls(tmp_path / "set", config, [NUMBERS]))
+    name = config.algorithm.name
+    assert said == f"run: its {name} keeps no replay memory; give one with algorithm.replay_ratio"
+
+
+def test_an_episode_ends_with_a_reset_or_in_termination(tmp_path: Path) -> None:
+    """A lost life terminates and the game goes on; a new episode may follow a terminated step at once; others are reset."""
+    terminated, truncated, mask = np.zeros((3, 5, 4), bool)
+    count, mask = COUNTED.copy(), ~mask
+    terminated[1] = True  # a life
+    truncated[2, 2], mask[3, 2], count[4:, 2] = True, False, [0, 1]  # a time limit, and the step that resets
+    terminated[2, 3], count[3:, 3] = True, [0, 1, 2]
+    truncated[4] = True  # what is behind it is in no unroll
+    flags = {"terminated": terminated, "truncated": truncated, "mask": mask}
+    write_unrolls(tmp_path / "set", CONFIG, [scripted(CONFIG, **flags, episode_step=count)])
+    assert loaded(tmp_path / "set").num_steps == 19
 
 
 def test_mu_is_checked_when_it_is_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
