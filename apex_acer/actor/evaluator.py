@@ -42,13 +42,14 @@ class Evaluator:
             return not (reply and reply.stop)
         environments, policy = self._player = self._player or self._make_player()
         policy.load(unpack(reply.weights))
-        seed = derive_seed(self._config.seed, "evaluator")  # the same games each time, so that scores compare
+        # the same games each time, so that scores compare; a confirmation's are those of the evaluator of the next seed
+        seed = derive_seed(self._config.seed + reply.confirms, "evaluator")
         start = time.monotonic()
         episodes = evaluate(environments, policy, self._config.evaluation, seed)
         self._conclude([{**summarise(episodes), "eval_seconds": time.monotonic() - start}])
-        self._played += 1
+        self._played += not reply.confirms
         every = self._config.evaluation.video_every
-        if every and self._played % every == 0:
+        if every and self._played % every == 0 and not reply.confirms:
             self._record(policy, unpack_metadata(reply.weights)["env_steps"])
         return True
 

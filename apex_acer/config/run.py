@@ -90,7 +90,8 @@ class StopConfig:
     minutes: Annotated[float | None, tyro.conf.arg(aliases=["--minutes"])] = None
     """Wall-clock minutes since the first environment step."""
     at_return: Annotated[float | None, tyro.conf.arg(aliases=["--until"])] = None
-    """Target for the mean return of an evaluation; the weights that reach it are those that are saved. None: no target."""
+    """Target for the mean return of an evaluation, which as many other games must confirm; the weights that reach it are
+    those that are saved. None: no target."""
 
     def __post_init__(self) -> None:
         typed("stop", self)

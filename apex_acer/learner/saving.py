@@ -83,7 +83,7 @@ class Saver:
 
     def _write_checkpoint(self) -> None:
         training = self._training
-        evaluations, snapshot = training.evaluations.state()
+        evaluations, snapshots = training.evaluations.state()
         state = {
             **training.counters.state(),
             "spec": dataclasses.asdict(self._spec),
@@ -97,7 +97,7 @@ class Saver:
             | {"rng.torch": torch.get_rng_state()}
         )
         weights.require_finite(tensors)
-        contents: dict[str, bytes | Array] = {"tensors.safetensors": weights.pack(tensors, {}), "snapshot": snapshot}
+        contents: dict[str, bytes | Array] = {"tensors.safetensors": weights.pack(tensors, {}), **snapshots}
         if self._config.saves_replay:
             replay = training.prefetch.feed.replay
             state["replay"] = stored_replay.contents(
@@ -151,7 +151,7 @@ class Saver:
         has_replay = any(name.startswith("replay.") for name in saved.names)
         fill = (lambda name, array: saved.read_into(f"replay.{name}", array)) if has_replay else None
         self._take(saved.state, saved.read("tensors.safetensors"), fill)
-        self._training.evaluations.restore(saved.state["evaluations"], saved.read("snapshot"))
+        self._training.evaluations.restore(saved.state["evaluations"], saved.read)
 
     def _take(self, state: Mapping[str, Any], data: bytes, fill: Callable[[str, Array], None] | None) -> None:
         training, tensors = self._training, weights.unpack(data)

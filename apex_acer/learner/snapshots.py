@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,18 +24,30 @@ class Snapshot(NamedTuple):
     updates: int
     data: bytes
     """A weights file's bytes."""
+    confirms: bool = False
+    """Whether it was scored before, and its evaluation is to confirm that by other games."""
+
+    @property
+    def facts(self) -> dict[str, int]:
+        """Plain values of all but `data` and `confirms`."""
+        return {"env_steps": self.env_steps, "updates": self.updates}
 
 
 class Evaluations:
-    """Hands snapshots to the evaluator when it asks, and keeps the best score and the weights that reached the target."""
+    """Hands snapshots to the evaluator when it asks, and keeps the best score and the weights that reached the target.
+
+    The best of many scores is partly luck. So a snapshot that reaches the target, or scores better than the best one, plays
+    other games, and what these say is its score. The first score of a run is a best one that nothing was chosen by.
+    """
 
     def __init__(self, folder: Path, target: float | None, settings: EvaluationConfig) -> None:
         self._folder, self._target, self._settings = folder, target, settings
         self._asking: Post | None = None
         self._due: Snapshot | None = None
+        self._to_confirm: Snapshot | None = None  # before the one that is due
         self._playing: Snapshot | None = None
         self.best: float | None = None
-        """Highest mean return of an evaluation so far."""
+        """Mean return of the best weights so far."""
         self.score: dict[str, Any] | None = None
         """Newest score, as a weights file's card has it."""
         self.passed: bytes | None = None
@@ -56,8 +68,8 @@ class Evaluations:
         row: Row = {}
         if post.message.rows and self._playing:
             row = self._judge(post.message.rows[-1], self._playing)
-        else:  # a new evaluator: the snapshot that the previous one was playing is due again, unless a newer one is
-            self._due = self._due or self._playing
+        else:  # a new evaluator
+            self._to_confirm, self._due = self._unscored
         self._asking, self._playing = post, None
         self._hand_over()
         return row
@@ -68,34 +80,51 @@ class Evaluations:
             self._asking.answer(Reply(self._asking.message.sequence, stop=True))
             self._asking = None
 
-    def state(self) -> tuple[dict[str, Any], bytes]:
-        """Plain values for `restore`, and the weights file of the snapshot without a score yet; empty if there is none."""
-        pending = self._due or self._playing
-        facts = None if pending is None else {"env_steps": pending.env_steps, "updates": pending.updates}
-        scores = {"best": self.best, "score": self.score, "passed": self.passed is not None}
-        return {**scores, "pending": facts}, pending.data if pending else b""
+    @property
+    def _unscored(self) -> tuple[Snapshot | None, Snapshot | None]:
+        """What is to be confirmed, and the newest of what is due, if what is being played is never heard of again."""
+        if self._playing and self._playing.confirms:
+            return self._playing, self._due
+        return self._to_confirm, self._due or self._playing
 
-    def restore(self, state: Mapping[str, Any], data: bytes) -> None:
-        """Continues from a `state`; its snapshot is due again."""
+    def state(self) -> tuple[dict[str, Any], dict[str, bytes]]:
+        """Plain values for `restore`, and by name the weights files of the snapshots without a score yet; empty: none."""
+        scores = {"best": self.best, "score": self.score, "passed": self.passed is not None}
+        confirming, due = self._unscored
+        facts = {"confirming": confirming and confirming.facts, "pending": due and due.facts}
+        files = {"confirming": confirming.data if confirming else b"", "snapshot": due.data if due else b""}
+        return scores | facts, files
+
+    def restore(self, state: Mapping[str, Any], read: Callable[[str], bytes]) -> None:
+        """Continues from a `state`, whose files `read` gives by their names; its snapshots are due again."""
         self.best, self.score = state["best"], state["score"]
-        pending = state["pending"]
-        self._due = Snapshot(pending["env_steps"], pending["updates"], data) if pending else None
+        if facts := state.get("confirming"):  # a checkpoint of an older version has none
+            self._to_confirm = Snapshot(**facts, data=read("confirming"), confirms=True)
+        if facts := state["pending"]:
+            self._due = Snapshot(**facts, data=read("snapshot"))
 
     def _hand_over(self) -> None:
-        if self._asking and self._due:
-            post, self._asking = self._asking, None
-            self._playing, self._due = self._due, None
-            version, data = self._playing.updates, self._playing.data
-            post.answer(Reply(post.message.sequence, weights_version=version, weights=data))
+        snapshot = self._to_confirm or self._due
+        if self._asking and snapshot:
+            post, self._asking, self._playing = self._asking, None, snapshot
+            self._due = self._due if snapshot.confirms else None
+            self._to_confirm = None
+            version, data, confirms = snapshot.updates, snapshot.data, snapshot.confirms
+            post.answer(Reply(post.message.sequence, weights_version=version, weights=data, confirms=confirms))
 
     def _judge(self, row: Row, snapshot: Snapshot) -> Row:
-        score = row["eval_return"]
+        score, confirms = row["eval_return"], snapshot.confirms
         self.score = make_score(row, self._settings, snapshot.env_steps)
         data = weights.add_metadata(snapshot.data, score=self.score)
-        log.info("evaluation at %d env steps: %.2f", snapshot.env_steps, score)
-        if self._target is not None and score >= self._target:
+        log.info("%s at %d env steps: %.2f", "confirmation" if confirms else "evaluation", snapshot.env_steps, score)
+        passes = self._target is not None and score >= self._target
+        leads = self.best is None or score > self.best
+        if not confirms and (passes or (leads and self.best is not None)):
+            self._to_confirm = snapshot._replace(confirms=True)
+            leads = passes = False
+        if passes:
             self.passed = data
-        if self.best is None or score > self.best:
+        if leads:
             self.best = score
             weights.write(where(self._folder) / "best.safetensors", data)
         return {**row, "eval_env_steps": snapshot.env_steps}

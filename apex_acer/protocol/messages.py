@@ -62,6 +62,8 @@ class Reply:
     """The bytes of a safetensors file, if the peer asked for weights and there are newer ones."""
     env_steps: int = 0
     """With `weights`: environment steps that the run has made."""
+    confirms: bool = False
+    """With `weights` to evaluate: whether they were evaluated before, and are to play other games."""
     refused: str = ""
     """Why the message was refused; empty if it was not."""
     status: Status = field(default_factory=dict)

@@ -59,7 +59,7 @@ METRICS = {
     # learner
     "env_steps": Metric("env steps", "environment steps that the learner accepted, dummy steps not counted"),
     "frames": Metric("frames", "env_steps times the action repeat"),
-    "best_return": Metric("reward", "highest `eval_return` so far"),
+    "best_return": Metric("reward", "`eval_return` of the best weights so far, as it was confirmed"),
     "updates": Metric("updates", "optimizer steps applied"),
     "updates_per_s": Metric("updates / s", "optimizer steps per second since the last row"),
     "skipped_updates": Metric("updates", "updates that were skipped because they were not finite"),

@@ -115,11 +115,16 @@ def _newest_rows(metrics: Path, saved: int) -> list[LoggedRow]:
 
 
 def _scores(rows: list[LoggedRow], saved: dict[str, Any]) -> tuple[float | None, float | None]:
+    """The best return and that of the newest evaluation."""
     newest = saved.get("score")
-    of_saved = [saved.get("best"), newest.get("eval_return") if isinstance(newest, dict) else None]
-    scores = [*of_saved, *(row.get("eval_return") for row in rows)]
-    known = [float(score) for score in scores if is_number(score)]
-    return (max(known), known[-1]) if known else (None, None)
+    best = [saved.get("best"), *(row.get("best_return") for row in rows)]
+    evaluations = [newest.get("eval_return") if isinstance(newest, dict) else None]
+    evaluations += [row.get("eval_return") for row in rows]
+    return max(_known(best), default=None), next(reversed(_known(evaluations)), None)
+
+
+def _known(scores: list[Any]) -> list[float]:
+    return [float(score) for score in scores if is_number(score)]
 
 
 def _state(folder: Path) -> tuple[str, str]:

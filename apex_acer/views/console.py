@@ -149,7 +149,8 @@ class PlainLines:
         if returns:
             parts.append(f"return {sum(returns) / len(returns):.1f}")
         if "eval_return" in evaluator:
-            parts.append(f"evaluation {evaluator['eval_return']:.1f} (best {status['best']:.1f})")
+            best = "" if status["best"] is None else f" (best {status['best']:.1f})"  # none before it is confirmed
+            parts.append(f"evaluation {evaluator['eval_return']:.1f}{best}")
         metric, varies = variety(rows)
         if varies is not None and "q_loss" in learner:
             parts.append(f"{metric.replace('_', ' ')} {varies:.3f}, Q loss {learner['q_loss']:.3g}")

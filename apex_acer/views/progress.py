@@ -93,7 +93,7 @@ class Progress:
         scores = known.returns.get("evaluator", ())
         if score is not None and scores[-1:] != (score,):
             scores = (*scores, score)
-        best = [it for it in (self.best_evaluation, rows["learner"].get("best_return"), score) if it is not None]
+        best = [it for it in (self.best_evaluation, rows["learner"].get("best_return")) if it is not None]
         return dataclasses.replace(
             known,
             env_steps=result.env_steps,

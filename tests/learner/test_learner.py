@@ -407,6 +407,11 @@ def test_weights_written_are_those_that_reached_the_target(make_learner: MakeLea
     assert given.weights is not None
     assert snapshot_at(given) == 100
     feed(learner, actor, config, 3, first=5)  # training goes on during the evaluation
+    assert evaluator.say(rows=[{"eval_return": 11.0}], wants_weights=True) is None
+    assert work_off(learner)
+    again = evaluator.hear()
+    assert again is not None
+    assert (again.weights, again.confirms) == (given.weights, True)
     assert evaluator.say(rows=[{"eval_return": 10.0}], wants_weights=True) is None
     assert not work_off(learner)
     result = learner.finish()
@@ -426,13 +431,14 @@ def test_best_weights_are_those_of_the_best_evaluation(make_learner: MakeLearner
     learner = make_learner(config)
     actor, evaluator = evaluating(learner, config)
     given: list[bytes] = []
-    for number, score in enumerate((3.0, 9.0, 5.0)):
+    for number, scores in enumerate(((3.0,), (12.0, 9.0), (5.0,))):
         feed(learner, actor, config, 5, first=5 * number)
-        reply = evaluator.hear()
-        assert reply is not None
+        for score in scores:
+            reply = evaluator.hear()
+            assert reply is not None
+            evaluator.say(rows=[{"eval_return": score}], wants_weights=True)
+            assert work_off(learner)
         given.append(reply.weights)
-        evaluator.say(rows=[{"eval_return": score}], wants_weights=True)
-        assert work_off(learner)
     assert len(set(given)) == 3
     tensors, card = weights.read(tmp_path / "run_0" / "best.safetensors")
     assert (card["score"]["eval_return"], card["score"]["env_steps"]) == (9.0, 200)

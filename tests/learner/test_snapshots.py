@@ -22,7 +22,7 @@ class Evaluator:
     """Asks, and scores what it is given."""
 
     def __init__(self, evaluations: Evaluations) -> None:
-        self._evaluations = evaluations
+        self.evaluations = evaluations
         self._sequence = 0
         self.replies: list[Reply] = []
 
@@ -31,7 +31,7 @@ class Evaluator:
         rows = [] if score is None else [{"eval_return": score, "eval_seconds": 0.5}]
         message = Message(RUN_ID, Peer("evaluator", 0, 0), self._sequence, rows=rows, wants_weights=True)
         self._sequence += 1
-        return self._evaluations.take(Post(message, self.replies.append))
+        return self.evaluations.take(Post(message, self.replies.append))
 
     @property
     def given(self) -> list[bytes | None]:
@@ -50,9 +50,9 @@ def scored(env_steps: int, score: float) -> bytes:
 
 def resumed(evaluations: Evaluations, folder: Path, target: float | None = None) -> Evaluations:
     """Another that goes on from its state, as it is written to files."""
-    state, data = evaluations.state()
+    state, files = evaluations.state()
     another = Evaluations(folder, target, SETTINGS)
-    another.restore(json.loads(json.dumps(state)), data)
+    another.restore(json.loads(json.dumps(state)), files.__getitem__)
     return another
 
 
@@ -69,6 +69,71 @@ def test_the_newest_snapshot_is_scored_and_the_best_kept(tmp_path: Path) -> None
     assert [reply.weights_version for reply in evaluator.replies] == [10, 30]
     assert (evaluations.best, evaluations.last) == (5.0, 4.0)
     assert (tmp_path / "best.safetensors").read_bytes() == scored(100, 5.0)
+
+
+# ── confirmations ──
+
+
+def evaluated(folder: Path, *scores: tuple[int, float], target: float | None = None) -> Evaluator:
+    """An evaluator that gave these snapshots these scores, one after the other, a second one if it was asked again."""
+    evaluator = Evaluator(Evaluations(folder, target, SETTINGS))
+    evaluator.ask()
+    before = 0
+    for env_steps, score in scores:
+        if env_steps != before:
+            evaluator.evaluations.offer(snapshot(env_steps))
+        before = env_steps
+        assert evaluator.given[-1] == snapshot(env_steps).data
+        evaluator.ask(score)
+    return evaluator
+
+
+def test_a_better_score_counts_only_as_far_as_other_games_confirm_it(tmp_path: Path) -> None:
+    evaluator = evaluated(tmp_path, (100, 5.0), (200, 9.0), (200, 4.0))
+    evaluations = evaluator.evaluations
+    assert [reply.confirms for reply in evaluator.replies] == [False, False, True]
+    assert (evaluations.best, evaluations.last) == (5.0, 4.0)
+    assert (tmp_path / "best.safetensors").read_bytes() == scored(100, 5.0)
+    evaluations.offer(snapshot(300))
+    evaluator.ask(8.0)
+    assert (tmp_path / "best.safetensors").read_bytes() == scored(100, 5.0)  # as long as nothing confirms it
+    evaluator.ask(7.0)
+    assert evaluations.best == 7.0
+    assert (tmp_path / "best.safetensors").read_bytes() == scored(300, 7.0)
+
+
+def test_a_target_is_reached_only_if_other_games_reach_it_too(tmp_path: Path) -> None:
+    evaluator = evaluated(tmp_path, (100, 9.0), (100, 7.0), (200, 8.0), target=8.0)
+    assert evaluator.evaluations.passed is None
+    assert evaluator.replies[-1].confirms
+    evaluator.ask(8.0)
+    assert evaluator.evaluations.passed == scored(200, 8.0)
+    assert (tmp_path / "best.safetensors").read_bytes() == scored(200, 8.0)
+
+
+def test_a_confirmation_comes_before_newer_snapshots(tmp_path: Path) -> None:
+    evaluator = evaluated(tmp_path, (100, 5.0))
+    evaluator.evaluations.offer(snapshot(200))
+    evaluator.evaluations.offer(snapshot(300))
+    for score in (6.0, 5.5, 1.0):
+        evaluator.ask(score)
+    assert evaluator.given[1:] == [snapshot(env_steps).data for env_steps in (200, 200, 300)]
+    assert evaluator.evaluations.best == 5.5
+
+
+@pytest.mark.parametrize("restarted", ["evaluator", "run"])
+def test_a_confirmation_is_played_again_if_who_played_it_is_gone(tmp_path: Path, restarted: str) -> None:
+    before = evaluated(tmp_path, (100, 5.0), (200, 9.0)).evaluations
+    before.offer(snapshot(300))
+    after = before if restarted == "evaluator" else resumed(before, tmp_path)
+    after.offer(snapshot(400))
+    evaluator = Evaluator(after)
+    evaluator.ask()
+    assert (evaluator.given, evaluator.replies[0].confirms) == ([snapshot(200).data], True)
+    evaluator.ask(6.0)
+    assert (tmp_path / "best.safetensors").read_bytes() == scored(200, 6.0)
+    assert evaluator.given[1:] == [snapshot(400).data]
+    assert not evaluator.replies[1].confirms
 
 
 # ── checkpoints ──
@@ -92,7 +157,8 @@ def test_scores_go_on(tmp_path: Path) -> None:
 
 def test_there_are_no_scores_at_first(tmp_path: Path) -> None:
     before = Evaluations(tmp_path, None, SETTINGS)
-    assert before.state() == ({"best": None, "score": None, "passed": False, "pending": None}, b"")
+    state = {"best": None, "score": None, "passed": False, "pending": None, "confirming": None}
+    assert before.state() == (state, {"snapshot": b"", "confirming": b""})
     after = resumed(before, tmp_path)
     assert (after.best, after.last) == (None, None)
     evaluator = Evaluator(after)
@@ -123,6 +189,7 @@ def test_a_target_that_was_reached_is_told_but_does_not_end_the_next_run(tmp_pat
     evaluator = Evaluator(before)
     before.offer(snapshot(100))
     evaluator.ask()
+    evaluator.ask(7.0)
     evaluator.ask(6.0)
     assert before.passed == scored(100, 6.0)
     assert before.state()[0]["passed"] is True

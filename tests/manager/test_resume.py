@@ -153,7 +153,7 @@ def test_without_its_replay_it_learns_from_fresh_segments_until_replay_starts(
     feed(before, speakers(before)[0], config, 20)
     before.finish()
     (path,) = (tmp_path / "run_0" / checkpoint.FOLDER).iterdir()
-    assert {file.name for file in path.iterdir()} == {"manifest.json", "tensors.safetensors", "snapshot"}
+    assert {file.name for file in path.iterdir()} == {"manifest.json", "tensors.safetensors", "snapshot", "confirming"}
     after = resume_learner(config)
     trained_on.clear()
     feed(after, speakers(after)[0], config, 30, first=100)

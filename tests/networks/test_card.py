@@ -41,7 +41,7 @@ def rewritten(run_folder: Path, folder: Path, change: Callable[[dict[str, Any]],
 def test_a_file_says_how_it_scored_and_what_wrote_it(run_folder: Path) -> None:
     rows = [json.loads(line) for line in (run_folder / "metrics.jsonl").read_text().splitlines()]
     evaluations = [row for row in rows if row["source"] == "evaluator"]
-    best = max(evaluations, key=lambda row: row["eval_return"])
+    best = next(row for row in evaluations if row["eval_return"] == rows[-1]["best_return"])
     for name, row in (("weights", evaluations[-1]), ("best", best)):
         card = load_policy(run_folder / f"{name}.safetensors").metadata
         score = card["score"]
@@ -53,7 +53,7 @@ def test_a_file_says_how_it_scored_and_what_wrote_it(run_folder: Path) -> None:
         assert card["versions"]["apex_acer"] == __version__
         assert card["versions"]["torch"].split("+")[0] == torch.__version__.split("+")[0]
         assert card["versions"].keys() == {"apex_acer", "torch", "gymnasium", "ale-py", "python"}
-    assert len(evaluations) == 2
+    assert len(evaluations) >= 2
 
 
 @pytest.mark.parametrize(

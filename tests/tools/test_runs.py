@@ -41,7 +41,7 @@ def test_a_real_run_that_has_ended(finished_run: Path) -> None:
     scores = [row["eval_return"] for row in rows if row["source"] == "evaluator"]
     assert len(scores) >= 3
     assert (run.name, run.environment, run.algorithm, run.seed) == ("run", "CartPole-v1", "acer", 3)
-    assert (run.best, run.last) == (max(scores), scores[-1])
+    assert (run.best, run.last) == (rows[-1]["best_return"], scores[-1])
     assert (run.env_steps, run.budget, run.wall_s) == (rows[-1]["env_steps"], 1000, rows[-1]["wall_s"])
     assert (run.state, run.note, run.checkpoint) == ("ended", "env_steps", True)
     assert 0 <= run.age_s < 24 * 3600  # other tests may have run since
@@ -60,8 +60,8 @@ def test_the_best_is_known_though_only_the_end_is_read(
     at_end = only(tmp_path)
     assert (at_end.best, at_end.last) == (before.best, before.last)
     with path.open("a") as file:  # after the checkpoint
-        for score in (1000.0, 7.0):
-            row = {"source": "evaluator", "env_steps": 2000, "wall_s": 9.0, "eval_return": score}
+        for source, metric, value in (("evaluator", "eval_return", 7.0), ("learner", "best_return", 1000.0)):
+            row = {"source": source, "env_steps": 2000, "wall_s": 9.0, metric: value}
             file.write(f"{json.dumps(row)}\n{'x' * 1000}\n")
     after = only(tmp_path)
     assert (after.best, after.last, after.env_steps, after.wall_s) == (1000, 7, 2000, 9)
@@ -69,11 +69,12 @@ def test_the_best_is_known_though_only_the_end_is_read(
 
 def test_without_a_checkpoint_every_row_counts(tmp_path: Path) -> None:
     rows = made_up_rows(0, 100, num=2000)
+    rows[100]["best_return"] = 90.0
     folder = make_up(tmp_path / "run", tiny_run(), rows)
     assert (folder / "metrics.jsonl").stat().st_size > 10 * runs.TAIL_BYTES
     scores = [row["eval_return"] for row in rows if "eval_return" in row]
     run = only(tmp_path)
-    assert (run.best, run.last, run.env_steps, run.checkpoint) == (max(scores), scores[-1], 200_000, False)
+    assert (run.best, run.last, run.env_steps, run.checkpoint) == (90.0, scores[-1], 200_000, False)
 
 
 @pytest.mark.parametrize(

@@ -82,8 +82,9 @@ def test_what_an_environment_says_cannot_move_the_cursor() -> None:
     assert all(text.isprintable() for text in (*progress.news, *progress.states.values()))
 
 
-@pytest.mark.parametrize(("heard", "score", "best"), [(7.0, 7.0, 7.0), (7.0, 9.0, 9.0), (0.0, -5.0, 0.0)])
+@pytest.mark.parametrize(("heard", "score", "best"), [(7.0, 7.0, 7.0), (7.0, 9.0, 7.0), (0.0, -5.0, 0.0)])
 def test_the_end_is_that_of_the_result(heard: float, score: float, best: float) -> None:
+    """The newest score is no best one before it is confirmed."""
     rows: dict[str, Any] = {"evaluator": {"eval_env_steps": 50, "eval_return": heard}, "learner": {"updates": 3}}
     progress = Progress.before(CONFIG).after(a_status(rows=rows, best=heard))
     ended = progress.ended(Outcome("env_steps", 10_100, 5, 12.0, 1.0, score, "weights", "run"))

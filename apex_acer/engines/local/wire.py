@@ -154,6 +154,7 @@ REPLY: dict[str, Fits] = {
     "stop": _is_flag,
     "weights_version": _is_version,
     "env_steps": _is_count,
+    "confirms": _is_flag,
     "refused": _is_text,
     "status": lambda value: _is_table(value, lambda item: True),
 }
