@@ -94,7 +94,7 @@ class Actor:
             self._steps_since_weights += (
                 self._config.algorithm.unroll_length * unroll.num_columns / max(1, self._environments.num)
             )
-            self._steps_in_row += unroll.num_steps
+            self._steps_in_row += unroll.num_steps + self._rollout.unlearned_steps
             if self._spread:
                 self._spread.add(unroll)
         wants_weights = self._steps_since_weights >= self._config.actors.weights_every
@@ -109,6 +109,7 @@ class Actor:
                 wants_weights=wants_weights,
                 rows=self._row(),
                 unroll=unroll,
+                unlearned_steps=self._rollout.unlearned_steps if unroll else 0,
                 slot=self._rollout.slot,
                 acting_s=time.monotonic() - self._first_step_at if unroll else 0.0,
             )

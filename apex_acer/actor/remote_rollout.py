@@ -129,6 +129,9 @@ class RemoteRollout:
         self._to_count: float = math.inf  # episodes that are yet to begin of those that are to be counted
         self.slot = 0
         """That of the newest unroll."""
+        self.unlearned_steps = 0
+        """Environment steps of all clients since the unroll before that are in none: their episode was too long for one."""
+        self._unlearned_steps = 0  # since the newest unroll
         self.version = policy.version
         """Version of the weights with which the newest unroll began."""
 
@@ -141,6 +144,7 @@ class RemoteRollout:
             return None
         self.slot, version, unroll = self._complete.popleft()
         self.version = min(version, self._policy.version)  # a learner that was resumed counts from its checkpoint
+        self.unlearned_steps, self._unlearned_steps = self._unlearned_steps, 0
         return unroll
 
     @property
@@ -185,6 +189,8 @@ class RemoteRollout:
         episode_step = 0 if begins else int(self._episode_step[-1, slot]) + 1
         if (segment := self._segments.get(slot)) and not segment.full:
             segment.add(self._chosen[slot], event, plane, episode_step)
+        elif not begins:
+            self._unlearned_steps += 1
         self._obs[:, slot] = np.concatenate([self._obs[1:, slot], plane[None]])
         self._episode_step[:, slot] = [*self._episode_step[1:, slot], episode_step]
         self._count(event, slot)

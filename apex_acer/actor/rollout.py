@@ -54,6 +54,9 @@ class Rollout:
         """How much each environment explores, `[N]`."""
         self.slot = 0
         """The environment of an unroll's first column."""
+        self.unlearned_steps = 0
+        """Environment steps that the newest unroll took beside its own, after the end of an episode; no dummy steps."""
+        self._num_steps = 0  # of the newest unroll, its own or not
         self._completes = actor is not None
         self._whole_episodes = actor is not None and policy.whole_episodes
         self._overlap = Overlap(policy.overlap if self._completes else 0)
@@ -87,6 +90,7 @@ class Rollout:
 
         If unrolls of the algorithm overlap, those of an actor begin with the last steps of the unroll before (`Overlap`).
         """
+        self._num_steps = 0
         if self._whole_episodes:
             self._begin(int(self._random.integers(2**31)))
         (stack, num), spec = self._obs.shape[:2], self._policy.spec.actions
@@ -118,6 +122,7 @@ class Rollout:
         self._obs, self._episode_step = obs[length:], episode_step[length:]
         mu = {name: _padded(parts, length) for name, parts in behaviour.items()}
         unroll = Unroll(obs, episode_step, action, reward, terminated, truncated, mask, mu, state)
+        self.unlearned_steps = self._num_steps - unroll.num_steps
         return self._complete(self._overlap.extend(unroll, late_state)) if self._completes else unroll
 
     def take_episodes(self) -> list[Episode]:
@@ -166,6 +171,7 @@ class Rollout:
         self._return = np.where(reset, 0.0, self._return + reward)
         self._length = np.where(reset, 0, self._length + 1)
         self._since_reward = np.where(reset | (reward != 0), 0, self._since_reward + 1)
+        self._num_steps += int(np.count_nonzero(~reset))
         return ~reset & self._counts
 
 

@@ -158,7 +158,7 @@ class Learner:
     def _agree(self, taken: list[Post]) -> Agreed:
         """Reports this step to the other learners, and counts what all of them have `taken`."""
         report = Report(
-            steps=sum(post.message.unroll.num_steps for post in taken if post.message.unroll),
+            steps=sum(post.message.num_steps for post in taken),
             fresh=self._feed.num_fresh,
             held=self._feed.replay.num_steps,
             is_full=self._feed.replay.is_full,

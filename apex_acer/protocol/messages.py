@@ -41,6 +41,8 @@ class Message:
     wants_weights: bool = False
     rows: list[Row] = field(default_factory=list)
     unroll: Unroll | None = None
+    unlearned_steps: int = 0
+    """With `unroll`: environment steps that were made beside its own, such as those after the end of a whole episode."""
     slot: int = 0
     """With `unroll`: which of the actor's environments its first column is, if it has not all of them."""
     acting_s: float = 0.0
@@ -49,6 +51,11 @@ class Message:
     """From the manager only: the reason to end the run; empty: do not."""
     incarnations: dict[str, int] = field(default_factory=dict)
     """From the manager only: the current incarnations of peers, by name."""
+
+    @property
+    def num_steps(self) -> int:
+        """Environment steps that it reports, learned from or not, dummy steps not counted."""
+        return self.unroll.num_steps + self.unlearned_steps if self.unroll else 0
 
 
 @dataclass(frozen=True)

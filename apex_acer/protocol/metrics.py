@@ -31,7 +31,7 @@ METRICS = {
     "episode_return_max": Metric("reward", "best unclipped return among them"),
     "episode_length": Metric("env steps", "mean length of those episodes"),
     "episodes": Metric("episodes", "episodes ended since the start of the process"),
-    "env_steps_per_s": Metric("env steps / s", "unmasked environment steps per second since the last row"),
+    "env_steps_per_s": Metric("env steps / s", "environment steps per second since the last row, without dummy steps"),
     "policy_lag": Metric("updates", "age of an unroll's weights: on arrival (actors), when trained on (learner, mean)"),
     "exploration": Metric(
         "1",
@@ -57,7 +57,10 @@ METRICS = {
     "eval_seconds": Metric("s", "duration of the evaluation"),
     "clients": Metric("clients", "clients that are connected, if environments are remote clients"),
     # learner
-    "env_steps": Metric("env steps", "environment steps that the learner accepted, dummy steps not counted"),
+    "env_steps": Metric(
+        "env steps",
+        "environment steps of accepted unrolls, learned from or not, without dummy steps",
+    ),
     "frames": Metric("frames", "env_steps times the action repeat"),
     "best_return": Metric("reward", "`eval_return` of the best weights so far, as it was confirmed"),
     "updates": Metric("updates", "optimizer steps applied"),

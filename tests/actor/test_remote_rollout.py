@@ -110,14 +110,19 @@ def test_one_client_s_unrolls_are_those_of_a_rollout(changes: dict[str, Any]) ->
 
 def test_whole_episodes_begin_with_their_reset_and_are_masked_after_their_end() -> None:
     rollout, _ = remote(a_run(**on_policy.ALGORITHMS["reinforce"], algorithm__pipelined=True))
-    for unroll in unrolls_of(rollout, 10, length=20):
+    learned = unlearned = 0
+    for _ in range(10):
+        (unroll,) = unrolls_of(rollout, 1, length=20)
         steps = unroll.num_steps
+        learned, unlearned = learned + steps, unlearned + rollout.unlearned_steps
         assert unroll.episode_step[0, 0] == 0
         assert unroll.mask[:steps].all()
         assert not unroll.mask[steps:].any()
         assert steps == 20 or (unroll.terminated | unroll.truncated)[steps - 1, 0]
     episodes = rollout.take_episodes()
-    assert max(episode.length for episode in episodes) > 20  # their rest is not recorded
+    lengths = [episode.length for episode in episodes]
+    assert max(lengths) > 20  # their rest is not recorded
+    assert learned + unlearned == sum(lengths) + 20  # of the last one, which goes on
 
 
 def test_each_client_has_segments_of_its_own() -> None:

@@ -131,6 +131,25 @@ def test_a_lost_life_ends_no_episode(at: int) -> None:
     assert rollout.take_episodes() == []
 
 
+def test_all_steps_that_were_made_are_counted_but_no_resets() -> None:
+    """Environments whose episode is over go on until the last one's is."""
+    environments, policy = play(reinforce("CartPole-v1", 30), 4)
+    made, step = [], environments.step
+
+    def counting(action: Any) -> Step:
+        taken = step(action)
+        made.append(int((~taken.reset).sum()))
+        return taken
+
+    environments.step = counting  # type: ignore[method-assign]
+    rollout = Rollout(environments, policy, seed=0, actor=0)
+    for _ in range(5):
+        made.clear()
+        unroll = rollout.unroll(30)
+        assert unroll.num_steps + rollout.unlearned_steps == sum(made)
+        assert rollout.unlearned_steps > 0
+
+
 @pytest.mark.parametrize("lstm", [0, 8])
 def test_games_of_cartpole(lstm: int) -> None:
     """Every step between a reset and an end is there once; no game goes on in the next unroll."""

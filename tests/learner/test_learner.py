@@ -82,15 +82,15 @@ def test_fresh_segments_are_not_overwritten_before_they_were_trained_on(
     assert len(trained_on) > 160 // batch_size
 
 
-def test_env_steps_do_not_count_dummy_steps(make_learner: MakeLearner) -> None:
+def test_env_steps_count_what_is_not_learned_from_but_no_dummy_steps(make_learner: MakeLearner) -> None:
     config = tiny_run()
     learner = make_learner(config)
     mask = np.ones((5, 4), bool)
     mask[1, 2] = mask[3, 0] = mask[4, 0] = False
     (actor, _) = speakers(learner)
-    actor.say(unroll=made_up_unroll(config, mask=mask))
+    actor.say(unroll=made_up_unroll(config, mask=mask), unlearned_steps=30)
     work_off(learner)
-    assert learner.counters.env_steps == 17
+    assert learner.counters.env_steps == 47
     learner.finish()
     assert learner._reporter.status()["rows"]["learner"]["replay_steps"] == 17
 

@@ -143,6 +143,7 @@ MESSAGE: dict[str, Fits] = {
     "weights_version": _is_version,
     "wants_weights": _is_flag,
     "rows": lambda value: isinstance(value, list) and all(map(_is_row, value)),
+    "unlearned_steps": _is_count,
     "slot": _is_count,
     "acting_s": lambda value: type(value) is float and 0 <= value < math.inf,
     "stop": _is_text,

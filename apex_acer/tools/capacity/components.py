@@ -166,7 +166,8 @@ class Components:
 
     def acting(self) -> int:
         """Collecting an unroll: environments, forward passes of the policy, cutting."""
-        return self._rollout.unroll(self._config.algorithm.unroll_length).num_steps
+        unroll = self._rollout.unroll(self._config.algorithm.unroll_length)
+        return unroll.num_steps + self._rollout.unlearned_steps
 
     def sending(self) -> int:
         """The rest of an actor's work on an unroll: encoding it, and loading weights as often as it asks for them."""
