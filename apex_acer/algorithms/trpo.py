@@ -90,7 +90,8 @@ class Trpo(OnPolicy):
 
     def _natural_step(self, surrogate: Tensor, kl: Tensor) -> Tensor:
         """The step along F⁻¹ g at whose end the quadratic approximation of the KL divergence is `max_kl`."""
-        gradient = torch.cat([g.flatten() for g in torch.autograd.grad(surrogate, self._parameters, retain_graph=True)])
+        gradients = torch.autograd.grad(surrogate, self._parameters, retain_graph=True, materialize_grads=True)
+        gradient = torch.cat([part.flatten() for part in gradients])
         product = fisher_product(kl, self._parameters, self._config.damping)
         direction = conjugate_gradient(product, gradient, ITERATIONS)
         curvature = direction @ product(direction)

@@ -55,7 +55,7 @@ class SegmentConfig(AlgorithmConfig):
     """The settings of algorithms that learn from whole segments."""
 
     normalise_rewards: bool = False
-    """Divide rewards by the running standard deviation of discounted returns."""
+    """Divide rewards by the running standard deviation of discounted returns, or a tenth of their mean if that is more."""
 
 
 @dataclass(frozen=True)

@@ -93,7 +93,7 @@ class Learner:
         self._evaluate_and_save(agreed)
         if agreed.row_due:
             self._report()
-        if agreed.stops or self.counters.env_steps >= self._config.stop.env_steps:
+        if agreed.stops or self._budget_is_used:
             self._reason = self._stop_reason() or "env_steps"
         return not self._reason
 
@@ -210,7 +210,7 @@ class Learner:
             return "at_return"
         if self.inbox.stop_reason:
             return self.inbox.stop_reason
-        if self.counters.env_steps >= stop.env_steps:
+        if self._budget_is_used:
             return "env_steps"
         return "minutes" if stop.minutes is not None and self.counters.clock.wall_s >= 60 * stop.minutes else ""
 
@@ -222,6 +222,12 @@ class Learner:
         except BaseException:
             self.save()
             raise
+
+    @property
+    def _budget_is_used(self) -> bool:
+        """Whether the environment steps are over; without replay, every whole batch of them is learned from before that."""
+        learns = not self._config.algorithm.replay_ratio and self._prefetch.ready
+        return self.counters.env_steps >= self._config.stop.env_steps and not learns
 
     def forget_peers(self) -> None:
         """Drops all messages that wait; actors and evaluator begin again, as with a learner that has just resumed."""

@@ -11,6 +11,7 @@ from apex_acer.protocol.specification import EnvironmentSpec
 
 MAX_DEVIATION = 10.0  # standard deviations; normalised vectors are clipped there
 MIN_VARIANCE = 1e-8
+LEAST_SHARE = 0.1  # of the mean return, below which their standard deviation is no scale of rewards
 
 
 class RunningMoments(nn.Module):
@@ -93,8 +94,12 @@ class RewardScale(nn.Module):
         self._returns: dict[Hashable, Tensor] = {}
 
     def forward(self, reward: Tensor) -> Tensor:
-        """`reward` divided by that standard deviation."""
-        return (reward * self.moments.variance.clamp(min=MIN_VARIANCE).rsqrt()).to(reward.dtype)
+        """`reward` divided by that standard deviation, or by a share of the mean return if that is larger.
+
+        Rewards whose returns hardly vary, such as CartPole's with a discount of 0, would be divided by nearly 0.
+        """
+        least = (LEAST_SHARE * self.moments.mean).square().clamp(min=MIN_VARIANCE)
+        return (reward * self.moments.variance.maximum(least).rsqrt()).to(reward.dtype)
 
     def observe(
         self, reward: Tensor, ended: Tensor, mask: Tensor, begins: Tensor, gamma: float, source: Hashable

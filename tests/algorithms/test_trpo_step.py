@@ -144,6 +144,22 @@ def test_every_step_improves_the_surrogate_within_the_bound(spec: EnvironmentSpe
 
 
 @SPECS
+def test_a_parameter_without_a_part_in_the_policy_stays(spec: EnvironmentSpec) -> None:
+    """A user's torso may have one."""
+    changed = []
+    for unused in (False, True):
+        algorithm = build(spec)
+        batch = a_batch(algorithm, spec)
+        if unused:
+            algorithm._parameters.insert(1, nn.Parameter(torch.ones(3, dtype=torch.float64)))
+        algorithm.improve(batch)
+        changed.append(list(algorithm._parameters))
+    assert torch.equal(changed[1].pop(1), torch.ones(3, dtype=torch.float64))
+    for one, other in zip(*changed, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+@SPECS
 def test_dummies_change_nothing(spec: EnvironmentSpec) -> None:
     steps = []
     for garbage in (0.0, 1e3):

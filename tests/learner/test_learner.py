@@ -481,6 +481,14 @@ def test_budget_ends_the_run(make_learner: MakeLearner, settings: dict[str, Any]
     assert result.wall_s == pytest.approx(1, abs=0.9)
 
 
+def test_the_last_whole_batch_of_a_budget_is_learned_from_if_there_is_no_replay(make_learner: MakeLearner) -> None:
+    config = tiny_run(algorithm__name="actor_critic", algorithm__pipelined=True, stop__env_steps=100)
+    learner = make_learner(config)
+    feed(learner, speakers(learner)[0], config, 5)
+    result = learner.finish()
+    assert (result.reason, result.env_steps, result.updates) == ("env_steps", 100, 5)
+
+
 def test_a_learner_started_again_reports_the_start_up_that_the_run_had(tmp_path: Path) -> None:
     config, now = tiny_run(checkpoint__every=20), time.monotonic()
 

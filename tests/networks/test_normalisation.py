@@ -199,6 +199,16 @@ def test_rewards_that_are_all_nothing_stay_finite() -> None:
     assert torch.equal(scale(nothing), nothing)
 
 
+@pytest.mark.parametrize("varies", [0.0, 1e-3])
+def test_rewards_that_hardly_vary_are_not_blown_up(varies: float) -> None:
+    """With a discount of 0 the returns of CartPole are its rewards, which are all 1: their deviation is no scale."""
+    scale = RewardScale()
+    reward = 1 + varies * torch.linspace(-1, 1, 15).view(5, 3)
+    nothing = torch.zeros(5, 3, dtype=torch.bool)
+    scale.observe(reward, nothing, ~nothing, nothing[0], 0.0, "a")
+    torch.testing.assert_close(scale(reward), 10 * reward)
+
+
 # what travels
 
 
