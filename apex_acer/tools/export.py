@@ -149,25 +149,38 @@ def _random_inputs(policy: Policy, names: list[str], num: int) -> list[Tensor]:
 
 
 def _random_obs(spec: EnvironmentSpec, random: np.random.Generator, num: int) -> Array:
+    shape = (num, *input_shape(spec))
     if spec.choices:
-        stack = (spec.stack,) if spec.stack > 1 else ()
-        flat = random.integers(spec.choices, size=(num, *stack, len(spec.choices))) + np.asarray(spec.first)
-        chosen: Array = flat.reshape(num, *stack, *spec.given_shape)
+        flat = random.integers(spec.choices, size=(num * spec.stack, len(spec.choices))) + np.asarray(spec.first)
+        chosen: Array = flat.reshape(shape)
         return chosen
-    shape = (*spec.obs_shape[1:], spec.obs_shape[0]) if spec.channels_last else spec.obs_shape
     is_float = spec.dtype.startswith("float")
-    values = random.normal(size=(num, *shape)) if is_float else random.integers(256, size=(num, *shape))
+    values = random.normal(size=shape) if is_float else random.integers(256, size=shape)
     obs: Array = values.astype(spec.dtype)
     return obs
 
 
+def input_shape(spec: EnvironmentSpec) -> tuple[int, ...]:
+    """Shape of an input without its batch: an observation as the environment gives it.
+
+    With `environment.stack` S above 1 it is the newest S, oldest first: `[S, …]`, or images joined along their channels.
+    """
+    if spec.stack == 1:
+        return spec.given_shape
+    if not spec.is_image:
+        return (spec.stack, *spec.given_shape)
+    return (*spec.obs_shape[1:], spec.obs_shape[0]) if spec.channels_last else spec.obs_shape
+
+
 def _planes(obs: Tensor, spec: EnvironmentSpec) -> Tensor:
-    """Observations as an environment gives them, of choices or with their channels last, as `[B, *obs_shape]`."""
+    """Observations `[B, *input_shape]` as `[B, *obs_shape]`."""
     if spec.choices:
         pairs = zip(obs.reshape(-1, spec.stack, len(spec.choices)).unbind(-1), spec.choices, spec.first, strict=True)
         vectors = [(chosen - first).unsqueeze(-1) == torch.arange(count) for chosen, count, first in pairs]
         return torch.cat(vectors, -1).flatten(1).to(getattr(torch, spec.dtype))
-    return obs.movedim(-1, 1) if spec.channels_last else obs
+    if spec.channels_last:
+        return obs.reshape(-1, *spec.obs_shape[1:], spec.obs_shape[0]).movedim(-1, 1)
+    return obs.reshape(-1, *spec.obs_shape)
 
 
 def _difference(module: OnnxPolicy, session: onnxruntime.InferenceSession, inputs: list[Tensor]) -> float:

@@ -116,7 +116,7 @@ def test_a_policy_takes_what_the_environment_gives_and_its_export_too(tmp_path: 
     written = export_onnx(policy, tmp_path / "policy.onnx")
     assert list(written.inputs) == [f"obs.{name}" for name in names]
     session, boxes = onnxruntime.InferenceSession(tmp_path / "policy.onnx"), policy.spec.boxes
-    joined = {name: array for name, array in batch.items() if not boxes[name].choices}
+    joined = {name: array for name, array in batch.items() if boxes[name].is_image}
     joined = {name: np.concatenate(np.split(array, 2, 1), -1)[:, 0] for name, array in joined.items()}
     given = {f"obs.{name}": joined.get(name, batch[name]) for name in names}
     found = dict(zip(written.outputs, session.run(None, given), strict=True))

@@ -13,10 +13,12 @@ import onnx
 import onnxruntime
 import pytest
 import torch
+from gymnasium import spaces
 
 from apex_acer.actor.policy import Policy, load_policy
 from apex_acer.cli import main
 from apex_acer.config import RunConfig
+from apex_acer.environments.spaces import specify
 from apex_acer.environments.vector import make_environments
 from apex_acer.networks.card import describe
 from apex_acer.networks.weights import METADATA, named_tensors, pack, write
@@ -65,12 +67,14 @@ def make_policy(config: RunConfig) -> Policy:
 
 
 def observations(policy: Policy, num: int) -> np.ndarray:
-    """As the environment gives them: images with their channels last, where it has them there.
+    """As the environment gives them, the newest S if they are stacked, but images joined along their channels.
 
     Some are bright, some dark: noise alone looks all the same to a convolution, and actions would be ties.
     """
     spec, random = policy.spec, np.random.default_rng(num)
-    shape = (*spec.obs_shape[1:], spec.obs_shape[0]) if spec.channels_last else spec.obs_shape
+    shape = (spec.stack, *spec.given_shape) if spec.stack > 1 else spec.given_shape
+    if spec.is_image and spec.stack > 1:
+        shape = (*spec.obs_shape[1:], spec.obs_shape[0]) if spec.channels_last else spec.obs_shape
     scale = random.uniform(0, 1, (num, *(1 for _ in shape)))
     low, high = (0, 255) if spec.dtype == "uint8" else (-6, 6)
     return (random.uniform(low, high, (num, *shape)) * scale).astype(spec.dtype)
@@ -98,6 +102,39 @@ def test_it_acts_as_the_policy_does(tmp_path: Path, changes: dict[str, Any]) -> 
     assert written.inputs["obs"] == ["batch", *obs.shape[1:]]
     assert list(written.outputs)[:4] == ["pi_logits", "q_values", "probabilities", "action"]
     assert outputs["q_values"].shape == outputs["pi_logits"].shape == (40, policy.spec.num_actions)
+
+
+PARTS = {
+    "matrix": spaces.Box(-6, 6, (2, 3), np.float32),
+    "bits": spaces.MultiBinary([3, 2]),
+    "room": spaces.Discrete(4, start=2),
+    "doors": spaces.MultiDiscrete([[2, 3]]),
+    "grey": spaces.Box(0, 255, (12, 10), np.uint8),
+    "colour": spaces.Box(0, 255, (12, 10, 3), np.uint8),
+}
+SPACES = {"matrix": (PARTS["matrix"], 1), "stacked": (PARTS["matrix"], 3), "parts": (spaces.Dict(PARTS), 1)}
+
+
+@pytest.mark.parametrize(("space", "stack"), SPACES.values(), ids=SPACES)
+def test_inputs_are_what_the_environment_gives(tmp_path: Path, space: spaces.Space[Any], stack: int) -> None:
+    config = tiny_run(algorithm__name="ppo", environment__stack=stack)
+    torch.manual_seed(2)
+    policy = Policy(config, specify(config.environment, spaces.Discrete(5), space, 1))
+    with torch.no_grad():
+        for weight in (parameter for parameter in policy.network.parameters() if parameter.ndim == 2):
+            weight.mul_(10)
+    export_onnx(policy, tmp_path / "policy.onnx")
+    session = onnxruntime.InferenceSession(tmp_path / "policy.onnx")
+    space.seed(1)
+    actions = []
+    for _ in range(20):
+        seen = [space.sample() for _ in range(stack)]
+        obs = np.stack(seen) if stack > 1 else seen[0]
+        parts = {f"obs.{name}": part for name, part in obs.items()} if isinstance(obs, dict) else {"obs": obs}
+        (action,) = session.run(["action"], {name: np.asarray(part)[None] for name, part in parts.items()})
+        assert action[0] == policy.act(obs)
+        actions.append(int(action[0]))
+    assert len(set(actions)) > 1
 
 
 @pytest.mark.parametrize("algorithm", ["acer", pytest.param("apex_dqn", marks=pytest.mark.slow), "ppo"])
