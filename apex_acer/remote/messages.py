@@ -13,15 +13,15 @@ import msgpack
 import numpy as np
 
 from apex_acer.protocol.actions import Actions, Choices, Discrete, MultiDiscrete
-from apex_acer.protocol.specification import MASK, Array, EnvironmentSpec
+from apex_acer.protocol.specification import LARGEST, MASK, Array, EnvironmentSpec, is_usable
 
 VERSION = 1
 WRONG, BUSY = 1008, 1013  # WebSocket's codes for a broken rule and for trying again later
 HELLO_BYTES = 1 << 16
 BYTES_PER_NUMBER = 32  # at most, in JSON
-LARGEST = float(np.finfo(np.float32).max)
 LONGEST = 200  # of what a refusal quotes, characters
 NUMBERS = {bool, int, float}
+USABLE = f"a number from {-LARGEST:g} to {LARGEST:g}"
 TOLERANCE = 1e-6  # of bounds, which a client may have in another precision
 ENDS = "terminated", "truncated"
 WITH_REWARD = "step", *ENDS
@@ -29,7 +29,14 @@ KINDS = "reset", *WITH_REWARD, "bye"
 
 Values = dict[str, Any]
 Observation = Array | dict[str, Array]
-Fits = Callable[[Any], bool]
+
+
+class Field(NamedTuple):
+    """A key of a message: which values it takes, in code and in words."""
+
+    fits: Callable[[Any], bool]
+    allowed: str
+
 
 
 class RemoteError(Exception):
@@ -88,7 +95,7 @@ def encode(values: Mapping[str, Any], *, text: bool) -> str | bytes:
 def parse_hello(values: Values, spec: EnvironmentSpec, token: str) -> Hello:
     """A `hello` with the right `token`, version and spaces; raises `RemoteError`."""
     if values["type"] != "hello":
-        raise RemoteError(f"require hello first, got {_short(values['type'])}")
+        raise RemoteError("require hello first")  # without what came, which may be the token
     _require_keys(values, HELLO, {"train", "session"})
     if not hmac.compare_digest(values["token"].encode(errors="replace"), token.encode()):
         raise RemoteError("wrong token")
@@ -109,55 +116,58 @@ def parse_request(values: Values, spec: EnvironmentSpec) -> Request:
     obs = _observation(values["observation"], spec) if kind != "bye" else None
     if spec.has_masks and isinstance(obs, dict):
         obs[MASK] = _mask(obs[MASK], spec.actions, is_over=kind in ENDS)
-    return Request(kind, values["sequence"], obs, reward)
+    return Request(kind, int(values["sequence"]), obs, reward)
 
 
 # ── checks ──
 
 
 def _is_number(value: Any) -> bool:
-    return type(value) in (int, float) and abs(value) <= LARGEST  # neither infinite nor NaN
+    return type(value) in (int, float)
+
+
+def _is_usable(value: Any) -> bool:
+    return _is_number(value) and abs(value) <= LARGEST  # false for NaN, too
+
+
+def _is_whole(value: Any) -> bool:
+    return type(value) is int or (type(value) is float and value.is_integer())  # JavaScript's 1 is 1.0 in msgpack
 
 
 def _is_sequence(value: Any) -> bool:
-    return type(value) is int and 0 <= value < 2**53  # JSON's numbers are exact up to there
+    return _is_whole(value) and 0 <= value < 2**53  # JSON's numbers are exact up to there
 
 
-def _is_space(value: Any) -> bool:
-    return isinstance(value, dict)
+def _instance(kind: type, allowed: str) -> Field:
+    return Field(lambda value: isinstance(value, kind), allowed)
 
 
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str)
-
-
-def _anything(value: Any) -> bool:
-    return True
-
-
-HELLO: dict[str, Fits] = {
-    "type": _is_text,
-    "version": _anything,
-    "token": _is_text,
-    "observation": _is_space,
-    "action": _is_space,
-    "train": lambda value: isinstance(value, bool),
-    "session": _is_text,
+TEXT, SPACE, ANYTHING = _instance(str, "a string"), _instance(dict, "a map"), _instance(object, "")
+HELLO = {
+    "type": TEXT,
+    "version": Field(_is_whole, "a whole number"),
+    "token": TEXT,
+    "observation": SPACE,
+    "action": SPACE,
+    "train": _instance(bool, "true or false"),
+    "session": TEXT,
 }
-BYE: dict[str, Fits] = {"type": _is_text, "sequence": _is_sequence}
-RESET = BYE | {"observation": _anything}
-REQUESTS = {"bye": BYE, "reset": RESET, **dict.fromkeys(WITH_REWARD, RESET | {"reward": _is_number})}
+BYE = {"type": TEXT, "sequence": Field(_is_sequence, "a whole number from 0 to 2^53 - 1")}
+RESET = BYE | {"observation": ANYTHING}
+REQUESTS = {"bye": BYE, "reset": RESET, **dict.fromkeys(WITH_REWARD, RESET | {"reward": Field(_is_usable, USABLE)})}
 
 
-def _require_keys(values: Values, fields: Mapping[str, Fits], optional: Set[str] = frozenset()) -> None:
+def _require_keys(values: Values, fields: Mapping[str, Field], optional: Set[str] = frozenset()) -> None:
     kind = values["type"]
     if unknown := [name for name in values if name not in fields]:
         raise RemoteError(f"{kind}: unknown key {_short(unknown[0])}; allowed: {', '.join(fields)}")
     if missing := fields.keys() - values.keys() - optional:
         raise RemoteError(f"{kind}: {', '.join(sorted(missing))} missing")
     for name, value in values.items():
-        if not fields[name](value):
-            raise RemoteError(f"{kind}: {name} is {_short(value)}")
+        if not fields[name].fits(value):
+            # the type of what is no number, because a token may be in it
+            found = _short(value) if type(value) in NUMBERS else f"of type {type(value).__name__}"
+            raise RemoteError(f"{kind}: {name} is {found}; require {fields[name].allowed}")
 
 
 def _observation_misfit(given: Values, spec: EnvironmentSpec) -> str:
@@ -185,7 +195,8 @@ def _action_misfit(given: Values, actions: Actions) -> str:
 def _near(given: Any, expected: list[float]) -> bool:
     if not (isinstance(given, list) and len(given) == len(expected) and all(map(_is_number, given))):
         return False
-    return all(abs(a - b) <= TOLERANCE * max(1.0, abs(b)) for a, b in zip(given, expected, strict=True))
+    # an integer too large for a float can be compared with one
+    return all(b - (room := TOLERANCE * max(1.0, abs(b))) <= a <= b + room for a, b in zip(given, expected, strict=True))
 
 
 def _observation(value: Any, spec: EnvironmentSpec) -> Observation:
@@ -219,13 +230,14 @@ def _array(value: Any, spec: EnvironmentSpec, what: str) -> Array:
     elif isinstance(value, list) or (not shape and type(value) in NUMBERS):
         array = _from_list(value if isinstance(value, list) else [value], what)
     else:
-        raise RemoteError(f"{what} is {_short(value)}; require a list or bytes")
+        raise RemoteError(f"{what} is {_short(value)}; require {'a list' if shape else 'a number'} or bytes")
     if array.shape != shape and array.shape != (math.prod(shape),):
         raise RemoteError(f"{what} has shape {list(array.shape)}, expected {list(shape)}")
     with np.errstate(all="ignore"):  # what does not fit is told apart below
         converted = array.astype(dtype).reshape(shape)
-    if dtype.kind == "f" and not np.isfinite(converted).all():
-        raise RemoteError(f"{what} has a number that is not finite")
+    if dtype.kind == "f" and not is_usable(converted):
+        wrong = array.reshape(-1)[np.argmin(np.abs(converted.reshape(-1)) <= LARGEST)]
+        raise RemoteError(f"{what} has {wrong:g}; require {USABLE}")
     if dtype.kind != "f" and (converted != array.reshape(shape)).any():
         raise RemoteError(f"{what} has a number that is not a {dtype.name}")
     if problem := spec.refusal(converted):

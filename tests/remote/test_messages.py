@@ -24,9 +24,11 @@ IMAGE = dataclasses.replace(CARTPOLE, plane_shape=(1, 2, 3), given_shape=(2, 3),
 
 HELLO_BOX = HELLO | {"action": {"low": [-1, 0], "high": [3.0, 10.0000001]}}
 WRONG_HELLOS = {
-    "first": ({"type": "reset", "sequence": 0}, "require hello first, got 'reset'"),
+    "first": ({"type": "reset", "sequence": 0}, "require hello first"),
     "token": (HELLO | {"token": "open"}, "wrong token"),
-    "token's type": (HELLO | {"token": 5}, "hello: token is 5"),
+    "token's type": (HELLO | {"token": 5}, "hello: token is 5; require a string"),
+    "version's type": (HELLO | {"version": "1"}, "hello: version is of type str; require a whole number"),
+    "session's type": (HELLO | {"session": [1]}, "hello: session is of type list; require a string"),
     "version": (HELLO | {"version": 2}, "version 2 of the protocol; this server speaks 1"),
     "missing": ({"type": "hello", "token": TOKEN}, "hello: action, observation, version missing"),
     "unknown": (HELLO | {"colour": 1}, "hello: unknown key 'colour'; allowed: type, version, "),
@@ -69,10 +71,10 @@ WRONG_STEPS: dict[str, tuple[str | bytes, str]] = {
     "no reward": (json.dumps({k: v for k, v in STEP.items() if k != "reward"}), "step: reward missing"),
     "a reset with a reward": (json.dumps(STEP | {"type": "reset"}), "reset: unknown key 'reward'"),
     "a key of bytes": (msgpack.packb({**STEP, b"x": 1}), "step: unknown key b'x'"),
-    "NaN reward": (msgpack.packb(STEP | {"reward": math.nan}), "step: reward is nan"),
-    "infinite reward": (msgpack.packb(STEP | {"reward": 1e39}), "step: reward is 1e+39"),
+    "NaN reward": (msgpack.packb(STEP | {"reward": math.nan}), "step: reward is nan; require a number from -1e+15 to 1e+15"),
+    "absurd reward": (msgpack.packb(STEP | {"reward": 2e15}), "step: reward is 2000000000000000.0; require a number from "),
     "huge reward": (json.dumps(STEP | {"reward": 10**400}), "step: reward is 1"),
-    "sequence": (json.dumps(STEP | {"sequence": True}), "step: sequence is True"),
+    "sequence": (json.dumps(STEP | {"sequence": True}), "step: sequence is True; require a whole number from 0 to 2^53 - 1"),
     "shape": (json.dumps(STEP | {"observation": [1, 2]}), "observation has shape [2], expected [4]"),
     "ragged": (json.dumps(STEP | {"observation": [1, [2], 3, 4]}), "observation is [1, [2], 3, 4]; require numbers"),
     "text": (json.dumps(STEP | {"observation": ["1", "2", "3", "4"]}), "observation is ['1', '2', '3', '4']; require"),
@@ -80,18 +82,34 @@ WRONG_STEPS: dict[str, tuple[str | bytes, str]] = {
     "no list": (json.dumps(STEP | {"observation": 5}), "observation is 5; require a list or bytes"),
     "NaN observation": (
         msgpack.packb(STEP | {"observation": [0.0, math.nan, 0, 0]}),
-        "observation has a number that is not finite",
+        "observation has nan; require a number from -1e+15 to 1e+15",
     ),
-    "too large for its type": (
-        json.dumps(STEP | {"observation": [0, 1e39, 0, 0]}),
-        "observation has a number that is not finite",
-    ),
+    "too large for its type": (json.dumps(STEP | {"observation": [0, 1e39, 0, 0]}), "observation has 1e+39; require "),
+    "absurd observation": (json.dumps(STEP | {"observation": [0, 1, -2e15, 0]}), "observation has -2e+15; require "),
     "bytes": (msgpack.packb(STEP | {"observation": b"123"}), "observation has 3 bytes, expected 16"),
     "NaN in bytes": (
         msgpack.packb(STEP | {"observation": np.float32([0, 0, math.inf, 0]).tobytes()}),
-        "observation has a number that is not finite",
+        "observation has inf; require a number from -1e+15 to 1e+15",
     ),
 }
+
+
+@pytest.mark.parametrize("given", [TOKEN.encode(), [TOKEN], {TOKEN: 1}])  # a token may be in them
+@pytest.mark.parametrize("key", ["token", "version", "session", "train"])
+def test_values_of_a_wrong_type_are_not_quoted(key: str, given: Any) -> None:
+    with pytest.raises(RemoteError) as error:
+        parse_hello(HELLO | {key: given}, CARTPOLE, TOKEN)
+    assert TOKEN not in str(error.value)
+
+
+def test_whole_numbers_may_be_written_as_floats() -> None:
+    assert parse_hello(HELLO | {"version": 1.0, "action": {"n": 2.0}}, CARTPOLE, TOKEN)
+    sequence = parse_request(decode('{"type":"bye","sequence":3.0}'), CARTPOLE).sequence
+    assert (sequence, type(sequence)) == (3, int)
+
+
+def test_the_largest_numbers_are_taken() -> None:
+    assert parse_request(STEP | {"observation": [1e15, -1e15, 0, 0], "reward": -(10**15)}, CARTPOLE).reward == -1e15
 
 
 @pytest.mark.parametrize(("data", "message"), WRONG_STEPS.values(), ids=WRONG_STEPS)
@@ -178,9 +196,9 @@ def test_parts_are_a_map_by_their_names() -> None:
         ({"room": 6}, "observation is {'room': 6}; require a map with the keys arm.load, room"),
         ({"room": 6, "arm.load": [1, 2], "leg": 1}, "observation is {"),
         ({"room": 8, "arm.load": [1, 2]}, "room in observation: observation 8, allowed is an integer from 5 to 7"),
-        ({"room": "5", "arm.load": [1, 2]}, "room in observation is '5'; require a list or bytes"),
+        ({"room": "5", "arm.load": [1, 2]}, "room in observation is '5'; require a number or bytes"),
         ({"room": 5.5, "arm.load": [1, 2]}, "room in observation has a number that is not a int64"),
-        ({"room": 5, "arm.load": [1, 1e300]}, "arm.load in observation has a number that is not finite"),
+        ({"room": 5, "arm.load": [1, 1e300]}, "arm.load in observation has 1e+300; require a number from -1e+15 to 1e+15"),
         ({"room": 5, "arm.load": b"123"}, "arm.load in observation has 3 bytes, expected 8"),
     ],
 )
