@@ -1,70 +1,117 @@
-"""A server's connections, from the first byte on: limited before they say anything, and broken if they do not end."""
+"""Connections of websockets with limits that it lacks: on what a peer sends beside its messages, and on its reading."""
 
 from __future__ import annotations
 
 import asyncio
-import time
-from typing import Any, cast
+from typing import Any
 
+from websockets.asyncio.client import ClientConnection
+from websockets.asyncio.connection import Connection
 from websockets.asyncio.server import ServerConnection
+from websockets.exceptions import ProtocolError
+from websockets.frames import CloseCode, Frame, Opcode
+from websockets.protocol import SEND_EOF, State
+from websockets.server import ServerProtocol
 
-STRANGERS = 64  # connections that have not said hello, at most
-PER_SECOND = 64.0  # new connections
+from apex_acer.remote.listener import Allowance, Listener
+from apex_acer.remote.messages import error_message
 
-
-class Connections:
-    """All that are open, and those of them that have not said hello."""
-
-    def __init__(self) -> None:
-        self._open: dict[ServerConnection, asyncio.Transport] = {}
-        self._strangers: set[ServerConnection] = set()
-        self._allowance, self._allowed_at = PER_SECOND, 0.0
-
-    def make(self, *arguments: Any, **options: Any) -> ServerConnection:
-        """A connection that is kept here; websockets makes one for each that comes."""
-        return _Connection(self, *arguments, **options)
-
-    def add(self, connection: ServerConnection, transport: asyncio.Transport) -> None:
-        """Takes a new one, or breaks it if there are too many strangers."""
-        if len(self._strangers) >= STRANGERS:
-            transport.abort()
-            return
-        self._open[connection] = transport
-        self._strangers.add(connection)
-
-    def allow_one(self) -> bool:
-        """Whether another connection may begin, so that there are `PER_SECOND` in the long run."""
-        now = time.monotonic()
-        self._allowance = min(PER_SECOND, self._allowance + PER_SECOND * (now - self._allowed_at)) - 1
-        self._allowed_at = now
-        allowed = self._allowance >= 0
-        self._allowance = max(self._allowance, 0.0)
-        return allowed
-
-    def introduce(self, connection: ServerConnection) -> None:
-        """It has said hello, or lost its time for that."""
-        self._strangers.discard(connection)
-
-    def remove(self, connection: ServerConnection) -> None:
-        """It has ended."""
-        self._open.pop(connection, None)
-        self._strangers.discard(connection)
-
-    def abort(self) -> None:
-        """Breaks all."""
-        for transport in list(self._open.values()):
-            transport.abort()
+WRITE_S = 10.0  # in which a peer must read what it was sent
+LINGER_S = 2.0  # in which a peer that broke a rule of WebSocket's can read so
+SMALL_BYTES = 126  # a control frame has fewer
+SMALL_PER_SECOND, SMALL_BURST = 10.0, 50.0  # control frames and other small ones that end no message
 
 
-class _Connection(ServerConnection):
-    def __init__(self, connections: Connections, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        self._connections = connections
+class Protocol(ServerProtocol):
+    """RFC 6455 on the server's side, with a limit on small frames, and a line for who sends too large a message."""
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        super().connection_made(transport)
-        self._connections.add(self, cast(asyncio.Transport, transport))
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.text = True
+        """Whether the peer speaks JSON."""
+        self._allowance = Allowance(SMALL_PER_SECOND, SMALL_BURST)
+
+    def recv_frame(self, frame: Frame) -> None:
+        """Takes a frame; messages need no limit, because each must wait for its answer."""
+        ends_message = frame.fin and frame.opcode in (Opcode.TEXT, Opcode.BINARY, Opcode.CONT)
+        if not ends_message and len(frame.data) < SMALL_BYTES:
+            if self._allowance.used_up:
+                raise ProtocolError(f"more than {SMALL_PER_SECOND:g} pings or small fragments per second")
+            self._allowance.take()
+        super().recv_frame(frame)
+
+    def fail(self, code: int, reason: str = "") -> None:
+        """Closes because of what the peer sent, and says why if it was too large."""
+        if code == CloseCode.MESSAGE_TOO_BIG and self.state is State.OPEN:
+            line = f"a message is too large; require at most {self.max_message_size} bytes"
+            data = error_message(line, text=self.text)
+            self.send_text(data.encode()) if isinstance(data, str) else self.send_binary(data)
+        super().fail(code, reason)
+
+    def send_eof(self) -> None:
+        """Ends the stream, if that has not been done: a bad handshake and a bad frame may come together."""
+        if not self.eof_sent:
+            super().send_eof()
+
+    def data_to_send(self) -> list[bytes]:
+        """All that is to be sent, in one piece, and perhaps the end of the stream."""
+        data = super().data_to_send()
+        joined = b"".join(data)
+        return [*([joined] if joined else []), *([SEND_EOF] if SEND_EOF in data else [])]
+
+
+class _PatientConnection(Connection):
+    """A connection that is broken if its peer does not read, so that each send and each close comes to an end."""
+
+    _deadline: asyncio.TimerHandle | None = None
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._deadline = self.loop.call_later(WRITE_S, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        self._end_deadline()
+        super().resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._connections.remove(self)
+        self._end_deadline()
+        super().connection_lost(exc)
+
+    def _end_deadline(self) -> None:
+        if self._deadline:
+            self._deadline.cancel()
+
+
+class RelayConnection(_PatientConnection, ClientConnection):
+    """A connection to another server."""
+
+
+class ClientsConnection(_PatientConnection, ServerConnection):
+    """A client's connection, which the `listener` knows while it is open."""
+
+    protocol: Protocol
+
+    def __init__(self, listener: Listener, given: ServerProtocol, *arguments: Any, **options: Any) -> None:
+        protocol = Protocol(max_size=given.max_message_size, logger=given.logger)
+        super().__init__(protocol, *arguments, **options)
+        self._listener, self._failed = listener, False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Called by asyncio when it is there."""
+        super().connection_made(transport)
+        self._listener.opened(self)
+
+    def data_received(self, data: bytes) -> None:
+        """Called by asyncio with what came; a peer that broke a rule is soon gone, whether it goes or not."""
+        super().data_received(data)
+        error = self.protocol.parser_exc
+        if error and not self._failed:
+            self._failed = True
+            self.loop.call_later(LINGER_S, self.transport.abort)
+        if isinstance(error, ProtocolError):  # for others, what is not read might cost the peer the line that says why
+            self.transport.pause_reading()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Called by asyncio when it has ended."""
+        self._listener.closed(self)
         super().connection_lost(exc)

@@ -92,6 +92,11 @@ def encode(values: Mapping[str, Any], *, text: bool) -> str | bytes:
     return json.dumps(values, separators=(",", ":")) if text else bytes(msgpack.packb(values))
 
 
+def error_message(message: str, *, retry: bool = False, text: bool) -> str | bytes:
+    """The frame of an `error`."""
+    return encode({"type": "error", "message": message, "retry": retry}, text=text)
+
+
 def parse_hello(values: Values, spec: EnvironmentSpec, token: str) -> Hello:
     """A `hello` with the right `token`, version and spaces; raises `RemoteError`."""
     if values["type"] != "hello":

@@ -4,28 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from pathlib import Path
 from typing import Any
 
-from websockets.asyncio.client import connect
+from websockets.asyncio.client import unix_connect
 from websockets.asyncio.server import ServerConnection
-from websockets.exceptions import ConnectionClosed, InvalidHandshake
+from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidMessage
 
+from apex_acer.remote.connections import RelayConnection
 from apex_acer.remote.messages import BUSY, RemoteError
 
 
-async def relay(client: ServerConnection, hello: str | bytes, url: str, **options: Any) -> None:
-    """Passes on all that the `client` and the server at `url` say to each other, until one of them leaves.
+async def relay(client: ServerConnection, hello: str | bytes, address: Path, **options: Any) -> None:
+    """Passes on all that the `client` and another server say to each other, until one of them leaves.
 
-    Raises `RemoteError` if there is no server.
+    The server is at the Unix socket whose path is in the file `address`. Raises `RemoteError` if there is none.
     """
+    options |= {"compression": None, "max_size": None, "create_connection": RelayConnection}
     try:
-        async with connect(url, compression=None, max_size=None, **options) as server:
+        async with unix_connect(address.read_text(), **options) as server:
             await server.send(hello)
             tasks = [asyncio.ensure_future(each) for each in (_pass_on(client, server), _pass_on(server, client))]
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in tasks:
                 task.cancel()
-    except (OSError, InvalidHandshake):
+    except (OSError, InvalidHandshake, InvalidMessage):
         raise RemoteError("the evaluator is not there yet; try again later", BUSY) from None
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import http
+import errno
+import functools
 import logging
-import os
 import queue
 import re
 import threading
@@ -14,16 +14,16 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
+from pathlib import Path
 from typing import Any
 
 from websockets.asyncio.server import ServerConnection, serve
-from websockets.exceptions import ConnectionClosed
-from websockets.http11 import Request as HttpRequest
-from websockets.http11 import Response
+from websockets.exceptions import ConnectionClosed, PayloadTooBig, ProtocolError
 
-from apex_acer.config import ConfigError, ListenConfig
+from apex_acer.config import ListenConfig
 from apex_acer.protocol.specification import EnvironmentSpec
-from apex_acer.remote.connections import Connections
+from apex_acer.remote.connections import ClientsConnection
+from apex_acer.remote.listener import Listener, listen
 from apex_acer.remote.messages import (
     BUSY,
     SHORT,
@@ -31,6 +31,7 @@ from apex_acer.remote.messages import (
     RemoteError,
     decode,
     encode,
+    error_message,
     most_bytes,
     parse_hello,
     parse_request,
@@ -56,16 +57,27 @@ class Server:
     """Serves clients of `spec`, which know the `token`; raises `ConfigError` if it cannot listen."""
 
     def __init__(
-        self, settings: ListenConfig, spec: EnvironmentSpec, token: str, *, evaluator: str | None = None
+        self,
+        settings: ListenConfig,
+        spec: EnvironmentSpec,
+        token: str,
+        *,
+        listener: Listener | None = None,
+        evaluator: Path | None = None,
+        evaluates: bool = True,
     ) -> None:
-        """Clients with `train = false` are connected to `evaluator`, a URL; None: they are served like the others."""
+        """Listens at the address of `settings`, or has a `listener` already.
+
+        Clients with `train = false` are connected to the server whose address is in the file `evaluator`; without one they
+        are served like the others, or refused unless it `evaluates`.
+        """
         self.spec, self.url = spec, settings.url
-        self._settings, self._token, self._evaluator = settings, token, evaluator
+        self._settings, self._token, self._evaluator, self._evaluates = settings, token, evaluator, evaluates
         self._tls = tls_options(settings, HELLO_S)
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._sessions = Sessions(settings, self._events.put)
         self._relayed: dict[ServerConnection, bool] = {}  # to the evaluator, and whether they speak JSON
-        self._connections = Connections()
+        self._listener = listener or listen(settings)
         self._latencies: deque[float] = deque(maxlen=LATENCIES)
         self._logged: set[str] = set()
         self._tasks: set[asyncio.Task[None]] = set()  # asyncio keeps only weak references
@@ -126,25 +138,21 @@ class Server:
         except Exception as error:
             if started.done():
                 raise
-            key, listen = f"{self._settings.section}.listen", self._settings.listen
-            reason = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else str(error)
-            started.set_exception(ConfigError(f"{key}: {listen!r}: {reason}; give an address and a free port"))
+            started.set_exception(error)
 
     async def _serve(self, started: Future[None]) -> None:
-        host, port = self._settings.address
+        self._loop.set_exception_handler(self._note_error)
         async with serve(
             self._welcome_and_hear,
-            host,
-            port,
+            sock=self._listener,
             **self._tls,
             compression=None,
-            process_request=self._admit_connection,
             open_timeout=HELLO_S,
             ping_interval=PING_S,
             ping_timeout=PING_S,
             max_size=most_bytes(self.spec),
             logger=NO_LOG,
-            create_connection=self._connections.make,  # type: ignore[arg-type]  # any callable will do
+            create_connection=functools.partial(ClientsConnection, self._listener),  # type: ignore[arg-type]
         ) as server:
             started.set_result(None)
             await self._stopping.wait()
@@ -154,30 +162,28 @@ class Server:
                     await asyncio.gather(*(self._say_goodbye(*each) for each in (here | self._relayed).items()))
                     server.close()
                     await server.wait_closed()
-            self._connections.abort()
+            self._listener.abort()
 
-    def _admit_connection(self, connection: ServerConnection, request: HttpRequest) -> Response | None:
-        if self._connections.allow_one():
-            return None
-        return connection.respond(http.HTTPStatus.SERVICE_UNAVAILABLE, "too many connections; try again later\n")
-
-    async def _welcome_and_hear(self, connection: ServerConnection) -> None:
+    async def _welcome_and_hear(self, connection: Any) -> None:
         data: str | bytes = ""
         try:
             data = await self._first_message(connection)
+            connection.protocol.text = isinstance(data, str)
             self._require_origin(connection)
             hello = parse_hello(decode(data), self.spec, self._token)
+            self._listener.authenticated(connection)
+            if not hello.train and not self._evaluates:
+                raise RemoteError(NO_EVALUATOR)
             if hello.train or self._evaluator is None:
                 await self._attend(connection, self._admit(hello.session, connection, text=isinstance(data, str)))
-            elif self._evaluator:
+            else:
                 self._relayed[connection] = isinstance(data, str)
                 await relay(connection, data, self._evaluator, logger=NO_LOG)
-            else:
-                raise RemoteError(NO_EVALUATOR)
         except RemoteError as error:
             await self._refuse(connection, error, text=isinstance(data, str))
         except ConnectionClosed:
-            pass
+            if isinstance(error := connection.protocol.parser_exc, ProtocolError | PayloadTooBig):
+                self._log_once(str(error))
         finally:
             self._relayed.pop(connection, None)
 
@@ -193,8 +199,6 @@ class Server:
                 return await connection.recv()
         except TimeoutError:
             raise RemoteError(f"no hello within {HELLO_S:g} s") from None
-        finally:
-            self._connections.introduce(connection)
 
     async def _attend(self, connection: ServerConnection, session: Session) -> None:
         """Welcomes a session, again or for the first time, and hears it until it ends or the connection breaks."""
@@ -243,14 +247,24 @@ class Server:
                 await session.connection.send(session.answer)
 
     async def _refuse(self, connection: ServerConnection, error: RemoteError, *, text: bool) -> None:
-        kind = re.sub(r"[\d.]+|'.*'", "", str(error))
+        line = str(error).replace(self._token, "…")  # a client may put it anywhere
+        self._log_once(line)
+        with contextlib.suppress(ConnectionClosed):
+            await connection.send(error_message(line, retry=error.code == BUSY, text=text))
+            await connection.close(error.code)
+
+    def _log_once(self, line: str) -> None:
+        """Logs why a client was refused, if no other line was like it but for numbers and what it quotes."""
+        kind = re.sub(r"[\d.]+|'.*'", "", line)
         if kind not in self._logged and len(self._logged) < KINDS_LOGGED:
             self._logged.add(kind)
-            log.warning("refused a client: %s", error)
-        with contextlib.suppress(ConnectionClosed):
-            retry = error.code == BUSY
-            await connection.send(encode({"type": "error", "message": str(error), "retry": retry}, text=text))
-            await connection.close(error.code)
+            log.warning("refused a client: %s", line)
+
+    def _note_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """Logs what asyncio says of connections; each of a flood of them would be a traceback otherwise."""
+        error = context.get("exception")
+        if not (isinstance(error, OSError) and error.errno == errno.ENOBUFS):  # the listener pauses
+            self._log_once(f"{context['message']} {error!r}")
 
     async def _say_goodbye(self, connection: ServerConnection, text: bool) -> None:
         with contextlib.suppress(ConnectionClosed):

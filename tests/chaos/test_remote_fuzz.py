@@ -346,7 +346,8 @@ def test_strangers_disturb_nobody(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr("apex_acer.remote.connections.PER_SECOND", 1e6)
+    monkeypatch.setattr("apex_acer.remote.listener.PER_SECOND", 1e6)
+    monkeypatch.setattr("apex_acer.remote.listener.BURST", 1e6)
     acting = serve(clients=8, grace_s=0.1)
     beside, strangers, visits = Beside(acting.server.url), Strangers(acting, seed=0), 0
     try:

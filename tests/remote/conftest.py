@@ -5,6 +5,7 @@ import json
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from websockets.sync.client import ClientConnection, connect
 
 from apex_acer.config import ListenConfig
 from apex_acer.protocol.specification import EnvironmentSpec
+from apex_acer.remote.listener import Listener
 from apex_acer.remote.server import Server
 from apex_acer.remote.session import LOST, Event
 from tests.programs import eventually
@@ -30,12 +32,9 @@ OBS = [0.0, 1.0, 2.0, 3.0]
 
 
 def free_port() -> int:
-    """A port that nobody uses, nor the next one."""
+    """A port that nobody uses."""
     with socket.create_server(("127.0.0.1", 0)) as one:
-        port = int(one.getsockname()[1])
-        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port + 1)):
-            return port
-    return free_port()
+        return int(one.getsockname()[1])
 
 
 class Acting:
@@ -113,9 +112,16 @@ def serve() -> Iterator[Serve]:
     """Starts a server on a free port; `acting.server` has its `url`."""
     with contextlib.ExitStack() as stack:
 
-        def start(spec: EnvironmentSpec = CARTPOLE, evaluator: str | None = None, **settings: Any) -> Acting:
+        def start(
+            spec: EnvironmentSpec = CARTPOLE,
+            listener: Listener | None = None,
+            evaluator: Path | None = None,
+            evaluates: bool = True,
+            **settings: Any,
+        ) -> Acting:
             listening = ListenConfig(**{"listen": f"127.0.0.1:{free_port()}", "grace_s": 0.3, **settings})
-            acting = Acting(Server(listening, spec, TOKEN, evaluator=evaluator))
+            server = Server(listening, spec, TOKEN, listener=listener, evaluator=evaluator, evaluates=evaluates)
+            acting = Acting(server)
             stack.callback(acting.close)
             return acting
 

@@ -10,20 +10,20 @@ import socket
 import ssl
 import subprocess
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import msgpack
 import pytest
-from websockets.exceptions import InvalidStatus
 from websockets.frames import Frame, Opcode
 
 from apex_acer.config import ListenConfig
 from apex_acer.remote import server as server_module
-from apex_acer.remote.connections import STRANGERS
+from apex_acer.remote.listener import UNAUTHENTICATED, Listener, listen_at, network
 from apex_acer.remote.server import Server
 from tests.conftest import config_error
-from tests.remote.conftest import HELLO, LOST, OBS, TOKEN, Peer, Serve, until
+from tests.remote.conftest import HELLO, LOST, OBS, TOKEN, Acting, Peer, Serve, until
 from tests.runs import CARTPOLE
 
 RESET = {"type": "reset", "sequence": 0, "observation": OBS}
@@ -125,21 +125,39 @@ def test_who_says_no_hello_is_disconnected(serve: Serve, monkeypatch: pytest.Mon
     assert peer.closed() == 1008
 
 
-def test_connections_are_limited_in_rate(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("apex_acer.remote.connections.PER_SECOND", 5.0)
+def test_connections_beyond_a_rate_wait_for_their_turn(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("apex_acer.remote.listener.PER_SECOND", 1.0)
+    monkeypatch.setattr("apex_acer.remote.listener.BURST", 5.0)
     url = serve().server.url
     started = time.monotonic()
-    with pytest.raises(InvalidStatus, match="503"):
-        [Peer(url, None) for _ in range(30)]
-    assert time.monotonic() - started < 2
-    time.sleep(0.5)
+    for _ in range(5):
+        Peer(url)
+    assert time.monotonic() - started < 0.5
     assert Peer(url).reset()["type"] == "action"
+    assert time.monotonic() - started > 0.9
 
 
-def test_large_messages_are_not_read(serve: Serve) -> None:
-    peer = Peer(serve().server.url)
-    peer.say(json.dumps(RESET | {"observation": [0] * 100_000}))
+@pytest.mark.parametrize("encode", [json.dumps, msgpack.packb])
+def test_a_message_that_is_too_large_is_refused_in_one_line(
+    serve: Serve, encode: Callable[[Any], str | bytes], caplog: pytest.LogCaptureFixture
+) -> None:
+    peer = Peer(serve().server.url, None)
+    peer.say(encode(HELLO))
+    peer.socket.recv(timeout=5)
+    peer.say(encode(RESET | {"observation": [0] * 100_000}))
+    data = peer.socket.recv(timeout=5)
+    said = json.loads(data) if isinstance(data, str) else msgpack.unpackb(data)
+    message = "a message is too large; require at most 65664 bytes"
+    assert said == {"type": "error", "message": message, "retry": False}
+    assert isinstance(data, type(encode(HELLO)))
     assert peer.closed() == 1009
+    until(lambda: any("exceeds limit" in line for line in caplog.messages))
+
+
+def test_the_token_is_never_quoted(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
+    peer = Peer(serve().server.url, None)
+    assert peer.ask(HELLO | {TOKEN: 1})["message"].startswith("hello: unknown key '…'; allowed: type, ")
+    assert TOKEN not in caplog.text
 
 
 def test_there_is_a_limit_of_clients_and_those_who_are_away_make_room(serve: Serve) -> None:
@@ -229,9 +247,10 @@ def test_goodbye(serve: Serve) -> None:
 # ── clients that are not learned from ──
 
 
-def test_clients_that_are_not_learned_from_are_passed_on(serve: Serve) -> None:
-    evaluating = serve()
-    acting = serve(evaluator=evaluating.server.url)
+def test_clients_that_are_not_learned_from_are_passed_on(serve: Serve, tmp_path: Path) -> None:
+    (tmp_path / "evaluator").write_text(str(tmp_path / "socket"))
+    evaluating = serve(listener=listen_at(tmp_path / "socket"))
+    acting = serve(evaluator=tmp_path / "evaluator")
     peer = Peer(acting.server.url, HELLO | {"train": False})
     assert peer.reset()["type"] == "action"
     until(lambda: (evaluating.kinds(), acting.kinds()) == (["reset"], []))
@@ -243,14 +262,19 @@ def test_clients_that_are_not_learned_from_are_passed_on(serve: Serve) -> None:
 
 
 @pytest.mark.parametrize(
-    ("evaluator", "message", "code"),
+    ("evaluates", "address", "message", "code"),
     [
-        ("", server_module.NO_EVALUATOR, 1008),
-        ("ws://127.0.0.1:9", "the evaluator is not there yet; try again later", 1013),
+        (False, None, server_module.NO_EVALUATOR, 1008),
+        (True, None, "the evaluator is not there yet; try again later", 1013),
+        (True, "socket", "the evaluator is not there yet; try again later", 1013),
     ],
 )
-def test_without_an_evaluator_they_are_refused(serve: Serve, evaluator: str, message: str, code: int) -> None:
-    peer = Peer(serve(evaluator=evaluator).server.url, None)
+def test_without_an_evaluator_they_are_refused(
+    serve: Serve, tmp_path: Path, evaluates: bool, address: str | None, message: str, code: int
+) -> None:
+    if address:
+        (tmp_path / "evaluator").write_text(str(tmp_path / address))
+    peer = Peer(serve(evaluator=tmp_path / "evaluator", evaluates=evaluates).server.url, None)
     assert peer.ask(HELLO | {"train": False}) == {"type": "error", "message": message, "retry": code == 1013}
     assert peer.closed() == code
 
@@ -275,17 +299,103 @@ def test_a_certificate_must_be_one(tmp_path: Any) -> None:
 # ── those who do nothing ──
 
 
-def test_connections_that_say_nothing_are_limited_in_number(serve: Serve) -> None:
-    acting = serve()
+def test_the_oldest_that_says_nothing_makes_room(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("apex_acer.remote.listener.BURST", 1000.0)
+    acting = serve(clients=20)
     peer = Peer(acting.server.url)
     with contextlib.ExitStack() as stack:
         address = acting.server.url.removeprefix("ws://").split(":")
-        silent = [stack.enter_context(socket.create_connection((address[0], int(address[1])))) for _ in range(200)]
+        more = UNAUTHENTICATED + 50
+        silent = [stack.enter_context(socket.create_connection((address[0], int(address[1])))) for _ in range(more)]
         assert peer.reset()["type"] == "action"
         for each in silent:
             each.setblocking(False)
-        until(lambda: sum(map(is_closed, silent)) == 200 - STRANGERS)
-    until(lambda: Peer(acting.server.url).reset()["type"] == "action")
+        until(lambda: [*map(is_closed, silent)] == [True] * 50 + [False] * UNAUTHENTICATED)
+        others = [Peer(acting.server.url) for _ in range(10)]
+        assert [other.reset()["type"] for other in others] == ["action"] * 10
+
+
+def test_the_address_with_the_most_silent_connections_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("apex_acer.remote.listener.UNAUTHENTICATED", 3)
+    with contextlib.ExitStack() as stack:
+        listener = stack.enter_context(Listener(socket.create_server(("127.0.0.1", 0))))
+        accepted = []
+        for source in ("127.0.0.1", "127.0.0.2", "127.0.0.2", "127.0.0.2"):
+            stack.enter_context(socket.create_connection(listener.getsockname(), 5, (source, 0)))
+            accepted.append(stack.enter_context(listener.accept()[0]))
+            accepted[-1].setblocking(False)
+        assert [*map(is_closed, accepted)] == [False, True, False, False]
+
+
+@pytest.mark.parametrize(
+    ("address", "found"),
+    [
+        (("192.0.2.1", 5), b"\xc0\0\2\1"),
+        (("2001:db8::1", 5, 0, 0), b" \1\r\xb8\0\0\0\0"),
+        (("fe80::1%eth0", 5, 0, 2), b"\xfe\x80\0\0\0\0\0\0"),
+        ("", b""),
+    ],
+)
+def test_what_counts_as_one_address(address: Any, found: bytes) -> None:
+    assert network(address) == found
+
+
+PING = Frame(Opcode.PING, b"").serialize(mask=True)
+FRAGMENT = Frame(Opcode.CONT, b"", fin=False).serialize(mask=True)
+
+
+@pytest.mark.parametrize("flood", [PING, FRAGMENT])
+def test_a_flood_of_small_frames_ends_the_connection(
+    serve: Serve, flood: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    acting = serve()
+    with raw(acting) as stream:
+        stream.sendall(Frame(Opcode.TEXT, b"", fin=False).serialize(mask=True) + flood * 40)
+        assert not stream_ends(stream, 0.5)
+        with contextlib.suppress(OSError):
+            stream.sendall(flood * 100_000)
+        assert stream_ends(stream, 5)
+    until(lambda: "refused a client: more than 10 pings or small fragments per second" in caplog.messages)
+    assert len(caplog.messages) == 1
+
+
+def test_who_does_not_read_is_disconnected(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("apex_acer.remote.connections.WRITE_S", 0.3)
+    monkeypatch.setattr("apex_acer.remote.connections.SMALL_BURST", 1e9)
+    acting = serve()
+    with raw(acting, receives=4096) as stream:
+        stream.settimeout(0.5)
+        large = Frame(Opcode.PING, b"x" * 125).serialize(mask=True) * 1000
+        with pytest.raises(ConnectionError):  # rather than a timeout
+            for _ in range(10_000):
+                stream.sendall(large)
+
+
+@contextlib.contextmanager
+def raw(acting: Acting, receives: int = 0) -> Iterator[socket.socket]:
+    """A connection after its handshake, perhaps with a small buffer of what it `receives`."""
+    host, port = acting.server.url.removeprefix("ws://").split(":")
+    with socket.socket() as stream:
+        if receives:
+            stream.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receives)
+        stream.settimeout(5)
+        stream.connect((host, int(port)))
+        stream.sendall(UPGRADE)
+        assert stream.recv(4096).startswith(b"HTTP/1.1 101")
+        yield stream
+
+
+def stream_ends(stream: socket.socket, within_s: float) -> bool:
+    """Whether the peer ends it in time; what it still says is dropped."""
+    stream.settimeout(within_s)
+    try:
+        while stream.recv(1 << 16):
+            pass
+    except TimeoutError:
+        return False
+    except ConnectionError:
+        pass
+    return True
 
 
 def is_closed(stream: socket.socket) -> bool:
@@ -299,10 +409,7 @@ def is_closed(stream: socket.socket) -> bool:
 
 def test_nobody_delays_the_end_who_does_not_listen(serve: Serve) -> None:
     acting = serve()
-    host, port = acting.server.url.removeprefix("ws://").split(":")
-    with socket.create_connection((host, int(port)), 5) as stream:
-        stream.sendall(UPGRADE)
-        assert stream.recv(4096).startswith(b"HTTP/1.1 101")
+    with raw(acting) as stream:
         stream.sendall(Frame(Opcode.TEXT, json.dumps(HELLO).encode()).serialize(mask=True))
         until(lambda: acting.server.num == 1)
         started = time.monotonic()

@@ -1,0 +1,121 @@
+"""The socket on which a server listens: how many connections come in, and who makes room for the next one."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import socket
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from websockets.asyncio.connection import Connection
+
+from apex_acer.config import ConfigError, ListenConfig
+
+UNAUTHENTICATED = 128  # connections that have not said hello, at most
+PER_SECOND, BURST = 32.0, 64.0  # new connections; the others wait in the kernel's queue
+PAUSE_S = 0.5  # less than the second after which asyncio looks for connections again
+
+
+class Allowance:
+    """Number of times that something may happen, which grows with time."""
+
+    def __init__(self, per_second: float, most: float) -> None:
+        self._per_second, self._left, self._most = per_second, most, most
+        self._at = time.monotonic()
+
+    @property
+    def used_up(self) -> bool:
+        """Whether it may not happen for the moment."""
+        now = time.monotonic()
+        self._left = min(self._most, self._left + self._per_second * (now - self._at))
+        self._at = now
+        return self._left < 1
+
+    def take(self) -> None:
+        """Counts that it has happened."""
+        self._left -= 1
+
+
+class Listener(socket.socket):
+    """A listening socket that gives asyncio a limited number of connections, before any handshake costs something."""
+
+    def __init__(self, listening: socket.socket) -> None:
+        super().__init__(fileno=listening.detach())
+        self._allowance, self._pauses_until = Allowance(PER_SECOND, BURST), 0.0
+        self._open: dict[Connection, int] = {}  # and the descriptor of each
+        self._unauthenticated: dict[int, tuple[socket.socket, bytes]] = {}  # by descriptor, with its network; oldest first
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        """The next connection; if there were too many, the error on which asyncio pauses."""
+        if time.monotonic() < self._pauses_until:  # asyncio asks again at once before it pauses
+            raise BlockingIOError
+        if self._allowance.used_up:
+            self._pauses_until = time.monotonic() + PAUSE_S
+            raise OSError(errno.ENOBUFS, "too many connections")
+        accepted, address = super().accept()
+        self._allowance.take()
+        self._make_room()
+        self._unauthenticated[accepted.fileno()] = accepted, network(address)
+        return accepted, address
+
+    def _make_room(self) -> None:
+        """Forgets those that have ended; if there are too many, breaks the oldest of the network that has the most."""
+        self._unauthenticated = {n: each for n, each in self._unauthenticated.items() if each[0].fileno() == n}
+        if len(self._unauthenticated) < UNAUTHENTICATED:
+            return
+        greedy = Counter(network for _, network in self._unauthenticated.values()).most_common(1)[0][0]
+        descriptor = next(n for n, (_, network) in self._unauthenticated.items() if network == greedy)
+        accepted, _ = self._unauthenticated.pop(descriptor)
+        for connection in [each for each, number in self._open.items() if number == descriptor]:
+            connection.transport.abort()
+        with contextlib.suppress(OSError):
+            accepted.shutdown(socket.SHUT_RDWR)  # it may still be in its TLS handshake
+
+    def opened(self, connection: Connection) -> None:
+        """It can be read from and written to."""
+        self._open[connection] = connection.transport.get_extra_info("socket").fileno()
+
+    def authenticated(self, connection: Connection) -> None:
+        """It has said a good hello."""
+        self._unauthenticated.pop(self._open.get(connection, -1), None)
+
+    def closed(self, connection: Connection) -> None:
+        """It has ended."""
+        self._open.pop(connection, None)
+
+    def abort(self) -> None:
+        """Breaks all connections."""
+        for connection in list(self._open):
+            connection.transport.abort()
+
+
+def network(address: Any) -> bytes:
+    """The part of an address that its owner cannot choose: an IPv4 address, or the first half of an IPv6 one."""
+    if not isinstance(address, tuple):  # a Unix socket's
+        return b""
+    host = str(address[0]).partition("%")[0]
+    return socket.inet_pton(socket.AF_INET6, host)[:8] if ":" in host else socket.inet_pton(socket.AF_INET, host)
+
+
+def listen(settings: ListenConfig) -> Listener:
+    """Listens at the address of `settings`; raises `ConfigError` if it cannot."""
+    try:
+        family = socket.getaddrinfo(*settings.address, type=socket.SOCK_STREAM)[0][0]
+        return Listener(socket.create_server(settings.address, family=family))
+    except OSError as error:
+        is_lookup = isinstance(error, socket.gaierror)
+        reason = error.strerror if is_lookup or not error.errno else os.strerror(error.errno)
+        key = f"{settings.section}.listen"
+        raise ConfigError(f"{key}: {settings.listen!r}: {reason}; give an address and a free port") from None
+
+
+def listen_at(path: Path) -> Listener:
+    """Listens at a Unix socket, which is made."""
+    listening = socket.socket(socket.AF_UNIX)
+    listening.bind(str(path))
+    listening.listen()
+    return Listener(listening)
