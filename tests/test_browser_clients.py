@@ -230,9 +230,13 @@ def node(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=200)
 
 
-def test_carts_say_why_they_were_refused(serve: Serve) -> None:
-    done = node(serve().server.url, "another token")
+def test_carts_say_why_they_were_refused(serve: Serve, tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("another token\n")
+    done = node(serve().server.url, str(tmp_path / "token"))
     assert (done.returncode, done.stdout, done.stderr) == (1, "", "wrong token\n")
+    done = node("ws://127.0.0.1:1", str(tmp_path / "no"))
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert done.stderr.endswith("give the file with the run's token\n")
 
 
 @pytest.mark.slow
@@ -243,8 +247,10 @@ def test_a_run_learns_from_carts_in_node(tmp_path: Path) -> None:
     with subprocess.Popen([*command, "--environment.remote.listen", address], stdout=subprocess.DEVNULL) as run:
         try:
             eventually(token.exists, 60)
-            played = node(f"ws://{address}", token.read_text().strip())
-            assert (played.returncode, played.stderr) == (0, "the run has ended\n")
+            played = node(f"ws://{address}", str(token))
+            assert played.returncode == 0, played.stderr
+            tried = f"ws://{address}: cannot connect; trying again for 60 s\n"
+            assert played.stderr in ("the run has ended\n", f"{tried}the run has ended\n")
             assert run.wait(60) == 0
         finally:
             run.kill()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import time
 from collections import deque
 from dataclasses import dataclass, field
@@ -55,7 +56,7 @@ def run(arguments: list[str]) -> int:
     with contextlib.closing(Server(settings, policy.spec, token)) as server:
         say(f"serving {policy.spec.describe()}")
         say(f"remote clients connect to {settings.url}; their token is in {token_file(settings, path.parent)}")
-        if new:
+        if new and sys.stdout.isatty():
             say(f"token: {new}")
         say(serve(server, policy, path, greedy=evaluation_settings(policy.config, None, given.policy).greedy))
     return 0

@@ -42,7 +42,7 @@ class ListenConfig:
     def __post_init__(self) -> None:
         typed(self.section, self)
         key, (host, port) = f"{self.section}.listen", self.address
-        require(host != "" and 1 <= port < 65535, key, self.listen, "give ADDRESS:PORT, with a port from 1 to 65534")
+        require(host != "" and 1 <= port <= 65535, key, self.listen, "give ADDRESS:PORT, with a port from 1 to 65535")
         at_least(1, self.section, {"clients": self.clients})
         require(self.clients <= MOST_CLIENTS, f"{self.section}.clients", self.clients, f"give 1 to {MOST_CLIENTS}")
         at_least(0, self.section, {"grace_s": self.grace_s})

@@ -25,7 +25,7 @@ class Run:
     """When the program started, in seconds of `time.monotonic`, which all processes of a machine share."""
     resume: bool = False  # whether the learner continues from the newest checkpoint in `folder`
     notes: tuple[str, ...] = ()  # lines that tell the user what was understood of the environment
-    secret: str = ""  # a line for the user's eyes only; empty if there is none
+    secret: str = ""  # a line that only a terminal may show; empty if there is none
 
 
 class Handle(ABC):

@@ -83,7 +83,7 @@ def _check_remote(run: RunConfig) -> Checked:
         require(
             not changes, "environment.remote.local", remote.local, f"from clients to it, {changes}; give one like them"
         )
-    return Checked(run.environment, spec, (spec.describe(), f"remote clients connect to {remote.url}"))
+    return Checked(run.environment, spec, (spec.describe(),))
 
 
 def _check(config: EnvironmentConfig) -> Checked:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
+import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -96,7 +97,8 @@ def watch(run: Run, callbacks: Callbacks | None = None, stream: TextIO | None = 
     from apex_acer.views.console import live_view  # imports rich, which takes time
 
     callbacks = callbacks or Callbacks()
-    say("\n".join([describe(run.config), *run.notes, *filter(None, [run.secret])]), stream)
+    shown = [run.secret] if run.secret and (stream or sys.stdout).isatty() else []
+    say("\n".join([describe(run.config), *run.notes, *shown]), stream)
     with (
         Signals() as signals,
         live_view(run.config, stream) as view,

@@ -41,8 +41,9 @@ def prepare(config: RunConfig, started_at: float) -> Run:
     require(given is settings, "algorithm", given.__name__, allowed)
     environment, spec, notes = check_environment(config)
     config = _placed(dataclasses.replace(config, environment=environment), spec)
-    out = make_folder(config)
-    return Run(config, spec, out, uuid.uuid4().hex, started_at, notes=notes, secret=_token(config, out))
+    _require_address(config)
+    folder = make_folder(config)
+    return _with_token(Run(config, spec, folder, uuid.uuid4().hex, started_at, notes=notes))
 
 
 def _with_replay(config: RunConfig) -> RunConfig:
@@ -81,8 +82,9 @@ def prepare_resume(
     with reading(str(path)):
         require_unchanged(config.environment.id, spec, EnvironmentSpec.from_dict(state["spec"]))
     config = _placed(config, spec)
-    notes, secret = (*notes, *_schedule_notes(config)), _token(config, folder)
-    return Run(config, spec, folder, uuid.uuid4().hex, started_at, resume=True, notes=notes, secret=secret)
+    _require_address(config)
+    notes = (*notes, *_schedule_notes(config))
+    return _with_token(Run(config, spec, folder, uuid.uuid4().hex, started_at, resume=True, notes=notes))
 
 
 def _schedule_notes(config: RunConfig) -> list[str]:
@@ -94,12 +96,23 @@ def _schedule_notes(config: RunConfig) -> list[str]:
     return [f"{rate}, where its schedule ends; --schedule-steps {steps} lets it fall until the end of the run"]
 
 
-def _token(config: RunConfig, folder: Path) -> str:
-    """What tells the user the token of remote clients, if this is the first time; empty otherwise."""
-    if not config.environment.is_remote:
-        return ""
-    token = make_token(config.environment.remote, folder)
-    return token and f"token: {token}  (also in {token_file(config.environment.remote, folder)})"
+def _require_address(config: RunConfig) -> None:
+    """Raises `ConfigError` if the actor could not listen to remote clients; on a cluster, it may be on another machine."""
+    if not config.environment.is_remote or config.engine == "ray":
+        return
+    with imports.needs("environment.id: 'remote'", "remote"):
+        from apex_acer.remote.listener import listen
+    listen(config.environment.remote).close()
+
+
+def _with_token(run: Run) -> Run:
+    """`run` with what tells its user where the token of remote clients is, and the token itself if it is new."""
+    if not run.config.environment.is_remote:
+        return run
+    settings = run.config.environment.remote
+    token = make_token(settings, run.folder)
+    note = f"the token of remote clients is in {token_file(settings, run.folder)}"
+    return dataclasses.replace(run, notes=(*run.notes, note), secret=token and f"token: {token}")
 
 
 def _placed(config: RunConfig, spec: EnvironmentSpec) -> RunConfig:

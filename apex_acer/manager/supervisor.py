@@ -43,6 +43,9 @@ class Supervisor:
         self._actors = [SupervisedProcess(Peer("actor", i, 0), hung_s, most) for i in range(config.actors.count)]
         evaluator = SupervisedProcess(Peer("evaluator", 0, 0), 60 * self._settings.evaluation_minutes)
         self._peers = [*self._actors, *([evaluator] if config.evaluation.every else [])]
+        self._unsaid_url = (
+            config.environment.remote.url if config.environment.is_remote else ""
+        )  # until somebody listens
         self._restarts = Restarts(run, engine)
         self._conversation = Conversation(self._run_id, engine)
         self._turns = 0  # of the learner's loop
@@ -71,6 +74,10 @@ class Supervisor:
         self._look_after(self.learner)
         for process in () if self._stopping else self._peers:
             self._look_after(process)
+        if self._unsaid_url and (handle := self._actors[0].handle) and handle.ready:
+            self._news.append(f"remote clients connect to {self._unsaid_url}")
+            log.info(self._news[-1])
+            self._unsaid_url = ""
         every = (self.learner, *self._peers)
         before, self._states = self._states, {each.peer.name: each.state for each in every}
         if not (self._status and (heard or self._news or before != self._states)):

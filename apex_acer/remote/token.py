@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import secrets
+import stat
 from pathlib import Path
 
 from apex_acer.config import ConfigError, ListenConfig, require, writing
 from apex_acer.system import files
 
 LONGEST = 4096  # bytes of a token file
+OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
 def token_file(settings: ListenConfig, folder: Path) -> Path:
@@ -33,14 +36,17 @@ def make_token(settings: ListenConfig, folder: Path) -> str:
 
 
 def read_token(settings: ListenConfig, folder: Path) -> str:
-    """The token; raises `ConfigError` if the file has none."""
+    """The token; raises `ConfigError` if the file has none, or if others than its owner may use it."""
     path = token_file(settings, folder)
     key = f"{settings.section}.token_file"
     try:
         with path.open("rb") as file:
+            mode = os.fstat(file.fileno()).st_mode
             token = file.read(LONGEST).decode().strip()
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
         raise ConfigError(f"{key}: {str(path)!r}: {reason}; give a file with a token") from None
+    if mode & OTHERS:
+        raise ConfigError(f"{key}: {str(path)!r} has mode {mode & 0o777:o}, so others may use it; run chmod 600 on it")
     require(bool(token), key, str(path), "give a file with a token")
     return token

@@ -1,13 +1,14 @@
 /**
- * Plays CartPole in Node for a run elsewhere: `node cartpole_node.js ws://127.0.0.1:7777 TOKEN [CARTS]`, with
+ * Plays CartPole in Node for a run elsewhere: `node cartpole_node.js ws://127.0.0.1:7777 TOKEN_FILE [CARTS]`, with
  * `--experimental-websocket` before the file's name in Node 20. Prints mean returns, and ends when the run does.
  */
 
+import { readFileSync } from "node:fs";
 import { Client, Ended, RemoteError } from "./apex_acer_client.js";
 import { ACTION, CartPole, OBSERVATION, play } from "./cartpole.js";
 
 const NEWEST = 20; // episodes of a mean
-const [url, token, carts = "8"] = process.argv.slice(2);
+const [url, tokenFile, carts = "8"] = process.argv.slice(2);
 const lengths = []; // of episodes, which are their returns
 let steps = 0;
 
@@ -27,14 +28,24 @@ function count(length) {
   console.log(`${steps} steps, ${lengths.length} episodes, mean return of the newest ${NEWEST}: ${mean.toFixed(1)}`);
 }
 
-async function drive() {
+/** From a file, because others on this machine can read a command line. */
+function readToken() {
+  if (!tokenFile) throw new RemoteError("usage: node cartpole_node.js URL TOKEN_FILE [CARTS]");
+  try {
+    return readFileSync(tokenFile, "utf8").trim();
+  } catch (error) {
+    throw new RemoteError(`${tokenFile}: ${error.message}; give the file with the run's token`);
+  }
+}
+
+async function drive(token) {
   const client = await Client.connect(url, token, { observation: OBSERVATION, action: ACTION });
   await play(client, new Counted());
 }
 
 try {
-  if (!token) throw new RemoteError("usage: node cartpole_node.js URL TOKEN [CARTS]");
-  await Promise.all(Array.from({ length: Number(carts) }, drive));
+  const token = readToken();
+  await Promise.all(Array.from({ length: Number(carts) }, () => drive(token)));
 } catch (error) {
   if (!(error instanceof RemoteError)) throw error;
   console.error(error.message);

@@ -18,6 +18,7 @@ from tests.runs import RUN_ID, tiny_run
 
 def test_clients_go_on_while_the_learner_is_busy_until_an_unroll_of_each_waits(tmp_path: Path) -> None:
     (tmp_path / "token").write_text(TOKEN)
+    (tmp_path / "token").chmod(0o600)
     listen = f"127.0.0.1:{free_port()}"
     remote = {"listen": listen, "observation_shape": (4,), "num_actions": 2, "local": "CartPole-v1"}
     config = tiny_run(

@@ -46,7 +46,7 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("environment.atari.sticky_actions", 1.5, "0 to 1"),
     ("environment.atari.sticky_actions", -0.1, "0 to 1"),
     ("environment.remote.listen", "7777", "ADDRESS:PORT"),
-    ("environment.remote.listen", "127.0.0.1:65535", "a port from 1 to 65534"),
+    ("environment.remote.listen", "127.0.0.1:65536", "a port from 1 to 65535"),
     ("environment.remote.listen", "0.0.0.0:7777", "beyond this machine, give certificate and private_key for TLS"),
     ("environment.remote.listen", "example.org:7777", "beyond this machine"),
     ("environment.remote.private_key", "key.pem", "both certificate and private_key"),

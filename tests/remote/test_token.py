@@ -6,8 +6,11 @@ import stat
 import threading
 from pathlib import Path
 
+import pytest
+
 from apex_acer.config import ListenConfig
 from apex_acer.remote.token import make_token, read_token
+from tests.conftest import config_error
 
 
 def test_the_file_has_its_token_as_soon_as_it_is_there(tmp_path: Path) -> None:
@@ -36,3 +39,14 @@ def test_only_its_owner_reads_it_and_it_is_made_once(tmp_path: Path) -> None:
     assert make_token(ListenConfig(), tmp_path) == ""
     assert read_token(ListenConfig(), tmp_path) == made
     assert [path.name for path in tmp_path.iterdir()] == ["token"]
+
+
+@pytest.mark.parametrize("mode", [0o644, 0o640, 0o602])
+def test_a_file_that_others_may_use_is_refused(tmp_path: Path, mode: int) -> None:
+    path = tmp_path / "mine"
+    path.write_text("open sesame")
+    path.chmod(mode)
+    message = config_error(lambda: read_token(ListenConfig(token_file=str(path)), tmp_path))
+    assert message == f"serve.token_file: '{path}' has mode {mode:o}, so others may use it; run chmod 600 on it"
+    path.chmod(0o400)
+    assert read_token(ListenConfig(token_file=str(path)), tmp_path) == "open sesame"
