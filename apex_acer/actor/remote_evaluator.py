@@ -7,32 +7,35 @@ from pathlib import Path
 
 from apex_acer.actor.evaluator import Evaluator, summarise
 from apex_acer.actor.policy import Policy
-from apex_acer.actor.remote_rollout import RemoteRollout
+from apex_acer.actor.remote_rollout import EVALUATOR, RemoteRollout
 from apex_acer.actor.rollout import Episode
-from apex_acer.config import ListenConfig, RunConfig
+from apex_acer.config import RunConfig
 from apex_acer.config.seeds import derive_seed
 from apex_acer.environments.spaces import specify_remote
 from apex_acer.networks.weights import unpack
 from apex_acer.protocol.messages import Link, Peer, Reply
+from apex_acer.remote.listener import listen_at
 from apex_acer.remote.server import Server
 from apex_acer.remote.token import read_token
+from apex_acer.system import files
+from apex_acer.system.private import PrivateFolder
 
 LOOK_S = 0.1  # between two looks at what the learner says
 DESERTED_S = 30.0  # without a client, after which it asks for the newest weights again
 
 
 class RemoteEvaluator(Evaluator):
-    """Listens on this machine only, on the port after the actor's, which connects clients to it."""
+    """Listens at a private socket, to which the actor connects clients; its path is in a file of the run's folder."""
 
     def __init__(
         self, config: RunConfig, run_id: str, peer: Peer, link: Link, threads: int = 1, folder: Path = Path()
     ) -> None:
         super().__init__(config, run_id, peer, link, threads, folder)
         settings, spec = config.environment.remote, specify_remote(config.environment)
-        own = ListenConfig(
-            listen=f"127.0.0.1:{settings.address[1] + 1}", clients=settings.clients, grace_s=settings.grace_s
-        )
-        self._server = Server(own, spec, read_token(settings, folder))
+        self._private, self._address = PrivateFolder("evaluator-"), folder / EVALUATOR
+        place = self._private.path / "socket"
+        self._server = Server(settings, spec, read_token(settings, folder), listener=listen_at(place))
+        files.write(self._address, str(place).encode())
         policy = Policy(config, spec)
         seed = derive_seed(config.seed, "evaluator")
         self._rollout = RemoteRollout(self._server, policy, seed=seed, greedy=config.evaluation.greedy)
@@ -60,6 +63,8 @@ class RemoteEvaluator(Evaluator):
     def close(self) -> None:
         """Says goodbye to the clients."""
         self._server.close()
+        self._private.remove()
+        self._address.unlink(missing_ok=True)
 
     def _begin(self, reply: Reply) -> None:
         assert reply.weights is not None

@@ -25,6 +25,7 @@ from apex_acer.remote.server import Server
 from apex_acer.remote.session import LOST, Event
 from apex_acer.remote.token import read_token
 
+EVALUATOR = "evaluator"  # file in the run's folder with the path of the socket at which the evaluator listens
 LONGEST_WAIT_S = 1.0  # for a client, before those who wait for an unroll learn that there is none
 
 
@@ -265,7 +266,7 @@ class RemoteRollout:
 
 def serve_clients(config: RunConfig, folder: Path) -> Server:
     """The server of a run whose environments are remote; raises `ConfigError`."""
-    settings = config.environment.remote
-    plays = not settings.local and config.evaluation.every
-    evaluator = f"ws://127.0.0.1:{settings.address[1] + 1}" if plays else ""
-    return Server(settings, specify_remote(config.environment), read_token(settings, folder), evaluator=evaluator)
+    settings, spec = config.environment.remote, specify_remote(config.environment)
+    evaluates = not settings.local and bool(config.evaluation.every)
+    token, evaluator = read_token(settings, folder), folder / EVALUATOR
+    return Server(settings, spec, token, evaluator=evaluator, evaluates=evaluates)

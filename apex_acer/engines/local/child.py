@@ -38,12 +38,19 @@ class Lifeline:
         self._private = private
         self.start: dict[str, Any] = self._read()
         self.address: str = self.start["address"]  # of the newest learner
+        self.leave: Callable[[], None] = lambda: (
+            None
+        )  # what is to be done before the process ends on the manager's word
         # a thread, because Python runs no signal handler while native code hangs
         threading.Thread(target=self._listen, name="lifeline", daemon=True).start()
 
     def _listen(self) -> None:
         while True:
-            self.address = self._read()["address"]
+            said = self._read()
+            self.address = said["address"]
+            if said.get("leave"):
+                self.leave()
+                os._exit(0)
 
     def _read(self) -> dict[str, Any]:
         line = b""
@@ -140,6 +147,7 @@ def _run_peer(role: str, index: int, lifeline: Lifeline, report: Report) -> None
     link = DealerLink(address, peer)
     make = Actor if role == "actor" else make_evaluator
     worker = make(from_dict(start["config"]), start["run_id"], peer, link, start["threads"], Path(start["folder"]))
+    lifeline.leave = worker.close
     report(ready=True)
     while worker.step(WAIT_S):
         if address != lifeline.address:  # there is a new learner

@@ -33,6 +33,7 @@ from apex_acer.system.private import PrivateFolder
 from apex_acer.system.waker import Waker
 
 MANAGER = Peer("manager", 0, 0)
+PART_S = 1.5  # in which remote clients hear that a run has failed
 KILL_S = 2.0  # in which a killed process is gone, unless it is stuck in the kernel
 
 
@@ -182,6 +183,8 @@ class LocalEngine(Engine):
 
     def close(self) -> None:
         """Kills the remaining children, copies the rest of what they printed to the log, and removes the private folder."""
+        if self._run.config.environment.is_remote:
+            self._part()
         self._launcher.close()
         for handle in self._handles.values():
             handle.close()
@@ -190,6 +193,15 @@ class LocalEngine(Engine):
         self.link.close()
         self._waker.close()
         self._held.remove()
+
+    def _part(self) -> None:
+        """Has the peers that are left, as after a failure, say goodbye to remote clients."""
+        peers = [handle for handle in self._handles.values() if handle.peer.role != "learner"]
+        for handle in peers:
+            handle.tell({"address": self._address, "leave": True})
+        deadline = time.monotonic() + PART_S
+        while any(handle.alive for handle in peers) and (left := deadline - time.monotonic()) > 0:
+            self.wait(left)
 
     def _make_launcher(self) -> Launcher:
         return Launcher(self._private / "launcher.out", self._held.lock)

@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
+import io
 import json
+import os
+import signal
 import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import gymnasium
 import pytest
 
-from apex_acer import Callbacks, load_policy, resume, train
+from apex_acer import Callbacks, RunFailed, load_policy, resume, train
 from apex_acer.client import Client, RemoteError, Summary, run, spaces
 from apex_acer.config import RunConfig
 from apex_acer.config.runfile import load_run
+from apex_acer.manager.manager import watch
+from apex_acer.manager.preparation import prepare
+from apex_acer.manager.result import TrainResult
 from tests import on_policy
 from tests.conftest import config_error
 from tests.continuous import AIM, settings_of
+from tests.processes import processes
 from tests.programs import eventually
 from tests.remote.conftest import free_port
 from tests.runs import tiny_run
@@ -138,12 +147,29 @@ def test_a_run_waits_while_nobody_is_connected_and_says_so(tmp_path: Path, monke
     assert "incarnation 1" not in (tmp_path / "log.txt").read_text()
 
 
+def test_clients_hear_goodbye_when_a_run_fails(tmp_path: Path) -> None:
+    config = dataclasses.replace(remote_run(tmp_path), stop=dataclasses.replace(remote_run("").stop, env_steps=10**9))
+    clients, killed = Clients(tmp_path, config.environment.remote.url, "CartPole-v1", 2), set[int]()
+
+    def fail(status: dict[str, Any]) -> None:
+        learner = processes(os.getpid()).get("learner_0")
+        if status["rows"].get("actor_0", {}).get("clients") == 2 and learner and learner not in killed:
+            killed.add(learner)
+            os.kill(learner, signal.SIGKILL)
+
+    supervision = dataclasses.replace(config.supervision, restarts=0)
+    with pytest.raises(RunFailed, match="learner: killed by SIGKILL"):
+        train(dataclasses.replace(config, supervision=supervision), Callbacks(on_status=fail))
+    assert [played.steps > 0 for played in clients.join()] == [True, True]
+
+
 def test_a_port_in_use_is_one_line(tmp_path: Path) -> None:
     config = remote_run(tmp_path)
     with socket.create_server(config.environment.remote.address):
         message = config_error(lambda: train(config))
     listen = config.environment.remote.listen
     assert message == f"environment.remote.listen: '{listen}': Address already in use; give an address and a free port"
+    assert not [*tmp_path.iterdir()], "it was noticed before anything began"
 
 
 def test_a_local_environment_must_be_like_the_clients(tmp_path: Path) -> None:
@@ -173,3 +199,34 @@ def test_spaces_of_another_environment_are_refused_and_the_run_goes_on(tmp_path:
     thread.join()
     assert refusals[0].startswith("observation is {'dtype': 'float32', 'shape': [2]}, this server's is")
     assert "actor_0: refused a client: observation is" in (tmp_path / "log.txt").read_text()
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_a_token_is_shown_to_a_terminal_only_and_an_address_once_it_answers(tmp_path: Path, is_terminal: bool) -> None:
+    config = remote_run(tmp_path, stop__env_steps=100)
+    clients = Clients(tmp_path, config.environment.remote.url, "CartPole-v1", 1)
+    stream = io.StringIO()
+    with pytest.MonkeyPatch.context() as patch:
+        run = prepare(config, time.monotonic())
+        patch.setattr(stream, "isatty", lambda: is_terminal)
+        patch.setattr("apex_acer.views.console.live_view", lambda config, stream: contextlib.nullcontext(Plain(stream)))
+        watch(run, stream=stream)
+    clients.join()
+    said, token = stream.getvalue(), (tmp_path / "token").read_text().strip()
+    assert f"the token of remote clients is in {tmp_path}/token\n" in said
+    assert (f"token: {token}\n" in said) == (token in said) == is_terminal
+    assert f"news: remote clients connect to {config.environment.remote.url}\n" in said
+
+
+class Plain:
+    """A view that prints news."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def update(self, status: dict[str, Any]) -> None:
+        for line in status["news"]:
+            print(f"news: {line}", file=self._stream)
+
+    def conclude(self, result: TrainResult) -> None:
+        pass
