@@ -6,6 +6,7 @@ It needs numpy, msgpack and websockets, and nothing else of this package. It spe
 from __future__ import annotations
 
 import contextlib
+import logging
 import math
 import random
 import time
@@ -18,6 +19,8 @@ import numpy as np
 import numpy.typing as npt
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidMessage, InvalidURI
 from websockets.sync.client import ClientConnection, connect
+
+log = logging.getLogger(__name__)
 
 VERSION = 1
 CONNECT_S = 10.0  # for one attempt to connect
@@ -159,13 +162,16 @@ class Client:
             raise EpisodeLost("the connection was away for too long; begin a new episode")
 
     def _connect(self) -> None:
-        ends_at, pause_s = time.monotonic() + self._patience_s, FIRST_PAUSE_S
+        ends_at, pause_s, tries = time.monotonic() + self._patience_s, FIRST_PAUSE_S, 0
         while True:
             try:
                 return self._try_to_connect()
             except (OSError, ConnectionClosed, InvalidHandshake, InvalidMessage, _Busy) as error:
                 if time.monotonic() + pause_s > ends_at:
                     raise RemoteError(f"{self._url}: {error or type(error).__name__}") from None
+                tries += 1
+                if tries == 2:  # the first try may just have come too early
+                    log.warning("%s: %s; trying again for %g s", self._url, error, self._patience_s)
             except InvalidURI as error:
                 raise RemoteError(str(error)) from None
             time.sleep(pause_s * JITTER.uniform(0.5, 1.0))  # clients that were cut off together do not return together

@@ -152,11 +152,14 @@ def test_what_is_refused_is_one_line(serve: Serve, changes: dict[str, Any], mess
         Client(**given)
 
 
-def test_nobody_there_is_one_line_in_time() -> None:
+def test_nobody_there_is_one_line_in_time(caplog: pytest.LogCaptureFixture) -> None:
     port, started = free_port(), time.monotonic()
     with pytest.raises(RemoteError, match=rf"ws://127.0.0.1:{port}: .*refused"):
         Client(f"ws://127.0.0.1:{port}", TOKEN, **SPACES, patience_s=0.5)
     assert time.monotonic() - started < 3
+    (line,) = caplog.messages
+    assert line.startswith(f"ws://127.0.0.1:{port}: ")
+    assert line.endswith("; trying again for 0.5 s")
 
 
 def test_the_server_s_goodbye_ends_a_run(serve: Serve) -> None:

@@ -9,6 +9,8 @@ const FIRST_PAUSE_MS = 100; // before the client connects again; each further pa
 const LONGEST_PAUSE_MS = 5_000;
 const BROKEN = 1006; // WebSocket's code
 
+let saidSo = false; // that no server answers: once for all clients of this program
+
 /** What is wrong, in one line. */
 export class RemoteError extends Error {}
 /** The server said goodbye, for example because its run has ended. */
@@ -119,6 +121,7 @@ export class Client {
     const { session, sequence } = await this.#connection.receive(OPENING_MS);
     this.#session = session;
     this.#welcomedAt = performance.now();
+    saidSo = false;
     return sequence;
   }
 
@@ -133,6 +136,8 @@ export class Client {
         this.#leave();
         if (!(error instanceof Broken)) throw error;
         const gone = performance.now() - this.#welcomedAt > this.#patienceMs;
+        if (!gone && !saidSo) console.warn(`${this.#url}: ${error.message}; trying again for ${this.#patienceMs / 1000} s`);
+        saidSo = true;
         if (gone) throw new RemoteError(`${this.#url}: ${error.message}; gave up after ${this.#patienceMs / 1000} s`);
       }
       await new Promise((resolve) => setTimeout(resolve, pause * (0.5 + Math.random() / 2)));
