@@ -19,7 +19,7 @@ from apex_acer.remote.messages import error_message
 WRITE_S = 10.0  # in which a peer must read what it was sent
 LINGER_S = 2.0  # in which a peer that broke a rule of WebSocket's can read so
 SMALL_BYTES = 126  # a control frame has fewer
-SMALL_PER_SECOND, SMALL_BURST = 10.0, 50.0  # control frames and other small ones that end no message
+SMALL_PER_SECOND, SMALL_BURST = 10.0, 30.0  # control frames and other small ones that end no message
 
 
 class Protocol(ServerProtocol):

@@ -16,7 +16,7 @@ from websockets.asyncio.connection import Connection
 from apex_acer.config import ConfigError, ListenConfig
 
 UNAUTHENTICATED = 128  # connections that have not said hello, at most
-PER_SECOND, BURST = 32.0, 64.0  # new connections; the others wait in the kernel's queue
+PER_SECOND, BURST = 32.0, 64.0  # new connections without a good hello; the others wait in the kernel's queue
 PAUSE_S = 0.5  # less than the second after which asyncio looks for connections again
 
 
@@ -39,6 +39,10 @@ class Allowance:
         """Counts that it has happened."""
         self._left -= 1
 
+    def give_back(self) -> None:
+        """Counts one time less."""
+        self._left += 1
+
 
 class Listener(socket.socket):
     """A listening socket that gives asyncio a limited number of connections, before any handshake costs something."""
@@ -47,7 +51,9 @@ class Listener(socket.socket):
         super().__init__(fileno=listening.detach())
         self._allowance, self._pauses_until = Allowance(PER_SECOND, BURST), 0.0
         self._open: dict[Connection, int] = {}  # and the descriptor of each
-        self._unauthenticated: dict[int, tuple[socket.socket, bytes]] = {}  # by descriptor, with its network; oldest first
+        self._unauthenticated: dict[
+            int, tuple[socket.socket, bytes]
+        ] = {}  # by descriptor, with its network; oldest first
 
     def accept(self) -> tuple[socket.socket, Any]:
         """The next connection; if there were too many, the error on which asyncio pauses."""
@@ -80,8 +86,9 @@ class Listener(socket.socket):
         self._open[connection] = connection.transport.get_extra_info("socket").fileno()
 
     def authenticated(self, connection: Connection) -> None:
-        """It has said a good hello."""
-        self._unauthenticated.pop(self._open.get(connection, -1), None)
+        """It has said a good hello, so that it costs no other client its turn."""
+        if self._unauthenticated.pop(self._open.get(connection, -1), None):
+            self._allowance.give_back()
 
     def closed(self, connection: Connection) -> None:
         """It has ended."""

@@ -38,7 +38,6 @@ class Field(NamedTuple):
     allowed: str
 
 
-
 class RemoteError(Exception):
     """A client broke a rule; the message is one line for it, `code` WebSocket's."""
 
@@ -201,7 +200,9 @@ def _near(given: Any, expected: list[float]) -> bool:
     if not (isinstance(given, list) and len(given) == len(expected) and all(map(_is_number, given))):
         return False
     # an integer too large for a float can be compared with one
-    return all(b - (room := TOLERANCE * max(1.0, abs(b))) <= a <= b + room for a, b in zip(given, expected, strict=True))
+    return all(
+        b - (room := TOLERANCE * max(1.0, abs(b))) <= a <= b + room for a, b in zip(given, expected, strict=True)
+    )
 
 
 def _observation(value: Any, spec: EnvironmentSpec) -> Observation:

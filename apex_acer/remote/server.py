@@ -66,14 +66,14 @@ class Server:
         evaluator: Path | None = None,
         evaluates: bool = True,
     ) -> None:
-        """Listens at the address of `settings`, or has a `listener` already.
+        """Listens at the address of `settings`, or by a `listener` that others on this machine cannot reach, without TLS.
 
         Clients with `train = false` are connected to the server whose address is in the file `evaluator`; without one they
         are served like the others, or refused unless it `evaluates`.
         """
         self.spec, self.url = spec, settings.url
         self._settings, self._token, self._evaluator, self._evaluates = settings, token, evaluator, evaluates
-        self._tls = tls_options(settings, HELLO_S)
+        self._tls = {} if listener else tls_options(settings, HELLO_S)
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._sessions = Sessions(settings, self._events.put)
         self._relayed: dict[ServerConnection, bool] = {}  # to the evaluator, and whether they speak JSON
@@ -182,8 +182,8 @@ class Server:
         except RemoteError as error:
             await self._refuse(connection, error, text=isinstance(data, str))
         except ConnectionClosed:
-            if isinstance(error := connection.protocol.parser_exc, ProtocolError | PayloadTooBig):
-                self._log_once(str(error))
+            if isinstance(broken := connection.protocol.parser_exc, ProtocolError | PayloadTooBig):
+                self._log_once(str(broken))
         finally:
             self._relayed.pop(connection, None)
 

@@ -1,4 +1,4 @@
-"""`python -m tests.chaos.floods KIND PORT`: a peer without the token that floods a server of this machine until it is killed."""
+"""`python -m tests.chaos.floods KIND PORT`: peers without the token that flood a server until they are killed."""
 
 from __future__ import annotations
 

@@ -71,10 +71,19 @@ WRONG_STEPS: dict[str, tuple[str | bytes, str]] = {
     "no reward": (json.dumps({k: v for k, v in STEP.items() if k != "reward"}), "step: reward missing"),
     "a reset with a reward": (json.dumps(STEP | {"type": "reset"}), "reset: unknown key 'reward'"),
     "a key of bytes": (msgpack.packb({**STEP, b"x": 1}), "step: unknown key b'x'"),
-    "NaN reward": (msgpack.packb(STEP | {"reward": math.nan}), "step: reward is nan; require a number from -1e+15 to 1e+15"),
-    "absurd reward": (msgpack.packb(STEP | {"reward": 2e15}), "step: reward is 2000000000000000.0; require a number from "),
+    "NaN reward": (
+        msgpack.packb(STEP | {"reward": math.nan}),
+        "step: reward is nan; require a number from -1e+15 to 1e+15",
+    ),
+    "absurd reward": (
+        msgpack.packb(STEP | {"reward": 2e15}),
+        "step: reward is 2000000000000000.0; require a number from ",
+    ),
     "huge reward": (json.dumps(STEP | {"reward": 10**400}), "step: reward is 1"),
-    "sequence": (json.dumps(STEP | {"sequence": True}), "step: sequence is True; require a whole number from 0 to 2^53 - 1"),
+    "sequence": (
+        json.dumps(STEP | {"sequence": True}),
+        "step: sequence is True; require a whole number from 0 to 2^53 - 1",
+    ),
     "shape": (json.dumps(STEP | {"observation": [1, 2]}), "observation has shape [2], expected [4]"),
     "ragged": (json.dumps(STEP | {"observation": [1, [2], 3, 4]}), "observation is [1, [2], 3, 4]; require numbers"),
     "text": (json.dumps(STEP | {"observation": ["1", "2", "3", "4"]}), "observation is ['1', '2', '3', '4']; require"),
@@ -198,7 +207,10 @@ def test_parts_are_a_map_by_their_names() -> None:
         ({"room": 8, "arm.load": [1, 2]}, "room in observation: observation 8, allowed is an integer from 5 to 7"),
         ({"room": "5", "arm.load": [1, 2]}, "room in observation is '5'; require a number or bytes"),
         ({"room": 5.5, "arm.load": [1, 2]}, "room in observation has a number that is not a int64"),
-        ({"room": 5, "arm.load": [1, 1e300]}, "arm.load in observation has 1e+300; require a number from -1e+15 to 1e+15"),
+        (
+            {"room": 5, "arm.load": [1, 1e300]},
+            "arm.load in observation has 1e+300; require a number from -1e+15 to 1e+15",
+        ),
         ({"room": 5, "arm.load": b"123"}, "arm.load in observation has 3 bytes, expected 8"),
     ],
 )
