@@ -17,7 +17,7 @@ from apex_acer.remote.listener import Allowance, Listener
 from apex_acer.remote.messages import error_message
 
 WRITE_S = 10.0  # in which a peer must read what it was sent
-LINGER_S = 2.0  # in which a peer that broke a rule of WebSocket's can read so
+LINGER_S, LINGER_BYTES = 2.0, 1 << 20  # for which a peer that broke a rule of WebSocket's may go on
 SMALL_BYTES = 126  # a control frame has fewer
 SMALL_PER_SECOND, SMALL_BURST = 10.0, 30.0  # control frames and other small ones that end no message
 
@@ -94,7 +94,7 @@ class ClientsConnection(_PatientConnection, ServerConnection):
     def __init__(self, listener: Listener, given: ServerProtocol, *arguments: Any, **options: Any) -> None:
         protocol = Protocol(max_size=given.max_message_size, logger=given.logger)
         super().__init__(protocol, *arguments, **options)
-        self._listener, self._failed = listener, False
+        self._listener, self._dropped_bytes = listener, 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Called by asyncio when it is there."""
@@ -104,12 +104,13 @@ class ClientsConnection(_PatientConnection, ServerConnection):
     def data_received(self, data: bytes) -> None:
         """Called by asyncio with what came; a peer that broke a rule is soon gone, whether it goes or not."""
         super().data_received(data)
-        error = self.protocol.parser_exc
-        if error and not self._failed:
-            self._failed = True
+        if self.protocol.parser_exc is None:
+            return
+        if not self._dropped_bytes:
             self.loop.call_later(LINGER_S, self.transport.abort)
-        if isinstance(error, ProtocolError):  # for others, what is not read might cost the peer the line that says why
-            self.transport.pause_reading()
+        self._dropped_bytes += len(data)  # a peer may lose the line that says why if the server does not read at all
+        if self._dropped_bytes > LINGER_BYTES:
+            self.transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Called by asyncio when it has ended."""

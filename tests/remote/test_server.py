@@ -445,6 +445,20 @@ def test_tls(serve: Serve, certificate: tuple[str, str], monkeypatch: pytest.Mon
     assert Peer(url).reset()["type"] == "action"
 
 
+def test_tls_handshakes_that_never_end_make_room(
+    serve: Serve, certificate: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("apex_acer.remote.listener.UNAUTHENTICATED", 3)
+    chain, key = certificate
+    acting = serve(certificate=chain, private_key=key)
+    address = ("127.0.0.1", int(acting.server.url.rpartition(":")[2]))
+    with contextlib.ExitStack() as stack:
+        silent = [stack.enter_context(socket.create_connection(address)) for _ in range(5)]
+        assert [stream_ends(each, 5.0 if at < 2 else 0.2) for at, each in enumerate(silent)] == [True] * 2 + [False] * 3
+        monkeypatch.setenv("SSL_CERT_FILE", chain)
+        assert Peer(acting.server.url).reset()["type"] == "action"
+
+
 def test_tls_sends_nothing_between_its_handshake_and_the_answer(serve: Serve, certificate: tuple[str, str]) -> None:
     chain, key = certificate
     address = ("127.0.0.1", int(serve(certificate=chain, private_key=key).server.url.rpartition(":")[2].split("/")[0]))
