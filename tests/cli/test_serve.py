@@ -108,7 +108,7 @@ def test_new_weights_act_from_the_next_request_on(weights: Path, serving: Servin
 
 @pytest.mark.parametrize("weights", ["acer"], indirect=True)
 def test_bad_input_is_one_line(weights: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    (tmp_path / "empty").touch()
+    (tmp_path / "empty").touch(0o600)
     for flags, message in {
         ("--listen", "7777"): "serve.listen: '7777' is not allowed; give ADDRESS:PORT, with a port from 1 to 65535",
         (
