@@ -26,7 +26,7 @@ from apex_acer.environments.spaces import leaves, specify, specify_remote
 from apex_acer.environments.vector import Environments, environment_spec, make_vector
 from apex_acer.protocol.actions import Choices
 from apex_acer.protocol.planes import find, random_action
-from apex_acer.protocol.specification import MASK, Array, EnvironmentSpec
+from apex_acer.protocol.specification import MASK, Array, EnvironmentSpec, unusable
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -145,8 +145,8 @@ class _Inspector:
         result = _several("step", 5, _attempt("step", lambda: self._env.step(action)))
         obs, reward, terminated, truncated, info = result
         self._check("step", obs, info)
-        if not _is_finite_number(reward):
-            raise _Fault("step", f"step gave the reward {_short(reward)}, not a finite number")
+        if problem := _unusable_reward(reward):
+            raise _Fault("step", f"step gave the reward {problem}")
         for name, value in (("terminated", terminated), ("truncated", truncated)):
             if value is not None and np.asarray(value).dtype.kind not in "biuf":
                 raise _Fault("step", f"step gave {name} = {_short(value)}, not True or False")
@@ -184,9 +184,8 @@ def _array_misfit(obs: Array, shape: tuple[int, ...], dtype: np.dtype[Any]) -> s
         return f" of shape {list(obs.shape)}, its observation_space has {list(shape)}"
     if not np.can_cast(obs.dtype, dtype, "same_kind"):
         return f" of type {obs.dtype}, its observation_space has {dtype}"
-    if obs.dtype.kind == "f" and not np.isfinite(obs).all():
-        return " that is not finite"
-    return ""
+    problem = unusable(obs) if obs.dtype.kind == "f" else ""
+    return problem and f" with {problem}"
 
 
 def _several(method: str, count: int, result: Any) -> Any:
@@ -196,11 +195,11 @@ def _several(method: str, count: int, result: Any) -> Any:
     raise _Fault(method, f"{method} returned {given}", called_wrongly=True)
 
 
-def _is_finite_number(value: Any) -> bool:
+def _unusable_reward(value: Any) -> str:
     with contextlib.suppress(TypeError, ValueError):
-        array = np.asarray(value, np.float64)
-        return array.size == 1 and bool(np.isfinite(array).all())
-    return False
+        if value is not None and (array := np.asarray(value, np.float64)).size == 1:
+            return unusable(array)
+    return f"{_short(value)}, not a number"
 
 
 def _short(value: Any) -> str:

@@ -20,7 +20,7 @@ from apex_acer.environments.mujoco import log_warnings
 from apex_acer.environments.spaces import specify
 from apex_acer.protocol.actions import Choices
 from apex_acer.protocol.planes import to_planes, unpack, with_mask
-from apex_acer.protocol.specification import MASK, Array, EnvironmentSpec
+from apex_acer.protocol.specification import MASK, Array, EnvironmentSpec, is_usable, unusable
 
 MOST_FRAMES = "max_num_frames_per_episode"
 RESERVED = {
@@ -56,7 +56,7 @@ class Environments:
     def reset(self, seed: int) -> Array:
         """Seeds the environments with `seed`, `seed + 1`, … and starts new episodes; returns observations `[N, *plane]`.
 
-        Raises FloatingPointError if an observation is not finite, and ValueError if no action is legal.
+        Raises FloatingPointError if a number is not usable (`is_usable`), and ValueError if no action is legal.
         """
         obs, info = self._vector.reset(seed=seed)
         self._ended[:] = False
@@ -67,7 +67,7 @@ class Environments:
     def step(self, action: Array) -> Step:
         """Steps all environments with a policy's `action` `[N, *actions.shape]`.
 
-        Raises FloatingPointError if an observation or a reward is not finite, and ValueError if no action is legal.
+        Raises FloatingPointError if a number is not usable (`is_usable`), and ValueError if no action is legal.
         """
         obs, reward, terminated, truncated, info = self._vector.step(self.spec.actions.to_environment(action))
         reset = self._resets(info)
@@ -75,7 +75,7 @@ class Environments:
         self._steps += 1
         return Step(
             self._planes(obs, info),
-            self._finite("reward", np.asarray(reward, np.float32)),
+            self._usable("the reward", np.asarray(reward, np.float64)).astype(np.float32),
             terminated,
             truncated,
             reset,
@@ -90,8 +90,8 @@ class Environments:
             obs = with_mask(obs, self._mask(info if self._masks_in_info else obs))
         planes = to_planes(self.spec, obs, self.num)
         for name, part in unpack(self.spec, planes, self.spec.float_parts).items():
-            self._finite(f"{name} in an observation", part)
-        return self._finite("observation", planes)
+            self._usable(f"{name} in an observation with", part)
+        return self._usable("an observation with", planes)
 
     def _mask(self, given: Any) -> Array:
         """Which choices are legal, `[N, choices]` bool; all are if nothing is told, or the episode is over."""
@@ -115,11 +115,12 @@ class Environments:
         legal: Array = row != 0
         return legal
 
-    def _finite(self, field: str, values: Array) -> Array:
-        if values.dtype.kind != "f" or np.isfinite(values).all():
+    def _usable(self, what: str, values: Array) -> Array:
+        if values.dtype.kind != "f" or is_usable(values):
             return values
-        index = next(index for index, value in enumerate(values) if not np.isfinite(value).all())
-        raise FloatingPointError(f"environment.id: {self.id!r} has a non-finite {field}: {self._place(index)}")
+        index = next(index for index, value in enumerate(values) if not is_usable(value))
+        problem = unusable(values[index, ...])
+        raise FloatingPointError(f"environment.id: {self.id!r} has {what} {problem}: {self._place(index)}")
 
     def _place(self, index: int) -> str:
         return f"environment {index} of {self.num}, {self._steps} steps after the first reset"

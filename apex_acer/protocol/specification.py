@@ -239,6 +239,13 @@ def is_usable(values: Array) -> bool:
     return bool(np.abs(values).max(initial=0) <= LARGEST)  # false for NaN, too
 
 
+def unusable(values: Array) -> str:
+    """The first of the floats `values` that `is_usable` does not allow, and what is allowed; empty if all are usable."""
+    if is_usable(values):
+        return ""
+    return f"{values[~(np.abs(values) <= LARGEST)].ravel()[0]:g}, allowed is a magnitude of {LARGEST:g}"
+
+
 def _num_bytes(plane: Part | EnvironmentSpec) -> int:
     return math.prod(plane.plane_shape) * np.dtype(plane.dtype).itemsize
 

@@ -57,7 +57,7 @@ SIGNS = {
     "hang": "no progress for 5 s",
     "exit": "exit code 3",
     "crash": "killed by SIGSEGV",
-    "nan": "FloatingPointError: environment.id: 'tests.chaos.faults:Faulty-v0' has a non-finite observation",
+    "nan": "FloatingPointError: environment.id: 'tests.chaos.faults:Faulty-v0' has an observation with nan, allowed is a",
     "dtype": "TypeError",
     "shape": "ValueError",
 }

@@ -338,14 +338,27 @@ def test_a_single_number_is_an_observation() -> None:
     assert [obs.shape for obs in (first, *(step.obs for step in steps))] == [(2, 1)] * 3
 
 
-@pytest.mark.parametrize("value", ["NaN", "Infinity", "-Infinity", "1e300"])
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [("NaN", "nan"), ("Infinity", "inf"), ("-Infinity", "-inf"), ("-1e20", "-1e+20"), ("1e300", "1e+300")],
+)
 @pytest.mark.parametrize(("field", "at"), [("observation", 0), ("observation", 2), ("reward", 2)])
-def test_numbers_that_are_not_finite_are_named(field: str, at: int, value: str) -> None:
+def test_numbers_that_cannot_be_learned_from_are_named(field: str, at: int, value: str, said: str) -> None:
     kwargs = f'{{"field": "{field}", "at": {at}, "value": {value}}}'
     with np.errstate(over="ignore"), pytest.raises(FloatingPointError) as raised:
         run(make(2, id=f"{MODULE}:Spoilt-v0", kwargs=kwargs), 0, np.zeros((3, 2), int))
+    if field == "observation":  # in the type of the space
+        said = "inf" if said == "1e+300" else said
+    what = {"observation": "an observation with", "reward": "the reward"}[field]
     where = f"environment 0 of 2, {at} steps after the first reset"
-    assert str(raised.value) == f"environment.id: '{MODULE}:Spoilt-v0' has a non-finite {field}: {where}"
+    problem = f"{what} {said}, allowed is a magnitude of 1e+15"
+    assert str(raised.value) == f"environment.id: '{MODULE}:Spoilt-v0' has {problem}: {where}"
+
+
+def test_numbers_up_to_the_largest_are_taken() -> None:
+    kwargs = '{"field": "reward", "at": 2, "value": -1e15}'
+    _, steps = run(make(2, id=f"{MODULE}:Spoilt-v0", kwargs=kwargs), 0, np.zeros((2, 2), int))
+    assert steps[-1].reward.tolist() == [np.float32(-1e15)] * 2
 
 
 def test_a_vector_class_that_does_not_say_how_it_resets_is_not_used() -> None:
