@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from pathlib import Path
 
@@ -16,6 +17,8 @@ from apex_acer.environments.vector import Environments, make_environments
 from apex_acer.networks.weights import unpack, unpack_metadata
 from apex_acer.protocol.messages import Link, Message, Peer, Reply, Row
 from apex_acer.storage.folder import where
+
+log = logging.getLogger(__name__)
 
 
 class Evaluator:
@@ -78,11 +81,16 @@ class Evaluator:
         self._sequence += 1
 
     def _record(self, policy: Policy, env_steps: int) -> None:
+        """Makes a video; whatever fails in that is a warning, because no run needs it."""
         from apex_acer.actor.play import record
 
-        folder = where(self._folder) / "videos"
-        folder.mkdir(exist_ok=True)
-        record(folder / f"{env_steps:09d}.mp4", policy, self._config.evaluation, self._config.seed)
+        path = where(self._folder) / "videos" / f"{env_steps:09d}.mp4"
+        try:
+            path.parent.mkdir(exist_ok=True)
+            record(path, policy, self._config.evaluation, self._config.seed)
+        except Exception as error:
+            why = " ".join(f"{type(error).__name__}: {error}".split())
+            log.warning("%s: no video (%s); the run goes on without it", path.name, why)
 
     def _make_player(self) -> tuple[Environments, Policy]:
         config = self._config

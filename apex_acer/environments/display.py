@@ -74,7 +74,8 @@ def _require_display() -> None:
 def video(path: Path, fps: int) -> Iterator[Show]:
     """Writes the frames that it is shown to `path`, an .mp4 (H.264) or a .gif, which appears whole at the end.
 
-    After an error no file is left. An mp4 stores colours for squares of four pixels, so odd sizes get another row or column.
+    After an error no file is left. Showing raises `ConfigError` for a frame of another size than the first.
+    An mp4 stores colours for squares of four pixels, so odd sizes get another row or column.
     """
     with files.replacing(path) as beside, _opened(path, beside) as container:
         os.environ.setdefault(
@@ -107,10 +108,10 @@ def check_video(path: Path) -> None:
 
 
 class _Encoder:
-    """Passes frames through ffmpeg's filters and encoder into a container; all have the first one's size."""
+    """Passes frames through ffmpeg's filters and encoder into a container; all must have the first one's size."""
 
     def __init__(self, container: OutputContainer, kind: str, fps: int, frame: Array) -> None:
-        self._container, self._frame_time, self._num = container, Fraction(1, fps), 0
+        self._container, self._frame_time, self._num, self._shape = container, Fraction(1, fps), 0, frame.shape
         height, width = frame.shape[:2]
         self._filters = _filters(kind, width, height, self._frame_time)
         self._stream: Any = container.add_stream("gif" if kind == ".gif" else "libx264", rate=fps)
@@ -121,6 +122,11 @@ class _Encoder:
             self._stream.pix_fmt, self._stream.options = "yuv420p", {"crf": MP4_CRF}
 
     def encode(self, frame: Array) -> None:
+        if frame.shape != self._shape:  # ffmpeg would abort the process
+            sizes = [f"{width} x {height}" for height, width, _ in (frame.shape, self._shape)]
+            raise ConfigError(
+                f"video: a frame has {sizes[0]} pixels, the first one had {sizes[1]}; draw all in one size"
+            )
         picture = av.VideoFrame.from_ndarray(np.ascontiguousarray(frame), format="rgb24")
         picture.pts, picture.time_base = self._num, self._frame_time
         self._num += 1

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import gymnasium
+import numpy as np
 from gymnasium.envs.registration import EnvSpec, load_env_creator
 from gymnasium.vector import VectorEnv
 
-from apex_acer.config import EnvironmentConfig, require
+from apex_acer.config import ConfigError, EnvironmentConfig, require
 from apex_acer.environments.vector import (
     AtariEnvironments,
     Environments,
@@ -31,24 +32,24 @@ class Pictured(Environments):
 
     def __init__(self, vector: VectorEnv[Any, Any, Any], config: EnvironmentConfig) -> None:
         super().__init__(vector, config)
-        self.fps = round(vector.metadata.get("render_fps") or USUAL_FPS)
+        self.fps = max(1, round(vector.metadata.get("render_fps") or USUAL_FPS))
         """Pictures per second of game time."""
 
     def reset(self, seed: int) -> Array:
-        """As in `Environments`; also takes pictures."""
+        """As in `Environments`; also takes pictures, and raises `ConfigError` if `render` gives none (`as_frame`)."""
         obs = super().reset(seed)
         self._draw()
         return obs
 
     def step(self, action: Array) -> Step:
-        """As in `Environments`; also takes pictures."""
+        """As in `Environments`; also takes pictures as `reset` does."""
         step = super().step(action)
         self._draw()
         return step
 
     def _draw(self) -> None:
         pictures: Any = self._vector.render()
-        self.frames = [pictures[0]]
+        self.frames = [as_frame(self.id, pictures[0])]
 
 
 class PicturedAtari(AtariEnvironments):
@@ -107,6 +108,21 @@ def make_pictured(config: EnvironmentConfig) -> Pictured | PicturedAtari:
     modes = getattr(creator, "metadata", {}).get("render_modes", ())
     require("rgb_array" in modes, "environment.id", config.id, "it draws no pictures (render_mode rgb_array)")
     return Pictured(make_vector(config, 1, vectorization_mode="sync", render_mode="rgb_array"), config)
+
+
+def as_frame(name: str, picture: Any) -> Array:
+    """What the environment `name` drew as a frame `[H, W, 3]` uint8: grey becomes colour, and alpha is left out.
+
+    Raises `ConfigError` for anything else: the encoder of videos would crash.
+    """
+    is_array = isinstance(picture, np.ndarray)
+    frame = picture[..., None] if is_array and picture.ndim == 2 else picture
+    if not is_array or frame.dtype != np.uint8 or frame.shape[2:] not in ((1,), (3,), (4,)) or frame.size == 0:
+        drew = f"{picture.dtype}{list(picture.shape)}" if is_array else type(picture).__name__
+        allowed = "have render give uint8 [height, width, 3], RGBA or grey"
+        raise ConfigError(f"environment.id: {name!r} drew {drew}; {allowed}")
+    coloured: Array = frame.repeat(3, 2) if frame.shape[2] == 1 else frame[..., :3]
+    return coloured
 
 
 def _screen_size(spec: EnvSpec) -> tuple[int, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from pathlib import Path
 
 import av
@@ -48,6 +49,24 @@ def test_every_second_evaluation_is_filmed(tmp_path: Path, engine: str) -> None:
     assert [int(path.stem) for path in videos][: len(played) // 2] == [row["eval_env_steps"] for row in played[1::2]]
     with av.open(str(videos[0])) as video:
         assert sum(1 for _ in video.decode(video=0)) == played[1]["eval_length"] + 1
+
+
+@pytest.mark.parametrize("name", ["Growing-v0", "Undrawn-v0"])
+def test_a_drawing_fault_costs_the_video_only(name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    evaluations: list[Evaluation] = []
+    config = tiny_run(
+        tmp_path,
+        environment__id=f"tests.cli.test_play:{name}",
+        evaluation__every=300,
+        evaluation__video_every=1,
+        evaluation__episodes=1,
+        evaluation__environments=1,
+    )
+    with caplog.at_level(logging.WARNING):
+        assert train(config, Callbacks(on_evaluation=evaluations.append)).env_steps >= 1000
+    assert len(evaluations) > 1
+    assert not list((tmp_path / "videos").iterdir())
+    assert len([line for line in caplog.messages if "no video (ConfigError: " in line]) == len(evaluations)
 
 
 def test_an_environment_without_pictures_is_refused_at_the_start(tmp_path: Path) -> None:

@@ -61,7 +61,23 @@ class Painted(gymnasium.Env[Any, Any]):
         return picture
 
 
+class Growing(Painted):
+    """Each picture is larger than the one before."""
+
+    def render(self) -> np.ndarray:  # type: ignore[override]
+        return np.zeros((60 + 2 * self._step, 64, 3), np.uint8)
+
+
+class Undrawn(Painted):
+    """Promises pictures and gives none."""
+
+    def render(self) -> Any:
+        return None
+
+
 gymnasium.register("Painted-v0", Painted)
+gymnasium.register("Growing-v0", Growing, disable_env_checker=True)
+gymnasium.register("Undrawn-v0", Undrawn, disable_env_checker=True)
 PAINTED = {"environment__id": f"{__name__}:Painted-v0"}
 
 
@@ -106,6 +122,27 @@ def test_every_frame_of_a_game_is_in_the_video(tmp_path: Path, kind: str, capsys
     assert np.abs(blues - 200).max() < 12
     assert np.abs(frames[:, 25, 60].astype(int) - [0, 0, 200]).max() < 12
     assert sorted(entry.name for entry in tmp_path.iterdir()) == [path.name, "weights.safetensors"]
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        (
+            "Growing-v0",
+            "apex-acer: video: a frame has 64 x 62 pixels, the first one had 64 x 60; draw all in one size\n",
+        ),
+        ("Undrawn-v0", f"apex-acer: environment.id: '{__name__}:Undrawn-v0' drew NoneType; have render give "),
+    ],
+)
+def test_pictures_that_no_video_can_show_are_one_line(
+    name: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, weights = tmp_path / "out.mp4", weights_file(tmp_path, environment__id=f"{__name__}:{name}")
+    assert main(["play", str(weights), "--video", str(path)]) == 2
+    said = capsys.readouterr()
+    assert said.err.startswith(message)
+    assert (said.out, said.err.count("\n")) == ("", 1)
+    assert [entry.name for entry in tmp_path.iterdir()] == [weights.name]
 
 
 def test_cartpole_is_played_as_it_is_evaluated(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

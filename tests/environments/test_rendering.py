@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from apex_acer.config import AtariConfig, EnvironmentConfig
-from apex_acer.environments.rendering import ATARI_SCALE, PicturedAtari, make_pictured
+from apex_acer.environments.rendering import ATARI_SCALE, PicturedAtari, as_frame, make_pictured
 from apex_acer.environments.vector import Step, make_environments
 from tests.conftest import COUNTDOWN, config_error
 
@@ -85,6 +85,30 @@ def test_others_are_drawn_by_themselves() -> None:
     assert [frame.shape for frame in before + pictured.frames] == [(400, 600, 3)] * 2
     assert (before[0] != pictured.frames[0]).any()
     pictured.close()
+
+
+@pytest.mark.parametrize("shape", [(4, 6, 3), (4, 6, 4), (4, 6), (4, 6, 1)])
+def test_grey_becomes_colour_and_alpha_is_left_out(shape: tuple[int, ...]) -> None:
+    picture = np.arange(np.prod(shape), dtype=np.uint8).reshape(shape)
+    frame = as_frame("X-v0", picture)
+    assert (frame.shape, frame.dtype) == ((4, 6, 3), np.uint8)
+    np.testing.assert_array_equal(frame[..., 1], picture.reshape(4, 6, -1)[..., 1 % picture.reshape(4, 6, -1).shape[2]])
+
+
+@pytest.mark.parametrize(
+    ("picture", "drew"),
+    [
+        (None, "NoneType"),
+        ([[1, 2]], "list"),
+        (np.zeros((4, 6, 3)), "float64[4, 6, 3]"),
+        (np.zeros((4, 6, 2), np.uint8), "uint8[4, 6, 2]"),
+        (np.zeros((0, 6, 3), np.uint8), "uint8[0, 6, 3]"),
+        (np.zeros(3, np.uint8), "uint8[3]"),
+    ],
+)
+def test_what_is_no_picture_is_said_in_one_line(picture: Any, drew: str) -> None:
+    allowed = "have render give uint8 [height, width, 3], RGBA or grey"
+    assert config_error(lambda: as_frame("X-v0", picture)) == f"environment.id: 'X-v0' drew {drew}; {allowed}"
 
 
 def test_no_pictures_are_said_in_one_line() -> None:
