@@ -102,8 +102,8 @@ def play(
 
 
 def run_config(**environment: Any) -> RunConfig:
-    """The defaults, in this environment."""
-    return RunConfig(environment=EnvironmentConfig(**environment))
+    """The defaults, in this environment, and the serial engine, with which a check has no process of its own."""
+    return RunConfig(engine="serial", environment=EnvironmentConfig(**environment))
 
 
 def joined(unrolls: list[Unroll], name: str) -> np.ndarray:

@@ -261,6 +261,26 @@ class Spoilt(Clock):
         return np.full_like(obs, self._value) if (self._field, self._step) == ("observation", self._at) else obs
 
 
+class Told(Clock):
+    """Gives the `infos` one after another, the first with a reset; lists in them are arrays. A seed of 1 skips one."""
+
+    def __init__(self, infos: Any, length: int = 20) -> None:
+        super().__init__(length)
+        self._infos, self._skipped = infos, 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        self._skipped = seed or 0
+        return super().reset(seed=seed)[0], self._info()
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        *rest, _ = super().step(action)
+        return (*rest, self._info())  # type: ignore[return-value]
+
+    def _info(self) -> dict[str, Any]:
+        info = self._infos[(self._skipped + self._step) % len(self._infos)]
+        return {name: np.array(value) if isinstance(value, list) else value for name, value in info.items()}
+
+
 class Rooms(gymnasium.Env[Any, Any]):
     """Pays 1 for the one of 8 actions whose binary digits the parts of the observation show, one each; 8 steps.
 
@@ -343,6 +363,7 @@ gymnasium.register("EagerAlone-v0", vector_entry_point=Eager)
 _register("Aim-v0", Aim)
 _register("Dials-v0", Dials)
 _register("Spoilt-v0", Spoilt)
+_register("Told-v0", Told)
 _register("Rooms-v0", Rooms)
 _register("SmallRooms-v0", Rooms, size=10)
 _register("Broken-v0", Broken)
@@ -359,6 +380,7 @@ _register("DottedObservation-v0", Spaces, observation=Dict({"a.b": FLOATS}))
 _register("MaskedWrongly-v0", Spaces, observation=Dict({"observation": FLOATS, "action_mask": MultiBinary(3)}))
 _register("SequenceObservation-v0", Spaces, observation=spaces.Sequence(Discrete(2)))
 _register("DiscreteObservation-v0", Spaces, observation=Discrete(5))
+_register("ManyRooms-v0", Spaces, observation=Discrete(20_000))
 _register("BoxAction-v0", Spaces, action=FLOATS)
 _register("WideBoxAction-v0", Spaces, action=Box(-1.0, 1.0, (4,)))
 _register("UnboundedAction-v0", Spaces, action=Box(-np.inf, np.inf, (2,)))

@@ -22,7 +22,7 @@ from apex_acer.networks.frames import stack_planes
 from apex_acer.networks.memory import State, forget
 from apex_acer.networks.weights import check_tensors, load_tensors, read
 from apex_acer.protocol.actions import Discrete
-from apex_acer.protocol.planes import pack, parts_of, to_planes, with_mask
+from apex_acer.protocol.planes import is_legal, pack, parts_of, to_planes, with_mask
 from apex_acer.protocol.specification import MASK, Array, EnvironmentSpec
 from apex_acer.protocol.unroll import Unroll
 
@@ -149,7 +149,7 @@ class Policy:
         if mask is not None:
             if not self.spec.has_masks:
                 raise ValueError("got a mask, but the policy was trained without")
-            return with_mask(obs, mask)
+            return with_mask(obs, is_legal(mask))
         if self.spec.has_masks and not (isinstance(obs, Mapping) and MASK in obs):
             raise ValueError(f"the policy was trained with action masks; give mask=info[{MASK!r}]")
         return obs

@@ -11,7 +11,8 @@ from apex_acer.actor.overlap import Overlap
 from apex_acer.actor.policy import Policy
 from apex_acer.algorithms.algorithm import Action
 from apex_acer.config import EvaluationConfig
-from apex_acer.environments.vector import Environments, Step, require_unchanged
+from apex_acer.environments.fit import require_unchanged
+from apex_acer.environments.vector import Environments, Step
 from apex_acer.protocol.metrics import Timers
 from apex_acer.protocol.planes import random_action
 from apex_acer.protocol.specification import Array

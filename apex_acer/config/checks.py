@@ -116,7 +116,7 @@ def of_type(key: str, hint: Any, value: Any) -> Any:
 def from_text(key: str, hint: Any, text: str) -> Any:
     """The `text` of a command line for `key`, converted to the type `hint`; raises `ConfigError` if it does not fit."""
     kinds, value = _kinds(hint), typing.cast("Any", text)
-    if bool in kinds:
+    if bool in kinds and not (text == "None" and type(None) in kinds):
         require(text in ("True", "False"), key, text, "give True or False")
         return text == "True"
     if {int, float} & set(kinds):

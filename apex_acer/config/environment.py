@@ -71,8 +71,8 @@ class EnvironmentConfig:
     channels: Literal["auto", "first", "last"] = "auto"
     """Where images have their channels. `auto` guesses: if two of the three sizes are equal, they are height and width;
     otherwise the smaller of the first and the last size is channels, or the last if these are equal."""
-    action_masks: bool = False
-    """Whether `info["action_mask"]` says which actions are legal; found out when a run begins."""
+    action_masks: bool | None = None
+    """Whether `info["action_mask"]` says which actions are legal; None: found out when a run begins."""
     atari: AtariConfig = field(default_factory=AtariConfig)
     remote: RemoteConfig = field(default_factory=RemoteConfig)
 

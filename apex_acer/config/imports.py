@@ -77,7 +77,7 @@ def attempt(key: str, value: str, make: Callable[[], T]) -> T:
         return make()
     except ConfigError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ConfigError(f"{key}: {value!r} could not be made; {_reason(error)}") from error
 
 
@@ -116,7 +116,8 @@ def _name(frame: FrameType, line: int) -> str:
 
 
 def _is_users(frame: FrameType) -> bool:
-    return not _is_foreign(frame.f_globals.get("__name__", ""))
+    spec = frame.f_globals.get("__spec__")  # has the name of a module that `python -m` runs as `__main__`
+    return not _is_foreign(spec.name if spec else frame.f_globals.get("__name__", ""))
 
 
 def _is_foreign(module: str) -> bool:
@@ -129,6 +130,6 @@ def _path(name: str) -> str:
     return str(path.relative_to(here) if path.is_relative_to(here) else path)
 
 
-def _reason(error: Exception) -> str:
+def _reason(error: BaseException) -> str:
     where, what = place(error), f"{type(error).__name__}: {' '.join(str(error).split())}"
     return f"{what}, at {where}" if where else what

@@ -1,8 +1,8 @@
-"""Whether an algorithm is for the actions of an environment. Without gymnasium, which loading a policy does not need."""
+"""Whether algorithms and policies are for an environment. Without gymnasium, which loading a policy does not need."""
 
 from __future__ import annotations
 
-from apex_acer.config import SETTINGS, AlgorithmConfig, require
+from apex_acer.config import SETTINGS, AlgorithmConfig, ConfigError, require
 from apex_acer.protocol.actions import Box, MultiDiscrete
 from apex_acer.protocol.specification import EnvironmentSpec
 
@@ -28,3 +28,10 @@ def _require_few(algorithm: AlgorithmConfig, name: str, actions: MultiDiscrete) 
     has = f"{name} has {actions.describe()} = {actions.n:,} combinations, and it has a value of each, {MAX_VALUES:,} at most"
     fits = algorithm.actions == "" or actions.n <= MAX_VALUES
     require(fits, "algorithm.name", algorithm.name, f"{has}; give {fitting}")
+
+
+def require_unchanged(name: str, spec: EnvironmentSpec, trained: EnvironmentSpec) -> None:
+    """Raises `ConfigError` if the environment `name` with `spec` does not suit a policy trained with `trained`."""
+    if changes := spec.changes(trained):
+        allowed = "give an environment like the one that the policy was trained in"
+        raise ConfigError(f"environment.id: {name!r} has changed since the training: {changes}; {allowed}")

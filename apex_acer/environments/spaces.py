@@ -15,6 +15,8 @@ from apex_acer.protocol.actions import MAX_COMBINATIONS, Actions, Box, Choices, 
 from apex_acer.protocol.planes import OBSERVATION
 from apex_acer.protocol.specification import MASK, ONE_HOT, EnvironmentSpec, Part
 
+MANY_CHOICES = 10_000  # of an observation, beyond which a user is told that it is one-hot
+
 
 def specify(config: EnvironmentConfig, actions: Space[Any], observations: Space[Any], repeat: int) -> EnvironmentSpec:
     """The specification of an environment with these spaces; raises `ConfigError` if one of them is not supported.
@@ -60,6 +62,31 @@ def leaves(name: str, space: Space[Any], outer: str = "") -> dict[str, Space[Any
     if not found:
         raise ConfigError(f"environment.id: {name!r} has observation space {_line(space)}; give one that is not empty")
     return found
+
+
+def oddities(space: Space[Any]) -> list[str]:
+    """What is understood of an observation space in a way that its author may not expect, one line each."""
+    return [line for name, leaf in leaves("", space).items() if (line := _oddity(f"{name}: " if name else "", leaf))]
+
+
+def _oddity(of: str, space: Space[Any]) -> str:
+    if isinstance(space, spaces.Box) and len(space.shape) == 4 and space.shape[0] > 1 and space.dtype == np.uint8:
+        numbers = (
+            f"{of}observations {list(space.shape)} uint8 are vectors of {math.prod(space.shape):,} numbers, not images"
+        )
+        return (
+            f"{numbers}; for images have a wrapper give the newest [height, width, channels], and set environment.stack"
+        )
+    count = sum(_num_choices(space))
+    one_hot = f"{of}observations of {count:,} choices are one-hot, so each has {count:,} numbers"
+    return f"{one_hot}; have a wrapper give fewer numbers that say the same" if count > MANY_CHOICES else ""
+
+
+def _num_choices(space: Space[Any]) -> tuple[int, ...]:
+    """The number of choices of each element of a `Discrete` or `MultiDiscrete` space; empty for others."""
+    if isinstance(space, spaces.Discrete):
+        return (int(space.n),)
+    return tuple(space.nvec.ravel().tolist()) if isinstance(space, spaces.MultiDiscrete) else ()
 
 
 def specify_remote(config: EnvironmentConfig) -> EnvironmentSpec:
@@ -118,9 +145,9 @@ def _plane(config: EnvironmentConfig, space: Space[Any], whole: Space[Any]) -> d
     if 0 in (space.shape or ()):
         raise ConfigError(f"{_has(config.id, whole)}, with at least one number each")
     if isinstance(space, spaces.Discrete):
-        return _one_hot((), (int(space.n),), (int(space.start),))
+        return _one_hot((), _num_choices(space), (int(space.start),))
     if isinstance(space, spaces.MultiDiscrete):
-        return _one_hot(space.shape, tuple(space.nvec.ravel().tolist()), tuple(space.start.ravel().tolist()))
+        return _one_hot(space.shape, _num_choices(space), tuple(space.start.ravel().tolist()))
     if isinstance(space, spaces.MultiBinary):
         return {**_flat(space.shape), "dtype": space.dtype.name}
     box = _require_numbers(config.id, space, whole)

@@ -7,6 +7,7 @@ it returns is the first of the next episode. A lost life sets `terminated` in At
 from __future__ import annotations
 
 import difflib
+import functools
 import importlib
 import warnings
 from typing import Any, NamedTuple, cast
@@ -16,10 +17,11 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
 from apex_acer.config import ConfigError, EnvironmentConfig, imports, require
+from apex_acer.environments.adapter import Adapter
 from apex_acer.environments.mujoco import log_warnings
 from apex_acer.environments.spaces import specify
 from apex_acer.protocol.actions import Choices
-from apex_acer.protocol.planes import to_planes, unpack, with_mask
+from apex_acer.protocol.planes import is_legal, to_planes, unpack, with_mask
 from apex_acer.protocol.specification import MASK, Array, EnvironmentSpec, is_usable, unusable
 
 MOST_FRAMES = "max_num_frames_per_episode"
@@ -47,6 +49,8 @@ class Environments:
 
     def __init__(self, vector: VectorEnv[Any, Any, Any], config: EnvironmentConfig, action_repeat: int = 1) -> None:
         self._vector, self._masks_in_info = vector, config.action_masks
+        self.has_told_masks = False
+        """Whether `info` has had an action mask; with `environment.action_masks` False it was ignored."""
         self._ended = np.zeros(vector.num_envs, bool)
         self._steps = 0
         self.id = config.id
@@ -86,6 +90,8 @@ class Environments:
         self._vector.close()
 
     def _planes(self, obs: Any, info: dict[str, Any]) -> Array:
+        if MASK in info and isinstance(self.spec.actions, Choices):
+            self._note_mask()
         if self.spec.has_masks:
             obs = with_mask(obs, self._mask(info if self._masks_in_info else obs))
         planes = to_planes(self.spec, obs, self.num)
@@ -93,27 +99,35 @@ class Environments:
             self._usable(f"{name} in an observation with", part)
         return self._usable("an observation with", planes)
 
+    def _note_mask(self) -> None:
+        self.has_told_masks = True
+        if self._masks_in_info is None:
+            has = f"gives info[{MASK!r}], which it did not when it was checked"
+            raise ValueError(f"environment.id: {self.id!r} {has}; give --environment.action-masks True")
+
     def _mask(self, given: Any) -> Array:
         """Which choices are legal, `[N, choices]` bool; all are if nothing is told, or the episode is over."""
         assert isinstance(self.spec.actions, Choices)
         mask = np.ones((self.num, self.spec.num_choices), bool)
         rows = given.get(MASK, ())
-        for index in np.flatnonzero(given.get(f"_{MASK}", np.ones(len(rows)))):
-            mask[index] = self._row(rows[index])
+        for index in np.flatnonzero(given.get(f"_{MASK}", np.ones(len(rows)))).tolist():
+            mask[index] = self._row(rows[index], index)
         none = ~self.spec.actions.has_choice(mask)
         if (none & ~self._ended).any():
             where = self._place(int(np.flatnonzero(none & ~self._ended)[0]))
             raise ValueError(f"environment.id: {self.id!r} has an action mask with no legal action: {where}")
         return mask | none[:, None]
 
-    def _row(self, mask: Any) -> Array:
-        """A mask `[choices]`, of several choices also a tuple of one mask for each."""
+    def _row(self, mask: Any, index: int) -> Array:
+        """The mask `[choices]` of environment `index`, of several choices also a tuple of one mask for each."""
         row = np.concatenate([np.ravel(part) for part in mask]) if isinstance(mask, tuple) else np.ravel(mask)
         if row.shape != (self.spec.num_choices,):
             has = f"has an action mask of {row.size} numbers"
             raise ValueError(f"environment.id: {self.id!r} {has}, for {self.spec.num_choices} choices")
-        legal: Array = row != 0
-        return legal
+        try:
+            return is_legal(row)
+        except ValueError as error:
+            raise ValueError(f"environment.id: {self.id!r} has {error}: {self._place(index)}") from None
 
     def _usable(self, what: str, values: Array) -> Array:
         if values.dtype.kind != "f" or is_usable(values):
@@ -156,23 +170,40 @@ def make_environments(config: EnvironmentConfig, count: int, *, training: bool, 
     return Environments(make_vector(config, count), config)
 
 
-def make_vector(config: EnvironmentConfig, count: int, **options: Any) -> VectorEnv[Any, Any, Any]:
+def make_vector(
+    config: EnvironmentConfig, count: int, made: list[Any] | None = None, **options: Any
+) -> VectorEnv[Any, Any, Any]:
     """`gymnasium.make_vec` of an environment other than Atari, with `options`; raises `ConfigError`.
 
     An environment's own vector class (CartPole has one) is used if its metadata promise the resets that this program needs
-    and there are no wrappers, which it could not take; otherwise gymnasium's vector of single environments.
+    and there are no wrappers, which it could not take; otherwise gymnasium's vector of single environments, each of which
+    has an `Adapter` and is appended to `made` as soon as it is made.
     """
     spec = find_spec(config)
     log_warnings(spec)
     wrappers = [imports.load("environment.wrappers", name) for name in config.wrappers]
-    options |= {"wrappers": wrappers, "vectorization_mode": "sync"} if wrappers else {}
-    vector = _make_vec(config, spec.id, count, **options)
-    mode = _autoreset_mode(vector)
-    if mode != AutoresetMode.NEXT_STEP and not isinstance(vector, SyncVectorEnv) and spec.entry_point is not None:
+    if spec.vector_entry_point is not None and not wrappers and "vectorization_mode" not in options:
+        vector = _make_vec(config, spec.id, count, **options)
+        if spec.entry_point is None or _autoreset_mode(vector) == AutoresetMode.NEXT_STEP:
+            return _with_late_resets(vector, config)
         vector.close()
-        vector = _make_vec(config, spec.id, count, **options, vectorization_mode="sync")
-        mode = _autoreset_mode(vector)
+    noting = [*wrappers, functools.partial(_noted, [] if made is None else made)]
+    vector = _make_vec(config, spec.id, count, **{**options, "vectorization_mode": "sync", "wrappers": noting})
+    if isinstance(vector, SyncVectorEnv):
+        vector.envs = [Adapter(env) for env in vector.envs]  # type: ignore[misc]
+    return _with_late_resets(vector, config)
+
+
+def _noted(made: list[Any], env: Any) -> Any:
+    made.append(env)
+    return env
+
+
+def _with_late_resets(vector: VectorEnv[Any, Any, Any], config: EnvironmentConfig) -> VectorEnv[Any, Any, Any]:
+    """`vector`, if it resets an environment on the step after its end; raises `ConfigError` otherwise."""
+    mode = _autoreset_mode(vector)
     if mode != AutoresetMode.NEXT_STEP:
+        vector.close()
         raise ConfigError(f"environment.id: {config.id!r} has autoreset mode {mode}; supported: NEXT_STEP")
     return vector
 
@@ -193,13 +224,6 @@ def environment_spec(config: EnvironmentConfig) -> EnvironmentSpec:
     environments = make_environments(config, 1, training=True)
     environments.close()
     return environments.spec
-
-
-def require_unchanged(name: str, spec: EnvironmentSpec, trained: EnvironmentSpec) -> None:
-    """Raises `ConfigError` if the environment `name` with `spec` does not suit a policy trained with `trained`."""
-    if changes := spec.changes(trained):
-        allowed = "give an environment like the one that the policy was trained in"
-        raise ConfigError(f"environment.id: {name!r} has changed since the training: {changes}; {allowed}")
 
 
 def make_atari_vector(

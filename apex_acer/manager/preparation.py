@@ -17,7 +17,7 @@ from apex_acer.engines.engine import Run
 from apex_acer.engines.machine import require_room
 from apex_acer.engines.placement import place
 from apex_acer.environments.check import check_environment
-from apex_acer.environments.vector import require_unchanged
+from apex_acer.environments.fit import require_unchanged
 from apex_acer.manager.log_file import in_use
 from apex_acer.manager.trackers import require_trackers
 from apex_acer.protocol.specification import EnvironmentSpec
@@ -34,7 +34,7 @@ def prepare(config: RunConfig, started_at: float) -> Run:
     if config.load and not Path(config.load).is_file():
         raise ConfigError(f"load: {config.load!r} is not a file; give a weights file")
     require_trackers(config)
-    config = _with_replay(config)
+    config, here = _with_replay(config), Path.cwd()  # code of the user's may go to another folder
     settings = imports.algorithm_settings(config.algorithm.name)
     given = type(config.algorithm)
     allowed = f"the settings of {config.algorithm.name} are {settings.__name__}"
@@ -42,7 +42,7 @@ def prepare(config: RunConfig, started_at: float) -> Run:
     environment, spec, notes = check_environment(config)
     config = _placed(dataclasses.replace(config, environment=environment), spec)
     _require_address(config)
-    folder = make_folder(config)
+    folder = make_folder(config, here)
     return _with_token(Run(config, spec, folder, uuid.uuid4().hex, started_at, notes=notes))
 
 
@@ -140,20 +140,21 @@ def _stop_of_rest(before: StopConfig, given: Mapping[str, Any], path: Path, stat
     return stop
 
 
-def make_folder(config: RunConfig) -> Path:
+def make_folder(config: RunConfig, here: Path) -> Path:
     """The run's folder: a new one, or `out`, in which nothing may be but what a refused start has left.
 
-    Raises `ConfigError` if there is anything else, or it cannot be written.
+    It is relative to the absolute folder `here`. Raises `ConfigError` if there is anything else, or it cannot be written.
     """
     name = config.environment.id.rpartition(":")[2].rpartition("/")[2].lower()
-    path = Path(config.out or f"runs/{name}-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}")
-    with writing("out", path):
+    given = Path(config.out or f"runs/{name}-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}")
+    path = here / given
+    with writing("out", given):
         if not config.out:
-            return make_new(path.absolute())
+            return make_new(path)
         path.mkdir(parents=True, exist_ok=True)
         if not (other := foreign(path)):
             (path / NAME).touch()
-            return path.absolute()
+            return path
     # the curves of two runs in one file would double back
     holds = "holds another run" if (path / "metrics.jsonl").exists() else f"is not empty, it holds {other!r}"
-    raise ConfigError(f"out: {str(path)!r} {holds}; give a new or empty folder")
+    raise ConfigError(f"out: {str(given)!r} {holds}; give a new or empty folder")

@@ -52,6 +52,16 @@ def with_mask(obs: Any, mask: Any) -> dict[str, Any]:
     return {**parts, MASK: mask}
 
 
+def is_legal(mask: Any) -> Array:
+    """A mask of zeros and ones as bool; raises ValueError, which names the number, if there are others in it."""
+    given = np.asarray(mask)
+    odd = given[~((given == 0) | (given == 1))]
+    if odd.size:
+        raise ValueError(f"an action mask with {odd.ravel()[0]!s}; give 0, 1, False or True for each action")
+    legal: Array = given != 0
+    return legal
+
+
 def pack(spec: EnvironmentSpec, planes: Mapping[str, Array], *lead: int) -> Array:
     """The bytes `[*lead, num_bytes]` of the parts' planes `[*lead, *plane]`."""
     rows = []

@@ -210,6 +210,90 @@ def test_an_environment_that_fails_on_continuous_actions_is_named(
     assert f"at own_environment.py:{LINE + 3}" in message
 
 
+TOLD = "tests.environments_for_tests:Told-v0"
+
+
+@pytest.mark.parametrize(
+    ("infos", "given", "found", "note"),
+    [
+        ([{}, {"action_mask": [1, 0]}], None, True, "no other is taken"),
+        ([{}, {}], None, None, ""),
+        ([{}, {}], True, True, "no other is taken"),
+        ([{}, {"action_mask": [1, 0]}], False, False, "is ignored: environment.action_masks is False"),
+    ],
+)
+def test_masks_are_found_when_they_come_with_steps_only_and_a_setting_is_kept(
+    infos: list[dict[str, Any]], given: bool | None, found: bool | None, note: str
+) -> None:
+    checked = check_environment(run_config(id=TOLD, kwargs=json.dumps({"infos": infos}), action_masks=given))
+    assert checked.environment.action_masks is found
+    assert checked.spec.has_masks == bool(found)
+    assert note in "".join(checked.notes[1:])
+    assert len(checked.notes) == 1 + bool(note)
+
+
+class Alone(Clock):
+    """Owns something of which there is one: the second copy fails when it is made, or when it is `reset`."""
+
+    alive = 0
+
+    def __init__(self, late: bool = False) -> None:
+        super().__init__()
+        self._late = late
+        if not late:
+            self._take()
+
+    def _take(self) -> None:
+        if Alone.alive:
+            raise OSError("Address already in use")
+        Alone.alive, self._owns = 1, True
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        if self._late:
+            self._take()
+        self._late = False
+        return super().reset(seed=seed)
+
+    def close(self) -> None:
+        Alone.alive = 0
+
+
+gymnasium.register("Alone-v0", Alone)
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_an_environment_of_which_only_one_can_live_is_told_how(late: bool) -> None:
+    run = run_config(id=f"{__name__}:Alone-v0", kwargs={"late": late})
+    message = config_error(lambda: check_environment(run))
+    assert "OSError: Address already in use" in message
+    assert message.endswith(
+        "; if only one can live at a time, give --actors 1 --actors.environments 1 --evaluation.every 0"
+    )
+    one = dataclasses.replace(run.actors, count=1, environments=1)
+    run = dataclasses.replace(run, actors=one)
+    assert "only one can live" in config_error(lambda: check_environment(run))
+    check_environment(dataclasses.replace(run, evaluation=dataclasses.replace(run.evaluation, every=0)))
+    assert Alone.alive == 0
+
+
+@pytest.mark.parametrize(
+    ("settings", "note"),
+    [
+        (
+            {"id": COUNTDOWN, "kwargs": {"shape": [4, 8, 8, 3], "dtype": "uint8"}},
+            "observations [4, 8, 8, 3] uint8 are vectors of 768 numbers, not images; for images have a wrapper give",
+        ),
+        (
+            {"id": "tests.environments_for_tests:ManyRooms-v0"},
+            "observations of 20,000 choices are one-hot, so each has 20,000 numbers; have a wrapper give fewer",
+        ),
+    ],
+)
+def test_what_may_not_be_meant_is_said(settings: dict[str, Any], note: str) -> None:
+    (_, said) = check_environment(run_config(**settings)).notes
+    assert said.startswith(note)
+
+
 MASKED = RESET.format("self._obs()", "{'action_mask': np.array([0, 1])}")
 
 
@@ -227,7 +311,7 @@ def test_an_action_mask_is_found_out_and_said(tmp_path: Path, monkeypatch: pytes
 @pytest.mark.parametrize(
     ("mask", "message"),
     [
-        ("np.zeros(2)", "an action mask with no legal action: environment 0 of 1"),
+        ("np.zeros(2)", "an action mask with no legal action: environment 0 of 2"),
         ("np.ones(3)", "3 numbers, for 2 choices"),
     ],
 )

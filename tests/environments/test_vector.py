@@ -1,15 +1,19 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Any
 
 import gymnasium
 import numpy as np
 import pytest
 from ale_py.vector_env import AtariVectorEnv
+from gymnasium.vector import SyncVectorEnv
 
 from apex_acer.config import AtariConfig, EnvironmentConfig
+from apex_acer.environments.adapter import Adapter
 from apex_acer.environments.vector import Environments, Step, make_environments, nearest_id
+from apex_acer.protocol.planes import unpack
 from tests.conftest import COUNTDOWN, config_error
 from tests.environments_for_tests import countdown_observation
 
@@ -353,6 +357,70 @@ def test_numbers_that_cannot_be_learned_from_are_named(field: str, at: int, valu
     where = f"environment 0 of 2, {at} steps after the first reset"
     problem = f"{what} {said}, allowed is a magnitude of 1e+15"
     assert str(raised.value) == f"environment.id: '{MODULE}:Spoilt-v0' has {problem}: {where}"
+
+
+@pytest.mark.parametrize(
+    "infos",
+    [
+        [{"detections": [1.0]}, {"detections": [1.0, 2.0]}],
+        [{"target": 1}, {"target": None}, {"target": "left"}],
+        [{"id": 3}, {"id": 2**70}],
+        [{"pose": {"x": 1}}, {"pose": 2}, {"pose": [[1, 2]]}],
+        [{"action_mask": [1, 0], "late": 1}, {"action_mask": None}, {"action_mask": [True, True]}],
+    ],
+)
+def test_nothing_in_info_but_a_mask_matters(infos: list[dict[str, Any]]) -> None:
+    settings = {"id": f"{MODULE}:Told-v0", "kwargs": json.dumps({"infos": infos, "length": 4})}
+    environments = make(3, **settings, action_masks="action_mask" in infos[0])
+    run(environments, 0, np.zeros((12, 3), int))
+
+
+def told(*masks: Any) -> Environments:
+    infos = [{} if mask is None else {"action_mask": mask} for mask in masks]
+    return make(2, id=f"{MODULE}:Told-v0", kwargs=json.dumps({"infos": infos}), action_masks=True)
+
+
+def test_a_mask_may_come_with_steps_only() -> None:
+    environments = told(None, [1, 0], [0, 1])
+    first, steps = run(environments, 0, np.zeros((2, 2), int))
+    masks = [
+        unpack(environments.spec, planes, ("action_mask",))["action_mask"].tolist() for planes in (first, steps[0].obs)
+    ]
+    assert masks == [[[1, 1], [1, 0]], [[1, 0], [0, 1]]]
+
+
+@pytest.mark.parametrize(
+    ("mask", "said"), [([0, -math.inf], "-inf"), ([1, math.nan], "nan"), ([1, 0.5], "0.5"), ([2, 1], "2")]
+)
+def test_a_mask_is_of_zeros_and_ones(mask: list[float], said: str) -> None:
+    with pytest.raises(
+        ValueError, match=f"an action mask with {said}; give 0, 1, False or True .* environment 1 of 2, 0"
+    ):
+        told(None, mask).reset(0)
+
+
+def test_a_mask_that_the_check_did_not_see_is_not_ignored() -> None:
+    kwargs = json.dumps({"infos": [{}, {"action_mask": [1, 0]}]})
+    environments = make(1, id=f"{MODULE}:Told-v0", kwargs=kwargs)
+    environments.reset(0)
+    with pytest.raises(ValueError, match=r"gives info\['action_mask'\].*; give --environment.action-masks True"):
+        environments.step(np.zeros(1, int))
+    ignoring = make(1, id=f"{MODULE}:Told-v0", kwargs=kwargs, action_masks=False)
+    run(ignoring, 0, np.zeros((2, 1), int))
+    assert not ignoring.spec.has_masks
+
+
+def test_an_array_of_one_element_is_a_number() -> None:
+    class Arrays(gymnasium.Wrapper[Any, Any, Any, Any]):
+        def step(self, action: Any) -> Any:
+            obs, reward, terminated, truncated, info = self.env.step(action)
+            return obs, np.array([[reward]]), [terminated], np.array([truncated]), info
+
+    environments = Environments(
+        SyncVectorEnv([lambda: Adapter(Arrays(gymnasium.make(COUNTDOWN)))]), EnvironmentConfig()
+    )
+    step = run(environments, 0, np.zeros((1, 1), int))[1][0]
+    assert (step.reward.shape, step.terminated.tolist(), step.truncated.tolist()) == ((1,), [False], [False])
 
 
 def test_numbers_up_to_the_largest_are_taken() -> None:

@@ -1,0 +1,194 @@
+"""Tries an environment in this process; `python -m` is the process of its own in which `try_apart` has it tried."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import json
+import logging
+import os
+import random
+import signal
+import sys
+import threading
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import numpy as np
+from gymnasium.vector import SyncVectorEnv
+
+from apex_acer.config import ConfigError, EnvironmentConfig, imports
+from apex_acer.config.runfile import from_dict
+from apex_acer.environments.apart import Checked, Limits, late
+from apex_acer.environments.inspector import ALONE, Fault, attempt, definitions, inspect
+from apex_acer.environments.spaces import oddities
+from apex_acer.environments.vector import Environments, environment_spec, make_vector
+from apex_acer.protocol.planes import random_action
+from apex_acer.protocol.specification import MASK
+from apex_acer.system.process import die_with_the_parent
+
+log = logging.getLogger("apex_acer.environments.trial")  # also where its name is `__main__`
+
+STEPS = 10
+
+
+class _Expired(BaseException):
+    """The deadline has passed; not an `Exception`, because an environment may catch those."""
+
+
+def try_here(config: EnvironmentConfig, copies: int, limits: Limits) -> Checked:
+    """Makes `copies` of the environment in this process, takes a few steps and closes them; Atari's is only made.
+
+    Raises `ConfigError` if one raises, hangs or returns what a run cannot use.
+    """
+    if config.is_atari:
+        spec = environment_spec(config)
+        return Checked(config, spec, (spec.describe(),))
+    # standard output belongs to the program's results, so an environment prints elsewhere
+    with _within(limits, config.id), warnings.catch_warnings(), contextlib.redirect_stdout(sys.stderr), _state_kept():
+        warnings.simplefilter("ignore")  # gymnasium warns of much that works nevertheless
+        vector = _make(config, copies)
+        single = vector.envs[0].env if isinstance(vector, SyncVectorEnv) else vector  # type: ignore[attr-defined]
+        try:
+            return _try(vector, config)
+        except Fault as fault:
+            place = fault.place or definitions(single, fault.method)
+            at = f", at {place}" if place else ""
+            raise ConfigError(f"environment.id: {config.id!r} fails: {fault}{at}{fault.hint}") from fault
+        finally:
+            with contextlib.suppress(Exception):
+                vector.close()
+
+
+def _make(config: EnvironmentConfig, copies: int) -> Any:
+    made: list[Any] = []
+    try:
+        return make_vector(config, copies, made)
+    except ConfigError as error:
+        for env in made:
+            with contextlib.suppress(Exception):
+                env.close()
+        if 0 < len(made) < copies:
+            raise ConfigError(f"{error}; {ALONE}") from error
+        raise
+
+
+def _try(vector: Any, config: EnvironmentConfig) -> Checked:
+    """Steps as a rollout does, past the end of an episode if one comes, and resets again."""
+    environments = Environments(vector, dataclasses.replace(config, action_masks=bool(config.action_masks)))
+    inspectors = inspect(vector)
+    planes = attempt("reset", lambda: environments.reset(0))
+    random_numbers = np.random.default_rng(0)
+    for _ in range(STEPS):
+        if environments.has_told_masks and config.action_masks is None:
+            return _try(vector, dataclasses.replace(config, action_masks=True))
+        action = random_action(environments.spec, random_numbers, planes)
+        step = attempt("step", functools.partial(environments.step, action))
+        planes = step.obs
+        for name in ("reward", "terminated", "truncated"):
+            if (shape := np.shape(getattr(step, name))) != (environments.num,):
+                raise Fault("step", f"step gave {name} of shape {list(shape)} for {environments.num} environments")
+    for each in inspectors or [vector]:
+        attempt("reset", each.reset)  # as at an episode's end
+    return Checked(config, environments.spec, (environments.spec.describe(), *_notes(vector, environments, config)))
+
+
+def _notes(vector: Any, environments: Environments, config: EnvironmentConfig) -> list[str]:
+    legal = [f"info[{MASK!r}] says which actions are legal; no other is taken"] if config.action_masks else []
+    ignored = environments.has_told_masks and config.action_masks is False
+    unheard = [f"info[{MASK!r}] is ignored: environment.action_masks is False"] if ignored else []
+    return [*legal, *unheard, *oddities(vector.single_observation_space)]
+
+
+@contextlib.contextmanager
+def _state_kept() -> Iterator[None]:
+    """Restores what an environment may change of this process: the current folder, and the global random generators."""
+    folder, states = Path.cwd(), (random.getstate(), np.random.get_state())
+    try:
+        yield
+    finally:
+        os.chdir(folder)
+        random.setstate(states[0])
+        np.random.set_state(states[1])
+
+
+@contextlib.contextmanager
+def _within(limits: Limits, name: str) -> Iterator[None]:
+    """Tells the user if this takes long, and at last gives up, but only in the main thread, which gets signals."""
+    said = name, limits.notice_s, threading.get_ident()
+    notice = threading.Timer(limits.notice_s, _say_waiting, said)
+    notice.daemon = True
+    notice.start()
+    is_main = threading.current_thread() is threading.main_thread()
+    try:
+        with _alarm(limits.deadline_s) if is_main else contextlib.nullcontext():
+            yield
+    except _Expired:
+        raise late(name, limits.deadline_s) from None
+    finally:
+        notice.cancel()
+
+
+def _say_waiting(name: str, notice_s: float, thread: int) -> None:
+    where = imports.running(sys._current_frames().get(thread))
+    at = where and f", at {where}"
+    log.warning("environment.id: %r has not answered for %g s%s; Ctrl-C ends this", name, notice_s, at)
+
+
+@contextlib.contextmanager
+def _alarm(deadline_s: float) -> Iterator[None]:
+    """Raises `_Expired` after `deadline_s`. SIGINT would not do: a program in the background may ignore it."""
+
+    def expire(number: int, frame: FrameType | None) -> None:
+        raise _Expired
+
+    before = signal.signal(signal.SIGALRM, expire)
+    signal.setitimer(signal.ITIMER_REAL, deadline_s)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+class _Teller(logging.Handler):
+    """Tells the other process what is logged here."""
+
+    def __init__(self, telling: int) -> None:
+        super().__init__(logging.WARNING)
+        self._telling = telling
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.tell(warning=record.getMessage())
+
+    def tell(self, **said: Any) -> None:
+        os.write(self._telling, json.dumps(said).encode() + b"\n")
+
+
+def main(telling: int) -> None:
+    """Tries the environment that standard input names, and tells the result: the other side of `try_apart`."""
+    die_with_the_parent()
+    os.set_inheritable(telling, False)
+    os.dup2(2, 1)
+    start, teller = json.load(sys.stdin), _Teller(telling)
+    sys.path[:] = start["path"]
+    logger = logging.getLogger("apex_acer")
+    logger.addHandler(teller)
+    logger.propagate = False
+    config = from_dict({"environment": start["environment"]}).environment
+    try:
+        checked = try_here(config, start["copies"], Limits(*start["limits"]))
+    except ConfigError as error:
+        teller.tell(error=str(error))
+    else:
+        spec, masks = dataclasses.asdict(checked.spec), checked.environment.action_masks
+        teller.tell(spec=spec, action_masks=masks, notes=checked.notes)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))
+    os._exit(0)  # whatever threads the environment has left

@@ -1,0 +1,136 @@
+"""An environment is tried in a process of its own, which keeps what it does from the program."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import pytest
+
+from apex_acer.config import RunConfig
+from apex_acer.environments import check
+from apex_acer.environments.check import check_environment
+from apex_acer.manager.preparation import prepare
+from tests.conftest import config_error
+from tests.environments_for_tests import Clock
+from tests.runs import tiny_run
+
+MODULE = """
+import os, signal, subprocess, sys, threading, time
+import gymnasium
+import numpy as np
+from gymnasium.spaces import Box, Discrete
+
+class Own(gymnasium.Env):
+    observation_space, action_space = Box(-1, 1, (3,), np.float32), Discrete(2)
+    def __init__(self):
+        {}
+    def reset(self, *, seed=None, options=None):
+        return np.zeros(3, np.float32), {{}}
+    def step(self, action):
+        return np.zeros(3, np.float32), 1.0, False, False, {{}}
+
+gymnasium.register('Own-v0', Own)
+"""
+
+
+def own(folder: Path, monkeypatch: pytest.MonkeyPatch, made: str, **changes: Any) -> RunConfig:
+    """The configuration of a run of processes in an environment whose constructor does what `made` says."""
+    (folder / "own_module.py").write_text(MODULE.format(made))
+    monkeypatch.chdir(folder)
+    monkeypatch.syspath_prepend(folder)
+    return tiny_run(engine="local", environment__id="own_module:Own-v0", **changes)
+
+
+def runs(pid: int) -> bool:
+    """Whether the process `pid` has not ended; one that nobody has waited for has."""
+    stat = Path(f"/proc/{pid}/stat")
+    return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+def test_folders_threads_and_prints_are_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    made = "print('made'); os.chdir('/'); threading.Thread(target=time.sleep, args=(10_000,)).start()"
+    run = prepare(own(tmp_path, monkeypatch, made, out="run"), 0.0)
+    assert run.folder == tmp_path / "run"
+    assert Path.cwd() == tmp_path
+    assert {thread for thread in threading.enumerate() if not thread.daemon} == {threading.main_thread()}
+    assert "own_module" not in sys.modules
+    assert capfd.readouterr() == ("", "made\nmade\n")
+    assert run.notes == (run.spec.describe(),)
+
+
+@pytest.mark.parametrize(
+    ("made", "how"),
+    [("os.kill(os.getpid(), signal.SIGSEGV)", "SIGSEGV"), ("os._exit(3)", "exit code 3")],
+)
+def test_a_crash_of_it_is_one_line(made: str, how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    message = config_error(lambda: check_environment(own(tmp_path, monkeypatch, made)))
+    ended = f"ended the process that tried it ({how}); give one that goes on"
+    assert message == f"environment.id: 'own_module:Own-v0' {ended}"
+
+
+def test_its_own_programs_end_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = "open('pid', 'a').write(f'{subprocess.Popen([\"sleep\", \"987\"]).pid} ')"
+    check_environment(own(tmp_path, monkeypatch, made))
+    programs = [int(pid) for pid in (tmp_path / "pid").read_text().split()]
+    assert len(programs) == 2
+    until = time.monotonic() + 10
+    while any(map(runs, programs)) and time.monotonic() < until:
+        time.sleep(0.01)
+    assert not any(map(runs, programs))
+
+
+def test_a_hang_of_it_is_told_and_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(check, "NOTICE_S", 0.2)
+    monkeypatch.setattr(check, "DEADLINE_S", 0.6)
+    message = config_error(lambda: check_environment(own(tmp_path, monkeypatch, "time.sleep(60)")))
+    assert message == "environment.id: 'own_module:Own-v0' did not answer within 0.6 s; give one that answers"
+    where = "own_module.py:10 in __init__"
+    said = f"environment.id: 'own_module:Own-v0' has not answered for 0.2 s, at {where}; Ctrl-C ends this"
+    assert caplog.messages == [said]
+
+
+def test_native_code_that_never_returns_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(check, "DEADLINE_S", 0.2)
+    monkeypatch.setattr("apex_acer.environments.apart.GRACE_S", 0.2)
+    message = config_error(lambda: check_environment(own(tmp_path, monkeypatch, "sum(range(10 ** 12))")))
+    assert message == "environment.id: 'own_module:Own-v0' did not answer within 0.2 s; give one that answers"
+
+
+class Here(Clock):
+    """Is registered by this module, which processes do not import."""
+
+
+gymnasium.register("Here-v0", Here)
+
+
+def test_an_id_of_this_program_alone_is_for_the_serial_engine() -> None:
+    config = tiny_run(engine="local", environment__id="Here-v0")
+    message = config_error(lambda: check_environment(config))
+    assert message.startswith("environment.id: 'Here-v0' is registered in this program only, which its processes do")
+    check_environment(dataclasses.replace(config, engine="serial"))
+
+
+def test_a_script_needs_no_guard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own(tmp_path, monkeypatch, "pass")
+    run = "RunConfig(environment=EnvironmentConfig(id='own_module:Own-v0'))"
+    script = f"""
+from apex_acer.config import EnvironmentConfig, RunConfig
+from apex_acer.environments.check import check_environment
+print(check_environment({run}).spec.describe())
+"""
+    (tmp_path / "script.py").write_text(script)
+    command = [sys.executable, str(tmp_path / "script.py")]
+    said = subprocess.run(command, capture_output=True, text=True, timeout=60, env=os.environ)
+    assert (said.stdout, said.stderr) == ("observations: vectors of 3 numbers, float32; actions: 2\n", "")
