@@ -17,7 +17,7 @@ from apex_acer.config import ConfigError, RunConfig, imports, reading
 from apex_acer.config.runfile import from_dict
 from apex_acer.environments.fit import require_fit
 from apex_acer.networks.card import require_format, written_by
-from apex_acer.networks.device import CPU, one_thread
+from apex_acer.networks.device import CPU, in_float32, one_thread
 from apex_acer.networks.frames import stack_planes
 from apex_acer.networks.memory import State, forget
 from apex_acer.networks.weights import check_tensors, load_tensors, read
@@ -30,6 +30,7 @@ from apex_acer.protocol.unroll import Unroll
 class Policy:
     """Acts in an environment of `spec` with the network that `config` names."""
 
+    @in_float32()
     def __init__(self, config: RunConfig, spec: EnvironmentSpec, device: torch.device = CPU) -> None:
         """Observations and actions are on the CPU, whatever `device` the network is on."""
         self.config, self.spec, self.device = config, spec, device
@@ -56,10 +57,12 @@ class Policy:
             for name in self.config.environment.wrappers:
                 imports.require_known("environment.wrappers", name)
 
+    @in_float32()
     def compute_as_the_learner(self) -> None:
         """Has the network compute in `learner.precision` on this device; without this call it computes in float32."""
         self.network.compute_in(self.config.learner.precision, self.device)
 
+    @in_float32()
     def initial_state(self, num: int) -> State:
         """The recurrent state of `num` environments at the start of an episode; empty for feed-forward networks."""
         shapes = self._algorithm.state_shapes(self.config, self.spec)
@@ -69,6 +72,7 @@ class Policy:
         """Begins a new episode for `act`: clears a recurrent network's state. Other networks need no call."""
         self._state = {}
 
+    @in_float32()
     def act(self, obs: Any, greedy: bool = True, mask: npt.ArrayLike | None = None) -> Any:
         """The action for one observation, or an array of them for a batch, as the environment takes it.
 
@@ -101,6 +105,7 @@ class Policy:
         is_number = isinstance(self.spec.actions, Discrete)
         return int(action[0]) if is_number else action[0, ...]  # `...`: an array, even of no dimensions
 
+    @in_float32()
     def step(
         self,
         planes: Array,
@@ -122,6 +127,7 @@ class Policy:
         mu = {name: part.cpu() for name, part in chosen.behaviour.items()}
         return Action(chosen.action.cpu(), mu, chosen.state)
 
+    @in_float32()
     def exploration(self, num: int, actor: int | None = None) -> Tensor:
         """How much each of `num` environments explores (`Algorithm.exploration`), on the network's device."""
         return self._algorithm.exploration(self.config, num, actor).to(self.device)
@@ -141,6 +147,7 @@ class Policy:
         """Steps of the unroll before it that each unroll begins with."""
         return self._algorithm.feeding(self.config).overlap
 
+    @in_float32()
     def complete(self, unroll: Unroll, ahead: dict[str, Array]) -> Unroll:
         """The unroll as an actor sends it (`Algorithm.complete`)."""
         return self._algorithm.complete(self.config, unroll, ahead)
@@ -194,6 +201,7 @@ def load_card(path: str | Path) -> dict[str, Any]:
         return card
 
 
+@in_float32()
 def load_policy(path: str | Path, import_modules: bool = False) -> Policy:
     """The policy in a weights file; no environment is made. Raises `ConfigError` naming `path`.
 

@@ -20,6 +20,7 @@ from apex_acer.learner.reporting import Reporter
 from apex_acer.learner.saving import Saver, TrainingState
 from apex_acer.learner.snapshots import Evaluations
 from apex_acer.learner.trainer import Trainer
+from apex_acer.networks.device import in_float32
 from apex_acer.protocol.inbox import Inbox, Post
 from apex_acer.protocol.messages import Message, Reply
 from apex_acer.protocol.outcome import Outcome
@@ -37,6 +38,7 @@ class Learner:
     saves and writes the metrics.
     """
 
+    @in_float32()  # with the serial engine an environment may have set another default
     def __init__(
         self,
         config: RunConfig,
@@ -79,6 +81,7 @@ class Learner:
         """Whether `step` would only wait."""
         return self.inbox.empty and not self._prefetch.ready
 
+    @in_float32()
     def step(self, timeout_s: float) -> bool:
         """Makes one update, or takes one unroll (waiting up to `timeout_s` seconds for it); False if the run ends."""
         self.inbox.turns += 1

@@ -27,6 +27,17 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(num)
 
 
+@contextlib.contextmanager
+def in_float32() -> Iterator[None]:
+    """Inside, or in a function that it decorates, new tensors are float32, whatever default an environment has set."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float32)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
 def choose_device(name: str, key: str) -> torch.device:
     """The device that the value `name` of `key` means; raises `ConfigError` if this machine does not have it."""
     if name == "auto":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -27,4 +28,5 @@ def write_unrolls(folder: str | Path, run: str | Path | RunConfig, unrolls: Iter
     config = load_run(run)
     if not isinstance(unrolls, Iterable):
         raise ConfigError(f"unrolls: {type(unrolls).__name__}, allowed is an iterable of Unroll")
-    store_unrolls(Path(folder), config, check_environment(config).spec, list(unrolls))
+    here = dataclasses.replace(config, engine="serial")  # no other process needs to know the environment
+    store_unrolls(Path(folder), config, check_environment(here).spec, list(unrolls))

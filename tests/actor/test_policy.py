@@ -19,11 +19,13 @@ from apex_acer.actor.policy import Policy, load_policy
 from apex_acer.cli import main
 from apex_acer.config import ConfigError, EnvironmentConfig, NetworkConfig, RunConfig, UnreadConfig, imports
 from apex_acer.environments.vector import make_environments
+from apex_acer.manager.manager import train
 from apex_acer.networks.card import FORMAT, describe
 from apex_acer.networks.weights import named_tensors, pack, unpack, write
 from apex_acer.protocol.planes import to_planes
 from tests.conftest import COUNTDOWN, config_error, play, run_config
-from tests.runs import CARTPOLE
+from tests.environments_for_tests import Clock
+from tests.runs import CARTPOLE, tiny_run
 
 
 def image_config(stack: int = 1, **kwargs: Any) -> RunConfig:
@@ -74,6 +76,32 @@ def test_a_policy_is_loaded_in_a_process_that_was_forked(tmp_path: Path) -> None
         os._exit(code)
     torch.set_num_threads(threads)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 2
+
+
+class Doubles(Clock):
+    """Computes in float64, and has torch do so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.set_default_dtype(torch.float64)
+
+
+gymnasium.register("Doubles-v0", Doubles)
+
+
+@pytest.mark.parametrize(
+    "settings", [{}, {"network__lstm": 4}, {"algorithm__name": "ppo"}, {"algorithm__name": "apex_dqn"}]
+)
+def test_torch_s_default_type_is_the_environment_s_own(tmp_path: Path, settings: dict[str, Any]) -> None:
+    config = tiny_run(tmp_path, environment__id="Doubles-v0", evaluation__every=200, stop__env_steps=400, **settings)
+    try:
+        assert train(config).updates > 0
+        assert torch.get_default_dtype() == torch.float64
+        policy = load_policy(tmp_path / "weights.safetensors")
+        assert {parameter.dtype for parameter in policy.network.parameters()} == {torch.float32}
+        policy.act(np.zeros(1, np.float32))
+    finally:
+        torch.set_default_dtype(torch.float32)
 
 
 def test_acting_on_one_observation_and_on_a_batch(tmp_path: Path) -> None:
