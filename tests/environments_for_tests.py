@@ -377,6 +377,7 @@ _register("GraphObservation-v0", Spaces, observation=spaces.Graph(FLOATS, None))
 _register("NestedObservation-v0", Spaces, observation=Dict({"x": FLOATS, "y": Tuple([spaces.Sequence(Discrete(2))])}))
 _register("NoObservation-v0", Spaces, observation=Dict({}))
 _register("DottedObservation-v0", Spaces, observation=Dict({"a.b": FLOATS}))
+_register("NumberedObservation-v0", Spaces, observation=Dict({1: FLOATS, 2: FLOATS}))  # type: ignore[dict-item]
 _register("MaskedWrongly-v0", Spaces, observation=Dict({"observation": FLOATS, "action_mask": MultiBinary(3)}))
 _register("SequenceObservation-v0", Spaces, observation=spaces.Sequence(Discrete(2)))
 _register("DiscreteObservation-v0", Spaces, observation=Discrete(5))

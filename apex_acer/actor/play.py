@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from apex_acer.actor.policy import Policy
-from apex_acer.actor.rollout import Episode, Rollout
+from apex_acer.actor.rollout import Episode, Patience, Rollout
 from apex_acer.config import EvaluationConfig
 from apex_acer.config.seeds import derive_seed
 from apex_acer.environments.display import Show, video
@@ -24,12 +24,14 @@ def play(
     """
     seed = derive_seed(seed, "evaluator")
     rollout = Rollout(environment, policy, seed=seed, greedy=settings.greedy, stall_steps=settings.stall_steps)
-    num = 0
+    num, patience = 0, Patience(environment.id)
     while num < settings.episodes:  # a game's end is known at the next reset, whose frame is not shown
         for frame in environment.frames:
             show(frame)
         rollout.unroll(1)
-        for episode in rollout.take_episodes():
+        ended = rollout.take_episodes()
+        patience.note(1, ended)
+        for episode in ended:
             num += 1
             yield episode
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import time
 from typing import NamedTuple
 
 import numpy as np
@@ -17,6 +19,10 @@ from apex_acer.protocol.metrics import Timers
 from apex_acer.protocol.planes import random_action
 from apex_acer.protocol.specification import Array
 from apex_acer.protocol.unroll import Unroll
+
+log = logging.getLogger(__name__)
+
+NOTICE_S = 60.0  # without the end of an episode, before the user is told what is waited for
 
 
 class Episode(NamedTuple):
@@ -187,6 +193,27 @@ def _arrays(chosen: Action) -> dict[str, Array]:
     return {name: part.numpy() for name, part in chosen.behaviour.items()}
 
 
+class Patience:
+    """Says once that no episode ends, for those who wait until some have ended."""
+
+    def __init__(self, name: str) -> None:
+        """`name` is the environment's."""
+        self._name, self._since, self._steps, self._has_said = name, time.monotonic(), 0, False
+
+    def note(self, steps: int, episodes: list[Episode]) -> None:
+        """Notes that each environment has made `steps` more, and which `episodes` ended on them."""
+        if episodes:
+            self._since, self._steps = time.monotonic(), 0
+        self._steps += steps
+        waited_s = time.monotonic() - self._since
+        if waited_s >= NOTICE_S and not self._has_said:
+            self._has_said = True
+            ended = (
+                f"environment.id: {self._name!r} has ended no episode for {waited_s:.0f} s and {self._steps:,} steps"
+            )
+            log.warning("%s; if it never does, register it with max_episode_steps", ended)
+
+
 def evaluate(environments: Environments, policy: Policy, settings: EvaluationConfig, seed: int) -> list[Episode]:
     """Plays `settings.episodes` whole games.
 
@@ -196,9 +223,12 @@ def evaluate(environments: Environments, policy: Policy, settings: EvaluationCon
     share = [settings.episodes // slots + (slot < settings.episodes % slots) for slot in range(slots)]
     rollout = Rollout(environments, policy, seed=seed, greedy=settings.greedy, stall_steps=settings.stall_steps)
     episodes: list[Episode] = []
+    patience = Patience(environments.id)
     while any(share):
         rollout.unroll(8)
-        for episode in rollout.take_episodes():
+        ended = rollout.take_episodes()
+        patience.note(8, ended)
+        for episode in ended:
             if share[episode.column]:
                 share[episode.column] -= 1
                 episodes.append(episode)

@@ -253,6 +253,10 @@ def make_atari_vector(
         MOST_FRAMES: spec.kwargs.get(MOST_FRAMES, 108_000),
     }
     given = config.keyword_arguments()
+    if unknown := {"mode", "difficulty"} & given.keys():
+        has = f"{min(unknown)!r} is not known to ALE's vector environment, which plays the default"
+        how = "register an id of your own for ale_py.AtariEnv, with gymnasium.wrappers:AtariPreprocessing as a wrapper"
+        raise ConfigError(f"environment.kwargs: {has}; {how}")
     for name in (settings.keys() | RESERVED) & given.keys() - {MOST_FRAMES}:
         raise ConfigError(f"environment.kwargs: {name!r} is not allowed with ALE; give the keys of environment.atari")
     settings |= given | changes

@@ -3,6 +3,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
+import logging
 from collections import Counter, deque
 from typing import Any
 
@@ -278,6 +279,19 @@ def test_a_reset_ends_a_stall() -> None:
     environments, policy = play(countdown(num_actions=8, lengths=[3], reward=0.0), 4)
     unroll = Rollout(environments, policy, seed=0, greedy=True, stall_steps=4).unroll(40)
     assert (unroll.action == unroll.behaviour["log_probs"].argmax(-1)).all()
+
+
+@pytest.mark.parametrize(("limit_s", "said"), [(0.0, 1), (60.0, 0)])
+def test_waiting_for_an_episode_that_does_not_end_is_said_once(
+    limit_s: float, said: int, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("apex_acer.actor.rollout.NOTICE_S", limit_s)
+    environments, policy = play(countdown(lengths=[40]), 2)
+    with caplog.at_level(logging.WARNING):
+        evaluate(environments, policy, EvaluationConfig(episodes=2), seed=0)
+    lines = [line for line in caplog.messages if "has ended no episode for 0 s and 8 steps" in line]
+    assert len(lines) == said
+    assert all(line.endswith("; if it never does, register it with max_episode_steps") for line in lines)
 
 
 def test_time_is_counted_by_phase() -> None:

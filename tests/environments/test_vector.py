@@ -315,6 +315,11 @@ def test_the_nearest_id_is_one_that_can_be_used(name: str, near: str | None) -> 
         ({"id": "ALE/Pong-v5", "kwargs": '{"frameskip": 2}'}, ["environment.kwargs: 'frameskip'", "environment.atari"]),
         ({"id": "ALE/Pong-v5", "kwargs": '{"batch_size": 1}'}, ["environment.kwargs: 'batch_size'"]),
         (
+            {"id": "ALE/Pong-v5", "kwargs": '{"mode": 1}'},
+            ["environment.kwargs: 'mode' is not known to ALE's", "AtariEnv"],
+        ),
+        ({"id": f"{MODULE}:NumberedObservation-v0"}, ["environment.id", "1", "give keys that are text without dots"]),
+        (
             {"wrappers": ("no_such_module:f",)},
             ["environment.wrappers: 'no_such_module:f'", "give an importable module"],
         ),
