@@ -155,8 +155,21 @@ def _field_types(cls: Any, include_extras: bool) -> dict[str, Any]:
 def importable(key: str, name: str, kind: str, *builtin: str) -> None:
     """Requires `name` to be one of the `builtin` names, or of the form `kind`: `module:function` or `module:class`."""
     allowed = f"give {', '.join(builtin)} or {kind}" if builtin else f"give {kind} names"
+    no_file(key, name)
     own = isinstance(name, str) and re.fullmatch(r"\w[\w.]*:\w+", name)
     require(name in builtin or bool(own), key, name, allowed)
+
+
+def no_file(key: str, name: object) -> None:
+    """Requires that `name`, if it is of the form `module:name`, names the module as Python does and not its file."""
+    file, _, attribute = str(name).partition(":")
+    if not file.endswith(".py"):
+        return
+    path = Path(file)
+    elsewhere = path.is_absolute() or ".." in path.parts
+    module = path.stem if elsewhere else ".".join(path.with_suffix("").parts)
+    folder = f" in the folder {path.parent}" if elsewhere else ""
+    raise ConfigError(f"{key}: {name!r} names a file; give {module}:{attribute or 'Id'}{folder}")
 
 
 def device_name(key: str, name: str) -> None:

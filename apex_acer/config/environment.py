@@ -16,6 +16,7 @@ from apex_acer.config.checks import (
     fraction,
     importable,
     json_object,
+    no_file,
     positive,
     require,
     thread_count,
@@ -79,8 +80,11 @@ class EnvironmentConfig:
     def __post_init__(self) -> None:
         if isinstance(self.kwargs, Mapping):  # from here on it is a string, in files and in messages
             object.__setattr__(self, "kwargs", as_json("environment.kwargs", self.kwargs))
+        registered = "give the id that it is registered as, module:Id"
+        require(isinstance(self.id, str), "environment.id", self.id, registered)
         typed("environment", self)
         require(bool(self.id), "environment.id", self.id, "give a gymnasium id")
+        no_file("environment.id", self.id)
         at_least(1, "environment", {"stack": self.stack})
         for name in self.wrappers:
             importable("environment.wrappers", name, "module:function")

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
 import importlib
+import importlib.util
 import inspect
+import symtable
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any, TypeVar
@@ -25,8 +28,48 @@ def load(key: str, name: str, kind: str = "function") -> Callable[..., Any]:
     module, _, attribute = name.partition(":")
     found = getattr(import_module(key, name, module), attribute, None)
     if not callable(found):
-        raise ConfigError(f"{key}: {name!r} is not a {kind} of the module; give module:{kind}")
+        names = (other for other, value in vars(sys.modules[module]).items() if callable(value))
+        raise _absent(key, name, kind, names, origin(module))
     return found  # type: ignore[no-any-return]
+
+
+def require_there(key: str, name: str, kind: str) -> None:
+    """Raises `ConfigError` if `module:name` is not there, as far as its source tells; an imported one is not run.
+
+    What is imported may be torch, which the manager does without.
+    """
+    module, _, attribute = name.partition(":")
+    if module in sys.modules:
+        load(key, name, kind)
+        return
+    try:
+        spec = importlib.util.find_spec(module)
+    except Exception as error:  # of the package that the module is in
+        raise _not_imported(key, name, error) from error
+    if spec is None:
+        raise _not_imported(key, name, ModuleNotFoundError(f"No module named {module!r}"))
+    names = _names(Path(spec.origin)) if spec.origin and spec.origin.endswith(".py") else set()
+    if names and attribute not in names:
+        raise _absent(key, name, kind, names, f"{module} is {_path(str(spec.origin))}")
+
+
+def _names(path: Path) -> set[str]:
+    """The names that a module has at its top level; empty if only running it tells."""
+    try:
+        source = path.read_text(encoding="utf-8")
+        table = symtable.symtable(source, str(path), "exec")
+    except (OSError, SyntaxError, ValueError):
+        return set()
+    if any(word in source for word in ("import *", "__getattr__", "global ", "globals(", "exec(")):
+        return set()
+    return {symbol.get_name() for symbol in table.get_symbols() if symbol.is_assigned() or symbol.is_imported()}
+
+
+def _absent(key: str, name: str, kind: str, names: Iterable[str], where: str) -> ConfigError:
+    module, _, attribute = name.partition(":")
+    near = difflib.get_close_matches(attribute, list(names), n=1, cutoff=0.75)
+    hint = f"did you mean {module}:{near[0]}?" if near else f"give module:{kind} ({where})"
+    return ConfigError(f"{key}: {name!r} is not a {kind} of the module; {hint}")
 
 
 def algorithm_settings(name: str) -> type[AlgorithmConfig]:
@@ -53,8 +96,23 @@ def import_module(key: str, value: str, module: str) -> ModuleType:
     try:
         return importlib.import_module(module)
     except Exception as error:  # a user's module may raise anything
-        reason = _reason(error)
-        raise ConfigError(f"{key}: {value!r} cannot be imported ({reason}); give an importable module") from error
+        raise _not_imported(key, value, error) from error
+
+
+def _not_imported(key: str, value: str, error: Exception) -> ConfigError:
+    reason, allowed = _reason(error), "one that is installed, or is in this folder"
+    return ConfigError(f"{key}: {value!r} cannot be imported ({reason}); give an importable module, {allowed}")
+
+
+def origin(name: str) -> str:
+    """The file of the imported module `name`, and the file of this folder that is not it, although it has that name."""
+    module = sys.modules[name]
+    file = Path(getattr(module, "__file__", None) or next(iter(getattr(module, "__path__", [])), "built into Python"))
+    package = name.partition(".")[0]
+    here = [path for path in (Path(f"{package}.py"), Path(package, "__init__.py")) if path.is_file()]
+    if "." in name or not here or file in [path.absolute() for path in here]:
+        return f"{name} is {_path(str(file))}"
+    return f"{name} is {_path(str(file))}, which hides {here[0]} of this folder: rename that"
 
 
 def require_known(key: str, name: str) -> None:

@@ -10,14 +10,8 @@ from gymnasium.envs.registration import EnvSpec, load_env_creator
 from gymnasium.vector import VectorEnv
 
 from apex_acer.config import ConfigError, EnvironmentConfig, require
-from apex_acer.environments.vector import (
-    AtariEnvironments,
-    Environments,
-    Step,
-    find_spec,
-    make_atari_vector,
-    make_vector,
-)
+from apex_acer.environments.registry import find_spec
+from apex_acer.environments.vector import AtariEnvironments, Environments, Step, make_atari_vector, make_vector
 from apex_acer.protocol.specification import Array
 
 EMULATOR_FPS = 60  # of an NTSC console

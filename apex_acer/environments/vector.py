@@ -6,9 +6,7 @@ it returns is the first of the next episode. A lost life sets `terminated` in At
 
 from __future__ import annotations
 
-import difflib
 import functools
-import importlib
 import warnings
 from typing import Any, NamedTuple, cast
 
@@ -19,6 +17,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from apex_acer.config import ConfigError, EnvironmentConfig, imports, require
 from apex_acer.environments.adapter import Adapter
 from apex_acer.environments.mujoco import log_warnings
+from apex_acer.environments.registry import find_spec
 from apex_acer.environments.spaces import specify
 from apex_acer.protocol.actions import Choices
 from apex_acer.protocol.planes import is_legal, to_planes, unpack, with_mask
@@ -265,26 +264,3 @@ def make_atari_vector(
     game = spec.kwargs["game"]
     vector = imports.attempt("environment.id", config.id, lambda: AtariVectorEnv(game, count, **settings))
     return cast("VectorEnv[Any, Any, Any]", vector)
-
-
-def find_spec(config: EnvironmentConfig) -> gymnasium.envs.registration.EnvSpec:
-    """Gymnasium's registry entry for `config.id`; raises `ConfigError` if there is none."""
-    if config.is_atari:
-        importlib.import_module("ale_py")  # registers the games
-    module, _, name = config.id.rpartition(":")
-    if module:
-        imports.import_module("environment.id", config.id, module)
-    try:
-        return gymnasium.spec(name)
-    except gymnasium.error.Error as error:
-        near = nearest_id(name)
-        hint = f"did you mean {near!r}?" if near else " ".join(str(error).split())
-        raise ConfigError(f"environment.id: {config.id!r} is not registered; {hint}") from None
-
-
-def nearest_id(name: str) -> str | None:
-    """The registered id most similar to `name`; for an Atari game its `ALE/` id, not the older ones of ale_py."""
-    importlib.import_module("ale_py")
-    known = [key for key, spec in gymnasium.registry.items() if "game" not in spec.kwargs or key.startswith("ALE/")]
-    near = difflib.get_close_matches(name.replace("NoFrameskip", ""), known, n=1)
-    return near[0] if near else None

@@ -18,6 +18,7 @@ from apex_acer.engines.machine import require_room
 from apex_acer.engines.placement import place
 from apex_acer.environments.check import check_environment
 from apex_acer.environments.fit import require_unchanged
+from apex_acer.environments.registry import require_everywhere
 from apex_acer.manager.log_file import in_use
 from apex_acer.manager.trackers import require_trackers
 from apex_acer.protocol.specification import EnvironmentSpec
@@ -39,6 +40,7 @@ def prepare(config: RunConfig, started_at: float) -> Run:
     given = type(config.algorithm)
     allowed = f"the settings of {config.algorithm.name} are {settings.__name__}"
     require(given is settings, "algorithm", given.__name__, allowed)
+    _require_importable(config)
     environment, spec, notes = check_environment(config)
     config = _placed(dataclasses.replace(config, environment=environment), spec)
     _require_address(config)
@@ -78,6 +80,7 @@ def prepare_resume(
     elif config.has_schedule and config.schedule_end != before.schedule_end:
         config = dataclasses.replace(config, schedule_steps=before.schedule_end)
     require_trackers(config)
+    _require_importable(config)
     _, spec, notes = check_environment(config)
     with reading(str(path)):
         require_unchanged(config.environment.id, spec, EnvironmentSpec.from_dict(state["spec"]))
@@ -94,6 +97,17 @@ def _schedule_notes(config: RunConfig) -> list[str]:
         return []
     rate = f"learning rate: {optimizer.learning_rate * optimizer.final_fraction:g} from env step {end:,} on"
     return [f"{rate}, where its schedule ends; --schedule-steps {steps} lets it fall until the end of the run"]
+
+
+def _require_importable(config: RunConfig) -> None:
+    """Raises `ConfigError` if the run's processes would not find what it names; no module of it is imported."""
+    named = {"network.torso": (config.network.torso, "class"), "optimizer.name": (config.optimizer.name, "function")}
+    for key, (name, kind) in (named | {"learner.callback": (config.learner.callback, "function")}).items():
+        if ":" in name:
+            imports.require_there(key, name, kind)
+    environment = config.environment
+    if config.engine != "serial" and not (environment.is_remote and not environment.remote.local):
+        require_everywhere(environment.local)
 
 
 def _require_address(config: RunConfig) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
@@ -10,7 +12,7 @@ from apex_acer.algorithms import ALGORITHMS, algorithm_class
 from apex_acer.algorithms.acer import Acer
 from apex_acer.algorithms.algorithm import Algorithm
 from apex_acer.config import SETTINGS, AcerConfig, AlgorithmConfig, RunConfig
-from apex_acer.config.imports import algorithm_settings
+from apex_acer.config.imports import algorithm_settings, require_there
 from apex_acer.manager.preparation import prepare
 from tests.conftest import config_error
 
@@ -95,3 +97,44 @@ def test_settings_of_another_algorithm_are_refused_before_a_run_begins() -> None
 
 def test_settings_that_are_found_without_torch_are_the_algorithm_s() -> None:
     assert {name: algorithm_class(name).settings for name in ALGORITHMS} == SETTINGS
+
+
+UNRUN = """
+import torch as heavy
+
+if heavy:
+    def conditional(): ...
+
+class Torso: ...
+
+raise RuntimeError("the module was run")
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("unrun:Torso", ""),
+        ("unrun:conditional", ""),
+        ("unrun:Torsos", "is not a class of the module; did you mean unrun:Torso?"),
+        ("unrun:Absent", "is not a class of the module; give module:class (unrun is unrun.py)"),
+        ("unrun_star:Anything", ""),
+        ("no_such_module:X", "cannot be imported (ModuleNotFoundError: No module named 'no_such_module'); give an "),
+        ("no_such_module.part:X", "cannot be imported (ModuleNotFoundError: No module named 'no_such_module'); give "),
+        (f"{__name__}:More", ""),
+        (f"{__name__}:Absent", "is not a class of the module; give module:class (tests.config.test_imports is "),
+    ],
+)
+def test_what_a_module_lacks_is_found_without_running_it(
+    name: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "unrun.py").write_text(UNRUN)
+    (tmp_path / "unrun_star.py").write_text(f"from torch.nn import *{UNRUN}")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    if said:
+        message = config_error(lambda: require_there("network.torso", name, "class"))
+        assert message.startswith(f"network.torso: {name!r} {said}")
+    else:
+        require_there("network.torso", name, "class")
+    assert "unrun" not in sys.modules

@@ -12,7 +12,7 @@ from gymnasium.vector import SyncVectorEnv
 
 from apex_acer.config import AtariConfig, EnvironmentConfig
 from apex_acer.environments.adapter import Adapter
-from apex_acer.environments.vector import Environments, Step, make_environments, nearest_id
+from apex_acer.environments.vector import Environments, Step, make_environments
 from apex_acer.protocol.planes import unpack
 from tests.conftest import COUNTDOWN, config_error
 from tests.environments_for_tests import countdown_observation
@@ -269,22 +269,6 @@ def test_wrappers_apply_from_the_inside_out(name: str) -> None:
     _, steps = run(make(id=name, wrappers=(f"{MODULE}:scaled", f"{MODULE}:shifted")), 0, np.zeros((3, 2), int))
     assert [step.reward.tolist() for step in steps] == [[3 * reward + 1] * 2] * 3
     assert steps[0].reward.dtype == np.float32
-
-
-@pytest.mark.parametrize(
-    ("name", "near"),
-    [
-        (
-            "PongNoFrameskip-v4",
-            "ALE/Pong-v5",
-        ),  # an older name; after `import ale_py` it would be an environment like others
-        ("MsPacman-v0", "ALE/MsPacman-v5"),
-        ("LunarLander-v2", "LunarLander-v3"),
-        ("qqqq", None),
-    ],
-)
-def test_the_nearest_id_is_one_that_can_be_used(name: str, near: str | None) -> None:
-    assert nearest_id(name) == near
 
 
 @pytest.mark.parametrize(

@@ -84,6 +84,9 @@ def test_weights_cut_short_are_refused(tmp_path: Path) -> None:
         ({"environment__id": "NoSuchGame-v0"}, "environment.id: "),
         ({"environment__id": "Pendulum-v1"}, "algorithm.name: "),
         ({"environment__kwargs": '{"surprise": 1}'}, "environment.id: "),
+        ({"network__torso": "no_such_module:Torso"}, "network.torso: "),
+        ({"optimizer__name": "colorsys:absent"}, "optimizer.name: "),
+        ({"learner__callback": "json:absent"}, "learner.callback: "),
     ],
 )
 def test_what_needs_no_process_is_refused_before_the_folder_is_made(

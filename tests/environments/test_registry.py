@@ -1,0 +1,127 @@
+"""An id that gymnasium does not know: what was imported, what that registers, and what to give."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import gymnasium
+import pytest
+
+from apex_acer.config import EnvironmentConfig
+from apex_acer.environments.registry import find_spec, nearest_id, require_everywhere
+from tests.conftest import COUNTDOWN, config_error
+
+MODULE = "tests.environments_for_tests"
+OWN = """
+import gymnasium
+
+class Mine(gymnasium.Env):
+    pass
+
+class Other(gymnasium.Env):
+    pass
+
+gymnasium.register("Mine-v0", Mine)
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [
+        (
+            "PongNoFrameskip-v4",
+            "ALE/Pong-v5",
+        ),  # an older name; after `import ale_py` it would be an environment like others
+        ("MsPacman-v0", "ALE/MsPacman-v5"),
+        ("LunarLander-v2", "LunarLander-v3"),
+        ("qqqq", None),
+    ],
+)
+def test_the_nearest_id_is_one_that_can_be_used(name: str, near: str | None) -> None:
+    assert nearest_id(name) == near
+
+
+def refusal(name: str) -> str:
+    """What is wrong with an id, without what each message begins with."""
+    message = config_error(lambda: find_spec(EnvironmentConfig(id=name)))
+    assert message.startswith(f"environment.id: {name!r} is not registered; ")
+    return message.partition("; ")[2]
+
+
+@pytest.fixture
+def own_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
+    """Writes a module of the user's into the current folder, which is searched last."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
+
+    def write(name: str) -> None:
+        (tmp_path / f"{name}.py").write_text(OWN)
+
+    yield write
+    for name in ("Mine-v0", "Here-v0"):
+        gymnasium.registry.pop(name, None)
+
+
+def test_a_class_in_place_of_an_id_is_told_its_id(own_module: Callable[[str], None]) -> None:
+    own_module("some_games")
+    assert refusal("some_games:Mine") == "it is a class, registered as Mine-v0; give some_games:Mine-v0"
+    register = 'gymnasium.register("Other-v0", "some_games:Other")'
+    assert refusal("some_games:Other") == f"it is a class; have some_games call {register} and give some_games:Other-v0"
+
+
+def test_an_id_that_a_module_does_not_register_is_told_those_that_it_does(own_module: Callable[[str], None]) -> None:
+    own_module("more_games")
+    assert refusal("more_games:Mine-v1") == "did you mean more_games:Mine-v0?"
+    assert refusal("more_games:Xyz-v7") == "the module registers Mine-v0; more_games is more_games.py"
+    many = refusal(f"{MODULE}:Xyz-v7")
+    assert " more; tests.environments_for_tests is " in many
+    assert many.count(",") == 4
+
+
+@pytest.mark.parametrize("name", ["this", "test"])
+def test_a_module_that_hides_the_user_s_is_named(name: str, own_module: Callable[[str], None]) -> None:
+    """The current folder is searched last, so Python's own come first."""
+    own_module(name)
+    said = refusal(f"{name}:Mine-v0")
+    assert said.startswith(f"the module registers no id; {name} is /")
+    assert said.endswith(f"which hides {name}.py of this folder: rename that")
+
+
+@pytest.mark.parametrize(
+    ("name", "how"),
+    [
+        ("MiniGrid-Empty-5x5-v0", "give minigrid:MiniGrid-Empty-5x5-v0 (pip install minigrid)"),
+        ("FetchReach-v4", "give gymnasium_robotics:FetchReach-v4 (pip install gymnasium-robotics)"),
+        ("MinAtar/Breakout-v1", "call register_envs of minatar.gym (pip install minatar)"),
+        ("Nobody-v0", "give module:Id with the module that registers it (Environment `Nobody` doesn't exist.)"),
+    ],
+)
+def test_an_id_without_its_module_is_told_the_module(name: str, how: str) -> None:
+    assert how in refusal(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "instead"),
+    [
+        ("./mine.py:Mine-v0", "give mine:Mine-v0"),
+        ("games/mine.py:Mine-v0", "give games.mine:Mine-v0"),
+        ("mine.py", "give mine:Id"),
+        ("/tmp/mine.py:Mine-v0", "give mine:Mine-v0 in the folder /tmp"),
+    ],
+)
+def test_a_file_in_place_of_a_module_is_told_the_module(name: str, instead: str) -> None:
+    message = config_error(lambda: EnvironmentConfig(id=name))
+    assert message == f"environment.id: {name!r} names a file; {instead}"
+
+
+def test_what_only_this_program_registers_is_refused(own_module: Callable[[str], None]) -> None:
+    """Actors are other processes, which would not know it."""
+    gymnasium.register("Here-v0", f"{MODULE}:Countdown")
+    for name in ("Here-v0", "__main__:Here-v0"):
+        message = config_error(lambda name=name: require_everywhere(EnvironmentConfig(id=name)))
+        how = f"register it in tests/environments_for_tests.py and give {MODULE}:Here-v0, or engine serial"
+        assert message == f"environment.id: {name!r} is registered in this program only, not in its actors; {how}"
+    for name in (COUNTDOWN, "CartPole-v1", "ALE/Pong-v5"):
+        require_everywhere(EnvironmentConfig(id=name))
