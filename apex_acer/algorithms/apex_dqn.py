@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from apex_acer.algorithms.algorithm import Action, Algorithm, Feeding, LossOutput
-from apex_acer.algorithms.windows import priorities, require_single_steps, shaped_return, spread, window_ends, with_next
+from apex_acer.algorithms.windows import priorities, shaped_return, spread, window_ends, with_next
 from apex_acer.config import ApexDqnConfig, RunConfig
 from apex_acer.functional import bootstrap_value, masked_means, n_step_target, random_legal
 from apex_acer.networks.discrete import QNetwork
@@ -41,7 +41,6 @@ class ApexDqn(Algorithm):
     @staticmethod
     def build_network(config: RunConfig, spec: EnvironmentSpec) -> QNetwork:
         """A `QNetwork`, whose output is `q_values`."""
-        require_single_steps(config)
         return QNetwork(config.network, spec, is_dueling=settings(config).dueling)
 
     @staticmethod

@@ -19,7 +19,6 @@ from apex_acer.algorithms.windows import (
     critics_loss,
     follow_,
     priorities,
-    require_single_steps,
     shaped_return,
     spread,
     window_ends,
@@ -60,7 +59,6 @@ class Ddpg(SeparateLosses):
     @staticmethod
     def build_network(config: RunConfig, spec: EnvironmentSpec) -> DeterministicPolicy:
         """A `DeterministicPolicy`, whose output is `action`."""
-        require_single_steps(config)
         given = settings(config)
         theta = given.noise_theta if _remembers(config) else 1.0
         critics = given.critics if config.replay.sampling == "prioritized" else 0

@@ -14,7 +14,7 @@ from torch import nn
 from apex_acer.algorithms.algorithm import Feeding, LossOutput
 from apex_acer.algorithms.apex_dqn import ApexDqn, first_priorities
 from apex_acer.algorithms.segments import segment_inputs
-from apex_acer.algorithms.windows import require_no_softmax, shaped_returns
+from apex_acer.algorithms.windows import shaped_returns
 from apex_acer.config import R2d2Config, RunConfig
 from apex_acer.functional import bootstrap_value, masked_means, sequence_priority, sequence_targets
 from apex_acer.networks.discrete import QNetwork
@@ -35,7 +35,6 @@ class R2d2(ApexDqn):
     @staticmethod
     def build_network(config: RunConfig, spec: EnvironmentSpec) -> QNetwork:
         """A `QNetwork` with an LSTM."""
-        require_no_softmax(config)
         return QNetwork(config.network, spec, is_dueling=settings(config).dueling)
 
     @staticmethod

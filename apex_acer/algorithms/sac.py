@@ -14,7 +14,6 @@ from apex_acer.algorithms.algorithm import Action, Feeding, Group, LossOutput, S
 from apex_acer.algorithms.windows import (
     critics_loss,
     follow_,
-    require_single_steps,
     shaped_return,
     window_ends,
 )
@@ -64,7 +63,6 @@ class Sac(SeparateLosses):
     @staticmethod
     def build_network(config: RunConfig, spec: EnvironmentSpec) -> SquashedGaussian:
         """A `SquashedGaussian`, whose output is `action`, `mean` and `log_std`."""
-        require_single_steps(config)
         return SquashedGaussian(config.network, spec)
 
     @staticmethod

@@ -9,25 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from apex_acer.algorithms.algorithm import LossOutput
-from apex_acer.config import AlgorithmConfig, NStepConfig, RunConfig, require
+from apex_acer.config import AlgorithmConfig, NStepConfig, RunConfig
 from apex_acer.functional import NStep, masked_means, n_step_return, n_step_returns, shape_rewards, squared_error_loss
 from apex_acer.networks.frames import stack_planes
 from apex_acer.protocol.specification import Array
 from apex_acer.protocol.unroll import Batch, Unroll, take_rows
-
-
-def require_single_steps(config: RunConfig) -> None:
-    """Requires a network without memory, because windows have no recurrent state, and no temperature."""
-    name, lstm = config.algorithm.name, config.network.lstm
-    require(lstm == 0, "network.lstm", lstm, f"{name} learns from single steps; give 0")
-    require_no_softmax(config)
-
-
-def require_no_softmax(config: RunConfig) -> None:
-    """Requires no temperature, which only a policy that is sampled from has."""
-    name, actors = config.algorithm.name, config.actors
-    plain, high = actors.temperature_low == actors.temperature_high == 1, actors.temperature_high
-    require(plain, "actors.temperature_high", high, f"{name} has no softmax; give 1")
 
 
 def shaped_return(given: AlgorithmConfig, reward: Tensor, terminated: Tensor, truncated: Tensor, mask: Tensor) -> NStep:

@@ -90,6 +90,12 @@ class NStepConfig(AlgorithmConfig):
         allowed = f"give at most algorithm.unroll_length ({self.unroll_length})"
         require(self.n_steps <= self.unroll_length, "algorithm.n_steps", self.n_steps, allowed)
 
+    def require_fit(self, run: RunConfig) -> None:
+        """Requires a network without memory, because single steps have no recurrent state, and no temperature."""
+        lstm = run.network.lstm
+        require(lstm == 0, "network.lstm", lstm, f"{self.name} learns from single steps; give 0")
+        require_no_softmax(run)
+
 
 @dataclass(frozen=True)
 class SacConfig(NStepConfig):
@@ -200,6 +206,15 @@ class R2d2Config(ApexDqnConfig):
         require(self.burn_in <= self.unroll_length, "algorithm.burn_in", self.burn_in, allowed)
 
     def require_fit(self, run: RunConfig) -> None:
-        """Requires an LSTM."""
+        """Requires an LSTM, and no temperature."""
         lstm = run.network.lstm
         require(lstm > 0, "network.lstm", lstm, "r2d2 learns to remember; give 1 or more, or algorithm.name apex_dqn")
+        require_no_softmax(run)
+
+
+def require_no_softmax(run: RunConfig) -> None:
+    """Requires no temperature, which only a policy that is sampled from has."""
+    name, actors = run.algorithm.name, run.actors
+    for key in ("temperature_high", "temperature_low"):
+        value = getattr(actors, key)
+        require(value == 1, f"actors.{key}", value, f"{name} has no softmax; give 1")

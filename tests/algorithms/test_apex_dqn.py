@@ -191,5 +191,5 @@ def test_tensors_of_another_network_are_refused_by_name():
 
 
 def test_an_lstm_is_refused():
-    message = config_error(lambda: ApexDqn(dqn_config(lstm=4), spec(), CPU))
+    message = config_error(lambda: dqn_config(lstm=4))
     assert message == "network.lstm: 4 is not allowed; apex_dqn learns from single steps; give 0"

@@ -152,6 +152,5 @@ def test_settings_that_make_no_sense_are_refused(name, value, allowed):
 
 
 def test_an_lstm_is_refused():
-    given = config(Ddpg, network=NetworkConfig(lstm=4))
-    message = config_error(lambda: Ddpg(given, spec(), CPU))
+    message = config_error(lambda: config(Ddpg, network=NetworkConfig(lstm=4)))
     assert message == "network.lstm: 4 is not allowed; ddpg learns from single steps; give 0"

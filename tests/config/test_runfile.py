@@ -83,6 +83,8 @@ CHANGED = RunConfig(
 )
 CHANGED_DQN = dataclasses.replace(
     CHANGED,
+    actors=dataclasses.replace(CHANGED.actors, temperature_low=1.0, temperature_high=1.0),
+    network=dataclasses.replace(CHANGED.network, lstm=0),
     learner=dataclasses.replace(CHANGED.learner, count=2, device="cuda"),
     replay=dataclasses.replace(CHANGED.replay, load=""),
     checkpoint=CheckpointConfig(9),
@@ -117,9 +119,13 @@ def leaves(data: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-@pytest.mark.parametrize(("of", "but"), [("", {"learner.count"}), (" dqn", {"checkpoint.replay", "replay.load"})])
+WITH_SEVERAL = {"checkpoint.replay", "replay.load"}  # learners these cannot be
+OF_DQN = {"network.lstm", "actors.temperature_low", "actors.temperature_high"}
+
+
+@pytest.mark.parametrize(("of", "but"), [("", {"learner.count"}), (" dqn", WITH_SEVERAL | OF_DQN)])
 def test_the_changed_configuration_differs_everywhere(of: str, but: set[str]) -> None:
-    """`but` for what the other one changes: several learners exclude these."""
+    """`but` for what the other one changes."""
     default, changed = (leaves(to_dict(CONFIGS[f"{kind}{of}"])) for kind in ("default", "changed"))
     assert {name for name in changed if default.get(name) == changed[name]} == {"algorithm.name", *but}
 
