@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import resource
@@ -18,6 +19,7 @@ PROCESS_BYTES = 0.35e9  # that a process of a Pong run takes: docs/performance.m
 # lower bounds: of an actor in its own process, without the libraries that processes share, of an actor of the serial
 # engine, and of one of gymnasium's smallest environments
 LEAST_ACTOR_BYTES, LEAST_SERIAL_ACTOR_BYTES, LEAST_ENVIRONMENT_BYTES = 2e7, 1e5, 5e3
+WEIGHT_BYTES = 8  # at least, of a weight of the network and its gradient
 OPEN_FILES = 64, 4  # of the process that has most of them: without actors, and for each actor
 CONTROL_GROUP = Path("/sys/fs/cgroup")  # a container's own limits
 
@@ -28,11 +30,27 @@ def require_room(config: RunConfig, spec: EnvironmentSpec) -> None:
     for key, (value, each) in _memory_takers(config, spec).items():
         why = f"each takes {decimal(int(each))} or more of this machine's {decimal(int(memory))} of memory"
         require(value * each <= memory, key, value, f"give at most {int(memory / each):,}: {why}")
+    _require_room_for_network(config, spec, memory)
     count, limit = config.actors.count, open_files_limit()[0]
     if config.engine != "serial":
         most = int((limit - OPEN_FILES[0]) / OPEN_FILES[1]) if limit < math.inf else count
         why = f"each takes {OPEN_FILES[1]} of the {limit:,.0f} open files that a process may have here (ulimit -n)"
         require(count <= most, "actors.count", count, f"give at most {most:,}: {why}")
+
+
+def _require_room_for_network(config: RunConfig, spec: EnvironmentSpec, memory: float) -> None:
+    """Of the layers whose sizes the configuration tells; a user's own torso may take no notice of it."""
+    network = config.network
+    if ":" in network.torso:
+        return
+    first = [] if spec.has_images else [math.prod(spec.input_shape)]
+    pairs = itertools.pairwise((*first, *network.hidden_sizes))
+    weights = {"hidden_sizes": sum(map(math.prod, pairs))}
+    weights["lstm"] = 4 * network.lstm * (network.hidden_sizes[-1] + network.lstm)
+    for key, count in weights.items():
+        needed = count * WEIGHT_BYTES
+        why = f"its {count:,} weights take {decimal(needed)} of this machine's {decimal(int(memory))} of memory"
+        require(needed <= memory, f"network.{key}", getattr(network, key), f"give less: {why}")
 
 
 def _memory_takers(config: RunConfig, spec: EnvironmentSpec) -> dict[str, tuple[int, float]]:

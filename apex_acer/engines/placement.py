@@ -6,12 +6,14 @@ import dataclasses
 import os
 from pathlib import Path
 
-from apex_acer.config import RunConfig
+from apex_acer.config import ConfigError, RunConfig
 from apex_acer.protocol.messages import Role
 from apex_acer.protocol.specification import EnvironmentSpec
 
 CORES_PER_ACTOR = 3  # without a GPU: a frame costs the learner twice the time that it costs the actor
 GIVE_WAY = 10  # by which actors lower their priority; 19 is the most
+DEVICES = Path("/dev")
+GPU_FILES = "nvidia[0-9]*", "nvhost-*", "nvgpu", "dxg", "kfd"  # there: of NVIDIA, of its Tegra, of WSL, of AMD
 VECTOR_ACTORS = 2, 4  # at least and at most, for small networks, because their learner keeps up with only a few
 
 
@@ -68,6 +70,13 @@ def available_cores() -> int:
 def has_gpu(device: str) -> bool:
     """Whether the setting `device` leads to a GPU, as far as can be told without asking CUDA."""
     return device.startswith("cuda") or (device == "auto" and Path("/dev/nvidia0").exists())
+
+
+def require_gpus(config: RunConfig) -> None:
+    """Raises `ConfigError` if a device is asked for that cannot be here, as far as can be told without asking CUDA."""
+    for key, name in (("learner.device", config.learner.device), ("actors.device", config.actors.device)):
+        if name.startswith("cuda") and not any(path for pattern in GPU_FILES for path in DEVICES.glob(pattern)):
+            raise ConfigError(f"{key}: {name!r} is not there; this machine has 0 CUDA devices; give cpu or auto")
 
 
 def describe(config: RunConfig) -> str:

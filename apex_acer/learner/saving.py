@@ -20,7 +20,7 @@ from apex_acer.learner.ranks import Ranks
 from apex_acer.learner.snapshots import Evaluations, Snapshot
 from apex_acer.learner.trainer import Trainer
 from apex_acer.networks import weights
-from apex_acer.networks.card import describe, require_format, written_by
+from apex_acer.networks.card import describe, require_match, written_by
 from apex_acer.protocol.specification import Array, EnvironmentSpec
 from apex_acer.storage import checkpoint
 from apex_acer.storage.folder import where
@@ -120,10 +120,7 @@ class Saver:
     def _load_weights(self, path: str) -> None:
         tensors, card = weights.read(path)
         try:
-            require_format(card)
-            name, mine = card.get("config", {}).get("algorithm", {}).get("name"), self._config.algorithm.name
-            if name != mine:
-                raise ConfigError(f"algorithm.name is {name!r}, this run's is {mine!r}")
+            require_match(card, self._config, self._spec)
             self._training.trainer.algorithm.load(tensors)
         except ConfigError as error:
             raise ConfigError(f"{path}: {str(error).removeprefix('weights: ')}{written_by(card)}") from None

@@ -15,12 +15,13 @@ from apex_acer.config import ConfigError, RunConfig, StopConfig, imports, readin
 from apex_acer.config.runfile import from_dict, load_run, to_dict
 from apex_acer.engines.engine import Run
 from apex_acer.engines.machine import require_room
-from apex_acer.engines.placement import place
+from apex_acer.engines.placement import place, require_gpus
 from apex_acer.environments.check import check_environment
 from apex_acer.environments.fit import require_unchanged
 from apex_acer.environments.registry import require_everywhere
 from apex_acer.manager.log_file import in_use
 from apex_acer.manager.trackers import require_trackers
+from apex_acer.networks.card import look, require_match, written_by
 from apex_acer.protocol.specification import EnvironmentSpec
 from apex_acer.remote.token import make_token, token_file
 from apex_acer.storage import checkpoint
@@ -43,6 +44,7 @@ def prepare(config: RunConfig, started_at: float) -> Run:
     _require_importable(config)
     environment, spec, notes = check_environment(config)
     config = _placed(dataclasses.replace(config, environment=environment), spec)
+    _require_weights(config, spec)
     _require_address(config)
     folder = make_folder(config, here)
     return _with_token(Run(config, spec, folder, uuid.uuid4().hex, started_at, notes=notes))
@@ -110,6 +112,17 @@ def _require_importable(config: RunConfig) -> None:
         require_everywhere(environment.local)
 
 
+def _require_weights(config: RunConfig, spec: EnvironmentSpec) -> None:
+    """Raises `ConfigError` if the weights to start from are of another run, as far as their card tells."""
+    if not config.load:
+        return
+    card = look(Path(config.load))
+    try:
+        require_match(card, config, spec)
+    except ConfigError as error:
+        raise ConfigError(f"{config.load}: {error}{written_by(card)}") from None
+
+
 def _require_address(config: RunConfig) -> None:
     """Raises `ConfigError` if the actor could not listen to remote clients; on a cluster, it may be on another machine."""
     if not config.environment.is_remote or config.engine == "ray":
@@ -133,6 +146,7 @@ def _placed(config: RunConfig, spec: EnvironmentSpec) -> RunConfig:
     """`config` with a number for each count; raises `ConfigError` if this machine cannot hold such a run."""
     config = place(config, spec)
     if not (config.ray.address or (config.engine == "ray" and "ray" in sys.modules)):  # a cluster has other machines
+        require_gpus(config)
         require_room(config, spec)
     return config
 

@@ -1,6 +1,6 @@
 """The card of a weights file: its metadata, with the configuration, the environment's specification and the score.
 
-It holds neither times nor folders, so that equal runs write equal bytes.
+It holds neither times nor folders, so that equal runs write equal bytes. Torch-free.
 """
 
 from __future__ import annotations
@@ -8,16 +8,21 @@ from __future__ import annotations
 import dataclasses
 import functools
 import importlib.metadata
+import json
+import os
 import platform
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from apex_acer import __version__
-from apex_acer.config import ConfigError, EvaluationConfig, RunConfig
+from apex_acer.config import ConfigError, EvaluationConfig, RunConfig, reading
 from apex_acer.config.runfile import dump_run, from_dict, to_dict
 from apex_acer.protocol.specification import EnvironmentSpec
 
+METADATA = "apex_acer"  # the key of the metadata
 FORMAT = 3
+SIZES = "hidden_sizes", "lstm", "normalise"  # keys of the network without which the same tensors are not made
 PACKAGES = ("torch", "gymnasium", "ale-py")
 
 
@@ -36,10 +41,60 @@ def make_score(row: Mapping[str, float], settings: EvaluationConfig, env_steps: 
     return {**metrics, "episodes": settings.episodes, "greedy": settings.greedy, "env_steps": env_steps}
 
 
+def unpack_metadata(data: bytes) -> dict[str, Any]:
+    """The metadata in the bytes of a weights file; raises `ConfigError` if this program did not write it."""
+    length = int.from_bytes(data[:8], "little")
+    try:
+        header = json.loads(data[8 : 8 + length])
+        metadata = json.loads(header["__metadata__"][METADATA], parse_constant=_refuse)
+    except (KeyError, TypeError, ValueError, RecursionError):
+        metadata = None
+    if not isinstance(metadata, dict):
+        raise ConfigError("weights: no apex_acer metadata")
+    return metadata
+
+
+def look(path: Path) -> dict[str, Any]:
+    """The card of the weights file `path`, whose tensors are not read; raises `ConfigError`."""
+    with reading(str(path)), path.open("rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        length = int.from_bytes(file.read(8), "little")
+        header = file.read(length) if length <= size else b""
+        try:
+            ends = [tensor["data_offsets"][1] for name, tensor in json.loads(header).items() if name != "__metadata__"]
+            whole = 8 + length + max(ends, default=0) == size
+        except (AttributeError, LookupError, TypeError, ValueError, RecursionError):
+            whole = False
+        if not whole:
+            raise ConfigError(f"{path}: not a whole safetensors file; give a file this program wrote")
+        try:
+            return unpack_metadata(length.to_bytes(8, "little") + header)
+        except ConfigError as error:
+            raise ConfigError(
+                f"{path}: {str(error).removeprefix('weights: ')}; give a file this program wrote"
+            ) from None
+
+
 def require_format(card: Mapping[str, Any]) -> None:
     """Raises `ConfigError` if this program cannot read the format of `card`."""
     if card.get("format") != FORMAT:
         raise ConfigError(f"format {card.get('format')!r}; this program reads format {FORMAT}")
+
+
+def require_match(card: Mapping[str, Any], config: RunConfig, spec: EnvironmentSpec) -> None:
+    """Raises `ConfigError` if weights with this `card` cannot fit the networks of a run, as far as a card tells."""
+    require_format(card)
+    with reading("its card"):
+        before, shapes = card["config"], [EnvironmentSpec.from_dict(card["spec"]).input_shape, spec.input_shape]
+        keys = {"algorithm.name": (before["algorithm"]["name"], config.algorithm.name)}
+        if ":" not in config.network.torso:  # a user's own may make the same of other sizes
+            network = to_dict(config.network)
+            keys |= {f"network.{key}": (before["network"][key], network[key]) for key in SIZES}
+            if max(map(len, shapes)) == 1:
+                keys["the shape of observations"] = list(shapes[0]), list(shapes[1])
+    for key, (given, wanted) in keys.items():
+        if given != wanted:
+            raise ConfigError(f"{key} is {given!r}, this run's is {wanted!r}")
 
 
 def written_by(card: Mapping[str, Any]) -> str:
@@ -74,3 +129,7 @@ def card_text(card: Mapping[str, Any]) -> str:
 def _versions() -> Mapping[str, str]:
     packages = {name: importlib.metadata.version(name) for name in PACKAGES}
     return {"apex_acer": __version__, **packages, "python": platform.python_version()}
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is no JSON")

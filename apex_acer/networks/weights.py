@@ -17,10 +17,11 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from apex_acer.config import ConfigError
+from apex_acer.networks.card import METADATA as METADATA
+from apex_acer.networks.card import unpack_metadata as unpack_metadata
 from apex_acer.system.files import read as read_file
 from apex_acer.system.files import write as write
 
-METADATA = "apex_acer"
 MAX_BYTES = 1 << 30  # of a file; the largest network here takes a hundredth of that
 
 
@@ -91,26 +92,9 @@ def read(path: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         raise ConfigError(f"{path}: {str(error).removeprefix('weights: ')}; give a file this program wrote") from None
 
 
-def unpack_metadata(data: bytes) -> dict[str, Any]:
-    """The metadata in the bytes of a weights file; raises `ConfigError` if this program did not write it."""
-    length = int.from_bytes(data[:8], "little")
-    try:
-        header = json.loads(data[8 : 8 + length])
-        metadata = json.loads(header["__metadata__"][METADATA], parse_constant=_refuse)
-    except (KeyError, TypeError, ValueError, RecursionError):
-        metadata = None
-    if not isinstance(metadata, dict):
-        raise ConfigError("weights: no apex_acer metadata")
-    return metadata
-
-
 def add_metadata(data: bytes, **facts: Any) -> bytes:
     """The bytes of a weights file with `facts` added to its metadata."""
     return pack(unpack(data), unpack_metadata(data) | facts)
-
-
-def _refuse(constant: str) -> None:
-    raise ValueError(f"{constant} is no JSON")
 
 
 def _shape(tensor: Tensor) -> str:

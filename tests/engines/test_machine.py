@@ -48,6 +48,11 @@ def test_a_run_of_far_too_many_actors_is_refused_at_once(
         ({"actors__max_unanswered": 10**8}, "actors.max_unanswered: 100000000 is not allowed; give at most "),
         ({"replay__capacity": 10**10}, "replay.capacity: 10000000000 is not allowed; give at most "),
         (
+            {"network__hidden_sizes": (10**6, 10**6)},
+            "network.hidden_sizes: (1000000, 1000000) is not allowed; give less: its 1,000,004,000,000 weights take 8.0 TB",
+        ),
+        ({"network__lstm": 10**6}, "network.lstm: 1000000 is not allowed; give less: its 4,000,"),
+        (
             {"evaluation__environments": 10**9, "evaluation__episodes": 10**8},
             "evaluation.environments: 100000000 is not allowed; give at most 3,200,000: each takes 5.0 kB or more of",
         ),

@@ -1,11 +1,15 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from apex_acer.config import SacConfig
+from apex_acer.engines import placement
 from apex_acer.engines.placement import available_cores, describe, has_gpu, niceness, place
 from apex_acer.protocol.actions import Discrete
 from apex_acer.protocol.specification import EnvironmentSpec
+from tests.conftest import config_error
 from tests.runs import CARTPOLE, tiny_run
 
 PONG = EnvironmentSpec((1, 84, 84), "uint8", Discrete(6, 0), 4, False, 4, (84, 84))
@@ -65,6 +69,19 @@ def test_a_gpu_is_where_it_is_asked_for_or_seen() -> None:
     assert has_gpu("cuda:1")
     assert not has_gpu("cpu")
     assert available_cores() >= 1
+
+
+@pytest.mark.parametrize("key", ["learner", "actors"])
+def test_a_gpu_that_cannot_be_there_is_refused(key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(placement, "DEVICES", tmp_path)
+    config = tiny_run(**{f"{key}__device": "cuda:0"})
+    (tmp_path / "nvidiactl").touch()  # a driver without a device
+    message = config_error(lambda: placement.require_gpus(config))
+    allowed = "this machine has 0 CUDA devices; give cpu or auto"
+    assert message == f"{key}.device: 'cuda:0' is not there; {allowed}"
+    placement.require_gpus(tiny_run())
+    (tmp_path / "nvidia3").touch()  # a container may have only this one
+    placement.require_gpus(config)
 
 
 def test_one_line_says_what_is_used() -> None:

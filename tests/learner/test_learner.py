@@ -308,7 +308,7 @@ def metadata_of_another_form(path: Path) -> RunConfig:
 
 
 BAD_FILES = {
-    other_shape: "tensor network.",
+    other_shape: "network.hidden_sizes is ",
     other_algorithm: "algorithm.name",
     missing_tensor: "is missing",
     missing_module: "tensor average.pi_logits.bias is missing; expected [2]",

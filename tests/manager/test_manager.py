@@ -14,6 +14,7 @@ import pytest
 
 from apex_acer.config import ConfigError, RunConfig
 from apex_acer.config.runfile import dump_run, load_run
+from apex_acer.engines.placement import has_gpu
 from apex_acer.engines.serial import SerialEngine
 from apex_acer.manager.callbacks import Callbacks
 from apex_acer.manager.manager import RunFailed, resume, train
@@ -22,6 +23,8 @@ from apex_acer.manager.result import TrainResult
 from tests.conftest import config_error
 from tests.processes import processes
 from tests.runs import tiny_run
+
+HAS_GPU = has_gpu("auto")
 
 
 def local_run(out: Path, **changes: Any) -> RunConfig:
@@ -84,6 +87,10 @@ def test_weights_cut_short_are_refused(tmp_path: Path) -> None:
         ({"environment__id": "NoSuchGame-v0"}, "environment.id: "),
         ({"environment__id": "Pendulum-v1"}, "algorithm.name: "),
         ({"environment__kwargs": '{"surprise": 1}'}, "environment.id: "),
+        pytest.param(
+            {"learner__device": "cuda"}, "learner.device: ", marks=pytest.mark.skipif(HAS_GPU, reason="a GPU")
+        ),
+        ({"network__hidden_sizes": (10**6, 10**6)}, "network.hidden_sizes: "),
         ({"network__torso": "no_such_module:Torso"}, "network.torso: "),
         ({"optimizer__name": "colorsys:absent"}, "optimizer.name: "),
         ({"learner__callback": "json:absent"}, "learner.callback: "),
@@ -96,6 +103,40 @@ def test_what_needs_no_process_is_refused_before_the_folder_is_made(
         train(local_run(tmp_path / "run", **changes))
     assert str(raised.value).startswith(names)
     assert "\n" not in str(raised.value)
+    assert not (tmp_path / "run").exists()
+
+
+WEIGHTS_OF_ANOTHER_RUN: dict[str, tuple[dict[str, Any], str]] = {
+    "algorithm": ({"algorithm__name": "ppo"}, "algorithm.name is 'acer', this run's is 'ppo'"),
+    "sizes": ({"network__hidden_sizes": (8,)}, "network.hidden_sizes is [16], this run's is [8]"),
+    "memory": ({"network__lstm": 4}, "network.lstm is 0, this run's is 4"),
+    "normaliser": ({"network__normalise": True}, "network.normalise is False, this run's is True"),
+    "observations": ({"environment__id": "Acrobot-v1"}, "the shape of observations is [4], this run's is [6]"),
+}
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return Path(train(tiny_run(tmp_path_factory.mktemp("trained"), stop__env_steps=100)).weights)
+
+
+@pytest.mark.parametrize(("changes", "said"), WEIGHTS_OF_ANOTHER_RUN.values(), ids=WEIGHTS_OF_ANOTHER_RUN)
+def test_weights_of_another_run_are_refused_before_the_folder_is_made(
+    weights: Path, tmp_path: Path, changes: dict[str, Any], said: str
+) -> None:
+    assert (
+        config_error(lambda: train(local_run(tmp_path / "run", load=str(weights), **changes))) == f"{weights}: {said}"
+    )
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("data", [b"", b"text " * 100, b"\xff" * 100, b"\x02" + bytes(7) + b"{}"], ids=range(4))
+def test_what_holds_no_weights_is_refused_before_the_folder_is_made(data: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(data)
+    message = config_error(lambda: train(local_run(tmp_path / "run", load=str(path))))
+    assert message.startswith(f"{path}: no")
+    assert message.endswith("; give a file this program wrote")
     assert not (tmp_path / "run").exists()
 
 

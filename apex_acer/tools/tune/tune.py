@@ -72,6 +72,8 @@ def plan_tuning(
     for key, value, least in (("trials", trials, 1), ("seeds", seeds, 1), ("jobs", at_once, 0)):
         require(value >= least, key, value, f"give {least} or more")
     require(base.evaluation.every > 0, "evaluation.every", 0, "trials are compared by evaluations; give 1 or more")
+    budget = f"trials are compared by evaluations; give at most stop.env_steps ({base.stop.env_steps})"
+    require(base.evaluation.every <= base.stop.env_steps, "evaluation.every", base.evaluation.every, budget)
     space = make_space(base, vary)
     name = Path(arguments[0]).stem
     folder = Path(base.out or f"studies/{name}-{time.strftime('%Y%m%d-%H%M%S')}")

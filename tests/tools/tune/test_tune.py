@@ -143,6 +143,7 @@ def test_flags_are_ranges_and_choices() -> None:
         (f"{VARY} --seeds 0", ["seeds", "1 or more"]),
         (f"{VARY} --jobs -1", ["jobs", "0 or more"]),
         (f"{VARY} --until None --evaluation.every 0", ["evaluation.every", "1 or more"]),
+        (f"{VARY} --steps 99 --evaluation.every 100", ["evaluation.every: 100", "at most stop.env_steps (99)"]),
         (f"{VARY} --out other", ["out", "'other'", "not empty"]),
     ],
 )
