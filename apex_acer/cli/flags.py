@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import typing
 from collections import deque
 from typing import Any, NamedTuple
@@ -12,6 +11,7 @@ import tyro
 
 from apex_acer.config import SETTINGS, AlgorithmConfig, ConfigError, require
 from apex_acer.config.checks import field_types, from_text
+from apex_acer.config.keys import nearest
 
 
 class Flag(NamedTuple):
@@ -109,9 +109,12 @@ def _unknown(name: str, flags: Flags, others: Flags) -> Flag:
     """Raises `ConfigError`; `others` contains the flags of all algorithms."""
     if name.replace("_", "-") in others:
         raise ConfigError(f"{name}: unknown flag; it is one of another algorithm, which --algorithm.name chooses")
-    last = [flag for flag in flags if flag.rpartition(".")[2] == name.removeprefix("--")]
-    near = last or difflib.get_close_matches(name, flags, n=1)
-    raise ConfigError(f"{name}: unknown flag; {f'did you mean {near[0]}?' if near else '--help-all lists all'}")
+    keys = {flag.removeprefix("--").replace("-", "_"): flag for flag in flags}
+    near = keys.get(nearest(name.removeprefix("--"), keys))
+    if near is None:
+        raise ConfigError(f"{name}: unknown flag; --help-all lists all")
+    short = min((flag for flag in flags if flags[flag] is flags[near]), key=len)
+    raise ConfigError(f"{name}: unknown flag; did you mean {short}?")
 
 
 def _check_words(cls: type, given: list[str], verb: str) -> None:

@@ -7,13 +7,11 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import difflib
-import re
+import itertools
 import tomllib
 import typing
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
-from importlib import resources
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -32,29 +30,14 @@ from apex_acer.config import (
     require,
 )
 from apex_acer.config.checks import field_types
+from apex_acer.config.keys import keys_of, nearest
+from apex_acer.config.presets import preset_text as preset_text
+from apex_acer.config.presets import presets as presets
 from apex_acer.system import files
 
 T = TypeVar("T")
 MAX_BYTES = 1 << 20  # of a run file
-
-
-def presets() -> dict[str, str]:
-    """The names of the presets, in order, and the first comment line of each file."""
-    files = [f for f in resources.files("apex_acer.launch").iterdir() if f.name.endswith(".toml")]
-    heads = {f.name.removesuffix(".toml"): f.read_text(encoding="utf-8").partition("\n")[0] for f in files}
-    return {name: heads[name].lstrip("# ") for name in sorted(heads)}
-
-
-def preset_text(name: str) -> str:
-    """The text of the preset `name`; raises `ConfigError` if there is none."""
-    if name not in presets():
-        near = difflib.get_close_matches(name, presets(), n=1)
-        hint = f"did you mean {near[0]!r}? " if near else ""
-        if re.search(r"-v\d+$", name):
-            hint = f"an environment's id goes with one of them, as --environment.id {name}; "
-        allowed = f"give a .toml file, the folder of a run or one of {', '.join(presets())}"
-        raise ConfigError(f"run: {name!r} is neither a preset nor a file; {hint}{allowed}")
-    return resources.files("apex_acer.launch").joinpath(f"{name}.toml").read_text(encoding="utf-8")
+KEYWORDS = "keywords"  # the source of what a caller in Python changes
 
 
 def load_run(run: str | Path | RunConfig, **changes: Any) -> RunConfig:
@@ -69,10 +52,17 @@ def load_run(run: str | Path | RunConfig, **changes: Any) -> RunConfig:
     """
     if isinstance(run, RunConfig) and not changes:
         return run
+    given = "give a preset's name, a path or a RunConfig; keys are keywords: seed=1, stop={'env_steps': 2000}"
+    require(isinstance(run, str | Path | RunConfig), "run", run, given)
     source = "configuration" if isinstance(run, RunConfig) else str(run)
     with reading(source):
         base = to_dict(run) if isinstance(run, RunConfig) else _load(source, ())
-        return from_dict(over(base, changes), source)
+        try:
+            return from_dict(over(base, changes), KEYWORDS if changes else source)
+        except ConfigError:
+            if changes:
+                from_dict(base, source)  # it may be at fault
+            raise
 
 
 def with_algorithm(config: RunConfig, name: str) -> RunConfig:
@@ -198,7 +188,7 @@ def _merge(base: Mapping[str, Any], data: Mapping[str, Any]) -> dict[str, Any]:
 
 def _read(path: Path) -> str:
     try:
-        return files.read(path, MAX_BYTES).decode()
+        return files.read(path, MAX_BYTES).decode("utf-8-sig")  # Windows' editors begin files with a mark
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
         raise ConfigError(f"{path}: {reason}; give a run file or a preset") from None
@@ -228,9 +218,7 @@ def _build(cls: type[T], data: Mapping[str, Any], prefix: str, where: str) -> T:
     hints = field_types(cls)
     for key in data:
         if key not in hints:
-            near = difflib.get_close_matches(key, hints, n=1)
-            hint = f"did you mean {prefix}{near[0]}?" if near else f"allowed: {', '.join(hints)}"
-            raise ConfigError(f"{where}unknown key {prefix}{key}; {hint}")
+            raise ConfigError(f"{where}unknown key {prefix}{key}; {_instead(str(key), hints, prefix, where)}")
     values = {key: _convert(hints[key], value, prefix + key, where) for key, value in data.items()}
     try:
         return cls(**values)
@@ -238,9 +226,27 @@ def _build(cls: type[T], data: Mapping[str, Any], prefix: str, where: str) -> T:
         raise ConfigError(f"{where}{error}") from None
 
 
+def _instead(key: str, hints: Collection[str], prefix: str, where: str) -> str:
+    """What to give in place of a `key` that a section of keys `hints` lacks."""
+    near = nearest(f"{prefix}{key}", [*(prefix + name for name in hints), *_keys_outside(prefix)])
+    section, _, last = near.rpartition(".")
+    if section and not prefix and where == f"{KEYWORDS}: ":
+        near = f"{section}={{{last!r}: …}}"
+    return f"did you mean {near}?" if near else f"allowed: {', '.join(hints)}"
+
+
+def _keys_outside(prefix: str) -> Iterator[str]:
+    """The dotted keys that do not begin with `prefix`, of all algorithms."""
+    every = itertools.chain(keys_of(RunConfig), *(keys_of(kind, "algorithm.") for kind in SETTINGS.values()))
+    return (key for key in every if not (prefix and key.startswith(prefix)))
+
+
 def _convert(hint: Any, value: Any, key: str, where: str) -> Any:
     if not dataclasses.is_dataclass(hint) or isinstance(value, typing.cast("type[Any]", hint)):
         return value
     if not isinstance(value, Mapping):
-        raise ConfigError(f"{where}{key}: {value!r} is not a table; write [{key}]")
+        first = next(iter(field_types(hint)))
+        is_keyword = where == f"{KEYWORDS}: "
+        how = f"give a dict: {{{first!r}: …}}" if is_keyword else f"write [{key}], then {first} = …"
+        raise ConfigError(f"{where}{key}: {value!r} is not a table; {how}")
     return _build(typing.cast("type[Any]", hint), value, f"{key}.", where)

@@ -232,9 +232,14 @@ def test_a_run_is_a_name_a_path_or_a_configuration_and_takes_changes(tmp_path: P
     [
         ({"sede": 1}, "unknown key sede; did you mean seed?"),
         ({"stop": {"env_step": 1}}, "unknown key stop.env_step; did you mean stop.env_steps?"),
-        ({"stop": 5}, "stop: 5 is not a table; write [stop]"),
+        ({"stop": 5}, "stop: 5 is not a table; give a dict: {'env_steps': …}"),
+        ({"environment": "Ant-v5"}, "environment: 'Ant-v5' is not a table; give a dict: {'id': …}"),
+        ({"environment": {"id": RunConfig}}, "is not allowed; give the id that it is registered as, module:Id"),
+        ({"total_timesteps": 1}, "unknown key total_timesteps; did you mean stop={'env_steps': …}?"),
+        ({"learning_rate": 1}, "unknown key learning_rate; did you mean optimizer={'learning_rate': …}?"),
+        ({"stop": {1: 2}}, "unknown key stop.1; allowed: env_steps, minutes, at_return"),
         ({"seed": -1}, "seed: -1 is not allowed; give 0 to 2147483647"),
-        ({"stop": ReplayConfig()}, "is not a table; write [stop]"),
+        ({"stop": ReplayConfig()}, "is not a table; give a dict: {'env_steps': …}"),
         ({"environment": {"wrappers": ReplayConfig()}}, "is not allowed; give a list"),
     ],
 )
@@ -243,8 +248,26 @@ def test_changes_that_cannot_be_made_are_said_in_one_line(
     run: str | RunConfig, changes: dict[str, Any], message: str
 ) -> None:
     said = config_error(lambda: load_run(run, **changes))
+    assert said.startswith("keywords: ")
     assert said.endswith(message)
-    assert "\n" not in said
+
+
+def test_a_keyword_s_error_is_not_blamed_on_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text("[stop]\nenv_steps = 5\n")
+    message = config_error(lambda: load_run(path, stop={"env_steps": -1}))
+    assert message == "keywords: stop.env_steps: -1 is not allowed; give 1 or more"
+    path.write_text("[stop]\nenv_steps = 0\n")
+    message = config_error(lambda: load_run(path, seed=3))
+    assert message == f"{path}: stop.env_steps: 0 is not allowed; give 1 or more"
+    assert load_run(path, stop={"env_steps": 7}).stop.env_steps == 7
+
+
+@pytest.mark.parametrize("run", [None, {"seed": 3}, RunConfig])
+def test_what_is_no_run_is_said_in_one_line(run: Any) -> None:
+    message = config_error(lambda: load_run(run))
+    assert message.startswith("run: ")
+    assert "give a preset's name, a path or a RunConfig; keys are keywords: seed=1" in message
 
 
 def test_a_file_can_leave_out_what_its_base_has(tmp_path: Path) -> None:
@@ -269,13 +292,27 @@ def test_paths_that_cannot_be_read(tmp_path: Path) -> None:
     assert config_error(lambda: load_run(str(folder))).startswith(f"{folder}: ")
 
 
-def test_unknown_preset_suggests_a_near_one_and_lists_all() -> None:
-    message = config_error(lambda: load_run("cartpol"))
-    assert "'cartpol'" in message
-    assert "did you mean 'cartpole'?" in message
-    for name in presets():
-        assert name in message
-    assert "did you mean" not in config_error(lambda: load_run("zzzz"))
+LISTED = "give a .toml file, the folder of a run or a preset; `apex-acer presets` lists all"
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [
+        ("cartpol", "did you mean 'cartpole' or 'cartpole-ppo' or 'cartpole-dqn'? "),
+        ("hopper", "did you mean 'hopper-sac' or 'hopper-trpo'? "),
+        ("TD3", "did you mean 'halfcheetah-td3' or 'lunarlander-continuous-td3' or 'pendulum-td3'? "),
+        ("zzzz", ""),
+    ],
+)
+def test_an_unknown_preset_suggests_the_nearest_few(name: str, near: str) -> None:
+    message = config_error(lambda: load_run(name))
+    assert message == f"run: {name!r} is neither a preset nor a file; {near}{LISTED}"
+
+
+def test_a_file_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text("seed = 3", encoding="utf-8-sig")
+    assert load_run(path).seed == 3
 
 
 @pytest.mark.parametrize("text", ["seed = ", "a = 1\na = 2", "[x"])
@@ -286,6 +323,9 @@ def test_what_is_no_toml(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "parts"),
     [
+        ("lr = 1", ["unknown key lr;", "did you mean optimizer.learning_rate?"]),
+        ("[algorithm]\nlearning_rate = 1", ["did you mean optimizer.learning_rate?"]),
+        ("[environment]\nn_envs = 1", ["did you mean actors.environments?"]),
         ("sed = 1", ["unknown key sed;", "did you mean seed?"]),
         (
             "[algorithm]\nunrol_length = 1",
@@ -384,10 +424,11 @@ def test_a_runs_folder_stands_for_its_config_and_a_preset_goes_first(
     assert load_run(str(tmp_path / "mine")) == load_run("./pong")
     assert load_run("pong").environment.is_atari
     (tmp_path / "empty").mkdir()
-    assert "'empty' is neither a preset nor a file" in config_error(lambda: load_run("empty"))
-    assert "nor a file; an environment's id goes with one of them, as --environment.id Ant-v5; give " in config_error(
-        lambda: load_run("Ant-v5")
+    assert "'empty' is neither a preset nor a file; this folder has no config.toml" in config_error(
+        lambda: load_run("empty")
     )
+    how = "an environment's id goes with a preset, as cartpole --environment.id Ant-v5"
+    assert f"nor a file; {how}; " in config_error(lambda: load_run("Ant-v5"))
 
 
 @pytest.mark.parametrize("text", ["[environment.kwargs]\nlength = 7\n", "[environment]\nkwargs = {length = 7}\n"])

@@ -69,7 +69,7 @@ def test_a_misspelt_run_or_key_is_refused() -> None:
     assert config_error(lambda: train("cartpol")).startswith(
         "run: 'cartpol' is neither a preset nor a file; did you mean"
     )
-    assert config_error(lambda: train("cartpole", sede=1)) == "cartpole: unknown key sede; did you mean seed?"
+    assert config_error(lambda: train("cartpole", sede=1)) == "keywords: unknown key sede; did you mean seed?"
 
 
 def test_weights_cut_short_are_refused(tmp_path: Path) -> None:

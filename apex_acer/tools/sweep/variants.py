@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import itertools
 import re
 import typing
@@ -14,6 +13,7 @@ from typing import Any, NamedTuple
 
 from apex_acer.config import ConfigError, RunConfig, require
 from apex_acer.config.checks import from_text
+from apex_acer.config.keys import nearest
 from apex_acer.config.runfile import from_dict, over, short_keys, short_text, to_dict
 
 OWN_KEYS = ("seed", "out")  # a sweep sets these itself
@@ -89,8 +89,8 @@ def parse_axis(base: RunConfig, given: str) -> Axis:
     for key in keys:
         require(key not in OWN_KEYS, "vary", key, "give --seed, --seeds and --out")
         if key not in types:
-            near = difflib.get_close_matches(key, types, n=1)
-            raise ConfigError(f"vary: unknown key {key}; {f'did you mean {near[0]}?' if near else 'see train --help'}")
+            near = nearest(key, types)
+            raise ConfigError(f"vary: unknown key {key}; {f'did you mean {near}?' if near else 'see train --help-all'}")
     return Axis({key: types[key] for key in keys}, right)
 
 
