@@ -89,6 +89,8 @@ def _values(name: str, flag: Flag, rest: deque[str]) -> list[str]:
     texts: list[str] = []
     while flag.hint is not None and rest and not rest[0].startswith("--") and (flag.several or not texts):
         text = rest.popleft()
+        apart = f"give the values apart, as {name} {text.strip('[]()').replace(',', ' ')}"
+        require(not (flag.several and "," in text), name, text, apart)
         value = from_text(name, flag.hint, text)
         texts.append(str(value) if type(value) is int else text)
     if flag.hint is not None and not texts and not flag.several:

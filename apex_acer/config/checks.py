@@ -36,7 +36,9 @@ def require(condition: bool, key: str, value: object, allowed: str) -> None:
 def at_least(minimum: float, section: str, values: Mapping[str, float]) -> None:
     """Requires each of `values`, which are keys of `section`, to be finite and at least `minimum`."""
     for name, value in values.items():
-        require(math.isfinite(value) and value >= minimum, f"{section}.{name}", value, f"give {minimum} or more")
+        finite = math.isfinite(value)
+        allowed = f"give {minimum} or more{'' if finite else ', and finite'}"
+        require(finite and value >= minimum, f"{section}.{name}", value, allowed)
 
 
 def thread_count(key: str, value: int) -> None:
@@ -47,7 +49,8 @@ def thread_count(key: str, value: int) -> None:
 def positive(section: str, values: Mapping[str, float]) -> None:
     """Requires each of `values` to be finite and above 0."""
     for name, value in values.items():
-        require(math.isfinite(value) and value > 0, f"{section}.{name}", value, "give a number above 0")
+        allowed = f"give a number above 0{'' if math.isfinite(value) else ', and finite'}"
+        require(math.isfinite(value) and value > 0, f"{section}.{name}", value, allowed)
 
 
 def fraction(section: str, values: Mapping[str, float], *, one: bool = True) -> None:
@@ -105,10 +108,10 @@ def of_type(key: str, hint: Any, value: Any) -> Any:
     if is_number and (float in kinds or (int in kinds and value % 1 == 0)):
         is_whole = int in kinds or isinstance(value, numbers.Integral)
         if is_whole and not -(2**63) <= value < 2**63:
-            raise ConfigError(f"{key}: an integer beyond 64 bits is not allowed")
+            raise ConfigError(f"{key}: an integer beyond 64 bits is not allowed; give one of less than 2^63")
         return float(value) if float in kinds else int(value)
     fits = isinstance(value, kinds) and (bool in kinds or not isinstance(value, bool))
-    *others, last = [*(kind.__name__ for kind in kinds if kind is not type(None)), *words]
+    *others, last = [*("None" if kind is type(None) else kind.__name__ for kind in kinds), *words]
     require(fits, key, value, f"give {', '.join(others)} or {last}" if others else f"give {last}")
     return value
 

@@ -24,6 +24,8 @@ from apex_acer.config.checks import (
 )
 from apex_acer.config.remote import RemoteConfig
 
+LARGEST_SCREEN = 1024  # pixels; the console has 210 by 160
+
 
 @dataclass(frozen=True)
 class AtariConfig:
@@ -53,6 +55,8 @@ class AtariConfig:
         typed("environment.atari", self)
         counts = {name: getattr(self, name) for name in ("frame_skip", "training_frames", "screen_size")}
         at_least(1, "environment.atari", counts)
+        size = self.screen_size
+        require(size <= LARGEST_SCREEN, "environment.atari.screen_size", size, f"give 1 to {LARGEST_SCREEN}")
         at_least(0, "environment.atari", {"noop_max": self.noop_max})
         fraction("environment.atari", {"sticky_actions": self.sticky_actions})
 

@@ -122,4 +122,6 @@ class ReplayConfig:
         at_least(0, "replay", {"start": self.start})
         names = ("priority_exponent", "importance_exponent", "importance_exponent_final")
         fraction("replay", {name: getattr(self, name) for name in names})
-        require(self.start <= self.capacity, "replay.start", self.start, f"at most replay.capacity ({self.capacity})")
+        require(
+            self.start <= self.capacity, "replay.start", self.start, f"give at most replay.capacity ({self.capacity})"
+        )

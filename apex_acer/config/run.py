@@ -178,7 +178,8 @@ class RunConfig:
         if self.algorithm.replay_ratio:
             each = (batch_size + environments) * self.algorithm.unroll_length
             several = " for each learner" if count > 1 else ""
-            allowed = f"(learner.batch_size + actors.environments) * algorithm.unroll_length = {each}{several} or more"
+            steps = f"(learner.batch_size + actors.environments) * algorithm.unroll_length = {each}"
+            allowed = f"give {steps}{several} or more"
             require(self.replay.capacity >= each * count, "replay.capacity", self.replay.capacity, allowed)
 
     def _check_remote(self) -> None:
@@ -203,9 +204,9 @@ class RunConfig:
         require(self.engine == "ray", several, count, f"engine {self.engine} has one learner; give engine ray")
         batch_size = self.learner.batch_size
         require(batch_size % count == 0, several, count, f"give a divisor of learner.batch_size ({batch_size})")
-        enough = f"at most actors.count ({self.actors.count}): each learner has actors of its own"
+        enough = f"give at most actors.count ({self.actors.count}): each learner has actors of its own"
         require(count <= (self.actors.count or count), several, count, enough)
         named = f"learner.device {self.learner.device} is one device for all; give auto, cpu or cuda"
         require(":" not in self.learner.device, several, count, named)
-        require(not self.checkpoint.replay, several, count, "checkpoint.replay works with one learner only")
-        require(not self.replay.load, several, count, "replay.load works with one learner only")
+        require(not self.checkpoint.replay, several, count, "checkpoint.replay works with one learner only; give 1")
+        require(not self.replay.load, several, count, "replay.load works with one learner only; give 1")

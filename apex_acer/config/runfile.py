@@ -138,7 +138,7 @@ def _leaves(data: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
 
 def _load(run: str, above: tuple[str, ...]) -> dict[str, Any]:
     """The keys of a preset, file or run's folder and of its bases; `above` are the runs that it is a base of."""
-    require(run not in above, "base", run, f"{' and '.join(above)} cannot be built on each other")
+    require(run not in above, "base", run, f"{' and '.join(above)} cannot be built on each other; give another base")
     path = Path(run)
     if path.suffix == ".toml" or path.is_file():
         return _resolve(_read(path), run, above)

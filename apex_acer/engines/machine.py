@@ -40,17 +40,21 @@ def require_room(config: RunConfig, spec: EnvironmentSpec) -> None:
 
 def _require_room_for_network(config: RunConfig, spec: EnvironmentSpec, memory: float) -> None:
     """Of the layers whose sizes the configuration tells; a user's own torso may take no notice of it."""
-    network = config.network
+    network, critics = config.network, getattr(config.algorithm, "critics", 0)
     if ":" in network.torso:
         return
     first = [] if spec.has_images else [math.prod(spec.input_shape)]
     pairs = itertools.pairwise((*first, *network.hidden_sizes))
-    weights = {"hidden_sizes": sum(map(math.prod, pairs))}
-    weights["lstm"] = 4 * network.lstm * (network.hidden_sizes[-1] + network.lstm)
-    for key, count in weights.items():
+    hidden, lstm = sum(map(math.prod, pairs)), 4 * network.lstm * (network.hidden_sizes[-1] + network.lstm)
+    takers = {
+        "network.hidden_sizes": (network.hidden_sizes, hidden),
+        "network.lstm": (network.lstm, lstm),
+        "algorithm.critics": (critics, critics * hidden),
+    }
+    for key, (value, count) in takers.items():
         needed = count * WEIGHT_BYTES
         why = f"its {count:,} weights take {decimal(needed)} of this machine's {decimal(int(memory))} of memory"
-        require(needed <= memory, f"network.{key}", getattr(network, key), f"give less: {why}")
+        require(needed <= memory, key, value, f"give less: {why}")
 
 
 def _memory_takers(config: RunConfig, spec: EnvironmentSpec) -> dict[str, tuple[int, float]]:
@@ -64,7 +68,11 @@ def _memory_takers(config: RunConfig, spec: EnvironmentSpec) -> dict[str, tuple[
     environment_bytes = LEAST_ENVIRONMENT_BYTES + segment_bytes
     here = config.replay.device == "cpu" or not has_gpu(config.learner.device)
     replays = here and config.algorithm.replay_ratio > 0
-    takers = {"replay.capacity": (config.replay.capacity, segment_bytes / k)} if replays else {}
+    takers = {
+        "environment.stack": (spec.stack, actors.environments * (plane_bytes + 4)),
+        "algorithm.unroll_length": (k, actors.environments * (plane_bytes + 4)),
+    }
+    takers |= {"replay.capacity": (config.replay.capacity, segment_bytes / k)} if replays else {}
     return takers | {
         "actors.environments": (actors.environments, environment_bytes),
         "actors.max_unanswered": (config.max_unanswered, actors.environments * segment_bytes),

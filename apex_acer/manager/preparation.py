@@ -8,6 +8,7 @@ import sys
 import time
 import uuid
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,7 @@ def prepare(config: RunConfig, started_at: float) -> Run:
     if config.load and not Path(config.load).is_file():
         raise ConfigError(f"load: {config.load!r} is not a file; give a weights file")
     require_trackers(config)
+    _require_video(config)
     config, here = _with_replay(config), Path.cwd()  # code of the user's may go to another folder
     settings = imports.algorithm_settings(config.algorithm.name)
     given = type(config.algorithm)
@@ -110,6 +112,14 @@ def _require_importable(config: RunConfig) -> None:
     environment = config.environment
     if config.engine != "serial" and not (environment.is_remote and not environment.remote.local):
         require_everywhere(environment.local)
+
+
+def _require_video(config: RunConfig) -> None:
+    """Raises `ConfigError` if videos of evaluations are asked for and what writes them is not installed."""
+    for name in ("av", "pygame") if config.evaluation.video_every else ():
+        with imports.needs("evaluation.video_every", "video"):
+            if find_spec(name) is None:
+                raise ModuleNotFoundError(name=name)
 
 
 def _require_weights(config: RunConfig, spec: EnvironmentSpec) -> None:

@@ -170,6 +170,8 @@ def test_bad_input_gets_one_line_and_exit_code_2(
         ("resume x --steps abc", "--steps: 'abc' is not allowed; give int"),
         ("resume x --steps --json", "--steps: no value is given; give int"),
         ("train cartpole --json=yes", "--json: 'yes' is not allowed"),
+        ("train cartpole --until never", "--until: 'never' is not allowed; give float or None"),
+        ("train cartpole --network.hidden-sizes [64,64]", "give the values apart, as --network.hidden-sizes 64 64"),
         ("train cartpole --network.hidden-sizes 64 a", "--network.hidden-sizes: 'a' is not allowed; give int"),
     ],
 )

@@ -51,6 +51,14 @@ def test_a_run_of_far_too_many_actors_is_refused_at_once(
             {"network__hidden_sizes": (10**6, 10**6)},
             "network.hidden_sizes: (1000000, 1000000) is not allowed; give less: its 1,000,004,000,000 weights take 8.0 TB",
         ),
+        (
+            {"algorithm__unroll_length": 10**9, "replay__capacity": 10**11},
+            "algorithm.unroll_length: 1000000000 is not ",
+        ),
+        (
+            {"algorithm__name": "sac", "algorithm__critics": 10**9},
+            "algorithm.critics: 1000000000 is not allowed; give less",
+        ),
         ({"network__lstm": 10**6}, "network.lstm: 1000000 is not allowed; give less: its 4,000,"),
         (
             {"evaluation__environments": 10**9, "evaluation__episodes": 10**8},

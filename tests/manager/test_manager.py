@@ -16,6 +16,7 @@ from apex_acer.config import ConfigError, RunConfig
 from apex_acer.config.runfile import dump_run, load_run
 from apex_acer.engines.placement import has_gpu
 from apex_acer.engines.serial import SerialEngine
+from apex_acer.manager import preparation
 from apex_acer.manager.callbacks import Callbacks
 from apex_acer.manager.manager import RunFailed, resume, train
 from apex_acer.manager.preparation import make_folder
@@ -103,6 +104,15 @@ def test_what_needs_no_process_is_refused_before_the_folder_is_made(
         train(local_run(tmp_path / "run", **changes))
     assert str(raised.value).startswith(names)
     assert "\n" not in str(raised.value)
+    assert not (tmp_path / "run").exists()
+
+
+def test_videos_that_cannot_be_written_are_refused_before_the_folder_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(preparation, "find_spec", lambda name: None)
+    message = config_error(lambda: train(local_run(tmp_path / "run", evaluation__video_every=1)))
+    assert message.startswith("evaluation.video_every: av is not installed; pip install 'apex-acer[video]'")
     assert not (tmp_path / "run").exists()
 
 
