@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 
 from apex_acer.cli.notice import Notice
-from apex_acer.cli.parsing import Acting, Flag, ImportModules, Weights, evaluation_settings, parse
+from apex_acer.cli.parsing import Acting, Flag, ImportModules, Weights, evaluation_settings, parse, playing_seed
 from apex_acer.config import reading
 from apex_acer.networks.card import card_text, score_text
 from apex_acer.system.output import printable, printable_lines
@@ -50,7 +50,7 @@ def run(arguments: list[str]) -> int:
 
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # the batches are small; the emulators gain more from the cores
-    seed = policy.config.seed if given.seed is None else given.seed
+    seed = playing_seed(policy.config, given.seed)
     with Notice(quiet=given.json) as notice:
         notice.say(f"playing {settings.episodes} episodes")
         row = evaluate_policy(policy, settings, seed, threads)

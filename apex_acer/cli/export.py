@@ -10,7 +10,7 @@ import tyro
 
 from apex_acer.cli.notice import Notice
 from apex_acer.cli.parsing import Flag, ImportModules, Weights, parse
-from apex_acer.config import require, writing
+from apex_acer.config import ConfigError, require, writing
 from apex_acer.config.imports import needs
 
 
@@ -29,7 +29,8 @@ class Export:
 def run(arguments: list[str]) -> int:
     """Writes the file and prints the shapes of its inputs and outputs."""
     given = parse(Export, arguments, "export")
-    require(given.onnx, "onnx", given.onnx, "give --onnx")
+    if not given.onnx:
+        raise ConfigError("export: no format is given; give --onnx")
     path = Path(given.out) if given.out else Path(given.weights).with_suffix(".onnx")
     with writing("out", path):
         require(path.parent.is_dir() and not path.is_dir(), "out", str(path), "give a file in a folder that exists")

@@ -128,4 +128,8 @@ def _check_words(cls: type, given: list[str], verb: str) -> None:
         raise ConfigError(f"{verb}: {metavar} is missing; --help says more")
     several = any(typing.get_origin(hint) is tuple for _, hint, _ in places)
     if len(given) > len(places) and not several:
-        raise ConfigError(f"{verb}: {given[len(places)]!r} is one word too many; --help says more")
+        word = given[len(places)]
+        name, equals, _ = word.lstrip("-").partition("=")
+        is_flag = equals or word.startswith("-")
+        hint = f"flags begin with two dashes: --{name}" if is_flag else "--help says more"
+        raise ConfigError(f"{verb.partition(' ')[0]}: unexpected argument {word!r}; {hint}")

@@ -74,8 +74,8 @@ def parse_run(cls: type[T], arguments: list[str], verb: str, flags: dict[str, st
         raise SystemExit(0)
     first = arguments[0] if arguments else ""
     if first.startswith("-") or not first:
-        asks_all = "--help-all" in arguments
-        require(asks_all, "run", first, f"give a preset or a TOML file first: {PROGRAM} {verb} RUN [flags]")
+        if "--help-all" not in arguments:
+            raise ConfigError(f"run: none is given; give a preset or a TOML file first: {PROGRAM} {verb} RUN [flags]")
         default, rest = RunConfig(), arguments
     else:
         default, rest = load_run(first), arguments[1:]
@@ -101,6 +101,11 @@ def evaluation_settings(config: RunConfig, episodes: int | None, policy: str | N
     settings = config.evaluation
     greedy = settings.greedy if policy is None else policy == "greedy"
     return dataclasses.replace(settings, episodes=episodes or settings.episodes, greedy=greedy)
+
+
+def playing_seed(config: RunConfig, seed: int | None) -> int:
+    """The seed of games to play: the given one, or else the run's."""
+    return config.seed if seed is None else dataclasses.replace(config, seed=seed).seed
 
 
 def _short_help(cls: type[Any], verb: str, flags: dict[str, str]) -> str:

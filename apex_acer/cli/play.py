@@ -9,7 +9,7 @@ from typing import Annotated
 
 import tyro
 
-from apex_acer.cli.parsing import Acting, ImportModules, Weights, evaluation_settings, parse
+from apex_acer.cli.parsing import Acting, ImportModules, Weights, evaluation_settings, parse, playing_seed
 from apex_acer.config import require
 from apex_acer.config.imports import needs
 from apex_acer.system.output import printable, say
@@ -50,7 +50,7 @@ def run(arguments: list[str]) -> int:
     torch.set_num_threads(1)  # a single observation is too little work for several
     policy = load_policy(given.weights, given.import_modules)
     settings = evaluation_settings(policy.config, given.episodes, given.policy)
-    seed = policy.config.seed if given.seed is None else given.seed
+    seed = playing_seed(policy.config, given.seed)
     policy.require_known_environment()
     environment = make_pictured(policy.config.environment)
     fps = given.fps or environment.fps

@@ -66,7 +66,7 @@ def json_object(key: str, text: object) -> dict[str, Any]:
         values = json.loads(str(text))
     except (ValueError, RecursionError):  # not JSON, numbers too long, or nested too deeply
         values = None
-    require(isinstance(values, dict), key, text, "give one JSON object")
+    require(isinstance(values, dict), key, text, 'give one JSON object, such as {"length": 7}')
     return dict(values)
 
 

@@ -140,6 +140,8 @@ def _load(run: str, above: tuple[str, ...]) -> dict[str, Any]:
     """The keys of a preset, file or run's folder and of its bases; `above` are the runs that it is a base of."""
     require(run not in above, "base", run, f"{' and '.join(above)} cannot be built on each other; give another base")
     path = Path(run)
+    how = f"give a preset, and the environment of a module as --environment.id {path.stem}:Id"
+    require(path.suffix != ".py", "run", run, how)
     if path.suffix == ".toml" or path.is_file():
         return _resolve(_read(path), run, above)
     if run not in presets() and (own := path / "config.toml").is_file():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import re
 import sys
 from collections.abc import Collection
 
@@ -45,8 +46,10 @@ def nearest_id(name: str) -> str | None:
     """The registered id most similar to `name`; for an Atari game its `ALE/` id, not the older ones of ale_py."""
     importlib.import_module("ale_py")
     known = [key for key, spec in gymnasium.registry.items() if "game" not in spec.kwargs or key.startswith("ALE/")]
-    near = difflib.get_close_matches(name.replace("NoFrameskip", ""), known, n=1)
-    return near[0] if near else None
+    known.sort(key=lambda key: "/" not in key or key.startswith("ALE/"))  # of one name, those without namespace last
+    keys = {_plain(key): key for key in known}
+    near = difflib.get_close_matches(_plain(name), keys, n=1, cutoff=0.7)
+    return keys[near[0]] if near else None
 
 
 def require_everywhere(config: EnvironmentConfig) -> None:
@@ -84,6 +87,11 @@ def _hint_of_module(module: str, name: str, added: Collection[str]) -> str:
         return f"did you mean {module}:{near[0]}?"
     more = f" and {len(ids) - MOST_IDS} more" if len(ids) > MOST_IDS else ""
     return f"the module registers {', '.join(ids[:MOST_IDS]) or 'no id'}{more}; {imports.origin(module)}"
+
+
+def _plain(name: str) -> str:
+    """An id without its namespace and its version."""
+    return re.sub(r"-v\d+$|NoFrameskip", "", name.rpartition("/")[2])
 
 
 def _home(spec: EnvSpec) -> str:

@@ -22,7 +22,8 @@ from apex_acer.environments.fit import require_unchanged
 from apex_acer.environments.registry import require_everywhere
 from apex_acer.manager.log_file import in_use
 from apex_acer.manager.trackers import require_trackers
-from apex_acer.networks.card import look, require_match, written_by
+from apex_acer.networks.card import look, require_match, weights_hint, written_by
+from apex_acer.networks.images import require_torso
 from apex_acer.protocol.specification import EnvironmentSpec
 from apex_acer.remote.token import make_token, token_file
 from apex_acer.storage import checkpoint
@@ -35,7 +36,7 @@ def prepare(config: RunConfig, started_at: float) -> Run:
     if sys.platform not in ("linux", "darwin"):
         raise ConfigError(f"platform: {sys.platform!r} is not supported; run on Linux or macOS")
     if config.load and not Path(config.load).is_file():
-        raise ConfigError(f"load: {config.load!r} is not a file; give a weights file")
+        raise ConfigError(f"load: {config.load!r} is not a file; {weights_hint(Path(config.load))}")
     require_trackers(config)
     _require_video(config)
     config, here = _with_replay(config), Path.cwd()  # code of the user's may go to another folder
@@ -46,6 +47,7 @@ def prepare(config: RunConfig, started_at: float) -> Run:
     _require_importable(config)
     environment, spec, notes = check_environment(config)
     config = _placed(dataclasses.replace(config, environment=environment), spec)
+    require_torso(config.network, spec)
     _require_weights(config, spec)
     _require_address(config)
     folder = make_folder(config, here)

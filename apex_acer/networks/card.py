@@ -54,6 +54,12 @@ def unpack_metadata(data: bytes) -> dict[str, Any]:
     return metadata
 
 
+def weights_hint(path: Path) -> str:
+    """What to give in place of a `path` that is no weights file."""
+    own = path / "weights.safetensors"  # a run's folder
+    return f"give {own}" if own.is_file() else "give a weights file"
+
+
 def look(path: Path) -> dict[str, Any]:
     """The card of the weights file `path`, whose tensors are not read; raises `ConfigError`."""
     with reading(str(path)), path.open("rb") as file:

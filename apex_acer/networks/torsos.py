@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn.functional import conv2d
 
 from apex_acer.config import NetworkConfig, imports, require
+from apex_acer.networks.images import fits_conv, require_torso
 from apex_acer.networks.memory import State as State
 from apex_acer.networks.parts import PartsTorso
 from apex_acer.protocol.specification import EnvironmentSpec
@@ -20,7 +21,7 @@ ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {"relu": functools.partial(nn.
 NATURE = ((32, 8, 4), (64, 4, 2), (64, 3, 1))  # channels, kernel, stride (Mnih et al. 2015)
 A3C = ((16, 8, 4), (32, 4, 2))  # Mnih et al. 2016
 SMALL = ((32, 3, 1), (64, 3, 2))  # for images that are too small for the above
-LARGE_MINIMUM, SMALL_MINIMUM = 36, 5  # pixels; the smallest side that leaves one output
+LARGE_MINIMUM = 36  # pixels; the smallest side that leaves one output
 
 
 def head(*sizes: int, activation: str) -> nn.Sequential:
@@ -38,11 +39,9 @@ def build_torso(config: NetworkConfig, spec: EnvironmentSpec, hidden_sizes: tupl
         return _own_torso(config, spec)
     if spec.parts:
         return _parts_torso(config, spec, hidden_sizes)
-    fits_conv = spec.is_image and min(spec.obs_shape[1:]) >= SMALL_MINIMUM
-    torso = ("conv" if fits_conv else "mlp") if config.torso == "auto" else config.torso
-    allowed = f"observations are {list(spec.obs_shape)}, conv needs images of {SMALL_MINIMUM} pixels or more; give mlp"
-    require(torso == "mlp" or fits_conv, "network.torso", torso, allowed)
-    layers = _convolutions(config.convolutions, spec.obs_shape) if torso == "conv" else []
+    require_torso(config, spec)
+    is_conv = config.torso != "mlp" and fits_conv(spec)
+    layers = _convolutions(config.convolutions, spec.obs_shape) if is_conv else []
     layers.append(nn.Flatten())
     with torch.no_grad():
         width = nn.Sequential(*layers)(torch.zeros(1, *spec.obs_shape)).shape[1]
@@ -57,12 +56,10 @@ def _hidden_layers(config: NetworkConfig, width: int, sizes: tuple[int, ...]) ->
 
 def _parts_torso(config: NetworkConfig, spec: EnvironmentSpec, hidden_sizes: tuple[int, ...]) -> tuple[nn.Module, int]:
     """A torso for each part, convolutions if it is an image, and the hidden layers on the features of all."""
+    require_torso(config, spec)
     boxes = list(spec.seen.values())
     own = dataclasses.replace(config, torso="auto") if config.torso == "conv" else config
     torsos, widths = zip(*(build_torso(own, box, ()) for box in boxes), strict=True)
-    has_conv = any(isinstance(module, nn.Conv2d) for torso in torsos for module in torso.modules())
-    allowed = f"no part of the observation is an image of {SMALL_MINIMUM} pixels or more; give mlp"
-    require(config.torso != "conv" or has_conv, "network.torso", config.torso, allowed)
     hidden = nn.Sequential(*_hidden_layers(config, sum(widths), hidden_sizes))
     return PartsTorso(boxes, torsos, hidden), hidden_sizes[-1] if hidden_sizes else sum(widths)
 

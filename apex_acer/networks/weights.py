@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from apex_acer.config import ConfigError
 from apex_acer.networks.card import METADATA as METADATA
 from apex_acer.networks.card import unpack_metadata as unpack_metadata
+from apex_acer.networks.card import weights_hint
 from apex_acer.system.files import read as read_file
 from apex_acer.system.files import write as write
 
@@ -85,7 +86,7 @@ def read(path: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     try:
         data = read_file(Path(path), MAX_BYTES)
     except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror}; give a weights file") from None
+        raise ConfigError(f"{path}: {error.strerror}; {weights_hint(Path(path))}") from None
     try:
         return unpack(data), unpack_metadata(data)
     except ConfigError as error:

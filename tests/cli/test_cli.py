@@ -112,7 +112,14 @@ def test_a_preset_is_shown_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
         ("train nope", ["'nope'", "`apex-acer presets` lists all"]),
         ("train cartpol", ["did you mean 'cartpole' or "]),
         ("train missing.toml", ["missing.toml", "No such file"]),
-        ("train", ["run", "preset"]),
+        ("train", ["run: none is given; give a preset"]),
+        ("train --steps 100", ["run: none is given; give a preset"]),
+        ("train cartpole -steps 100", ["train: unexpected argument '-steps'; flags begin with two dashes: --steps"]),
+        ("train cartpole steps=100", ["train: unexpected argument 'steps=100'; flags begin with two dashes: --steps"]),
+        ("train mine.py", ["run: 'mine.py'", "give a preset", "--environment.id mine:Id"]),
+        ("train cartpole --environment.id FrozenLake-v1 --network.torso conv", ["network.torso: 'conv'", "give mlp"]),
+        ("train cartpole --environment.kwargs length=3", ['give one JSON object, such as {"length": 7}']),
+        ("export missing.safetensors", ["export: no format is given; give --onnx"]),
         ("dance", ["'dance'", "train"]),
         ("train cartpole --actors -1", ["actors.count", "-1", "0 or more"]),
         ("train cartpole --algorithm.unroll-length 0", ["algorithm.unroll_length", "1 or more"]),
@@ -143,6 +150,7 @@ def test_bad_input_gets_one_line_and_exit_code_2(
     captured = capsys.readouterr()
     assert captured.err.count("\n") == 1, captured.err
     assert all(word in captured.err for word in words), captured.err
+    assert [path.name for path in tmp_path.iterdir()] == ["setup.cfg"]
 
 
 @pytest.mark.parametrize(
@@ -186,7 +194,7 @@ def test_an_unknown_flag_or_value_exits_2_and_names_the_nearest(
 
 
 def test_words_without_a_place_and_places_without_a_word_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    for arguments, part in {"resume": "DIR is missing", "runs a b": "'b' is one word too many"}.items():
+    for arguments, part in {"resume": "DIR is missing", "runs a b": "unexpected argument 'b'; --help"}.items():
         assert main(arguments.split()) == 2
         error = capsys.readouterr().err
         assert error.startswith(f"apex-acer: {arguments.split()[0]}: {part}")
@@ -206,6 +214,25 @@ def say(capfd: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> tu
     capfd.readouterr()
     assert main(arguments) == code
     return capfd.readouterr()
+
+
+@pytest.mark.parametrize(("verb", "flags"), [("evaluate", ""), ("play", "--video game.gif")])
+def test_a_seed_that_no_generator_takes_is_refused(
+    verb: str, flags: str, stopped_run: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    arguments = [verb, str(stopped_run / "weights.safetensors"), "--seed", "-5", *flags.split()]
+    assert say(capfd, *arguments, code=2)[1] == "apex-acer: seed: -5 is not allowed; give 0 to 2147483647\n"
+
+
+def test_a_run_s_folder_in_place_of_its_weights_is_told_the_file(
+    stopped_run: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    out = str(tmp_path / "run")
+    for arguments in (["evaluate", str(stopped_run)], ["train", "cartpole", "--out", out, "--load", str(stopped_run)]):
+        error = say(capfd, *arguments, code=2)[1]
+        assert error.count("\n") == 1
+        assert error.endswith(f"; give {stopped_run}/weights.safetensors\n")
+    assert not Path(out).exists()
 
 
 @pytest.fixture(scope="module")

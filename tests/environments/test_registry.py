@@ -36,6 +36,8 @@ gymnasium.register("Mine-v0", Mine)
         ),  # an older name; after `import ale_py` it would be an environment like others
         ("MsPacman-v0", "ALE/MsPacman-v5"),
         ("LunarLander-v2", "LunarLander-v3"),
+        ("Cartpole-v1", "CartPole-v1"),
+        ("Nope-v1", None),
         ("qqqq", None),
     ],
 )
