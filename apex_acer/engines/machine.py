@@ -68,9 +68,9 @@ def _memory_takers(config: RunConfig, spec: EnvironmentSpec) -> dict[str, tuple[
     environment_bytes = LEAST_ENVIRONMENT_BYTES + segment_bytes
     here = config.replay.device == "cpu" or not has_gpu(config.learner.device)
     replays = here and config.algorithm.replay_ratio > 0
-    takers = {
-        "environment.stack": (spec.stack, actors.environments * (plane_bytes + 4)),
-        "algorithm.unroll_length": (k, actors.environments * (plane_bytes + 4)),
+    takers: dict[str, tuple[int, float]] = {
+        "environment.stack": (spec.stack, plane_bytes + 4),
+        "algorithm.unroll_length": (k, plane_bytes + 4 + 15),
     }
     takers |= {"replay.capacity": (config.replay.capacity, segment_bytes / k)} if replays else {}
     return takers | {

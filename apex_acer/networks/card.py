@@ -92,7 +92,7 @@ def require_match(card: Mapping[str, Any], config: RunConfig, spec: EnvironmentS
     require_format(card)
     with reading("its card"):
         before, shapes = card["config"], [EnvironmentSpec.from_dict(card["spec"]).input_shape, spec.input_shape]
-        keys = {"algorithm.name": (before["algorithm"]["name"], config.algorithm.name)}
+        keys: dict[str, tuple[Any, Any]] = {"algorithm.name": (before["algorithm"]["name"], config.algorithm.name)}
         if ":" not in config.network.torso:  # a user's own may make the same of other sizes
             network = to_dict(config.network)
             keys |= {f"network.{key}": (before["network"][key], network[key]) for key in SIZES}
