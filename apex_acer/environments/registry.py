@@ -55,8 +55,10 @@ def nearest_id(name: str) -> str | None:
 def require_everywhere(config: EnvironmentConfig) -> None:
     """Raises `ConfigError` if the id is known to this program alone, because its own script registers it."""
     module, _, name = config.id.rpartition(":")
+    if module not in ("", "__main__"):  # the process that tries the environment imports it
+        return
     home = _home(find_spec(config))
-    if module in ("", "__main__") and home.partition(".")[0] not in EVERYWHERE:
+    if home.partition(".")[0] not in EVERYWHERE:
         own = "my_module" if home in ("", "__main__") else home
         how = f"register it in {own.replace('.', '/')}.py and give {own}:{name}, or engine serial"
         raise ConfigError(f"environment.id: {config.id!r} is registered in this program only, not in its actors; {how}")

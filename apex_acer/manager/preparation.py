@@ -19,7 +19,6 @@ from apex_acer.engines.machine import require_room
 from apex_acer.engines.placement import place, require_gpus
 from apex_acer.environments.check import check_environment
 from apex_acer.environments.fit import require_unchanged
-from apex_acer.environments.registry import require_everywhere
 from apex_acer.manager.log_file import in_use
 from apex_acer.manager.trackers import require_trackers
 from apex_acer.networks.card import look, require_match, weights_hint, written_by
@@ -112,7 +111,10 @@ def _require_importable(config: RunConfig) -> None:
         if ":" in name:
             imports.require_there(key, name, kind)
     environment = config.environment
-    if config.engine != "serial" and not (environment.is_remote and not environment.remote.local):
+    is_here = not environment.is_remote or environment.remote.local
+    if config.engine != "serial" and is_here and "gymnasium" in sys.modules:  # else this program registers nothing
+        from apex_acer.environments.registry import require_everywhere
+
         require_everywhere(environment.local)
 
 

@@ -194,7 +194,7 @@ def test_a_folder_where_a_start_was_refused_is_used_again(tmp_path: Path) -> Non
 def test_runs_that_begin_at_once_have_a_folder_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with ThreadPoolExecutor(8) as threads:
-        folders = set(threads.map(lambda _: make_folder(tiny_run()), range(8)))
+        folders = set(threads.map(lambda _: make_folder(tiny_run(), tmp_path), range(8)))
     assert len(folders) == 8
     assert all(folder.is_dir() and folder.parent == tmp_path / "runs" for folder in folders)
 
