@@ -85,13 +85,15 @@ def _try(vector: Any, config: EnvironmentConfig) -> Checked:
     random_numbers = np.random.default_rng(0)
     for _ in range(STEPS):
         if environments.has_told_masks and config.action_masks is None:
-            return _try(vector, dataclasses.replace(config, action_masks=True))
+            break
         action = random_action(environments.spec, random_numbers, planes)
         step = attempt("step", functools.partial(environments.step, action))
         planes = step.obs
         for name in ("reward", "terminated", "truncated"):
             if (shape := np.shape(getattr(step, name))) != (environments.num,):
                 raise Fault("step", f"step gave {name} of shape {list(shape)} for {environments.num} environments")
+    if environments.has_told_masks and config.action_masks is None:
+        return _try(vector, dataclasses.replace(config, action_masks=True))
     for each in inspectors or [vector]:
         attempt("reset", each.reset)  # as at an episode's end
     return Checked(config, environments.spec, (environments.spec.describe(), *_notes(vector, environments, config)))

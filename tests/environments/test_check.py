@@ -217,6 +217,7 @@ TOLD = "tests.environments_for_tests:Told-v0"
     ("infos", "given", "found", "note"),
     [
         ([{}, {"action_mask": [1, 0]}], None, True, "no other is taken"),
+        ([*[{}] * 10, {"action_mask": [1, 0]}], None, True, "no other is taken"),
         ([{}, {}], None, None, ""),
         ([{}, {}], True, True, "no other is taken"),
         ([{}, {"action_mask": [1, 0]}], False, False, "is ignored: environment.action_masks is False"),
