@@ -71,7 +71,7 @@ def _hint(name: str, reason: str) -> str:
             return how.format(name)
     if near := nearest_id(name):
         return f"did you mean {near!r}?"
-    return f"give module:Id with the module that registers it ({reason})"
+    return f"give module:Id with the module that registers it ({reason.partition(' Did you mean')[0]})"
 
 
 def _hint_of_module(module: str, name: str, added: Collection[str]) -> str:

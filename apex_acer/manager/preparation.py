@@ -73,6 +73,7 @@ def prepare_resume(
     Schedules keep the end they had, unless `schedule_steps` is given: a smaller total would drop the learning rate at once,
     a larger one would raise it again.
     """
+    require(isinstance(stop, Mapping), "stop", stop, "give a dict: {'env_steps': 2000}")
     if is_held(folder):  # before its files are read, which change under that program's hands
         raise in_use(folder)
     path = checkpoint.newest(folder)

@@ -98,6 +98,7 @@ def test_a_module_that_hides_the_user_s_is_named(name: str, own_module: Callable
         ("FetchReach-v4", "give gymnasium_robotics:FetchReach-v4 (pip install gymnasium-robotics)"),
         ("MinAtar/Breakout-v1", "call register_envs of minatar.gym (pip install minatar)"),
         ("Nobody-v0", "give module:Id with the module that registers it (Environment `Nobody` doesn't exist.)"),
+        ("Nope-v9", "give module:Id with the module that registers it (Environment `Nope` doesn't exist.)"),
     ],
 )
 def test_an_id_without_its_module_is_told_the_module(name: str, how: str) -> None:

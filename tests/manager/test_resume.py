@@ -276,6 +276,8 @@ def test_where_there_is_nothing_to_go_on_from(
     for folder in (tmp_path, tmp_path / "nowhere"):
         message = config_error(lambda folder=folder: resume(folder))
         assert message.startswith(f"resume: '{folder}' holds no whole checkpoint")
+    message = config_error(lambda: resume(tmp_path, 2000))  # type: ignore[arg-type]
+    assert message == "stop: 2000 is not allowed; give a dict: {'env_steps': 2000}"
     path = saved(make_learner, saved_run(), tmp_path / "run_0")
     (path / "tensors.safetensors").unlink()
     assert "holds no whole checkpoint" in config_error(lambda: resume(tmp_path / "run_0"))
