@@ -346,7 +346,7 @@ PING = Frame(Opcode.PING, b"").serialize(mask=True)
 FRAGMENT = Frame(Opcode.CONT, b"", fin=False).serialize(mask=True)
 
 
-@pytest.mark.parametrize("flood", [PING, FRAGMENT])
+@pytest.mark.parametrize("flood", [PING, FRAGMENT], ids=["pings", "fragments"])
 def test_a_flood_of_small_frames_ends_the_connection(
     serve: Serve, flood: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
