@@ -136,7 +136,14 @@ class Actor:
         peer = self._peer
         seed = derive_seed(self._config.seed, "actor", peer.index, peer.incarnation, env_steps)
         if isinstance(self._environments, Environments):
-            return Rollout(self._environments, self._policy, seed=seed, actor=peer.index, timers=self._timers)
+            return Rollout(
+                self._environments,
+                self._policy,
+                seed=seed,
+                actor=peer.index,
+                timers=self._timers,
+                heartbeat=lambda: self._link.heartbeat(),  # of the link that is the newest then
+            )
         from apex_acer.actor.remote_rollout import RemoteRollout
 
         self._remote = RemoteRollout(self._environments, self._policy, seed=seed, actor=peer.index, timers=self._timers)

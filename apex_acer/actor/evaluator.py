@@ -48,7 +48,7 @@ class Evaluator:
         # the same games each time, so that scores compare; a confirmation's are those of the evaluator of the next seed
         seed = derive_seed(self._config.seed + reply.confirms, "evaluator")
         start = time.monotonic()
-        episodes = evaluate(environments, policy, self._config.evaluation, seed)
+        episodes = evaluate(environments, policy, self._config.evaluation, seed, self._link.heartbeat)
         self._conclude([{**summarise(episodes), "eval_seconds": time.monotonic() - start}])
         self._played += not reply.confirms
         every = self._config.evaluation.video_every
@@ -87,7 +87,7 @@ class Evaluator:
         path = where(self._folder) / "videos" / f"{env_steps:09d}.mp4"
         try:
             path.parent.mkdir(exist_ok=True)
-            record(path, policy, self._config.evaluation, self._config.seed)
+            record(path, policy, self._config.evaluation, self._config.seed, self._link.heartbeat)
         except Exception as error:
             why = " ".join(f"{type(error).__name__}: {error}".split())
             log.warning("%s: no video (%s); the run goes on without it", path.name, why)

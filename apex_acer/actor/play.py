@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from apex_acer.actor.policy import Policy
@@ -16,9 +16,16 @@ from apex_acer.environments.rendering import Pictured, PicturedAtari, make_pictu
 
 
 def play(
-    environment: Pictured | PicturedAtari, policy: Policy, settings: EvaluationConfig, seed: int, show: Show
+    environment: Pictured | PicturedAtari,
+    policy: Policy,
+    settings: EvaluationConfig,
+    seed: int,
+    show: Show,
+    heartbeat: Callable[[], None] = lambda: None,
 ) -> Iterator[Episode]:
     """Plays `settings.episodes` games, shows every frame of them and yields each game when it has ended.
+
+    `heartbeat` is called after each step.
 
     With the run's seed and settings they are the games that the first environment of its evaluator played.
     """
@@ -29,6 +36,7 @@ def play(
         for frame in environment.frames:
             show(frame)
         rollout.unroll(1)
+        heartbeat()
         ended = rollout.take_episodes()
         patience.note(1, ended)
         for episode in ended:
@@ -36,9 +44,11 @@ def play(
             yield episode
 
 
-def record(path: Path, policy: Policy, settings: EvaluationConfig, seed: int) -> None:
-    """Writes a video of the first game of an evaluation with these settings and this seed."""
+def record(
+    path: Path, policy: Policy, settings: EvaluationConfig, seed: int, heartbeat: Callable[[], None] = lambda: None
+) -> None:
+    """Writes a video of the first game of an evaluation with these settings and this seed; calls `heartbeat` as `play`."""
     environment = make_pictured(policy.config.environment)
     with contextlib.closing(environment), video(path, environment.fps) as show:
-        for _ in play(environment, policy, dataclasses.replace(settings, episodes=1), seed, show):
+        for _ in play(environment, policy, dataclasses.replace(settings, episodes=1), seed, show, heartbeat):
             pass

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -49,8 +50,11 @@ class Rollout:
         actor: int | None = None,
         stall_steps: int = 0,
         timers: Timers | None = None,
+        heartbeat: Callable[[], None] = lambda: None,
     ) -> None:
         """With an `actor`'s index it explores as that actor does, and its unrolls are complete (`Algorithm.complete`).
+
+        `heartbeat` is called after each step of the environments.
 
         Raises `ConfigError` if the policy was trained in environments of another specification.
         """
@@ -68,7 +72,7 @@ class Rollout:
         self._whole_episodes = actor is not None and policy.whole_episodes
         self._overlap = Overlap(policy.overlap if self._completes else 0)
         self._ahead: Action | None = None  # chosen for the observation after the last unroll
-        self._timers = timers or Timers()
+        self._timers, self._heartbeat = timers or Timers(), heartbeat
         self._generator = torch.Generator(policy.device).manual_seed(seed)
         self._random = np.random.default_rng(seed)
         self._episodes: list[Episode] = []
@@ -117,6 +121,7 @@ class Rollout:
                 action[t] = self._take(chosen, behaviour, obs[t + stack - 1])
             with self._timers.phase("environment"):
                 step = self._environments.step(action[t])
+            self._heartbeat()
             obs[t + stack] = step.obs
             episode_step[t + stack] = np.where(step.reset, 0, episode_step[t + stack - 1] + 1)
             reward[t], terminated[t], truncated[t] = step.reward, step.terminated, step.truncated
@@ -214,14 +219,27 @@ class Patience:
             log.warning("%s; if it never does, register it with max_episode_steps", ended)
 
 
-def evaluate(environments: Environments, policy: Policy, settings: EvaluationConfig, seed: int) -> list[Episode]:
-    """Plays `settings.episodes` whole games.
+def evaluate(
+    environments: Environments,
+    policy: Policy,
+    settings: EvaluationConfig,
+    seed: int,
+    heartbeat: Callable[[], None] = lambda: None,
+) -> list[Episode]:
+    """Plays `settings.episodes` whole games; `heartbeat` is called after each step.
 
     Each environment has a fixed share of the episodes: taking the first ones to finish would favour short ones.
     """
     slots = environments.num
     share = [settings.episodes // slots + (slot < settings.episodes % slots) for slot in range(slots)]
-    rollout = Rollout(environments, policy, seed=seed, greedy=settings.greedy, stall_steps=settings.stall_steps)
+    rollout = Rollout(
+        environments,
+        policy,
+        seed=seed,
+        greedy=settings.greedy,
+        stall_steps=settings.stall_steps,
+        heartbeat=heartbeat,
+    )
     episodes: list[Episode] = []
     patience = Patience(environments.id)
     while any(share):

@@ -19,7 +19,11 @@ if TYPE_CHECKING:
     from typing import TextIO
 
 PROGRAM = "apex-acer"
-EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 1, 2, 130
+EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 1, 2, 130  # the last one by Ctrl-C; 128 + n by signal n
+
+
+class HelpShown(Exception):
+    """Raised once help was printed, which is all that was asked for."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -27,10 +31,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         look_here_last()  # a user's environment is often a module in the folder they stand in
         _open_streams()
-        code = _run(list(sys.argv[1:] if arguments is None else arguments))
-    except KeyboardInterrupt:
+        from apex_acer.system.signals import interrupting
+
+        with interrupting():
+            code = _run(list(sys.argv[1:] if arguments is None else arguments))
+    except KeyboardInterrupt as interrupt:
         print(f"{PROGRAM}: interrupted", file=sys.stderr)
-        code = EXIT_INTERRUPTED
+        code = 128 + interrupt.args[0] if interrupt.args else EXIT_INTERRUPTED
     return _flush(code)
 
 
@@ -43,13 +50,14 @@ def _run(given: list[str]) -> int:
     from apex_acer.system.output import printable, printable_lines, say
 
     try:
+        _require_current_folder()
         return run(given)
     except ConfigError as error:
         say(f"{PROGRAM}: {printable(str(error))}", sys.stderr)
         return EXIT_USAGE
-    except SystemExit as left:  # raised after help was printed
-        return int(left.code or 0)
-    except Exception as error:
+    except HelpShown:
+        return 0
+    except (Exception, SystemExit) as error:  # the latter of an environment, which evaluates in this process
         if isinstance(error, OSError) and not _can_be_written(sys.stdout):
             return 0  # `_flush` decides on the exit code
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
@@ -57,6 +65,16 @@ def _run(given: list[str]) -> int:
         else:
             say(printable_lines(traceback.format_exc().rstrip()), sys.stderr)
         return EXIT_FAILED
+
+
+def _require_current_folder() -> None:
+    """Raises `ConfigError` if the current folder is gone: libraries that a run loads would end its processes."""
+    from apex_acer.config import ConfigError
+
+    try:
+        os.getcwd()
+    except OSError as error:
+        raise ConfigError(f"the current folder cannot be used ({error.strerror}); cd to one that exists") from None
 
 
 def _open_streams() -> None:

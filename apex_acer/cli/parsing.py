@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 import tyro
 
-from apex_acer.cli import PROGRAM
+from apex_acer.cli import PROGRAM, HelpShown
 from apex_acer.cli.flags import check
 from apex_acer.config import ConfigError, EvaluationConfig, RunConfig, require
 from apex_acer.config.runfile import load_run, with_algorithm
@@ -49,7 +49,7 @@ COMMON = {
 
 
 def parse(cls: type[T], arguments: list[str], verb: str, default: T | None = None) -> T:
-    """An instance of `cls`, whose fields are the flags; exits 0 after help. Raises `ConfigError` for a wrong flag."""
+    """An instance of `cls`, whose fields are the flags; raises `ConfigError` for a wrong flag, `HelpShown` after help."""
     keywords: dict[str, Any] = {} if default is None else {"default": default}
     wants_help = bool({"-h", "--help", "--help-all"} & set(arguments))
     given = ["--help"] if wants_help else check(cls, arguments, verb, default)
@@ -60,18 +60,20 @@ def parse(cls: type[T], arguments: list[str], verb: str, default: T | None = Non
     except SystemExit as left:
         if left.code:  # `check` let it pass, and tyro printed an error in a box
             raise ConfigError(" ".join(re.findall(r"[^\s\u2500-\u257f]+", errors.getvalue()))) from None
-        raise
+        raise HelpShown from None
     return parsed
 
 
 def parse_run(cls: type[T], arguments: list[str], verb: str, flags: dict[str, str]) -> T:
-    """Parses arguments that begin with RUN, whose values are the defaults of the field `config`; exits 0 after help.
+    """Parses arguments that begin with RUN, whose values are the defaults of the field `config`.
+
+    Raises `ConfigError` for a wrong flag, `HelpShown` after help.
 
     `flags` describes, for the short help, the flags of `cls` that are no keys of a run.
     """
     if {"-h", "--help"} & set(arguments):
         print(_short_help(cls, verb, flags))
-        raise SystemExit(0)
+        raise HelpShown
     first = arguments[0] if arguments else ""
     if first.startswith("-") or not first:
         if "--help-all" not in arguments:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import sys
@@ -61,8 +62,11 @@ def finish(run: Run, output: Output) -> int:
     from apex_acer.manager.manager import RunFailed, manage, watch
     from apex_acer.system.output import say
 
+    # standard output belongs to the result: the serial engine's environments print in this process
+    printed = contextlib.redirect_stdout(sys.stderr) if output.json else contextlib.nullcontext()
     try:
-        result = manage(run) if output.quiet else watch(run, stream=sys.stderr if output.json else sys.stdout)
+        with printed:
+            result = manage(run) if output.quiet else watch(run, stream=sys.stdout)
     except RunFailed as error:
         say(f"{error}\n{PROGRAM}: the run failed; the lines above say where", sys.stderr)
         return EXIT_FAILED

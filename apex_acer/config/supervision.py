@@ -12,9 +12,10 @@ class SupervisionConfig:
     """Processes that die or hang are restarted, up to a limit, while the run continues."""
 
     hung_seconds: float = 60.0
-    """Seconds without progress after which a process is killed, unless it waits for another one."""
+    """Seconds without progress, for an actor without a step of its environments, after which a process is killed, unless it
+    waits for another one."""
     evaluation_minutes: float = 30.0
-    """Minutes that one evaluation may take before the evaluator is killed."""
+    """Minutes without a step of its environments after which the evaluator is killed."""
     restarts: int = 10
     """Restarts of one process allowed within `window_minutes`; another death ends the run. 0: the first death does."""
     window_minutes: float = 10.0

@@ -1,6 +1,6 @@
 """Where the roles of a run work: an engine starts them and connects the manager to the learner's inbox.
 
-May import: actor, learner, storage, config, protocol.
+May import: actor, learner, storage, config, protocol, system.
 """
 
 from __future__ import annotations

@@ -37,6 +37,7 @@ class Handle(ABC):
         self.result: Outcome | None = None  # the learner's account of the run, once it has saved
         self.config_error: str = ""  # why the role cannot work as configured
         self.raised: str = ""  # the exception that ended the role, in one line
+        self.heartbeats = 0  # reports of steps that the role's environments have made, at most one a second
 
     @property
     @abstractmethod
@@ -53,8 +54,12 @@ class Handle(ABC):
         """Has the role log where each of its threads is, if it still can; returns at once."""
 
     @abstractmethod
+    def dismiss(self) -> None:
+        """Has an actor or the evaluator close its environments and end, in the middle of a game; returns at once."""
+
+    @abstractmethod
     def kill(self) -> None:
-        """Ends the role at once, without saving."""
+        """Ends the role at once, without saving, and what its environments have started."""
 
 
 class Engine(ABC):
@@ -85,7 +90,11 @@ class Engine(ABC):
 
     @abstractmethod
     def wake(self) -> None:
-        """Ends a `wait`; safe in a signal handler."""
+        """Ends a `wait` when a signal has come; safe in a signal handler."""
+
+    @abstractmethod
+    def pause(self, paused: bool) -> None:
+        """Stops the roles before Ctrl-Z stops this process, and lets them go on after; safe in a signal handler."""
 
     @abstractmethod
     def close(self) -> None:

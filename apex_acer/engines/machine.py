@@ -1,4 +1,4 @@
-"""The memory and open files that this machine has for a run, and the refusal of a run that can never fit. Torch-free."""
+"""The memory, open files and folder in /tmp that this machine has for a run; refuses what can never fit. Torch-free."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from pathlib import Path
 import numpy as np
 from rich.filesize import decimal
 
-from apex_acer.config import RunConfig, require
+from apex_acer.config import ConfigError, RunConfig, require
 from apex_acer.engines.placement import has_gpu
 from apex_acer.protocol.specification import EnvironmentSpec
+from apex_acer.system.private import PLACE, PrivateFolder
 
 PROCESS_BYTES = 0.35e9  # that a process of a Pong run takes: docs/performance.md
 # lower bounds: of an actor in its own process, without the libraries that processes share, of an actor of the serial
@@ -35,7 +36,8 @@ def require_room(config: RunConfig, spec: EnvironmentSpec) -> None:
     if config.engine != "serial":
         most = int((limit - OPEN_FILES[0]) / OPEN_FILES[1]) if limit < math.inf else count
         why = f"each takes {OPEN_FILES[1]} of the {limit:,.0f} open files that a process may have here (ulimit -n)"
-        require(count <= most, "actors.count", count, f"give at most {most:,}: {why}")
+        to_do = f"give at most {most:,}" if most > 0 else f"run `ulimit -n {open_files(config)}` first"
+        require(count <= most, "actors.count", count, f"{to_do}: {why}")
 
 
 def _require_room_for_network(config: RunConfig, spec: EnvironmentSpec, memory: float) -> None:
@@ -79,6 +81,15 @@ def _memory_takers(config: RunConfig, spec: EnvironmentSpec) -> dict[str, tuple[
         "actors.count": (actors.count, actor_bytes + actors.environments * environment_bytes),
         "evaluation.environments": (min(evaluation.environments, evaluation.episodes), LEAST_ENVIRONMENT_BYTES),
     }
+
+
+def private_folder(kind: str = "") -> PrivateFolder:
+    """A new private folder with `kind` in its name; raises `ConfigError` if /tmp cannot hold it."""
+    try:
+        return PrivateFolder(kind)
+    except OSError as error:
+        mend = f"make {PLACE} writable and free some space, or give serial"
+        raise ConfigError(f"engine: no folder can be made in {PLACE} ({error.strerror or error}); {mend}") from None
 
 
 def usual_bytes(config: RunConfig, replay_bytes: float) -> float:

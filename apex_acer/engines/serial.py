@@ -17,6 +17,7 @@ from apex_acer.learner.learner import Learner
 from apex_acer.protocol.inbox import Inbox
 from apex_acer.protocol.messages import Link, Message, Peer, Reply
 from apex_acer.storage.runlog import speaking_as
+from apex_acer.system.signals import Dismissed
 
 log = logging.getLogger(__name__)
 Turn = tuple[Callable[[], bool], Callable[[], None]]
@@ -26,8 +27,9 @@ Turn = tuple[Callable[[], bool], Callable[[], None]]
 class DirectLink(Link):
     """Posts messages into the inbox without a copy."""
 
-    def __init__(self, inbox: Inbox) -> None:
-        self._inbox = inbox
+    def __init__(self, inbox: Inbox, heartbeat: Callable[[], None] = lambda: None) -> None:
+        """`heartbeat` is called after each step of the environments."""
+        self._inbox, self._heartbeat = inbox, heartbeat
         self._replies: deque[Reply] = deque()
 
     def send(self, message: Message) -> None:
@@ -38,6 +40,10 @@ class DirectLink(Link):
         """The next reply; never waits, because no other role runs in the meantime."""
         del timeout_s
         return self._replies.popleft() if self._replies else None
+
+    def heartbeat(self) -> None:
+        """Calls the given function."""
+        self._heartbeat()
 
 
 class SerialHandle(Handle):
@@ -60,6 +66,8 @@ class SerialHandle(Handle):
                 going = self._step()
             except ConfigError as error:
                 self.config_error, going = str(error), False
+            except Dismissed:
+                going = False
             except BaseException as error:  # `sys.exit` in a user's code is an error, too
                 log.exception("failed")
                 self.raised = one_line(error)
@@ -74,6 +82,10 @@ class SerialHandle(Handle):
         """Closes the role's object and continues with another."""
         self._close()
         self._step, self._close = turn
+
+    def dismiss(self) -> None:
+        """Closes the role's object, for good."""
+        self.kill()
 
     def kill(self) -> None:
         """Closes the role's object, for good."""
@@ -91,6 +103,7 @@ class SerialEngine(Engine):
         self._run = run
         self._handles: list[SerialHandle] = []
         self._learner: Learner
+        self._signalled = False
         torch.set_num_threads(run.config.learner.threads)
 
     def start(self, peer: Peer, incarnations: dict[str, int]) -> Handle:
@@ -109,7 +122,8 @@ class SerialEngine(Engine):
 
     def _make_peer(self, peer: Peer) -> Turn:
         run = self._run
-        given = run.config, run.run_id, peer, DirectLink(self._learner.inbox), run.config.actors.threads
+        link = DirectLink(self._learner.inbox, self._check)
+        given = run.config, run.run_id, peer, link, run.config.actors.threads
         role = Actor(*given) if peer.role == "actor" else Evaluator(*given, run.folder)
         return lambda: role.step(0), role.close
 
@@ -123,7 +137,15 @@ class SerialEngine(Engine):
             handle.turn()
 
     def wake(self) -> None:
-        """Does nothing: `wait` does not wait."""
+        """Ends the unroll or the evaluation that runs: a signal has come."""
+        self._signalled = True
+
+    def pause(self, paused: bool) -> None:
+        """Does nothing: the roles stop with this process."""
+
+    def _check(self) -> None:
+        if self._signalled:
+            raise Dismissed
 
     def close(self) -> None:
         """Closes every role."""

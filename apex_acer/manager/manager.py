@@ -34,6 +34,7 @@ log = logging.getLogger(__name__)
 
 # what ends a run, a signal or a failure, leaves nothing behind after 10 s, of which 2 s are the engine's KILL_S
 SAVE_S = 6.0  # in which the learner saves, replay not counted
+TOLD_S = 1.0  # in which actors hear of the end from a learner that has saved; the others are dismissed
 LEAVE_S = 2.0  # in which the processes then end; those that do not are killed
 
 
@@ -149,7 +150,7 @@ class Manager:
         self._engine: Engine = engine_class(run.config.engine)(run)
         self._supervisor = Supervisor(run, self._engine)
         self._signals = signals.received
-        signals.wake = self._wake
+        signals.wake, signals.pause = self._wake, self._engine.pause
         self._status: Status = {}
         self._ends_at = 0.0
         for line in (f"started {describe(run.config)}", *run.notes):
@@ -166,8 +167,7 @@ class Manager:
             except BaseException as error:  # a callback may leave by `sys.exit`, too
                 if isinstance(error, KeyboardInterrupt) and self._killing:
                     return self._result or self._unsaved()
-                if self._record.begun:  # else there is nothing new to save
-                    self._stop("failure")
+                self._stop("failure", saves=self._record.begun)  # else there is nothing new to save
                 if saved := self._result:
                     log.info("saved before leaving: %s", saved.weights)
                 raise
@@ -208,27 +208,29 @@ class Manager:
             if self._status:
                 news = f"{name}: saving what was learned; a second signal ends the run at once"
                 self._listener.tell({**self._status, "news": [news]})
-        self._stop(self._signals[0].name if self._signals else "")
         learner = self._supervisor.learner.handle
+        can_save = learner is not None and learner.ready
+        self._stop(self._signals[0].name if self._signals else "")
         if result := self._result:
             log.info("ended: %s", result)
             return result
-        if self._killing or learner is None or not learner.ready:  # there is nothing to save yet, or no time for it
+        if self._killing or learner is None or not can_save:  # there is nothing to save yet, or no time for it
             return self._unsaved()
         raise RunFailed(learner.failure or f"learner: killed, because it had not saved within {self._save_s:.0f} s")
 
-    def _stop(self, reason: str) -> None:
-        """Has the learner save, if it has not yet, and waits for processes to end, but no longer than the deadline."""
+    def _stop(self, reason: str, *, saves: bool = True) -> None:
+        """Has the learner save, if it `saves` and has not yet, and waits for all to end, but no longer than the deadline."""
         self._ends_at = self._ends_at or time.monotonic() + self._save_s + LEAVE_S
         learner = self._supervisor.learner.handle
-        if learner is None or not learner.ready:
-            return
-        if not learner.result:
-            self._supervisor.stop_learner(reason)
-        self._wait_while(lambda: learner.alive and not learner.result, self._ends_at - LEAVE_S)
-        if learner.result:
-            self._record.begin()
-            self._wait_while(lambda: self._supervisor.working, min(self._ends_at, time.monotonic() + LEAVE_S))
+        if saves and learner and learner.ready:
+            if not learner.result:
+                self._supervisor.stop_learner(reason)
+            self._wait_while(lambda: learner.alive and not learner.result, self._ends_at - LEAVE_S)
+            if learner.result:
+                self._record.begin()
+                self._wait_while(lambda: learner.alive, min(self._ends_at, time.monotonic() + TOLD_S))
+        self._supervisor.dismiss()
+        self._wait_while(lambda: self._supervisor.working, min(self._ends_at, time.monotonic() + LEAVE_S))
 
     def _wait_while(self, condition: Callable[[], bool], until: float) -> None:
         """Waits while `condition` holds, but not beyond monotonic time `until` or a second signal."""

@@ -41,7 +41,8 @@ class Supervisor:
         hung_s, most = self._settings.hung_seconds, config.max_unanswered
         self.learner = SupervisedProcess(Peer("learner", 0, 0), hung_s)
         self._actors = [SupervisedProcess(Peer("actor", i, 0), hung_s, most) for i in range(config.actors.count)]
-        evaluator = SupervisedProcess(Peer("evaluator", 0, 0), 60 * self._settings.evaluation_minutes)
+        evaluation_s = 60 * self._settings.evaluation_minutes
+        evaluator = SupervisedProcess(Peer("evaluator", 0, 0), evaluation_s, key="evaluation_minutes")
         self._peers = [*self._actors, *([evaluator] if config.evaluation.every else [])]
         self._unsaid_url = (
             config.environment.remote.url if config.environment.is_remote else ""
@@ -90,6 +91,12 @@ class Supervisor:
         """Tells the learner to save and to end the run for this `reason`."""
         self._conversation.send(self._incarnations(), reason)
 
+    def dismiss(self) -> None:
+        """Has actors and evaluator leave, because the run is over."""
+        for process in self._peers:
+            if process.handle and process.handle.alive:
+                process.handle.dismiss()
+
     @property
     def is_early(self) -> bool:
         """Whether the learner has accepted no unroll yet."""
@@ -97,8 +104,10 @@ class Supervisor:
 
     @property
     def working(self) -> bool:
-        """Whether the learner or an actor is still alive."""
-        return any(process.handle and process.handle.alive for process in (self.learner, *self._actors))
+        """Whether a process is still alive that ends in good order: it got ready, and a learner has saved."""
+        learner = self.learner.handle
+        leaving = [process.handle for process in self._peers] + [learner if learner and learner.result else None]
+        return any(handle and handle.ready and handle.alive for handle in leaving)
 
     @property
     def replay_save_s(self) -> float:
@@ -141,7 +150,7 @@ class Supervisor:
             self._start(process)
         elif handle.alive:
             if why := process.hangs:
-                self._end_hung(process, handle, why)
+                self._end_hung(process, handle, handle.raised or why)  # it may hang as it closes what raised
         elif why := process.cause:
             self._replace(process, handle, why)
         else:

@@ -85,3 +85,7 @@ class Link(Protocol):
 
     def receive(self, timeout_s: float) -> Reply | None:
         """The next reply, or None if there is none within `timeout_s` seconds."""
+
+    def heartbeat(self) -> None:
+        """Called after each step of the environments, so that a slow one is not taken for a hang."""
+        return None  # noqa: RET501 - not abstract

@@ -156,9 +156,14 @@ class Transcript:
 
     def last(self) -> str:
         """The end of the transcript."""
-        with self._path.open("rb") as file:
-            file.seek(max(0, self._path.stat().st_size - LAST_BYTES))
-            return shown(file.read())
+        return last(self._path)
+
+
+def last(path: Path) -> str:
+    """The end of the transcript in the file `path`."""
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - LAST_BYTES))
+        return shown(file.read())
 
 
 def unsaid(transcript: bytes) -> list[bytes]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import os
 import signal
 import sys
 from pathlib import Path
@@ -28,8 +30,23 @@ def environment_variables() -> dict[str, str]:
 
 def die_with_the_parent() -> None:
     """Has Linux kill this process when its parent dies, even if it is frozen or native code never returns to Python."""
+    _get_at_the_parents_death(signal.SIGKILL)
+
+
+def outlive_the_parent() -> None:
+    """Undoes `die_with_the_parent`."""
+    _get_at_the_parents_death(0)
+
+
+def _get_at_the_parents_death(number: int) -> None:
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, number)
+
+
+def kill_group(leader: int) -> None:
+    """Kills the process group that `leader` leads, or has led, if it is there."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):  # the latter on macOS, if only zombies are left
+        os.killpg(leader, signal.SIGKILL)
 
 
 def name_process(name: str) -> None:

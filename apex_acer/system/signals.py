@@ -1,15 +1,22 @@
-"""Notes signals that ask a program to end, so that it can end in good order."""
+"""Notes signals that ask a program to end, so that it ends in good order; what it starts has the default handlers."""
 
 from __future__ import annotations
 
+import contextlib
+import os
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
+ENDING = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
 SAME_SIGNAL_S = 0.2  # one press reaches a program twice if a wrapper passes on what its group has got already
+
+
+class Dismissed(BaseException):
+    """Raised in a role that is to leave; user code that catches errors lets it pass."""
 
 
 class Signals:
@@ -22,15 +29,17 @@ class Signals:
     def __init__(self) -> None:
         self.received: list[signal.Signals] = []
         self.wake: Callable[[], None] = lambda: None  # called at each signal; must be safe in a signal handler
+        self.pause: Callable[[bool], None] = lambda paused: None  # called before Ctrl-Z stops the program, and after
         self._before: dict[signal.Signals, Any] = {}
         self._last_at = -SAME_SIGNAL_S
 
     def __enter__(self) -> Signals:
         if threading.current_thread() is threading.main_thread():
-            numbers = [signal.SIGINT, signal.SIGTERM]
-            if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
-                numbers.append(signal.SIGHUP)
-            self._before = {number: signal.signal(number, self._on_signal) for number in numbers}
+            handlers = dict.fromkeys(ENDING, self._on_signal) | {signal.SIGTSTP: self._on_stop}
+            for number in (signal.SIGHUP, signal.SIGTSTP):
+                if signal.getsignal(number) == signal.SIG_IGN:
+                    del handlers[number]
+            self._before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -45,3 +54,41 @@ class Signals:
             self.received.append(signal.Signals(number))
         self._last_at = now
         self.wake()
+
+    def _on_stop(self, number: int, frame: FrameType | None) -> None:
+        del frame
+        self.pause(True)
+        signal.signal(number, self._before[signal.SIGTSTP])
+        signal.raise_signal(number)
+        signal.signal(number, self._on_stop)
+        self.pause(False)
+
+
+@contextlib.contextmanager
+def interrupting() -> Iterator[None]:
+    """Inside, SIGTERM and SIGHUP raise KeyboardInterrupt with their number, so that all that is open is closed."""
+    numbers = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) == signal.SIG_DFL]
+    if threading.current_thread() is not threading.main_thread():
+        numbers = []
+    for number in numbers:
+        signal.signal(number, _interrupt)
+    try:
+        yield
+    finally:
+        for number in numbers:
+            signal.signal(number, signal.SIG_DFL)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    del frame
+    raise KeyboardInterrupt(number)
+
+
+def _restore_defaults() -> None:
+    """Replaces this package's handlers in a fork: one of `multiprocessing` would otherwise survive its `terminate`."""
+    for number in (*ENDING, signal.SIGTSTP):
+        if str(getattr(signal.getsignal(number), "__module__", "")).startswith("apex_acer."):
+            signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+
+
+os.register_at_fork(after_in_child=_restore_defaults)

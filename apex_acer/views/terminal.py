@@ -35,7 +35,7 @@ class Terminal:
 
     def __enter__(self) -> Terminal:
         in_main = threading.current_thread() is threading.main_thread()
-        if in_main and signal.getsignal(signal.SIGTSTP) == signal.SIG_DFL:
+        if in_main and signal.getsignal(signal.SIGTSTP) != signal.SIG_IGN:
             self._before = signal.signal(signal.SIGTSTP, self._suspend)
         self._start()
         return self
@@ -48,9 +48,9 @@ class Terminal:
         self._stop()
 
     def _suspend(self, number: int, frame: FrameType | None) -> None:
-        """Restores the terminal and stops this process; draws again once the process continues."""
+        """Restores the terminal and has the handler of before stop the run; draws again once it continues."""
         self._stop()
-        signal.signal(signal.SIGTSTP, signal.SIG_DFL)
+        signal.signal(signal.SIGTSTP, self._before)
         signal.raise_signal(signal.SIGTSTP)
         signal.signal(signal.SIGTSTP, self._suspend)
         self._start()

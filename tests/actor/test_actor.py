@@ -22,6 +22,10 @@ class RecordingLink(Link):
     def __init__(self) -> None:
         self.sent: list[Message] = []
         self.replies: deque[Reply] = deque()
+        self.heartbeats = 0
+
+    def heartbeat(self) -> None:
+        self.heartbeats += 1
 
     def send(self, message: Message) -> None:
         self.sent.append(message)
@@ -69,6 +73,18 @@ def make_unrolls(actor: Actor, link: RecordingLink, count: int) -> list[Message]
             messages.append(message)
             link.replies.append(Reply(message.sequence, weights_version=0))
     return messages
+
+
+def test_each_step_is_a_heartbeat_also_to_another_learner(start_actor: StartActor) -> None:
+    actor, link = start_actor(tiny_run(algorithm__unroll_length=7))
+    make_unrolls(actor, link, 2)
+    assert link.heartbeats == 14
+    another = RecordingLink()
+    actor.reconnect(another)
+    another.replies.append(first_weights())
+    assert actor.step(0)
+    make_unrolls(actor, another, 1)
+    assert (link.heartbeats, another.heartbeats) == (14, 7)
 
 
 def test_first_asks_for_weights_and_waits_for_them() -> None:

@@ -6,6 +6,7 @@ import dataclasses
 import fcntl
 import json
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -38,6 +39,31 @@ def test_flags_override_keys_and_short_forms_reach_theirs() -> None:
     assert (config.engine, config.out, config.load, config.algorithm.unroll_length) == ("serial", "a", "b", 5)
     assert output.json
     assert config.environment.id == "CartPole-v1"
+
+
+def test_what_an_environment_prints_is_not_beside_the_json(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "talks_here.py").write_text("def talk(environment):\n    print('hello')\n    return environment\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    wrapped = ["--environment.wrappers", "talks_here:talk", "--engine", "serial", "--out", str(tmp_path / "run")]
+    assert main(["train", "cartpole", *TINY, *wrapped, "--json"]) == 0
+    out, error = capsys.readouterr()
+    assert json.loads(out)["reason"] == "env_steps"
+    assert error.count("hello") > 2
+
+
+@pytest.mark.parametrize("left", [SystemExit(0), KeyboardInterrupt(signal.SIGTERM)])
+def test_what_an_environment_exits_with_is_not_the_exit_code(
+    left: BaseException, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def leave(arguments: list[str]) -> int:
+        raise left
+
+    monkeypatch.setattr("apex_acer.cli.evaluate.run", leave)
+    code, said = (1, "SystemExit: 0\n") if isinstance(left, SystemExit) else (143, "apex-acer: interrupted\n")
+    assert main(["evaluate", "weights"]) == code
+    assert capsys.readouterr().err.endswith(said)
 
 
 def test_flags_are_those_of_the_algorithm_that_the_run_names() -> None:

@@ -107,14 +107,12 @@ def served(runs: Path) -> Iterator[Served]:
 # ── beginning and ending ──
 
 
-@pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGINT, 0), pytest.param(signal.SIGTERM, -signal.SIGTERM, marks=pytest.mark.slow)]
-)
-def test_it_ends_at_a_signal_and_leaves_nothing(runs: Path, number: int, code: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
+def test_it_ends_at_a_signal_and_leaves_nothing(runs: Path, number: int, tmp_path: Path) -> None:
     with serving(str(runs / "near"), "--port", "0", TMPDIR=str(tmp_path)) as served:
         eventually(lambda: served.get("runs"), 20)
         assert sorted(served.get("runs")) == ["actor_0", "actor_1", "evaluator", "learner"]
-        assert served.end(number) == (code, "")
+        assert served.end(number) == (0, "")
     assert not list(tmp_path.iterdir())
 
 

@@ -140,3 +140,9 @@ def test_a_user_s_module_is_found_and_takes_the_place_of_none_of_python_s(
     assert "sweep" in verb or "plan" in verb or list(shadows.glob("runs/mine-v0-*/weights.safetensors"))
     if "--json" in verb:
         assert json.loads(done.stdout.splitlines()[-1])
+
+
+def test_a_folder_that_is_gone_is_one_line(tmp_path: Path) -> None:
+    done = shell(f"mkdir gone; cd gone; rmdir ../gone; {COMMAND} train {TINY}", tmp_path)
+    said = "apex-acer: the current folder cannot be used (No such file or directory); cd to one that exists\n"
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", said)

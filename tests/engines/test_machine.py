@@ -71,6 +71,22 @@ def test_each_key_that_takes_memory_is_named_with_what_is_allowed(changes: dict[
     assert config_error(lambda: require_room(config, CARTPOLE)).startswith(expected)
 
 
+def test_a_limit_of_open_files_that_is_too_low_for_any_actor_is_to_be_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "open_files_limit", lambda: (30.0, 1024.0))
+    message = config_error(lambda: require_room(tiny_run(engine="local", actors__count=2), CARTPOLE))
+    assert message.startswith(
+        "actors.count: 2 is not allowed; run `ulimit -n 72` first: each takes 4 of the 30 open files"
+    )
+
+
+def test_a_place_for_private_folders_that_cannot_be_written_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("apex_acer.system.private.PLACE", tmp_path / "missing")
+    message = config_error(lambda: train(tiny_run(tmp_path / "run", engine="local")))
+    assert message.startswith("engine: no folder can be made in /tmp (No such file or directory); make /tmp writable")
+
+
 def test_what_has_room_is_not_refused() -> None:
     many = {"actors__count": 240, "evaluation__environments": 10**9, "replay__capacity": 10**8}
     require_room(tiny_run(engine="local", **many), CARTPOLE)

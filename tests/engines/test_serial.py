@@ -2,6 +2,10 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
+import signal
+import sys
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +14,7 @@ import pytest
 import torch
 
 from apex_acer.actor.policy import load_policy
+from apex_acer.environments.vector import Environments, Step
 from apex_acer.learner.feed import Feed
 from apex_acer.manager.manager import RunFailed, TrainResult, resume, train
 from apex_acer.networks.weights import read
@@ -59,6 +64,65 @@ def test_ends_at_the_return_asked_for(tmp_path: Path) -> None:
     assert result.eval_return >= 5.0
     assert Path(result.weights).read_bytes() == (tmp_path / "best.safetensors").read_bytes()
     assert load_policy(result.weights).metadata["env_steps"] < 240
+
+
+class Steps:
+    """Counts steps by the number of environments that make them, and calls a function at one of them."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.counts: Counter[int] = Counter()
+        self._at: tuple[int, int] = 0, 0
+        self._original = Environments.step
+        monkeypatch.setattr(Environments, "step", lambda environments, action: self._step(environments, action))
+
+    def call_at(self, num: int, count: int, call: Callable[[], object]) -> None:
+        self._at, self._call = (num, count), call
+
+    def _step(self, environments: Environments, action: Any) -> Step:
+        self.counts[environments.num] += 1
+        if (environments.num, self.counts[environments.num]) == self._at:
+            self._call()
+        return self._original(environments, action)
+
+
+@pytest.fixture
+def steps(monkeypatch: pytest.MonkeyPatch) -> Steps:
+    return Steps(monkeypatch)
+
+
+@pytest.fixture
+def unclosed(monkeypatch: pytest.MonkeyPatch) -> set[Environments]:
+    """The environments that were reset and not closed."""
+    unclosed: set[Environments] = set()
+    reset, close = Environments.reset, Environments.close
+    monkeypatch.setattr(Environments, "reset", lambda self, seed: (unclosed.add(self), reset(self, seed))[1])
+    monkeypatch.setattr(Environments, "close", lambda self: (unclosed.discard(self), close(self))[1])
+    return unclosed
+
+
+ENDLESS = {"stop__env_steps": 10**9, "actors__count": 1, "evaluation__every": 200, "evaluation__environments": 3}
+
+
+@pytest.mark.parametrize("during", [4, 3], ids=["an unroll", "an evaluation"])
+def test_a_signal_saves_and_closes_everything_at_once(
+    tmp_path: Path, steps: Steps, unclosed: set[Environments], during: int
+) -> None:
+    steps.call_at(during, 105, lambda: os.kill(os.getpid(), signal.SIGINT))
+    result = run(tmp_path, **ENDLESS, evaluation__episodes=1000)
+    assert steps.counts[during] == 105
+    assert result.reason == "SIGINT"
+    assert load_policy(result.weights).metadata["env_steps"] == result.env_steps > 0
+    assert {each.num for each in unclosed} <= {1}  # the check before the run closes its own in another way
+
+
+def test_an_environment_that_exits_fails_the_run_which_saves(
+    tmp_path: Path, steps: Steps, unclosed: set[Environments]
+) -> None:
+    steps.call_at(4, 105, lambda: sys.exit(0))
+    with pytest.raises(RunFailed, match="SystemExit: 0; this engine restarts no process"):
+        run(tmp_path, **ENDLESS)
+    assert load_policy(str(tmp_path / "weights.safetensors")).metadata["env_steps"] > 0
+    assert {each.num for each in unclosed} <= {1}  # the check before the run closes its own in another way
 
 
 OPTIONS = {

@@ -27,6 +27,7 @@ class FakeHandle(Handle):
         self.how = ""
         self.running = True
         self.dumped = False
+        self.dismissed = False
 
     @property
     def alive(self) -> bool:
@@ -39,6 +40,9 @@ class FakeHandle(Handle):
     def dump(self) -> None:
         assert not self.dumped
         self.dumped = True
+
+    def dismiss(self) -> None:
+        self.dismissed = True
 
     def kill(self) -> None:
         self.running, self.how = False, "killed by SIGKILL"
@@ -80,6 +84,9 @@ class FakeEngine(Engine, Link):
         raise NotImplementedError
 
     def wake(self) -> None:
+        raise NotImplementedError
+
+    def pause(self, paused: bool) -> None:
         raise NotImplementedError
 
     def close(self) -> None:
@@ -303,7 +310,7 @@ def test_no_progress_with_credit_is_a_hang(world: World) -> None:
     world.speaker("actor_1").say(unroll=made_up_unroll(CONFIG))
     hung = world.handle("actor_0")
     world.tend(3)
-    assert world.news == ["actor_0: no progress for 10 s; restart 1 of 3 in 0.5 s"]
+    assert world.news == ["actor_0: no progress for 10 s (supervision.hung_seconds); restart 1 of 3 in 0.5 s"]
     assert (hung.alive, hung.dumped) == (False, True)
     assert world.started == [*ALL, "actor_0.1"]
 
@@ -321,7 +328,7 @@ def test_without_credit_nobody_hangs_until_it_is_answered(world: World) -> None:
     world.tend(9)
     assert world.news == []
     world.tend(2)
-    assert world.news == ["actor_0: no progress for 10 s; restart 1 of 3 in 0.5 s"]
+    assert world.news == ["actor_0: no progress for 10 s (supervision.hung_seconds); restart 1 of 3 in 0.5 s"]
 
 
 def test_an_evaluation_may_take_its_time_but_not_for_ever(world: World) -> None:
@@ -333,7 +340,7 @@ def test_an_evaluation_may_take_its_time_but_not_for_ever(world: World) -> None:
     world.tend(59)
     assert world.news == []
     world.tend(3)
-    assert world.news == ["evaluator: no progress for 60 s; restart 1 of 3 in 0.5 s"]
+    assert world.news == ["evaluator: no progress for 60 s (supervision.evaluation_minutes); restart 1 of 3 in 0.5 s"]
 
 
 def test_who_does_not_get_ready_is_replaced(world: World) -> None:
@@ -362,7 +369,7 @@ def test_time_in_which_this_process_was_stopped_or_the_learner_silent_is_nobody_
 def test_a_silent_learner_without_a_checkpoint_ends_the_run(world: World) -> None:
     world.engine.silent = True
     world.tend(9)
-    with pytest.raises(RunFailed, match="learner: no progress for 10 s; there is no checkpoint to continue from"):
+    with pytest.raises(RunFailed, match=r"learner: no progress for 10 s \(.*\); there is no checkpoint"):
         world.tend(3)
     assert world.handle("learner").dumped
 
@@ -374,7 +381,7 @@ def test_a_learner_that_answers_but_does_nothing_is_replaced(world: World) -> No
     world.tend(9)
     assert world.news == []
     world.tend(3)
-    assert world.news == ["learner: no progress for 10 s; restart 1 of 3 in 0.5 s"]
+    assert world.news == ["learner: no progress for 10 s (supervision.hung_seconds); restart 1 of 3 in 0.5 s"]
 
 
 def test_a_learner_that_saves_its_replay_may_take_its_time(world: World) -> None:
@@ -386,7 +393,7 @@ def test_a_learner_that_saves_its_replay_may_take_its_time(world: World) -> None
     world.tend(28)
     assert world.news == []
     world.tend(4)
-    assert world.news == ["learner: no progress for 30 s; restart 1 of 3 in 0.5 s"]
+    assert world.news == ["learner: no progress for 30 s (supervision.hung_seconds); restart 1 of 3 in 0.5 s"]
 
 
 def test_a_learner_that_has_saved_may_end_as_it_likes(world: World) -> None:
@@ -425,7 +432,7 @@ def test_a_learner_goes_on_from_its_checkpoint_and_the_others_meet_it_once_it_kn
     world.tend(9)
     assert len(world.news) == 2
     world.tend(3)  # who does not come to the new learner hangs
-    assert world.news[2:] == ["actor_0: no progress for 10 s; restart 1 of 3 in 0.5 s"]
+    assert world.news[2:] == ["actor_0: no progress for 10 s (supervision.hung_seconds); restart 1 of 3 in 0.5 s"]
 
 
 def test_who_left_when_told_stays_away_unless_another_learner_goes_on(world: World) -> None:
@@ -452,8 +459,32 @@ def test_nobody_is_replaced_once_the_run_is_about_to_end(world: World) -> None:
 
 
 def test_working_is_who_must_leave_by_itself(world: World) -> None:
-    for name in ("learner", "actor_0"):
-        world.handle(name).die()
+    for name in ("actor_0", "actor_1", "evaluator"):
+        assert world.supervisor.working
+        world.handle(name).die() if name != "actor_1" else setattr(world.handle(name), "ready", False)
+    assert not world.supervisor.working  # a learner that has not saved does not leave
+    world.handle("learner").result = Outcome("env_steps", 1, 1, 0.0, 0.0, None, "", "")
     assert world.supervisor.working
-    world.handle("actor_1").die()
-    assert not world.supervisor.working  # an evaluator may be in the middle of a long game
+
+
+def test_whoever_plays_and_is_alive_is_dismissed(world: World) -> None:
+    world.handle("actor_0").die()
+    world.supervisor.dismiss()
+    assert [name for name in world.engine.handles if world.handle(name).dismissed] == ["actor_1", "evaluator"]
+
+
+def test_a_slow_environment_is_no_hang_while_it_makes_steps(world: World) -> None:
+    world.answer()
+    for _ in range(20):
+        world.handle("actor_0").heartbeats += 1
+        world.handle("evaluator").heartbeats += 1
+        world.tend(9)
+    assert {line.partition(":")[0] for line in world.news} == {"actor_1"}
+
+
+def test_an_error_is_told_even_if_what_raised_it_hangs_as_it_closes(world: World) -> None:
+    world.answer()
+    world.handle("actor_0").raised = "ValueError: one"
+    world.engine.inbox.status = {"env_steps": 40}
+    world.tend(11)
+    assert world.news[0] == "actor_0: ValueError: one; restart 1 of 3 in 0.5 s"

@@ -3,12 +3,13 @@ from __future__ import annotations
 import os
 import signal
 import time
+import warnings
 from collections.abc import Iterator
 
 import pytest
 
 from apex_acer.system import signals
-from apex_acer.system.signals import Signals
+from apex_acer.system.signals import Signals, interrupting
 
 INT, TERM, HUP = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
 
@@ -67,3 +68,32 @@ def test_each_signal_wakes() -> None:
         received.wake = lambda: woken.append(True)
         os.kill(os.getpid(), TERM)
     assert woken == [True]
+
+
+@pytest.mark.parametrize("number", [TERM, HUP])
+def test_signals_that_would_kill_interrupt_so_that_what_is_open_is_closed(number: signal.Signals) -> None:
+    before = signal.signal(TERM, signal.SIG_DFL)
+    try:
+        with pytest.raises(KeyboardInterrupt) as raised, interrupting():
+            signal.raise_signal(number)
+        assert raised.value.args == (number,)
+        assert signal.getsignal(number) == signal.SIG_DFL
+    finally:
+        signal.signal(TERM, before)
+
+
+def test_a_fork_is_ended_by_the_signals_that_its_parent_only_notes() -> None:
+    """As `multiprocessing` ends the processes that an environment has."""
+    with Signals(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of threads that other tests have left
+        begun, begin = os.pipe()
+        pid = os.fork()
+        if not pid:
+            os.write(begin, b".")
+            time.sleep(60)
+            os._exit(0)
+        os.read(begun, 1)
+        os.kill(pid, TERM)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -TERM
+        os.close(begun)
+        os.close(begin)

@@ -75,15 +75,25 @@ def test_suspended_resized_and_terminated(tmp_path: Path) -> None:
         screen.type("\x1a")
         screen.wait_for(f"^{PROMPT.rstrip()}$")
         screen.assert_as_before()
+        roles = screen.program().keys() - {"manager", "launcher"}
+        assert len(roles) >= 2
+        screen.wait_until(lambda: stopped(screen) == {"manager", *roles})
         screen.type("clear; echo still here\r")
         screen.wait_for("^still here")
         screen.type("fg\r")
         screen.wait_for("^still here", *ROWS)
         assert len(screen.find("^waiting ")) == 1
         assert not screen.echoes
+        assert stopped(screen) == set()
 
         os.kill(screen.program()["manager"], signal.SIGTERM)
         assert_ended(screen, "terminated: ")
+
+
+def stopped(screen: Terminal) -> set[str]:
+    """The processes of the run that Ctrl-Z has stopped."""
+    states = {name: Path(f"/proc/{pid}/stat").read_text() for name, pid in screen.program().items()}
+    return {name for name, stat in states.items() if stat.rpartition(")")[2].split()[0] == "T"}
 
 
 @pytest.mark.slow

@@ -1,14 +1,17 @@
 """One role in its own process: `main`'s arguments, or those of `python -m`, are ROLE INDEX PRIVATE PIPE.
 
 Standard input is the lifeline: JSON lines from the manager, of which the first says what to start; when it breaks, the
-process ends. The process reports to the manager through the descriptor PIPE. PRIVATE is the run's folder under /tmp.
+process ends. The process reports to the manager through the descriptor PIPE. PRIVATE is the run's folder under /tmp. The
+process leads a process group, which the launcher kills once it has ended: what its environments have started ends with it.
 """
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import dataclasses
 import faulthandler
+import io
 import json
 import logging
 import os
@@ -16,19 +19,31 @@ import shutil
 import signal
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from types import FrameType
+from typing import Any, NoReturn
 
 from apex_acer.system.process import WAIT_S, die_with_the_parent, name_process
+from apex_acer.system.signals import ENDING, Dismissed
 
 # slow imports are inside functions, so that the lifeline is watched from the first moment on
 
-STOP_S = 2.0  # in which actors can fetch their stop after the run has ended
+STOP_S = 0.5  # in which actors can fetch their stop after the run has ended; others are dismissed
+INTERRUPT_S = 0.5  # between interruptions of a dismissed process, until one has ended its loop
+BEAT_S = 1.0  # between two reports of a process that makes steps
 RAW_OUTPUT = 2  # the descriptor of the transcript, to which standard output goes, too
-MANAGERS_SIGNALS = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
 Report = Callable[..., None]
+
+
+class NoTerminal(io.TextIOBase):
+    """A role's standard input, on which a debugger fails at once instead of waiting for what nobody can type."""
+
+    def readline(self, size: int = -1, /) -> NoReturn:  # type: ignore[override]
+        """Raises an error that says where a debugger works."""
+        raise RuntimeError("nothing can be typed into this process; debug with --engine serial")
 
 
 class Lifeline:
@@ -36,30 +51,67 @@ class Lifeline:
 
     def __init__(self, private: str) -> None:
         self._private = private
+        self._input = _take_standard_input()
         self.start: dict[str, Any] = self._read()
         self.address: str = self.start["address"]  # of the newest learner
-        self.leave: Callable[[], None] = lambda: (
-            None
-        )  # what is to be done before the process ends on the manager's word
+        self.dismissed = False
+        self._closing = False
         # a thread, because Python runs no signal handler while native code hangs
         threading.Thread(target=self._listen, name="lifeline", daemon=True).start()
+
+    @contextlib.contextmanager
+    def working(self) -> Iterator[None]:
+        """Ends the context with `Dismissed` when the manager dismisses the process; what comes after is not interrupted."""
+        signal.signal(signal.SIGTERM, self._on_signal)
+        try:
+            yield
+        except Dismissed:
+            pass
+        finally:
+            self._closing = True
+
+    def check(self) -> None:
+        """Raises `Dismissed` if the process is to leave."""
+        if self.dismissed:
+            raise Dismissed
 
     def _listen(self) -> None:
         while True:
             said = self._read()
-            self.address = said["address"]
+            self.address = said.get("address", self.address)
             if said.get("leave"):
-                self.leave()
-                os._exit(0)
+                self.dismissed = True
+                threading.Thread(target=self._interrupt, name="interrupt", daemon=True).start()
+
+    def _interrupt(self) -> None:
+        """Interrupts a step or a wait that is too long, again and again: a destructor in the main thread swallows it."""
+        while not self._closing:
+            time.sleep(INTERRUPT_S)
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        del number, frame
+        if not self._closing:
+            self.check()
 
     def _read(self) -> dict[str, Any]:
         line = b""
-        while byte := os.read(0, 1):
+        while byte := os.read(self._input, 1):
             if byte == b"\n":
                 return dict(json.loads(line))
             line += byte
         shutil.rmtree(self._private, ignore_errors=True)  # no other process is left to remove it
         os._exit(0)
+
+
+def _take_standard_input() -> int:
+    """Moves standard input to another descriptor, which is returned: what the role starts must not read from it."""
+    descriptor = os.dup(0)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    sys.stdin = NoTerminal()
+    return descriptor
 
 
 def main(arguments: list[str]) -> int:
@@ -101,6 +153,7 @@ def main(arguments: list[str]) -> int:
         traceback.print_exc()
         return 1
     finally:
+        atexit._run_exitfuncs()  # the process ends without Python's own shutdown, which would take torch apart for a second
         speech.end_line()
     report(ended=True)
     return 0
@@ -144,25 +197,41 @@ def _run_peer(role: str, index: int, lifeline: Lifeline, report: Report) -> None
     os.nice(start["nice"])
     torch.set_num_threads(start["threads"])
     peer = Peer("actor" if role == "actor" else "evaluator", index, start["incarnation"])
-    link = DealerLink(address, peer)
+    heartbeat = Heartbeat(lifeline, report)
+    link = DealerLink(address, peer, heartbeat)
     make = Actor if role == "actor" else make_evaluator
-    worker = make(from_dict(start["config"]), start["run_id"], peer, link, start["threads"], Path(start["folder"]))
-    lifeline.leave = worker.close
-    report(ready=True)
-    while worker.step(WAIT_S):
-        if address != lifeline.address:  # there is a new learner
-            address = lifeline.address
-            link.close()
-            link = DealerLink(address, peer)
-            worker.reconnect(link)
-    worker.close()
-    link.close()
+    with contextlib.ExitStack() as afterwards, lifeline.working():
+        given = from_dict(start["config"]), start["run_id"], peer, link, start["threads"], Path(start["folder"])
+        worker = afterwards.enter_context(contextlib.closing(make(*given)))
+        report(ready=True)
+        while not lifeline.dismissed and worker.step(WAIT_S):
+            if address != lifeline.address:  # there is a new learner
+                address = lifeline.address
+                link.close()
+                link = DealerLink(address, peer, heartbeat)
+                worker.reconnect(link)
+
+
+class Heartbeat:
+    """Called after each step of the environments: reports that the process does not hang, and ends it if it is dismissed."""
+
+    def __init__(self, lifeline: Lifeline, report: Report) -> None:
+        self._lifeline, self._report = lifeline, report
+        self._due_at = 0.0  # monotonic seconds
+
+    def __call__(self) -> None:
+        """Raises `Dismissed` if the process is to leave."""
+        self._lifeline.check()
+        now = time.monotonic()
+        if now >= self._due_at:
+            self._due_at = now + BEAT_S
+            self._report(heartbeat=True)
 
 
 @contextlib.contextmanager
 def blocked_signals() -> Iterator[None]:
     """A process started inside begins with the manager's signals blocked, and unblocks them when it ignores them."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, MANAGERS_SIGNALS)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
     try:
         yield
     finally:
@@ -170,10 +239,19 @@ def blocked_signals() -> Iterator[None]:
 
 
 def leave_signals_to_the_manager() -> None:
-    """Ignores what a terminal sends to the whole process group, and unblocks what `blocked_signals` has blocked."""
-    for number in MANAGERS_SIGNALS:
-        signal.signal(number, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, MANAGERS_SIGNALS)
+    """Does nothing at a signal that ends programs, and unblocks what `blocked_signals` has blocked.
+
+    A handler that does nothing, because what this process starts would inherit an ignored signal: a simulator could not be
+    terminated. Under `nohup`, SIGHUP stays ignored.
+    """
+    for number in ENDING:
+        if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, _do_nothing)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
+
+
+def _do_nothing(number: int, frame: FrameType | None) -> None:
+    del number, frame
 
 
 if __name__ == "__main__":

@@ -4,8 +4,9 @@ It imports once what every role needs, torch above all, and forks: a role then s
 and shares the libraries' memory with the others. On macOS, whose system libraries may not survive a fork, every role is a
 new interpreter.
 
-The launcher has one thread, so that a fork copies all of it. When its socket is closed, it kills the processes that it
-started and ends; if the manager dies, Linux ends the launcher.
+The launcher has one thread, so that a fork copies all of it. Each role leads a process group, and what is left of the group
+is killed when the role has ended. When its socket is closed, or the manager dies, the launcher kills all groups and ends. It
+is in a group of its own, so that Ctrl-Z does not stop it and it always notices that.
 """
 
 from __future__ import annotations
@@ -16,17 +17,20 @@ import importlib
 import json
 import os
 import select
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 import traceback
+import weakref
 from pathlib import Path
 
 import numpy
 
 from apex_acer.engines.local import child
-from apex_acer.system.process import die_with_the_parent, environment_variables
+from apex_acer.system.process import die_with_the_parent, environment_variables, kill_group, outlive_the_parent
+from apex_acer.system.signals import ENDING
 
 IMPORTED = (
     "gymnasium.envs.registration",
@@ -50,6 +54,7 @@ class Launcher:
 
         The launcher and all that it starts keep the descriptors `held` open.
         """
+        self.output = output
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._socket.setblocking(False)
         with theirs, output.open("ab") as file, child.blocked_signals():
@@ -60,6 +65,7 @@ class Launcher:
                 stderr=file,
                 pass_fds=[theirs.fileno(), *held],
                 env={**os.environ, **environment_variables()},
+                process_group=0,
             )
 
     @property
@@ -91,9 +97,10 @@ class Launcher:
 def main(number: int, *, forks: bool) -> None:
     """Serves the socket with the descriptor `number` until the manager has closed it."""
     child.leave_signals_to_the_manager()
-    die_with_the_parent()
+    die_with_the_parent()  # until the imports are done, because it does not look at its socket meanwhile
     if forks:
         _import_once()
+    outlive_the_parent()
     server = Server(socket.socket(fileno=number), forks=forks)
     while server.serve():
         pass
@@ -103,6 +110,8 @@ def _import_once() -> None:
     for module in IMPORTED:
         with contextlib.suppress(Exception):  # a role that needs the module fails, too, and says why
             importlib.import_module(module)
+    for finalizer in list(weakref.finalize._registry):  # type: ignore[attr-defined]
+        finalizer.atexit = False  # torch's would take a role's last moments to take torch apart
     gc.collect()
     gc.freeze()  # a garbage collection in one process must not copy the memory that all of them share
 
@@ -112,6 +121,7 @@ class Server:
 
     def __init__(self, requests: socket.socket, *, forks: bool) -> None:
         self._requests, self._forks = requests, forks
+        self._private = ""  # the run's folder under /tmp, once it is known
         self._pipes: dict[int, int] = {}  # of the running processes, by process id
         self._woken, self._wake = os.pipe()
         os.set_blocking(self._wake, False)
@@ -119,10 +129,7 @@ class Server:
         signal.signal(signal.SIGCHLD, lambda number, frame: None)
 
     def serve(self) -> bool:
-        """Waits for a request or for a process to end; returns False if the manager closes the launcher, or is gone.
-
-        If it is gone, all end by themselves: the learner last, when it has removed the private folder.
-        """
+        """Waits for a request or for a process to end; returns False if the manager closes the launcher, or is gone."""
         requests = self._requests.fileno()
         ready, _, _ = select.select([requests, self._woken], [], [])
         if self._woken in ready:
@@ -133,22 +140,25 @@ class Server:
         if requests not in ready:
             return True
         request, descriptors, _, _ = socket.recv_fds(self._requests, MAX_BYTES, 3)
-        if request == CLOSE:
+        if request in (b"", CLOSE):
             self._close()
-        elif request:
-            self._start(json.loads(request), *descriptors)
-        return request not in (b"", CLOSE)
+            if not request and self._private:  # nobody else is left to remove it
+                shutil.rmtree(self._private, ignore_errors=True)
+            return False
+        self._start(json.loads(request), *descriptors)
+        return True
 
     def _close(self) -> None:
-        """Kills what was started."""
+        """Kills what was started, and what that has started."""
         for pid in self._pipes:
-            os.kill(pid, signal.SIGKILL)
+            kill_group(pid)
         while self._pipes:
             self._report_end(*os.waitpid(-1, 0))
 
     def _start(self, arguments: list[str], stdin: int, output: int, pipe: int) -> None:
         for descriptor in stdin, output, pipe:
             os.set_inheritable(descriptor, False)
+        self._private = arguments[2]
         pid = (self._fork if self._forks else _spawn)(arguments, stdin, output, pipe)
         self._pipes[pid] = pipe
         _report(pipe, pid=pid)
@@ -156,10 +166,14 @@ class Server:
         os.close(output)
 
     def _fork(self, arguments: list[str], stdin: int, output: int, pipe: int) -> int:
+        signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)  # until the role has its own handlers
         if pid := os.fork():
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
+            os.setpgid(pid, pid)
             return pid
         code = 1
         try:
+            os.setpgid(0, 0)  # whichever of the two comes first
             self._close_own()
             for number, descriptor in enumerate((stdin, output, output)):
                 os.dup2(descriptor, number)
@@ -179,6 +193,7 @@ class Server:
             os.close(descriptor)
 
     def _report_end(self, pid: int, status: int) -> None:
+        kill_group(pid)
         pipe = self._pipes.pop(pid)
         _report(pipe, exit=os.waitstatus_to_exitcode(status))
         os.close(pipe)
@@ -188,7 +203,7 @@ def _spawn(arguments: list[str], stdin: int, output: int, pipe: int) -> int:
     os.set_inheritable(pipe, True)
     command = [sys.executable, "-P", "-m", child.__name__, *arguments, str(pipe)]
     copies = [(os.POSIX_SPAWN_DUP2, descriptor, number) for number, descriptor in enumerate((stdin, output, output))]
-    pid = os.posix_spawn(sys.executable, command, os.environ, file_actions=copies)
+    pid = os.posix_spawn(sys.executable, command, os.environ, file_actions=copies, setpgroup=0)
     os.set_inheritable(pipe, False)
     return pid
 

@@ -1,9 +1,9 @@
 """The local engine: its processes are started by the launcher, watched through pipes, and end with the manager.
 
 Every child has two pipes. Its standard input is the lifeline: the manager holds the other end, and the child ends when it
-breaks, whatever ended the manager; a new learner's address arrives through it. The second pipe carries, as JSON lines, what
-the child reports (ready, result, error) and what the launcher knows of it (process id, exit code); its end-of-file tells
-that the child is gone. What the child prints goes to the run's log (`runlog`).
+breaks, whatever ended the manager; a new learner's address and the order to leave arrive through it. The second pipe
+carries, as JSON lines, what the child reports (ready, heartbeats, result, error) and what the launcher knows of it (process
+id, exit code); its end-of-file tells that the child is gone. What the child prints goes to the run's log (`runlog`).
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import select
 import signal
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import zmq
@@ -24,16 +25,16 @@ from apex_acer.config.runfile import to_dict
 from apex_acer.engines.engine import Engine, Handle, Run
 from apex_acer.engines.local.launcher import Launcher
 from apex_acer.engines.local.transport import DealerLink
+from apex_acer.engines.machine import private_folder
 from apex_acer.engines.placement import niceness, num_threads
 from apex_acer.protocol.messages import Peer
 from apex_acer.protocol.outcome import Outcome
 from apex_acer.storage.folder import where
-from apex_acer.storage.runlog import Log, Transcript
-from apex_acer.system.private import PrivateFolder
+from apex_acer.storage.runlog import Log, Transcript, last
+from apex_acer.system.process import kill_group
 from apex_acer.system.waker import Waker
 
 MANAGER = Peer("manager", 0, 0)
-PART_S = 1.5  # in which remote clients hear that a run has failed
 KILL_S = 2.0  # in which a killed process is gone, unless it is stuck in the kernel
 
 
@@ -42,6 +43,7 @@ class ProcessHandle(Handle):
 
     def __init__(self, peer: Peer, start: dict[str, object], private: Path, launcher: Launcher, log: Log) -> None:
         super().__init__(peer)
+        self._launcher = launcher
         self._transcript = Transcript(private / f"{peer.name}.{peer.incarnation}.out", log, peer.name)
         self._said = b""
         self._pid = 0  # until it is known
@@ -73,13 +75,14 @@ class ProcessHandle(Handle):
         """The last lines that it printed, and how it ended; empty if it ended well or still runs."""
         if self.alive or self._ended:
             return ""
+        printed = self._transcript.last().strip()
         if self._code is None:
-            how = "ended with the launcher"
+            printed, how = f"{printed}\n{last(self._launcher.output).strip()}".strip(), "ended with the launcher"
         elif self._code < 0:
             how = f"killed by {signal.Signals(-self._code).name}"
         else:
             how = f"exit code {self._code}"
-        return f"{self._transcript.last().strip()}\n{self.peer.name}: {how}".strip()
+        return f"{printed}\n{self.peer.name}: {how}".strip()
 
     def listen(self) -> None:
         """Reads what the child has reported and printed, without waiting."""
@@ -97,6 +100,7 @@ class ProcessHandle(Handle):
             self.result = Outcome(**said["result"]) if "result" in said else self.result
             self.config_error = said.get("config_error", self.config_error)
             self.raised = said.get("raised", self.raised)
+            self.heartbeats += said.get("heartbeat", False)
             self._ended = self._ended or said.get("ended", False)
             self._pid = said.get("pid", self._pid)
             self._code = said.get("exit", self._code)
@@ -106,9 +110,19 @@ class ProcessHandle(Handle):
         """Sends SIGUSR1, on which Python's fault handler writes the stack of every thread."""
         self._signal(signal.SIGUSR1)
 
+    def dismiss(self) -> None:
+        """Tells the child to leave."""
+        self.tell({"leave": True})
+
+    def pause(self, paused: bool) -> None:
+        """Stops the child and what it has started, or lets them go on; safe in a signal handler."""
+        if self._pid and not self._gone:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._pid, signal.SIGSTOP if paused else signal.SIGCONT)
+
     def kill(self) -> None:
-        """Sends SIGKILL, and waits for the process to be gone."""
-        self._signal(signal.SIGKILL)
+        """Sends SIGKILL to the child and what it has started, and waits for the child to be gone."""
+        self._signal(signal.SIGKILL, os.killpg)
         deadline = time.monotonic() + KILL_S
         while self.alive and (left := deadline - time.monotonic()) > 0:
             select.select([self.sentinel], [], [], left)
@@ -116,15 +130,17 @@ class ProcessHandle(Handle):
     def close(self) -> None:
         """Ends the process, closes its pipes, and copies the rest of what it printed to the log."""
         self.kill()
+        if self._pid and self._code is None:  # the launcher died, too, and left this to the manager
+            kill_group(self._pid)
         self._gone = True
         self._transcript.copy(to_the_end=True)
         os.close(self.sentinel)
         os.close(self._lifeline)
 
-    def _signal(self, number: signal.Signals) -> None:
+    def _signal(self, number: signal.Signals, send: Callable[[int, int], None] = os.kill) -> None:
         if self.alive and self._pid:
             with contextlib.suppress(ProcessLookupError):
-                os.kill(self._pid, number)
+                send(self._pid, number)
 
 
 class LocalEngine(Engine):
@@ -136,7 +152,7 @@ class LocalEngine(Engine):
     def __init__(self, run: Run) -> None:
         self._run = run
         self._handles: dict[str, ProcessHandle] = {}
-        self._held = PrivateFolder()
+        self._held = private_folder()
         self._private = self._held.path
         self._log = Log(run.folder)
         self._launchers_transcript = Transcript(self._private / "launcher.out", self._log, "launcher")
@@ -181,10 +197,13 @@ class LocalEngine(Engine):
         """Ends a `wait`."""
         self._waker.wake()
 
+    def pause(self, paused: bool) -> None:
+        """Stops the children, or lets them go on: their process groups do not get what a terminal sends to the manager's."""
+        for handle in self._handles.values():
+            handle.pause(paused)
+
     def close(self) -> None:
         """Kills the remaining children, copies the rest of what they printed to the log, and removes the private folder."""
-        if self._run.config.environment.is_remote:
-            self._part()
         self._launcher.close()
         for handle in self._handles.values():
             handle.close()
@@ -193,15 +212,6 @@ class LocalEngine(Engine):
         self.link.close()
         self._waker.close()
         self._held.remove()
-
-    def _part(self) -> None:
-        """Has the peers that are left, as after a failure, say goodbye to remote clients."""
-        peers = [handle for handle in self._handles.values() if handle.peer.role != "learner"]
-        for handle in peers:
-            handle.tell({"address": self._address, "leave": True})
-        deadline = time.monotonic() + PART_S
-        while any(handle.alive for handle in peers) and (left := deadline - time.monotonic()) > 0:
-            self.wait(left)
 
     def _make_launcher(self) -> Launcher:
         return Launcher(self._private / "launcher.out", self._held.lock)

@@ -6,6 +6,7 @@ import contextlib
 import functools
 import threading
 from collections import deque
+from collections.abc import Callable
 
 import zmq
 from zmq.utils.monitor import recv_monitor_message
@@ -23,7 +24,9 @@ SERVER_WAKES_MS = 1000
 class DealerLink(Link):
     """A peer's side of the conversation: its socket."""
 
-    def __init__(self, address: str, peer: Peer) -> None:
+    def __init__(self, address: str, peer: Peer, heartbeat: Callable[[], None] = lambda: None) -> None:
+        """`heartbeat` is called after each step of the environments."""
+        self._heartbeat = heartbeat
         self.socket: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.DEALER)
         # a ROUTER ignores a second peer of the same identity, so the identity contains the incarnation
         self.socket.setsockopt(zmq.IDENTITY, f"{peer.name}.{peer.incarnation}".encode())
@@ -39,6 +42,10 @@ class DealerLink(Link):
         if not self.socket.poll(int(1000 * timeout_s)):
             return None
         return decode_reply(self.socket.recv_multipart())
+
+    def heartbeat(self) -> None:
+        """Calls the given function."""
+        self._heartbeat()
 
     def close(self) -> None:
         """Closes the socket."""

@@ -18,6 +18,7 @@ from typing import Any
 
 from apex_acer.config import ConfigError, RayConfig
 from apex_acer.config.imports import needs
+from apex_acer.engines.machine import private_folder
 from apex_acer.engines.placement import available_cores
 from apex_acer.storage.runlog import LAST_BYTES
 from apex_acer.system.private import PrivateFolder
@@ -108,7 +109,7 @@ class Cluster:
             raise ConfigError(f"ray.address: {given!r} cannot be joined ({_last_line(str(error))})") from None
 
     def _start(self, output: Path) -> str:
-        self._held = PrivateFolder("ray-")
+        self._held = private_folder("ray-")
         self.folder = self._held.path
         with output.open("ab") as errors:
             self._head = subprocess.Popen(

@@ -111,6 +111,9 @@ class RayEngine(Engine):
         """Ends a `wait`."""
         self._waker.wake()
 
+    def pause(self, paused: bool) -> None:
+        """Does nothing: Ray's processes go on while Ctrl-Z stops this one."""
+
     def close(self) -> None:
         """Kills the remaining roles, and leaves or ends the cluster."""
         for handle in self._handles.values():

@@ -54,6 +54,9 @@ class GroupHandle(Handle):
         for member in self._members:
             member.dump()
 
+    def dismiss(self) -> None:
+        """Does nothing: learners end once they have saved."""
+
     def kill(self) -> None:
         """Kills all of them."""
         for member in self._members:

@@ -41,6 +41,7 @@ class RayHandle(Handle):
         self._node, self._pid = "", 0  # until they are known
         self._alive = True
         self._failure = ""
+        self._steps: Future[int] | None = None  # the answer to how many it has made
         self._ready = self._ask(host.ready)
         self._end = self._ask(host.run, *arguments)
 
@@ -62,6 +63,7 @@ class RayHandle(Handle):
             return
         if self._ready.done() and not self._ready.exception():
             self.ready, (self._node, self._pid) = True, self._ready.result()
+            self._count_steps()
         if self._end.done():
             self._alive = False
             if error := self._end.exception():
@@ -73,6 +75,10 @@ class RayHandle(Handle):
         """Asks where its threads are; the answer is logged when it comes."""
         self._ask(self.host.dump).add_done_callback(self._log_stacks)
 
+    def dismiss(self) -> None:
+        """Tells the role to leave after the step that runs."""
+        self.host.dismiss.remote()
+
     def kill(self) -> None:
         """Kills the process, and frees the resources that Ray has reserved for it."""
         import ray
@@ -82,6 +88,15 @@ class RayHandle(Handle):
             with contextlib.suppress(ProcessLookupError):  # Ray gives a frozen process some seconds
                 os.kill(self._pid, signal.SIGKILL)
         self._alive = False
+
+    def _count_steps(self) -> None:
+        """Asks an actor or the evaluator for its steps, and again after each answer."""
+        if self._steps:
+            if not self._steps.done() or self._steps.exception():
+                return
+            self.heartbeats = self._steps.result()
+        if self.peer.role != "learner":
+            self._steps = self._ask(self.host.steps)
 
     def _ask(self, method: Any, *arguments: Any) -> Future[Any]:
         future: Future[Any] = method.remote(*arguments).future()

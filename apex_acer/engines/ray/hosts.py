@@ -13,7 +13,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
 from typing import Any, NamedTuple
 
 import ray
@@ -36,9 +36,11 @@ from apex_acer.protocol.outcome import Outcome
 from apex_acer.storage.folder import held
 from apex_acer.storage.runlog import Log, Speech
 from apex_acer.system.process import WAIT_S, die_with_the_parent, name_process
+from apex_acer.system.signals import Dismissed
 
 MOST_LINES = 300  # kept of the log of a role on another machine
 TRANSCRIPT = 2  # the descriptor of the file into which Ray writes what the process prints
+BEAT_S = 1.0  # between two answers to how many steps an actor or the evaluator has made
 SHARED_BYTES = 100_000  # smaller weights travel faster in the reply than through the object store
 
 
@@ -207,6 +209,7 @@ class PeerHost(Host):
         """`learner` is the handle of the learner's host."""
         super().__init__(start)
         self._learner = learner
+        self._steps, self._dismissed = 0, False
         self._link = self._make_link()
 
     async def reconnect(self, learner: Any) -> None:
@@ -215,18 +218,33 @@ class PeerHost(Host):
             self._learner = learner
             self._link.leave()
 
+    async def steps(self) -> int:
+        """The steps of the environments so far, after a pause: the manager asks again and again."""
+        await asyncio.sleep(BEAT_S)
+        return self._steps
+
+    async def dismiss(self) -> None:
+        """Has the role close its environments after the step that runs, and end."""
+        self._dismissed = True
+        self._link.leave()
+
+    def _beat(self) -> None:
+        self._steps += 1
+        if self._dismissed:
+            raise Dismissed
+
     def _make_link(self) -> RayLink:
-        return RayLink(self._learner, compress=self._start.run.config.ray.compress)
+        return RayLink(self._learner, compress=self._start.run.config.ray.compress, heartbeat=self._beat)
 
     def _work(self) -> None:
-        learner, worker = self._learner, self._make_worker()
-        self._tell_ready()
-        while worker.step(WAIT_S):
-            if learner != self._learner:
-                learner = self._learner
-                self._link = self._make_link()
-                worker.reconnect(self._link)
-        worker.close()
+        learner = self._learner
+        with closing(self._make_worker()) as worker, suppress(Dismissed):
+            self._tell_ready()
+            while not self._dismissed and worker.step(WAIT_S):
+                if learner != self._learner:
+                    learner = self._learner
+                    self._link = self._make_link()
+                    worker.reconnect(self._link)
 
     def _make_worker(self) -> Actor | Evaluator:
         run, peer = self._start.run, self._start.peer

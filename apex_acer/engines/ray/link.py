@@ -24,9 +24,19 @@ MOST_AHEAD = 16
 class RayLink(Link):
     """A peer's side of the conversation: its unanswered calls, oldest first."""
 
-    def __init__(self, learner: Any, *, compress: bool = False, wake: Callable[[], None] = lambda: None) -> None:
-        """`learner` is the handle of the learner's host; `wake` is called at each reply, from another thread."""
-        self._learner, self._compress, self._wake = learner, compress, wake
+    def __init__(
+        self,
+        learner: Any,
+        *,
+        compress: bool = False,
+        wake: Callable[[], None] = lambda: None,
+        heartbeat: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`learner` is the handle of the learner's host.
+
+        `wake` is called at each reply, from another thread; `heartbeat` after each step of the environments.
+        """
+        self._learner, self._compress, self._wake, self._heartbeat = learner, compress, wake, heartbeat
         self._calls: deque[Future[Any]] = deque()
         self._reply: Reply | None = None  # while its weights are fetched
         self._weights: Future[bytes] | None = None
@@ -46,6 +56,10 @@ class RayLink(Link):
         except RayError:  # the learner died with all that it kept: another one takes over, or the run ends
             self._left.wait(max(0.0, deadline - time.monotonic()))
             return None
+
+    def heartbeat(self) -> None:
+        """Calls the given function."""
+        self._heartbeat()
 
     def leave(self) -> None:
         """Ends, from another thread, a wait for a learner that died."""

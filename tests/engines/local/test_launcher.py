@@ -18,6 +18,7 @@ import pytest
 
 from apex_acer.config.runfile import to_dict
 from apex_acer.engines.local.launcher import LEAVE_S, Launcher
+from apex_acer.manager.manager import RunFailed, train
 from tests.processes import children
 from tests.programs import eventually
 from tests.runs import tiny_run
@@ -165,6 +166,29 @@ def test_a_launcher_that_forks_has_one_thread(tmp_path: Path, launched: list[Lau
     assert len(list(Path(f"/proc/{pid_of_launcher}/task").iterdir())) == 1
 
 
+@pytest.mark.parametrize("forks", MODES)
+def test_a_debugger_and_a_program_that_reads_wait_for_no_terminal(
+    tmp_path: Path, launched: list[Launcher], forks: bool
+) -> None:
+    (tmp_path / "asking.py").write_text(
+        "import subprocess\nsubprocess.run(['cat'], check=True, timeout=9)\nbreakpoint()\n"
+    )
+    launched.append(launcher := Launcher(tmp_path / "launcher.out", forks=forks))
+    config = to_dict(tiny_run(environment__id="asking:Any-v0"))
+    actor = Started(launcher, tmp_path, "actor", 0)
+    actor.tell(path=[str(tmp_path), *sys.path], config=config, run_id="run", incarnation=0, nice=0, threads=1)
+    assert "nothing can be typed into this process; debug with --engine serial" in actor.ended()["config_error"]
+
+
+def test_what_a_launcher_says_that_cannot_begin_is_the_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "python").write_text("#!/bin/sh\necho No module named apex_acer\nexit 1\n")
+    (tmp_path / "python").chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    with pytest.raises(RunFailed) as raised:
+        train(tiny_run(tmp_path / "run", engine="local"))
+    assert str(raised.value).startswith("No module named apex_acer\nlearner: ended with the launcher\n")
+
+
 def test_forks_draw_different_numbers(tmp_path: Path, launched: list[Launcher]) -> None:
     (tmp_path / "drawing.py").write_text(
         textwrap.dedent("""
@@ -184,17 +208,15 @@ def test_forks_draw_different_numbers(tmp_path: Path, launched: list[Launcher]) 
 
 
 @pytest.mark.parametrize("forks", MODES)
-def test_a_learner_outlives_its_manager_until_the_private_folder_is_removed(tmp_path: Path, forks: bool) -> None:
-    """A killed manager's descriptors are closed one after another, and the launcher may notice before it is killed."""
+def test_nothing_is_left_of_a_manager_that_is_gone_not_even_a_frozen_role(tmp_path: Path, forks: bool) -> None:
     launcher = Launcher(tmp_path / "launcher.out", forks=forks)
-    learner = Started(launcher, tmp_path, "learner", 0)
-    pid = learner.pid
-    launcher._socket.close()
+    roles = [Started(launcher, tmp_path, role, 0) for role in ("learner", "actor")]
+    for role in roles:
+        os.kill(role.pid, signal.SIGSTOP)
+    launcher._socket.close()  # as that of a killed manager is
     assert launcher._process.wait(60) == 0
-    os.kill(pid, 0)
-    assert (tmp_path / "private").exists()
-    os.close(learner._lifeline)
-    eventually(lambda: not (tmp_path / "private").exists(), 60)
+    assert [role.ended()["exit"] for role in roles] == [-signal.SIGKILL] * 2
+    assert not (tmp_path / "private").exists()
 
 
 @pytest.mark.parametrize("name", ["rmsprop", "adam"])

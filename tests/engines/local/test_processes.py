@@ -175,7 +175,7 @@ def test_an_actor_and_a_launcher_that_end_are_replaced_while_the_run_goes_on(
         run.wait_until_it_works("actor_0")
     news = [
         "actor_0: killed by SIGKILL; restart 1 of 10 in 0.5 s",
-        "actor_0: no progress for 5 s; restart 2 of 10 in 1 s",
+        "actor_0: no progress for 5 s (supervision.hung_seconds); restart 2 of 10 in 1 s",
     ]
     assert run.news == news[: len(ends)]
     assert set(run.news) <= {line.split(" ", 3)[3] for line in log_of(run).splitlines() if "restart" in line}
@@ -249,7 +249,7 @@ def test_a_learner_that_ends_goes_on_from_the_checkpoint_without_losing_the_acto
         run.wait_for(lambda gone=gone: run.children().get("learner_0", gone) != gone)
         run.wait_until_it_learns()
     assert {name: pid for name, pid in run.children().items() if name != "learner_0"} == peers
-    news = ["learner: killed by SIGKILL", "learner: no progress for 5 s"]
+    news = ["learner: killed by SIGKILL", "learner: no progress for 5 s (supervision.hung_seconds)"]
     assert [line.split(";")[0] for line in run.news] == news[: len(ends)]
     run.send(signal.SIGINT)
     assert_saved(run, run.ended(within_s=10))
@@ -279,6 +279,6 @@ def test_a_frozen_evaluator_is_replaced_and_evaluations_go_on(start: Start) -> N
     run.wait_for(lambda: run.statuses[-1]["restarts"]["evaluator"] == 1)
     before = evaluated_at()
     run.wait_for(lambda: evaluated_at() > before)
-    assert run.news == ["evaluator: no progress for 5 s; restart 1 of 10 in 0.5 s"]
+    assert run.news == ["evaluator: no progress for 5 s (supervision.evaluation_minutes); restart 1 of 10 in 0.5 s"]
     run.send(signal.SIGINT)
     assert_saved(run, run.ended(within_s=10))

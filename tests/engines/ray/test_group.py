@@ -39,6 +39,9 @@ class Member(Handle):
     def dump(self) -> None:
         self.said = "dumped"
 
+    def dismiss(self) -> None:
+        raise NotImplementedError
+
     def kill(self) -> None:
         self.going = False
 

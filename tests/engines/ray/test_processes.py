@@ -16,6 +16,7 @@ from apex_acer.engines.ray import cluster
 from apex_acer.engines.ray.cluster import Cluster
 from apex_acer.engines.ray.handle import cause_of_death
 from apex_acer.manager.manager import train
+from tests.engines.local.test_programs import actor, closed, simulated, simulators
 from tests.processes import sockets_of
 from tests.programs import processes_of, program
 from tests.runs import tiny_run
@@ -47,6 +48,20 @@ def test_a_run_listens_here_alone_and_ctrl_c_stops_and_saves_and_leaves_nothing(
         result = run.ended(within_s=15)
     assert result["reason"] == "SIGINT"
     assert load_policy(result["weights"]).metadata["env_steps"] == result["env_steps"]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+def test_environments_are_closed_in_an_evaluation_and_their_programs_end_with_a_role(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with simulated(tmp_path, monkeypatch, engine="ray", backoff_s=60.0) as run:
+        os.kill(actor(run), signal.SIGKILL)
+        run.wait_for(lambda: run.news)
+        run.wait_for(lambda: simulators(run) == 2)  # the evaluator's
+        run.send(signal.SIGINT, group=True)
+        assert run.ended(within_s=15)["reason"] == "SIGINT"
+        assert closed(tmp_path) == {"evaluator_0.close"}
 
 
 @pytest.mark.slow
