@@ -48,7 +48,8 @@ def check_tensors(module: nn.Module, prefix: str, tensors: Mapping[str, Tensor])
         found, wanted = given[name], expected[name]
         if found.shape != wanted.shape:
             raise ConfigError(f"weights: tensor {prefix}.{name} is {_shape(found)}, this network has {_shape(wanted)}")
-        if torch.promote_types(found.dtype, wanted.dtype) != wanted.dtype:
+        is_wider = found.is_floating_point() and torch.promote_types(found.dtype, wanted.dtype) == wanted.dtype
+        if not is_wider and found.dtype != wanted.dtype:
             raise ConfigError(f"weights: tensor {prefix}.{name} is {found.dtype}, this network has {wanted.dtype}")
         if not given[name].isfinite().all():
             raise ConfigError(f"weights: tensor {prefix}.{name} is not finite")

@@ -228,5 +228,8 @@ class Plain:
         for line in status["news"]:
             print(f"news: {line}", file=self._stream)
 
+    def tell(self, line: str) -> None:
+        pass
+
     def conclude(self, result: TrainResult) -> None:
         pass
