@@ -34,6 +34,8 @@ def run(arguments: list[str]) -> int:
     path = Path(given.out) if given.out else Path(given.weights).with_suffix(".onnx")
     with writing("out", path):
         require(path.parent.is_dir() and not path.is_dir(), "out", str(path), "give a file in a folder that exists")
+        is_own = path.exists() and path.samefile(given.weights)
+        require(not is_own, "out", str(path), "it is the weights file; give another")
     with needs("export", "onnx"):
         from apex_acer.tools.export import BATCHES, export_onnx
     from apex_acer.actor.policy import load_policy

@@ -240,3 +240,11 @@ def test_the_missing_extra_is_named(tmp_path: Path, package: str) -> None:
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1, done.stderr
     assert f"{package} is not installed; pip install 'apex-acer[onnx]'" in done.stderr
+
+
+def test_weights_are_not_replaced_by_their_own_export(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "weights.safetensors"
+    path.write_bytes(b"whatever they are")
+    assert main(["export", str(path), "--onnx", "--out", str(tmp_path / "." / path.name)]) == 2
+    assert "it is the weights file; give another" in capsys.readouterr().err
+    assert path.read_bytes() == b"whatever they are"
