@@ -159,10 +159,10 @@ class Transcript:
         return last(self._path)
 
 
-def last(path: Path) -> str:
-    """The end of the transcript in the file `path`."""
+def last(path: Path, start: int = 0) -> str:
+    """The end of the transcript in the file `path`, of what comes after its first `start` bytes."""
     with path.open("rb") as file:
-        file.seek(max(0, path.stat().st_size - LAST_BYTES))
+        file.seek(max(start, path.stat().st_size - LAST_BYTES))
         return shown(file.read())
 
 

@@ -29,6 +29,7 @@ from pathlib import Path
 import numpy
 
 from apex_acer.engines.local import child
+from apex_acer.storage.runlog import last
 from apex_acer.system.process import die_with_the_parent, environment_variables, kill_group, outlive_the_parent
 from apex_acer.system.signals import ENDING
 
@@ -54,7 +55,7 @@ class Launcher:
 
         The launcher and all that it starts keep the descriptors `held` open.
         """
-        self.output = output
+        self._output, self._before = output, output.stat().st_size if output.exists() else 0
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._socket.setblocking(False)
         with theirs, output.open("ab") as file, child.blocked_signals():
@@ -67,6 +68,11 @@ class Launcher:
                 env={**os.environ, **environment_variables()},
                 process_group=0,
             )
+
+    @property
+    def printed(self) -> str:
+        """The end of what it has printed."""
+        return last(self._output, self._before)
 
     @property
     def alive(self) -> bool:

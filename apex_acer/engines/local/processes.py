@@ -30,7 +30,7 @@ from apex_acer.engines.placement import niceness, num_threads
 from apex_acer.protocol.messages import Peer
 from apex_acer.protocol.outcome import Outcome
 from apex_acer.storage.folder import where
-from apex_acer.storage.runlog import Log, Transcript, last
+from apex_acer.storage.runlog import Log, Transcript
 from apex_acer.system.process import kill_group
 from apex_acer.system.waker import Waker
 
@@ -77,7 +77,7 @@ class ProcessHandle(Handle):
             return ""
         printed = self._transcript.last().strip()
         if self._code is None:
-            printed, how = f"{printed}\n{last(self._launcher.output).strip()}".strip(), "ended with the launcher"
+            printed, how = f"{printed}\n{self._launcher.printed.strip()}".strip(), "ended with the launcher"
         elif self._code < 0:
             how = f"killed by {signal.Signals(-self._code).name}"
         else:
@@ -168,6 +168,7 @@ class LocalEngine(Engine):
             self.link.close()
             self._expect_learner(peer.incarnation)
         if not self._launcher.alive:
+            self._launcher.close()
             self._launcher = self._make_launcher()
         handle = ProcessHandle(peer, self._start_line(peer, incarnations), self._private, self._launcher, self._log)
         self._handles[peer.name] = handle
