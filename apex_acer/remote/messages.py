@@ -13,6 +13,7 @@ import msgpack
 import numpy as np
 
 from apex_acer.protocol.actions import Actions, Choices, Discrete, MultiDiscrete
+from apex_acer.protocol.planes import is_legal
 from apex_acer.protocol.specification import LARGEST, MASK, Array, EnvironmentSpec, is_usable
 
 VERSION = 1
@@ -217,7 +218,11 @@ def _observation(value: Any, spec: EnvironmentSpec) -> Observation:
 def _mask(mask: Array, actions: Actions, *, is_over: bool) -> Array:
     """`mask`, or one that allows everything if it allows nothing at an episode's end; raises `RemoteError` before."""
     assert isinstance(actions, Choices)
-    if actions.has_choice(mask != 0):
+    try:
+        legal = is_legal(mask)
+    except ValueError as error:
+        raise RemoteError(f"{MASK} in observation: {error}") from None
+    if actions.has_choice(legal):
         return mask
     if not is_over:
         raise RemoteError(f"{MASK} in observation: no action is legal, though the episode goes on")

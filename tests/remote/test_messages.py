@@ -220,6 +220,16 @@ def test_a_part_that_does_not_fit_is_named(obs: Any, message: str) -> None:
     assert str(error.value).startswith(message)
 
 
+def test_a_mask_is_of_zeros_and_ones() -> None:
+    parts = {part.name: part for part in MASKED.parts}
+    loose = dataclasses.replace(parts["action_mask"], dtype="float32")
+    others = [loose if part is parts["action_mask"] else part for part in MASKED.parts]
+    spec = EnvironmentSpec.of_parts(tuple(others), MASKED.actions, MASKED.stack, MASKED.action_repeat)
+    obs = {"action_mask": [1, 0.5], "arm": [0, 0, 0], "camera": [0] * 8, "room": 3}
+    with pytest.raises(RemoteError, match=r"^action_mask in observation: an action mask with 0\.5; give 0, 1"):
+        parse_request({"type": "reset", "sequence": 0, "observation": obs}, spec)
+
+
 @pytest.mark.parametrize("kind", ["reset", "step", "terminated", "truncated"])
 def test_a_mask_allows_an_action_until_the_episode_is_over(kind: str) -> None:
     obs = {"action_mask": [0, 0], "arm": [0, 0, 0], "camera": [0] * 8, "room": 3}
