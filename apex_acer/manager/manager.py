@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
-from apex_acer.config import RunConfig
+from apex_acer.config import ConfigError, RunConfig
 from apex_acer.config.runfile import load_run
 from apex_acer.engines import engine_class
 from apex_acer.engines.engine import Engine, Run
@@ -60,6 +60,7 @@ def train(
             find it out, at the start of the run.
         RunFailed: with the traceback of the process that failed.
     """
+    _require_callbacks(callbacks)
     run = prepare(load_run(config, **changes), started_at or time.monotonic())
     return watch(run, callbacks) if progress else manage(run, callbacks)
 
@@ -88,9 +89,15 @@ def resume(
         ConfigError: if there is no checkpoint, or nothing left to do.
         RunFailed: with the traceback of the process that failed.
     """
+    _require_callbacks(callbacks)
     at = started_at or time.monotonic()
     run = prepare_resume(Path(folder).absolute(), stop or {}, at, schedule_steps=schedule_steps)
     return watch(run, callbacks) if progress else manage(run, callbacks)
+
+
+def _require_callbacks(given: object) -> None:
+    if given is not None and not isinstance(given, Callbacks):
+        raise ConfigError(f"callbacks: {str(given)[:60]!r} is not allowed; give Callbacks(on_status=…)")
 
 
 def watch(run: Run, callbacks: Callbacks | None = None, stream: TextIO | None = None) -> TrainResult:

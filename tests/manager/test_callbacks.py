@@ -23,6 +23,7 @@ from apex_acer.manager.callbacks import Callbacks, Evaluation
 from apex_acer.manager.manager import RunFailed, resume, train
 from apex_acer.storage.tail import RowReader
 from apex_acer.system import files
+from tests.conftest import config_error
 from tests.runs import tiny_run
 
 Rows = list[dict[str, Any]]
@@ -88,6 +89,14 @@ def test_a_status_is_heard_of_a_run_that_ends_before_the_second_question(tmp_pat
     config = tiny_run(tmp_path, engine=engine, stop__env_steps=200, logging__every_seconds=60.0)
     train(config, Callbacks(on_status=statuses.append))
     assert statuses[0]["rows"] == {}
+
+
+@pytest.mark.parametrize("given", [print, 100, {"on_status": print}])
+def test_what_is_no_callbacks_is_refused_before_a_folder_is_made(tmp_path: Path, given: Any) -> None:
+    message = config_error(lambda: train(tiny_run(tmp_path / "run"), given))
+    assert message.startswith("callbacks: ")
+    assert message.endswith(" is not allowed; give Callbacks(on_status=…)")
+    assert not (tmp_path / "run").exists()
 
 
 def child(name: str) -> int:
