@@ -361,7 +361,9 @@ def test_numbers_that_cannot_be_learned_from_are_named(field: str, at: int, valu
 def test_nothing_in_info_but_a_mask_matters(infos: list[dict[str, Any]]) -> None:
     settings = {"id": f"{MODULE}:Told-v0", "kwargs": json.dumps({"infos": infos, "length": 4})}
     environments = make(3, **settings, action_masks="action_mask" in infos[0])
-    run(environments, 0, np.zeros((12, 3), int))
+    _, steps = run(environments, 0, np.zeros((12, 3), int))
+    assert [step.reset.any() for step in steps].count(True) == 2  # it went on through two ends
+    assert environments.has_told_masks == ("action_mask" in infos[0])
 
 
 def told(*masks: Any) -> Environments:
