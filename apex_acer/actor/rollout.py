@@ -213,10 +213,9 @@ class Patience:
         waited_s = time.monotonic() - self._since
         if waited_s >= NOTICE_S and not self._has_said:
             self._has_said = True
-            ended = (
-                f"environment.id: {self._name!r} has ended no episode for {waited_s:.0f} s and {self._steps:,} steps"
-            )
-            log.warning("%s; if it never does, register it with max_episode_steps", ended)
+            silent = f"has ended no episode for {waited_s:.0f} s and {self._steps:,} steps"
+            how = "if it never does, register it with max_episode_steps"
+            log.warning("environment.id: %r %s; %s", self._name, silent, how)
 
 
 def evaluate(

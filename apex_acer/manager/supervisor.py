@@ -44,9 +44,8 @@ class Supervisor:
         evaluation_s = 60 * self._settings.evaluation_minutes
         evaluator = SupervisedProcess(Peer("evaluator", 0, 0), evaluation_s, key="evaluation_minutes")
         self._peers = [*self._actors, *([evaluator] if config.evaluation.every else [])]
-        self._unsaid_url = (
-            config.environment.remote.url if config.environment.is_remote else ""
-        )  # until somebody listens
+        # said once somebody listens there
+        self._unsaid_url = config.environment.remote.url if config.environment.is_remote else ""
         self._restarts = Restarts(run, engine)
         self._conversation = Conversation(self._run_id, engine)
         self._turns = 0  # of the learner's loop

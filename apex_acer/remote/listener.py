@@ -51,9 +51,8 @@ class Listener(socket.socket):
         super().__init__(fileno=listening.detach())
         self._allowance, self._pauses_until = Allowance(PER_SECOND, BURST), 0.0
         self._open: dict[Connection, int] = {}  # and the descriptor of each
-        self._unauthenticated: dict[
-            int, tuple[socket.socket, bytes]
-        ] = {}  # by descriptor, with its network; oldest first
+        # by descriptor, with its network; oldest first
+        self._unauthenticated: dict[int, tuple[socket.socket, bytes]] = {}
 
     def accept(self) -> tuple[socket.socket, Any]:
         """The next connection; if there were too many, the error on which asyncio pauses."""

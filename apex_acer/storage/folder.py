@@ -67,9 +67,8 @@ def where(path: Path) -> Path:
         with contextlib.suppress(OSError):
             if os.path.samestat(os.stat(place), os.fstat(descriptor)):
                 return place
-    fresh = path.with_name(
-        f"{path.name}-{run_id[:8]}"
-    )  # a name of which every process of this run thinks, and no other
+    # a name of which every process of this run thinks, and no other
+    fresh = path.with_name(f"{path.name}-{run_id[:8]}")
     fresh.mkdir(parents=True, exist_ok=True)
     os.close(descriptor)
     _held[path] = _Held(run_id, os.open(fresh, os.O_RDONLY | os.O_CLOEXEC))

@@ -117,9 +117,7 @@ def _take_standard_input() -> int:
 def main(arguments: list[str]) -> int:
     """Runs the role to its end; returns 0 if it ended well, 2 after a configuration error, 1 after any other."""
     role, index, private, pipe = arguments
-    os.set_inheritable(
-        int(pipe), False
-    )  # only this process holds it, so that its end-of-file tells of this one's death
+    os.set_inheritable(int(pipe), False)  # so that its end-of-file tells of this process's death
     leave_signals_to_the_manager()
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1)
