@@ -19,7 +19,7 @@ from selenium import webdriver
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.wait import WebDriverWait
 
-from apex_acer.config import AcerConfig
+from apex_acer.algorithms.acer.settings import AcerConfig
 from apex_acer.storage.board import charts_of
 from docs import picture_live
 

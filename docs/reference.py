@@ -64,7 +64,7 @@ def _section(values: typing.Any, prefix: str) -> list[str]:
         if dataclasses.is_dataclass(value):
             lines += _section(value, f"{prefix}{name}.")
         if isinstance(value, configuration.AlgorithmConfig):
-            others = [cls() for cls in configuration.SETTINGS.values() if cls is not type(value)]
+            others = [cls() for cls in configuration.settings_classes().values() if cls is not type(value)]
             lines += itertools.chain.from_iterable(_section(other, f"{prefix}{name}.") for other in others)
     return lines
 

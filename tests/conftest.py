@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from apex_acer.actor.policy import Policy
-from apex_acer.algorithms.acer import Acer
+from apex_acer.algorithms.acer.acer import Acer
 from apex_acer.algorithms.algorithm import LossOutput
 from apex_acer.config import ConfigError, EnvironmentConfig, RunConfig
 from apex_acer.environments.vector import Environments, make_environments

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from apex_acer.algorithms import algorithm_class
-from apex_acer.config import SETTINGS, AlgorithmConfig, OnPolicyConfig, RunConfig
+from apex_acer.config import AlgorithmConfig, RunConfig, settings_classes
 from apex_acer.config.runfile import from_dict
 from apex_acer.engines.serial import DirectLink
 from apex_acer.learner.feed import unroll_layout
@@ -71,7 +71,7 @@ TINY: dict[str, Any] = {
 def tiny_run(out: Path | str = "", **changes: Any) -> RunConfig:
     """A run that takes a moment; `changes` are keys with `__` for the dot. On-policy algorithms get no keys of replay."""
     nested: dict[str, Any] = {"out": str(out)}
-    has_replay = not issubclass(SETTINGS.get(changes.get("algorithm__name", ""), AlgorithmConfig), OnPolicyConfig)
+    has_replay = settings_classes().get(changes.get("algorithm__name", ""), AlgorithmConfig).has_replay
     for key, value in (TINY | {name.replace("__", "."): value for name, value in changes.items()}).items():
         section, _, name = key.rpartition(".")
         if has_replay or not (section == "replay" or name == "replay_ratio"):

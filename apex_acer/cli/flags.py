@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import tyro
 
-from apex_acer.config import SETTINGS, AlgorithmConfig, ConfigError, require
+from apex_acer.config import AlgorithmConfig, ConfigError, require, settings_classes
 from apex_acer.config.checks import field_types, from_text
 from apex_acer.config.keys import nearest
 
@@ -38,7 +38,7 @@ def flags_of(cls: type, default: Any = None, prefix: str = "--") -> Flags:
         if dataclasses.is_dataclass(hint):
             inner = f"{prefix}{name}." if not any(getattr(mark, "name", None) == "" for mark in marks) else prefix
             held = getattr(default, name, None)
-            kinds = SETTINGS.values() if hint is AlgorithmConfig else [typing.cast("type", hint)]
+            kinds = settings_classes().values() if hint is AlgorithmConfig else [typing.cast("type", hint)]
             for kind in kinds if held is None else [type(held)]:
                 found |= flags_of(kind, held, inner)
             continue

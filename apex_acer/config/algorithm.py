@@ -1,11 +1,11 @@
-"""The settings that algorithms share; those of each are in off_policy.py and on_policy.py."""
+"""Settings that algorithms share; those of one algorithm stand beside it, in `algorithms/<folder>/settings.py`."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from apex_acer.config.checks import at_least, fraction, typed
+from apex_acer.config.checks import at_least, fraction, positive, require, typed
 
 if TYPE_CHECKING:
     from apex_acer.config.run import RunConfig
@@ -19,6 +19,8 @@ class AlgorithmConfig:
     """The kind of action space that the algorithm is for: `Discrete` or `Box`; empty: both."""
     num_losses: ClassVar[int] = 1
     """Losses that share no trained parameters, so that as many threads can compute them side by side."""
+    has_replay: ClassVar[bool] = True
+    """Whether the algorithm can learn from replay; otherwise the section `[replay]` must be left out."""
 
     name: str = ""
     """The algorithm: `acer`, `continuous_acer`, `apex_dqn`, `r2d2`, `ddpg`, `sac`, `actor_critic`, `ppo`, `trpo`, or
@@ -56,6 +58,35 @@ class SegmentConfig(AlgorithmConfig):
 
     normalise_rewards: bool = False
     """Divide rewards by the running standard deviation of discounted returns, or a tenth of their mean if that is more."""
+
+
+@dataclass(frozen=True)
+class NStepConfig(AlgorithmConfig):
+    """The settings of algorithms that learn from replay alone, from windows of n steps."""
+
+    n_steps: int = 1
+    """Rewards summed before the bootstrap; fewer if the episode or the segment ends earlier."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        positive("algorithm", {"replay_ratio": self.replay_ratio})  # it learns from replay alone
+        at_least(1, "algorithm", {"n_steps": self.n_steps})
+        allowed = f"give at most algorithm.unroll_length ({self.unroll_length})"
+        require(self.n_steps <= self.unroll_length, "algorithm.n_steps", self.n_steps, allowed)
+
+    def require_fit(self, run: RunConfig) -> None:
+        """Requires a network without memory, because single steps have no recurrent state, and no temperature."""
+        lstm = run.network.lstm
+        require(lstm == 0, "network.lstm", lstm, f"{self.name} learns from single steps; give 0")
+        require_no_softmax(run)
+
+
+def require_no_softmax(run: RunConfig) -> None:
+    """Requires no temperature, which only a policy that is sampled from has."""
+    name, actors = run.algorithm.name, run.actors
+    for key in ("temperature_high", "temperature_low"):
+        value = getattr(actors, key)
+        require(value == 1, f"actors.{key}", value, f"{name} has no softmax; give 1")
 
 
 @dataclass(frozen=True)

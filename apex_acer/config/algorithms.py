@@ -1,35 +1,53 @@
-"""The algorithms' settings by name: `algorithm.name` decides which class the section `[algorithm]` is."""
+"""The package's algorithms: where the settings and the class of each are, so that naming one imports neither."""
 
 from __future__ import annotations
 
+import functools
+import importlib
+from typing import NamedTuple
+
 from apex_acer.config.algorithm import AlgorithmConfig
-from apex_acer.config.checks import importable, require
-from apex_acer.config.off_policy import (
-    AcerConfig,
-    ApexDqnConfig,
-    ContinuousAcerConfig,
-    DdpgConfig,
-    R2d2Config,
-    SacConfig,
-)
-from apex_acer.config.on_policy import ActorCriticConfig, PpoConfig, TrpoConfig
 
-SETTINGS: dict[str, type[AlgorithmConfig]] = {
-    "acer": AcerConfig,
-    "continuous_acer": ContinuousAcerConfig,
-    "apex_dqn": ApexDqnConfig,
-    "r2d2": R2d2Config,
-    "ddpg": DdpgConfig,
-    "sac": SacConfig,
-    "actor_critic": ActorCriticConfig,
-    "ppo": PpoConfig,
-    "trpo": TrpoConfig,
+
+class Place(NamedTuple):
+    """Where an algorithm is."""
+
+    settings: str
+    """`module:class` of its settings, whose module imports no torch."""
+    algorithm: str
+    """`module:class` of its `Algorithm`."""
+
+
+def _place(folder: str, settings: str, algorithm: str) -> Place:
+    package = f"apex_acer.algorithms.{folder}"
+    return Place(f"{package}.settings:{settings}", f"{package}.{algorithm}")
+
+
+ALGORITHMS = {
+    "acer": _place("acer", "AcerConfig", "acer:Acer"),
+    "continuous_acer": _place("acer", "ContinuousAcerConfig", "continuous:ContinuousAcer"),
+    "apex_dqn": _place("dqn", "ApexDqnConfig", "apex_dqn:ApexDqn"),
+    "r2d2": _place("dqn", "R2d2Config", "r2d2:R2d2"),
+    "ddpg": _place("ddpg", "DdpgConfig", "ddpg:Ddpg"),
+    "sac": _place("sac", "SacConfig", "sac:Sac"),
+    "actor_critic": _place("on_policy", "ActorCriticConfig", "actor_critic:ActorCritic"),
+    "ppo": _place("on_policy", "PpoConfig", "ppo:Ppo"),
+    "trpo": _place("on_policy", "TrpoConfig", "trpo:Trpo"),
 }
-"""The settings of this package's algorithms by name; they are here so that no torch is imported to find them."""
 
 
-def require_settings(given: AlgorithmConfig) -> None:
-    """Raises `ConfigError` unless `given` are settings of the algorithm that they name."""
-    importable("algorithm.name", given.name, "module:class", *SETTINGS)
-    kind = SETTINGS.get(given.name, type(given))
-    require(type(given) is kind, "algorithm.name", given.name, f"its settings are {kind.__name__}")
+@functools.cache
+def settings_classes() -> dict[str, type[AlgorithmConfig]]:
+    """The settings of the package's algorithms by name."""
+    return {name: _find(place.settings) for name, place in ALGORITHMS.items()}
+
+
+def default_settings() -> AlgorithmConfig:
+    """ACER's settings, which a run has that names no algorithm."""
+    return settings_classes()["acer"]()
+
+
+def _find(name: str) -> type[AlgorithmConfig]:
+    module, _, cls = name.partition(":")
+    found: type[AlgorithmConfig] = getattr(importlib.import_module(module), cls)
+    return found

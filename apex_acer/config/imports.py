@@ -15,7 +15,7 @@ from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any, TypeVar
 
-from apex_acer.config import SETTINGS, AlgorithmConfig, ConfigError, require
+from apex_acer.config import AlgorithmConfig, ConfigError, require, settings_classes
 from apex_acer.config.checks import importable
 
 T = TypeVar("T")
@@ -75,9 +75,10 @@ def _absent(key: str, name: str, kind: str, names: Iterable[str], where: str) ->
 def algorithm_settings(name: str) -> type[AlgorithmConfig]:
     """The class of the settings of the algorithm `name`; raises `ConfigError` if that or the algorithm cannot be used."""
     key = "algorithm.name"
-    importable(key, name, "module:class", *SETTINGS)
-    if name in SETTINGS:
-        return SETTINGS[name]
+    known = settings_classes()
+    importable(key, name, "module:class", *known)
+    if name in known:
+        return known[name]
     cls = load(key, name, "class")
     settings: Any = getattr(cls, "settings", None)
     require(isinstance(settings, type), key, name, "give module:class of an apex_acer.algorithms.algorithm.Algorithm")

@@ -9,12 +9,11 @@ from typing import Annotated, Literal
 import tyro
 
 from apex_acer.config.algorithm import AlgorithmConfig
-from apex_acer.config.algorithms import require_settings
-from apex_acer.config.checks import at_least, positive, require, typed
+from apex_acer.config.algorithms import default_settings, settings_classes
+from apex_acer.config.checks import at_least, importable, positive, require, typed
 from apex_acer.config.cluster import RayConfig
 from apex_acer.config.environment import ActorsConfig, EnvironmentConfig
 from apex_acer.config.learning import LearnerConfig, NetworkConfig, OptimizerConfig, ReplayConfig
-from apex_acer.config.off_policy import AcerConfig
 from apex_acer.config.supervision import SupervisionConfig
 
 
@@ -112,7 +111,7 @@ class RunConfig:
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     network: NetworkConfig = field(default_factory=NetworkConfig)
     replay: ReplayConfig = field(default_factory=ReplayConfig)
-    algorithm: AlgorithmConfig = field(default_factory=AcerConfig)
+    algorithm: AlgorithmConfig = field(default_factory=default_settings)
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     logging: LoggingConfig = field(default_factory=LoggingConfig)
@@ -136,7 +135,7 @@ class RunConfig:
         typed("", self)
         require(0 <= self.seed < 2**31, "seed", self.seed, "give 0 to 2147483647")
         require(self.schedule_steps >= 0, "schedule_steps", self.schedule_steps, "give 0 or more")
-        require_settings(self.algorithm)
+        self._check_algorithm()
         self._check_memory()
         self._check_cluster()
         self._check_remote()
@@ -167,6 +166,12 @@ class RunConfig:
     def saves_replay(self) -> bool:
         """Whether checkpoints hold the segments that the learner has; without replay these are only a few."""
         return self.checkpoint.replay or bool(self.replay.load) or not self.algorithm.replay_ratio
+
+    def _check_algorithm(self) -> None:
+        given, known = self.algorithm, settings_classes()
+        importable("algorithm.name", given.name, "module:class", *known)
+        kind = known.get(given.name, type(given))
+        require(type(given) is kind, "algorithm.name", given.name, f"its settings are {kind.__name__}")
 
     def _check_memory(self) -> None:
         batch_size, environments, count = self.learner.batch_size, self.actors.environments, self.learner.count

@@ -18,16 +18,16 @@ from typing import Any, TypeVar
 import tomli_w
 
 from apex_acer.config import (
-    SETTINGS,
+    ALGORITHMS,
     AlgorithmConfig,
     ConfigError,
-    OnPolicyConfig,
     ReplayConfig,
     RunConfig,
     UnreadConfig,
     imports,
     reading,
     require,
+    settings_classes,
 )
 from apex_acer.config.checks import field_types
 from apex_acer.config.keys import keys_of, nearest
@@ -170,7 +170,7 @@ def over(base: Mapping[str, Any], data: Mapping[str, Any]) -> dict[str, Any]:
     name = _algorithm(data, default)
     if name == default:
         return _merge(base, data)
-    without_replay = isinstance(name, str) and issubclass(SETTINGS.get(name, AlgorithmConfig), OnPolicyConfig)
+    without_replay = isinstance(name, str) and not settings_classes().get(name, AlgorithmConfig).has_replay
     dropped = ("algorithm", "replay") if without_replay else ("algorithm",)
     return _merge({key: base[key] for key in base if key not in dropped}, data)
 
@@ -204,7 +204,7 @@ def _plain(value: Any) -> Any:
 
 def _algorithm_settings(section: Mapping[str, Any], where: str, import_modules: bool) -> AlgorithmConfig:
     name = section.get("name", RunConfig().algorithm.name)
-    if not (import_modules or name in list(SETTINGS)):
+    if not (import_modules or name in list(ALGORITHMS)):
         common = {field.name for field in dataclasses.fields(AlgorithmConfig)}
         others = {key: value for key, value in section.items() if key not in common}
         section = {key: value for key, value in section.items() if key in common} | {"others": others}
@@ -239,7 +239,7 @@ def _instead(key: str, hints: Collection[str], prefix: str, where: str) -> str:
 
 def _keys_outside(prefix: str) -> Iterator[str]:
     """The dotted keys that do not begin with `prefix`, of all algorithms."""
-    every = itertools.chain(keys_of(RunConfig), *(keys_of(kind, "algorithm.") for kind in SETTINGS.values()))
+    every = itertools.chain(keys_of(RunConfig), *(keys_of(kind, "algorithm.") for kind in settings_classes().values()))
     return (key for key in every if not (prefix and key.startswith(prefix)))
 
 

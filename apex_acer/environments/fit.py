@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from apex_acer.config import SETTINGS, AlgorithmConfig, ConfigError, require
+from apex_acer.config import AlgorithmConfig, ConfigError, require, settings_classes
 from apex_acer.protocol.actions import Box, MultiDiscrete
 from apex_acer.protocol.specification import EnvironmentSpec
 
@@ -13,7 +13,7 @@ BINNED = (1,), (2,), (3,)  # the shapes of actions that `DiscreteActions` takes
 def require_fit(algorithm: AlgorithmConfig, name: str, spec: EnvironmentSpec) -> None:
     """Raises `ConfigError` if `algorithm` is for another kind of actions than those of the environment `name`."""
     kind = spec.actions.kind
-    fitting = ", ".join(sorted(key for key, settings in SETTINGS.items() if settings.actions in ("", kind)))
+    fitting = ", ".join(sorted(key for key, settings in settings_classes().items() if settings.actions in ("", kind)))
     allowed = f"{name} has {kind} actions, for which there are {fitting}"
     if isinstance(spec.actions, Box) and spec.actions.given_shape in BINNED:
         allowed += "; or give --environment.wrappers apex_acer.wrappers:DiscreteActions"
@@ -24,7 +24,7 @@ def require_fit(algorithm: AlgorithmConfig, name: str, spec: EnvironmentSpec) ->
 
 def _require_few(algorithm: AlgorithmConfig, name: str, actions: MultiDiscrete) -> None:
     """An algorithm that is for discrete actions alone has a value of each of them."""
-    fitting = ", ".join(sorted(key for key, settings in SETTINGS.items() if not settings.actions))
+    fitting = ", ".join(sorted(key for key, settings in settings_classes().items() if not settings.actions))
     has = f"{name} has {actions.describe()} = {actions.n:,} combinations, and it has a value of each, {MAX_VALUES:,} at most"
     fits = algorithm.actions == "" or actions.n <= MAX_VALUES
     require(fits, "algorithm.name", algorithm.name, f"{has}; give {fitting}")

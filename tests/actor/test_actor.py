@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from apex_acer.actor.actor import Actor, Spread
-from apex_acer.algorithms.acer import Acer
+from apex_acer.algorithms.acer.acer import Acer
 from apex_acer.config import RunConfig
 from apex_acer.networks.weights import named_tensors, pack
 from apex_acer.protocol.messages import Link, Message, Peer, Reply

@@ -353,7 +353,7 @@ NAMED = {
     "environment.wrappers": {"environment": EnvironmentConfig("CartPole-v1", wrappers=("evil_of_a_file:wrap",))},
 }
 EVIL = f"""{TORSO}
-from apex_acer.algorithms.acer import Acer
+from apex_acer.algorithms.acer.acer import Acer
 
 def wrap(environment):
     return environment

@@ -8,9 +8,11 @@ from typing import NamedTuple
 
 import torch
 
-from apex_acer.algorithms.ddpg import Ddpg
-from apex_acer.algorithms.sac import Sac
-from apex_acer.config import ActorsConfig, DdpgConfig, NetworkConfig, ReplayConfig, RunConfig, SacConfig
+from apex_acer.algorithms.ddpg.ddpg import Ddpg
+from apex_acer.algorithms.ddpg.settings import DdpgConfig
+from apex_acer.algorithms.sac.sac import Sac
+from apex_acer.algorithms.sac.settings import SacConfig
+from apex_acer.config import ActorsConfig, NetworkConfig, ReplayConfig, RunConfig
 from apex_acer.networks.frames import stack_planes
 from apex_acer.protocol.actions import Box
 from apex_acer.protocol.specification import EnvironmentSpec

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from apex_acer.algorithms.continuous_acer import ContinuousAcer
-from apex_acer.config import ContinuousAcerConfig, LearnerConfig, NetworkConfig, RunConfig
+from apex_acer.algorithms.acer.continuous import ContinuousAcer
+from apex_acer.algorithms.acer.settings import ContinuousAcerConfig
+from apex_acer.config import LearnerConfig, NetworkConfig, RunConfig
 from apex_acer.protocol.actions import Box
 from apex_acer.protocol.specification import EnvironmentSpec
 from apex_acer.protocol.unroll import Batch

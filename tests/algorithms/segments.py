@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from apex_acer.algorithms.acer import Acer
-from apex_acer.config import AcerConfig, LearnerConfig, NetworkConfig, RunConfig
+from apex_acer.algorithms.acer.acer import Acer
+from apex_acer.algorithms.acer.settings import AcerConfig
+from apex_acer.config import LearnerConfig, NetworkConfig, RunConfig
 from apex_acer.protocol.actions import Discrete
 from apex_acer.protocol.specification import EnvironmentSpec
 from apex_acer.protocol.unroll import Batch

@@ -5,8 +5,9 @@ import numpy as np
 import pytest
 import torch
 
-from apex_acer.algorithms.acer import Acer
-from apex_acer.config import AcerConfig, ConfigError, LearnerConfig, OptimizerConfig, RunConfig
+from apex_acer.algorithms.acer.acer import Acer
+from apex_acer.algorithms.acer.settings import AcerConfig
+from apex_acer.config import ConfigError, LearnerConfig, OptimizerConfig, RunConfig
 from apex_acer.learner.optimizer import Optimizer
 from apex_acer.networks.frames import stack_planes
 from apex_acer.networks.weights import pack, unpack

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from apex_acer.algorithms.acer import acer_loss
+from apex_acer.algorithms.acer.acer import acer_loss
 from apex_acer.functional import acer_targets, forbid
 from apex_acer.networks.discrete import ActorCriticOutput
 from tests.functional import reference

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 import torch
 
-from apex_acer.algorithms.acer import Acer
+from apex_acer.algorithms.acer.acer import Acer
 from apex_acer.config import NetworkConfig, RunConfig
 from apex_acer.networks.memory import forget
 from apex_acer.networks.weights import pack, unpack

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from apex_acer.algorithms.apex_dqn import ApexDqn
+from apex_acer.algorithms.dqn.apex_dqn import ApexDqn
 from apex_acer.config import ConfigError, OptimizerConfig, RunConfig
 from apex_acer.learner.gradient import merge
 from apex_acer.learner.optimizer import Optimizer

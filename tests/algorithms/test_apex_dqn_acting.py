@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from apex_acer.algorithms.apex_dqn import ApexDqn
+from apex_acer.algorithms.dqn.apex_dqn import ApexDqn
 from tests.algorithms.segments import PLANE
 from tests.algorithms.windows import ACTIONS, build_dqn, dqn_config
 from tests.functional import reference_q

@@ -12,9 +12,9 @@ import torch
 
 from apex_acer.actor.policy import Policy
 from apex_acer.actor.rollout import Rollout, evaluate
-from apex_acer.algorithms.apex_dqn import ApexDqn
+from apex_acer.algorithms.dqn.apex_dqn import ApexDqn
+from apex_acer.algorithms.dqn.settings import ApexDqnConfig
 from apex_acer.config import (
-    ApexDqnConfig,
     EnvironmentConfig,
     EvaluationConfig,
     LearnerConfig,

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from apex_acer.algorithms.continuous_acer import ContinuousAcer
+from apex_acer.algorithms.acer.continuous import ContinuousAcer
 from apex_acer.config import ActorsConfig
 from apex_acer.learner.gradient import merge
 from apex_acer.networks.frames import stack_planes

@@ -3,8 +3,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from apex_acer.algorithms.ddpg import Ddpg
-from apex_acer.config import DdpgConfig, NetworkConfig
+from apex_acer.algorithms.ddpg.ddpg import Ddpg
+from apex_acer.algorithms.ddpg.settings import DdpgConfig
+from apex_acer.config import NetworkConfig
 from apex_acer.learner.gradient import merge
 from apex_acer.networks.weights import pack, unpack
 from apex_acer.protocol.metrics import METRICS

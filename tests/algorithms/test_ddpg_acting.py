@@ -10,8 +10,9 @@ import torch
 
 from apex_acer.actor.policy import Policy
 from apex_acer.actor.rollout import Rollout
-from apex_acer.algorithms.ddpg import NOISE, Ddpg
-from apex_acer.config import DdpgConfig, EnvironmentConfig, NetworkConfig, ReplayConfig, RunConfig
+from apex_acer.algorithms.ddpg.ddpg import NOISE, Ddpg
+from apex_acer.algorithms.ddpg.settings import DdpgConfig
+from apex_acer.config import EnvironmentConfig, NetworkConfig, ReplayConfig, RunConfig
 from apex_acer.learner.feed import make_replay
 from apex_acer.protocol.unroll import PRIORITY, Unroll, layout
 from tests.algorithms.continuous import DIM, build, config

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from apex_acer.algorithms.acer import Acer
-from apex_acer.config import AcerConfig, NetworkConfig, OptimizerConfig, RunConfig
+from apex_acer.algorithms.acer.acer import Acer
+from apex_acer.algorithms.acer.settings import AcerConfig
+from apex_acer.config import NetworkConfig, OptimizerConfig, RunConfig
 from apex_acer.learner.optimizer import Optimizer
 from apex_acer.protocol.actions import Discrete
 from apex_acer.protocol.specification import EnvironmentSpec

@@ -11,16 +11,9 @@ import torch
 from torch import Tensor
 
 from apex_acer.actor.rollout import Rollout
-from apex_acer.algorithms.r2d2 import R2d2
-from apex_acer.config import (
-    ActorsConfig,
-    EnvironmentConfig,
-    LearnerConfig,
-    NetworkConfig,
-    R2d2Config,
-    ReplayConfig,
-    RunConfig,
-)
+from apex_acer.algorithms.dqn.r2d2 import R2d2
+from apex_acer.algorithms.dqn.settings import R2d2Config
+from apex_acer.config import ActorsConfig, EnvironmentConfig, LearnerConfig, NetworkConfig, ReplayConfig, RunConfig
 from apex_acer.learner.feed import make_replay, unroll_layout
 from apex_acer.networks.discrete import QNetwork
 from apex_acer.networks.frames import stack_planes

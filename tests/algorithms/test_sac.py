@@ -3,8 +3,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from apex_acer.algorithms.sac import Sac
-from apex_acer.config import NetworkConfig, SacConfig
+from apex_acer.algorithms.sac.sac import Sac
+from apex_acer.algorithms.sac.settings import SacConfig
+from apex_acer.config import NetworkConfig
 from apex_acer.learner.gradient import merge
 from apex_acer.networks.weights import pack, unpack
 from apex_acer.protocol.metrics import METRICS

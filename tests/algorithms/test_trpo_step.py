@@ -10,10 +10,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from apex_acer.algorithms import trpo
-from apex_acer.algorithms.on_policy import ADVANTAGE
-from apex_acer.algorithms.trpo import Trpo
-from apex_acer.config import NetworkConfig, RunConfig, TrpoConfig
+from apex_acer.algorithms.on_policy import trpo
+from apex_acer.algorithms.on_policy.common import ADVANTAGE
+from apex_acer.algorithms.on_policy.settings import TrpoConfig
+from apex_acer.algorithms.on_policy.trpo import Trpo
+from apex_acer.config import NetworkConfig, RunConfig
 from apex_acer.functional import Categorical, Factored, Gaussian
 from apex_acer.protocol.specification import EnvironmentSpec
 from apex_acer.protocol.unroll import Batch

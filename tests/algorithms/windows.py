@@ -6,8 +6,9 @@ import dataclasses
 
 import torch
 
-from apex_acer.algorithms.apex_dqn import ApexDqn
-from apex_acer.config import ActorsConfig, ApexDqnConfig, NetworkConfig, ReplayConfig, RunConfig
+from apex_acer.algorithms.dqn.apex_dqn import ApexDqn
+from apex_acer.algorithms.dqn.settings import ApexDqnConfig
+from apex_acer.config import ActorsConfig, NetworkConfig, ReplayConfig, RunConfig
 from apex_acer.protocol.actions import Discrete
 from apex_acer.protocol.specification import EnvironmentSpec
 from apex_acer.protocol.unroll import Batch

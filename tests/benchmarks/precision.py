@@ -20,7 +20,7 @@ import tyro
 
 from apex_acer.actor.policy import Policy
 from apex_acer.actor.rollout import Rollout
-from apex_acer.algorithms.acer import Acer
+from apex_acer.algorithms.acer.acer import Acer
 from apex_acer.config import RunConfig
 from apex_acer.config.runfile import load_run
 from apex_acer.environments.vector import make_environments

@@ -17,7 +17,7 @@ import pytest
 from apex_acer.cli import main
 from apex_acer.cli.parsing import COMMON
 from apex_acer.cli.train import parse_train
-from apex_acer.config import SETTINGS, ConfigError
+from apex_acer.config import ALGORITHMS, ConfigError
 from apex_acer.config.runfile import dump_run, load_run, parse_run, presets
 from apex_acer.manager import manager
 from apex_acer.manager.result import TrainResult
@@ -82,7 +82,7 @@ def test_a_flag_chooses_the_algorithm_and_with_it_the_flags(name: str) -> None:
     config, _ = parse_train(["cartpole", "--algorithm.n-steps", "5", *name.split()])
     assert config == load_run("cartpole", algorithm={"name": "apex_dqn", "n_steps": 5})
     said = config_error(lambda: parse_train(["cartpole", "--algorithm.name", "sarsa"]))
-    assert said == f"algorithm.name: 'sarsa' is not allowed; give {', '.join(SETTINGS)} or module:class"
+    assert said == f"algorithm.name: 'sarsa' is not allowed; give {', '.join(ALGORITHMS)} or module:class"
 
 
 def test_what_the_chosen_algorithm_needs_may_come_by_flags() -> None:

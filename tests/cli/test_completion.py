@@ -19,7 +19,7 @@ from apex_acer.cli import main
 from apex_acer.cli.flags import flags_of
 from apex_acer.cli.train import Train
 from apex_acer.cli.verbs import VERBS
-from apex_acer.config import SETTINGS
+from apex_acer.config import ALGORITHMS
 from apex_acer.config.runfile import presets
 from tests.test_layering import loaded_by
 
@@ -154,7 +154,7 @@ def test_printing_a_script_loads_no_torch() -> None:
 def test_the_flags_are_those_that_help_lists() -> None:
     environment = {**os.environ, "COLUMNS": "79"}  # one column, so that flags begin a line
     listed = set[str]()
-    for name in SETTINGS:  # the help is of the run's own algorithm
+    for name in ALGORITHMS:  # the help is of the run's own algorithm
         command = [COMMAND, "train", "cartpole", "--algorithm.name", name, "--help-all"]
         done = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
         lines = re.findall(r"^│ ((?:-h, )?--\S.*)", done.stdout, re.MULTILINE)

@@ -22,7 +22,7 @@ from selenium.webdriver import Chrome
 from selenium.webdriver.support.wait import WebDriverWait
 
 from apex_acer.cli import main
-from apex_acer.config import SETTINGS
+from apex_acer.config import settings_classes
 from apex_acer.config.runfile import parse_run
 from apex_acer.manager.manager import train
 from apex_acer.protocol.metrics import METRICS
@@ -181,7 +181,8 @@ def test_every_chart_is_of_known_metrics() -> None:
 
 def test_every_algorithm_has_the_charts_that_it_has_lines_for() -> None:
     titles = {
-        name: {title for charts in charts_of(kind()).values() for title in charts} for name, kind in SETTINGS.items()
+        name: {title for charts in charts_of(kind()).values() for title in charts}
+        for name, kind in settings_classes().items()
     }
     assert titles["acer"] - titles["apex_dqn"] == {
         "Policy loss",
@@ -195,7 +196,7 @@ def test_every_algorithm_has_the_charts_that_it_has_lines_for() -> None:
 
 
 def test_the_layout_finds_every_process_of_every_run(served: Served) -> None:
-    layout, charts = served.get("plugin/custom_scalars/layout")["category"], charts_of(SETTINGS["acer"]())
+    layout, charts = served.get("plugin/custom_scalars/layout")["category"], charts_of(settings_classes()["acer"]())
     assert [category["title"] for category in layout] == list(charts) == list(CHARTS)
     for category in layout:
         assert [chart["title"] for chart in category["chart"]] == list(charts[category["title"]])

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from apex_acer.algorithms.acer.settings import AcerConfig
+from apex_acer.algorithms.dqn.settings import ApexDqnConfig
 from apex_acer.config import (
-    SETTINGS,
-    AcerConfig,
+    ALGORITHMS,
     ActorsConfig,
     AlgorithmConfig,
-    ApexDqnConfig,
     AtariConfig,
     EnvironmentConfig,
     NetworkConfig,
@@ -107,7 +107,7 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("replay.priority_exponent", 1.5, "0 to 1"),
     ("replay.importance_exponent", -0.1, "0 to 1"),
     ("replay.importance_exponent_final", NAN, "0 to 1"),
-    ("algorithm.name", "a2c", f"{', '.join(SETTINGS)} or module:class"),
+    ("algorithm.name", "a2c", f"{', '.join(ALGORITHMS)} or module:class"),
     ("algorithm.gamma", 1.01, "0 to 1"),
     ("algorithm.gamma", NAN, "0 to 1"),
     ("algorithm.ema_decay", -0.5, "0 to 1"),
@@ -335,7 +335,7 @@ def test_keyword_arguments_and_kind_of_environment() -> None:
         ),
         (
             lambda: RunConfig(algorithm=AlgorithmConfig()),
-            f"algorithm.name: '' is not allowed; give {', '.join(SETTINGS)} or module:class",
+            f"algorithm.name: '' is not allowed; give {', '.join(ALGORITHMS)} or module:class",
         ),
         (lambda: StopConfig(minutes="1"), "stop.minutes: '1' is not allowed; give float or None"),
         (lambda: StopConfig(env_steps=None), "stop.env_steps: None is not allowed; give int"),

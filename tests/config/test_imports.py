@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from apex_acer.algorithms import ALGORITHMS, algorithm_class
-from apex_acer.algorithms.acer import Acer
+from apex_acer.algorithms import algorithm_class
+from apex_acer.algorithms.acer.acer import Acer
+from apex_acer.algorithms.acer.settings import AcerConfig
 from apex_acer.algorithms.algorithm import Algorithm
-from apex_acer.config import SETTINGS, AcerConfig, AlgorithmConfig, RunConfig
+from apex_acer.config import ALGORITHMS, AlgorithmConfig, RunConfig, settings_classes
 from apex_acer.config.imports import algorithm_settings, require_there
 from apex_acer.manager.preparation import prepare
 from tests.conftest import config_error
@@ -96,7 +97,7 @@ def test_settings_of_another_algorithm_are_refused_before_a_run_begins() -> None
 
 
 def test_settings_that_are_found_without_torch_are_the_algorithm_s() -> None:
-    assert {name: algorithm_class(name).settings for name in ALGORITHMS} == SETTINGS
+    assert {name: algorithm_class(name).settings for name in ALGORITHMS} == settings_classes()
 
 
 UNRUN = """

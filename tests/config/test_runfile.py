@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 
+from apex_acer.algorithms.acer.settings import AcerConfig
+from apex_acer.algorithms.dqn.settings import ApexDqnConfig
+from apex_acer.algorithms.on_policy.settings import PpoConfig
 from apex_acer.cli.train import parse_train
 from apex_acer.config import (
-    SETTINGS,
-    AcerConfig,
+    ALGORITHMS,
     ActorsConfig,
     AlgorithmConfig,
-    ApexDqnConfig,
     AtariConfig,
     CheckpointConfig,
     EnvironmentConfig,
@@ -22,7 +23,6 @@ from apex_acer.config import (
     LoggingConfig,
     NetworkConfig,
     OptimizerConfig,
-    PpoConfig,
     RayConfig,
     RemoteConfig,
     ReplayConfig,
@@ -368,7 +368,7 @@ def test_wrong_keys_and_types_are_said_in_one_line(text: str, parts: list[str]) 
 def test_names_that_are_no_algorithm_s(name: str, base: str) -> None:
     message = config_error(lambda: parse_run(f"{base}[algorithm]\nname = {name}", "here.toml"))
     assert message.startswith("here.toml: algorithm.name: ")
-    assert message.endswith(f" is not allowed; give {', '.join(SETTINGS)} or module:class")
+    assert message.endswith(f" is not allowed; give {', '.join(ALGORITHMS)} or module:class")
 
 
 # ── a user's own algorithm ──

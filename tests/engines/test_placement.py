@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from apex_acer.config import SacConfig
+from apex_acer.algorithms.sac.settings import SacConfig
 from apex_acer.engines import placement
 from apex_acer.engines.placement import available_cores, describe, has_gpu, niceness, place
 from apex_acer.protocol.actions import Discrete

@@ -20,8 +20,11 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete
 
+from apex_acer.algorithms.acer.settings import AcerConfig
+from apex_acer.algorithms.dqn.settings import ApexDqnConfig
+from apex_acer.algorithms.sac.settings import SacConfig
 from apex_acer.cli import main
-from apex_acer.config import SETTINGS, AcerConfig, AlgorithmConfig, ApexDqnConfig, RunConfig, SacConfig
+from apex_acer.config import SETTINGS, AlgorithmConfig, RunConfig
 from apex_acer.config.runfile import dump_run, load_run
 from apex_acer.environments import check
 from apex_acer.environments.check import check_environment

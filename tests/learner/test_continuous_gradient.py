@@ -16,8 +16,8 @@ import torch
 from apex_acer.actor.rollout import Rollout
 from apex_acer.algorithms import algorithm_class
 from apex_acer.algorithms.algorithm import LossOutput
-from apex_acer.algorithms.on_policy import OnPolicy
-from apex_acer.algorithms.sac import Sac
+from apex_acer.algorithms.on_policy.common import OnPolicy
+from apex_acer.algorithms.sac.sac import Sac
 from apex_acer.config import RunConfig
 from apex_acer.learner.feed import make_feed, unroll_layout
 from apex_acer.learner.gradient import Gradient

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import torch
 
-from apex_acer.algorithms.acer import Acer
+from apex_acer.algorithms.acer.acer import Acer
 from apex_acer.algorithms.algorithm import LossOutput
-from apex_acer.algorithms.apex_dqn import ApexDqn
+from apex_acer.algorithms.dqn.apex_dqn import ApexDqn
 from apex_acer.config import ConfigError, RunConfig
 from apex_acer.learner.learner import Learner
 from apex_acer.networks import weights

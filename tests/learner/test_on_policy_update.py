@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from apex_acer.algorithms.on_policy import ADVANTAGE, OnPolicy, standardise
+from apex_acer.algorithms.on_policy.common import ADVANTAGE, OnPolicy, standardise
 from apex_acer.config import RunConfig
 from apex_acer.learner.gradient import Gradient
 from apex_acer.learner.ranks import ALONE, Ranks

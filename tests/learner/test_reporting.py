@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from apex_acer.config import SETTINGS, LoggingConfig
+from apex_acer.config import ALGORITHMS, LoggingConfig, settings_classes
 from apex_acer.manager.manager import train
 from apex_acer.protocol.metrics import METRICS, RATES, written
 from apex_acer.storage.history import History, read_rows
@@ -43,11 +43,11 @@ WITH_CURIOSITY = [(name, {"algorithm__curiosity": 0.1}) for name in ("actor_crit
 NEEDS: dict[str, dict[str, Any]] = {"r2d2": {"network__lstm": 8}}
 
 
-@pytest.mark.parametrize(("name", "settings"), [*((name, NEEDS.get(name, {})) for name in SETTINGS), *WITH_CURIOSITY])
+@pytest.mark.parametrize(("name", "settings"), [*((name, NEEDS.get(name, {})) for name in ALGORITHMS), *WITH_CURIOSITY])
 def test_an_algorithm_writes_the_metrics_that_the_table_says(
     name: str, settings: dict[str, Any], tmp_path: Path
 ) -> None:
-    environment = "CartPole-v1" if SETTINGS[name].actions == "Discrete" else "Pendulum-v1"
+    environment = "CartPole-v1" if settings_classes()[name].actions == "Discrete" else "Pendulum-v1"
     small = tiny_run(tmp_path, algorithm__name=name, environment__id=environment, stop__env_steps=400, **settings)
     train(dataclasses.replace(small, logging=LoggingConfig(every_seconds=1e-6)))
     history = History(read_rows(tmp_path / "metrics.jsonl"))

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from apex_acer.algorithms import algorithm_class
-from apex_acer.algorithms.on_policy import OnPolicy
+from apex_acer.algorithms.on_policy.common import OnPolicy
 from apex_acer.networks.frames import stack_planes
 from apex_acer.protocol.unroll import ARRAY_FIELDS, Batch, columns, single_steps
 from tests.runs import CARTPOLE, made_up_unroll, tiny_run

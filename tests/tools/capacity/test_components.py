@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
-from apex_acer.config import AcerConfig, ApexDqnConfig, RunConfig
+from apex_acer.algorithms.acer.settings import AcerConfig
+from apex_acer.algorithms.dqn.settings import ApexDqnConfig
+from apex_acer.config import RunConfig
 from apex_acer.tools.capacity import components
 from tests.processes import children
 

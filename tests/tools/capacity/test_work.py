@@ -4,7 +4,9 @@ import dataclasses
 
 import pytest
 
-from apex_acer.config import AcerConfig, ApexDqnConfig, RunConfig
+from apex_acer.algorithms.acer.settings import AcerConfig
+from apex_acer.algorithms.dqn.settings import ApexDqnConfig
+from apex_acer.config import RunConfig
 from apex_acer.tools.capacity.work import make_work
 
 RATES = {"acting": 1000.0, "sending": 4000.0, "intake": 10_000.0, "unroll_bytes": 50.0, "weights_bytes": 2e4}

@@ -6,8 +6,9 @@ import torch
 from torch import Tensor
 
 from apex_acer.algorithms.algorithm import Descent, Feeding
-from apex_acer.algorithms.on_policy import ADVANTAGE, PolicyGradient
-from apex_acer.config import ActorCriticConfig, RunConfig
+from apex_acer.algorithms.on_policy.common import ADVANTAGE, PolicyGradient
+from apex_acer.algorithms.on_policy.settings import ActorCriticConfig
+from apex_acer.config import RunConfig
 from apex_acer.functional import Advantages, Distribution, each_tensor, vtrace
 from apex_acer.protocol.specification import EnvironmentSpec
 from apex_acer.protocol.unroll import Batch

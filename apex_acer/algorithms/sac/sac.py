@@ -11,13 +11,14 @@ import torch
 from torch import Tensor, nn
 
 from apex_acer.algorithms.algorithm import Action, Feeding, Group, LossOutput, SeparateLosses, trained
+from apex_acer.algorithms.sac.settings import SacConfig
 from apex_acer.algorithms.windows import (
     critics_loss,
     follow_,
     shaped_return,
     window_ends,
 )
-from apex_acer.config import RunConfig, SacConfig
+from apex_acer.config import RunConfig
 from apex_acer.functional import (
     NStep,
     masked_mean,

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from apex_acer.algorithms.algorithm import Action, Descent, Feeding, Group, LossOutput, trained
+from apex_acer.algorithms.on_policy.settings import OnPolicyConfig, PolicyGradientConfig
 from apex_acer.algorithms.segments import Segments
-from apex_acer.config import OnPolicyConfig, PolicyGradientConfig, RunConfig
+from apex_acer.config import RunConfig
 from apex_acer.functional import (
     Advantages,
     Distribution,

@@ -8,9 +8,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from apex_acer.algorithms.acer_base import AcerBase
+from apex_acer.algorithms.acer.common import AcerBase
+from apex_acer.algorithms.acer.settings import AcerConfig
 from apex_acer.algorithms.algorithm import Action, LossOutput
-from apex_acer.config import AcerConfig, RunConfig
+from apex_acer.config import RunConfig
 from apex_acer.functional import (
     acer_metrics,
     acer_policy_gradient,

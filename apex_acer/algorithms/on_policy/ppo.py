@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from apex_acer.algorithms.algorithm import Descent
-from apex_acer.algorithms.on_policy import ADVANTAGE, VALUE, VALUE_TARGET, PolicyGradient
-from apex_acer.config import PpoConfig, RunConfig
+from apex_acer.algorithms.on_policy.common import ADVANTAGE, VALUE, VALUE_TARGET, PolicyGradient
+from apex_acer.algorithms.on_policy.settings import PpoConfig
+from apex_acer.config import RunConfig
 from apex_acer.functional import clipped_surrogate, clipped_value_loss
 from apex_acer.protocol.specification import EnvironmentSpec
 from apex_acer.protocol.unroll import Batch

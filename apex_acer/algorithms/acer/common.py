@@ -8,9 +8,10 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from apex_acer.algorithms.acer.settings import AcerBaseConfig
 from apex_acer.algorithms.algorithm import Feeding
 from apex_acer.algorithms.segments import Segments
-from apex_acer.config import AcerBaseConfig, RunConfig
+from apex_acer.config import RunConfig
 from apex_acer.protocol.specification import EnvironmentSpec
 from apex_acer.protocol.unroll import Batch
 

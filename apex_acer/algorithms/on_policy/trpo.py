@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from apex_acer.algorithms.algorithm import Descent, Group, LossOutput, trained
-from apex_acer.algorithms.on_policy import ADVANTAGE, VALUE_TARGET, OnPolicy
-from apex_acer.config import RunConfig, TrpoConfig
+from apex_acer.algorithms.on_policy.common import ADVANTAGE, VALUE_TARGET, OnPolicy
+from apex_acer.algorithms.on_policy.settings import TrpoConfig
+from apex_acer.config import RunConfig
 from apex_acer.functional import (
     Distribution,
     conjugate_gradient,

@@ -1,4 +1,4 @@
-"""The settings of the algorithms that learn from fresh data only: actor-critic, PPO and TRPO."""
+"""Settings of the algorithms that learn from fresh data only: actor-critic, PPO and TRPO."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class OnPolicyConfig(SegmentConfig):
     """What algorithms without replay have in common: each batch of segments is learned from as it arrives, and dropped."""
+
+    has_replay = False
 
     replay_ratio: float = 0.0
     """Always 0: these algorithms have no replay."""

@@ -15,8 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from apex_acer.algorithms.algorithm import Action, Algorithm, Feeding, LossOutput
+from apex_acer.algorithms.dqn.settings import ApexDqnConfig
 from apex_acer.algorithms.windows import priorities, shaped_return, spread, window_ends, with_next
-from apex_acer.config import ApexDqnConfig, RunConfig
+from apex_acer.config import RunConfig
 from apex_acer.functional import bootstrap_value, masked_means, n_step_target, random_legal
 from apex_acer.networks.discrete import QNetwork
 from apex_acer.networks.network import State, to_train

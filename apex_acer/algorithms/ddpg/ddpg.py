@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from apex_acer.algorithms.algorithm import Action, Feeding, Group, LossOutput, SeparateLosses, trained
+from apex_acer.algorithms.ddpg.settings import DdpgConfig
 from apex_acer.algorithms.windows import (
     critics_loss,
     follow_,
@@ -24,7 +25,7 @@ from apex_acer.algorithms.windows import (
     window_ends,
     with_next,
 )
-from apex_acer.config import DdpgConfig, RunConfig
+from apex_acer.config import RunConfig
 from apex_acer.functional import NStep, correlated_noise, masked_mean, smallest_target, smoothed_action
 from apex_acer.networks.critics import Critics, DeterministicPolicy
 from apex_acer.networks.network import State, to_train

@@ -12,10 +12,11 @@ import torch
 from torch import nn
 
 from apex_acer.algorithms.algorithm import Feeding, LossOutput
-from apex_acer.algorithms.apex_dqn import ApexDqn, first_priorities
+from apex_acer.algorithms.dqn.apex_dqn import ApexDqn, first_priorities
+from apex_acer.algorithms.dqn.settings import R2d2Config
 from apex_acer.algorithms.segments import segment_inputs
 from apex_acer.algorithms.windows import shaped_returns
-from apex_acer.config import R2d2Config, RunConfig
+from apex_acer.config import RunConfig
 from apex_acer.functional import bootstrap_value, masked_means, sequence_priority, sequence_targets
 from apex_acer.networks.discrete import QNetwork
 from apex_acer.networks.memory import lstm_shapes

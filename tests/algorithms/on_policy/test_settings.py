@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from apex_acer.config import ActorCriticConfig, PpoConfig, ReplayConfig, TrpoConfig
+from apex_acer.algorithms.on_policy.settings import ActorCriticConfig, PpoConfig, TrpoConfig
+from apex_acer.config import ReplayConfig
 from apex_acer.config.runfile import from_dict
 from tests.config.test_config import every_field
 from tests.conftest import config_error

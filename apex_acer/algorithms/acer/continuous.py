@@ -10,9 +10,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from apex_acer.algorithms.acer_base import AcerBase
+from apex_acer.algorithms.acer.common import AcerBase
+from apex_acer.algorithms.acer.settings import ContinuousAcerConfig
 from apex_acer.algorithms.algorithm import Action, LossOutput
-from apex_acer.config import ContinuousAcerConfig, RunConfig
+from apex_acer.config import RunConfig
 from apex_acer.functional import (
     Gaussian,
     continuous_acer_metrics,

@@ -1,0 +1,48 @@
+"""Settings of DDPG and TD3."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from apex_acer.config.algorithm import NStepConfig
+from apex_acer.config.checks import at_least, fraction
+
+if TYPE_CHECKING:
+    pass
+
+
+@dataclass(frozen=True)
+class DdpgConfig(NStepConfig):
+    """DDPG (arXiv 1509.02971), for continuous actions; with two critics, delays and smoothing TD3 (arXiv 1802.09477)."""
+
+    actions = "Box"
+    num_losses = 2
+
+    name: str = "ddpg"
+    critics: int = 1
+    """Number of critics, of which the smallest estimate is the target; 2 in TD3."""
+    policy_every: int = 1
+    """Updates of the critics for one of the policy and the target networks; 2 in TD3."""
+    target_noise: float = 0.0
+    """Standard deviation of the noise that is added to the target policy's actions; 0.2 in TD3."""
+    target_noise_clip: float = 0.5
+    """That noise is clipped to ± this value."""
+    ema_decay: float = 0.995
+    """Decay of the target networks' weights per update of the policy."""
+    noise: Literal["gaussian", "ornstein_uhlenbeck"] = "gaussian"
+    """Noise that is added to the actions in order to explore: new in each step, or correlated in time."""
+    noise_std: float = 0.1
+    """Standard deviation of what a step adds to the noise, for actions in [−1, 1], in the first environment; the i-th of N
+    has noise_std ^ (1 + i / (N − 1) · `noise_alpha`)."""
+    noise_alpha: float = 0.0
+    """How much the environments' noise differs; 0: not at all."""
+    noise_theta: float = 0.15
+    """Share of Ornstein-Uhlenbeck noise that is forgotten in a step."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least(1, "algorithm", {"critics": self.critics, "policy_every": self.policy_every})
+        names = ("target_noise", "target_noise_clip", "noise_std", "noise_alpha")
+        at_least(0, "algorithm", {name: getattr(self, name) for name in names})
+        fraction("algorithm", {"ema_decay": self.ema_decay, "noise_theta": self.noise_theta})

@@ -1,0 +1,69 @@
+"""Settings of Ape-X DQN and R2D2."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from apex_acer.config.algorithm import NStepConfig, require_no_softmax
+from apex_acer.config.checks import at_least, fraction, require
+
+if TYPE_CHECKING:
+    from apex_acer.config.run import RunConfig
+
+
+@dataclass(frozen=True)
+class ApexDqnConfig(NStepConfig):
+    """Ape-X DQN (arXiv 1803.00933): Q-learning from single steps of replay, double, dueling, with n-step returns."""
+
+    actions = "Discrete"
+
+    name: str = "apex_dqn"
+    n_steps: int = 3
+    """Rewards summed before the bootstrap; fewer if the episode or the segment ends earlier."""
+    double: bool = True
+    """Double Q-learning: the network chooses the action to bootstrap from and the target network gives its value;
+    otherwise the target network does both."""
+    dueling: bool = True
+    """Dueling network: Q is a value plus advantages, each with its own last hidden layer; otherwise one layer gives Q."""
+    epsilon: float = 0.4
+    """Share of random actions in the first environment; the i-th of N has epsilon ^ (1 + i / (N − 1) · `epsilon_alpha`)."""
+    epsilon_alpha: float = 7.0
+    """How much the environments' epsilons differ; 0: not at all."""
+    evaluation_epsilon: float = 0.001
+    """Share of random actions in evaluations, unless they are greedy."""
+    target_every: int = 2500
+    """Updates between two copies of the network into the target network."""
+    value_rescaling: bool = False
+    """Learn approximately the square root of Q, so that rewards need no clipping (Pohlen et al. 2018)."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least(1, "algorithm", {"target_every": self.target_every})
+        at_least(0, "algorithm", {"epsilon_alpha": self.epsilon_alpha})
+        fraction("algorithm", {"epsilon": self.epsilon, "evaluation_epsilon": self.evaluation_epsilon})
+
+
+@dataclass(frozen=True)
+class R2d2Config(ApexDqnConfig):
+    """R2D2 (Kapturowski et al. 2019): Ape-X DQN with an LSTM, which learns from sequences."""
+
+    name: str = "r2d2"
+    n_steps: int = 5
+    """Rewards summed before the bootstrap; fewer if the episode or the segment ends earlier."""
+    value_rescaling: bool = True
+    """Learn approximately the square root of Q, so that rewards need no clipping (Pohlen et al. 2018)."""
+    burn_in: int = 0
+    """Steps before each segment, the last ones of the segment before it, that only warm up the recurrent state."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least(0, "algorithm", {"burn_in": self.burn_in})
+        allowed = f"give at most algorithm.unroll_length ({self.unroll_length})"
+        require(self.burn_in <= self.unroll_length, "algorithm.burn_in", self.burn_in, allowed)
+
+    def require_fit(self, run: RunConfig) -> None:
+        """Requires an LSTM, and no temperature."""
+        lstm = run.network.lstm
+        require(lstm > 0, "network.lstm", lstm, "r2d2 learns to remember; give 1 or more, or algorithm.name apex_dqn")
+        require_no_softmax(run)

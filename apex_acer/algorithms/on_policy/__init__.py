@@ -1,0 +1,4 @@
+"""Algorithms that learn from fresh data only: A2C, A3C, IMPALA, REINFORCE, PPO and TRPO. `settings.py` imports no torch.
+
+May import: algorithms, networks, functional, config, protocol.
+"""
