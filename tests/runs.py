@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from apex_acer.algorithms import algorithm_class
+from apex_acer.algorithms import make_agent
 from apex_acer.config import AlgorithmConfig, RunConfig, settings_classes
 from apex_acer.config.runfile import from_dict
 from apex_acer.engines.serial import DirectLink
@@ -89,7 +89,7 @@ def made_up_unroll(config: RunConfig, seed: int = 0, spec: EnvironmentSpec = CAR
     random = np.random.default_rng(seed)
     k, num = config.algorithm.unroll_length, config.actors.environments
     p = random.uniform(0.2, 0.8, (k, num)).astype(np.float32)
-    states = algorithm_class(config.algorithm.name).state_shapes(config, spec).items()
+    states = make_agent(config, spec).state.items()
     fields: dict[str, Any] = {
         "obs": made_up_obs(random, spec, k + 1, num),
         "episode_step": np.tile(np.arange(k + 1, dtype=np.int32)[:, None], (1, num)),

@@ -6,19 +6,18 @@ that any run with it shows that actions keep their place on every way from the e
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
-from apex_acer.algorithms.algorithm import Action, Algorithm, Feeding, LossOutput
+from apex_acer.algorithms.algorithm import Action, Agent, Algorithm, LossOutput
+from apex_acer.algorithms.samples import Samples, Sequences, Transitions
 from apex_acer.config import AlgorithmConfig, RunConfig
+from apex_acer.config.algorithm import Sampling
 from apex_acer.networks.network import Network, State
 from apex_acer.protocol.specification import EnvironmentSpec
-from apex_acer.protocol.unroll import PRIORITY, Batch, Shapes, Unroll
 from tests.environments_for_tests import aim_reward
 
 NAME = f"{__name__}:Scripted"
@@ -32,12 +31,17 @@ def script(obs: Any) -> Any:
 
 @dataclass(frozen=True)
 class Settings(AlgorithmConfig):
-    """Those of all algorithms, and the steps of a window."""
+    """The settings of all algorithms, and n."""
 
     actions = "Box"
 
-    window: int = 0
-    """Steps of a sample; 0: whole segments."""
+    n_steps: int = 0
+    """The n of transitions; 0: samples are sequences."""
+
+    @property
+    def sampling(self) -> Sampling:
+        """Fresh sequences and replayed ones, or replayed transitions."""
+        return Sampling(fresh=not self.n_steps, n_steps=self.n_steps)
 
 
 class ScriptedOutput(NamedTuple):
@@ -57,86 +61,64 @@ class ScriptedPolicy(Network):
         return ScriptedOutput(script(self.prepare(obs)).clamp(-1, 1))
 
 
+class ScriptedAgent(Agent):
+    """See above."""
+
+    def __init__(self, config: RunConfig, spec: EnvironmentSpec) -> None:
+        super().__init__(config, spec)
+        self.network = ScriptedPolicy(config, spec)
+        self.state = {"steps": (spec.action_dim,)}  # made in the episode, once for each number of an action
+        self.extras = {"sample": (spec.action_dim,)} | self.state
+
+    def exploration(self, num: int, actor: int | None = None) -> Tensor:
+        return torch.zeros(num)
+
+    def act(
+        self, obs: Tensor, state: State, *, greedy: bool, exploration: Tensor, generator: torch.Generator, updates: int
+    ) -> Action:
+        steps = state.get("steps", torch.zeros_like(obs))
+        return Action(self.network(obs).action, {"sample": script(obs), "steps": steps}, {"steps": steps + 1})
+
+    def priority(self, steps: Transitions) -> Tensor:
+        return torch.where(steps.mask, 1 + steps.action.abs().sum(-1), 0.0)
+
+    @property
+    def gives_priorities(self) -> bool:
+        return bool(super().gives_priorities and self.settings.sampling.n_steps)
+
+
 class Scripted(Algorithm):
     """See above."""
 
-    settings = Settings
-    network: ScriptedPolicy
+    settings_class = Settings
+    agent_class = ScriptedAgent
 
-    def __init__(self, config: RunConfig, spec: EnvironmentSpec, device: torch.device) -> None:
-        self._given = given(config)
-        self.network = self.build_network(config, spec).to(device)
-        self.modules = {"network": self.network}
+    def noise(self, samples: Samples) -> dict[str, Tensor]:
+        return {"noise": torch.randn(2, len(samples.importance), samples.action.shape[-1])}
 
-    @staticmethod
-    def build_network(config: RunConfig, spec: EnvironmentSpec) -> ScriptedPolicy:
-        return ScriptedPolicy(config, spec)
-
-    @staticmethod
-    def behaviour_shapes(config: RunConfig, spec: EnvironmentSpec) -> Shapes:
-        return {"sample": (spec.action_dim,)} | ({PRIORITY: ()} if _has_priorities(config) else {})
-
-    @staticmethod
-    def state_shapes(config: RunConfig, spec: EnvironmentSpec) -> Shapes:
-        """The steps made in the episode, once for each number of an action."""
-        return {"steps": (spec.action_dim,)}
-
-    @staticmethod
-    def exploration(config: RunConfig, num: int, actor: int | None = None) -> Tensor:
-        return torch.zeros(num)
-
-    @staticmethod
-    def act(
-        network: nn.Module, obs: Tensor, state: State, *, greedy: bool, exploration: Tensor, generator: torch.Generator
-    ) -> Action:
-        steps = state["steps"] + 1 if state else torch.ones_like(obs)
-        return Action(network(obs).action, {"sample": script(obs)}, {"steps": steps})
-
-    @staticmethod
-    def complete(config: RunConfig, unroll: Unroll, ahead: dict[str, Any]) -> Unroll:
-        if _has_priorities(config):
-            unroll.behaviour[PRIORITY] = np.where(unroll.mask, 1 + np.abs(unroll.action).sum(-1), 0).astype(np.float32)
-        return unroll
-
-    @staticmethod
-    def feeding(config: RunConfig) -> Feeding:
-        return Feeding(fresh=not given(config).window, window=given(config).window)
-
-    def observe(self, unroll: Unroll, source: Hashable) -> None:
-        pass
-
-    def noise(self, batch: Batch) -> dict[str, Tensor]:
-        return {"noise": torch.randn(2, len(batch.fresh), batch.action.shape[-1])}
-
-    def loss(self, batch: Batch, updates: int) -> LossOutput:
-        check(batch, whole=not self._given.window)
-        count = batch.mask.sum()
-        noise = batch.noise["noise"].mean((0, 2)) * batch.mask[0]
-        loss = (self.network.weight.square() * batch.mask + 1e-3 * self.network.weight * noise).sum() / count.clamp(
-            min=1
+    def loss(self, samples: Samples) -> LossOutput:
+        check(samples)
+        weight, count = self.network.weight, samples.mask.sum()
+        mask = samples.mask if samples.mask.ndim == 1 else samples.mask[0]
+        noise = samples.noise["noise"].mean((0, 2)) * mask
+        loss = (weight.square() * samples.mask + 1e-3 * weight * noise).sum() / count.clamp(min=1)
+        return LossOutput(
+            loss, {"loss": loss.detach()}, samples.reward.reshape(-1, len(mask)).abs().mean(0) + 0.1, count
         )
-        return LossOutput(loss, {"loss": loss.detach()}, batch.reward.abs().mean(0) + 0.1, count)
 
 
-def check(batch: Batch, *, whole: bool) -> None:
-    """Raises AssertionError if something in `batch` does not belong to its observations; `whole`: it is of segments."""
-    assert batch.action.dtype == torch.float32
-    assert batch.action.shape == batch.behaviour["sample"].shape == (*batch.mask.shape, batch.obs.shape[-1])
-    assert batch.noise["noise"].shape == (2, *batch.action.shape[1:])
-    obs, inside = batch.obs[:-1], batch.mask
-    assert torch.equal(batch.action[inside], script(obs)[inside].clamp(-1, 1)), "another's actions"
-    assert torch.equal(batch.behaviour["sample"][inside], script(obs)[inside]), "another's samples"
-    torch.testing.assert_close(batch.reward[inside], aim_reward(batch.action, obs)[inside], rtol=1e-4, atol=1e-5)
-    if whole:
-        known = inside[0] & (batch.episode_step[0] > 0)  # at the start of an episode it is cleared when it is used
-        assert torch.equal(batch.state["steps"][known][:, 0], batch.episode_step[0][known].float()), "another's memory"
-
-
-def _has_priorities(config: RunConfig) -> bool:
-    return bool(config.replay.sampling == "prioritized" and given(config).window)
-
-
-def given(config: RunConfig) -> Settings:
-    """The algorithm's settings."""
-    assert isinstance(config.algorithm, Settings)
-    return config.algorithm
+def check(samples: Samples) -> None:
+    """Raises AssertionError if something in `samples` does not belong to its observations."""
+    is_sequences = isinstance(samples, Sequences)
+    obs, inside = samples.obs[:-1] if is_sequences else samples.obs, samples.mask
+    assert samples.action.dtype == torch.float32
+    assert samples.action.shape == samples.extras["sample"].shape == (*inside.shape, obs.shape[-1])
+    assert samples.noise["noise"].shape == (2, *samples.action.shape[-2:])
+    assert torch.equal(samples.action[inside], script(obs)[inside].clamp(-1, 1)), "another's actions"
+    assert torch.equal(samples.extras["sample"][inside], script(obs)[inside]), "another's samples"
+    if is_sequences:
+        torch.testing.assert_close(
+            samples.reward[inside], aim_reward(samples.action, obs)[inside], rtol=1e-4, atol=1e-5
+        )
+        known = inside[0] & ~samples.first[0]  # at the start of an episode it is cleared when it is used
+        assert torch.equal(samples.state["steps"][known], samples.extras["steps"][0][known]), "another's memory"

@@ -14,6 +14,7 @@ from apex_acer.actor.policy import load_policy
 from apex_acer.config.runfile import load_run
 from apex_acer.manager.manager import resume, train
 from tests import ROOT
+from tests.algorithms.learning import loss_of
 from tests.algorithms.segments import CPU, random_segments
 from tests.algorithms.windows import spec
 from tests.conftest import config_error
@@ -88,7 +89,7 @@ def expected_sarsa(**settings: Any) -> Any:
 
     algorithm = {"name": "expected_sarsa:ExpectedSarsa", "unroll_length": 8} | settings
     torch.manual_seed(0)
-    return ExpectedSarsa(load_run("cartpole", network={"normalise": False}, algorithm=algorithm), spec(), CPU)
+    return ExpectedSarsa.make(load_run("cartpole", network={"normalise": False}, algorithm=algorithm), spec(), CPU)
 
 
 def test_an_algorithm_of_one_s_own_shapes_rewards_as_all_do() -> None:
@@ -96,17 +97,17 @@ def test_an_algorithm_of_one_s_own_shapes_rewards_as_all_do() -> None:
     shaped = batch.reward.clamp(-0.5, 0.5) - 0.25 * batch.terminated
     assert batch.terminated.any()
     assert (batch.reward.abs() > 0.5).any()
-    found = expected_sarsa(reward_clip=0.5, terminal_penalty=0.25).loss(batch, 0)
-    expected = expected_sarsa().loss(dataclasses.replace(batch, reward=shaped), 0)
+    found = loss_of(expected_sarsa(reward_clip=0.5, terminal_penalty=0.25), batch)
+    expected = loss_of(expected_sarsa(), dataclasses.replace(batch, reward=shaped))
     assert torch.equal(found.loss, expected.loss)
-    assert found.loss != expected_sarsa().loss(batch, 0).loss
+    assert found.loss != loss_of(expected_sarsa(), batch).loss
 
 
 def test_dummy_steps_are_in_no_mean_of_an_algorithm_of_one_s_own() -> None:
     batch, _ = random_segments(stack=1, dtype=torch.float32)
     assert not batch.mask.all()
     algorithm = expected_sarsa()
-    found, mask = algorithm.loss(batch, 0), batch.mask
+    found, mask = loss_of(algorithm, batch), batch.mask
     with torch.no_grad():
         q = torch.stack([algorithm.network(obs).q_values for obs in batch.obs])
     value = (q.softmax(-1) * q).sum(-1)
@@ -114,7 +115,7 @@ def test_dummy_steps_are_in_no_mean_of_an_algorithm_of_one_s_own() -> None:
     error = target - q[:-1].gather(-1, batch.action.unsqueeze(-1)).squeeze(-1)
     torch.testing.assert_close(found.metrics["value"], value[:-1][mask].mean())
     torch.testing.assert_close(found.priorities, (error.abs() * mask).sum(0) / mask.sum(0))
-    other = algorithm.loss(dataclasses.replace(batch, reward=torch.where(mask, batch.reward, 9.0)), 0)
+    other = loss_of(algorithm, dataclasses.replace(batch, reward=torch.where(mask, batch.reward, 9.0)))
     assert torch.equal(found.loss, other.loss)
 
 
@@ -123,7 +124,8 @@ def test_an_algorithm_of_one_s_own_explores_at_its_actors_temperatures_and_refus
 
     algorithm = {"name": "expected_sarsa:ExpectedSarsa", "temperature": 0.5}
     config = load_run("cartpole", algorithm=algorithm, actors={"count": 2, "temperature_high": 4.0})
-    assert [ExpectedSarsa.exploration(config, 1, actor).item() for actor in (None, 0, 1)] == [0.5, 0.5, 2.0]
+    agent = ExpectedSarsa.agent_class(config, spec())
+    assert [agent.exploration(1, actor).item() for actor in (None, 0, 1)] == [0.5, 0.5, 2.0]
     message = config_error(lambda: load_run("cartpole-memory", algorithm=algorithm))
     assert message.endswith("network.lstm: 64 is not allowed; expected_sarsa:ExpectedSarsa has no memory; give 0")
 

@@ -125,8 +125,7 @@ class Actor:
         if reply.refused:
             raise RuntimeError(f"the learner refused a message: {reply.refused}")
         if reply.weights is not None:
-            self._policy.load(unpack(reply.weights))
-            self._policy.version = reply.weights_version
+            self._policy.load(unpack(reply.weights), reply.weights_version)
             log.debug("weights of version %d", reply.weights_version)
             self._rollout = self._rollout or self._begin(reply.env_steps)
         return not reply.stop

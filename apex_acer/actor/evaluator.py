@@ -44,7 +44,7 @@ class Evaluator:
         if reply is None or reply.stop or reply.weights is None:
             return not (reply and reply.stop)
         environments, policy = self._player = self._player or self._make_player()
-        policy.load(unpack(reply.weights))
+        policy.load(unpack(reply.weights), reply.weights_version)
         # the same games each time, so that scores compare; a confirmation's are those of the evaluator of the next seed
         seed = derive_seed(self._config.seed + reply.confirms, "evaluator")
         start = time.monotonic()

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from apex_acer.algorithms import algorithm_class
+from apex_acer.algorithms import make_agent
 from apex_acer.algorithms.algorithm import Action
 from apex_acer.config import ConfigError, RunConfig, imports, reading
 from apex_acer.config.runfile import from_dict
@@ -34,21 +34,26 @@ class Policy:
     def __init__(self, config: RunConfig, spec: EnvironmentSpec, device: torch.device = CPU) -> None:
         """Observations and actions are on the CPU, whatever `device` the network is on."""
         self.config, self.spec, self.device = config, spec, device
-        self._algorithm = algorithm_class(config.algorithm.name)
-        with torch.random.fork_rng(devices=()):  # a learner in this process draws its noise from torch's generator
-            self.network = self._algorithm.build_network(config, spec).eval().to(device)
+        self._agent = make_agent(config, spec)
+        self.network = self._agent.network.eval().to(device)
+        self.sampling = config.algorithm.sampling
+        """How the algorithm consumes data."""
         self.metadata: dict[str, Any] = {}
         """The weights file's card (`card.py`); empty if the policy was not loaded from a file."""
         self.version = -1
-        """An actor's: how many updates its weights have had; −1: it has none yet."""
+        """How many updates its weights have had; −1: it has none yet."""
         self.may_import = True
         """Whether making the environment may import modules that were not imported before."""
         self._generator = torch.Generator(device).manual_seed(config.seed)
         self._state: State = {}
 
-    def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Takes the policy's tensors from those of a weights file; raises `ConfigError` naming the first that differs."""
+    def load(self, tensors: Mapping[str, Tensor], version: int) -> None:
+        """Takes the policy's tensors from those of a weights file, which have had `version` updates.
+
+        Raises `ConfigError` naming the first tensor that differs.
+        """
         load_tensors(self.network, "network", tensors)
+        self.version = version
 
     def require_known_environment(self) -> None:
         """Raises `ConfigError` if making its environment would import a module that only a weights file names."""
@@ -65,8 +70,7 @@ class Policy:
     @in_float32()
     def initial_state(self, num: int) -> State:
         """The recurrent state of `num` environments at the start of an episode; empty for feed-forward networks."""
-        shapes = self._algorithm.state_shapes(self.config, self.spec)
-        return {name: torch.zeros(num, *shape, device=self.device) for name, shape in shapes.items()}
+        return {name: torch.zeros(num, *shape, device=self.device) for name, shape in self._agent.state.items()}
 
     def reset(self) -> None:
         """Begins a new episode for `act`: clears a recurrent network's state. Other networks need no call."""
@@ -94,9 +98,13 @@ class Policy:
         if any(len(value) != len(tensor) for value in self._state.values()):
             self.reset()
         with torch.inference_mode():
-            exploration, generator = self.exploration(len(tensor)), self._generator
-            chosen = self._algorithm.act(
-                self.network, tensor, self._state, greedy=greedy, exploration=exploration, generator=generator
+            chosen = self._agent.act(
+                tensor,
+                self._state,
+                greedy=greedy,
+                exploration=self.exploration(len(tensor)),
+                generator=self._generator,
+                updates=self.version,
             )
         self._state = chosen.state
         action = self.spec.actions.to_environment(chosen.action.cpu().numpy())
@@ -121,36 +129,26 @@ class Policy:
             steps = torch.from_numpy(episode_step).to(self.device)
             obs = stack_planes(torch.from_numpy(planes).to(self.device), steps, self.spec.stack)[0]
             state = forget(state, steps[-1] == 0)
-            chosen = self._algorithm.act(
-                self.network, obs, state, greedy=greedy, exploration=exploration, generator=generator
+            chosen = self._agent.act(
+                obs, state, greedy=greedy, exploration=exploration, generator=generator, updates=self.version
             )
-        mu = {name: part.cpu() for name, part in chosen.behaviour.items()}
-        return Action(chosen.action.cpu(), mu, chosen.state)
+        extras = {name: part.cpu() for name, part in chosen.extras.items()}
+        return Action(chosen.action.cpu(), extras, chosen.state)
 
     @in_float32()
     def exploration(self, num: int, actor: int | None = None) -> Tensor:
-        """How much each of `num` environments explores (`Algorithm.exploration`), on the network's device."""
-        return self._algorithm.exploration(self.config, num, actor).to(self.device)
+        """How much each of `num` environments explores (`Agent.exploration`), on the network's device."""
+        return self._agent.exploration(num, actor).to(self.device)
 
     @property
     def looks_ahead(self) -> bool:
-        """Whether `complete` needs the behaviour that follows an unroll."""
-        return self._algorithm.looks_ahead(self.config)
-
-    @property
-    def whole_episodes(self) -> bool:
-        """Whether each column of an unroll is to be one episode from its start."""
-        return self._algorithm.feeding(self.config).whole_episodes
-
-    @property
-    def overlap(self) -> int:
-        """Steps of the unroll before it that each unroll begins with."""
-        return self._algorithm.feeding(self.config).overlap
+        """Whether `complete` needs the extras of the step after an unroll."""
+        return self._agent.gives_priorities
 
     @in_float32()
     def complete(self, unroll: Unroll, ahead: dict[str, Array]) -> Unroll:
-        """The unroll as an actor sends it (`Algorithm.complete`)."""
-        return self._algorithm.complete(self.config, unroll, ahead)
+        """The unroll as an actor sends it (`Agent.complete`)."""
+        return self._agent.complete(unroll, ahead)
 
     def _with_mask(self, obs: Any, mask: npt.ArrayLike | None) -> Any:
         if mask is not None:
@@ -220,9 +218,9 @@ def load_policy(path: str | Path, import_modules: bool = False) -> Policy:
             config, spec = from_dict(metadata["config"]), EnvironmentSpec.from_dict(metadata["spec"])
             require_fit(config.algorithm, config.environment.id, spec)
             with torch.device("meta"):  # takes no memory, whatever the sizes are
-                check_tensors(algorithm_class(config.algorithm.name).build_network(config, spec), "network", tensors)
+                check_tensors(make_agent(config, spec).network, "network", tensors)
             policy = Policy(config, spec)
-            policy.load(tensors)
+            policy.load(tensors, int(metadata["updates"]))
         except KeyError as error:
             raise ConfigError(f"{path}: metadata without {error}; give a file this program wrote") from None
         except ConfigError as error:

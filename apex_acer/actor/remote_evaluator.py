@@ -68,8 +68,7 @@ class RemoteEvaluator(Evaluator):
 
     def _begin(self, reply: Reply) -> None:
         assert reply.weights is not None
-        self._policy.load(unpack(reply.weights))
-        self._policy.version = reply.weights_version
+        self._policy.load(unpack(reply.weights), reply.weights_version)
         self._rollout.count(self._config.evaluation.episodes)
         self._episodes, self._plays = [], True
         self._began_at = self._seen_at = time.monotonic()

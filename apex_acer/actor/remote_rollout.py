@@ -115,8 +115,8 @@ class RemoteRollout:
         """How much each slot explores, `[num]`."""
         self._generator = torch.Generator(policy.device).manual_seed(seed)
         self._records = actor is not None
-        self._whole_episodes = self._records and policy.whole_episodes
-        self._overlaps = [Overlap(policy.overlap) for _ in range(num)]
+        self._whole_episodes = self._records and policy.sampling.whole_episodes
+        self._overlaps = [Overlap(policy.sampling.burn_in) for _ in range(num)]
         self._obs = np.zeros((spec.stack, num, *spec.plane_shape), spec.dtype)  # the newest S planes of each slot
         self._episode_step = np.zeros((spec.stack, num), np.int32)
         self._state = policy.initial_state(num)
@@ -232,7 +232,7 @@ class RemoteRollout:
             )
         for name, value in chosen.state.items():
             self._state[name][index] = value
-        action, mu = chosen.action.numpy(), {name: part.numpy() for name, part in chosen.behaviour.items()}
+        action, mu = chosen.action.numpy(), {name: part.numpy() for name, part in chosen.extras.items()}
         given = self._policy.spec.actions.to_environment(action)
         flat = given if isinstance(self._policy.spec.actions, Discrete) else given.reshape(len(slots), -1)
         decisions = zip(asking.values(), flat.tolist(), strict=True)

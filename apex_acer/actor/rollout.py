@@ -69,8 +69,8 @@ class Rollout:
         """Environment steps that the newest unroll took beside its own, after the end of an episode; no dummy steps."""
         self._num_steps = 0  # of the newest unroll, its own or not
         self._completes = actor is not None
-        self._whole_episodes = actor is not None and policy.whole_episodes
-        self._overlap = Overlap(policy.overlap if self._completes else 0)
+        self._whole_episodes = actor is not None and policy.sampling.whole_episodes
+        self._overlap = Overlap(policy.sampling.burn_in if self._completes else 0)
         self._ahead: Action | None = None  # chosen for the observation after the last unroll
         self._timers, self._heartbeat = timers or Timers(), heartbeat
         self._generator = torch.Generator(policy.device).manual_seed(seed)
@@ -195,7 +195,7 @@ def _padded(parts: list[Array], length: int) -> Array:
 
 
 def _arrays(chosen: Action) -> dict[str, Array]:
-    return {name: part.numpy() for name, part in chosen.behaviour.items()}
+    return {name: part.numpy() for name, part in chosen.extras.items()}
 
 
 class Patience:

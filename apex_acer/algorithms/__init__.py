@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING
 from apex_acer.config import ALGORITHMS, imports, require
 
 if TYPE_CHECKING:
-    from apex_acer.algorithms.algorithm import Algorithm
+    from apex_acer.algorithms.algorithm import Agent, Algorithm
+    from apex_acer.config import RunConfig
+    from apex_acer.protocol.specification import EnvironmentSpec
 
 
 def algorithm_class(name: str) -> type[Algorithm]:
@@ -22,3 +24,12 @@ def algorithm_class(name: str) -> type[Algorithm]:
     is_one = isinstance(cls, type) and issubclass(cls, Algorithm)
     require(is_one, "algorithm.name", name, f"give module:class of an {Algorithm.__module__}.Algorithm")
     return cls  # type: ignore[return-value]
+
+
+def make_agent(config: RunConfig, spec: EnvironmentSpec) -> Agent:
+    """The agent of a run in an environment of `spec`; torch's generator, from which a learner draws, stays as it is."""
+    cls = algorithm_class(config.algorithm.name)
+    import torch
+
+    with torch.random.fork_rng(devices=()):
+        return cls.agent_class(config, spec)

@@ -93,7 +93,8 @@ class WatchedFile:
         self._seen = now
         try:
             with reading(str(self._path)):
-                policy.load(read(self._path)[0])
+                tensors, metadata = read(self._path)
+                policy.load(tensors, metadata["updates"])
             say(f"{self._path}: new weights")
         except ConfigError as error:
             say(f"{self._path}: not taken: {error}")

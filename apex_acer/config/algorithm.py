@@ -3,12 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 from apex_acer.config.checks import at_least, fraction, positive, require, typed
 
 if TYPE_CHECKING:
     from apex_acer.config.run import RunConfig
+
+
+class Sampling(NamedTuple):
+    """How an algorithm consumes data."""
+
+    fresh: bool
+    """Whether each sequence is learned from once as it arrives, in batches of fresh sequences only."""
+    replays: Literal["poisson", "fixed"] = "fixed"
+    """How many replays a fresh sequence is worth: drawn from Poisson(replay ratio), or exactly the replay ratio."""
+    n_steps: int = 0
+    """The n of n-step transitions; 0: samples are sequences."""
+    whole_episodes: bool = False
+    """Whether each sequence is one episode from its start, whose steps after its end are masked."""
+    burn_in: int = 0
+    """Masked steps in front of each sequence, the last ones of the sequence before it."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +63,11 @@ class AlgorithmConfig:
         """Whether actors wait for each update, so that what is learned from was acted with the newest weights."""
         return False
 
+    @property
+    def sampling(self) -> Sampling:
+        """How the algorithm consumes data."""
+        return Sampling(fresh=True)
+
     def require_fit(self, run: RunConfig) -> None:
         """Raises `ConfigError` if another section of the run does not suit the algorithm."""
 
@@ -73,6 +93,11 @@ class NStepConfig(AlgorithmConfig):
         at_least(1, "algorithm", {"n_steps": self.n_steps})
         allowed = f"give at most algorithm.unroll_length ({self.unroll_length})"
         require(self.n_steps <= self.unroll_length, "algorithm.n_steps", self.n_steps, allowed)
+
+    @property
+    def sampling(self) -> Sampling:
+        """Only replay: single steps, each with the n − 1 steps after it."""
+        return Sampling(fresh=False, n_steps=self.n_steps)
 
     def require_fit(self, run: RunConfig) -> None:
         """Requires a network without memory, because single steps have no recurrent state, and no temperature."""

@@ -80,13 +80,16 @@ def algorithm_settings(name: str) -> type[AlgorithmConfig]:
     if name in known:
         return known[name]
     cls = load(key, name, "class")
-    settings: Any = getattr(cls, "settings", None)
+    settings: Any = getattr(cls, "settings_class", None)
     require(isinstance(settings, type), key, name, "give module:class of an apex_acer.algorithms.algorithm.Algorithm")
-    lacking = ", ".join(sorted(getattr(cls, "__abstractmethods__", ())))
+    halves = (cls, getattr(cls, "agent_class", None))
+    lacking = ", ".join(
+        sorted(name for half in halves for name in getattr(half, "__abstractmethods__", ("agent_class",)))
+    )
     require(not lacking, key, name, f"have it define {lacking}")
     is_own = issubclass(settings, AlgorithmConfig) and "__dataclass_fields__" in vars(settings)
-    require(is_own, key, name, "have its settings be a frozen dataclass that derives from AlgorithmConfig")
-    kinds = "have the actions of its settings be 'Discrete', 'Box' or '' for both"
+    require(is_own, key, name, "have its settings_class be a frozen dataclass that derives from AlgorithmConfig")
+    kinds = "have the actions of its settings_class be 'Discrete', 'Box' or '' for both"
     require(settings.actions in ("Discrete", "Box", ""), key, name, kinds)
     attempt(key, name, lambda: settings(name=name))
     return settings  # type: ignore[no-any-return]

@@ -35,9 +35,8 @@ def acer_targets(
     mu_log_probs: Tensor,
     action: Tensor,
     reward: Tensor,
-    terminated: Tensor,
+    discount: Tensor,
     mask: Tensor,
-    gamma: float,
 ) -> Targets:
     """Retrace targets with the trace min(1, ρ), and the quantities that they are computed from.
 
@@ -47,9 +46,8 @@ def acer_targets(
         mu_log_probs: `[T, B, A]` log-probabilities of the behaviour policy.
         action: `[T, B]` int64, the actions taken.
         reward: `[T, B]` shaped rewards.
-        terminated: `[T, B]` bool; false on truncated steps, because the value after a time limit is bootstrapped.
+        discount: `[T, B]` gamma, or 0 on steps that terminated; the value after a time limit is bootstrapped.
         mask: `[T, B]` bool, false on dummy steps, which cut the trace.
-        gamma: discount per step.
     """
     taken = action.unsqueeze(-1)
     with torch.no_grad():
@@ -62,7 +60,7 @@ def acer_targets(
             value=value[:-1],
             bootstrap_value=value[-1],
             reward=reward,
-            discount=torch.full_like(reward, gamma).masked_fill_(terminated, 0.0),
+            discount=discount,
             trace=torch.where(mask, rho.clamp(max=1.0), 0.0),
         )
     return Targets(log_pi[:-1], value[:-1], rho, q_ret)

@@ -54,9 +54,8 @@ def continuous_acer_targets(
     q_taken: Tensor,
     value: Tensor,
     reward: Tensor,
-    terminated: Tensor,
+    discount: Tensor,
     mask: Tensor,
-    gamma: float,
     action_dim: int,
 ) -> ContinuousTargets:
     """Q_ret with the trace min(1, ρ^(1/d)), Q^opc with the trace 1, and min(1, ρ) (Q_ret − Q̃) + V, equation 14.
@@ -66,14 +65,12 @@ def continuous_acer_targets(
         q_taken: `[T, B]` Q̃ of the actions taken.
         value: `[T+1, B]` V; the last row is only bootstrapped from.
         reward: `[T, B]` shaped rewards.
-        terminated: `[T, B]` bool; false on truncated steps, because the value after a time limit is bootstrapped.
+        discount: `[T, B]` gamma, or 0 on steps that terminated; the value after a time limit is bootstrapped.
         mask: `[T, B]` bool, false on dummy steps, which cut both traces.
-        gamma: discount per step.
         action_dim: d.
     """
     with torch.no_grad():
         log_trace = log_rho.clamp(max=0.0) / action_dim
-        discount = torch.full_like(reward, gamma).masked_fill_(terminated, 0.0)
         q_ret, q_opc = (
             retrace(
                 q_taken=q_taken,

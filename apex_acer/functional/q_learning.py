@@ -59,11 +59,11 @@ def n_step_returns(
     return n_step_return(reward=reward[indices], **flags, gamma=gamma)
 
 
-def n_step_target(ahead: NStep, bootstrap: Tensor, *, rescaled: bool) -> Tensor:
+def n_step_target(*, reward: Tensor, discount: Tensor, bootstrap: Tensor, rescaled: bool) -> Tensor:
     """The target for Q of the first action: R + γ^m `bootstrap`, or h(R + γ^m h⁻¹(`bootstrap`)) if values are `rescaled`."""
     if not rescaled:
-        return ahead.reward + ahead.discount * bootstrap
-    return rescale(ahead.reward + ahead.discount * unscale(bootstrap))
+        return reward + discount * bootstrap
+    return rescale(reward + discount * unscale(bootstrap))
 
 
 def sequence_targets(ahead: NStep, value: Tensor, *, rescaled: bool) -> Tensor:
@@ -72,7 +72,8 @@ def sequence_targets(ahead: NStep, value: Tensor, *, rescaled: bool) -> Tensor:
     `ahead` `[T, B]` are its `n_step_returns`, `value` `[T+1, B]` is bootstrapped from, that of step t + length for step t.
     """
     steps = torch.arange(len(ahead.length), device=value.device).unsqueeze(-1)
-    return n_step_target(ahead, value.gather(0, steps + ahead.length), rescaled=rescaled)
+    bootstrap = value.gather(0, steps + ahead.length)
+    return n_step_target(reward=ahead.reward, discount=ahead.discount, bootstrap=bootstrap, rescaled=rescaled)
 
 
 def sequence_priority(td_error: Tensor, mask: Tensor) -> Tensor:

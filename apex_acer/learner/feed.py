@@ -10,15 +10,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from apex_acer.algorithms import algorithm_class
-from apex_acer.algorithms.algorithm import Feeding
+from apex_acer.algorithms import make_agent
 from apex_acer.config import ConfigError, RunConfig
 from apex_acer.config.seeds import derive_seed
 from apex_acer.learner.mixture import Mixture, Portions
 from apex_acer.learner.ranks import ALONE, Ranks
 from apex_acer.networks.device import CPU
 from apex_acer.protocol.specification import Array, EnvironmentSpec
-from apex_acer.protocol.unroll import Batch, Layout, Unroll, layout
+from apex_acer.protocol.unroll import Batch, Layout, Unroll
 from apex_acer.replay.buffer import PrioritizedReplay, UniformReplay
 
 
@@ -125,15 +124,14 @@ class Feed:
 
 def make_feed(config: RunConfig, shapes: Layout, device: torch.device, ranks: Ranks = ALONE) -> Feed:
     """The feed of a learner on `device`, with its share of replay; raises `ConfigError` if the GPU has no room for that."""
-    feeding = algorithm_class(config.algorithm.name).feeding(config)
     replay_device = device if config.replay.device == "learner" else CPU
     steps = capacity(config) // ranks.count
     try:
-        replay = make_replay(config, feeding, shapes, steps, replay_device, ranks.rank)
+        replay = make_replay(config, shapes, steps, replay_device, ranks.rank)
     except torch.OutOfMemoryError:
         what = f"{replay_device} has no room for {steps:,} steps; give cpu, or a smaller replay.capacity"
         raise ConfigError(f"replay.device: {what}") from None
-    return Feed(replay, Mixture(config, feeding, ranks.count), ranks)
+    return Feed(replay, Mixture(config, ranks.count), ranks)
 
 
 def capacity(config: RunConfig) -> int:
@@ -150,17 +148,15 @@ def capacity(config: RunConfig) -> int:
 
 def unroll_layout(config: RunConfig, spec: EnvironmentSpec) -> Layout:
     """The layout of a run's unrolls."""
-    algorithm = algorithm_class(config.algorithm.name)
-    k = algorithm.feeding(config).overlap + config.algorithm.unroll_length
-    return layout(spec, k, algorithm.behaviour_shapes(config, spec), algorithm.state_shapes(config, spec))
+    return make_agent(config, spec).layout
 
 
 def make_replay(
-    config: RunConfig, feeding: Feeding, shapes: Layout, env_steps: int, device: torch.device = CPU, rank: int = 0
+    config: RunConfig, shapes: Layout, env_steps: int, device: torch.device = CPU, rank: int = 0
 ) -> UniformReplay:
     """A replay memory of `env_steps` environment steps on `device`; each `rank` draws with its own generator."""
     capacity = env_steps // config.algorithm.unroll_length
     seed = derive_seed(config.seed, "learner", 1, *([rank] if rank else []))
     if config.replay.sampling == "uniform":
-        return UniformReplay(shapes, capacity, seed, device, feeding.window)
-    return PrioritizedReplay(shapes, capacity, seed, device, feeding.window, settings=config.replay)
+        return UniformReplay(shapes, capacity, seed, device, config.algorithm.sampling.n_steps)
+    return PrioritizedReplay(shapes, capacity, seed, device, config.algorithm.sampling.n_steps, settings=config.replay)

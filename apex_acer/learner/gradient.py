@@ -1,24 +1,24 @@
-"""A batch's loss and gradient: computed by several threads on a CPU, and summed over several learners.
+"""Computes a loss and its gradient; on a CPU with several threads, which meet once per update.
 
-Torch's own threads synchronise after every operation and wait for the slowest, which a busy actor may delay. Parts of a
-batch, or separate losses, one thread each, synchronise once per update.
+torch's own threads meet after every operation. Here each thread has a part of a batch of images, or one of an algorithm's
+separate losses, such as the critics' and the policy's of SAC.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import torch
 from torch import Tensor
 
-from apex_acer.algorithms.algorithm import Algorithm, LossOutput, SeparateLosses, add_up
+from apex_acer.algorithms.algorithm import Algorithm, LossOutput, SeparateLosses, add_up, has_separate_losses
+from apex_acer.algorithms.samples import Samples, split
 from apex_acer.learner.optimizer import Optimizer
 from apex_acer.learner.ranks import ALONE, Ranks
-from apex_acer.protocol.unroll import Batch, split
 
-MIN_SEGMENTS = 2  # of a part; with fewer the operations are too small
+MIN_SAMPLES = 2  # of a part; with fewer the operations are too small
 
 
 class Gradient:
@@ -39,25 +39,28 @@ class Gradient:
             torch.set_num_threads(max(1, torch.get_num_threads() // num_threads))
             self._pool = ThreadPoolExecutor(num_threads, "gradient")
 
-    def compute(self, batch: Batch, updates: int) -> LossOutput:
-        """The detached loss of the whole batch after `updates` updates, whose gradient it leaves in the parameters' `.grad`.
+    def compute(self, samples: Samples, due: Collection[str]) -> LossOutput:
+        """The detached loss of all `samples`, whose gradient it leaves in the parameters' `.grad`.
 
-        If there are several learners, `batch` is this learner's part of it, and so are the `priorities` of the result.
+        Separate losses of groups that are not `due` are left out. If there are several learners, `samples` is this learner's
+        part of the batch, and so are the `priorities` of the result.
         """
-        own = self._compute_own(batch, updates)
+        own = self._compute_own(samples, due)
         return own if self._ranks is ALONE else self._add_up(own)
 
-    def _compute_own(self, batch: Batch, updates: int) -> LossOutput:
-        batch = dataclasses.replace(batch, noise=self._noise(batch))
-        if not self._pool:
-            output = self._algorithm.loss(batch, updates)
-            self._optimizer.backward(output.loss)
-            return output._replace(loss=output.loss.detach())
-        if self._num_parts == 1:
-            return self._compute_losses(self._pool, batch, updates)
-        outputs, gradients = zip(
-            *self._pool.map(lambda part: self._differentiate(part, updates), split(batch, self._num_parts)), strict=True
-        )
+    def _compute_own(self, samples: Samples, due: Collection[str]) -> LossOutput:
+        samples = dataclasses.replace(samples, noise=self._noise(samples))
+        if self._pool and self._num_parts > 1:
+            return self._compute_parts(self._pool, samples, due)
+        if self._pool:
+            return self._compute_losses(self._pool, samples, due)
+        output = self._loss(samples, due)
+        self._optimizer.backward(output.loss)
+        return output._replace(loss=output.loss.detach())
+
+    def _compute_parts(self, pool: ThreadPoolExecutor, samples: Samples, due: Collection[str]) -> LossOutput:
+        parts = split(samples, self._num_parts)
+        outputs, gradients = zip(*pool.map(lambda part: self._differentiate(part, due), parts), strict=True)
         merged = merge(outputs)
         whole = [parameter.grad for parameter in self._parameters if parameter.grad is not None]
         torch._foreach_copy_(whole, gradients[0])
@@ -66,16 +69,24 @@ class Gradient:
         torch._foreach_div_(whole, merged.num_samples.clamp(min=1).float())
         return merged
 
-    def _compute_losses(self, pool: ThreadPoolExecutor, batch: Batch, updates: int) -> LossOutput:
-        assert isinstance(self._algorithm, SeparateLosses)
+    def _compute_losses(self, pool: ThreadPoolExecutor, samples: Samples, due: Collection[str]) -> LossOutput:
         self._optimizer.gradient.zero_()
-        first, *others = self._algorithm.losses(batch, updates)
+        first, *others = self._losses(samples, due)
         elsewhere = [pool.submit(_backward, loss) for loss in others]
         return add_up([_backward(first), *(output.result() for output in elsewhere)])
 
-    def _noise(self, batch: Batch) -> dict[str, Tensor]:
-        noise = self._algorithm.noise(batch)
-        return {name: values.to(batch.reward.device) for name, values in noise.items()}
+    def _loss(self, samples: Samples, due: Collection[str]) -> LossOutput:
+        if has_separate_losses(self._algorithm):
+            return add_up([loss() for loss in self._losses(samples, due)])
+        return self._algorithm.loss(samples)
+
+    def _losses(self, samples: Samples, due: Collection[str]) -> list[Callable[[], LossOutput]]:
+        assert isinstance(self._algorithm, SeparateLosses)
+        return [loss for group, loss in self._algorithm.losses(samples).items() if group in due]
+
+    def _noise(self, samples: Samples) -> dict[str, Tensor]:
+        noise = self._algorithm.noise(samples)
+        return {name: values.to(samples.importance.device) for name, values in noise.items()}
 
     def _add_up(self, own: LossOutput) -> LossOutput:
         """The sums over all learners, divided by the number of their samples, as if one learner had the whole batch."""
@@ -89,16 +100,27 @@ class Gradient:
         gradient.div_(total.clamp(min=1))
         return LossOutput(loss, dict(zip(own.metrics, metrics, strict=True)), own.priorities, total)
 
+    def _differentiate(self, part: Samples, due: Collection[str]) -> tuple[LossOutput, tuple[Tensor, ...]]:
+        """The part's output, and the gradient of its loss summed over samples."""
+        output = self._loss(part, due)
+        gradients = torch.autograd.grad(output.loss * output.num_samples, self._parameters, materialize_grads=True)
+        return output._replace(loss=output.loss.detach()), gradients
+
     def close(self) -> None:
         """Ends the threads."""
         if self._pool:
             self._pool.shutdown()
 
-    def _differentiate(self, part: Batch, updates: int) -> tuple[LossOutput, tuple[Tensor, ...]]:
-        """The part's output, and the gradient of its loss summed over samples."""
-        output = self._algorithm.loss(part, updates)
-        gradients = torch.autograd.grad(output.loss * output.num_samples, self._parameters, materialize_grads=True)
-        return output._replace(loss=output.loss.detach()), gradients
+
+def make_gradient(
+    algorithm: Algorithm, optimizer: Optimizer, threads: int, batch_size: int, ranks: Ranks = ALONE
+) -> Gradient:
+    """The gradient of batches of `batch_size` samples in up to `threads` threads."""
+    images = algorithm.agent.spec.has_images  # batches of anything smaller gain nothing from being split
+    parts = num_parts(threads, batch_size) if images else 1
+    separate = has_separate_losses(algorithm) and not images
+    losses = min(threads, algorithm.settings.num_losses) if separate else 1
+    return Gradient(algorithm, optimizer, parts, ranks, losses)
 
 
 def _backward(loss: Callable[[], LossOutput]) -> LossOutput:
@@ -124,4 +146,4 @@ def merge(outputs: Sequence[LossOutput]) -> LossOutput:
 
 def num_parts(threads: int, batch_size: int) -> int:
     """The number of parts that `threads` threads compute a batch in."""
-    return max(1, min(threads, batch_size // MIN_SEGMENTS))
+    return max(1, min(threads, batch_size // MIN_SAMPLES))

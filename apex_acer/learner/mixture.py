@@ -6,7 +6,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from apex_acer.algorithms.algorithm import Feeding
 from apex_acer.config import RunConfig
 from apex_acer.config.seeds import derive_seed
 from apex_acer.learner.agreement import Agreed
@@ -26,15 +25,15 @@ class Portions(NamedTuple):
 class Mixture:
     """Decides from what all learners agreed on, so each of them decides the same."""
 
-    def __init__(self, config: RunConfig, feeding: Feeding, num_learners: int = 1) -> None:
-        settings = config.algorithm
-        self.trains_fresh = feeding.fresh
+    def __init__(self, config: RunConfig, num_learners: int = 1) -> None:
+        settings, sampling = config.algorithm, config.algorithm.sampling
+        self.trains_fresh = sampling.fresh
         """Whether each segment is trained on once as it arrives."""
         self._start, self._num_learners = config.replay.start, num_learners
         self.batch_size = config.learner.batch_size // num_learners
         """Items in each learner's part of a batch."""
-        self._batch_steps = config.learner.batch_size * (1 if feeding.window else settings.unroll_length)
-        self.pace = Pace(settings.replay_ratio, derive_seed(config.seed, "learner", 2), feeding.draw)
+        self._batch_steps = config.learner.batch_size * (1 if sampling.n_steps else settings.unroll_length)
+        self.pace = Pace(settings.replay_ratio, derive_seed(config.seed, "learner", 2), sampling.replays)
         self._fresh = np.zeros(num_learners, np.int64)  # segments by learner
         self.held = 0
         """Environment steps in the replay of all learners, dummy steps not counted."""

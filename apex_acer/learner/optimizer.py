@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -60,8 +60,12 @@ class Optimizer:
         self.gradient.zero_()
         loss.backward()  # type: ignore[no-untyped-call]
 
-    def step(self, loss: Tensor, env_steps: int, updates: int) -> tuple[Tensor, bool]:
-        """One step of the groups that are due after `updates` updates, against the gradient in the parameters' `.grad`.
+    def due(self, updates: int) -> set[str]:
+        """The names of the groups that take a step after `updates` updates."""
+        return {name for name, group in self._groups.items() if updates % group.every == 0}
+
+    def step(self, loss: Tensor, env_steps: int, due: Collection[str]) -> tuple[Tensor, bool]:
+        """One step of the groups that are `due`, against the gradient in the parameters' `.grad`.
 
         Returns:
             The gradient's norm before clipping, and whether the step was taken: `loss` and the gradient are finite.
@@ -71,8 +75,8 @@ class Optimizer:
         finite = math.isfinite(norm + loss)
         if finite:
             share = self._scheduled(env_steps)
-            for group, own_norm in zip(self._groups.values(), norms, strict=True):
-                if updates % group.every == 0:
+            for (name, group), own_norm in zip(self._groups.items(), norms, strict=True):
+                if name in due:
                     group.step(own_norm, share)
         return norm, finite
 
@@ -159,7 +163,7 @@ def _try_out(config: RunConfig) -> None:
     layer = nn.Linear(4, 2)
     trial = Optimizer(config, {"network": Group(list(layer.parameters()))})
     trial.backward(layer(torch.ones(1, 4)).sum())
-    trial.step(torch.zeros(()), 0, 0)
+    trial.step(torch.zeros(()), 0, trial.due(0))
     trial.numbers()
 
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from apex_acer.algorithms import algorithm_class
+from apex_acer.algorithms import make_agent
 from apex_acer.config import ConfigError, RunConfig
 from apex_acer.learner.feed import unroll_layout
 from apex_acer.protocol.specification import Array, EnvironmentSpec
@@ -161,7 +161,7 @@ def _require_fit(unroll: Any, shapes: Layout) -> None:
 
 def _require_usable(unroll: Unroll, config: RunConfig, spec: EnvironmentSpec) -> None:
     known = {name: part[unroll.mask] for name, part in unroll.behaviour.items()}
-    problem = unroll.refusal(spec) or algorithm_class(config.algorithm.name).refusal(known) or _disorder(unroll)
+    problem = unroll.refusal(spec) or make_agent(config, spec).refusal(known) or _disorder(unroll)
     if problem:
         raise ConfigError(problem)
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from apex_acer.algorithms import algorithm_class
-from apex_acer.algorithms.algorithm import has_separate_losses
+from apex_acer.algorithms.samples import Samples
 from apex_acer.config import RunConfig
 from apex_acer.config.seeds import derive_seed
-from apex_acer.learner.gradient import Gradient, num_parts
+from apex_acer.learner.gradient import make_gradient
 from apex_acer.learner.optimizer import make_optimizer
 from apex_acer.learner.ranks import ALONE, Ranks
 from apex_acer.networks import weights
@@ -23,23 +24,36 @@ from apex_acer.protocol.unroll import Batch
 log = logging.getLogger(__name__)
 
 
+@dataclass
+class Update:
+    """What came of one batch."""
+
+    env_steps: int
+    updates: int
+    """Optimizer steps before it."""
+    metrics: list[Mapping[str, Tensor]] = field(default_factory=list)
+    """Metrics of each step that was taken."""
+    num_skipped: int = 0
+    """Steps that were not taken because something was not finite; they have changed nothing."""
+    priorities: Tensor | None = None
+    """New priorities of the samples of the last step, `[B]`."""
+
+
 class Trainer:
-    """The algorithm and its optimizer, on the learner's device."""
+    """An algorithm and its optimizer, on the learner's device; it is the `Descent` by which the algorithm learns."""
 
     def __init__(self, config: RunConfig, spec: EnvironmentSpec, ranks: Ranks = ALONE) -> None:
         """Raises `ConfigError` if the device is not there."""
         self.device = choose_device(config.learner.device, "learner.device")
         torch.manual_seed(derive_seed(config.seed, "learner"))
-        self.algorithm = algorithm_class(config.algorithm.name)(config, spec, self.device)
+        self.algorithm = algorithm_class(config.algorithm.name).make(config, spec, self.device)
         if ranks.rank:  # its noise is its own, while its weights will be the first learner's
             torch.manual_seed(derive_seed(config.seed, "learner", 3, ranks.rank))
         self.optimizer = make_optimizer(config, self.algorithm.groups())
         threads = config.learner.threads if self.device.type == "cpu" else 1
-        images = spec.has_images  # batches of anything smaller gain nothing from being split
-        parts = num_parts(threads, config.learner.batch_size // ranks.count) if images else 1
-        separate = has_separate_losses(self.algorithm) and not images
-        losses = min(threads, config.algorithm.num_losses) if separate else 1
-        self.gradient, self.ranks = Gradient(self.algorithm, self.optimizer, parts, ranks, losses), ranks
+        batch_size = config.learner.batch_size // ranks.count
+        self.gradient = make_gradient(self.algorithm, self.optimizer, threads, batch_size, ranks)
+        self._ranks, self._update = ranks, Update(0, 0)
         self._policy = -1, b""  # version, and the bytes that actors get
 
     @property
@@ -49,11 +63,42 @@ class Trainer:
 
     def update(self, batch: Batch, env_steps: int, updates: int) -> Update:
         """Has the algorithm learn from `batch`, after `updates` optimizer steps."""
-        self.ranks.align(self.algorithm.statistics())  # before advantages are computed with them
-        update = Update(self, env_steps, updates)
-        self.algorithm.update(batch, update)
-        self.ranks.align(self.algorithm.statistics())  # after an update that has moved them: all actors get the same
+        self._update = update = Update(env_steps, updates)
+        self._ranks.align(self.algorithm.statistics())  # before advantages are computed with them
+        self.algorithm.update(self.algorithm.samples.make(batch), self)
+        if update.metrics:
+            self.algorithm.observe_batch(batch)
+        self._ranks.align(self.algorithm.statistics())  # after an update that has moved them: all actors get the same
         return update
+
+    def step(self, samples: Samples) -> Mapping[str, Tensor]:
+        """One optimizer step on the loss of `samples`; returns its metrics, none if it was skipped.
+
+        A batch without samples takes no step, because momentum alone must not change the weights.
+        """
+        update = self._update
+        updates = update.updates + len(update.metrics)
+        due = self.optimizer.due(updates)
+        output = self.gradient.compute(samples, due)
+        if not output.num_samples:
+            return {}
+        norm, taken = self.optimizer.step(output.loss, update.env_steps, due)
+        if not taken:
+            log.warning("update %d was not finite and was skipped", updates)
+            update.num_skipped += 1
+            return {}
+        self.algorithm.after_step(updates + 1, due)
+        update.priorities = output.priorities
+        self.count({**output.metrics, "grad_norm": norm})
+        return update.metrics[-1]
+
+    def count(self, metrics: Mapping[str, Tensor]) -> None:
+        """Counts a step, with its metrics."""
+        self._update.metrics.append(metrics)
+
+    def add(self, tensor: Tensor) -> None:
+        """Replaces `tensor` by its sum over all learners."""
+        self._ranks.add(tensor)
 
     def policy(self, version: int) -> bytes:
         """The policy's weights as bytes for actors, packed once per version."""
@@ -68,44 +113,3 @@ class Trainer:
     def close(self) -> None:
         """Ends the threads."""
         self.gradient.close()
-
-
-class Update:
-    """The optimizer steps that an algorithm takes on one batch (`Descent`)."""
-
-    def __init__(self, trainer: Trainer, env_steps: int, updates: int) -> None:
-        """After `updates` steps."""
-        self._trainer, self._env_steps, self._before = trainer, env_steps, updates
-        self.metrics: list[Mapping[str, Tensor]] = []
-        """Those of each step that was taken."""
-        self.num_skipped = 0
-        """Steps that were not taken because something was not finite; they have changed nothing."""
-        self.priorities: Tensor | None = None
-        """New priorities of the samples of the last step, `[B]`."""
-
-    def step(self, batch: Batch) -> Mapping[str, Tensor]:
-        """One optimizer step on the loss of `batch`; returns its metrics, none if it was skipped.
-
-        A batch without samples takes no step, because momentum alone must not change the weights.
-        """
-        trainer, updates = self._trainer, self._before + len(self.metrics)
-        output = trainer.gradient.compute(batch, updates)
-        if not output.num_samples:
-            return {}
-        norm, taken = trainer.optimizer.step(output.loss, self._env_steps, updates)
-        if not taken:
-            log.warning("update %d was not finite and was skipped", updates)
-            self.num_skipped += 1
-            return {}
-        trainer.algorithm.after_step(output.metrics, updates + 1)
-        self.priorities = output.priorities
-        self.count({**output.metrics, "grad_norm": norm})
-        return self.metrics[-1]
-
-    def count(self, metrics: Mapping[str, Tensor]) -> None:
-        """Counts a step, with its metrics."""
-        self.metrics.append(metrics)
-
-    def add(self, tensor: Tensor) -> None:
-        """Replaces `tensor` by its sum over all learners."""
-        self._trainer.ranks.add(tensor)

@@ -84,12 +84,9 @@ def _uniform(*shape: int, fan_in: int) -> nn.Parameter:
 class SquashedGaussian(Network):
     """A policy: a Gaussian squashed by tanh, whose mean and standard deviation depend on the observation."""
 
-    trained: Tensor
-
     def __init__(self, config: NetworkConfig, spec: EnvironmentSpec) -> None:
         super().__init__(config, spec)
         self.head = nn.Linear(self.width, 2 * spec.action_dim)
-        self.register_buffer("trained", torch.zeros((), dtype=torch.bool))
 
     def forward(self, obs: Tensor) -> GaussianOutput:
         """The output, in the parameters' dtype, for raw observations `[B, *obs_shape]`."""
@@ -104,17 +101,12 @@ class SquashedGaussian(Network):
 class DeterministicPolicy(Network):
     """A policy that gives one action for each observation, and the critics that travel with it, if there are any."""
 
-    trained: Tensor
-
-    def __init__(self, config: NetworkConfig, spec: EnvironmentSpec, *, theta: float = 1.0, critics: int = 0) -> None:
-        """`theta` is the share of the exploration's noise that is forgotten in a step."""
+    def __init__(self, config: NetworkConfig, spec: EnvironmentSpec, *, critics: int = 0) -> None:
         super().__init__(config, spec)
-        self.theta = theta
         self.head = nn.Linear(self.width, spec.action_dim)
         nn.init.uniform_(self.head.weight, -SMALL_HEAD, SMALL_HEAD)
         nn.init.zeros_(self.head.bias)
         self.critics = Critics(config, spec, critics) if critics else None
-        self.register_buffer("trained", torch.zeros((), dtype=torch.bool))
 
     def forward(self, obs: Tensor) -> PolicyOutput:
         """The output, in the parameters' dtype, for raw observations `[B, *obs_shape]`."""

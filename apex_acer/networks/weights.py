@@ -23,6 +23,7 @@ from apex_acer.networks.card import weights_hint
 from apex_acer.system.files import read as read_file
 from apex_acer.system.files import write as write
 
+OBSOLETE = "trained"  # a tensor that files of DDPG and SAC had until July 2026, by which nothing is decided
 MAX_BYTES = 1 << 30  # of a file; the largest network here takes a hundredth of that
 
 
@@ -39,6 +40,7 @@ def load_tensors(module: nn.Module, prefix: str, tensors: Mapping[str, Tensor]) 
 def check_tensors(module: nn.Module, prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The tensors under `prefix.` by their names in `module`; raises `ConfigError` naming the first that does not fit."""
     given = {name.removeprefix(f"{prefix}."): t for name, t in tensors.items() if name.startswith(f"{prefix}.")}
+    given.pop(OBSOLETE, None)
     expected = module.state_dict()
     for name in sorted(expected.keys() | given.keys()):
         if name not in given:

@@ -6,11 +6,9 @@ k: unroll length, S: `environment.stack`. Torch-free at run time, because the ma
 
 from __future__ import annotations
 
-import dataclasses
 import functools
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -156,48 +154,11 @@ class Batch:
     """`[B]` bool, whether the segment is trained on for the first time."""
     importance: torch.Tensor
     """`[B]` float32, the weight of each segment in the loss; 1 if replay is uniform."""
-    noise: dict[str, torch.Tensor] = field(default_factory=dict)
-    """`[…, B, …]` the random numbers that the loss needs (`Algorithm.noise`)."""
-    targets: dict[str, torch.Tensor] = field(default_factory=dict)
-    """`[T, B, …]` what an algorithm computed for each step of the whole batch, before it takes steps on parts of it."""
 
     @property
     def stack(self) -> int:
         """S."""
         return len(self.obs) - len(self.mask)
-
-
-def split(batch: Batch, num_parts: int) -> list[Batch]:
-    """Views of `batch` with nearly equal numbers of segments; there may be fewer than `num_parts`."""
-
-    def parts(name: str, value: Any) -> list[Any]:
-        if isinstance(value, dict):
-            chunks = {key: tensor.chunk(num_parts, _column_axis(name, tensor)) for key, tensor in value.items()}
-            return [{key: chunk[i] for key, chunk in chunks.items()} for i in range(count)]
-        return list(value.chunk(num_parts, _column_axis(name, value)))
-
-    count = len(batch.fresh.chunk(num_parts))
-    fields = {name: parts(name, value) for name, value in vars(batch).items()}
-    return [Batch(**{name: values[i] for name, values in fields.items()}) for i in range(count)]
-
-
-def columns(batch: Batch, index: torch.Tensor) -> Batch:
-    """The segments `index` `[n]` of `batch`."""
-    return _each(batch, lambda name, value: value.index_select(_column_axis(name, value), index))
-
-
-def single_steps(batch: Batch, index: torch.Tensor) -> Batch:
-    """The steps `index` `[n]` of `batch`, counted as t * B + b, each as a segment of one step, without recurrent state."""
-    num_segments = batch.mask.shape[1]
-    offsets = index.new_ones(batch.stack + 1, 1).cumsum(0) - 1  # torch itself is not imported here
-    planes = index + num_segments * offsets  # [S + 1, n]
-
-    def read(name: str, value: torch.Tensor) -> torch.Tensor:
-        if name in OF_SEGMENTS:
-            return value[index % num_segments]
-        return take_rows(value, planes if name in ("obs", "episode_step") else index.unsqueeze(0))
-
-    return _each(dataclasses.replace(batch, state={}, noise={}), read)
 
 
 def take_rows(field: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
@@ -206,20 +167,3 @@ def take_rows(field: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
     Each row is copied as a whole, which is twenty times as fast for planes of bytes as two indices, `field[i, j]`.
     """
     return field.flatten(0, 1).index_select(0, rows.flatten()).view(*rows.shape, *field.shape[2:])
-
-
-OF_SEGMENTS = "state", "weights_version", "fresh", "importance"  # the fields of a batch that have no steps
-
-
-def _column_axis(name: str, value: torch.Tensor) -> int:
-    return 0 if name in OF_SEGMENTS else 1
-
-
-def _each(batch: Batch, change: Callable[[str, torch.Tensor], torch.Tensor]) -> Batch:
-    changed: dict[str, Any] = {
-        name: {key: change(name, tensor) for key, tensor in value.items()}
-        if isinstance(value, dict)
-        else change(name, value)
-        for name, value in vars(batch).items()
-    }
-    return Batch(**changed)

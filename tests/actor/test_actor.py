@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from apex_acer.actor.actor import Actor, Spread
-from apex_acer.algorithms.acer.acer import Acer
+from apex_acer.algorithms.acer.acer import AcerAgent
 from apex_acer.config import RunConfig
 from apex_acer.networks.weights import named_tensors, pack
 from apex_acer.protocol.messages import Link, Message, Peer, Reply
@@ -36,7 +36,7 @@ class RecordingLink(Link):
 
 def network(config: RunConfig | None = None) -> Any:
     torch.manual_seed(0)
-    return Acer.build_network(config or tiny_run(), CARTPOLE)
+    return AcerAgent(config or tiny_run(), CARTPOLE).network
 
 
 def first_weights(version: int = 0, sent: Any = None) -> Reply:

@@ -153,7 +153,10 @@ def test_sampling_follows_the_probabilities_and_the_seed(tmp_path: Path) -> None
     obs = np.tile(np.array([0.1, -0.2, 0.05, 0.3], np.float32), (4000, 1))
     with torch.no_grad():
         policy.network.pi_logits.weight.mul_(0.05)
-    write(path, pack(named_tensors(policy.network, "network"), describe(policy.config, policy.spec)))
+    write(
+        path,
+        pack(named_tensors(policy.network, "network"), describe(policy.config, policy.spec, env_steps=1, updates=1)),
+    )
     drawn, again = load_policy(path).act(obs, greedy=False), load_policy(path).act(obs, greedy=False)
     np.testing.assert_array_equal(drawn, again)
     probability = policy.network(torch.from_numpy(obs[:1])).pi_logits.softmax(-1)[0, 1].item()

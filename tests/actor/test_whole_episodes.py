@@ -188,7 +188,7 @@ def test_steps_that_were_not_made_are_no_experience(normalised: bool) -> None:
     trainer = Trainer(config, policy.spec)
     algorithm = trainer.algorithm
     algorithm.observe(unroll, "actor_0")
-    replay = make_replay(config, algorithm.feeding(config), unroll_layout(config, policy.spec), 2 * LENGTH)
+    replay = make_replay(config, unroll_layout(config, policy.spec), 2 * LENGTH)
     trainer.update(replay.gather(replay.insert(unroll, 0), 2, torch.ones(2)), 0, 0)
     if normalised:
         moments = algorithm.network.normaliser.moments

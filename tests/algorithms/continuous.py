@@ -16,6 +16,7 @@ from apex_acer.config import ActorsConfig, NetworkConfig, ReplayConfig, RunConfi
 from apex_acer.networks.frames import stack_planes
 from apex_acer.protocol.actions import Box
 from apex_acer.protocol.specification import EnvironmentSpec
+from tests.algorithms.learning import NoisyBatch
 from tests.algorithms.segments import CPU, PLANE
 from tests.algorithms.windows import COLUMNS, STEPS, random_windows, randomise
 from tests.functional import reference_q
@@ -55,7 +56,7 @@ def config(kind, *, network=NETWORK, sampling="uniform", actors=1, **settings):
 def build(kind, seed=0, stack=1, dtype=torch.float64, **given):
     """The algorithm with different weights in each of its modules."""
     torch.manual_seed(seed)
-    algorithm = kind(config(kind, **given), spec(stack), CPU)
+    algorithm = kind.make(config(kind, **given), spec(stack), CPU)
     for number, module in enumerate(algorithm.modules.values()):
         randomise(module.to(dtype), 10 * seed + number)
     return algorithm
@@ -68,12 +69,13 @@ def windows(algorithm, seed=0, stack=1, steps=STEPS):
     action = 2 * torch.rand(steps, COLUMNS, DIM, generator=generator, dtype=torch.float64) - 1
     torch.manual_seed(seed)
     batch = dataclasses.replace(batch, action=action)
-    return dataclasses.replace(batch, noise={n: x.double() for n, x in algorithm.noise(batch).items()})
+    noise = {n: x.double() for n, x in algorithm.noise(algorithm.samples.make(batch)).items()}
+    return NoisyBatch(**vars(batch), noise=noise)
 
 
 def samples(algorithm, batch, stack):
     """The windows that are learned from; what follows a window's end plays no part in them."""
-    given = algorithm._config
+    given = algorithm.settings
     for b in range(COLUMNS):
         if not batch.mask[0, b]:
             continue
@@ -147,7 +149,7 @@ def sac_losses(algorithm, batch, stack=1):
 
 def ddpg_losses(algorithm, batch, stack=1):
     """Algorithm 1 of arXiv 1802.09477; with one critic and no noise that of arXiv 1509.02971."""
-    clip, critics, network, errors = algorithm._config.target_noise_clip, [], [], {}
+    clip, critics, network, errors = algorithm.settings.target_noise_clip, [], [], {}
     for window in samples(algorithm, batch, stack):
         action = algorithm.target_network.output(window.after).action[0]
         if "target" in batch.noise:

@@ -9,7 +9,7 @@ from apex_acer.algorithms.acer.settings import ContinuousAcerConfig
 from apex_acer.config import LearnerConfig, NetworkConfig, RunConfig
 from apex_acer.protocol.actions import Box
 from apex_acer.protocol.specification import EnvironmentSpec
-from apex_acer.protocol.unroll import Batch
+from tests.algorithms.learning import NoisyBatch
 from tests.algorithms.segments import CPU, PLANE, random_state
 from tests.functional import reference_continuous
 from tests.functional.reference import Sizes
@@ -35,7 +35,7 @@ def spec_of(stack=2):
 def build(seed=0, stack=2, dtype=torch.float64, **settings):
     """A `ContinuousAcer` with an average network of its own, as after some training."""
     torch.manual_seed(seed)
-    acer = ContinuousAcer(config_of(**settings), spec_of(stack), CPU)
+    acer = ContinuousAcer.make(config_of(**settings), spec_of(stack), CPU)
     for network in (acer.network, acer.average_network):
         network.to(dtype)
         for head in (network.mean, network.value, network.advantage_head):
@@ -50,7 +50,7 @@ def random_segments(seed=0, stack=2, dtype=torch.float64, lstm=0):
     planes = SIZES.length + stack
     given = {name: torch.from_numpy(array) for name, array in arrays.items()}
     noise = torch.randn(*given["mask"].shape, 6, SIZES.actions, generator=generator, dtype=dtype)
-    batch = Batch(
+    batch = NoisyBatch(
         obs=torch.randn(planes, SIZES.columns, PLANE, generator=generator, dtype=dtype),
         episode_step=torch.randint(0, 4, (planes, SIZES.columns), generator=generator, dtype=torch.int32),
         action=given["action"].clamp(-1, 1).to(dtype),

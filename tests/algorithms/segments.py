@@ -10,6 +10,7 @@ from apex_acer.config import LearnerConfig, NetworkConfig, RunConfig
 from apex_acer.protocol.actions import Discrete
 from apex_acer.protocol.specification import EnvironmentSpec
 from apex_acer.protocol.unroll import Batch
+from tests.algorithms.learning import samples_of
 from tests.functional import reference
 from tests.functional.reference import Sizes
 
@@ -27,7 +28,7 @@ def build(seed=0, hidden=16, stack=2, dtype=torch.float64, lstm=0, normalise=Fal
         algorithm=AcerConfig(**{"unroll_length": SIZES.length, "entropy_cost": 0.05, "gamma": 0.9} | settings),
     )
     spec = EnvironmentSpec((PLANE,), "float32", Discrete(SIZES.actions, 0), stack, False, 1, (PLANE,))
-    acer = Acer(config, spec, CPU)
+    acer = Acer.make(config, spec, CPU)
     for network in (acer.network, acer.average_network):
         network.to(dtype)
         for head in (network.pi_logits, network.q_values):
@@ -66,8 +67,13 @@ def random_state(generator, lstm, dtype=torch.float64):
 
 
 def gradients_of(acer, batch):
-    """The loss, and its gradients in the order of the network's parameters."""
-    loss = acer.loss(batch, 0)
+    """The loss of a batch, and its gradients in the order of the network's parameters."""
+    return gradients_on(acer, samples_of(acer, batch))
+
+
+def gradients_on(acer, samples):
+    """The loss of samples, and its gradients in the order of the network's parameters."""
+    loss = acer.loss(samples)
     return loss, torch.autograd.grad(loss.loss, list(acer.network.parameters()))
 
 

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import torch
 
+from apex_acer.algorithms import make_agent
 from apex_acer.algorithms.acer.acer import Acer
 from apex_acer.algorithms.acer.settings import AcerConfig
 from apex_acer.config import ConfigError, LearnerConfig, OptimizerConfig, RunConfig
@@ -13,6 +14,7 @@ from apex_acer.networks.frames import stack_planes
 from apex_acer.networks.weights import pack, unpack
 from apex_acer.protocol.actions import Discrete
 from apex_acer.protocol.specification import EnvironmentSpec
+from tests.algorithms.learning import loss_of
 from tests.algorithms.segments import CPU, PLANE, SIZES, build, flat, gradients_of, random_segments
 from tests.conftest import config_error
 from tests.functional import reference
@@ -20,7 +22,7 @@ from tests.functional import reference
 
 def expected_of(acer, batch, arrays, stack=2):
     """The reference's loss on what the networks say, and its gradients carried through the network."""
-    settings = acer._config
+    settings = acer.settings
     obs = stack_planes(batch.obs, batch.episode_step, stack)
     output = acer.network(obs.flatten(0, 1))
     shape = (SIZES.length + 1, SIZES.columns, -1)
@@ -124,7 +126,7 @@ def test_a_time_limit_bootstraps_and_a_death_does_not(ending, learns_from_the_fi
     acer = build(4, stack=1)
     batch = one_episode(ending)
     ending_step = replace(batch, mask=batch.mask & (torch.arange(SIZES.length) == 2).unsqueeze(-1))
-    errors = acer.loss(ending_step, 0).priorities
+    errors = loss_of(acer, ending_step).priorities
     output = acer.network(batch.obs.flatten(0, 1))
     q_values = output.q_values.view(9, SIZES.columns, -1)
     value = (output.pi_logits.softmax(-1) * output.q_values).sum(-1).view(9, -1)[3]
@@ -155,9 +157,9 @@ def test_rewards_are_clipped_for_learning_only():
     clipped = np.clip(10 * arrays["reward"], -1, 1)
     acer = build(6, reward_clip=1.0)
     expected, _ = expected_of(acer, batch, arrays | {"reward": clipped})
-    assert acer.loss(batch, 0).loss.item() == pytest.approx(expected.total)
+    assert loss_of(acer, batch).loss.item() == pytest.approx(expected.total)
     expected, _ = expected_of(acer, batch, arrays | {"reward": 10 * arrays["reward"]})
-    assert build(6).loss(batch, 0).loss.item() == pytest.approx(expected.total)
+    assert loss_of(build(6), batch).loss.item() == pytest.approx(expected.total)
 
 
 def test_float32_agrees_with_float64():
@@ -193,14 +195,14 @@ def test_bfloat16_points_the_same_way_and_keeps_its_parameters_in_float32():
 def test_average_network_begins_at_the_network_and_moves_by_its_share():
     torch.manual_seed(0)
     spec = EnvironmentSpec((PLANE,), "float32", Discrete(SIZES.actions, 0), 1, False, 1, (PLANE,))
-    acer = Acer(RunConfig(algorithm=AcerConfig(ema_decay=0.75)), spec, CPU)
+    acer = Acer.make(RunConfig(algorithm=AcerConfig(ema_decay=0.75)), spec, CPU)
     assert torch.equal(flat(acer.network.parameters()), flat(acer.average_network.parameters()))
     expected = flat(acer.average_network.parameters())
     for _ in range(3):
         with torch.no_grad():
             for parameter in acer.network.parameters():
                 parameter += torch.randn_like(parameter)
-        acer.after_step({}, 0)
+        acer.after_step(0, acer.groups())
         expected = 0.75 * expected + 0.25 * flat(acer.network.parameters())
         torch.testing.assert_close(flat(acer.average_network.parameters()), expected)
 
@@ -209,7 +211,7 @@ def test_average_network_copies_buffers():
     acer = build(8)
     for network, value in ((acer.network, 3.0), (acer.average_network, 0.0)):
         network.register_buffer("scale", torch.tensor(value))
-    acer.after_step({}, 0)
+    acer.after_step(0, acer.groups())
     assert acer.average_network.scale == 3.0
     acer.network.scale.fill_(4.0)
     assert acer.average_network.scale == 3.0
@@ -223,11 +225,11 @@ def test_average_network_follows_training_and_is_not_trained():
     batch, _ = random_segments(9)
     for _ in range(5):
         before = flat(acer.average_network.parameters())
-        loss = acer.loss(batch, 0).loss
+        loss = loss_of(acer, batch).loss
         optimizer.backward(loss)
-        optimizer.step(loss.detach(), 0, 0)
+        optimizer.step(loss.detach(), 0, optimizer.due(0))
         assert torch.equal(flat(acer.average_network.parameters()), before)
-        acer.after_step({}, 0)
+        acer.after_step(0, acer.groups())
         assert not torch.equal(flat(acer.average_network.parameters()), before)
     moved = flat(acer.average_network.parameters())
     newest = flat(acer.network.parameters())
@@ -242,7 +244,7 @@ def test_both_networks_come_back_from_a_file():
     assert torch.equal(flat(other.average_network.parameters()), flat(saved.average_network.parameters()))
     assert not torch.equal(flat(other.network.parameters()), flat(other.average_network.parameters()))
     batch, _ = random_segments(10)
-    assert torch.equal(other.loss(batch, 0).loss, saved.loss(batch, 0).loss)
+    assert torch.equal(loss_of(other, batch).loss, loss_of(saved, batch).loss)
 
 
 def test_tensors_that_lack_a_module_are_refused_by_name():
@@ -262,13 +264,8 @@ def test_tensors_of_another_network_are_refused_by_name():
 def act(acer, obs, *, seed=0, greedy=False, exploration=1.0):
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
-        return Acer.act(
-            acer.network,
-            obs,
-            {},
-            greedy=greedy,
-            exploration=torch.full((len(obs),), exploration),
-            generator=generator,
+        return acer.agent.act(
+            obs, {}, greedy=greedy, exploration=torch.full((len(obs),), exploration), generator=generator, updates=1
         )
 
 
@@ -285,9 +282,9 @@ def test_mu_is_what_actions_are_sampled_from(temperature):
     assert (action.dtype, behaviour["log_probs"].dtype) == (torch.int64, torch.float32)
     assert (
         tuple(behaviour["log_probs"].shape[1:])
-        == Acer.behaviour_shapes(
+        == make_agent(
             RunConfig(), EnvironmentSpec((PLANE,), "float32", Discrete(SIZES.actions, 0), 2, False, 1, (PLANE,))
-        )["log_probs"]
+        ).extras["log_probs"]
     )
 
 

@@ -34,9 +34,14 @@ def tensors(batch):
 def loss_of(given, **changes):
     """The loss of `tensors`."""
     output = ActorCriticOutput(given["pi_logits"], given["q_values"])
-    batch = SimpleNamespace(**given, behaviour={"log_probs": given["mu_log_probs"]})
     settings = SimpleNamespace(**SETTINGS | changes)
-    return acer_loss(settings, batch, output, given["average_logits"], given["reward"], given["mask"])
+    samples = SimpleNamespace(**given, extras={"log_probs": given["mu_log_probs"]}, discount=discount_of(given))
+    return acer_loss(settings, samples, output, given["average_logits"], given["mask"])
+
+
+def discount_of(given):
+    """Gamma, or 0 where a step terminated."""
+    return torch.full_like(given["reward"], SETTINGS["gamma"]).masked_fill(given["terminated"], 0.0)
 
 
 def loss_and_gradients(batch, **changes):
@@ -105,9 +110,9 @@ def test_on_policy_targets_are_n_step_returns():
     batch["mu_log_probs"] = np.log(np.apply_along_axis(reference.softmax, -1, batch["pi_logits"][:-1]))
     batch["terminated"][:] = batch["truncated"][:] = False
     batch["mask"][:] = True
-    names = ("pi_logits", "q_values", "mu_log_probs", "action", "reward", "terminated", "mask")
+    names = ("pi_logits", "q_values", "mu_log_probs", "action", "reward", "mask")
     given = tensors(batch)
-    targets = acer_targets(**{name: given[name] for name in names}, gamma=SETTINGS["gamma"])
+    targets = acer_targets(**{name: given[name] for name in names}, discount=discount_of(given))
     returns = batch["q_values"][-1, :, 0]
     for t in reversed(range(5)):
         returns = batch["reward"][t] + SETTINGS["gamma"] * returns

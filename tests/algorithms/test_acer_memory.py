@@ -5,10 +5,11 @@ import dataclasses
 import pytest
 import torch
 
-from apex_acer.algorithms.acer.acer import Acer
+from apex_acer.algorithms import make_agent
 from apex_acer.config import NetworkConfig, RunConfig
 from apex_acer.networks.memory import forget
 from apex_acer.networks.weights import pack, unpack
+from tests.algorithms.learning import loss_of
 from tests.algorithms.segments import PLANE, SIZES, build, flat, gradients_of, random_segments, random_state
 from tests.runs import CARTPOLE
 
@@ -66,7 +67,7 @@ def test_the_average_network_warms_up_a_state_of_its_own():
     acer = build(1, stack=1, lstm=LSTM, burn_in=BURN_IN)
     log_pi, log_average = (log_probs_after_burn_in(net, batch) for net in (acer.network, acer.average_network))
     kl = (log_average.exp() * (log_average - log_pi)).sum(-1)[batch.mask[BURN_IN:]].mean()
-    assert acer.loss(batch, 0).metrics["average_policy_kl"].item() == pytest.approx(kl.item(), rel=1e-9)
+    assert loss_of(acer, batch).metrics["average_policy_kl"].item() == pytest.approx(kl.item(), rel=1e-9)
 
 
 @pytest.mark.parametrize("fresh", [[0, 2], range(5), []])
@@ -75,11 +76,11 @@ def test_burn_in_leaves_out_steps_of_replayed_segments_only(fresh):
     batch.fresh[list(fresh)] = True
     left = batch.mask & (batch.fresh | (torch.arange(SIZES.length) >= BURN_IN).unsqueeze(-1))
     acer, plain = (build(2, lstm=LSTM, burn_in=steps) for steps in (BURN_IN, 0))
-    loss, expected = acer.loss(batch, 0), plain.loss(dataclasses.replace(batch, mask=left), 0)
+    loss, expected = loss_of(acer, batch), loss_of(plain, dataclasses.replace(batch, mask=left))
     for name in expected.metrics:
         assert loss.metrics[name].item() == pytest.approx(expected.metrics[name].item(), rel=1e-9), name
     if len(fresh) < SIZES.columns:
-        assert loss.metrics["q_loss"] != plain.loss(batch, 0).metrics["q_loss"]
+        assert loss.metrics["q_loss"] != loss_of(plain, batch).metrics["q_loss"]
 
 
 def test_fresh_segments_are_learned_from_whole_whatever_the_burn_in():
@@ -97,18 +98,18 @@ def test_a_segment_s_priority_is_the_mean_error_of_the_steps_it_learns():
     batch.mask[:] = True
     acer = alike(9, stack=1, burn_in=BURN_IN)
     rest = later(batch, state_after_burn_in(acer.network, batch))
-    expected = alike(9, stack=1).loss(rest, 0).priorities
-    torch.testing.assert_close(acer.loss(batch, 0).priorities, expected, rtol=1e-9, atol=0)
+    expected = loss_of(alike(9, stack=1), rest).priorities
+    torch.testing.assert_close(loss_of(acer, batch).priorities, expected, rtol=1e-9, atol=0)
 
 
 def test_both_networks_begin_in_the_stored_state():
     batch, _ = random_segments(3, lstm=LSTM)
     acer = alike(3)
-    loss = acer.loss(batch, 0)
+    loss = loss_of(acer, batch)
     assert loss.metrics["average_policy_kl"].item() == pytest.approx(0, abs=1e-12)
     other = random_state(torch.Generator().manual_seed(9), LSTM)
     for name in ("hidden", "cell"):
-        changed = acer.loss(dataclasses.replace(batch, state=batch.state | {name: other[name]}), 0)
+        changed = loss_of(acer, dataclasses.replace(batch, state=batch.state | {name: other[name]}))
         assert changed.metrics["average_policy_kl"].item() == pytest.approx(0, abs=1e-12)
         assert changed.metrics["value"].item() != pytest.approx(loss.metrics["value"].item(), rel=1e-3)
 
@@ -120,7 +121,7 @@ def test_a_state_before_an_episode_s_start_is_forgotten():
 
     def value(first_step, state):
         episode_step = torch.arange(SIZES.length + 1).unsqueeze(-1).expand(-1, SIZES.columns) + first_step
-        return acer.loss(dataclasses.replace(batch, episode_step=episode_step, state=state), 0).metrics["value"].item()
+        return loss_of(acer, dataclasses.replace(batch, episode_step=episode_step, state=state)).metrics["value"].item()
 
     assert value(0, batch.state) == value(0, other)
     assert value(1, batch.state) != pytest.approx(value(1, other), rel=1e-3)
@@ -130,17 +131,19 @@ def test_memory_comes_back_from_a_file():
     saved, other = build(5, lstm=LSTM), build(6, lstm=LSTM)
     other.load(unpack(pack(saved.tensors(), {})))
     batch, _ = random_segments(5, lstm=LSTM)
-    assert torch.equal(other.loss(batch, 0).loss, saved.loss(batch, 0).loss)
+    assert torch.equal(loss_of(other, batch).loss, loss_of(saved, batch).loss)
 
 
 def test_acting_gives_the_state_after_the_observation():
-    network, generator = build(7, lstm=LSTM).network, torch.Generator().manual_seed(0)
+    acer, generator = build(7, lstm=LSTM), torch.Generator().manual_seed(0)
     obs = torch.randn(SIZES.columns, 2 * PLANE, dtype=torch.float64, generator=generator)
     state = random_state(generator, LSTM)
-    action = Acer.act(network, obs, state, greedy=True, exploration=torch.full((len(obs),), 2.0), generator=generator)
-    output, after = network.step(obs, state)
-    torch.testing.assert_close(action.behaviour["log_probs"], (output.pi_logits.float() / 2).log_softmax(-1))
-    shapes = Acer.state_shapes(RunConfig(network=NetworkConfig(lstm=LSTM)), CARTPOLE)
+    action = acer.agent.act(
+        obs, state, greedy=True, exploration=torch.full((len(obs),), 2.0), generator=generator, updates=1
+    )
+    output, after = acer.network.step(obs, state)
+    torch.testing.assert_close(action.extras["log_probs"], (output.pi_logits.float() / 2).log_softmax(-1))
+    shapes = make_agent(RunConfig(network=NetworkConfig(lstm=LSTM)), CARTPOLE).state
     assert {name: tuple(value.shape[1:]) for name, value in action.state.items()} == shapes
     for name, value in after.items():
         assert torch.equal(action.state[name], value)

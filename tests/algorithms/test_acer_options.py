@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.algorithms.learning import loss_of
 from tests.algorithms.segments import build, flat, gradients_of, random_segments
 from tests.runs import made_up_unroll, tiny_run
 
@@ -18,8 +19,8 @@ def assert_same_loss(one, other):
     torch.testing.assert_close(flat(gradients), flat(expected_gradients), rtol=1e-6, atol=1e-9)
 
 
-def loss_of(acer, batch):
-    return acer.loss(batch, 0).loss.item()
+def total_of(acer, batch):
+    return loss_of(acer, batch).loss.item()
 
 
 # rewards
@@ -33,7 +34,7 @@ def test_a_penalty_is_taken_off_where_a_step_terminates_after_clipping():
     assert arrays["terminated"].any()
     penalised = dataclasses.replace(batch, reward=torch.from_numpy(expected))
     assert_same_loss((build(reward_clip=1.0, terminal_penalty=0.75), batch), (build(), penalised))
-    assert loss_of(build(reward_clip=1.0), batch) != pytest.approx(loss_of(build(), penalised), rel=1e-3)
+    assert total_of(build(reward_clip=1.0), batch) != pytest.approx(total_of(build(), penalised), rel=1e-3)
 
 
 def made_up_unrolls(count):
@@ -61,8 +62,8 @@ def test_rewards_are_scaled_as_they_are_learned():
     batch, arrays = random_segments(1)
     shaped = np.clip(arrays["reward"], -1, 1) - 0.5 * arrays["terminated"]
     expected = dataclasses.replace(batch, reward=torch.from_numpy(shaped / np.std(returns)))
-    assert loss_of(acer, batch) == pytest.approx(loss_of(build(1), expected), rel=1e-4)
-    assert loss_of(build(1, **settings), batch) != pytest.approx(loss_of(acer, batch), rel=1e-2)
+    assert total_of(acer, batch) == pytest.approx(total_of(build(1), expected), rel=1e-4)
+    assert total_of(build(1, **settings), batch) != pytest.approx(total_of(acer, batch), rel=1e-2)
 
 
 def test_a_dummy_step_is_no_return():
@@ -72,7 +73,7 @@ def test_a_dummy_step_is_no_return():
     acer = build(1, normalise_rewards=True)
     acer.observe(made_up_unroll(tiny_run(), reward=reward, terminated=mask, mask=mask), "a")
     batch, _ = random_segments(1)
-    assert loss_of(acer, batch) == pytest.approx(loss_of(build(1), batch), rel=1e-5)
+    assert total_of(acer, batch) == pytest.approx(total_of(build(1), batch), rel=1e-5)
 
 
 # observations
@@ -84,9 +85,9 @@ def test_both_networks_see_observations_by_the_newest_statistics():
     acer.observe(made_up_unroll(tiny_run(), obs=np.full((6, 4, 4), 3, np.float32)), "a")
     before = acer.average_network.normaliser.moments.mean.clone()
     batch, _ = random_segments(2, stack=1)
-    assert acer.loss(batch, 0).metrics["average_policy_kl"].item() == pytest.approx(0, abs=1e-12)
+    assert loss_of(acer, batch).metrics["average_policy_kl"].item() == pytest.approx(0, abs=1e-12)
     assert torch.equal(acer.average_network.normaliser.moments.mean, before)
-    acer.after_step({}, 0)
+    acer.after_step(0, acer.groups())
     for name, buffer in acer.network.normaliser.moments.named_buffers():
         assert torch.equal(getattr(acer.average_network.normaliser.moments, name), buffer)
     assert acer.average_network.normaliser.moments.mean.tolist() == [3, 3, 3, 3]

@@ -5,14 +5,15 @@ import pytest
 import torch
 
 from apex_acer.algorithms.dqn.apex_dqn import ApexDqn
+from apex_acer.algorithms.samples import split
 from apex_acer.config import ConfigError, OptimizerConfig, RunConfig
 from apex_acer.learner.gradient import merge
 from apex_acer.learner.optimizer import Optimizer
 from apex_acer.networks.frames import stack_planes
 from apex_acer.networks.weights import pack, unpack
 from apex_acer.protocol.metrics import METRICS
-from apex_acer.protocol.unroll import split
-from tests.algorithms.segments import CPU, flat, gradients_of
+from tests.algorithms.learning import loss_of, samples_of
+from tests.algorithms.segments import CPU, flat, gradients_of, gradients_on
 from tests.algorithms.windows import ACTIONS, COLUMNS, STEPS, as_arrays, build_dqn, dqn_config, random_windows, spec
 from tests.conftest import config_error
 from tests.functional import reference_q
@@ -27,7 +28,7 @@ def expected_of(algorithm, batch, stack):
         network(obs.flatten(0, 1)).q_values for network in (algorithm.network, algorithm.target_network)
     )
     q_values, target = (x.view(*obs.shape[:2], ACTIONS) for x in (q_values, target))
-    settings = {name: getattr(algorithm._config, name) for name in NAMES}
+    settings = {name: getattr(algorithm.settings, name) for name in NAMES}
     heard = q_values.detach().numpy()
     loss = reference_q.loss(as_arrays(batch), heard[0], heard, target.detach().numpy(), **settings)
     taken = q_values[0].gather(-1, batch.action[0].unsqueeze(-1)).squeeze(-1)
@@ -71,7 +72,7 @@ def test_loss_priorities_and_parameter_gradients_match_the_paper(changes, stack)
 def test_metrics_are_the_means_over_what_is_learned_from():
     algorithm, batch = build_dqn(2), random_windows(2)
     expected, _ = expected_of(algorithm, batch, 1)
-    metrics, mask = algorithm.loss(batch, 0).metrics, batch.mask[0].numpy()
+    metrics, mask = loss_of(algorithm, batch).metrics, batch.mask[0].numpy()
     assert metrics.keys() <= METRICS.keys()
     assert not any(value.requires_grad for value in metrics.values())
     means = {"td_error": expected.td_error, "q_taken": expected.q_taken, "q_target": expected.target}
@@ -86,7 +87,7 @@ def test_metrics_are_the_means_over_what_is_learned_from():
 def test_parts_of_a_batch_make_the_whole(num_parts):
     algorithm, batch = build_dqn(3, stack=2), random_windows(3, stack=2)
     whole, gradients = gradients_of(algorithm, batch)
-    parts = [gradients_of(algorithm, part) for part in split(batch, num_parts)]
+    parts = [gradients_on(algorithm, part) for part in split(samples_of(algorithm, batch), num_parts)]
     assert len(parts) == num_parts
     assert any(output.num_samples == 0 for output, _ in parts) == (num_parts == COLUMNS)  # a part may have none
     merged = merge([output for output, _ in parts])
@@ -135,14 +136,14 @@ def test_float32_agrees_with_float64():
 
 @pytest.mark.parametrize("every", [1, 3])
 def test_the_target_moves_every_so_many_updates_and_not_between(every):
-    algorithm = ApexDqn(dqn_config(target_every=every), spec(), CPU)
+    algorithm = ApexDqn.make(dqn_config(target_every=every), spec(), CPU)
     assert torch.equal(flat(algorithm.network.parameters()), flat(algorithm.target_network.parameters()))
     for update in range(1, 3 * every + 1):
         before = flat(algorithm.target_network.parameters())
         with torch.no_grad():
             for parameter in algorithm.network.parameters():
                 parameter += 1
-        algorithm.after_step({}, update)
+        algorithm.after_step(update, algorithm.groups())
         newest, target = (flat(network.parameters()) for network in (algorithm.network, algorithm.target_network))
         assert torch.equal(target, newest if update % every == 0 else before)
 
@@ -155,11 +156,11 @@ def test_the_target_is_not_trained_and_copies_buffers():
     scales = []
     for update in range(1, 4):
         before = flat(algorithm.target_network.parameters())
-        loss = algorithm.loss(batch, 0).loss
+        loss = loss_of(algorithm, batch).loss
         optimizer.backward(loss)
-        optimizer.step(loss.detach(), 0, 0)
+        optimizer.step(loss.detach(), 0, optimizer.due(0))
         assert torch.equal(flat(algorithm.target_network.parameters()), before)
-        algorithm.after_step({}, update)
+        algorithm.after_step(update, algorithm.groups())
         scales.append(algorithm.target_network.scale.item())
     assert scales == [0, 3, 3]
     assert all(parameter.grad is None for parameter in algorithm.target_network.parameters())

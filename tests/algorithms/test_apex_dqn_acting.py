@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from apex_acer.algorithms.dqn.apex_dqn import ApexDqn
+from apex_acer.algorithms import make_agent
 from tests.algorithms.segments import PLANE
-from tests.algorithms.windows import ACTIONS, build_dqn, dqn_config
+from tests.algorithms.windows import ACTIONS, build_dqn, dqn_config, spec
 from tests.functional import reference_q
 
 
@@ -13,7 +13,7 @@ from tests.functional import reference_q
 @pytest.mark.parametrize("alpha", [0.0, 7.0])
 def test_epsilons_are_the_paper_s_over_all_environments_of_all_actors(actors, environments, alpha):
     config = dqn_config(actors=actors, epsilon=0.4, epsilon_alpha=alpha)
-    found = [ApexDqn.exploration(config, environments, actor) for actor in range(actors)]
+    found = [make_agent(config, spec()).exploration(environments, actor) for actor in range(actors)]
     count = actors * environments
     expected = [reference_q.epsilon(0.4, alpha, index, count) for index in range(count)]
     assert {each.shape for each in found} == {(environments,)}
@@ -24,22 +24,22 @@ def test_epsilons_are_the_paper_s_over_all_environments_of_all_actors(actors, en
 
 @pytest.mark.parametrize("epsilon", [0.0, 1.0])
 def test_an_epsilon_of_none_or_all_is_everybody_s(epsilon):
-    assert ApexDqn.exploration(dqn_config(epsilon=epsilon, actors=2), 3, 1).tolist() == [epsilon] * 3
+    assert make_agent(dqn_config(epsilon=epsilon, actors=2), spec()).exploration(3, 1).tolist() == [epsilon] * 3
 
 
 def test_an_evaluation_has_its_own_epsilon():
-    assert ApexDqn.exploration(dqn_config(evaluation_epsilon=0.25), 3).tolist() == [0.25] * 3
+    assert make_agent(dqn_config(evaluation_epsilon=0.25), spec()).exploration(3).tolist() == [0.25] * 3
 
 
 def act(algorithm, obs, epsilon, *, seed=0, greedy=False):
     with torch.no_grad():
-        return ApexDqn.act(
-            algorithm.network,
+        return algorithm.agent.act(
             obs,
             {},
             greedy=greedy,
             exploration=torch.as_tensor(epsilon).expand(len(obs)),
             generator=torch.Generator().manual_seed(seed),
+            updates=1,
         )
 
 
@@ -59,7 +59,7 @@ def test_greedy_and_an_epsilon_of_zero_take_the_best(acting):
     assert torch.equal(chosen.action, best)
     assert torch.equal(act(algorithm, obs, 0.0).action, best)
     assert (chosen.action.dtype, chosen.state) == (torch.int64, {})
-    assert torch.equal(chosen.behaviour["q_values"], algorithm.network(obs).q_values)
+    assert torch.equal(chosen.extras["q_values"], algorithm.network(obs).q_values)
 
 
 @pytest.mark.parametrize("epsilon", [0.3, 1.0])

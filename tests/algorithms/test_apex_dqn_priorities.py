@@ -12,6 +12,7 @@ import torch
 
 from apex_acer.actor.policy import Policy
 from apex_acer.actor.rollout import Rollout, evaluate
+from apex_acer.algorithms import make_agent
 from apex_acer.algorithms.dqn.apex_dqn import ApexDqn
 from apex_acer.algorithms.dqn.settings import ApexDqnConfig
 from apex_acer.config import (
@@ -23,7 +24,8 @@ from apex_acer.config import (
     RunConfig,
 )
 from apex_acer.learner.feed import make_replay
-from apex_acer.protocol.unroll import PRIORITY, Unroll, layout
+from apex_acer.protocol.unroll import PRIORITY, Unroll
+from tests.algorithms.learning import loss_of
 from tests.algorithms.segments import CPU
 from tests.algorithms.windows import randomise
 from tests.conftest import COUNTDOWN, joined, play
@@ -77,16 +79,16 @@ def test_an_actor_s_priorities_are_a_learner_s(environment: EnvironmentConfig, s
     """Of every step, those at the end of an unroll included, which is what looking ahead is for."""
     config = run(environment, **settings)
     policy, unrolls, _ = played(config, 4)
-    shapes = layout(policy.spec, K, ApexDqn.behaviour_shapes(config, policy.spec))
+    shapes = make_agent(config, policy.spec).layout
     assert all(shapes.check(unroll, COUNT) is None for unroll in unrolls)
-    replay = make_replay(config, ApexDqn.feeding(config), shapes, env_steps=4 * COUNT * K)
+    replay = make_replay(config, shapes, env_steps=4 * COUNT * K)
     for unroll in unrolls:
         replay.insert(unroll, 0)
-    learner = ApexDqn(config, policy.spec, CPU)
+    learner = ApexDqn.make(config, policy.spec, CPU)
     for network in (learner.network, learner.target_network):
         network.load_state_dict(policy.network.state_dict())
     with torch.no_grad():
-        learned = learner.loss(replay.gather(torch.arange(4 * COUNT * K)), 0).priorities
+        learned = loss_of(learner, replay.gather(torch.arange(4 * COUNT * K))).priorities
     priorities = np.stack([unroll.behaviour[PRIORITY] for unroll in unrolls])  # [unrolls, K, COUNT]
     mask = np.stack([unroll.mask for unroll in unrolls])
     np.testing.assert_allclose(learned.view(4, COUNT, K).transpose(1, 2).numpy(), priorities, rtol=1e-4, atol=1e-4)
@@ -119,8 +121,9 @@ def test_an_unroll_that_is_not_shipped_keeps_its_values() -> None:
 
 def test_actors_and_evaluations_explore_as_the_algorithm_says() -> None:
     config = run(counting(), evaluation_epsilon=0.25)
-    for actor, expected in ((0, ApexDqn.exploration(config, COUNT, 0)), (None, torch.full((COUNT,), 0.25))):
-        assert torch.equal(played(config, 0, actor)[2].exploration, expected)
+    policy, _, rollout = played(config, 0)
+    assert torch.equal(rollout.exploration, make_agent(config, policy.spec).exploration(COUNT, 0))
+    assert played(config, 0, actor=None)[2].exploration.tolist() == [0.25] * COUNT
     never, always = (
         chosen(dataclasses.replace(config, algorithm=dataclasses.replace(config.algorithm, evaluation_epsilon=epsilon)))
         for epsilon in (0.0, 1.0)

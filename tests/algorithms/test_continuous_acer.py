@@ -5,14 +5,15 @@ import numpy as np
 import pytest
 import torch
 
-from apex_acer.algorithms.acer.continuous import ContinuousAcer
+from apex_acer.algorithms import make_agent
+from apex_acer.algorithms.samples import split
 from apex_acer.config import ActorsConfig
 from apex_acer.learner.gradient import merge
 from apex_acer.networks.frames import stack_planes
 from apex_acer.networks.memory import forget
 from apex_acer.networks.weights import pack, unpack
-from apex_acer.protocol.unroll import split
 from tests.algorithms.continuous_segments import SIZES, build, config_of, random_segments, recurrent_state, spec_of
+from tests.algorithms.learning import loss_of, samples_of
 from tests.algorithms.segments import PLANE, flat, gradients_of
 from tests.functional import reference_continuous as reference
 from tests.runs import made_up_unroll, tiny_run
@@ -22,7 +23,7 @@ LSTM, BURN_IN = 6, 3
 
 def expected_of(acer, batch, arrays):
     """The reference's loss on what the networks say, and its gradients carried through the network."""
-    given, obs = acer._config, stack_planes(batch.obs, batch.episode_step, 2)
+    given, obs = acer.settings, stack_planes(batch.obs, batch.episode_step, 2)
     reset = batch.episode_step[1:] == 0
     mean = acer.network.unroll_policy(obs.flatten(0, 1), reset, {})
     value, features = acer.network.unroll_critic(obs.flatten(0, 1), reset, {})
@@ -102,9 +103,13 @@ def test_a_time_limit_bootstraps_and_a_death_does_not():
     only = ended & True
     none = torch.zeros_like(ended)
     truncated = replace(batch, mask=only, truncated=ended, terminated=none)
-    as_if_no_end = acer.loss(replace(truncated, truncated=none), 0)
-    assert torch.equal(acer.loss(truncated, 0).loss, as_if_no_end.loss)
-    assert not torch.equal(acer.loss(replace(truncated, terminated=ended), 0).loss, as_if_no_end.loss)
+    as_if_no_end = loss_of(acer, replace(truncated, truncated=none))
+    assert torch.equal(loss_of(acer, truncated).loss, as_if_no_end.loss)
+    assert not torch.equal(loss_of(acer, replace(truncated, terminated=ended)).loss, as_if_no_end.loss)
+
+
+def outputs_of(acer, batch):
+    return acer._outputs(samples_of(acer, batch))
 
 
 # values carry no gradient into the policy
@@ -114,7 +119,7 @@ def test_q_and_v_leave_the_policy_s_head_alone():
     """The actions u_i are samples of it, but constants."""
     acer = build(4)
     batch, _ = random_segments(4)
-    outputs = acer._outputs(batch)
+    outputs = outputs_of(acer, batch)
     (found,) = torch.autograd.grad(
         outputs.q_taken.sum() + outputs.value.sum(), acer.network.mean.weight, allow_unused=True
     )
@@ -126,13 +131,16 @@ def test_q_averages_over_the_actions_of_the_noise_given():
     acer = build(4)
     batch, _ = random_segments(4)
     mean_q = torch.stack(
-        [acer._outputs(replace(batch, noise={"actions": batch.noise["actions"].roll(-i, 2)})).q_other for i in range(6)]
+        [
+            outputs_of(acer, replace(batch, noise={"actions": batch.noise["actions"].roll(-i, 2)})).q_other
+            for i in range(6)
+        ]
     ).mean(0)
     # each of the six is once the action asked about, and five times among those averaged over
-    torch.testing.assert_close(mean_q, acer._outputs(batch).value[:-1].detach())
-    shape = tuple(acer.noise(batch)["actions"].shape)
+    torch.testing.assert_close(mean_q, outputs_of(acer, batch).value[:-1].detach())
+    shape = tuple(acer.noise(samples_of(acer, batch))["actions"].shape)
     assert shape == (SIZES.length, SIZES.columns, 1 + 5, SIZES.actions)
-    noise = build(4, num_samples=9).noise(batch)["actions"]
+    noise = build(4, num_samples=9).noise(samples_of(acer, batch))["actions"]
     assert noise.shape[2] == 10
     assert not torch.equal(noise[:, :, 0], noise[:, :, 1])
 
@@ -144,24 +152,24 @@ def test_rho_is_that_of_the_action_as_sampled():
     """The environment gets it clipped to the box, but neither policy's density is that of the clipped action."""
     acer = build(5, std=1.5)
     batch, _ = random_segments(5)
-    mean = acer._outputs(batch).mean.detach()
+    mean = outputs_of(acer, batch).mean.detach()
     sample = mean + 1.5 * batch.noise["actions"][:, :, 0]
     same = {"mean": mean, "log_std": torch.full_like(mean, 1.5).log(), "sample": sample}
     batch = replace(batch, action=sample.clamp(-1, 1), behaviour=same)
     assert (batch.action.abs() == 1).double().mean() > 0.2
-    assert acer.loss(batch, 0).metrics["rho"].item() == pytest.approx(1, abs=1e-9)
+    assert loss_of(acer, batch).metrics["rho"].item() == pytest.approx(1, abs=1e-9)
     wider = same | {"log_std": same["log_std"] + 0.3}
-    assert acer.loss(replace(batch, behaviour=wider), 0).metrics["rho"].item() != pytest.approx(1, abs=0.1)
+    assert loss_of(acer, replace(batch, behaviour=wider)).metrics["rho"].item() != pytest.approx(1, abs=0.1)
 
 
 def test_q_is_that_of_the_action_as_the_environment_took_it():
     acer = build(5)
     batch, _ = random_segments(5)
-    q_taken = acer._outputs(batch).q_taken
+    q_taken = outputs_of(acer, batch).q_taken
     beyond = replace(batch, behaviour=batch.behaviour | {"sample": batch.behaviour["sample"] * 3})
-    assert torch.equal(acer._outputs(beyond).q_taken, q_taken)
+    assert torch.equal(outputs_of(acer, beyond).q_taken, q_taken)
     other = replace(batch, action=-batch.action)
-    assert not torch.allclose(acer._outputs(other).q_taken, q_taken)
+    assert not torch.allclose(outputs_of(acer, other).q_taken, q_taken)
 
 
 # the average network
@@ -193,11 +201,11 @@ def test_trust_region_holds_the_policy_to_the_average_network():
 def test_average_network_moves_by_its_share_and_comes_back_from_a_file():
     acer, other = build(7, ema_decay=0.75), build(8)
     expected = 0.75 * flat(acer.average_network.parameters()) + 0.25 * flat(acer.network.parameters())
-    acer.after_step({}, 1)
+    acer.after_step(1, acer.groups())
     torch.testing.assert_close(flat(acer.average_network.parameters()), expected)
     other.load(unpack(pack(acer.tensors(), {})))
     batch, _ = random_segments(7)
-    assert torch.equal(other.loss(batch, 0).loss, acer.loss(batch, 0).loss)
+    assert torch.equal(loss_of(other, batch).loss, loss_of(acer, batch).loss)
     assert all(not parameter.requires_grad for parameter in acer.average_network.parameters())
 
 
@@ -214,14 +222,14 @@ def alike(seed=0, **settings):
 def test_both_networks_begin_in_the_stored_state():
     batch, _ = random_segments(9, lstm=LSTM)
     acer = alike(9)
-    loss = acer.loss(batch, 0)
+    loss = loss_of(acer, batch)
     assert loss.metrics["average_policy_kl"].item() == pytest.approx(0, abs=1e-12)
     other = recurrent_state(torch.Generator().manual_seed(9), LSTM)
-    expected = acer._outputs(batch)
+    expected = outputs_of(acer, batch)
     for name in batch.state:
         changed = replace(batch, state=batch.state | {name: other[name]})
-        assert acer.loss(changed, 0).metrics["average_policy_kl"].item() == pytest.approx(0, abs=1e-12)
-        outputs, is_critic_s = acer._outputs(changed), name.startswith("critic_")
+        assert loss_of(acer, changed).metrics["average_policy_kl"].item() == pytest.approx(0, abs=1e-12)
+        outputs, is_critic_s = outputs_of(acer, changed), name.startswith("critic_")
         assert torch.allclose(outputs.mean, expected.mean, rtol=1e-3) == is_critic_s
         assert torch.allclose(outputs.value, expected.value, rtol=1e-3) != is_critic_s
 
@@ -232,7 +240,7 @@ def test_burn_in_leaves_out_steps_of_replayed_segments_only(fresh):
     batch.fresh[fresh] = True
     left = batch.mask & (batch.fresh | (torch.arange(SIZES.length) >= BURN_IN).unsqueeze(-1))
     acer, plain = (build(10, lstm=LSTM, burn_in=steps) for steps in (BURN_IN, 0))
-    loss, expected = acer.loss(batch, 0), plain.loss(replace(batch, mask=left), 0)
+    loss, expected = loss_of(acer, batch), loss_of(plain, replace(batch, mask=left))
     for name in expected.metrics:
         assert loss.metrics[name].item() == pytest.approx(expected.metrics[name].item(), rel=1e-9), name
 
@@ -258,9 +266,9 @@ def test_rewards_are_scaled_as_they_are_learned():
     unroll = made_up_unroll(tiny_run(), reward=np.random.default_rng(0).normal(0, 50, (5, 4)).astype(np.float32))
     acer.observe(unroll, "a")
     batch, _ = random_segments(12)
-    scaled = replace(batch, reward=acer._reward_scale(batch.reward))
-    assert acer.loss(batch, 0).loss.item() == pytest.approx(plain.loss(scaled, 0).loss.item(), rel=1e-6)
-    assert acer.loss(batch, 0).loss.item() != pytest.approx(plain.loss(batch, 0).loss.item(), rel=1e-2)
+    scaled = replace(batch, reward=acer.samples.scale(batch.reward))
+    assert loss_of(acer, batch).loss.item() == pytest.approx(loss_of(plain, scaled).loss.item(), rel=1e-6)
+    assert loss_of(acer, batch).loss.item() != pytest.approx(loss_of(plain, batch).loss.item(), rel=1e-2)
     assert len(acer.statistics()) == 3
 
 
@@ -268,7 +276,7 @@ def test_rewards_are_scaled_as_they_are_learned():
 def test_parts_make_the_whole(lstm):
     acer = build(13, lstm=lstm)
     batch, _ = random_segments(13, lstm=lstm)
-    whole, parts = acer.loss(batch, 0), merge([acer.loss(part, 0) for part in split(batch, 3)])
+    whole, parts = loss_of(acer, batch), merge([acer.loss(part) for part in split(samples_of(acer, batch), 3)])
     torch.testing.assert_close(parts.loss, whole.loss, rtol=1e-9, atol=1e-12)
     torch.testing.assert_close(parts.priorities, whole.priorities)
     for name in whole.metrics:
@@ -281,13 +289,13 @@ def test_parts_make_the_whole(lstm):
 def act(acer, obs, *, seed=0, greedy=False, exploration=0.3, state=None):
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
-        return ContinuousAcer.act(
-            acer.network,
+        return acer.agent.act(
             obs,
             state or {},
             greedy=greedy,
             exploration=torch.full((len(obs),), exploration),
             generator=generator,
+            updates=1,
         )
 
 
@@ -303,7 +311,7 @@ def test_mu_is_what_actions_are_sampled_from(std):
     torch.testing.assert_close(deviations.std(0), torch.ones(SIZES.actions), rtol=0, atol=0.03)
     assert torch.equal(action, behaviour["sample"].clamp(-1, 1))
     assert (behaviour["sample"].abs() > 1).any()
-    shapes = ContinuousAcer.behaviour_shapes(config_of(), spec_of())
+    shapes = make_agent(config_of(), spec_of()).extras
     assert {name: tuple(part.shape[1:]) for name, part in behaviour.items()} == shapes
 
 
@@ -317,16 +325,19 @@ def test_greedy_takes_the_mean_and_sampling_follows_its_generator():
 
 def test_an_actor_s_temperature_widens_its_policy():
     config = replace(config_of(std=0.4), actors=ActorsConfig(temperature_low=2.0, temperature_high=2.0))
-    assert ContinuousAcer.exploration(config, 3).tolist() == pytest.approx([0.4] * 3)
-    assert ContinuousAcer.exploration(config, 3, 0).tolist() == pytest.approx([0.8] * 3)
+    assert make_agent(config, spec_of()).exploration(3).tolist() == pytest.approx([0.4] * 3)
+    assert make_agent(config, spec_of()).exploration(3, 0).tolist() == pytest.approx([0.8] * 3)
 
 
 def test_acting_gives_the_state_after_the_observation():
     acer = build(16, lstm=LSTM)
     generator = torch.Generator().manual_seed(0)
-    obs, state = torch.randn(5, 2 * PLANE, dtype=torch.float64, generator=generator), recurrent_state(generator, LSTM)
+    obs, state = (
+        torch.randn(5, 2 * PLANE, dtype=torch.float64, generator=generator),
+        recurrent_state(generator, LSTM),
+    )
     chosen = act(acer, obs, state=state)
-    shapes = ContinuousAcer.state_shapes(config_of(lstm=LSTM), spec_of())
+    shapes = make_agent(config_of(lstm=LSTM), spec_of()).state
     assert {name: tuple(part.shape[1:]) for name, part in chosen.state.items()} == shapes
     for name, part in acer.network.step(obs, state)[1].items():
         assert torch.equal(chosen.state[name], part)

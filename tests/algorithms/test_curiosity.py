@@ -8,12 +8,15 @@ import pytest
 import torch
 
 from apex_acer.algorithms import algorithm_class
+from apex_acer.algorithms.samples import prepared as prepared_obs
+from apex_acer.algorithms.samples import split
 from apex_acer.functional import masked_mean
 from apex_acer.learner.trainer import Trainer
 from apex_acer.networks.torsos import build_torso
 from apex_acer.protocol.actions import Box, Discrete
 from apex_acer.protocol.specification import EnvironmentSpec
-from apex_acer.protocol.unroll import Batch, split
+from apex_acer.protocol.unroll import Batch
+from tests.algorithms.learning import samples_of
 from tests.runs import tiny_run
 
 T, B, WIDTH = 6, 4, 3
@@ -42,7 +45,7 @@ def run_of(name="ppo", curiosity=ETA, **settings):
 
 def build(name="ppo", spec=None, **settings):
     torch.manual_seed(0)
-    return algorithm_class(name)(run_of(name, **settings), spec or spec_of(), CPU)
+    return algorithm_class(name).make(run_of(name, **settings), spec or spec_of(), CPU)
 
 
 def batch_of(spec):
@@ -90,7 +93,7 @@ def test_each_transition_has_its_errors(actions):
     batch, algorithm = batch_of(spec_of(actions)), build(spec=spec_of(actions))
     for parameter in algorithm.curiosity.parameters():
         torch.nn.init.normal_(parameter, std=0.5)
-    found = algorithm.curiosity(algorithm.inputs(batch).obs, batch.action)
+    found = algorithm.curiosity(prepared_obs(algorithm.network, samples_of(algorithm, batch).obs), batch.action)
     for t, b in ((0, 0), (2, 0), (5, 3)):
         expected = slow_errors(algorithm.curiosity, batch, t, b)
         torch.testing.assert_close((found.forward[t, b], found.inverse[t, b]), expected)
@@ -103,7 +106,7 @@ V_TRACE = {"algorithm__targets": "vtrace"}
 def test_the_reward_is_that_of_the_environment_and_of_curiosity(name, settings):
     """The step that ends an episode leads somewhere, too; a dummy step does not."""
     batch, algorithm = batch_of(spec_of()), build(name, **settings)
-    prepared = algorithm.prepare(batch, Alone())
+    prepared = algorithm.prepare(samples_of(algorithm, batch), Alone())
     paid = prepared.targets["intrinsic_reward"]
     assert not paid.requires_grad
     assert paid[3, 0] == 0
@@ -113,7 +116,7 @@ def test_the_reward_is_that_of_the_environment_and_of_curiosity(name, settings):
     plain = build(name, curiosity=0.0, **settings)
     plain.network.load_state_dict(algorithm.network.state_dict())
     plain.critic.load_state_dict(algorithm.critic.state_dict())
-    expected = plain.prepare(dataclasses.replace(batch, reward=batch.reward + paid), Alone())
+    expected = plain.prepare(samples_of(plain, dataclasses.replace(batch, reward=batch.reward + paid)), Alone())
     torch.testing.assert_close(prepared.targets, {**expected.targets, "intrinsic_reward": paid})
 
 
@@ -122,11 +125,11 @@ def test_the_reward_is_that_of_the_environment_and_of_curiosity(name, settings):
 def test_the_models_learn_and_the_policy_does_not_notice(name, actions):
     spec = spec_of(actions)
     batch, algorithm = batch_of(spec), build(name, spec)
-    prepared = algorithm.prepare(batch, Alone())
-    output = algorithm.loss(prepared, 0)
+    prepared = algorithm.prepare(samples_of(algorithm, batch), Alone())
+    output = algorithm.loss(prepared)
     groups = {group: own.parameters for group, own in algorithm.groups().items()}
     curious = torch.autograd.grad(output.loss, groups["curiosity"], retain_graph=True)
-    errors = algorithm.curiosity(algorithm.inputs(batch).obs, batch.action)
+    errors = algorithm.curiosity(prepared_obs(algorithm.network, samples_of(algorithm, batch).obs), batch.action)
     expected = masked_mean(0.8 * errors.inverse + 0.2 * errors.forward, batch.mask)
     torch.testing.assert_close(curious, torch.autograd.grad(expected, groups["curiosity"]))
     metrics = output.metrics
@@ -138,17 +141,17 @@ def test_the_models_learn_and_the_policy_does_not_notice(name, actions):
     plain = build(name, spec, curiosity=0.0)
     plain.load({name: tensor for name, tensor in algorithm.tensors().items() if not name.startswith("curiosity.")})
     (own,) = plain.groups().values()
-    there = torch.autograd.grad(plain.loss(prepared, 0).loss, own.parameters)
+    there = torch.autograd.grad(plain.loss(prepared).loss, own.parameters)
     torch.testing.assert_close(torch.autograd.grad(output.loss, groups["network"]), there)
 
 
 def test_the_loss_of_parts_is_that_of_the_whole():
     batch, algorithm = batch_of(spec_of()), build()
-    prepared = algorithm.prepare(batch, Alone())
-    whole, parts = algorithm.loss(prepared, 0), [algorithm.loss(part, 0) for part in split(prepared, 2)]
+    prepared = algorithm.prepare(samples_of(algorithm, batch), Alone())
+    whole, parts = algorithm.loss(prepared), [algorithm.loss(part) for part in split(prepared, 2)]
     steps = sum(part.num_samples for part in parts)
     torch.testing.assert_close(whole.loss, sum(part.loss * part.num_samples for part in parts) / steps)
-    single = [algorithm.loss(part, 0) for part in algorithm.minibatches(prepared, int(steps))]
+    single = [algorithm.loss(part) for part in algorithm.minibatches(prepared, int(steps))]
     torch.testing.assert_close(whole.loss, sum(part.loss for part in single) / steps)
 
 
@@ -157,7 +160,7 @@ def test_the_loss_of_parts_is_that_of_the_whole():
 def test_steps_are_taken_on_vectors_images_and_with_memory(spec, settings):
     config = run_of(**settings)
     trainer = Trainer(config, spec)
-    state = {name: torch.zeros(B, *shape) for name, shape in trainer.algorithm.state_shapes(config, spec).items()}
+    state = {name: torch.zeros(B, *shape) for name, shape in trainer.algorithm.agent.state.items()}
     before = {name: tensor.clone() for name, tensor in trainer.algorithm.tensors().items()}
     update = trainer.update(dataclasses.replace(batch_of(spec), state=state), 0, 0)
     assert len(update.metrics) == 2 * config.algorithm.epochs
@@ -181,4 +184,7 @@ def test_without_curiosity_there_is_none():
     algorithm = build(curiosity=0.0)
     assert algorithm.modules.keys() == {"network", "critic"}
     assert algorithm.groups().keys() == {"network"}
-    assert "forward_loss" not in algorithm.loss(algorithm.prepare(batch_of(spec_of()), Alone()), 0).metrics
+    assert (
+        "forward_loss"
+        not in algorithm.loss(algorithm.prepare(samples_of(algorithm, batch_of(spec_of())), Alone())).metrics
+    )

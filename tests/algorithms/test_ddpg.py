@@ -3,14 +3,17 @@ from dataclasses import replace
 import pytest
 import torch
 
+from apex_acer.algorithms import make_agent
 from apex_acer.algorithms.ddpg.ddpg import Ddpg
 from apex_acer.algorithms.ddpg.settings import DdpgConfig
-from apex_acer.config import NetworkConfig
-from apex_acer.learner.gradient import merge
+from apex_acer.algorithms.samples import split
+from apex_acer.config import NetworkConfig, RunConfig
+from apex_acer.learner.gradient import Gradient, merge
+from apex_acer.learner.optimizer import Optimizer
 from apex_acer.networks.weights import pack, unpack
 from apex_acer.protocol.metrics import METRICS
-from apex_acer.protocol.unroll import split
 from tests.algorithms.continuous import NETWORK, build, config, ddpg_losses, gradients, spec, windows
+from tests.algorithms.learning import loss_of, samples_of
 from tests.algorithms.segments import CPU, flat
 from tests.algorithms.windows import COLUMNS, STEPS
 from tests.conftest import config_error
@@ -33,7 +36,7 @@ def test_policy_and_critics_get_the_gradient_of_their_own_loss(changes, stack):
     algorithm = build(Ddpg, 1, stack, **changes)
     batch = windows(algorithm, 1, stack, changes.get("n_steps", STEPS))
     expected = ddpg_losses(algorithm, batch, stack)
-    output = algorithm.loss(batch, 4)
+    output = loss_of(algorithm, batch)
     torch.testing.assert_close(output.loss, expected.critics + expected.network)
     torch.testing.assert_close(output.priorities, expected.td_error)
     assert output.num_samples == batch.mask[0].sum()
@@ -44,12 +47,19 @@ def test_policy_and_critics_get_the_gradient_of_their_own_loss(changes, stack):
         assert found[name].abs().max() > 1e-3
 
 
+def due(algorithm, updates):
+    """The groups that take a step after so many updates."""
+    return Optimizer(RunConfig(), algorithm.groups()).due(updates)
+
+
 def test_a_policy_that_is_not_due_costs_nothing(monkeypatch):
     algorithm = build(Ddpg, 2, **TD3)
     batch = windows(algorithm, 2)
     expected = ddpg_losses(algorithm, batch)
     monkeypatch.setattr(algorithm.network, "output", None)
-    output = algorithm.loss(batch, 5)
+    output = Gradient(algorithm, Optimizer(RunConfig(), algorithm.groups()), 1)._loss(
+        samples_of(algorithm, batch), due(algorithm, 5)
+    )
     torch.testing.assert_close(output.loss, expected.critics)
     assert not gradients(output.loss, algorithm)["network"].any()
     assert not {"policy_loss", "value"} & output.metrics.keys()
@@ -59,20 +69,18 @@ def test_a_policy_that_is_not_due_costs_nothing(monkeypatch):
 def test_targets_are_averages_that_move_with_the_policy():
     algorithm = build(Ddpg, 3, ema_decay=0.9, **TD3)
     pairs = ((algorithm.target_network, algorithm.network), (algorithm.target_critics, algorithm.critics))
-    assert not algorithm.network.trained
     for updates in range(1, 5):
         before = [[flat(module.parameters()) for module in pair] for pair in pairs]
         expected = [0.9 * slow + 0.1 * fast if updates % 2 else slow for slow, fast in before]
-        algorithm.after_step({}, updates)
+        algorithm.after_step(updates, due(algorithm, updates - 1))
         for (slow, _), wanted in zip(pairs, expected, strict=True):
             torch.testing.assert_close(flat(slow.parameters()), wanted)
-    assert algorithm.network.trained
 
 
 @pytest.mark.parametrize("sampling", ["uniform", "prioritized"])
 def test_critics_travel_if_actors_compute_priorities(sampling):
     given = config(Ddpg, sampling=sampling, critics=2)
-    algorithm, travelling = Ddpg(given, spec(), CPU), Ddpg.build_network(given, spec())
+    algorithm, travelling = Ddpg.make(given, spec(), CPU), make_agent(given, spec()).network
     sent = {name for name in algorithm.tensors() if name.startswith("network.")}
     assert sent == {f"network.{name}" for name in travelling.state_dict()}
     assert any("critics" in name for name in sent) == (sampling == "prioritized")
@@ -81,15 +89,15 @@ def test_critics_travel_if_actors_compute_priorities(sampling):
     before = flat(algorithm.target_critics.parameters())
     with torch.no_grad():
         algorithm.critics.weights[0] += 1
-    algorithm.after_step({}, 1)
+    algorithm.after_step(1, algorithm.groups())
     moved = flat(algorithm.target_critics.parameters()) - before
-    torch.testing.assert_close(moved.max(), torch.tensor(1 - algorithm._config.ema_decay), rtol=1e-3, atol=0)
+    torch.testing.assert_close(moved.max(), torch.tensor(1 - algorithm.settings.ema_decay), rtol=1e-3, atol=0)
 
 
 def test_metrics_are_means_over_what_is_learned_from():
     algorithm = build(Ddpg, 4, **TD3)
     batch = windows(algorithm, 4)
-    expected, metrics, mask = ddpg_losses(algorithm, batch), algorithm.loss(batch, 0).metrics, batch.mask[0]
+    expected, metrics, mask = ddpg_losses(algorithm, batch), loss_of(algorithm, batch).metrics, batch.mask[0]
     assert metrics.keys() <= METRICS.keys()
     assert not any(value.requires_grad for value in metrics.values())
     torch.testing.assert_close(metrics["q_loss"], expected.critics.detach())
@@ -99,11 +107,13 @@ def test_metrics_are_means_over_what_is_learned_from():
 
 
 @pytest.mark.parametrize("num_parts", [2, COLUMNS])
-@pytest.mark.parametrize("updates", [0, 1])
-def test_parts_of_a_batch_make_the_whole(num_parts, updates):
+def test_parts_of_a_batch_make_the_whole(num_parts):
     algorithm = build(Ddpg, 5, **TD3)
     batch = windows(algorithm, 5)
-    whole, parts = algorithm.loss(batch, updates), [algorithm.loss(part, updates) for part in split(batch, num_parts)]
+    whole, parts = (
+        loss_of(algorithm, batch),
+        [algorithm.loss(part) for part in split(samples_of(algorithm, batch), num_parts)],
+    )
     merged = merge(parts)
     torch.testing.assert_close(merged.loss, whole.loss)
     torch.testing.assert_close(merged.priorities, whole.priorities)
@@ -114,7 +124,7 @@ def test_parts_of_a_batch_make_the_whole(num_parts, updates):
 def test_nothing_but_dummy_steps_is_a_loss_of_zero():
     algorithm = build(Ddpg, 6, **TD3)
     batch = windows(algorithm, 6)
-    output = algorithm.loss(replace(batch, mask=torch.zeros_like(batch.mask)), 0)
+    output = loss_of(algorithm, replace(batch, mask=torch.zeros_like(batch.mask)))
     assert (output.loss, output.num_samples) == (0, 0)
     assert not any(gradient.any() for gradient in gradients(output.loss, algorithm).values())
     assert not output.priorities.any()

@@ -10,12 +10,14 @@ import torch
 
 from apex_acer.actor.policy import Policy
 from apex_acer.actor.rollout import Rollout
+from apex_acer.algorithms import make_agent
 from apex_acer.algorithms.ddpg.ddpg import NOISE, Ddpg
 from apex_acer.algorithms.ddpg.settings import DdpgConfig
 from apex_acer.config import EnvironmentConfig, NetworkConfig, ReplayConfig, RunConfig
 from apex_acer.learner.feed import make_replay
-from apex_acer.protocol.unroll import PRIORITY, Unroll, layout
-from tests.algorithms.continuous import DIM, build, config
+from apex_acer.protocol.unroll import PRIORITY, Unroll
+from tests.algorithms.continuous import DIM, build, config, spec
+from tests.algorithms.learning import loss_of
 from tests.algorithms.segments import CPU, PLANE
 from tests.algorithms.windows import randomise
 from tests.conftest import joined, play
@@ -29,18 +31,22 @@ OU = {"noise": "ornstein_uhlenbeck", "noise_theta": THETA}
 @pytest.mark.parametrize("alpha", [0.0, 3.0])
 def test_noise_is_spread_over_all_environments_of_all_actors(actors: int, environments: int, alpha: float) -> None:
     given = config(Ddpg, actors=actors, noise_std=0.4, noise_alpha=alpha)
-    found = torch.cat([Ddpg.exploration(given, environments, actor) for actor in range(actors)])
+    found = torch.cat([make_agent(given, spec()).exploration(environments, actor) for actor in range(actors)])
     count = actors * environments
     assert found.tolist() == pytest.approx([reference_q.epsilon(0.4, alpha, i, count) for i in range(count)], rel=1e-6)
-    assert Ddpg.exploration(given, 2).tolist() == pytest.approx([0.4, 0.4])
+    assert make_agent(given, spec()).exploration(2).tolist() == pytest.approx([0.4, 0.4])
 
 
-def act(algorithm: Ddpg, obs: torch.Tensor, std: Any, seed: int = 0, *, greedy: bool = False) -> torch.Tensor:
+def act(
+    algorithm: Ddpg, obs: torch.Tensor, std: Any, seed: int = 0, updates: int = 1, *, greedy: bool = False
+) -> torch.Tensor:
     exploration = torch.as_tensor(std, dtype=torch.float32).expand(len(obs))
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
-        chosen = Ddpg.act(algorithm.network, obs, {}, greedy=greedy, exploration=exploration, generator=generator)
-    assert (chosen.behaviour, chosen.state) == ({}, {})
+        chosen = algorithm.agent.act(
+            obs, {}, greedy=greedy, exploration=exploration, generator=generator, updates=updates
+        )
+    assert (chosen.extras, chosen.state) == ({}, {})
     assert chosen.action.abs().max() <= 1
     return chosen.action
 
@@ -50,9 +56,8 @@ def test_actions_are_uniform_before_the_first_update_and_the_policy_s_with_noise
     with torch.no_grad():
         algorithm.network.head.weight.mul_(0.1)
     obs = torch.randn(1, PLANE).expand(20_000, PLANE)
-    counts = torch.histc(act(algorithm, obs, 0.1), 8, -1, 1) / (20_000 * DIM)
+    counts = torch.histc(act(algorithm, obs, 0.1, updates=0), 8, -1, 1) / (20_000 * DIM)
     torch.testing.assert_close(counts, torch.full((8,), 1 / 8), rtol=0, atol=0.01)
-    algorithm.after_step({}, 1)
     best = algorithm.network(obs).action.detach()
     assert torch.equal(act(algorithm, obs, 0.1, greedy=True), best)
     assert torch.equal(act(algorithm, obs, 0.0), best)
@@ -79,7 +84,7 @@ def pendulum(sampling: str = "uniform", **settings: Any) -> RunConfig:
 def played(given: RunConfig, unrolls: int = 4) -> tuple[Policy, list[Unroll]]:
     environments, policy = play(given, COUNT)
     randomise(policy.network, seed=1, std=0.1)
-    policy.network.trained.fill_(True)
+    policy.version = 1
     rollout = Rollout(environments, policy, seed=2, actor=0)
     made = [rollout.unroll(K) for _ in range(unrolls)]
     environments.close()
@@ -89,7 +94,7 @@ def played(given: RunConfig, unrolls: int = 4) -> tuple[Policy, list[Unroll]]:
 @pytest.mark.parametrize("sampling", ["uniform", "prioritized"])
 def test_correlated_noise_is_a_state_that_ends_with_the_episode(sampling: str) -> None:
     policy, unrolls = played(pendulum(sampling, **OU))
-    shapes = layout(policy.spec, K, Ddpg.behaviour_shapes(policy.config, policy.spec), policy_state(policy))
+    shapes = make_agent(policy.config, policy.spec).layout
     assert all(shapes.check(unroll, COUNT) is None for unroll in unrolls)
     noise, innovations = np.zeros((COUNT, 1), np.float32), []
     for unroll in unrolls:
@@ -108,14 +113,10 @@ def test_correlated_noise_is_a_state_that_ends_with_the_episode(sampling: str) -
     assert any((unroll.episode_step[1:] == 0).any() for unroll in unrolls)
 
 
-def policy_state(policy: Policy) -> dict[str, tuple[int, ...]]:
-    return Ddpg.state_shapes(policy.config, policy.spec)
-
-
 def test_a_policy_explores_from_its_first_observation_on() -> None:
     environments, policy = play(pendulum(**OU), 1)
     environments.close()
-    policy.network.trained.fill_(True)
+    policy.version = 1
     obs = np.zeros(3, np.float32)
     best = policy.act(obs)
     one, other = (float(policy.act(obs, greedy=False)[0] - best[0]) for _ in range(2))
@@ -129,16 +130,16 @@ def test_an_actor_s_priorities_are_a_learner_s(n_steps: int, critics: int) -> No
     """Of every step, those at the end of an unroll included, which is what looking ahead is for."""
     given = pendulum("prioritized", n_steps=n_steps, critics=critics)
     policy, unrolls = played(given)
-    shapes = layout(policy.spec, K, Ddpg.behaviour_shapes(given, policy.spec))
-    replay = make_replay(given, Ddpg.feeding(given), shapes, env_steps=4 * COUNT * K)
+    shapes = make_agent(given, policy.spec).layout
+    replay = make_replay(given, shapes, env_steps=4 * COUNT * K)
     for unroll in unrolls:
         assert shapes.check(unroll, COUNT) is None
         replay.insert(unroll, 0)
-    learner = Ddpg(given, policy.spec, CPU)
+    learner = Ddpg.make(given, policy.spec, CPU)
     for network in (learner.network, learner.target_network):
         network.load_state_dict(policy.network.state_dict())
     with torch.no_grad():
-        learned = learner.loss(replay.gather(torch.arange(4 * COUNT * K)), 0).priorities
+        learned = loss_of(learner, replay.gather(torch.arange(4 * COUNT * K))).priorities
     priorities = np.stack([unroll.behaviour[PRIORITY] for unroll in unrolls])  # [unrolls, K, COUNT]
     mask = np.stack([unroll.mask for unroll in unrolls])
     np.testing.assert_allclose(learned.view(4, COUNT, K).transpose(1, 2).numpy(), priorities, rtol=1e-4, atol=1e-4)

@@ -12,6 +12,7 @@ from apex_acer.config import NetworkConfig, OptimizerConfig, RunConfig
 from apex_acer.learner.optimizer import Optimizer
 from apex_acer.protocol.actions import Discrete
 from apex_acer.protocol.specification import EnvironmentSpec
+from tests.algorithms.learning import loss_of
 from tests.algorithms.segments import CPU, PLANE, SIZES, flat, random_segments
 from tests.runs import made_up_unroll, tiny_run
 
@@ -31,7 +32,7 @@ def build(num_actions=SIZES.actions, optimizer="rmsprop", **settings):
         algorithm=AcerConfig(**{"unroll_length": SIZES.length} | settings),
         optimizer=OptimizerConfig(name=optimizer, learning_rate=1e-3),
     )
-    acer = Acer(config, EnvironmentSpec((PLANE,), "float32", Discrete(num_actions, 0), 1, False, 1, (PLANE,)), CPU)
+    acer = Acer.make(config, EnvironmentSpec((PLANE,), "float32", Discrete(num_actions, 0), 1, False, 1, (PLANE,)), CPU)
     return acer, Optimizer(config, acer.groups())
 
 
@@ -52,12 +53,12 @@ def assert_learns(acer, optimizer, batch):
     """Every update is applied, moves the network, and leaves only finite numbers."""
     for _ in range(UPDATES):
         before = flat(acer.network.parameters())
-        loss = acer.loss(batch, 0)
+        loss = loss_of(acer, batch)
         optimizer.backward(loss.loss)
-        norm, taken = optimizer.step(loss.loss.detach(), 0, 0)
+        norm, taken = optimizer.step(loss.loss.detach(), 0, optimizer.due(0))
         assert taken
         assert torch.isfinite(norm)
-        acer.after_step(loss.metrics, 0)
+        acer.after_step(0, acer.groups())
         assert {name: value.item() for name, value in loss.metrics.items() if not torch.isfinite(value)} == {}
         assert torch.isfinite(loss.priorities).all()
         after = flat(acer.network.parameters())
@@ -97,7 +98,7 @@ def test_huge_rewards(size, normalise, optimizer):
         acer.observe(made_up_unroll(tiny_run(), seed, reward=np.full((5, 4), size, np.float32)), "a")
     batch = dataclasses.replace(batch, reward=reward)
     assert_learns(acer, optimizer, batch)
-    assert acer.loss(batch, 0).metrics["q_loss"] < 1e3 or not normalise
+    assert loss_of(acer, batch).metrics["q_loss"] < 1e3 or not normalise
 
 
 @pytest.mark.parametrize("normalise", [False, True])
@@ -124,5 +125,5 @@ def test_a_single_action():
     zeros = torch.zeros(*batch.action.shape, 1)
     batch = dataclasses.replace(batch, action=torch.zeros_like(batch.action), behaviour={"log_probs": zeros})
     assert_learns(acer, optimizer, batch)
-    metrics = acer.loss(batch, 0).metrics
+    metrics = loss_of(acer, batch).metrics
     assert [metrics[name].item() for name in ("entropy", "average_policy_kl", "rho")] == [0, 0, 1]

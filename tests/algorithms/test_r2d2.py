@@ -21,6 +21,7 @@ from apex_acer.networks.memory import forget
 from apex_acer.protocol.actions import Discrete
 from apex_acer.protocol.specification import EnvironmentSpec
 from apex_acer.protocol.unroll import PRIORITY, Batch
+from tests.algorithms.learning import loss_of
 from tests.algorithms.segments import CPU, PLANE, SIZES, flat, random_segments
 from tests.algorithms.windows import as_arrays, randomise
 from tests.conftest import COUNTDOWN, config_error, joined, play
@@ -44,7 +45,7 @@ def r2d2_config(lstm: int = LSTM, temperature: float = 1.0, **settings: Any) -> 
 def built(seed: int = 0, **settings: Any) -> R2d2:
     """An `R2d2` as after some training; its networks differ."""
     spec = EnvironmentSpec((PLANE,), "float32", Discrete(SIZES.actions, 0), STACK, False, 1, (PLANE,))
-    algorithm = R2d2(r2d2_config(**settings), spec, CPU)
+    algorithm = R2d2.make(r2d2_config(**settings), spec, CPU)
     for number, network in enumerate((algorithm.network, algorithm.target_network)):
         randomise(network.to(torch.float64), 2 * seed + number)
     return algorithm
@@ -83,13 +84,13 @@ SETTINGS: dict[str, dict[str, Any]] = {
 def test_loss_priorities_and_gradients_are_those_of_single_steps(changes: dict[str, Any]) -> None:
     algorithm, batch = built(1, **changes), sequences(1)
     q_values, judge = (stepped(network, batch) for network in (algorithm.network, algorithm.target_network))
-    settings = {name: getattr(algorithm._config, name) for name in REFERENCE}
+    settings = {name: getattr(algorithm.settings, name) for name in REFERENCE}
     heard, judged = q_values.detach().numpy(), judge.detach().numpy()
     expected = reference_q.sequence_loss(as_arrays(batch), heard, judged, **settings)
     taken = q_values[:-1].gather(-1, batch.action.unsqueeze(-1)).squeeze(-1)
     parameters = list(algorithm.network.parameters())
     gradients = torch.autograd.grad(taken, parameters, torch.from_numpy(expected.d_q_taken))
-    output = algorithm.loss(batch, 0)
+    output = loss_of(algorithm, batch)
     assert output.loss.item() == pytest.approx(expected.total, rel=1e-9)
     assert output.num_samples == batch.mask.sum()
     np.testing.assert_allclose(output.priorities.numpy(), expected.priorities, rtol=1e-9)
@@ -103,7 +104,7 @@ def test_loss_priorities_and_gradients_are_those_of_single_steps(changes: dict[s
 
 def test_a_batch_of_masked_steps_has_no_samples() -> None:
     batch = dataclasses.replace(sequences(), mask=torch.zeros(SIZES.length, SIZES.columns, dtype=torch.bool))
-    output = built().loss(batch, 0)
+    output = loss_of(built(), batch)
     assert output.loss == output.num_samples == 0
     assert not output.priorities.any()
 
@@ -130,15 +131,15 @@ def test_an_actor_s_priorities_are_a_learner_s(environment: dict[str, Any], burn
     environments.close()
     shapes = unroll_layout(config, policy.spec)
     assert all(shapes.check(unroll, COUNT) is None for unroll in unrolls)
-    replay = make_replay(config, R2d2.feeding(config), shapes, env_steps=6 * COUNT * K)
+    replay = make_replay(config, shapes, env_steps=6 * COUNT * K)
     for unroll in unrolls:
         replay.insert(unroll, 0)
     assert replay.num_steps == sum(unroll.num_steps for unroll in unrolls)
-    learner = R2d2(config, policy.spec, CPU)
+    learner = R2d2.make(config, policy.spec, CPU)
     for network in (learner.network, learner.target_network):
         network.load_state_dict(policy.network.state_dict())
     with torch.no_grad():
-        learned = learner.loss(replay.gather(torch.arange(6 * COUNT)), 0).priorities.view(6, COUNT)
+        learned = loss_of(learner, replay.gather(torch.arange(6 * COUNT))).priorities.view(6, COUNT)
     given = np.stack([unroll.behaviour[PRIORITY].max(0) for unroll in unrolls])
     np.testing.assert_allclose(learned.numpy(), given, rtol=1e-4, atol=1e-4)
     assert (~joined(unrolls, "mask")).sum() > 6 * COUNT * burn_in  # dummy steps, too

@@ -5,12 +5,13 @@ import torch
 
 from apex_acer.algorithms.sac.sac import Sac
 from apex_acer.algorithms.sac.settings import SacConfig
+from apex_acer.algorithms.samples import split
 from apex_acer.config import NetworkConfig
 from apex_acer.learner.gradient import merge
 from apex_acer.networks.weights import pack, unpack
 from apex_acer.protocol.metrics import METRICS
-from apex_acer.protocol.unroll import split
 from tests.algorithms.continuous import DIM, build, config, gradients, sac_losses, spec, windows
+from tests.algorithms.learning import loss_of, samples_of
 from tests.algorithms.segments import CPU, PLANE, flat
 from tests.algorithms.windows import COLUMNS, STEPS
 from tests.conftest import config_error
@@ -31,7 +32,7 @@ def test_each_group_gets_the_gradient_of_its_own_loss(changes, stack):
     algorithm = build(Sac, 1, stack, **changes)
     batch = windows(algorithm, 1, stack, changes.get("n_steps", STEPS))
     expected = sac_losses(algorithm, batch, stack)
-    output = algorithm.loss(batch, 0)
+    output = loss_of(algorithm, batch)
     torch.testing.assert_close(output.loss, expected.critics + expected.network + expected.temperature)
     torch.testing.assert_close(output.priorities, expected.td_error)
     assert output.num_samples == batch.mask[0].sum()
@@ -44,7 +45,7 @@ def test_each_group_gets_the_gradient_of_its_own_loss(changes, stack):
 def test_metrics_are_means_over_what_is_learned_from():
     algorithm = build(Sac, 2)
     batch = windows(algorithm, 2)
-    expected, metrics = sac_losses(algorithm, batch), algorithm.loss(batch, 0).metrics
+    expected, metrics = sac_losses(algorithm, batch), loss_of(algorithm, batch).metrics
     mask = batch.mask[0]
     assert metrics.keys() <= METRICS.keys()
     assert not any(value.requires_grad for value in metrics.values())
@@ -61,7 +62,10 @@ def test_metrics_are_means_over_what_is_learned_from():
 def test_parts_of_a_batch_make_the_whole(num_parts):
     algorithm = build(Sac, 3, stack=2)
     batch = windows(algorithm, 3, stack=2)
-    whole, parts = algorithm.loss(batch, 0), [algorithm.loss(part, 0) for part in split(batch, num_parts)]
+    whole, parts = (
+        loss_of(algorithm, batch),
+        [algorithm.loss(part) for part in split(samples_of(algorithm, batch), num_parts)],
+    )
     merged = merge(parts)
     torch.testing.assert_close(merged.loss, whole.loss)
     torch.testing.assert_close(merged.priorities, whole.priorities)
@@ -74,7 +78,7 @@ def test_parts_of_a_batch_make_the_whole(num_parts):
 def test_nothing_but_dummy_steps_is_a_loss_of_zero():
     algorithm = build(Sac, 4)
     batch = windows(algorithm, 4)
-    output = algorithm.loss(replace(batch, mask=torch.zeros_like(batch.mask)), 0)
+    output = loss_of(algorithm, replace(batch, mask=torch.zeros_like(batch.mask)))
     assert (output.loss, output.num_samples) == (0, 0)
     assert not any(gradient.any() for gradient in gradients(output.loss, algorithm).values())
     assert not output.priorities.any()
@@ -88,7 +92,7 @@ def test_the_temperature_rises_until_the_entropy_is_minus_one_nat_per_dimension(
         for log_std, falls in ((-3.0, True), (0.0, False)):
             algorithm.network.head.bias.copy_(torch.tensor([0.0] * DIM + [log_std] * DIM))
             with torch.enable_grad():
-                output = algorithm.loss(batch, 0)
+                output = loss_of(algorithm, batch)
                 gradient = gradients(output.loss, algorithm)["temperature"]
             assert (output.metrics["entropy"] < -DIM) == falls
             assert (gradient < 0) == falls  # the logarithm rises against its gradient
@@ -97,12 +101,10 @@ def test_the_temperature_rises_until_the_entropy_is_minus_one_nat_per_dimension(
 def test_target_critics_are_averages_of_the_critics():
     algorithm = build(Sac, 6, ema_decay=0.9)
     slow, fast = (flat(m.parameters()).clone() for m in (algorithm.target_critics, algorithm.critics))
-    assert not algorithm.network.trained
-    algorithm.after_step({}, 1)
+    algorithm.after_step(1, algorithm.groups())
     torch.testing.assert_close(flat(algorithm.target_critics.parameters()), 0.9 * slow + 0.1 * fast)
     assert torch.equal(flat(algorithm.critics.parameters()), fast)
-    assert algorithm.network.trained
-    fresh = Sac(config(Sac), spec(), CPU)
+    fresh = Sac.make(config(Sac), spec(), CPU)
     assert torch.equal(flat(fresh.critics.parameters()), flat(fresh.target_critics.parameters()))
     assert not any(parameter.requires_grad for parameter in fresh.target_critics.parameters())
 
@@ -117,19 +119,20 @@ def test_all_modules_come_back_from_a_file():
 # how it acts
 
 
-def act(algorithm, obs, seed=0, greedy=False):
+def act(algorithm, obs, seed=0, greedy=False, updates=1):
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
-        return Sac.act(algorithm.network, obs, {}, greedy=greedy, exploration=torch.ones(len(obs)), generator=generator)
+        return algorithm.agent.act(
+            obs, {}, greedy=greedy, exploration=torch.ones(len(obs)), generator=generator, updates=updates
+        )
 
 
 def test_actions_are_uniform_before_the_first_update_and_the_policy_s_afterwards():
     algorithm = build(Sac, 9, dtype=torch.float32)
     obs = torch.randn(1, PLANE).expand(20_000, PLANE)
-    before = act(algorithm, obs).action
+    before = act(algorithm, obs, updates=0).action
     counts = torch.histc(before, 8, -1, 1) / before.numel()
     torch.testing.assert_close(counts, torch.full((8,), 1 / 8), rtol=0, atol=0.01)
-    algorithm.after_step({}, 1)
     output = algorithm.network(obs)
     after = torch.atanh(act(algorithm, obs, 1).action.double().clamp(-1 + 1e-7, 1 - 1e-7))
     inside = output.log_std[0].exp() < 1  # so that tanh does not cut much off

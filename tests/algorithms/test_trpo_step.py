@@ -14,6 +14,7 @@ from apex_acer.algorithms.on_policy import trpo
 from apex_acer.algorithms.on_policy.common import ADVANTAGE
 from apex_acer.algorithms.on_policy.settings import TrpoConfig
 from apex_acer.algorithms.on_policy.trpo import Trpo
+from apex_acer.algorithms.samples import Sequences, prepared
 from apex_acer.config import NetworkConfig, RunConfig
 from apex_acer.functional import Categorical, Factored, Gaussian
 from apex_acer.protocol.specification import EnvironmentSpec
@@ -31,7 +32,7 @@ def build(spec: EnvironmentSpec, seed: int = 0, **settings: Any) -> Trpo:
         network=NetworkConfig(hidden_sizes=(5,), activation="tanh"),
         algorithm=TrpoConfig(**{"unroll_length": T, "damping": 0.0} | settings),
     )
-    algorithm = Trpo(config, spec, CPU)
+    algorithm = Trpo.make(config, spec, CPU)
     for module in (algorithm.network, algorithm.critic):
         module.double()
         for parameter in module.parameters():
@@ -39,14 +40,14 @@ def build(spec: EnvironmentSpec, seed: int = 0, **settings: Any) -> Trpo:
     return algorithm
 
 
-def a_batch(algorithm: Trpo, spec: EnvironmentSpec, seed: int = 0) -> Batch:
+def a_batch(algorithm: Trpo, spec: EnvironmentSpec, seed: int = 0) -> Sequences:
     """Steps that the algorithm's own policy took, some of them dummies, with advantages."""
     torch.manual_seed(seed)
     obs = torch.randn(T + 1, B, 4, dtype=torch.float64)
     policy = algorithm.network.head.distribution(algorithm.network(obs[:-1].flatten(0, 1)))
     with torch.no_grad():
         action, behaviour = algorithm.network.head.sample(policy, torch.Generator().manual_seed(seed), greedy=False)
-    return Batch(
+    batch = Batch(
         obs=obs,
         episode_step=torch.ones(T + 1, B, dtype=torch.int32),
         action=action.unflatten(0, (T, B)),
@@ -59,14 +60,15 @@ def a_batch(algorithm: Trpo, spec: EnvironmentSpec, seed: int = 0) -> Batch:
         weights_version=torch.zeros(B, dtype=torch.int64),
         fresh=torch.ones(B, dtype=torch.bool),
         importance=torch.ones(B),
-        targets={ADVANTAGE: torch.randn(T, B, dtype=torch.float64)},
     )
+    advantage = torch.randn(T, B, dtype=torch.float64)
+    return dataclasses.replace(algorithm.samples.make(batch), targets={ADVANTAGE: advantage})
 
 
-def policy_of(algorithm: Trpo, batch: Batch) -> Any:
+def policy_of(algorithm: Trpo, batch: Sequences) -> Any:
     """Of all steps but dummies."""
-    obs, reset = algorithm.inputs(batch, ahead=False)
-    policy = algorithm.network.judge(obs, reset, {}).policy
+    obs = prepared(algorithm.network, batch.obs[:-1])
+    policy = algorithm.network.judge(obs, batch.first[:-1], {}).policy
     return type(policy)(*(tensor[batch.mask] for tensor in policy))
 
 
@@ -117,8 +119,8 @@ def test_products_are_those_of_the_policy_s_fisher_matrix(
     assert len(found) == 1
 
 
-def surrogate(policy: Any, old: Any, batch: Batch, spec: EnvironmentSpec) -> Tensor:
-    action = batch.action if spec is CARTPOLE else batch.behaviour["sample"]
+def surrogate(policy: Any, old: Any, batch: Sequences, spec: EnvironmentSpec) -> Tensor:
+    action = batch.action if spec is CARTPOLE else batch.extras["sample"]
     taken = action[batch.mask]
     ratio = (policy.log_prob(taken) - old.log_prob(taken)).exp()
     return (ratio * batch.targets[ADVANTAGE][batch.mask]).mean()

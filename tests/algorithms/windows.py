@@ -44,7 +44,7 @@ def randomise(network, seed, std=0.4):
 
 def build_dqn(seed=0, stack=1, dtype=torch.float64, **config):
     """An `ApexDqn` as after some training; its networks differ."""
-    algorithm = ApexDqn(dqn_config(**config), spec(stack), CPU)
+    algorithm = ApexDqn.make(dqn_config(**config), spec(stack), CPU)
     for number, network in enumerate((algorithm.network, algorithm.target_network)):
         randomise(network.to(dtype), 2 * seed + number)
     return algorithm

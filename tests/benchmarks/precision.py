@@ -27,7 +27,7 @@ from apex_acer.environments.vector import make_environments
 from apex_acer.learner.gradient import Gradient
 from apex_acer.learner.optimizer import Optimizer
 from apex_acer.protocol.specification import EnvironmentSpec
-from apex_acer.protocol.unroll import Unroll, layout
+from apex_acer.protocol.unroll import Unroll
 from apex_acer.replay.buffer import UniformReplay
 from apex_acer.views.curves import Line, Panel
 from apex_acer.views.plots import plot_curves
@@ -51,19 +51,20 @@ def play(config: RunConfig, env_steps: int) -> tuple[EnvironmentSpec, list[Unrol
 def learn(config: RunConfig, spec: EnvironmentSpec, unrolls: list[Unroll], updates: int, seed: int) -> dict[str, Any]:
     """Means of metrics over every `AVERAGED` updates on `unrolls`; the weights begin the same in every run."""
     torch.manual_seed(0)
-    acer = Acer(config, spec, torch.device("cpu"))
+    acer = Acer.make(config, spec, torch.device("cpu"))
     optimizer = Optimizer(config, acer.groups())
     gradient = Gradient(acer, optimizer, num_parts=2)
-    shapes = layout(spec, config.algorithm.unroll_length, Acer.behaviour_shapes(config, spec))
+    shapes = acer.agent.layout
     replay = UniformReplay(shapes, sum(unroll.num_columns for unroll in unrolls), seed)
     for unroll in unrolls:
         replay.insert(unroll, 0)
         acer.observe(unroll, 0)
     start, found = time.perf_counter(), []
     for update in range(updates):
-        output = gradient.compute(replay.gather(replay.draw(config.learner.batch_size)), update)
-        optimizer.step(output.loss, 0, update)
-        acer.after_step(output.metrics, update + 1)
+        samples, due = acer.samples.make(replay.gather(replay.draw(config.learner.batch_size))), optimizer.due(update)
+        output = gradient.compute(samples, due)
+        optimizer.step(output.loss, 0, due)
+        acer.after_step(update + 1, due)
         found.append([float(output.metrics[name]) for name in WATCHED])
     means = np.array(found).reshape(-1, AVERAGED, len(WATCHED)).mean(1)
     seconds = (time.perf_counter() - start) / updates

@@ -22,13 +22,12 @@ import tyro
 
 from apex_acer.actor.policy import Policy
 from apex_acer.actor.rollout import Rollout
-from apex_acer.algorithms import algorithm_class
+from apex_acer.algorithms import make_agent
 from apex_acer.config import RunConfig
 from apex_acer.config.runfile import load_run
 from apex_acer.environments.vector import make_environments
 from apex_acer.networks.weights import named_tensors, pack
 from apex_acer.protocol.specification import Array, EnvironmentSpec
-from apex_acer.protocol.unroll import layout
 from apex_acer.tools.capacity.components import replay_bytes_per_step
 
 GIGABITS = (1, 10, 25, 100)
@@ -36,15 +35,15 @@ GIGABITS = (1, 10, 25, 100)
 
 def sizes(config: RunConfig, spec: EnvironmentSpec) -> dict[str, float]:
     """Bytes of an environment step, from the layout of its unroll and in replay, and of one version of the weights."""
-    algorithm, k = algorithm_class(config.algorithm.name), config.algorithm.unroll_length
-    column = layout(spec, k, algorithm.behaviour_shapes(config, spec), algorithm.state_shapes(config, spec))
+    agent, k = make_agent(config, spec), config.algorithm.unroll_length
+    column = agent.layout
     values = [getattr(column, field.name) for field in dataclasses.fields(column)]
     arrays = [*(v for v in values if isinstance(v, tuple)), *column.behaviour.values(), *column.state.values()]
     return {
         "step": sum(map(num_bytes, arrays)) / k,
         "its observations": num_bytes(column.obs) / k,
         "step in replay": replay_bytes_per_step(config, spec),
-        "weights": len(pack(named_tensors(algorithm.build_network(config, spec), "network"), {})),
+        "weights": len(pack(named_tensors(agent.network, "network"), {})),
     }
 
 

@@ -23,29 +23,29 @@ class Unfinished(Algorithm):
 
 
 class WithPlainSettings(Acer):
-    settings = dict  # type: ignore[assignment]
+    settings_class = dict  # type: ignore[assignment]
 
 
 class WithoutDecorator(Acer):
-    class settings(AcerConfig):
+    class settings_class(AcerConfig):
         more: int = 3
 
 
 class WithNoDefault(Acer):
     @dataclass(frozen=True, kw_only=True)
-    class settings(AcerConfig):
+    class settings_class(AcerConfig):
         more: int
 
 
 class WithWrongDefault(Acer):
     @dataclass(frozen=True)
-    class settings(AcerConfig):
+    class settings_class(AcerConfig):
         more: int = "3"  # type: ignore[assignment]
 
 
 class ForNoActions(Acer):
     @dataclass(frozen=True)
-    class settings(AcerConfig):
+    class settings_class(AcerConfig):
         actions = "box"
 
 
@@ -55,7 +55,7 @@ class MoreSettings(AcerConfig):
 
 
 class More(Acer):
-    settings = MoreSettings
+    settings_class = MoreSettings
 
 
 @pytest.mark.parametrize(
@@ -65,11 +65,11 @@ class More(Acer):
         (f"{__name__}:Absent", "is not a class of the module; give module:class"),
         (f"{__name__}:MoreSettings", "give module:class of an apex_acer.algorithms.algorithm.Algorithm"),
         ("json:dumps", "give module:class of an apex_acer.algorithms.algorithm.Algorithm"),
-        (f"{__name__}:Unfinished", "have it define __init__, act, behaviour_shapes, "),
+        (f"{__name__}:Unfinished", "have it define agent_class, loss"),
         (f"{__name__}:WithPlainSettings", "a frozen dataclass that derives from AlgorithmConfig"),
         (f"{__name__}:WithoutDecorator", "a frozen dataclass that derives from AlgorithmConfig"),
         (f"{__name__}:WithNoDefault", "could not be made; TypeError: "),
-        (f"{__name__}:ForNoActions", "have the actions of its settings be 'Discrete', 'Box' or '' for both"),
+        (f"{__name__}:ForNoActions", "have the actions of its settings_class be 'Discrete', 'Box' or '' for both"),
     ],
 )
 def test_an_algorithm_that_cannot_be_used_is_said_in_one_line(name: str, part: str) -> None:
@@ -97,7 +97,7 @@ def test_settings_of_another_algorithm_are_refused_before_a_run_begins() -> None
 
 
 def test_settings_that_are_found_without_torch_are_the_algorithm_s() -> None:
-    assert {name: algorithm_class(name).settings for name in ALGORITHMS} == settings_classes()
+    assert {name: algorithm_class(name).settings_class for name in ALGORITHMS} == settings_classes()
 
 
 UNRUN = """

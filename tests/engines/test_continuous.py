@@ -31,8 +31,8 @@ SPACES: dict[str, dict[str, Any]] = {
 FEEDS: dict[str, dict[str, Any]] = {
     "segments": {},
     "segments by priority": {"replay__sampling": "prioritized"},
-    "windows": {"algorithm__window": 3},
-    "windows by priority": {"algorithm__window": 3, "replay__sampling": "prioritized"},
+    "windows": {"algorithm__n_steps": 3},
+    "windows by priority": {"algorithm__n_steps": 3, "replay__sampling": "prioritized"},
 }
 
 

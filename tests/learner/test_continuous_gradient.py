@@ -15,9 +15,10 @@ import torch
 
 from apex_acer.actor.rollout import Rollout
 from apex_acer.algorithms import algorithm_class
-from apex_acer.algorithms.algorithm import LossOutput
+from apex_acer.algorithms.algorithm import Algorithm, LossOutput
 from apex_acer.algorithms.on_policy.common import OnPolicy
 from apex_acer.algorithms.sac.sac import Sac
+from apex_acer.algorithms.samples import Samples, split
 from apex_acer.config import RunConfig
 from apex_acer.learner.feed import make_feed, unroll_layout
 from apex_acer.learner.gradient import Gradient
@@ -26,7 +27,7 @@ from apex_acer.learner.optimizer import make_optimizer
 from apex_acer.learner.ranks import ALONE, Ranks
 from apex_acer.learner.trainer import Trainer
 from apex_acer.protocol.specification import EnvironmentSpec
-from apex_acer.protocol.unroll import Batch, split
+from apex_acer.protocol.unroll import Batch
 from tests.conftest import play
 from tests.continuous import continuous_run, each
 from tests.ranks import Group
@@ -61,15 +62,16 @@ def computed(config: RunConfig, parts: int = 1, ranks: Ranks = ALONE, num_losses
     """The gradient of all groups, the loss and metrics, of one batch and its noise, of which each learner has a share."""
     spec, batch = a_batch(config)
     torch.manual_seed(1)
-    algorithm = algorithm_class(config.algorithm.name)(config, spec, CPU)
-    own = split(dataclasses.replace(batch, noise=algorithm.noise(batch)), ranks.count)[ranks.rank]
-    algorithm.noise = lambda batch: own.noise  # type: ignore[method-assign]
+    algorithm = algorithm_class(config.algorithm.name).make(config, spec, CPU)
+    whole = algorithm.samples.make(batch)
+    own = split(dataclasses.replace(whole, noise=algorithm.noise(whole)), ranks.count)[ranks.rank]
+    algorithm.noise = lambda samples: own.noise  # type: ignore[method-assign]
     if isinstance(algorithm, OnPolicy):
         own = algorithm.prepare(own, Sums(ranks))
     optimizer = make_optimizer(config, algorithm.groups())
     optimizer.gradient.fill_(7.0)  # of another batch
     gradient = Gradient(algorithm, optimizer, parts, ranks, num_losses)
-    output = gradient.compute(own, updates)
+    output = gradient.compute(own, optimizer.due(updates))
     gradient.close()
     figures = {name: float(value) for name, value in output.metrics.items()}
     figures.pop("action_std", None)  # DDPG's is that of a batch's actions, and no mean of its parts'
@@ -124,8 +126,8 @@ def threads_of(config: RunConfig, spec: EnvironmentSpec, monkeypatch: pytest.Mon
 class OwnLoss(Sac):
     """A user's own, with a loss that is not the sum of the losses that it inherits."""
 
-    def loss(self, batch: Batch, updates: int) -> LossOutput:
-        output = super().loss(batch, updates)
+    def loss(self, samples: Samples) -> LossOutput:
+        output = super().loss(samples)
         return output._replace(loss=2 * output.loss)
 
 
@@ -149,6 +151,10 @@ def test_two_learners_make_the_update_of_one(pair: Group, algorithm: str) -> Non
     assert_close(first, computed(config))
 
 
+def noise_of(algorithm: Algorithm, batch: Batch) -> Any:
+    return algorithm.noise(algorithm.samples.make(batch)).values()
+
+
 def drawn(ranks: Ranks, config: RunConfig) -> list[np.ndarray]:
     """The noise of a new learner's first two batches, and of the first one after it was saved between them and resumed."""
     spec, batch = a_batch(config)
@@ -157,7 +163,7 @@ def drawn(ranks: Ranks, config: RunConfig) -> list[np.ndarray]:
         return Learner(config, spec, Path(config.out), RUN_ID, 0.0, ranks=ranks, **resume)
 
     def noise(learner: Learner) -> np.ndarray:
-        return np.concatenate([each.numpy().ravel() for each in learner._trainer.algorithm.noise(batch).values()])
+        return np.concatenate([each.numpy().ravel() for each in noise_of(learner._trainer.algorithm, batch)])
 
     learner = make()
     first = noise(learner)

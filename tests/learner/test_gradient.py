@@ -8,7 +8,8 @@ import torch
 from apex_acer.config import RunConfig
 from apex_acer.learner.gradient import Gradient, num_parts
 from apex_acer.learner.optimizer import Optimizer
-from apex_acer.protocol.unroll import Batch, split
+from apex_acer.protocol.unroll import Batch
+from tests.algorithms.learning import samples_of
 from tests.algorithms.segments import build, flat, random_segments
 
 
@@ -20,7 +21,7 @@ def computed(parts: int, batch: Batch, **settings: object) -> tuple[object, torc
         for parameter in acer.network.parameters():
             assert parameter.grad is not None
             parameter.grad.fill_(7.0)  # of another batch
-        output = gradient.compute(batch, 0)
+        output = gradient.compute(samples_of(acer, batch), {"network"})
         assert not output.loss.requires_grad
         return output, flat([parameter.grad for parameter in acer.network.parameters()])
     finally:
@@ -52,7 +53,7 @@ def test_parts_leave_out_what_is_frozen_and_what_no_loss_reaches() -> None:
         acer.network.register_parameter("unused", torch.nn.Parameter(torch.ones(2, dtype=torch.float64)))
         acer.network.q_values.bias.requires_grad_(False)
         gradient = Gradient(acer, Optimizer(RunConfig(), acer.groups()), parts)
-        gradient.compute(batch, 0)
+        gradient.compute(samples_of(acer, batch), {"network"})
         gradient.close()
         assert acer.network.q_values.bias.grad is None
         assert not acer.network.unused.grad.any()
@@ -78,21 +79,6 @@ def test_what_a_part_raises_is_raised() -> None:
     batch, _ = random_segments(5)
     with pytest.raises(RuntimeError):
         computed(2, dataclasses.replace(batch, action=batch.action[1:]))
-
-
-@pytest.mark.parametrize("parts", [1, 2, 3, 4, 9])
-def test_splitting_keeps_every_segment_once(parts: int) -> None:
-    batch, _ = random_segments(6, lstm=3)
-    pieces = split(batch, parts)
-    assert len(pieces) <= parts
-    for name in ("obs", "action", "mask"):
-        assert torch.equal(torch.cat([getattr(piece, name) for piece in pieces], 1), getattr(batch, name))
-    for name in ("fresh", "weights_version"):
-        assert torch.equal(torch.cat([getattr(piece, name) for piece in pieces]), getattr(batch, name))
-    for name, value in batch.state.items():
-        assert torch.equal(torch.cat([piece.state[name] for piece in pieces]), value)
-    mu = torch.cat([piece.behaviour["log_probs"] for piece in pieces], 1)
-    assert torch.equal(mu, batch.behaviour["log_probs"])
 
 
 @pytest.mark.parametrize(

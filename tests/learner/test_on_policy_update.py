@@ -10,11 +10,12 @@ import pytest
 import torch
 
 from apex_acer.algorithms.on_policy.common import ADVANTAGE, OnPolicy, standardise
+from apex_acer.algorithms.samples import Sequences
 from apex_acer.config import RunConfig
 from apex_acer.learner.gradient import Gradient
 from apex_acer.learner.ranks import ALONE, Ranks
 from apex_acer.learner.trainer import Trainer
-from apex_acer.protocol.unroll import Batch, split
+from apex_acer.protocol.unroll import Batch
 from tests import on_policy
 from tests.learner.test_continuous_gradient import SIZE, a_batch
 from tests.ranks import Group
@@ -69,11 +70,24 @@ def updated(config: RunConfig, parts: int = 1, ranks: Ranks = ALONE) -> dict[str
     unroll = made_up_unroll(config, seed=ranks.rank, spec=spec)
     trainer.algorithm.observe(dataclasses.replace(unroll, obs=unroll.obs * (1 + 5 * ranks.rank)), "actor")
     torch.manual_seed(1)
-    update = trainer.update(split(batch, ranks.count)[ranks.rank], 0, 0)
+    update = trainer.update(share(batch, ranks), 0, 0)
     trainer.close()
     assert not update.num_skipped
     tensors = {name: tensor.detach().numpy().copy() for name, tensor in trainer.algorithm.tensors().items()}
     return {name: array for name, array in tensors.items() if "moments" not in name} | {"steps": len(update.metrics)}
+
+
+def share(batch: Batch, ranks: Ranks) -> Batch:
+    """A learner's part of a batch."""
+
+    def part(name: str, value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: part(name, each) for key, each in value.items()}
+        return value.chunk(ranks.count, 0 if name in ("state", "weights_version", "fresh", "importance") else 1)[
+            ranks.rank
+        ]
+
+    return Batch(**{name: part(name, value) for name, value in vars(batch).items()})
 
 
 def updated_by_one_of_several(ranks: Ranks, config: RunConfig) -> dict[str, np.ndarray]:
@@ -135,9 +149,9 @@ def test_minibatches_share_the_scale_of_the_batch(name: str, monkeypatch: pytest
     trainer, seen = Trainer(config, spec), []
     compute = trainer.gradient.compute
 
-    def spy(part: Batch, updates: int) -> Any:
+    def spy(part: Sequences, due: set[str]) -> Any:
         seen.append(part.targets[ADVANTAGE][part.mask])
-        return compute(part, updates)
+        return compute(part, due)
 
     monkeypatch.setattr(trainer.gradient, "compute", spy)
     update = trainer.update(batch, 0, 0)

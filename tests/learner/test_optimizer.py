@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from apex_acer.algorithms.algorithm import Group, trained
+from apex_acer.algorithms.algorithm import Group, trainable
 from apex_acer.config import OptimizerConfig, RunConfig, StopConfig
 from apex_acer.learner.optimizer import Optimizer, flatten, make_optimizer
 from tests.conftest import config_error
@@ -14,7 +14,7 @@ BOTH = pytest.mark.parametrize("name", ["rmsprop", "adam"])
 
 def whole(network):
     """All of a network's trained parameters as one group."""
-    return {"network": Group(trained(network))}
+    return {"network": Group(trainable(network))}
 
 
 def build(budget=1000, **settings):
@@ -63,7 +63,7 @@ def test_a_linear_schedule_ends_at_its_final_fraction(env_steps, share):
 def step(optimizer, loss, env_steps, updates=0):
     """One step down `loss`."""
     optimizer.backward(loss)
-    return optimizer.step(loss.detach(), env_steps, updates)
+    return optimizer.step(loss.detach(), env_steps, optimizer.due(updates))
 
 
 @BOTH

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from apex_acer.config.algorithm import SegmentConfig
+from apex_acer.config.algorithm import Sampling, SegmentConfig
 from apex_acer.config.checks import at_least, fraction, positive, require
 
 if TYPE_CHECKING:
@@ -35,6 +35,11 @@ class AcerBaseConfig(SegmentConfig):
         require(self.burn_in < self.unroll_length, "algorithm.burn_in", self.burn_in, allowed)
         at_least(0, "algorithm", {name: getattr(self, name) for name in ("truncation_threshold", "q_cost")})
         positive("algorithm", {"trust_region_delta": self.trust_region_delta})
+
+    @property
+    def sampling(self) -> Sampling:
+        """Each sequence once as it arrives, and again as often as Poisson(replay ratio) says."""
+        return Sampling(fresh=True, replays="poisson")
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from apex_acer.config.algorithm import NStepConfig, require_no_softmax
+from apex_acer.config.algorithm import NStepConfig, Sampling, require_no_softmax
 from apex_acer.config.checks import at_least, fraction, require
 
 if TYPE_CHECKING:
@@ -61,6 +61,11 @@ class R2d2Config(ApexDqnConfig):
         at_least(0, "algorithm", {"burn_in": self.burn_in})
         allowed = f"give at most algorithm.unroll_length ({self.unroll_length})"
         require(self.burn_in <= self.unroll_length, "algorithm.burn_in", self.burn_in, allowed)
+
+    @property
+    def sampling(self) -> Sampling:
+        """Only replay: sequences, each behind the last `burn_in` steps of the one before."""
+        return Sampling(fresh=False, burn_in=self.burn_in)
 
     def require_fit(self, run: RunConfig) -> None:
         """Requires an LSTM, and no temperature."""

@@ -1,17 +1,17 @@
-"""What algorithms share that learn from fresh segments only: policy and critic, advantages, and the loss of both."""
+"""What algorithms share that learn from fresh sequences only: policy and critic, advantages, and the loss of both."""
 
 from __future__ import annotations
 
 import dataclasses
 from abc import abstractmethod
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Iterator
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from apex_acer.algorithms.algorithm import Action, Descent, Feeding, Group, LossOutput, trained
+from apex_acer.algorithms.algorithm import Action, Agent, Algorithm, Descent, Group, LossOutput, trainable
 from apex_acer.algorithms.on_policy.settings import OnPolicyConfig, PolicyGradientConfig
-from apex_acer.algorithms.segments import Segments
+from apex_acer.algorithms.samples import Sequences, columns, prepared
 from apex_acer.config import RunConfig
 from apex_acer.functional import (
     Advantages,
@@ -23,171 +23,162 @@ from apex_acer.functional import (
     masked_means,
 )
 from apex_acer.networks.curiosity import Curiosity
+from apex_acer.networks.memory import lstm_shapes
 from apex_acer.networks.network import State, to_train
 from apex_acer.networks.policy_heads import policy_head
 from apex_acer.networks.policy_value import PolicyNetwork, ValueNetwork
 from apex_acer.protocol.specification import EnvironmentSpec
-from apex_acer.protocol.unroll import Batch, Shapes, Unroll, columns, single_steps
 
 ADVANTAGE, VALUE, VALUE_TARGET = "advantage", "value", "value_target"  # of each step, before the batch is learned from
-INTRINSIC_REWARD = "intrinsic_reward"  # likewise, if there is curiosity
+INTRINSIC_REWARD = "intrinsic_reward"  # of each step, if there is curiosity
 EPSILON = 1e-8  # added to the standard deviation of advantages
 
 
-class OnPolicy(Segments):
-    """A policy, and a critic: a head of V on an image's or a recurrent torso, otherwise a network of its own."""
+class PolicyAgent(Agent):
+    """Samples from a policy, and records its distribution."""
 
-    settings = OnPolicyConfig
+    settings: OnPolicyConfig
     network: PolicyNetwork
 
-    def __init__(self, config: RunConfig, spec: EnvironmentSpec, device: torch.device) -> None:
-        super().__init__(config, spec, device)
-        self._on_policy, self._recurrent = settings(config), config.network.lstm > 0
-        self._whole_episodes = self.feeding(config).whole_episodes
-        self.critic = None if self.network.value else to_train(ValueNetwork(config.network, spec), config, device)
-        if self.critic:
-            self.modules["critic"] = self.critic
+    def __init__(self, config: RunConfig, spec: EnvironmentSpec) -> None:
+        super().__init__(config, spec)
+        shares = self.shares_torso(config, spec)
+        self.network = PolicyNetwork(config.network, spec, self.settings.initial_std, with_value=shares)
+        self.extras = policy_head(spec).behaviour_shapes(spec)
+        self.state = lstm_shapes(config.network.lstm)
 
-    @staticmethod
-    def build_network(config: RunConfig, spec: EnvironmentSpec) -> PolicyNetwork:
-        """A `PolicyNetwork`, whose output is `pi_logits`, or `mean` and `log_std` of a `Box`."""
-        shares = spec.has_images or config.network.lstm > 0
-        return PolicyNetwork(config.network, spec, settings(config).initial_std, with_value=shares)
+    def shares_torso(self, config: RunConfig, spec: EnvironmentSpec) -> bool:
+        """Whether V is a head on the policy's torso."""
+        return spec.has_images or config.network.lstm > 0
 
-    @staticmethod
-    def behaviour_shapes(config: RunConfig, spec: EnvironmentSpec) -> Shapes:
-        """What the policy's head records."""
-        return policy_head(spec).behaviour_shapes(spec)
-
-    @staticmethod
     def act(
-        network: nn.Module, obs: Tensor, state: State, *, greedy: bool, exploration: Tensor, generator: torch.Generator
+        self, obs: Tensor, state: State, *, greedy: bool, exploration: Tensor, generator: torch.Generator, updates: int
     ) -> Action:
         """Samples from the policy at the temperature `exploration`, or takes the likeliest action if `greedy`."""
-        assert isinstance(network, PolicyNetwork)
-        output, state = network.step(obs, state)
-        policy = network.head.distribution(output, exploration)
-        return Action(*network.head.sample(policy, generator, greedy=greedy), state)
+        output, state = self.network.step(obs, state)
+        policy = self.network.head.distribution(output, exploration)
+        return Action(*self.network.head.sample(policy, generator, greedy=greedy), state)
 
-    @staticmethod
-    def feeding(config: RunConfig) -> Feeding:
-        """Fresh segments, each in one batch."""
-        return Feeding(fresh=True)
 
-    def observe(self, unroll: Unroll, source: Hashable) -> None:
-        """Updates the statistics of returns; those of observations, which the policy depends on, wait for the update."""
-        self.observe_returns(unroll, source)
+class OnPolicy(Algorithm):
+    """A policy, and a critic: a head of V on an image's or a recurrent torso, otherwise a network of its own."""
 
-    def update(self, batch: Batch, descent: Descent) -> None:
-        """Learns from the batch, and then adds its observations to the statistics.
+    agent_class = PolicyAgent
+    settings: OnPolicyConfig
+    network: PolicyNetwork
 
-        So π is computed under the statistics that the actions were chosen with: before the first step its ratio to a
-        behaviour policy of the same version is 1. The new statistics travel to actors with the new version of the weights,
-        and if no step was taken there is none.
-        """
-        self.learn(self.prepare(batch, descent), descent)
-        if descent.metrics:
-            self.network.observe(self._observed(batch))
+    def __init__(self, agent: Agent, device: torch.device) -> None:
+        super().__init__(agent, device)
+        config = agent.config
+        self.critic = None
+        if not self.network.value:
+            self.critic = to_train(ValueNetwork(config.network, agent.spec), config, device)
+            self.modules["critic"] = self.critic
+
+    def update(self, samples: Sequences, descent: Descent) -> None:
+        """Computes advantages under the policy as it is, and learns from them."""
+        self.learn(self.prepare(samples, descent), descent)
 
     @abstractmethod
-    def learn(self, batch: Batch, descent: Descent) -> None:
+    def learn(self, samples: Sequences, descent: Descent) -> None:
         """Takes the steps on a prepared batch."""
 
-    def _observed(self, batch: Batch) -> Tensor:
-        """The planes after each step, `[T, B, *plane]`; of whole episodes only those that were made, `[1, n, *plane]`."""
-        planes = batch.obs[batch.stack :]
-        return planes[batch.mask].unsqueeze(0) if self._whole_episodes else planes
-
-    def prepare(self, batch: Batch, descent: Descent) -> Batch:
-        """`batch` with the advantage and the critic's value and target of each step, under the policy as it is now."""
+    def prepare(self, samples: Sequences, descent: Descent) -> Sequences:
+        """`samples` with the advantage and the critic's value and target of each step, under the policy as it is."""
         with torch.no_grad():
-            policy, value = self.evaluate(batch)
-            found = self.advantages(batch, policy, value)
+            policy, value = self.evaluate(samples)
+            found = self.advantages(samples, policy, value)
             advantage = found.advantage
-            if self._on_policy.normalise_advantages:
-                advantage = standardise(advantage, batch.mask, descent.add)
+            if self.settings.normalise_advantages:
+                advantage = standardise(advantage, samples.mask, descent.add)
         targets = {ADVANTAGE: advantage, VALUE: value[:-1], VALUE_TARGET: found.value_target}
-        return dataclasses.replace(batch, targets=batch.targets | targets)
+        return dataclasses.replace(samples, targets=samples.targets | targets)
 
-    def advantages(self, batch: Batch, policy: Distribution, value: Tensor) -> Advantages:
-        """Those of each step `[T, B]`, from the `policy` `[T+1, B]` and `value` `[T+1, B]` before the update."""
+    def advantages(self, samples: Sequences, policy: Distribution, value: Tensor) -> Advantages:
+        """Advantages of each step `[T, B]`, from the `policy` `[T+1, B]` and `value` `[T+1, B]` before the update."""
         return gae(
-            reward=self.rewards(batch),
+            reward=self.rewards(samples),
             value=value,
-            terminated=batch.terminated,
-            truncated=batch.truncated,
-            mask=batch.mask,
-            gamma=self._on_policy.gamma,
-            gae_lambda=self._on_policy.gae_lambda,
+            terminated=samples.terminated,
+            truncated=samples.last,
+            mask=samples.mask,
+            gamma=self.settings.gamma,
+            gae_lambda=self.settings.gae_lambda,
         )
 
-    def evaluate(self, batch: Batch, *, ahead: bool = True) -> tuple[Distribution, Tensor]:
+    def rewards(self, samples: Sequences) -> Tensor:
+        """`[T, B]` what advantages are computed from."""
+        return samples.reward
+
+    def evaluate(self, samples: Sequences, *, ahead: bool = True) -> tuple[Distribution, Tensor]:
         """The policy and V `[T+1, B]` of the observations, without the last one if not `ahead`."""
-        obs, reset = self.inputs(batch, ahead=ahead)
-        policy, value = self.network.judge(obs, reset, batch.state)
+        rows = slice(None if ahead else -1)
+        obs, first = prepared(self.network, samples.obs[rows]), samples.first[rows]
+        policy, value = self.network.judge(obs, first, samples.state)
         if self.critic:
-            value = self.critic(obs).view(reset.shape)
+            value = self.critic(obs).view(first.shape)
         assert value is not None
         return policy, value
 
-    def minibatches(self, batch: Batch, num: int) -> Iterator[Batch]:
-        """The batch in `num` random parts: of its steps without dummies, or of whole segments if the network has memory."""
-        if self._recurrent:
-            for part in torch.randperm(batch.mask.shape[1]).tensor_split(num):
-                yield columns(batch, part.to(batch.mask.device))
+    def minibatches(self, samples: Sequences, num: int) -> Iterator[Sequences]:
+        """The batch in `num` random parts: of its unmasked steps, or of whole sequences if the network has memory."""
+        mask = samples.mask
+        if self.agent.state:
+            for part in torch.randperm(mask.shape[1]).tensor_split(num):
+                yield columns(samples, part.to(mask.device))
             return
-        steps = batch.mask.flatten().nonzero().squeeze(-1)
+        steps = mask.flatten().nonzero().squeeze(-1)
         for part in torch.randperm(len(steps)).tensor_split(num):
-            yield single_steps(batch, steps[part.to(steps.device)])
+            yield samples.steps(steps[part.to(steps.device)])
 
 
 class PolicyGradient(OnPolicy):
     """One loss of policy, critic, entropy and curiosity; algorithms differ in how the advantages count."""
 
-    settings = PolicyGradientConfig
+    settings: PolicyGradientConfig
 
-    def __init__(self, config: RunConfig, spec: EnvironmentSpec, device: torch.device) -> None:
-        super().__init__(config, spec, device)
-        assert isinstance(config.algorithm, PolicyGradientConfig)
-        self._costs = config.algorithm
-        self.curiosity = to_train(Curiosity(config.network, spec), config, device) if self._costs.curiosity else None
-        if self.curiosity:
+    def __init__(self, agent: Agent, device: torch.device) -> None:
+        super().__init__(agent, device)
+        config = agent.config
+        self.curiosity = None
+        if self.settings.curiosity:
+            self.curiosity = to_train(Curiosity(config.network, agent.spec), config, device)
             self.modules["curiosity"] = self.curiosity
 
     def groups(self) -> dict[str, Group]:
         """Curiosity has a group of its own, so that its gradient does not change how the policy's is clipped."""
         if not self.curiosity:
             return super().groups()
-        others = [p for module in self.modules.values() if module is not self.curiosity for p in trained(module)]
-        return {"network": Group(others), "curiosity": Group(trained(self.curiosity))}
+        others = [p for module in self.modules.values() if module is not self.curiosity for p in trainable(module)]
+        return {"network": Group(others), "curiosity": Group(trainable(self.curiosity))}
 
-    def prepare(self, batch: Batch, descent: Descent) -> Batch:
-        """Also with what curiosity pays for each step, if there is any."""
+    def prepare(self, samples: Sequences, descent: Descent) -> Sequences:
+        """`samples` with its targets, and with what curiosity pays for each step, if there is any."""
         if self.curiosity:
             with torch.no_grad():
-                errors = self.curiosity(self.inputs(batch).obs, batch.action)
-            paid = intrinsic_reward(forward=errors.forward, mask=batch.mask, eta=self._costs.curiosity)
-            batch = dataclasses.replace(batch, targets={INTRINSIC_REWARD: paid})
-        return super().prepare(batch, descent)
+                errors = self.curiosity(prepared(self.network, samples.obs), samples.action)
+            paid = intrinsic_reward(forward=errors.forward, mask=samples.mask, eta=self.settings.curiosity)
+            samples = dataclasses.replace(samples, targets={INTRINSIC_REWARD: paid})
+        return super().prepare(samples, descent)
 
-    def rewards(self, batch: Batch) -> Tensor:
+    def rewards(self, samples: Sequences) -> Tensor:
         """`[T, B]`, with what curiosity pays, if there is any."""
-        return super().rewards(batch) + batch.targets.get(INTRINSIC_REWARD, 0.0)
+        return samples.reward + samples.targets.get(INTRINSIC_REWARD, 0.0)
 
-    def loss(self, batch: Batch, updates: int) -> LossOutput:
-        """The policy's, `value_cost` times the critic's, the entropy bonus and curiosity's, as means over unmasked steps."""
-        policy, value = self.evaluate(batch, ahead=False)
-        behaviour, action = self.network.head.recorded(batch.action, batch.behaviour)
-        policy_loss, samples = self.policy_loss(batch, policy.log_prob(action), behaviour.log_prob(action))
-        value_loss, entropy = self.value_loss(batch, value), policy.entropy()
-        costs = policy_loss + self._costs.value_cost * value_loss - self._costs.entropy_cost * entropy  # [T, B]
+    def loss(self, samples: Sequences) -> LossOutput:
+        """Policy loss, `value_cost` times the critic's, entropy bonus and curiosity's loss, as means over unmasked steps."""
+        settings, mask = self.settings, samples.mask
+        policy, value = self.evaluate(samples, ahead=False)
+        behaviour, action = self.network.head.recorded(samples.action, samples.extras)
+        policy_loss, means = self.policy_loss(samples, policy.log_prob(action), behaviour.log_prob(action))
+        value_loss, entropy = self.value_loss(samples, value), policy.entropy()
+        costs = policy_loss + settings.value_cost * value_loss - settings.entropy_cost * entropy  # [T, B]
         if self.curiosity:
-            errors = self.curiosity(self.inputs(batch).obs, batch.action)
+            errors = self.curiosity(prepared(self.network, samples.obs), samples.action)
             costs = costs + curiosity_loss(forward=errors.forward, inverse=errors.inverse)
-            samples |= {"forward_loss": errors.forward, "inverse_loss": errors.inverse}
-            samples |= {INTRINSIC_REWARD: batch.targets[INTRINSIC_REWARD]}
-        total = masked_mean(costs, batch.mask)
-        samples |= {
+            means |= {"forward_loss": errors.forward, "inverse_loss": errors.inverse}
+            means |= {INTRINSIC_REWARD: samples.targets[INTRINSIC_REWARD]}
+        means |= {
             "loss": costs,
             "policy_loss": policy_loss,
             "value_loss": value_loss,
@@ -195,26 +186,22 @@ class PolicyGradient(OnPolicy):
             "value": value,
             "behaviour_kl": behaviour.kl(policy),
         }
-        return LossOutput(
-            total,
-            masked_means(samples, batch.mask),
-            batch.importance.new_zeros(len(batch.importance)),
-            batch.mask.sum(),
-        )
+        unused = torch.zeros_like(samples.importance)
+        return LossOutput(masked_mean(costs, mask), masked_means(means, mask), unused, mask.sum())
 
     @abstractmethod
     def policy_loss(
-        self, batch: Batch, log_prob: Tensor, behaviour_log_prob: Tensor
+        self, samples: Sequences, log_prob: Tensor, behaviour_log_prob: Tensor
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """That of each step `[T, B]`, by the policy's and the behaviour's log-probability of its action; and metrics."""
+        """Policy loss per step `[T, B]`, and metrics, by the log-probabilities of the action taken."""
 
-    def value_loss(self, batch: Batch, value: Tensor) -> Tensor:
+    def value_loss(self, samples: Sequences, value: Tensor) -> Tensor:
         """½ (target − V)² of each step, `[T, B]`."""
-        return 0.5 * (batch.targets[VALUE_TARGET] - value).square()
+        return 0.5 * (samples.targets[VALUE_TARGET] - value).square()
 
 
 def standardise(advantage: Tensor, mask: Tensor, add: Callable[[Tensor], None]) -> Tensor:
-    """`advantage` `[T, B]` less its mean and divided by its standard deviation, those of the unmasked steps of all learners.
+    """`advantage` `[T, B]` less its mean and divided by its standard deviation, over the unmasked steps of all learners.
 
     `add` replaces a tensor by its sum over all learners. Masked steps are 0.
     """
@@ -225,9 +212,3 @@ def standardise(advantage: Tensor, mask: Tensor, add: Callable[[Tensor], None]) 
     mean = total / count.clamp(min=1)
     std = (squares / count.clamp(min=1) - mean.square()).clamp(min=0).sqrt()
     return torch.where(mask, (taken - mean) / (std + EPSILON), 0.0).to(advantage.dtype)
-
-
-def settings(config: RunConfig) -> OnPolicyConfig:
-    """The `[algorithm]` section of an on-policy run."""
-    assert isinstance(config.algorithm, OnPolicyConfig)
-    return config.algorithm

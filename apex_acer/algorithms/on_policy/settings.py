@@ -6,7 +6,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from apex_acer.config.algorithm import SegmentConfig
+from apex_acer.config.algorithm import Sampling, SegmentConfig
 from apex_acer.config.checks import at_least, fraction, positive, require
 
 if TYPE_CHECKING:
@@ -85,6 +85,11 @@ class ActorCriticConfig(PolicyGradientConfig):
         without = "without a baseline there is no value to bootstrap from; give algorithm.gae_lambda 1 and targets gae"
         plain = self.gae_lambda == 1 and self.targets == "gae"
         require(self.baseline or plain, "algorithm.baseline", self.baseline, without)
+
+    @property
+    def sampling(self) -> Sampling:
+        """Fresh sequences, each in one batch; they may be whole episodes."""
+        return Sampling(fresh=True, whole_episodes=self.whole_episodes)
 
 
 @dataclass(frozen=True)

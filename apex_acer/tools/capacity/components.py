@@ -16,15 +16,15 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import numpy as np
 import torch
 
 from apex_acer.actor.policy import Policy
 from apex_acer.actor.rollout import Rollout
-from apex_acer.algorithms import algorithm_class
 from apex_acer.algorithms.algorithm import LossOutput
+from apex_acer.algorithms.samples import Samples
 from apex_acer.config import RunConfig
 from apex_acer.config.runfile import load_run
 from apex_acer.environments.vector import make_environments
@@ -85,8 +85,7 @@ def ceiling(
 
 def samples_per_step(config: RunConfig, replay_ratio: float) -> float:
     """Samples trained on for each environment step."""
-    feeding = algorithm_class(config.algorithm.name).feeding(config)
-    return replay_ratio + feeding.fresh
+    return replay_ratio + config.algorithm.sampling.fresh
 
 
 def replay_bytes_per_step(config: RunConfig, spec: EnvironmentSpec) -> float:
@@ -219,15 +218,14 @@ class _Recalled(Gradient):
         self._gradient = gradient
         self._output: LossOutput | None = None
 
-    def compute(self, batch: Batch, updates: int) -> LossOutput:
+    def compute(self, samples: Samples, due: Collection[str]) -> LossOutput:
         """The output of the first call."""
-        self._output = self._output or self._gradient.compute(batch, updates)
+        self._output = self._output or self._gradient.compute(samples, due)
         return self._output
 
 
 def _make_replay(config: RunConfig, spec: EnvironmentSpec, segments: int, device: torch.device = CPU) -> UniformReplay:
-    feeding, k = algorithm_class(config.algorithm.name).feeding(config), config.algorithm.unroll_length
-    return make_replay(config, feeding, unroll_layout(config, spec), segments * k, device)
+    return make_replay(config, unroll_layout(config, spec), segments * config.algorithm.unroll_length, device)
 
 
 def _start(command: Sequence[str]) -> subprocess.Popen[str]:

@@ -62,7 +62,7 @@ class Exchange:
         if self._compression:
             self._compression.pack(self._message, compress=True)
         if next(self._asks):
-            self._policy.load(weights.unpack(self._weights))
+            self._policy.load(weights.unpack(self._weights), 1)
         return self._unroll.num_steps
 
     def take(self) -> int:

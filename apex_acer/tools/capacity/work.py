@@ -6,7 +6,6 @@ import dataclasses
 import tempfile
 from collections.abc import Mapping
 
-from apex_acer.algorithms import algorithm_class
 from apex_acer.config import RunConfig
 from apex_acer.config.runfile import dump_run
 from apex_acer.engines.placement import available_cores
@@ -43,8 +42,8 @@ def measure_work(
 def make_work(rates: Mapping[str, float], config: RunConfig, replay_bytes: float) -> Work:
     """The work of components with these `rates`; the rates of updates may be missing."""
     samples = samples_per_step(config, config.algorithm.replay_ratio)
-    window = algorithm_class(config.algorithm.name).feeding(config).window
-    steps_per_batch = config.learner.batch_size * (1 if window else config.algorithm.unroll_length)
+    settings = config.algorithm
+    steps_per_batch = config.learner.batch_size * (1 if settings.sampling.n_steps else settings.unroll_length)
     stepping_s = samples / rates["stepping"] if "stepping" in rates else 0.0
     return Work(
         acting_s=1 / rates["acting"] + 1 / rates["sending"],

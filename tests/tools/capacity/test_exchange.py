@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import pytest
 
 from apex_acer.actor.actor import Actor
-from apex_acer.algorithms import algorithm_class
+from apex_acer.algorithms import make_agent
 from apex_acer.config import RunConfig
 from apex_acer.engines.local.wire import Part, encode_message
 from apex_acer.environments.vector import environment_spec
@@ -33,7 +33,7 @@ class WireLink(Link):
 
 def sent_by_an_actor(config: RunConfig) -> list[list[Part]]:
     """The messages with unrolls of a real actor."""
-    network = algorithm_class(config.algorithm.name).build_network(config, environment_spec(config.environment))
+    network = make_agent(config, environment_spec(config.environment)).network
     link = WireLink(pack(named_tensors(network, "network"), {"weights_version": 0}))
     actor = Actor(config, "exchange", Peer("actor", 0, 0), link)
     while len(link.sent) < 5:

@@ -1,0 +1,197 @@
+"""Samples are what papers are written in: stacks, n-step sums, shaped rewards, and 0 where nothing follows."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from apex_acer.algorithms import algorithm_class
+from apex_acer.algorithms.dqn.settings import ApexDqnConfig
+from apex_acer.algorithms.on_policy.common import OnPolicy
+from apex_acer.algorithms.samples import SampleMaker, Samples, Sequences, columns, prepared, split
+from apex_acer.config import AlgorithmConfig, SegmentConfig
+from apex_acer.networks.discrete import ActorCritic
+from apex_acer.protocol.unroll import Batch
+from tests.functional import reference_q
+from tests.runs import CARTPOLE, made_up_unroll, tiny_run
+
+T, B, PLANE, N = 7, 5, 3, 3
+STACKS = pytest.mark.parametrize("stack", [1, 4])
+SHAPING = {"gamma": 0.9, "reward_clip": 20.0, "terminal_penalty": 0.5, "unroll_length": T}
+
+
+def numbered_batch(stack: int = 1) -> Batch:
+    """No two of its numbers are alike; some steps are dummies, after which an episode begins."""
+    random = np.random.default_rng(stack)
+    clock = iter(range(10**6))
+
+    def numbers(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+        return torch.tensor([next(clock) for _ in range(int(np.prod(shape)))], dtype=dtype).view(shape)
+
+    return Batch(
+        obs=numbers(T + stack, B, PLANE),
+        episode_step=torch.from_numpy(random.integers(0, 4, (T + stack, B), np.int32)),
+        action=numbers(T, B, dtype=torch.int64),
+        reward=numbers(T, B) / 5,
+        terminated=torch.from_numpy(random.random((T, B)) < 0.3),
+        truncated=torch.from_numpy(random.random((T, B)) < 0.3),
+        mask=torch.from_numpy(random.random((T, B)) < 0.8),
+        behaviour={"log_probs": numbers(T, B, 2)},
+        state={"hidden": numbers(B, 6)},
+        weights_version=numbers(B, dtype=torch.int64),
+        fresh=torch.from_numpy(random.random(B) < 0.5),
+        importance=numbers(B),
+    )
+
+
+def sequences(stack: int = 1) -> Sequences:
+    made = SampleMaker(AlgorithmConfig(name="a", **SHAPING)).make(numbered_batch(stack))
+    assert isinstance(made, Sequences)
+    noise, advantage = torch.randn(2, B, 4), torch.randn(T, B)
+    return dataclasses.replace(made, noise={"x": noise}, targets={"advantage": advantage, "pair": torch.randn(T, B, 2)})
+
+
+def shaped(reward: float, terminated: bool) -> float:
+    return reference_q.shape_reward(reward, terminated, SHAPING["reward_clip"], SHAPING["terminal_penalty"])
+
+
+def stacked(batch: Batch, row: int, column: int) -> torch.Tensor:
+    """The frame stack at a step, one plane at a time."""
+    stack, planes = batch.stack, []
+    age = int(batch.episode_step[row + stack - 1, column])
+    for back in reversed(range(stack)):
+        plane = batch.obs[row + stack - 1 - back, column]
+        planes.append(plane if back <= age else torch.zeros_like(plane))
+    return torch.cat(planes)
+
+
+@STACKS
+def test_sequences_have_stacks_shaped_rewards_and_discounts(stack: int) -> None:
+    batch, made = numbered_batch(stack), sequences(stack)
+    for b in range(B):
+        for t in range(T + 1):
+            assert torch.equal(made.obs[t, b], stacked(batch, t, b))
+            assert made.first[t, b] == (batch.episode_step[t + stack - 1, b] == 0)
+        for t in range(T):
+            ended = bool(batch.terminated[t, b])
+            assert made.reward[t, b].item() == pytest.approx(shaped(batch.reward[t, b].item(), ended))
+            assert made.discount[t, b].item() == pytest.approx(0.0 if ended else 0.9)
+            assert made.last[t, b] == (ended or bool(batch.truncated[t, b]))
+    assert torch.equal(made.terminated, batch.terminated)
+    for name in ("action", "mask", "importance", "fresh"):
+        assert torch.equal(getattr(made, name), getattr(batch, name)), name
+    torch.testing.assert_close((made.state, made.extras), (batch.state, batch.behaviour))
+
+
+@STACKS
+def test_transitions_have_n_step_sums_up_to_the_end_of_the_episode(stack: int) -> None:
+    whole = numbered_batch(stack)
+    steps = {name: getattr(whole, name)[:N] for name in ("action", "reward", "terminated", "truncated", "mask")}
+    planes = {name: getattr(whole, name)[: N + stack] for name in ("obs", "episode_step")}
+    batch = dataclasses.replace(whole, **steps, **planes, behaviour={"log_probs": whole.behaviour["log_probs"][:N]})
+    made: Any = SampleMaker(ApexDqnConfig(**SHAPING, n_steps=N)).make(batch)
+    lengths = set()
+    for b in range(B):
+        ended = batch.terminated[:, b]
+        rewards = [shaped(x, bool(end)) for x, end in zip(batch.reward[:, b].tolist(), ended, strict=True)]
+        expected = reference_q.n_step(rewards, ended, batch.truncated[:, b], batch.mask[:, b], 0.9)
+        assert made.reward[b].item() == pytest.approx(expected.reward, rel=1e-6)
+        assert made.discount[b].item() == pytest.approx(expected.discount, rel=1e-6)
+        assert torch.equal(made.obs[b], stacked(batch, 0, b))
+        assert torch.equal(made.next_obs[b], stacked(batch, expected.length, b))
+        lengths.add(expected.length)
+    assert len(lengths) > 1
+    assert torch.equal(made.action, batch.action[0])
+    assert torch.equal(made.extras["log_probs"], batch.behaviour["log_probs"][0])
+
+
+def test_rewards_are_scaled_by_the_returns_observed_so_far() -> None:
+    maker = SampleMaker(SegmentConfig(name="a", **SHAPING, normalise_rewards=True))
+    run = tiny_run()
+    for seed in range(3):
+        reward = np.random.default_rng(seed).normal(0, 7, (5, 4)).astype(np.float32)
+        maker.observe(made_up_unroll(run, seed, reward=reward), "a", 1, torch.device("cpu"))
+    assert maker.scale is not None
+    made = maker.make(numbered_batch())
+    torch.testing.assert_close(made.reward, maker.scale(sequences().reward))
+    assert not torch.equal(made.reward, sequences().reward)
+
+
+def of_steps(samples: Samples, name: str) -> dict[str, torch.Tensor]:
+    """The tensors of a field, by name."""
+    value: Any = getattr(samples, name)
+    return value if isinstance(value, dict) else {name: value}
+
+
+@STACKS
+def test_single_steps_are_the_steps_one_by_one(stack: int) -> None:
+    whole = sequences(stack)
+    index = torch.randperm(T * B)[:20]
+    alone = whole.steps(index)
+    assert alone.mask.shape == (1, 20)
+    assert alone.state == alone.noise == {}
+    for place, number in enumerate(index.tolist()):
+        t, b = divmod(number, B)
+        for name in ("obs", "first"):
+            assert torch.equal(getattr(alone, name)[:, place], getattr(whole, name)[t : t + 2, b]), name
+        for name in ("action", "reward", "discount", "last", "mask", "extras", "targets"):
+            for key, tensor in of_steps(alone, name).items():
+                assert torch.equal(tensor[0, place], of_steps(whole, name)[key][t, b]), key
+        for name in ("fresh", "importance"):
+            assert torch.equal(getattr(alone, name)[place], getattr(whole, name)[b]), name
+    assert whole.steps(torch.arange(0)).mask.shape == (1, 0)
+
+
+def test_columns_are_whole_sequences() -> None:
+    whole, index = sequences(3), torch.tensor([4, 0, 2])
+    chosen = columns(whole, index)
+    for field in dataclasses.fields(Sequences):
+        for key, tensor in of_steps(chosen, field.name).items():
+            given = of_steps(whole, field.name)[key]
+            assert torch.equal(tensor, given.index_select(whole.axis(field.name), index)), key
+
+
+@pytest.mark.parametrize("parts", [1, 2, 3, 9])
+def test_splitting_keeps_every_sequence_once(parts: int) -> None:
+    whole = sequences(2)
+    pieces = split(whole, parts)
+    assert len(pieces) <= parts
+    for field in dataclasses.fields(Sequences):
+        for key, tensor in of_steps(whole, field.name).items():
+            joined = torch.cat([of_steps(piece, field.name)[key] for piece in pieces], whole.axis(field.name))
+            assert torch.equal(joined, tensor), key
+
+
+def test_a_part_of_images_keeps_its_channels_innermost() -> None:
+    """With which convolutions on a CPU are fastest; to flatten alone would move them."""
+    spec = dataclasses.replace(CARTPOLE, plane_shape=(1, 36, 36), given_shape=(36, 36), dtype="uint8", stack=4)
+    network = ActorCritic(tiny_run().network, spec)
+    frames = torch.randint(0, 255, (T + 4, B, 1, 36, 36), dtype=torch.uint8)
+    batch = dataclasses.replace(numbered_batch(4), obs=frames)
+    made: Any = SampleMaker(AlgorithmConfig(name="a", **SHAPING)).make(batch)
+    for part in split(made, 2):
+        inputs = prepared(network, part.obs)
+        assert inputs.is_contiguous(memory_format=torch.channels_last)
+        assert torch.equal(inputs, network.prepare(part.obs.flatten(0, 1)))
+
+
+@pytest.mark.parametrize("lstm", [0, 4])
+def test_minibatches_hold_every_step_once_and_no_dummy(lstm: int) -> None:
+    config = tiny_run(algorithm__name="ppo", algorithm__minibatches=2, network__lstm=lstm)
+    algorithm = algorithm_class("ppo").make(config, CARTPOLE, torch.device("cpu"))
+    assert isinstance(algorithm, OnPolicy)
+    samples = sequences()
+    orders = []
+    for _ in range(2):
+        parts = list(algorithm.minibatches(samples, 2))
+        taken = torch.cat([part.reward[part.mask] for part in parts])
+        assert sorted(taken.tolist()) == sorted(samples.reward[samples.mask].tolist())
+        assert lstm or all(part.mask.all() for part in parts)
+        sizes = [part.mask.numel() for part in parts]
+        assert max(sizes) - min(sizes) <= (T if lstm else 1)
+        orders.append(taken.tolist())
+    assert orders[0] != orders[1]
