@@ -20,7 +20,7 @@ from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.wait import WebDriverWait
 
 from apex_acer.algorithms.acer.settings import AcerConfig
-from apex_acer.storage.board import charts_of
+from apex_acer.storage.writers import charts_of
 from docs import picture_live
 
 IMAGES = Path(__file__).parent / "images"

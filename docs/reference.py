@@ -10,7 +10,7 @@ import typing
 from pathlib import Path
 
 from apex_acer import config as configuration
-from apex_acer.protocol.metrics import METRICS
+from apex_acer.protocol.metrics import METRICS, Metric
 from docs import rooms
 
 HERE = Path(__file__).parent
@@ -18,8 +18,7 @@ GENERATED = "Written by `make docs` from the code; change it there."
 
 
 def metrics_page() -> str:
-    """Every metric with its unit and meaning."""
-    rows = [f"| `{name}` | {metric.unit} | {metric.meaning} |" for name, metric in METRICS.items()]
+    """Every metric with its unit, its meaning, who writes it and where it is drawn."""
     head = [
         "# Metrics",
         "",
@@ -27,8 +26,22 @@ def metrics_page() -> str:
         "",
         "The same names are in TensorBoard (`tb/<process>/`) and in `metrics.jsonl`. A run's last row follows the one",
         "before whenever the run ends; if that is at once, it has no rates (units in `/ s`).",
+        "",
+        "*Of*: the processes that write it. *Drawn in*: its figure of `apex-acer plot`, and its chart of the dashboard.",
+        "A metric of your own algorithm needs no entry: it has a panel in the figure `learner`.",
+        "",
+        "| metric | unit | of | drawn in | algorithms | meaning |",
+        "|---|---|---|---|---|---|",
     ]
-    return "\n".join([*head, "", "| metric | unit | meaning |", "|---|---|---|", *rows, ""])
+    return "\n".join([*head, *(_metric_line(name, metric) for name, metric in METRICS.items()), ""])
+
+
+def _metric_line(name: str, metric: Metric) -> str:
+    figure = f"`{metric.figure}`" if metric.figure else ""
+    drawn = ", ".join(filter(None, [figure, metric.chart[1]])) or "–"
+    algorithms = ", ".join(metric.only) or (f"with `{metric.needs}`" if metric.needs else "all")
+    cells = [f"`{name}`", metric.unit, ", ".join(metric.by), drawn, algorithms, metric.meaning]
+    return f"| {' | '.join(cells)} |"
 
 
 def configuration_page() -> str:

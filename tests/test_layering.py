@@ -28,7 +28,7 @@ HOMES = {  # foreign package: where alone it is imported
     "ray": "engines/ray/",
     "lz4": "engines/ray/",
     "tensorboard": "cli/dashboard.py",
-    "tensorboardX": "storage/board.py",
+    "tensorboardX": "storage/writers.py",
     "matplotlib": "views/plots.py",
     "optuna": "tools/tune/study.py",
     "wandb": "manager/trackers.py",

@@ -101,7 +101,17 @@ def to_dict(config: Any) -> dict[str, Any]:
 
 def flat(config: RunConfig) -> dict[str, Any]:
     """The values of a configuration by dotted key, the elements of a list joined by blanks; without those that are None."""
-    return dict(_leaves(to_dict(config), ""))
+    plain = leaves(to_dict(config))
+    return {key: " ".join(map(str, value)) if isinstance(value, list) else value for key, value in plain}
+
+
+def leaves(data: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Dotted keys and values of nested dicts."""
+    for name, value in data.items():
+        if isinstance(value, Mapping):
+            yield from leaves(value, f"{prefix}{name}.")
+        else:
+            yield prefix + name, value
 
 
 def from_dict(data: Mapping[str, Any], source: str = "", *, import_modules: bool = True) -> RunConfig:
@@ -126,14 +136,6 @@ def short_text(value: Any) -> str:
     """A short text for a value: the elements of a tuple joined by `+`; the name of an absolute path."""
     text = "+".join(map(str, value)) if isinstance(value, tuple | list) else str(value)
     return Path(text).name if text.startswith("/") else text
-
-
-def _leaves(data: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
-    for name, value in data.items():
-        if isinstance(value, Mapping):
-            yield from _leaves(value, f"{prefix}{name}.")
-        else:
-            yield prefix + name, " ".join(map(str, value)) if isinstance(value, list) else value
 
 
 def _load(run: str, above: tuple[str, ...]) -> dict[str, Any]:

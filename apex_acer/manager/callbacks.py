@@ -8,8 +8,7 @@ from pathlib import Path
 
 from apex_acer.manager.result import TrainResult
 from apex_acer.protocol.messages import Status
-from apex_acer.storage.history import LoggedRow
-from apex_acer.storage.tail import RowReader
+from apex_acer.storage.history import LoggedRow, RowReader
 
 # the metrics of a row that are the fields of an `Evaluation`
 EVALUATED = ["eval_env_steps", "eval_return", "eval_return_std", "eval_return_min", "eval_return_max", "eval_length"]

@@ -8,6 +8,7 @@ import json
 import logging
 import os
 import queue
+import re
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -34,6 +35,7 @@ QUIET_S = 1.0  # after which the wait at the end of the run is said
 END_S = 20.0  # in which a tracker takes the rest after the end of the run
 MOST_WAITING = 10_000  # lists of rows; a tracker that is further behind has failed
 MOST_PARAMETERS = 100  # that MLflow takes at once
+MLFLOW_REFUSES = re.compile(r"[^/\w.: -]")  # in the name of a metric
 
 
 class Tracker(ABC):
@@ -133,7 +135,8 @@ class MLflow(Tracker):
         from mlflow.entities import Metric
 
         now = int(time.time() * 1000)
-        self._client.log_batch(self._id, metrics=[Metric(key, value, now, env_steps) for key, value in metrics.items()])
+        named = {MLFLOW_REFUSES.sub("_", key): value for key, value in metrics.items()}
+        self._client.log_batch(self._id, metrics=[Metric(key, value, now, env_steps) for key, value in named.items()])
 
 
 TRACKERS: dict[str, type[Tracker]] = {"wandb": WandB, "mlflow": MLflow}

@@ -39,7 +39,6 @@ class Checkpoint:
 
     @property
     def names(self) -> list[str]:
-        """The names of its files."""
         return sorted(self._files)
 
     def read(self, name: str) -> bytes:

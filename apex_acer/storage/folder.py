@@ -9,7 +9,6 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 from apex_acer.storage import runlog
 
@@ -40,22 +39,18 @@ def _was_left(path: Path) -> bool:
     return runlog.is_log(path) if path.name == runlog.NAME else path.is_file()
 
 
-class _Held(NamedTuple):
-    run_id: str
-    descriptor: int  # of the open folder, which names the same one wherever it is
-
-
-_held: dict[Path, _Held] = {}  # by the path at which this process found the folder
+_held: dict[Path, tuple[str, int]] = {}
+"""The run's id, and a descriptor of its open folder, which names it wherever it is; by the path where it was found."""
 
 
 @contextlib.contextmanager
 def held(path: Path, run_id: str) -> Iterator[None]:
     """Keeps the folder `path` of the run open inside the context, so that `where` finds it."""
-    _held[path] = _Held(run_id, os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+    _held[path] = run_id, os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         yield
     finally:
-        os.close(_held.pop(path).descriptor)
+        os.close(_held.pop(path)[1])
 
 
 def where(path: Path) -> Path:
@@ -71,7 +66,7 @@ def where(path: Path) -> Path:
     fresh = path.with_name(f"{path.name}-{run_id[:8]}")
     fresh.mkdir(parents=True, exist_ok=True)
     os.close(descriptor)
-    _held[path] = _Held(run_id, os.open(fresh, os.O_RDONLY | os.O_CLOEXEC))
+    _held[path] = run_id, os.open(fresh, os.O_RDONLY | os.O_CLOEXEC)
     return fresh
 
 

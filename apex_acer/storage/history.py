@@ -1,13 +1,16 @@
-"""Reads the rows of a run's `metrics.jsonl`, and gives them as arrays by source and metric."""
+"""Reads the rows of a run's `metrics.jsonl`, at once or as they are appended, and gives them as arrays."""
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import math
+import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any, BinaryIO, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,20 +42,20 @@ class History:
     """The logs of a run by source. The learner's also has `env_steps_per_s`, the rate of the steps that it accepted."""
 
     def __init__(self, rows: list[LoggedRow]) -> None:
-        self._length = len(rows)
         by_source: dict[str, list[LoggedRow]] = {}
         for row in rows:
             by_source.setdefault(row["source"], []).append(row)
         _add_rates(by_source.get("learner", []))
         self._logs = {source: _columns(of_source) for source, of_source in by_source.items()}
 
-    def __len__(self) -> int:
-        return self._length
-
     def sources(self, kind: str) -> list[str]:
         """The sources of a kind, `learner`, `evaluator` or `actor`, in the order of their numbers."""
         names = [name for name in self._logs if name.partition("_")[0] == kind]
         return sorted(names, key=lambda name: (len(name), name))
+
+    def metrics(self, kind: str) -> set[str]:
+        """The names of the metrics that a kind of source has written."""
+        return {name for source in self.sources(kind) for name in self._logs[source]} - {"wall_s"}
 
     def log(self, source: str) -> Log:
         """The log of `source`; empty if it has written nothing."""
@@ -79,6 +82,47 @@ def last_rows(path: Path) -> dict[str, dict[str, float]]:
     with contextlib.suppress(OSError):
         rows = read_rows(path, max(0, path.stat().st_size - TAIL_BYTES))
     return {row["source"]: {name: value for name, value in row.items() if is_number(value)} for row in rows}
+
+
+class RowReader:
+    """Reads new rows of `metrics.jsonl` as they are appended.
+
+    A learner that resumes from a checkpoint replaces the file by another one, without the rows after the checkpoint.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file: BinaryIO | None = None
+
+    def read(self) -> list[LoggedRow]:
+        """The rows since the last call, at first all; an unfinished line at the end is left for the next call."""
+        rows = self._read_on()
+        if self._replaced():
+            before, self._file = self._file, self._path.open("rb")
+            if before:
+                with before:
+                    self._file.seek(_common_bytes(before, self._file))
+            rows += self._read_on()
+        return rows
+
+    def close(self) -> None:
+        if self._file:
+            self._file.close()
+
+    def _read_on(self) -> list[LoggedRow]:
+        if not self._file:
+            return []
+        start, data = self._file.tell(), self._file.read()
+        num_bytes = data.rfind(b"\n") + 1
+        self._file.seek(start + num_bytes)
+        return [json.loads(line) for line in data[:num_bytes].splitlines()]
+
+    def _replaced(self) -> bool:
+        try:
+            there = os.stat(self._path)
+        except FileNotFoundError:
+            return False
+        return not (self._file and os.path.samestat(there, os.fstat(self._file.fileno())))
 
 
 def is_number(value: object) -> TypeGuard[float]:
@@ -109,3 +153,11 @@ def _add_rates(rows: list[LoggedRow]) -> None:
     for row, seconds, made in zip(rows, elapsed, steps, strict=True):
         if seconds > 0 and seconds >= least:
             row["env_steps_per_s"] = made / seconds
+
+
+def _common_bytes(one: BinaryIO, other: BinaryIO) -> int:
+    """Bytes of the lines that are the same at the beginning of both files."""
+    one.seek(0)
+    other.seek(0)
+    pairs: Iterator[tuple[bytes, bytes]] = zip(one, other, strict=False)
+    return sum(len(line) for line, _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))

@@ -52,7 +52,6 @@ class Log:
             os.write(self.descriptor, data)
 
     def close(self) -> None:
-        """Closes the file."""
         os.close(self.descriptor)
 
 
@@ -88,11 +87,9 @@ class Speech(io.RawIOBase):
         self._lock = threading.RLock()  # printing may run a destructor that prints
 
     def stream(self) -> TextIO:
-        """A text stream like `sys.stdout`."""
         return io.TextIOWrapper(self, "utf-8", "backslashreplace", write_through=True)  # type: ignore[type-var]
 
     def writable(self) -> bool:
-        """Always true."""
         return True
 
     def fileno(self) -> int:
@@ -155,7 +152,6 @@ class Transcript:
                 self._copied = 0
 
     def last(self) -> str:
-        """The end of the transcript."""
         return last(self._path)
 
 

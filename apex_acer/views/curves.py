@@ -4,25 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from apex_acer.storage.history import EMPTY, Curve, Floats
-from apex_acer.system.output import printable
 
 SMOOTHED_POINTS = 50  # a line with fewer points is not smoothed
 MOST_SEEN = 10  # the most curves drawn behind a median
 WINDOW_SHARE = 25  # a smoothed point is the mean of 1/25 of the line
-
-
-class Quartiles(NamedTuple):
-    """The 25 %, 50 % and 75 % quantiles."""
-
-    low: Floats
-    median: Floats
-    high: Floats
 
 
 @dataclass(frozen=True)
@@ -30,6 +20,7 @@ class Line:
     """A line and the band around it; arrays are `[L]`."""
 
     label: str
+    """Any text, as it may come from a file."""
     x: Floats
     middle: Floats
     low: Floats
@@ -41,11 +32,7 @@ class Line:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to draw."""
         return not (len(self.x) or self.behind)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "label", printable(self.label))  # labels come from files
 
 
 @dataclass(frozen=True)
@@ -58,9 +45,10 @@ class Panel:
     title: str = ""
 
 
-def quartiles(values: ArrayLike) -> Quartiles:
-    """Quartiles over the first axis of `values` `[N, ...]`, interpolated linearly."""
-    return Quartiles(*np.percentile(np.asarray(values, np.float64), [25, 50, 75], axis=0))
+def quartiles(values: ArrayLike) -> tuple[Floats, Floats, Floats]:
+    """The 25 %, 50 % and 75 % quantiles over the first axis of `values` `[N, ...]`, interpolated linearly."""
+    low, median, high = np.percentile(np.asarray(values, np.float64), [25, 50, 75], axis=0)
+    return low, median, high
 
 
 def align(curves: Sequence[tuple[ArrayLike, ArrayLike]], points: int = 200) -> tuple[Floats, Floats]:

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from apex_acer.config import ConfigError
-from apex_acer.config.runfile import look_at_run, short_keys, short_text, to_dict
-from apex_acer.protocol.metrics import METRICS
+from apex_acer.config.runfile import leaves, look_at_run, short_keys, short_text, to_dict
+from apex_acer.protocol.metrics import METRICS, OWN
 from apex_acer.storage.history import EMPTY, Curve, History, read_rows
 from apex_acer.system.output import printable
 from apex_acer.views.curves import Line, Panel, band, mean, single
@@ -21,25 +21,21 @@ X_LABELS = {"env_steps": "environment steps", "wall_s": "wall-clock time (s)"}
 OWN_KEYS = ("seed", "out", "load")  # runs that differ only in these form a group
 MOST_SOURCES = 8  # the most that each get a line of their own
 FIRST_KEYS = ("algorithm.name", "environment.id")  # these come first in a group's name
+MOST_OWN = 60  # the most panels of metrics that are not in the table; an image has an end
 MOST_KEYS = 3  # the most keys in a group's name
 SHORT = 0.5  # a run below this share of its group's longest run is short
 
 
-class Chart(NamedTuple):
-    """A panel of one run; for several runs, it becomes a panel for each metric."""
-
-    kind: str
-    """The kind of sources: `learner`, `evaluator` or `actor`."""
-    metrics: tuple[str, ...]
-
-
 class Figure(NamedTuple):
-    """The figure in one file."""
+    """The figure in one file. Metrics say which one draws them."""
 
     title: str
-    over: str
+    by: tuple[str, ...]
+    """The kinds of process that it shows, in this order."""
+    over: str = "env_steps"
     """A key of `X_LABELS`."""
-    charts: tuple[Chart, ...]
+    together: str = ""
+    """What the metrics of a process of one run are, if one panel has them all; each metric has a panel of its own: empty."""
 
 
 class DrawnRun(NamedTuple):
@@ -52,7 +48,6 @@ class DrawnRun(NamedTuple):
 
     @property
     def env_steps(self) -> int:
-        """Environment steps so far."""
         logs = map(self.history.log, ("learner", *self.history.sources("actor")))
         return int(max((log["env_steps"][-1] for log in logs if log), default=0))
 
@@ -64,32 +59,12 @@ class DrawnRun(NamedTuple):
         return target is not None and len(scores) > 0 and bool(scores[-1] >= target)
 
 
-LEARNING = (
-    *("loss", "policy_loss", "q_loss", "value_loss"),
-    *("entropy", "action_std", "temperature"),
-    *("average_policy_kl", "trust_region_share"),
-    *("grad_norm", "value", "q_ret", "q_opc"),
-    *("q_taken", "q_target", "td_error"),
-)
 FIGURES = {
-    "returns": Figure(
-        "Returns", "env_steps", (Chart("evaluator", ("eval_return",)), Chart("actor", ("episode_return",)))
-    ),
-    "learner": Figure(
-        "Learner", "env_steps", (*(Chart("learner", (metric,)) for metric in LEARNING), Chart("actor", ("action_std",)))
-    ),
-    "throughput": Figure(
-        "Throughput", "wall_s", (Chart("learner", ("env_steps_per_s",)), Chart("learner", ("updates_per_s",)))
-    ),
-    "time": Figure(
-        "Where time goes",
-        "wall_s",
-        (
-            Chart("learner", ("time_learning", "time_taking", "time_saving", "time_waiting")),
-            Chart("actor", ("time_environment", "time_policy", "time_waiting")),
-        ),
-    ),
-    "lag": Figure("Policy lag", "env_steps", (Chart("actor", ("policy_lag",)), Chart("learner", ("policy_lag",)))),
+    "returns": Figure("Returns", ("evaluator", "actor")),
+    "learner": Figure("Learner", ("learner", "actor", "evaluator")),
+    "throughput": Figure("Throughput", ("learner",), over="wall_s"),
+    "time": Figure("Where time goes", ("learner", "actor"), over="wall_s", together="share of the time"),
+    "lag": Figure("Policy lag", ("actor", "learner")),
 }
 """The figures by file name."""
 
@@ -125,33 +100,42 @@ def _warn_of_short(runs: Sequence[DrawnRun]) -> None:
                 log.warning(text, run.folder, f"{run.env_steps:,}")
 
 
-def make_panels(figure: Figure, runs: Sequence[DrawnRun]) -> list[Panel]:
-    """The panels that have data: with the sources of one run, or with medians and quartiles of groups of runs."""
-    if len(runs) == 1:
-        drawn = ((chart, _lines_of_run(chart, figure.over, runs[0])) for chart in figure.charts)
-    else:
-        groups = group(runs)
-        charts = (Chart(chart.kind, (metric,)) for chart in figure.charts for metric in chart.metrics)
-        drawn = (  # a line for each group, even an empty one, so that a group has the same colour in every figure
-            (chart, [_line_of_group(chart, figure.over, name, members) for name, members in groups.items()])
-            for chart in charts
-        )
-    x_label = X_LABELS[figure.over]
-    return [
-        Panel(x_label, lines, _y_label(chart), "actors" if chart.kind == "actor" else chart.kind)
-        for chart, lines in drawn
-        if not all(line.is_empty for line in lines)
-    ]
+def make_panels(name: str, runs: Sequence[DrawnRun]) -> list[Panel]:
+    """The panels of figure `name` that have data: the processes of one run, or medians and quartiles of groups of runs."""
+    figure, groups = FIGURES[name], group(runs)
+    panels = []
+    for kind, metrics in _charts(name, runs):
+        if len(runs) == 1:
+            lines = _lines_of_run(kind, metrics, figure.over, runs[0])
+        else:  # a line for each group, even an empty one, so that a group has the same colour in every figure
+            lines = [_line_of_group(kind, metrics[0], figure.over, *named) for named in groups.items()]
+        label = _y_label(metrics[0], figure.together if len(metrics) > 1 else "")
+        panels.append(Panel(X_LABELS[figure.over], lines, label, "actors" if kind == "actor" else kind))
+    return [panel for panel in panels if not all(line.is_empty for line in panel.lines)]
 
 
-def make_title(figure: Figure, runs: Sequence[DrawnRun]) -> str:
-    """The figure's title with the name of the run, or with the environments of several runs."""
+def _charts(name: str, runs: Sequence[DrawnRun]) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """The kind of process and the metrics of each panel; those that are not in the table come last."""
+    figure = FIGURES[name]
+    for kind in figure.by:
+        own = sorted({metric for run in runs for metric in run.history.metrics(kind)} - METRICS.keys())
+        if name == OWN.figure and len(own) > MOST_OWN:
+            log.warning("%s: %s metrics are not in the table; the first %s are drawn", kind, len(own), MOST_OWN)
+        entries = {metric: METRICS.get(metric, OWN) for metric in (*METRICS, *own[:MOST_OWN])}
+        drawn = [metric for metric, entry in entries.items() if entry.figure == name and kind in entry.by]
+        alone = [(kind, (metric,)) for metric in drawn]
+        yield from [(kind, tuple(drawn))] if figure.together and len(runs) == 1 else alone
+
+
+def make_title(name: str, runs: Sequence[DrawnRun]) -> str:
+    """The title of figure `name` with the name of the run, or with the environments of several runs."""
+    title = FIGURES[name].title
     if len(runs) == 1:
-        return f"{figure.title}: {runs[0].folder.absolute().name}"
+        return f"{title}: {runs[0].folder.absolute().name}"
     ids = list(dict.fromkeys(run.config["environment.id"] for run in runs))
     where = ", ".join(ids) if len(ids) <= MOST_KEYS else f"{len(ids)} environments"
     several = any(len(members) > 1 for members in group(runs).values())
-    return f"{figure.title}: {where}{' (median and quartiles over the runs of a line)' if several else ''}"
+    return f"{title}: {where}{' (median and quartiles over the runs of a line)' if several else ''}"
 
 
 def group(runs: Sequence[DrawnRun]) -> dict[str, list[DrawnRun]]:
@@ -173,20 +157,12 @@ def _read(folder: Path) -> DrawnRun:
     if not file.is_file():
         raise ConfigError(f"plot: {str(folder)!r} has no config.toml; give the folder of a run")
     try:
-        run = DrawnRun(folder, dict(_flat(to_dict(look_at_run(file)))), History(read_rows(folder / "metrics.jsonl")))
+        config, rows = look_at_run(file), read_rows(folder / "metrics.jsonl")
     except OSError as error:
         raise ConfigError(f"{folder}: cannot be read ({error.strerror})") from None
-    if not run.history:
+    if not rows:
         raise ConfigError(f"plot: {folder}: no metrics yet; try again once the run trains")
-    return run
-
-
-def _flat(section: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in section.items():
-        if isinstance(value, dict):
-            yield from _flat(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
+    return DrawnRun(folder, dict(leaves(to_dict(config))), History(rows))
 
 
 def _settings(run: DrawnRun) -> dict[str, Any]:
@@ -234,34 +210,32 @@ def _curves(run: DrawnRun, kind: str, metric: str, over: str) -> dict[str, Curve
     return {source: curve for source, curve in curves.items() if len(curve[0])}
 
 
-def _lines_of_run(chart: Chart, over: str, run: DrawnRun) -> list[Line]:
-    """A line for each metric or, if there is only one metric, for each source."""
-    found = {metric: _curves(run, chart.kind, metric, over) for metric in chart.metrics}
-    if len(chart.metrics) > 1:
+def _lines_of_run(kind: str, metrics: Sequence[str], over: str, run: DrawnRun) -> list[Line]:
+    """A line for each metric or, if there is only one metric, for each process."""
+    found = {metric: _curves(run, kind, metric, over) for metric in metrics}
+    if len(metrics) > 1:
         return [single(metric, mean(list(curves.values()))) for metric, curves in found.items() if curves]
-    curves = found[chart.metrics[0]]
+    curves = found[metrics[0]]
     if len(curves) > MOST_SOURCES:
-        return [band(f"{len(curves)} {chart.kind}s: median and quartiles", list(curves.values()))]
+        return [band(f"{len(curves)} {kind}s: median and quartiles", list(curves.values()))]
     return [single(source, curve) for source, curve in curves.items()]
 
 
-def _line_of_group(chart: Chart, over: str, name: str, runs: Sequence[DrawnRun]) -> Line:
-    """The line of a group; each of its runs counts with the mean of its sources."""
+def _line_of_group(kind: str, metric: str, over: str, name: str, runs: Sequence[DrawnRun]) -> Line:
+    """The line of a group; each of its runs counts with the mean of its processes."""
     others: list[Curve] = []
     reached: list[Curve] = []
     for run in runs:
-        sources = _curves(run, chart.kind, chart.metrics[0], over)
+        sources = _curves(run, kind, metric, over)
         curve = mean(list(sources.values())) if sources else EMPTY
         if len(curve[0]):
-            held = run.at_target and chart.kind == "evaluator"  # other metrics would not stay the same
+            held = run.at_target and kind == "evaluator"  # other metrics would not stay the same
             (reached if held else others).append(curve)
     if len(others) + len(reached) > 1:
         return band(name, others, reached)
     return single(name, [*others, *reached, EMPTY][0])
 
 
-def _y_label(chart: Chart) -> str:
-    unit = METRICS[chart.metrics[0]].unit
-    if len(chart.metrics) > 1:
-        return f"share of the time ({unit})"
-    return chart.metrics[0] if unit == "1" else f"{chart.metrics[0]} ({unit})"
+def _y_label(metric: str, together: str) -> str:
+    unit, name = METRICS.get(metric, OWN).unit, together or metric
+    return name if unit == "1" else f"{name} ({unit})"

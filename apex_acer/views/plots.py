@@ -6,6 +6,7 @@ import io
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from textwrap import fill
 from typing import Any, Literal
 
 import matplotlib
@@ -34,6 +35,7 @@ PAD_INCHES = 0.1  # on both sides of a panel
 LEGEND_ROW_INCHES = 0.25
 CHARACTERS_PER_INCH = 13  # in the legend's font, roughly
 HANDLE_CHARACTERS = 8
+LABEL_CHARACTERS = 36  # of a line beside a panel
 TITLE_WIDER = 1.4  # a character of the title, compared with the legend's
 REACHED = "reached its target, held from here on"
 MARK: dict[str, Any] = {"linestyle": "", "marker": "o", "markersize": 4.0, "markerfacecolor": "white"}
@@ -53,10 +55,10 @@ def plot_runs(folders: Sequence[str | Path], out: str | Path = "", form: Literal
     runs = read_runs([Path(folder) for folder in folders])
     target = Path(out or (runs[0].folder if len(runs) == 1 else Path()) / "plots")
     paths = []
-    for name, figure in FIGURES.items():
-        if panels := make_panels(figure, runs):
+    for name in FIGURES:
+        if panels := make_panels(name, runs):
             paths.append(target / f"{name}.{form}")
-            drawing = plot_curves(make_title(figure, runs), "", panels, form)
+            drawing = plot_curves(make_title(name, runs), "", panels, form)
             with writing("out", target):
                 target.mkdir(parents=True, exist_ok=True)
                 write(paths[-1], drawing)
@@ -78,7 +80,8 @@ def plot_curves(title: str, y_label: str, panels: Sequence[Panel], form: Literal
     title = printable(title)
     rows, columns = math.ceil(len(panels) / MOST_COLUMNS), min(len(panels), MOST_COLUMNS)
     labels = list(dict.fromkeys(line.label for panel in panels for line in panel.lines))
-    named = [label for label in labels if label not in {panel.title for panel in panels}]
+    titles = {panel.title for panel in panels}
+    named = [printable(label) for label in labels if label not in titles]
     if any(len(line.reached[0]) for panel in panels for line in panel.lines):
         named.append(REACHED)
     width = max(PANEL_INCHES[0] * columns, _inches(title, named))
@@ -130,10 +133,10 @@ def _draw(ax: Axes, panel: Panel, labels: Sequence[str]) -> None:
         marker = "o" if len(line.x) == 1 else ""
         _draw_behind(ax, line, colour)
         ax.fill_between(line.x, line.low, line.high, color=colour, alpha=0.18, linewidth=0)
-        ax.plot(line.x, line.middle, dashes, color=colour, linewidth=1.6, marker=marker, label=line.label)
+        ax.plot(line.x, line.middle, dashes, color=colour, linewidth=1.6, marker=marker, label=printable(line.label))
         ax.plot(*line.reached, color=colour, zorder=3, label="_reached", **MARK)
     ax.set_xlabel(panel.x_label)
-    ax.set_ylabel(panel.y_label)
+    ax.set_ylabel(fill(printable(panel.y_label), LABEL_CHARACTERS))
     ax.set_title(panel.title, fontsize=10, loc="left", color=GREY)
     ax.grid(color="#DDDDDD", linewidth=0.6)
     ax.set_axisbelow(True)

@@ -63,7 +63,6 @@ class Progress:
 
     @staticmethod
     def before(config: RunConfig) -> Progress:
-        """The progress of a run before its first status."""
         names = ["learner", *(f"actor_{index}" for index in range(config.actors.count))]
         names += ["evaluator"] if config.evaluation.every else []
         return Progress(config, states=dict.fromkeys(names, "starting"))

@@ -29,7 +29,7 @@ SPARK_STYLE = "cyan"
 
 
 @dataclass(frozen=True)
-class Line:
+class TableRow:
     """A row of the table: a process, or several summed up."""
 
     name: str
@@ -53,7 +53,7 @@ class Column(NamedTuple):
     title: str
     width: int
     rank: int
-    cell: Callable[[Line], str]
+    cell: Callable[[TableRow], str]
 
 
 COLUMNS = (
@@ -91,7 +91,7 @@ class Screen:
 # ── the table ──
 
 
-def _table(lines: Iterable[Line], width: int) -> Table:
+def _table(lines: Iterable[TableRow], width: int) -> Table:
     columns = _fitting(width - TAIL_WIDTH)
     rest = width - sum(column.width + 1 for column in columns)
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
@@ -117,7 +117,7 @@ def _fitting(width: int) -> list[Column]:
     return [column for column in COLUMNS if column in chosen]
 
 
-def _actor_lines(progress: Progress, room: int) -> list[Line]:
+def _actor_lines(progress: Progress, room: int) -> list[TableRow]:
     """A line per actor. If they exceed `room`, a line sums up the rest; actors that are not running are shown first."""
     names = [name for name in progress.states if name.startswith("actor_")]
     if len(names) <= room:
@@ -128,15 +128,15 @@ def _actor_lines(progress: Progress, room: int) -> list[Line]:
     return [*lines, _sum([_line(progress, name) for name in names if name not in shown])]
 
 
-def _line(progress: Progress, name: str) -> Line:
+def _line(progress: Progress, name: str) -> TableRow:
     state, _, why = progress.states[name].partition(": ")
     row, returns = progress.rows.get(name, {}), progress.returns.get(name, ())
     best = progress.best_evaluation if name == "evaluator" else progress.best.get(name)
     last = returns[-1] if returns else None
-    return Line(name.replace("_", " "), state, progress.restarts.get(name, 0), row, last, best, returns, why)
+    return TableRow(name.replace("_", " "), state, progress.restarts.get(name, 0), row, last, best, returns, why)
 
 
-def _sum(lines: list[Line]) -> Line:
+def _sum(lines: list[TableRow]) -> TableRow:
     rows = [line.row for line in lines]
     row = {"env_steps_per_s": sum(_known(rows, "env_steps_per_s"))}
     row |= {name: fmean(values) for name in ("policy_lag", "time_waiting") if (values := _known(rows, name))}
@@ -144,7 +144,7 @@ def _sum(lines: list[Line]) -> Line:
     best = [line.best for line in lines if line.best is not None]
     states = ", ".join(f"{count} {state}" for state, count in Counter(line.state for line in lines).items())
     restarts, mean = sum(line.restarts for line in lines), fmean(last) if last else None
-    return Line(f"{len(lines)} more", "", restarts, row, mean, max(best, default=None), (), states)
+    return TableRow(f"{len(lines)} more", "", restarts, row, mean, max(best, default=None), (), states)
 
 
 # ── the lines around it ──

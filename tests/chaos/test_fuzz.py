@@ -61,7 +61,7 @@ def test_good_messages_are_taken(run: str) -> None:
 def test_injured_messages_are_refused_or_valid() -> None:
     outcomes = fuzz_messages(seed=0, count=20_000)
     assert outcomes["malformed"] > 5_000
-    assert min(outcomes["refused"], outcomes["taken"]) > 500, "the injuries do not reach the inbox"
+    assert min(outcomes["refused"], outcomes["taken"]) > 400, "the injuries do not reach the inbox"
 
 
 def test_injured_replies_are_refused_or_valid() -> None:

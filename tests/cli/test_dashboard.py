@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import html
 import json
 import os
@@ -25,13 +26,13 @@ from apex_acer.cli import main
 from apex_acer.config import settings_classes
 from apex_acer.config.runfile import parse_run
 from apex_acer.manager.manager import train
-from apex_acer.protocol.metrics import METRICS
-from apex_acer.storage.board import CHARTS, charts_of
+from apex_acer.storage.writers import charts_of
 from docs import pictures
 from tests.boards import lines
 from tests.programs import eventually, processes_of
 from tests.runs import tiny_run
 
+CATEGORIES = ["Actors and evaluator", "Losses and values", "Trust region", "Exploration", "Throughput and waiting"]
 ADDRESS = re.compile(r"(http://127\.0\.0\.1:(\d+)/)#custom_scalars  \(Ctrl-C ends it\)\n")
 HERE = "127.0.0.1"
 
@@ -175,10 +176,6 @@ def test_the_missing_extra_is_named(
 # ── what it serves ──
 
 
-def test_every_chart_is_of_known_metrics() -> None:
-    assert {name for charts in CHARTS.values() for names in charts.values() for name in names} <= METRICS.keys()
-
-
 def test_every_algorithm_has_the_charts_that_it_has_lines_for() -> None:
     titles = {
         name: {title for charts in charts_of(kind()).values() for title in charts}
@@ -195,9 +192,14 @@ def test_every_algorithm_has_the_charts_that_it_has_lines_for() -> None:
     assert titles["sac"] - titles["apex_dqn"] == {"Policy loss", "Entropy", spread, temperature}
 
 
+def test_an_algorithm_that_derives_from_one_has_its_charts() -> None:
+    acer = settings_classes()["acer"]()
+    assert charts_of(dataclasses.replace(acer, name="mine:MyAcer")) == charts_of(acer)
+
+
 def test_the_layout_finds_every_process_of_every_run(served: Served) -> None:
     layout, charts = served.get("plugin/custom_scalars/layout")["category"], charts_of(settings_classes()["acer"]())
-    assert [category["title"] for category in layout] == list(charts) == list(CHARTS)
+    assert [category["title"] for category in layout] == list(charts) == CATEGORIES
     for category in layout:
         assert [chart["title"] for chart in category["chart"]] == list(charts[category["title"]])
     returns = layout[0]["chart"][0]["multiline"]["tag"]
@@ -262,7 +264,7 @@ def shown(driver: Chrome, served: Served, tab: str, selector: str, part: str) ->
 def test_the_page_draws_a_line_for_every_process_of_every_run(chromium: Chrome, served: Served, tmp_path: Path) -> None:
     drawn = pictures.open_charts(chromium, f"{served.url}#custom_scalars")
     headings = pictures.texts(chromium, ".category-name")
-    assert [heading.strip() for heading in headings] == list(CHARTS)
+    assert [heading.strip() for heading in headings] == CATEGORIES
     several = {  # lines, of two runs with two actors and an evaluator each
         "Return": 6,
         "Episode length": 6,

@@ -21,7 +21,7 @@ from apex_acer.actor.policy import load_policy
 from apex_acer.config import ConfigError, StopConfig
 from apex_acer.manager.callbacks import Callbacks, Evaluation
 from apex_acer.manager.manager import RunFailed, resume, train
-from apex_acer.storage.tail import RowReader
+from apex_acer.storage.history import RowReader
 from apex_acer.system import files
 from tests.conftest import config_error
 from tests.runs import tiny_run

@@ -202,3 +202,18 @@ def test_mlflow_writes_files_in_the_run_s_folder(tmp_path: Path, monkeypatch: py
     assert float((run / "metrics/result/env_steps").read_text().split()[1]) == result.env_steps
     assert (run / "artifacts/weights.safetensors").stat().st_size == os.path.getsize(result.weights)
     assert "run_name: " in (run / "meta.yaml").read_text()
+
+
+@pytest.mark.filterwarnings("default")
+def test_mlflow_takes_a_metric_of_the_user_s_own_whatever_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("mlflow", reason="the extra mlflow is not installed")
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    tracker = TRACKERS["mlflow"]()
+    tracker.begin("run", {}, tmp_path, "")
+    tracker.write({"source": "learner", "env_steps": 5, "wall_s": 1.0, "Q(s, a)": 0.5, "loss/actor": 0.25})
+    (folder,) = tmp_path.glob("mlruns/*/*/metrics/learner")
+    assert (folder / "Q_s_ a_").read_text().split()[1:] == ["0.5", "5"]
+    assert (folder / "loss/actor").read_text().split()[1:] == ["0.25", "5"]

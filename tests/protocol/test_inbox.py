@@ -188,6 +188,23 @@ def test_negative_priorities_are_refused() -> None:
     assert inbox.take_unroll(0) is not None
 
 
+def test_a_row_is_not_refused_for_a_metric_of_the_user_s_own(inbox: Inbox, actor: Speaker) -> None:
+    rows = [{"my_loss": 0.5, "Q(s, a) of the ε-greedy action": 1.0}]
+    assert actor.say(rows=rows, unroll=made_up_unroll(CONFIG)) is None
+    post = inbox.take_unroll(0)
+    assert post is not None
+    assert post.message.rows == rows
+
+
+@pytest.mark.parametrize("name", ["", "two\nlines", "bell\x07", "n" * 101])
+def test_a_row_with_a_name_that_cannot_be_shown_is_refused(inbox: Inbox, actor: Speaker, name: str) -> None:
+    reply = actor.say(rows=[{name: 0.5}])
+    assert reply is not None
+    assert "1 to 100 printable characters" in reply.refused
+    assert reply.refused.isprintable()
+    assert len(reply.refused) < 160
+
+
 def test_each_kind_of_refusal_is_logged_once(inbox: Inbox, actor: Speaker, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "apex_acer.protocol.inbox"):
         for sequence in (3, 4, 5):

@@ -33,6 +33,14 @@ def test_rows_are_lines_and_boards(tmp_path: Path) -> None:
     assert scalars(tmp_path, "actor_0") == {"episode_return": [(100, 20.0)]}
 
 
+def test_a_metric_of_the_user_s_own_replaces_no_key_of_its_row(tmp_path: Path) -> None:
+    writers = Writers(tmp_path)
+    writers.write("learner", 100, 1.5, {"source": 0.5, "wall_s": 0.5, "my_loss": 0.5})
+    writers.close()
+    assert lines(tmp_path) == [{"source": "learner", "env_steps": 100, "wall_s": 1.5, "my_loss": 0.5}]
+    assert scalars(tmp_path, "learner")["my_loss"] == [(100, 0.5)]
+
+
 def test_lines_are_there_before_closing(tmp_path: Path) -> None:
     writers = Writers(tmp_path)
     writers.write("evaluator", 7, 0.0, {"eval_return": 1.0})

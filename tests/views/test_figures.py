@@ -9,35 +9,36 @@ import numpy as np
 import pytest
 
 from apex_acer.config.runfile import from_dict
-from apex_acer.protocol.metrics import METRICS
-from apex_acer.views.figures import FIGURES, MOST_SOURCES, group, make_panels, make_title, read_runs
+from apex_acer.protocol.metrics import METRICS, OWN
+from apex_acer.views.figures import FIGURES, MOST_OWN, MOST_SOURCES, group, make_panels, make_title, read_runs
 from tests.conftest import config_error
 from tests.histories import made_up_rows, make_up
 from tests.runs import tiny_run
 
 
-def test_every_metric_is_in_the_table() -> None:
-    charts = [chart for figure in FIGURES.values() for chart in figure.charts]
-    assert {metric for chart in charts for metric in chart.metrics} <= METRICS.keys()
+def test_every_figure_has_metrics_of_each_kind_that_it_shows() -> None:
+    drawn = {(kind, metric.figure) for metric in (*METRICS.values(), OWN) for kind in metric.by if metric.figure}
+    assert {(kind, name) for name, figure in FIGURES.items() for kind in figure.by} <= drawn
+    assert {name for _, name in drawn} == FIGURES.keys()
 
 
 def test_one_run_has_a_line_for_each_actor_and_one_for_each_share_of_time(finished_run: Path) -> None:
     runs = read_runs([finished_run])
-    evaluator, actors = make_panels(FIGURES["returns"], runs)
+    evaluator, actors = make_panels("returns", runs)
     assert (evaluator.title, evaluator.y_label) == ("evaluator", "eval_return (reward)")
     assert evaluator.x_label == "environment steps"
     assert [line.label for line in actors.lines] == ["actor_0", "actor_1"]
-    learner, actors = make_panels(FIGURES["time"], runs)
+    learner, actors = make_panels("time", runs)
     assert [line.label for line in learner.lines][:2] == ["time_learning", "time_taking"]
     assert [line.label for line in actors.lines] == ["time_environment", "time_policy", "time_waiting"]
     assert learner.y_label == "share of the time (s / s)"
-    assert all(make_panels(figure, runs) for figure in FIGURES.values())
-    assert make_title(FIGURES["time"], runs) == "Where time goes: run"
+    assert all(make_panels(name, runs) for name in FIGURES)
+    assert make_title("time", runs) == "Where time goes: run"
 
 
 def test_many_actors_are_one_line_with_a_band(tmp_path: Path) -> None:
     folder = make_up(tmp_path / "run", tiny_run(), made_up_rows(0, 100, actors=MOST_SOURCES + 1))
-    _, actors = make_panels(FIGURES["returns"], read_runs([folder]))
+    _, actors = make_panels("returns", read_runs([folder]))
     (line,) = actors.lines
     assert line.label == f"{MOST_SOURCES + 1} actors: median and quartiles"
     assert (line.high > line.low).all()
@@ -55,24 +56,24 @@ def test_seeds_are_one_group_and_what_differs_names_the_groups(tmp_path: Path) -
         "learning_rate=0.001 (3 runs)": 3,
         "learning_rate=0.002 (3 runs)": 3,
     }
-    evaluator, actors = make_panels(FIGURES["returns"], runs)
+    evaluator, actors = make_panels("returns", runs)
     assert [line.label for line in evaluator.lines] == [line.label for line in actors.lines] == list(group(runs))
     for line, level in zip(evaluator.lines, (110, 210), strict=True):
         assert line.middle[-1] == pytest.approx(level, rel=0.15)
         np.testing.assert_allclose((line.high - line.low)[-1] / line.middle[-1], 10 / level, rtol=0.01)
-    assert len(make_panels(FIGURES["time"], runs)) == 7  # one for each share
-    assert make_title(FIGURES["lag"], runs) == "Policy lag: CartPole-v1 (median and quartiles over the runs of a line)"
+    assert len(make_panels("time", runs)) == 7  # one for each share
+    assert make_title("lag", runs) == "Policy lag: CartPole-v1 (median and quartiles over the runs of a line)"
 
 
 def test_a_run_of_several_actors_counts_with_their_mean(tmp_path: Path) -> None:
     rows = [row | {"episode_return": 10.0 * (row["source"] == "actor_1")} for row in made_up_rows(0, 1)]
     folders = [make_up(tmp_path / name, tiny_run(seed=seed), rows) for seed, name in enumerate("ab")]
-    (panel,) = (panel for panel in make_panels(FIGURES["returns"], read_runs(folders)) if panel.title == "actors")
+    (panel,) = (panel for panel in make_panels("returns", read_runs(folders)) if panel.title == "actors")
     (line,) = panel.lines
     np.testing.assert_allclose([line.low, line.middle, line.high], 5.0)
 
 
-def test_of_seeds_only_evaluations_at_a_target_go_on_flat(tmp_path: Path) -> None:
+def test_of_seeds_only_evaluations_at_a_target_go_on_flat(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first stops at its target half-way to the end of the others, of which one still trains."""
     folders = []
     for seed, (num, level) in enumerate([(40, 100.0), (90, 50.0), (80, 50.0)]):
@@ -84,7 +85,8 @@ def test_of_seeds_only_evaluations_at_a_target_go_on_flat(tmp_path: Path) -> Non
         folders.append(make_up(tmp_path / f"{seed}", config, rows))
     for over in ("env_steps", "wall_s"):
         step = 100 if over == "env_steps" else 0.5
-        evaluator, actors = make_panels(FIGURES["returns"]._replace(over=over), read_runs(folders))
+        monkeypatch.setitem(FIGURES, "returns", FIGURES["returns"]._replace(over=over))
+        evaluator, actors = make_panels("returns", read_runs(folders))
         (line,) = evaluator.lines
         assert line.x[-1] == 80 * step
         assert [part.tolist() for part in line.reached] == [[40 * step], [100.0]]
@@ -143,13 +145,36 @@ def test_a_group_without_data_keeps_its_place_and_a_panel_without_any_is_left_ou
         make_up(tmp_path / f"{gamma}", tiny_run(algorithm__gamma=gamma), found)
         for gamma, found in zip(gammas, (alone, rows), strict=True)
     ]
-    evaluator, _ = make_panels(FIGURES["returns"], read_runs(folders))
+    evaluator, _ = make_panels("returns", read_runs(folders))
     assert [(line.label, len(line.x) > 0) for line in evaluator.lines] == [
         ("gamma=0.8 (1 run)", False),
         ("gamma=0.9 (1 run)", True),
     ]
-    (actors,) = make_panels(FIGURES["returns"], read_runs(folders[:1]))
+    (actors,) = make_panels("returns", read_runs(folders[:1]))
     assert actors.title == "actors"
+
+
+def test_names_that_are_not_in_the_table_come_last_and_have_a_panel_each(tmp_path: Path) -> None:
+    rows = [row | {"my_loss": 1.0, "b": 2.0} if row["source"] == "learner" else row for row in made_up_rows(0, 1)]
+    rows = [row | {"seen": 3.0} if row["source"] == "actor_0" else row for row in rows]
+    run = read_runs([make_up(tmp_path / "run", tiny_run(), rows)])
+    assert [(panel.title, panel.y_label) for panel in make_panels("learner", run)][-4:] == [
+        ("learner", "q_ret (reward)"),
+        ("learner", "b"),
+        ("learner", "my_loss"),
+        ("actors", "seen"),
+    ]
+
+
+def test_of_very_many_metrics_that_are_not_in_the_table_the_first_are_drawn(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    layers = {f"layer_{number:03}": 1.0 for number in range(MOST_OWN + 1)}
+    rows = [row | layers if row["source"] == "learner" else row for row in made_up_rows(0, 1, num=2)]
+    run = read_runs([make_up(tmp_path / "run", tiny_run(), rows)])
+    names = [panel.y_label for panel in make_panels("learner", run)]
+    assert names[-MOST_OWN:] == list(layers)[:MOST_OWN]
+    assert caplog.messages == [f"learner: {MOST_OWN + 1} metrics are not in the table; the first {MOST_OWN} are drawn"]
 
 
 def test_a_run_given_twice_counts_once(finished_run: Path) -> None:

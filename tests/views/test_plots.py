@@ -12,14 +12,18 @@ from matplotlib import rcParams
 from matplotlib.colors import to_rgb
 from PIL import Image
 
+from apex_acer.manager.manager import train
 from apex_acer.views import plots
 from apex_acer.views.curves import Line, Panel, band, single
 from apex_acer.views.figures import FIGURES
 from apex_acer.views.plots import COLOURS, REACHED, compact, plot_curves, plot_runs
+from tests.boards import lines, scalars
 from tests.conftest import config_error
 from tests.histories import made_up_rows, make_up
 from tests.runs import tiny_run
 from tests.test_layering import imports
+
+EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 
 
 def line(label: str, level: float, points: int = 50) -> Line:
@@ -134,6 +138,35 @@ def test_figures_of_several_runs_name_units_and_what_differs(tmp_path: Path, mon
     assert all(f">{label}<" in texts["returns"] for label in ("eval_return (reward)", "environment steps"))
 
 
+OWN_METRIC = """
+from expected_sarsa import ExpectedSarsa
+
+class Mine(ExpectedSarsa):
+    def loss(self, *arguments):
+        output = super().loss(*arguments)
+        return output._replace(metrics=output.metrics | {"my_loss": 2 * output.loss.detach()})
+"""
+
+
+@pytest.mark.usefixtures("_texts_stay_texts")
+def test_a_metric_of_a_user_s_own_algorithm_is_written_everywhere_and_drawn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "own_metric.py").write_text(OWN_METRIC)
+    monkeypatch.syspath_prepend(EXAMPLES)
+    monkeypatch.syspath_prepend(tmp_path)
+    run, changes = tmp_path / "run", {"stop__env_steps": 500, "logging__every_seconds": 0.01}
+    train(tiny_run(run, **changes), algorithm={"name": "own_metric:Mine", "unroll_length": 5})
+    assert any("my_loss" in row for row in lines(run))
+    assert scalars(run, "learner")["my_loss"]
+    texts = {path.stem: path.read_text() for path in plot_runs([run], form="svg")}
+    assert ">my_loss<" in texts["learner"]
+    assert not any(">my_loss<" in text for name, text in texts.items() if name != "learner")
+    with_seed = make_up(tmp_path / "other", tiny_run(seed=5), made_up_rows(0, 1.0))
+    (several,) = (path for path in plot_runs([run, with_seed], tmp_path / "plots", "svg") if path.stem == "learner")
+    assert ">my_loss<" in several.read_text()
+
+
 def test_a_smoothed_line_has_its_curve_behind_it() -> None:
     x = np.arange(200.0)
     smooth = single("one", (x, np.where(x % 2 == 0, 1.0, -1.0)))
@@ -168,6 +201,16 @@ def test_ends_at_a_target_are_marked_and_explained() -> None:
     texts = [plot_curves("", "", [Panel("x", [drawn])], "svg").decode() for drawn in (plain, marked)]
     assert [text.count(f">{REACHED}<") for text in texts] == [0, 1]
     assert texts[1].count("<use ") > texts[0].count("<use ") + 1  # the mark, and that in the legend
+
+
+@pytest.mark.usefixtures("_texts_stay_texts")
+def test_names_from_files_are_drawn_as_text_whatever_is_in_them() -> None:
+    panel = Panel("x", [line("two\nlines\x1b[2J", 1.0)], "bell\x07 of $a metric^$")
+    text = plot_curves("title\x07", "", [panel], "svg").decode()
+    assert all(f">{name}<" in text for name in ("two lines\\x1b[2J", "bell\\x07 of $a metric^$", "title\\x07"))
+    wide = drawn(plot_curves("", "", [Panel("x", [line("one", 1.0)], "a_name_of_a_hundred_characters" * 4)]))
+    assert (wide[:3] == 255).all()
+    assert (wide[:, :3] == 255).all()
 
 
 def test_panels_go_on_in_the_next_row() -> None:

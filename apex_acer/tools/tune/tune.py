@@ -18,7 +18,7 @@ from typing import Any
 
 from apex_acer.config import ConfigError, RunConfig, require, writing
 from apex_acer.config.runfile import to_dict
-from apex_acer.storage.tail import RowReader
+from apex_acer.storage.history import RowReader
 from apex_acer.system.output import printable, say
 from apex_acer.system.signals import Signals
 from apex_acer.tools.sweep import training
