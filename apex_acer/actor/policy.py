@@ -19,7 +19,7 @@ from apex_acer.environments.fit import require_fit
 from apex_acer.networks.card import require_format, written_by
 from apex_acer.networks.device import CPU, in_float32, one_thread
 from apex_acer.networks.frames import stack_planes
-from apex_acer.networks.memory import State, forget
+from apex_acer.networks.memory import State, reset_state
 from apex_acer.networks.weights import check_tensors, load_tensors, read
 from apex_acer.protocol.actions import Discrete
 from apex_acer.protocol.planes import is_legal, pack, parts_of, to_planes, with_mask
@@ -128,7 +128,7 @@ class Policy:
         with torch.inference_mode():
             steps = torch.from_numpy(episode_step).to(self.device)
             obs = stack_planes(torch.from_numpy(planes).to(self.device), steps, self.spec.stack)[0]
-            state = forget(state, steps[-1] == 0)
+            state = reset_state(state, steps[-1] == 0)
             chosen = self._agent.act(
                 obs, state, greedy=greedy, exploration=exploration, generator=generator, updates=self.version
             )

@@ -3,10 +3,16 @@
 May import: nothing of the package.
 """
 
-from apex_acer.functional.acer import Targets, acer_metrics, acer_policy_gradient, acer_targets, kl_gradient
-from apex_acer.functional.advantages import Advantages, gae, vtrace
-from apex_acer.functional.branches import join_choices, joint_logits, split_choices
-from apex_acer.functional.conjugate_gradient import conjugate_gradient, fisher_product
+from apex_acer.functional.acer import (
+    Targets,
+    acer_metrics,
+    acer_policy_gradient,
+    acer_targets,
+    kl_gradient,
+    retrace,
+    surrogate_loss,
+    trust_region_projection,
+)
 from apex_acer.functional.continuous_acer import (
     ContinuousTargets,
     continuous_acer_metrics,
@@ -17,36 +23,49 @@ from apex_acer.functional.continuous_acer import (
     sample_actions,
     stochastic_dueling,
 )
-from apex_acer.functional.curiosity import curiosity_loss, forward_error, intrinsic_reward, inverse_error
-from apex_acer.functional.ddpg import correlated_noise, smallest_target, smoothed_action
 from apex_acer.functional.distributions import (
     Categorical,
     Distribution,
     Factored,
     Gaussian,
     each_tensor,
+    forbid,
+    is_legal,
+    join_choices,
+    joint_logits,
+    legal_combinations,
+    random_legal,
+    split_choices,
     squashed_log_prob,
     sum_of,
 )
-from apex_acer.functional.masks import forbid, is_legal, legal_combinations, random_legal
 from apex_acer.functional.means import masked_mean, masked_means, squared_error_loss
-from apex_acer.functional.ppo import clipped_surrogate, clipped_value_loss
+from apex_acer.functional.policy_gradient import (
+    clipped_surrogate,
+    clipped_value_loss,
+    conjugate_gradient,
+    curiosity_loss,
+    fisher_product,
+    forward_error,
+    intrinsic_reward,
+    inverse_error,
+)
 from apex_acer.functional.q_learning import (
-    NStep,
     bootstrap_value,
+    correlated_noise,
     dueling,
-    n_step_return,
-    n_step_returns,
     n_step_target,
     rescale,
     sequence_priority,
     sequence_targets,
+    smallest_target,
+    smoothed_action,
+    soft_policy_loss,
+    soft_target,
+    temperature_loss,
     unscale,
 )
-from apex_acer.functional.retrace import retrace
-from apex_acer.functional.rewards import shape_rewards
-from apex_acer.functional.sac import soft_policy_loss, soft_target, temperature_loss
-from apex_acer.functional.trust_region import surrogate_loss, trust_region_projection
+from apex_acer.functional.returns import Advantages, NStep, gae, n_step_return, n_step_returns, shape_rewards, vtrace
 
 __all__ = [
     "Advantages",

@@ -8,10 +8,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from apex_acer.functional.acer import MAX_LOG_RHO
-from apex_acer.functional.distributions import Gaussian
+from apex_acer.functional.acer import retrace
+from apex_acer.functional.distributions import MAX_LOG_RATIO, Gaussian
 from apex_acer.functional.means import masked_means
-from apex_acer.functional.retrace import retrace
 
 
 class ContinuousTargets(NamedTuple):
@@ -35,7 +34,7 @@ def sample_actions(policy: Gaussian, noise: Tensor) -> Tensor:
 def stochastic_dueling(value: Tensor, advantage: Tensor, other_advantages: Tensor) -> Tensor:
     """Q̃(a) = V + A(a) − (1/n) Σ A(u_i), `[...]`, equation 13.
 
-    `value` and `advantage` are `[...]`; `other_advantages` `[n, ...]` are those of actions u_i that the policy samples.
+    `value` and `advantage` are `[...]`; `other_advantages` `[n, ...]` are of actions u_i that the policy samples.
     """
     return value + advantage - other_advantages.mean(0)
 
@@ -45,7 +44,7 @@ def log_ratio(action: Tensor, policy: Gaussian, behaviour: Gaussian) -> Tensor:
     with torch.no_grad():
         log_rho = policy.log_prob(action) - behaviour.log_prob(action)
         # far below zero nothing is cut, because the trace is ρ to the power of 1/d
-        return log_rho.clamp(torch.finfo(log_rho.dtype).min, MAX_LOG_RHO)
+        return log_rho.clamp(torch.finfo(log_rho.dtype).min, MAX_LOG_RATIO)
 
 
 def continuous_acer_targets(
@@ -66,7 +65,7 @@ def continuous_acer_targets(
         value: `[T+1, B]` V; the last row is only bootstrapped from.
         reward: `[T, B]` shaped rewards.
         discount: `[T, B]` gamma, or 0 on steps that terminated; the value after a time limit is bootstrapped.
-        mask: `[T, B]` bool, false on dummy steps, which cut both traces.
+        mask: `[T, B]` bool, false on autoreset steps, which cut both traces.
         action_dim: d.
     """
     with torch.no_grad():
@@ -98,7 +97,7 @@ def continuous_acer_policy_gradient(
     value: Tensor,
     truncation_threshold: float,
 ) -> Tensor:
-    """The gradient of the objective with respect to the policy's mean, before the trust region.
+    """Gradient of the objective with respect to the policy's mean, before the trust region.
 
     g = min(c, ρ(a)) (Q^opc − V) ∇ log f(a) + relu(1 − c / ρ(a′)) (Q̃(a′) − V) ∇ log f(a′)
 
@@ -132,7 +131,7 @@ def _score(action: Tensor, policy: Gaussian) -> Tensor:
 
 
 def mean_kl_gradient(policy: Gaussian, average: Gaussian) -> Tensor:
-    """The gradient k of KL(f_avg ‖ f) with respect to the mean of f, `[..., d]`, detached."""
+    """Gradient k of KL(f_avg ‖ f) with respect to the mean of f, `[..., d]`, detached."""
     return ((policy.mean - average.mean) * (-2 * policy.log_std).exp()).detach()
 
 
@@ -146,7 +145,7 @@ def continuous_acer_metrics(
     mask: Tensor,
     truncation_threshold: float,
 ) -> dict[str, Tensor]:
-    """The means over unmasked steps of the metrics, by their names in `metrics.METRICS`.
+    """Means over unmasked steps of the metrics, by their names in `metrics.METRICS`.
 
     `value` is `[T, B]`; `is_bound` `[T, B]` bool is true if the trust region changed the gradient; `mask` is `[T, B]` bool.
     """

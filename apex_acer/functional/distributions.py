@@ -1,29 +1,34 @@
-"""Distributions of actions: categorical, several such, and Gaussian with a diagonal covariance, also squashed by tanh."""
+"""Distributions of actions: categorical, joint choices, Gaussian, also squashed by tanh; and action masks.
+
+Several choices at once (`MultiDiscrete` actions) are one joint action: their combinations count in C order, the last
+choice fastest. Logits and values of illegal actions are so low that those are never taken.
+"""
 
 from __future__ import annotations
 
 import functools
 import math
 import operator
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple, Protocol, Self, TypeVar
 
+import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from apex_acer.functional.branches import split_choices
-
 HALF_LOG_TWO_PI = 0.5 * math.log(2 * math.pi)
+MAX_LOG_RATIO = 30.0  # of two probabilities: exp of it is finite in float32, and far above any threshold
+ILLEGAL = -1e9  # finite, because 0 · −∞ is NaN; exp of it is 0, even at a temperature of a million
 
 
 class Distribution(Protocol):
     """A distribution of actions for each place of `[...]`; what its methods return is `[...]`, with gradient."""
 
     def log_prob(self, action: Tensor) -> Tensor:
-        """The log-probability or log-density of whole actions."""
+        """Log-probability or log-density of whole actions."""
 
     def entropy(self) -> Tensor:
-        """The entropy in nats; that of a density may be negative."""
+        """Entropy in nats; a density's may be negative."""
 
     def kl(self, other: Self) -> Tensor:
         """KL(self ‖ other)."""
@@ -38,11 +43,10 @@ class Categorical(NamedTuple):
     log_probs: Tensor
 
     def log_prob(self, action: Tensor) -> Tensor:
-        """The log-probability `[...]` of `action` `[...]` int64."""
+        """Log-probability `[...]` of `action` `[...]` int64."""
         return self.log_probs.gather(-1, action.unsqueeze(-1)).squeeze(-1)
 
     def entropy(self) -> Tensor:
-        """The entropy `[...]`."""
         probs = self.log_probs.exp()
         return -(probs * self.log_probs.masked_fill(probs == 0, 0.0)).sum(-1)  # because 0 · −∞ is NaN
 
@@ -54,34 +58,21 @@ class Categorical(NamedTuple):
 
 
 class Factored(tuple[Tensor, ...]):
-    """Independent choices: the log-probabilities `[..., n]` of each. An action is a combination of them (`branches`)."""
+    """Independent choices: the log-probabilities `[..., n]` of each. An action is a combination (`join_choices`)."""
 
     def __new__(cls, *log_probs: Tensor) -> Self:
-        """One tensor for each choice."""
         return super().__new__(cls, log_probs)
 
-    @property
-    def sizes(self) -> list[int]:
-        """How many there are to choose from, by branch."""
-        return [log_probs.shape[-1] for log_probs in self]
-
     def log_prob(self, action: Tensor) -> Tensor:
-        """The log-probability `[...]` of `action` `[...]` int64, a combination."""
-        choices = split_choices(action, self.sizes)
+        """Log-probability `[...]` of `action` `[...]` int64, a combination."""
+        choices = split_choices(action, [log_probs.shape[-1] for log_probs in self])
         return sum_of(Categorical(log_probs).log_prob(choice) for log_probs, choice in zip(self, choices, strict=True))
 
     def entropy(self) -> Tensor:
-        """The entropy `[...]`."""
         return sum_of(Categorical(log_probs).entropy() for log_probs in self)
 
     def kl(self, other: Factored) -> Tensor:
-        """KL(self ‖ other), `[...]`."""
         return sum_of(Categorical(mine).kl(Categorical(its)) for mine, its in zip(self, other, strict=True))
-
-
-def sum_of(terms: Iterable[Tensor]) -> Tensor:
-    """Their sum; there must be one at least."""
-    return functools.reduce(operator.add, terms)
 
 
 class Gaussian(NamedTuple):
@@ -91,16 +82,14 @@ class Gaussian(NamedTuple):
     log_std: Tensor
 
     def log_prob(self, action: Tensor) -> Tensor:
-        """The log-density `[...]` of `action` `[..., d]`."""
+        """Log-density `[...]` of `action` `[..., d]`."""
         deviations = (action - self.mean) * (-self.log_std).exp()
         return -(0.5 * deviations.square() + self.log_std + HALF_LOG_TWO_PI).sum(-1)
 
     def entropy(self) -> Tensor:
-        """The entropy `[...]`."""
         return (self.log_std + HALF_LOG_TWO_PI + 0.5).expand_as(self.mean).sum(-1)
 
     def kl(self, other: Gaussian) -> Tensor:
-        """KL(self ‖ other), `[...]`."""
         log_ratio = self.log_std - other.log_std
         distance = (self.mean - other.mean) * (-other.log_std).exp()
         return 0.5 * ((2 * log_ratio).exp() + distance.square() - 1 - 2 * log_ratio).sum(-1)
@@ -110,14 +99,66 @@ AnyDistribution = TypeVar("AnyDistribution", bound=Distribution)
 
 
 def each_tensor(policy: AnyDistribution, change: Callable[[Tensor], Tensor]) -> AnyDistribution:
-    """`policy` with `change` applied to each of its tensors, such as to take some of its places, or no gradient."""
+    """`policy` with `change` applied to each of its tensors, such as a slice or `Tensor.detach`."""
     return type(policy)(*map(change, policy))
 
 
 def squashed_log_prob(pre_tanh: Tensor, mean: Tensor, log_std: Tensor) -> Tensor:
-    """The log-density `[...]` of the action tanh(u), of u = `pre_tanh` `[..., d]` from a Gaussian.
+    """Log-density `[...]` of the action tanh(u), of u = `pre_tanh` `[..., d]` from a Gaussian.
 
     It takes off log(1 − tanh² u), as 2 (log 2 − u − softplus(−2u)), which is exact at the bounds, where tanh² rounds to 1.
     """
     log_slope = 2 * (math.log(2) - pre_tanh - softplus(-2 * pre_tanh))
     return Gaussian(mean, log_std).log_prob(pre_tanh) - log_slope.sum(-1)
+
+
+def sum_of(terms: Iterable[Tensor]) -> Tensor:
+    """Sum of one or more `terms`."""
+    return functools.reduce(operator.add, terms)
+
+
+def joint_logits(logits: Tensor, sizes: Sequence[int]) -> Tensor:
+    """Logits `[..., Π sizes]` of all combinations of independent choices, from the choices' logits `[..., Σ sizes]`."""
+    joint, *others = torch.split(logits, list(sizes), -1)
+    for branch in others:
+        joint = (joint.unsqueeze(-1) + branch.unsqueeze(-2)).flatten(-2)
+    return joint
+
+
+def split_choices(combination: Tensor, sizes: Sequence[int]) -> list[Tensor]:
+    """The choice `[...]` of each branch in a `combination` `[...]` int64."""
+    choices = []
+    for size in sizes[:0:-1]:
+        choices.append(combination % size)
+        combination = combination // size
+    return [combination, *choices[::-1]]
+
+
+def join_choices(choices: Iterable[Tensor], sizes: Sequence[int]) -> Tensor:
+    """The combination `[...]` int64 of one choice `[...]` of each branch."""
+    combination, *others = choices
+    for choice, size in zip(others, sizes[1:], strict=True):
+        combination = combination * size + choice
+    return combination
+
+
+def forbid(scores: Tensor, legal: Tensor) -> Tensor:
+    """`scores` `[..., A]`, logits or values, with `ILLEGAL` in place of those that are not `legal` `[..., A]` bool."""
+    return scores.masked_fill(~legal, ILLEGAL)
+
+
+def is_legal(scores: Tensor) -> Tensor:
+    """`[..., A]` bool: which of the `scores`, also as log-probabilities, `forbid` has left as they were."""
+    return scores > ILLEGAL / 2
+
+
+def legal_combinations(legal: Tensor, sizes: Sequence[int]) -> Tensor:
+    """`[..., Π sizes]` bool: the combinations that consist of `legal` choices `[..., Σ sizes]` of each branch only."""
+    return is_legal(joint_logits(forbid(torch.zeros_like(legal, dtype=torch.float32), legal), sizes))
+
+
+def random_legal(scores: Tensor, uniform: Tensor) -> Tensor:
+    """Index `[...]` of a legal one of `scores` `[..., A]`, each equally likely, drawn by `uniform` `[...]` from [0, 1)."""
+    legal = is_legal(scores)
+    rank = (uniform * legal.sum(-1)).long().unsqueeze(-1)  # how many legal ones come before it
+    return (legal.cumsum(-1) > rank).int().argmax(-1)

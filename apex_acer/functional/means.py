@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 def masked_means(samples: Mapping[str, Tensor], mask: Tensor) -> dict[str, Tensor]:
-    """The mean of each tensor `[...]` in `samples` where `mask` `[...]` is true; 0 if it is true nowhere.
+    """Mean of each tensor `[...]` in `samples` where `mask` `[...]` is true; 0 if it is true nowhere.
 
     The means are scalars by name, without gradient, in the type of the first tensor.
     """
@@ -21,15 +21,15 @@ def masked_means(samples: Mapping[str, Tensor], mask: Tensor) -> dict[str, Tenso
 
 
 def masked_mean(values: Tensor, mask: Tensor) -> Tensor:
-    """The mean of `values` `[...]` where `mask` `[...]` is true, with gradient; 0 if it is true nowhere."""
+    """Mean of `values` `[...]` where `mask` `[...]` is true, with gradient; 0 if it is true nowhere."""
     return torch.where(mask, values, 0.0).sum() / mask.sum().clamp(min=1)
 
 
 def squared_error_loss(value: Tensor, target: Tensor, importance: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-    """The mean of ½ (target − value)² over unmasked steps, and target − value, detached and 0 where masked.
+    """Mean of ½ (target − value)² over unmasked steps, and target − value, detached and 0 where masked.
 
     All are `[T, B]`, except `importance` `[B]`, the weight of each column. Only `value` has a gradient. If `value` has
-    another dimension before these, such as that of several critics, the loss is the sum over it.
+    another dimension before these, such as one of several critics, the loss is the sum over it.
     """
     error = torch.where(mask, target - value, 0.0)
     return 0.5 * (importance * error.square()).sum() / mask.sum().clamp(min=1), error.detach()

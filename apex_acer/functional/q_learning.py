@@ -1,25 +1,18 @@
-"""Q-learning: the dueling aggregation, n-step returns, bootstrap values, the rescaling of values, sequences' priorities."""
+"""Q-learning: dueling networks, targets and priorities, and for continuous actions DDPG, TD3 and SAC.
+
+DDPG is Lillicrap et al. 2016 (arXiv 1509.02971), TD3 Fujimoto et al. 2018 (arXiv 1802.09477), SAC Haarnoja et al. 2018
+(arXiv 1812.05905). Their losses are of single samples.
+"""
 
 from __future__ import annotations
-
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from apex_acer.functional.returns import NStep
+
 EPSILON = 1e-3  # of the rescaling; it makes the inverse Lipschitz
 ETA = 0.9  # the share of the largest error in the priority of a sequence (Kapturowski et al. 2019)
-
-
-class NStep(NamedTuple):
-    """An n-step return: rewards, and the discount of the value that is bootstrapped."""
-
-    reward: Tensor
-    """`[...]` sum of discounted rewards."""
-    discount: Tensor
-    """`[...]` gamma ^ `length`; zero if the last step terminated."""
-    length: Tensor
-    """`[...]` int64, the number of steps before the bootstrap; 0 if the first step is masked."""
 
 
 def dueling(value: Tensor, advantage: Tensor) -> Tensor:
@@ -30,33 +23,12 @@ def dueling(value: Tensor, advantage: Tensor) -> Tensor:
     return value + advantage - advantage.mean(-1, keepdim=True)
 
 
-def n_step_return(*, reward: Tensor, terminated: Tensor, truncated: Tensor, mask: Tensor, gamma: float) -> NStep:
-    """Σ γ^i r_i over the steps of a window, up to the window's or the episode's end, whichever comes first.
+def bootstrap_value(q_values: Tensor, target_q_values: Tensor) -> Tensor:
+    """The target network's values `[...]` of the actions that maximise `q_values`; both arguments are `[..., A]`.
 
-    After a truncated step the return is bootstrapped from the next observation. A window ends before its first masked step,
-    because what follows belongs to another episode or is no step at all.
-
-    All tensors are `[n, ...]`, n the steps of a window; all but `reward` are bool. `gamma` is the discount per step.
+    Double Q-learning (van Hasselt et al. 2016, arXiv 1509.06461); with `target_q_values` for both, plain Q-learning.
     """
-    continues = mask & ~terminated & ~truncated
-    before = torch.cat([torch.ones_like(mask[:1]), continues[:-1]]).long().cumprod(0).bool()
-    counted = before & mask  # [n, ...] the steps up to the bootstrap
-    powers = gamma ** torch.arange(len(reward), dtype=reward.dtype, device=reward.device)
-    total = torch.where(counted, powers.view(-1, *[1] * (reward.ndim - 1)) * reward, 0.0).sum(0)
-    length = counted.sum(0)
-    ends = (counted & terminated).any(0)
-    return NStep(total, torch.where(ends, 0.0, gamma ** length.to(reward.dtype)), length)
-
-
-def n_step_returns(
-    *, reward: Tensor, terminated: Tensor, truncated: Tensor, mask: Tensor, gamma: float, n_steps: int
-) -> NStep:
-    """The `n_step_return` of the window that begins at each step of a sequence `[T, ...]`; it ends with the sequence."""
-    indices = torch.arange(len(mask), device=mask.device) + torch.arange(n_steps, device=mask.device).unsqueeze(-1)
-    inside, indices = indices < len(mask), indices.clamp(max=len(mask) - 1)  # [n, T]
-    mask = mask[indices] & inside.view(*inside.shape, *[1] * (mask.ndim - 1))
-    flags = {"terminated": terminated[indices], "truncated": truncated[indices], "mask": mask}
-    return n_step_return(reward=reward[indices], **flags, gamma=gamma)
+    return target_q_values.gather(-1, q_values.argmax(-1, keepdim=True)).squeeze(-1)
 
 
 def n_step_target(*, reward: Tensor, discount: Tensor, bootstrap: Tensor, rescaled: bool) -> Tensor:
@@ -69,7 +41,7 @@ def n_step_target(*, reward: Tensor, discount: Tensor, bootstrap: Tensor, rescal
 def sequence_targets(ahead: NStep, value: Tensor, *, rescaled: bool) -> Tensor:
     """The `n_step_target` of each step of a sequence, `[T, B]`.
 
-    `ahead` `[T, B]` are its `n_step_returns`, `value` `[T+1, B]` is bootstrapped from, that of step t + length for step t.
+    `ahead` `[T, B]` are its `n_step_returns`. Step t is bootstrapped from row t + length of `value` `[T+1, B]`.
     """
     steps = torch.arange(len(ahead.length), device=value.device).unsqueeze(-1)
     bootstrap = value.gather(0, steps + ahead.length)
@@ -85,14 +57,6 @@ def sequence_priority(td_error: Tensor, mask: Tensor) -> Tensor:
     return ETA * error.amax(0) + (1 - ETA) * error.sum(0) / mask.sum(0).clamp(min=1)
 
 
-def bootstrap_value(q_values: Tensor, target_q_values: Tensor) -> Tensor:
-    """The target network's values `[...]` of the actions that maximise `q_values`; both arguments are `[..., A]`.
-
-    Double Q-learning (van Hasselt et al. 2016, arXiv 1509.06461); with `target_q_values` for both, plain Q-learning.
-    """
-    return target_q_values.gather(-1, q_values.argmax(-1, keepdim=True)).squeeze(-1)
-
-
 def rescale(value: Tensor) -> Tensor:
     """h(x) = sign(x) (√(|x| + 1) − 1) + ε x (Pohlen et al. 2018, arXiv 1805.11593)."""
     return value.sign() * ((value.abs() + 1).sqrt() - 1) + EPSILON * value
@@ -104,3 +68,46 @@ def unscale(value: Tensor) -> Tensor:
     inner = value.abs() + 1 + EPSILON
     root = 2 * inner / ((1 + 4 * EPSILON * inner).sqrt() + 1)
     return value.sign() * (root.square() - 1)
+
+
+def correlated_noise(noise: Tensor, innovation: Tensor, theta: float) -> Tensor:
+    """Next step of an Ornstein-Uhlenbeck process: (1 − θ) x + ξ, of noise x and innovation ξ, both `[N, d]`.
+
+    With θ = 1 the noise of each step is independent.
+    """
+    return (1 - theta) * noise + innovation
+
+
+def smoothed_action(action: Tensor, noise: Tensor, clip: float) -> Tensor:
+    """Action of a target, π′(s′) + clip(ε, −c, c), in the box [−1, 1]; all are `[B, d]`. TD3, equation 14."""
+    return (action + noise.clamp(-clip, clip)).clamp(-1.0, 1.0)
+
+
+def smallest_target(*, reward: Tensor, discount: Tensor, q_values: Tensor) -> Tensor:
+    """Target of Q, `[B]`: reward + discount · min Q(s′, a′), TD3's equation 10; with one critic it is DDPG's.
+
+    `q_values` `[num, B]` are the target critics', `reward` and `discount` are `[B]`.
+    """
+    return reward + discount * q_values.amin(0)
+
+
+def soft_target(*, reward: Tensor, discount: Tensor, q_values: Tensor, log_prob: Tensor, temperature: Tensor) -> Tensor:
+    """SAC's target of Q: reward + discount · (min Q(s′, a′) − α log π(a′|s′)), equation 3 with the smallest Q.
+
+    `q_values` `[num, B]` are the target critics' of one action a′ of the policy per sample; `reward`, `discount` and
+    `log_prob` are `[B]`, and `temperature` is the scalar α.
+    """
+    return reward + discount * (q_values.amin(0) - temperature * log_prob)
+
+
+def soft_policy_loss(*, q_values: Tensor, log_prob: Tensor, temperature: Tensor) -> Tensor:
+    """SAC's loss of the policy, α log π(a|s) − min Q(s, a), equation 7, `[B]`, of reparametrised actions."""
+    return temperature * log_prob - q_values.amin(0)
+
+
+def temperature_loss(log_temperature: Tensor, log_prob: Tensor, target_entropy: float) -> Tensor:
+    """SAC's loss of the temperature, −log α · (log π(a|s) + target entropy), `[B]`, with gradient to log α only.
+
+    Its sign is that of equation 18's gradient; the authors' program, too, follows log α rather than α.
+    """
+    return -log_temperature * (log_prob.detach() + target_entropy)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -13,11 +11,7 @@ from torch import Tensor, nn
 
 from apex_acer.algorithms.algorithm import Group
 from apex_acer.config import ConfigError, OptimizerConfig, RunConfig, imports, require
-
-# torch would import its compiler, which takes a second, only to exempt this method from it
-_add: Any = torch.optim.Optimizer.add_param_group
-_add = getattr(_add, "__wrapped__", _add)
-_add.__dynamo_disable = _add
+from apex_acer.networks.speed import without_compiler
 
 STATE = {"adam": {"step", "exp_avg", "exp_avg_sq"}, "rmsprop": {"step", "square_avg"}}  # torch's names
 PREFIX, SETTING = "optimizer.", "setting."  # of all saved names, and of those of settings that have changed
@@ -117,7 +111,7 @@ class _GroupOptimizer:
         self._optimizer = _build(config, self._vector)
         self._settings: dict[str, Any] = self._optimizer.param_groups[0]
         self._given = dict(self._settings)
-        self._step = _without_compiler(self._optimizer) if config.name in STATE else self._optimizer.step
+        self._step = without_compiler(self._optimizer) if config.name in STATE else self._optimizer.step
 
     def norm(self) -> Tensor:
         norm: Tensor = torch.linalg.vector_norm(self._gradient)
@@ -177,12 +171,6 @@ def _build(settings: OptimizerConfig, vector: nn.Parameter) -> torch.optim.Optim
     fits = isinstance(optimizer, torch.optim.Optimizer) and len(optimizer.param_groups) == 1
     require(fits, "optimizer.name", settings.name, "have it return a torch.optim.Optimizer with one group")
     return optimizer  # type: ignore[no-any-return]
-
-
-def _without_compiler(optimizer: torch.optim.Optimizer) -> Callable[[], Any]:
-    """The optimizer's step without torch's wrapper, whose first call would import the compiler."""
-    step = functools.partial(inspect.unwrap(type(optimizer).step), optimizer)
-    return torch.no_grad()(step)
 
 
 def flatten(parameters: Sequence[nn.Parameter]) -> tuple[Tensor, Tensor]:

@@ -1,4 +1,4 @@
-"""The networks for continuous actions: several critics that are computed as one, and the policies."""
+"""Networks of DDPG, TD3 and SAC: several critics that are computed as one, and the policies."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from apex_acer.config import NetworkConfig
-from apex_acer.networks.network import Network, Precise
+from apex_acer.networks.network import RecurrentNetwork, TorsoNetwork
 from apex_acer.networks.torsos import ACTIVATIONS
 from apex_acer.protocol.specification import EnvironmentSpec
 
@@ -32,27 +32,27 @@ class PolicyOutput(NamedTuple):
     action: Tensor
 
 
-class Critics(Precise):
-    """`num` networks Q(s, a) with the hidden layers of `config`, computed together.
+class Critics(TorsoNetwork):
+    """`num_critics` networks Q(s, a) with the hidden layers of `config`, computed together.
 
     The critics of a vector see observation and action from their first layer on. If the torso has convolutions or is a
     user's own, they share it, and the action joins its features.
     """
 
-    def __init__(self, config: NetworkConfig, spec: EnvironmentSpec, num: int) -> None:
+    def __init__(self, config: NetworkConfig, spec: EnvironmentSpec, num_critics: int) -> None:
         super().__init__(config, spec, ())
         self.activation = ACTIVATIONS[config.activation]()
         sizes = (self.width + spec.action_dim, *config.hidden_sizes, 1)
         pairs = list(itertools.pairwise(sizes))
-        self.weights = nn.ParameterList([_uniform(num, *pair, fan_in=pair[0]) for pair in pairs])
-        self.biases = nn.ParameterList([_uniform(num, 1, size, fan_in=fan_in) for fan_in, size in pairs])
+        self.weights = nn.ParameterList([_uniform(num_critics, *pair, fan_in=pair[0]) for pair in pairs])
+        self.biases = nn.ParameterList([_uniform(num_critics, 1, size, fan_in=fan_in) for fan_in, size in pairs])
 
     def forward(self, inputs: Tensor, action: Tensor) -> Tensor:
-        """Q `[num, B]` of `prepare`d observations `[B, *obs_shape]` and actions `[B, d]`."""
+        """Q `[num_critics, B]` of `prepare`d observations `[B, *obs_shape]` and actions `[B, d]`."""
         return self._values(self.features(inputs), action, list(self.weights), list(self.biases))
 
-    def judge(self, inputs: Tensor, action: Tensor, num: int | None = None) -> Tensor:
-        """Like `forward`, of all critics or the first `num`, whose parameters are constants: only actions get a gradient.
+    def evaluate(self, inputs: Tensor, action: Tensor, num: int | None = None) -> Tensor:
+        """Q of all critics, or of the first `num`, whose parameters are constants: only actions get a gradient.
 
         The parameters themselves stay as they are, because another part of the batch may learn them at the same time.
         """
@@ -66,9 +66,7 @@ class Critics(Precise):
         with self.cast(features.device):
             for layer in inner:
                 x = self._layer(x, *layer)
-        weight, bias = (
-            last  # [num, H, 1] and [num, 1, 1]; for a single output this is five times as fast as a product of matrices
-        )
+        weight, bias = last  # [num, H, 1] and [num, 1, 1]
         return (x.to(weight.dtype) * weight.transpose(1, 2)).sum(-1) + bias.squeeze(-1)
 
     def _layer(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -81,37 +79,27 @@ def _uniform(*shape: int, fan_in: int) -> nn.Parameter:
     return nn.Parameter(torch.empty(shape).uniform_(-bound, bound))
 
 
-class SquashedGaussian(Network):
+class SquashedGaussian(RecurrentNetwork[GaussianOutput]):
     """A policy: a Gaussian squashed by tanh, whose mean and standard deviation depend on the observation."""
 
     def __init__(self, config: NetworkConfig, spec: EnvironmentSpec) -> None:
         super().__init__(config, spec)
         self.head = nn.Linear(self.width, 2 * spec.action_dim)
 
-    def forward(self, obs: Tensor) -> GaussianOutput:
-        """The output, in the parameters' dtype, for raw observations `[B, *obs_shape]`."""
-        return self.output(self.prepare(obs))
-
-    def output(self, inputs: Tensor) -> GaussianOutput:
-        """The output for `prepare`d observations."""
-        mean, log_std = self.head(self.features(inputs)).chunk(2, -1)
+    def heads(self, features: Tensor, inputs: Tensor) -> GaussianOutput:
+        mean, log_std = self.head(features).chunk(2, -1)
         return GaussianOutput(mean.tanh(), mean, log_std.clamp(*LOG_STD_RANGE))
 
 
-class DeterministicPolicy(Network):
+class DeterministicPolicy(RecurrentNetwork[PolicyOutput]):
     """A policy that gives one action for each observation, and the critics that travel with it, if there are any."""
 
-    def __init__(self, config: NetworkConfig, spec: EnvironmentSpec, *, critics: int = 0) -> None:
+    def __init__(self, config: NetworkConfig, spec: EnvironmentSpec, *, num_critics: int = 0) -> None:
         super().__init__(config, spec)
         self.head = nn.Linear(self.width, spec.action_dim)
         nn.init.uniform_(self.head.weight, -SMALL_HEAD, SMALL_HEAD)
         nn.init.zeros_(self.head.bias)
-        self.critics = Critics(config, spec, critics) if critics else None
+        self.critics = Critics(config, spec, num_critics) if num_critics else None
 
-    def forward(self, obs: Tensor) -> PolicyOutput:
-        """The output, in the parameters' dtype, for raw observations `[B, *obs_shape]`."""
-        return self.output(self.prepare(obs))
-
-    def output(self, inputs: Tensor) -> PolicyOutput:
-        """The output for `prepare`d observations."""
-        return PolicyOutput(self.head(self.features(inputs)).tanh())
+    def heads(self, features: Tensor, inputs: Tensor) -> PolicyOutput:
+        return PolicyOutput(self.head(features).tanh())

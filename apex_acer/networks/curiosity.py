@@ -10,7 +10,7 @@ from torch.nn.functional import one_hot
 
 from apex_acer.config import NetworkConfig
 from apex_acer.functional import forward_error, inverse_error, split_choices, sum_of
-from apex_acer.networks.network import Precise
+from apex_acer.networks.network import TorsoNetwork
 from apex_acer.networks.torsos import head
 from apex_acer.protocol.actions import Choices
 from apex_acer.protocol.specification import EnvironmentSpec
@@ -22,13 +22,13 @@ class Errors(NamedTuple):
     """How wrong the models are about each transition, `[T, B]`."""
 
     forward: Tensor
-    """Of the features of the observation after it, `forward_error`."""
+    """`forward_error` about the features of the observation after it."""
     inverse: Tensor
-    """Of the action, `inverse_error`."""
+    """`inverse_error` about the action."""
 
 
-class Curiosity(Precise):
-    """Features of observations, and two models: of the action between two observations, and of where an action leads."""
+class Curiosity(TorsoNetwork):
+    """Features of observations, and models of the action between two observations and of where an action leads."""
 
     def __init__(self, config: NetworkConfig, spec: EnvironmentSpec) -> None:
         super().__init__(config, spec, config.hidden_sizes)
@@ -38,7 +38,7 @@ class Curiosity(Precise):
         self.forward_model = head(self.width + num, HIDDEN, self.width, activation=config.activation)
 
     def forward(self, inputs: Tensor, action: Tensor) -> Errors:
-        """Those of `action` `[T, B, …]` between consecutive `prepare`d observations `[(T+1) * B, *obs_shape]`."""
+        """Errors about `action` `[T, B, …]` between consecutive `prepare`d observations `[(T+1) * B, *obs_shape]`."""
         features = self.features(inputs).view(len(action) + 1, action.shape[1], -1)  # [T+1, B, F]
         before, after = features[:-1], features[1:]
         guessed = self.inverse_model(torch.cat([before, after], -1))

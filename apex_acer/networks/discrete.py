@@ -1,4 +1,4 @@
-"""The networks of ACER and of Q-learning, for discrete actions: heads on a torso as `config.network` describes it."""
+"""Networks of ACER and of Q-learning for discrete actions."""
 
 from __future__ import annotations
 
@@ -45,7 +45,6 @@ class ActorCritic(RecurrentNetwork[ActorCriticOutput]):
         return joint_logits(pi_logits, self.branches)
 
     def heads(self, features: Tensor, inputs: Tensor) -> ActorCriticOutput:
-        """Both, from the same features."""
         return ActorCriticOutput(self.forbid(self.pi_logits(features), inputs), self.q_values(features))
 
 
@@ -62,12 +61,11 @@ class QNetwork(RecurrentNetwork[QOutput]):
         self.advantage = head(*sizes, spec.num_actions, activation=config.activation)
 
     def heads(self, features: Tensor, inputs: Tensor) -> QOutput:
-        """Q, from the features of state and episode."""
         advantage = self._outputs(self.advantage, features)
         q_values = dueling(self._outputs(self.value, features), advantage) if self.value else advantage
         return QOutput(self.forbid_combinations(q_values, inputs))
 
     def _outputs(self, layers: nn.Sequential, features: Tensor) -> Tensor:
-        """Those of a head, whose hidden layer, the largest of all with images, computes in `precision`."""
+        """The outputs of a head, whose hidden layer, the largest of all with images, computes in `precision`."""
         outputs: Tensor = layers[-1](self.run(layers[:-1], features))
         return outputs

@@ -11,13 +11,13 @@ State = dict[str, Tensor]
 
 
 def lstm_shapes(width: int) -> dict[str, tuple[int, ...]]:
-    """The names and shapes of the state of an LSTM with `width` units; none if that is 0."""
+    """Names and shapes of the state of an LSTM with `width` units; none if that is 0."""
     return {"hidden": (width,), "cell": (width,)} if width else {}
 
 
-def forget(state: State, reset: Tensor) -> State:
-    """`state` `[B, …]`, cleared in the columns in which an episode begins (`reset` `[B]`)."""
-    return {name: torch.where(reset.unsqueeze(-1), 0.0, value) for name, value in state.items()}
+def reset_state(state: State, begins: Tensor) -> State:
+    """`state` `[B, …]`, cleared in the columns in which an episode `begins` (`[B]` bool)."""
+    return {name: torch.where(begins.unsqueeze(-1), 0.0, value) for name, value in state.items()}
 
 
 def input_gates(lstm: nn.LSTMCell, features: Tensor) -> Tensor:
@@ -25,7 +25,7 @@ def input_gates(lstm: nn.LSTMCell, features: Tensor) -> Tensor:
     return linear(features, lstm.weight_ih, lstm.bias_ih + lstm.bias_hh)
 
 
-def remember(lstm: nn.LSTMCell, gates: Tensor, state: State) -> State:
+def step(lstm: nn.LSTMCell, gates: Tensor, state: State) -> State:
     """The state after one more step, of which "hidden" `[B, H]` is the output; an empty one is that of an episode's start.
 
     `gates` `[B, 4 * H]` are the `input_gates` of the step.
@@ -39,7 +39,7 @@ def remember(lstm: nn.LSTMCell, gates: Tensor, state: State) -> State:
     return {"hidden": show.sigmoid() * cell.tanh(), "cell": cell}
 
 
-def remember_all(
+def unroll(
     lstm: nn.LSTMCell, gates: Tensor, reset: Tensor, state: State, burn_in: int = 0, fresh: Tensor | None = None
 ) -> Tensor:
     """The outputs `[L, B, H]` of consecutive steps.
@@ -50,13 +50,13 @@ def remember_all(
         reset: `[L, B]` bool, true if an episode begins there, before which the state is cleared.
         state: `[B, …]` before the first step.
         burn_in: number of first steps that only warm up the state: no gradient flows back into them.
-        fresh: `[B]` bool, true for segments that have no burn-in; by default all have one.
+        fresh: `[B]` bool, true for sequences that have no burn-in; by default all have one.
     """
     steps = []
     for t, (now, begins) in enumerate(zip(gates.unbind(), reset.unbind(), strict=True)):
         if t == burn_in:
             state = {name: _detach(value, fresh) for name, value in state.items()}
-        state = remember(lstm, now, forget(state, begins))
+        state = step(lstm, now, reset_state(state, begins))
         steps.append(state["hidden"])
     return torch.stack(steps)
 

@@ -1,4 +1,4 @@
-"""The bases of an algorithm's networks: observations made ready, a torso, and an LSTM on it; heads are for subclasses."""
+"""The bases of an algorithm's networks: preprocessing, a torso, and an LSTM on it; subclasses add heads."""
 
 from __future__ import annotations
 
@@ -12,25 +12,24 @@ from torch import Tensor, nn
 
 from apex_acer.config import NetworkConfig, RunConfig
 from apex_acer.functional import forbid, legal_combinations
-from apex_acer.networks.device import choose_precision
-from apex_acer.networks.frames import to_float
+from apex_acer.networks import memory
+from apex_acer.networks.frames import to_float, unpack
 from apex_acer.networks.memory import State as State
-from apex_acer.networks.memory import input_gates, remember, remember_all
-from apex_acer.networks.normalisation import ObservationNormaliser
-from apex_acer.networks.parts import PartsNormaliser, unpack
+from apex_acer.networks.normalisation import ObservationNormaliser, PartsNormaliser
+from apex_acer.networks.speed import choose_precision, put_channels_innermost
 from apex_acer.networks.torsos import build_torso
 from apex_acer.protocol.actions import Choices
 from apex_acer.protocol.specification import MASK, EnvironmentSpec
 
 
-class Precise(nn.Module):
-    """A torso and what follows it, whose large layers may compute in another type than that of their parameters."""
+class TorsoNetwork(nn.Module):
+    """A torso and what follows it; large layers may compute in bfloat16, whatever type their parameters have."""
 
     precision: torch.dtype | None = None
-    """The type that its large layers compute in; None: the parameters' type."""
+    """The type that large layers compute in; None: the parameters' type."""
 
     def __init__(self, config: NetworkConfig, spec: EnvironmentSpec, hidden_sizes: tuple[int, ...]) -> None:
-        """The torso that `config` names, with these hidden layers; `width` is that of its features."""
+        """The torso that `config` names, with these hidden layers; its features have `width` numbers."""
         super().__init__()
         self._input_shape = spec.input_shape
         self.torso, self.width = build_torso(config, spec, hidden_sizes)
@@ -44,7 +43,7 @@ class Precise(nn.Module):
         return self.run(self.torso, inputs)
 
     def run(self, layers: Callable[[Tensor], Tensor], inputs: Tensor) -> Tensor:
-        """Likewise the output of any large layers."""
+        """The output of large `layers`, in the parameters' dtype; they compute in `precision`."""
         with self.cast(inputs.device):
             output = layers(inputs if self.precision else inputs.to(self._dtype))
         return output.to(self._dtype)
@@ -58,7 +57,7 @@ class Precise(nn.Module):
         return torch.autocast(device.type, self.precision or torch.bfloat16, enabled=self.precision is not None)
 
 
-class Network(Precise):
+class Network(TorsoNetwork):
     """The base of an algorithm's networks: the normaliser of observations and the torso that `config` names."""
 
     def __init__(
@@ -86,9 +85,8 @@ class Network(Precise):
         """The prepared parts, flat and side by side."""
         seen, dtype = [parts[name] for name in self._spec.seen], self._dtype
         prepared = self.normaliser(seen, dtype) if self.normaliser else [to_float(part, dtype) for part in seen]
-        masks = (
-            [parts[MASK][:, -self._spec.num_choices :].ne(0).to(dtype)] if self._spec.has_masks else []
-        )  # the newest
+        newest = slice(-self._spec.num_choices, None)
+        masks = [parts[MASK][:, newest].ne(0).to(dtype)] if self._spec.has_masks else []
         return torch.cat([*(part.flatten(1) for part in prepared), *masks], -1)
 
     def forbid(self, logits: Tensor, inputs: Tensor) -> Tensor:
@@ -96,7 +94,7 @@ class Network(Precise):
         return forbid(logits, self._legal(inputs).view_as(logits)) if self._spec.has_masks else logits
 
     def forbid_combinations(self, values: Tensor, inputs: Tensor) -> Tensor:
-        """Likewise values `[..., A]` of all actions, of several choices all combinations."""
+        """Values `[..., A]` of all actions, of several choices all combinations; illegal ones become `ILLEGAL`."""
         if not (self._spec.has_masks and isinstance(self._spec.actions, Choices)):
             return values
         legal = legal_combinations(self._legal(inputs), self._spec.actions.branches)
@@ -109,14 +107,14 @@ class Network(Precise):
         """The output for raw `obs` `[B, *obs_shape]`, and the recurrent state after it."""
         return self(obs), state
 
-    def remember(self, lstm: nn.LSTMCell | None, features: Tensor, state: State) -> tuple[Tensor, State]:
-        """The features `[B, …]` and the state after one more step, both unchanged if there is no `lstm`."""
+    def step_memory(self, lstm: nn.LSTMCell | None, features: Tensor, state: State) -> tuple[Tensor, State]:
+        """The output of `lstm` `[B, …]` and its state after one more step; both are as given if there is none."""
         if lstm is None:
             return features, state
-        state = remember(lstm, self.run(functools.partial(input_gates, lstm), features), state)
+        state = memory.step(lstm, self.run(functools.partial(memory.input_gates, lstm), features), state)
         return state["hidden"], state
 
-    def remember_all(
+    def unroll_memory(
         self,
         lstm: nn.LSTMCell | None,
         features: Tensor,
@@ -125,14 +123,14 @@ class Network(Precise):
         burn_in: int = 0,
         fresh: Tensor | None = None,
     ) -> Tensor:
-        """The features `[L, B, …]` of consecutive steps, unchanged if there is no `lstm`.
+        """The outputs of `lstm` `[L, B, …]` for features of consecutive steps, which are returned if there is none.
 
-        `reset` and the arguments after it are those of `memory.remember_all`.
+        `reset` and the arguments after it are those of `memory.unroll`.
         """
         if lstm is None:
             return features
-        gates = self.run(functools.partial(input_gates, lstm), features)
-        return remember_all(lstm, gates, reset, state, burn_in, fresh)
+        gates = self.run(functools.partial(memory.input_gates, lstm), features)
+        return memory.unroll(lstm, gates, reset, state, burn_in, fresh)
 
     def observe(self, planes: Tensor) -> None:
         """Adds the raw planes of consecutive steps `[L, N, *plane]` to the statistics, if the network has any."""
@@ -149,7 +147,7 @@ class RecurrentNetwork(Network, ABC, Generic[Output]):
     def __init__(
         self, config: NetworkConfig, spec: EnvironmentSpec, hidden_sizes: tuple[int, ...] | None = None
     ) -> None:
-        """Like `Network`; `width` is that of the features."""
+        """`hidden_sizes` replace those of `config`; the features that the heads get have `width` numbers."""
         super().__init__(config, spec, hidden_sizes)
         self.lstm = nn.LSTMCell(self.width, config.lstm) if config.lstm else None
         self.width = config.lstm or self.width
@@ -167,11 +165,11 @@ class RecurrentNetwork(Network, ABC, Generic[Output]):
         return self._step(inputs, {})[0]
 
     def step(self, obs: Tensor, state: State) -> tuple[Output, State]:
-        """Like `forward`, with the recurrent state before and after; an empty state is that of an episode's start."""
+        """The output and the next recurrent state; an empty state is that of an episode's start."""
         return self._step(self.prepare(obs), state)
 
     def _step(self, inputs: Tensor, state: State) -> tuple[Output, State]:
-        features, state = self.remember(self.lstm, self.features(inputs), state)
+        features, state = self.step_memory(self.lstm, self.features(inputs), state)
         return self.heads(features, inputs), state
 
     def unroll(
@@ -179,7 +177,7 @@ class RecurrentNetwork(Network, ABC, Generic[Output]):
     ) -> Output:
         """Outputs `[L, B, A]` for `prepare`d consecutive observations `[L * B, *obs_shape]`.
 
-        `reset` `[L, B]` is true if an episode begins there; the other arguments are those of `remember_all`.
+        `reset` `[L, B]` is true if an episode begins there; the other arguments are those of `memory.unroll`.
         """
         return self.heads(self.unroll_features(inputs, reset, state, burn_in, fresh), inputs)
 
@@ -189,15 +187,15 @@ class RecurrentNetwork(Network, ABC, Generic[Output]):
         """The features `[L, B, width]` that `unroll` gives to the heads."""
         computed = self.features(inputs)
         features = computed.view(*reset.shape, computed.shape[-1])  # B may be 0
-        return self.remember_all(self.lstm, features, reset, state, burn_in, fresh)
+        return self.unroll_memory(self.lstm, features, reset, state, burn_in, fresh)
 
 
-AnyNetwork = TypeVar("AnyNetwork", bound=Precise)
+AnyNetwork = TypeVar("AnyNetwork", bound=TorsoNetwork)
 
 
 def to_train(network: AnyNetwork, config: RunConfig, device: torch.device) -> AnyNetwork:
     """`network` on the learner's `device`, in the precision and the memory format for training."""
     network = network.to(device)
-    network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # a third faster on a CPU
+    put_channels_innermost(network)
     network.compute_in(config.learner.precision, device)
     return network

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+import dataclasses
+from collections.abc import Hashable, Sequence
 
 import torch
 from torch import Tensor, nn
 
+from apex_acer.networks.frames import unpack
 from apex_acer.protocol.specification import EnvironmentSpec
 
 MAX_DEVIATION = 10.0  # standard deviations; normalised vectors are clipped there
@@ -83,6 +85,26 @@ class ObservationNormaliser(nn.Module):
     def observe(self, planes: Tensor) -> None:
         """Takes raw planes of consecutive steps `[L, N, *plane]`; of images only the last, as neighbours hardly differ."""
         self.moments.update(planes[-1] if self._is_image else planes.flatten(0, 1))
+
+
+class PartsNormaliser(nn.Module):
+    """An `ObservationNormaliser` for each part that a torso sees."""
+
+    def __init__(self, spec: EnvironmentSpec) -> None:
+        super().__init__()
+        self._spec = dataclasses.replace(spec, stack=1)
+        self.parts = nn.ModuleList(ObservationNormaliser(box) for box in spec.seen.values())
+
+    def forward(self, parts: Sequence[Tensor], dtype: torch.dtype) -> list[Tensor]:
+        """Normalises raw parts `[B, *obs_shape]`; the results have the same shapes and `dtype`."""
+        return [normaliser(part, dtype) for normaliser, part in zip(self.parts, parts, strict=True)]
+
+    def observe(self, planes: Tensor) -> None:
+        """Takes the packed planes of an unroll `[L, N, num_bytes]`."""
+        parts = unpack(planes.flatten(0, 1), self._spec)
+        for normaliser, name in zip(self.parts, self._spec.seen, strict=True):
+            assert isinstance(normaliser, ObservationNormaliser)
+            normaliser.observe(parts[name].view(*planes.shape[:2], *parts[name].shape[1:]))
 
 
 class RewardScale(nn.Module):

@@ -1,4 +1,4 @@
-"""The network of ACER for continuous actions: the mean of a policy, V(s) and A(s, a)."""
+"""The network of ACER for continuous actions: a policy's mean, V(s) and A(s, a)."""
 
 from __future__ import annotations
 
@@ -54,10 +54,10 @@ class StochasticDueling(Network):
         return self.step(obs, {})[0]
 
     def step(self, obs: Tensor, state: State) -> tuple[MeanAndValue, State]:
-        """Like `forward`, with the recurrent state before and after; an empty state is that of an episode's start."""
+        """The output and the next recurrent state; an empty state is that of an episode's start."""
         inputs, (own, critics) = self.prepare(obs), _halves(state)
-        features, own = self.remember(self.lstm, self.features(inputs), own)
-        critic_features, critics = self.remember(self.critic_lstm, self.run(self.critic_torso, inputs), critics)
+        features, own = self.step_memory(self.lstm, self.features(inputs), own)
+        critic_features, critics = self.step_memory(self.critic_lstm, self.run(self.critic_torso, inputs), critics)
         output = MeanAndValue(self.mean(features), self.value(critic_features).squeeze(-1))
         return output, own | {f"{CRITIC}{name}": value for name, value in critics.items()}
 
@@ -66,10 +66,10 @@ class StochasticDueling(Network):
     ) -> Tensor:
         """Means `[L, B, d]` for `prepare`d consecutive observations `[L * B, *obs_shape]`.
 
-        `reset` `[L, B]` is true if an episode begins there; the other arguments are those of `remember_all`.
+        `reset` `[L, B]` is true if an episode begins there; the other arguments are those of `memory.unroll`.
         """
         features = self.features(inputs).view(*reset.shape, -1)  # [L, B, F]
-        mean: Tensor = self.mean(self.remember_all(self.lstm, features, reset, _halves(state)[0], burn_in, fresh))
+        mean: Tensor = self.mean(self.unroll_memory(self.lstm, features, reset, _halves(state)[0], burn_in, fresh))
         return mean
 
     def unroll_critic(
@@ -77,7 +77,7 @@ class StochasticDueling(Network):
     ) -> Evaluated:
         """V, and features for `advantage`; the arguments are those of `unroll_policy`."""
         features = self.run(self.critic_torso, inputs).view(*reset.shape, -1)  # [L, B, F]
-        features = self.remember_all(self.critic_lstm, features, reset, _halves(state)[1], burn_in, fresh)
+        features = self.unroll_memory(self.critic_lstm, features, reset, _halves(state)[1], burn_in, fresh)
         return Evaluated(self.value(features).squeeze(-1), features)
 
     def advantage(self, features: Tensor, actions: Tensor) -> Tensor:

@@ -5,16 +5,15 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import conv2d
 
 from apex_acer.config import NetworkConfig, imports, require
 from apex_acer.networks.images import fits_conv, require_torso
-from apex_acer.networks.memory import State as State
-from apex_acer.networks.parts import PartsTorso
+from apex_acer.networks.speed import Convolution
 from apex_acer.protocol.specification import EnvironmentSpec
 
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {"relu": functools.partial(nn.ReLU, inplace=True), "tanh": nn.Tanh}
@@ -64,6 +63,24 @@ def _parts_torso(config: NetworkConfig, spec: EnvironmentSpec, hidden_sizes: tup
     return PartsTorso(boxes, torsos, hidden), hidden_sizes[-1] if hidden_sizes else sum(widths)
 
 
+class PartsTorso(nn.Module):
+    """One torso for each part, and `hidden` layers on their features side by side."""
+
+    def __init__(self, boxes: Sequence[EnvironmentSpec], torsos: Sequence[nn.Module], hidden: nn.Module) -> None:
+        super().__init__()
+        self._shapes = [box.obs_shape for box in boxes]
+        self.torsos, self.hidden = nn.ModuleList(torsos), hidden
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Features `[B, F]` of prepared parts `[B, D]`, flat and side by side; what follows them is not seen."""
+        sizes = [math.prod(shape) for shape in self._shapes]
+        parts = torch.split(inputs[:, : sum(sizes)], sizes, -1)
+        shaped = (part.reshape(inputs.shape[0], *shape) for part, shape in zip(parts, self._shapes, strict=True))
+        features = [torso(part) for torso, part in zip(self.torsos, shaped, strict=True)]
+        joined: Tensor = self.hidden(torch.cat(features, -1))
+        return joined
+
+
 def _own_torso(config: NetworkConfig, spec: EnvironmentSpec) -> tuple[nn.Module, int]:
     """A user's `module:class`, called with `config` and `spec`, and its width, which two observations of zeros show."""
     key, name = "network.torso", config.torso
@@ -78,25 +95,6 @@ def _own_torso(config: NetworkConfig, spec: EnvironmentSpec) -> tuple[nn.Module,
     fits = isinstance(features, Tensor) and features.ndim == 2 and len(features) == 2
     require(fits, key, name, f"it makes {shape} of {[2, *spec.input_shape]}; have it return [2, features]")
     return torso, features.shape[1]
-
-
-class Convolution(nn.Conv2d):
-    """A convolution that, if it has to be differentiated, takes blocks of pixels in a row for channels.
-
-    If the stride s divides the kernel and the width, `[B, C, H, W]` with innermost channels is also `[B, s * C, H, W / s]`.
-    The sums are the same, but in bfloat16 the gradient of few channels takes a third of the time on a CPU with AMX.
-    """
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        """The output `[B, out, …]` for `inputs` `[B, C, H, W]`."""
-        (down, across), kernel = self.stride, self.kernel_size[1]
-        num, channels, height, width = inputs.shape
-        if not torch.is_grad_enabled() or across == 1 or kernel % across or width % across:
-            return super().forward(inputs)
-        blocks = inputs.movedim(1, -1).reshape(num, height, width // across, across * channels).movedim(-1, 1)
-        split = self.weight.view(*self.weight.shape[:-1], kernel // across, across)
-        weight = split.movedim(-1, 1).flatten(1, 2)  # [out, s * C, kernel, kernel / s]
-        return conv2d(blocks, weight, self.bias, (down, 1))
 
 
 def _convolutions(name: str, shape: tuple[int, ...]) -> list[nn.Module]:

@@ -7,7 +7,7 @@ import torch
 
 from apex_acer.algorithms import make_agent
 from apex_acer.config import NetworkConfig, RunConfig
-from apex_acer.networks.memory import forget
+from apex_acer.networks.memory import reset_state
 from apex_acer.networks.weights import pack, unpack
 from tests.algorithms.learning import loss_of
 from tests.algorithms.segments import PLANE, SIZES, build, flat, gradients_of, random_segments, random_state
@@ -36,7 +36,7 @@ def state_after_burn_in(network, batch):
     state = batch.state
     with torch.no_grad():
         for obs, step in zip(batch.obs[:BURN_IN], batch.episode_step[:BURN_IN], strict=True):
-            _, state = network.step(obs, forget(state, step == 0))
+            _, state = network.step(obs, reset_state(state, step == 0))
     return state
 
 

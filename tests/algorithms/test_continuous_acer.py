@@ -10,7 +10,7 @@ from apex_acer.algorithms.samples import split
 from apex_acer.config import ActorsConfig
 from apex_acer.learner.gradient import merge
 from apex_acer.networks.frames import stack_planes
-from apex_acer.networks.memory import forget
+from apex_acer.networks.memory import reset_state
 from apex_acer.networks.weights import pack, unpack
 from tests.algorithms.continuous_segments import SIZES, build, config_of, random_segments, recurrent_state, spec_of
 from tests.algorithms.learning import loss_of, samples_of
@@ -252,7 +252,7 @@ def test_a_segment_is_seen_as_the_actor_saw_it_step_by_step():
     mean = network.unroll_policy(batch.obs.flatten(0, 1), reset, state)
     value, features = network.unroll_critic(batch.obs.flatten(0, 1), reset, state)
     for t, obs in enumerate(batch.obs):
-        output, state = network.step(obs, forget(state, reset[t]))
+        output, state = network.step(obs, reset_state(state, reset[t]))
         torch.testing.assert_close(output.mean, mean[t])
         torch.testing.assert_close(output.value, value[t])
         torch.testing.assert_close(state["critic_hidden"], features[t])

@@ -17,7 +17,7 @@ from apex_acer.config import ActorsConfig, EnvironmentConfig, LearnerConfig, Net
 from apex_acer.learner.feed import make_replay, unroll_layout
 from apex_acer.networks.discrete import QNetwork
 from apex_acer.networks.frames import stack_planes
-from apex_acer.networks.memory import forget
+from apex_acer.networks.memory import reset_state
 from apex_acer.protocol.actions import Discrete
 from apex_acer.protocol.specification import EnvironmentSpec
 from apex_acer.protocol.unroll import PRIORITY, Batch
@@ -66,7 +66,7 @@ def stepped(network: QNetwork, batch: Batch) -> Tensor:
     for t in range(len(obs)):
         if t == BURN_IN:
             state = {name: part.detach() for name, part in state.items()}
-        output, state = network.step(obs[t], forget(state, batch.episode_step[t + STACK - 1] == 0))
+        output, state = network.step(obs[t], reset_state(state, batch.episode_step[t + STACK - 1] == 0))
         values.append(output.q_values)
     return torch.stack(values)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from apex_acer.config.runfile import load_run
-from tests.benchmarks import growth, precision, priorities
+from tests.benchmarks import growth, precision, priorities, tricks
 
 
 def test_growth(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -29,3 +29,10 @@ def test_priorities(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(priorities, "REPEATS", 1)
     assert priorities.measure(10_000).keys() == {"draws", "puts", "rounds"}
     assert min(priorities.measure_replay(10_000).values()) > 0
+
+
+def test_tricks() -> None:
+    assert tricks.WITHOUT.keys() == tricks.MEASURED.keys()
+    found, pairs = tricks.ratio("cartpole", "update", "without_compiler", seconds=0.0)
+    assert pairs == 3
+    assert found > 0

@@ -33,12 +33,12 @@ def given(seed, dtype=np.float64):
 
 
 def targets_of(tensors, policy, behaviour, q_taken):
-    names = ("value", "reward", "terminated", "mask")
+    names = ("value", "reward", "mask")
     return continuous_acer_targets(
         **{name: tensors[name] for name in names},
+        discount=torch.full_like(tensors["reward"], GAMMA).masked_fill(tensors["terminated"], 0.0),
         log_rho=log_ratio(tensors["action"], policy, behaviour),
         q_taken=q_taken,
-        gamma=GAMMA,
         action_dim=tensors["mean"].shape[-1],
     )
 
@@ -248,9 +248,8 @@ def test_an_action_that_the_policy_excludes_cuts_the_trace_in_any_dimension():
         q_taken=reward * 0,
         value=torch.zeros(3, 1),
         reward=reward,
-        terminated=reward > 0,
+        discount=(reward == 0).float(),
         mask=reward >= 0,
-        gamma=1.0,
         action_dim=20,
     )
     assert log_rho[0, 0].item() == pytest.approx(-810)

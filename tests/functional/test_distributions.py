@@ -1,10 +1,28 @@
+"""Distributions, joint choices and masks against their definitions."""
+
+from __future__ import annotations
+
+import itertools
 import math
 
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
-from apex_acer.functional import Categorical, Gaussian, squashed_log_prob
+from apex_acer.functional import (
+    Categorical,
+    Factored,
+    Gaussian,
+    forbid,
+    is_legal,
+    join_choices,
+    joint_logits,
+    legal_combinations,
+    random_legal,
+    split_choices,
+    squashed_log_prob,
+)
 from tests.functional import reference_continuous as reference
 from tests.functional import reference_on_policy
 
@@ -106,3 +124,80 @@ def test_squashed_density_is_exact_where_tanh_rounds_to_one(size, sign):
     assert log_prob.item() == pytest.approx(expected, rel=1e-6)
     (slope,) = torch.autograd.grad(log_prob, u)
     assert slope.item() == pytest.approx(2 * sign, rel=1e-6)
+
+
+# several choices at once are the same as one choice of their combinations
+
+
+SIZES = 3, 1, 2, 4
+COMBINATIONS = torch.arange(24)
+
+
+def policy(seed: int) -> tuple[Factored, Categorical]:
+    """One of five places, by its branches and by its combinations."""
+    logits = torch.randn(5, sum(SIZES), dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+    branches = Factored(*(part.log_softmax(-1) for part in torch.split(logits, list(SIZES), -1)))
+    return branches, Categorical(joint_logits(logits, SIZES).log_softmax(-1))
+
+
+def test_combinations_count_as_an_array_does() -> None:
+    choices = split_choices(COMBINATIONS, SIZES)
+    np.testing.assert_array_equal(torch.stack(choices), np.unravel_index(COMBINATIONS.numpy(), SIZES))
+    torch.testing.assert_close(join_choices(choices, SIZES), COMBINATIONS)
+    torch.testing.assert_close(
+        join_choices(split_choices(torch.tensor(2**62 - 1), [2] * 62), [2] * 62), torch.tensor(2**62 - 1)
+    )
+
+
+def test_the_probability_of_a_combination_is_the_product_of_its_choices() -> None:
+    branches, joint = policy(0)
+    expected = [np.prod([part[0, choice].exp() for part, choice in zip(branches, row, strict=True)])
+                for row in itertools.product(*map(range, SIZES))]  # fmt: skip
+    np.testing.assert_allclose(joint.log_probs[0].exp(), expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("size", [1, 7])
+def test_a_single_choice_stays_what_it_is(size: int) -> None:
+    logits = torch.randn(2, size)
+    assert torch.equal(joint_logits(logits, (size,)), logits)
+    assert torch.equal(split_choices(torch.arange(size), (size,))[0], torch.arange(size))
+
+
+def test_log_probability_entropy_and_divergence_are_those_of_the_combinations() -> None:
+    (first, joint), (second, other) = policy(0), policy(1)
+    measures: list[tuple[Tensor, Tensor]] = [
+        (first.entropy(), joint.entropy()),
+        (first.kl(second), joint.kl(other)),
+        *((first.log_prob(action.expand(5)), joint.log_prob(action.expand(5))) for action in COMBINATIONS),
+    ]
+    for of_branches, of_combinations in measures:
+        torch.testing.assert_close(of_branches, of_combinations)
+
+
+# illegal choices have a probability of exactly 0, and are never drawn
+
+
+LEGAL = torch.tensor([[True, False, True, False], [False, False, False, True]])
+
+
+def test_the_probability_is_zero_at_every_temperature() -> None:
+    logits = forbid(torch.randn(2, 4, generator=torch.Generator().manual_seed(0)), LEGAL)
+    for temperature in (1e-3, 1.0, 1e6):
+        log_probs = (logits / temperature).log_softmax(-1)
+        assert (log_probs.exp()[~LEGAL] == 0).all()
+    assert torch.equal(is_legal(logits.log_softmax(-1)), LEGAL)
+
+
+def test_random_ones_are_legal_and_equally_likely() -> None:
+    scores = forbid(torch.zeros(2, 4), LEGAL)
+    uniform = torch.arange(0, 1, 1 / 64)
+    drawn = random_legal(scores.expand(64, 2, 4), uniform.unsqueeze(-1).expand(64, 2))
+    assert torch.bincount(drawn[:, 0], minlength=4).tolist() == [32, 0, 32, 0]
+    assert torch.bincount(drawn[:, 1], minlength=4).tolist() == [0, 0, 0, 64]
+    assert random_legal(torch.zeros(5, 3), torch.tensor([0.0, 0.33, 0.34, 0.67, 0.9999])).tolist() == [0, 0, 1, 2, 2]
+
+
+def test_a_combination_is_legal_if_each_of_its_choices_is() -> None:
+    legal = torch.tensor([True, False, True, False, True, True])
+    expected = [legal[a] & legal[3 + b] & legal[5 + c] for a, b, c in itertools.product(range(3), range(2), range(1))]
+    assert legal_combinations(legal, (3, 2, 1)).tolist() == [bool(each) for each in expected]

@@ -1,4 +1,8 @@
-import itertools
+"""Q-learning against the papers, one number at a time, also for continuous actions."""
+
+from __future__ import annotations
+
+import math
 
 import numpy as np
 import pytest
@@ -6,13 +10,17 @@ import torch
 
 from apex_acer.functional import (
     bootstrap_value,
+    correlated_noise,
     dueling,
-    n_step_return,
     n_step_returns,
     rescale,
     sequence_priority,
     sequence_targets,
-    shape_rewards,
+    smallest_target,
+    smoothed_action,
+    soft_policy_loss,
+    soft_target,
+    temperature_loss,
     unscale,
 )
 from tests.functional import reference_q
@@ -57,86 +65,6 @@ def test_one_network_chooses_and_the_other_judges(dtype):
 def test_of_equal_values_the_first_is_chosen():
     judge = torch.tensor([[3.0, 1.0, 2.0]])
     assert bootstrap_value(torch.tensor([[5.0, 7.0, 7.0]]), judge).tolist() == [1.0]
-
-
-# n-step returns
-
-
-def every_window(length):
-    """All combinations of endings and masks of so many steps, `[length, B]` each, and rewards."""
-    flags = itertools.product(itertools.product([False, True], repeat=3), repeat=length)
-    terminated, truncated, mask = torch.tensor(list(flags)).permute(2, 1, 0).clone()
-    reward = torch.randn(mask.shape, generator=generator(length), dtype=torch.float64)
-    return {"reward": reward, "terminated": terminated, "truncated": truncated, "mask": mask}
-
-
-@pytest.mark.parametrize(("dtype", "tolerance"), PRECISIONS)
-@pytest.mark.parametrize("gamma", [0.0, 0.7, 0.99, 1.0])
-@pytest.mark.parametrize("length", [1, 2, 3])
-def test_n_step_returns_of_every_window_there_is(length, gamma, dtype, tolerance):
-    """Any steps of it terminated, truncated, both or masked."""
-    windows = every_window(length)
-    windows["reward"] = windows["reward"].to(dtype)
-    found = n_step_return(**windows, gamma=gamma)
-    columns = [[array[:, b].tolist() for array in windows.values()] for b in range(8**length)]
-    expected = [reference_q.n_step(*column, gamma) for column in columns]
-    assert (found.reward.dtype, found.discount.dtype, found.length.dtype) == (dtype, dtype, torch.int64)
-    assert_near(found.reward, [each.reward for each in expected], tolerance)
-    assert_near(found.discount, [each.discount for each in expected], tolerance)
-    assert found.length.tolist() == [each.length for each in expected]
-
-
-@pytest.mark.parametrize(("seed", "gamma"), [(0, 0.9), (1, 1.0), (2, 0.0)])
-def test_n_step_returns_of_long_windows_in_any_number_of_dimensions(seed, gamma):
-    reward, *chances = torch.randn(4, 20, 5, 40, generator=generator(seed), dtype=torch.float64)
-    terminated, truncated, masked = (chance > 1.8 for chance in chances)
-    flags = {"terminated": terminated, "truncated": truncated, "mask": ~masked}
-    found = n_step_return(reward=reward, **flags, gamma=gamma)
-    assert len(set(found.length.flatten().tolist())) > 15
-    for at in np.ndindex(5, 40):
-        column = [array[:, at[0], at[1]].tolist() for array in (reward, *flags.values())]
-        expected = reference_q.n_step(*column, gamma)
-        assert found.reward[at].item() == pytest.approx(expected.reward, rel=1e-12, abs=1e-12)
-        assert found.discount[at].item() == pytest.approx(expected.discount, rel=1e-12)
-        assert found.length[at].item() == expected.length
-
-
-ENDINGS = {  # terminated, truncated, masked steps; length, whether it bootstraps
-    "none": ([], [], [], 4, True),
-    "terminated": ([1], [], [2], 2, False),
-    "truncated": ([], [1], [2], 2, True),
-    "both": ([1], [1], [2], 2, False),
-    "lost life": ([1], [], [], 2, False),
-    "terminated at the last step": ([3], [], [], 4, False),
-    "truncated at the last step": ([], [3], [], 4, True),
-    "terminated beyond the end": ([2], [], [2, 3], 2, True),
-    "dummy first": ([], [], [0], 0, True),
-    "dummy in the middle": ([], [], [2], 2, True),
-    "cut": ([], [], [1, 2, 3], 1, True),
-    "two endings": ([1, 2], [3], [], 2, False),
-    "truncated, then terminated": ([2], [0], [1], 1, True),
-}
-
-
-@pytest.mark.parametrize(("terminated", "truncated", "masked", "length", "bootstraps"), ENDINGS.values(), ids=ENDINGS)
-def test_every_ending_says_where_the_value_goes_on(terminated, truncated, masked, length, bootstraps):
-    flags = {name: torch.zeros(4, 1, dtype=torch.bool) for name in ("terminated", "truncated", "mask")}
-    flags["terminated"][terminated], flags["truncated"][truncated] = True, True
-    flags["mask"][[step for step in range(4) if step not in masked]] = True
-    reward = torch.tensor([[1.0], [10.0], [100.0], [1000.0]], dtype=torch.float64)
-    found = n_step_return(reward=reward, **flags, gamma=0.5)
-    assert found.length.tolist() == [length]
-    assert found.reward.item() == sum(10.0**i * 0.5**i for i in range(length))
-    assert found.discount.item() == (0.5**length if bootstraps else 0.0)
-
-
-def test_what_lies_beyond_the_end_changes_nothing():
-    windows = every_window(3)
-    found = n_step_return(**windows, gamma=0.9)
-    beyond = torch.arange(3).unsqueeze(-1) >= found.length
-    other = windows | {"reward": torch.where(beyond, torch.nan, windows["reward"])}
-    for one, two in zip(found, n_step_return(**other, gamma=0.9), strict=True):
-        assert torch.equal(one, two)
 
 
 # sequences
@@ -209,18 +137,74 @@ def test_both_are_odd_and_monotone(function, dtype):
     assert (function(values[values.abs() > 1e-2]).diff() > 0).all()
 
 
-# rewards
+# DDPG and TD3
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("clip", [0.0, 0.5, 1.0])
-@pytest.mark.parametrize("penalty", [0.0, 0.25])
-def test_rewards_are_clipped_and_then_less_the_penalty(penalty, clip, dtype):
-    reward = 2 * torch.randn(6, 9, generator=generator(1), dtype=dtype)
-    terminated = torch.rand(6, 9, generator=generator(2)) < 0.4
-    before = reward.clone()
-    shaped = shape_rewards(reward, terminated, clip=clip, penalty=penalty)
-    expected = [reference_q.shape_reward(reward[at], terminated[at], clip, penalty) for at in np.ndindex(*reward.shape)]
-    assert shaped.dtype == dtype
-    assert_near(shaped.flatten(), expected, 1e-6 if dtype == torch.float32 else 1e-12)
-    assert torch.equal(reward, before)
+def drawn(*shape):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+
+
+@pytest.mark.parametrize("critics", [1, 3])
+def test_the_target_is_that_of_the_smallest_critic(critics):
+    reward, discount = drawn(5), torch.tensor([0.9, 0.0, 0.81, 0.9, 0.5], dtype=torch.float64)
+    q_values = drawn(critics, 5)
+    target = smallest_target(reward=reward, discount=discount, q_values=q_values)
+    for i in range(5):
+        value = min(float(q[i]) for q in q_values)
+        assert target[i].item() == pytest.approx(float(reward[i]) + float(discount[i]) * value)
+
+
+def test_smoothing_is_clipped_and_so_is_the_action():
+    action, noise = torch.tensor([[0.9, -0.9, 0.0, 0.2]]), torch.tensor([[0.3, -2.0, 0.7, 0.1]])
+    expected = torch.tensor([[1.0, -1.0, 0.5, 0.3]])
+    torch.testing.assert_close(smoothed_action(action, noise, 0.5), expected)
+
+
+def test_correlated_noise_is_an_ornstein_uhlenbeck_process():
+    """Its variance is σ² / (1 − (1 − θ)²), and its autocorrelation falls by 1 − θ a step."""
+    theta, noise, path = 0.15, torch.zeros(2000, 1, dtype=torch.float64), []
+    innovations = drawn(120, 2000, 1)
+    for innovation in innovations:
+        noise = correlated_noise(noise, 0.2 * innovation, theta)
+        path.append(noise)
+    late = torch.stack(path[40:]).squeeze(-1)  # [80, N]
+    assert late.var().item() == pytest.approx(0.2**2 / (1 - (1 - theta) ** 2), rel=0.03)
+    autocorrelation = (late[1:] * late[:-1]).mean() / late.square().mean()
+    assert autocorrelation.item() == pytest.approx(1 - theta, abs=0.01)
+    assert torch.equal(correlated_noise(noise, innovations[0], 1.0), innovations[0])
+
+
+# SAC
+
+
+SEEDED = generator(0)
+REWARD, LOG_PROB = torch.randn(2, 7, generator=SEEDED, dtype=torch.float64)
+DISCOUNT = torch.tensor([0.9, 0.0, 0.9, 0.81, 0.0, 0.9, 0.729], dtype=torch.float64)
+Q_VALUES = torch.randn(3, 7, generator=SEEDED, dtype=torch.float64)
+ALPHA = 0.3
+
+
+def smallest(column):
+    return min(float(q_values[column]) for q_values in Q_VALUES)
+
+
+def test_targets_and_policy_losses_match_the_paper():
+    temperature = torch.tensor(ALPHA)
+    target = soft_target(
+        reward=REWARD, discount=DISCOUNT, q_values=Q_VALUES, log_prob=LOG_PROB, temperature=temperature
+    )
+    loss = soft_policy_loss(q_values=Q_VALUES, log_prob=LOG_PROB, temperature=temperature)
+    for i in range(7):
+        value = smallest(i) - ALPHA * float(LOG_PROB[i])  # equation 3
+        assert target[i].item() == pytest.approx(float(REWARD[i]) + float(DISCOUNT[i]) * value)
+        assert loss[i].item() == pytest.approx(ALPHA * float(LOG_PROB[i]) - smallest(i))  # equation 7
+    assert target[1] == REWARD[1]
+
+
+def test_the_temperature_follows_equation_18_and_nothing_else_does():
+    log_temperature = torch.tensor(math.log(ALPHA), requires_grad=True)
+    log_prob = LOG_PROB.clone().requires_grad_()
+    loss = temperature_loss(log_temperature, log_prob, -2.0).sum()
+    (gradient,) = torch.autograd.grad(loss, log_temperature, retain_graph=True)
+    assert gradient.item() == pytest.approx(sum(-(float(x) - 2.0) for x in LOG_PROB), rel=1e-6)
+    assert torch.autograd.grad(loss, log_prob, allow_unused=True) == (None,)

@@ -6,7 +6,6 @@ from torch import nn
 
 from apex_acer.config import ConfigError, NetworkConfig
 from apex_acer.networks.discrete import ActorCritic
-from apex_acer.networks.torsos import Convolution
 from apex_acer.protocol.actions import Discrete
 from apex_acer.protocol.specification import EnvironmentSpec
 from tests.conftest import config_error
@@ -131,27 +130,6 @@ def test_a3c_s_convolutions_are_two_and_smaller():
     assert shapes == [(16, 4, 8, 8), (32, 16, 4, 4), (32, 32 * 9 * 9)]
     assert [layer.stride for layer in network.torso if hasattr(layer, "stride")] == [(4, 4), (2, 2)]
     assert network(random_bytes(2, 4, 84, 84)).q_values.shape == (2, NUM_ACTIONS)
-
-
-@pytest.mark.parametrize("format", [torch.contiguous_format, torch.channels_last])
-@pytest.mark.parametrize(
-    ("channels", "width", "kernel", "stride"),
-    [(4, 84, 8, 4), (3, 20, 4, 2), (2, 21, 4, 2), (2, 10, 3, 2), (1, 7, 3, 1)],
-)
-def test_a_convolution_has_torch_s_sums_and_gradients(channels, width, kernel, stride, format):
-    torch.manual_seed(0)
-    own = Convolution(channels, 5, kernel, stride).double()
-    inputs = torch.randn(6, channels, 20, width, dtype=torch.float64).to(memory_format=format).requires_grad_()
-    given = inputs, own.weight, own.bias
-    sums, expected = own(inputs), torch.nn.functional.conv2d(*given, stride)
-    torch.testing.assert_close(sums, expected)
-    away = torch.randn_like(sums)
-    for found, wanted in zip(
-        torch.autograd.grad(sums, given, away), torch.autograd.grad(expected, given, away), strict=True
-    ):
-        torch.testing.assert_close(found, wanted)
-    with torch.no_grad():
-        assert torch.equal(own(inputs), expected)
 
 
 @pytest.mark.parametrize("name", ["nature", "a3c"])

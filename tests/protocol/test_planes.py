@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from apex_acer.networks.parts import unpack as unpack_tensors
+from apex_acer.networks.frames import unpack as unpack_tensors
 from apex_acer.protocol.planes import pack, to_planes, unpack
 from apex_acer.protocol.specification import Part
 from tests.protocol.odd import ODD, odd_spec

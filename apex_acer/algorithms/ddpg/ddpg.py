@@ -39,7 +39,7 @@ class DdpgAgent(Agent):
     def __init__(self, config: RunConfig, spec: EnvironmentSpec) -> None:
         super().__init__(config, spec)
         critics = self.settings.critics if self.gives_priorities else 0
-        self.network = DeterministicPolicy(config.network, spec, critics=critics)
+        self.network = DeterministicPolicy(config.network, spec, num_critics=critics)
         self._has_memory = self.settings.noise == "ornstein_uhlenbeck" and self.settings.noise_theta < 1
         if self.settings.noise == "ornstein_uhlenbeck":
             self.state = {NOISE: spec.actions.shape}
@@ -133,7 +133,7 @@ class Ddpg(SeparateLosses):
         return critics_loss(self.critics(inputs, samples.action), self._target(samples, after), samples)
 
     def _policy_loss(self, samples: Transitions, inputs: Tensor) -> LossOutput:
-        values = self.critics.judge(inputs, self.network.output(inputs).action, 1)[0]
+        values = self.critics.evaluate(inputs, self.network.output(inputs).action, 1)[0]
         loss = -masked_mean(values, samples.mask)
         metrics = {"value": -loss.detach(), "policy_loss": loss.detach()}
         return LossOutput(loss, metrics, torch.zeros_like(values), samples.mask.sum())

@@ -25,8 +25,7 @@ from apex_acer.functional import (
 from apex_acer.networks.curiosity import Curiosity
 from apex_acer.networks.memory import lstm_shapes
 from apex_acer.networks.network import State, to_train
-from apex_acer.networks.policy_heads import policy_head
-from apex_acer.networks.policy_value import PolicyNetwork, ValueNetwork
+from apex_acer.networks.policies import PolicyNetwork, ValueNetwork, policy_head
 from apex_acer.protocol.specification import EnvironmentSpec
 
 ADVANTAGE, VALUE, VALUE_TARGET = "advantage", "value", "value_target"  # of each step, before the batch is learned from
@@ -114,7 +113,7 @@ class OnPolicy(Algorithm):
         """The policy and V `[T+1, B]` of the observations, without the last one if not `ahead`."""
         rows = slice(None if ahead else -1)
         obs, first = prepared(self.network, samples.obs[rows]), samples.first[rows]
-        policy, value = self.network.judge(obs, first, samples.state)
+        policy, value = self.network.evaluate(obs, first, samples.state)
         if self.critic:
             value = self.critic(obs).view(first.shape)
         assert value is not None

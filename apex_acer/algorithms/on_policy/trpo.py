@@ -20,7 +20,7 @@ from apex_acer.functional import (
     masked_mean,
     masked_means,
 )
-from apex_acer.networks.policy_value import ValueNetwork
+from apex_acer.networks.policies import ValueNetwork
 from apex_acer.protocol.specification import EnvironmentSpec
 
 ITERATIONS = 15  # of conjugate gradients
@@ -74,7 +74,7 @@ class Trpo(OnPolicy):
         behaviour_log_prob = behaviour.log_prob(action)
 
         def policy() -> Distribution:
-            return self.network.judge(obs, first, {}).policy
+            return self.network.evaluate(obs, first, {}).policy
 
         def surrogate(of: Distribution) -> Tensor:
             ratio = (of.log_prob(action) - behaviour_log_prob).exp()

@@ -101,7 +101,7 @@ class Sac(SeparateLosses):
         mask, temperature = samples.mask, self._temperature()
         output = self.network.output(inputs)
         action, log_prob = _sample(output, samples.noise["action"][0])
-        q_values = self.critics.judge(inputs, action)
+        q_values = self.critics.evaluate(inputs, action)
         policy_loss = masked_mean(soft_policy_loss(q_values=q_values, log_prob=log_prob, temperature=temperature), mask)
         target_entropy = -float(self.agent.spec.action_dim)
         alpha_loss = masked_mean(temperature_loss(self.temperature.log, log_prob, target_entropy), mask)

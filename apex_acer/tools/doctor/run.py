@@ -15,7 +15,8 @@ from apex_acer.config.runfile import load_run
 from apex_acer.engines.placement import available_cores, describe, has_gpu, learns_on_every_core, place
 from apex_acer.environments.check import check_environment
 from apex_acer.environments.vector import environment_spec
-from apex_acer.networks.device import CPU, choose_device, multiplies_bfloat16
+from apex_acer.networks.device import CPU, choose_device
+from apex_acer.networks.speed import multiplies_bfloat16
 from apex_acer.tools.capacity.components import ceiling, measure, replay_bytes_per_step
 from apex_acer.tools.doctor.finding import Finding, judge
 from apex_acer.tools.doctor.machine import check_cores, check_machine

@@ -1,4 +1,8 @@
-"""Conjugate gradients against a direct solution, and products with the Fisher matrix against the matrix itself."""
+"""PPO's losses, TRPO's natural gradient and curiosity against their definitions."""
+
+from __future__ import annotations
+
+import math
 
 import numpy as np
 import pytest
@@ -6,8 +10,80 @@ import torch
 from torch import nn
 from torch.func import functional_call
 
-from apex_acer.functional import Categorical, Gaussian, conjugate_gradient, fisher_product
+from apex_acer.functional import (
+    Categorical,
+    Gaussian,
+    clipped_surrogate,
+    clipped_value_loss,
+    conjugate_gradient,
+    curiosity_loss,
+    fisher_product,
+    forward_error,
+    intrinsic_reward,
+    inverse_error,
+)
 from tests.functional import reference_on_policy as slow
+
+# PPO: the losses, and which samples they leave alone
+
+
+CLIP = 0.2
+
+
+def gradient_of(function, argument):
+    (gradient,) = torch.autograd.grad(function(argument.requires_grad_()).sum(), argument)
+    return gradient
+
+
+def test_surrogate_is_the_smaller_of_the_two():
+    log_ratio, advantage = np.random.default_rng(0).normal(size=(2, 5, 9))
+    loss = clipped_surrogate(log_ratio=torch.from_numpy(log_ratio), advantage=torch.from_numpy(advantage), clip=CLIP)
+    expected = [slow.clipped_surrogate(*pair, CLIP) for pair in zip(log_ratio.flat, advantage.flat, strict=True)]
+    np.testing.assert_allclose(loss.flatten(), expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("ratio", "advantage", "moves"),
+    [(1.5, 2.0, False), (1.5, -2.0, True), (1.0, 2.0, True), (1.0, -2.0, True), (0.5, 2.0, True), (0.5, -2.0, False)],
+)
+def test_surrogate_only_leaves_alone_what_has_moved_far_enough(ratio, advantage, moves):
+    """The gradient is −ratio · advantage, that of the plain objective, or none."""
+    log_ratio = torch.tensor([math.log(ratio)], dtype=torch.float64)
+    gradient = gradient_of(
+        lambda x: clipped_surrogate(log_ratio=x, advantage=torch.tensor([advantage]), clip=CLIP), log_ratio
+    )
+    assert gradient.item() == pytest.approx(-ratio * advantage if moves else 0)
+
+
+@pytest.mark.parametrize("size", [100.0, 1e4, torch.inf])
+def test_extreme_ratios_have_finite_losses_and_gradients(size):
+    log_ratio = torch.tensor([size, size, size, -size, -size, -size])
+    advantage = torch.tensor([1.0, 0.0, -1.0, 1.0, 0.0, -1.0])
+    loss = clipped_surrogate(log_ratio=log_ratio, advantage=advantage, clip=CLIP)
+    assert loss.isfinite().all()
+    torch.testing.assert_close(loss[[0, 1, 3, 4, 5]], torch.tensor([-1.2, 0.0, 0.0, 0.0, 0.8]), atol=1e-12, rtol=1e-6)
+    gradient = gradient_of(lambda x: clipped_surrogate(log_ratio=x, advantage=advantage, clip=CLIP), log_ratio)
+    assert gradient.isfinite().all()
+
+
+def test_value_loss_is_the_larger_of_the_two():
+    value, old_value, target = np.random.default_rng(1).normal(size=(3, 5, 9))
+    given = {"value": value, "old_value": old_value, "target": target}
+    loss = clipped_value_loss(**{name: torch.from_numpy(array) for name, array in given.items()}, clip=CLIP)
+    rows = zip(value.flat, old_value.flat, target.flat, strict=True)
+    np.testing.assert_allclose(loss.flatten(), [slow.clipped_value_loss(*row, CLIP) for row in rows], rtol=1e-12)
+
+
+@pytest.mark.parametrize(("value", "moves"), [(1.1, True), (1.3, False), (0.5, True)])
+def test_value_loss_only_leaves_alone_what_has_moved_far_enough(value, moves):
+    """From 1 towards a target of 2; the loss of 0.5, which moved away from it, is that of no clipping."""
+    given = {"old_value": torch.ones(1), "target": torch.full((1,), 2.0), "clip": CLIP}
+    gradient = gradient_of(lambda x: clipped_value_loss(value=x, **given), torch.tensor([value]))
+    assert gradient.item() == pytest.approx(value - 2 if moves else 0)
+
+
+# TRPO: conjugate gradients against a direct solution, the Fisher product against the matrix
+
 
 DAMPING = 0.1
 
@@ -114,7 +190,7 @@ def test_more_products_come_nearer():
     assert distances == sorted(distances, reverse=True)
 
 
-def test_of_nothing_it_is_nothing():
+def test_the_solution_for_nothing_is_nothing():
     solution = conjugate_gradient(lambda _: pytest.fail("no product is needed"), torch.zeros(3), 10)
     assert torch.equal(solution, torch.zeros(3))
 
@@ -130,3 +206,39 @@ def test_stops_before_a_direction_without_positive_curvature():
         lambda x: torch.tensor([3.0, -1.0]) * x, vector, 10
     )  # the second direction is the bad one
     assert torch.equal(later, torch.tensor([1.0, 1.0]))
+
+
+# curiosity: its losses and its reward, and what has gradient
+
+
+def test_the_forward_error_is_half_the_squared_distance_and_moves_features_too():
+    predicted, features = torch.tensor([[1.0, 2.0], [0.0, 0.0]]), torch.tensor([[0.0, 4.0], [0.0, 6.0]])
+    predicted, features = predicted.requires_grad_(), features.requires_grad_()
+    error = forward_error(predicted, features)
+    assert error.tolist() == [(1 + 4) / 2, 36 / 2]
+    gradients = torch.autograd.grad(error.sum(), (predicted, features))
+    assert gradients[0].tolist() == (-gradients[1]).tolist() == [[1.0, -2.0], [0.0, -6.0]]
+
+
+def test_the_inverse_error_of_choices_is_their_cross_entropy():
+    logits, action = torch.tensor([[[0.0, 1.0, 3.0]], [[5.0, 2.0, 2.0]]]), torch.tensor([[2], [1]])
+    first, second = (math.log(sum(map(math.exp, row))) for row in ((0, 1, 3), (5, 2, 2)))
+    torch.testing.assert_close(inverse_error(logits, action), torch.tensor([[first - 3], [second - 2]]))
+
+
+def test_the_inverse_error_of_numbers_is_half_their_squared_distance():
+    predicted, action = torch.tensor([[1.0, 2.0], [0.0, 0.5]]), torch.tensor([[0.0, 0.0], [0.0, 1.0]])
+    assert inverse_error(predicted, action).tolist() == [2.5, 0.125]
+
+
+def test_the_loss_of_curiosity_weighs_the_models():
+    error = {"forward": torch.tensor([1.0, 0.0]), "inverse": torch.tensor([0.0, 1.0])}
+    assert curiosity_loss(**error).tolist() == pytest.approx([0.2, 0.8])
+    assert curiosity_loss(**error, beta=0.75).tolist() == [0.75, 0.25]
+
+
+def test_dummy_steps_pay_nothing_and_the_reward_has_no_gradient():
+    error = torch.tensor([[2.0, math.nan], [3.0, 4.0]], requires_grad=True)
+    reward = intrinsic_reward(forward=error, mask=torch.tensor([[True, False], [False, True]]), eta=0.5)
+    assert reward.tolist() == [[1.0, 0.0], [0.0, 2.0]]
+    assert not reward.requires_grad

@@ -1,6 +1,7 @@
-"""The heads of stochastic policies, by the kind of action space: categorical for choices, Gaussian for a `Box`.
+"""Networks of on-policy algorithms: a stochastic policy, and V on the same torso or in a network of its own.
 
-A head knows what an actor records of its behaviour and how that is read again, so algorithms need not ask for the kind.
+The policy's head fits the kind of action space: categorical for choices, Gaussian for a `Box`. A head knows what an actor
+records of its behaviour and how that is read again, so algorithms need not ask for the kind.
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from apex_acer.config import NetworkConfig
 from apex_acer.functional import Distribution, Factored, Gaussian, join_choices
+from apex_acer.networks.network import RecurrentNetwork, State, TorsoNetwork
 from apex_acer.networks.torsos import linear
 from apex_acer.protocol.actions import Choices
 from apex_acer.protocol.specification import EnvironmentSpec
@@ -22,20 +25,6 @@ class CategoricalOutput(NamedTuple):
     """`pi_logits` `[B, A]`; of several choices at once, those of each side by side."""
 
     pi_logits: Tensor
-
-
-class GaussianOutput(NamedTuple):
-    """`mean` and `log_std` `[B, d]`; samples, which may leave the box [−1, 1], are clipped to it."""
-
-    mean: Tensor
-    log_std: Tensor
-
-
-class Sample(NamedTuple):
-    """A chosen `action` `[B, …]`, and the `behaviour` of which the head reads its density again."""
-
-    action: Tensor
-    behaviour: dict[str, Tensor]
 
 
 class CategoricalHead(nn.Module):
@@ -55,7 +44,7 @@ class CategoricalHead(nn.Module):
         return {"log_probs": (sum(spec.actions.branches),)}
 
     def forward(self, features: Tensor) -> CategoricalOutput:
-        """The output for features `[..., F]`."""
+        """Logits for features `[..., F]`."""
         return CategoricalOutput(self.pi_logits(features))
 
     def distribution(self, output: CategoricalOutput, temperature: Tensor | None = None) -> Distribution:
@@ -64,13 +53,13 @@ class CategoricalHead(nn.Module):
         tempered = logits if temperature is None else logits / temperature.unsqueeze(-1)
         return Factored(*(part.log_softmax(-1) for part in torch.split(tempered, self.branches, -1)))
 
-    def sample(self, policy: Any, generator: torch.Generator, *, greedy: bool) -> Sample:
-        """An action of a `distribution`, the likeliest one if `greedy`."""
+    def sample(self, policy: Any, generator: torch.Generator, *, greedy: bool) -> tuple[Tensor, dict[str, Tensor]]:
+        """Actions `[B]`, the likeliest ones if `greedy`, and what is recorded of the behaviour."""
         choices = (
             part.argmax(-1) if greedy else torch.multinomial(part.exp(), 1, generator=generator).squeeze(-1)
             for part in policy
         )
-        return Sample(join_choices(choices, self.branches), {"log_probs": torch.cat([*policy], -1)})
+        return join_choices(choices, self.branches), {"log_probs": torch.cat([*policy], -1)}
 
     def recorded(self, action: Tensor, behaviour: dict[str, Tensor]) -> tuple[Distribution, Tensor]:
         """The policy that acted, and the actions as it drew them."""
@@ -90,25 +79,25 @@ class GaussianHead(nn.Module):
         """The mean and the log of the standard deviation, and the action before it is clipped to the box."""
         return dict.fromkeys(("mean", "log_std", "sample"), spec.actions.shape)
 
-    def forward(self, features: Tensor) -> GaussianOutput:
-        """The output for features `[..., F]`."""
+    def forward(self, features: Tensor) -> Gaussian:
+        """The Gaussian for features `[..., F]`; samples, which may leave the box [−1, 1], are clipped to it."""
         mean = self.mean(features)
-        return GaussianOutput(mean, self.log_std.expand_as(mean))
+        return Gaussian(mean, self.log_std.expand_as(mean))
 
     @staticmethod
-    def distribution(output: GaussianOutput, temperature: Tensor | None = None) -> Distribution:
+    def distribution(output: Gaussian, temperature: Tensor | None = None) -> Distribution:
         """The policy, with its standard deviation multiplied by `temperature` `[B]`."""
         more = 0.0 if temperature is None else temperature.log().unsqueeze(-1)
         return Gaussian(output.mean.float(), output.log_std.float() + more)
 
     @staticmethod
-    def sample(policy: Any, generator: torch.Generator, *, greedy: bool) -> Sample:
-        """An action of a `distribution`, its mean if `greedy`."""
+    def sample(policy: Any, generator: torch.Generator, *, greedy: bool) -> tuple[Tensor, dict[str, Tensor]]:
+        """Actions `[B, d]`, the means if `greedy`, and what is recorded of the behaviour."""
         mean, log_std = policy
         drawn = mean
         if not greedy:
             drawn = mean + log_std.exp() * torch.randn(mean.shape, generator=generator, device=mean.device)
-        return Sample(drawn.clamp(-1, 1), {"mean": mean, "log_std": log_std, "sample": drawn})
+        return drawn.clamp(-1, 1), {"mean": mean, "log_std": log_std, "sample": drawn}
 
     @staticmethod
     def recorded(action: Tensor, behaviour: dict[str, Tensor]) -> tuple[Distribution, Tensor]:
@@ -122,3 +111,44 @@ PolicyHead = CategoricalHead | GaussianHead
 def policy_head(spec: EnvironmentSpec) -> type[PolicyHead]:
     """The head for an environment's actions."""
     return CategoricalHead if isinstance(spec.actions, Choices) else GaussianHead
+
+
+class PolicyAndValue(NamedTuple):
+    """The `policy` of `[..., B]` observations, and V `[..., B]` if the network has it."""
+
+    policy: Distribution
+    value: Tensor | None
+
+
+class PolicyNetwork(RecurrentNetwork[Any]):
+    """A policy's head, and a head of V if `with_value`."""
+
+    def __init__(self, config: NetworkConfig, spec: EnvironmentSpec, initial_std: float, *, with_value: bool) -> None:
+        super().__init__(config, spec)
+        self.head = policy_head(spec)(self.width, spec, initial_std)
+        self.value = linear(self.width, 1, gain=1.0) if with_value else None
+
+    def heads(self, features: Tensor, inputs: Tensor) -> Any:
+        output = self.head(features)
+        if isinstance(output, CategoricalOutput):
+            return CategoricalOutput(self.forbid(output.pi_logits, inputs))
+        return output
+
+    def evaluate(self, inputs: Tensor, reset: Tensor, state: State) -> PolicyAndValue:
+        """Policy and V `[L, B]` for `prepare`d consecutive observations; the arguments are those of `unroll`."""
+        features = self.unroll_features(inputs, reset, state)
+        value = self.value(features).squeeze(-1) if self.value else None
+        return PolicyAndValue(self.head.distribution(self.heads(features, inputs)), value)
+
+
+class ValueNetwork(TorsoNetwork):
+    """V, with a torso of its own."""
+
+    def __init__(self, config: NetworkConfig, spec: EnvironmentSpec) -> None:
+        super().__init__(config, spec, config.hidden_sizes)
+        self.value = linear(self.width, 1, gain=1.0)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """V `[B]` of `prepare`d observations `[B, *obs_shape]`."""
+        value: Tensor = self.value(self.features(inputs)).squeeze(-1)
+        return value

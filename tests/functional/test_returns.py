@@ -1,15 +1,136 @@
-"""GAE and V-trace against their sums over each episode, and by their identities."""
+"""Returns and advantages against their sums over each episode, and by their identities."""
+
+from __future__ import annotations
+
+import itertools
 
 import numpy as np
 import pytest
 import torch
 
-from apex_acer.functional import gae, vtrace
-from tests.functional import reference
+from apex_acer.functional import (
+    gae,
+    n_step_return,
+    shape_rewards,
+    vtrace,
+)
+from apex_acer.functional.returns import backward_recursion
+from tests.functional import reference, reference_q
 from tests.functional import reference_on_policy as slow
 
+# rewards
+
+
+PRECISIONS = [(torch.float32, 1e-6), (torch.float64, 1e-12)]
+
+
+def assert_near(actual, expected, tolerance):
+    np.testing.assert_allclose(actual.numpy(), np.asarray(expected), rtol=tolerance, atol=tolerance)
+
+
+def generator(seed):
+    return torch.Generator().manual_seed(seed)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("clip", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("penalty", [0.0, 0.25])
+def test_rewards_are_clipped_and_then_less_the_penalty(penalty, clip, dtype):
+    reward = 2 * torch.randn(6, 9, generator=generator(1), dtype=dtype)
+    terminated = torch.rand(6, 9, generator=generator(2)) < 0.4
+    before = reward.clone()
+    shaped = shape_rewards(reward, terminated, clip=clip, penalty=penalty)
+    expected = [reference_q.shape_reward(reward[at], terminated[at], clip, penalty) for at in np.ndindex(*reward.shape)]
+    assert shaped.dtype == dtype
+    assert_near(shaped.flatten(), expected, 1e-6 if dtype == torch.float32 else 1e-12)
+    assert torch.equal(reward, before)
+
+
+# n-step returns
+
+
+def every_window(length):
+    """All combinations of endings and masks of so many steps, `[length, B]` each, and rewards."""
+    flags = itertools.product(itertools.product([False, True], repeat=3), repeat=length)
+    terminated, truncated, mask = torch.tensor(list(flags)).permute(2, 1, 0).clone()
+    reward = torch.randn(mask.shape, generator=generator(length), dtype=torch.float64)
+    return {"reward": reward, "terminated": terminated, "truncated": truncated, "mask": mask}
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), PRECISIONS)
+@pytest.mark.parametrize("gamma", [0.0, 0.7, 0.99, 1.0])
+@pytest.mark.parametrize("length", [1, 2, 3])
+def test_n_step_returns_of_every_window_there_is(length, gamma, dtype, tolerance):
+    """Any steps of it terminated, truncated, both or masked."""
+    windows = every_window(length)
+    windows["reward"] = windows["reward"].to(dtype)
+    found = n_step_return(**windows, gamma=gamma)
+    columns = [[array[:, b].tolist() for array in windows.values()] for b in range(8**length)]
+    expected = [reference_q.n_step(*column, gamma) for column in columns]
+    assert (found.reward.dtype, found.discount.dtype, found.length.dtype) == (dtype, dtype, torch.int64)
+    assert_near(found.reward, [each.reward for each in expected], tolerance)
+    assert_near(found.discount, [each.discount for each in expected], tolerance)
+    assert found.length.tolist() == [each.length for each in expected]
+
+
+@pytest.mark.parametrize(("seed", "gamma"), [(0, 0.9), (1, 1.0), (2, 0.0)])
+def test_n_step_returns_of_long_windows_in_any_number_of_dimensions(seed, gamma):
+    reward, *chances = torch.randn(4, 20, 5, 40, generator=generator(seed), dtype=torch.float64)
+    terminated, truncated, masked = (chance > 1.8 for chance in chances)
+    flags = {"terminated": terminated, "truncated": truncated, "mask": ~masked}
+    found = n_step_return(reward=reward, **flags, gamma=gamma)
+    assert len(set(found.length.flatten().tolist())) > 15
+    for at in np.ndindex(5, 40):
+        column = [array[:, at[0], at[1]].tolist() for array in (reward, *flags.values())]
+        expected = reference_q.n_step(*column, gamma)
+        assert found.reward[at].item() == pytest.approx(expected.reward, rel=1e-12, abs=1e-12)
+        assert found.discount[at].item() == pytest.approx(expected.discount, rel=1e-12)
+        assert found.length[at].item() == expected.length
+
+
+ENDINGS = {  # terminated, truncated, masked steps; length, whether it bootstraps
+    "none": ([], [], [], 4, True),
+    "terminated": ([1], [], [2], 2, False),
+    "truncated": ([], [1], [2], 2, True),
+    "both": ([1], [1], [2], 2, False),
+    "lost life": ([1], [], [], 2, False),
+    "terminated at the last step": ([3], [], [], 4, False),
+    "truncated at the last step": ([], [3], [], 4, True),
+    "terminated beyond the end": ([2], [], [2, 3], 2, True),
+    "dummy first": ([], [], [0], 0, True),
+    "dummy in the middle": ([], [], [2], 2, True),
+    "cut": ([], [], [1, 2, 3], 1, True),
+    "two endings": ([1, 2], [3], [], 2, False),
+    "truncated, then terminated": ([2], [0], [1], 1, True),
+}
+
+
+@pytest.mark.parametrize(("terminated", "truncated", "masked", "length", "bootstraps"), ENDINGS.values(), ids=ENDINGS)
+def test_every_ending_says_where_the_value_goes_on(terminated, truncated, masked, length, bootstraps):
+    flags = {name: torch.zeros(4, 1, dtype=torch.bool) for name in ("terminated", "truncated", "mask")}
+    flags["terminated"][terminated], flags["truncated"][truncated] = True, True
+    flags["mask"][[step for step in range(4) if step not in masked]] = True
+    reward = torch.tensor([[1.0], [10.0], [100.0], [1000.0]], dtype=torch.float64)
+    found = n_step_return(reward=reward, **flags, gamma=0.5)
+    assert found.length.tolist() == [length]
+    assert found.reward.item() == sum(10.0**i * 0.5**i for i in range(length))
+    assert found.discount.item() == (0.5**length if bootstraps else 0.0)
+
+
+def test_what_lies_beyond_the_end_changes_nothing():
+    windows = every_window(3)
+    found = n_step_return(**windows, gamma=0.9)
+    beyond = torch.arange(3).unsqueeze(-1) >= found.length
+    other = windows | {"reward": torch.where(beyond, torch.nan, windows["reward"])}
+    for one, two in zip(found, n_step_return(**other, gamma=0.9), strict=True):
+        assert torch.equal(one, two)
+
+
+# GAE and V-trace
+
+
 GAMMA, LAMBDA = 0.9, 0.7
-PRECISIONS = [(torch.float32, 1e-5), (torch.float64, 1e-12)]
+LOOSE = [(torch.float32, 1e-5), (torch.float64, 1e-12)]
 
 
 def random_batch(seed, length=14, columns=9):
@@ -50,7 +171,7 @@ def test_batches_have_every_kind_of_ending():
     assert any(not random_batch(seed)["mask"][-1].all() for seed in range(5))
 
 
-@pytest.mark.parametrize(("dtype", "tolerance"), PRECISIONS)
+@pytest.mark.parametrize(("dtype", "tolerance"), LOOSE)
 @pytest.mark.parametrize("length", [1, 2, 14])
 @pytest.mark.parametrize("seed", range(5))
 def test_gae_is_the_sum_over_each_episode(seed, length, dtype, tolerance):
@@ -58,7 +179,7 @@ def test_gae_is_the_sum_over_each_episode(seed, length, dtype, tolerance):
     assert_all_near(computed(gae, batch, dtype), slow.gae(batch, GAMMA, LAMBDA), tolerance)
 
 
-@pytest.mark.parametrize(("dtype", "tolerance"), PRECISIONS)
+@pytest.mark.parametrize(("dtype", "tolerance"), LOOSE)
 @pytest.mark.parametrize(("rho_bar", "c_bar"), [(1.0, 1.0), (2.0, 0.8), (0.5, 1.5)])
 @pytest.mark.parametrize(("length", "seed"), [(1, 0), (14, 1), (14, 2), (14, 3)])
 def test_vtrace_is_the_sum_over_each_episode(seed, length, rho_bar, c_bar, dtype, tolerance):
@@ -174,7 +295,7 @@ def test_extreme_ratios_are_as_the_bounds(size, bars, dtype):
 
 
 @EACH
-def test_carries_no_gradient_and_leaves_its_arguments_alone(function):
+def test_advantages_carry_no_gradient_and_leave_the_arguments_alone(function):
     batch = random_batch(10)
     before = {name: array.copy() for name, array in batch.items()}
     found = computed(function, batch)  # numpy() refuses what has a gradient
@@ -201,7 +322,7 @@ def test_reads_no_number_from_its_device(function):
 
 
 @pytest.mark.parametrize("name", ["value", "reward", "terminated", "truncated", "mask", "log_rho"])
-def test_wrong_shapes_are_named(name):
+def test_wrong_shapes_of_advantages_are_named(name):
     batch = random_batch(0)
     batch[name] = batch[name][:-1]
     with pytest.raises(ValueError, match="one row less than value" if name == "value" else name):
@@ -209,3 +330,33 @@ def test_wrong_shapes_are_named(name):
     if name != "log_rho":
         with pytest.raises(ValueError, match="one row less than value" if name == "value" else name):
             computed(gae, batch)
+
+
+# the recursion
+
+
+def recursion(length):
+    rng = np.random.default_rng(length)
+    offset, slope = rng.normal(size=(2, length - 1, 3))
+    return offset, slope, rng.normal(size=3)
+
+
+@pytest.mark.parametrize("length", [1, 2, 3, 8, 21])
+def test_the_recursion_is_the_loop_over_the_steps(length):
+    offset, slope, last = recursion(length)
+    expected = [last]
+    for t in reversed(range(length - 1)):
+        expected.insert(0, offset[t] + slope[t] * expected[0])
+    found = backward_recursion(*map(torch.from_numpy, (offset, slope, last)))
+    np.testing.assert_allclose(found, np.stack(expected), rtol=1e-12)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_slope_of_zero_passes_on_nothing_that_is_not_finite(value):
+    offset, slope, last = recursion(8)
+    slope[3] = 0
+    clean = backward_recursion(*map(torch.from_numpy, (offset, slope, last)))
+    offset[5] = value
+    found = backward_recursion(*map(torch.from_numpy, (offset, slope, last)))
+    assert torch.equal(found[:4], clean[:4])
+    assert not found[4].isfinite().any()
