@@ -17,11 +17,12 @@ import torch
 from apex_acer.actor.policy import Policy
 from apex_acer.algorithms.acer.acer import Acer
 from apex_acer.algorithms.algorithm import LossOutput
+from apex_acer.algorithms.samples import Sequences
 from apex_acer.config import ConfigError, EnvironmentConfig, RunConfig
 from apex_acer.environments.vector import Environments, make_environments
 from apex_acer.learner.learner import Learner
 from apex_acer.manager.manager import train
-from apex_acer.protocol.unroll import ARRAY_FIELDS, Batch, Unroll
+from apex_acer.protocol.unroll import ARRAY_FIELDS, Unroll
 from tests.runs import CARTPOLE, RUN_ID, MakeLearner, tiny_run
 
 COUNTDOWN = "tests.environments_for_tests:Countdown-v0"
@@ -65,14 +66,14 @@ def make_learner(tmp_path: Path) -> Iterator[MakeLearner]:
 
 
 @pytest.fixture
-def trained_on(monkeypatch: pytest.MonkeyPatch) -> list[Batch]:
+def trained_on(monkeypatch: pytest.MonkeyPatch) -> list[Sequences]:
     """Every batch that was learned from, in order."""
-    batches: list[Batch] = []
+    batches: list[Sequences] = []
     loss = Acer.loss
 
-    def spy(self: Acer, batch: Batch, updates: int) -> LossOutput:
-        batches.append(batch)
-        return loss(self, batch, updates)
+    def spy(self: Acer, samples: Sequences) -> LossOutput:
+        batches.append(samples)
+        return loss(self, samples)
 
     monkeypatch.setattr(Acer, "loss", spy)
     return batches

@@ -13,10 +13,10 @@ from apex_acer.algorithms import make_agent
 from apex_acer.config import AlgorithmConfig, RunConfig, settings_classes
 from apex_acer.config.runfile import from_dict
 from apex_acer.engines.serial import DirectLink
-from apex_acer.learner.feed import unroll_layout
+from apex_acer.learner.inbox import Inbox
 from apex_acer.learner.learner import Learner
+from apex_acer.learner.parts import unroll_layout
 from apex_acer.protocol.actions import Box, Discrete
-from apex_acer.protocol.inbox import Inbox
 from apex_acer.protocol.messages import Message, Peer, Reply
 from apex_acer.protocol.planes import pack
 from apex_acer.protocol.specification import EnvironmentSpec, Part

@@ -110,7 +110,7 @@ def test_each_file_says_first_what_it_is_for(file: str) -> None:
     ("file", "source", "part"),
     [
         (
-            "replay/pace.py",
+            "replay/sampler.py",
             "from apex_acer.learner.learner import Learner",
             "apex_acer.learner.learner.Learner; replay/",
         ),
@@ -119,7 +119,7 @@ def test_each_file_says_first_what_it_is_for(file: str) -> None:
             "def f():\n    import apex_acer.actor.policy",
             "apex_acer.actor.policy; networks/__init__",
         ),
-        ("replay/pace.py", "from apex_acer import train", "apex_acer.train by the front door"),
+        ("replay/sampler.py", "from apex_acer import train", "apex_acer.train by the front door"),
         ("actor/actor.py", "from apex_acer import manager", "apex_acer.manager; actor/__init__"),
         ("engines/local/wire.py", "from ... import cli", "apex_acer.cli; engines/local/__init__"),
         ("algorithms/acer.py", "from ..actor.rollout import Rollout", "apex_acer.actor.rollout.Rollout; algorithms/"),

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
+import torch
 
 from apex_acer.protocol.actions import Discrete
 from apex_acer.protocol.specification import Array, EnvironmentSpec
 from apex_acer.protocol.unroll import PRIORITY, Layout, Unroll, layout
-from apex_acer.replay.buffer import UniformReplay
+from apex_acer.replay.sampler import Sampler
+from apex_acer.replay.storage import Storage
 
 K, COUNT, PLANE = 5, 3, 2
 
@@ -36,14 +38,27 @@ def plain_unroll(number: int, stack: int = 1, *, prioritized: bool = False, dumm
     )
 
 
-def copy_into(replay: UniformReplay, another: UniformReplay) -> None:
+Replay = tuple[Storage, Sampler]
+
+
+def insert(replay: Replay, unroll: Unroll, weights_version: int) -> torch.Tensor:
+    """Puts `unroll` into storage and tells the sampler; returns the slots."""
+    storage, sampler = replay
+    slots = storage.insert(unroll, weights_version)
+    sampler.insert(slots, unroll)
+    return slots
+
+
+def copy_into(replay: Replay, another: Replay) -> None:
     """`another` holds what `replay` does, by way of its arrays, and goes on as that one will."""
-    held = {name: array.copy() for name, array in replay.arrays().items()}
+    (storage, sampler), (other_storage, other_sampler) = replay, another
+    held = {name: array.copy() for name, array in (storage.arrays() | sampler.arrays()).items()}
 
     def fill(name: str, array: Array) -> None:
         assert (array.shape, array.dtype) == (held[name].shape, held[name].dtype)
         array[...] = held.pop(name)
 
-    another.restore(replay.num_inserted, fill)
-    another.restore_sampling(replay.sampling_state())
+    other_storage.restore(storage.num_inserted, fill)
+    other_sampler.restore(fill)
+    other_sampler.generator.set_state(sampler.generator.get_state())
     assert held == {}

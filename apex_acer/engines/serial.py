@@ -13,8 +13,8 @@ from apex_acer.actor.actor import Actor
 from apex_acer.actor.evaluator import Evaluator
 from apex_acer.config import ConfigError
 from apex_acer.engines.engine import Engine, Handle, Run, one_line
+from apex_acer.learner.inbox import Inbox
 from apex_acer.learner.learner import Learner
-from apex_acer.protocol.inbox import Inbox
 from apex_acer.protocol.messages import Link, Message, Peer, Reply
 from apex_acer.storage.runlog import speaking_as
 from apex_acer.system.signals import Dismissed

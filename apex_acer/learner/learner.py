@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import math
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from rich.filesize import decimal
 
 from apex_acer.config import RunConfig
-from apex_acer.learner.agreement import Agreed, Report, agree
+from apex_acer.learner.barrier import Barrier
 from apex_acer.learner.counters import Counters, RunClock
-from apex_acer.learner.feed import make_feed, unroll_layout
-from apex_acer.learner.gate import Gate
-from apex_acer.learner.prefetch import make_prefetch
+from apex_acer.learner.inbox import Inbox, Post
+from apex_acer.learner.parts import make_batch_queue, unroll_layout
 from apex_acer.learner.ranks import ALONE, Ranks
 from apex_acer.learner.reporting import Reporter
-from apex_acer.learner.saving import Saver, TrainingState
+from apex_acer.learner.saving import Saver
 from apex_acer.learner.snapshots import Evaluations
 from apex_acer.learner.trainer import Trainer
 from apex_acer.networks.device import in_float32
-from apex_acer.protocol.inbox import Inbox, Post
-from apex_acer.protocol.messages import Message, Reply
+from apex_acer.protocol.messages import Message, Reply, Row
 from apex_acer.protocol.outcome import Outcome
 from apex_acer.protocol.specification import EnvironmentSpec
 
@@ -51,26 +51,24 @@ class Learner:
         ranks: Ranks = ALONE,
     ) -> None:
         """With `resume` it continues from the newest checkpoint; raises `ConfigError` if that or the device does not fit."""
-        self._config, self._ranks = config, ranks
+        self._config, self._ranks, self._action_repeat = config, ranks, spec.action_repeat
+        self._columns, self._waits = config.actors.environments, config.algorithm.waits
+        self._max_wait_s = math.inf if ranks is ALONE else MAX_WAIT_S
         layout = unroll_layout(config, spec)
         waiting = config.actors.count * config.max_unanswered
         slots = config.environment.remote.clients if config.environment.is_remote else 1
-        self.inbox = Inbox(run_id, layout, config.actors.environments, spec, waiting, slots)
-        self._trainer = Trainer(config, spec, ranks)
-        self._feed = make_feed(config, layout, self._trainer.device, ranks)
-        self._prefetch = make_prefetch(self._feed, self._trainer.device)
-        self._columns = config.actors.environments
+        self.inbox = Inbox(run_id, layout, self._columns, spec, waiting, slots)
         unrolls = config.learner.batch_size // ranks.count // self._columns  # of a batch; a whole number if actors wait
-        self._gate = Gate(unrolls if config.algorithm.waits else 0)
-        log.info("learner on %s; replay holds up to %s", self._trainer.computes, decimal(self._feed.replay.num_bytes))
+        self._barrier = Barrier(unrolls if self._waits else 0, self.inbox.is_current)
+        self._trainer = Trainer(config, spec, ranks)
+        self._queue = make_batch_queue(config, layout, self._trainer.device, ranks)
+        log.info("learner on %s; replay holds up to %s", self._trainer.computes, decimal(self._queue.storage.num_bytes))
         self.counters = Counters(RunClock(run_id, started_at))
         self._evaluations = Evaluations(folder, config.stop.at_return, config.evaluation)
-        training = TrainingState(
-            trainer=self._trainer, prefetch=self._prefetch, evaluations=self._evaluations, counters=self.counters
-        )
-        self._saver = Saver(config, spec, folder, training, ranks)
+        self._saver = Saver(config, spec, folder, self._trainer, self._queue, self._evaluations, self.counters, ranks)
         self._saver.start(resume)
-        self._reporter = Reporter(config, spec, folder, training, self.inbox, ranks, resume=resume)
+        network, live = self._trainer.algorithm.network, (self._figures, self._status)
+        self._reporter = Reporter(config, folder, self.counters, network, self.inbox, *live, ranks, resume=resume)
         self.at_checkpoint = False
         """Set when a checkpoint is written in the middle of the run."""
         self._reason = ""
@@ -79,7 +77,7 @@ class Learner:
     @property
     def idle(self) -> bool:
         """Whether `step` would only wait."""
-        return self.inbox.empty and not self._prefetch.ready
+        return self.inbox.empty and not self._queue.ready
 
     @in_float32()
     def step(self, timeout_s: float) -> bool:
@@ -87,56 +85,45 @@ class Learner:
         self.inbox.turns += 1
         self._answer(iter(self.inbox.take_other, None))
         taken: list[Post] = []
-        if self._prefetch.ready:
+        if self._queue.ready:
             self._learn()
         else:
-            taken = self._take(timeout_s)
-        agreed = self._agree(taken)
+            taken = self._take(min(timeout_s, self._max_wait_s))
+        new_steps, stops, row_due = self._agree(taken)
         self._answer(taken)  # an unroll is answered when it is in replay, before the update on it
-        self._evaluate_and_save(agreed)
-        if agreed.row_due:
+        self._evaluate_and_save(new_steps)
+        if row_due:
             self._report()
-        if agreed.stops or self._budget_is_used:
+        if stops or self._budget_is_used:
             self._reason = self._stop_reason() or "env_steps"
         return not self._reason
 
     def _take(self, timeout_s: float) -> list[Post]:
         """Puts one unroll into replay, or with several learners as many as a batch needs; they must then be answered."""
-        alone = self._ranks is ALONE
         with self._reporter.timers.phase("waiting"):
-            post = self.inbox.take_unroll(timeout_s if alone else min(timeout_s, MAX_WAIT_S))
+            post = self.inbox.take_unroll(timeout_s)
         taken = []
         with self._reporter.timers.phase("taking"):
             while post:
-                if self._takes(post):
+                if refused := self._barrier.refusal(post.message, self.counters.updates):
+                    self.inbox.count_refused(f"{post.message.peer.name}: {refused}")
+                    post.answer(Reply(post.message.sequence, refused=refused))
+                else:
                     self._insert(post.message)
                     taken.append(post)
-                takes_more = not alone and self._feed.mixture.lacks(self._feed.num_fresh)
-                post = self.inbox.take_unroll(0) if takes_more else None
+                post = self.inbox.take_unroll(0) if self._queue.takes_more else None
         return taken
-
-    def _takes(self, post: Post) -> bool:
-        """Whether the unroll fits the batch; if actors wait, the turn of one that was replaced has gone to another."""
-        peer, version, updates = post.message.peer, post.message.weights_version, self.counters.updates
-        is_current = self.inbox.is_current(peer)
-        if (is_current and version == updates) or not self._config.algorithm.waits:
-            return True
-        refused = f"weights of version {version}, expected {updates}" if is_current else "the actor was replaced"
-        self.inbox.count_refused(f"{peer.name}: {refused}")
-        post.answer(Reply(post.message.sequence, refused=refused))
-        return False
 
     def _insert(self, message: Message) -> None:
         assert message.unroll is not None
         self.counters.clock.note_first_step(message.acting_s)
-        self._prefetch.wait()  # the oldest segments are about to be overwritten
-        self._feed.insert(message.unroll, message.weights_version)
+        self._queue.insert(message.unroll, message.weights_version)
         self._trainer.algorithm.observe(message.unroll, (message.peer, message.slot))
 
     def _learn(self) -> None:
         counters = self.counters
         with self._reporter.timers.phase("learning"):
-            selection, batch = self._prefetch.next_batch(counters.env_steps / self._config.schedule_end)
+            batch = self._queue.next_batch(counters.env_steps / self._config.schedule_end)
             lag = counters.updates - batch.weights_version  # [B]
             update = self._trainer.update(batch, counters.env_steps, counters.updates)
             counters.updates += len(update.metrics)
@@ -146,7 +133,7 @@ class Learner:
                 self._reporter.means.add({"policy_lag": lag.float().mean()})
                 counters.skipped_in_a_row = 0
             if update.priorities is not None:
-                self._feed.set_priorities(selection, update.priorities)
+                self._queue.set_priorities(update.priorities)
             if update.num_skipped:
                 self._skip(update.num_skipped)
 
@@ -158,30 +145,22 @@ class Learner:
             self._saver.save_weights()
             raise FloatingPointError(f"{limit} updates in a row were not finite; the weights before them are saved")
 
-    def _agree(self, taken: list[Post]) -> Agreed:
-        """Reports this step to the other learners, and counts what all of them have `taken`."""
-        report = Report(
-            steps=sum(post.message.num_steps for post in taken),
-            fresh=self._feed.num_fresh,
-            held=self._feed.replay.num_steps,
-            is_full=self._feed.replay.is_full,
-            stops=bool(self._stop_reason()),
-            row_due=self._reporter.due,
-        )
-        agreed = agree(report, self._ranks)
-        self.counters.env_steps += agreed.num_steps
-        self._feed.mixture.accept(agreed)
-        return agreed
+    def _agree(self, taken: list[Post]) -> tuple[int, bool, bool]:
+        """The environment steps that all learners have `taken`, whether the run stops, and whether a row is due."""
+        steps = sum(post.message.num_steps for post in taken)
+        new_steps, stops, row_due = self._queue.agree(steps, bool(self._stop_reason()), self._reporter.due)
+        self.counters.env_steps += new_steps
+        return new_steps, stops, row_due
 
     def _answer(self, posts: Iterable[Post]) -> None:
         with self._reporter.timers.phase("taking"):
             for post in posts:
                 if post.message.peer.role == "actor":
                     self._log_rows(post.message)
-                    self._gate.put(post)
+                    self._barrier.put(post)
                 elif row := self._evaluations.take(post):
                     self._reporter.log("evaluator", row, int(row["eval_env_steps"]))
-            for post in self._gate.pass_through(self._feed.num_fresh // self._columns, self.inbox.is_current):
+            for post in self._barrier.release(self._queue.num_fresh // self._columns):
                 self._answer_actor(post)
 
     def _log_rows(self, message: Message) -> None:
@@ -191,15 +170,14 @@ class Learner:
     def _answer_actor(self, post: Post) -> None:
         message, updates = post.message, self.counters.updates
         reply = Reply(message.sequence, weights_version=updates)
-        wants_weights = message.wants_weights or self._config.algorithm.waits
-        if wants_weights and message.weights_version < updates:
+        if (message.wants_weights or self._waits) and message.weights_version < updates:
             policy = self._trainer.policy(updates)
             reply = dataclasses.replace(reply, weights=policy, env_steps=self.counters.env_steps)
         post.answer(reply)
 
-    def _evaluate_and_save(self, agreed: Agreed) -> None:
+    def _evaluate_and_save(self, new_steps: int) -> None:
         """Has the first learner do so if `env_steps` has passed a multiple of the interval in this step."""
-        env_steps, new = self.counters.env_steps, agreed.num_steps if self._ranks.rank == 0 else 0
+        env_steps, new = self.counters.env_steps, new_steps if self._ranks.rank == 0 else 0
         if _passed_multiple(self._config.evaluation.every, env_steps, new):
             self._evaluations.offer(self._saver.snapshot())
         if _passed_multiple(self._config.checkpoint.every, env_steps, new):
@@ -226,15 +204,45 @@ class Learner:
             self.save()
             raise
 
+    def _figures(self) -> Row:
+        """What a row of the learner says of this moment."""
+        counters, best = self.counters, self._evaluations.best
+        return {
+            "env_steps": counters.env_steps,
+            "frames": counters.env_steps * self._action_repeat,
+            "updates": counters.updates,
+            "skipped_updates": counters.skipped,
+            **self._queue.figures(),
+            "refused_messages": self.inbox.num_refused,
+            "learning_rate": self._trainer.optimizer.learning_rate(counters.env_steps),
+            **({} if best is None else {"best_return": best}),
+        }
+
+    def _status(self) -> dict[str, Any]:
+        """What the manager shows: progress, best evaluation, device and precision, memory.
+
+        `replay_memory` is what replay takes when full, and `replay_bytes` what a save may have to write of it, in bytes.
+        """
+        replay_memory = self._queue.storage.num_bytes
+        return {
+            "env_steps": self.counters.env_steps,
+            "wall_s": self.counters.clock.wall_s,
+            "startup_s": self.counters.clock.startup_s,
+            "best": self._evaluations.best,
+            "learner": self._trainer.computes,
+            "replay_memory": replay_memory,
+            "replay_bytes": replay_memory if self._config.saves_replay else 0,
+        }
+
     @property
     def _budget_is_used(self) -> bool:
         """Whether the environment steps are over; without replay, every whole batch of them is learned from before that."""
-        learns = not self._config.algorithm.replay_ratio and self._prefetch.ready
+        learns = not self._config.algorithm.replay_ratio and self._queue.ready
         return self.counters.env_steps >= self._config.stop.env_steps and not learns
 
     def forget_peers(self) -> None:
         """Drops all messages that wait; actors and evaluator begin again, as with a learner that has just resumed."""
-        self._gate.clear()
+        self._barrier.clear()
         self._trainer.pack_again()
         self.inbox.forget_peers()
 
@@ -246,7 +254,7 @@ class Learner:
     def finish(self) -> Outcome:
         """Tells every peer to stop, writes the weights and the last row, and returns how the run ended."""
         counters, wall_s = self.counters, self.counters.clock.wall_s
-        self.inbox.stop(self._reason, self._gate.clear())
+        self.inbox.stop(self._reason, self._barrier.clear())
         self._evaluations.dismiss()
         self._report()
         path = self.save()
@@ -268,7 +276,7 @@ class Learner:
         self._ranks.close()
         self._reporter.close()
         self._trainer.close()
-        self._prefetch.close()
+        self._queue.close()
 
 
 def _passed_multiple(interval: int, env_steps: int, new: int) -> bool:

@@ -95,23 +95,19 @@ class ConnectedRanks(Ranks):
         _call(distributed.init_process_group, backend, timeout=timeout, store=store, **numbers)
 
     def gather(self, numbers: Sequence[float] | Array) -> Array:
-        """The `numbers` of all learners, each of which gives n: `[count, n]` float64."""
         found: Array = torch.stack(self._gather(torch.tensor(numbers, dtype=torch.float64))).numpy()
         return found
 
     def add(self, tensor: Tensor) -> None:
-        """Replaces `tensor` by its sum over all learners."""
         _call(distributed.all_reduce, tensor)
 
     def share(self, data: bytes) -> bytes:
-        """The `data` of the first learner."""
         (size,) = self.gather([len(data)])[0]
         buffer = _tensor(data) if self.rank == 0 else torch.empty(int(size), dtype=torch.uint8)
         _call(distributed.broadcast, buffer, 0)
         return buffer.numpy().tobytes()
 
     def collect(self, data: bytes) -> list[bytes]:
-        """The `data` of all learners."""
         sizes = self.gather([len(data)])[:, 0].astype(int)
         padded = self._gather(_tensor(data.ljust(sizes.max(), b"\0")))
         return [whole[:size].numpy().tobytes() for whole, size in zip(padded, sizes, strict=True)]
@@ -122,7 +118,6 @@ class ConnectedRanks(Ranks):
         return gathered
 
     def align(self, tensors: Sequence[Tensor]) -> None:
-        """Replaces the values of `tensors` by the first learner's."""
         if not tensors:
             return
         with torch.no_grad():
@@ -132,7 +127,6 @@ class ConnectedRanks(Ranks):
                 tensor.copy_(values.view(tensor.shape))
 
     def close(self) -> None:
-        """Disconnects from the other learners."""
         distributed.destroy_process_group()
 
 

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from apex_acer.config import RunConfig, imports
+from apex_acer.learner.counters import Counters
+from apex_acer.learner.inbox import Inbox
 from apex_acer.learner.ranks import Ranks
-from apex_acer.learner.saving import TrainingState
-from apex_acer.protocol.inbox import Inbox
 from apex_acer.protocol.messages import Row
 from apex_acer.protocol.metrics import MIN_INTERVAL, RATES, Means, Timers
-from apex_acer.protocol.specification import EnvironmentSpec
 from apex_acer.storage.writers import Writers
 
 
@@ -28,20 +29,21 @@ class Reporter:
     def __init__(
         self,
         config: RunConfig,
-        spec: EnvironmentSpec,
         folder: Path,
-        training: TrainingState,
+        counters: Counters,
+        network: nn.Module,
         inbox: Inbox,
+        figures: Callable[[], Row],
+        status: Callable[[], dict[str, Any]],
         ranks: Ranks,
         *,
         resume: bool = False,
     ) -> None:
-        """With `resume` the files are continued from the checkpoint that `training` was restored from."""
-        self._config, self._action_repeat = config, spec.action_repeat
-        self._training, self._counters, self._inbox, self._ranks = training, training.counters, inbox, ranks
-        self._network = training.trainer.algorithm.network
-        resumed_at = self._counters.env_steps if resume else None
-        self._writers = Writers(folder, resumed_at, self._counters.rows_length) if ranks.rank == 0 else None
+        """With `resume` the files are continued from the checkpoint that `counters` was restored from."""
+        self._config, self._counters, self._network, self._inbox, self._ranks = config, counters, network, inbox, ranks
+        self._figures, self._status = figures, status
+        resumed_at = counters.env_steps if resume else None
+        self._writers = Writers(folder, resumed_at, counters.rows_length) if ranks.rank == 0 else None
         if self._writers:
             self._writers.describe(config)
         callback = config.learner.callback if ranks.rank == 0 else ""
@@ -50,7 +52,7 @@ class Reporter:
         self.timers, self.means = Timers(), Means()
         """The learner's own, emptied into its rows."""
         self._rows: dict[str, Row] = {}  # the newest of each process, by name
-        self._row_at, self._updates_at_row = time.monotonic(), self._counters.updates
+        self._row_at, self._updates_at_row = time.monotonic(), counters.updates
         self._histograms_due = 0.0  # monotonic seconds
         inbox.status = self.status()  # the manager hears one before the first row, even of a run that ends at once
 
@@ -75,6 +77,7 @@ class Reporter:
         The last row of a run has no rates if the one before was written just now.
         """
         row = {**self.means.take(), **self.timers.shares(), **self._figures()}
+        row["updates_per_s"] = (self._counters.updates - self._updates_at_row) / max(self._elapsed_s, 1e-9)
         if "learner" in self._rows and self._elapsed_s < MIN_INTERVAL * self._config.logging.every_seconds:
             row = {name: value for name, value in row.items() if name not in RATES}
         for sent in self._ranks.collect(json.dumps(self._unsent).encode()):
@@ -96,46 +99,16 @@ class Reporter:
                 self._callback(self._counters.env_steps, dict(row), self._network)
 
     def status(self) -> dict[str, Any]:
-        """Live figures for the manager: progress, best evaluation, the learner's device and precision, newest rows.
-
-        `replay_memory` is what replay takes when full, and `replay_bytes` what a save may have to write of it, in bytes.
-        """
-        replay_memory = self._training.prefetch.feed.replay.num_bytes
-        return {
-            "env_steps": self._counters.env_steps,
-            "wall_s": self._counters.clock.wall_s,
-            "startup_s": self._counters.clock.startup_s,
-            "best": self._training.evaluations.best,
-            "learner": self._training.trainer.computes,
-            "replay_memory": replay_memory,
-            "replay_bytes": replay_memory if self._config.saves_replay else 0,
-            "rows": self._rows,
-        }
+        """Live figures for the manager, and the newest rows."""
+        return {**self._status(), "rows": self._rows}
 
     def close(self) -> None:
-        """Flushes and closes the files."""
         if self._writers:
             self._writers.close()
 
     @property
     def _elapsed_s(self) -> float:
         return time.monotonic() - self._row_at
-
-    def _figures(self) -> Row:
-        counters, prefetch, best = self._counters, self._training.prefetch, self._training.evaluations.best
-        return {
-            "env_steps": counters.env_steps,
-            "frames": counters.env_steps * self._action_repeat,
-            "updates": counters.updates,
-            "skipped_updates": counters.skipped,
-            "replay_steps": prefetch.feed.mixture.held,
-            "replay_ratio": prefetch.feed.mixture.pace.ratio,
-            "fresh_segments": prefetch.num_fresh,
-            "refused_messages": self._inbox.num_refused,
-            "learning_rate": self._training.trainer.optimizer.learning_rate(counters.env_steps),
-            **({} if best is None else {"best_return": best}),
-            "updates_per_s": (counters.updates - self._updates_at_row) / max(self._elapsed_s, 1e-9),
-        }
 
     def _write(self, source: str, row: Row, env_steps: int) -> None:
         if self._writers:

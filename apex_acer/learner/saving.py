@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +12,8 @@ import torch
 
 from apex_acer.config import ConfigError, RunConfig
 from apex_acer.learner import stored_replay
+from apex_acer.learner.batch_queue import BatchQueue
 from apex_acer.learner.counters import Counters
-from apex_acer.learner.feed import unroll_layout
-from apex_acer.learner.prefetch import Prefetch
 from apex_acer.learner.ranks import Ranks
 from apex_acer.learner.snapshots import Evaluations, Snapshot
 from apex_acer.learner.trainer import Trainer
@@ -28,16 +26,6 @@ from apex_acer.storage.folder import where
 WEIGHTS = "weights.safetensors"
 
 
-@dataclass(frozen=True)
-class TrainingState:
-    """The parts of a learner that change as it trains and are saved."""
-
-    trainer: Trainer
-    prefetch: Prefetch
-    evaluations: Evaluations
-    counters: Counters
-
-
 class Saver:
     """Saves a learner in the run's folder and restores it from there.
 
@@ -45,66 +33,67 @@ class Saver:
     """
 
     def __init__(
-        self, config: RunConfig, spec: EnvironmentSpec, folder: Path, training: TrainingState, ranks: Ranks
+        self,
+        config: RunConfig,
+        spec: EnvironmentSpec,
+        folder: Path,
+        trainer: Trainer,
+        queue: BatchQueue,
+        evaluations: Evaluations,
+        counters: Counters,
+        ranks: Ranks,
     ) -> None:
-        self._config, self._spec, self._folder = config, spec, folder
-        self._training, self._ranks = training, ranks
+        self._config, self._spec, self._folder, self._ranks = config, spec, folder, ranks
+        self._algorithm, self._optimizer = trainer.algorithm, trainer.optimizer
+        self._queue, self._evaluations, self._counters = queue, evaluations, counters
         self._saved: tuple[int, int, float | None] | None = None
 
     def snapshot(self) -> Snapshot:
         """The current weights, for an evaluation."""
-        counters = self._training.counters
-        return Snapshot(counters.env_steps, counters.updates, self._weights_file())
+        return Snapshot(self._counters.env_steps, self._counters.updates, self._weights_file())
 
     def _weights_file(self) -> bytes:
         """The bytes of a weights file; raises FloatingPointError if a tensor is not finite, which nobody could load."""
-        weights.require_finite(self._training.trainer.algorithm.tensors())
-        counters, score = self._training.counters, self._training.evaluations.score
+        weights.require_finite(self._algorithm.tensors())
+        counters, score = self._counters, self._evaluations.score
         card = describe(self._config, self._spec, score, env_steps=counters.env_steps, updates=counters.updates)
-        return weights.pack(self._training.trainer.algorithm.tensors(), card)
+        return weights.pack(self._algorithm.tensors(), card)
 
     def save_weights(self) -> Path:
         """Writes the weights file, with the weights that reached `stop.at_return` if some have; returns its path."""
         path = where(self._folder) / WEIGHTS
         if self._ranks.rank == 0:
-            weights.write(path, self._training.evaluations.passed or self._weights_file())
+            weights.write(path, self._evaluations.passed or self._weights_file())
         return path
 
     def save(self) -> Path:
         """Writes the weights file and a checkpoint, if this is the first learner; returns the path of the weights file."""
         if self._ranks.rank:
             return self._folder / WEIGHTS
-        path, counters = self.save_weights(), self._training.counters
-        moment = (counters.env_steps, counters.updates, self._training.evaluations.last)
+        path, counters = self.save_weights(), self._counters
+        moment = (counters.env_steps, counters.updates, self._evaluations.last)
         if moment != self._saved:
             self._saved = moment
             self._write_checkpoint()
         return path
 
     def _write_checkpoint(self) -> None:
-        training = self._training
-        evaluations, snapshots = training.evaluations.state()
+        evaluations, snapshots = self._evaluations.state()
         state = {
-            **training.counters.state(),
+            **self._counters.state(),
             "spec": dataclasses.asdict(self._spec),
-            "optimizer": training.trainer.optimizer.numbers(),
-            "feed": training.prefetch.state(),
+            "optimizer": self._optimizer.numbers(),
+            "feed": self._queue.state(),
             "evaluations": evaluations,
         }
-        tensors = (
-            training.trainer.algorithm.tensors()
-            | training.trainer.optimizer.tensors()
-            | {"rng.torch": torch.get_rng_state()}
-        )
+        tensors = self._algorithm.tensors() | self._optimizer.tensors() | {"rng.torch": torch.get_rng_state()}
         weights.require_finite(tensors)
         contents: dict[str, bytes | Array] = {"tensors.safetensors": weights.pack(tensors, {}), **snapshots}
         if self._config.saves_replay:
-            replay = training.prefetch.feed.replay
-            state["replay"] = stored_replay.contents(
-                unroll_layout(self._config, self._spec), len(replay), replay.oldest
-            )
-            contents |= {f"replay.{name}": array for name, array in replay.arrays().items()}
-        checkpoint.write(where(self._folder), training.counters.updates, state, contents)
+            storage = self._queue.storage
+            state["replay"] = stored_replay.describe(storage.layout, len(storage), storage.oldest)
+            contents |= {f"replay.{name}": array for name, array in self._queue.arrays().items()}
+        checkpoint.write(where(self._folder), self._counters.updates, state, contents)
 
     def start(self, resume: bool) -> None:
         """Loads the newest checkpoint if `resume`, else `load` and `replay.load`; raises `ConfigError` for a misfit."""
@@ -114,14 +103,14 @@ class Saver:
         if self._config.load and self._ranks.rank == 0:
             self._load_weights(self._config.load)
         if folder := self._config.replay.load:  # there is one learner
-            stored_replay.load_replay(folder, self._config, self._spec, self._training.prefetch.feed.replay)
-        self._ranks.align(list(self._training.trainer.algorithm.tensors().values()))
+            stored_replay.load_replay(folder, self._config, self._spec, self._queue)
+        self._ranks.align(list(self._algorithm.tensors().values()))
 
     def _load_weights(self, path: str) -> None:
         tensors, card = weights.read(path)
         try:
             require_match(card, self._config, self._spec)
-            self._training.trainer.algorithm.load(tensors)
+            self._algorithm.load(tensors)
         except ConfigError as error:
             raise ConfigError(f"{path}: {str(error).removeprefix('weights: ')}{written_by(card)}") from None
 
@@ -148,13 +137,13 @@ class Saver:
         has_replay = any(name.startswith("replay.") for name in saved.names)
         fill = (lambda name, array: saved.read_into(f"replay.{name}", array)) if has_replay else None
         self._take(saved.state, saved.read("tensors.safetensors"), fill)
-        self._training.evaluations.restore(saved.state["evaluations"], saved.read)
+        self._evaluations.restore(saved.state["evaluations"], saved.read)
 
     def _take(self, state: Mapping[str, Any], data: bytes, fill: Callable[[str, Array], None] | None) -> None:
-        training, tensors = self._training, weights.unpack(data)
-        training.trainer.algorithm.load(tensors)
-        training.trainer.optimizer.load(tensors, state["optimizer"])
-        training.prefetch.feed.restore(state["feed"], fill)
-        training.counters.restore(state)
+        tensors = weights.unpack(data)
+        self._algorithm.load(tensors)
+        self._optimizer.load(tensors, state["optimizer"])
+        self._queue.restore(state["feed"], fill)
+        self._counters.restore(state)
         if self._ranks.rank == 0:  # the other learners keep their own generators
             torch.set_rng_state(tensors["rng.torch"])

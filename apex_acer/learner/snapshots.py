@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from apex_acer.config import EvaluationConfig
+from apex_acer.learner.inbox import Post
 from apex_acer.networks import weights
 from apex_acer.networks.card import make_score
-from apex_acer.protocol.inbox import Post
 from apex_acer.protocol.messages import Reply, Row
 from apex_acer.storage.folder import where
 
@@ -55,7 +55,6 @@ class Evaluations:
 
     @property
     def last(self) -> float | None:
-        """Mean return of the newest score."""
         return self.score["eval_return"] if self.score else None
 
     def offer(self, snapshot: Snapshot) -> None:
@@ -75,7 +74,6 @@ class Evaluations:
         return row
 
     def dismiss(self) -> None:
-        """Tells a waiting evaluator to stop."""
         if self._asking:
             self._asking.answer(Reply(self._asking.message.sequence, stop=True))
             self._asking = None

@@ -12,51 +12,46 @@ import numpy as np
 
 from apex_acer.algorithms import make_agent
 from apex_acer.config import ConfigError, RunConfig
-from apex_acer.learner.feed import unroll_layout
+from apex_acer.learner.batch_queue import BatchQueue
+from apex_acer.learner.parts import unroll_layout
 from apex_acer.protocol.specification import Array, EnvironmentSpec
 from apex_acer.protocol.unroll import ARRAY_FIELDS, Layout, Unroll
-from apex_acer.replay.buffer import UniformReplay
 from apex_acer.storage import checkpoint
 
 log = logging.getLogger(__name__)
 
-CHUNK = 1024  # segments that are checked or copied at once
+CHUNK = 1024  # sequences that are checked or copied at once
 UNUSABLE = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 
 
-class Contents(NamedTuple):
-    """What a checkpoint says about the replay that it holds."""
+def describe(shapes: Layout, sequences: int, oldest: int = 0) -> dict[str, Any]:
+    """What a checkpoint says of the replay in it, in plain values.
 
-    fields: dict[str, Any]
-    """Shape and type of a segment's arrays by name."""
-    segments: int
-    """Segments held."""
-    oldest: int
-    """The place of the oldest one; the others follow it, round the end."""
-
-
-def contents(shapes: Layout, segments: int, oldest: int = 0) -> dict[str, Any]:
-    """Plain values of the `Contents`."""
+    `oldest` is the slot of the oldest of `sequences`; the others follow it, round the end.
+    """
     fields = {name: [list(shape), dtype] for name, (shape, dtype) in shapes.fields.items()}
-    return Contents(fields, segments, oldest)._asdict()
+    return {"fields": fields, "segments": sequences, "oldest": oldest}
 
 
-def load_replay(folder: str, config: RunConfig, spec: EnvironmentSpec, replay: UniformReplay) -> None:
-    """Puts the newest segments of the replay in `folder` into `replay`, as if they had just arrived.
+def load_replay(folder: str, config: RunConfig, spec: EnvironmentSpec, queue: BatchQueue) -> None:
+    """Puts the newest sequences of the replay in `folder` into that of `queue`, where they are not fresh.
 
     Nothing is put there unless all of it fits the run; otherwise it raises `ConfigError`.
     """
+    storage = queue.storage
     try:
-        saved = _newest(folder)
-        stored = _stored(saved, spec, unroll_layout(config, spec))
-        chunks = list(_chunks(stored, replay.capacity))
-        for columns in chunks:
-            _require_usable(_unroll(stored.arrays, columns), config, spec)
+        path = checkpoint.newest(Path(folder))
+        if path is None:
+            raise ConfigError(f"{folder!r} holds no whole checkpoint")
+        stored = _stored(checkpoint.load(path), spec, storage.layout)
+        chunks = list(_chunks(stored, storage.capacity))
+        for slots in chunks:
+            _require_usable(_unroll(stored.arrays, slots), config, spec)
     except ConfigError as error:
         raise ConfigError(f"replay.load: {error}") from None
-    for columns in chunks:
-        replay.insert(_unroll(stored.arrays, columns), 0)
-    log.info("replay starts with %d segments, %d steps, of %s", len(replay), replay.num_steps, saved.path)
+    for slots in chunks:
+        queue.store(_unroll(stored.arrays, slots), 0)
+    log.info("replay starts with %d segments, %d steps, of %s", len(storage), storage.num_steps, path)
 
 
 def store_unrolls(folder: Path, config: RunConfig, spec: EnvironmentSpec, unrolls: Sequence[Unroll]) -> Path:
@@ -75,9 +70,9 @@ def store_unrolls(folder: Path, config: RunConfig, spec: EnvironmentSpec, unroll
             _require_usable(unroll, config, spec)
         except ConfigError as error:
             raise ConfigError(f"unrolls[{number}]: {error}") from None
-    joined = {name: np.concatenate([_columns(unroll, name) for unroll in unrolls]) for name in shapes.fields}
+    joined = {name: np.concatenate([_sequences(unroll, name) for unroll in unrolls]) for name in shapes.fields}
     arrays = {f"replay.{name}": np.ascontiguousarray(array) for name, array in joined.items()}
-    held = contents(shapes, sum(unroll.num_columns for unroll in unrolls))
+    held = describe(shapes, sum(unroll.num_columns for unroll in unrolls))
     return checkpoint.write(folder, 0, {"spec": dataclasses.asdict(spec), "replay": held}, arrays)
 
 
@@ -85,16 +80,9 @@ class Stored(NamedTuple):
     """A saved replay that fits the run's layout."""
 
     arrays: dict[str, Array]
-    """`[segments, …]` by name, of those that the run needs."""
-    segments: int
+    """`[sequences, …]` by name, of those that the run needs."""
+    sequences: int
     oldest: int
-
-
-def _newest(folder: str) -> checkpoint.Checkpoint:
-    path = checkpoint.newest(Path(folder))
-    if path is None:
-        raise ConfigError(f"{folder!r} holds no whole checkpoint")
-    return checkpoint.load(path)
 
 
 def _stored(saved: checkpoint.Checkpoint, spec: EnvironmentSpec, shapes: Layout) -> Stored:
@@ -102,10 +90,10 @@ def _stored(saved: checkpoint.Checkpoint, spec: EnvironmentSpec, shapes: Layout)
     if "replay" not in saved.state:
         raise ConfigError(f"{saved.path}: holds no replay; give a folder of a run with checkpoint.replay")
     try:
-        held = Contents(**saved.state["replay"])
+        held = saved.state["replay"]
         changes = spec.changes(EnvironmentSpec.from_dict(saved.state["spec"]))
-        found = {name: (tuple(map(int, shape)), str(dtype)) for name, (shape, dtype) in held.fields.items()}
-        num, oldest = int(held.segments), int(held.oldest)
+        found = {name: (tuple(map(int, shape)), str(dtype)) for name, (shape, dtype) in held["fields"].items()}
+        num, oldest = int(held["segments"]), int(held["oldest"])
     except UNUSABLE as error:
         raise ConfigError(f"{saved.path}: its replay is not described as this program does it ({error})") from None
     if changes:
@@ -124,22 +112,22 @@ def _words(kind: tuple[tuple[int, ...], str] | None) -> str:
 
 
 def _chunks(stored: Stored, most: int) -> Iterator[Array]:
-    """The places of the newest segments, at most so many, oldest first."""
-    places = (stored.oldest + np.arange(stored.segments)) % stored.segments
-    yield from np.split(places[-most:], range(CHUNK, min(most, stored.segments), CHUNK))
+    """The slots of the newest sequences, at most `most`, oldest first."""
+    slots = (stored.oldest + np.arange(stored.sequences)) % stored.sequences
+    yield from np.split(slots[-most:], range(CHUNK, min(most, stored.sequences), CHUNK))
 
 
-def _unroll(arrays: Mapping[str, Array], columns: Array) -> Unroll:
-    """The segments `columns` as columns of an unroll."""
-    taken = {name: array[columns] for name, array in arrays.items()}
+def _unroll(arrays: Mapping[str, Array], slots: Array) -> Unroll:
+    """The sequences in `slots` as an unroll."""
+    taken = {name: array[slots] for name, array in arrays.items()}
     steps = {name: array.swapaxes(0, 1) for name, array in taken.items() if not name.startswith("state.")}
     behaviour = {name.removeprefix("behaviour."): part for name, part in steps.items() if name not in ARRAY_FIELDS}
     state = {name.removeprefix("state."): part for name, part in taken.items() if name.startswith("state.")}
     return Unroll(**{name: steps[name] for name in ARRAY_FIELDS}, behaviour=behaviour, state=state)
 
 
-def _columns(unroll: Unroll, name: str) -> Array:
-    """The array `name` of each column, `[N, …]`."""
+def _sequences(unroll: Unroll, name: str) -> Array:
+    """The array `name` of each sequence, `[N, …]`."""
     part, _, key = name.rpartition(".")
     array: Array = getattr(unroll, part)[key] if part else getattr(unroll, name)
     return array if part == "state" else array.swapaxes(0, 1)

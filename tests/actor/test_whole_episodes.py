@@ -12,7 +12,7 @@ import torch
 from apex_acer.actor.rollout import Episode, Rollout
 from apex_acer.config import RunConfig
 from apex_acer.environments.vector import Environments, Step
-from apex_acer.learner.feed import make_replay, unroll_layout
+from apex_acer.learner.parts import make_storage, unroll_layout
 from apex_acer.learner.trainer import Trainer
 from apex_acer.protocol.unroll import Unroll
 from tests.conftest import COUNTDOWN, play
@@ -188,7 +188,7 @@ def test_steps_that_were_not_made_are_no_experience(normalised: bool) -> None:
     trainer = Trainer(config, policy.spec)
     algorithm = trainer.algorithm
     algorithm.observe(unroll, "actor_0")
-    replay = make_replay(config, unroll_layout(config, policy.spec), 2 * LENGTH)
+    replay = make_storage(config, unroll_layout(config, policy.spec), 2 * LENGTH)
     trainer.update(replay.gather(replay.insert(unroll, 0), 2, torch.ones(2)), 0, 0)
     if normalised:
         moments = algorithm.network.normaliser.moments

@@ -23,7 +23,7 @@ from apex_acer.config import (
     ReplayConfig,
     RunConfig,
 )
-from apex_acer.learner.feed import make_replay
+from apex_acer.learner.parts import make_storage
 from apex_acer.protocol.unroll import PRIORITY, Unroll
 from tests.algorithms.learning import loss_of
 from tests.algorithms.segments import CPU
@@ -81,7 +81,7 @@ def test_an_actor_s_priorities_are_a_learner_s(environment: EnvironmentConfig, s
     policy, unrolls, _ = played(config, 4)
     shapes = make_agent(config, policy.spec).layout
     assert all(shapes.check(unroll, COUNT) is None for unroll in unrolls)
-    replay = make_replay(config, shapes, env_steps=4 * COUNT * K)
+    replay = make_storage(config, shapes, env_steps=4 * COUNT * K)
     for unroll in unrolls:
         replay.insert(unroll, 0)
     learner = ApexDqn.make(config, policy.spec, CPU)

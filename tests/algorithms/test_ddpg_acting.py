@@ -14,7 +14,7 @@ from apex_acer.algorithms import make_agent
 from apex_acer.algorithms.ddpg.ddpg import NOISE, Ddpg
 from apex_acer.algorithms.ddpg.settings import DdpgConfig
 from apex_acer.config import EnvironmentConfig, NetworkConfig, ReplayConfig, RunConfig
-from apex_acer.learner.feed import make_replay
+from apex_acer.learner.parts import make_storage
 from apex_acer.protocol.unroll import PRIORITY, Unroll
 from tests.algorithms.continuous import DIM, build, config, spec
 from tests.algorithms.learning import loss_of
@@ -131,7 +131,7 @@ def test_an_actor_s_priorities_are_a_learner_s(n_steps: int, critics: int) -> No
     given = pendulum("prioritized", n_steps=n_steps, critics=critics)
     policy, unrolls = played(given)
     shapes = make_agent(given, policy.spec).layout
-    replay = make_replay(given, shapes, env_steps=4 * COUNT * K)
+    replay = make_storage(given, shapes, env_steps=4 * COUNT * K)
     for unroll in unrolls:
         assert shapes.check(unroll, COUNT) is None
         replay.insert(unroll, 0)

@@ -14,7 +14,7 @@ from apex_acer.actor.rollout import Rollout
 from apex_acer.algorithms.dqn.r2d2 import R2d2
 from apex_acer.algorithms.dqn.settings import R2d2Config
 from apex_acer.config import ActorsConfig, EnvironmentConfig, LearnerConfig, NetworkConfig, ReplayConfig, RunConfig
-from apex_acer.learner.feed import make_replay, unroll_layout
+from apex_acer.learner.parts import make_sampler, make_storage, unroll_layout
 from apex_acer.networks.discrete import QNetwork
 from apex_acer.networks.frames import stack_planes
 from apex_acer.networks.memory import reset_state
@@ -131,9 +131,10 @@ def test_an_actor_s_priorities_are_a_learner_s(environment: dict[str, Any], burn
     environments.close()
     shapes = unroll_layout(config, policy.spec)
     assert all(shapes.check(unroll, COUNT) is None for unroll in unrolls)
-    replay = make_replay(config, shapes, env_steps=6 * COUNT * K)
+    replay = make_storage(config, shapes, env_steps=6 * COUNT * K)
+    sampler = make_sampler(config, replay)
     for unroll in unrolls:
-        replay.insert(unroll, 0)
+        sampler.insert(replay.insert(unroll, 0), unroll)
     assert replay.num_steps == sum(unroll.num_steps for unroll in unrolls)
     learner = R2d2.make(config, policy.spec, CPU)
     for network in (learner.network, learner.target_network):
@@ -144,7 +145,7 @@ def test_an_actor_s_priorities_are_a_learner_s(environment: dict[str, Any], burn
     np.testing.assert_allclose(learned.numpy(), given, rtol=1e-4, atol=1e-4)
     assert (~joined(unrolls, "mask")).sum() > 6 * COUNT * burn_in  # dummy steps, too
     weights = (given.ravel() + 1e-6) ** config.replay.priority_exponent
-    np.testing.assert_allclose(replay.arrays()["weights"], weights, rtol=1e-6)
+    np.testing.assert_allclose(sampler.arrays()["weights"], weights, rtol=1e-6)
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {

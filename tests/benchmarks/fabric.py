@@ -16,8 +16,8 @@ from pathlib import Path
 import numpy as np
 
 from apex_acer.engines.local.transport import DealerLink, InboxServer
+from apex_acer.learner.inbox import Inbox
 from apex_acer.protocol.actions import Discrete
-from apex_acer.protocol.inbox import Inbox
 from apex_acer.protocol.messages import Message, Peer, Reply
 from apex_acer.protocol.specification import EnvironmentSpec
 from apex_acer.protocol.unroll import Layout, Unroll, layout

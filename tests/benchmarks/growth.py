@@ -16,10 +16,7 @@ from apex_acer.actor.policy import Policy
 from apex_acer.actor.rollout import Rollout
 from apex_acer.config.runfile import load_run
 from apex_acer.environments.vector import make_environments
-from apex_acer.learner.agreement import Report, agree
-from apex_acer.learner.feed import make_feed, unroll_layout
-from apex_acer.learner.prefetch import Prefetch
-from apex_acer.learner.ranks import ALONE
+from apex_acer.learner.parts import make_batch_queue, unroll_layout
 from apex_acer.learner.trainer import Trainer
 
 UPDATES = 300
@@ -35,23 +32,20 @@ def measure(preset: str, steps: int) -> dict[str, Any]:
     unroll = Rollout(environments, Policy(config, spec), seed=0).unroll(k)
     environments.close()
     trainer = Trainer(config, spec)
-    feed = make_feed(config, unroll_layout(config, spec), trainer.device)
-    prefetch = Prefetch(feed)
-    while feed.replay.num_steps < steps - k * num:
-        feed.insert(unroll, 0)
-        feed._fresh.clear()  # only to fill
+    queue = make_batch_queue(config, unroll_layout(config, spec), trainer.device)
+    while queue.storage.num_steps < steps - k * num:
+        queue.store(unroll, 0)
     inserts, updates = [], []
     while len(updates) < UPDATES:
         start = time.perf_counter()
-        feed.insert(unroll, 0)
+        queue.insert(unroll, 0)
         inserts.append(time.perf_counter() - start)
-        report = Report(unroll.num_steps, feed.num_fresh, feed.replay.num_steps, feed.replay.is_full)
-        feed.mixture.accept(agree(report, ALONE))
-        while prefetch.ready:
+        queue.agree(unroll.num_steps, False, False)
+        while queue.ready:
             start = time.perf_counter()
-            trainer.update(prefetch.next_batch()[1], 0, len(updates))
+            trainer.update(queue.next_batch(), 0, len(updates))
             updates.append(time.perf_counter() - start)
-    held = {"steps": feed.replay.num_steps, "megabytes": feed.replay.num_bytes / 1e6}
+    held = {"steps": queue.storage.num_steps, "megabytes": queue.storage.num_bytes / 1e6}
     return {**held, "insert_ms": 1000 * statistics.median(inserts), "update_ms": 1000 * statistics.median(updates)}
 
 

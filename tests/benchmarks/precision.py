@@ -28,7 +28,8 @@ from apex_acer.learner.gradient import Gradient
 from apex_acer.learner.optimizer import Optimizer
 from apex_acer.protocol.specification import EnvironmentSpec
 from apex_acer.protocol.unroll import Unroll
-from apex_acer.replay.buffer import UniformReplay
+from apex_acer.replay.sampler import UniformSampler
+from apex_acer.replay.storage import TensorStorage
 from apex_acer.views.curves import Line, Panel
 from apex_acer.views.plots import plot_curves
 
@@ -54,14 +55,14 @@ def learn(config: RunConfig, spec: EnvironmentSpec, unrolls: list[Unroll], updat
     acer = Acer.make(config, spec, torch.device("cpu"))
     optimizer = Optimizer(config, acer.groups())
     gradient = Gradient(acer, optimizer, num_parts=2)
-    shapes = acer.agent.layout
-    replay = UniformReplay(shapes, sum(unroll.num_columns for unroll in unrolls), seed)
+    storage = TensorStorage(acer.agent.layout, sum(unroll.num_columns for unroll in unrolls))
+    sampler = UniformSampler(storage, seed)
     for unroll in unrolls:
-        replay.insert(unroll, 0)
+        storage.insert(unroll, 0)
         acer.observe(unroll, 0)
     start, found = time.perf_counter(), []
     for update in range(updates):
-        samples, due = acer.samples.make(replay.gather(replay.draw(config.learner.batch_size))), optimizer.due(update)
+        samples, due = acer.samples.make(storage.gather(sampler.draw(config.learner.batch_size))), optimizer.due(update)
         output = gradient.compute(samples, due)
         optimizer.step(output.loss, 0, due)
         acer.after_step(update + 1, due)

@@ -18,7 +18,8 @@ from apex_acer.config import ReplayConfig
 from apex_acer.protocol.actions import Discrete
 from apex_acer.protocol.specification import EnvironmentSpec
 from apex_acer.protocol.unroll import PRIORITY, Unroll, layout
-from apex_acer.replay.buffer import PrioritizedReplay
+from apex_acer.replay.sampler import PrioritizedSampler
+from apex_acer.replay.storage import TensorStorage
 from apex_acer.replay.sum_tree import SumTree
 
 BATCH = 512
@@ -54,11 +55,12 @@ def measure_replay(size: int) -> dict[str, int]:
     k, num, window = 20, min(1000, size // 20), 3
     rng = np.random.default_rng(0)
     spec = EnvironmentSpec((4,), "float32", Discrete(2, 0), 1, False, 1, (4,))
-    replay = PrioritizedReplay(layout(spec, k, {PRIORITY: ()}), size // k, 0, window=window, settings=ReplayConfig())
+    storage = TensorStorage(layout(spec, k, {PRIORITY: ()}), size // k, window)
+    sampler = PrioritizedSampler(storage, 0, ReplayConfig())
     shape = (k, num)
     flags = {name: np.zeros(shape, bool) for name in ("terminated", "truncated")}
     steps = np.tile(np.arange(k + 1, dtype=np.int32)[:, None], (1, num))
-    while replay.num_steps < size // k // num * k * num:
+    while storage.num_steps < size // k // num * k * num:
         unroll = Unroll(
             rng.normal(size=(k + 1, num, 4)).astype(np.float32),
             steps,
@@ -69,17 +71,17 @@ def measure_replay(size: int) -> dict[str, int]:
             behaviour={PRIORITY: rng.pareto(2, shape).astype(np.float32)},
             state={},
         )
-        replay.insert(unroll, 0)
+        sampler.insert(storage.insert(unroll, 0), unroll)
     priorities = torch.from_numpy(rng.pareto(2, BATCH))
 
     def one(gathers: bool) -> float:
         start = time.perf_counter()
         for _ in range(ROUNDS):
-            items = replay.draw(BATCH)
-            weights = replay.importance(items, 0.5)
+            items = sampler.draw(BATCH)
+            weights = sampler.importance(items, 0.5)
             if gathers:
-                replay.gather(items, importance=weights)
-            replay.set_priorities(items, priorities, replay.num_inserted)
+                storage.gather(items, importance=weights)
+            sampler.set_priorities(items, priorities, storage.num_inserted)
         return (time.perf_counter() - start) / ROUNDS
 
     bare, whole = (statistics.median(one(gathers) for _ in range(REPEATS)) for gathers in (False, True))

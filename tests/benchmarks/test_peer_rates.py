@@ -16,7 +16,7 @@ PRESETS = [f"pendulum-{name}" for name in peer_rates.ALGORITHMS if f"pendulum-{n
 
 
 @pytest.mark.parametrize("preset", PRESETS)
-def test_updates_are_made_without_end_from_a_feed(preset: str) -> None:
+def test_updates_are_made_without_end_from_a_batch_queue(preset: str) -> None:
     config = sized(load_run(preset), hidden=(8, 8), batch_size=16, env_steps=200, threads=1)
     updates = Updates(config, box_spec(obs=5, actions=2))
     assert updates.make(150) > 0  # more than the replay is worth at once

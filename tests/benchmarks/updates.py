@@ -19,10 +19,7 @@ import tyro
 from apex_acer.config import RunConfig
 from apex_acer.config.runfile import load_run
 from apex_acer.engines.placement import place
-from apex_acer.learner.agreement import Report, agree
-from apex_acer.learner.feed import make_feed, unroll_layout
-from apex_acer.learner.prefetch import make_prefetch
-from apex_acer.learner.ranks import ALONE
+from apex_acer.learner.parts import make_batch_queue, unroll_layout
 from apex_acer.learner.trainer import Trainer
 from apex_acer.protocol.actions import Box
 from apex_acer.protocol.specification import EnvironmentSpec
@@ -67,37 +64,36 @@ def random_unrolls(config: RunConfig, spec: EnvironmentSpec) -> Iterator[Unroll]
 
 
 class Updates:
-    """A learner's trainer and its feed, whose replay is full."""
+    """A learner's trainer and its batch queue, whose replay is full."""
 
     def __init__(self, config: RunConfig, spec: EnvironmentSpec) -> None:
         self._trainer = Trainer(config, spec)
-        self._feed = make_feed(config, unroll_layout(config, spec), self._trainer.device)
-        self._prefetch = make_prefetch(self._feed, self._trainer.device)
+        shapes = unroll_layout(config, spec)
+        self._queue = make_batch_queue(config, shapes, self._trainer.device)
         self._unrolls = random_unrolls(config, spec)
         self.computes = self._trainer.computes
         self.count = 0
-        while not self._feed.replay.is_full:
+        while not self._queue.storage.is_full:
             self._take()
 
     def _take(self) -> None:
-        unroll, replay = next(self._unrolls), self._feed.replay
-        self._feed.insert(unroll, 0)
+        unroll = next(self._unrolls)
+        self._queue.insert(unroll, 0)
         self._trainer.algorithm.observe(unroll, "actor")
-        report = Report(unroll.num_steps, self._feed.num_fresh, replay.num_steps, replay.is_full)
-        self._feed.mixture.accept(agree(report, ALONE))
+        self._queue.agree(unroll.num_steps, False, False)
 
     def make(self, num: int) -> float:
         """The seconds that `num` updates take, unrolls for more replay not counted."""
         seconds = 0.0
         for _ in range(num):
-            while not self._prefetch.ready:
+            while not self._queue.ready:
                 self._take()
             start = time.perf_counter()
-            selection, batch = self._prefetch.next_batch()
+            batch = self._queue.next_batch()
             update = self._trainer.update(batch, self.count, self.count)
             if update.priorities is None:
                 raise FloatingPointError(f"update {self.count} was not taken")
-            self._feed.set_priorities(selection, update.priorities)
+            self._queue.set_priorities(update.priorities)
             seconds += time.perf_counter() - start
             self.count += 1
         return seconds

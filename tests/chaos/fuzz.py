@@ -13,7 +13,7 @@ import msgpack
 import numpy as np
 
 from apex_acer.engines.local.wire import WireError, decode_message, decode_reply, encode_message, encode_reply
-from apex_acer.protocol.inbox import Inbox
+from apex_acer.learner.inbox import Inbox
 from apex_acer.protocol.messages import Message, Peer, Reply
 from apex_acer.protocol.planes import unpack
 from apex_acer.protocol.specification import EnvironmentSpec

@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 
 from apex_acer.engines.local.transport import DealerLink, InboxServer
 from apex_acer.engines.local.wire import DTYPES, encode_message
-from apex_acer.protocol.inbox import Inbox
+from apex_acer.learner.inbox import Inbox
 from apex_acer.protocol.messages import Message, Reply
 from apex_acer.protocol.unroll import ARRAY_FIELDS
 from tests.chaos.fuzz import (
@@ -170,7 +170,7 @@ def test_noise_is_refused(parts: list[bytes]) -> None:
 
 def test_refusals_fill_neither_memory_nor_log(monkeypatch: pytest.MonkeyPatch) -> None:
     logged: list[str] = []
-    monkeypatch.setattr("apex_acer.protocol.inbox.log.warning", lambda text, *values: logged.append(text % values))
+    monkeypatch.setattr("apex_acer.learner.inbox.log.warning", lambda text, *values: logged.append(text % values))
     inbox, mutator = make_inbox("feed-forward"), Mutator(0)
     for _ in range(1000):
         word = "".join(mutator.random.choices("abcdefgh\n", k=3000))

@@ -24,7 +24,7 @@ from apex_acer.actor.policy import load_policy
 from apex_acer.config import SupervisionConfig
 from apex_acer.config.runfile import load_run
 from apex_acer.engines.local.transport import InboxServer
-from apex_acer.protocol.inbox import Inbox
+from apex_acer.learner.inbox import Inbox
 from apex_acer.protocol.messages import Message, Peer, Reply
 from apex_acer.protocol.unroll import ARRAY_FIELDS
 from tests.chaos.faults import FAULTS

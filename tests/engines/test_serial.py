@@ -15,7 +15,7 @@ import torch
 
 from apex_acer.actor.policy import load_policy
 from apex_acer.environments.vector import Environments, Step
-from apex_acer.learner.feed import Feed
+from apex_acer.learner.batch_queue import BatchQueue
 from apex_acer.manager.manager import RunFailed, TrainResult, resume, train
 from apex_acer.networks.weights import read
 from apex_acer.protocol.unroll import Unroll
@@ -230,13 +230,13 @@ def test_a_run_that_was_stopped_and_resumed_twice_is_the_unbroken_one(tmp_path: 
 def collected(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     """The observations of every unroll that was put into replay."""
     unrolls: list[bytes] = []
-    insert = Feed.insert
+    insert = BatchQueue.insert
 
-    def spy(feed: Feed, unroll: Unroll, weights_version: int) -> None:
+    def spy(queue: BatchQueue, unroll: Unroll, weights_version: int) -> None:
         unrolls.append(unroll.obs.tobytes())
-        insert(feed, unroll, weights_version)
+        insert(queue, unroll, weights_version)
 
-    monkeypatch.setattr(Feed, "insert", spy)
+    monkeypatch.setattr(BatchQueue, "insert", spy)
     return unrolls
 
 
@@ -250,14 +250,14 @@ def test_no_experience_is_collected_twice_while_nothing_is_learned_yet(tmp_path:
     assert len(set(collected)) == len(collected) > 40
 
 
-def breaking(number: int) -> Callable[[Feed, Unroll, int], None]:
-    """In place of `Feed.insert`: raises at the `number`-th unroll."""
-    insert, calls = Feed.insert, itertools.count(1)
+def breaking(number: int) -> Callable[[BatchQueue, Unroll, int], None]:
+    """In place of `BatchQueue.insert`: raises at the `number`-th unroll."""
+    insert, calls = BatchQueue.insert, itertools.count(1)
 
-    def sometimes(feed: Feed, unroll: Unroll, weights_version: int) -> None:
+    def sometimes(queue: BatchQueue, unroll: Unroll, weights_version: int) -> None:
         if next(calls) == number:
             raise ZeroDivisionError("it broke")
-        insert(feed, unroll, weights_version)
+        insert(queue, unroll, weights_version)
 
     return sometimes
 
@@ -277,11 +277,11 @@ def test_a_run_that_broke_and_was_resumed_is_the_unbroken_one(
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     changes = EXACT | changes | {"optimizer__schedule": "linear", "stop__env_steps": 1000}
     expected = run(whole, **changes)
-    monkeypatch.setattr(Feed, "insert", breaking(26))  # of 20 steps or fewer
+    monkeypatch.setattr(BatchQueue, "insert", breaking(26))  # of 20 steps or fewer
     with pytest.raises(RunFailed, match="it broke"):
         run(parts, **changes)
     monkeypatch.undo()
-    monkeypatch.setattr(Feed, "insert", breaking(17))
+    monkeypatch.setattr(BatchQueue, "insert", breaking(17))
     with pytest.raises(RunFailed, match="it broke"):
         resume(parts)
     monkeypatch.undo()

@@ -20,10 +20,10 @@ from apex_acer.algorithms.on_policy.common import OnPolicy
 from apex_acer.algorithms.sac.sac import Sac
 from apex_acer.algorithms.samples import Samples, split
 from apex_acer.config import RunConfig
-from apex_acer.learner.feed import make_feed, unroll_layout
 from apex_acer.learner.gradient import Gradient
 from apex_acer.learner.learner import Learner
 from apex_acer.learner.optimizer import make_optimizer
+from apex_acer.learner.parts import capacity, make_storage, unroll_layout
 from apex_acer.learner.ranks import ALONE, Ranks
 from apex_acer.learner.trainer import Trainer
 from apex_acer.protocol.specification import EnvironmentSpec
@@ -41,11 +41,12 @@ FAST = ("sac", "ddpg", "td3", "continuous_acer", "impala", "ppo_lstm")
 def a_batch(config: RunConfig) -> tuple[EnvironmentSpec, Batch]:
     """Samples of what a fresh policy did; parts of it have different numbers of steps."""
     environments, policy = play(config, 4)
-    rollout, feed = Rollout(environments, policy, seed=0), make_feed(config, unroll_layout(config, policy.spec), CPU)
+    rollout = Rollout(environments, policy, seed=0)
+    storage = make_storage(config, unroll_layout(config, policy.spec), capacity(config))
     for _ in range(SIZE):
-        feed.insert(rollout.unroll(config.algorithm.unroll_length), 0)
+        storage.insert(rollout.unroll(config.algorithm.unroll_length), 0)
     environments.close()
-    return policy.spec, feed.replay.gather(torch.arange(0, 2 * SIZE, 2), num_fresh=2)
+    return policy.spec, storage.gather(torch.arange(0, 2 * SIZE, 2), num_fresh=2)
 
 
 Found = tuple[np.ndarray, dict[str, float]]

@@ -119,8 +119,8 @@ def spoil_losses(monkeypatch: pytest.MonkeyPatch, spoilt: Callable[[int], bool])
     """Losses whose number `spoilt` names are NaN."""
     loss, calls = Acer.loss, iter(range(10**9))
 
-    def sometimes(self: Acer, batch: Batch, updates: int) -> LossOutput:
-        output = loss(self, batch, updates)
+    def sometimes(self: Acer, samples: Any) -> LossOutput:
+        output = loss(self, samples)
         return output._replace(loss=output.loss * float("nan")) if spoilt(next(calls)) else output
 
     monkeypatch.setattr(Acer, "loss", sometimes)
@@ -147,11 +147,11 @@ def test_a_batch_without_a_sample_leaves_the_network_as_it_was(
     make_learner: MakeLearner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As where all that was drawn are dummy steps; momentum alone must not move the weights."""
-    loss, samples = ApexDqn.loss, []
+    loss, counts = ApexDqn.loss, []
 
-    def counted(self: ApexDqn, batch: Batch, updates: int) -> LossOutput:
-        output = loss(self, batch, updates)
-        samples.append(int(output.num_samples))
+    def counted(self: ApexDqn, samples: Any) -> LossOutput:
+        output = loss(self, samples)
+        counts.append(int(output.num_samples))
         return output
 
     monkeypatch.setattr(ApexDqn, "loss", counted)
@@ -162,8 +162,8 @@ def test_a_batch_without_a_sample_leaves_the_network_as_it_was(
         actor.say(unroll=numbered_unroll(config, number, mask=np.random.default_rng(number).random((5, 4)) < 0.5))
         work_off(learner)
     learner.finish()
-    with_samples = sum(map(bool, samples))
-    assert 20 < with_samples < len(samples) - 20
+    with_samples = sum(map(bool, counts))
+    assert 20 < with_samples < len(counts) - 20
     assert learner.counters.updates == with_samples
     assert learner._reporter.status()["rows"]["learner"]["skipped_updates"] == 0
 
@@ -570,6 +570,6 @@ def test_a_device_without_room_for_replay_is_named(make_learner: MakeLearner, mo
     def full(*arguments: object) -> None:
         raise torch.OutOfMemoryError
 
-    monkeypatch.setattr("apex_acer.learner.feed.make_replay", full)
+    monkeypatch.setattr("apex_acer.learner.parts.TensorStorage", full)
     with pytest.raises(ConfigError, match=r"^replay\.device: cpu has no room for 2,000 steps; give cpu, or a smaller"):
         make_learner(tiny_run())

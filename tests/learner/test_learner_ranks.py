@@ -61,12 +61,12 @@ def facts(learner: Learner) -> Found:
     counts = {
         "updates": learner.counters.updates,
         "env_steps": learner.counters.env_steps,
-        "ratio": learner._feed.mixture.pace.ratio,
+        "ratio": learner._queue.figures()["replay_ratio"],
     }
     return {
         "tensors": tensors,
         **counts,
-        "held": learner._feed.mixture.held,
+        "held": learner._queue.figures()["replay_steps"],
     }
 
 

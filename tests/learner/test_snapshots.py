@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from apex_acer.config import EvaluationConfig
+from apex_acer.learner.inbox import Post
 from apex_acer.learner.snapshots import Evaluations, Snapshot
 from apex_acer.networks.weights import pack
-from apex_acer.protocol.inbox import Post
 from apex_acer.protocol.messages import Message, Peer, Reply
 from tests.runs import RUN_ID
 

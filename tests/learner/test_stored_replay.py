@@ -13,10 +13,11 @@ import torch
 
 from apex_acer import ConfigError, Unroll, resume, train, write_unrolls
 from apex_acer.config import RunConfig
-from apex_acer.learner.feed import make_feed
+from apex_acer.learner.batch_queue import BatchQueue
+from apex_acer.learner.parts import make_batch_queue
 from apex_acer.learner.stored_replay import load_replay
 from apex_acer.protocol.unroll import ARRAY_FIELDS, PRIORITY
-from apex_acer.replay.buffer import UniformReplay
+from apex_acer.replay.storage import Storage
 from apex_acer.storage import checkpoint
 from tests.algorithms.segments import CPU
 from tests.conftest import COUNTDOWN, assert_equal_unrolls, config_error
@@ -36,11 +37,16 @@ def source(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return changes, folder
 
 
-def loaded(folder: Path, **changes: Any) -> UniformReplay:
+def empty(config: RunConfig) -> BatchQueue:
+    return make_batch_queue(config, tiny_layout(config), CPU)
+
+
+def loaded(folder: Path, **changes: Any) -> Storage:
     config = tiny_run(**changes)
-    replay = make_feed(config, tiny_layout(config), CPU).replay
-    load_replay(str(folder), config, CARTPOLE, replay)
-    return replay
+    queue = empty(config)
+    load_replay(str(folder), config, CARTPOLE, queue)
+    assert not queue.num_fresh
+    return queue.storage
 
 
 def rows(folder: Path) -> list[dict[str, Any]]:
@@ -166,17 +172,17 @@ def test_damage_is_seen_before_anything_is_loaded(tmp_path: Path) -> None:
     path = folder / "checkpoint/0/replay.reward"
     path.write_bytes(b"\1" + path.read_bytes()[1:])
     config = tiny_run()
-    replay = make_feed(config, tiny_layout(config), CPU).replay
-    said = config_error(lambda: load_replay(str(folder), config, CARTPOLE, replay))
+    queue = empty(config)
+    said = config_error(lambda: load_replay(str(folder), config, CARTPOLE, queue))
     assert said == f"replay.load: {path}: damaged; its checksum is not the manifest's"
-    assert len(replay) == 0
+    assert len(queue.storage) == 0
 
 
 def test_a_manifest_of_someone_else_is_refused(tmp_path: Path) -> None:
     checkpoint.write(tmp_path, 0, {"replay": {"fields": 3}}, {})
     config = tiny_run()
-    replay = make_feed(config, tiny_layout(config), CPU).replay
-    said = config_error(lambda: load_replay(str(tmp_path), config, CARTPOLE, replay))
+    queue = empty(config)
+    said = config_error(lambda: load_replay(str(tmp_path), config, CARTPOLE, queue))
     assert "its replay is not described as this program does it" in said
 
 
@@ -281,7 +287,9 @@ def test_loaded_priorities_are_first_priorities(tmp_path: Path) -> None:
     config = tiny_run(**APEX_DQN)
     unroll = scripted(config)
     write_unrolls(tmp_path / "set", config, [unroll])
-    weights = loaded(tmp_path / "set", **APEX_DQN).arrays()["weights"]
+    queue = empty(config)
+    load_replay(str(tmp_path / "set"), config, CARTPOLE, queue)
+    weights = queue.arrays()["weights"]
     np.testing.assert_allclose(weights, (unroll.behaviour[PRIORITY].T.ravel() + 1e-6) ** 0.6, rtol=1e-6)
 
 

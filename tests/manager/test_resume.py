@@ -97,7 +97,7 @@ def test_a_learner_is_restored_whole(
     assert before.counters.updates > 20
     assert_equal_tensors(after._trainer.algorithm.tensors(), before._trainer.algorithm.tensors())
     assert_equal_tensors(after._trainer.optimizer.tensors(), before._trainer.optimizer.tensors())
-    assert after._prefetch.state() == before._prefetch.state()
+    assert after._queue.state() == before._queue.state()
     assert after._reporter.status()["best"] == 7.0
     assert after._evaluations.last == 3.0
 

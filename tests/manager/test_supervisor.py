@@ -9,11 +9,11 @@ import pytest
 
 from apex_acer.config import ConfigError
 from apex_acer.engines.engine import Engine, Handle, Run
+from apex_acer.learner.inbox import Inbox
 from apex_acer.manager.conversation import LOOK_S
 from apex_acer.manager.restarts import BACKOFF_S, DOUBLINGS
 from apex_acer.manager.supervised_process import READY_S
 from apex_acer.manager.supervisor import SAVED_BYTES_PER_S, RunFailed, Supervisor
-from apex_acer.protocol.inbox import Inbox
 from apex_acer.protocol.messages import Link, Message, Peer, Reply
 from apex_acer.protocol.outcome import Outcome
 from tests.runs import CARTPOLE, RUN_ID, Speaker, made_up_unroll, tiny_layout, tiny_run

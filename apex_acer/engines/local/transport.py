@@ -12,7 +12,7 @@ import zmq
 from zmq.utils.monitor import recv_monitor_message
 
 from apex_acer.engines.local.wire import WireError, decode_message, decode_reply, encode_message, encode_reply
-from apex_acer.protocol.inbox import Inbox
+from apex_acer.learner.inbox import Inbox
 from apex_acer.protocol.messages import Link, Message, Peer, Reply
 from apex_acer.system.waker import Waker
 

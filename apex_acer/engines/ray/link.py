@@ -14,7 +14,7 @@ import ray
 from ray.exceptions import RayError
 
 from apex_acer.engines.ray.compression import pack
-from apex_acer.protocol.inbox import Answer
+from apex_acer.learner.inbox import Answer
 from apex_acer.protocol.messages import Link, Message, Peer, Reply
 
 # a peer has only a few unanswered messages: if one is further ahead than this, some were lost, which the inbox will say

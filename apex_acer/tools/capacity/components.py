@@ -28,19 +28,19 @@ from apex_acer.algorithms.samples import Samples
 from apex_acer.config import RunConfig
 from apex_acer.config.runfile import load_run
 from apex_acer.environments.vector import make_environments
-from apex_acer.learner.feed import make_replay, unroll_layout
 from apex_acer.learner.gradient import Gradient
+from apex_acer.learner.parts import make_sampler, make_storage, unroll_layout
 from apex_acer.learner.trainer import Trainer
 from apex_acer.networks.device import CPU
 from apex_acer.networks.frames import stack_planes
 from apex_acer.protocol.specification import EnvironmentSpec
 from apex_acer.protocol.unroll import Batch
-from apex_acer.replay.buffer import UniformReplay
+from apex_acer.replay.storage import Storage
 from apex_acer.system.path import look_here_last
 from apex_acer.system.process import environment_variables
 from apex_acer.tools.capacity.exchange import Exchange
 
-SEGMENTS = 256  # in replay
+SEQUENCES = 256  # in replay
 DEADLINE_S = 180.0  # for all processes together, from their start
 
 
@@ -90,7 +90,7 @@ def samples_per_step(config: RunConfig, replay_ratio: float) -> float:
 
 def replay_bytes_per_step(config: RunConfig, spec: EnvironmentSpec) -> float:
     """Bytes of replay memory for one environment step."""
-    return _make_replay(config, spec, 1).num_bytes / config.algorithm.unroll_length
+    return _make_storage(config, spec, 1).num_bytes / config.algorithm.unroll_length
 
 
 Works = Mapping[str, Callable[[], int]]
@@ -142,11 +142,12 @@ class Components:
         on_one_core = dataclasses.replace(config.learner, device=str(device), threads=1)
         self._trainer = Trainer(dataclasses.replace(config, learner=on_one_core), spec)
         self._gradient, self._recalled = self._trainer.gradient, _Recalled(self._trainer.gradient)
-        self._replay = _make_replay(config, spec, SEGMENTS, device)
-        while len(self._replay) < SEGMENTS:
+        self._storage = _make_storage(config, spec, SEQUENCES, device)
+        self._sampler = make_sampler(config, self._storage)
+        while len(self._storage) < SEQUENCES:
             unroll = self._rollout.unroll(k)
-            self._replay.insert(unroll, 0)
-        ends = self._policy, self._trainer.algorithm, self._replay
+            self._sampler.insert(self._storage.insert(unroll, 0), unroll)
+        ends = self._policy, self._trainer.algorithm, self._storage, self._sampler
         self._exchange = Exchange(config, spec, unroll_layout(config, spec), unroll, ends)
         _, batch = self._batch()
         self._obs = stack_planes(batch.obs, batch.episode_step, spec.stack).flatten(0, 1)
@@ -195,20 +196,20 @@ class Components:
         return len(self._obs)
 
     def _learn(self, gradient: Gradient) -> int:
-        items, batch = self._batch()
+        samples, batch = self._batch()
         self._trainer.gradient = gradient
         update = self._trainer.update(batch, 0, self._updates)
         self._updates += len(update.metrics)
         if update.priorities is not None:
-            self._replay.set_priorities(items, update.priorities, self._replay.num_inserted)
-        return self._num_samples(items)
+            self._sampler.set_priorities(samples, update.priorities, self._storage.num_inserted)
+        return self._num_samples(samples)
 
     def _batch(self) -> tuple[torch.Tensor, Batch]:
-        items = self._replay.draw(self._config.learner.batch_size)
-        return items, self._replay.gather(items, importance=self._replay.importance(items, 0.0))
+        samples = self._sampler.draw(self._config.learner.batch_size)
+        return samples, self._storage.gather(samples, importance=self._sampler.importance(samples, 0.0))
 
-    def _num_samples(self, items: torch.Tensor) -> int:
-        return int(self._replay.count_steps(items).sum())
+    def _num_samples(self, samples: torch.Tensor) -> int:
+        return int(self._storage.count_steps(samples).sum())
 
 
 class _Recalled(Gradient):
@@ -224,8 +225,8 @@ class _Recalled(Gradient):
         return self._output
 
 
-def _make_replay(config: RunConfig, spec: EnvironmentSpec, segments: int, device: torch.device = CPU) -> UniformReplay:
-    return make_replay(config, unroll_layout(config, spec), segments * config.algorithm.unroll_length, device)
+def _make_storage(config: RunConfig, spec: EnvironmentSpec, sequences: int, device: torch.device = CPU) -> Storage:
+    return make_storage(config, unroll_layout(config, spec), sequences * config.algorithm.unroll_length, device)
 
 
 def _start(command: Sequence[str]) -> subprocess.Popen[str]:

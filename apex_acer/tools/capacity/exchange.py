@@ -13,12 +13,13 @@ from apex_acer.algorithms.algorithm import Algorithm
 from apex_acer.config import RunConfig
 from apex_acer.config.imports import needs
 from apex_acer.engines.local.wire import decode_message, encode_message
+from apex_acer.learner.inbox import Inbox
 from apex_acer.networks import weights
-from apex_acer.protocol.inbox import Inbox
 from apex_acer.protocol.messages import Message, Peer, Reply
 from apex_acer.protocol.specification import EnvironmentSpec
 from apex_acer.protocol.unroll import Layout, Unroll
-from apex_acer.replay.buffer import UniformReplay
+from apex_acer.replay.sampler import Sampler
+from apex_acer.replay.storage import Storage
 
 RUN_ID, ACTOR = "exchange", Peer("actor", 0, 0)
 
@@ -32,10 +33,10 @@ class Exchange:
         spec: EnvironmentSpec,
         shapes: Layout,
         unroll: Unroll,
-        ends: tuple[Policy, Algorithm, UniformReplay],
+        ends: tuple[Policy, Algorithm, Storage, Sampler],
     ) -> None:
-        """`ends` are the actor's policy, and the learner's algorithm and replay."""
-        self._policy, self._algorithm, self._replay = ends
+        """`ends` are the actor's policy, and the learner's algorithm, storage and sampler."""
+        self._policy, self._algorithm, self._storage, self._sampler = ends
         self._unroll, self._message = unroll, Message(RUN_ID, ACTOR, 0, unroll=unroll)
         # writable, like the parts of a message that was received
         self._parts = [memoryview(bytearray(part)) for part in encode_message(self._message)]
@@ -73,9 +74,10 @@ class Exchange:
         self._inbox.post(message, lambda reply: None)
         post = self._inbox.take_unroll(0)
         assert post
-        assert post.message.unroll
-        self._replay.insert(post.message.unroll, 0)
-        self._algorithm.observe(post.message.unroll, ACTOR)
+        unroll = post.message.unroll
+        assert unroll
+        self._sampler.insert(self._storage.insert(unroll, 0), unroll)
+        self._algorithm.observe(unroll, ACTOR)
         post.answer(Reply(post.message.sequence, weights=self._pack() if next(self._asks) else None))
         return self._unroll.num_steps
 

@@ -15,7 +15,7 @@ import zmq
 from apex_acer.engines.local import transport
 from apex_acer.engines.local.transport import DealerLink, InboxServer
 from apex_acer.engines.local.wire import encode_message
-from apex_acer.protocol.inbox import Inbox, Post
+from apex_acer.learner.inbox import Inbox, Post
 from apex_acer.protocol.messages import Message, Peer, Reply
 from tests.runs import CARTPOLE, RUN_ID, known_speakers, made_up_unroll, tiny_layout, tiny_run
 

@@ -72,9 +72,9 @@ def test_compressed_observations_are_smaller_on_the_wire_where_they_repeat() -> 
 
 def test_taking_in_puts_each_unroll_into_replay() -> None:
     found = Components(tiny_run(), CPU)
-    before = found._replay.num_inserted
+    before = found._storage.num_inserted
     steps = [found.intake() for _ in range(5)]
-    assert found._replay.num_inserted == before + 5 * 4  # environments
+    assert found._storage.num_inserted == before + 5 * 4  # environments
     assert min(steps) > 0
     assert found.sending() == steps[0]
 

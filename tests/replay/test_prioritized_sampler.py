@@ -13,7 +13,9 @@ from scipy import stats
 from apex_acer.config import ReplayConfig
 from apex_acer.protocol.specification import Array
 from apex_acer.protocol.unroll import PRIORITY, Unroll
-from apex_acer.replay.buffer import LEAST_PRIORITY, PrioritizedReplay
+from apex_acer.replay.sampler import LEAST_PRIORITY, PrioritizedSampler
+from apex_acer.replay.storage import TensorStorage
+from tests import unrolls as made
 from tests.unrolls import COUNT, K, copy_into, plain_layout, plain_unroll
 
 ALPHA, BETA = 0.7, 0.4
@@ -21,22 +23,26 @@ SETTINGS = ReplayConfig(sampling="prioritized", priority_exponent=ALPHA, importa
 CAPACITY = 7  # two unrolls and a third of one
 
 
-def make(window: int, *, given: bool, capacity: int = CAPACITY, seed: int = 0, **settings: Any) -> PrioritizedReplay:
+Replay = tuple[TensorStorage, PrioritizedSampler]
+
+
+def make(window: int, *, given: bool, capacity: int = CAPACITY, seed: int = 0, **settings: Any) -> Replay:
     """`given`: unrolls come with priorities."""
     exponents = dataclasses.replace(SETTINGS, **settings)
-    return PrioritizedReplay(plain_layout(prioritized=given), capacity, seed, window=window, settings=exponents)
+    storage = TensorStorage(plain_layout(prioritized=given), capacity, window)
+    return storage, PrioritizedSampler(storage, seed, exponents)
 
 
-def insert(replay: PrioritizedReplay, numbers: range, *, given: bool, dummies: float = 0.2) -> list[Unroll]:
+def insert(replay: Replay, numbers: range, *, given: bool, dummies: float = 0.2) -> list[Unroll]:
     unrolls = [plain_unroll(number, prioritized=given, dummies=dummies) for number in numbers]
     for number, unroll in zip(numbers, unrolls, strict=True):
-        replay.insert(unroll, number)
+        made.insert(replay, unroll, number)
     return unrolls
 
 
-def weights(replay: PrioritizedReplay) -> Array:
+def weights(replay: Replay) -> Array:
     """Of all items held."""
-    return replay.arrays()["weights"]
+    return replay[1].arrays()["weights"]
 
 
 def raised(priorities: Any, alpha: float = ALPHA) -> Array:
@@ -62,7 +68,7 @@ def test_steps_are_drawn_in_proportion_to_the_priorities_they_came_with(alpha: f
     mask = newest_columns(unrolls, "mask").ravel()
     expected = np.where(mask, raised(newest_columns(unrolls, PRIORITY).ravel(), alpha), 0.0)
     np.testing.assert_allclose(weights(replay), expected, rtol=1e-12)
-    counts = np.bincount(torch.cat([replay.draw(64) for _ in range(800)]).numpy(), minlength=CAPACITY * K)
+    counts = np.bincount(torch.cat([replay[1].draw(64) for _ in range(800)]).numpy(), minlength=CAPACITY * K)
     assert 0 < (~mask).sum() == (expected == 0).sum()
     assert not counts[~mask].any()
     shares = expected[mask] / expected.sum()
@@ -77,7 +83,7 @@ def test_each_of_a_batch_comes_from_a_share_of_its_own() -> None:
     replay = make(1, given=True, priority_exponent=0.0)
     insert(replay, range(4), given=True, dummies=0.0)
     for _ in range(20):
-        assert replay.draw(CAPACITY * K).tolist() == list(range(CAPACITY * K))
+        assert replay[1].draw(CAPACITY * K).tolist() == list(range(CAPACITY * K))
 
 
 @pytest.mark.parametrize("window", [0, 2])
@@ -89,7 +95,7 @@ def test_what_comes_without_a_priority_gets_the_highest_there_is(window: int) ->
     assert weights(replay).tolist() == drawable.astype(float).tolist()
     items = torch.from_numpy(np.flatnonzero(drawable))
     priorities = torch.linspace(0.1, 4.0, len(items)).flip(0)
-    replay.set_priorities(items, priorities, replay.num_inserted)
+    replay[1].set_priorities(items, priorities, replay[0].num_inserted)
     (second,) = insert(replay, range(1, 2), given=False)
     drawable = second.mask.T.ravel() if window else second.mask.any(0)
     np.testing.assert_allclose(weights(replay)[COUNT * starts :], np.where(drawable, raised(4.0), 0.0), rtol=1e-7)
@@ -99,15 +105,15 @@ def test_segments_of_dummy_steps_only_are_not_drawn() -> None:
     replay = make(0, given=False)
     unroll = plain_unroll(0, dummies=0.0)
     unroll.mask[:, 1] = False
-    replay.insert(unroll, 0)
-    assert set(replay.draw(300).tolist()) == {0, 2}
-    replay.set_priorities(torch.tensor([0, 1, 2]), torch.tensor([1.0, 9.0, 1.0]), COUNT)
+    made.insert(replay, unroll, 0)
+    assert set(replay[1].draw(300).tolist()) == {0, 2}
+    replay[1].set_priorities(torch.tensor([0, 1, 2]), torch.tensor([1.0, 9.0, 1.0]), COUNT)
     assert weights(replay)[1] == 0
 
 
 def test_an_empty_replay_refuses_to_draw() -> None:
-    with pytest.raises(ValueError, match="require a segment in replay before sampling"):
-        make(2, given=True).draw(1)
+    with pytest.raises(ValueError, match="require a sequence in replay before sampling"):
+        make(2, given=True)[1].draw(1)
 
 
 # ── what corrects for it ──
@@ -117,12 +123,12 @@ def test_an_empty_replay_refuses_to_draw() -> None:
 def test_importance_is_n_times_p_to_the_minus_beta_as_a_share_of_the_largest(progress: float, exponent: float) -> None:
     replay = make(3, given=True, importance_exponent=0.4, importance_exponent_final=1.0)
     insert(replay, range(4), given=True)
-    items = replay.draw(32)
+    items = replay[1].draw(32)
     all_weights = weights(replay)
     num = np.count_nonzero(all_weights)
     probabilities = all_weights[items.numpy()] / all_weights.sum()
     expected = (num * probabilities) ** -exponent
-    found = replay.importance(items, progress)
+    found = replay[1].importance(items, progress)
     assert found.dtype == torch.float32
     np.testing.assert_allclose(found.numpy(), expected / expected.max(), rtol=1e-6)
     assert found.max() == 1 > found.min() > 0
@@ -135,7 +141,7 @@ FLAT = {"beta": {"importance_exponent": 0.0, "importance_exponent_final": 0.0}, 
 def test_without_an_exponent_nothing_is_corrected(changes: dict[str, float]) -> None:
     replay = make(3, given=True, **changes)
     insert(replay, range(4), given=True)
-    assert (replay.importance(replay.draw(32), 0.5) == 1).all()
+    assert (replay[1].importance(replay[1].draw(32), 0.5) == 1).all()
 
 
 # ── what is evicted ──
@@ -146,19 +152,19 @@ def test_the_oldest_segments_go_and_their_weights_with_them(window: int, given: 
     replay = make(window, given=given)
     starts = K if window else 1
     insert(replay, range(2), given=given, dummies=0.0)
-    everything = torch.arange(len(replay) * starts)
-    replay.set_priorities(everything, torch.full(everything.shape, 100.0), replay.num_inserted)
+    everything = torch.arange(len(replay[0]) * starts)
+    replay[1].set_priorities(everything, torch.full(everything.shape, 100.0), replay[0].num_inserted)
     unrolls = insert(replay, range(2, 4), given=given, dummies=0.0)
     held = weights(replay).reshape(CAPACITY, starts)
     # of the first two unrolls, segment 5 is left
-    assert (len(replay), replay.num_inserted) == (CAPACITY, 4 * COUNT)
+    assert (len(replay[0]), replay[0].num_inserted) == (CAPACITY, 4 * COUNT)
     np.testing.assert_allclose(held[5], raised(100.0))
     for number, unroll in enumerate(unrolls, 2):
         for column in range(COUNT):
             expected = raised(unroll.behaviour[PRIORITY][:, column]) if given else np.full(starts, raised(100.0))
             np.testing.assert_allclose(held[(number * COUNT + column) % CAPACITY], expected)
-    assert replay._tree.total == pytest.approx(held.sum())
-    assert replay.num_steps == CAPACITY * K
+    assert replay[1]._tree.total == pytest.approx(held.sum())
+    assert replay[0].num_steps == CAPACITY * K
 
 
 # ── priorities as they are learned ──
@@ -171,11 +177,11 @@ def test_priorities_replace_those_before_and_dummies_stay_undrawn(window: int) -
     before = weights(replay)
     items = torch.arange(0, len(before), 2)
     priorities = torch.linspace(0.0, 3.0, len(items))
-    replay.set_priorities(items, priorities, replay.num_inserted)
+    replay[1].set_priorities(items, priorities, replay[0].num_inserted)
     expected = before.copy()
     expected[::2] = np.where(before[::2] > 0, raised(priorities.numpy()), 0.0)
     np.testing.assert_allclose(weights(replay), expected, rtol=1e-12)
-    assert replay._tree.total == pytest.approx(expected.sum())
+    assert replay[1]._tree.total == pytest.approx(expected.sum())
     if window:
         assert (before[::2] == 0).any()
     assert (expected[::2][before[::2] > 0] > 0).all()  # even a priority of zero is drawn now and then
@@ -184,7 +190,7 @@ def test_priorities_replace_those_before_and_dummies_stay_undrawn(window: int) -
 def test_of_an_item_that_repeats_the_last_priority_counts() -> None:
     replay = make(2, given=True)
     insert(replay, range(1), given=True, dummies=0.0)
-    replay.set_priorities(torch.tensor([3, 4, 3]), torch.tensor([5.0, 6.0, 7.0]), COUNT)
+    replay[1].set_priorities(torch.tensor([3, 4, 3]), torch.tensor([5.0, 6.0, 7.0]), COUNT)
     np.testing.assert_allclose(weights(replay)[[3, 4]], raised([7.0, 6.0]))
 
 
@@ -196,15 +202,15 @@ def test_priorities_of_what_was_overwritten_meanwhile_are_ignored(window: int, b
     replay = make(window, given=False)
     starts = K if window else 1
     insert(replay, range(before + 1), given=False, dummies=0.0)
-    since = replay.num_inserted
-    drawn = torch.arange(len(replay) * starts)
+    since = replay[0].num_inserted
+    drawn = torch.arange(len(replay[0]) * starts)
     inserted_at = {(number % CAPACITY): number for number in range(since)}  # the newest segment in each slot
     for number in range(meanwhile):
         unroll = plain_unroll(number, dummies=0.0)
         columns = {name: value[:, :1] for name, value in vars(unroll).items() if isinstance(value, np.ndarray)}
-        replay.insert(Unroll(**columns, behaviour={}, state={}), number)
-    replay.set_priorities(drawn, torch.full(drawn.shape, 5.0), since)
-    oldest = replay.num_inserted - CAPACITY
+        made.insert(replay, Unroll(**columns, behaviour={}, state={}), number)
+    replay[1].set_priorities(drawn, torch.full(drawn.shape, 5.0), since)
+    oldest = replay[0].num_inserted - CAPACITY
     still_there = np.array([inserted_at[item // starts] >= oldest for item in drawn.tolist()])
     np.testing.assert_allclose(weights(replay)[: len(drawn)], np.where(still_there, raised(5.0), 1.0))
 
@@ -220,22 +226,23 @@ def test_another_goes_on_bit_for_bit(window: int, unrolls_before: int) -> None:
     insert(replay, range(unrolls_before), given=given)
     learn(replay)
     copy_into(replay, another)
-    assert another._tree.total == replay._tree.total
+    assert another[1]._tree.total == replay[1]._tree.total
     for number in range(unrolls_before, unrolls_before + 4):
         for each in (replay, another):
             insert(each, range(number, number + 1), given=given)
         for one, other in zip(learn(replay), learn(another), strict=True):
             assert torch.equal(one, other)
-        for name, array in replay.arrays().items():
-            np.testing.assert_array_equal(another.arrays()[name], array, err_msg=name)
-    assert (len(another), another.num_steps) == (len(replay), replay.num_steps)
+        for part, other_part in zip(replay, another, strict=True):
+            for name, array in part.arrays().items():
+                np.testing.assert_array_equal(other_part.arrays()[name], array, err_msg=name)
+    assert (len(another[0]), another[0].num_steps) == (len(replay[0]), replay[0].num_steps)
 
 
-def learn(replay: PrioritizedReplay) -> tuple[torch.Tensor, torch.Tensor]:
+def learn(replay: Replay) -> tuple[torch.Tensor, torch.Tensor]:
     """A draw and its weights; new priorities are set."""
-    items = replay.draw(16)
-    importance = replay.importance(items, 0.3)
-    replay.set_priorities(items, items.float().sin().abs(), replay.num_inserted)
+    items = replay[1].draw(16)
+    importance = replay[1].importance(items, 0.3)
+    replay[1].set_priorities(items, items.float().sin().abs(), replay[0].num_inserted)
     return items, importance
 
 

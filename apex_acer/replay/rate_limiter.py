@@ -1,4 +1,4 @@
-"""Keeps the replay ratio: how many replayed steps the learner owes for the fresh ones."""
+"""Keeps the replay ratio: how many replayed steps are due for the fresh ones."""
 
 from __future__ import annotations
 
@@ -12,16 +12,18 @@ from apex_acer.protocol.specification import Array
 CORRECTED_OVER = 5_000  # fresh steps
 
 
-class Pace:
-    """Credits the steps of each fresh segment Poisson(ratio) times, or exactly ratio times, and debits replayed batches.
+class RateLimiter:
+    """Credits the steps of each fresh sequence Poisson(ratio) times, or exactly ratio times, and debits replayed batches.
 
     Credit that is too small for a batch is kept. If the draws have given too little or too much, the mean of the next draws
     makes up for it, so the ratio does not drift as a sum of independent draws would.
     """
 
-    def __init__(self, replay_ratio: float, seed: int, draw: str = "poisson") -> None:
-        self._ratio, self._draw = replay_ratio, draw
+    def __init__(self, replay_ratio: float, seed: int, draw: str = "poisson", start: int = 0) -> None:
+        """Fresh steps count once replay holds `start` environment steps or is full."""
+        self._ratio, self._draw, self._start = replay_ratio, draw, start
         self._random = np.random.default_rng(seed)
+        self._started = not start
         self._credit = 0.0
         self._behind = 0.0  # steps by which the draws so far fall short of the ratio
         self.fresh_steps = 0
@@ -36,8 +38,17 @@ class Pace:
         """Whether the credit covers a batch of `batch_steps` environment steps."""
         return self._credit >= batch_steps
 
+    def count_held(self, steps: int, is_full: bool) -> None:
+        """Takes the environment steps that replay holds.
+
+        Replay is filled by whole sequences, whose masked steps do not count, so a full one may hold fewer than `start`.
+        """
+        self._started = steps >= self._start or is_full
+
     def count_fresh(self, steps: Array) -> None:
-        """Counts fresh segments of `steps` `[B]` each and credits the replay that they are worth."""
+        """Counts fresh sequences of `steps` `[B]` each, if replay has started, and credits what they are worth."""
+        if not self._started:
+            return
         total = int(steps.sum())
         self.fresh_steps += total
         if self._draw == "fixed":

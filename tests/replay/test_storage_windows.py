@@ -7,9 +7,9 @@ import pytest
 import torch
 from scipy import stats
 
-from apex_acer.config import ReplayConfig
 from apex_acer.protocol.unroll import PRIORITY, Batch, Unroll
-from apex_acer.replay.buffer import PrioritizedReplay, UniformReplay
+from apex_acer.replay.sampler import UniformSampler
+from apex_acer.replay.storage import Storage, TensorStorage
 from tests.unrolls import COUNT, PLANE, K, copy_into, plain_layout, plain_unroll
 
 CAPACITY, UNROLLS = 7, 4  # the ring holds two unrolls and a third of one
@@ -17,20 +17,16 @@ STEPS = ("action", "reward", "terminated", "truncated", "mask")
 
 
 def filled(
-    window: int, stack: int = 1, *, prioritized: bool = False, seed: int = 0
-) -> tuple[UniformReplay, dict[int, tuple[Unroll, int, int]]]:
-    """A replay that has wrapped around, and by slot what it holds: unroll, column, weights version."""
-    fits = plain_layout(stack, prioritized=prioritized)
-    if prioritized:
-        replay: UniformReplay = PrioritizedReplay(fits, CAPACITY, seed, window=window, settings=ReplayConfig())
-    else:
-        replay = UniformReplay(fits, CAPACITY, seed, window=window)
+    window: int, stack: int = 1, *, prioritized: bool = False
+) -> tuple[Storage, dict[int, tuple[Unroll, int, int]]]:
+    """A storage that has wrapped around, and by slot what it holds: unroll, column, weights version."""
+    storage = TensorStorage(plain_layout(stack, prioritized=prioritized), CAPACITY, window)
     held = {}
     for version in range(UNROLLS):
         unroll = plain_unroll(version, stack, prioritized=prioritized)
-        slots = replay.insert(unroll, version)
+        slots = storage.insert(unroll, version)
         held |= {int(slot): (unroll, column, version) for column, slot in enumerate(slots)}
-    return replay, held
+    return storage, held
 
 
 def assert_window(batch: Batch, place: int, unroll: Unroll, column: int, first: int, stack: int) -> None:
@@ -53,9 +49,9 @@ def assert_window(batch: Batch, place: int, unroll: Unroll, column: int, first: 
 @pytest.mark.parametrize("stack", [1, 3])
 @pytest.mark.parametrize("window", [1, 3, K])
 def test_every_window_is_a_slice_of_its_unroll(window: int, stack: int, prioritized: bool) -> None:
-    replay, held = filled(window, stack, prioritized=prioritized)
+    storage, held = filled(window, stack, prioritized=prioritized)
     items = torch.randperm(CAPACITY * K, generator=torch.Generator().manual_seed(0))
-    batch = replay.gather(items)
+    batch = storage.gather(items)
     assert batch.obs.shape == (window + stack, len(items), PLANE)
     assert batch.episode_step.shape == (window + stack, len(items))
     assert all(getattr(batch, name).shape == (window, len(items)) for name in STEPS)
@@ -69,48 +65,50 @@ def test_every_window_is_a_slice_of_its_unroll(window: int, stack: int, prioriti
 
 
 def test_items_may_repeat_and_have_weights() -> None:
-    replay, held = filled(3)
+    storage, held = filled(3)
     importance = torch.tensor([0.5, 0.25, 1.0])
-    batch = replay.gather(torch.tensor([8, 8, 30]), importance=importance)
+    batch = storage.gather(torch.tensor([8, 8, 30]), importance=importance)
     for place, item in enumerate((8, 8, 30)):
         assert_window(batch, place, *held[item // K][:2], item % K, 1)
     assert torch.equal(batch.importance, importance)
 
 
 def test_each_sample_counts_for_the_step_it_begins_with() -> None:
-    replay, held = filled(3)
+    storage, held = filled(3)
     items = torch.arange(CAPACITY * K)
     columns = [unroll.mask[:, column] for unroll, column, _ in map(held.__getitem__, range(CAPACITY))]
     expected = np.concatenate(columns).astype(int).tolist()
-    assert replay.count_steps(items).tolist() == expected == replay.gather(items).mask[0].long().tolist()
+    assert storage.count_steps(items).tolist() == expected == storage.gather(items).mask[0].long().tolist()
     assert 0 < sum(expected) < len(items)
-    assert replay.num_steps == sum(expected)
-    assert (len(replay), replay.num_inserted) == (CAPACITY, UNROLLS * COUNT)
+    assert storage.num_steps == sum(expected)
+    assert (len(storage), storage.num_inserted) == (CAPACITY, UNROLLS * COUNT)
 
 
 def test_draws_over_steps_are_uniform() -> None:
-    replay, _ = filled(3, seed=1)
-    counts = torch.cat([replay.draw(100) for _ in range(200)]).bincount(minlength=CAPACITY * K)
+    storage, _ = filled(3)
+    sampler = UniformSampler(storage, seed=1)
+    counts = torch.cat([sampler.draw(100) for _ in range(200)]).bincount(minlength=CAPACITY * K)
     assert len(counts) == CAPACITY * K
     assert 1e-3 < stats.chisquare(counts.numpy()).pvalue < 1 - 1e-3
 
 
 def test_only_steps_that_were_inserted_are_drawn() -> None:
-    replay = UniformReplay(plain_layout(), 1000, seed=0, window=2)
-    slots = replay.insert(plain_unroll(0), 0)
-    assert set(replay.draw(500).tolist()) == set(range(len(slots) * K))
+    storage = TensorStorage(plain_layout(), 1000, window=2)
+    slots = storage.insert(plain_unroll(0), 0)
+    assert set(UniformSampler(storage, seed=0).draw(500).tolist()) == set(range(len(slots) * K))
 
 
 def test_another_goes_on_with_its_arrays() -> None:
-    replay, _ = filled(3, stack=2)
-    replay.draw(5)
-    another = UniformReplay(plain_layout(2), CAPACITY, seed=9, window=3)
-    copy_into(replay, another)
+    storage, _ = filled(3, stack=2)
+    other = TensorStorage(plain_layout(2), CAPACITY, window=3)
+    samplers = [UniformSampler(each, seed) for seed, each in enumerate((storage, other))]
+    samplers[0].draw(5)
+    copy_into((storage, samplers[0]), (other, samplers[1]))
     for version in (4, 5):
         unroll = plain_unroll(version, 2)
-        assert torch.equal(replay.insert(unroll, version), another.insert(unroll, version))
-        drawn = replay.draw(40)
-        assert torch.equal(another.draw(40), drawn)
-        one, other = replay.gather(drawn), another.gather(drawn)
-        assert torch.equal(one.obs, other.obs)
-        assert torch.equal(one.mask, other.mask)
+        assert torch.equal(storage.insert(unroll, version), other.insert(unroll, version))
+        drawn, again = (sampler.draw(40) for sampler in samplers)
+        assert torch.equal(drawn, again)
+        one, two = storage.gather(drawn), other.gather(drawn)
+        assert torch.equal(one.obs, two.obs)
+        assert torch.equal(one.mask, two.mask)

@@ -12,9 +12,10 @@ from apex_acer.config import EnvironmentConfig, NetworkConfig, RunConfig
 from apex_acer.protocol.actions import Discrete
 from apex_acer.protocol.specification import EnvironmentSpec
 from apex_acer.protocol.unroll import ARRAY_FIELDS, Batch, Layout, Unroll, layout
-from apex_acer.replay.buffer import UniformReplay
+from apex_acer.replay.sampler import UniformSampler
+from apex_acer.replay.storage import TensorStorage
 from tests.conftest import COUNTDOWN, play
-from tests.unrolls import copy_into
+from tests.unrolls import Replay, copy_into, insert
 
 K, COUNT, LSTM = 5, 3, 4
 PIXELS = EnvironmentSpec((1, 84, 84), "uint8", Discrete(4, 0), 4, False, 4, (84, 84))
@@ -29,6 +30,11 @@ def unrolls() -> tuple[Layout, list[Unroll]]:
     state = {"hidden": (LSTM,), "cell": (LSTM,)}
     fits = layout(environments.spec, K, {"log_probs": (environments.spec.num_actions,)}, state)
     return fits, [rollout.unroll(K) for _ in range(6)]
+
+
+def uniform(fits: Layout, capacity: int, seed: int = 0) -> Replay:
+    storage = TensorStorage(fits, capacity)
+    return storage, UniformSampler(storage, seed)
 
 
 def assert_equal_columns(batch: Batch, columns: list[tuple[Unroll, int, int]]) -> None:
@@ -56,16 +62,16 @@ def one_column(unroll: Unroll, column: int) -> Unroll:
 def test_the_oldest_segments_are_overwritten(unrolls: tuple[Layout, list[Unroll]]) -> None:
     fits, sent = unrolls
     capacity = 7
-    replay = UniformReplay(fits, capacity, seed=0)
+    storage = TensorStorage(fits, capacity)
     held: dict[int, tuple[Unroll, int, int]] = {}
     for version, unroll in enumerate(sent):
-        slots = replay.insert(unroll, version)
+        slots = storage.insert(unroll, version)
         assert slots.tolist() == [(version * COUNT + column) % capacity for column in range(COUNT)]
         held |= {int(slot): (unroll, column, version) for column, slot in enumerate(slots)}
-        assert len(replay) == len(held) == min((version + 1) * COUNT, capacity)
-        assert replay.num_steps == sum(int(u.mask[:, column].sum()) for u, column, _ in held.values())
-        assert_equal_columns(replay.gather(slots), [held[int(slot)] for slot in slots])
-        assert_equal_columns(replay.gather(torch.tensor(sorted(held))), [held[slot] for slot in sorted(held)])
+        assert len(storage) == len(held) == min((version + 1) * COUNT, capacity)
+        assert storage.num_steps == sum(int(u.mask[:, column].sum()) for u, column, _ in held.values())
+        assert_equal_columns(storage.gather(slots), [held[int(slot)] for slot in slots])
+        assert_equal_columns(storage.gather(torch.tensor(sorted(held))), [held[slot] for slot in sorted(held)])
     assert len({unroll.state["hidden"].tobytes() for unroll in sent}) == len(sent)
     ages = sorted(version for _, _, version in held.values())
     assert ages == [3, 4, 4, 4, 5, 5, 5]  # the newest seven columns of all sent
@@ -73,22 +79,22 @@ def test_the_oldest_segments_are_overwritten(unrolls: tuple[Layout, list[Unroll]
 
 def test_an_actor_may_have_one_environment(unrolls: tuple[Layout, list[Unroll]]) -> None:
     fits, sent = unrolls
-    replay = UniformReplay(fits, 3, seed=0)
+    storage = TensorStorage(fits, 3)
     for version in range(4):
-        slots = replay.insert(one_column(sent[version], 1), version)
+        slots = storage.insert(one_column(sent[version], 1), version)
         assert slots.tolist() == [version % 3]
-    assert replay.num_steps == sum(int(unroll.mask[:, 1].sum()) for unroll in sent[1:4])
-    assert_equal_columns(replay.gather(torch.tensor([0, 1, 2])), [(sent[v], 1, v) for v in (3, 1, 2)])
+    assert storage.num_steps == sum(int(unroll.mask[:, 1].sum()) for unroll in sent[1:4])
+    assert_equal_columns(storage.gather(torch.tensor([0, 1, 2])), [(sent[v], 1, v) for v in (3, 1, 2)])
 
 
 def test_samples_are_whole_segments_and_reproducible(unrolls: tuple[Layout, list[Unroll]]) -> None:
     fits, sent = unrolls
     batches = []
     for seed in (3, 3, 4):
-        replay = UniformReplay(fits, 30, seed)
+        storage, sampler = uniform(fits, 30, seed)
         for version, unroll in enumerate(sent):
-            replay.insert(unroll, version)
-        batches.append(replay.gather(replay.draw(64)))
+            storage.insert(unroll, version)
+        batches.append(storage.gather(sampler.draw(64)))
     columns = {
         (version, unroll.episode_step[:, column].tobytes()): (unroll, column, version)
         for version, unroll in enumerate(sent)
@@ -104,10 +110,10 @@ def test_samples_are_whole_segments_and_reproducible(unrolls: tuple[Layout, list
 
 def test_sampling_is_uniform(unrolls: tuple[Layout, list[Unroll]]) -> None:
     fits, sent = unrolls
-    replay = UniformReplay(fits, 40, seed=1)
+    storage, sampler = uniform(fits, 40, seed=1)
     for version in range(55):  # wrapped around; versions tell the slots apart
-        replay.insert(one_column(sent[version % len(sent)], version % COUNT), version)
-    draws = torch.cat([replay.gather(replay.draw(100)).weights_version for _ in range(100)])
+        storage.insert(one_column(sent[version % len(sent)], version % COUNT), version)
+    draws = torch.cat([storage.gather(sampler.draw(100)).weights_version for _ in range(100)])
     counts = torch.bincount(draws, minlength=55).double()
     assert not counts[:15].any()  # overwritten
     counts = counts[15:]
@@ -117,32 +123,25 @@ def test_sampling_is_uniform(unrolls: tuple[Layout, list[Unroll]]) -> None:
 
 def test_only_what_was_inserted_is_sampled(unrolls: tuple[Layout, list[Unroll]]) -> None:
     fits, sent = unrolls
-    replay = UniformReplay(fits, 1000, seed=0)
-    replay.insert(sent[0], 17)
-    assert (replay.gather(replay.draw(200)).weights_version == 17).all()
+    storage, sampler = uniform(fits, 1000)
+    storage.insert(sent[0], 17)
+    assert (storage.gather(sampler.draw(200)).weights_version == 17).all()
 
 
 def test_the_first_are_marked_as_fresh(unrolls: tuple[Layout, list[Unroll]]) -> None:
-    replay = UniformReplay(unrolls[0], 10, seed=0)
-    slots = replay.insert(unrolls[1][0], 0)
-    assert not replay.gather(slots).fresh.any()
+    storage = TensorStorage(unrolls[0], 10)
+    slots = storage.insert(unrolls[1][0], 0)
+    assert not storage.gather(slots).fresh.any()
     for num_fresh in range(COUNT + 1):
-        fresh = replay.gather(slots, num_fresh).fresh
+        fresh = storage.gather(slots, num_fresh).fresh
         assert fresh.tolist() == [True] * num_fresh + [False] * (COUNT - num_fresh)
 
 
 def test_an_empty_replay_refuses_to_sample(unrolls: tuple[Layout, list[Unroll]]) -> None:
-    replay = UniformReplay(unrolls[0], 10, seed=0)
-    assert (len(replay), replay.num_steps) == (0, 0)
-    with pytest.raises(ValueError, match="require a segment in replay before sampling"):
-        replay.gather(replay.draw(1))
-
-
-def copied(replay: UniformReplay, fits: Layout, capacity: int, seed: int) -> UniformReplay:
-    """Another that holds the same, and goes on as this one does."""
-    another = UniformReplay(fits, capacity, seed)
-    copy_into(replay, another)
-    return another
+    storage, sampler = uniform(unrolls[0], 10)
+    assert (len(storage), storage.num_steps) == (0, 0)
+    with pytest.raises(ValueError, match="require a sequence in replay before sampling"):
+        sampler.draw(1)
 
 
 @pytest.mark.parametrize("unrolls_before", [0, 1, 2, 5])
@@ -150,41 +149,41 @@ def test_another_goes_on_with_its_arrays(unrolls: tuple[Layout, list[Unroll]], u
     """Before and after the ring is full, which holds two unrolls and a third of one."""
     fits, sent = unrolls
     capacity = 7
-    replay = UniformReplay(fits, capacity, seed=1)
+    (storage, sampler), (other, other_sampler) = replays = [uniform(fits, capacity, seed) for seed in (1, 2)]
     for version in range(unrolls_before):
-        replay.insert(sent[version], version)
-        replay.draw(5)
-    another = copied(replay, fits, capacity, seed=2)
-    assert (len(another), another.num_steps) == (len(replay), replay.num_steps)
-    assert another.num_inserted == 3 * unrolls_before
+        insert(replays[0], sent[version], version)
+        sampler.draw(5)
+    copy_into(*replays)
+    assert (len(other), other.num_steps) == (len(storage), storage.num_steps)
+    assert other.num_inserted == 3 * unrolls_before
     for version in range(unrolls_before, 6):
-        slots = replay.insert(sent[version], version)
-        assert torch.equal(another.insert(sent[version], version), slots)
-        drawn = replay.draw(16)
-        assert torch.equal(another.draw(16), drawn)
-        assert_equal_columns(another.gather(slots), [(sent[version], column, version) for column in range(COUNT)])
-        for name, array in replay.arrays().items():
-            np.testing.assert_array_equal(another.arrays()[name], array, err_msg=name)
-        assert another.count_steps(drawn).tolist() == replay.count_steps(drawn).tolist()
-        assert another.num_steps == replay.num_steps
+        slots = storage.insert(sent[version], version)
+        assert torch.equal(other.insert(sent[version], version), slots)
+        drawn = sampler.draw(16)
+        assert torch.equal(other_sampler.draw(16), drawn)
+        assert_equal_columns(other.gather(slots), [(sent[version], column, version) for column in range(COUNT)])
+        for name, array in storage.arrays().items():
+            np.testing.assert_array_equal(other.arrays()[name], array, err_msg=name)
+        assert other.count_steps(drawn).tolist() == storage.count_steps(drawn).tolist()
+        assert other.num_steps == storage.num_steps
 
 
 def test_arrays_are_views_of_what_is_held(unrolls: tuple[Layout, list[Unroll]]) -> None:
     fits, sent = unrolls
-    replay = UniformReplay(fits, 100, seed=0)
-    assert {len(array) for array in replay.arrays().values()} == {0}
-    slots = replay.insert(sent[0], 5)
-    arrays = replay.arrays()
+    storage = TensorStorage(fits, 100)
+    assert {len(array) for array in storage.arrays().values()} == {0}
+    slots = storage.insert(sent[0], 5)
+    arrays = storage.arrays()
     state = {"behaviour.log_probs", "state.hidden", "state.cell"}
     assert arrays.keys() == {*ARRAY_FIELDS, *state, "version", "steps"}
     assert {len(array) for array in arrays.values()} == {COUNT}
     arrays["version"][:] = 6
-    assert replay.gather(slots).weights_version.tolist() == [6] * COUNT
+    assert storage.gather(slots).weights_version.tolist() == [6] * COUNT
 
 
 def test_a_step_costs_at_most_a_plane_and_a_quarter() -> None:
-    replay = UniformReplay(layout(PIXELS, 20, {"log_probs": (4,)}), 50, seed=0)
-    assert replay.num_bytes / (50 * 20) <= 1.25 * 84 * 84
+    storage = TensorStorage(layout(PIXELS, 20, {"log_probs": (4,)}), 50)
+    assert storage.num_bytes / (50 * 20) <= 1.25 * 84 * 84
 
 
 def resident() -> int:
@@ -199,17 +198,17 @@ def test_memory_grows_while_it_fills_and_is_flat_afterwards() -> None:
     zeros["obs"] += 1
     unroll = Unroll(**zeros, behaviour={"log_probs": np.zeros((k, columns, 4), np.float32)}, state={})
     before = resident()
-    replay = UniformReplay(fits, capacity, seed=0)
-    replay.insert(unroll, 0)
-    assert resident() - before < replay.num_bytes / 4
+    storage, sampler = uniform(fits, capacity)
+    storage.insert(unroll, 0)
+    assert resident() - before < storage.num_bytes / 4
     for _ in range(capacity // columns):
-        replay.insert(unroll, 0)
-        replay.gather(replay.draw(16))
+        storage.insert(unroll, 0)
+        storage.gather(sampler.draw(16))
     full = resident()
-    assert full - before > 0.9 * replay.num_bytes
+    assert full - before > 0.9 * storage.num_bytes
     for _ in range(2 * capacity // columns):
-        replay.insert(unroll, 1)
-        replay.gather(replay.draw(16))
+        storage.insert(unroll, 1)
+        storage.gather(sampler.draw(16))
     assert resident() - full < 4e6
 
 

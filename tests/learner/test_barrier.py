@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Collection
 from typing import Any
 
 import pytest
 
 from apex_acer.config import RunConfig
-from apex_acer.learner.gate import Gate
+from apex_acer.learner.barrier import Barrier
+from apex_acer.learner.inbox import Post
 from apex_acer.learner.learner import Learner
 from apex_acer.learner.trainer import Trainer, Update
-from apex_acer.protocol.inbox import Post
 from apex_acer.protocol.messages import Message, Peer, Reply
 from apex_acer.protocol.unroll import Batch
 from tests.runs import RUN_ID, MakeLearner, Speaker, known_speakers, made_up_unroll, speakers, tiny_run, work_off
@@ -25,50 +26,51 @@ def post(index: int, incarnation: int = 0) -> Post:
     return Post(Message(RUN_ID, Peer("actor", index, incarnation), 0), lambda reply: None)
 
 
-def passed(gate: Gate, num_collected: int = 0, replaced: tuple[Peer, ...] = ()) -> list[int]:
+def released(barrier: Barrier, num_collected: int = 0) -> list[int]:
     """The indices of the actors that are answered."""
-    posts = gate.pass_through(num_collected, lambda peer: peer not in replaced)
-    return [each.message.peer.index for each in posts]
+    return [each.message.peer.index for each in barrier.release(num_collected)]
 
 
-def full(needed: int, count: int) -> Gate:
-    gate = Gate(needed)
+def full(needed: int, count: int, replaced: Collection[Peer] = ()) -> Barrier:
+    barrier = Barrier(needed, lambda peer: peer not in replaced)
     for index in range(count):
-        gate.put(post(index))
-    return gate
+        barrier.put(post(index))
+    return barrier
 
 
 def test_nobody_waits_if_nothing_is_needed() -> None:
-    gate = full(0, 5)
-    assert passed(gate) == [0, 1, 2, 3, 4]
-    assert passed(gate) == []
-    assert gate.clear() == []
+    barrier = full(0, 5)
+    assert released(barrier) == [0, 1, 2, 3, 4]
+    assert released(barrier) == []
+    assert barrier.clear() == []
 
 
 def test_as_many_act_as_a_batch_needs_in_the_order_in_which_they_came() -> None:
-    gate = full(3, 5)
-    assert passed(gate) == [0, 1, 2]
-    assert passed(gate) == []  # these three act
-    gate.put(post(1))
-    assert passed(gate, 1) == []  # one is collected, two act
-    gate.put(post(0))
-    gate.put(post(2))
-    assert passed(gate, 3) == []
-    assert passed(gate) == [3, 4, 1]
-    assert [each.message.peer.index for each in gate.clear()] == [0, 2]
+    barrier = full(3, 5)
+    assert released(barrier) == [0, 1, 2]
+    assert released(barrier) == []  # these three act
+    barrier.put(post(1))
+    assert released(barrier, 1) == []  # one is collected, two act
+    barrier.put(post(0))
+    barrier.put(post(2))
+    assert released(barrier, 3) == []
+    assert released(barrier) == [3, 4, 1]
+    assert [each.message.peer.index for each in barrier.clear()] == [0, 2]
 
 
 def test_the_turn_of_an_actor_that_was_replaced_goes_to_another() -> None:
-    gate = full(2, 3)
-    assert passed(gate) == [0, 1]
-    gate.put(post(0, incarnation=1))
-    assert passed(gate, replaced=(Peer("actor", 0, 0),)) == [2]
-    assert passed(gate, replaced=(Peer("actor", 0, 0),)) == []
+    replaced: set[Peer] = set()
+    barrier = full(2, 3, replaced)
+    assert released(barrier) == [0, 1]
+    barrier.put(post(0, incarnation=1))
+    replaced.add(Peer("actor", 0, 0))
+    assert released(barrier) == [2]
+    assert released(barrier) == []
 
 
 def test_an_actor_that_was_replaced_while_it_waited_takes_no_turn() -> None:
-    gate = full(1, 2)
-    assert passed(gate, replaced=(Peer("actor", 0, 0),)) == [0, 1]  # the first one is answered for good order alone
+    barrier = full(1, 2, {Peer("actor", 0, 0)})
+    assert released(barrier) == [0, 1]  # the first one is answered for good order alone
 
 
 # ── a learner and its actors ──
@@ -239,7 +241,7 @@ def test_weights_that_are_not_the_newest_are_refused(make_learner: MakeLearner) 
     reply = speaker.hear()
     assert reply is not None
     assert reply.refused == "weights of version 7, expected 0"
-    assert learner._feed.num_fresh == 0
+    assert learner._queue.num_fresh == 0
 
 
 def test_actors_come_and_go_and_the_run_goes_on(make_learner: MakeLearner, lags: Lags) -> None:

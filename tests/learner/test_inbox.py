@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from apex_acer.protocol.inbox import Inbox
+from apex_acer.learner.inbox import Inbox
 from apex_acer.protocol.messages import Peer, Reply
 from apex_acer.protocol.unroll import Unroll, layout
 from tests.runs import BOX, CARTPOLE, Speaker, known_speakers, made_up_unroll, tiny_layout, tiny_run
@@ -206,7 +206,7 @@ def test_a_row_with_a_name_that_cannot_be_shown_is_refused(inbox: Inbox, actor: 
 
 
 def test_each_kind_of_refusal_is_logged_once(inbox: Inbox, actor: Speaker, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.WARNING, "apex_acer.protocol.inbox"):
+    with caplog.at_level(logging.WARNING, "apex_acer.learner.inbox"):
         for sequence in (3, 4, 5):
             actor.say(sequence=sequence)
         actor.say(run_id="that-run")
