@@ -34,7 +34,7 @@ HOMES = {  # foreign package: where alone it is imported
     "wandb": "manager/trackers.py",
     "mlflow": "manager/trackers.py",
     "scipy": "tools/sweep/statistics.py",
-    "mujoco": "environments/mujoco.py",
+    "mujoco": "environments/registry.py",
     "av": "environments/display.py",
     "pygame": "environments/display.py",
     "onnxruntime": "tools/export.py",

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
+from torch import Tensor
 
 from apex_acer.actor.policy import Policy
-from apex_acer.actor.rollout import Rollout
+from apex_acer.actor.rollout import Episode, Rollout
 from apex_acer.config import RunConfig
 from apex_acer.config.imports import needs
 from apex_acer.config.seeds import derive_seed
@@ -22,12 +25,26 @@ from apex_acer.protocol.metrics import Timers
 from apex_acer.protocol.unroll import Unroll
 
 if TYPE_CHECKING:
-    from apex_acer.actor.remote_rollout import RemoteRollout
     from apex_acer.remote.server import Server
 
 log = logging.getLogger(__name__)
 
-MOMENT_S = 0.002  # for a client, between two looks at what the learner says
+
+class UnrollSource(Protocol):
+    """The rollout that an actor sends unrolls of: `Rollout` in its own environments, `RemoteRollout` of clients."""
+
+    exploration: Tensor
+    slot: int
+    unlearned_steps: int
+
+    @property
+    def version(self) -> int: ...
+
+    def unroll(self, length: int) -> Unroll | None: ...
+
+    def take_episodes(self) -> list[Episode]: ...
+
+    def receive(self, link: Link, wait_s: float, length: int) -> Reply | None: ...
 
 
 class Actor:
@@ -39,18 +56,19 @@ class Actor:
         """`threads` is the number of threads of Atari's emulators, `folder` the run's."""
         self._config, self._run_id, self._peer, self._link = config, run_id, peer, link
         self._timers = Timers()
-        self._environments = _environments(config, folder, threads)
+        self._environments, self._make_rollout = _environments(
+            config, folder, threads, heartbeat=lambda: self._link.heartbeat()
+        )
         device = choose_device(config.actors.device, "actors.device")
         self._policy = Policy(config, self._environments.spec, device)
         self._policy.compute_as_the_learner()
-        self._rollout: Rollout | RemoteRollout | None = None  # made when the first weights arrive
-        self._remote: RemoteRollout | None = None  # the same, if its environments are remote
+        self._rollout: UnrollSource | None = None  # made when the first weights arrive
         self._sequence = self._unanswered = 0
         self._steps_since_weights = 0.0  # of each environment
         self._first_step_at = 0.0  # monotonic seconds
         self._episodes = self._steps_in_row = 0
         self._row_at = time.monotonic()
-        self._spread = Spread() if self._environments.spec.actions.kind == "Box" else None
+        self._spread = Spread() if self._environments.spec.action_dim else None
 
     def step(self, wait_s: float) -> bool:
         """Makes and sends one unroll, or waits up to `wait_s` seconds for an answer; False once told to stop."""
@@ -71,29 +89,22 @@ class Actor:
         self._sequence = self._unanswered = 0
 
     def close(self) -> None:
-        """Frees the environments."""
         self._environments.close()
 
     def _receive(self, wait_s: float) -> Reply | None:
-        """The next answer; until it comes, remote clients get actions, unless as many unrolls as clients wait to be sent."""
-        ends_at = time.monotonic() + wait_s
-        while self._remote and self._policy.version >= 0 and self._remote.num_complete < self._environments.num:
-            if (reply := self._link.receive(0)) or (left := ends_at - time.monotonic()) <= 0:
-                return reply
-            self._remote.serve(min(left, MOMENT_S), self._config.algorithm.unroll_length)
+        if self._rollout:
+            return self._rollout.receive(self._link, wait_s, self._config.algorithm.unroll_length)
         with self._timers.phase("waiting"):
-            return self._link.receive(max(0.0, ends_at - time.monotonic()))
+            return self._link.receive(wait_s)
 
     def _send_unroll(self) -> None:
-        """Sends the next unroll; if no remote client completes one in time, only what there is to report."""
+        """Sends the next unroll; if none is complete in time, only what there is to report."""
         assert self._rollout is not None
-        now = time.monotonic()
-        unroll = self._rollout.unroll(self._config.algorithm.unroll_length)
+        now, length = time.monotonic(), self._config.algorithm.unroll_length
+        unroll = self._rollout.unroll(length)
         if unroll:
             self._first_step_at = self._first_step_at or now
-            self._steps_since_weights += (
-                self._config.algorithm.unroll_length * unroll.num_columns / max(1, self._environments.num)
-            )
+            self._steps_since_weights += length * unroll.num_columns / max(1, self._environments.num)
             self._steps_in_row += unroll.num_steps + self._rollout.unlearned_steps
             if self._spread:
                 self._spread.add(unroll)
@@ -130,23 +141,11 @@ class Actor:
             self._rollout = self._rollout or self._begin(reply.env_steps)
         return not reply.stop
 
-    def _begin(self, env_steps: int) -> Rollout | RemoteRollout:
+    def _begin(self, env_steps: int) -> UnrollSource:
         """Resets the environments with a seed that depends on `env_steps`, so a resumed run plays new episodes."""
         peer = self._peer
         seed = derive_seed(self._config.seed, "actor", peer.index, peer.incarnation, env_steps)
-        if isinstance(self._environments, Environments):
-            return Rollout(
-                self._environments,
-                self._policy,
-                seed=seed,
-                actor=peer.index,
-                timers=self._timers,
-                heartbeat=lambda: self._link.heartbeat(),  # of the link that is the newest then
-            )
-        from apex_acer.actor.remote_rollout import RemoteRollout
-
-        self._remote = RemoteRollout(self._environments, self._policy, seed=seed, actor=peer.index, timers=self._timers)
-        return self._remote
+        return self._make_rollout(self._environments, self._policy, seed=seed, actor=peer.index, timers=self._timers)
 
     def _row(self) -> list[Row]:
         now = time.monotonic()
@@ -159,7 +158,7 @@ class Actor:
             "env_steps_per_s": self._steps_in_row / elapsed,
             "exploration": float(self._rollout.exploration.mean()),
             **(self._spread.take() if self._spread else {}),
-            **({"clients": self._environments.num} if self._config.environment.is_remote else {}),
+            **self._environments.metrics(),
         }
         if episodes := self._rollout.take_episodes():
             returns = [episode.episode_return for episode in episodes]
@@ -174,12 +173,16 @@ class Actor:
         return [row]
 
 
-def _environments(config: RunConfig, folder: Path, threads: int) -> Environments | Server:
+def _environments(
+    config: RunConfig, folder: Path, threads: int, heartbeat: Callable[[], None]
+) -> tuple[Environments | Server, Callable[..., UnrollSource]]:
+    """The environments, and what makes the rollout in them; those of this process call `heartbeat` after each step."""
     if not config.environment.is_remote:
-        return make_environments(config.environment, config.actors.environments, training=True, threads=threads)
+        environments = make_environments(config.environment, config.actors.environments, training=True, threads=threads)
+        return environments, functools.partial(Rollout, heartbeat=heartbeat)
     with needs("environment.id: 'remote'", "remote"):
-        from apex_acer.actor.remote_rollout import serve_clients
-    return serve_clients(config, folder)
+        from apex_acer.actor.remote_rollout import RemoteRollout, serve_clients
+    return serve_clients(config, folder), RemoteRollout
 
 
 class Spread:

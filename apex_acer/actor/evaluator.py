@@ -61,7 +61,6 @@ class Evaluator:
         self._link, self._sequence, self._asked, self._rows = link, 0, False, []
 
     def close(self) -> None:
-        """Frees the environments."""
         if self._player:
             self._player[0].close()
 

@@ -15,13 +15,12 @@ from apex_acer.algorithms import make_agent
 from apex_acer.algorithms.algorithm import Action
 from apex_acer.config import ConfigError, RunConfig, imports, reading
 from apex_acer.config.runfile import from_dict
-from apex_acer.environments.fit import require_fit
+from apex_acer.environments.check import require_fit
 from apex_acer.networks.card import require_format, written_by
 from apex_acer.networks.device import CPU, in_float32, one_thread
 from apex_acer.networks.frames import stack_planes
 from apex_acer.networks.memory import State, reset_state
 from apex_acer.networks.weights import check_tensors, load_tensors, read
-from apex_acer.protocol.actions import Discrete
 from apex_acer.protocol.planes import is_legal, pack, parts_of, to_planes, with_mask
 from apex_acer.protocol.specification import MASK, Array, EnvironmentSpec
 from apex_acer.protocol.unroll import Unroll
@@ -108,10 +107,7 @@ class Policy:
             )
         self._state = chosen.state
         action = self.spec.actions.to_environment(chosen.action.cpu().numpy())
-        if not single:
-            return action
-        is_number = isinstance(self.spec.actions, Discrete)
-        return int(action[0]) if is_number else action[0, ...]  # `...`: an array, even of no dimensions
+        return self.spec.actions.for_user(action) if single else action
 
     @in_float32()
     def step(

@@ -56,12 +56,10 @@ class RemoteEvaluator(Evaluator):
         return not (reply and reply.stop)
 
     def reconnect(self, link: Link) -> None:
-        """Asks another learner from now on."""
         super().reconnect(link)
         self._plays = False
 
     def close(self) -> None:
-        """Says goodbye to the clients."""
         self._server.close()
         self._private.remove()
         self._address.unlink(missing_ok=True)
@@ -74,7 +72,7 @@ class RemoteEvaluator(Evaluator):
         self._began_at = self._seen_at = time.monotonic()
 
     def _judge(self) -> None:
-        """Ends the evaluation with its last episode; without clients, the learner is asked for newer weights."""
+        """Ends the evaluation with its last episode, or without clients, so that the learner is asked for newer weights."""
         now = time.monotonic()
         self._seen_at = now if self._server.num else self._seen_at
         self._episodes += self._rollout.take_episodes()

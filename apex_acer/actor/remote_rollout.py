@@ -16,7 +16,7 @@ from apex_acer.actor.policy import Policy
 from apex_acer.actor.rollout import Episode
 from apex_acer.config import RunConfig
 from apex_acer.environments.spaces import specify_remote
-from apex_acer.protocol.actions import Discrete
+from apex_acer.protocol.messages import Link, Reply
 from apex_acer.protocol.metrics import Timers
 from apex_acer.protocol.planes import to_planes
 from apex_acer.protocol.specification import Array
@@ -26,6 +26,7 @@ from apex_acer.remote.session import LOST, Event
 from apex_acer.remote.token import read_token
 
 EVALUATOR = "evaluator"  # file in the run's folder with the path of the socket at which the evaluator listens
+MOMENT_S = 0.002  # for a client, between two looks at what the learner says
 LONGEST_WAIT_S = 1.0  # for a client, before those who wait for an unroll learn that there is none
 
 
@@ -148,10 +149,18 @@ class RemoteRollout:
         self.unlearned_steps, self._unlearned_steps = self._unlearned_steps, 0
         return unroll
 
-    @property
-    def num_complete(self) -> int:
-        """Unrolls that `unroll` would give at once."""
-        return len(self._complete)
+    def receive(self, link: Link, wait_s: float, length: int) -> Reply | None:
+        """The learner's next answer; waits up to `wait_s` seconds for it.
+
+        In that time clients get actions, unless as many unrolls as there are clients wait to be sent.
+        """
+        ends_at = time.monotonic() + wait_s
+        while self._policy.version >= 0 and len(self._complete) < self._server.num:
+            if (reply := link.receive(0)) or (left := ends_at - time.monotonic()) <= 0:
+                return reply
+            self.serve(min(left, MOMENT_S), length)
+        with self._timers.phase("waiting"):
+            return link.receive(max(0.0, ends_at - time.monotonic()))
 
     def serve(self, timeout_s: float, length: int = 0) -> int:
         """Acts once for all who ask; waits up to `timeout_s` seconds for the first. Returns how many actions there were."""
@@ -233,9 +242,8 @@ class RemoteRollout:
         for name, value in chosen.state.items():
             self._state[name][index] = value
         action, mu = chosen.action.numpy(), {name: part.numpy() for name, part in chosen.extras.items()}
-        given = self._policy.spec.actions.to_environment(action)
-        flat = given if isinstance(self._policy.spec.actions, Discrete) else given.reshape(len(slots), -1)
-        decisions = zip(asking.values(), flat.tolist(), strict=True)
+        actions = self._policy.spec.actions
+        decisions = zip(asking.values(), actions.for_clients(actions.to_environment(action)), strict=True)
         # an episode's last observation gets an action, too, for the dummy step after it, but nobody waits for that
         self._server.answer((event.session, one) for event, one in decisions if event.kind in ("reset", "step"))
         if self._records:

@@ -14,8 +14,9 @@ from apex_acer.actor.overlap import Overlap
 from apex_acer.actor.policy import Policy
 from apex_acer.algorithms.algorithm import Action
 from apex_acer.config import EvaluationConfig
-from apex_acer.environments.fit import require_unchanged
+from apex_acer.environments.check import require_unchanged
 from apex_acer.environments.vector import Environments, Step
+from apex_acer.protocol.messages import Link, Reply
 from apex_acer.protocol.metrics import Timers
 from apex_acer.protocol.planes import random_action
 from apex_acer.protocol.specification import Array
@@ -141,6 +142,12 @@ class Rollout:
         """The episodes that ended since the last call."""
         episodes, self._episodes = self._episodes, []
         return episodes
+
+    def receive(self, link: Link, wait_s: float, length: int) -> Reply | None:
+        """The learner's next answer; waits up to `wait_s` seconds for it, in which no environment is stepped."""
+        del length
+        with self._timers.phase("waiting"):
+            return link.receive(wait_s)
 
     def _remembered(self) -> dict[str, Array]:
         return {name: value.cpu().numpy() for name, value in self._state.items()}

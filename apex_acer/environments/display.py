@@ -78,9 +78,8 @@ def video(path: Path, fps: int) -> Iterator[Show]:
     An mp4 stores colours for squares of four pixels, so odd sizes get another row or column.
     """
     with files.replacing(path) as beside, _opened(path, beside) as container:
-        os.environ.setdefault(
-            "SDL_VIDEODRIVER", "dummy"
-        )  # environments draw with pygame, which would look for a display
+        # environments draw with pygame, which would look for a display
+        os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
         rate = min(fps, GIF_FPS) if path.suffix == ".gif" else fps
         encoder: _Encoder | None = None
 
@@ -124,9 +123,8 @@ class _Encoder:
     def encode(self, frame: Array) -> None:
         if frame.shape != self._shape:  # ffmpeg would abort the process
             sizes = [f"{width} x {height}" for height, width, _ in (frame.shape, self._shape)]
-            raise ConfigError(
-                f"video: a frame has {sizes[0]} pixels, the first one had {sizes[1]}; draw all in one size"
-            )
+            what = f"video: a frame has {sizes[0]} pixels, the first one had {sizes[1]}"
+            raise ConfigError(f"{what}; draw all in one size")
         picture = av.VideoFrame.from_ndarray(np.ascontiguousarray(frame), format="rgb24")
         picture.pts, picture.time_base = self._num, self._frame_time
         self._num += 1
@@ -139,9 +137,8 @@ class _Encoder:
         self._container.mux(self._stream.encode(None))
 
     def _write(self) -> None:
-        with contextlib.suppress(
-            BlockingIOError, EOFError
-        ):  # the filters wait for the next frame, or are empty after the last
+        # the filters wait for the next frame, or are empty after the last
+        with contextlib.suppress(BlockingIOError, EOFError):
             while True:
                 self._container.mux(self._stream.encode(self._filters.pull()))
 

@@ -1,4 +1,7 @@
-"""Inspects what a single environment returns while it is tried, and says where in the user's code a mistake is."""
+"""Inspects what a single environment returns while it is tried, and says where in the user's code a mistake is.
+
+gymnasium's own checker does not do: it warns of much that works, lets some through that does not, and names no place.
+"""
 
 from __future__ import annotations
 
@@ -54,13 +57,11 @@ class Inspector:
         return getattr(self._env, name)
 
     def reset(self, **options: Any) -> tuple[Any, Any]:
-        """The environment's, inspected."""
         obs, info = _several("reset", 2, self._attempt("reset", lambda: self._env.reset(**options)))
         self._check("reset", obs, info)
         return obs, info
 
     def step(self, action: Any) -> tuple[Any, ...]:
-        """The environment's, inspected."""
         result = _several("step", 5, self._attempt("step", lambda: self._env.step(action)))
         obs, reward, terminated, truncated, info = result
         self._check("step", obs, info)

@@ -1,17 +1,27 @@
-"""Finds an environment in gymnasium's registry, and says what is wrong with an id that is not there."""
+"""Finds an environment in gymnasium's registry and makes vectors of it; says what is wrong with an id that is not there."""
 
 from __future__ import annotations
 
+import contextlib
 import difflib
+import functools
 import importlib
+import logging
 import re
 import sys
-from collections.abc import Collection
+import warnings
+from collections.abc import Collection, Mapping
+from typing import Any, cast
 
 import gymnasium
+import numpy as np
 from gymnasium.envs.registration import EnvSpec
+from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
-from apex_acer.config import ConfigError, EnvironmentConfig, imports
+from apex_acer.config import ConfigError, EnvironmentConfig, imports, require
+from apex_acer.protocol.specification import MASK
+
+log = logging.getLogger(__name__)
 
 FAMILIES = {
     ("MiniGrid-", "BabyAI-"): "give minigrid:{} (pip install minigrid)",
@@ -24,6 +34,14 @@ FAMILIES = {
 """What to give in place of an id that begins with one of these words and is not registered."""
 EVERYWHERE = ("gymnasium", "ale_py")  # packages whose ids every process knows
 MOST_IDS = 5  # that a message names
+MOST_FRAMES = "max_num_frames_per_episode"
+RESERVED = {
+    "autoreset_mode",
+    "batch_size",
+    "episodic_life",
+    "game",
+    "num_envs",
+}  # the rest of the program relies on them
 
 
 def find_spec(config: EnvironmentConfig) -> EnvSpec:
@@ -104,3 +122,134 @@ def _home(spec: EnvSpec) -> str:
 
 def _is_of(spec: EnvSpec, kind: type) -> bool:
     return spec.entry_point in (kind, f"{kind.__module__}:{kind.__qualname__}")
+
+
+class Adapter:
+    """Stands between a user's environment and the vector: gives of `info` only the mask, and numbers for arrays of one.
+
+    gymnasium's vector keeps the values in `info` of all copies in arrays, and fails where their types or lengths differ.
+    """
+
+    def __init__(self, env: Any) -> None:
+        self.env = env
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.env, name)
+
+    def reset(self, **options: Any) -> tuple[Any, dict[str, Any]]:
+        obs, info = self.env.reset(**options)
+        return obs, _only_mask(info)
+
+    def step(self, action: Any) -> tuple[Any, ...]:
+        obs, *numbers, info = self.env.step(action)
+        return (obs, *(np.asarray(number).item() for number in numbers), _only_mask(info))
+
+
+def _only_mask(info: Mapping[str, Any]) -> dict[str, Any]:
+    """A mask is a tuple, of which the vector keeps the objects."""
+    mask = info.get(MASK)
+    return {} if mask is None else {MASK: mask if isinstance(mask, tuple) else (mask,)}
+
+
+def make_vector(
+    config: EnvironmentConfig, count: int, made: list[Any] | None = None, **options: Any
+) -> VectorEnv[Any, Any, Any]:
+    """`gymnasium.make_vec` of an environment other than Atari, with `options`; raises `ConfigError`.
+
+    An environment's own vector class (CartPole has one) is used if its metadata promise the resets that this program needs
+    and there are no wrappers, which it could not take; otherwise gymnasium's vector of single environments, each of which
+    has an `Adapter` and is appended to `made` as soon as it is made.
+    """
+    spec = find_spec(config)
+    _log_warnings(spec)
+    wrappers = [imports.load("environment.wrappers", name) for name in config.wrappers]
+    if spec.vector_entry_point is not None and not wrappers and "vectorization_mode" not in options:
+        vector = _make_vec(config, spec.id, count, **options)
+        if spec.entry_point is None or _autoreset_mode(vector) == AutoresetMode.NEXT_STEP:
+            return _with_late_resets(vector, config)
+        vector.close()
+    noting = [*wrappers, functools.partial(_noted, [] if made is None else made)]
+    vector = _make_vec(config, spec.id, count, **{**options, "vectorization_mode": "sync", "wrappers": noting})
+    if isinstance(vector, SyncVectorEnv):
+        vector.envs = [Adapter(env) for env in vector.envs]  # type: ignore[misc]
+    return _with_late_resets(vector, config)
+
+
+def _noted(made: list[Any], env: Any) -> Any:
+    made.append(env)
+    return env
+
+
+def _with_late_resets(vector: VectorEnv[Any, Any, Any], config: EnvironmentConfig) -> VectorEnv[Any, Any, Any]:
+    """`vector`, if it resets an environment on the step after its end; raises `ConfigError` otherwise."""
+    mode = _autoreset_mode(vector)
+    if mode != AutoresetMode.NEXT_STEP:
+        vector.close()
+        raise ConfigError(f"environment.id: {config.id!r} has autoreset mode {mode}; supported: NEXT_STEP")
+    return vector
+
+
+def _make_vec(config: EnvironmentConfig, name: str, count: int, **options: Any) -> VectorEnv[Any, Any, Any]:
+    given = config.keyword_arguments()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*missing AutoresetMode")  # a vector class without it is not used
+        return imports.attempt("environment.id", config.id, lambda: gymnasium.make_vec(name, count, **options, **given))
+
+
+def _autoreset_mode(vector: VectorEnv[Any, Any, Any]) -> Any:
+    return (vector.metadata or {}).get("autoreset_mode")
+
+
+def make_atari_vector(
+    config: EnvironmentConfig, count: int, *, training: bool = False, **changes: Any
+) -> VectorEnv[Any, Any, Any]:
+    """ALE's vector environment with the settings of `config`, but for `changes`; raises `ConfigError`."""
+    spec = find_spec(config)
+    from ale_py.vector_env import AtariVectorEnv
+
+    wrappers = list(config.wrappers)
+    require(not wrappers, "environment.wrappers", wrappers, "ALE's vector environment takes no wrappers")
+    require(config.channels == "auto", "environment.channels", config.channels, "ALE's are known; give auto")
+    atari = config.atari
+    settings: dict[str, Any] = {
+        "frameskip": atari.frame_skip,
+        "repeat_action_probability": atari.sticky_actions,
+        "noop_max": atari.noop_max,
+        "use_fire_reset": atari.fire_reset,
+        "life_loss_info": atari.life_loss and training,
+        "full_action_space": atari.full_action_space,
+        "grayscale": atari.grayscale,
+        "img_height": atari.screen_size,
+        "img_width": atari.screen_size,
+        "stack_num": 1,
+        "reward_clipping": False,
+        "num_threads": 1,
+        MOST_FRAMES: spec.kwargs.get(MOST_FRAMES, 108_000),
+    }
+    given = config.keyword_arguments()
+    if unknown := {"mode", "difficulty"} & given.keys():
+        has = f"{min(unknown)!r} is not known to ALE's vector environment, which plays the default"
+        how = "register an id of your own for ale_py.AtariEnv, with gymnasium.wrappers:AtariPreprocessing as a wrapper"
+        raise ConfigError(f"environment.kwargs: {has}; {how}")
+    for name in (settings.keys() | RESERVED) & given.keys() - {MOST_FRAMES}:
+        raise ConfigError(f"environment.kwargs: {name!r} is not allowed with ALE; give the keys of environment.atari")
+    settings |= given | changes
+    if training:
+        settings[MOST_FRAMES] = min(settings[MOST_FRAMES], atari.training_frames)
+    game = spec.kwargs["game"]
+    vector = imports.attempt("environment.id", config.id, lambda: AtariVectorEnv(game, count, **settings))
+    return cast("VectorEnv[Any, Any, Any]", vector)
+
+
+def _log_warnings(spec: EnvSpec) -> None:
+    """Logs what MuJoCo warns of, if it simulates `spec`; by itself it appends that to a file in the current folder."""
+    if "mujoco" in str(spec.entry_point):
+        with contextlib.suppress(ImportError):  # gymnasium says so when the environment is made
+            import mujoco
+
+            mujoco.set_mju_user_warning(_log_mujoco)
+
+
+def _log_mujoco(text: str) -> None:
+    # the models are gymnasium's, so what is deprecated in them is nobody's concern here
+    log.log(logging.DEBUG if "deprecated" in text else logging.WARNING, "MuJoCo: %s", text)

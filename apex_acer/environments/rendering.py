@@ -10,8 +10,8 @@ from gymnasium.envs.registration import EnvSpec, load_env_creator
 from gymnasium.vector import VectorEnv
 
 from apex_acer.config import ConfigError, EnvironmentConfig, require
-from apex_acer.environments.registry import find_spec
-from apex_acer.environments.vector import AtariEnvironments, Environments, Step, make_atari_vector, make_vector
+from apex_acer.environments.registry import find_spec, make_atari_vector, make_vector
+from apex_acer.environments.vector import AtariEnvironments, Environments, Step
 from apex_acer.protocol.specification import Array
 
 EMULATOR_FPS = 60  # of an NTSC console
@@ -30,13 +30,12 @@ class Pictured(Environments):
         """Pictures per second of game time."""
 
     def reset(self, seed: int) -> Array:
-        """As in `Environments`; also takes pictures, and raises `ConfigError` if `render` gives none (`as_frame`)."""
+        """Resets and takes pictures; raises `ConfigError` if `render` gives none (`as_frame`)."""
         obs = super().reset(seed)
         self._draw()
         return obs
 
     def step(self, action: Array) -> Step:
-        """As in `Environments`; also takes pictures as `reset` does."""
         step = super().step(action)
         self._draw()
         return step
@@ -62,13 +61,11 @@ class PicturedAtari(AtariEnvironments):
         super().__init__(vector, config, config.atari.frame_skip)
 
     def reset(self, seed: int) -> Array:
-        """As in `Environments`; also takes pictures."""
         obs = super().reset(seed)
         self.frames = [_enlarged(self._screen.reset(seed=seed)[0])]
         return obs
 
     def step(self, action: Array) -> Step:
-        """As in `Environments`; also takes pictures."""
         step = super().step(action)
         self.frames = []
         for _ in range(1 if step.reset[0] else self.spec.action_repeat):
@@ -79,7 +76,6 @@ class PicturedAtari(AtariEnvironments):
         return step
 
     def close(self) -> None:
-        """Frees both emulators."""
         super().close()
         self._screen.close()
 
@@ -90,13 +86,8 @@ def make_pictured(config: EnvironmentConfig) -> Pictured | PicturedAtari:
     spec = find_spec(config)
     if config.is_atari:
         height, width = _screen_size(spec)
-        screen: dict[str, Any] = {
-            "grayscale": False,
-            "img_height": height,
-            "img_width": width,
-            "frameskip": 1,
-            "maxpool": False,
-        }
+        screen: dict[str, Any] = {"grayscale": False, "img_height": height, "img_width": width}
+        screen |= {"frameskip": 1, "maxpool": False}
         return PicturedAtari(make_atari_vector(config, 1), make_atari_vector(config, 1, **screen), config)
     creator = load_env_creator(spec.entry_point) if isinstance(spec.entry_point, str) else spec.entry_point
     modes = getattr(creator, "metadata", {}).get("render_modes", ())

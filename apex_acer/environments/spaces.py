@@ -11,7 +11,7 @@ from gymnasium import spaces
 from gymnasium.spaces import Space
 
 from apex_acer.config import ConfigError, EnvironmentConfig, RemoteConfig, require
-from apex_acer.protocol.actions import MAX_COMBINATIONS, Actions, Box, Choices, Discrete, MultiDiscrete
+from apex_acer.protocol.actions import MAX_COMBINATIONS, Actions, Box, Discrete, MultiDiscrete
 from apex_acer.protocol.planes import OBSERVATION
 from apex_acer.protocol.specification import MASK, ONE_HOT, EnvironmentSpec, Part
 
@@ -24,9 +24,7 @@ def specify(config: EnvironmentConfig, actions: Space[Any], observations: Space[
     An action mask in `info` is a part of the observation, as it is if the environment itself makes it one of that name.
     """
     taken = _actions(config.id, actions)
-    masks = (
-        {MASK: spaces.MultiBinary(sum(taken.branches))} if config.action_masks and isinstance(taken, Choices) else {}
-    )
+    masks = {MASK: spaces.MultiBinary(sum(taken.branches))} if config.action_masks and taken.branches else {}
     if masks or isinstance(observations, spaces.Dict | spaces.Tuple):
         named = {name or OBSERVATION: space for name, space in leaves(config.id, observations).items()}
         return _packed(config, taken, named | masks, observations, repeat)
@@ -71,12 +69,9 @@ def oddities(space: Space[Any]) -> list[str]:
 
 def _oddity(of: str, space: Space[Any]) -> str:
     if isinstance(space, spaces.Box) and len(space.shape) == 4 and space.shape[0] > 1 and space.dtype == np.uint8:
-        numbers = (
-            f"{of}observations {list(space.shape)} uint8 are vectors of {math.prod(space.shape):,} numbers, not images"
-        )
-        return (
-            f"{numbers}; for images have a wrapper give the newest [height, width, channels], and set environment.stack"
-        )
+        are = f"are vectors of {math.prod(space.shape):,} numbers, not images"
+        how = "for images have a wrapper give the newest [height, width, channels], and set environment.stack"
+        return f"{of}observations {list(space.shape)} uint8 {are}; {how}"
     count = sum(_num_choices(space))
     one_hot = f"{of}observations of {count:,} choices are one-hot, so each has {count:,} numbers"
     return f"{one_hot}; have a wrapper give fewer numbers that say the same" if count > MANY_CHOICES else ""
@@ -149,16 +144,13 @@ def _plane(config: EnvironmentConfig, space: Space[Any], whole: Space[Any]) -> d
     if isinstance(space, spaces.MultiDiscrete):
         return _one_hot(space.shape, _num_choices(space), tuple(space.start.ravel().tolist()))
     if isinstance(space, spaces.MultiBinary):
-        return {**_flat(space.shape), "dtype": space.dtype.name}
+        flat = {"plane_shape": (math.prod(space.shape),), "channels_last": False, "given_shape": space.shape}
+        return {**flat, "dtype": space.dtype.name}
     box = _require_numbers(config.id, space, whole)
     channels = config.channels if whole is space or len(box.shape) >= 3 else "auto"
     plane_shape, channels_last = _box_plane(box, channels)
     fields = {"plane_shape": plane_shape, "channels_last": channels_last, "given_shape": box.shape}
     return {**fields, "dtype": box.dtype.name}
-
-
-def _flat(shape: tuple[int, ...]) -> dict[str, Any]:
-    return {"plane_shape": (math.prod(shape),), "channels_last": False, "given_shape": shape}
 
 
 def _one_hot(shape: tuple[int, ...], choices: tuple[int, ...], first: tuple[int, ...]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Tries an environment in this process; `python -m` is the process of its own in which `try_apart` has it tried."""
+"""Tries an environment in this process; `python -m` is the process of its own in which `check` has it tried."""
 
 from __future__ import annotations
 
@@ -23,10 +23,11 @@ from gymnasium.vector import SyncVectorEnv
 
 from apex_acer.config import ConfigError, EnvironmentConfig, imports
 from apex_acer.config.runfile import from_dict
-from apex_acer.environments.apart import Checked, Limits, late
+from apex_acer.environments.check import Checked, late
 from apex_acer.environments.inspector import ALONE, Fault, attempt, definitions, inspect
+from apex_acer.environments.registry import make_vector
 from apex_acer.environments.spaces import oddities
-from apex_acer.environments.vector import Environments, environment_spec, make_vector
+from apex_acer.environments.vector import Environments, environment_spec
 from apex_acer.protocol.planes import random_action
 from apex_acer.protocol.specification import MASK
 from apex_acer.system.process import die_with_the_parent
@@ -40,7 +41,7 @@ class _Expired(BaseException):
     """The deadline has passed; not an `Exception`, because an environment may catch those."""
 
 
-def try_here(config: EnvironmentConfig, copies: int, limits: Limits) -> Checked:
+def try_here(config: EnvironmentConfig, copies: int, notice_s: float, deadline_s: float) -> Checked:
     """Makes `copies` of the environment in this process, takes a few steps and closes them; Atari's is only made.
 
     Raises `ConfigError` if one raises, hangs or returns what a run cannot use.
@@ -49,7 +50,8 @@ def try_here(config: EnvironmentConfig, copies: int, limits: Limits) -> Checked:
         spec = environment_spec(config)
         return Checked(config, spec, (spec.describe(),))
     # standard output belongs to the program's results, so an environment prints elsewhere
-    with _within(limits, config.id), warnings.catch_warnings(), contextlib.redirect_stdout(sys.stderr), _state_kept():
+    within = _within(config.id, notice_s, deadline_s)
+    with within, warnings.catch_warnings(), contextlib.redirect_stdout(sys.stderr), _state_kept():
         warnings.simplefilter("ignore")  # gymnasium warns of much that works nevertheless
         vector = _make(config, copies)
         single = vector.envs[0].env if isinstance(vector, SyncVectorEnv) else vector  # type: ignore[attr-defined]
@@ -119,18 +121,17 @@ def _state_kept() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _within(limits: Limits, name: str) -> Iterator[None]:
+def _within(name: str, notice_s: float, deadline_s: float) -> Iterator[None]:
     """Tells the user if this takes long, and at last gives up, but only in the main thread, which gets signals."""
-    said = name, limits.notice_s, threading.get_ident()
-    notice = threading.Timer(limits.notice_s, _say_waiting, said)
+    notice = threading.Timer(notice_s, _say_waiting, (name, notice_s, threading.get_ident()))
     notice.daemon = True
     notice.start()
     is_main = threading.current_thread() is threading.main_thread()
     try:
-        with _alarm(limits.deadline_s) if is_main else contextlib.nullcontext():
+        with _alarm(deadline_s) if is_main else contextlib.nullcontext():
             yield
     except _Expired:
-        raise late(name, limits.deadline_s) from None
+        raise late(name, deadline_s) from None
     finally:
         notice.cancel()
 
@@ -172,7 +173,7 @@ class _Teller(logging.Handler):
 
 
 def main(telling: int) -> None:
-    """Tries the environment that standard input names, and tells the result: the other side of `try_apart`."""
+    """Tries the environment that standard input names, and tells the result: the other side of `check`."""
     die_with_the_parent()
     os.set_inheritable(telling, False)
     os.dup2(2, 1)
@@ -183,7 +184,7 @@ def main(telling: int) -> None:
     logger.propagate = False
     config = from_dict({"environment": start["environment"]}).environment
     try:
-        checked = try_here(config, start["copies"], Limits(*start["limits"]))
+        checked = try_here(config, start["copies"], start["notice_s"], start["deadline_s"])
     except ConfigError as error:
         teller.tell(error=str(error))
     else:

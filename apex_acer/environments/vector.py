@@ -6,31 +6,18 @@ it returns is the first of the next episode. A lost life sets `terminated` in At
 
 from __future__ import annotations
 
-import functools
-import warnings
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
-import gymnasium
 import numpy as np
-from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.vector import VectorEnv
 
-from apex_acer.config import ConfigError, EnvironmentConfig, imports, require
-from apex_acer.environments.adapter import Adapter
-from apex_acer.environments.mujoco import log_warnings
-from apex_acer.environments.registry import find_spec
+from apex_acer.config import EnvironmentConfig
+from apex_acer.environments.registry import make_atari_vector, make_vector
 from apex_acer.environments.spaces import specify
-from apex_acer.protocol.actions import Choices
+from apex_acer.protocol.actions import has_choice
+from apex_acer.protocol.messages import Row
 from apex_acer.protocol.planes import is_legal, to_planes, unpack, with_mask
-from apex_acer.protocol.specification import MASK, Array, EnvironmentSpec, is_usable, unusable
-
-MOST_FRAMES = "max_num_frames_per_episode"
-RESERVED = {
-    "autoreset_mode",
-    "batch_size",
-    "episodic_life",
-    "game",
-    "num_envs",
-}  # the rest of the program relies on them
+from apex_acer.protocol.specification import MASK, Array, EnvironmentSpec, unusable
 
 
 class Step(NamedTuple):
@@ -59,7 +46,7 @@ class Environments:
     def reset(self, seed: int) -> Array:
         """Seeds the environments with `seed`, `seed + 1`, … and starts new episodes; returns observations `[N, *plane]`.
 
-        Raises FloatingPointError if a number is not usable (`is_usable`), and ValueError if no action is legal.
+        Raises FloatingPointError if a number is not usable (`unusable`), and ValueError if no action is legal.
         """
         obs, info = self._vector.reset(seed=seed)
         self._ended[:] = False
@@ -70,7 +57,7 @@ class Environments:
     def step(self, action: Array) -> Step:
         """Steps all environments with a policy's `action` `[N, *actions.shape]`.
 
-        Raises FloatingPointError if a number is not usable (`is_usable`), and ValueError if no action is legal.
+        Raises FloatingPointError if a number is not usable (`unusable`), and ValueError if no action is legal.
         """
         obs, reward, terminated, truncated, info = self._vector.step(self.spec.actions.to_environment(action))
         reset = self._resets(info)
@@ -85,11 +72,14 @@ class Environments:
         )
 
     def close(self) -> None:
-        """Closes the environments."""
         self._vector.close()
 
+    def metrics(self) -> Row:
+        """What there is to report beside the episodes: nothing."""
+        return {}
+
     def _planes(self, obs: Any, info: dict[str, Any]) -> Array:
-        if MASK in info and isinstance(self.spec.actions, Choices):
+        if MASK in info and self.spec.actions.branches:
             self._note_mask()
         if self.spec.has_masks:
             obs = with_mask(obs, self._mask(info if self._masks_in_info else obs))
@@ -106,12 +96,11 @@ class Environments:
 
     def _mask(self, given: Any) -> Array:
         """Which choices are legal, `[N, choices]` bool; all are if nothing is told, or the episode is over."""
-        assert isinstance(self.spec.actions, Choices)
         mask = np.ones((self.num, self.spec.num_choices), bool)
         rows = given.get(MASK, ())
         for index in np.flatnonzero(given.get(f"_{MASK}", np.ones(len(rows)))).tolist():
             mask[index] = self._row(rows[index], index)
-        none = ~self.spec.actions.has_choice(mask)
+        none = ~has_choice(mask, self.spec.actions.branches)
         if (none & ~self._ended).any():
             where = self._place(int(np.flatnonzero(none & ~self._ended)[0]))
             raise ValueError(f"environment.id: {self.id!r} has an action mask with no legal action: {where}")
@@ -129,10 +118,9 @@ class Environments:
             raise ValueError(f"environment.id: {self.id!r} has {error}: {self._place(index)}") from None
 
     def _usable(self, what: str, values: Array) -> Array:
-        if values.dtype.kind != "f" or is_usable(values):
+        if values.dtype.kind != "f" or not (problem := unusable(values)):
             return values
-        index = next(index for index, value in enumerate(values) if not is_usable(value))
-        problem = unusable(values[index, ...])
+        index = next(index for index, value in enumerate(values) if unusable(value))
         raise FloatingPointError(f"environment.id: {self.id!r} has {what} {problem}: {self._place(index)}")
 
     def _place(self, index: int) -> str:
@@ -169,98 +157,8 @@ def make_environments(config: EnvironmentConfig, count: int, *, training: bool, 
     return Environments(make_vector(config, count), config)
 
 
-def make_vector(
-    config: EnvironmentConfig, count: int, made: list[Any] | None = None, **options: Any
-) -> VectorEnv[Any, Any, Any]:
-    """`gymnasium.make_vec` of an environment other than Atari, with `options`; raises `ConfigError`.
-
-    An environment's own vector class (CartPole has one) is used if its metadata promise the resets that this program needs
-    and there are no wrappers, which it could not take; otherwise gymnasium's vector of single environments, each of which
-    has an `Adapter` and is appended to `made` as soon as it is made.
-    """
-    spec = find_spec(config)
-    log_warnings(spec)
-    wrappers = [imports.load("environment.wrappers", name) for name in config.wrappers]
-    if spec.vector_entry_point is not None and not wrappers and "vectorization_mode" not in options:
-        vector = _make_vec(config, spec.id, count, **options)
-        if spec.entry_point is None or _autoreset_mode(vector) == AutoresetMode.NEXT_STEP:
-            return _with_late_resets(vector, config)
-        vector.close()
-    noting = [*wrappers, functools.partial(_noted, [] if made is None else made)]
-    vector = _make_vec(config, spec.id, count, **{**options, "vectorization_mode": "sync", "wrappers": noting})
-    if isinstance(vector, SyncVectorEnv):
-        vector.envs = [Adapter(env) for env in vector.envs]  # type: ignore[misc]
-    return _with_late_resets(vector, config)
-
-
-def _noted(made: list[Any], env: Any) -> Any:
-    made.append(env)
-    return env
-
-
-def _with_late_resets(vector: VectorEnv[Any, Any, Any], config: EnvironmentConfig) -> VectorEnv[Any, Any, Any]:
-    """`vector`, if it resets an environment on the step after its end; raises `ConfigError` otherwise."""
-    mode = _autoreset_mode(vector)
-    if mode != AutoresetMode.NEXT_STEP:
-        vector.close()
-        raise ConfigError(f"environment.id: {config.id!r} has autoreset mode {mode}; supported: NEXT_STEP")
-    return vector
-
-
-def _make_vec(config: EnvironmentConfig, name: str, count: int, **options: Any) -> VectorEnv[Any, Any, Any]:
-    given = config.keyword_arguments()
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", ".*missing AutoresetMode")  # a vector class without it is not used
-        return imports.attempt("environment.id", config.id, lambda: gymnasium.make_vec(name, count, **options, **given))
-
-
-def _autoreset_mode(vector: VectorEnv[Any, Any, Any]) -> Any:
-    return (vector.metadata or {}).get("autoreset_mode")
-
-
 def environment_spec(config: EnvironmentConfig) -> EnvironmentSpec:
     """The specification of an environment; raises `ConfigError` if it cannot be made or is not supported."""
     environments = make_environments(config, 1, training=True)
     environments.close()
     return environments.spec
-
-
-def make_atari_vector(
-    config: EnvironmentConfig, count: int, *, training: bool = False, **changes: Any
-) -> VectorEnv[Any, Any, Any]:
-    """ALE's vector environment with the settings of `config`, but for `changes`; raises `ConfigError`."""
-    spec = find_spec(config)
-    from ale_py.vector_env import AtariVectorEnv
-
-    wrappers = list(config.wrappers)
-    require(not wrappers, "environment.wrappers", wrappers, "ALE's vector environment takes no wrappers")
-    require(config.channels == "auto", "environment.channels", config.channels, "ALE's are known; give auto")
-    atari = config.atari
-    settings: dict[str, Any] = {
-        "frameskip": atari.frame_skip,
-        "repeat_action_probability": atari.sticky_actions,
-        "noop_max": atari.noop_max,
-        "use_fire_reset": atari.fire_reset,
-        "life_loss_info": atari.life_loss and training,
-        "full_action_space": atari.full_action_space,
-        "grayscale": atari.grayscale,
-        "img_height": atari.screen_size,
-        "img_width": atari.screen_size,
-        "stack_num": 1,
-        "reward_clipping": False,
-        "num_threads": 1,
-        MOST_FRAMES: spec.kwargs.get(MOST_FRAMES, 108_000),
-    }
-    given = config.keyword_arguments()
-    if unknown := {"mode", "difficulty"} & given.keys():
-        has = f"{min(unknown)!r} is not known to ALE's vector environment, which plays the default"
-        how = "register an id of your own for ale_py.AtariEnv, with gymnasium.wrappers:AtariPreprocessing as a wrapper"
-        raise ConfigError(f"environment.kwargs: {has}; {how}")
-    for name in (settings.keys() | RESERVED) & given.keys() - {MOST_FRAMES}:
-        raise ConfigError(f"environment.kwargs: {name!r} is not allowed with ALE; give the keys of environment.atari")
-    settings |= given | changes
-    if training:
-        settings[MOST_FRAMES] = min(settings[MOST_FRAMES], atari.training_frames)
-    game = spec.kwargs["game"]
-    vector = imports.attempt("environment.id", config.id, lambda: AtariVectorEnv(game, count, **settings))
-    return cast("VectorEnv[Any, Any, Any]", vector)

@@ -10,7 +10,7 @@ from gymnasium.spaces import Box, Discrete, Space
 from gymnasium.wrappers import TransformObservation
 
 from apex_acer.config import ConfigError
-from apex_acer.environments.fit import BINNED
+from apex_acer.environments.check import BINNED
 from apex_acer.protocol.specification import Array
 
 Environment = gymnasium.Env[Any, Any]
@@ -35,7 +35,6 @@ class RepeatActions(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._times = times
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """The last observation and the sum of the rewards."""
         total = 0.0
         for _ in range(self._times):
             obs, reward, terminated, truncated, info = self.env.step(action)

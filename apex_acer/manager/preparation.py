@@ -17,8 +17,7 @@ from apex_acer.config.runfile import from_dict, load_run, to_dict
 from apex_acer.engines.engine import Run
 from apex_acer.engines.machine import require_room
 from apex_acer.engines.placement import place, require_gpus
-from apex_acer.environments.check import check_environment
-from apex_acer.environments.fit import require_unchanged
+from apex_acer.environments.check import check_environment, require_unchanged
 from apex_acer.manager.log_file import in_use
 from apex_acer.manager.trackers import require_trackers
 from apex_acer.networks.card import look, require_match, weights_hint, written_by

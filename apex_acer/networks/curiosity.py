@@ -12,7 +12,6 @@ from apex_acer.config import NetworkConfig
 from apex_acer.functional import forward_error, inverse_error, split_choices, sum_of
 from apex_acer.networks.network import TorsoNetwork
 from apex_acer.networks.torsos import head
-from apex_acer.protocol.actions import Choices
 from apex_acer.protocol.specification import EnvironmentSpec
 
 HIDDEN = 256  # units of each model's hidden layer, as in the paper
@@ -32,8 +31,8 @@ class Curiosity(TorsoNetwork):
 
     def __init__(self, config: NetworkConfig, spec: EnvironmentSpec) -> None:
         super().__init__(config, spec, config.hidden_sizes)
-        self._branches = list(spec.actions.branches) if isinstance(spec.actions, Choices) else None
-        num = sum(self._branches) if self._branches else spec.action_dim
+        self._branches = list(spec.actions.branches)
+        num = spec.num_choices + spec.action_dim
         self.inverse_model = head(2 * self.width, HIDDEN, num, activation=config.activation)
         self.forward_model = head(self.width + num, HIDDEN, self.width, activation=config.activation)
 

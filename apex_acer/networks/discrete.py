@@ -10,7 +10,6 @@ from apex_acer.config import NetworkConfig
 from apex_acer.functional import dueling, joint_logits
 from apex_acer.networks.network import RecurrentNetwork
 from apex_acer.networks.torsos import head, linear
-from apex_acer.protocol.actions import Choices
 from apex_acer.protocol.specification import EnvironmentSpec
 
 
@@ -35,7 +34,6 @@ class ActorCritic(RecurrentNetwork[ActorCriticOutput]):
 
     def __init__(self, config: NetworkConfig, spec: EnvironmentSpec) -> None:
         super().__init__(config, spec)
-        assert isinstance(spec.actions, Choices)
         self.branches = spec.actions.branches
         self.pi_logits = linear(self.width, sum(self.branches), gain=0.01)
         self.q_values = linear(self.width, spec.num_actions, gain=0.01)

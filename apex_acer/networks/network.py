@@ -18,7 +18,6 @@ from apex_acer.networks.memory import State as State
 from apex_acer.networks.normalisation import ObservationNormaliser, PartsNormaliser
 from apex_acer.networks.speed import choose_precision, put_channels_innermost
 from apex_acer.networks.torsos import build_torso
-from apex_acer.protocol.actions import Choices
 from apex_acer.protocol.specification import MASK, EnvironmentSpec
 
 
@@ -94,8 +93,8 @@ class Network(TorsoNetwork):
         return forbid(logits, self._legal(inputs).view_as(logits)) if self._spec.has_masks else logits
 
     def forbid_combinations(self, values: Tensor, inputs: Tensor) -> Tensor:
-        """Values `[..., A]` of all actions, of several choices all combinations; illegal ones become `ILLEGAL`."""
-        if not (self._spec.has_masks and isinstance(self._spec.actions, Choices)):
+        """Masks illegal actions in values `[..., A]` of all actions, of several choices all combinations."""
+        if not self._spec.has_masks:
             return values
         legal = legal_combinations(self._legal(inputs), self._spec.actions.branches)
         return forbid(values, legal.view_as(values))

@@ -1,4 +1,4 @@
-"""Networks of on-policy algorithms: a stochastic policy, and V on the same torso or in a network of its own.
+"""Networks of on-policy algorithms, a stochastic policy and V, and what each kind of actions has: heads and greedy actions.
 
 The policy's head fits the kind of action space: categorical for choices, Gaussian for a `Box`. A head knows what an actor
 records of its behaviour and how that is read again, so algorithms need not ask for the kind.
@@ -7,16 +7,17 @@ records of its behaviour and how that is read again, so algorithms need not ask 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from apex_acer.config import NetworkConfig
-from apex_acer.functional import Distribution, Factored, Gaussian, join_choices
+from apex_acer.functional import Distribution, Factored, Gaussian, join_choices, split_choices
 from apex_acer.networks.network import RecurrentNetwork, State, TorsoNetwork
 from apex_acer.networks.torsos import linear
-from apex_acer.protocol.actions import Choices
+from apex_acer.protocol.actions import Actions, Box, Choices
 from apex_acer.protocol.specification import EnvironmentSpec
 from apex_acer.protocol.unroll import Shapes
 
@@ -33,19 +34,17 @@ class CategoricalHead(nn.Module):
     def __init__(self, width: int, spec: EnvironmentSpec, initial_std: float) -> None:
         super().__init__()
         del initial_std
-        assert isinstance(spec.actions, Choices)
         self.branches = list(spec.actions.branches)
         self.pi_logits = linear(width, sum(self.branches), gain=0.01)
 
     @staticmethod
     def behaviour_shapes(spec: EnvironmentSpec) -> Shapes:
         """The log-probabilities of all choices, those of each branch side by side."""
-        assert isinstance(spec.actions, Choices)
-        return {"log_probs": (sum(spec.actions.branches),)}
+        return {"log_probs": (spec.num_choices,)}
 
-    def forward(self, features: Tensor) -> CategoricalOutput:
-        """Logits for features `[..., F]`."""
-        return CategoricalOutput(self.pi_logits(features))
+    def forward(self, features: Tensor, forbid: Callable[[Tensor], Tensor]) -> CategoricalOutput:
+        """The output for features `[..., F]`; `forbid` masks illegal choices in its logits."""
+        return CategoricalOutput(forbid(self.pi_logits(features)))
 
     def distribution(self, output: CategoricalOutput, temperature: Tensor | None = None) -> Distribution:
         """The policy, with its logits divided by `temperature` `[B]`."""
@@ -79,8 +78,9 @@ class GaussianHead(nn.Module):
         """The mean and the log of the standard deviation, and the action before it is clipped to the box."""
         return dict.fromkeys(("mean", "log_std", "sample"), spec.actions.shape)
 
-    def forward(self, features: Tensor) -> Gaussian:
+    def forward(self, features: Tensor, forbid: Callable[[Tensor], Tensor]) -> Gaussian:
         """The Gaussian for features `[..., F]`; samples, which may leave the box [−1, 1], are clipped to it."""
+        del forbid
         mean = self.mean(features)
         return Gaussian(mean, self.log_std.expand_as(mean))
 
@@ -110,7 +110,32 @@ PolicyHead = CategoricalHead | GaussianHead
 
 def policy_head(spec: EnvironmentSpec) -> type[PolicyHead]:
     """The head for an environment's actions."""
-    return CategoricalHead if isinstance(spec.actions, Choices) else GaussianHead
+    return GaussianHead if isinstance(spec.actions, Box) else CategoricalHead
+
+
+def greedy(actions: Actions, output: Tensor, *, is_joint: bool) -> Tensor:
+    """The best actions `[B, *shape]` by a network's `output`.
+
+    That is the actions themselves; of choices it is the logits `[B, Σ branches]` of each, or if it `is_joint`, the values
+    `[B, A]` of all combinations.
+    """
+    if isinstance(actions, Box):
+        return output.clamp(-1, 1)
+    sizes = list(actions.branches)
+    parts = [output] if is_joint else torch.split(output, sizes, -1)
+    return join_choices((part.argmax(-1) for part in parts), [actions.n] if is_joint else sizes)
+
+
+def as_given(actions: Actions, action: Tensor) -> Tensor:
+    """`Actions.to_environment` for tensors: `[B, *shape]` as `[B, *given_shape]`."""
+    if isinstance(actions, Box):
+        low, high = (torch.tensor(bounds, dtype=torch.float64) for bounds in (actions.low, actions.high))
+        share = (action.double() + 1) / 2
+        given = (low * (1 - share) + high * share).clamp(low, high)
+    else:
+        assert isinstance(actions, Choices)
+        given = torch.stack(split_choices(action, actions.branches), -1) + torch.tensor(actions.start)
+    return given.to(getattr(torch, actions.given_dtype)).reshape(-1, *actions.given_shape)
 
 
 class PolicyAndValue(NamedTuple):
@@ -129,10 +154,7 @@ class PolicyNetwork(RecurrentNetwork[Any]):
         self.value = linear(self.width, 1, gain=1.0) if with_value else None
 
     def heads(self, features: Tensor, inputs: Tensor) -> Any:
-        output = self.head(features)
-        if isinstance(output, CategoricalOutput):
-            return CategoricalOutput(self.forbid(output.pi_logits, inputs))
-        return output
+        return self.head(features, lambda logits: self.forbid(logits, inputs))
 
     def evaluate(self, inputs: Tensor, reset: Tensor, state: State) -> PolicyAndValue:
         """Policy and V `[L, B]` for `prepare`d consecutive observations; the arguments are those of `unroll`."""

@@ -1,11 +1,14 @@
 """The actions that an environment takes: one or several choices, or a vector of numbers. Torch-free.
 
-Policies choose `Box` actions in the normalised box [−1, 1]; `to_environment` is the one place that maps them to the bounds.
+What depends on the kind of actions is asked of the object, or of what `networks/policies.py` has for it;
+`environments/spaces.py` makes the object from gymnasium's space. No other file knows which kinds there are.
 """
 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -18,59 +21,102 @@ MAX_COMBINATIONS = 2**62  # of choices; their numbers are int64
 LARGEST_START = 2**31
 FLOATS = "float16", "float32", "float64"
 INTEGERS = "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"
+TOLERANCE = 1e-6  # of bounds, which a client may have in another precision
 
 
-class Choices:
-    """One of `n` choices, which count from 0 inside this program."""
+class Actions(ABC):
+    """An action space.
 
+    A policy chooses a number from 0, or numbers in [−1, 1]; `to_environment` alone turns it into what the environment takes.
+    """
+
+    kind: ClassVar[str]
+    """What the settings of an algorithm call the actions that it is for."""
+    dtype: ClassVar[str]
+    """NumPy name of the type of a policy's action, on the wire and in replay."""
     n: int
-
-    kind: ClassVar[str] = "Discrete"
-    shape: ClassVar[tuple[int, ...]] = ()
-    """Shape of one action as a policy chooses it."""
-    dtype: ClassVar[str] = "int64"
-    """NumPy name of its type."""
+    """The number of discrete actions, or of all combinations of several choices; 0 if actions are continuous."""
+    given_shape: tuple[int, ...]
+    """Shape of one action as the environment takes it."""
+    given_dtype: str
+    """NumPy name of the type that the environment takes."""
 
     @property
     def branches(self) -> tuple[int, ...]:
-        """The numbers of choices whose combinations are the actions."""
-        return (self.n,)
+        """The numbers of choices whose combinations are the actions; empty if actions are continuous."""
+        return ()
+
+    @property
+    def dim(self) -> int:
+        """d, the number of continuous numbers in an action."""
+        return 0
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of a policy's action: `()` or `(d,)`."""
+        return (self.dim,) if self.dim else ()
+
+    @abstractmethod
+    def refusal(self, action: Array) -> str:
+        """Why one of a policy's actions `[..., *shape]` is not allowed, in one line; empty if all are."""
+
+    @abstractmethod
+    def sample(self, rng: np.random.Generator, *size: int, legal: Array | None = None) -> Array:
+        """A policy's actions `[*size, *shape]`, drawn uniformly of those that are `legal` `[*size, Σ branches]` bool."""
+
+    @abstractmethod
+    def to_environment(self, action: Array) -> Array:
+        """A policy's actions `[N, *shape]` as the environment takes them, `[N, *given_shape]`."""
+
+    def for_user(self, given: Array) -> Any:
+        """The first of the environment's actions `[N, *given_shape]` as `act` returns it."""
+        return given[0, ...]  # `...`: an array, even of no dimensions
+
+    def for_clients(self, given: Array) -> list[Any]:
+        """The environment's actions `[N, *given_shape]` as remote clients get them, one each."""
+        flat: list[Any] = given.reshape(len(given), -1).tolist()
+        return flat
+
+    @abstractmethod
+    def client_space(self) -> dict[str, Any]:
+        """The action space in a remote client's `hello`."""
+
+    @abstractmethod
+    def fits(self, space: dict[str, Any]) -> bool:
+        """Whether the `space` in a remote client's `hello` is this one."""
+
+    @abstractmethod
+    def describe(self) -> str:
+        """The numbers of choices, or the bounds, in words."""
+
+    @abstractmethod
+    def check(self) -> None:
+        """Raises ValueError if a field cannot be, or does not fit the others."""
+
+
+class Choices(Actions):
+    """One of `n` choices, or a combination of several; they count from 0 inside this program."""
+
+    kind = "Discrete"
+    dtype = "int64"
+    start: int | tuple[int, ...]
+    """The environment's number of the first choice, of several choices that of each."""
 
     def refusal(self, action: Array) -> str:
-        """Why one of the actions `[...]` is not allowed, in one line; empty if all are."""
         low, high = action.min(), action.max()
         return "" if low >= 0 and high < self.n else f"action: {low} to {high}, allowed 0 to {self.n - 1}"
 
-    def sample(self, rng: np.random.Generator, *size: int) -> Array:
-        """Actions `[*size]` drawn uniformly."""
-        drawn: Array = rng.integers(self.n, size=size)
-        return drawn
-
-    def has_choice(self, legal: Array) -> Array:
-        """Whether each branch has a legal choice, `[...]` bool, for `legal` `[..., Σ branches]` bool."""
-        found: Array = np.all([part.any(-1) for part in self._parts(legal)], 0)
-        return found
-
-    def sample_legal(self, rng: np.random.Generator, legal: Array) -> Array:
-        """Actions `[...]` drawn uniformly of those whose choices are all `legal` `[..., Σ branches]`."""
-        drawn = np.stack([part.argmax(-1) for part in self._parts(legal + rng.random(legal.shape))], -1)
-        return self.combine(drawn)
-
-    def combine(self, choices: Array) -> Array:
-        """The actions `[...]` that consist of these `choices` `[..., branches]`."""
-        action: Array = (choices * self._strides).sum(-1)
-        return action
-
-    def separate(self, action: Array) -> Array:
-        """The choices `[..., branches]` that make up actions `[...]`."""
-        choices: Array = action[..., None] // self._strides % np.array(self.branches)
-        return choices
-
-    def _parts(self, values: Array) -> list[Array]:
-        return np.split(values, np.cumsum(self.branches[:-1]), -1)
+    def sample(self, rng: np.random.Generator, *size: int, legal: Array | None = None) -> Array:
+        if legal is None:
+            drawn: Array = rng.integers(self.n, size=size)
+            return drawn
+        parts = split(legal + rng.random(legal.shape), self.branches)
+        combined: Array = (np.stack([part.argmax(-1) for part in parts], -1) * self._strides).sum(-1)
+        return combined
 
     @property
     def _strides(self) -> Array:
+        """How far the number of a combination changes with each of its choices."""
         return np.array([math.prod(self.branches[index + 1 :]) for index in range(len(self.branches))])
 
 
@@ -80,19 +126,42 @@ class Discrete(Choices):
 
     n: int
     start: int
-    """The environment's number of its first action."""
+
+    given_shape = ()
+    given_dtype = "int64"
+
+    @property
+    def branches(self) -> tuple[int, ...]:
+        return (self.n,)
 
     def to_environment(self, action: Array) -> Array:
-        """The actions `[...]` as the environment numbers them."""
         numbered: Array = action + self.start
         return numbered
 
+    def for_user(self, given: Array) -> int:
+        return int(given[0])
+
+    def for_clients(self, given: Array) -> list[Any]:
+        numbers: list[Any] = given.tolist()
+        return numbers
+
+    def client_space(self) -> dict[str, Any]:
+        return {"n": self.n, "start": self.start}
+
+    def fits(self, space: dict[str, Any]) -> bool:
+        return {"start": 0, **space} == self.client_space()
+
     def describe(self) -> str:
-        """The number of choices in words."""
         return str(self.n)
 
     def __str__(self) -> str:
         return f"Discrete({self.n}{f', start={self.start}' if self.start else ''})"
+
+    def check(self) -> None:
+        if type(self.n) is not int or type(self.start) is not int or self.n < 1:
+            raise ValueError(f"actions {self}, allowed are integers, and an n of 1 or more")
+        if abs(self.start) >= LARGEST_START:
+            raise ValueError(f"actions start at {self.start}")
 
 
 @dataclass(frozen=True)
@@ -105,38 +174,47 @@ class MultiDiscrete(Choices):
     nvec: tuple[int, ...]
     """How many choices each branch has, in the order of the flattened array."""
     start: tuple[int, ...]
-    """The environment's number of the first choice of each."""
     given_shape: tuple[int, ...]
-    """Shape of one action as the environment takes it."""
     given_dtype: str
-    """NumPy name of the type that the environment takes."""
 
     @property
     def n(self) -> int:  # type: ignore[override]
-        """The number of combinations."""
         return math.prod(self.nvec)
 
     @property
     def branches(self) -> tuple[int, ...]:
-        """The numbers of choices whose combinations are the actions."""
         return self.nvec
 
     def to_environment(self, action: Array) -> Array:
-        """The choices `[N, *given_shape]` of the combinations `[N]`, as the environment numbers them."""
-        choices = self.separate(action) + np.array(self.start)
+        choices = action[..., None] // self._strides % np.array(self.nvec) + np.array(self.start)
         shaped: Array = choices.astype(self.given_dtype).reshape(len(action), *self.given_shape)
         return shaped
 
+    def client_space(self) -> dict[str, Any]:
+        return {"nvec": list(self.nvec), "start": list(self.start)}
+
+    def fits(self, space: dict[str, Any]) -> bool:
+        return {"start": [0] * len(self.nvec), **space} == self.client_space()
+
     def describe(self) -> str:
-        """The numbers of choices in words."""
         return " x ".join(map(str, self.nvec))
 
     def __str__(self) -> str:
         return f"MultiDiscrete({list(self.nvec)}{f', start={list(self.start)}' if any(self.start) else ''})"
 
+    def check(self) -> None:
+        _check_shape(self.given_shape, len(self.nvec))
+        if not self.nvec or not all(type(n) is int and n >= 1 for n in self.nvec) or self.n > MAX_COMBINATIONS:
+            raise ValueError(f"nvec {self.nvec}, allowed are integers of 1 or more with at most 2^62 combinations")
+        starts = [type(start) is int and abs(start) < LARGEST_START for start in self.start]
+        if len(starts) != len(self.nvec) or not all(starts):
+            raise ValueError(f"start {self.start} of {len(self.nvec)} branches")
+        if self.given_dtype not in INTEGERS:
+            raise ValueError(f"given_dtype {self.given_dtype!r}, allowed are {', '.join(INTEGERS)}")
+
 
 @dataclass(frozen=True)
-class Box:
+class Box(Actions):
     """Vectors of d numbers, each between its own bounds in the environment and in [−1, 1] inside this program."""
 
     low: tuple[float, ...]
@@ -144,39 +222,40 @@ class Box:
     high: tuple[float, ...]
     """The d upper bounds."""
     given_shape: tuple[int, ...]
-    """Shape of one action as the environment takes it."""
     given_dtype: str
-    """NumPy name of the type that the environment takes."""
 
-    kind: ClassVar[str] = "Box"
-    dtype: ClassVar[str] = "float32"
+    kind = "Box"
+    dtype = "float32"
+    n = 0
 
     @property
-    def shape(self) -> tuple[int, ...]:
-        """Shape of one action as a policy chooses it, `(d,)`."""
-        return (len(self.low),)
+    def dim(self) -> int:
+        return len(self.low)
 
     def refusal(self, action: Array) -> str:
-        """Why one of the actions `[..., d]` is not allowed, in one line; empty if all are."""
         if not np.isfinite(action).all():
             return "action: not finite"
         low, high = action.min(), action.max()
         return "" if low >= -1 and high <= 1 else f"action: {low} to {high}, allowed -1 to 1"
 
+    def sample(self, rng: np.random.Generator, *size: int, legal: Array | None = None) -> Array:
+        del legal  # masks are of choices
+        drawn: Array = rng.uniform(-1, 1, (*size, *self.shape)).astype(self.dtype)
+        return drawn
+
     def to_environment(self, action: Array) -> Array:
-        """The actions `[N, d]` between the environment's bounds, `[N, *given_shape]`."""
         low, high, share = np.asarray(self.low), np.asarray(self.high), (action.astype(np.float64) + 1) / 2
         scaled = np.clip(low * (1 - share) + high * share, low, high)  # `high - low` might be infinite
         shaped: Array = scaled.astype(self.given_dtype).reshape(len(action), *self.given_shape)
         return shaped
 
-    def sample(self, rng: np.random.Generator, *size: int) -> Array:
-        """Actions `[*size, d]` drawn uniformly."""
-        drawn: Array = rng.uniform(-1, 1, (*size, *self.shape)).astype(self.dtype)
-        return drawn
+    def client_space(self) -> dict[str, Any]:
+        return {"low": list(self.low), "high": list(self.high)}
+
+    def fits(self, space: dict[str, Any]) -> bool:
+        return space.keys() == {"low", "high"} and _near(space["low"], self.low) and _near(space["high"], self.high)
 
     def describe(self) -> str:
-        """The number of numbers and their bounds in words."""
         bounds = " x ".join(f"[{low:g}, {high:g}]" for low, high in zip(self.low, self.high, strict=True))
         if len(set(zip(self.low, self.high, strict=True))) == 1 and len(self.low) > 1:
             bounds = f"[{self.low[0]:g}, {self.high[0]:g}] each"
@@ -185,51 +264,49 @@ class Box:
     def __str__(self) -> str:
         return f"Box({self.describe()})"
 
+    def check(self) -> None:
+        _check_shape(self.given_shape, len(self.low))
+        if not all(type(bound) is float and math.isfinite(bound) for bound in self.low + self.high):
+            raise ValueError(f"bounds {self.low} and {self.high}, allowed are finite floats")
+        if len(self.low) != len(self.high) or any(low > high for low, high in zip(self.low, self.high, strict=True)):
+            raise ValueError(f"bounds {self.low} and {self.high}, allowed are pairs of a lower and an upper one")
+        if self.given_dtype not in FLOATS:
+            raise ValueError(f"given_dtype {self.given_dtype!r}, allowed are {', '.join(FLOATS)}")
 
-Actions = Discrete | MultiDiscrete | Box
+
+KINDS = {"n": Discrete, "nvec": MultiDiscrete, "low": Box}
+"""The kinds of actions, by a key that only a file of theirs has."""
 
 
 def actions_from_dict(values: dict[str, Any]) -> Actions:
     """The actions from `dataclasses.asdict` of them, also by way of JSON; raises TypeError or ValueError."""
-    if not isinstance(values, dict):
-        raise TypeError(f"actions {values!r}, allowed is a table")
-    if "n" in values:
-        return _checked_discrete(Discrete(**values))
-    tuples = {name: tuple(value) for name, value in values.items() if isinstance(value, (list, tuple))}
-    if "nvec" in values:
-        return _checked_multi_discrete(MultiDiscrete(**{**values, **tuples}))
-    return _checked_box(Box(**{**values, **tuples}))
-
-
-def _checked_discrete(discrete: Discrete) -> Discrete:
-    if type(discrete.n) is not int or type(discrete.start) is not int or discrete.n < 1:
-        raise ValueError(f"actions {discrete}, allowed are integers, and an n of 1 or more")
-    if abs(discrete.start) >= LARGEST_START:
-        raise ValueError(f"actions start at {discrete.start}")
-    return discrete
-
-
-def _checked_multi_discrete(actions: MultiDiscrete) -> MultiDiscrete:
-    _check_shape(actions.given_shape, len(actions.nvec))
-    if not actions.nvec or not all(type(n) is int and n >= 1 for n in actions.nvec) or actions.n > MAX_COMBINATIONS:
-        raise ValueError(f"nvec {actions.nvec}, allowed are integers of 1 or more with at most 2^62 combinations")
-    starts = [type(start) is int and abs(start) < LARGEST_START for start in actions.start]
-    if len(starts) != len(actions.nvec) or not all(starts):
-        raise ValueError(f"start {actions.start} of {len(actions.nvec)} branches")
-    if actions.given_dtype not in INTEGERS:
-        raise ValueError(f"given_dtype {actions.given_dtype!r}, allowed are {', '.join(INTEGERS)}")
+    kind = next((kind for key, kind in KINDS.items() if isinstance(values, dict) and key in values), None)
+    if kind is None:
+        raise TypeError(f"actions {values!r}, allowed is a table with one of {', '.join(KINDS)}")
+    actions: Actions = kind(**{name: tuple(v) if isinstance(v, list) else v for name, v in values.items()})
+    actions.check()
     return actions
 
 
-def _checked_box(box: Box) -> Box:
-    _check_shape(box.given_shape, len(box.low))
-    if not all(type(bound) is float and math.isfinite(bound) for bound in box.low + box.high):
-        raise ValueError(f"bounds {box.low} and {box.high}, allowed are finite floats")
-    if len(box.low) != len(box.high) or any(low > high for low, high in zip(box.low, box.high, strict=True)):
-        raise ValueError(f"bounds {box.low} and {box.high}, allowed are pairs of a lower and an upper one")
-    if box.given_dtype not in FLOATS:
-        raise ValueError(f"given_dtype {box.given_dtype!r}, allowed are {', '.join(FLOATS)}")
-    return box
+def split(values: Array, branches: Sequence[int]) -> list[Array]:
+    """The part `[..., n]` of each branch in `values` `[..., Σ branches]`."""
+    return np.split(values, np.cumsum(branches[:-1]), -1)
+
+
+def has_choice(legal: Array, branches: Sequence[int]) -> Array:
+    """Whether each branch has a legal choice, `[...]` bool, for `legal` `[..., Σ branches]` bool."""
+    found: Array = np.all([part.any(-1) for part in split(legal, branches)], 0)
+    return found
+
+
+def _near(given: Any, expected: Sequence[float]) -> bool:
+    is_list = isinstance(given, list) and len(given) == len(expected)
+    if not (is_list and all(type(value) in (int, float) for value in given)):
+        return False
+    # an integer too large for a float can be compared with one
+    return all(
+        b - (room := TOLERANCE * max(1.0, abs(b))) <= a <= b + room for a, b in zip(given, expected, strict=True)
+    )
 
 
 def _check_shape(shape: tuple[int, ...], num: int) -> None:

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from apex_acer.protocol.actions import Choices
 from apex_acer.protocol.specification import MASK, ONE_HOT, Array, EnvironmentSpec
 
 OBSERVATION = "observation"  # the part that is the rest of it, if the environment gives the mask beside it, in `info`
@@ -84,9 +83,8 @@ def unpack(spec: EnvironmentSpec, planes: Array, names: Collection[str]) -> dict
 
 def random_action(spec: EnvironmentSpec, rng: np.random.Generator, planes: Array) -> Array:
     """An action `[N, *actions.shape]` for each of the newest `planes`, drawn uniformly of the legal ones."""
-    if not (spec.has_masks and isinstance(spec.actions, Choices)):
-        return spec.actions.sample(rng, len(planes))
-    return spec.actions.sample_legal(rng, unpack(spec, planes, names=(MASK,))[MASK] != 0)
+    legal = unpack(spec, planes, names=(MASK,))[MASK] != 0 if spec.has_masks else None
+    return spec.actions.sample(rng, len(planes), legal=legal)
 
 
 def find(obs: Any, name: str) -> Any:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from apex_acer.protocol.actions import Actions, Box, Choices, actions_from_dict
+from apex_acer.protocol.actions import Actions, actions_from_dict
 from apex_acer.protocol.actions import Array as Array
 
 DECISIVE = {
@@ -182,12 +182,11 @@ class EnvironmentSpec:
     @functools.cached_property
     def has_masks(self) -> bool:
         """Whether observations say which choices are legal."""
-        return isinstance(self.actions, Choices) and any(part.name == MASK for part in self.parts)
+        return bool(self.actions.branches) and any(part.name == MASK for part in self.parts)
 
     @property
     def num_choices(self) -> int:
         """The number of choices of all branches together."""
-        assert isinstance(self.actions, Choices)
         return sum(self.actions.branches)
 
     @functools.cached_property
@@ -214,14 +213,12 @@ class EnvironmentSpec:
     @property
     def num_actions(self) -> int:
         """A, the number of discrete actions, or of combinations of choices."""
-        assert isinstance(self.actions, Choices)
         return self.actions.n
 
     @property
     def action_dim(self) -> int:
         """d, the number of numbers in a continuous action."""
-        assert isinstance(self.actions, Box)
-        return len(self.actions.low)
+        return self.actions.dim
 
     @property
     def is_image(self) -> bool:
@@ -234,14 +231,9 @@ class EnvironmentSpec:
         return self.is_image or any(len(part.plane_shape) == 3 for part in self.parts)
 
 
-def is_usable(values: Array) -> bool:
-    """Whether all floats `values` are finite and at most `LARGEST` in magnitude."""
-    return bool(np.abs(values).max(initial=0) <= LARGEST)  # false for NaN, too
-
-
 def unusable(values: Array) -> str:
-    """The first of the floats `values` that `is_usable` does not allow, and what is allowed; empty if all are usable."""
-    if is_usable(values):
+    """The first of the floats `values` that is not finite or beyond `LARGEST`, and what is allowed; empty if none is."""
+    if np.abs(values).max(initial=0) <= LARGEST:  # false for NaN, too
         return ""
     return f"{values[~(np.abs(values) <= LARGEST)].ravel()[0]:g}, allowed is a magnitude of {LARGEST:g}"
 

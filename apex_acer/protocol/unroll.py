@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from apex_acer.protocol.planes import unpack
-from apex_acer.protocol.specification import LARGEST, Array, EnvironmentSpec, is_usable
+from apex_acer.protocol.specification import LARGEST, Array, EnvironmentSpec, unusable
 
 if TYPE_CHECKING:
     import torch
@@ -62,7 +62,7 @@ class Unroll:
         floats = given | self.behaviour | self.state
         if problem := next((name for name, array in floats.items() if not np.isfinite(array).all()), ""):
             return f"{problem}: not finite"
-        if problem := next((name for name, array in given.items() if not is_usable(array)), ""):
+        if problem := next((name for name, array in given.items() if unusable(array)), ""):
             return f"{problem}: up to {np.abs(given[problem]).max():g}, allowed is a magnitude of {LARGEST:g}"
         return "priority: negative" if PRIORITY in floats and floats[PRIORITY].min() < 0 else ""
 

@@ -1,20 +1,22 @@
-"""Connections of websockets with limits that it lacks: on what a peer sends beside its messages, and on its reading."""
+"""Connections of websockets with limits that it lacks, on what a peer sends beside its messages and on its reading."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from pathlib import Path
 from typing import Any
 
-from websockets.asyncio.client import ClientConnection
+from websockets.asyncio.client import ClientConnection, unix_connect
 from websockets.asyncio.connection import Connection
 from websockets.asyncio.server import ServerConnection
-from websockets.exceptions import ProtocolError
+from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidMessage, ProtocolError
 from websockets.frames import CloseCode, Frame, Opcode
 from websockets.protocol import SEND_EOF, State
 from websockets.server import ServerProtocol
 
 from apex_acer.remote.listener import Allowance, Listener
-from apex_acer.remote.messages import error_message
+from apex_acer.remote.messages import BUSY, RemoteError, error_message
 
 WRITE_S = 10.0  # in which a peer must read what it was sent
 LINGER_S, LINGER_BYTES = 2.0, 1 << 20  # for which a peer that broke a rule of WebSocket's may go on
@@ -97,12 +99,11 @@ class ClientsConnection(_PatientConnection, ServerConnection):
         self._listener, self._dropped_bytes = listener, 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Called by asyncio when it is there."""
         super().connection_made(transport)
         self._listener.opened(self)
 
     def data_received(self, data: bytes) -> None:
-        """Called by asyncio with what came; a peer that broke a rule is soon gone, whether it goes or not."""
+        """A peer that broke a rule is soon gone, whether it goes or not."""
         super().data_received(data)
         if self.protocol.parser_exc is None:
             return
@@ -113,6 +114,28 @@ class ClientsConnection(_PatientConnection, ServerConnection):
             self.transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Called by asyncio when it has ended."""
         self._listener.closed(self)
         super().connection_lost(exc)
+
+
+async def relay(client: ServerConnection, hello: str | bytes, address: Path, **options: Any) -> None:
+    """Passes on all that the `client` and another server on this machine say to each other, until one of them leaves.
+
+    The server is at the Unix socket whose path is in the file `address`. Raises `RemoteError` if there is none.
+    """
+    options |= {"compression": None, "max_size": None, "create_connection": RelayConnection}
+    try:
+        async with unix_connect(address.read_text(), **options) as server:
+            await server.send(hello)
+            tasks = [asyncio.ensure_future(each) for each in (_pass_on(client, server), _pass_on(server, client))]
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in tasks:
+                task.cancel()
+    except (OSError, InvalidHandshake, InvalidMessage):
+        raise RemoteError("the evaluator is not there yet; try again later", BUSY) from None
+
+
+async def _pass_on(source: Any, target: Any) -> None:
+    with contextlib.suppress(ConnectionClosed):
+        async for data in source:
+            await target.send(data)

@@ -1,4 +1,4 @@
-"""The socket on which a server listens: how many connections come in, and who makes room for the next one."""
+"""The socket on which a server listens and its TLS: how many connections come in, and who makes room for the next one."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import contextlib
 import errno
 import os
 import socket
+import ssl
 import time
 from collections import Counter
 from pathlib import Path
@@ -36,11 +37,9 @@ class Allowance:
         return self._left < 1
 
     def take(self) -> None:
-        """Counts that it has happened."""
         self._left -= 1
 
     def give_back(self) -> None:
-        """Counts one time less."""
         self._left += 1
 
 
@@ -81,7 +80,6 @@ class Listener(socket.socket):
             accepted.shutdown(socket.SHUT_RDWR)  # it may still be in its TLS handshake
 
     def opened(self, connection: Connection) -> None:
-        """It can be read from and written to."""
         self._open[connection] = connection.transport.get_extra_info("socket").fileno()
 
     def authenticated(self, connection: Connection) -> None:
@@ -90,11 +88,9 @@ class Listener(socket.socket):
             self._allowance.give_back()
 
     def closed(self, connection: Connection) -> None:
-        """It has ended."""
         self._open.pop(connection, None)
 
     def abort(self) -> None:
-        """Breaks all connections."""
         for connection in list(self._open):
             connection.transport.abort()
 
@@ -125,3 +121,19 @@ def listen_at(path: Path) -> Listener:
     listening.bind(str(path))
     listening.listen()
     return Listener(listening)
+
+
+def tls_options(settings: ListenConfig, handshake_s: float) -> dict[str, Any]:
+    """The arguments of a server that speaks TLS with its certificate; empty if it has none. Raises `ConfigError`."""
+    if not settings.certificate:
+        return {}
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        context.load_cert_chain(settings.certificate, settings.private_key)
+    except (OSError, ssl.SSLError) as error:
+        files = f"{settings.certificate!r} and {settings.private_key!r}"
+        raise ConfigError(f"{settings.section}.certificate: {files} cannot be used ({error})") from None
+    # A session ticket would reach a client while it sends its first request. One that reads and writes in two threads,
+    # as apex_acer.client does through websockets, sometimes lost that request: OpenSSL allows one thread at a time.
+    context.num_tickets = 0
+    return {"ssl": context, "ssl_handshake_timeout": handshake_s}

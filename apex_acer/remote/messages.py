@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 import msgpack
 import numpy as np
 
-from apex_acer.protocol.actions import Actions, Choices, Discrete, MultiDiscrete
+from apex_acer.protocol.actions import Actions, has_choice
 from apex_acer.protocol.planes import is_legal
-from apex_acer.protocol.specification import LARGEST, MASK, Array, EnvironmentSpec, is_usable
+from apex_acer.protocol.specification import LARGEST, MASK, Array, EnvironmentSpec, unusable
 
 VERSION = 1
 WRONG, BUSY = 1008, 1013  # WebSocket's codes for a broken rule and for trying again later
@@ -23,7 +23,6 @@ BYTES_PER_NUMBER = 32  # at most, in JSON
 LONGEST = 200  # of what a refusal quotes, characters
 NUMBERS = {bool, int, float}
 USABLE = f"a number from {-LARGEST:g} to {LARGEST:g}"
-TOLERANCE = 1e-6  # of bounds, which a client may have in another precision
 ENDS = "terminated", "truncated"
 WITH_REWARD = "step", *ENDS
 KINDS = "reset", *WITH_REWARD, "bye"
@@ -127,12 +126,8 @@ def parse_request(values: Values, spec: EnvironmentSpec) -> Request:
 # ── checks ──
 
 
-def _is_number(value: Any) -> bool:
-    return type(value) in (int, float)
-
-
-def _is_usable(value: Any) -> bool:
-    return _is_number(value) and abs(value) <= LARGEST  # false for NaN, too
+def _is_reward(value: Any) -> bool:
+    return type(value) in (int, float) and abs(value) <= LARGEST  # false for NaN, too
 
 
 def _is_whole(value: Any) -> bool:
@@ -159,7 +154,7 @@ HELLO = {
 }
 BYE = {"type": TEXT, "sequence": Field(_is_sequence, "a whole number from 0 to 2^53 - 1")}
 RESET = BYE | {"observation": ANYTHING}
-REQUESTS = {"bye": BYE, "reset": RESET, **dict.fromkeys(WITH_REWARD, RESET | {"reward": Field(_is_usable, USABLE)})}
+REQUESTS = {"bye": BYE, "reset": RESET, **dict.fromkeys(WITH_REWARD, RESET | {"reward": Field(_is_reward, USABLE)})}
 
 
 def _require_keys(values: Values, fields: Mapping[str, Field], optional: Set[str] = frozenset()) -> None:
@@ -185,25 +180,8 @@ def _space(spec: EnvironmentSpec) -> Values:
 
 
 def _action_misfit(given: Values, actions: Actions) -> str:
-    if isinstance(actions, Discrete):
-        expected: Values = {"n": actions.n, "start": actions.start}
-        fits = {"start": 0, **given} == expected
-    elif isinstance(actions, MultiDiscrete):
-        expected = {"nvec": list(actions.nvec), "start": list(actions.start)}
-        fits = {"start": [0] * len(actions.nvec), **given} == expected
-    else:
-        expected = {"low": list(actions.low), "high": list(actions.high)}
-        fits = given.keys() == expected.keys() and all(_near(given[name], expected[name]) for name in expected)
-    return "" if fits else f"action is {_short(given)}, this server's is {_short(expected)}"
-
-
-def _near(given: Any, expected: list[float]) -> bool:
-    if not (isinstance(given, list) and len(given) == len(expected) and all(map(_is_number, given))):
-        return False
-    # an integer too large for a float can be compared with one
-    return all(
-        b - (room := TOLERANCE * max(1.0, abs(b))) <= a <= b + room for a, b in zip(given, expected, strict=True)
-    )
+    expected = _short(actions.client_space())
+    return "" if actions.fits(given) else f"action is {_short(given)}, this server's is {expected}"
 
 
 def _observation(value: Any, spec: EnvironmentSpec) -> Observation:
@@ -217,12 +195,11 @@ def _observation(value: Any, spec: EnvironmentSpec) -> Observation:
 
 def _mask(mask: Array, actions: Actions, *, is_over: bool) -> Array:
     """`mask`, or one that allows everything if it allows nothing at an episode's end; raises `RemoteError` before."""
-    assert isinstance(actions, Choices)
     try:
         legal = is_legal(mask)
     except ValueError as error:
         raise RemoteError(f"{MASK} in observation: {error}") from None
-    if actions.has_choice(legal):
+    if has_choice(legal, actions.branches):
         return mask
     if not is_over:
         raise RemoteError(f"{MASK} in observation: no action is legal, though the episode goes on")
@@ -246,7 +223,7 @@ def _array(value: Any, spec: EnvironmentSpec, what: str) -> Array:
         raise RemoteError(f"{what} has shape {list(array.shape)}, expected {list(shape)}")
     with np.errstate(all="ignore"):  # what does not fit is told apart below
         converted = array.astype(dtype).reshape(shape)
-    if dtype.kind == "f" and not is_usable(converted):
+    if dtype.kind == "f" and unusable(converted):
         wrong = array.reshape(-1)[np.argmin(np.abs(converted.reshape(-1)) <= LARGEST)]
         raise RemoteError(f"{what} has {wrong:g}; require {USABLE}")
     if dtype.kind != "f" and (converted != array.reshape(shape)).any():

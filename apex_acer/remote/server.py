@@ -21,9 +21,10 @@ from websockets.asyncio.server import ServerConnection, serve
 from websockets.exceptions import ConnectionClosed, PayloadTooBig, ProtocolError
 
 from apex_acer.config import ListenConfig
+from apex_acer.protocol.messages import Row
 from apex_acer.protocol.specification import EnvironmentSpec
-from apex_acer.remote.connections import ClientsConnection
-from apex_acer.remote.listener import Listener, listen
+from apex_acer.remote.connections import ClientsConnection, relay
+from apex_acer.remote.listener import Listener, listen, tls_options
 from apex_acer.remote.messages import (
     BUSY,
     SHORT,
@@ -36,10 +37,7 @@ from apex_acer.remote.messages import (
     parse_hello,
     parse_request,
 )
-from apex_acer.remote.relay import relay
-from apex_acer.remote.session import Event, Session
-from apex_acer.remote.sessions import Sessions
-from apex_acer.remote.tls import tls_options
+from apex_acer.remote.session import Event, Session, Sessions
 
 log = logging.getLogger(__name__)
 
@@ -118,6 +116,10 @@ class Server:
     def num(self) -> int:
         """Clients that are connected."""
         return len(self._sessions.connected())
+
+    def metrics(self) -> Row:
+        """What an actor reports of its clients."""
+        return {"clients": self.num}
 
     def close(self, goodbye: str = "the run has ended") -> None:
         """Says goodbye to all clients and ends the thread."""

@@ -1,4 +1,4 @@
 """Tools for whole runs: listing them, and exporting trained policies.
 
-May import: manager, actor, learner, networks, functional, environments, storage, config, protocol, system.
+May import: manager, actor, learner, networks, environments, storage, config, protocol, system.
 """

@@ -16,11 +16,10 @@ from torch import Tensor, nn
 
 from apex_acer.actor.policy import Policy
 from apex_acer.config import ConfigError
-from apex_acer.functional import split_choices
 from apex_acer.networks.card import describe
+from apex_acer.networks.policies import as_given, greedy
 from apex_acer.networks.weights import METADATA
-from apex_acer.protocol.actions import Array, Box, Choices, Discrete, MultiDiscrete
-from apex_acer.protocol.specification import EnvironmentSpec
+from apex_acer.protocol.specification import Array, EnvironmentSpec
 from apex_acer.system import files
 
 BATCHES = 1, 5  # batch sizes on which the outputs are compared
@@ -45,7 +44,7 @@ class OnnxPolicy(nn.Module):
         obs_dtype = torch.uint8 if self.spec.parts else torch.float32
         output, state = self.network.step(torch.zeros(1, *policy.spec.obs_shape, dtype=obs_dtype), {})
         self.heads = [f"normalised_{name}" if name == "action" else name for name in output._fields]
-        """Names of the network's outputs; the first one is largest for the best action, or is the best action of a `Box`."""
+        """Names of the network's outputs; the first one is largest for the best action, or is the best continuous action."""
         self.state = list(state)
         """Names of the recurrent state's parts."""
 
@@ -56,31 +55,16 @@ class OnnxPolicy(nn.Module):
         obs: Any = dict(zip(self.spec.boxes, planes, strict=True)) if self.spec.parts else planes[0]
         output, after = self.network.step(obs, {name: given[name] for name in self.state})
         probabilities = [self._probabilities(output.pi_logits)] if "pi_logits" in self.heads else []
-        return *output, *probabilities, self.choose(output[0]), *after.values()
+        action = as_given(self.spec.actions, self.greedy(output[0]))
+        return *output, *probabilities, action, *after.values()
 
     def _probabilities(self, logits: Tensor) -> Tensor:
-        assert isinstance(self.spec.actions, Choices)
         parts = [part.softmax(-1) for part in torch.split(logits, list(self.spec.actions.branches), -1)]
         return torch.cat(parts, -1) if len(parts) > 1 else parts[0]
 
-    def choose(self, output: Tensor) -> Tensor:
-        """The greedy actions `[B, …]` as the environment takes them (`actions.to_environment`), from the first output."""
-        actions = self.spec.actions
-        if isinstance(actions, Discrete):
-            return output.argmax(-1) + actions.start
-        if isinstance(actions, MultiDiscrete):
-            chosen = torch.stack(self._choices(output, list(actions.nvec)), -1) + torch.tensor(actions.start)
-            return chosen.to(getattr(torch, actions.given_dtype)).reshape(-1, *actions.given_shape)
-        low, high = (torch.tensor(bounds, dtype=torch.float64) for bounds in (actions.low, actions.high))
-        share = (output.double().clamp(-1, 1) + 1) / 2
-        scaled = (low * (1 - share) + high * share).clamp(low, high)
-        return scaled.to(getattr(torch, actions.given_dtype)).reshape(-1, *actions.given_shape)
-
-    def _choices(self, output: Tensor, sizes: list[int]) -> list[Tensor]:
-        """The best choice `[B]` of each branch, by logits of each or values of their combinations."""
-        if self.heads[0] == "pi_logits":
-            return [part.argmax(-1) for part in torch.split(output, sizes, -1)]
-        return split_choices(output.argmax(-1), sizes)
+    def greedy(self, output: Tensor) -> Tensor:
+        """A policy's greedy actions `[B, …]` by the first output."""
+        return greedy(self.spec.actions, output, is_joint=self.heads[0] != "pi_logits")
 
     @property
     def inputs(self) -> list[str]:
@@ -199,9 +183,6 @@ def _difference(module: OnnxPolicy, session: onnxruntime.InferenceSession, input
 
 def _acts_by_its_output(module: OnnxPolicy, found: dict[str, Array]) -> bool:
     """Whether the actions in `found` are the best ones by the first of the outputs in it."""
-    actions, output = module.spec.actions, found[module.heads[0]]
-    if isinstance(actions, Box):
-        wanted = actions.to_environment(output)
-        return bool(np.allclose(found["action"], wanted, rtol=TOLERANCE, atol=TOLERANCE * np.abs(wanted).max()))
-    wanted = module.choose(torch.from_numpy(output)).numpy()
-    return bool((found["action"] == wanted).all())
+    actions, best = module.spec.actions, module.greedy(torch.from_numpy(found[module.heads[0]])).numpy()
+    wanted, tolerance = actions.to_environment(best), TOLERANCE if actions.dim else 0.0
+    return np.allclose(found["action"], wanted, rtol=tolerance, atol=tolerance * np.abs(wanted).max())

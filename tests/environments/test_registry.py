@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import gymnasium
+import numpy as np
 import pytest
 
 from apex_acer.config import EnvironmentConfig
-from apex_acer.environments.registry import find_spec, nearest_id, require_everywhere
+from apex_acer.environments.registry import find_spec, make_vector, nearest_id, require_everywhere
+from apex_acer.environments.vector import make_environments
 from tests.conftest import COUNTDOWN, config_error
 
 MODULE = "tests.environments_for_tests"
@@ -128,3 +131,25 @@ def test_what_only_this_program_registers_is_refused(own_module: Callable[[str],
         assert message == f"environment.id: {name!r} is registered in this program only, not in its actors; {how}"
     for name in (COUNTDOWN, "CartPole-v1", "ALE/Pong-v5"):
         require_everywhere(EnvironmentConfig(id=name))
+
+
+def test_what_mujoco_warns_of_is_logged_and_leaves_no_file(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    mujoco = pytest.importorskip("mujoco")
+    monkeypatch.chdir(tmp_path)
+    config = EnvironmentConfig(id="HalfCheetah-v5")
+    environments = make_environments(config, 1, training=True)
+    assert environments.spec.actions.shape == (6,)
+    environments.close()
+    assert not caplog.records
+    simulation = make_vector(config, 1).envs[0].unwrapped
+    simulation.data.qpos[0] = np.nan
+    with caplog.at_level(logging.WARNING):
+        mujoco.mj_step(simulation.model, simulation.data)
+    assert "The simulation is unstable" in caplog.text
+    assert not capfd.readouterr().err
+    assert not list(tmp_path.iterdir())

@@ -11,7 +11,7 @@ from ale_py.vector_env import AtariVectorEnv
 from gymnasium.vector import SyncVectorEnv
 
 from apex_acer.config import AtariConfig, EnvironmentConfig
-from apex_acer.environments.adapter import Adapter
+from apex_acer.environments.registry import Adapter
 from apex_acer.environments.vector import Environments, Step, make_environments
 from apex_acer.protocol.planes import unpack
 from tests.conftest import COUNTDOWN, config_error

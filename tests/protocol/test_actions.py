@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from apex_acer.protocol.actions import Actions, Box, Discrete, MultiDiscrete, actions_from_dict
+import apex_acer
+from apex_acer.protocol.actions import Actions, Box, Discrete, MultiDiscrete, actions_from_dict, has_choice
 from apex_acer.protocol.specification import EnvironmentSpec
 from tests.runs import CARTPOLE
 
@@ -92,6 +95,18 @@ def test_as_many_combinations_as_a_number_can_count() -> None:
     bits = MultiDiscrete((2,) * 62, (0,) * 62, (62,), "int8")
     assert bits.to_environment(np.array([bits.n - 1])).tolist() == [[1] * 62]
     assert bits.refusal(bits.sample(np.random.default_rng(0), 100)) == ""
+
+
+@pytest.mark.parametrize("actions", [Discrete(5, 1), DIALS], ids=str)
+def test_only_legal_choices_are_drawn(actions: Actions) -> None:
+    rng = np.random.default_rng(0)
+    legal = rng.random((200, sum(actions.branches))) < 0.5
+    possible = has_choice(legal, actions.branches)
+    assert 0 < possible.sum() < 200
+    legal = legal[possible]
+    drawn = np.stack(np.unravel_index(actions.sample(rng, len(legal), legal=legal), actions.branches), -1)
+    assert np.take_along_axis(legal, drawn + np.cumsum((0, *actions.branches[:-1])), -1).all()
+    assert all(len(set(choices.tolist())) == size for choices, size in zip(drawn.T, actions.branches, strict=True))
 
 
 def test_they_are_described_in_words() -> None:
@@ -183,3 +198,49 @@ def test_damage_of_choices_is_refused(values: dict[str, Any]) -> None:
 def test_damage_of_several_choices_is_refused(change: dict[str, Any]) -> None:
     with pytest.raises((TypeError, ValueError)):
         actions_from_dict(dataclasses.asdict(DIALS) | change)
+
+
+@pytest.mark.parametrize(
+    ("actions", "chosen", "user", "clients"),
+    [
+        (Discrete(4, -2), [0, 3], -2, [-2, 1]),
+        (MultiDiscrete((3,), (1,), (1,), "int8"), [0, 2], [1], [[1], [3]]),
+        (DIALS, [0, 23], [[5, 0], [-2, 0]], [[5, 0, -2, 0], [7, 1, 1, 0]]),
+        (PLANE, [[-1.0, 1.0], [1.0, 0.0]], [-1.0, 10.0], [[-1.0, 10.0], [3.0, 5.0]]),
+        (Box((-1.0,), (1.0,), (), "float32"), [[-1.0], [1.0]], -1.0, [[-1.0], [1.0]]),
+    ],
+    ids=str,
+)
+def test_users_and_clients_get_actions_in_the_environment_s_units(
+    actions: Actions, chosen: list[Any], user: Any, clients: list[Any]
+) -> None:
+    given = actions.to_environment(np.array(chosen, actions.dtype))
+    assert actions.for_clients(given) == clients
+    found = actions.for_user(given)
+    assert type(found) is (int if isinstance(actions, Discrete) else np.ndarray)
+    assert np.shape(found) == actions.given_shape
+    assert np.asarray(found).tolist() == user
+
+
+@pytest.mark.parametrize("actions", [Discrete(4, -2), DIALS, PLANE], ids=str)
+def test_a_client_s_space_is_the_one_that_is_announced(actions: Actions) -> None:
+    space: dict[str, Any] = json.loads(json.dumps(actions.client_space()))
+    assert actions.fits(space)
+    assert not actions.fits({})
+    assert not actions.fits(space | {"other": 1})
+    for key, value in space.items():
+        changed = value + 1 if isinstance(value, int) else [number + 1 for number in value]
+        assert not actions.fits(space | {key: changed})
+
+
+def test_only_three_files_know_which_kinds_there_are() -> None:
+    kinds = re.compile(
+        r"^from apex_acer\.protocol\.actions import .*\b(Choices|Discrete|MultiDiscrete|Box)\b", re.MULTILINE
+    )
+    root = Path(apex_acer.__file__).parent
+    files = {path.relative_to(root).as_posix() for path in root.rglob("*.py") if kinds.search(path.read_text())}
+    assert files | {"protocol/actions.py"} == {
+        "protocol/actions.py",
+        "environments/spaces.py",
+        "networks/policies.py",
+    }

@@ -103,7 +103,7 @@ def test_a_hang_of_it_is_told_and_given_up(
 
 def test_native_code_that_never_returns_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(check, "DEADLINE_S", 0.2)
-    monkeypatch.setattr("apex_acer.environments.apart.GRACE_S", 0.2)
+    monkeypatch.setattr("apex_acer.environments.check.GRACE_S", 0.2)
     message = config_error(lambda: check_environment(own(tmp_path, monkeypatch, "sum(range(10 ** 12))")))
     assert message == "environment.id: 'own_module:Own-v0' did not answer within 0.2 s; give one that answers"
 
@@ -112,10 +112,8 @@ class Here(Clock):
     """Is registered by this module, which processes do not import."""
 
 
-gymnasium.register("Here-v0", Here)
-
-
 def test_an_id_of_this_program_alone_is_for_the_serial_engine() -> None:
+    gymnasium.register("Here-v0", Here)
     config = tiny_run(engine="local", environment__id="Here-v0")
     message = config_error(lambda: check_environment(config))
     assert message.startswith("environment.id: 'Here-v0' is registered in this program only, which its processes do")
