@@ -29,7 +29,7 @@ import dataclasses, json, pathlib, signal, sys, tempfile
 signal.signal(signal.SIGINT, signal.default_int_handler)  # whatever the tests themselves run under
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 import apex_acer
-from apex_acer.manager import restarts, supervised_process
+from apex_acer.manager import supervised_process, supervisor
 from apex_acer.config.runfile import load_run
 from apex_acer.system import private
 
@@ -42,7 +42,7 @@ def noted(*arguments, make=tempfile.mkdtemp, **more):
     return folder
 
 tempfile.mkdtemp = noted
-restarts.BACKOFF_S, supervised_process.READY_S = json.loads(sys.argv[2])
+supervisor.BACKOFF_S, supervised_process.READY_S = json.loads(sys.argv[2])
 private.PLACE = pathlib.Path(sys.argv[3])
 say(started=True)
 try:

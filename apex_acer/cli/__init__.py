@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import sys
 
-from apex_acer.system.path import look_here_last
+from apex_acer.system import look_here_last
 
 TYPE_CHECKING = False  # instead of importing `typing`, which takes time
 if TYPE_CHECKING:

@@ -104,7 +104,7 @@ def _check(given: Planning) -> None:
 
 def _place(given: Planning, config: RunConfig, spec: EnvironmentSpec, has_gpu: bool) -> tuple[RunConfig, Machines]:
     """The run as it would be placed on the given machines, and these machines."""
-    from apex_acer.engines.placement import available_cores, learns_on_every_core, place
+    from apex_acer.engines.machine import available_cores, learns_on_every_core, place
     from apex_acer.learner.gradient import num_parts
     from apex_acer.tools.capacity.plan import Machines
 
@@ -119,7 +119,7 @@ def _place(given: Planning, config: RunConfig, spec: EnvironmentSpec, has_gpu: b
         ray=dataclasses.replace(config.ray, compress=given.compress or config.ray.compress),
     )
     config = place(config, spec, cores)
-    shared = learns_on_every_core(config, spec)
+    shared = learns_on_every_core(config.learner.device, spec)
     threads = num_parts(config.learner.threads, config.learner.batch_size // learners) if shared else 1
     return config, Machines(config.actors.count, cores, gpus, learners, threads, given.network_gbit)
 

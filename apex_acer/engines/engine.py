@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import traceback
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
 
 from apex_acer.config import RunConfig
-from apex_acer.protocol.messages import Link, Peer
-from apex_acer.protocol.outcome import Outcome
+from apex_acer.protocol.messages import Link, Outcome, Peer
 from apex_acer.protocol.specification import EnvironmentSpec
+from apex_acer.storage.folder import where
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,10 @@ class Run:
     resume: bool = False  # whether the learner continues from the newest checkpoint in `folder`
     notes: tuple[str, ...] = ()  # lines that tell the user what was understood of the environment
     secret: str = ""  # a line that only a terminal may show; empty if there is none
+
+    def of(self, peer: Peer) -> Run:
+        """The run as the process of `peer` gets it: with its folder where that is, and resumed by a later incarnation."""
+        return dataclasses.replace(self, folder=where(self.folder), resume=self.resume or peer.incarnation > 0)
 
 
 class Handle(ABC):
@@ -92,8 +97,7 @@ class Engine(ABC):
     def wake(self) -> None:
         """Ends a `wait` when a signal has come; safe in a signal handler."""
 
-    @abstractmethod
-    def pause(self, paused: bool) -> None:
+    def pause(self, paused: bool) -> None:  # noqa: B027 - the serial engine stops with this process, and Ray never does
         """Stops the roles before Ctrl-Z stops this process, and lets them go on after; safe in a signal handler."""
 
     @abstractmethod

@@ -9,10 +9,9 @@ from collections.abc import Callable
 
 import torch
 
-from apex_acer.actor.actor import Actor
-from apex_acer.actor.evaluator import Evaluator
 from apex_acer.config import ConfigError
 from apex_acer.engines.engine import Engine, Handle, Run, one_line
+from apex_acer.engines.roles import make_learner, make_peer
 from apex_acer.learner.inbox import Inbox
 from apex_acer.learner.learner import Learner
 from apex_acer.protocol.messages import Link, Message, Peer, Reply
@@ -33,7 +32,6 @@ class DirectLink(Link):
         self._replies: deque[Reply] = deque()
 
     def send(self, message: Message) -> None:
-        """Posts `message`."""
         self._inbox.post(message, self._replies.append)
 
     def receive(self, timeout_s: float) -> Reply | None:
@@ -42,7 +40,6 @@ class DirectLink(Link):
         return self._replies.popleft() if self._replies else None
 
     def heartbeat(self) -> None:
-        """Calls the given function."""
         self._heartbeat()
 
 
@@ -79,12 +76,10 @@ class SerialHandle(Handle):
         """Does nothing: while the manager runs, no role hangs."""
 
     def replace(self, turn: Turn) -> None:
-        """Closes the role's object and continues with another."""
         self._close()
         self._step, self._close = turn
 
     def dismiss(self) -> None:
-        """Closes the role's object, for good."""
         self.kill()
 
     def kill(self) -> None:
@@ -114,17 +109,12 @@ class SerialEngine(Engine):
         return self._handles[-1]
 
     def _make_learner(self, incarnations: dict[str, int]) -> Turn:
-        run = self._run
-        self._learner = Learner(run.config, run.spec, run.folder, run.run_id, run.started_at, resume=run.resume)
-        self._learner.inbox.expect(incarnations)
+        self._learner = make_learner(self._run, incarnations)
         self.link = DirectLink(self._learner.inbox)
         return self._learn, self._learner.close
 
     def _make_peer(self, peer: Peer) -> Turn:
-        run = self._run
-        link = DirectLink(self._learner.inbox, self._check)
-        given = run.config, run.run_id, peer, link, run.config.actors.threads
-        role = Actor(*given) if peer.role == "actor" else Evaluator(*given, run.folder)
+        role = make_peer(self._run, peer, DirectLink(self._learner.inbox, self._check))
         return lambda: role.step(0), role.close
 
     def reconnect(self) -> None:
@@ -140,15 +130,11 @@ class SerialEngine(Engine):
         """Ends the unroll or the evaluation that runs: a signal has come."""
         self._signalled = True
 
-    def pause(self, paused: bool) -> None:
-        """Does nothing: the roles stop with this process."""
-
     def _check(self) -> None:
         if self._signalled:
             raise Dismissed
 
     def close(self) -> None:
-        """Closes every role."""
         for handle in self._handles:
             handle.kill()
 

@@ -22,8 +22,7 @@ from apex_acer.learner.saving import Saver
 from apex_acer.learner.snapshots import Evaluations
 from apex_acer.learner.trainer import Trainer
 from apex_acer.networks.device import in_float32
-from apex_acer.protocol.messages import Message, Reply, Row
-from apex_acer.protocol.outcome import Outcome
+from apex_acer.protocol.messages import Message, Outcome, Reply, Row
 from apex_acer.protocol.specification import EnvironmentSpec
 
 log = logging.getLogger(__name__)

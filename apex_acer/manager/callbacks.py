@@ -77,5 +77,4 @@ class Listener:
             self.busy = False
 
     def close(self) -> None:
-        """Closes the file of rows."""
         self._rows.close()

@@ -12,18 +12,16 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from apex_acer.config import ConfigError, RunConfig
-from apex_acer.config.runfile import load_run
+from apex_acer.config.runfile import dump_run, flat, load_run
 from apex_acer.engines import engine_class
 from apex_acer.engines.engine import Engine, Run
-from apex_acer.engines.placement import describe
+from apex_acer.engines.machine import describe
 from apex_acer.manager.callbacks import Callbacks, Listener
-from apex_acer.manager.conversation import LOOK_S
-from apex_acer.manager.log_file import log_file
 from apex_acer.manager.preparation import prepare, prepare_resume
-from apex_acer.manager.record import Record
+from apex_acer.manager.record import Record, log_file
 from apex_acer.manager.result import TrainResult
+from apex_acer.manager.supervisor import LOOK_S, Supervisor
 from apex_acer.manager.supervisor import RunFailed as RunFailed
-from apex_acer.manager.supervisor import Supervisor
 from apex_acer.manager.trackers import Trackers
 from apex_acer.protocol.messages import Status
 from apex_acer.storage.folder import held, where
@@ -134,8 +132,9 @@ def manage(
     callbacks = callbacks or Callbacks()
     noted = contextlib.nullcontext(signals) if signals else Signals()
     with log_file(run.folder, run.config.logging.level), held(run.folder, run.run_id), noted as signals:
-        trackers, result = Trackers(run.config, run.folder), None
-        record = Record(run, trackers)
+        config, result = dataclasses.replace(run.config, out=""), None
+        trackers = Trackers(config.logging, flat(config), run.folder)
+        record = Record(run.folder, dump_run(config), trackers)
         try:
             result = Manager(run, trackers.listen(callbacks), signals, record).run()
             record.end(result)

@@ -15,11 +15,9 @@ from typing import Any
 from apex_acer.config import ConfigError, RunConfig, StopConfig, imports, reading, require, writing
 from apex_acer.config.runfile import from_dict, load_run, to_dict
 from apex_acer.engines.engine import Run
-from apex_acer.engines.machine import require_room
-from apex_acer.engines.placement import place, require_gpus
+from apex_acer.engines.machine import place, require_gpus, require_room
 from apex_acer.environments.check import check_environment, require_unchanged
-from apex_acer.manager.log_file import in_use
-from apex_acer.manager.trackers import require_trackers
+from apex_acer.manager.record import in_use
 from apex_acer.networks.card import look, require_match, weights_hint, written_by
 from apex_acer.networks.images import require_torso
 from apex_acer.protocol.specification import EnvironmentSpec
@@ -35,8 +33,7 @@ def prepare(config: RunConfig, started_at: float) -> Run:
         raise ConfigError(f"platform: {sys.platform!r} is not supported; run on Linux or macOS")
     if config.load and not Path(config.load).is_file():
         raise ConfigError(f"load: {config.load!r} is not a file; {weights_hint(Path(config.load))}")
-    require_trackers(config)
-    _require_video(config)
+    _require_installed(config)
     config, here = _with_replay(config), Path.cwd()  # code of the user's may go to another folder
     settings = imports.algorithm_settings(config.algorithm.name)
     given = type(config.algorithm)
@@ -84,7 +81,7 @@ def prepare_resume(
         config = dataclasses.replace(config, schedule_steps=schedule_steps)
     elif config.has_schedule and config.schedule_end != before.schedule_end:
         config = dataclasses.replace(config, schedule_steps=before.schedule_end)
-    require_trackers(config)
+    _require_installed(config)
     _require_importable(config)
     _, spec, notes = check_environment(config)
     with reading(str(path)):
@@ -118,12 +115,15 @@ def _require_importable(config: RunConfig) -> None:
         require_everywhere(environment.local)
 
 
-def _require_video(config: RunConfig) -> None:
-    """Raises `ConfigError` if videos of evaluations are asked for and what writes them is not installed."""
-    for name in ("av", "pygame") if config.evaluation.video_every else ():
-        with imports.needs("evaluation.video_every", "video"):
-            if find_spec(name) is None:
-                raise ModuleNotFoundError(name=name)
+def _require_installed(config: RunConfig) -> None:
+    """Raises `ConfigError` if a tracker of the run, or what writes videos of its evaluations, is not installed."""
+    needed: list[tuple[str, str, str]] = [("logging.trackers", name, name) for name in config.logging.trackers]
+    if config.evaluation.video_every:
+        needed += [("evaluation.video_every", "video", name) for name in ("av", "pygame")]
+    for key, extra, module in needed:
+        with imports.needs(key, extra):
+            if find_spec(module) is None:
+                raise ModuleNotFoundError(name=module)
 
 
 def _require_weights(config: RunConfig, spec: EnvironmentSpec) -> None:
@@ -138,8 +138,8 @@ def _require_weights(config: RunConfig, spec: EnvironmentSpec) -> None:
 
 
 def _require_address(config: RunConfig) -> None:
-    """Raises `ConfigError` if the actor could not listen to remote clients; on a cluster, it may be on another machine."""
-    if not config.environment.is_remote or config.engine == "ray":
+    """Raises `ConfigError` if the actor could not listen to remote clients."""
+    if not config.environment.is_remote:
         return
     with imports.needs("environment.id: 'remote'", "remote"):
         from apex_acer.remote.listener import listen

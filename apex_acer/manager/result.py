@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from apex_acer.config import ConfigError
 from apex_acer.config.imports import needs
 from apex_acer.config.runfile import look_at_run
-from apex_acer.protocol.outcome import Outcome
+from apex_acer.protocol.messages import Outcome
 from apex_acer.storage.history import History, Log, read_rows
 
 if TYPE_CHECKING:

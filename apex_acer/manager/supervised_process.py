@@ -1,4 +1,4 @@
-"""One process of a run through all its incarnations: whether it is running, has ended or hangs."""
+"""One process of a run through all its incarnations: whether it is running, has ended or hangs, and how often it died."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ class SupervisedProcess:
         self.died_of = ""  # why the previous incarnation died, in one line; empty if it ended well or there was none
         self.patience_s, self._key = patience_s, f"supervision.{key}"
         self._max_unanswered = max_unanswered
+        self._deaths: list[float] = []  # monotonic seconds of the recent ones
         self._idle_s = 0.0
         self._progress = (False, 0, 0)
 
@@ -71,6 +72,12 @@ class SupervisedProcess:
     def reset_idle_time(self) -> None:
         """Forgets the time without progress: there was no learner to make progress with."""
         self._idle_s = 0.0
+
+    def count_death(self, window_s: float) -> int:
+        """Counts a death; returns how many there were within the last `window_s` seconds."""
+        now = time.monotonic()
+        self._deaths = [*(at for at in self._deaths if now - at < window_s), now]
+        return len(self._deaths)
 
     def schedule_restart(self, delay_s: float, died_of: str = "") -> None:
         """Has the next incarnation start in `delay_s` seconds; `died_of` is the cause of this one's death, if it died."""

@@ -12,16 +12,19 @@ import time
 
 from apex_acer.config import ConfigError
 from apex_acer.engines.engine import Engine, Handle, Run
-from apex_acer.manager.conversation import LOOK_S, Conversation
-from apex_acer.manager.restarts import Restarts
 from apex_acer.manager.supervised_process import SupervisedProcess
-from apex_acer.protocol.messages import Peer, Reply, Status
+from apex_acer.protocol.messages import Message, Peer, Reply, Status
+from apex_acer.storage.checkpoint import newest
+from apex_acer.storage.folder import where
 from apex_acer.system.output import printable_lines
 
 log = logging.getLogger(__name__)
 
+LOOK_S = 0.5  # between two questions to the learner
 LONGEST_LOOK_S = 2 * LOOK_S  # the most that counts between two looks: after more, this process was stopped or busy
 SAVED_BYTES_PER_S = 50e6  # of replay, on a slow disk
+BACKOFF_S = 0.5  # pause before the first restart within the window, doubled for each further one ...
+DOUBLINGS = 4  # ... at most this often
 DUMP_S = 0.5  # in which a hung process writes where it is, before it is killed
 
 
@@ -32,12 +35,58 @@ class RunFailed(Exception):
         super().__init__(printable_lines(text))
 
 
+class Conversation:
+    """What the manager has asked and announced to one incarnation of the learner, and what was answered."""
+
+    def __init__(self, run_id: str, engine: Engine) -> None:
+        self._run_id, self._engine = run_id, engine
+        self.known: dict[str, int] = {}  # incarnations of the other processes that the learner has acknowledged ...
+        self.known_at = 0.0  # ... and the monotonic seconds at which they were sent to it
+        self._sent: dict[str, int] = {}
+        self._sent_at = 0.0
+        self._messages = self._unanswered = 0
+        self._met = False
+
+    def begin(self, incarnations: dict[str, int]) -> None:
+        """Notes that the learner was started with these `incarnations` of the others."""
+        self.known, self.known_at = incarnations, time.monotonic()
+
+    def send(self, incarnations: dict[str, int], stop: str = "") -> None:
+        """Asks for the learner's status and announces `incarnations`; a `stop` reason ends the run."""
+        self._sent, self._sent_at = incarnations, time.monotonic()
+        message = Message(self._run_id, Peer("manager", 0, 0), self._messages, stop=stop, incarnations=incarnations)
+        self._engine.link.send(message)
+        self._messages += 1
+        self._unanswered += 1
+
+    def send_if_due(self, incarnations: dict[str, int]) -> None:
+        """Sends once everything is answered and `LOOK_S` has passed, or at once if `incarnations` have changed."""
+        is_time = time.monotonic() >= self._sent_at + LOOK_S
+        if not self._unanswered and (is_time or self._sent != incarnations):
+            self.send(incarnations)
+
+    def receive(self) -> list[Reply]:
+        """The replies that have come; at the first one, the other processes are told of this learner."""
+        replies = []
+        while reply := self._engine.link.receive(0):
+            if reply.refused:
+                raise RuntimeError(f"the learner refused the manager's message: {reply.refused}")
+            replies.append(reply)
+            self._unanswered -= 1
+        if replies and not self._met:
+            self._engine.reconnect()
+            self._met = True
+        if replies and not self._unanswered:
+            self.known, self.known_at = self._sent, self._sent_at
+        return replies
+
+
 class Supervisor:
     """Starts the processes of a run, talks to its learner, and restarts the processes that fail."""
 
     def __init__(self, run: Run, engine: Engine) -> None:
         config, self._settings = run.config, run.config.supervision
-        self._run_id, self._engine = run.run_id, engine
+        self._run_id, self._folder, self._engine = run.run_id, run.folder, engine
         hung_s, most = self._settings.hung_seconds, config.max_unanswered
         self.learner = SupervisedProcess(Peer("learner", 0, 0), hung_s)
         self._actors = [SupervisedProcess(Peer("actor", i, 0), hung_s, most) for i in range(config.actors.count)]
@@ -46,13 +95,13 @@ class Supervisor:
         self._peers = [*self._actors, *([evaluator] if config.evaluation.every else [])]
         # said once somebody listens there
         self._unsaid_url = config.environment.remote.url if config.environment.is_remote else ""
-        self._restarts = Restarts(run, engine)
         self._conversation = Conversation(self._run_id, engine)
         self._turns = 0  # of the learner's loop
         self._stopping = False
         self._status: Status = {}
         self._states: dict[str, str] = {}
         self._news: list[str] = []
+        self._raised_early: set[tuple[str, str]] = set()  # roles, and what they raised before the first unroll
         self._steps_at_start: int | None = None
         self._looked_at = self._heard_at = 0.0
 
@@ -179,16 +228,35 @@ class Supervisor:
     def _replace(self, process: SupervisedProcess, handle: Handle, why: str) -> None:
         if handle.config_error and not process.peer.incarnation:
             raise ConfigError(handle.config_error)
-        name = process.peer.name
-        restart = self._restarts.after(handle, early=self.is_early)
-        if restart.refused:
-            raise RunFailed(f"{handle.failure}\n{name}: {why}; {restart.refused}".strip())
-        which = f"restart {restart.number} of {self._settings.restarts}"
-        self._news.append(f"{name}: {why}; {which} in {restart.delay_s:g} s")
+        name, settings = process.peer.name, self._settings
+        deaths = process.count_death(60 * settings.window_minutes)
+        if refused := self._refusal(handle, deaths):
+            raise RunFailed(f"{handle.failure}\n{name}: {why}; {refused}".strip())
+        delay_s = BACKOFF_S * 2 ** min(deaths - 1, DOUBLINGS)
+        self._news.append(f"{name}: {why}; restart {deaths} of {settings.restarts} in {delay_s:g} s")
         log.warning(self._news[-1])
-        process.schedule_restart(restart.delay_s, why)
+        process.schedule_restart(delay_s, why)
         if process is self.learner:
             for other in self._peers:
                 other.reset_idle_time()
             self._conversation = Conversation(self._run_id, self._engine)
             self._turns, self._stopping = 0, False
+
+    def _refusal(self, handle: Handle, deaths: int) -> str:
+        """Why the process of `handle` is not restarted after so many recent `deaths`; empty if it is."""
+        is_learner, settings = handle.peer.role == "learner", self._settings
+        if not self._engine.restarts:
+            return "this engine restarts no process"
+        if is_learner and handle.raised:  # a full disk, for example, or numbers that are no longer finite
+            return "it would end like this again"
+        if is_learner and newest(where(self._folder)) is None:
+            return "there is no checkpoint to continue from"
+        if self.is_early and handle.raised:  # a mistake in an environment makes all processes of a role raise the same
+            cause = (handle.peer.role, handle.raised)
+            if cause in self._raised_early:
+                return "the same error came before, and no unroll was accepted yet"
+            self._raised_early.add(cause)
+        if deaths > settings.restarts:
+            times = f"{deaths} times within {settings.window_minutes:g} minutes"
+            return f"it ended {times}, supervision.restarts allows {settings.restarts}"
+        return ""

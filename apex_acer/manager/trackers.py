@@ -13,13 +13,10 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from apex_acer.config import RunConfig
-from apex_acer.config.imports import needs
-from apex_acer.config.runfile import flat
+from apex_acer.config import LoggingConfig
 from apex_acer.manager.callbacks import Callbacks
 from apex_acer.manager.result import TrainResult
 from apex_acer.protocol.messages import Status
@@ -58,7 +55,6 @@ class WandB(Tracker):
     """Weights & Biases; its environment variables say where the run goes, `WANDB_MODE=offline` into the run's folder."""
 
     def begin(self, name: str, config: Mapping[str, Any], folder: Path, known: str) -> str:
-        """Begins the run."""
         import wandb
 
         # the terminal is the live view's: nothing is printed there, and nothing asked
@@ -80,11 +76,9 @@ class WandB(Tracker):
         return str(self._run.id)
 
     def write(self, row: LoggedRow) -> None:
-        """Writes a row."""
         self._run.log(_metrics(row) | {"env_steps": row["env_steps"]})
 
     def end(self, result: TrainResult | None, weights: str) -> None:
-        """Ends the run."""
         self._run.summary.update(_facts(result))
         if weights:
             self._run.log_artifact(weights, name=f"weights-{self._run.id}", type="model")
@@ -95,7 +89,6 @@ class MLflow(Tracker):
     """MLflow; `MLFLOW_TRACKING_URI` says where the run goes, by default into files in the run's folder."""
 
     def begin(self, name: str, config: Mapping[str, Any], folder: Path, known: str) -> str:
-        """Begins the run."""
         uri = os.environ.get("MLFLOW_TRACKING_URI")
         if not uri:
             os.environ["MLFLOW_ALLOW_FILE_STORE"] = "true"  # without a database there is nothing else
@@ -118,11 +111,9 @@ class MLflow(Tracker):
         return self._id
 
     def write(self, row: LoggedRow) -> None:
-        """Writes a row."""
         self._write(_metrics(row), row["env_steps"])
 
     def end(self, result: TrainResult | None, weights: str) -> None:
-        """Ends the run."""
         facts = _facts(result)
         self._write({key: value for key, value in facts.items() if is_number(value)}, facts.get("result/env_steps", 0))
         if weights:
@@ -142,30 +133,24 @@ class MLflow(Tracker):
 TRACKERS: dict[str, type[Tracker]] = {"wandb": WandB, "mlflow": MLflow}
 
 
-def require_trackers(config: RunConfig) -> None:
-    """Raises `ConfigError` if a tracker of the run is not installed."""
-    for name in config.logging.trackers:
-        with needs("logging.trackers", name):
-            if find_spec(name) is None:
-                raise ModuleNotFoundError(name=name)
-
-
 class Trackers:
     """The trackers of a run. What goes wrong in one is a warning in the log, and it hears no more."""
 
-    def __init__(self, config: RunConfig, folder: Path) -> None:
+    def __init__(self, settings: LoggingConfig, run: Mapping[str, Any], folder: Path) -> None:
+        """`run` is the configuration of which they hear."""
         self._ids = _read_ids(folder)
-        self._config, self._folder = config, folder
-        self._queues: dict[str, queue.Queue[list[LoggedRow] | _End]] = {}
+        self._keeps_weights, self._run, self._folder = settings.tracker_weights, run, folder
+        self._queues: dict[
+            str, queue.Queue[list[LoggedRow] | TrainResult | None]
+        ] = {}  # the end of a run is not a list
         self._news: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._threads = []
-        for name in dict.fromkeys(config.logging.trackers):
+        for name in dict.fromkeys(settings.trackers):
             self._queues[name] = queue.Queue(MOST_WAITING)
             follow = contextvars.copy_context().run  # so that its lines are in this run's log
             self._threads.append(threading.Thread(target=follow, args=(self._follow, name), name=name, daemon=True))
 
     def begin(self) -> None:
-        """Has the trackers begin with the run."""
         for thread in self._threads:
             thread.start()
 
@@ -191,7 +176,7 @@ class Trackers:
 
         `tell` gets a line if that takes long.
         """
-        self._tell(_End(result))
+        self._tell(result)
         most, at, told = min(len(signals) + 1, 2), time.monotonic(), False
         while (late := self._at_work()) and len(signals) < most and (waited := time.monotonic() - at) < END_S:
             if waited > QUIET_S and not told:
@@ -207,7 +192,7 @@ class Trackers:
     def _at_work(self) -> list[threading.Thread]:
         return [thread for thread in self._threads if thread.is_alive() and thread.name in self._queues]
 
-    def _tell(self, what: list[LoggedRow] | _End) -> None:
+    def _tell(self, what: list[LoggedRow] | TrainResult | None) -> None:
         for name, waiting in list(self._queues.items()):
             try:
                 waiting.put_nowait(what)
@@ -219,14 +204,11 @@ class Trackers:
         """The thread of a tracker."""
         tracker, waiting = TRACKERS[name](), self._queues[name]
         try:
-            settings = flat(dataclasses.replace(self._config, out=""))
-            self._keep_id(name, tracker.begin(_name(self._folder), settings, self._folder, self._ids.get(name, "")))
-            while not isinstance(heard := waiting.get(), _End):
+            self._keep_id(name, tracker.begin(_name(self._folder), self._run, self._folder, self._ids.get(name, "")))
+            while isinstance(heard := waiting.get(), list):
                 for row in heard:
                     tracker.write(row)
-            result = heard.result
-            kept = result.weights if result and self._config.logging.tracker_weights else ""
-            tracker.end(result, kept)
+            tracker.end(heard, heard.weights if heard and self._keeps_weights else "")
         except BaseException as error:
             reason = " ".join(f"{type(error).__name__}: {error}".split())
             self._warn(f"{name}: hears no more of this run ({reason})")
@@ -239,11 +221,6 @@ class Trackers:
     def _keep_id(self, name: str, identifier: str) -> None:
         self._ids[name] = identifier
         files.write(self._folder / IDS, json.dumps(self._ids).encode())
-
-
-@dataclasses.dataclass(frozen=True)
-class _End:
-    result: TrainResult | None
 
 
 def _read_ids(folder: Path) -> dict[str, str]:

@@ -35,7 +35,6 @@ class PrivateFolder:
         raise OSError(f"{PLACE}: no folder stays there")
 
     def remove(self) -> None:
-        """Removes the folder and releases the lock."""
         shutil.rmtree(self.path, ignore_errors=True)
         os.close(self.lock)
 

@@ -1,4 +1,7 @@
-"""Notes signals that ask a program to end, so that it ends in good order; what it starts has the default handlers."""
+"""Signals that ask a program to end, noted so that it ends in good order, and the pipe with which they end a wait.
+
+What the program starts has the default handlers.
+"""
 
 from __future__ import annotations
 
@@ -62,6 +65,36 @@ class Signals:
         signal.raise_signal(number)
         signal.signal(number, self._on_stop)
         self.pause(False)
+
+
+class Waker:
+    """A pipe that ends a poll for file descriptors, from another thread or a signal handler; harmless once it is closed."""
+
+    def __init__(self) -> None:
+        self.woken, self._wake = os.pipe()  # the descriptors to poll and to write
+        os.set_blocking(self._wake, False)
+        self._open = True
+        # after a close, the number may be that of another file; reentrant, because a signal handler may come in between
+        self._lock = threading.RLock()
+
+    def wake(self) -> None:
+        """Makes `woken` readable."""
+        with self._lock:
+            if self._open:
+                with contextlib.suppress(BlockingIOError):  # the pipe is full of wake-ups already
+                    os.write(self._wake, b"w")
+
+    def clear(self) -> None:
+        """Removes the wake-ups; call it only if `woken` is readable."""
+        os.read(self.woken, 4096)
+
+    def close(self) -> None:
+        """Closes the pipe; later calls of `wake` and `close` do nothing."""
+        with self._lock:
+            if self._open:
+                self._open = False
+                os.close(self._wake)
+                os.close(self.woken)
 
 
 @contextlib.contextmanager

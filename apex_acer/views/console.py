@@ -14,8 +14,7 @@ from typing import TextIO
 from rich.console import Console
 
 from apex_acer.config import RunConfig
-from apex_acer.protocol.messages import Status
-from apex_acer.protocol.outcome import Outcome
+from apex_acer.protocol.messages import Outcome, Status
 from apex_acer.storage.history import last_rows
 from apex_acer.system.output import printable, say
 from apex_acer.views.progress import Progress, variety

@@ -10,8 +10,7 @@ from statistics import fmean
 from typing import NamedTuple
 
 from apex_acer.config import RunConfig
-from apex_acer.protocol.messages import Row, Status
-from apex_acer.protocol.outcome import Outcome
+from apex_acer.protocol.messages import Outcome, Row, Status
 from apex_acer.system.output import printable
 
 KEPT_RETURNS, KEPT_NEWS = 60, 10

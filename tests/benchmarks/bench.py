@@ -30,7 +30,7 @@ import tyro
 
 from apex_acer.config import RunConfig
 from apex_acer.config.runfile import load_run
-from apex_acer.engines.placement import available_cores
+from apex_acer.engines.machine import available_cores
 from apex_acer.environments.vector import environment_spec
 from apex_acer.tools.capacity.components import ceiling, measure, replay_bytes_per_step, samples_per_step
 from tests.benchmarks import fabric

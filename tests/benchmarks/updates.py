@@ -18,7 +18,7 @@ import tyro
 
 from apex_acer.config import RunConfig
 from apex_acer.config.runfile import load_run
-from apex_acer.engines.placement import place
+from apex_acer.engines.machine import place
 from apex_acer.learner.parts import make_batch_queue, unroll_layout
 from apex_acer.learner.trainer import Trainer
 from apex_acer.protocol.actions import Box

@@ -65,7 +65,7 @@ def test_refusals_are_one_line(arguments: str, words: list[str], capsys: pytest.
 def test_compressing_names_the_extra_it_needs(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.delitem(sys.modules, "apex_acer.engines.ray.compression", raising=False)
+    monkeypatch.delitem(sys.modules, "apex_acer.engines.ray.link", raising=False)
     monkeypatch.setitem(sys.modules, "lz4", None)
     monkeypatch.setitem(sys.modules, "lz4.frame", None)
     assert main(["plan", "cartpole", "--compress"]) == 2

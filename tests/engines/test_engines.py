@@ -198,7 +198,9 @@ def test_an_environment_that_raises_ends_the_run_with_its_traceback_and_the_acto
 def test_a_signal_after_the_engine_closed_does_no_harm(engine: str, tmp_path: Path) -> None:
     run = Run(tiny_run(engine=engine), CARTPOLE, tmp_path, "run", time.monotonic())
     with Signals() as signals:
-        Manager(run, Callbacks(), signals, Record(run, Trackers(run.config, tmp_path)))._engine.close()
+        Manager(
+            run, Callbacks(), signals, Record(tmp_path, "", Trackers(run.config.logging, {}, tmp_path))
+        )._engine.close()
         os.kill(os.getpid(), signal.SIGINT)
     assert signals.received == [signal.SIGINT]
 

@@ -24,7 +24,7 @@ from apex_acer.algorithms.acer.settings import AcerConfig
 from apex_acer.algorithms.dqn.settings import ApexDqnConfig
 from apex_acer.algorithms.sac.settings import SacConfig
 from apex_acer.cli import main
-from apex_acer.config import SETTINGS, AlgorithmConfig, RunConfig
+from apex_acer.config import AlgorithmConfig, RunConfig, settings_classes
 from apex_acer.config.runfile import dump_run, load_run
 from apex_acer.environments import check
 from apex_acer.environments.check import check_environment
@@ -403,7 +403,7 @@ def test_an_algorithm_for_other_actions_is_told_which_fit(
     name: str, kind: str, algorithm: AlgorithmConfig, hint: str
 ) -> None:
     config = dataclasses.replace(run_config(id=name), algorithm=algorithm)
-    fitting = sorted(key for key, settings in SETTINGS.items() if settings.actions in ("", kind))
+    fitting = sorted(key for key, settings in settings_classes().items() if settings.actions in ("", kind))
     allowed = f"{name} has {kind} actions, for which there are {', '.join(fitting)}{hint}"
     message = config_error(lambda: check_environment(config))
     assert message == f"algorithm.name: {algorithm.name!r} is not allowed; {allowed}"

@@ -14,7 +14,7 @@ import pytest
 
 from apex_acer.config import ConfigError, RunConfig
 from apex_acer.config.runfile import dump_run, load_run
-from apex_acer.engines.placement import has_gpu
+from apex_acer.engines.machine import has_gpu
 from apex_acer.engines.serial import SerialEngine
 from apex_acer.manager import preparation
 from apex_acer.manager.callbacks import Callbacks

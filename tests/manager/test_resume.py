@@ -18,7 +18,7 @@ import torch
 from apex_acer.actor.policy import load_policy
 from apex_acer.config import ConfigError, RunConfig
 from apex_acer.config.runfile import dump_run, load_run
-from apex_acer.engines.placement import describe
+from apex_acer.engines.machine import describe
 from apex_acer.learner.learner import Learner
 from apex_acer.manager.manager import resume, train
 from apex_acer.manager.preparation import prepare_resume
@@ -414,7 +414,7 @@ def test_a_run_that_a_process_refuses_is_left_as_it_was(
 
     train(tiny_run(tmp_path, stop__env_steps=200, logging__every_seconds=60.0))
     before = files()
-    monkeypatch.setattr(f"apex_acer.engines.serial.{role}", refuse)
+    monkeypatch.setattr(f"apex_acer.engines.roles.{role}", refuse)
     assert config_error(lambda: resume(tmp_path, {"env_steps": 400})) == "mine"
     before[tmp_path / "log.txt"] = (tmp_path / "log.txt").read_bytes()
     assert files() == before

@@ -10,12 +10,9 @@ import pytest
 from apex_acer.config import ConfigError
 from apex_acer.engines.engine import Engine, Handle, Run
 from apex_acer.learner.inbox import Inbox
-from apex_acer.manager.conversation import LOOK_S
-from apex_acer.manager.restarts import BACKOFF_S, DOUBLINGS
 from apex_acer.manager.supervised_process import READY_S
-from apex_acer.manager.supervisor import SAVED_BYTES_PER_S, RunFailed, Supervisor
-from apex_acer.protocol.messages import Link, Message, Peer, Reply
-from apex_acer.protocol.outcome import Outcome
+from apex_acer.manager.supervisor import BACKOFF_S, DOUBLINGS, LOOK_S, SAVED_BYTES_PER_S, RunFailed, Supervisor
+from apex_acer.protocol.messages import Link, Message, Outcome, Peer, Reply
 from tests.runs import CARTPOLE, RUN_ID, Speaker, made_up_unroll, tiny_layout, tiny_run
 
 
@@ -119,7 +116,7 @@ class World:
         self.now = 1000.0
         self.checkpoint: Path | None = None
         monkeypatch.setattr("apex_acer.manager.supervisor.time.monotonic", lambda: self.now)
-        monkeypatch.setattr("apex_acer.manager.restarts.newest", lambda folder: self.checkpoint)
+        monkeypatch.setattr("apex_acer.manager.supervisor.newest", lambda folder: self.checkpoint)
         self.engine = FakeEngine()
         self.supervisor = Supervisor(Run(CONFIG, CARTPOLE, folder, RUN_ID, time.monotonic()), self.engine)
         self.news: list[str] = []
@@ -227,7 +224,7 @@ def test_states_say_what_everybody_is_about(world: World) -> None:
 
 
 def test_deaths_are_forgotten_after_the_window_and_the_pause_does_not_grow_for_ever(world: World) -> None:
-    world.supervisor._restarts._settings = dataclasses.replace(CONFIG.supervision, restarts=100)
+    world.supervisor._settings = dataclasses.replace(CONFIG.supervision, restarts=100)
     for _ in range(DOUBLINGS + 3):
         world.handle("actor_0").die()
         world.tend(BACKOFF_S * 2**DOUBLINGS + 0.1)

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from apex_acer.config import ConfigError
-from apex_acer.manager import trackers
+from apex_acer.config import ConfigError, LoggingConfig
+from apex_acer.manager import preparation, trackers
 from apex_acer.manager.callbacks import Callbacks
 from apex_acer.manager.manager import resume, train, watch
 from apex_acer.manager.preparation import prepare
@@ -47,7 +47,7 @@ def heard(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 def use(monkeypatch: pytest.MonkeyPatch, cls: type[Tracker]) -> None:
     monkeypatch.setitem(TRACKERS, "wandb", cls)
-    monkeypatch.setattr(trackers, "find_spec", lambda name: name)
+    monkeypatch.setattr(preparation, "find_spec", lambda name: name)
 
 
 def tracked(out: Path, **changes: Any) -> Any:
@@ -103,7 +103,7 @@ def test_what_goes_wrong_in_a_tracker_is_news(tmp_path: Path, monkeypatch: pytes
 
     use(monkeypatch, type("Failing", (Notebook,), {"begin": fail}))
     news: list[str] = []
-    failing = Trackers(tracked(tmp_path), tmp_path)
+    failing = Trackers(LoggingConfig(trackers=("wandb",)), {}, tmp_path)
     callbacks = failing.listen(Callbacks(on_status=lambda status: news.extend(status["news"])))
     failing.begin()
     failing.close(None, [])  # waits for its thread
@@ -130,7 +130,7 @@ def test_the_wait_for_a_tracker_is_said_and_a_signal_ends_it(tmp_path: Path, mon
     said: list[str] = []
     signals: list[str] = []
     Notebook.heard = []
-    hanging = Trackers(tracked(tmp_path), tmp_path)
+    hanging = Trackers(LoggingConfig(trackers=("wandb",)), {}, tmp_path)
     hanging.begin()
 
     def tell(line: str) -> None:
@@ -158,7 +158,7 @@ def test_the_line_is_in_the_live_view(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_a_tracker_that_is_not_installed_is_one_line_before_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trackers, "find_spec", lambda name: None)
+    monkeypatch.setattr(preparation, "find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"logging.trackers: wandb is not installed; pip install 'apex-acer\[wandb\]"):
         train(tracked(tmp_path / "run"))
     assert not (tmp_path / "run").exists()

@@ -14,7 +14,7 @@ import pytest
 from apex_acer.config import ActorsConfig, RunConfig
 from apex_acer.manager.callbacks import Callbacks
 from apex_acer.manager.manager import resume, train
-from apex_acer.protocol.outcome import Outcome
+from apex_acer.protocol.messages import Outcome
 from apex_acer.views import console
 from apex_acer.views.console import as_html, live_view
 from apex_acer.views.progress import Progress

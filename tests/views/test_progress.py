@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from apex_acer.config import RunConfig, StopConfig
-from apex_acer.protocol.outcome import Outcome
+from apex_acer.protocol.messages import Outcome
 from apex_acer.views.progress import KEPT_NEWS, KEPT_RETURNS, Progress, clock
 from tests.runs import a_status
 

@@ -1,4 +1,4 @@
 """The local engine: a process for each role on one machine; they talk over ZeroMQ on ipc sockets.
 
-May import: engines, actor, learner, storage, config, protocol, system.
+May import: engines, learner, storage, config, protocol, system.
 """

@@ -1,7 +1,7 @@
 """One role in its own process: `main`'s arguments, or those of `python -m`, are ROLE INDEX PRIVATE PIPE.
 
-Standard input is the lifeline: JSON lines from the manager, of which the first says what to start; when it breaks, the
-process ends. The process reports to the manager through the descriptor PIPE. PRIVATE is the run's folder under /tmp. The
+Standard input is the parent-death pipe: JSON lines from the manager, of which the first says what to start; when it breaks,
+the process ends. The process reports to the manager through the descriptor PIPE. PRIVATE is the run's folder under /tmp. The
 process leads a process group, which the launcher kills once it has ended: what its environments have started ends with it.
 """
 
@@ -21,43 +21,66 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from apex_acer.system.process import WAIT_S, die_with_the_parent, name_process
 from apex_acer.system.signals import ENDING, Dismissed
 
-# slow imports are inside functions, so that the lifeline is watched from the first moment on
+# slow imports are inside functions, so that the parent-death pipe is watched from the first moment on
+if TYPE_CHECKING:
+    from apex_acer.engines.engine import Run
 
 STOP_S = 0.5  # in which actors can fetch their stop after the run has ended; others are dismissed
 INTERRUPT_S = 0.5  # between interruptions of a dismissed process, until one has ended its loop
 BEAT_S = 1.0  # between two reports of a process that makes steps
 RAW_OUTPUT = 2  # the descriptor of the transcript, to which standard output goes, too
-Report = Callable[..., None]
 
 
 class NoTerminal(io.TextIOBase):
     """A role's standard input, on which a debugger fails at once instead of waiting for what nobody can type."""
 
     def readline(self, size: int = -1, /) -> NoReturn:  # type: ignore[override]
-        """Raises an error that says where a debugger works."""
         raise RuntimeError("nothing can be typed into this process; debug with --engine serial")
 
 
-class Lifeline:
-    """What the manager tells a child; ends the process when the manager is gone, whatever ended it."""
+class Parent:
+    """The two pipes to the manager: what it tells the child, and what the child reports; the process ends if it is gone."""
 
-    def __init__(self, private: str) -> None:
-        self._private = private
+    def __init__(self, private: str, pipe: int) -> None:
+        self._private, self._pipe = private, pipe
         self._input = _take_standard_input()
         self.start: dict[str, Any] = self._read()
         self.address: str = self.start["address"]  # of the newest learner
         self.dismissed = False
         self._closing = False
+        self._beat_at = 0.0  # monotonic seconds of the next report of steps
         # a thread, because Python runs no signal handler while native code hangs
-        threading.Thread(target=self._listen, name="lifeline", daemon=True).start()
+        threading.Thread(target=self._listen, name="parent", daemon=True).start()
+
+    @property
+    def run(self) -> Run:
+        """The run to which the role belongs."""
+        from apex_acer.config.runfile import from_dict
+        from apex_acer.engines.engine import Run
+        from apex_acer.protocol.specification import EnvironmentSpec
+
+        config, spec = from_dict(self.start["config"]), EnvironmentSpec.from_dict(self.start["spec"])
+        folder, run_id, started_at = Path(self.start["folder"]), self.start["run_id"], self.start["started_at"]
+        return Run(config, spec, folder, run_id, started_at, resume=self.start["resume"])
+
+    def report(self, **said: Any) -> None:
+        os.write(self._pipe, json.dumps(said).encode() + b"\n")
+
+    def beat(self) -> None:
+        """Reports, after a step of the environments, that nothing hangs; raises `Dismissed` if the process is to leave."""
+        self._check()
+        now = time.monotonic()
+        if now >= self._beat_at:
+            self._beat_at = now + BEAT_S
+            self.report(heartbeat=True)
 
     @contextlib.contextmanager
     def working(self) -> Iterator[None]:
@@ -70,8 +93,7 @@ class Lifeline:
         finally:
             self._closing = True
 
-    def check(self) -> None:
-        """Raises `Dismissed` if the process is to leave."""
+    def _check(self) -> None:
         if self.dismissed:
             raise Dismissed
 
@@ -92,7 +114,7 @@ class Lifeline:
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         del number, frame
         if not self._closing:
-            self.check()
+            self._check()
 
     def _read(self) -> dict[str, Any]:
         line = b""
@@ -125,105 +147,71 @@ def main(arguments: list[str]) -> int:
         # Linux ends these with the launcher and so with the manager; the learner stays, to remove the private folder
         die_with_the_parent()
     name_process(f"{role}_{index}")
-    lifeline = Lifeline(private)
-    sys.path[:] = lifeline.start["path"]
+    parent = Parent(private, int(pipe))
+    sys.path[:] = parent.start["path"]
     from apex_acer.config import ConfigError
     from apex_acer.engines.engine import one_line
     from apex_acer.storage.folder import held
     from apex_acer.storage.runlog import Log, Speech
 
-    folder = Path(lifeline.start["folder"])
-
-    def report(**said: Any) -> None:
-        os.write(int(pipe), json.dumps(said).encode() + b"\n")
-
+    folder = Path(parent.start["folder"])
     speech = Speech(Log(folder), role if role != "actor" else f"actor_{index}", RAW_OUTPUT)
     sys.stdout = sys.stderr = speech.stream()
-    logging.basicConfig(level=lifeline.start["config"]["logging"]["level"].upper(), format="%(message)s")
+    logging.basicConfig(level=parent.start["config"]["logging"]["level"].upper(), format="%(message)s")
     try:
-        with held(folder, lifeline.start["run_id"]):
-            _run_learner(lifeline, report) if role == "learner" else _run_peer(role, int(index), lifeline, report)
+        with held(folder, parent.start["run_id"]):
+            _run_learner(parent) if role == "learner" else _run_peer(role, int(index), parent)
     except ConfigError as error:
-        report(config_error=str(error))
+        parent.report(config_error=str(error))
         return 2
     except BaseException as error:  # `sys.exit` in a user's code is an error, too
-        report(raised=one_line(error))
+        parent.report(raised=one_line(error))
         traceback.print_exc()
         return 1
     finally:
         atexit._run_exitfuncs()  # the process ends without Python's own shutdown, which would take torch apart for a second
         speech.end_line()
-    report(ended=True)
+    parent.report(ended=True)
     return 0
 
 
-def _run_learner(lifeline: Lifeline, report: Report) -> None:
-    import torch
+def _run_learner(parent: Parent) -> None:
     import zmq
 
-    from apex_acer.config.runfile import from_dict
     from apex_acer.engines.local.transport import InboxServer
-    from apex_acer.learner.learner import Learner
-    from apex_acer.protocol.specification import EnvironmentSpec
+    from apex_acer.engines.roles import make_learner, take_share
 
-    start = lifeline.start
-    torch.set_num_threads(start["threads"])
-    config, spec = from_dict(start["config"]), EnvironmentSpec.from_dict(start["spec"])
-    folder, resume = Path(start["folder"]), start["resume"]
-    learner = Learner(config, spec, folder, start["run_id"], start["started_at"], resume=resume)
-    learner.inbox.expect(start["incarnations"])
-    server = InboxServer(learner.inbox, start["address"])
-    report(ready=True)
+    run = parent.run
+    take_share(run, "learner")
+    learner = make_learner(run, parent.start["incarnations"])
+    server = InboxServer(learner.inbox, parent.start["address"])
+    parent.report(ready=True)
     while learner.step(WAIT_S):
         server.check()
-    report(result=dataclasses.asdict(learner.finish()))
+    parent.report(result=dataclasses.asdict(learner.finish()))
     learner.inbox.wait_stopped(STOP_S)
     server.close()
     zmq.Context.instance().term()  # returns once everything is sent
 
 
-def _run_peer(role: str, index: int, lifeline: Lifeline, report: Report) -> None:
-    import torch
-
-    from apex_acer.actor.actor import Actor
-    from apex_acer.actor.evaluator import make_evaluator
-    from apex_acer.config.runfile import from_dict
+def _run_peer(role: str, index: int, parent: Parent) -> None:
     from apex_acer.engines.local.transport import DealerLink
+    from apex_acer.engines.roles import make_peer, take_share
     from apex_acer.protocol.messages import Peer
 
-    start, address = lifeline.start, lifeline.address
-    os.nice(start["nice"])
-    torch.set_num_threads(start["threads"])
-    peer = Peer("actor" if role == "actor" else "evaluator", index, start["incarnation"])
-    heartbeat = Heartbeat(lifeline, report)
-    link = DealerLink(address, peer, heartbeat)
-    make = Actor if role == "actor" else make_evaluator
-    with contextlib.ExitStack() as afterwards, lifeline.working():
-        given = from_dict(start["config"]), start["run_id"], peer, link, start["threads"], Path(start["folder"])
-        worker = afterwards.enter_context(contextlib.closing(make(*given)))
-        report(ready=True)
-        while not lifeline.dismissed and worker.step(WAIT_S):
-            if address != lifeline.address:  # there is a new learner
-                address = lifeline.address
+    peer = Peer("actor" if role == "actor" else "evaluator", index, parent.start["incarnation"])
+    with contextlib.ExitStack() as afterwards, parent.working():
+        run, address = parent.run, parent.address
+        take_share(run, peer.role)
+        link = DealerLink(address, peer, parent.beat)
+        worker = afterwards.enter_context(contextlib.closing(make_peer(run, peer, link)))
+        parent.report(ready=True)
+        while not parent.dismissed and worker.step(WAIT_S):
+            if address != parent.address:  # there is a new learner
+                address = parent.address
                 link.close()
-                link = DealerLink(address, peer, heartbeat)
+                link = DealerLink(address, peer, parent.beat)
                 worker.reconnect(link)
-
-
-class Heartbeat:
-    """Called after each step of the environments: reports that the process does not hang, and ends it if it is dismissed."""
-
-    def __init__(self, lifeline: Lifeline, report: Report) -> None:
-        self._lifeline, self._report = lifeline, report
-        self._due_at = 0.0  # monotonic seconds
-
-    def __call__(self) -> None:
-        """Raises `Dismissed` if the process is to leave."""
-        self._lifeline.check()
-        now = time.monotonic()
-        if now >= self._due_at:
-            self._due_at = now + BEAT_S
-            self._report(heartbeat=True)
 
 
 @contextlib.contextmanager

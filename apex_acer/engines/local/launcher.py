@@ -36,10 +36,8 @@ from apex_acer.system.signals import ENDING
 IMPORTED = (
     "gymnasium.envs.registration",
     "tensorboardX",
-    "apex_acer.actor.actor",
     "apex_acer.engines.local.transport",
-    "apex_acer.actor.evaluator",
-    "apex_acer.learner.learner",
+    "apex_acer.engines.roles",
     "apex_acer.config.runfile",
 )
 LEAVE_S = 2.0  # in which killed processes are gone, unless they are stuck in the kernel
@@ -89,7 +87,6 @@ class Launcher:
             socket.send_fds(self._socket, [json.dumps(arguments).encode()], [stdin, output, pipe])
 
     def close(self) -> None:
-        """Ends the launcher and all that it has started."""
         with contextlib.suppress(OSError):  # the launcher died, or is frozen
             self._socket.send(CLOSE)
         self._socket.close()

@@ -1,7 +1,7 @@
 """The local engine: its processes are started by the launcher, watched through pipes, and end with the manager.
 
-Every child has two pipes. Its standard input is the lifeline: the manager holds the other end, and the child ends when it
-breaks, whatever ended the manager; a new learner's address and the order to leave arrive through it. The second pipe
+Every child has two pipes. Its standard input is the parent-death pipe: the manager holds the other end, and the child ends
+when it breaks, whatever ended the manager; a new learner's address and the order to leave arrive through it. The second pipe
 carries, as JSON lines, what the child reports (ready, heartbeats, result, error) and what the launcher knows of it (process
 id, exit code); its end-of-file tells that the child is gone. What the child prints goes to the run's log (`runlog`).
 """
@@ -26,13 +26,10 @@ from apex_acer.engines.engine import Engine, Handle, Run
 from apex_acer.engines.local.launcher import Launcher
 from apex_acer.engines.local.transport import DealerLink
 from apex_acer.engines.machine import private_folder
-from apex_acer.engines.placement import niceness, num_threads
-from apex_acer.protocol.messages import Peer
-from apex_acer.protocol.outcome import Outcome
-from apex_acer.storage.folder import where
+from apex_acer.protocol.messages import Outcome, Peer
 from apex_acer.storage.runlog import Log, Transcript
 from apex_acer.system.process import kill_group
-from apex_acer.system.waker import Waker
+from apex_acer.system.signals import Waker
 
 MANAGER = Peer("manager", 0, 0)
 KILL_S = 2.0  # in which a killed process is gone, unless it is stuck in the kernel
@@ -51,18 +48,17 @@ class ProcessHandle(Handle):
         self._ended = self._gone = False
         self.sentinel, saying = os.pipe()
         os.set_blocking(self.sentinel, False)
-        hearing, self._lifeline = os.pipe()
+        hearing, self._telling = os.pipe()
         with self._transcript.open() as file:
             launcher.start([peer.role, str(peer.index), str(private)], hearing, file.fileno(), saying)
         os.close(hearing)
         os.close(saying)
         self.tell(start)
-        os.set_blocking(self._lifeline, False)  # a frozen child must not hold up the manager
+        os.set_blocking(self._telling, False)  # a frozen child must not hold up the manager
 
     def tell(self, said: dict[str, object]) -> None:
-        """Sends a JSON line to the child, if it is still there."""
         with contextlib.suppress(OSError):
-            os.write(self._lifeline, json.dumps(said).encode() + b"\n")
+            os.write(self._telling, json.dumps(said).encode() + b"\n")
 
     @property
     def alive(self) -> bool:
@@ -111,7 +107,6 @@ class ProcessHandle(Handle):
         self._signal(signal.SIGUSR1)
 
     def dismiss(self) -> None:
-        """Tells the child to leave."""
         self.tell({"leave": True})
 
     def pause(self, paused: bool) -> None:
@@ -135,7 +130,7 @@ class ProcessHandle(Handle):
         self._gone = True
         self._transcript.copy(to_the_end=True)
         os.close(self.sentinel)
-        os.close(self._lifeline)
+        os.close(self._telling)
 
     def _signal(self, number: signal.Signals, send: Callable[[int, int], None] = os.kill) -> None:
         if self.alive and self._pid:
@@ -175,7 +170,6 @@ class LocalEngine(Engine):
         return handle
 
     def reconnect(self) -> None:
-        """Sends every process the newest learner's address."""
         for handle in self._handles.values():
             handle.tell({"address": self._address})
 
@@ -195,7 +189,6 @@ class LocalEngine(Engine):
         self._launchers_transcript.copy()
 
     def wake(self) -> None:
-        """Ends a `wait`."""
         self._waker.wake()
 
     def pause(self, paused: bool) -> None:
@@ -223,18 +216,16 @@ class LocalEngine(Engine):
         self.link = DealerLink(self._address, MANAGER)
 
     def _start_line(self, peer: Peer, incarnations: dict[str, int]) -> dict[str, object]:
-        run = self._run
+        run = self._run.of(peer)
         return {
             "config": to_dict(run.config),
             "spec": dataclasses.asdict(run.spec),
-            "folder": str(where(run.folder)),
+            "folder": str(run.folder),
             "run_id": run.run_id,
             "started_at": run.started_at,
-            "resume": run.resume or peer.incarnation > 0,
+            "resume": run.resume,
             "address": self._address,
             "incarnation": peer.incarnation,
             "incarnations": incarnations,
-            "threads": num_threads(run.config, peer.role),
-            "nice": niceness(run.config, run.spec, peer.role),
             "path": sys.path,
         }

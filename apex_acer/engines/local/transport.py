@@ -14,7 +14,7 @@ from zmq.utils.monitor import recv_monitor_message
 from apex_acer.engines.local.wire import WireError, decode_message, decode_reply, encode_message, encode_reply
 from apex_acer.learner.inbox import Inbox
 from apex_acer.protocol.messages import Link, Message, Peer, Reply
-from apex_acer.system.waker import Waker
+from apex_acer.system.signals import Waker
 
 MOST_AT_ONCE = 64  # messages read before replies are sent
 MAX_PART_BYTES = 1 << 28  # far above any unroll; the socket drops what is larger
@@ -38,17 +38,14 @@ class DealerLink(Link):
         self.socket.send_multipart(encode_message(message), zmq.NOBLOCK, copy=message.unroll is None)
 
     def receive(self, timeout_s: float) -> Reply | None:
-        """The next reply, or None after `timeout_s` seconds."""
         if not self.socket.poll(int(1000 * timeout_s)):
             return None
         return decode_reply(self.socket.recv_multipart())
 
     def heartbeat(self) -> None:
-        """Calls the given function."""
         self._heartbeat()
 
     def close(self) -> None:
-        """Closes the socket."""
         self.socket.close()
 
 

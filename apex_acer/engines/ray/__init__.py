@@ -1,4 +1,4 @@
 """The ray engine: every role runs inside an actor of Ray, on one machine or on many.
 
-May import: engines, actor, learner, storage, config, protocol, system.
+May import: engines, learner, storage, config, protocol, system.
 """

@@ -1,4 +1,9 @@
-"""The Ray cluster in which a run works: the program's own connection, a cluster that it joins, or one that it starts."""
+"""The Ray cluster in which a run works: the program's own connection, a cluster that it joins, or one that it starts.
+
+`python -m apex_acer.engines.ray.cluster CPUS FOLDER` is a cluster on this machine alone, until its standard input closes. It
+has its own process group, so that a signal which a terminal or `timeout` sends to the program's group does not end Ray
+before the learner has saved. It ends Ray in good order even if the program was killed.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +13,7 @@ import logging
 import os
 import secrets
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,18 +24,17 @@ from typing import Any
 
 from apex_acer.config import ConfigError, RayConfig
 from apex_acer.config.imports import needs
-from apex_acer.engines.machine import private_folder
-from apex_acer.engines.placement import available_cores
+from apex_acer.engines.machine import available_cores, private_folder
 from apex_acer.storage.runlog import LAST_BYTES
 from apex_acer.system.private import PrivateFolder
 
-HEAD = "apex_acer.engines.ray.head"
 PROBE = "import ray, sys; ray.init(sys.argv[1], log_to_driver=False, logging_level='ERROR')"
 MEND = "start Ray there, or set RAY_AUTH_MODE=token if it asks for one"
 START_S = 60.0  # in which a new cluster starts, on a busy machine
 JOIN_S = 20.0  # in which an existing cluster answers
 RESERVE_S = 20.0  # in which a previous run returns its resources
 STOP_S = 10.0  # in which Ray ends its processes
+STORE_BYTES = 512 * 2**20  # for unrolls and weights on their way, each of which is read at once and freed
 # for a cluster that the run starts: it listens on 127.0.0.1 alone, reports no usage, starts no process that no role uses,
 # and other users of this machine cannot join it; at Ray's usual niceness, 15, actors could not give way to the learner
 KEPT_APART = {
@@ -113,7 +118,7 @@ class Cluster:
         self.folder = self._held.path
         with output.open("ab") as errors:
             self._head = subprocess.Popen(
-                [sys.executable, "-P", "-m", HEAD, str(available_cores()), str(self.folder)],
+                [sys.executable, "-P", "-m", __name__, str(available_cores()), str(self.folder)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
@@ -183,3 +188,28 @@ def _own_handlers() -> Iterator[None]:
 
 def _last_line(text: str) -> str:
     return text.strip().rpartition("\n")[2][:300]
+
+
+def main(cpus: int, folder: str) -> None:
+    """Starts the cluster in `folder`, prints its address, and removes both at the end of standard input."""
+    import ray
+
+    try:
+        ray.init(
+            "local",
+            num_cpus=cpus,
+            include_dashboard=False,
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+            object_store_memory=STORE_BYTES,
+            _temp_dir=folder,
+        )
+        print(ray.get_runtime_context().gcs_address, flush=True)
+        sys.stdin.read()
+    finally:
+        ray.shutdown()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), sys.argv[2])

@@ -6,30 +6,28 @@ They belong to the manager's process and end with it. Ray restarts none of them;
 from __future__ import annotations
 
 import dataclasses
-import logging
+import math
 import select
 import sys
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from apex_acer import __version__
+from apex_acer.config import ConfigError, LearnerConfig, require
 from apex_acer.config.runfile import from_dict, to_dict
 from apex_acer.engines.engine import Engine, Handle, Run
 from apex_acer.engines.ray.cluster import Cluster
-from apex_acer.engines.ray.group import GroupHandle, GroupLink
-from apex_acer.engines.ray.handle import RayHandle
-from apex_acer.engines.ray.resources import cpu_share, num_gpus
+from apex_acer.engines.ray.handle import GroupHandle, RayHandle
 from apex_acer.protocol.messages import Link, Peer
-from apex_acer.storage.folder import where
 from apex_acer.storage.runlog import Log
 from apex_acer.system.process import environment_variables
-from apex_acer.system.waker import Waker
+from apex_acer.system.signals import Waker
 
 # modules that import Ray are imported once the cluster has set the addresses on which Ray listens
 if TYPE_CHECKING:
     from apex_acer.engines.ray.hosts import Start
 
-log = logging.getLogger(__name__)
-
+LEAST = 1e-4  # the smallest part of a CPU that Ray reserves
 MOST_CALLS = 10_000  # of a learner's host at the same time; each only waits, and each peer makes only a few
 
 
@@ -41,6 +39,9 @@ class RayEngine(Engine):
 
     def __init__(self, run: Run) -> None:
         self._run = run
+        self._num_learners = run.config.learner.count
+        # the first learner and the evaluator, if any, write the run's folder and so run on this machine
+        self._num_here = 2 if run.config.evaluation.every else 1
         self._handles: dict[str, RayHandle | GroupHandle] = {}
         self._learners: list[Any] = []
         self._waker = Waker()
@@ -61,8 +62,7 @@ class RayEngine(Engine):
             before.kill()
         # a user's own algorithm can be imported there only once `sys.path` is set
         config = from_dict(to_dict(self._run.config), import_modules=False)
-        resume, folder = self._run.resume or peer.incarnation > 0, where(self._run.folder)
-        run = dataclasses.replace(self._run, config=config, resume=resume, folder=folder)
+        run = dataclasses.replace(self._run.of(peer), config=config)
         start = Start(run, peer, __version__, sys.path, incarnations, self._cluster.home)
         if peer.role == "learner":
             handle = self._start_learners(start)
@@ -74,9 +74,9 @@ class RayEngine(Engine):
     def _start_learners(self, start: Start) -> RayHandle | GroupHandle:
         """Starts one learner, or several that meet at the address of the first."""
         from apex_acer.engines.ray.hosts import LearnerHost
-        from apex_acer.engines.ray.link import RayLink
+        from apex_acer.engines.ray.link import GroupLink, RayLink
 
-        peers = [dataclasses.replace(start.peer, index=rank) for rank in range(self._run.config.learner.count)]
+        peers = [dataclasses.replace(start.peer, index=rank) for rank in range(self._num_learners)]
         self._learners = [self._make(LearnerHost, peer).remote(start._replace(peer=peer)) for peer in peers]
         links = [RayLink(learner, wake=self._waker.wake) for learner in self._learners]
         if len(peers) == 1:
@@ -108,14 +108,9 @@ class RayEngine(Engine):
             handle.listen()
 
     def wake(self) -> None:
-        """Ends a `wait`."""
         self._waker.wake()
 
-    def pause(self, paused: bool) -> None:
-        """Does nothing: Ray's processes go on while Ctrl-Z stops this one."""
-
     def close(self) -> None:
-        """Kills the remaining roles, and leaves or ends the cluster."""
         for handle in self._handles.values():
             handle.kill()
         self._cluster.close()
@@ -126,7 +121,7 @@ class RayEngine(Engine):
         """CPUs of each role. They need not fit yet into a cluster that was joined: it may grow."""
         config = self._run.config
         cpus = {node: resources.get("CPU", 0.0) for node, resources in self._cluster.nodes().items()}
-        anywhere, may_grow = config.actors.count + config.learner.count - 1, bool(config.ray.address)
+        anywhere, may_grow = config.actors.count + self._num_learners - 1, bool(config.ray.address)
         return cpu_share(config.ray.actor_cpus, cpus, self._cluster.home, anywhere, self._num_here, may_grow=may_grow)
 
     def _share_gpus(self) -> int:
@@ -138,8 +133,8 @@ class RayEngine(Engine):
         import ray
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-        variables = environment_variables()
-        if not (peer.role == "learner" and self._run.config.learner.device in ("auto", "cuda")):
+        variables, config = environment_variables(), self._run.config
+        if not (peer.role == "learner" and config.learner.device in ("auto", "cuda")):
             variables["RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES"] = "1"  # device numbers are the machine's
         options: dict[str, Any] = {"runtime_env": {"env_vars": variables}, "num_cpus": self._cpus}
         if peer.role != "actor":
@@ -152,14 +147,59 @@ class RayEngine(Engine):
         """The reservations of learners and evaluator, so that no other role takes their place during a restart."""
         learner: dict[str, float] = {"CPU": self._cpus} | ({"GPU": 1.0} if self._gpus else {})
         evaluator = [{"CPU": self._cpus}] * (self._num_here - 1)
-        return [learner, *evaluator, *[learner] * (self._run.config.learner.count - 1)]
+        return [learner, *evaluator, *[learner] * (self._num_learners - 1)]
 
     def _bundle_of(self, peer: Peer) -> int:
         if peer.role == "evaluator":
             return 1
         return self._num_here + peer.index - 1 if peer.index else 0
 
-    @property
-    def _num_here(self) -> int:
-        """How many roles write the run's folder and so run on this machine: the first learner, and the evaluator if any."""
-        return 2 if self._run.config.evaluation.every else 1
+
+def cpu_share(given: float, cpus: Mapping[str, float], home: str, actors: int, others: int, *, may_grow: bool) -> float:
+    """CPUs of each role: `given`, or if that is 0 the most, up to 1, with which all roles fit.
+
+    Args:
+        given: `ray.actor_cpus`.
+        cpus: CPUs of each node.
+        home: the node of the `others`.
+        actors: number of roles that may run on any node.
+        others: number of roles that must run on `home`.
+        may_grow: whether the roles need not fit yet, because nodes may join.
+
+    Raises:
+        ConfigError: if the cluster has too few.
+    """
+    here = cpus.get(home, 0)
+    require(here >= LEAST, "ray.address", home, f"this machine's node has {here:g} CPUs; give it some")
+    most = {node: min(actors + others, int(has / LEAST)) for node, has in cpus.items()}  # roles that a node can hold
+    candidates = {_floor(min(1.0, has / count)) for node, has in cpus.items() for count in range(1, most[node] + 1)}
+    fitting = [share for share in candidates if share and fits(share, cpus, home, actors, others)]
+    room = f"{sum(cpus.values()):g} CPUs have room for {int(sum(cpus.values()) / LEAST):,} roles; give fewer"
+    require(bool(fitting), "actors.count", actors, room)
+    share = given or max(fitting)
+    if not (may_grow or fits(share, cpus, home, actors, others)):
+        needed = f"{actors + others} roles of {share:g} CPUs do not fit"
+        raise ConfigError(f"ray.actor_cpus: {share:g}; {needed}, there are {sum(cpus.values()):g}; give less, or 0")
+    return share
+
+
+def fits(share: float, cpus: Mapping[str, float], home: str, actors: int, others: int) -> bool:
+    """Whether each role can have `share` CPUs of one node; arguments as for `cpu_share`."""
+    places = {node: int(has / share + 1e-9) for node, has in cpus.items()}
+    return places.get(home, 0) >= others and sum(places.values()) >= actors + others
+
+
+def num_gpus(settings: LearnerConfig, gpus: float, at_home: float) -> int:
+    """GPUs of each learner, in a cluster with `gpus` in all and `at_home` on the first learner's node.
+
+    Raises `ConfigError` if that node has some, but the cluster has not one for each learner.
+    """
+    if settings.device == "cpu" or not at_home:
+        return 0  # a learner that needs one then says itself what is missing
+    enough = f"this cluster has {gpus:g} GPUs: give at most that, or learner.device cpu"
+    require(settings.count <= gpus, "learner.count", settings.count, enough)
+    return 1
+
+
+def _floor(share: float) -> float:
+    return math.floor(share / LEAST + 1e-6) * LEAST

@@ -1,4 +1,4 @@
-"""The manager's handle of a role that runs inside an actor of Ray."""
+"""The manager's handles of roles that run inside actors of Ray: of one, and of several learners together."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import logging
 import os
 import re
 import signal
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,8 @@ if TYPE_CHECKING:  # it imports Ray, which must wait until the cluster has set t
     from apex_acer.engines.ray.hosts import End
 
 log = logging.getLogger(__name__)
+
+LAST_WORDS_S = 1.0  # in which the others report why they ended, once one has ended badly
 
 
 class RayHandle(Handle):
@@ -76,7 +79,6 @@ class RayHandle(Handle):
         self._ask(self.host.dump).add_done_callback(self._log_stacks)
 
     def dismiss(self) -> None:
-        """Tells the role to leave after the step that runs."""
         self.host.dismiss.remote()
 
     def kill(self) -> None:
@@ -117,6 +119,55 @@ class RayHandle(Handle):
     def _log_stacks(self, stacks: Future[str]) -> None:
         if not stacks.exception():
             log.info("%s is here:\n%s", self.peer.name, stacks.result())
+
+
+class GroupHandle(Handle):
+    """The learners of a run. Their result is the first one's; if one is lost, all of them end."""
+
+    def __init__(self, peer: Peer, members: Sequence[Handle]) -> None:
+        super().__init__(peer)
+        self._members = members
+        self._alive, self._lost_at = True, 0.0
+
+    @property
+    def alive(self) -> bool:
+        """Whether all of them run, or are being started."""
+        self.listen()
+        return self._alive
+
+    @property
+    def failure(self) -> str:
+        """The failure of the learner that failed first; those of the others only say that they lost it."""
+        failures = [member.failure for member in self._members if member.failure]
+        return min(failures, key=lambda failure: "LearnerLost" in failure, default="")
+
+    def listen(self) -> None:
+        """Notices what has happened, without waiting."""
+        if not self._alive:
+            return
+        ended = [member for member in self._members if not member.alive]
+        self.ready = all(member.ready for member in self._members)
+        self.result = self._members[0].result
+        self.config_error = next((member.config_error for member in ended if member.config_error), "")
+        self.raised = next((member.raised for member in ended if member.raised), "")
+        if len(ended) == len(self._members):
+            self._alive = False
+        elif any(member.failure or member.config_error for member in ended):
+            self._lost_at = self._lost_at or time.monotonic()
+            if time.monotonic() > self._lost_at + LAST_WORDS_S:
+                self.kill()
+
+    def dump(self) -> None:
+        for member in self._members:
+            member.dump()
+
+    def dismiss(self) -> None:
+        """Does nothing: learners end once they have saved."""
+
+    def kill(self) -> None:
+        for member in self._members:
+            member.kill()
+        self._alive = False
 
 
 def cause_of_death(said: str) -> str:

@@ -14,25 +14,20 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import ray
-import torch
 
 from apex_acer import __version__
-from apex_acer.actor.actor import Actor
-from apex_acer.actor.evaluator import Evaluator
 from apex_acer.config import ConfigError
 from apex_acer.config.runfile import from_dict, to_dict
 from apex_acer.engines.engine import Run, one_line
-from apex_acer.engines.placement import niceness, num_threads
-from apex_acer.engines.ray.compression import PackedMessage, unpack
-from apex_acer.engines.ray.link import Order, RayLink
+from apex_acer.engines.ray.link import Order, PackedMessage, RayLink, unpack
+from apex_acer.engines.roles import make_learner, make_peer, take_share
 from apex_acer.learner import ranks
-from apex_acer.learner.learner import Learner
 from apex_acer.learner.ranks import ConnectedRanks, LearnerLost, Meeting, Ranks
-from apex_acer.protocol.messages import Peer, Reply
-from apex_acer.protocol.outcome import Outcome
+from apex_acer.protocol.messages import Outcome, Peer, Reply
 from apex_acer.storage.folder import held
 from apex_acer.storage.runlog import Log, Speech
 from apex_acer.system.process import WAIT_S, die_with_the_parent, name_process
@@ -85,7 +80,6 @@ class Host(ABC):
         return await asyncio.to_thread(self._run)
 
     async def dump(self) -> str:
-        """The stack of each thread."""
         return "\n".join("".join(traceback.format_stack(frame)) for frame in sys._current_frames().values())
 
     def _run(self) -> End:
@@ -109,8 +103,7 @@ class Host(ABC):
         sys.path += [entry for entry in start.path if entry not in sys.path]
         run = dataclasses.replace(run, config=from_dict(to_dict(run.config)))
         self._start = start._replace(run=run)
-        os.nice(niceness(run.config, run.spec, start.peer.role))
-        torch.set_num_threads(num_threads(run.config, start.peer.role))
+        take_share(run, start.peer.role)
         # arrays from Ray's store are read-only, and no role writes to them
         warnings.filterwarnings("ignore", "The given NumPy array is not writable")
 
@@ -122,23 +115,28 @@ class Host(ABC):
     @contextmanager
     def _logging(self) -> Iterator[deque[str]]:
         """Logs to the run's log if its folder is on this machine, else into the lines that it yields."""
-        lines = _LastLines(maxlen=MOST_LINES)
-        name, logger = self._start.peer.name, logging.getLogger("apex_acer")
+        lines = deque[str](maxlen=MOST_LINES)
+        run, name, logger = self._start.run, self._start.peer.name, logging.getLogger("apex_acer")
         handler: logging.Handler
-        if ray.get_runtime_context().get_node_id() == self._start.home:
-            speech = Speech(Log(self._start.run.folder), name, TRANSCRIPT)
-            sys.stdout = sys.stderr = speech.stream()
+        if self._is_at_home:
+            sys.stdout = sys.stderr = Speech(Log(run.folder), name, TRANSCRIPT).stream()
             handler = logging.StreamHandler(sys.stderr)
         else:
-            handler = logging.StreamHandler(lines)
+            stream: Any = SimpleNamespace(write=lines.append)
+            handler = logging.StreamHandler(stream)
             handler.setFormatter(logging.Formatter(f"%(asctime)s {name}: %(message)s"))
-        logger.setLevel(self._start.run.config.logging.level.upper())
+        level = run.config.logging.level
+        logger.setLevel(level.upper())
         logger.addHandler(handler)
         yield lines
 
     def _folder_held(self) -> AbstractContextManager[None]:
-        run, is_here = self._start.run, ray.get_runtime_context().get_node_id() == self._start.home
-        return held(run.folder, run.run_id) if is_here else nullcontext()
+        run = self._start.run
+        return held(run.folder, run.run_id) if self._is_at_home else nullcontext()
+
+    @property
+    def _is_at_home(self) -> bool:
+        return bool(ray.get_runtime_context().get_node_id() == self._start.home)
 
     @abstractmethod
     def _work(self) -> Outcome | None: ...
@@ -192,10 +190,7 @@ class LearnerHost(Host):
         return ConnectedRanks(meeting, self._listening)
 
     def _work(self) -> Outcome:
-        run = self._start.run
-        given = run.config, run.spec, run.folder, run.run_id, run.started_at
-        self._learner = Learner(*given, resume=run.resume, ranks=self._meet())
-        self._learner.inbox.expect(self._start.incarnations)
+        self._learner = make_learner(self._start.run, self._start.incarnations, self._meet())
         self._tell_ready()
         while self._learner.step(WAIT_S):
             pass
@@ -234,26 +229,15 @@ class PeerHost(Host):
             raise Dismissed
 
     def _make_link(self) -> RayLink:
-        return RayLink(self._learner, compress=self._start.run.config.ray.compress, heartbeat=self._beat)
+        config = self._start.run.config
+        return RayLink(self._learner, compress=config.ray.compress, heartbeat=self._beat)
 
     def _work(self) -> None:
-        learner = self._learner
-        with closing(self._make_worker()) as worker, suppress(Dismissed):
+        start, learner = self._start, self._learner
+        with closing(make_peer(start.run, start.peer, self._link)) as worker, suppress(Dismissed):
             self._tell_ready()
             while not self._dismissed and worker.step(WAIT_S):
                 if learner != self._learner:
                     learner = self._learner
                     self._link = self._make_link()
                     worker.reconnect(self._link)
-
-    def _make_worker(self) -> Actor | Evaluator:
-        run, peer = self._start.run, self._start.peer
-        given = run.config, run.run_id, peer, self._link, num_threads(run.config, peer.role)
-        return Actor(*given) if peer.role == "actor" else Evaluator(*given, run.folder)
-
-
-class _LastLines(deque[str]):
-    """A stream for logging, which writes one line at a time."""
-
-    def write(self, line: str) -> None:
-        self.append(line)

@@ -1,4 +1,7 @@
-"""Messages through Ray: each is a call of the learner's host, whose return value is the reply."""
+"""Messages through Ray: each is a call of the learner's host, whose return value is the reply.
+
+Ray itself is imported where it is used, because only the link of a run needs it.
+"""
 
 from __future__ import annotations
 
@@ -6,19 +9,49 @@ import dataclasses
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import ray
-from ray.exceptions import RayError
+import lz4.frame
+import numpy as np
 
-from apex_acer.engines.ray.compression import pack
 from apex_acer.learner.inbox import Answer
 from apex_acer.protocol.messages import Link, Message, Peer, Reply
 
+if TYPE_CHECKING:
+    import ray
+
 # a peer has only a few unanswered messages: if one is further ahead than this, some were lost, which the inbox will say
 MOST_AHEAD = 16
+
+
+class PackedMessage(NamedTuple):
+    """A message; if its observations are compressed, they are in `obs` instead of its unroll."""
+
+    message: Message
+    obs: bytes = b""
+    shape: tuple[int, ...] = ()
+    dtype: str = ""
+
+
+def pack(message: Message, *, compress: bool) -> PackedMessage:
+    """`message` as it is sent; only an unroll's observations are compressed."""
+    if not compress or message.unroll is None:
+        return PackedMessage(message)
+    obs = np.ascontiguousarray(message.unroll.obs)
+    rest = dataclasses.replace(message, unroll=dataclasses.replace(message.unroll, obs=obs[:0]))
+    return PackedMessage(rest, lz4.frame.compress(obs.data.cast("B")), obs.shape, obs.dtype.name)
+
+
+def unpack(packed: PackedMessage) -> Message:
+    """The message that was packed."""
+    message = packed.message
+    if not packed.obs or message.unroll is None:
+        return message
+    data = lz4.frame.decompress(packed.obs, return_bytearray=True)
+    obs = np.frombuffer(data, packed.dtype).reshape(packed.shape)
+    return dataclasses.replace(message, unroll=dataclasses.replace(message.unroll, obs=obs))
 
 
 class RayLink(Link):
@@ -48,6 +81,8 @@ class RayLink(Link):
 
     def receive(self, timeout_s: float) -> Reply | None:
         """The next reply with its weights, or None after `timeout_s` seconds; a learner that died never replies."""
+        from ray.exceptions import RayError
+
         deadline = time.monotonic() + timeout_s
         try:
             return self._receive(deadline) if self._calls else None
@@ -58,7 +93,6 @@ class RayLink(Link):
             return None
 
     def heartbeat(self) -> None:
-        """Calls the given function."""
         self._heartbeat()
 
     def leave(self) -> None:
@@ -82,6 +116,41 @@ class RayLink(Link):
         future: Future[Any] = reference.future()
         future.add_done_callback(lambda _: self._wake())
         return future
+
+
+class GroupLink(Link):
+    """The manager's link to all learners: each gets every message, and their replies are merged."""
+
+    def __init__(self, links: Sequence[Link]) -> None:
+        self._links = links
+        self._heard: list[deque[Reply]] = [deque() for _ in links]
+
+    def send(self, message: Message) -> None:
+        for link in self._links:
+            link.send(message)
+
+    def receive(self, timeout_s: float) -> Reply | None:
+        """The next reply, once all learners have answered; None after `timeout_s` seconds."""
+        deadline = time.monotonic() + timeout_s
+        for link, heard in zip(self._links, self._heard, strict=True):
+            while not heard:
+                reply = link.receive(max(0.0, deadline - time.monotonic()))
+                if reply is None:
+                    return None
+                heard.append(reply)
+        return merge([heard.popleft() for heard in self._heard])
+
+
+def merge(replies: Sequence[Reply]) -> Reply:
+    """The first reply, with the progress of all peers; the learner's own is that of the learner with the fewest turns."""
+    first = replies[0]
+    progress: dict[str, Any] = {}
+    for reply in replies:
+        progress |= reply.status.get("progress", {})
+    if turns := [reply.status["progress"]["learner"] for reply in replies if "progress" in reply.status]:
+        progress["learner"] = min(turns)
+    refused = next((reply.refused for reply in replies if reply.refused), "")
+    return Reply(first.sequence, first.stop, refused=refused, status={**first.status, "progress": progress})
 
 
 class Order:

@@ -36,7 +36,7 @@ from apex_acer.networks.frames import stack_planes
 from apex_acer.protocol.specification import EnvironmentSpec
 from apex_acer.protocol.unroll import Batch
 from apex_acer.replay.storage import Storage
-from apex_acer.system.path import look_here_last
+from apex_acer.system import look_here_last
 from apex_acer.system.process import environment_variables
 from apex_acer.tools.capacity.exchange import Exchange
 

@@ -88,4 +88,4 @@ class Exchange:
 def compression() -> ModuleType:
     """The module with which the ray engine packs messages; raises `ConfigError` if LZ4 is not installed."""
     with needs("ray.compress", "ray"):
-        return importlib.import_module("apex_acer.engines.ray.compression")
+        return importlib.import_module("apex_acer.engines.ray.link")

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from apex_acer.config import RunConfig
 from apex_acer.config.runfile import dump_run
-from apex_acer.engines.placement import available_cores
+from apex_acer.engines.machine import available_cores
 from apex_acer.protocol.specification import EnvironmentSpec
 from apex_acer.tools.capacity.components import measure, replay_bytes_per_step, samples_per_step
 from apex_acer.tools.capacity.plan import Machines, Work

@@ -10,8 +10,7 @@ from pathlib import Path
 from rich.filesize import decimal
 
 from apex_acer.config import RunConfig
-from apex_acer.engines.machine import control, memory_bytes, open_files, open_files_limit, usual_bytes
-from apex_acer.engines.placement import available_cores
+from apex_acer.engines.machine import available_cores, control, memory_bytes, open_files, open_files_limit, usual_bytes
 from apex_acer.tools.doctor.finding import Finding, judge
 
 SPARE_DISK_BYTES = 1e9  # for weights, logs and curves
@@ -40,7 +39,7 @@ def check_machine(config: RunConfig, replay_bytes: float) -> Iterator[Finding]:
 def check_memory(config: RunConfig, replay_bytes: float) -> Finding:
     """Total and unused memory, and what replay and the processes take."""
     total, unused = memory_bytes()
-    need = usual_bytes(config, replay_bytes)
+    need = usual_bytes(config.actors.count, replay_bytes)
     text = f"{decimal(int(unused))} unused of {decimal(int(total))}; about {decimal(int(need))} needed"
     advice = f"give --replay.capacity below {config.replay.capacity} or --actors below {config.actors.count}"
     return judge("memory", text, advice, works=need < total, well=need < unused)
@@ -49,7 +48,7 @@ def check_memory(config: RunConfig, replay_bytes: float) -> Finding:
 def check_open_files(config: RunConfig) -> Finding:
     """The shell's limit on the open files of a process."""
     limit, most = open_files_limit()
-    need = open_files(config)
+    need = open_files(config.actors.count)
     advice = f"ulimit -n {need}" if most >= need else "give fewer --actors"
     return judge("open files", f"{limit:,.0f} allowed, about {need:,} needed", advice, works=limit >= need)
 

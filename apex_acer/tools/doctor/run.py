@@ -12,7 +12,7 @@ import torch
 
 from apex_acer.config import ConfigError, EnvironmentConfig, RunConfig
 from apex_acer.config.runfile import load_run
-from apex_acer.engines.placement import available_cores, describe, has_gpu, learns_on_every_core, place
+from apex_acer.engines.machine import available_cores, describe, has_gpu, learns_on_every_core, place
 from apex_acer.environments.check import check_environment
 from apex_acer.environments.vector import environment_spec
 from apex_acer.networks.device import CPU, choose_device
@@ -44,7 +44,7 @@ def check_run(run: str, say: Callable[[str], None]) -> Iterator[Finding]:
         yield Finding("environment", "problem", str(error), "correct the run file, or give another one")
         return
     yield Finding("environment", "ok", "; ".join([config.environment.id, *notes]))
-    yield check_bfloat16(device, matters=learns_on_every_core(config, spec))
+    yield check_bfloat16(device, matters=learns_on_every_core(config.learner.device, spec))
     config = place(dataclasses.replace(config, environment=environment), spec)
     on_gpu = device.type == "cuda" and config.replay.device == "learner"
     yield from check_machine(config, 0 if on_gpu else config.replay.capacity * replay_bytes_per_step(config, spec))

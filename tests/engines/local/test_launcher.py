@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import os
 import signal
@@ -21,13 +22,14 @@ from apex_acer.engines.local.launcher import LEAVE_S, Launcher
 from apex_acer.manager.manager import RunFailed, train
 from tests.processes import children
 from tests.programs import eventually
-from tests.runs import tiny_run
+from tests.runs import CARTPOLE, tiny_run
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="processes are looked up in /proc")
 MODES = [pytest.param(True, id="forked"), pytest.param(False, id="spawned")]
 
 
 CONFIG = {"config": {"logging": {"level": "info"}}}
+A_RUN = {"run_id": "run", "spec": dataclasses.asdict(CARTPOLE), "started_at": 0.0, "resume": False, "incarnation": 0}
 
 
 class Started:
@@ -176,7 +178,7 @@ def test_a_debugger_and_a_program_that_reads_wait_for_no_terminal(
     launched.append(launcher := Launcher(tmp_path / "launcher.out", forks=forks))
     config = to_dict(tiny_run(environment__id="asking:Any-v0"))
     actor = Started(launcher, tmp_path, "actor", 0)
-    actor.tell(path=[str(tmp_path), *sys.path], config=config, run_id="run", incarnation=0, nice=0, threads=1)
+    actor.tell(path=[str(tmp_path), *sys.path], config=config, **A_RUN)
     assert "nothing can be typed into this process; debug with --engine serial" in actor.ended()["config_error"]
 
 
@@ -203,7 +205,7 @@ def test_forks_draw_different_numbers(tmp_path: Path, launched: list[Launcher]) 
     actors = [Started(launcher, tmp_path, "actor", index) for index in range(2)]
     drawn = []
     for actor in actors:
-        actor.tell(path=[str(tmp_path), *sys.path], config=config, run_id="run", incarnation=0, nice=0, threads=1)
+        actor.tell(path=[str(tmp_path), *sys.path], config=config, **A_RUN)
         drawn.append(actor.ended()["config_error"].partition("drew ")[2].partition(",")[0].split())
     assert all(len(numbers) == 2 for numbers in drawn)
     assert len({number for numbers in drawn for number in numbers}) == 4
@@ -232,7 +234,7 @@ from apex_acer.learner.optimizer import Optimizer
 from tests.runs import tiny_run
 groups = {{"network": Group(list(torch.nn.Linear(2, 2).parameters()))}}
 optimizer = Optimizer(tiny_run(optimizer__name="{name}"), groups)
-assert optimizer.step(torch.zeros(()), 0, 0)[1]
+assert optimizer.step(torch.zeros(()), 0, optimizer.due(0))[1]
 assert "torch._dynamo" not in sys.modules
 """
     subprocess.run([sys.executable, "-c", source], check=True, timeout=60)

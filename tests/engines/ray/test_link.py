@@ -17,10 +17,9 @@ from ray.exceptions import ActorDiedError
 
 from apex_acer import __version__
 from apex_acer.engines.engine import Run
-from apex_acer.engines.ray.compression import pack, unpack
 from apex_acer.engines.ray.hosts import PeerHost, Start
-from apex_acer.engines.ray.link import MOST_AHEAD, Order, RayLink
-from apex_acer.protocol.messages import Message, Peer, Reply
+from apex_acer.engines.ray.link import MOST_AHEAD, GroupLink, Order, RayLink, merge, pack, unpack
+from apex_acer.protocol.messages import Link, Message, Peer, Reply
 from tests.conftest import assert_equal_unrolls, config_error
 from tests.runs import CARTPOLE, RUN_ID, made_up_unroll, tiny_run
 
@@ -169,3 +168,35 @@ def test_another_version_is_refused_in_one_line(tmp_path: Path) -> None:
     host = PeerHost(Start(run, ACTOR, "0.0.0", [], {}, ""), Learner())
     message = config_error(host._check_version)
     assert f"has apex_acer {__version__}, the manager 0.0.0" in message
+
+
+class Prepared(Link):
+    def __init__(self, *replies: Reply) -> None:
+        self.said: list[Message] = []
+        self._replies = list(replies)
+
+    def send(self, message: Message) -> None:
+        self.said.append(message)
+
+    def receive(self, timeout_s: float) -> Reply | None:
+        return self._replies.pop(0) if self._replies else None
+
+
+def test_the_manager_speaks_with_all_of_them() -> None:
+    first = Prepared(Reply(0, status={"env_steps": 5, "progress": {"actor_0": [3, 1], "learner": [9, 0]}}))
+    second = Prepared()
+    link = GroupLink([first, second])
+    message = Message("run", Peer("manager", 0, 0), 0)
+    link.send(message)
+    assert first.said == second.said == [message]
+    assert link.receive(0) is None  # the second one has not answered
+    second._replies.append(Reply(0, status={"env_steps": 4, "progress": {"actor_1": [2, 0], "learner": [7, 0]}}))
+    reply = link.receive(0)
+    assert reply is not None
+    assert reply.status == {"env_steps": 5, "progress": {"actor_0": [3, 1], "actor_1": [2, 0], "learner": [7, 0]}}
+    assert link.receive(0) is None
+
+
+def test_a_refusal_by_any_of_them_is_told() -> None:
+    assert merge([Reply(3), Reply(3, refused="no"), Reply(3)]).refused == "no"
+    assert merge([Reply(3, stop=True), Reply(3)]).stop

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from apex_acer.config import ConfigError, LearnerConfig
-from apex_acer.engines.ray.resources import cpu_share, fits, num_gpus
+from apex_acer.engines.ray.engine import cpu_share, fits, num_gpus
 
 
 @pytest.mark.parametrize(

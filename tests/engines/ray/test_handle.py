@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 
 from apex_acer.engines.engine import Handle
-from apex_acer.engines.ray import group
-from apex_acer.engines.ray.group import GroupHandle, GroupLink, merge
-from apex_acer.protocol.messages import Link, Message, Peer, Reply
-from apex_acer.protocol.outcome import Outcome
+from apex_acer.engines.ray import handle as handles
+from apex_acer.engines.ray.handle import GroupHandle
+from apex_acer.protocol.messages import Outcome, Peer
 from tests.programs import program
 
 LEARNER = Peer("learner", 0, 0)
@@ -74,7 +73,7 @@ def test_one_that_is_lost_ends_all_and_says_why(members: list[Any], monkeypatch:
     assert handle.alive  # for the one that is meant
     members[2].end("learner: its process died (Killed)")
     assert handle.alive
-    monkeypatch.setattr(group, "LAST_WORDS_S", -1.0)
+    monkeypatch.setattr(handles, "LAST_WORDS_S", -1.0)
     assert not handle.alive
     assert not members[1].going
     assert handle.failure == "learner: its process died (Killed)"
@@ -82,43 +81,11 @@ def test_one_that_is_lost_ends_all_and_says_why(members: list[Any], monkeypatch:
 
 
 def test_what_one_of_them_raised_or_refused_is_theirs(members: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(group, "LAST_WORDS_S", -1.0)
+    monkeypatch.setattr(handles, "LAST_WORDS_S", -1.0)
     handle = GroupHandle(LEARNER, members)
     members[1].end(config_error="load: no")
     assert not handle.alive
     assert handle.config_error == "load: no"
-
-
-class Prepared(Link):
-    def __init__(self, *replies: Reply) -> None:
-        self.said: list[Message] = []
-        self._replies = list(replies)
-
-    def send(self, message: Message) -> None:
-        self.said.append(message)
-
-    def receive(self, timeout_s: float) -> Reply | None:
-        return self._replies.pop(0) if self._replies else None
-
-
-def test_the_manager_speaks_with_all_of_them() -> None:
-    first = Prepared(Reply(0, status={"env_steps": 5, "progress": {"actor_0": [3, 1], "learner": [9, 0]}}))
-    second = Prepared()
-    link = GroupLink([first, second])
-    message = Message("run", Peer("manager", 0, 0), 0)
-    link.send(message)
-    assert first.said == second.said == [message]
-    assert link.receive(0) is None  # the second one has not answered
-    second._replies.append(Reply(0, status={"env_steps": 4, "progress": {"actor_1": [2, 0], "learner": [7, 0]}}))
-    reply = link.receive(0)
-    assert reply is not None
-    assert reply.status == {"env_steps": 5, "progress": {"actor_0": [3, 1], "actor_1": [2, 0], "learner": [7, 0]}}
-    assert link.receive(0) is None
-
-
-def test_a_refusal_by_any_of_them_is_told() -> None:
-    assert merge([Reply(3), Reply(3, refused="no"), Reply(3)]).refused == "no"
-    assert merge([Reply(3, stop=True), Reply(3)]).stop
 
 
 @pytest.mark.slow
