@@ -21,7 +21,7 @@ import pytest
 
 from apex_acer.cli import main, parsing
 from apex_acer.cli.flags import flags_of
-from apex_acer.cli.train import Train
+from apex_acer.cli.training import Train
 from apex_acer.cli.verbs import VERBS
 from apex_acer.config.runfile import parse_run
 from tests import ROOT

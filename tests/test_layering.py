@@ -27,13 +27,14 @@ HOMES = {  # foreign package: where alone it is imported
     "websockets": ("remote/", "client.py"),
     "ray": "engines/ray/",
     "lz4": "engines/ray/",
-    "tensorboard": "cli/dashboard.py",
+    "tensorboard": "cli/showing.py",
+    "tyro": "cli/",
     "tensorboardX": "storage/writers.py",
     "matplotlib": "views/plots.py",
     "optuna": "tools/tune/study.py",
     "wandb": "manager/trackers.py",
     "mlflow": "manager/trackers.py",
-    "scipy": "tools/sweep/statistics.py",
+    "scipy": "tools/sweep/report.py",
     "mujoco": "environments/registry.py",
     "av": "environments/display.py",
     "pygame": "environments/display.py",
@@ -162,12 +163,12 @@ def loaded_by(statement: str) -> set[str]:
 def test_the_manager_loads_no_torch() -> None:
     loaded = loaded_by("import apex_acer, apex_acer.manager.manager\napex_acer.load_run('pong-apex-dqn')")
     assert "apex_acer" in loaded
-    assert not loaded & {"torch", "safetensors", "tensorboardX", "tensorboard", "ray"}
+    assert not loaded & {"torch", "tyro", "safetensors", "tensorboardX", "tensorboard", "ray"}
 
 
 def test_a_run_loads_no_extra() -> None:
     imported = (
-        "apex_acer.cli.train, apex_acer.views.console, apex_acer.manager.manager, apex_acer.engines.local.launcher"
+        "apex_acer.cli.training, apex_acer.views.console, apex_acer.manager.manager, apex_acer.engines.local.launcher"
     )
     loaded = loaded_by(f"import {imported}\nfor name in apex_acer.engines.local.launcher.IMPORTED: __import__(name)")
     assert {"tyro", "torch", "tensorboardX"} <= loaded
@@ -175,7 +176,7 @@ def test_a_run_loads_no_extra() -> None:
 
 
 def test_figures_need_neither_torch_nor_scipy() -> None:
-    assert not loaded_by("import apex_acer.cli.plot, apex_acer.cli.runs, apex_acer.views.figures") & {"matplotlib"}
+    assert not loaded_by("import apex_acer.cli.showing, apex_acer.views.figures") & {"matplotlib"}
     loaded = loaded_by("import apex_acer.views.plots, apex_acer.tools.runs")
     assert "matplotlib" in loaded
     assert not loaded & {"torch", "scipy"}

@@ -18,7 +18,7 @@ import jsonschema
 import pytest
 from ruamel.yaml import YAML
 
-from apex_acer.cli.train import parse_train
+from apex_acer.cli.training import parse_train
 from apex_acer.config.runfile import presets
 from tests import ROOT
 from tests.programs import eventually

@@ -41,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return _flush(code)
 
 
-def _run(given: list[str]) -> int:
+def _run(arguments: list[str]) -> int:
     import errno
     import traceback
 
@@ -51,7 +51,7 @@ def _run(given: list[str]) -> int:
 
     try:
         _require_current_folder()
-        return run(given)
+        return run(arguments)
     except ConfigError as error:
         say(f"{PROGRAM}: {printable(str(error))}", sys.stderr)
         return EXIT_USAGE

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
-import importlib
 import re
 import typing
 from typing import NamedTuple
 
 from apex_acer.cli import PROGRAM
-from apex_acer.cli.flags import Flag, flags_of
-from apex_acer.cli.verbs import VERBS
+from apex_acer.cli.flags import FlagType, flags_of
+from apex_acer.cli.verbs import VERBS, module_of
 from apex_acer.config import require
 from apex_acer.config.runfile import presets
 
@@ -79,7 +77,7 @@ class Accepted(NamedTuple):
     """The values to choose from by flag; empty: any value; None: the flag takes no value."""
 
 
-def run(arguments: list[str]) -> int:
+def completion(arguments: list[str]) -> int:
     """Prints the script of one shell."""
     if arguments in (["-h"], ["--help"], ["--help-all"]):
         print(HELP)
@@ -91,12 +89,9 @@ def run(arguments: list[str]) -> int:
 
 def accepted(verb: str) -> Accepted:
     """What may follow `verb`, derived from `VERBS` and from the dataclass of its arguments."""
-    module = importlib.import_module(f"apex_acer.cli.{verb}")
-    classes = (value for value in vars(module).values() if isinstance(value, type) and dataclasses.is_dataclass(value))
+    cls = getattr(module_of(verb), verb.title(), None)
     flags: dict[str, str | None] = {"--help": None, "--help-all": None}
-    for cls in classes:
-        if cls.__module__ == module.__name__:
-            flags |= {name: _choices(flag) for name, flag in flags_of(cls).items()}
+    flags |= {name: _choices(flag) for name, flag in flags_of(cls).items()} if cls else {}
     places = re.findall(r"[A-Z]+", VERBS[verb].arguments)
     words = {"RUN": " ".join(presets()), "NAME": f"show {' '.join(presets())}", "SHELL": " ".join(SHELLS)}
     return Accepted(
@@ -106,7 +101,7 @@ def accepted(verb: str) -> Accepted:
     )
 
 
-def _choices(flag: Flag) -> str | None:
+def _choices(flag: FlagType) -> str | None:
     if flag.hint is None:
         return None
     kinds = (flag.hint, *typing.get_args(flag.hint))  # the members of an optional type, too
@@ -117,7 +112,7 @@ def _choices(flag: Flag) -> str | None:
 
 def _shell(template: str, verbs: dict[str, Accepted]) -> str:
     flags = [f'{verb}) offered="{" ".join(take.flags)}";;' for verb, take in verbs.items()]
-    choices = ((f"{verb} {flag}", given) for verb, take in verbs.items() for flag, given in take.flags.items())
+    choices = ((f"{verb} {flag}", values) for verb, take in verbs.items() for flag, values in take.flags.items())
     words = [f'{verb}) offered="{take.words}" files="{take.files}";;' for verb, take in verbs.items()]
     parts = {
         "flags": flags,

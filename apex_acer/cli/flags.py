@@ -1,20 +1,70 @@
-"""The flags that a dataclass has, and a check of the command line that reports its first error in one line."""
+"""How tyro sees the dataclasses of the command line and of the settings, and the flags that it makes of them."""
 
 from __future__ import annotations
 
 import dataclasses
 import typing
-from collections import deque
-from typing import Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import tyro
+from tyro.constructors import ConstructorRegistry, StructConstructorSpec, StructTypeInfo
 
-from apex_acer.config import AlgorithmConfig, ConfigError, require, settings_classes
-from apex_acer.config.checks import field_types, from_text
-from apex_acer.config.keys import nearest
+from apex_acer.config import (
+    ActorsConfig,
+    AlgorithmConfig,
+    EnvironmentConfig,
+    LoggingConfig,
+    LogLevel,
+    RemoteConfig,
+    StopConfig,
+    settings_classes,
+)
+from apex_acer.config.checks import field_types
+
+JSON = Annotated[str, tyro.conf.arg(constructor=str, metavar="JSON")]
+SETTINGS_TYPES: dict[Any, dict[str, Any]] = {
+    ActorsConfig: {"count": Annotated[int, tyro.conf.arg(aliases=["--actors"])]},
+    EnvironmentConfig: {"kwargs": JSON},
+    RemoteConfig: {"observations": JSON},
+    LoggingConfig: {"level": Annotated[LogLevel, tyro.conf.arg(aliases=["--log-level"])]},
+    StopConfig: {
+        "env_steps": Annotated[int, tyro.conf.arg(aliases=["--steps"])],
+        "minutes": Annotated[float | None, tyro.conf.arg(aliases=["--minutes"])],
+        "at_return": Annotated[float | None, tyro.conf.arg(aliases=["--until"])],
+    },
+}
+"""Types of fields of the settings as tyro sees them, by class and name; the settings know of no command line."""
+
+SECTION = tyro.conf.arg(name="")  # its fields are flags without a prefix
+Switch = tyro.conf.FlagCreatePairsOff[bool]
+
+Weights = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="WEIGHTS", help="The .safetensors file of a run.")]
+Acting = Annotated[
+    Literal["greedy", "sampled"] | None,
+    tyro.conf.arg(help="Greedy or sampled actions; by default as in the run's evaluations."),
+]
+_JOBS = "Runs at the same time; 0: one per core with the serial engine, one per two cores otherwise."
+Jobs = Annotated[int, tyro.conf.arg(help=_JOBS)]
+_IMPORTS = "Import the modules that the file names; this runs code from outside this program and gymnasium."
+ImportModules = Annotated[Switch, tyro.conf.arg(help=_IMPORTS)]
+
+REGISTRY = ConstructorRegistry()
+_BARE = "bare"  # a marker: without `SETTINGS_TYPES`
 
 
-class Flag(NamedTuple):
+@REGISTRY.struct_rule
+def _with_types(info: StructTypeInfo) -> StructConstructorSpec | None:
+    """What tyro itself says of a class in `SETTINGS_TYPES`, with the types from there."""
+    if info.type not in SETTINGS_TYPES or _BARE in info.markers:
+        return None
+    types = SETTINGS_TYPES[info.type]
+    spec = ConstructorRegistry.get_struct_spec(dataclasses.replace(info, markers=(*info.markers, _BARE)))
+    assert isinstance(spec, StructConstructorSpec)
+    fields = (dataclasses.replace(field, type=types.get(field.name, field.type)) for field in spec.fields)
+    return dataclasses.replace(spec, fields=tuple(fields))
+
+
+class FlagType(NamedTuple):
     """What a flag takes."""
 
     hint: Any
@@ -23,7 +73,7 @@ class Flag(NamedTuple):
     """Whether it takes all values up to the next flag."""
 
 
-Flags = dict[str, Flag]
+Flags = dict[str, FlagType]
 
 
 def flags_of(cls: type, default: Any = None, prefix: str = "--") -> Flags:
@@ -31,105 +81,37 @@ def flags_of(cls: type, default: Any = None, prefix: str = "--") -> Flags:
 
     The algorithm's flags are those of the algorithm in `default`; without a default, of all that come with this package.
     """
-    found: Flags = {}
-    for name, hint, marks in _fields(cls):
+    flags: Flags = {}
+    for name, hint, marks in annotated_fields(cls):
         if tyro.conf.Positional in marks:
             continue
         if dataclasses.is_dataclass(hint):
-            inner = f"{prefix}{name}." if not any(getattr(mark, "name", None) == "" for mark in marks) else prefix
-            held = getattr(default, name, None)
+            value = getattr(default, name, None)
+            inner = prefix if SECTION in marks else f"{prefix}{name}."
             kinds = settings_classes().values() if hint is AlgorithmConfig else [typing.cast("type", hint)]
-            for kind in kinds if held is None else [type(held)]:
-                found |= flags_of(kind, held, inner)
+            for kind in kinds if value is None else [type(value)]:
+                flags |= flags_of(kind, value, inner)
             continue
         names = [f"{prefix}{name}".replace("_", "-")]
         if hint is bool and tyro.conf.FlagCreatePairsOff not in marks:
             names.append(f"{prefix}no-{name}".replace("_", "-"))
         names += [alias for mark in marks for alias in getattr(mark, "aliases", None) or ()]
-        found |= dict.fromkeys(names, _flag(hint, marks))
-    return found
+        flags |= dict.fromkeys(names, _flag_type(hint, marks))
+    return flags
 
 
-def check(cls: type, arguments: list[str], verb: str, default: Any = None) -> list[str]:
-    """`arguments` with whole numbers like 1e6 written out; raises `ConfigError` for the first that is not allowed."""
-    flags = flags_of(cls, default)
-    words, checked = list[str](), list[str]()
-    rest = deque(arguments)
-    while rest:
-        word = rest.popleft()
-        if not word.startswith("--"):
-            words.append(word)
-            checked.append(word)
-            continue
-        name, equals, value = word.partition("=")
-        flag = flags.get(name.replace("_", "-")) or _unknown(name, flags, flags_of(cls))
-        checked += [name, *_values(name, flag, deque([value]) if equals else rest)]
-        require(not (equals and flag.hint is None), name, value, "it takes no value")
-    _check_words(cls, words, verb)
-    return checked
+def annotated_fields(cls: type) -> list[tuple[str, Any, list[Any]]]:
+    """The name, the type and tyro's annotations of each field of a dataclass."""
+    fields = []
+    for name, hint in (field_types(cls, include_extras=True) | SETTINGS_TYPES.get(cls, {})).items():
+        kind, *marks = typing.get_args(hint) if hasattr(hint, "__metadata__") else (hint,)
+        fields.append((name, kind, marks))
+    return fields
 
 
-def _fields(cls: type) -> list[tuple[str, Any, tuple[Any, ...]]]:
-    """The name, the type and tyro's markers of each field."""
-    hints = field_types(cls, include_extras=True).items()
-    parts = [(name, typing.get_args(hint) if hasattr(hint, "__metadata__") else (hint,)) for name, hint in hints]
-    return [(name, hint, tuple(marks)) for name, (hint, *marks) in parts]
-
-
-def _flag(hint: Any, marks: tuple[Any, ...]) -> Flag:
+def _flag_type(hint: Any, marks: list[Any]) -> FlagType:
     if hint is bool:
-        return Flag(None)
+        return FlagType(None)
     if typing.get_origin(hint) is not tuple:
-        return Flag(hint)
-    return Flag(typing.get_args(hint)[0], several=tyro.conf.UseAppendAction not in marks)
-
-
-def _values(name: str, flag: Flag, rest: deque[str]) -> list[str]:
-    """Removes the values of a flag from the `rest` of the command line and returns them."""
-    texts: list[str] = []
-    while flag.hint is not None and rest and not rest[0].startswith("--") and (flag.several or not texts):
-        text = rest.popleft()
-        apart = f"give the values apart, as {name} {text.strip('[]()').replace(',', ' ')}"
-        require(not (flag.several and "," in text), name, text, apart)
-        value = from_text(name, flag.hint, text)
-        texts.append(str(value) if type(value) is int else text)
-    if flag.hint is not None and not texts and not flag.several:
-        raise ConfigError(f"{name}: no value is given; {_allowed(name, flag.hint)}")
-    return texts
-
-
-def _allowed(name: str, hint: Any) -> str:
-    """What `from_text` says is allowed, from the error that it raises for an empty text."""
-    try:
-        from_text(name, hint, "")
-    except ConfigError as error:
-        return str(error).partition("; ")[2]
-    return "give one"
-
-
-def _unknown(name: str, flags: Flags, others: Flags) -> Flag:
-    """Raises `ConfigError`; `others` contains the flags of all algorithms."""
-    if name.replace("_", "-") in others:
-        raise ConfigError(f"{name}: unknown flag; it is one of another algorithm, which --algorithm.name chooses")
-    keys = {flag.removeprefix("--").replace("-", "_"): flag for flag in flags}
-    near = keys.get(nearest(name.removeprefix("--"), keys))
-    if near is None:
-        raise ConfigError(f"{name}: unknown flag; --help-all lists all")
-    short = min((flag for flag in flags if flags[flag] is flags[near]), key=len)
-    raise ConfigError(f"{name}: unknown flag; did you mean {short}?")
-
-
-def _check_words(cls: type, given: list[str], verb: str) -> None:
-    places = [(name, hint, marks) for name, hint, marks in _fields(cls) if tyro.conf.Positional in marks]
-    defaults = {field.name: field.default for field in dataclasses.fields(cls)}
-    needed = [marks for name, _, marks in places if defaults[name] is dataclasses.MISSING]
-    if len(given) < len(needed):
-        metavar = next(mark.metavar for mark in needed[len(given)] if getattr(mark, "metavar", None))
-        raise ConfigError(f"{verb}: {metavar} is missing; --help says more")
-    several = any(typing.get_origin(hint) is tuple for _, hint, _ in places)
-    if len(given) > len(places) and not several:
-        word = given[len(places)]
-        name, equals, _ = word.lstrip("-").partition("=")
-        is_flag = equals or word.startswith("-")
-        hint = f"flags begin with two dashes: --{name}" if is_flag else "--help says more"
-        raise ConfigError(f"{verb.partition(' ')[0]}: unexpected argument {word!r}; {hint}")
+        return FlagType(hint)
+    return FlagType(typing.get_args(hint)[0], several=tyro.conf.UseAppendAction not in marks)

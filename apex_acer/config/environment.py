@@ -5,9 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
-
-import tyro
+from typing import Any, Literal
 
 from apex_acer.config.checks import (
     as_json,
@@ -67,7 +65,7 @@ class EnvironmentConfig:
 
     id: str = "CartPole-v1"
     """A registered gymnasium id, `module:Id` to import the module that registers it, or `remote` for remote clients."""
-    kwargs: Annotated[str | dict[str, Any], tyro.conf.arg(constructor=str, metavar="JSON")] = "{}"
+    kwargs: str | dict[str, Any] = "{}"
     """Keyword arguments of the environment: one JSON object; in a run file also a table, in Python also a dict."""
     wrappers: tuple[str, ...] = ()
     """Names of the form `module:function`; each takes and returns a gymnasium environment, the first is innermost."""
@@ -125,7 +123,7 @@ class EnvironmentConfig:
 class ActorsConfig:
     """The processes that run environments."""
 
-    count: Annotated[int, tyro.conf.arg(aliases=["--actors"])] = 0
+    count: int = 0
     """Actor processes; 0: chosen by the number of cores."""
     environments: int = 8
     """Environments per actor, stepped as one vector."""

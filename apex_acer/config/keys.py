@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from apex_acer.config.checks import field_types
@@ -71,7 +71,10 @@ def _similar(word: str, keys: Mapping[str, str], cutoff: float) -> str:
     return keys[near[0]] if near else ""
 
 
-def keys_of(cls: Any, prefix: str = "") -> Iterator[str]:
-    """The dotted keys of a configuration dataclass, with `prefix`."""
-    for name, hint in field_types(cls).items():
-        yield from keys_of(hint, f"{prefix}{name}.") if dataclasses.is_dataclass(hint) else [prefix + name]
+def types_of(section: Any, prefix: str = "") -> dict[str, Any]:
+    """The types of values by dotted key, with `prefix`, of a configuration or of a configuration's class."""
+    types: dict[str, Any] = {}
+    for name, hint in field_types(section if isinstance(section, type) else type(section)).items():
+        value = hint if isinstance(section, type) else getattr(section, name)
+        types |= types_of(value, f"{prefix}{name}.") if dataclasses.is_dataclass(value) else {prefix + name: hint}
+    return types

@@ -5,9 +5,7 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any
-
-import tyro
+from typing import Any
 
 from apex_acer.config.checks import as_json, at_least, json_object, require, typed
 
@@ -83,7 +81,7 @@ class RemoteConfig(ListenConfig):
     """Shape of an observation, as a client gives it."""
     observation_dtype: str = "float32"
     """NumPy name of its type."""
-    observations: Annotated[str | dict[str, Any], tyro.conf.arg(constructor=str, metavar="JSON")] = "{}"
+    observations: str | dict[str, Any] = "{}"
     """In place of both, the parts of an observation by name: `{"shape": […], "dtype": "…"}`, or `{"n": 4}` of choices."""
     num_actions: int = 0
     """Number of discrete actions; 0: they are others."""

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Annotated, Literal
-
-import tyro
+from typing import Literal
 
 from apex_acer.config.algorithm import AlgorithmConfig
 from apex_acer.config.algorithms import default_settings, settings_classes
@@ -66,7 +64,7 @@ class LoggingConfig:
     """Seconds between two rows of metrics of a process."""
     histograms_every_seconds: float = 0.0
     """Seconds between two histograms of each layer's weights and gradients in TensorBoard; 0: none."""
-    level: Annotated[LogLevel, tyro.conf.arg(aliases=["--log-level"])] = "info"
+    level: LogLevel = "info"
     """Lowest severity of the lines in `log.txt`."""
     trackers: tuple[Literal["wandb", "mlflow"], ...] = ()
     """Trackers that get the configuration, every row of metrics and the result (docs/dashboard.md); each needs the extra of
@@ -84,11 +82,11 @@ class LoggingConfig:
 class StopConfig:
     """The conditions that end the run; the first one to be met does."""
 
-    env_steps: Annotated[int, tyro.conf.arg(aliases=["--steps"])] = 100_000
+    env_steps: int = 100_000
     """Environment steps in total."""
-    minutes: Annotated[float | None, tyro.conf.arg(aliases=["--minutes"])] = None
+    minutes: float | None = None
     """Wall-clock minutes since the first environment step."""
-    at_return: Annotated[float | None, tyro.conf.arg(aliases=["--until"])] = None
+    at_return: float | None = None
     """Target for the mean return of an evaluation, which as many other games must confirm; the weights that reach it are
     those that are saved. None: no target."""
 

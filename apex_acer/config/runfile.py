@@ -30,7 +30,7 @@ from apex_acer.config import (
     settings_classes,
 )
 from apex_acer.config.checks import field_types
-from apex_acer.config.keys import keys_of, nearest
+from apex_acer.config.keys import nearest, types_of
 from apex_acer.config.presets import preset_text as preset_text
 from apex_acer.config.presets import presets as presets
 from apex_acer.system import files
@@ -241,7 +241,9 @@ def _instead(key: str, hints: Collection[str], prefix: str, where: str) -> str:
 
 def _keys_outside(prefix: str) -> Iterator[str]:
     """The dotted keys that do not begin with `prefix`, of all algorithms."""
-    every = itertools.chain(keys_of(RunConfig), *(keys_of(kind, "algorithm.") for kind in settings_classes().values()))
+    every = itertools.chain(
+        types_of(RunConfig), *(types_of(kind, "algorithm.") for kind in settings_classes().values())
+    )
     return (key for key in every if not (prefix and key.startswith(prefix)))
 
 

@@ -56,8 +56,8 @@ def list_runs(folder: Path) -> list[RunStatus]:
     """The runs in `folder` and up to three levels below, newest output first; raises `ConfigError` if it is no folder."""
     if not folder.is_dir():
         raise ConfigError(f"runs: {str(folder)!r} is no folder; give one that holds runs")
-    found = [_look(run, folder) for run in find_runs(folder)]
-    return sorted(found, key=lambda run: (run.age_s, run.name))
+    statuses = [_look(run, folder) for run in find_runs(folder)]
+    return sorted(statuses, key=lambda run: (run.age_s, run.name))
 
 
 def find_runs(folder: Path, depth: int = MOST_DEPTH) -> Iterator[Path]:

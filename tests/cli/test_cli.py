@@ -16,7 +16,7 @@ import pytest
 
 from apex_acer.cli import main
 from apex_acer.cli.parsing import COMMON
-from apex_acer.cli.train import parse_train
+from apex_acer.cli.training import parse_train
 from apex_acer.config import ALGORITHMS, ConfigError
 from apex_acer.config.runfile import dump_run, load_run, parse_run, presets
 from apex_acer.manager import manager
@@ -60,7 +60,7 @@ def test_what_an_environment_exits_with_is_not_the_exit_code(
     def leave(arguments: list[str]) -> int:
         raise left
 
-    monkeypatch.setattr("apex_acer.cli.evaluate.run", leave)
+    monkeypatch.setattr("apex_acer.cli.policies.evaluate", leave)
     code, said = (1, "SystemExit: 0\n") if isinstance(left, SystemExit) else (143, "apex-acer: interrupted\n")
     assert main(["evaluate", "weights"]) == code
     assert capsys.readouterr().err.endswith(said)
@@ -399,7 +399,7 @@ def test_a_target_and_a_limit_can_be_dropped(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(
         "apex_acer.manager.preparation.prepare_resume", lambda folder, stop, *rest, **more: asked.append(stop)
     )
-    monkeypatch.setattr("apex_acer.cli.resume.finish", lambda run, output: 0)
+    monkeypatch.setattr("apex_acer.cli.training.finish", lambda run, output: 0)
     for flags in ("", "--until None --minutes None", "--until 3 --minutes 2 --steps 9"):
         assert main(["resume", "run", *flags.split()]) == 0
     assert asked == [{}, {"at_return": None, "minutes": None}, {"env_steps": 9, "at_return": 3.0, "minutes": 2.0}]

@@ -17,7 +17,7 @@ import pytest
 
 from apex_acer.cli import main
 from apex_acer.cli.flags import flags_of
-from apex_acer.cli.train import Train
+from apex_acer.cli.training import Train
 from apex_acer.cli.verbs import VERBS
 from apex_acer.config import ALGORITHMS
 from apex_acer.config.runfile import presets

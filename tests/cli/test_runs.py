@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from apex_acer.cli import main
-from apex_acer.cli.runs import HEADS
+from apex_acer.cli.showing import HEADS
 from tests.histories import made_up_rows, make_up
 from tests.runs import tiny_run
 

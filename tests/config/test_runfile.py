@@ -10,7 +10,7 @@ import pytest
 from apex_acer.algorithms.acer.settings import AcerConfig
 from apex_acer.algorithms.dqn.settings import ApexDqnConfig
 from apex_acer.algorithms.on_policy.settings import PpoConfig
-from apex_acer.cli.train import parse_train
+from apex_acer.cli.training import parse_train
 from apex_acer.config import (
     ALGORITHMS,
     ActorsConfig,

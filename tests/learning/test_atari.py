@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from apex_acer import load_policy, train
-from apex_acer.cli.train import parse_train
+from apex_acer.cli.training import parse_train
 
 SMALL = [
     *["--actors", "2", "--actors.environments", "4", "--learner.batch-size", "4", "--replay.start", "200"],

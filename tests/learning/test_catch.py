@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from apex_acer import train
-from apex_acer.cli.train import parse_train
+from apex_acer.cli.training import parse_train
 
 CATCH = "--environment.id tests.learning.catch:Catch-v0 --environment.stack 2 --until 0.9"
 ACER = "--algorithm.reward-clip 1 --steps 60000 --evaluation.every 4000 --seed 1"

@@ -6,14 +6,35 @@ import platform
 import sys
 from collections.abc import Iterator
 from importlib import metadata
+from typing import Literal, NamedTuple
 
 from packaging.requirements import Requirement
 from packaging.version import Version
 
-from apex_acer.tools.doctor.finding import Finding, judge
-
 DISTRIBUTION = "apex_acer"
 SHOWN = "torch", "numpy", "gymnasium", "ale-py", "pyzmq"  # versions that a bug report needs
+Level = Literal["ok", "warning", "problem"]
+
+
+class Finding(NamedTuple):
+    """One line of the output of `apex-acer doctor`."""
+
+    topic: str
+    level: Level
+    """`problem` means that a run cannot work."""
+    text: str
+    """What was found."""
+    advice: str = ""
+    """What to do about it; empty if all is well."""
+    figures: dict[str, float] | None = None
+    """Measured values by name."""
+
+
+def judge(topic: str, text: str, advice: str, *, works: bool = True, well: bool = True) -> Finding:
+    """A problem unless it `works`, a warning unless all is `well`, else ok and without advice."""
+    if works and well:
+        return Finding(topic, "ok", text)
+    return Finding(topic, "warning" if works else "problem", text, advice)
 
 
 def check_installation() -> Iterator[Finding]:

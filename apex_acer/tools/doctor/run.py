@@ -1,29 +1,43 @@
-"""Checks one run on this machine: its environment, device, settings and speed."""
+"""Checks this machine for one run: cores, memory and disk, the run's environment, device, settings and speed."""
 
 from __future__ import annotations
 
 import dataclasses
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import ale_py.roms
 import torch
+from rich.filesize import decimal
 
 from apex_acer.config import ConfigError, EnvironmentConfig, RunConfig
 from apex_acer.config.runfile import load_run
-from apex_acer.engines.machine import available_cores, describe, has_gpu, learns_on_every_core, place
+from apex_acer.engines.machine import (
+    available_cores,
+    control,
+    describe,
+    has_gpu,
+    learns_on_every_core,
+    memory_bytes,
+    open_files,
+    open_files_limit,
+    place,
+    usual_bytes,
+)
 from apex_acer.environments.check import check_environment
 from apex_acer.environments.vector import environment_spec
 from apex_acer.networks.device import CPU, choose_device
 from apex_acer.networks.speed import multiplies_bfloat16
 from apex_acer.tools.capacity.components import ceiling, measure, replay_bytes_per_step
-from apex_acer.tools.doctor.finding import Finding, judge
-from apex_acer.tools.doctor.machine import check_cores, check_machine
+from apex_acer.tools.doctor.installation import Finding, judge
 from apex_acer.views.progress import clock
 
 ACTING, LEARNING = ("environment", "acting"), ("update",)
 SECONDS = 1.5  # for each component
+SPARE_DISK_BYTES = 1e9  # for weights, logs and curves
+SOCKETS = Path("/tmp")  # parent of a run's private folder
 USUAL = 0.9  # share of the ceiling that runs reach (docs/performance.md)
 
 
@@ -51,6 +65,62 @@ def check_run(run: str, say: Callable[[str], None]) -> Iterator[Finding]:
     yield Finding("settings", "ok", describe(config))
     say("measuring the speed, half a minute")
     yield from check_speed(run, config, device)
+
+
+def check_cores() -> Finding:
+    """The cores that a run may use, and whether a quota limits their time."""
+    cores, quota = available_cores(), _cpu_quota()
+    text = f"{cores} available of {os.cpu_count()}"
+    if quota and quota < cores:
+        advice = f"processes are placed for {cores} cores; give --actors, or pin the container to cores instead"
+        return Finding("cores", "warning", f"{text}, limited to the time of {quota:g}", advice)
+    return judge("cores", text, "actors and the learner take turns; two cores or more are better", well=cores > 1)
+
+
+def check_machine(config: RunConfig, replay_bytes: float) -> Iterator[Finding]:
+    """What a run of the placed `config` needs, if replay takes `replay_bytes` of the machine's memory."""
+    yield check_memory(config, replay_bytes)
+    yield check_open_files(config)
+    writable = os.access(SOCKETS, os.W_OK | os.X_OK)
+    yield judge("sockets", f"they are in {SOCKETS}", f"make {SOCKETS} writable", works=writable)
+    yield check_disk(config, replay_bytes)
+
+
+def check_memory(config: RunConfig, replay_bytes: float) -> Finding:
+    """Total and unused memory, and what replay and the processes take."""
+    total, unused = memory_bytes()
+    need = usual_bytes(config.actors.count, replay_bytes)
+    text = f"{decimal(int(unused))} unused of {decimal(int(total))}; about {decimal(int(need))} needed"
+    advice = f"give --replay.capacity below {config.replay.capacity} or --actors below {config.actors.count}"
+    return judge("memory", text, advice, works=need < total, well=need < unused)
+
+
+def check_open_files(config: RunConfig) -> Finding:
+    """The shell's limit on the open files of a process."""
+    limit, most = open_files_limit()
+    need = open_files(config.actors.count)
+    advice = f"ulimit -n {need}" if most >= need else "give fewer --actors"
+    return judge("open files", f"{limit:,.0f} allowed, about {need:,} needed", advice, works=limit >= need)
+
+
+def check_disk(config: RunConfig, replay_bytes: float) -> Finding:
+    """Free disk where the run's folder would be made."""
+    folder = Path(config.out or "runs").absolute()
+    there = next(path for path in (folder, *folder.parents) if path.exists())
+    free = shutil.disk_usage(there).free
+    # a new checkpoint is whole before the old one goes
+    need = 2 * replay_bytes if config.checkpoint.replay or config.replay.load else 0
+    works = os.access(there, os.W_OK | os.X_OK) and there.is_dir() and free > need
+    text = f"{decimal(int(free))} free for {folder}" + (f", {decimal(int(need))} needed" if need else "")
+    return judge(
+        "disk", text, "give --out a writable folder with room", works=works, well=free > need + SPARE_DISK_BYTES
+    )
+
+
+def _cpu_quota() -> float | None:
+    """Processor seconds per second that a container may use; None: no limit."""
+    quota, _, period = control("cpu.max").partition(" ")
+    return float(quota) / float(period) if quota.isdigit() else None
 
 
 def check_device(name: str) -> tuple[torch.device, Finding]:

@@ -1,4 +1,7 @@
-"""The results of a sweep: `results.json`, the table and the figure. None of them contains an absolute path."""
+"""Reports of runs with several seeds: learning curves, statistics, a table and a figure.
+
+Statistics follow the conventions of rliable (Agarwal et al. 2021, arXiv 2108.13264). No report contains an absolute path.
+"""
 
 from __future__ import annotations
 
@@ -9,71 +12,25 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 from rich.console import Console
 from rich.table import Table
+from scipy import stats
 
-from apex_acer.config import ConfigError, require
 from apex_acer.storage.history import Floats, read_rows
 from apex_acer.system.files import write
-from apex_acer.tools.sweep.statistics import bootstrap_interval, interquartile_mean
-from apex_acer.tools.sweep.variants import Variant
 from apex_acer.views.curves import Line, Panel, band, quartiles
 from apex_acer.views.plots import plot_curves
 
+CUT = 0.25  # share of the values that an interquartile mean leaves out at each end
+CONFIDENCE = 0.95
+RESAMPLES = 10_000
 CURVE_POINTS = 200  # at most, of the actors' returns in a run without evaluations
 ABSOLUTE = re.compile(r"(?<![\w.:/~-])/(?:[^\s/'\"]+/)+")  # the folders of an absolute path
 PLAIN_WIDTH = 160  # of a table if there is no terminal
 SHORT_LIST = re.compile(r"\[\n[^\[\]{}]*\]")  # on several lines, with no list or dict in it
 Data = dict[str, Any]
 Points = list[list[float]]
-
-
-class Results:
-    """The file `results.json` of a sweep, which is complete on disk at any time."""
-
-    def __init__(self, folder: Path, command: str, identity: Data, variants: Sequence[Variant]) -> None:
-        """Reads the results in `folder`; raises `ConfigError` unless it is empty or holds the same sweep.
-
-        The `variants` and the `identity` (`run`, `seeds`, `final_episodes`) tell whether a sweep is the same.
-        """
-        self._path = folder / "results.json"
-        self._targets = {variant.name: variant.config.stop.at_return is not None for variant in variants}
-        begun = {variant.name: {"overrides": variant.overrides, "runs": {}} for variant in variants}
-        self.data: Data = portable({"command": command, **identity, "variants": begun})
-        before = self._read()
-        if before is not None:
-            same = _identity(before) == _identity(self.data)
-            require(same, "out", str(folder), "it holds another sweep; give a new folder")
-            self.data["variants"] = before["variants"]
-
-    def run(self, variant: str, seed: int) -> Data:
-        """What is known of a run, any of: `result`, `curve_of`, `curve`, `final_return`, `error`."""
-        return dict(self.data["variants"][variant]["runs"].get(str(seed), {}))
-
-    def keep(self, variant: str, seed: int, run: Data) -> None:
-        """Replaces what is known of a run, and saves."""
-        self.data["variants"][variant]["runs"][str(seed)] = run
-        self.save()
-
-    def save(self) -> None:
-        """Updates the statistics and writes the file."""
-        for name, found in self.data["variants"].items():
-            found["summary"] = summarise(found["runs"].values(), len(self.data["seeds"]), self._targets[name])
-        write_json(self._path, self.data)
-
-    def _read(self) -> Data | None:
-        folder = self._path.parent
-        try:
-            if not self._path.exists():
-                require(not any(folder.iterdir()), "out", str(folder), "the folder is not empty; give a new one")
-                return None
-            before: Data = json.loads(self._path.read_text(encoding="utf-8"))
-            _identity(before)
-            return before
-        except (OSError, ValueError, LookupError, TypeError, AttributeError):
-            raise ConfigError(
-                f"out: {str(self._path)!r} was not written by a sweep; give a new or empty folder"
-            ) from None
 
 
 def write_json(path: Path, data: Data) -> None:
@@ -116,6 +73,38 @@ def read_curve(metrics: Path) -> tuple[str, Points]:
     return "actors", [np.mean(part, axis=0).round(6).tolist() for part in parts]
 
 
+def interquartile_mean(values: ArrayLike) -> float:
+    """Mean of the middle half of `values` `[N]`, N >= 1; floor(N / 4) values are left out at each end."""
+    return float(stats.trim_mean(_finite(values), CUT))
+
+
+def bootstrap_interval(values: ArrayLike, seed: int = 0) -> tuple[float, float] | None:
+    """The 95 % percentile bootstrap interval of the interquartile mean of `values` `[N]`, the scores of N runs.
+
+    Runs are drawn with replacement, which for one task is rliable's stratified bootstrap. None if N is 1.
+    """
+    scores = _finite(values)
+    if len(scores) == 1:
+        return None
+    result = stats.bootstrap(
+        (scores,),
+        lambda sample, axis: stats.trim_mean(sample, CUT, axis=axis),
+        n_resamples=RESAMPLES,
+        confidence_level=CONFIDENCE,
+        method="percentile",
+        rng=np.random.default_rng(seed),
+    )
+    low, high = result.confidence_interval
+    return float(low), float(high)
+
+
+def _finite(values: ArrayLike) -> Floats:
+    scores = np.asarray(values, np.float64)
+    if scores.ndim != 1 or scores.size == 0 or not np.isfinite(scores).all():
+        raise ValueError(f"Require one or more finite values in one dimension, got {scores}")
+    return scores
+
+
 def summarise(runs: Iterable[Data], asked: int, has_target: bool) -> Data:
     """Counts and statistics of a variant's runs; `reached` is the share of its finished runs."""
     finished = [run for run in runs if "result" in run]
@@ -138,8 +127,8 @@ def table(data: Data) -> Table:
     heads = ("variant", "runs", "reached", "env steps", "seconds", "last evaluation", "final return")
     for head in heads:
         shown.add_column(head, justify="left" if head == "variant" else "right")
-    for name, found in data["variants"].items():
-        summary = found["summary"]
+    for name, variant in data["variants"].items():
+        summary = variant["summary"]
         shown.add_row(
             name,
             f"{summary['finished']}/{summary['asked']}",
@@ -154,7 +143,7 @@ def table(data: Data) -> Table:
 
 def draw_curves(data: Data, environments: Sequence[str]) -> bytes | None:
     """A PNG of the return over env steps and over seconds, as `band` draws the seeds; None if no run has a curve."""
-    every = {name: found["runs"].values() for name, found in data["variants"].items()}
+    every = {name: variant["runs"].values() for name, variant in data["variants"].items()}
     drawn = {name: [run for run in runs if run.get("curve")] for name, runs in every.items()}
     kinds = {run["curve_of"] for runs in drawn.values() for run in runs}
     if not kinds:
@@ -176,13 +165,8 @@ def _line(name: str, runs: Iterable[Data], column: int) -> Line:
     return band(name, others, reached)
 
 
-def _identity(data: Data) -> Data:
-    overrides = {name: found["overrides"] for name, found in data["variants"].items()}
-    return {"overrides": overrides, **{key: data[key] for key in ("run", "seeds", "final_episodes")}}
-
-
-def _on_one_line(found: re.Match[str]) -> str:
-    return "[" + " ".join(line.strip() for line in found[0][1:-1].splitlines() if line.strip()) + "]"
+def _on_one_line(match: re.Match[str]) -> str:
+    return "[" + " ".join(line.strip() for line in match[0][1:-1].splitlines() if line.strip()) + "]"
 
 
 def _points(rows: Sequence[Data], source: str, steps: str, score: str) -> Points:

@@ -7,6 +7,8 @@ result of each run; the same command on the same folder does only what is missin
 from __future__ import annotations
 
 import dataclasses
+import json
+import os
 import shlex
 import sys
 import time
@@ -16,15 +18,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from apex_acer.config import RunConfig, require, writing
-from apex_acer.config.runfile import to_dict
+from apex_acer.config import ConfigError, RunConfig, require, writing
 from apex_acer.system.files import write
 from apex_acer.system.output import printable, say
 from apex_acer.system.signals import Signals
-from apex_acer.tools.sweep import training
-from apex_acer.tools.sweep.commands import Commands, Ended
-from apex_acer.tools.sweep.report import Results, as_text, draw_curves, table
-from apex_acer.tools.sweep.training import Training, check_before, locked, runs_at_once
+from apex_acer.tools.sweep.commands import Commands
+from apex_acer.tools.sweep.report import Data, as_text, draw_curves, portable, summarise, table, write_json
+from apex_acer.tools.sweep.training import Training, check_before, exit_code, lock_folder, runs_at_once, without_out
 from apex_acer.tools.sweep.variants import Variant, make_variants
 
 FINAL_SEED_OFFSET = 1000  # final episodes must differ from those by which weights were chosen
@@ -55,23 +55,11 @@ class SweepPlan:
 
 
 def plan_sweep(
-    base: RunConfig,
-    arguments: Sequence[str],
-    *,
-    seeds: int = 5,
-    vary: Sequence[str] = (),
-    at_once: int = 0,
-    final_episodes: int = 0,
+    base: RunConfig, arguments: Sequence[str], *, seeds: int, vary: Sequence[str], at_once: int, final_episodes: int
 ) -> SweepPlan:
-    """The sweep that the command line asks for; starts nothing. Raises `ConfigError`.
+    """The sweep that the command line asks for, whose `arguments` begin with the run's name; raises `ConfigError`.
 
-    Args:
-        base: the run, with its first seed; `out` is the sweep's folder.
-        arguments: as typed; the first is the run's name.
-        seeds: number of seeds.
-        vary: see `make_variants`.
-        at_once: runs at the same time; 0: as many as the cores allow, two cores for a run unless its engine is serial.
-        final_episodes: see `SweepPlan`.
+    `base` has the first of the `seeds` and the sweep's folder; `at_once` 0 means as many runs as the cores allow.
     """
     for name, value, least in (("seeds", seeds, 1), ("jobs", at_once, 0), ("final_episodes", final_episodes, 0)):
         require(value >= least, name, value, f"give {least} or more")
@@ -86,50 +74,100 @@ def plan_sweep(
     return plan
 
 
-def sweep(plan: SweepPlan) -> int:
+def run_sweep(plan: SweepPlan) -> int:
     """Does what is missing of the sweep; returns the exit code: 0, 1 if a run failed, or 128 plus a signal's number."""
-    with locked(plan.folder) as lock, Signals() as signals:
-        run = {key: value for key, value in to_dict(plan.base).items() if key != "out"}
-        identity = {"run": run, "seeds": list(plan.seeds), "final_episodes": plan.final_episodes}
-        results = Results(plan.folder, plan.command, identity, plan.variants)
-        with writing("out", plan.folder):
-            results.save()
-        return Sweep(plan, results, signals, lock).run()
+    with writing("out", plan.folder):
+        lock = lock_folder(plan.folder)
+    in_use = "it is in use by a sweep, or by a run that a sweep left behind"
+    if lock is None:
+        raise ConfigError(f"out: {str(plan.folder)!r} is not allowed; {in_use}")
+    try:
+        with Signals() as signals:
+            results = Results(plan)
+            with writing("out", plan.folder):
+                results.save()
+            return Sweep(plan, results, signals, lock).run()
+    finally:
+        os.close(lock)
+
+
+class Results:
+    """The file `results.json` of a sweep, which is complete on disk at any time."""
+
+    def __init__(self, plan: SweepPlan) -> None:
+        """Reads the results in the sweep's folder; raises `ConfigError` unless it is empty or holds the same sweep."""
+        self._path = plan.folder / "results.json"
+        self._targets = {variant.name: variant.config.stop.at_return is not None for variant in plan.variants}
+        begun = {variant.name: {"overrides": variant.overrides, "runs": {}} for variant in plan.variants}
+        asked = {"run": without_out(plan.base), "seeds": list(plan.seeds), "final_episodes": plan.final_episodes}
+        self.data: Data = portable({"command": plan.command, **asked, "variants": begun})
+        before = self._read()
+        if before is not None:
+            same = _identity(before) == _identity(self.data)
+            require(same, "out", str(plan.folder), "it holds another sweep; give a new folder")
+            self.data["variants"] = before["variants"]
+
+    def known(self, job: Training) -> Data:
+        """What is known of a run, any of: `result`, `curve_of`, `curve`, `final_return`, `error`."""
+        return dict(self.data["variants"][job.group]["runs"].get(str(job.config.seed), {}))
+
+    def keep(self, job: Training, run: Data) -> None:
+        """Replaces what is known of a run, and saves."""
+        self.data["variants"][job.group]["runs"][str(job.config.seed)] = run
+        self.save()
+
+    def save(self) -> None:
+        """Updates the statistics and writes the file."""
+        for name, variant in self.data["variants"].items():
+            variant["summary"] = summarise(variant["runs"].values(), len(self.data["seeds"]), self._targets[name])
+        write_json(self._path, self.data)
+
+    def _read(self) -> Data | None:
+        folder = self._path.parent
+        try:
+            if not self._path.exists():
+                require(not any(folder.iterdir()), "out", str(folder), "the folder is not empty; give a new one")
+                return None
+            before: Data = json.loads(self._path.read_text(encoding="utf-8"))
+            _identity(before)
+            return before
+        except (OSError, ValueError, LookupError, TypeError, AttributeError):
+            raise ConfigError(
+                f"out: {str(self._path)!r} was not written by a sweep; give a new or empty folder"
+            ) from None
+
+
+def _identity(data: Data) -> Data:
+    """What must be the same for a sweep to go on."""
+    overrides = {name: variant["overrides"] for name, variant in data["variants"].items()}
+    return {"overrides": overrides, **{key: data[key] for key in ("run", "seeds", "final_episodes")}}
 
 
 class Sweep:
     """Starts the runs, keeps their results, and ends all runs at a signal."""
 
     def __init__(self, plan: SweepPlan, results: Results, signals: Signals, lock: int) -> None:
-        self._plan, self._results, self._lock = plan, results, lock
+        self._plan, self._results, self._signals, self._lock = plan, results, signals, lock
         self._commands = Commands()
-        self._signals = signals.received
-        signals.wake = self._commands.wake
         self._jobs = {job.name: job for job in plan.jobs()}
+        self._waiting = deque(job for job in self._jobs.values() if not self._finished(job))
         self._failed: dict[str, str] = {}
 
     def run(self) -> int:
-        """Runs the sweep; no process remains, however it ends. The first signal saves, the second kills."""
-        waiting = deque(job for job in self._jobs.values() if not self._finished(job))
-        say(f"{len(waiting)} of {len(self._jobs)} runs to do, {self._plan.at_once} at once, in {self._plan.folder}")
-        try:
-            self._work(waiting)
-            for ended in self._commands.stop(training.STOP_S, self._signals):
-                self._take(ended)  # it may have finished
-        finally:
-            self._commands.close()
+        """Does what is missing; returns the exit code."""
+        at_once = self._plan.at_once
+        say(f"{len(self._waiting)} of {len(self._jobs)} runs to do, {at_once} at once, in {self._plan.folder}")
+        self._commands.work(at_once, self._signals, self._begin, self._take)
         return self._conclude()
 
-    def _work(self, waiting: deque[Training]) -> None:
-        while not self._signals and (waiting or self._commands.running):
-            while waiting and len(self._commands.running) < self._plan.at_once:
-                self._start(waiting.popleft())
-            ended = self._commands.wait()
-            if ended and self._take(ended) and not self._finished(self._jobs[ended.name]):
-                waiting.appendleft(self._jobs[ended.name])  # its final episodes
+    def _begin(self) -> bool:
+        if not self._waiting:
+            return False
+        self._start(self._waiting.popleft())
+        return True
 
     def _start(self, job: Training) -> None:
-        if "result" not in self._known(job):
+        if "result" not in self._results.known(job):
             job.train(self._commands, self._lock)
             return
         seed, episodes = str(job.config.seed + FINAL_SEED_OFFSET), str(self._plan.final_episodes)
@@ -138,29 +176,27 @@ class Sweep:
         arguments = ["evaluate", weights, "--episodes", episodes, "--seed", seed, "--import-modules"]
         job.start(self._commands, arguments, self._lock)
 
-    def _take(self, ended: Ended) -> bool:
-        """Keeps the result of a command; returns whether it succeeded."""
-        if ended.code and self._signals:
-            return False  # because it was interrupted
-        job = self._jobs[ended.name]
-        run = {key: value for key, value in self._known(job).items() if key != "error"}
-        found = job.printed(ended.code)
-        if "error" in found:
-            self._failed[job.name] = found["error"]
-            run |= found
+    def _take(self, name: str, code: int) -> None:
+        """Keeps the result of a command that has ended."""
+        if code and self._signals.received:
+            return  # it was interrupted
+        job = self._jobs[name]
+        run = {key: value for key, value in self._results.known(job).items() if key != "error"}
+        result = job.printed(code)
+        if "error" in result:
+            self._failed[job.name] = result["error"]
+            run |= result
         elif "result" in run:
-            run["final_return"] = found["mean"]
+            run["final_return"] = result["mean"]
         else:
-            run |= job.record(found)
-        self._results.keep(job.group, job.config.seed, run)
+            run |= job.record(result)
+        self._results.keep(job, run)
         say(f"{job.name}: {printable(_line(run))}")
-        return "error" not in run
-
-    def _known(self, job: Training) -> dict[str, Any]:
-        return self._results.run(job.group, job.config.seed)
+        if "error" not in run and not self._finished(job):
+            self._waiting.appendleft(job)  # its final episodes
 
     def _finished(self, job: Training) -> bool:
-        known = self._known(job)
+        known = self._results.known(job)
         return "result" in known and ("final_return" in known or not self._plan.final_episodes)
 
     def _conclude(self) -> int:
@@ -172,13 +208,7 @@ class Sweep:
         say(as_text(table(data)))
         for name, error in self._failed.items():
             say(f"apex-acer: {name} failed: {printable(error)}; see {folder / name}.log", sys.stderr)
-        if self._signals:
-            say(
-                f"apex-acer: {self._signals[0].name}: the same command with --out {folder} continues the sweep",
-                sys.stderr,
-            )
-            return 128 + self._signals[0]
-        return 1 if self._failed else 0
+        return exit_code(self._signals.received, folder, "sweep", int(bool(self._failed)))
 
 
 def _line(run: Mapping[str, Any]) -> str:

@@ -9,18 +9,18 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from apex_acer.config import RunConfig, require, writing
-from apex_acer.config.runfile import dump_run
+from apex_acer.config import RunConfig, require
+from apex_acer.config.runfile import dump_run, to_dict
 from apex_acer.environments.check import check_environment
+from apex_acer.system.output import say
 from apex_acer.tools.sweep.commands import Commands
 from apex_acer.tools.sweep.report import read_curve
 
 PROGRAM = (sys.executable, "-P", "-m", "apex_acer")
-STOP_S = 15.0  # a run that was interrupted and has not ended within this is killed
 ERROR_LINES = 3  # the last line alone often only says where to look
 
 
@@ -47,28 +47,28 @@ class Training(NamedTuple):
         """The file of that suffix beside the run's folder: `.toml`, `.json` or `.log`."""
         return self.folder / f"{self.name}{suffix}"
 
-    def train(self, commands: Commands, held: int) -> None:
-        """Starts the run anew; `held` stays open in its process."""
+    def train(self, commands: Commands, lock: int) -> None:
+        """Starts the run anew; `lock` stays open in its process."""
         shutil.rmtree(self.out, ignore_errors=True)  # left by a run that did not finish
         self.out.parent.mkdir(parents=True, exist_ok=True)
         self.path(".log").unlink(missing_ok=True)
         self.path(".toml").write_text(dump_run(self.config), encoding="utf-8")
-        self.start(commands, ["train", str(self.path(".toml")), "--out", str(self.out)], held)
+        self.start(commands, ["train", str(self.path(".toml")), "--out", str(self.out)], lock)
 
-    def start(self, commands: Commands, arguments: Sequence[str], held: int) -> None:
+    def start(self, commands: Commands, arguments: Sequence[str], lock: int) -> None:
         """Starts a verb of the program."""
         threads = {"OMP_NUM_THREADS": "1"} if self.config.engine == "serial" else {}
         command = [*PROGRAM, *arguments, "--json"]
         files = {"output": self.path(".json"), "log": self.path(".log")}
-        commands.start(self.name, command, **files, environment=threads, held=held)
+        commands.start(self.name, command, **files, environment=threads, lock=lock)
 
     def printed(self, code: int) -> dict[str, Any]:
         """The JSON object in the last line that a verb which ended with `code` printed.
 
         Otherwise `error`: how it ended, and the last lines of its log.
         """
-        if code == 0 and (found := self._last()):
-            return found
+        if code == 0 and (result := self._last()):
+            return result
         log = self.path(".log").read_text(encoding="utf-8", errors="replace")
         lines = [line.strip() for line in log.splitlines() if line.strip()]
         how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
@@ -76,19 +76,24 @@ class Training(NamedTuple):
 
     def finished(self) -> dict[str, Any] | None:
         """What the run printed if it has ended by itself, whoever had started it."""
-        found = self._last()
-        return found if found and not found["reason"].startswith("SIG") else None
+        result = self._last()
+        return result if result and not result["reason"].startswith("SIG") else None
 
     def _last(self) -> dict[str, Any] | None:
         with contextlib.suppress(IndexError, OSError, TypeError, ValueError):
             return dict(json.loads(self.path(".json").read_text(encoding="utf-8").splitlines()[-1]))
         return None
 
-    def record(self, found: dict[str, Any]) -> dict[str, Any]:
-        """What `results.json` keeps of the finished run that printed `found`: `result`, `curve_of` and `curve`."""
+    def record(self, result: dict[str, Any]) -> dict[str, Any]:
+        """What `results.json` keeps of the finished run that printed `result`: `result`, `curve_of` and `curve`."""
         curve_of, curve = read_curve(self.out / "metrics.jsonl")
-        weights = f"{self.name}/{Path(found['weights']).name}"
-        return {"result": {**found, "weights": weights}, "curve_of": curve_of, "curve": curve}
+        weights = f"{self.name}/{Path(result['weights']).name}"
+        return {"result": {**result, "weights": weights}, "curve_of": curve_of, "curve": curve}
+
+
+def without_out(base: RunConfig) -> dict[str, Any]:
+    """The keys of a run that tell whether a sweep or a study is the same: all but its folder."""
+    return {key: value for key, value in to_dict(base).items() if key != "out"}
 
 
 def check_before(configs: Iterable[RunConfig]) -> None:
@@ -106,23 +111,21 @@ def runs_at_once(configs: Iterable[RunConfig]) -> int:
     return max(1, (os.cpu_count() or 1) // each)
 
 
-@contextlib.contextmanager
-def locked(folder: Path) -> Iterator[int]:
-    """Makes the folder and locks it; the lock lasts as long as any process holds the descriptor."""
-    with writing("out", folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = os.open(folder, os.O_RDONLY)
-    try:
-        require(try_lock(lock), "out", str(folder), "it is in use by a sweep, or by a run that a sweep left behind")
-        yield lock
-    finally:
-        os.close(lock)
+def exit_code(signals: Sequence[signal.Signals], folder: Path, what: str, code: int) -> int:
+    """`code`, or 128 plus the first of the `signals` that ended the sweep or the study, which says how it goes on."""
+    if not signals:
+        return code
+    say(f"apex-acer: {signals[0].name}: the same command with --out {folder} continues the {what}", sys.stderr)
+    return 128 + signals[0]
 
 
-def try_lock(descriptor: int) -> bool:
-    """Locks an open file or folder, unless another process has; returns whether it did."""
+def lock_folder(folder: Path) -> int | None:
+    """Makes the folder and locks it as long as any process has the descriptor open; None if another process has it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = os.open(folder, os.O_RDONLY)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        return False
-    return True
+        os.close(lock)
+        return None
+    return lock

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import re
 import typing
@@ -13,7 +12,7 @@ from typing import Any, NamedTuple
 
 from apex_acer.config import ConfigError, RunConfig, require
 from apex_acer.config.checks import from_text
-from apex_acer.config.keys import nearest
+from apex_acer.config.keys import nearest, types_of
 from apex_acer.config.runfile import from_dict, over, short_keys, short_text, to_dict
 
 OWN_KEYS = ("seed", "out")  # a sweep sets these itself
@@ -35,13 +34,11 @@ class Variant:
 def make_variants(base: RunConfig, vary: Sequence[str], plain: str) -> list[Variant]:
     """The cartesian product of the `--vary` flags; raises `ConfigError` for a wrong key or value.
 
-    Args:
-        base: the run that is varied.
-        vary: `KEY=V1,V2,...`; the elements of a tuple are joined by `+` (`network.hidden_sizes=64+64,128`). Keys that vary
-            together are joined by `:`, and so are their values (`optimizer.name:optimizer.eps=rmsprop:1e-3,adam:1e-8`).
-        plain: the name of the only variant if nothing is varied.
+    A flag is `KEY=V1,V2,...`; the elements of a tuple are joined by `+` (`network.hidden_sizes=64+64,128`). Keys that vary
+    together are joined by `:`, and so are their values (`optimizer.name:optimizer.eps=rmsprop:1e-3,adam:1e-8`). `plain` is
+    the name of the only variant if nothing is varied.
     """
-    axes = [parse_axis(base, given) for given in vary]
+    axes = [parse_axis(base, text) for text in vary]
     keys = keys_once(axes)
     labels = short_keys(keys)
     choices = [[axis.choice(text) for text in axis.values.split(",")] for axis in axes]
@@ -80,11 +77,11 @@ class Axis(NamedTuple):
             raise ConfigError(f"vary: {error}") from None
 
 
-def parse_axis(base: RunConfig, given: str) -> Axis:
+def parse_axis(base: RunConfig, text: str) -> Axis:
     """A `--vary` flag; raises `ConfigError` for a key that the run `base` lacks."""
-    left, equals, right = given.partition("=")
-    require(bool(left and equals), "vary", given, "give KEY=VALUE,VALUE")
-    types = _types(base)
+    left, equals, right = text.partition("=")
+    require(bool(left and equals), "vary", text, "give KEY=VALUE,VALUE")
+    types = types_of(base)
     keys = [key.replace("-", "_") for key in left.split(":")]
     for key in keys:
         require(key not in OWN_KEYS, "vary", key, "give --seed, --seeds and --out")
@@ -100,14 +97,6 @@ def keys_once(axes: Sequence[Axis]) -> list[str]:
     twice = [key for key, count in Counter(keys).items() if count > 1]
     require(not twice, "vary", ", ".join(twice), "give each key once")
     return keys
-
-
-def _types(section: Any, prefix: str = "") -> dict[str, Any]:
-    hints, found = typing.get_type_hints(type(section)), {}
-    for field in dataclasses.fields(section):
-        value, key = getattr(section, field.name), prefix + field.name
-        found.update(_types(value, f"{key}.") if dataclasses.is_dataclass(value) else {key: hints[field.name]})
-    return found
 
 
 def _name(overrides: Values, labels: Mapping[str, str]) -> str:

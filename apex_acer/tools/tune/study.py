@@ -6,7 +6,7 @@ import contextlib
 import fcntl
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -19,8 +19,8 @@ from optuna.storages.journal import JournalFileBackend
 from optuna.trial import FrozenTrial, TrialState
 
 from apex_acer.config import ConfigError, require, writing
-from apex_acer.tools.sweep.training import try_lock
-from apex_acer.tools.tune.space import Choice, Dimension
+from apex_acer.tools.sweep.training import lock_folder
+from apex_acer.tools.tune.plan import Choice, Dimension, TunePlan, group, start
 
 NAME, JOURNAL = "apex-acer", "study.journal"
 IDENTITY, ERROR = "identity", "error"  # attributes of the study, of a trial
@@ -81,36 +81,30 @@ class Study:
     continued by whoever asks for a trial next.
     """
 
-    def __init__(self, folder: Path, identity: Mapping[str, Any], space: Sequence[Dimension], *, lowest: bool) -> None:
-        """Opens the study in `folder`, or begins it; raises `ConfigError` if there is another one.
-
-        Args:
-            folder: exists.
-            identity: what must be the same if the study goes on.
-            space: what may vary.
-            lowest: whether the lowest score is the best.
-        """
-        self._folder, self._identity = folder, identity
-        self._space = space
-        self._sign = -1 if lowest else 1
-        pruner = LowestQuarter(identity["run"]["stop"]["env_steps"])
-        with writing("out", folder), self.alone():
-            journal = _journal(folder / JOURNAL)
+    def __init__(self, plan: TunePlan) -> None:
+        """Opens the study in the plan's folder, which exists, or begins it; raises `ConfigError` if the file is damaged."""
+        self._plan, self._folder = plan, plan.folder
+        self._sign = -1 if plan.has_target else 1
+        pruner = LowestQuarter(plan.base.stop.env_steps)
+        with writing("out", plan.folder), self.alone():
+            journal = _journal(plan.folder / JOURNAL)
             if not optuna.get_all_study_names(journal):
-                optuna.create_study(study_name=NAME, storage=journal, direction="minimize" if lowest else "maximize")
+                better: Literal["minimize", "maximize"] = "minimize" if plan.has_target else "maximize"
+                optuna.create_study(study_name=NAME, storage=journal, direction=better)
             self._study = optuna.load_study(study_name=NAME, storage=journal, pruner=pruner)
         self._taken: dict[int, optuna.Trial] = {}
 
-    def begin(self, first: Mapping[str, Any] | None) -> None:
-        """Compares the study with what is asked for; a new one tries `first` at first, if that is given."""
-        text = json.dumps(self._identity, sort_keys=True)
+    def begin(self) -> None:
+        """Compares the study with what is asked for; a new one tries the run as it is at first, if the space has it."""
+        first = start(self._plan.space, self._plan.base)
+        text = json.dumps(self._plan.identity, sort_keys=True)
         with self.alone():
             known = self._study.user_attrs.get(IDENTITY)
             require(known in (None, text), "out", str(self._folder), "it holds another study; give a new folder")
             if known is None:
                 self._study.set_user_attr(IDENTITY, text)
                 if first is not None:
-                    self._study.enqueue_trial(dict(first))
+                    self._study.enqueue_trial(first)
 
     def take(self, total: int) -> tuple[Trial, int] | None:
         """A trial to work on, and the descriptor that locks it; None if `total` were begun and none was left behind."""
@@ -118,13 +112,13 @@ class Study:
             trials = self._study.get_trials(deepcopy=False)
             for trial in trials:
                 if trial.state == TrialState.RUNNING and trial.number not in self._taken:
-                    lock = self._lock(trial.number)
+                    lock = lock_folder(self._folder / group(trial.number))
                     if lock is not None:
                         return self._taking(optuna.Trial(self._study, trial._trial_id)), lock
             if sum(trial.state != TrialState.WAITING for trial in trials) >= total:
                 return None
             new = self._study.ask()
-            lock = self._lock(new.number)
+            lock = lock_folder(self._folder / group(new.number))
             assert lock is not None
             return self._taking(new), lock
 
@@ -149,7 +143,7 @@ class Study:
 
     def trials(self) -> list[Trial]:
         """All trials that have their setting; one that another process begins just now has none yet."""
-        whole = {of.key for of in self._space}
+        whole = {of.key for of in self._plan.space}
         return [_read(trial) for trial in self._study.get_trials(deepcopy=False) if trial.params.keys() == whole]
 
     def best(self) -> Trial | None:
@@ -166,7 +160,7 @@ class Study:
     def _taking(self, trial: optuna.Trial) -> Trial:
         self._taken[trial.number] = trial
         self._study.sampler = self._sampler(trial.number)
-        for of in self._space:
+        for of in self._plan.space:
             _suggest(trial, of)  # what was suggested before it was left behind stays
         return _read(self._frozen(trial.number))
 
@@ -175,18 +169,8 @@ class Study:
 
     def _sampler(self, number: int) -> optuna.samplers.TPESampler:
         """Each trial draws from its own numbers, so a study that goes on, or on a second machine, repeats none."""
-        seeds = np.random.SeedSequence([self._identity["run"]["seed"], number])
+        seeds = np.random.SeedSequence([self._plan.base.seed, number])
         return optuna.samplers.TPESampler(seed=int(seeds.generate_state(1)[0]))
-
-    def _lock(self, number: int) -> int | None:
-        """A descriptor that locks the trial's folder, which is made; None if another process has it."""
-        folder = self._folder / group(number)
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = os.open(folder, os.O_RDONLY)
-        if try_lock(lock):
-            return lock
-        os.close(lock)
-        return None
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
@@ -197,11 +181,6 @@ class Study:
             yield
         finally:
             os.close(lock)
-
-
-def group(number: int) -> str:
-    """The folder of a trial in the study's folder."""
-    return f"trials/{number:04d}"
 
 
 def _journal(path: Path) -> JournalStorage:

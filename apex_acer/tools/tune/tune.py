@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import math
 import os
-import shlex
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -17,78 +15,23 @@ from pathlib import Path
 from typing import Any
 
 from apex_acer.config import ConfigError, RunConfig, require, writing
-from apex_acer.config.runfile import to_dict
 from apex_acer.storage.history import RowReader
 from apex_acer.system.output import printable, say
 from apex_acer.system.signals import Signals
-from apex_acer.tools.sweep import training
-from apex_acer.tools.sweep.commands import Commands, Ended
+from apex_acer.tools.sweep.commands import STOP_S, Commands
 from apex_acer.tools.sweep.report import read_curve
-from apex_acer.tools.sweep.training import Training, check_before, runs_at_once
-from apex_acer.tools.sweep.variants import override
-from apex_acer.tools.tune.report import BEST, Report, trainings
-from apex_acer.tools.tune.space import Dimension, corners, make_space, settings, start
+from apex_acer.tools.sweep.training import Training, exit_code
+from apex_acer.tools.tune.plan import TunePlan
+from apex_acer.tools.tune.report import BEST, Report
 from apex_acer.tools.tune.study import JOURNAL, Study, Trial
 
-LOOK_S = 0.5  # between two looks at the evaluations of the runs
 
-
-@dataclass(frozen=True)
-class TunePlan:
-    """What tuning does; everything is checked."""
-
-    command: str
-    """The command line that the user typed."""
-    folder: Path
-    base: RunConfig
-    vary: Sequence[str]
-    space: Sequence[Dimension]
-    trials: int
-    """Trials in total, those of other machines and earlier commands included."""
-    seeds: Sequence[int]
-    at_once: int
-    """Trials at the same time."""
-
-    @property
-    def identity(self) -> dict[str, Any]:
-        """What must be the same for the study to go on."""
-        run = {key: value for key, value in to_dict(self.base).items() if key != "out"}
-        return {"run": run, "seeds": list(self.seeds), "vary": list(self.vary)}
-
-
-def plan_tuning(
-    base: RunConfig, arguments: Sequence[str], *, trials: int, seeds: int, vary: Sequence[str], at_once: int
-) -> TunePlan:
-    """The tuning that the command line asks for; starts nothing. Raises `ConfigError`.
-
-    Args:
-        base: the run, with its first seed; `out` is the study's folder.
-        arguments: as typed; the first is the run's name.
-        trials: see `TunePlan`.
-        seeds: number of seeds.
-        vary: see `make_space`.
-        at_once: trials at the same time; 0: as many as the cores allow, two cores for a run unless its engine is serial.
-    """
-    for key, value, least in (("trials", trials, 1), ("seeds", seeds, 1), ("jobs", at_once, 0)):
-        require(value >= least, key, value, f"give {least} or more")
-    require(base.evaluation.every > 0, "evaluation.every", 0, "trials are compared by evaluations; give 1 or more")
-    budget = f"trials are compared by evaluations; give at most stop.env_steps ({base.stop.env_steps})"
-    require(base.evaluation.every <= base.stop.env_steps, "evaluation.every", base.evaluation.every, budget)
-    space = make_space(base, vary)
-    name = Path(arguments[0]).stem
-    folder = Path(base.out or f"studies/{name}-{time.strftime('%Y%m%d-%H%M%S')}")
-    command = shlex.join(["apex-acer", "tune", *arguments])
-    numbers = range(base.seed, base.seed + seeds)
-    check_before(corners(base, space))
-    return TunePlan(command, folder, base, vary, space, trials, numbers, at_once or runs_at_once([base]))
-
-
-def tune(plan: TunePlan) -> int:
+def run_study(plan: TunePlan) -> int:
     """Does what is missing of the study; returns 0, 1 if no trial is complete, or 128 plus a signal's number."""
     _make(plan.folder)
     with Signals() as signals:
-        study = Study(plan.folder, plan.identity, plan.space, lowest=plan.base.stop.at_return is not None)
-        study.begin(start(plan.space, plan.base))
+        study = Study(plan)
+        study.begin()
         return Tuner(plan, study, signals).run()
 
 
@@ -157,69 +100,55 @@ class Tuner:
     """Starts the runs of trials, tells the study how they learn, and ends all runs at a signal."""
 
     def __init__(self, plan: TunePlan, study: Study, signals: Signals) -> None:
-        self._plan, self._study = plan, study
-        self._report = Report(plan.folder, plan.command, plan.identity, plan.base, plan.space, study)
+        self._plan, self._study, self._signals = plan, study, signals
+        self._report = Report(plan, study)
         self._commands = Commands()
-        self._signals = signals.received
-        signals.wake = self._commands.wake
         self._attempts: dict[str, Attempt] = {}  # by the name of the run that trains
 
     def run(self) -> int:
-        """Works until all trials are done; no process remains, however it ends. The first signal saves, the second kills."""
+        """Works until all trials are done; returns the exit code."""
         plan, begun = self._plan, len(self._study.trials())
         each = f"{len(plan.seeds)} seeds each, {plan.at_once} at once, in {plan.folder}"
         say(f"{begun} of {plan.trials} trials begun, {each}")
         try:
-            self._work()
-            for ended in self._commands.stop(training.STOP_S, self._signals):
-                self._take(ended)  # it may have finished
+            self._commands.work(plan.at_once, self._signals, self._begin, self._take, self._look)
         finally:
-            self._commands.close()
             for attempt in self._attempts.values():
                 attempt.close()
         return self._conclude()
 
-    def _work(self) -> None:
-        while not self._signals:
-            while len(self._attempts) < self._plan.at_once and self._begin():
-                pass
-            if not self._attempts:
-                return
-            ended = self._commands.wait(LOOK_S)
-            for attempt in list(self._attempts.values()):
-                self._look(attempt)
-            if ended:
-                self._take(ended)
-
     def _begin(self) -> bool:
         """Begins a trial, or goes on with one that was left behind; returns whether there was one."""
-        taken = self._study.take(self._plan.trials)
-        if taken is None:
+        if not (taken := self._study.take(self._plan.trials)):
             return False
         trial, lock = taken
         try:
-            config = override(self._plan.base, settings(self._plan.space, trial.chosen))
-        except ConfigError as error:  # values that are only allowed with others
+            config = self._plan.config(trial.chosen)
+        except ConfigError as error:
             self._end(Attempt(trial, [], lock), str(error))
             return True
-        self._next(Attempt(trial, trainings(self._plan.folder, trial.number, config, self._plan.seeds), lock))
+        self._next(Attempt(trial, self._plan.jobs(trial.number, config), lock))
         return True
 
     def _next(self, attempt: Attempt) -> None:
         """Takes what has finished of an attempt's seeds, and starts the first that is missing or completes the trial."""
-        while (found := attempt.job.finished()) is not None:
-            attempt.keep(found)
+        while (result := attempt.job.finished()) is not None:
+            attempt.keep(result)
             if len(attempt.results) == len(attempt.jobs):
                 self._complete(attempt)
                 return
-        if self._signals:
+        if self._signals.received:
             attempt.close()  # left behind
             return
         attempt.job.train(self._commands, attempt.lock)
         attempt.watch(RowReader(attempt.job.out / "metrics.jsonl"))
         self._attempts[attempt.job.name] = attempt
 
-    def _look(self, attempt: Attempt) -> None:
+    def _look(self) -> None:
+        for attempt in self._attempts.values():
+            self._look_at(attempt)
+
+    def _look_at(self, attempt: Attempt) -> None:
         """Reports the evaluations of the seed that trains, and interrupts it if the trial is too bad to go on."""
         name = attempt.job.name
         if attempt.kill_at is not None:
@@ -228,7 +157,7 @@ class Tuner:
             return
         for row in attempt.rows.read() if attempt.rows else ():
             if row.get("eval_return") is not None and self._is_bad(attempt, row):
-                attempt.kill_at = time.monotonic() + training.STOP_S
+                attempt.kill_at = time.monotonic() + STOP_S
                 if name in self._commands.running:
                     self._commands.interrupt(name)
                 return
@@ -241,26 +170,26 @@ class Tuner:
         mean = sum(every) / len(every)
         return math.isfinite(mean) and self._study.report(attempt.trial.number, env_steps, mean)
 
-    def _take(self, ended: Ended) -> None:
+    def _take(self, name: str, code: int) -> None:
         """Goes on after the run of a seed has ended."""
-        if ended.code and self._signals:
+        if code and self._signals.received:
             return  # it was interrupted, and the trial is left behind
-        attempt = self._attempts.pop(ended.name)
-        found = attempt.job.printed(ended.code)
+        attempt = self._attempts.pop(name)
+        result = attempt.job.printed(code)
         is_last = len(attempt.results) == len(attempt.jobs) - 1
-        if "error" in found and attempt.kill_at is None:
-            self._end(attempt, found["error"])
-        elif "error" in found or (attempt.kill_at is not None and not is_last):
+        if "error" in result and attempt.kill_at is None:
+            self._end(attempt, result["error"])
+        elif "error" in result or (attempt.kill_at is not None and not is_last):
             self._end(attempt)
         else:
             self._next(attempt)
 
     def _complete(self, attempt: Attempt) -> None:
-        found = score(attempt.jobs[0].config, attempt.results)
-        if found is None:
+        value = score(attempt.jobs[0].config, attempt.results)
+        if value is None:
             self._end(attempt, "a seed ended before its first evaluation")
             return
-        self._study.complete(attempt.trial.number, found)
+        self._study.complete(attempt.trial.number, value)
         self._close(attempt)
 
     def _end(self, attempt: Attempt, error: str = "") -> None:
@@ -281,11 +210,7 @@ class Tuner:
             file = self._plan.folder / BEST
             fresh = self._plan.seeds[-1] + 1
             say(f"best: trial {best.number}, written to {file}; on fresh seeds: apex-acer sweep {file} --seed {fresh}")
-        if self._signals:
-            name, folder = self._signals[0].name, self._plan.folder
-            say(f"apex-acer: {name}: the same command with --out {folder} continues the study", sys.stderr)
-            return 128 + self._signals[0]
-        return 1 if best is None else 0
+        return exit_code(self._signals.received, self._plan.folder, "study", int(best is None))
 
 
 def _make(folder: Path) -> None:

@@ -15,9 +15,17 @@ import torch
 from apex_acer.cli import main
 from apex_acer.config import RunConfig
 from apex_acer.config.runfile import load_run
-from apex_acer.tools.doctor import installation, machine
-from apex_acer.tools.doctor.finding import Finding
-from apex_acer.tools.doctor.run import check_bfloat16, check_device, check_games
+from apex_acer.tools.doctor import installation
+from apex_acer.tools.doctor.installation import Finding
+from apex_acer.tools.doctor.run import (
+    check_bfloat16,
+    check_cores,
+    check_device,
+    check_disk,
+    check_games,
+    check_memory,
+    check_open_files,
+)
 
 Doctor = Callable[..., tuple[int, str, str]]
 CPU = torch.device("cpu")
@@ -108,37 +116,37 @@ def test_a_limit_on_open_files_below_what_the_actors_need() -> None:
     many = cartpole("actors", count=400)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (1024, hard))
-        assert machine.check_open_files(PLAIN).level == "ok"
-        found = machine.check_open_files(many)
+        assert check_open_files(PLAIN).level == "ok"
+        found = check_open_files(many)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert (found.level, found.advice) == ("problem", "ulimit -n 1664")
 
 
 def test_memory_that_replay_does_not_fit_into() -> None:
-    assert machine.check_memory(PLAIN, 1e15).level == "problem"
-    assert machine.check_memory(PLAIN, 0).level != "problem"
+    assert check_memory(PLAIN, 1e15).level == "problem"
+    assert check_memory(PLAIN, 0).level != "problem"
 
 
 def test_disk_that_is_no_folder_or_too_small(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for config in (PLAIN, cartpole("checkpoint", replay=True)):
-        assert machine.check_disk(dataclasses.replace(config, out=str(tmp_path / "run")), 1.0).level == "ok"
-        assert machine.check_disk(dataclasses.replace(config, out=str(tmp_path / "file" / "run")), 0).level == "problem"
-    assert machine.check_disk(PLAIN, 1e18).level == "ok"  # replay stays in memory
-    assert machine.check_disk(cartpole("checkpoint", replay=True), 1e18).level == "problem"
+        assert check_disk(dataclasses.replace(config, out=str(tmp_path / "run")), 1.0).level == "ok"
+        assert check_disk(dataclasses.replace(config, out=str(tmp_path / "file" / "run")), 0).level == "problem"
+    assert check_disk(PLAIN, 1e18).level == "ok"  # replay stays in memory
+    assert check_disk(cartpole("checkpoint", replay=True), 1e18).level == "problem"
 
 
 def test_a_containers_limits_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("apex_acer.engines.machine.CONTROL_GROUP", tmp_path)
     for name, text in {"cpu.max": "50000 100000", "memory.max": "3000000000", "memory.current": "2900000000"}.items():
         (tmp_path / name).write_text(f"{text}\n")
-    cores, memory = machine.check_cores(), machine.check_memory(PLAIN, 0)
+    cores, memory = check_cores(), check_memory(PLAIN, 0)
     assert cores.level == memory.level == "warning"
     assert "limited to the time of 0.5" in cores.text
     assert memory.text == "100.0 MB unused of 3.0 GB; about 1.4 GB needed"
     (tmp_path / "cpu.max").write_text("max 100000\n")
-    assert "limited" not in machine.check_cores().text
+    assert "limited" not in check_cores().text
 
 
 def test_games_that_are_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

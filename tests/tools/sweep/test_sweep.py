@@ -20,7 +20,7 @@ from PIL import Image
 
 from apex_acer.cli import main
 from apex_acer.config.runfile import dump_run, load_run
-from apex_acer.tools.sweep import report, training
+from apex_acer.tools.sweep import commands, report, training
 from apex_acer.tools.sweep.report import portable, read_curve
 from apex_acer.tools.sweep.variants import make_variants
 from tests.runs import tiny_run
@@ -205,7 +205,6 @@ def test_without_the_extra_one_line_says_how_to_install_it(
         "tools.sweep.sweep",
         "tools.sweep.training",
         "tools.sweep.report",
-        "tools.sweep.statistics",
         "views.plots",
     ):
         monkeypatch.delitem(sys.modules, f"apex_acer.{name}")
@@ -359,7 +358,7 @@ def test_a_signal_ends_all_runs_and_the_same_command_goes_on(
 def test_a_run_that_cannot_be_interrupted_is_killed_with_all_it_started(
     folder: Path, stop_s: float, signals: list[signal.Signals], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(training, "STOP_S", stop_s)
+    monkeypatch.setattr(commands, "STOP_S", stop_s)
     signal_when(lambda: Path("out/tiny/seed_0").exists(), *signals)
     assert run_sweep("--seeds 2 --algorithm.gamma 0.2 --jobs 1") == 130
     assert notes() == [("train", "out/tiny/seed_0.toml")]

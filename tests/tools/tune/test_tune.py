@@ -21,7 +21,7 @@ from apex_acer.cli import main
 from apex_acer.config.runfile import dump_run, load_run
 from apex_acer.tools.sweep import training
 from apex_acer.tools.sweep.commands import Commands
-from apex_acer.tools.tune.space import Choice, Range, make_space, settings, start
+from apex_acer.tools.tune.plan import Choice, Range, make_space, settings, start
 from apex_acer.tools.tune.study import LowestQuarter
 from apex_acer.tools.tune.tune import score
 from tests.runs import tiny_run

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from apex_acer.tools.sweep.statistics import Interval, bootstrap_interval, interquartile_mean
+from apex_acer.tools.sweep.report import bootstrap_interval, interquartile_mean
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,7 @@ def test_interval_is_the_one_of_rliable() -> None:
 
 
 def test_interval_of_runs_that_agree_has_no_width_and_of_one_run_is_unknown() -> None:
-    assert bootstrap_interval([4.0] * 5) == Interval(4.0, 4.0)
+    assert bootstrap_interval([4.0] * 5) == (4.0, 4.0)
     assert bootstrap_interval([4.0]) is None
 
 
@@ -47,4 +47,4 @@ def test_interval_repeats_with_its_seed_and_narrows_with_more_runs() -> None:
     assert many
     assert bootstrap_interval(scores) == many
     assert bootstrap_interval(scores, seed=1) != many
-    assert few.low < many.low < interquartile_mean(scores) < many.high < few.high
+    assert few[0] < many[0] < interquartile_mean(scores) < many[1] < few[1]

@@ -1,0 +1,178 @@
+"""The verbs that take a policy from its weights file: `apex-acer evaluate`, `play` and `export`; `serve` is beside it."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from apex_acer.cli.flags import Acting, ImportModules, Switch, Weights
+from apex_acer.cli.notice import Notice
+from apex_acer.cli.parsing import parse
+from apex_acer.config import ConfigError, EvaluationConfig, RunConfig, reading, require, writing
+from apex_acer.config.imports import needs
+from apex_acer.system.output import printable, printable_lines, say
+
+SCORES = {"mean": "", "std": "_std", "min": "_min", "max": "_max"}
+
+
+@dataclass(frozen=True)
+class Evaluate:
+    """Plays whole games with a weights file and prints the returns, which are not clipped."""
+
+    weights: Weights
+    episodes: int | None = None
+    """Episodes to play; by default as many as the run's evaluations."""
+    seed: int | None = None
+    """Seed of the environments and of sampling; by default the run's, with which the run's evaluator played."""
+    policy: Acting = None
+    card: Switch = False
+    """Print the file's card, which has its configuration and its score, and play nothing."""
+    import_modules: ImportModules = False
+    json: Switch = False
+    """Print one JSON object as the last line of standard output."""
+
+
+def evaluate(arguments: list[str]) -> int:
+    """Plays and prints the returns, or prints the card."""
+    options = parse(Evaluate, arguments, "evaluate")
+    from apex_acer.actor.policy import load_card, load_policy
+    from apex_acer.networks.card import card_text, score_text
+
+    if options.card:
+        card = load_card(options.weights)
+        with reading(options.weights):
+            text = card_text(card)
+        print(json.dumps(card) if options.json else printable_lines(text))
+        return 0
+    policy = load_policy(options.weights, options.import_modules)
+    settings = evaluation_settings(policy.config, options.episodes, options.policy)
+    import torch
+
+    from apex_acer.actor.evaluator import evaluate_policy
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # the batches are small; the emulators gain more from the cores
+    seed = _playing_seed(policy.config, options.seed)
+    with Notice(quiet=options.json) as notice:
+        notice.say(f"playing {settings.episodes} episodes")
+        row = evaluate_policy(policy, settings, seed, threads)
+    scores = {name: row[f"eval_return{suffix}"] for name, suffix in SCORES.items()}
+    environment, how = policy.config.environment.id, "greedy" if settings.greedy else "sampled"
+    if options.json:
+        played = {"episodes": settings.episodes, "seed": seed, **scores, "length": row["eval_length"]}
+        weights = {"env_steps": policy.metadata["env_steps"], "stored": policy.metadata["score"]}
+        print(json.dumps({**played, "environment": environment, "policy": how, **weights}))
+    else:
+        figures = ", ".join(f"{name} {score:.2f}" for name, score in scores.items())
+        print(f"{printable(environment)}: {settings.episodes} {how} episodes: {figures}")
+        with reading(options.weights):
+            stored = score_text(policy.metadata["score"])
+        print(f"its run's evaluation: {printable(stored)}")
+    return 0
+
+
+@dataclass(frozen=True)
+class Play:
+    """Plays whole games with a weights file and shows them, in a window or as a video."""
+
+    weights: Weights
+    video: Annotated[str | None, tyro.conf.arg(metavar="FILE")] = None
+    """Write an .mp4 or a .gif instead of opening a window."""
+    episodes: int = 1
+    """Whole games to play."""
+    policy: Acting = None
+    seed: int | None = None
+    """Seed of the environment and of sampling; by default the run's."""
+    fps: int | None = None
+    """Frames per second; by default the environment's, 60 for Atari; a .gif has at most 50."""
+    import_modules: ImportModules = False
+
+
+def play(arguments: list[str]) -> int:
+    """Plays, and prints each return and the path of the video."""
+    options = parse(Play, arguments, "play")
+    with needs("play", "video"):
+        from apex_acer.environments import display
+    import torch
+
+    from apex_acer.actor.play import play as episodes_of
+    from apex_acer.actor.policy import load_policy
+    from apex_acer.environments.rendering import make_pictured
+
+    path = None if options.video is None else Path(options.video)
+    require(options.fps is None or options.fps >= 1, "fps", options.fps, "give 1 or more")
+    if path:
+        display.check_video(path)
+    torch.set_num_threads(1)  # a single observation is too little work for several
+    policy = load_policy(options.weights, options.import_modules)
+    config = policy.config
+    settings = evaluation_settings(config, options.episodes, options.policy)
+    seed = _playing_seed(config, options.seed)
+    policy.require_known_environment()
+    environment = make_pictured(config.environment)
+    fps = options.fps or environment.fps
+    shown = display.video(path, fps) if path else display.window(printable(config.environment.id), fps)
+    with contextlib.closing(environment), contextlib.suppress(display.Closed), shown as show:
+        for number, episode in enumerate(episodes_of(environment, policy, settings, seed, show), start=1):
+            say(f"episode {number}: return {episode.episode_return:.2f}, {episode.length:,} steps")
+    if path:
+        say(f"video: {path}")
+    return 0
+
+
+@dataclass(frozen=True)
+class Export:
+    """Writes the policy of a weights file, including its preprocessing, in a format for other programs."""
+
+    weights: Weights
+    onnx: Switch = False
+    """Write ONNX, the only format."""
+    out: Annotated[str | None, tyro.conf.arg(metavar="FILE")] = None
+    """The file to write; by default WEIGHTS with the suffix .onnx."""
+    import_modules: ImportModules = False
+
+
+def export(arguments: list[str]) -> int:
+    """Writes the file and prints the shapes of its inputs and outputs."""
+    options = parse(Export, arguments, "export")
+    if not options.onnx:
+        raise ConfigError("export: no format is given; give --onnx")
+    path = Path(options.out) if options.out else Path(options.weights).with_suffix(".onnx")
+    with writing("out", path):
+        require(path.parent.is_dir() and not path.is_dir(), "out", str(path), "give a file in a folder that exists")
+        is_own = path.exists() and path.samefile(options.weights)
+        require(not is_own, "out", str(path), "it is the weights file; give another")
+    with needs("export", "onnx"):
+        from apex_acer.tools.export import BATCHES, export_onnx
+    from apex_acer.actor.policy import load_policy
+
+    policy = load_policy(options.weights, options.import_modules)
+    with writing("out", path), Notice() as notice:
+        notice.say("writing and checking the file")
+        written = export_onnx(policy, path)
+    for kind, values in (("in", written.inputs), ("out", written.outputs)):
+        for name, shape in values.items():
+            print(f"{kind:<4} {name:<14} {shape}")
+    batches = " and ".join(map(str, BATCHES))
+    print(f"checked on batches of {batches}: the outputs differ from torch's by at most {written.difference:.1g}")
+    print(f"policy: {path}")
+    return 0
+
+
+def evaluation_settings(config: RunConfig, episodes: int | None, policy: str | None) -> EvaluationConfig:
+    """The evaluation settings of a run; `episodes` and `policy` (greedy or sampled) replace them unless None."""
+    require(episodes is None or episodes >= 1, "episodes", episodes, "give 1 or more")
+    settings = config.evaluation
+    greedy = settings.greedy if policy is None else policy == "greedy"
+    return dataclasses.replace(settings, episodes=episodes or settings.episodes, greedy=greedy)
+
+
+def _playing_seed(config: RunConfig, seed: int | None) -> int:
+    """The seed of games to play: the given one, or else the run's."""
+    return config.seed if seed is None else dataclasses.replace(config, seed=seed).seed
