@@ -14,8 +14,7 @@ from torch import Tensor, nn
 
 from apex_acer.algorithms.algorithm import Action, Agent, Algorithm, LossOutput
 from apex_acer.algorithms.samples import Samples, Sequences, Transitions
-from apex_acer.config import AlgorithmConfig, RunConfig
-from apex_acer.config.algorithm import Sampling
+from apex_acer.config import AlgorithmConfig, RunConfig, Sampling
 from apex_acer.networks.network import Network, State
 from apex_acer.protocol.specification import EnvironmentSpec
 from tests.environments_for_tests import aim_reward

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ast
 import graphlib
+import itertools
 import subprocess
 import sys
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import pytest
@@ -87,6 +89,44 @@ def test_what_rooms_may_import_has_an_order() -> None:
     upside_down = {**ROOMS, "system": Room("", frozenset({"cli"}))}
     with pytest.raises(graphlib.CycleError):
         order(upside_down)
+
+
+def file_imports(sources: Mapping[str, str]) -> dict[str, set[str]]:
+    """What each file imports of the others, also inside functions and for type checkers only."""
+    modules = {file.removesuffix(".py").removesuffix("/__init__").replace("/", "."): file for file in sources}
+    graph: dict[str, set[str]] = {file: set() for file in sources}
+    for file, source in sources.items():
+        for name in imports(source, ".".join(["apex_acer", *file.split("/")[:-1]])):
+            parts = name.split(".")[1:] if name.startswith("apex_acer.") else []
+            heads = (".".join(parts[:length]) for length in range(len(parts), 0, -1))
+            graph[file] |= {modules[head] for head in itertools.islice(filter(modules.get, heads), 1)} - {file}
+    return graph
+
+
+def circles(graph: Mapping[str, Collection[str]]) -> list[list[str]]:
+    """Files that import each other by way of others, each with those that it is in a circle with."""
+    reached = {file: set(others) for file, others in graph.items()}
+    for middle, file in itertools.product(graph, repeat=2):
+        if middle in reached[file]:
+            reached[file] |= reached[middle]
+    together = {file: sorted(other for other in reached[file] if file in reached[other]) for file in graph}
+    return [list(circle) for circle in sorted({tuple(files) for files in together.values() if files})]
+
+
+def test_no_files_import_each_other_in_a_circle() -> None:
+    sources = {file: (ROOT / file).read_text(encoding="utf-8") for file in FILES}
+    assert not circles(file_imports(sources))
+
+
+def test_circles_are_found_also_those_for_type_checkers_only() -> None:
+    for_types = "if TYPE_CHECKING:\n    from apex_acer.a import one"
+    sources = {
+        "a/__init__.py": "from apex_acer.b import two",
+        "b.py": "def two():\n    import apex_acer.c.d",
+        "c/__init__.py": "from apex_acer import b",
+        "c/d.py": for_types,
+    }
+    assert circles(file_imports(sources)) == [["a/__init__.py", "b.py", "c/d.py"]]
 
 
 def test_what_acts_and_what_learns_do_not_know_each_other() -> None:

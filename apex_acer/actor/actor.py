@@ -15,14 +15,15 @@ from torch import Tensor
 from apex_acer.actor.policy import Policy
 from apex_acer.actor.rollout import Episode, Rollout
 from apex_acer.config import RunConfig
-from apex_acer.config.imports import needs
-from apex_acer.config.seeds import derive_seed
 from apex_acer.environments.vector import Environments, make_environments
 from apex_acer.networks.device import choose_device
 from apex_acer.networks.weights import unpack
 from apex_acer.protocol.messages import Link, Message, Peer, Reply, Row
 from apex_acer.protocol.metrics import Timers
+from apex_acer.protocol.specification import EnvironmentSpec
 from apex_acer.protocol.unroll import Unroll
+from apex_acer.system.imports import needs
+from apex_acer.system.seeds import derive_seed
 
 if TYPE_CHECKING:
     from apex_acer.remote.server import Server
@@ -51,13 +52,21 @@ class Actor:
     """Makes unrolls and sends them over `link`, which hides how messages travel."""
 
     def __init__(
-        self, config: RunConfig, run_id: str, peer: Peer, link: Link, threads: int = 1, folder: Path = Path()
+        self,
+        config: RunConfig,
+        run_id: str,
+        peer: Peer,
+        link: Link,
+        threads: int = 1,
+        folder: Path = Path(),
+        *,
+        found: EnvironmentSpec | None = None,
     ) -> None:
-        """`threads` is the number of threads of Atari's emulators, `folder` the run's."""
+        """`threads`: of Atari's emulators; `folder`: the run's; `found`: the specification that the check has found."""
         self._config, self._run_id, self._peer, self._link = config, run_id, peer, link
         self._timers = Timers()
         self._environments, self._make_rollout = _environments(
-            config, folder, threads, heartbeat=lambda: self._link.heartbeat()
+            config, folder, threads, found, heartbeat=lambda: self._link.heartbeat()
         )
         device = choose_device(config.actors.device, "actors.device")
         self._policy = Policy(config, self._environments.spec, device)
@@ -174,11 +183,12 @@ class Actor:
 
 
 def _environments(
-    config: RunConfig, folder: Path, threads: int, heartbeat: Callable[[], None]
+    config: RunConfig, folder: Path, threads: int, found: EnvironmentSpec | None, heartbeat: Callable[[], None]
 ) -> tuple[Environments | Server, Callable[..., UnrollSource]]:
     """The environments, and what makes the rollout in them; those of this process call `heartbeat` after each step."""
-    if not config.environment.is_remote:
-        environments = make_environments(config.environment, config.actors.environments, training=True, threads=threads)
+    environment, count = config.environment, config.actors.environments
+    if not environment.is_remote:
+        environments = make_environments(environment, count, training=True, threads=threads, found=found)
         return environments, functools.partial(Rollout, heartbeat=heartbeat)
     with needs("environment.id: 'remote'", "remote"):
         from apex_acer.actor.remote_rollout import RemoteRollout, serve_clients

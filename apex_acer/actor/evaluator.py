@@ -11,12 +11,13 @@ import numpy as np
 from apex_acer.actor.policy import Policy
 from apex_acer.actor.rollout import Episode, evaluate
 from apex_acer.config import EvaluationConfig, RunConfig
-from apex_acer.config.imports import needs
-from apex_acer.config.seeds import derive_seed
 from apex_acer.environments.vector import Environments, make_environments
 from apex_acer.networks.weights import unpack, unpack_metadata
 from apex_acer.protocol.messages import Link, Message, Peer, Reply, Row
+from apex_acer.protocol.specification import EnvironmentSpec
 from apex_acer.storage.folder import where
+from apex_acer.system.imports import needs
+from apex_acer.system.seeds import derive_seed
 
 log = logging.getLogger(__name__)
 
@@ -25,11 +26,19 @@ class Evaluator:
     """Asks for weights, plays, and sends the score with its next request; the learner never waits for it."""
 
     def __init__(
-        self, config: RunConfig, run_id: str, peer: Peer, link: Link, threads: int = 1, folder: Path = Path()
+        self,
+        config: RunConfig,
+        run_id: str,
+        peer: Peer,
+        link: Link,
+        threads: int = 1,
+        folder: Path = Path(),
+        *,
+        found: EnvironmentSpec | None = None,
     ) -> None:
-        """`folder` is the run's; raises `ConfigError` if videos are asked for and cannot be made."""
+        """`folder`, `found`: as of an `Actor`; raises `ConfigError` if videos are asked for and cannot be made."""
         self._config, self._run_id, self._peer, self._link = config, run_id, peer, link
-        self._threads, self._folder = threads, folder
+        self._threads, self._folder, self._found = threads, folder, found
         self._played = 0
         if config.evaluation.video_every:
             _check_videos(config)
@@ -94,20 +103,10 @@ class Evaluator:
     def _make_player(self) -> tuple[Environments, Policy]:
         config = self._config
         slots = min(config.evaluation.environments, config.evaluation.episodes)
-        environments = make_environments(config.environment, slots, training=False, threads=self._threads)
+        environments = make_environments(
+            config.environment, slots, training=False, threads=self._threads, found=self._found
+        )
         return environments, Policy(config, environments.spec)
-
-
-def make_evaluator(
-    config: RunConfig, run_id: str, peer: Peer, link: Link, threads: int = 1, folder: Path = Path()
-) -> Evaluator:
-    """The evaluator that the environment of the run needs."""
-    environment = config.environment
-    if not environment.is_remote or environment.remote.local:
-        return Evaluator(config, run_id, peer, link, threads, folder)
-    from apex_acer.actor.remote_evaluator import RemoteEvaluator
-
-    return RemoteEvaluator(config, run_id, peer, link, threads, folder)
 
 
 def _check_videos(config: RunConfig) -> None:
@@ -140,7 +139,9 @@ def evaluate_policy(policy: Policy, settings: EvaluationConfig, seed: int, threa
     """
     policy.require_known_environment()
     slots = min(settings.environments, settings.episodes)
-    environments = make_environments(policy.config.environment, slots, training=False, threads=threads)
+    environments = make_environments(
+        policy.config.environment, slots, training=False, threads=threads, found=policy.spec
+    )
     try:
         return summarise(evaluate(environments, policy, settings, derive_seed(seed, "evaluator")))
     finally:

@@ -10,9 +10,9 @@ from pathlib import Path
 from apex_acer.actor.policy import Policy
 from apex_acer.actor.rollout import Episode, Patience, Rollout
 from apex_acer.config import EvaluationConfig
-from apex_acer.config.seeds import derive_seed
 from apex_acer.environments.display import Show, video
 from apex_acer.environments.rendering import Pictured, PicturedAtari, make_pictured
+from apex_acer.system.seeds import derive_seed
 
 
 def play(
@@ -48,7 +48,7 @@ def record(
     path: Path, policy: Policy, settings: EvaluationConfig, seed: int, heartbeat: Callable[[], None] = lambda: None
 ) -> None:
     """Writes a video of the first game of an evaluation with these settings and this seed; calls `heartbeat` as `play`."""
-    environment = make_pictured(policy.config.environment)
+    environment = make_pictured(policy.config.environment, policy.spec)
     with contextlib.closing(environment), video(path, environment.fps) as show:
         for _ in play(environment, policy, dataclasses.replace(settings, episodes=1), seed, show, heartbeat):
             pass

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from apex_acer.algorithms import make_agent
 from apex_acer.algorithms.algorithm import Action
-from apex_acer.config import ConfigError, RunConfig, imports, reading
+from apex_acer.config import ConfigError, RunConfig, reading
 from apex_acer.config.runfile import from_dict
 from apex_acer.environments.check import require_fit
 from apex_acer.networks.card import require_format, written_by
@@ -24,6 +24,7 @@ from apex_acer.networks.weights import check_tensors, load_tensors, read
 from apex_acer.protocol.planes import is_legal, pack, parts_of, to_planes, with_mask
 from apex_acer.protocol.specification import MASK, Array, EnvironmentSpec
 from apex_acer.protocol.unroll import Unroll
+from apex_acer.system import imports
 
 
 class Policy:

@@ -10,15 +10,16 @@ from apex_acer.actor.policy import Policy
 from apex_acer.actor.remote_rollout import EVALUATOR, RemoteRollout
 from apex_acer.actor.rollout import Episode
 from apex_acer.config import RunConfig
-from apex_acer.config.seeds import derive_seed
 from apex_acer.environments.spaces import specify_remote
 from apex_acer.networks.weights import unpack
 from apex_acer.protocol.messages import Link, Peer, Reply
+from apex_acer.protocol.specification import EnvironmentSpec
 from apex_acer.remote.listener import listen_at
 from apex_acer.remote.server import Server
 from apex_acer.remote.token import read_token
 from apex_acer.system import files
 from apex_acer.system.private import PrivateFolder
+from apex_acer.system.seeds import derive_seed
 
 LOOK_S = 0.1  # between two looks at what the learner says
 DESERTED_S = 30.0  # without a client, after which it asks for the newest weights again
@@ -28,10 +29,18 @@ class RemoteEvaluator(Evaluator):
     """Listens at a private socket, to which the actor connects clients; its path is in a file of the run's folder."""
 
     def __init__(
-        self, config: RunConfig, run_id: str, peer: Peer, link: Link, threads: int = 1, folder: Path = Path()
+        self,
+        config: RunConfig,
+        run_id: str,
+        peer: Peer,
+        link: Link,
+        threads: int = 1,
+        folder: Path = Path(),
+        *,
+        found: EnvironmentSpec | None = None,
     ) -> None:
         super().__init__(config, run_id, peer, link, threads, folder)
-        settings, spec = config.environment.remote, specify_remote(config.environment)
+        settings, spec = config.environment.remote, found or specify_remote(config.environment)
         self._private, self._address = PrivateFolder("evaluator-"), folder / EVALUATOR
         place = self._private.path / "socket"
         self._server = Server(settings, spec, read_token(settings, folder), listener=listen_at(place))

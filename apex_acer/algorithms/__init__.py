@@ -1,13 +1,14 @@
 """The interface of algorithms, and a folder for each family of the package's own.
 
-May import: networks, functional, config, protocol.
+May import: networks, functional, config, protocol, system.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from apex_acer.config import ALGORITHMS, imports, require
+from apex_acer.config import ALGORITHMS, require
+from apex_acer.system import imports
 
 if TYPE_CHECKING:
     from apex_acer.algorithms.algorithm import Agent, Algorithm

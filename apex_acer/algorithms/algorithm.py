@@ -42,6 +42,8 @@ class Agent(ABC):
         self.config, self.spec, self.settings = config, spec, config.algorithm
         self.extras: Shapes = {}
         """Names and shapes per step of what an unroll carries besides observations, actions and rewards."""
+        self.log_probs = ""
+        """The one of `extras` that has log-probabilities of all actions, which `replay.load` checks; empty: none."""
         self.state: Shapes = {}
         """Names and shapes per environment of what `act` remembers of an episode; all of it is zero when one begins."""
 
@@ -84,14 +86,6 @@ class Agent(ABC):
         Without it a new sample has the highest priority in replay.
         """
         raise NotImplementedError
-
-    def refusal(self, extras: Mapping[str, Array]) -> str:
-        """Why the `extras` `[n, …]` of n steps cannot be what a policy recorded, in one line; empty if they can.
-
-        It is asked of unrolls from elsewhere (`replay.load`), after shapes and types, and that all numbers are finite.
-        """
-        del extras
-        return ""
 
     @property
     def gives_priorities(self) -> bool:

@@ -11,19 +11,13 @@ from __future__ import annotations
 import os
 import sys
 
+from apex_acer.cli.notice import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, PROGRAM, HelpShown
 from apex_acer.system import look_here_last
 
 TYPE_CHECKING = False  # instead of importing `typing`, which takes time
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import TextIO
-
-PROGRAM = "apex-acer"
-EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 1, 2, 130  # the last one by Ctrl-C; 128 + n by signal n
-
-
-class HelpShown(Exception):
-    """Raised once help was printed, which is all that was asked for."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -6,8 +6,8 @@ import re
 import typing
 from typing import NamedTuple
 
-from apex_acer.cli import PROGRAM
 from apex_acer.cli.flags import FlagType, flags_of
+from apex_acer.cli.notice import PROGRAM
 from apex_acer.cli.verbs import VERBS, module_of
 from apex_acer.config import require
 from apex_acer.config.runfile import presets

@@ -13,12 +13,10 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 from rich.filesize import decimal
 
-from apex_acer.cli import EXIT_FAILED, PROGRAM
 from apex_acer.cli.flags import Switch
-from apex_acer.cli.notice import Notice
+from apex_acer.cli.notice import EXIT_FAILED, PROGRAM, Notice
 from apex_acer.cli.parsing import parse
-from apex_acer.config import RunConfig
-from apex_acer.config.checks import require
+from apex_acer.config import RunConfig, require
 from apex_acer.config.runfile import load_run
 from apex_acer.system.output import printable, say
 
@@ -117,8 +115,7 @@ def plan(arguments: list[str]) -> int:
     config = load_run(options.run)
     device = str(choose_device(config.learner.device, "learner.device"))
     gpu = "" if device == "cpu" else device
-    environment, spec, _ = check_environment(config)
-    config = dataclasses.replace(config, environment=environment)
+    spec = check_environment(config).spec
     config, machines = _place(options, config, spec, bool(gpu))
     if config.ray.compress:
         compression()

@@ -1,8 +1,15 @@
-"""A line that says what a command is doing, for commands that take a while before they print a result."""
+"""What all commands share: the program's name, exit codes, and a line that says what a command is doing."""
 
 from __future__ import annotations
 
 import sys
+
+PROGRAM = "apex-acer"
+EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 1, 2, 130  # the last one by Ctrl-C; 128 + n by signal n
+
+
+class HelpShown(Exception):
+    """Raised once help was printed, which is all that was asked for."""
 
 
 class Notice:

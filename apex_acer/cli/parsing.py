@@ -13,12 +13,12 @@ from typing import Any, TypeVar
 
 import tyro
 
-from apex_acer.cli import PROGRAM, HelpShown
 from apex_acer.cli.flags import REGISTRY, Flags, FlagType, annotated_fields, flags_of
+from apex_acer.cli.notice import PROGRAM, HelpShown
 from apex_acer.config import ConfigError, RunConfig, require
 from apex_acer.config.checks import from_text
 from apex_acer.config.keys import nearest
-from apex_acer.config.runfile import load_run, with_algorithm
+from apex_acer.config.runfile import from_dict, load_run, over, rebuilt, to_dict
 
 T = TypeVar("T")
 
@@ -39,6 +39,14 @@ COMMON = {
     "--help-all": "show all flags, with the values of RUN",
 }
 """The flags of every run that most users need, for the short help."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Draft(RunConfig):
+    """A run whose sections need not fit each other yet, because flags may still change them."""
+
+    def check_together(self) -> None:
+        """Checks nothing."""
 
 
 def parse(cls: type[T], arguments: list[str], verb: str, default: T | None = None) -> T:
@@ -77,8 +85,9 @@ def parse_run(cls: type[T], arguments: list[str], verb: str, flags: dict[str, st
     else:
         default, rest = load_run(first), arguments[1:]
         if name := _named_algorithm(arguments):
-            default = with_algorithm(default, name)
-    return parse(cls, rest, f"{verb} RUN", cls(config=default))  # type: ignore[call-arg]
+            default = from_dict(over(to_dict(default), {"algorithm": {"name": name}}), kind=Draft)
+    parsed: Any = parse(cls, rest, f"{verb} RUN", cls(config=default))  # type: ignore[call-arg]
+    return dataclasses.replace(parsed, config=rebuilt(parsed.config))  # type: ignore[no-any-return]
 
 
 def _named_algorithm(arguments: list[str]) -> str:

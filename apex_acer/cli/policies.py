@@ -15,7 +15,7 @@ from apex_acer.cli.flags import Acting, ImportModules, Switch, Weights
 from apex_acer.cli.notice import Notice
 from apex_acer.cli.parsing import parse
 from apex_acer.config import ConfigError, EvaluationConfig, RunConfig, reading, require, writing
-from apex_acer.config.imports import needs
+from apex_acer.system.imports import needs
 from apex_acer.system.output import printable, printable_lines, say
 
 SCORES = {"mean": "", "std": "_std", "min": "_min", "max": "_max"}
@@ -115,7 +115,7 @@ def play(arguments: list[str]) -> int:
     settings = evaluation_settings(config, options.episodes, options.policy)
     seed = _playing_seed(config, options.seed)
     policy.require_known_environment()
-    environment = make_pictured(config.environment)
+    environment = make_pictured(config.environment, policy.spec)
     fps = options.fps or environment.fps
     shown = display.video(path, fps) if path else display.window(printable(config.environment.id), fps)
     with contextlib.closing(environment), contextlib.suppress(display.Closed), shown as show:

@@ -17,7 +17,7 @@ from apex_acer.cli.notice import Notice
 from apex_acer.cli.parsing import parse
 from apex_acer.cli.policies import evaluation_settings
 from apex_acer.config import ConfigError, ListenConfig, reading
-from apex_acer.config.imports import needs
+from apex_acer.system.imports import needs
 from apex_acer.system.output import say
 from apex_acer.system.signals import Signals
 

@@ -18,9 +18,9 @@ import tyro
 from apex_acer.cli.flags import Switch
 from apex_acer.cli.parsing import parse
 from apex_acer.config import ConfigError, require
-from apex_acer.config.imports import needs
 from apex_acer.config.runfile import preset_text
 from apex_acer.config.runfile import presets as all_presets
+from apex_acer.system.imports import needs
 from apex_acer.system.output import printable, say
 
 if TYPE_CHECKING:

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 
 from apex_acer import IMPORTED_AT
-from apex_acer.cli import EXIT_FAILED, PROGRAM
 from apex_acer.cli.flags import SECTION, Jobs, Switch
+from apex_acer.cli.notice import EXIT_FAILED, PROGRAM
 from apex_acer.cli.parsing import parse, parse_run
 from apex_acer.config import LogLevel, RunConfig
-from apex_acer.config.imports import needs
 from apex_acer.config.runfile import load_run
+from apex_acer.system.imports import needs
 
 if TYPE_CHECKING:
     from apex_acer.engines.engine import Run

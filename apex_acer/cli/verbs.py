@@ -9,7 +9,7 @@ from types import ModuleType
 from typing import NamedTuple
 
 from apex_acer import __version__
-from apex_acer.cli import PROGRAM
+from apex_acer.cli.notice import PROGRAM
 from apex_acer.config import ConfigError
 from apex_acer.tools.sweep.commands import end_with_the_starter
 

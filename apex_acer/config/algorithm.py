@@ -1,14 +1,15 @@
-"""Settings that algorithms share; those of one algorithm stand beside it, in `algorithms/<folder>/settings.py`."""
+"""Settings that algorithms share, and where to find an algorithm by its name without importing it."""
 
 from __future__ import annotations
 
+import functools
+import importlib
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
-from apex_acer.config.checks import at_least, fraction, positive, require, typed
-
-if TYPE_CHECKING:
-    from apex_acer.config.run import RunConfig
+from apex_acer.config.checks import at_least, fraction, importable, positive, typed
+from apex_acer.system import imports
+from apex_acer.system.errors import require
 
 
 class Sampling(NamedTuple):
@@ -28,14 +29,25 @@ class Sampling(NamedTuple):
 
 @dataclass(frozen=True)
 class AlgorithmConfig:
-    """The settings that all algorithms have; those of a user's own algorithm derive from this class."""
+    """The settings that all algorithms have; those of a user's own algorithm derive from this class.
+
+    What is no field is a fact about the algorithm, by which `rules.py` refuses a run that does not suit it.
+    """
 
     actions: ClassVar[str] = ""
     """The kind of action space that the algorithm is for: `Discrete` or `Box`; empty: both."""
-    num_losses: ClassVar[int] = 1
-    """Losses that share no trained parameters, so that as many threads can compute them side by side."""
+    recurrent: ClassVar[bool | None] = None
+    """Whether its network has an LSTM: always (True), never (False), or as `network.lstm` says (None)."""
+    has_softmax: ClassVar[bool] = True
+    """Whether actors sample from a policy that has a temperature."""
     has_replay: ClassVar[bool] = True
     """Whether the algorithm can learn from replay; otherwise the section `[replay]` must be left out."""
+    shares_updates: ClassVar[bool] = True
+    """Whether several learners can make an update together."""
+    num_losses: ClassVar[int] = 1
+    """Losses that share no trained parameters, so that as many threads can compute them side by side."""
+    minibatches_key: ClassVar[str] = ""
+    """The setting that says into how many equal minibatches a batch is cut; empty: none does."""
 
     name: str = ""
     """The algorithm: `acer`, `continuous_acer`, `apex_dqn`, `r2d2`, `ddpg`, `sac`, `actor_critic`, `ppo`, `trpo`, or
@@ -53,10 +65,9 @@ class AlgorithmConfig:
 
     def __post_init__(self) -> None:
         typed("algorithm", self)
-        fraction("algorithm", {"gamma": self.gamma})
-        at_least(1, "algorithm", {"unroll_length": self.unroll_length})
-        names = ("replay_ratio", "reward_clip", "terminal_penalty")
-        at_least(0, "algorithm", {name: getattr(self, name) for name in names})
+        fraction("algorithm", self, "gamma")
+        at_least(1, "algorithm", self, "unroll_length")
+        at_least(0, "algorithm", self, "replay_ratio", "reward_clip", "terminal_penalty")
 
     @property
     def waits(self) -> bool:
@@ -67,9 +78,6 @@ class AlgorithmConfig:
     def sampling(self) -> Sampling:
         """How the algorithm consumes data."""
         return Sampling(fresh=True)
-
-    def require_fit(self, run: RunConfig) -> None:
-        """Raises `ConfigError` if another section of the run does not suit the algorithm."""
 
 
 @dataclass(frozen=True)
@@ -84,13 +92,16 @@ class SegmentConfig(AlgorithmConfig):
 class NStepConfig(AlgorithmConfig):
     """The settings of algorithms that learn from replay alone, from windows of n steps."""
 
+    recurrent = False
+    has_softmax = False
+
     n_steps: int = 1
     """Rewards summed before the bootstrap; fewer if the episode or the segment ends earlier."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        positive("algorithm", {"replay_ratio": self.replay_ratio})  # it learns from replay alone
-        at_least(1, "algorithm", {"n_steps": self.n_steps})
+        positive("algorithm", self, "replay_ratio")  # it learns from replay alone
+        at_least(1, "algorithm", self, "n_steps")
         allowed = f"give at most algorithm.unroll_length ({self.unroll_length})"
         require(self.n_steps <= self.unroll_length, "algorithm.n_steps", self.n_steps, allowed)
 
@@ -99,20 +110,6 @@ class NStepConfig(AlgorithmConfig):
         """Only replay: single steps, each with the n − 1 steps after it."""
         return Sampling(fresh=False, n_steps=self.n_steps)
 
-    def require_fit(self, run: RunConfig) -> None:
-        """Requires a network without memory, because single steps have no recurrent state, and no temperature."""
-        lstm = run.network.lstm
-        require(lstm == 0, "network.lstm", lstm, f"{self.name} learns from single steps; give 0")
-        require_no_softmax(run)
-
-
-def require_no_softmax(run: RunConfig) -> None:
-    """Requires no temperature, which only a policy that is sampled from has."""
-    name, actors = run.algorithm.name, run.actors
-    for key in ("temperature_high", "temperature_low"):
-        value = getattr(actors, key)
-        require(value == 1, f"actors.{key}", value, f"{name} has no softmax; give 1")
-
 
 @dataclass(frozen=True)
 class UnreadConfig(AlgorithmConfig):
@@ -120,3 +117,68 @@ class UnreadConfig(AlgorithmConfig):
 
     others: dict[str, Any] = field(default_factory=dict)
     """The settings that only that algorithm has, unchecked."""
+
+
+# ── where algorithms are ──
+
+
+class Place(NamedTuple):
+    """Where an algorithm is."""
+
+    settings: str
+    """`module:class` of its settings, whose module imports no torch."""
+    algorithm: str
+    """`module:class` of its `Algorithm`."""
+
+
+def _place(folder: str, settings: str, algorithm: str) -> Place:
+    package = f"apex_acer.algorithms.{folder}"
+    return Place(f"{package}.settings:{settings}", f"{package}.{algorithm}")
+
+
+ALGORITHMS = {
+    "acer": _place("acer", "AcerConfig", "acer:Acer"),
+    "continuous_acer": _place("acer", "ContinuousAcerConfig", "continuous:ContinuousAcer"),
+    "apex_dqn": _place("dqn", "ApexDqnConfig", "apex_dqn:ApexDqn"),
+    "r2d2": _place("dqn", "R2d2Config", "r2d2:R2d2"),
+    "ddpg": _place("ddpg", "DdpgConfig", "ddpg:Ddpg"),
+    "sac": _place("sac", "SacConfig", "sac:Sac"),
+    "actor_critic": _place("on_policy", "ActorCriticConfig", "actor_critic:ActorCritic"),
+    "ppo": _place("on_policy", "PpoConfig", "ppo:Ppo"),
+    "trpo": _place("on_policy", "TrpoConfig", "trpo:Trpo"),
+}
+"""The package's algorithms by name."""
+
+
+@functools.cache
+def settings_classes() -> dict[str, type[AlgorithmConfig]]:
+    """The settings of the package's algorithms by name."""
+    places = {name: place.settings.split(":") for name, place in ALGORITHMS.items()}
+    return {name: getattr(importlib.import_module(module), cls) for name, (module, cls) in places.items()}
+
+
+def default_settings() -> AlgorithmConfig:
+    """ACER's settings, which a run has that names no algorithm."""
+    return settings_classes()["acer"]()
+
+
+def algorithm_settings(name: str) -> type[AlgorithmConfig]:
+    """The class of the settings of the algorithm `name`; raises `ConfigError` if that or the algorithm cannot be used."""
+    key = "algorithm.name"
+    known = settings_classes()
+    importable(key, name, "module:class", *known)
+    if name in known:
+        return known[name]
+    cls = imports.load(key, name, "class")
+    settings: Any = getattr(cls, "settings_class", None)
+    require(isinstance(settings, type), key, name, "give module:class of an apex_acer.algorithms.algorithm.Algorithm")
+    halves = (cls, getattr(cls, "agent_class", None))
+    names = (name for half in halves for name in getattr(half, "__abstractmethods__", ("agent_class",)))
+    lacking = ", ".join(sorted(names))
+    require(not lacking, key, name, f"have it define {lacking}")
+    is_own = issubclass(settings, AlgorithmConfig) and "__dataclass_fields__" in vars(settings)
+    require(is_own, key, name, "have its settings_class be a frozen dataclass that derives from AlgorithmConfig")
+    kinds = "have the actions of its settings_class be 'Discrete', 'Box' or '' for both"
+    require(settings.actions in ("Discrete", "Box", ""), key, name, kinds)
+    imports.attempt(key, name, lambda: settings(name=name))
+    return settings  # type: ignore[no-any-return]

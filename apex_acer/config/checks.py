@@ -1,4 +1,4 @@
-"""Checks of values that a user gives, and `ConfigError`, which they raise."""
+"""Checks of settings, which raise `ConfigError`, and the conversion of what a user gives to the type of a setting."""
 
 from __future__ import annotations
 
@@ -11,34 +11,35 @@ import numbers
 import re
 import types
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from apex_acer.system.output import printable
+from apex_acer.system.errors import ConfigError, require
 
-LONGEST_LINE = 1000  # characters
 MOST_THREADS = 1024  # of one process; no machine gains from more, and a library that cannot start its threads aborts
-# numbers may be too large for their types, nesting too deep for the stack, tensors too large for the memory
-WRONG_FILE = (ArithmeticError, AttributeError, LookupError, MemoryError, OSError, RuntimeError, TypeError, ValueError)
 
 
-class ConfigError(Exception):
-    """A value from the user cannot be used; the message is one line: key or path, value, what is allowed."""
-
-
-def require(condition: bool, key: str, value: object, allowed: str) -> None:
-    """Raises `ConfigError` naming `key`, its `value` and what is `allowed`, unless `condition` is true."""
-    if not condition:
-        raise ConfigError(f"{key}: {value!r} is not allowed; {allowed}")
-
-
-def at_least(minimum: float, section: str, values: Mapping[str, float]) -> None:
-    """Requires each of `values`, which are keys of `section`, to be finite and at least `minimum`."""
-    for name, value in values.items():
+def at_least(minimum: float, section: str, settings: Any, *names: str) -> None:
+    """Requires the fields `names` of the `settings`, which are keys of `section`, to be finite and at least `minimum`."""
+    for key, value in _values(section, settings, names):
         finite = math.isfinite(value)
         allowed = f"give {minimum} or more{'' if finite else ', and finite'}"
-        require(finite and value >= minimum, f"{section}.{name}", value, allowed)
+        require(finite and value >= minimum, key, value, allowed)
+
+
+def positive(section: str, settings: Any, *names: str) -> None:
+    """Requires the fields `names` of the `settings`, which are keys of `section`, to be finite and above 0."""
+    for key, value in _values(section, settings, names):
+        allowed = f"give a number above 0{'' if math.isfinite(value) else ', and finite'}"
+        require(math.isfinite(value) and value > 0, key, value, allowed)
+
+
+def fraction(section: str, settings: Any, *names: str, one: bool = True) -> None:
+    """Requires the fields `names` of the `settings`, keys of `section`, to be between 0 and 1; below 1 unless `one`."""
+    for key, value in _values(section, settings, names):
+        ok = 0 <= value <= 1 and (one or value < 1)
+        require(ok, key, value, f"give 0 to 1{'' if one else ', below 1'}")
 
 
 def thread_count(key: str, value: int) -> None:
@@ -46,27 +47,19 @@ def thread_count(key: str, value: int) -> None:
     require(0 <= value <= MOST_THREADS, key, value, f"give 0 to {MOST_THREADS}")
 
 
-def positive(section: str, values: Mapping[str, float]) -> None:
-    """Requires each of `values` to be finite and above 0."""
-    for name, value in values.items():
-        allowed = f"give a number above 0{'' if math.isfinite(value) else ', and finite'}"
-        require(math.isfinite(value) and value > 0, f"{section}.{name}", value, allowed)
+def _values(section: str, settings: Any, names: Iterable[str]) -> list[tuple[str, float]]:
+    return [(f"{section}.{name}", getattr(settings, name)) for name in names]
 
 
-def fraction(section: str, values: Mapping[str, float], *, one: bool = True) -> None:
-    """Requires each of `values` to be between 0 and 1; below 1 unless `one`."""
-    for name, value in values.items():
-        ok = 0 <= value <= 1 and (one or value < 1)
-        require(ok, f"{section}.{name}", value, f"give 0 to 1{'' if one else ', below 1'}")
-
-
-def json_object(key: str, text: object) -> dict[str, Any]:
-    """The dict that `text`, the value of `key`, is in JSON; raises `ConfigError` if it is not one."""
+def json_object(key: str, given: object) -> dict[str, Any]:
+    """The dict that `given`, the value of `key`, is or is in JSON; raises `ConfigError` if it is not one."""
+    if isinstance(given, Mapping):
+        return json_object(key, as_json(key, given))
     try:
-        values = json.loads(str(text))
+        values = json.loads(str(given))
     except (ValueError, RecursionError):  # not JSON, numbers too long, or nested too deeply
         values = None
-    require(isinstance(values, dict), key, text, 'give one JSON object, such as {"length": 7}')
+    require(isinstance(values, dict), key, given, 'give one JSON object, such as {"length": 7}')
     return dict(values)
 
 
@@ -83,27 +76,26 @@ def as_json(key: str, values: Mapping[str, Any]) -> str:
 
 
 def typed(section: str, settings: Any) -> None:
-    """Requires each field of the frozen dataclass `settings` to fit its type, and converts it to exactly that type.
-
-    An int is allowed for a float, a whole float such as 1e6 for an int, and a list for a tuple.
-    """
+    """Requires each field of the dataclass `settings` to be what `of_type` converts to its type."""
     for name, hint in field_types(type(settings)).items():
-        value = of_type(f"{section}.{name}".lstrip("."), hint, getattr(settings, name))
-        object.__setattr__(settings, name, value)
+        of_type(f"{section}.{name}".lstrip("."), hint, getattr(settings, name))
 
 
 def of_type(key: str, hint: Any, value: Any) -> Any:
-    """The `value` of `key` converted to the type `hint`; raises `ConfigError` if it does not fit."""
+    """The `value` of `key` converted to the type `hint`; raises `ConfigError` if it does not fit.
+
+    An int is allowed for a float, a whole float such as 1e6 for an int, a list for a tuple, and a dict for JSON.
+    """
     if typing.get_origin(hint) is tuple:
         require(isinstance(value, list | tuple), key, value, "give a list")
         return tuple(of_type(key, typing.get_args(hint)[0], item) for item in value)
     words, kinds = _words(hint), _kinds(hint)
     if isinstance(value, str) and value in words:
         return value
-    if isinstance(value, str) and value == "None" and type(None) in kinds:  # TOML and flags have no other word for it
-        value = None
     if isinstance(value, Path) and str in kinds:
         return str(value)
+    if isinstance(value, Mapping) and {str, dict} <= set(kinds):
+        return as_json(key, value)
     is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
     if is_number and (float in kinds or (int in kinds and value % 1 == 0)):
         is_whole = int in kinds or isinstance(value, numbers.Integral)
@@ -116,10 +108,17 @@ def of_type(key: str, hint: Any, value: Any) -> Any:
     return value
 
 
+def none_by_name(hint: Any, value: Any) -> Any:
+    """`value`, or None for the word `None` if the type `hint` allows it: TOML and flags have no other word for it."""
+    return None if isinstance(value, str) and value == "None" and type(None) in _kinds(hint) else value
+
+
 def from_text(key: str, hint: Any, text: str) -> Any:
     """The `text` of a command line for `key`, converted to the type `hint`; raises `ConfigError` if it does not fit."""
-    kinds, value = _kinds(hint), typing.cast("Any", text)
-    if bool in kinds and not (text == "None" and type(None) in kinds):
+    kinds, value = _kinds(hint), none_by_name(hint, text)
+    if value is None:
+        return None
+    if bool in kinds:
         require(text in ("True", "False"), key, text, "give True or False")
         return text == "True"
     if {int, float} & set(kinds):
@@ -180,29 +179,3 @@ def device_name(key: str, name: str) -> None:
     kind, _, number = name.partition(":")
     ok = name in ("auto", "cpu", "cuda") or (kind == "cuda" and number.isdigit())
     require(ok, key, name, "give cpu, cuda, cuda:N or auto")
-
-
-@contextlib.contextmanager
-def reading(source: str) -> Iterator[None]:
-    """Turns any error while the file `source` is read into a `ConfigError` of one line."""
-    try:
-        yield
-    except ConfigError as error:
-        raise ConfigError(_line(str(error))) from None
-    except WRONG_FILE as error:
-        raise ConfigError(f"{source}: cannot be read ({type(error).__name__}: {_line(str(error))})") from None
-
-
-@contextlib.contextmanager
-def writing(key: str, path: Path) -> Iterator[None]:
-    """Turns an `OSError` while the file or folder `path`, the value of `key`, is written into a `ConfigError`."""
-    try:
-        yield
-    except OSError as error:
-        what = f"{str(path)!r} cannot be written ({error.strerror}); give a writable folder"
-        raise ConfigError(f"{key}: {what}") from None
-
-
-def _line(text: str) -> str:
-    line = printable(text)
-    return line if len(line) <= LONGEST_LINE else f"{line[:LONGEST_LINE]}…"

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from apex_acer.config.checks import (
-    as_json,
     at_least,
     device_name,
     fraction,
@@ -16,11 +14,11 @@ from apex_acer.config.checks import (
     json_object,
     no_file,
     positive,
-    require,
     thread_count,
     typed,
 )
 from apex_acer.config.remote import RemoteConfig
+from apex_acer.system.errors import require
 
 LARGEST_SCREEN = 1024  # pixels; the console has 210 by 160
 
@@ -51,12 +49,11 @@ class AtariConfig:
 
     def __post_init__(self) -> None:
         typed("environment.atari", self)
-        counts = {name: getattr(self, name) for name in ("frame_skip", "training_frames", "screen_size")}
-        at_least(1, "environment.atari", counts)
+        at_least(1, "environment.atari", self, "frame_skip", "training_frames", "screen_size")
         size = self.screen_size
         require(size <= LARGEST_SCREEN, "environment.atari.screen_size", size, f"give 1 to {LARGEST_SCREEN}")
-        at_least(0, "environment.atari", {"noop_max": self.noop_max})
-        fraction("environment.atari", {"sticky_actions": self.sticky_actions})
+        at_least(0, "environment.atari", self, "noop_max")
+        fraction("environment.atari", self, "sticky_actions")
 
 
 @dataclass(frozen=True)
@@ -80,14 +77,12 @@ class EnvironmentConfig:
     remote: RemoteConfig = field(default_factory=RemoteConfig)
 
     def __post_init__(self) -> None:
-        if isinstance(self.kwargs, Mapping):  # from here on it is a string, in files and in messages
-            object.__setattr__(self, "kwargs", as_json("environment.kwargs", self.kwargs))
         registered = "give the id that it is registered as, module:Id"
         require(isinstance(self.id, str), "environment.id", self.id, registered)
         typed("environment", self)
         require(bool(self.id), "environment.id", self.id, "give a gymnasium id")
         no_file("environment.id", self.id)
-        at_least(1, "environment", {"stack": self.stack})
+        at_least(1, "environment", self, "stack")
         for name in self.wrappers:
             importable("environment.wrappers", name, "module:function")
         self.keyword_arguments()
@@ -142,12 +137,11 @@ class ActorsConfig:
 
     def __post_init__(self) -> None:
         typed("actors", self)
-        names = ("environments", "weights_every", "max_unanswered")
-        at_least(1, "actors", {name: getattr(self, name) for name in names})
-        at_least(0, "actors", {"count": self.count})
+        at_least(1, "actors", self, "environments", "weights_every", "max_unanswered")
+        at_least(0, "actors", self, "count")
         thread_count("actors.threads", self.threads)
         device_name("actors.device", self.device)
-        positive("actors", {"temperature_low": self.temperature_low, "temperature_high": self.temperature_high})
+        positive("actors", self, "temperature_low", "temperature_high")
 
     def temperature(self, index: int) -> float:
         """T_i = low · (high / low)^(i / (N − 1)), the temperature of actor `index`."""

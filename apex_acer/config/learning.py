@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from apex_acer.config.checks import at_least, device_name, fraction, importable, positive, require, thread_count, typed
+from apex_acer.config.checks import at_least, device_name, fraction, importable, positive, thread_count, typed
+from apex_acer.system.errors import require
 
 
 @dataclass(frozen=True)
@@ -35,8 +36,7 @@ class LearnerConfig:
         device_name("learner.device", self.device)
         if self.callback:
             importable("learner.callback", self.callback, "module:function")
-        counts = {"count": self.count, "batch_size": self.batch_size, "max_skipped_updates": self.max_skipped_updates}
-        at_least(1, "learner", counts)
+        at_least(1, "learner", self, "count", "batch_size", "max_skipped_updates")
         thread_count("learner.threads", self.threads)
 
 
@@ -62,10 +62,9 @@ class OptimizerConfig:
     def __post_init__(self) -> None:
         typed("optimizer", self)
         importable("optimizer.name", self.name, "module:function", "rmsprop", "adam")
-        values = {"learning_rate": self.learning_rate, "eps": self.eps, "max_grad_norm": self.max_grad_norm}
-        positive("optimizer", values)
-        fraction("optimizer", {"decay": self.decay}, one=False)
-        fraction("optimizer", {"final_fraction": self.final_fraction})
+        positive("optimizer", self, "learning_rate", "eps", "max_grad_norm")
+        fraction("optimizer", self, "decay", one=False)
+        fraction("optimizer", self, "final_fraction")
 
 
 @dataclass(frozen=True)
@@ -89,7 +88,7 @@ class NetworkConfig:
     def __post_init__(self) -> None:
         typed("network", self)
         importable("network.torso", self.torso, "module:class", "auto", "mlp", "conv")
-        at_least(0, "network", {"lstm": self.lstm})
+        at_least(0, "network", self, "lstm")
         ok = len(self.hidden_sizes) > 0 and min(self.hidden_sizes) >= 1
         require(ok, "network.hidden_sizes", self.hidden_sizes, "give one width or more, each 1 or more")
 
@@ -118,10 +117,9 @@ class ReplayConfig:
 
     def __post_init__(self) -> None:
         typed("replay", self)
-        at_least(1, "replay", {"capacity": self.capacity})
-        at_least(0, "replay", {"start": self.start})
-        names = ("priority_exponent", "importance_exponent", "importance_exponent_final")
-        fraction("replay", {name: getattr(self, name) for name in names})
+        at_least(1, "replay", self, "capacity")
+        at_least(0, "replay", self, "start")
+        fraction("replay", self, "priority_exponent", "importance_exponent", "importance_exponent_final")
         require(
             self.start <= self.capacity, "replay.start", self.start, f"give at most replay.capacity ({self.capacity})"
         )

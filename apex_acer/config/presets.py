@@ -7,7 +7,7 @@ import re
 from importlib import resources
 from pathlib import Path
 
-from apex_acer.config.checks import ConfigError
+from apex_acer.system.errors import ConfigError
 
 MOST_NEAR = 3  # that a message names
 

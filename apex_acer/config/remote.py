@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from apex_acer.config.checks import as_json, at_least, json_object, require, typed
+from apex_acer.config.checks import at_least, json_object, typed
+from apex_acer.system.errors import require
 
 MOST_CLIENTS = 4096
 LARGEST = 2.0**127  # of an action's bounds, which are float32
@@ -41,9 +41,9 @@ class ListenConfig:
         typed(self.section, self)
         key, (host, port) = f"{self.section}.listen", self.address
         require(host != "" and 1 <= port <= 65535, key, self.listen, "give ADDRESS:PORT, with a port from 1 to 65535")
-        at_least(1, self.section, {"clients": self.clients})
+        at_least(1, self.section, self, "clients")
         require(self.clients <= MOST_CLIENTS, f"{self.section}.clients", self.clients, f"give 1 to {MOST_CLIENTS}")
-        at_least(0, self.section, {"grace_s": self.grace_s})
+        at_least(0, self.section, self, "grace_s")
         both = bool(self.certificate) == bool(self.private_key)
         require(
             both, f"{self.section}.private_key", self.private_key, "give both certificate and private_key, or neither"
@@ -97,15 +97,13 @@ class RemoteConfig(ListenConfig):
     section = "environment.remote"
 
     def __post_init__(self) -> None:
-        if isinstance(self.observations, Mapping):  # from here on it is a string, in files and in messages
-            object.__setattr__(self, "observations", as_json("environment.remote.observations", self.observations))
         super().__post_init__()
         self.parts()
         sizes = all(size >= 1 for size in self.observation_shape)
         require(sizes, "environment.remote.observation_shape", self.observation_shape, "give sizes of 1 or more")
         dtype = self.observation_dtype
         require(dtype in DTYPES, "environment.remote.observation_dtype", dtype, f"give one of {', '.join(DTYPES)}")
-        at_least(0, self.section, {"num_actions": self.num_actions})
+        at_least(0, self.section, self, "num_actions")
         choices = all(count >= 1 for count in self.num_choices)
         require(choices, "environment.remote.num_choices", self.num_choices, "give numbers of 1 or more")
         low, high = self.action_low, self.action_high

@@ -1,18 +1,18 @@
-"""The configuration of a run: the settings of evaluation, checkpoints, logging and stopping, and all sections together."""
+"""The configuration of a run: the settings of what goes on beside the learning, and all sections together."""
 
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass, field
 from typing import Literal
 
-from apex_acer.config.algorithm import AlgorithmConfig
-from apex_acer.config.algorithms import default_settings, settings_classes
-from apex_acer.config.checks import at_least, importable, positive, require, typed
-from apex_acer.config.cluster import RayConfig
+from apex_acer.config import rules
+from apex_acer.config.algorithm import AlgorithmConfig, default_settings
+from apex_acer.config.checks import at_least, positive, typed
 from apex_acer.config.environment import ActorsConfig, EnvironmentConfig
 from apex_acer.config.learning import LearnerConfig, NetworkConfig, OptimizerConfig, ReplayConfig
-from apex_acer.config.supervision import SupervisionConfig
+from apex_acer.system.errors import require
 
 
 @dataclass(frozen=True)
@@ -34,9 +34,8 @@ class EvaluationConfig:
 
     def __post_init__(self) -> None:
         typed("evaluation", self)
-        at_least(1, "evaluation", {"episodes": self.episodes, "environments": self.environments})
-        never = {"every": self.every, "stall_steps": self.stall_steps, "video_every": self.video_every}
-        at_least(0, "evaluation", never)
+        at_least(1, "evaluation", self, "episodes", "environments")
+        at_least(0, "evaluation", self, "every", "stall_steps", "video_every")
 
 
 @dataclass(frozen=True)
@@ -50,7 +49,7 @@ class CheckpointConfig:
 
     def __post_init__(self) -> None:
         typed("checkpoint", self)
-        at_least(0, "checkpoint", {"every": self.every})
+        at_least(0, "checkpoint", self, "every")
 
 
 LogLevel = Literal["debug", "info", "warning", "error"]
@@ -74,8 +73,46 @@ class LoggingConfig:
 
     def __post_init__(self) -> None:
         typed("logging", self)
-        positive("logging", {"every_seconds": self.every_seconds})
-        at_least(0, "logging", {"histograms_every_seconds": self.histograms_every_seconds})
+        positive("logging", self, "every_seconds")
+        at_least(0, "logging", self, "histograms_every_seconds")
+
+
+@dataclass(frozen=True)
+class SupervisionConfig:
+    """Processes that die or hang are restarted, up to a limit, while the run continues."""
+
+    hung_seconds: float = 60.0
+    """Seconds without progress, for an actor without a step of its environments, after which a process is killed, unless it
+    waits for another one."""
+    evaluation_minutes: float = 30.0
+    """Minutes without a step of its environments after which the evaluator is killed."""
+    restarts: int = 10
+    """Restarts of one process allowed within `window_minutes`; another death ends the run. 0: the first death does."""
+    window_minutes: float = 10.0
+    """Minutes after which a restart no longer counts."""
+
+    def __post_init__(self) -> None:
+        typed("supervision", self)
+        positive("supervision", self, "hung_seconds", "evaluation_minutes", "window_minutes")
+        at_least(0, "supervision", self, "restarts")
+
+
+@dataclass(frozen=True)
+class RayConfig:
+    """Where the ray engine runs its roles, and how they share the machines."""
+
+    address: str = ""
+    """Cluster to join: `auto` (the one that this machine belongs to) or `host:port`; empty: a new one on this machine."""
+    actor_cpus: float = 0.0
+    """CPUs that Ray reserves for each actor; 0: an equal share of those available, at most 1."""
+    compress: bool = False
+    """Send observations compressed by LZ4, for a slow network between the machines."""
+
+    def __post_init__(self) -> None:
+        typed("ray", self)
+        known = self.address in ("", "auto") or re.fullmatch(r"[\w.-]+:\d+", self.address) is not None
+        require(known, "ray.address", self.address, "give auto, host:port or nothing")
+        at_least(0, "ray", self, "actor_cpus")
 
 
 @dataclass(frozen=True)
@@ -92,9 +129,9 @@ class StopConfig:
 
     def __post_init__(self) -> None:
         typed("stop", self)
-        at_least(1, "stop", {"env_steps": self.env_steps})
+        at_least(1, "stop", self, "env_steps")
         if self.minutes is not None:
-            positive("stop", {"minutes": self.minutes})
+            positive("stop", self, "minutes")
         if self.at_return is not None:
             require(math.isfinite(self.at_return), "stop.at_return", self.at_return, "give a finite number")
 
@@ -133,15 +170,23 @@ class RunConfig:
         typed("", self)
         require(0 <= self.seed < 2**31, "seed", self.seed, "give 0 to 2147483647")
         require(self.schedule_steps >= 0, "schedule_steps", self.schedule_steps, "give 0 or more")
-        self._check_algorithm()
-        self._check_memory()
-        self._check_cluster()
-        self._check_remote()
-        self.algorithm.require_fit(self)
-        has_replay = self.algorithm.replay_ratio > 0 or not self.replay.load
-        require(has_replay, "replay.load", self.replay.load, "algorithm.replay_ratio 0 keeps no replay; leave it out")
-        needed = "stop.at_return needs evaluations: give 1 or more, or stop.at_return None"
-        require(self.stop.at_return is None or self.evaluation.every > 0, "evaluation.every", 0, needed)
+        self.check_together()
+
+    def check_together(self) -> None:
+        """Raises `ConfigError` if two sections do not fit each other."""
+        algorithm, learner, actors, replay = self.algorithm, self.learner, self.actors, self.replay
+        rules.algorithm_is_known(algorithm)
+        rules.batches_are_whole_unrolls(algorithm, learner, actors)
+        rules.replay_holds_a_batch(algorithm, learner, actors, replay)
+        rules.cluster_is_rays(self.engine, self.ray.address, actors)
+        rules.learners_share_updates(self.engine, learner, algorithm, actors, saves_replay=self.checkpoint.replay)
+        rules.clients_have_one_actor(self.environment, self.engine, actors, algorithm)
+        rules.replay_is_used(algorithm, replay)
+        rules.network_remembers(algorithm, self.network)
+        rules.temperature_is_used(algorithm, actors)
+        rules.minibatches_are_equal(algorithm, learner, self.network)
+        rules.loaded_replay_is_kept(algorithm, replay, learner)
+        rules.target_is_measured(self.stop.at_return, self.evaluation.every)
 
     @property
     def schedule_end(self) -> int:
@@ -164,52 +209,3 @@ class RunConfig:
     def saves_replay(self) -> bool:
         """Whether checkpoints hold the segments that the learner has; without replay these are only a few."""
         return self.checkpoint.replay or bool(self.replay.load) or not self.algorithm.replay_ratio
-
-    def _check_algorithm(self) -> None:
-        given, known = self.algorithm, settings_classes()
-        importable("algorithm.name", given.name, "module:class", *known)
-        kind = known.get(given.name, type(given))
-        require(type(given) is kind, "algorithm.name", given.name, f"its settings are {kind.__name__}")
-
-    def _check_memory(self) -> None:
-        batch_size, environments, count = self.learner.batch_size, self.actors.environments, self.learner.count
-        if self.algorithm.waits:
-            per_learner = " * learner.count" if count > 1 else ""
-            allowed = f"actors wait for each update, so give a multiple of actors.environments{per_learner}"
-            whole = batch_size % (environments * count) == 0
-            require(whole, "learner.batch_size", batch_size, f"{allowed} ({environments * count})")
-        if self.algorithm.replay_ratio:
-            each = (batch_size + environments) * self.algorithm.unroll_length
-            several = " for each learner" if count > 1 else ""
-            steps = f"(learner.batch_size + actors.environments) * algorithm.unroll_length = {each}"
-            allowed = f"give {steps}{several} or more"
-            require(self.replay.capacity >= each * count, "replay.capacity", self.replay.capacity, allowed)
-
-    def _check_remote(self) -> None:
-        if not self.environment.is_remote:
-            return
-        actors = self.actors
-        require(self.engine == "local", "engine", self.engine, "environment.id remote needs engine local")
-        require(actors.count <= 1, "actors.count", actors.count, "one actor serves all remote clients; give 1")
-        each = "an unroll has the steps of one remote client; give 1"
-        require(actors.environments == 1, "actors.environments", actors.environments, each)
-        waits = "remote clients do not wait for each other; give True"
-        require(not self.algorithm.waits, "algorithm.pipelined", False, waits)
-
-    def _check_cluster(self) -> None:
-        count, several = self.learner.count, "learner.count"
-        if self.ray.address:
-            require(self.engine == "ray", "ray.address", self.ray.address, "give it with engine ray only")
-            fixed = "give the number of actors, which cannot be chosen by this machine's cores for a cluster"
-            require(self.actors.count > 0, "actors.count", 0, fixed)
-        if count == 1:
-            return
-        require(self.engine == "ray", several, count, f"engine {self.engine} has one learner; give engine ray")
-        batch_size = self.learner.batch_size
-        require(batch_size % count == 0, several, count, f"give a divisor of learner.batch_size ({batch_size})")
-        enough = f"give at most actors.count ({self.actors.count}): each learner has actors of its own"
-        require(count <= (self.actors.count or count), several, count, enough)
-        named = f"learner.device {self.learner.device} is one device for all; give auto, cpu or cuda"
-        require(":" not in self.learner.device, several, count, named)
-        require(not self.checkpoint.replay, several, count, "checkpoint.replay works with one learner only; give 1")
-        require(not self.replay.load, several, count, "replay.load works with one learner only; give 1")

@@ -5,7 +5,7 @@ A file may begin with `base = "<preset or file>"` and then holds only what diffe
 
 from __future__ import annotations
 
-import copy
+import contextlib
 import dataclasses
 import itertools
 import tomllib
@@ -17,23 +17,20 @@ from typing import Any, TypeVar
 
 import tomli_w
 
-from apex_acer.config import (
+from apex_acer.config.algorithm import (
     ALGORITHMS,
     AlgorithmConfig,
-    ConfigError,
-    ReplayConfig,
-    RunConfig,
     UnreadConfig,
-    imports,
-    reading,
-    require,
+    algorithm_settings,
     settings_classes,
 )
-from apex_acer.config.checks import field_types
+from apex_acer.config.checks import field_types, none_by_name, of_type
 from apex_acer.config.keys import nearest, types_of
 from apex_acer.config.presets import preset_text as preset_text
 from apex_acer.config.presets import presets as presets
+from apex_acer.config.run import RunConfig
 from apex_acer.system import files
+from apex_acer.system.errors import ConfigError, reading, require
 
 T = TypeVar("T")
 MAX_BYTES = 1 << 20  # of a run file
@@ -50,10 +47,12 @@ def load_run(run: str | Path | RunConfig, **changes: Any) -> RunConfig:
 
     Raises `ConfigError` with one line that names the run and the key.
     """
-    if isinstance(run, RunConfig) and not changes:
-        return run
     given = "give a preset's name, a path or a RunConfig; keys are keywords: seed=1, stop={'env_steps': 2000}"
     require(isinstance(run, str | Path | RunConfig), "run", run, given)
+    if isinstance(run, RunConfig):
+        run = rebuilt(run)
+        if not changes:
+            return run
     source = "configuration" if isinstance(run, RunConfig) else str(run)
     with reading(source):
         base = to_dict(run) if isinstance(run, RunConfig) else _load(source, ())
@@ -63,15 +62,6 @@ def load_run(run: str | Path | RunConfig, **changes: Any) -> RunConfig:
             if changes:
                 from_dict(base, source)  # it may be at fault
             raise
-
-
-def with_algorithm(config: RunConfig, name: str) -> RunConfig:
-    """`config` with the algorithm `name`, not checked against the other sections: flags may still change these."""
-    data = over(to_dict(config), {"algorithm": {"name": name}})
-    made = copy.copy(config)
-    object.__setattr__(made, "algorithm", _algorithm_settings(data["algorithm"], "", import_modules=True))
-    object.__setattr__(made, "replay", _build(ReplayConfig, data.get("replay", {}), "replay.", ""))
-    return made
 
 
 def look_at_run(path: Path) -> RunConfig:
@@ -93,7 +83,7 @@ def dump_run(config: RunConfig) -> str:
 
 def to_dict(config: Any) -> dict[str, Any]:
     """A configuration dataclass as nested dicts of plain values, without keys whose value is None."""
-    values = {f.name: getattr(config, f.name) for f in dataclasses.fields(config)}
+    values = _values(config)
     if isinstance(config, UnreadConfig):
         values |= values.pop("others")
     return {name: _plain(value) for name, value in values.items() if value is not None}
@@ -114,8 +104,10 @@ def leaves(data: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any
             yield prefix + name, value
 
 
-def from_dict(data: Mapping[str, Any], source: str = "", *, import_modules: bool = True) -> RunConfig:
-    """A `RunConfig` from nested dicts; raises `ConfigError` for unknown keys and values of another type.
+def from_dict(
+    data: Mapping[str, Any], source: str = "", *, import_modules: bool = True, kind: type[RunConfig] = RunConfig
+) -> RunConfig:
+    """A `RunConfig`, or another `kind` of it, from nested dicts; raises `ConfigError` for unknown keys and wrong values.
 
     The settings of a user's own algorithm become an `UnreadConfig` unless `import_modules` allows to import its module.
     """
@@ -123,7 +115,12 @@ def from_dict(data: Mapping[str, Any], source: str = "", *, import_modules: bool
     section = data.get("algorithm")
     if isinstance(section, Mapping):
         data = {**data, "algorithm": _algorithm_settings(section, where, import_modules)}
-    return _build(RunConfig, data, "", where)
+    return _build(kind, data, "", where)
+
+
+def rebuilt(config: RunConfig) -> RunConfig:
+    """A checked `RunConfig` with the values of `config`, each converted to exactly its type; raises `ConfigError`."""
+    return _build(RunConfig, _values(config), "", "")
 
 
 def short_keys(keys: Collection[str]) -> dict[str, str]:
@@ -212,7 +209,7 @@ def _algorithm_settings(section: Mapping[str, Any], where: str, import_modules: 
         section = {key: value for key, value in section.items() if key in common} | {"others": others}
         return _build(UnreadConfig, section, "algorithm.", where)
     try:
-        cls = imports.algorithm_settings(name)
+        cls = algorithm_settings(name)
     except ConfigError as error:
         raise ConfigError(f"{where}{error}") from error
     return _build(cls, {**section, "name": name}, "algorithm.", where)
@@ -248,11 +245,19 @@ def _keys_outside(prefix: str) -> Iterator[str]:
 
 
 def _convert(hint: Any, value: Any, key: str, where: str) -> Any:
-    if not dataclasses.is_dataclass(hint) or isinstance(value, typing.cast("type[Any]", hint)):
+    if not dataclasses.is_dataclass(hint):
+        with contextlib.suppress(ConfigError):  # the dataclass refuses it, as it does in Python
+            return of_type(key, hint, none_by_name(hint, value))
         return value
+    if isinstance(value, typing.cast("type[Any]", hint)):
+        return _build(type(value), _values(value), f"{key}.", where)
     if not isinstance(value, Mapping):
         first = next(iter(field_types(hint)))
         is_keyword = where == f"{KEYWORDS}: "
         how = f"give a dict: {{{first!r}: …}}" if is_keyword else f"write [{key}], then {first} = …"
         raise ConfigError(f"{where}{key}: {value!r} is not a table; {how}")
     return _build(typing.cast("type[Any]", hint), value, f"{key}.", where)
+
+
+def _values(settings: Any) -> dict[str, Any]:
+    return {field.name: getattr(settings, field.name) for field in dataclasses.fields(settings)}

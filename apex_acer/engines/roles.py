@@ -7,7 +7,8 @@ import os
 import torch
 
 from apex_acer.actor.actor import Actor
-from apex_acer.actor.evaluator import Evaluator, make_evaluator
+from apex_acer.actor.evaluator import Evaluator
+from apex_acer.config import RunConfig
 from apex_acer.engines.engine import Run
 from apex_acer.engines.machine import niceness, num_threads
 from apex_acer.learner.learner import Learner
@@ -30,5 +31,13 @@ def make_learner(run: Run, incarnations: dict[str, int], ranks: Ranks = ALONE) -
 
 def make_peer(run: Run, peer: Peer, link: Link) -> Actor | Evaluator:
     """The actor or the evaluator `peer`; raises `ConfigError` if it cannot work."""
-    make = Actor if peer.role == "actor" else make_evaluator
-    return make(run.config, run.run_id, peer, link, num_threads(run.config, peer.role), run.folder)
+    make = Actor if peer.role == "actor" else _evaluator_class(run.config)
+    return make(run.config, run.run_id, peer, link, num_threads(run.config, peer.role), run.folder, found=run.spec)
+
+
+def _evaluator_class(config: RunConfig) -> type[Evaluator]:
+    if not config.environment.is_remote or config.environment.remote.local:
+        return Evaluator
+    from apex_acer.actor.remote_evaluator import RemoteEvaluator  # needs an extra
+
+    return RemoteEvaluator

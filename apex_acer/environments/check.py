@@ -7,7 +7,6 @@ dead. This process does without gymnasium, which takes time to import.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
 import logging
 import os
@@ -21,6 +20,7 @@ from typing import Any, NamedTuple
 
 from apex_acer.config import AlgorithmConfig, ConfigError, EnvironmentConfig, RunConfig, require, settings_classes
 from apex_acer.config.runfile import to_dict
+from apex_acer.environments import late
 from apex_acer.protocol.actions import Actions
 from apex_acer.protocol.specification import EnvironmentSpec
 from apex_acer.system.process import environment_variables
@@ -39,8 +39,6 @@ BINNED = (1,), (2,), (3,)  # the shapes of actions that `DiscreteActions` takes
 class Checked(NamedTuple):
     """The result for an environment that works."""
 
-    environment: EnvironmentConfig
-    """As given, but for `action_masks`."""
     spec: EnvironmentSpec
     notes: tuple[str, ...]
     """What was understood of the environment, one line each."""
@@ -70,7 +68,7 @@ def _check_remote(run: RunConfig) -> Checked:
         require(
             not changes, "environment.remote.local", remote.local, f"from clients to it, {changes}; give one like them"
         )
-    return Checked(run.environment, spec, (spec.describe(),))
+    return Checked(spec, (spec.describe(),))
 
 
 def _check(run: RunConfig, config: EnvironmentConfig) -> Checked:
@@ -78,7 +76,7 @@ def _check(run: RunConfig, config: EnvironmentConfig) -> Checked:
     if config.is_atari or run.engine == "serial":
         from apex_acer.environments.trial import try_here
 
-        return try_here(config, copies, NOTICE_S, DEADLINE_S)
+        return Checked(*try_here(config, copies, NOTICE_S, DEADLINE_S))
     try:
         return _try_apart(config, copies)
     except ConfigError as error:
@@ -132,8 +130,7 @@ def _result(config: EnvironmentConfig, hearing: int) -> Checked | None:
         if "error" in said:
             raise ConfigError(said["error"])
         if "spec" in said:
-            environment = dataclasses.replace(config, action_masks=said["action_masks"])
-            return Checked(environment, EnvironmentSpec.from_dict(said["spec"]), tuple(said["notes"]))
+            return Checked(EnvironmentSpec.from_dict(said["spec"]), tuple(said["notes"]))
         log.warning("%s", said["warning"])
     return None
 
@@ -153,11 +150,6 @@ def _fail(config: EnvironmentConfig, process: subprocess.Popen[bytes]) -> Checke
     code = process.wait(LEAVE_S)
     how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
     raise ConfigError(f"environment.id: {config.id!r} ended the process that tried it ({how}); give one that goes on")
-
-
-def late(name: str, deadline_s: float) -> ConfigError:
-    """The error of an environment that hangs."""
-    return ConfigError(f"environment.id: {name!r} did not answer within {deadline_s:g} s; give one that answers")
 
 
 def require_fit(algorithm: AlgorithmConfig, name: str, spec: EnvironmentSpec) -> None:

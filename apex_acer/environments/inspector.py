@@ -14,10 +14,10 @@ import numpy as np
 from gymnasium.spaces import Box, Space
 from gymnasium.vector import SyncVectorEnv
 
-from apex_acer.config import imports
 from apex_acer.environments.spaces import leaves
 from apex_acer.protocol.planes import find
 from apex_acer.protocol.specification import Array, unusable
+from apex_acer.system import imports
 
 T = TypeVar("T")
 

@@ -18,8 +18,9 @@ import numpy as np
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
-from apex_acer.config import ConfigError, EnvironmentConfig, imports, require
+from apex_acer.config import ConfigError, EnvironmentConfig, require
 from apex_acer.protocol.specification import MASK
+from apex_acer.system import imports
 
 log = logging.getLogger(__name__)
 

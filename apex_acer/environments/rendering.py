@@ -11,8 +11,8 @@ from gymnasium.vector import VectorEnv
 
 from apex_acer.config import ConfigError, EnvironmentConfig, require
 from apex_acer.environments.registry import find_spec, make_atari_vector, make_vector
-from apex_acer.environments.vector import AtariEnvironments, Environments, Step
-from apex_acer.protocol.specification import Array
+from apex_acer.environments.vector import AtariEnvironments, Environments, Step, uses_masks
+from apex_acer.protocol.specification import Array, EnvironmentSpec
 
 EMULATOR_FPS = 60  # of an NTSC console
 ATARI_SCALE = 3  # the screen of the console is only 160 pixels wide
@@ -24,8 +24,8 @@ class Pictured(Environments):
 
     frames: list[Array]
 
-    def __init__(self, vector: VectorEnv[Any, Any, Any], config: EnvironmentConfig) -> None:
-        super().__init__(vector, config)
+    def __init__(self, vector: VectorEnv[Any, Any, Any], config: EnvironmentConfig, *, masks: bool | None) -> None:
+        super().__init__(vector, config, masks=masks)
         self.fps = max(1, round(vector.metadata.get("render_fps") or USUAL_FPS))
         """Pictures per second of game time."""
 
@@ -80,8 +80,8 @@ class PicturedAtari(AtariEnvironments):
         self._screen.close()
 
 
-def make_pictured(config: EnvironmentConfig) -> Pictured | PicturedAtari:
-    """One environment with pictures, for play; raises `ConfigError` if it draws none."""
+def make_pictured(config: EnvironmentConfig, found: EnvironmentSpec | None = None) -> Pictured | PicturedAtari:
+    """One environment with pictures, for play, as `found` when it was checked; raises `ConfigError` if it draws none."""
     config = config.local
     spec = find_spec(config)
     if config.is_atari:
@@ -92,7 +92,8 @@ def make_pictured(config: EnvironmentConfig) -> Pictured | PicturedAtari:
     creator = load_env_creator(spec.entry_point) if isinstance(spec.entry_point, str) else spec.entry_point
     modes = getattr(creator, "metadata", {}).get("render_modes", ())
     require("rgb_array" in modes, "environment.id", config.id, "it draws no pictures (render_mode rgb_array)")
-    return Pictured(make_vector(config, 1, vectorization_mode="sync", render_mode="rgb_array"), config)
+    vector = make_vector(config, 1, vectorization_mode="sync", render_mode="rgb_array")
+    return Pictured(vector, config, masks=uses_masks(config, found))
 
 
 def as_frame(name: str, picture: Any) -> Array:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -18,16 +19,24 @@ from apex_acer.protocol.specification import MASK, ONE_HOT, EnvironmentSpec, Par
 MANY_CHOICES = 10_000  # of an observation, beyond which a user is told that it is one-hot
 
 
-def specify(config: EnvironmentConfig, actions: Space[Any], observations: Space[Any], repeat: int) -> EnvironmentSpec:
+def specify(
+    config: EnvironmentConfig,
+    actions: Space[Any],
+    observations: Space[Any],
+    repeat: int,
+    *,
+    masks_in_info: bool = False,
+) -> EnvironmentSpec:
     """The specification of an environment with these spaces; raises `ConfigError` if one of them is not supported.
 
     An action mask in `info` is a part of the observation, as it is if the environment itself makes it one of that name.
     """
     taken = _actions(config.id, actions)
-    masks = {MASK: spaces.MultiBinary(sum(taken.branches))} if config.action_masks and taken.branches else {}
+    masks = {MASK: spaces.MultiBinary(sum(taken.branches))} if masks_in_info and taken.branches else {}
     if masks or isinstance(observations, spaces.Dict | spaces.Tuple):
         named = {name or OBSERVATION: space for name, space in leaves(config.id, observations).items()}
-        return _packed(config, taken, named | masks, observations, repeat)
+        spec = _packed(config, taken, named | masks, observations, repeat)
+        return dataclasses.replace(spec, masks_in_info=bool(masks))
     fields = _plane(config, observations, observations)
     return EnvironmentSpec(**fields, actions=taken, stack=config.stack, action_repeat=repeat)
 
@@ -90,7 +99,8 @@ def specify_remote(config: EnvironmentConfig) -> EnvironmentSpec:
     if parts := given.parts():
         named = {name: _remote_space(**part) for name, part in parts.items()}
         return _packed(config, _actions(config.id, _remote_actions(given)), named, spaces.Tuple(named.values()), 1)
-    return specify(config, _remote_actions(given), _remote_space(given.observation_shape, given.observation_dtype), 1)
+    observations = _remote_space(given.observation_shape, given.observation_dtype)
+    return specify(config, _remote_actions(given), observations, 1, masks_in_info=bool(config.action_masks))
 
 
 def _remote_space(shape: Sequence[int] = (), dtype: str = "float32", n: int = 0, start: int = 0) -> Space[Any]:

@@ -21,15 +21,16 @@ from typing import Any
 import numpy as np
 from gymnasium.vector import SyncVectorEnv
 
-from apex_acer.config import ConfigError, EnvironmentConfig, imports
+from apex_acer.config import ConfigError, EnvironmentConfig
 from apex_acer.config.runfile import from_dict
-from apex_acer.environments.check import Checked, late
+from apex_acer.environments import late
 from apex_acer.environments.inspector import ALONE, Fault, attempt, definitions, inspect
 from apex_acer.environments.registry import make_vector
 from apex_acer.environments.spaces import oddities
 from apex_acer.environments.vector import Environments, environment_spec
 from apex_acer.protocol.planes import random_action
-from apex_acer.protocol.specification import MASK
+from apex_acer.protocol.specification import MASK, EnvironmentSpec
+from apex_acer.system import imports
 from apex_acer.system.process import die_with_the_parent
 
 log = logging.getLogger("apex_acer.environments.trial")  # also where its name is `__main__`
@@ -37,18 +38,22 @@ log = logging.getLogger("apex_acer.environments.trial")  # also where its name i
 STEPS = 10
 
 
+Result = tuple[EnvironmentSpec, tuple[str, ...]]
+"""The specification, and what was understood of the environment, one line each."""
+
+
 class _Expired(BaseException):
     """The deadline has passed; not an `Exception`, because an environment may catch those."""
 
 
-def try_here(config: EnvironmentConfig, copies: int, notice_s: float, deadline_s: float) -> Checked:
+def try_here(config: EnvironmentConfig, copies: int, notice_s: float, deadline_s: float) -> Result:
     """Makes `copies` of the environment in this process, takes a few steps and closes them; Atari's is only made.
 
     Raises `ConfigError` if one raises, hangs or returns what a run cannot use.
     """
     if config.is_atari:
         spec = environment_spec(config)
-        return Checked(config, spec, (spec.describe(),))
+        return spec, (spec.describe(),)
     # standard output belongs to the program's results, so an environment prints elsewhere
     within = _within(config.id, notice_s, deadline_s)
     with within, warnings.catch_warnings(), contextlib.redirect_stdout(sys.stderr), _state_kept():
@@ -56,7 +61,7 @@ def try_here(config: EnvironmentConfig, copies: int, notice_s: float, deadline_s
         vector = _make(config, copies)
         single = vector.envs[0].env if isinstance(vector, SyncVectorEnv) else vector  # type: ignore[attr-defined]
         try:
-            return _try(vector, config)
+            return _try(vector, config, masks=bool(config.action_masks))
         except Fault as fault:
             place = fault.place or definitions(single, fault.method)
             at = f", at {place}" if place else ""
@@ -79,14 +84,18 @@ def _make(config: EnvironmentConfig, copies: int) -> Any:
         raise
 
 
-def _try(vector: Any, config: EnvironmentConfig) -> Checked:
-    """Steps as a rollout does, past the end of an episode if one comes, and resets again."""
-    environments = Environments(vector, dataclasses.replace(config, action_masks=bool(config.action_masks)))
+def _try(vector: Any, config: EnvironmentConfig, *, masks: bool) -> Result:
+    """Steps as a rollout does, past the end of an episode if one comes, and resets again.
+
+    `masks`: whether those in `info` are used; if not, but there are some and no setting forbids it, all begins again.
+    """
+    environments = Environments(vector, config, masks=masks)
+    seeks_masks = not masks and config.action_masks is None
     inspectors = inspect(vector)
     planes = attempt("reset", lambda: environments.reset(0))
     random_numbers = np.random.default_rng(0)
     for _ in range(STEPS):
-        if environments.has_told_masks and config.action_masks is None:
+        if seeks_masks and environments.has_told_masks:
             break
         action = random_action(environments.spec, random_numbers, planes)
         step = attempt("step", functools.partial(environments.step, action))
@@ -94,16 +103,17 @@ def _try(vector: Any, config: EnvironmentConfig) -> Checked:
         for name in ("reward", "terminated", "truncated"):
             if (shape := np.shape(getattr(step, name))) != (environments.num,):
                 raise Fault("step", f"step gave {name} of shape {list(shape)} for {environments.num} environments")
-    if environments.has_told_masks and config.action_masks is None:
-        return _try(vector, dataclasses.replace(config, action_masks=True))
+    if seeks_masks and environments.has_told_masks:
+        return _try(vector, config, masks=True)
     for each in inspectors or [vector]:
         attempt("reset", each.reset)  # as at an episode's end
-    return Checked(config, environments.spec, (environments.spec.describe(), *_notes(vector, environments, config)))
+    notes = environments.spec.describe(), *_notes(vector, environments, masks=masks)
+    return environments.spec, notes
 
 
-def _notes(vector: Any, environments: Environments, config: EnvironmentConfig) -> list[str]:
-    legal = [f"info[{MASK!r}] says which actions are legal; no other is taken"] if config.action_masks else []
-    ignored = environments.has_told_masks and config.action_masks is False
+def _notes(vector: Any, environments: Environments, *, masks: bool) -> list[str]:
+    legal = [f"info[{MASK!r}] says which actions are legal; no other is taken"] if masks else []
+    ignored = environments.has_told_masks and not masks
     unheard = [f"info[{MASK!r}] is ignored: environment.action_masks is False"] if ignored else []
     return [*legal, *unheard, *oddities(vector.single_observation_space)]
 
@@ -184,12 +194,11 @@ def main(telling: int) -> None:
     logger.propagate = False
     config = from_dict({"environment": start["environment"]}).environment
     try:
-        checked = try_here(config, start["copies"], start["notice_s"], start["deadline_s"])
+        spec, notes = try_here(config, start["copies"], start["notice_s"], start["deadline_s"])
     except ConfigError as error:
         teller.tell(error=str(error))
     else:
-        spec, masks = dataclasses.asdict(checked.spec), checked.environment.action_masks
-        teller.tell(spec=spec, action_masks=masks, notes=checked.notes)
+        teller.tell(spec=dataclasses.asdict(spec), notes=notes)
 
 
 if __name__ == "__main__":

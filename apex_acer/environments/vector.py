@@ -33,14 +33,23 @@ class Step(NamedTuple):
 class Environments:
     """N copies of a gymnasium environment behind one interface, with channel-first or flat observations."""
 
-    def __init__(self, vector: VectorEnv[Any, Any, Any], config: EnvironmentConfig, action_repeat: int = 1) -> None:
-        self._vector, self._masks_in_info = vector, config.action_masks
+    def __init__(
+        self,
+        vector: VectorEnv[Any, Any, Any],
+        config: EnvironmentConfig,
+        action_repeat: int = 1,
+        *,
+        masks: bool | None = None,
+    ) -> None:
+        """`masks`: whether those in `info` are used; None: none are expected, so one is an error."""
+        self._vector, self._masks_in_info = vector, masks
         self.has_told_masks = False
-        """Whether `info` has had an action mask; with `environment.action_masks` False it was ignored."""
+        """Whether `info` has had an action mask, which may have been ignored."""
         self._ended = np.zeros(vector.num_envs, bool)
         self._steps = 0
         self.id = config.id
-        self.spec = specify(config, vector.single_action_space, vector.single_observation_space, action_repeat)
+        observations = vector.single_observation_space
+        self.spec = specify(config, vector.single_action_space, observations, action_repeat, masks_in_info=bool(masks))
         self.num = vector.num_envs
 
     def reset(self, seed: int) -> Array:
@@ -136,7 +145,7 @@ class AtariEnvironments(Environments):
 
     def __init__(self, vector: VectorEnv[Any, Any, Any], config: EnvironmentConfig, action_repeat: int) -> None:
         self._frames_before_episode: Array | None = None
-        super().__init__(vector, config, action_repeat)
+        super().__init__(vector, config, action_repeat, masks=config.action_masks)
 
     def _resets(self, info: dict[str, Any]) -> Array:
         # `terminated` may be a lost life; but only a reset changes the number of frames played before the episode
@@ -145,16 +154,24 @@ class AtariEnvironments(Environments):
         return self._ended if before is None else self._ended & (frames != before)
 
 
-def make_environments(config: EnvironmentConfig, count: int, *, training: bool, threads: int = 1) -> Environments:
+def make_environments(
+    config: EnvironmentConfig, count: int, *, training: bool, threads: int = 1, found: EnvironmentSpec | None = None
+) -> Environments:
     """`count` environments; raises `ConfigError` if they cannot be made or are not supported.
 
     `training` applies what only training needs (life loss, shorter games); `threads` is the number of emulators' threads.
+    `found` is the specification of an environment that was checked, if one was.
     """
     config = config.local
     if config.is_atari:
         vector = make_atari_vector(config, count, training=training, num_threads=threads)
         return AtariEnvironments(vector, config, config.atari.frame_skip)
-    return Environments(make_vector(config, count), config)
+    return Environments(make_vector(config, count), config, masks=uses_masks(config, found))
+
+
+def uses_masks(config: EnvironmentConfig, found: EnvironmentSpec | None) -> bool | None:
+    """Whether masks in `info` are used: if the check has found some, or as `environment.action_masks` says."""
+    return True if found is not None and found.masks_in_info else config.action_masks
 
 
 def environment_spec(config: EnvironmentConfig) -> EnvironmentSpec:

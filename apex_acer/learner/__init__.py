@@ -1,4 +1,4 @@
 """The learner and its parts: batches, updates, checkpoints and metrics.
 
-May import: algorithms, replay, networks, storage, config, protocol.
+May import: algorithms, replay, networks, storage, config, protocol, system.
 """

@@ -11,8 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from apex_acer.config import RunConfig
-from apex_acer.config.algorithm import Sampling
+from apex_acer.config import RunConfig, Sampling
 from apex_acer.protocol.messages import Row
 from apex_acer.protocol.specification import Array
 from apex_acer.protocol.unroll import Batch, Unroll

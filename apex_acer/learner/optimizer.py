@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from apex_acer.algorithms.algorithm import Group
-from apex_acer.config import ConfigError, OptimizerConfig, RunConfig, imports, require
+from apex_acer.config import ConfigError, OptimizerConfig, RunConfig, require
 from apex_acer.networks.speed import without_compiler
+from apex_acer.system import imports
 
 STATE = {"adam": {"step", "exp_avg", "exp_avg_sq"}, "rmsprop": {"step", "square_avg"}}  # torch's names
 PREFIX, SETTING = "optimizer.", "setting."  # of all saved names, and of those of settings that have changed

@@ -6,7 +6,6 @@ import torch
 
 from apex_acer.algorithms import make_agent
 from apex_acer.config import ConfigError, RunConfig
-from apex_acer.config.seeds import derive_seed
 from apex_acer.learner.batch_queue import BatchQueue, Transfer
 from apex_acer.learner.ranks import ALONE, Ranks
 from apex_acer.learner.shared_batch_queue import SharedBatchQueue
@@ -16,6 +15,7 @@ from apex_acer.protocol.unroll import Layout
 from apex_acer.replay.rate_limiter import RateLimiter
 from apex_acer.replay.sampler import PrioritizedSampler, Sampler, UniformSampler
 from apex_acer.replay.storage import Storage, TensorStorage
+from apex_acer.system.seeds import derive_seed
 
 
 def unroll_layout(config: RunConfig, spec: EnvironmentSpec) -> Layout:

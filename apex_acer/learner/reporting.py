@@ -11,13 +11,14 @@ from typing import Any
 import torch
 from torch import nn
 
-from apex_acer.config import RunConfig, imports
+from apex_acer.config import RunConfig
 from apex_acer.learner.counters import Counters
 from apex_acer.learner.inbox import Inbox
 from apex_acer.learner.ranks import Ranks
 from apex_acer.protocol.messages import Row
 from apex_acer.protocol.metrics import MIN_INTERVAL, RATES, Means, Timers
 from apex_acer.storage.writers import Writers
+from apex_acer.system import imports
 
 
 class Reporter:

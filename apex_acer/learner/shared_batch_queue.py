@@ -9,8 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from apex_acer.config import RunConfig
-from apex_acer.config.algorithm import Sampling
+from apex_acer.config import RunConfig, Sampling
 from apex_acer.learner.batch_queue import BatchQueue, Selection, Transfer
 from apex_acer.learner.ranks import Ranks
 from apex_acer.protocol.specification import Array

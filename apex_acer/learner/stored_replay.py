@@ -13,13 +13,13 @@ import numpy as np
 from apex_acer.algorithms import make_agent
 from apex_acer.config import ConfigError, RunConfig
 from apex_acer.learner.batch_queue import BatchQueue
-from apex_acer.learner.parts import unroll_layout
 from apex_acer.protocol.specification import Array, EnvironmentSpec
 from apex_acer.protocol.unroll import ARRAY_FIELDS, Layout, Unroll
 from apex_acer.storage import checkpoint
 
 log = logging.getLogger(__name__)
 
+ROUNDING = 1e-3  # of the sum of the probabilities of actors, which may compute in bfloat16
 CHUNK = 1024  # sequences that are checked or copied at once
 UNUSABLE = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 
@@ -38,7 +38,7 @@ def load_replay(folder: str, config: RunConfig, spec: EnvironmentSpec, queue: Ba
 
     Nothing is put there unless all of it fits the run; otherwise it raises `ConfigError`.
     """
-    storage = queue.storage
+    storage, log_probs = queue.storage, make_agent(config, spec).log_probs
     try:
         path = checkpoint.newest(Path(folder))
         if path is None:
@@ -46,7 +46,7 @@ def load_replay(folder: str, config: RunConfig, spec: EnvironmentSpec, queue: Ba
         stored = _stored(checkpoint.load(path), spec, storage.layout)
         chunks = list(_chunks(stored, storage.capacity))
         for slots in chunks:
-            _require_usable(_unroll(stored.arrays, slots), config, spec)
+            _require_usable(_unroll(stored.arrays, slots), spec, log_probs)
     except ConfigError as error:
         raise ConfigError(f"replay.load: {error}") from None
     for slots in chunks:
@@ -60,14 +60,15 @@ def store_unrolls(folder: Path, config: RunConfig, spec: EnvironmentSpec, unroll
         raise ConfigError(
             f"run: its {config.algorithm.name} keeps no replay memory; give one with algorithm.replay_ratio"
         )
-    shapes = unroll_layout(config, spec)
+    agent = make_agent(config, spec)
+    shapes = agent.layout
     if not unrolls or (folder / checkpoint.FOLDER).exists():
         what = "holds a checkpoint; give a new folder" if unrolls else "there are no unrolls; give one or more"
         raise ConfigError(f"{folder}: {what}")
     for number, unroll in enumerate(unrolls):
         try:
             _require_fit(unroll, shapes)
-            _require_usable(unroll, config, spec)
+            _require_usable(unroll, spec, agent.log_probs)
         except ConfigError as error:
             raise ConfigError(f"unrolls[{number}]: {error}") from None
     joined = {name: np.concatenate([_sequences(unroll, name) for unroll in unrolls]) for name in shapes.fields}
@@ -147,11 +148,17 @@ def _require_fit(unroll: Any, shapes: Layout) -> None:
         raise ConfigError(problem)
 
 
-def _require_usable(unroll: Unroll, config: RunConfig, spec: EnvironmentSpec) -> None:
-    known = {name: part[unroll.mask] for name, part in unroll.behaviour.items()}
-    problem = unroll.refusal(spec) or make_agent(config, spec).refusal(known) or _disorder(unroll)
-    if problem:
+def _require_usable(unroll: Unroll, spec: EnvironmentSpec, log_probs: str) -> None:
+    if problem := unroll.refusal(spec) or _improbable(unroll, log_probs) or _disorder(unroll):
         raise ConfigError(problem)
+
+
+def _improbable(unroll: Unroll, log_probs: str) -> str:
+    """Why the extra `log_probs`, if there is one, are no probabilities of all actions, in one line; empty if they are."""
+    if not log_probs:
+        return ""
+    off = float(np.abs(np.exp(unroll.behaviour[log_probs][unroll.mask]).sum(-1) - 1).max(initial=0.0))
+    return f"{log_probs}: probabilities add up to 1 ± {off:.2g}, allowed ± {ROUNDING}" if off > ROUNDING else ""
 
 
 def _disorder(unroll: Unroll) -> str:

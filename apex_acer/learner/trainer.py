@@ -12,7 +12,6 @@ from torch import Tensor
 from apex_acer.algorithms import algorithm_class
 from apex_acer.algorithms.samples import Samples
 from apex_acer.config import RunConfig
-from apex_acer.config.seeds import derive_seed
 from apex_acer.learner.gradient import make_gradient
 from apex_acer.learner.optimizer import make_optimizer
 from apex_acer.learner.ranks import ALONE, Ranks
@@ -20,6 +19,7 @@ from apex_acer.networks import weights
 from apex_acer.networks.device import choose_device
 from apex_acer.protocol.specification import EnvironmentSpec
 from apex_acer.protocol.unroll import Batch
+from apex_acer.system.seeds import derive_seed
 
 log = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from apex_acer.config import ConfigError, RunConfig, StopConfig, imports, reading, require, writing
+from apex_acer.config import ConfigError, RunConfig, StopConfig, algorithm_settings, reading, require, writing
 from apex_acer.config.runfile import from_dict, load_run, to_dict
 from apex_acer.engines.engine import Run
 from apex_acer.engines.machine import place, require_gpus, require_room
@@ -25,6 +25,7 @@ from apex_acer.remote.token import make_token, token_file
 from apex_acer.storage import checkpoint
 from apex_acer.storage.folder import foreign, make_new
 from apex_acer.storage.runlog import NAME, is_held
+from apex_acer.system import imports
 
 
 def prepare(config: RunConfig, started_at: float) -> Run:
@@ -35,13 +36,13 @@ def prepare(config: RunConfig, started_at: float) -> Run:
         raise ConfigError(f"load: {config.load!r} is not a file; {weights_hint(Path(config.load))}")
     _require_installed(config)
     config, here = _with_replay(config), Path.cwd()  # code of the user's may go to another folder
-    settings = imports.algorithm_settings(config.algorithm.name)
+    settings = algorithm_settings(config.algorithm.name)
     given = type(config.algorithm)
     allowed = f"the settings of {config.algorithm.name} are {settings.__name__}"
     require(given is settings, "algorithm", given.__name__, allowed)
     _require_importable(config)
-    environment, spec, notes = check_environment(config)
-    config = _placed(dataclasses.replace(config, environment=environment), spec)
+    spec, notes = check_environment(config)
+    config = _placed(config, spec)
     require_torso(config.network, spec)
     _require_weights(config, spec)
     _require_address(config)
@@ -83,7 +84,7 @@ def prepare_resume(
         config = dataclasses.replace(config, schedule_steps=before.schedule_end)
     _require_installed(config)
     _require_importable(config)
-    _, spec, notes = check_environment(config)
+    spec, notes = check_environment(config)
     with reading(str(path)):
         require_unchanged(config.environment.id, spec, EnvironmentSpec.from_dict(state["spec"]))
     config = _placed(config, spec)

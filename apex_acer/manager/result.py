@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from apex_acer.config import ConfigError
-from apex_acer.config.imports import needs
 from apex_acer.config.runfile import look_at_run
 from apex_acer.protocol.messages import Outcome
 from apex_acer.storage.history import History, Log, read_rows
+from apex_acer.system.imports import needs
 
 if TYPE_CHECKING:
     from apex_acer.actor.policy import Policy

@@ -11,10 +11,11 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
-from apex_acer.config import NetworkConfig, imports, require
+from apex_acer.config import NetworkConfig, require
 from apex_acer.networks.images import fits_conv, require_torso
 from apex_acer.networks.speed import Convolution
 from apex_acer.protocol.specification import EnvironmentSpec
+from apex_acer.system import imports
 
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {"relu": functools.partial(nn.ReLU, inplace=True), "tanh": nn.Tanh}
 NATURE = ((32, 8, 4), (64, 4, 2), (64, 3, 1))  # channels, kernel, stride (Mnih et al. 2015)

@@ -73,6 +73,8 @@ class EnvironmentSpec:
     """The environment's number of each element's first choice."""
     parts: tuple[Part, ...] = ()
     """The arrays of a `Dict` or `Tuple` observation; empty for any other."""
+    masks_in_info: bool = False
+    """Whether `info["action_mask"]` says which actions are legal, rather than a part that the environment gives itself."""
 
     @classmethod
     def of_parts(cls, parts: tuple[Part, ...], actions: Actions, stack: int, action_repeat: int) -> EnvironmentSpec:
@@ -93,6 +95,8 @@ class EnvironmentSpec:
             raise ValueError(f"parts {names}, allowed are different names")
         if spec.has_masks and spec.boxes[MASK].plane_shape != (spec.num_choices,):
             raise ValueError(f"{MASK} {spec.boxes[MASK].plane_shape} for {spec.num_choices} choices")
+        if type(spec.masks_in_info) is not bool or (spec.masks_in_info and not spec.has_masks):
+            raise ValueError(f"masks_in_info {spec.masks_in_info!r}, parts {names}")
         row = (sum(box.num_bytes for box in spec.boxes.values()),)
         if parts and (spec.plane_shape, spec.dtype) != (row, "uint8"):
             raise ValueError(f"{spec.dtype}{list(spec.plane_shape)} of parts, allowed is uint8{list(row)}")
@@ -124,7 +128,9 @@ class EnvironmentSpec:
     def boxes(self) -> dict[str, EnvironmentSpec]:
         """For each part by its name, the specification of the environment that gave this part alone."""
         fields = [{**vars(part)} for part in self.parts]
-        return {values.pop("name"): dataclasses.replace(self, **values, parts=()) for values in fields}
+        return {
+            values.pop("name"): dataclasses.replace(self, **values, parts=(), masks_in_info=False) for values in fields
+        }
 
     def describe(self) -> str:
         """The observations and actions in one line of text."""

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 import torch
 
 from apex_acer.algorithms.algorithm import Action, Agent, Algorithm, LossOutput
-from apex_acer.config import AlgorithmConfig, require
-from apex_acer.config.checks import positive
+from apex_acer.config import AlgorithmConfig, positive
 from apex_acer.functional import masked_means, squared_error_loss
 from apex_acer.networks.discrete import QNetwork
 
@@ -16,16 +15,14 @@ class Settings(AlgorithmConfig):
     """`[algorithm]` of a run file: these keys beside `gamma`, `unroll_length`, `replay_ratio`, …"""
 
     actions = "Discrete"  # the environments that it is for; "Box": continuous actions
+    recurrent = False  # `act` keeps no state of an LSTM, so `network.lstm` must be 0
 
     temperature: float = 1.0
     """Temperature of the softmax; the lower, the greedier."""
 
     def __post_init__(self):
         super().__post_init__()  # checks the types
-        positive("algorithm", {"temperature": self.temperature})
-
-    def require_fit(self, run):
-        require(run.network.lstm == 0, "network.lstm", run.network.lstm, f"{self.name} has no memory; give 0")
+        positive("algorithm", self, "temperature")
 
 
 class Softmax(Agent):

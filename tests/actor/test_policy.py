@@ -17,12 +17,13 @@ import torch
 import apex_acer
 from apex_acer.actor.policy import Policy, load_policy
 from apex_acer.cli import main
-from apex_acer.config import ConfigError, EnvironmentConfig, NetworkConfig, RunConfig, UnreadConfig, imports
+from apex_acer.config import ConfigError, EnvironmentConfig, NetworkConfig, RunConfig, UnreadConfig
 from apex_acer.environments.vector import make_environments
 from apex_acer.manager.manager import train
 from apex_acer.networks.card import FORMAT, describe
 from apex_acer.networks.weights import named_tensors, pack, unpack, write
 from apex_acer.protocol.planes import to_planes
+from apex_acer.system import imports
 from tests.conftest import COUNTDOWN, config_error, play, run_config
 from tests.environments_for_tests import Clock
 from tests.runs import CARTPOLE, tiny_run

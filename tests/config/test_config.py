@@ -4,6 +4,7 @@ import dataclasses
 import datetime
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ from apex_acer.config import (
     StopConfig,
     SupervisionConfig,
 )
-from apex_acer.config.runfile import from_dict
+from apex_acer.config.runfile import from_dict, load_run
 from tests.conftest import config_error
 
 NAN, INFINITE = float("nan"), float("inf")
@@ -314,7 +315,7 @@ def test_temperatures_are_spaced_geometrically() -> None:
 def test_keyword_arguments_and_kind_of_environment() -> None:
     kwargs = {"lengths": [1, 2], "name": "x", "deep": {"y": None}}
     assert EnvironmentConfig(kwargs=json.dumps(kwargs)).keyword_arguments() == kwargs
-    assert EnvironmentConfig(kwargs=kwargs) == EnvironmentConfig(kwargs=json.dumps(kwargs))
+    assert EnvironmentConfig(kwargs=kwargs).keyword_arguments() == kwargs
     assert EnvironmentConfig(id="ALE/Pong-v5").is_atari
     assert not EnvironmentConfig().is_atari
     assert StopConfig().at_return is None
@@ -355,8 +356,26 @@ def test_a_value_of_another_type_is_refused_in_python_as_in_a_run_file(make: Cal
     assert config_error(make) == message
 
 
-def test_values_that_say_the_same_are_taken_as_the_type_they_are_for() -> None:
+def test_a_run_is_made_of_values_of_exactly_the_types_they_are_for() -> None:
+    """Dataclasses keep what they are given, whatever its type; where a run is read or begins, it is converted."""
     stop = StopConfig(env_steps=1e6, minutes=np.int64(3))  # type: ignore[arg-type]
     network = NetworkConfig(hidden_sizes=[np.int32(8), 16.0])  # type: ignore[arg-type, list-item]
-    assert (stop, network.hidden_sizes) == (StopConfig(env_steps=10**6, minutes=3.0), (8, 16))
-    assert [type(value) for value in (stop.env_steps, stop.minutes, *network.hidden_sizes)] == [int, float, int, int]
+    environment = EnvironmentConfig(kwargs={"length": 7})
+    config = RunConfig(environment=environment, network=network, stop=stop, out=Path("here"))  # type: ignore[arg-type]
+    expected = from_dict(
+        {
+            "environment": {"kwargs": '{"length": 7}'},
+            "network": {"hidden_sizes": [8, 16]},
+            "stop": {"env_steps": 10**6, "minutes": 3},
+            "out": "here",
+        }
+    )
+    sections = {"environment": environment, "network": network, "stop": stop}
+    for made in (load_run(config), load_run(RunConfig(), **sections, out=Path("here"))):
+        assert made == expected
+        values = (made.stop.env_steps, made.stop.minutes, *made.network.hidden_sizes, made.environment.kwargs)
+        assert [type(value) for value in values] == [int, float, int, int, str]
+    other = load_run(config, environment={"kwargs": {"width": 8}})
+    assert other.environment.keyword_arguments() == {"width": 8}
+    assert type(config.stop.env_steps) is float
+    assert environment.kwargs == {"length": 7}

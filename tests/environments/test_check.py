@@ -28,7 +28,7 @@ from apex_acer.config import AlgorithmConfig, RunConfig, settings_classes
 from apex_acer.config.runfile import dump_run, load_run
 from apex_acer.environments import check
 from apex_acer.environments.check import check_environment
-from apex_acer.environments.vector import environment_spec
+from apex_acer.environments.vector import environment_spec, make_environments
 from apex_acer.manager.preparation import prepare
 from apex_acer.networks.weights import pack, read, write
 from apex_acer.tools.doctor.run import check_run
@@ -179,7 +179,7 @@ def test_what_works_is_taken_without_a_word(
 ) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("always")
-        _, spec, (understood,) = check_environment(run_config(id=name, **options))
+        spec, (understood,) = check_environment(run_config(id=name, **options))
     assert understood == spec.describe()
     assert capfd.readouterr() == ("", "")
     assert not recwarn.list
@@ -221,17 +221,16 @@ TOLD = "tests.environments_for_tests:Told-v0"
     [
         ([{}, {"action_mask": [1, 0]}], None, True, "no other is taken"),
         ([*[{}] * 10, {"action_mask": [1, 0]}], None, True, "no other is taken"),
-        ([{}, {}], None, None, ""),
+        ([{}, {}], None, False, ""),
         ([{}, {}], True, True, "no other is taken"),
         ([{}, {"action_mask": [1, 0]}], False, False, "is ignored: environment.action_masks is False"),
     ],
 )
 def test_masks_are_found_when_they_come_with_steps_only_and_a_setting_is_kept(
-    infos: list[dict[str, Any]], given: bool | None, found: bool | None, note: str
+    infos: list[dict[str, Any]], given: bool | None, found: bool, note: str
 ) -> None:
     checked = check_environment(run_config(id=TOLD, kwargs=json.dumps({"infos": infos}), action_masks=given))
-    assert checked.environment.action_masks is found
-    assert checked.spec.has_masks == bool(found)
+    assert checked.spec.masks_in_info is checked.spec.has_masks is found
     assert note in "".join(checked.notes[1:])
     assert len(checked.notes) == 1 + bool(note)
 
@@ -303,9 +302,11 @@ MASKED = RESET.format("self._obs()", "{'action_mask': np.array([0, 1])}")
 
 def test_an_action_mask_is_found_out_and_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = own(tmp_path, monkeypatch, MASKED + GOOD_STEP)
-    environment, spec, (understood, note) = check_environment(config)
-    assert environment == dataclasses.replace(config.environment, action_masks=True)
+    spec, (understood, note) = check_environment(config)
     assert spec.has_masks
+    environments = make_environments(config.environment, 2, training=True, found=spec)
+    environments.reset(0)
+    assert environments.spec == spec
     assert (
         understood == "observations: observation (vectors of 3 numbers, float32), a mask of legal actions; actions: 2"
     )

@@ -111,9 +111,9 @@ def test_no_forbidden_position_is_ever_taken(
     stall |= {"actors__temperature_high": 1.0} if algorithm in ("apex_dqn", "r2d2") else {}
     result = train(dials_run(tmp_path, algorithm, seed=seed, environment__kwargs=MASKED, **stall))
     assert result.reason == "at_return", result
-    assert load_run(tmp_path / "config.toml").environment.action_masks
+    assert load_run(tmp_path / "config.toml").environment.action_masks is None  # what was found is not a setting
     policy = load_policy(result.weights)
-    environments = make_environments(policy.config.environment, 8, training=False)
+    environments = make_environments(policy.config.environment, 8, training=False, found=policy.spec)
     assert {episode.length for episode in evaluate(environments, policy, EvaluationConfig(episodes=20), 1)} == {4}
     environments.close()
     env = gymnasium.make(DIALS, **json.loads(MASKED))

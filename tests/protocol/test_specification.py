@@ -16,6 +16,8 @@ def test_a_specification_returns_from_json_and_says_what_changed() -> None:
     spec = odd_spec(2)
     assert EnvironmentSpec.from_dict(json.loads(json.dumps(dataclasses.asdict(spec)))) == spec
     assert spec.changes(spec) == ""
+    before = {name: value for name, value in dataclasses.asdict(spec).items() if name != "masks_in_info"}
+    assert EnvironmentSpec.from_dict(before) == spec, "of a file from before there was this field"
     other = odd_spec(2, ODD[:4])
     assert other.changes(spec).startswith(
         "the observation was door (vectors of 3 numbers, bool), camera (images of 5 x 7"
@@ -35,6 +37,8 @@ def test_a_specification_returns_from_json_and_says_what_changed() -> None:
         {"dtype": "float32"},
         {"choices": [2]},
         {"first": [2]},
+        {"masks_in_info": True},
+        {"masks_in_info": 0},
     ],
 )
 def test_a_stranger_s_specification_is_checked(change: dict[str, Any]) -> None:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -24,10 +21,9 @@ from apex_acer.functional import (
 )
 from apex_acer.networks.discrete import ActorCritic, ActorCriticOutput
 from apex_acer.networks.memory import State, lstm_shapes
-from apex_acer.protocol.specification import Array, EnvironmentSpec
+from apex_acer.protocol.specification import EnvironmentSpec
 
 MU = "log_probs"  # the behaviour policy's only part
-ROUNDING = 1e-3  # of the sum of the probabilities of actors, which may compute in bfloat16
 
 
 class AcerAgent(Agent):
@@ -38,6 +34,7 @@ class AcerAgent(Agent):
     def __init__(self, config: RunConfig, spec: EnvironmentSpec) -> None:
         super().__init__(config, spec)
         self.network = ActorCritic(config.network, spec)
+        self.log_probs = MU
         self.extras = {MU: (spec.num_actions,)}  # of several choices at once, of all combinations
         self.state = lstm_shapes(config.network.lstm)
 
@@ -52,11 +49,6 @@ class AcerAgent(Agent):
         else:
             action = torch.multinomial(log_mu.exp(), 1, generator=generator).squeeze(-1)
         return Action(action, {MU: log_mu}, state)
-
-    def refusal(self, extras: Mapping[str, Array]) -> str:
-        """Probabilities of all actions add up to 1."""
-        off = float(np.abs(np.exp(extras[MU]).sum(-1) - 1).max(initial=0.0))
-        return f"{MU}: probabilities add up to 1 ± {off:.2g}, allowed ± {ROUNDING}" if off > ROUNDING else ""
 
 
 class Acer(AcerBase):

@@ -3,13 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from apex_acer.config.algorithm import Sampling, SegmentConfig
-from apex_acer.config.checks import at_least, fraction, positive, require
-
-if TYPE_CHECKING:
-    pass
+from apex_acer.config import Sampling, SegmentConfig, at_least, fraction, positive, require
 
 
 @dataclass(frozen=True)
@@ -29,12 +24,12 @@ class AcerBaseConfig(SegmentConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        fraction("algorithm", {"ema_decay": self.ema_decay})
-        at_least(0, "algorithm", {"burn_in": self.burn_in})
+        fraction("algorithm", self, "ema_decay")
+        at_least(0, "algorithm", self, "burn_in")
         allowed = f"give less than algorithm.unroll_length ({self.unroll_length})"
         require(self.burn_in < self.unroll_length, "algorithm.burn_in", self.burn_in, allowed)
-        at_least(0, "algorithm", {name: getattr(self, name) for name in ("truncation_threshold", "q_cost")})
-        positive("algorithm", {"trust_region_delta": self.trust_region_delta})
+        at_least(0, "algorithm", self, "truncation_threshold", "q_cost")
+        positive("algorithm", self, "trust_region_delta")
 
     @property
     def sampling(self) -> Sampling:
@@ -54,7 +49,7 @@ class AcerConfig(AcerBaseConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least(0, "algorithm", {"entropy_cost": self.entropy_cost})
+        at_least(0, "algorithm", self, "entropy_cost")
 
 
 @dataclass(frozen=True)
@@ -77,5 +72,5 @@ class ContinuousAcerConfig(AcerBaseConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        positive("algorithm", {"std": self.std})
-        at_least(1, "algorithm", {"num_samples": self.num_samples})
+        positive("algorithm", self, "std")
+        at_least(1, "algorithm", self, "num_samples")

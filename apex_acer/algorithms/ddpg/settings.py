@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
-from apex_acer.config.algorithm import NStepConfig
-from apex_acer.config.checks import at_least, fraction
-
-if TYPE_CHECKING:
-    pass
+from apex_acer.config import NStepConfig, at_least, fraction
 
 
 @dataclass(frozen=True)
@@ -42,7 +38,6 @@ class DdpgConfig(NStepConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least(1, "algorithm", {"critics": self.critics, "policy_every": self.policy_every})
-        names = ("target_noise", "target_noise_clip", "noise_std", "noise_alpha")
-        at_least(0, "algorithm", {name: getattr(self, name) for name in names})
-        fraction("algorithm", {"ema_decay": self.ema_decay, "noise_theta": self.noise_theta})
+        at_least(1, "algorithm", self, "critics", "policy_every")
+        at_least(0, "algorithm", self, "target_noise", "target_noise_clip", "noise_std", "noise_alpha")
+        fraction("algorithm", self, "ema_decay", "noise_theta")

@@ -3,13 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from apex_acer.config.algorithm import NStepConfig, Sampling, require_no_softmax
-from apex_acer.config.checks import at_least, fraction, require
-
-if TYPE_CHECKING:
-    from apex_acer.config.run import RunConfig
+from apex_acer.config import NStepConfig, Sampling, at_least, fraction, require
 
 
 @dataclass(frozen=True)
@@ -39,14 +34,16 @@ class ApexDqnConfig(NStepConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least(1, "algorithm", {"target_every": self.target_every})
-        at_least(0, "algorithm", {"epsilon_alpha": self.epsilon_alpha})
-        fraction("algorithm", {"epsilon": self.epsilon, "evaluation_epsilon": self.evaluation_epsilon})
+        at_least(1, "algorithm", self, "target_every")
+        at_least(0, "algorithm", self, "epsilon_alpha")
+        fraction("algorithm", self, "epsilon", "evaluation_epsilon")
 
 
 @dataclass(frozen=True)
 class R2d2Config(ApexDqnConfig):
     """R2D2 (Kapturowski et al. 2019): Ape-X DQN with an LSTM, which learns from sequences."""
+
+    recurrent = True
 
     name: str = "r2d2"
     n_steps: int = 5
@@ -58,7 +55,7 @@ class R2d2Config(ApexDqnConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least(0, "algorithm", {"burn_in": self.burn_in})
+        at_least(0, "algorithm", self, "burn_in")
         allowed = f"give at most algorithm.unroll_length ({self.unroll_length})"
         require(self.burn_in <= self.unroll_length, "algorithm.burn_in", self.burn_in, allowed)
 
@@ -66,9 +63,3 @@ class R2d2Config(ApexDqnConfig):
     def sampling(self) -> Sampling:
         """Only replay: sequences, each behind the last `burn_in` steps of the one before."""
         return Sampling(fresh=False, burn_in=self.burn_in)
-
-    def require_fit(self, run: RunConfig) -> None:
-        """Requires an LSTM, and no temperature."""
-        lstm = run.network.lstm
-        require(lstm > 0, "network.lstm", lstm, "r2d2 learns to remember; give 1 or more, or algorithm.name apex_dqn")
-        require_no_softmax(run)

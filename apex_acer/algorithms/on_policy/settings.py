@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
-from apex_acer.config.algorithm import Sampling, SegmentConfig
-from apex_acer.config.checks import at_least, fraction, positive, require
-
-if TYPE_CHECKING:
-    from apex_acer.config.run import RunConfig
+from apex_acer.config import Sampling, SegmentConfig, at_least, fraction, positive, require
 
 
 @dataclass(frozen=True)
@@ -41,14 +36,8 @@ class OnPolicyConfig(SegmentConfig):
         require(
             self.replay_ratio == 0, "algorithm.replay_ratio", self.replay_ratio, f"{self.name} has no replay; give 0"
         )
-        fraction("algorithm", {"gae_lambda": self.gae_lambda})
-        positive("algorithm", {"initial_std": self.initial_std})
-
-    def require_fit(self, run: RunConfig) -> None:
-        """Requires that the section `[replay]` has nothing but defaults."""
-        for key in dataclasses.fields(run.replay):
-            value = getattr(run.replay, key.name)
-            require(value == key.default, f"replay.{key.name}", value, f"{self.name} has no replay; leave it out")
+        fraction("algorithm", self, "gae_lambda")
+        positive("algorithm", self, "initial_std")
 
 
 @dataclass(frozen=True)
@@ -64,8 +53,7 @@ class PolicyGradientConfig(OnPolicyConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        names = ("value_cost", "entropy_cost", "curiosity")
-        at_least(0, "algorithm", {name: getattr(self, name) for name in names})
+        at_least(0, "algorithm", self, "value_cost", "entropy_cost", "curiosity")
 
 
 @dataclass(frozen=True)
@@ -96,6 +84,8 @@ class ActorCriticConfig(PolicyGradientConfig):
 class PpoConfig(PolicyGradientConfig):
     """Proximal policy optimisation (arXiv 1707.06347)."""
 
+    minibatches_key = "minibatches"
+
     name: str = "ppo"
     normalise_advantages: bool = True
     """Give the advantages of each batch a mean of 0 and a standard deviation of 1."""
@@ -112,19 +102,18 @@ class PpoConfig(PolicyGradientConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least(1, "algorithm", {"epochs": self.epochs, "minibatches": self.minibatches})
-        positive("algorithm", {"clip": self.clip})
-        at_least(0, "algorithm", {"value_clip": self.value_clip, "target_kl": self.target_kl})
-
-    def require_fit(self, run: RunConfig) -> None:
-        """Also requires that minibatches are of equal size."""
-        super().require_fit(run)
-        require_divisor("minibatches", self.minibatches, run)
+        at_least(1, "algorithm", self, "epochs", "minibatches")
+        positive("algorithm", self, "clip")
+        at_least(0, "algorithm", self, "value_clip", "target_kl")
 
 
 @dataclass(frozen=True)
 class TrpoConfig(OnPolicyConfig):
     """Trust region policy optimisation (arXiv 1502.05477), with generalised advantages (arXiv 1506.02438)."""
+
+    recurrent = False
+    shares_updates = False
+    minibatches_key = "value_minibatches"
 
     name: str = "trpo"
     normalise_advantages: bool = True
@@ -140,21 +129,6 @@ class TrpoConfig(OnPolicyConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        positive("algorithm", {"max_kl": self.max_kl})
-        at_least(0, "algorithm", {"damping": self.damping})
-        at_least(1, "algorithm", {"value_epochs": self.value_epochs, "value_minibatches": self.value_minibatches})
-
-    def require_fit(self, run: RunConfig) -> None:
-        """Also requires a network without memory, one learner, and that minibatches are of equal size."""
-        super().require_fit(run)
-        require(run.network.lstm == 0, "network.lstm", run.network.lstm, "trpo has no memory; give 0")
-        require(run.learner.count == 1, "learner.count", run.learner.count, "trpo has one learner; give 1")
-        require_divisor("value_minibatches", self.value_minibatches, run)
-
-
-def require_divisor(key: str, value: int, run: RunConfig) -> None:
-    """Requires that the batch of each learner can be cut into `value` equal minibatches."""
-    segments = run.learner.batch_size // run.learner.count
-    steps, what = segments * run.algorithm.unroll_length, "learner.batch_size * algorithm.unroll_length"
-    size, what = (segments, "learner.batch_size") if run.network.lstm else (steps, what)
-    require(size % value == 0, f"algorithm.{key}", value, f"give a divisor of {what} ({size})")
+        positive("algorithm", self, "max_kl")
+        at_least(0, "algorithm", self, "damping")
+        at_least(1, "algorithm", self, "value_epochs", "value_minibatches")

@@ -3,13 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from apex_acer.config.algorithm import NStepConfig
-from apex_acer.config.checks import at_least, fraction, positive
-
-if TYPE_CHECKING:
-    pass
+from apex_acer.config import NStepConfig, at_least, fraction, positive
 
 
 @dataclass(frozen=True)
@@ -29,6 +24,6 @@ class SacConfig(NStepConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least(1, "algorithm", {"critics": self.critics})
-        fraction("algorithm", {"ema_decay": self.ema_decay})
-        positive("algorithm", {"initial_temperature": self.initial_temperature})
+        at_least(1, "algorithm", self, "critics")
+        fraction("algorithm", self, "ema_decay")
+        positive("algorithm", self, "initial_temperature")

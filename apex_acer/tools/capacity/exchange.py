@@ -11,7 +11,6 @@ from types import ModuleType
 from apex_acer.actor.policy import Policy
 from apex_acer.algorithms.algorithm import Algorithm
 from apex_acer.config import RunConfig
-from apex_acer.config.imports import needs
 from apex_acer.engines.local.wire import decode_message, encode_message
 from apex_acer.learner.inbox import Inbox
 from apex_acer.networks import weights
@@ -20,6 +19,7 @@ from apex_acer.protocol.specification import EnvironmentSpec
 from apex_acer.protocol.unroll import Layout, Unroll
 from apex_acer.replay.sampler import Sampler
 from apex_acer.replay.storage import Storage
+from apex_acer.system.imports import needs
 
 RUN_ID, ACTOR = "exchange", Peer("actor", 0, 0)
 

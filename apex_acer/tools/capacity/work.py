@@ -29,7 +29,9 @@ def measure_work(
     learner = config.learner
     share = dataclasses.replace(learner, count=1, batch_size=learner.batch_size // learner.count)
     with tempfile.NamedTemporaryFile("w", suffix=".toml", encoding="utf-8") as file:
-        file.write(dump_run(dataclasses.replace(config, learner=share)))
+        masks = spec.masks_in_info or config.environment.action_masks  # which is not found out again
+        environment = dataclasses.replace(config.environment, action_masks=masks)
+        file.write(dump_run(dataclasses.replace(config, environment=environment, learner=share)))
         file.flush()
         ways = ["alone_by_processor", *(["in_turns"] if machines.nodes == 1 else [])]
         found = [_measure(file.name, way, machines.gpus, "" if samples_per_s else gpu) for way in ways]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -53,13 +52,13 @@ def check_run(run: str, say: Callable[[str], None]) -> Iterator[Finding]:
     say("making environments")
     yield check_games(needed=config.environment.is_atari)
     try:
-        environment, spec, notes = check_environment(config)
+        spec, notes = check_environment(config)
     except ConfigError as error:
         yield Finding("environment", "problem", str(error), "correct the run file, or give another one")
         return
     yield Finding("environment", "ok", "; ".join([config.environment.id, *notes]))
     yield check_bfloat16(device, matters=learns_on_every_core(config.learner.device, spec))
-    config = place(dataclasses.replace(config, environment=environment), spec)
+    config = place(config, spec)
     on_gpu = device.type == "cuda" and config.replay.device == "learner"
     yield from check_machine(config, 0 if on_gpu else config.replay.capacity * replay_bytes_per_step(config, spec))
     yield Finding("settings", "ok", describe(config))

@@ -24,6 +24,7 @@ class Report:
 
     def __init__(self, plan: TunePlan, study: Study) -> None:
         self._plan, self._study = plan, study
+        self._environment = plan.base.environment.id
         self._curves: dict[int, dict[str, Any]] = {}  # by the number of a trial, which is complete
         self._labels = short_keys([key for of in plan.space for end in of.ends[:1] for key in end])
 
@@ -46,7 +47,7 @@ class Report:
     def draw(self) -> None:
         """Draws the curves of the best trials, and of the run that was tuned, into `curves.png`."""
         variants = {f"trial {trial.number}": self._runs(trial) for trial in self._drawn(self._ranked())}
-        if drawing := draw_curves({"variants": variants}, [self._plan.base.environment.id]):
+        if drawing := draw_curves({"variants": variants}, [self._environment]):
             with self._study.alone():
                 write(self._plan.folder / "curves.png", drawing)
 

@@ -101,6 +101,7 @@ class Tuner:
 
     def __init__(self, plan: TunePlan, study: Study, signals: Signals) -> None:
         self._plan, self._study, self._signals = plan, study, signals
+        self._budget = plan.base.stop.env_steps
         self._report = Report(plan, study)
         self._commands = Commands()
         self._attempts: dict[str, Attempt] = {}  # by the name of the run that trains
@@ -165,7 +166,7 @@ class Tuner:
     def _is_bad(self, attempt: Attempt, row: dict[str, Any]) -> bool:
         """Reports an evaluation; returns whether to end the trial."""
         attempt.best = max(attempt.best, row["eval_return"])
-        every, budget = [*attempt.bests, attempt.best], self._plan.base.stop.env_steps
+        every, budget = [*attempt.bests, attempt.best], self._budget
         env_steps = len(attempt.bests) * budget + min(row["eval_env_steps"], budget - 1)
         mean = sum(every) / len(every)
         return math.isfinite(mean) and self._study.report(attempt.trial.number, env_steps, mean)

@@ -1,10 +1,9 @@
-"""What a user has written and names: an algorithm that cannot be used is said in one line."""
+"""An algorithm of one's own that cannot be used is said in one line."""
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
-from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,8 +11,8 @@ from apex_acer.algorithms import algorithm_class
 from apex_acer.algorithms.acer.acer import Acer
 from apex_acer.algorithms.acer.settings import AcerConfig
 from apex_acer.algorithms.algorithm import Algorithm
-from apex_acer.config import ALGORITHMS, AlgorithmConfig, RunConfig, settings_classes
-from apex_acer.config.imports import algorithm_settings, require_there
+from apex_acer.config import ALGORITHMS, AlgorithmConfig, RunConfig, algorithm_settings, settings_classes
+from apex_acer.config.runfile import from_dict
 from apex_acer.manager.preparation import prepare
 from tests.conftest import config_error
 
@@ -58,6 +57,17 @@ class More(Acer):
     settings_class = MoreSettings
 
 
+@dataclass(frozen=True)
+class FactsSettings(AcerConfig):
+    recurrent = False
+    has_softmax = False
+    shares_updates = False
+
+
+class Facts(Acer):
+    settings_class = FactsSettings
+
+
 @pytest.mark.parametrize(
     ("name", "part"),
     [
@@ -92,7 +102,7 @@ def test_settings_of_another_algorithm_are_refused_before_a_run_begins() -> None
     config = RunConfig(algorithm=AlgorithmConfig(name=f"{__name__}:More"))
     message = config_error(lambda: prepare(config, 0.0))
     assert message.endswith(
-        "'AlgorithmConfig' is not allowed; the settings of tests.config.test_imports:More are MoreSettings"
+        "'AlgorithmConfig' is not allowed; the settings of tests.config.test_algorithm:More are MoreSettings"
     )
 
 
@@ -100,42 +110,20 @@ def test_settings_that_are_found_without_torch_are_the_algorithm_s() -> None:
     assert {name: algorithm_class(name).settings_class for name in ALGORITHMS} == settings_classes()
 
 
-UNRUN = """
-import torch as heavy
-
-if heavy:
-    def conditional(): ...
-
-class Torso: ...
-
-raise RuntimeError("the module was run")
-"""
-
-
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("changes", "message"),
     [
-        ("unrun:Torso", ""),
-        ("unrun:conditional", ""),
-        ("unrun:Torsos", "is not a class of the module; did you mean unrun:Torso?"),
-        ("unrun:Absent", "is not a class of the module; give module:class (unrun is unrun.py)"),
-        ("unrun_star:Anything", ""),
-        ("no_such_module:X", "cannot be imported (ModuleNotFoundError: No module named 'no_such_module'); give an "),
-        ("no_such_module.part:X", "cannot be imported (ModuleNotFoundError: No module named 'no_such_module'); give "),
-        (f"{__name__}:More", ""),
-        (f"{__name__}:Absent", "is not a class of the module; give module:class (tests.config.test_imports is "),
+        ({"network": {"lstm": 8}}, "network.lstm: 8 is not allowed; {name} has no memory; give 0"),
+        (
+            {"actors": {"temperature_low": 0.5}},
+            "actors.temperature_low: 0.5 is not allowed; {name} has no softmax; give 1",
+        ),
+        ({"engine": "ray", "learner": {"count": 2}}, "learner.count: 2 is not allowed; {name} has one learner; give 1"),
     ],
 )
-def test_what_a_module_lacks_is_found_without_running_it(
-    name: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_run_that_does_not_suit_the_facts_about_an_algorithm_is_refused(
+    changes: dict[str, Any], message: str
 ) -> None:
-    (tmp_path / "unrun.py").write_text(UNRUN)
-    (tmp_path / "unrun_star.py").write_text(f"from torch.nn import *{UNRUN}")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path)
-    if said:
-        message = config_error(lambda: require_there("network.torso", name, "class"))
-        assert message.startswith(f"network.torso: {name!r} {said}")
-    else:
-        require_there("network.torso", name, "class")
-    assert "unrun" not in sys.modules
+    name = f"{__name__}:Facts"
+    assert from_dict({"algorithm": {"name": name}}).algorithm == FactsSettings(name=name)
+    assert config_error(lambda: from_dict({"algorithm": {"name": name}, **changes})) == message.format(name=name)

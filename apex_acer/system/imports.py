@@ -15,8 +15,7 @@ from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any, TypeVar
 
-from apex_acer.config import AlgorithmConfig, ConfigError, require, settings_classes
-from apex_acer.config.checks import importable
+from apex_acer.system.errors import ConfigError, require
 
 T = TypeVar("T")
 OURS = ("apex_acer", "gymnasium", "ale_py")  # packages that may be imported by name, whoever gives the name
@@ -70,29 +69,6 @@ def _absent(key: str, name: str, kind: str, names: Iterable[str], where: str) ->
     near = difflib.get_close_matches(attribute, list(names), n=1, cutoff=0.75)
     hint = f"did you mean {module}:{near[0]}?" if near else f"give module:{kind} ({where})"
     return ConfigError(f"{key}: {name!r} is not a {kind} of the module; {hint}")
-
-
-def algorithm_settings(name: str) -> type[AlgorithmConfig]:
-    """The class of the settings of the algorithm `name`; raises `ConfigError` if that or the algorithm cannot be used."""
-    key = "algorithm.name"
-    known = settings_classes()
-    importable(key, name, "module:class", *known)
-    if name in known:
-        return known[name]
-    cls = load(key, name, "class")
-    settings: Any = getattr(cls, "settings_class", None)
-    require(isinstance(settings, type), key, name, "give module:class of an apex_acer.algorithms.algorithm.Algorithm")
-    halves = (cls, getattr(cls, "agent_class", None))
-    lacking = ", ".join(
-        sorted(name for half in halves for name in getattr(half, "__abstractmethods__", ("agent_class",)))
-    )
-    require(not lacking, key, name, f"have it define {lacking}")
-    is_own = issubclass(settings, AlgorithmConfig) and "__dataclass_fields__" in vars(settings)
-    require(is_own, key, name, "have its settings_class be a frozen dataclass that derives from AlgorithmConfig")
-    kinds = "have the actions of its settings_class be 'Discrete', 'Box' or '' for both"
-    require(settings.actions in ("Discrete", "Box", ""), key, name, kinds)
-    attempt(key, name, lambda: settings(name=name))
-    return settings  # type: ignore[no-any-return]
 
 
 def import_module(key: str, value: str, module: str) -> ModuleType:
