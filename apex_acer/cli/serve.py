@@ -99,7 +99,7 @@ class Service:
         try:
             with reading(str(self._path)):
                 tensors, metadata = read(self._path)
-                self._policy.load(tensors, metadata["updates"])
+                self._policy.load(tensors, int(metadata.get("updates", 1)))
             say(f"{self._path}: new weights")
         except ConfigError as error:
             say(f"{self._path}: not taken: {error}")

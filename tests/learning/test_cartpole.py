@@ -19,5 +19,5 @@ def test_every_seed_reaches_475_within_a_minute(seed: int, tmp_path: Path) -> No
     assert result.wall_s < 60
     policy = load_policy(result.weights)
     settings = policy.config.evaluation
-    assert evaluate_policy(policy, settings, seed)["eval_return"] == result.eval_return
+    assert evaluate_policy(policy, settings, seed + 1)["eval_return"] == result.eval_return  # that of the confirmation
     assert evaluate_policy(policy, settings, seed=123)["eval_return"] >= 475  # other games than those it passed on

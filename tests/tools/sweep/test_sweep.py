@@ -492,6 +492,7 @@ def test_a_run_whose_sweep_is_killed_saves_and_ends(real: Path, engine: str) -> 
     process.wait()
     wait_until(lambda: str(real) not in subprocess.check_output(["ps", "-A", "-ww", "-o", "args="], text=True))
     assert (run / "weights.safetensors").exists()
-    lock = os.open(real / "out", os.O_RDONLY)
-    wait_until(lambda: training.try_lock(lock))
-    os.close(lock)
+    locks: list[int | None] = []
+    wait_until(lambda: locks.append(training.lock_folder(real / "out")) or locks[-1] is not None)
+    assert locks[-1] is not None
+    os.close(locks[-1])
