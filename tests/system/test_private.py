@@ -78,7 +78,8 @@ def test_what_a_run_leaves_whose_processes_are_all_killed_is_removed_by_the_next
         private.remove_left_ones()
         assert folder.exists()
         for number in (signal.SIGSTOP, signal.SIGKILL):
-            for pid in processes_of(run.pid):
+            # the manager is killed last: the kernel wakes stopped processes whose group it leaves behind
+            for pid in sorted(processes_of(run.pid), reverse=number == signal.SIGKILL):
                 with contextlib.suppress(ProcessLookupError):  # actors end with the launcher
                     os.kill(pid, number)
         eventually(lambda: not processes_of(run.pid), 5)
