@@ -2,12 +2,41 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
+from collections.abc import Callable
+from functools import partial
+
 import torch
 from torch import Tensor, nn
 
-from apex_acer.algorithms.algorithm import LossOutput
+from apex_acer.algorithms.algorithm import LossOutput, SeparateLosses
 from apex_acer.algorithms.samples import Transitions
 from apex_acer.functional import masked_means, squared_error_loss
+from apex_acer.networks.critics import Critics
+
+
+class CriticLosses(SeparateLosses):
+    """Two losses, the critics' and the policy's, each with gradient to its own groups only."""
+
+    critics: Critics
+
+    def losses(self, samples: Transitions) -> dict[str, Callable[[], LossOutput]]:
+        inputs, after = (self.network.prepare(obs) for obs in (samples.obs, samples.next_obs))
+        return {
+            "critics": partial(self._critics_loss, samples, inputs, after),
+            "network": partial(self._policy_loss, samples, inputs),
+        }
+
+    def _critics_loss(self, samples: Transitions, inputs: Tensor, after: Tensor) -> LossOutput:
+        return critics_loss(self.critics(inputs, samples.action), self._target(samples, after), samples)
+
+    @abstractmethod
+    def _target(self, samples: Transitions, after: Tensor) -> Tensor:
+        """Target of Q, `[B]`, from the prepared observations `after` each transition."""
+
+    @abstractmethod
+    def _policy_loss(self, samples: Transitions, inputs: Tensor) -> LossOutput:
+        """Policy loss of prepared observations `inputs`."""
 
 
 def critics_loss(q_values: Tensor, target: Tensor, samples: Transitions) -> LossOutput:

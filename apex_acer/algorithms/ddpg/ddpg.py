@@ -7,14 +7,13 @@ prioritized replay, whose first priorities come from the actors, Ape-X DPG.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Collection
-from functools import partial
+from collections.abc import Collection
 
 import torch
 from torch import Tensor
 
-from apex_acer.algorithms.algorithm import Action, Agent, Group, LossOutput, SeparateLosses, trainable
-from apex_acer.algorithms.critics import critics_loss, follow_, uniform
+from apex_acer.algorithms.algorithm import Action, Agent, Group, LossOutput, trainable
+from apex_acer.algorithms.critics import CriticLosses, follow_, uniform
 from apex_acer.algorithms.ddpg.settings import DdpgConfig
 from apex_acer.algorithms.samples import Transitions
 from apex_acer.config import RunConfig
@@ -87,7 +86,7 @@ class DdpgAgent(Agent):
         return {Q_TAKEN: critics(inputs, action).T.float(), VALUE: critics(inputs, best).amin(0).float()}
 
 
-class Ddpg(SeparateLosses):
+class Ddpg(CriticLosses):
     """A policy and its critics, and the slow copies of both."""
 
     settings_class = DdpgConfig
@@ -120,17 +119,6 @@ class Ddpg(SeparateLosses):
             return {}
         shape = (1, len(samples.importance), self.agent.spec.action_dim)
         return {"target": self.settings.target_noise * torch.randn(shape)}
-
-    def losses(self, samples: Transitions) -> dict[str, Callable[[], LossOutput]]:
-        """The critics' loss and the policy's, each with gradient to its own group only."""
-        inputs, after = (self.network.prepare(obs) for obs in (samples.obs, samples.next_obs))
-        return {
-            "critics": partial(self._critics_loss, samples, inputs, after),
-            "network": partial(self._policy_loss, samples, inputs),
-        }
-
-    def _critics_loss(self, samples: Transitions, inputs: Tensor, after: Tensor) -> LossOutput:
-        return critics_loss(self.critics(inputs, samples.action), self._target(samples, after), samples)
 
     def _policy_loss(self, samples: Transitions, inputs: Tensor) -> LossOutput:
         values = self.critics.evaluate(inputs, self.network.output(inputs).action, 1)[0]

@@ -23,7 +23,7 @@ class DdpgConfig(NStepConfig):
     target_noise: float = 0.0
     """Standard deviation of the noise that is added to the target policy's actions; 0.2 in TD3."""
     target_noise_clip: float = 0.5
-    """That noise is clipped to ± this value."""
+    """Smoothing noise is clipped to ± this value."""
     ema_decay: float = 0.995
     """Decay of the target networks' weights per update of the policy."""
     noise: Literal["gaussian", "ornstein_uhlenbeck"] = "gaussian"

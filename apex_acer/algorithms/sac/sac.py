@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Collection
-from functools import partial
+from collections.abc import Collection
 
 import torch
 from torch import Tensor, nn
 
-from apex_acer.algorithms.algorithm import Action, Agent, Group, LossOutput, SeparateLosses, trainable
-from apex_acer.algorithms.critics import critics_loss, follow_, uniform
+from apex_acer.algorithms.algorithm import Action, Agent, Group, LossOutput, trainable
+from apex_acer.algorithms.critics import CriticLosses, follow_, uniform
 from apex_acer.algorithms.sac.settings import SacConfig
 from apex_acer.algorithms.samples import Transitions
 from apex_acer.config import RunConfig
@@ -58,7 +57,7 @@ class SacAgent(Agent):
         return Action(sampled if updates or self.config.load else uniform(noise), {}, state)
 
 
-class Sac(SeparateLosses):
+class Sac(CriticLosses):
     """A policy, its critics and their slow copies, and the temperature."""
 
     settings_class = SacConfig
@@ -85,17 +84,6 @@ class Sac(SeparateLosses):
     def noise(self, samples: Transitions) -> dict[str, Tensor]:
         """What the policy's actions at both ends of each transition are made of, `[2, B, d]`."""
         return {"action": torch.randn(2, len(samples.importance), self.agent.spec.action_dim)}
-
-    def losses(self, samples: Transitions) -> dict[str, Callable[[], LossOutput]]:
-        """The critics' loss, and the one of policy and temperature; each has gradient to its own groups only."""
-        inputs, after = (self.network.prepare(obs) for obs in (samples.obs, samples.next_obs))
-        return {
-            "critics": partial(self._critics_loss, samples, inputs, after),
-            "network": partial(self._policy_loss, samples, inputs),
-        }
-
-    def _critics_loss(self, samples: Transitions, inputs: Tensor, after: Tensor) -> LossOutput:
-        return critics_loss(self.critics(inputs, samples.action), self._target(samples, after), samples)
 
     def _policy_loss(self, samples: Transitions, inputs: Tensor) -> LossOutput:
         mask, temperature = samples.mask, self._temperature()
