@@ -119,7 +119,7 @@ def joined(unrolls: list[Unroll], name: str) -> np.ndarray:
 def assert_equal_unrolls(one: Unroll, other: Unroll) -> None:
     for name in ARRAY_FIELDS:
         np.testing.assert_array_equal(getattr(one, name), getattr(other, name), err_msg=name)
-    for part in ("behaviour", "state"):
+    for part in ("extras", "state"):
         assert getattr(one, part).keys() == getattr(other, part).keys()
         for name, array in getattr(one, part).items():
             np.testing.assert_array_equal(array, getattr(other, part)[name], err_msg=name)

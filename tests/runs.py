@@ -98,7 +98,7 @@ def made_up_unroll(config: RunConfig, seed: int = 0, spec: EnvironmentSpec = CAR
         "terminated": random.random((k, num)) < 0.1,
         "truncated": np.zeros((k, num), bool),
         "mask": np.ones((k, num), bool),
-        "behaviour": made_up_behaviour(config, p, spec),
+        "extras": made_up_extras(config, p, spec),
         "state": {name: random.normal(size=(num, *shape)).astype(np.float32) for name, shape in states},
     }
     return Unroll(**(fields | replaced))
@@ -113,10 +113,10 @@ def made_up_obs(random: np.random.Generator, spec: EnvironmentSpec, *lead: int) 
     return planes.astype(spec.dtype)
 
 
-def made_up_behaviour(config: RunConfig, p: np.ndarray, spec: EnvironmentSpec = CARTPOLE) -> dict[str, np.ndarray]:
+def made_up_extras(config: RunConfig, p: np.ndarray, spec: EnvironmentSpec = CARTPOLE) -> dict[str, np.ndarray]:
     """What an unroll says of its steps, from numbers `p` between 0 and 1, `[k, N]`."""
     made = {"log_probs": np.log(np.stack([p, 1 - p], -1)), PRIORITY: p}
-    return {name: made[name] for name in tiny_layout(config, spec).behaviour}
+    return {name: made[name] for name in tiny_layout(config, spec).extras}
 
 
 def numbered_unroll(config: RunConfig, number: int, **replaced: Any) -> Unroll:

@@ -31,9 +31,7 @@ def plain_unroll(number: int, stack: int = 1, *, prioritized: bool = False, dumm
         terminated=rng.random((K, COUNT)) < 0.3,
         truncated=rng.random((K, COUNT)) < 0.3,
         mask=mask,
-        behaviour={PRIORITY: np.where(mask, rng.gamma(0.5, size=mask.shape), 0).astype(np.float32)}
-        if prioritized
-        else {},
+        extras={PRIORITY: np.where(mask, rng.gamma(0.5, size=mask.shape), 0).astype(np.float32)} if prioritized else {},
         state={},
     )
 

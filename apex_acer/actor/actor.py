@@ -202,7 +202,7 @@ class Spread:
         self._sums = np.zeros((3, 1))  # of ones, actions and their squares, for each dimension
 
     def add(self, unroll: Unroll) -> None:
-        """Adds the actions of an unroll, except on dummy steps."""
+        """Adds the actions of an unroll, except on autoreset steps."""
         action = unroll.action[unroll.mask].astype(np.float64)  # [steps, d]
         self._sums = self._sums + np.stack([action**power for power in range(3)]).sum(1)
 

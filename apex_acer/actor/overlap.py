@@ -27,20 +27,20 @@ class Overlap:
         tail = self._tail or _blank(unroll, self.num)
         self._tail = _rows(unroll, slice(len(unroll.mask) - self.num, len(unroll.mask)), state)
         fields = {name: np.concatenate([getattr(tail, name), getattr(unroll, name)]) for name in ARRAY_FIELDS}
-        behaviour = {name: np.concatenate([tail.behaviour[name], part]) for name, part in unroll.behaviour.items()}
-        return Unroll(**fields, behaviour=behaviour, state=tail.state)
+        extras = {name: np.concatenate([tail.extras[name], part]) for name, part in unroll.extras.items()}
+        return Unroll(**fields, extras=extras, state=tail.state)
 
 
 def _rows(unroll: Unroll, rows: slice, state: dict[str, Array]) -> Unroll:
     """The steps `rows`, masked; their observations are the oldest ones of their stacks."""
     fields = {name: getattr(unroll, name)[rows].copy() for name in ARRAY_FIELDS}
     fields["mask"][:] = False
-    behaviour = {name: part[rows].copy() for name, part in unroll.behaviour.items()}
-    return Unroll(**fields, behaviour=behaviour, state=state)
+    extras = {name: part[rows].copy() for name, part in unroll.extras.items()}
+    return Unroll(**fields, extras=extras, state=state)
 
 
 def _blank(unroll: Unroll, num: int) -> Unroll:
     first = _rows(unroll, slice(num), {name: np.zeros_like(part) for name, part in unroll.state.items()})
     fields = {name: np.zeros_like(getattr(first, name)) for name in ARRAY_FIELDS}
-    behaviour = {name: np.zeros_like(part) for name, part in first.behaviour.items()}
-    return dataclasses.replace(first, **fields, behaviour=behaviour)
+    extras = {name: np.zeros_like(part) for name, part in first.extras.items()}
+    return dataclasses.replace(first, **fields, extras=extras)

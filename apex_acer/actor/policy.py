@@ -16,10 +16,10 @@ from apex_acer.algorithms.algorithm import Action
 from apex_acer.config import ConfigError, RunConfig, reading
 from apex_acer.config.runfile import from_dict
 from apex_acer.environments.check import require_fit
-from apex_acer.networks.card import require_format, written_by
 from apex_acer.networks.device import CPU, in_float32, one_thread
 from apex_acer.networks.frames import stack_planes
 from apex_acer.networks.memory import State, reset_state
+from apex_acer.networks.metadata import require_format, written_by
 from apex_acer.networks.weights import check_tensors, load_tensors, read
 from apex_acer.protocol.planes import is_legal, pack, parts_of, to_planes, with_mask
 from apex_acer.protocol.specification import MASK, Array, EnvironmentSpec
@@ -39,7 +39,7 @@ class Policy:
         self.sampling = config.algorithm.sampling
         """How the algorithm consumes data."""
         self.metadata: dict[str, Any] = {}
-        """The weights file's card (`card.py`); empty if the policy was not loaded from a file."""
+        """The weights file's metadata (`metadata.py`); empty if the policy was not loaded from a file."""
         self.version = -1
         """How many updates its weights have had; −1: it has none yet."""
         self.may_import = True
@@ -185,15 +185,15 @@ def _batch(spec: EnvironmentSpec, obs: Array, part: str = "") -> tuple[Array, bo
     raise ValueError(f"require observations{of} of shape {allowed} or [B, …] of them, got {list(obs.shape)}")
 
 
-def load_card(path: str | Path) -> dict[str, Any]:
-    """The card of a weights file (`card.py`); nothing that it names is built or imported. Raises `ConfigError`."""
+def load_metadata(path: str | Path) -> dict[str, Any]:
+    """The metadata of a weights file (`metadata.py`); nothing that it names is built or imported. Raises `ConfigError`."""
     with reading(str(path)):
-        _, card = read(path)
+        _, metadata = read(path)
         try:
-            require_format(card)
+            require_format(metadata)
         except ConfigError as error:
-            raise ConfigError(f"{path}: {error}{written_by(card)}") from None
-        return card
+            raise ConfigError(f"{path}: {error}{written_by(metadata)}") from None
+        return metadata
 
 
 @in_float32()

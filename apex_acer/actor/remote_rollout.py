@@ -34,7 +34,7 @@ class Chosen(NamedTuple):
     """What the policy chose for one environment."""
 
     action: Array
-    behaviour: dict[str, Array]
+    extras: dict[str, Array]
 
 
 class Segment:
@@ -80,9 +80,9 @@ class Segment:
     def unroll(self) -> Unroll:
         """The unroll of one column; steps that are missing are masked."""
         first, missing = self._chosen[0], self._length - self.num
-        blank = Chosen(np.zeros_like(first.action), {key: np.zeros_like(part) for key, part in first.behaviour.items()})
+        blank = Chosen(np.zeros_like(first.action), {key: np.zeros_like(part) for key, part in first.extras.items()})
         chosen = [*self._chosen, *[blank] * missing]
-        behaviour = {key: np.stack([each.behaviour[key] for each in chosen])[:, None] for key in first.behaviour}
+        extras = {key: np.stack([each.extras[key] for each in chosen])[:, None] for key in first.extras}
         return Unroll(
             obs=self._obs[:, None],
             episode_step=self._episode_step[:, None],
@@ -91,7 +91,7 @@ class Segment:
             terminated=self._terminated[:, None],
             truncated=self._truncated[:, None],
             mask=self._mask[:, None],
-            behaviour=behaviour,
+            extras=extras,
             state={name: value[None] for name, value in self._state.items()},
         )
 
@@ -265,7 +265,7 @@ class RemoteRollout:
     def _finish(self, slot: int, segment: Segment) -> None:
         del self._segments[slot]
         if segment.num:
-            ahead = {name: part[None] for name, part in self._chosen[slot].behaviour.items()}
+            ahead = {name: part[None] for name, part in self._chosen[slot].extras.items()}
             late_state = {name: part[None] for name, part in segment.late_state.items()}
             whole = self._overlaps[slot].extend(segment.unroll(), late_state)
             unroll = self._policy.complete(whole, ahead if self._policy.looks_ahead else {})

@@ -35,7 +35,7 @@ class Episode(NamedTuple):
     episode_return: float
     """Sum of the unclipped rewards."""
     length: int
-    """Environment steps, dummy steps not counted."""
+    """Environment steps, autoreset steps not counted."""
 
 
 class Rollout:
@@ -67,7 +67,7 @@ class Rollout:
         self.slot = 0
         """The environment of an unroll's first column."""
         self.unlearned_steps = 0
-        """Environment steps that the newest unroll took beside its own, after the end of an episode; no dummy steps."""
+        """Environment steps that the newest unroll took beside its own, after the end of an episode; no autoreset steps."""
         self._num_steps = 0  # of the newest unroll, its own or not
         self._completes = actor is not None
         self._whole_episodes = actor is not None and policy.sampling.whole_episodes
@@ -112,14 +112,14 @@ class Rollout:
         action = np.zeros((length, num, *spec.shape), spec.dtype)
         reward = np.zeros((length, num), np.float32)
         terminated, truncated, mask = np.zeros((3, length, num), bool)
-        behaviour: dict[str, list[Array]] = {}
+        extras: dict[str, list[Array]] = {}
         state = late_state = self._remembered()
         for t in range(length):
             if t == length - self._overlap.num:
                 late_state = self._remembered()
             with self._timers.phase("policy"):
                 chosen = self._ahead or self._choose(obs[t : t + stack], episode_step[t : t + stack])
-                action[t] = self._take(chosen, behaviour, obs[t + stack - 1])
+                action[t] = self._take(chosen, extras, obs[t + stack - 1])
             with self._timers.phase("environment"):
                 step = self._environments.step(action[t])
             self._heartbeat()
@@ -133,7 +133,7 @@ class Rollout:
             with self._timers.phase("environment"):  # only a reset tells the end of a game from a lost life
                 self._count(self._environments.step(action[-1]))
         self._obs, self._episode_step = obs[length:], episode_step[length:]
-        mu = {name: _padded(parts, length) for name, parts in behaviour.items()}
+        mu = {name: _padded(parts, length) for name, parts in extras.items()}
         unroll = Unroll(obs, episode_step, action, reward, terminated, truncated, mask, mu, state)
         self.unlearned_steps = self._num_steps - unroll.num_steps
         return self._complete(self._overlap.extend(unroll, late_state)) if self._completes else unroll
@@ -169,10 +169,10 @@ class Rollout:
             generator=self._generator,
         )
 
-    def _take(self, chosen: Action, behaviour: dict[str, list[Array]], planes: Array) -> Array:
+    def _take(self, chosen: Action, extras: dict[str, list[Array]], planes: Array) -> Array:
         self._state, self._ahead = chosen.state, None
         for name, part in _arrays(chosen).items():
-            behaviour.setdefault(name, []).append(part)
+            extras.setdefault(name, []).append(part)
         action: Array = chosen.action.numpy().copy()
         if self._stall_steps:
             stalled = self._since_reward >= self._stall_steps

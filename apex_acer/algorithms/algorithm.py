@@ -103,11 +103,11 @@ class Agent(ABC):
 
         `ahead` `[N, …]` are the extras of the step after the unroll; none are needed without priorities.
         """
-        extras = {name: unroll.behaviour[name] for name in self.extras}
+        extras = {name: unroll.extras[name] for name in self.extras}
         if self.gives_priorities:
             steps = SampleMaker(self.settings).priority_steps(unroll, ahead)
             extras[PRIORITY] = self.priority(steps).numpy()
-        return dataclasses.replace(unroll, behaviour=extras)
+        return dataclasses.replace(unroll, extras=extras)
 
 
 class Group(NamedTuple):

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from apex_acer.config import AlgorithmConfig, SegmentConfig
+from apex_acer.config import AlgorithmConfig, SequenceConfig
 from apex_acer.functional import n_step_return, n_step_returns, shape_rewards
 from apex_acer.networks.frames import stack_planes
 from apex_acer.networks.network import Network
@@ -116,7 +116,7 @@ class SampleMaker:
 
     def __init__(self, settings: AlgorithmConfig) -> None:
         self._settings = settings
-        scaled = isinstance(settings, SegmentConfig) and settings.normalise_rewards
+        scaled = isinstance(settings, SequenceConfig) and settings.normalise_rewards
         self.scale = RewardScale() if scaled else None
         """The running scale of rewards, which `observe` updates; None: rewards are not scaled."""
 
@@ -145,8 +145,8 @@ class SampleMaker:
         n_steps = getattr(settings, "n_steps", 1)
         returns = n_step_returns(reward=shaped, **flags, gamma=settings.gamma, n_steps=n_steps)
         after = torch.arange(len(mask)).unsqueeze(-1) + returns.length  # [k, N]
-        behaviour = unroll.behaviour
-        both = {name: torch.from_numpy(np.concatenate([behaviour[name], ahead[name][None]])) for name in behaviour}
+        extras = unroll.extras
+        both = {name: torch.from_numpy(np.concatenate([extras[name], ahead[name][None]])) for name in extras}
         nothing = torch.empty(0)
         return Transitions(
             obs=nothing,
@@ -170,7 +170,7 @@ class SampleMaker:
             discount=torch.full_like(shaped, gamma).masked_fill_(batch.terminated, 0.0),
             last=batch.terminated | batch.truncated,
             mask=batch.mask,
-            extras=batch.behaviour,
+            extras=batch.extras,
             state=batch.state,
             importance=batch.importance,
             fresh=batch.fresh,
@@ -191,7 +191,7 @@ class SampleMaker:
             next_obs=after[0],
             mask=batch.mask[0],
             importance=batch.importance,
-            extras={name: value[0] for name, value in batch.behaviour.items()},
+            extras={name: value[0] for name, value in batch.extras.items()},
         )
 
     def _shaped(self, reward: Tensor, terminated: Tensor) -> Tensor:

@@ -32,23 +32,23 @@ class Evaluate:
     """Seed of the environments and of sampling; by default the run's, with which the run's evaluator played."""
     policy: Acting = None
     card: Switch = False
-    """Print the file's card, which has its configuration and its score, and play nothing."""
+    """Print the file's metadata, which has its configuration and its score, and play nothing."""
     import_modules: ImportModules = False
     json: Switch = False
     """Print one JSON object as the last line of standard output."""
 
 
 def evaluate(arguments: list[str]) -> int:
-    """Plays and prints the returns, or prints the card."""
+    """Plays and prints the returns, or prints the metadata."""
     options = parse(Evaluate, arguments, "evaluate")
-    from apex_acer.actor.policy import load_card, load_policy
-    from apex_acer.networks.card import card_text, score_text
+    from apex_acer.actor.policy import load_metadata, load_policy
+    from apex_acer.networks.metadata import metadata_text, score_text
 
     if options.card:
-        card = load_card(options.weights)
+        metadata = load_metadata(options.weights)
         with reading(options.weights):
-            text = card_text(card)
-        print(json.dumps(card) if options.json else printable_lines(text))
+            text = metadata_text(metadata)
+        print(json.dumps(metadata) if options.json else printable_lines(text))
         return 0
     policy = load_policy(options.weights, options.import_modules)
     settings = evaluation_settings(policy.config, options.episodes, options.policy)

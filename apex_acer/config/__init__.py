@@ -10,7 +10,7 @@ from apex_acer.config.algorithm import ALGORITHMS as ALGORITHMS
 from apex_acer.config.algorithm import AlgorithmConfig as AlgorithmConfig
 from apex_acer.config.algorithm import NStepConfig as NStepConfig
 from apex_acer.config.algorithm import Sampling as Sampling
-from apex_acer.config.algorithm import SegmentConfig as SegmentConfig
+from apex_acer.config.algorithm import SequenceConfig as SequenceConfig
 from apex_acer.config.algorithm import UnreadConfig as UnreadConfig
 from apex_acer.config.algorithm import algorithm_settings as algorithm_settings
 from apex_acer.config.algorithm import settings_classes as settings_classes

@@ -55,7 +55,7 @@ class AlgorithmConfig:
     gamma: float = 0.99
     """Discount per environment step."""
     unroll_length: int = 20
-    """Steps per segment (k)."""
+    """Steps per sequence (k)."""
     replay_ratio: float = 4.0
     """Replayed steps per fresh step; 0: no replay memory is kept."""
     reward_clip: float = 0.0
@@ -81,8 +81,8 @@ class AlgorithmConfig:
 
 
 @dataclass(frozen=True)
-class SegmentConfig(AlgorithmConfig):
-    """The settings of algorithms that learn from whole segments."""
+class SequenceConfig(AlgorithmConfig):
+    """The settings of algorithms that learn from whole sequences."""
 
     normalise_rewards: bool = False
     """Divide rewards by the running standard deviation of discounted returns, or a tenth of their mean if that is more."""
@@ -96,7 +96,7 @@ class NStepConfig(AlgorithmConfig):
     has_softmax = False
 
     n_steps: int = 1
-    """Rewards summed before the bootstrap; fewer if the episode or the segment ends earlier."""
+    """Rewards summed before the bootstrap; fewer if the episode or the sequence ends earlier."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

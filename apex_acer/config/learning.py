@@ -21,7 +21,7 @@ class LearnerConfig:
     """Precision of the arithmetic of large layers; `auto`: bfloat16 for convolutions and for fully connected layers of 256
     units or more, if the device has instructions for it and the torso computes the same in it."""
     batch_size: int = 16
-    """Samples per update: segments (one environment's part of an unroll each), or single steps if the algorithm learns
+    """Samples per update: sequences (one environment's part of an unroll each), or single steps if the algorithm learns
     from those."""
     threads: int = 0
     """Threads of the learner's network on the CPU; 0: chosen by the number of cores."""
@@ -98,7 +98,7 @@ class ReplayConfig:
     """The learner's replay memory."""
 
     capacity: int = 100_000
-    """Environment steps kept; the oldest segment is overwritten first."""
+    """Environment steps kept; the oldest sequence is overwritten first."""
     start: int = 1_000
     """Replayed updates begin once this many environment steps are held, or the memory is full."""
     sampling: Literal["uniform", "prioritized"] = "uniform"
@@ -110,7 +110,7 @@ class ReplayConfig:
     importance_exponent_final: float = 0.4
     """The same exponent at the end of the run, or at `schedule_steps`; it changes linearly."""
     device: Literal["learner", "cpu"] = "learner"
-    """Where segments are held: on the learner's device, so that a GPU needs no copies, or in this machine's memory."""
+    """Where sequences are held: on the learner's device, so that a GPU needs no copies, or in this machine's memory."""
     load: str = ""
     """Folder whose replay memory to start from: of a run with `checkpoint.replay`, or of `apex_acer.write_unrolls`; empty:
     none. Checkpoints then hold the replay memory, too."""

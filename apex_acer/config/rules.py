@@ -55,7 +55,7 @@ def temperature_is_used(algorithm: AlgorithmConfig, actors: ActorsConfig) -> Non
 
 
 def minibatches_are_equal(algorithm: AlgorithmConfig, learner: LearnerConfig, network: NetworkConfig) -> None:
-    """The batch of each learner can be cut into equal minibatches: of its steps, or of its segments if there is an LSTM."""
+    """The batch of each learner can be cut into equal minibatches: of its steps, or of its sequences if there is an LSTM."""
     if not algorithm.minibatches_key:
         return
     size, what = learner.batch_size // learner.count, "learner.batch_size"

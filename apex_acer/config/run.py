@@ -207,5 +207,5 @@ class RunConfig:
 
     @property
     def saves_replay(self) -> bool:
-        """Whether checkpoints hold the segments that the learner has; without replay these are only a few."""
+        """Whether checkpoints hold the sequences that the learner has; without replay these are only a few."""
         return self.checkpoint.replay or bool(self.replay.load) or not self.algorithm.replay_ratio

@@ -155,21 +155,21 @@ def _memory_takers(config: RunConfig, spec: EnvironmentSpec) -> dict[str, tuple[
     """By key: its value, and the least bytes that each takes. A batch or an unroll is never larger than replay."""
     actors, evaluation, k = config.actors, config.evaluation, config.algorithm.unroll_length
     plane_bytes = math.prod(spec.plane_shape) * np.dtype(spec.dtype).itemsize
-    segment_bytes = (spec.stack + k) * (
+    sequence_bytes = (spec.stack + k) * (
         plane_bytes + 4
     ) + k * 15  # as `layout` has it, without an algorithm's own arrays
     actor_bytes = LEAST_SERIAL_ACTOR_BYTES if config.engine == "serial" else LEAST_ACTOR_BYTES
-    environment_bytes = LEAST_ENVIRONMENT_BYTES + segment_bytes
+    environment_bytes = LEAST_ENVIRONMENT_BYTES + sequence_bytes
     here = config.replay.device == "cpu" or not has_gpu(config.learner.device)
     replays = here and config.algorithm.replay_ratio > 0
     takers: dict[str, tuple[int, float]] = {
         "environment.stack": (spec.stack, plane_bytes + 4),
         "algorithm.unroll_length": (k, plane_bytes + 4 + 15),
     }
-    takers |= {"replay.capacity": (config.replay.capacity, segment_bytes / k)} if replays else {}
+    takers |= {"replay.capacity": (config.replay.capacity, sequence_bytes / k)} if replays else {}
     return takers | {
         "actors.environments": (actors.environments, environment_bytes),
-        "actors.max_unanswered": (config.max_unanswered, actors.environments * segment_bytes),
+        "actors.max_unanswered": (config.max_unanswered, actors.environments * sequence_bytes),
         "actors.count": (actors.count, actor_bytes + actors.environments * environment_bytes),
         "evaluation.environments": (min(evaluation.environments, evaluation.episodes), LEAST_ENVIRONMENT_BYTES),
     }

@@ -1,7 +1,7 @@
 """Vector environments: gymnasium's, and ALE's own for Atari. All run with NEXT_STEP autoreset.
 
 A step is *dummy* exactly when an environment was reset on it: its action is ignored, its reward is 0 and the observation
-it returns is the first of the next episode. A lost life sets `terminated` in Atari training, but no dummy step follows.
+it returns is the first of the next episode. A lost life sets `terminated` in Atari training, but no autoreset step follows.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Step(NamedTuple):
     reward: Array  # [N] float32
     terminated: Array  # [N] bool
     truncated: Array  # [N] bool
-    reset: Array  # [N] bool: whether this was a dummy step
+    reset: Array  # [N] bool: whether this was an autoreset step
 
 
 class Environments:

@@ -117,7 +117,7 @@ def vtrace(
 ) -> Advantages:
     """v_t = V_t + min(ρ̄, ρ_t) δ_t + γ c_t (v_{t+1} − V_{t+1}), c_t = λ min(c̄, ρ_t), up to the episode's end.
 
-    The advantage is min(ρ̄, ρ_t) (r_t + γ v_{t+1} − V_t); v_{t+1} is V_{t+1} if the episode or the segment ends at t.
+    The advantage is min(ρ̄, ρ_t) (r_t + γ v_{t+1} − V_t); v_{t+1} is V_{t+1} if the episode or the sequence ends at t.
     Espeholt et al. 2018 (arXiv 1802.01561), equation 1 and section 4.2. If every ρ is 1, the targets are those of GAE.
 
     Args:
@@ -142,7 +142,7 @@ def vtrace(
         delta = weight * _td_error(reward, value, terminated, mask, gamma)
         discount = gamma * (~(terminated | truncated)).to(delta.dtype)
         correction = _sum_of_traces(delta, discount * c)  # v − V, [T, B]
-        after = torch.cat([correction[1:], torch.zeros_like(correction[:1])])  # after the segment it is 0
+        after = torch.cat([correction[1:], torch.zeros_like(correction[:1])])  # after the sequence it is 0
         return Advantages(delta + weight * discount * after, correction + value[:-1])
 
 

@@ -30,7 +30,7 @@ class Selection(NamedTuple):
     """`[B]` weights in the loss."""
     num_inserted: int
     """Sequences that had been inserted into the storage when these samples were selected."""
-    num_blank: int = 0
+    num_padding: int = 0
     """Samples at the end that only fill the batch, and are masked."""
 
 
@@ -116,7 +116,7 @@ class BatchQueue:
 
     def set_priorities(self, priorities: Tensor) -> None:
         """Takes the new priorities `[B]` of the batch that was handed over last."""
-        samples, num = self._given.samples, len(self._given.samples) - self._given.num_blank
+        samples, num = self._given.samples, len(self._given.samples) - self._given.num_padding
         self._sampler.set_priorities(samples[:num], priorities[:num], self._given.num_inserted)
 
     def figures(self) -> Row:
@@ -125,7 +125,7 @@ class BatchQueue:
         return {
             "replay_steps": self._held,
             "replay_ratio": self._limiter.ratio,
-            "fresh_segments": self.num_fresh + pending,
+            "fresh_sequences": self.num_fresh + pending,
         }
 
     def state(self) -> dict[str, Any]:
@@ -134,7 +134,7 @@ class BatchQueue:
         if self._pending:
             selection, drawing = self._pending.selection, self._pending.drawing
             fresh[:0] = selection.samples[: selection.num_fresh].tolist()
-        return {**drawing, "segments": {"inserted": self.storage.num_inserted, "fresh": fresh}}
+        return {**drawing, "sequences": {"inserted": self.storage.num_inserted, "fresh": fresh}}
 
     def arrays(self) -> dict[str, Array]:
         return self.storage.arrays() | self._sampler.arrays()
@@ -144,12 +144,12 @@ class BatchQueue:
 
         Without `fill` replay begins empty and nothing is owed, so that there is no burst of updates.
         """
-        self._limiter.restore(state["pace"], keep_credit=fill is not None)
+        self._limiter.restore(state["rate_limiter"], keep_credit=fill is not None)
         self._sampler.generator.set_state(torch.frombuffer(bytearray.fromhex(state["sampling"]), dtype=torch.uint8))
         if fill:
-            self.storage.restore(int(state["segments"]["inserted"]), fill)
+            self.storage.restore(int(state["sequences"]["inserted"]), fill)
             self._sampler.restore(fill)
-            self._fresh = deque(state["segments"]["fresh"])
+            self._fresh = deque(state["sequences"]["fresh"])
 
     def close(self) -> None:
         if self._transfer:
@@ -171,7 +171,7 @@ class BatchQueue:
 
     def _drawing(self) -> dict[str, Any]:
         generator = self._sampler.generator.get_state().numpy().tobytes().hex()
-        return {"pace": self._limiter.state(), "sampling": generator}
+        return {"rate_limiter": self._limiter.state(), "sampling": generator}
 
     def _select(self, progress: float) -> Selection:
         if self._limiter.owes(self._batch_steps):
@@ -193,8 +193,8 @@ class BatchQueue:
 
     def _gather(self, selection: Selection) -> Batch:
         batch = self.storage.gather(selection.samples, selection.num_fresh, selection.importance)
-        if selection.num_blank:
-            batch.mask[:, -selection.num_blank :] = False
+        if selection.num_padding:
+            batch.mask[:, -selection.num_padding :] = False
         return batch
 
 

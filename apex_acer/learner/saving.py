@@ -18,7 +18,7 @@ from apex_acer.learner.ranks import Ranks
 from apex_acer.learner.snapshots import Evaluations, Snapshot
 from apex_acer.learner.trainer import Trainer
 from apex_acer.networks import weights
-from apex_acer.networks.card import describe, require_match, written_by
+from apex_acer.networks.metadata import describe, require_match, written_by
 from apex_acer.protocol.specification import Array, EnvironmentSpec
 from apex_acer.storage import checkpoint
 from apex_acer.storage.folder import where
@@ -56,8 +56,8 @@ class Saver:
         """The bytes of a weights file; raises FloatingPointError if a tensor is not finite, which nobody could load."""
         weights.require_finite(self._algorithm.tensors())
         counters, score = self._counters, self._evaluations.score
-        card = describe(self._config, self._spec, score, env_steps=counters.env_steps, updates=counters.updates)
-        return weights.pack(self._algorithm.tensors(), card)
+        metadata = describe(self._config, self._spec, score, env_steps=counters.env_steps, updates=counters.updates)
+        return weights.pack(self._algorithm.tensors(), metadata)
 
     def save_weights(self) -> Path:
         """Writes the weights file, with the weights that reached `stop.at_return` if some have; returns its path."""
@@ -107,12 +107,12 @@ class Saver:
         self._ranks.align(list(self._algorithm.tensors().values()))
 
     def _load_weights(self, path: str) -> None:
-        tensors, card = weights.read(path)
+        tensors, metadata = weights.read(path)
         try:
-            require_match(card, self._config, self._spec)
+            require_match(metadata, self._config, self._spec)
             self._algorithm.load(tensors)
         except ConfigError as error:
-            raise ConfigError(f"{path}: {str(error).removeprefix('weights: ')}{written_by(card)}") from None
+            raise ConfigError(f"{path}: {str(error).removeprefix('weights: ')}{written_by(metadata)}") from None
 
     def _restore(self) -> None:
         if self._ranks.rank:

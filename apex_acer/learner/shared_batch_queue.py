@@ -86,7 +86,7 @@ class SharedBatchQueue(BatchQueue):
         return self._filled(samples, 0, self._sampler.importance(samples, progress, least.min()))
 
     def _filled(self, samples: Tensor, num_fresh: int, importance: Tensor) -> Selection:
-        num_blank = self._batch_size - len(samples)
-        samples = torch.cat([samples, samples.new_zeros(num_blank)])
-        importance = torch.cat([importance, torch.ones(num_blank)])
-        return Selection(samples, num_fresh, importance, self.storage.num_inserted, num_blank)
+        num_padding = self._batch_size - len(samples)
+        samples = torch.cat([samples, samples.new_zeros(num_padding)])
+        importance = torch.cat([importance, torch.ones(num_padding)])
+        return Selection(samples, num_fresh, importance, self.storage.num_inserted, num_padding)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from apex_acer.config import EvaluationConfig
 from apex_acer.learner.inbox import Post
 from apex_acer.networks import weights
-from apex_acer.networks.card import make_score
+from apex_acer.networks.metadata import make_score
 from apex_acer.protocol.messages import Reply, Row
 from apex_acer.storage.folder import where
 
@@ -49,7 +49,7 @@ class Evaluations:
         self.best: float | None = None
         """Mean return of the best weights so far."""
         self.score: dict[str, Any] | None = None
-        """Newest score, as a weights file's card has it."""
+        """Newest score, as a weights file's metadata has it."""
         self.passed: bytes | None = None
         """The weights file that reached the target, if one has."""
 

@@ -30,7 +30,7 @@ def describe(shapes: Layout, sequences: int, oldest: int = 0) -> dict[str, Any]:
     `oldest` is the slot of the oldest of `sequences`; the others follow it, round the end.
     """
     fields = {name: [list(shape), dtype] for name, (shape, dtype) in shapes.fields.items()}
-    return {"fields": fields, "segments": sequences, "oldest": oldest}
+    return {"fields": fields, "sequences": sequences, "oldest": oldest}
 
 
 def load_replay(folder: str, config: RunConfig, spec: EnvironmentSpec, queue: BatchQueue) -> None:
@@ -51,7 +51,7 @@ def load_replay(folder: str, config: RunConfig, spec: EnvironmentSpec, queue: Ba
         raise ConfigError(f"replay.load: {error}") from None
     for slots in chunks:
         queue.store(_unroll(stored.arrays, slots), 0)
-    log.info("replay starts with %d segments, %d steps, of %s", len(storage), storage.num_steps, path)
+    log.info("replay starts with %d sequences, %d steps, of %s", len(storage), storage.num_steps, path)
 
 
 def store_unrolls(folder: Path, config: RunConfig, spec: EnvironmentSpec, unrolls: Sequence[Unroll]) -> Path:
@@ -94,7 +94,7 @@ def _stored(saved: checkpoint.Checkpoint, spec: EnvironmentSpec, shapes: Layout)
         held = saved.state["replay"]
         changes = spec.changes(EnvironmentSpec.from_dict(saved.state["spec"]))
         found = {name: (tuple(map(int, shape)), str(dtype)) for name, (shape, dtype) in held["fields"].items()}
-        num, oldest = int(held["segments"]), int(held["oldest"])
+        num, oldest = int(held["sequences"]), int(held["oldest"])
     except UNUSABLE as error:
         raise ConfigError(f"{saved.path}: its replay is not described as this program does it ({error})") from None
     if changes:
@@ -122,9 +122,9 @@ def _unroll(arrays: Mapping[str, Array], slots: Array) -> Unroll:
     """The sequences in `slots` as an unroll."""
     taken = {name: array[slots] for name, array in arrays.items()}
     steps = {name: array.swapaxes(0, 1) for name, array in taken.items() if not name.startswith("state.")}
-    behaviour = {name.removeprefix("behaviour."): part for name, part in steps.items() if name not in ARRAY_FIELDS}
+    extras = {name.removeprefix("extras."): part for name, part in steps.items() if name not in ARRAY_FIELDS}
     state = {name.removeprefix("state."): part for name, part in taken.items() if name.startswith("state.")}
-    return Unroll(**{name: steps[name] for name in ARRAY_FIELDS}, behaviour=behaviour, state=state)
+    return Unroll(**{name: steps[name] for name in ARRAY_FIELDS}, extras=extras, state=state)
 
 
 def _sequences(unroll: Unroll, name: str) -> Array:
@@ -138,10 +138,10 @@ def _require_fit(unroll: Any, shapes: Layout) -> None:
     """Raises `ConfigError` unless `unroll` is one, of one environment or more, with the arrays of `shapes`."""
     if not isinstance(unroll, Unroll):
         raise ConfigError(f"{type(unroll).__name__}, allowed is an Unroll")
-    for name in ("behaviour", "state"):
+    for name in ("extras", "state"):
         if not isinstance(part := getattr(unroll, name), dict):
             raise ConfigError(f"{name}: {type(part).__name__}, allowed is a dict of NumPy arrays")
-    for name, array in (vars(unroll) | unroll.behaviour | unroll.state).items():
+    for name, array in (vars(unroll) | unroll.extras | unroll.state).items():
         if not isinstance(array, np.ndarray | dict):
             raise ConfigError(f"{name}: {type(array).__name__}, allowed is a NumPy array")
     if problem := shapes.check(unroll, max((1, *unroll.action.shape[1:2]))):
@@ -157,7 +157,7 @@ def _improbable(unroll: Unroll, log_probs: str) -> str:
     """Why the extra `log_probs`, if there is one, are no probabilities of all actions, in one line; empty if they are."""
     if not log_probs:
         return ""
-    off = float(np.abs(np.exp(unroll.behaviour[log_probs][unroll.mask]).sum(-1) - 1).max(initial=0.0))
+    off = float(np.abs(np.exp(unroll.extras[log_probs][unroll.mask]).sum(-1) - 1).max(initial=0.0))
     return f"{log_probs}: probabilities add up to 1 ± {off:.2g}, allowed ± {ROUNDING}" if off > ROUNDING else ""
 
 

@@ -18,8 +18,8 @@ from apex_acer.engines.engine import Run
 from apex_acer.engines.machine import place, require_gpus, require_room
 from apex_acer.environments.check import check_environment, require_unchanged
 from apex_acer.manager.record import in_use
-from apex_acer.networks.card import look, require_match, weights_hint, written_by
 from apex_acer.networks.images import require_torso
+from apex_acer.networks.metadata import look, require_match, weights_hint, written_by
 from apex_acer.protocol.specification import EnvironmentSpec
 from apex_acer.remote.token import make_token, token_file
 from apex_acer.storage import checkpoint
@@ -128,14 +128,14 @@ def _require_installed(config: RunConfig) -> None:
 
 
 def _require_weights(config: RunConfig, spec: EnvironmentSpec) -> None:
-    """Raises `ConfigError` if the weights to start from are of another run, as far as their card tells."""
+    """Raises `ConfigError` if the weights to start from are of another run, as far as their metadata tells."""
     if not config.load:
         return
-    card = look(Path(config.load))
+    metadata = look(Path(config.load))
     try:
-        require_match(card, config, spec)
+        require_match(metadata, config, spec)
     except ConfigError as error:
-        raise ConfigError(f"{config.load}: {error}{written_by(card)}") from None
+        raise ConfigError(f"{config.load}: {error}{written_by(metadata)}") from None
 
 
 def _require_address(config: RunConfig) -> None:

@@ -137,4 +137,4 @@ class RewardScale(nn.Module):
             returns.append(carried)
             carried = torch.where(end, 0.0, carried)
         self._returns[source] = carried
-        self.moments.update(torch.stack(returns)[mask])  # a dummy step is no return
+        self.moments.update(torch.stack(returns)[mask])  # an autoreset step is no return

@@ -1,7 +1,7 @@
 """Networks of on-policy algorithms, a stochastic policy and V, and what each kind of actions has: heads and greedy actions.
 
 The policy's head fits the kind of action space: categorical for choices, Gaussian for a `Box`. A head knows what an actor
-records of its behaviour and how that is read again, so algorithms need not ask for the kind.
+records of its extras and how that is read again, so algorithms need not ask for the kind.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class CategoricalHead(nn.Module):
         self.pi_logits = linear(width, sum(self.branches), gain=0.01)
 
     @staticmethod
-    def behaviour_shapes(spec: EnvironmentSpec) -> Shapes:
+    def extras(spec: EnvironmentSpec) -> Shapes:
         """The log-probabilities of all choices, those of each branch side by side."""
         return {"log_probs": (spec.num_choices,)}
 
@@ -53,16 +53,16 @@ class CategoricalHead(nn.Module):
         return Factored(*(part.log_softmax(-1) for part in torch.split(tempered, self.branches, -1)))
 
     def sample(self, policy: Any, generator: torch.Generator, *, greedy: bool) -> tuple[Tensor, dict[str, Tensor]]:
-        """Actions `[B]`, the likeliest ones if `greedy`, and what is recorded of the behaviour."""
+        """Actions `[B]`, the likeliest ones if `greedy`, and the extras."""
         choices = (
             part.argmax(-1) if greedy else torch.multinomial(part.exp(), 1, generator=generator).squeeze(-1)
             for part in policy
         )
         return join_choices(choices, self.branches), {"log_probs": torch.cat([*policy], -1)}
 
-    def recorded(self, action: Tensor, behaviour: dict[str, Tensor]) -> tuple[Distribution, Tensor]:
+    def recorded(self, action: Tensor, extras: dict[str, Tensor]) -> tuple[Distribution, Tensor]:
         """The policy that acted, and the actions as it drew them."""
-        return Factored(*torch.split(behaviour["log_probs"], self.branches, -1)), action
+        return Factored(*torch.split(extras["log_probs"], self.branches, -1)), action
 
 
 class GaussianHead(nn.Module):
@@ -74,7 +74,7 @@ class GaussianHead(nn.Module):
         self.log_std = nn.Parameter(torch.full((spec.action_dim,), math.log(initial_std)))
 
     @staticmethod
-    def behaviour_shapes(spec: EnvironmentSpec) -> Shapes:
+    def extras(spec: EnvironmentSpec) -> Shapes:
         """The mean and the log of the standard deviation, and the action before it is clipped to the box."""
         return dict.fromkeys(("mean", "log_std", "sample"), spec.actions.shape)
 
@@ -92,7 +92,7 @@ class GaussianHead(nn.Module):
 
     @staticmethod
     def sample(policy: Any, generator: torch.Generator, *, greedy: bool) -> tuple[Tensor, dict[str, Tensor]]:
-        """Actions `[B, d]`, the means if `greedy`, and what is recorded of the behaviour."""
+        """Actions `[B, d]`, the means if `greedy`, and the extras."""
         mean, log_std = policy
         drawn = mean
         if not greedy:
@@ -100,9 +100,9 @@ class GaussianHead(nn.Module):
         return drawn.clamp(-1, 1), {"mean": mean, "log_std": log_std, "sample": drawn}
 
     @staticmethod
-    def recorded(action: Tensor, behaviour: dict[str, Tensor]) -> tuple[Distribution, Tensor]:
+    def recorded(action: Tensor, extras: dict[str, Tensor]) -> tuple[Distribution, Tensor]:
         """The policy that acted, and the actions as it drew them."""
-        return Gaussian(behaviour["mean"], behaviour["log_std"]), behaviour["sample"]
+        return Gaussian(extras["mean"], extras["log_std"]), extras["sample"]
 
 
 PolicyHead = CategoricalHead | GaussianHead

@@ -17,9 +17,9 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from apex_acer.config import ConfigError
-from apex_acer.networks.card import METADATA as METADATA
-from apex_acer.networks.card import unpack_metadata as unpack_metadata
-from apex_acer.networks.card import weights_hint
+from apex_acer.networks.metadata import METADATA as METADATA
+from apex_acer.networks.metadata import unpack_metadata as unpack_metadata
+from apex_acer.networks.metadata import weights_hint
 from apex_acer.system.files import read as read_file
 from apex_acer.system.files import write as write
 

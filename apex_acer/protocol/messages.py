@@ -55,7 +55,7 @@ class Message:
 
     @property
     def num_steps(self) -> int:
-        """Environment steps that it reports, learned from or not, dummy steps not counted."""
+        """Environment steps that it reports, learned from or not, autoreset steps not counted."""
         return self.unroll.num_steps + self.unlearned_steps if self.unroll else 0
 
 

@@ -72,12 +72,14 @@ METRICS = {
     "eval_seconds": Metric("s", "duration of the evaluation", by=EVALUATOR),
     "best_return": Metric("reward", "`eval_return` of the best weights so far, as it was confirmed"),
     # how far a run is
-    "env_steps": Metric("env steps", "environment steps of accepted unrolls, learned from or not, without dummy steps"),
+    "env_steps": Metric(
+        "env steps", "environment steps of accepted unrolls, learned from or not, without autoreset steps"
+    ),
     "frames": Metric("frames", "env_steps times the action repeat"),
     "updates": Metric("updates", "optimizer steps applied"),
     "skipped_updates": Metric("updates", "updates that were skipped because they were not finite"),
     "replay_steps": Metric("env steps", "environment steps held in replay"),
-    "fresh_segments": Metric("segments", "segments accepted and not yet trained on"),
+    "fresh_sequences": Metric("sequences", "sequences accepted and not yet trained on"),
     "refused_messages": Metric("messages", "malformed, stale or foreign messages refused"),
     "clients": Metric("clients", "clients that are connected, if environments are remote clients", by=ACTOR),
     "exploration": Metric(
@@ -88,7 +90,7 @@ METRICS = {
     ),
     "env_steps_per_s": Metric(
         "env steps / s",
-        "environment steps per second since the last row, without dummy steps",
+        "environment steps per second since the last row, without autoreset steps",
         by=BOTH,
         figure="throughput",
         chart=(PLAYING, "Environment steps per second"),

@@ -1,6 +1,6 @@
 """Experience on its way from environments to the loss: unrolls, their layout, and batches.
 
-All arrays are time-major. N: environments of one actor ("columns"), B: segments of a batch (one column of an unroll each),
+All arrays are time-major. N: environments of one actor ("columns"), B: sequences of a batch (one column of an unroll each),
 k: unroll length, S: `environment.stack`. Torch-free at run time, because the manager imports it.
 """
 
@@ -36,20 +36,20 @@ class Unroll:
     truncated: Array
     """`[k, N]` bool."""
     mask: Array
-    """`[k, N]` bool, false on a dummy step (the environment was reset on it)."""
-    behaviour: dict[str, Array]
+    """`[k, N]` bool, false on an autoreset step (the environment was reset on it)."""
+    extras: dict[str, Array]
     """`[k, N, …]` float32: mu of all actions, or under `PRIORITY` each step's first priority, as the algorithm has it."""
     state: dict[str, Array]
     """`[N, …]` what the policy remembers of the episode before the first step, such as an LSTM's state; may be empty."""
 
     @property
     def num_columns(self) -> int:
-        """N, the number of segments in this unroll."""
+        """N, the number of sequences in this unroll."""
         return int(self.action.shape[1])
 
     @property
     def num_steps(self) -> int:
-        """Environment steps, dummy steps not counted."""
+        """Environment steps, autoreset steps not counted."""
         return int(np.count_nonzero(self.mask))
 
     def refusal(self, spec: EnvironmentSpec) -> str:
@@ -59,7 +59,7 @@ class Unroll:
         given = {"reward": self.reward, **unpack(spec, self.obs, spec.float_parts)}
         if self.obs.dtype.kind == "f":
             given["obs"] = self.obs
-        floats = given | self.behaviour | self.state
+        floats = given | self.extras | self.state
         if problem := next((name for name, array in floats.items() if not np.isfinite(array).all()), ""):
             return f"{problem}: not finite"
         if problem := next((name for name, array in given.items() if unusable(array)), ""):
@@ -78,23 +78,23 @@ class Layout:
     terminated: tuple[tuple[int, ...], str]
     truncated: tuple[tuple[int, ...], str]
     mask: tuple[tuple[int, ...], str]
-    behaviour: dict[str, tuple[tuple[int, ...], str]]
+    extras: dict[str, tuple[tuple[int, ...], str]]
     state: dict[str, tuple[tuple[int, ...], str]]
 
     @property
     def fields(self) -> dict[str, tuple[tuple[int, ...], str]]:
-        """Shape and type of each array by the name that replay has for it, such as `behaviour.priority`."""
-        parts = {"behaviour": self.behaviour, "state": self.state}
+        """Shape and type of each array by the name that replay has for it, such as `extras.priority`."""
+        parts = {"extras": self.extras, "state": self.state}
         named = {f"{part}.{name}": kind for part, kinds in parts.items() for name, kind in kinds.items()}
         return {name: getattr(self, name) for name in ARRAY_FIELDS} | named
 
     def check(self, unroll: Unroll, num_columns: int) -> str | None:
         """Why `unroll` does not fit, in one line; None if it does."""
-        for part in ("behaviour", "state"):
+        for part in ("extras", "state"):
             found, expected = sorted(getattr(unroll, part)), sorted(getattr(self, part))
             if found != expected:
                 return f"{part}: keys {found}, expected {expected}"
-        arrays = {name: getattr(unroll, name) for name in ARRAY_FIELDS} | unroll.behaviour
+        arrays = {name: getattr(unroll, name) for name in ARRAY_FIELDS} | unroll.extras
         for name, ((length, *rest), dtype) in self._steps.items():
             if problem := _misfit(name, arrays[name], (length, num_columns, *rest), dtype):
                 return problem
@@ -105,7 +105,7 @@ class Layout:
 
     @functools.cached_property
     def _steps(self) -> dict[str, tuple[tuple[int, ...], str]]:
-        return {name: getattr(self, name) for name in ARRAY_FIELDS} | self.behaviour
+        return {name: getattr(self, name) for name in ARRAY_FIELDS} | self.extras
 
 
 Shapes = dict[str, tuple[int, ...]]
@@ -119,8 +119,8 @@ def _misfit(name: str, array: Array, shape: tuple[int, ...], dtype: str) -> str 
     return f"{name}: {array.dtype}{list(array.shape)}, expected {dtype}{list(shape)}"
 
 
-def layout(spec: EnvironmentSpec, unroll_length: int, behaviour: Shapes, state: Shapes | None = None) -> Layout:
-    """The layout of a column without its axis; `behaviour` has the shapes after `[k]`, `state` whole shapes."""
+def layout(spec: EnvironmentSpec, unroll_length: int, extras: Shapes, state: Shapes | None = None) -> Layout:
+    """The layout of a column without its axis; `extras` has the shapes after `[k]`, `state` whole shapes."""
     k, planes = unroll_length, spec.stack + unroll_length
     return Layout(
         obs=((planes, *spec.plane_shape), spec.dtype),
@@ -130,14 +130,14 @@ def layout(spec: EnvironmentSpec, unroll_length: int, behaviour: Shapes, state: 
         terminated=((k,), "bool"),
         truncated=((k,), "bool"),
         mask=((k,), "bool"),
-        behaviour={name: ((k, *shape), "float32") for name, shape in behaviour.items()},
+        extras={name: ((k, *shape), "float32") for name, shape in extras.items()},
         state={name: (shape, "float32") for name, shape in (state or {}).items()},
     )
 
 
 @dataclass(frozen=True)
 class Batch:
-    """B segments on the learner's device; the fields are an `Unroll`'s with B in place of N."""
+    """B sequences on the learner's device; the fields are an `Unroll`'s with B in place of N."""
 
     obs: torch.Tensor
     episode_step: torch.Tensor
@@ -146,14 +146,14 @@ class Batch:
     terminated: torch.Tensor
     truncated: torch.Tensor
     mask: torch.Tensor
-    behaviour: dict[str, torch.Tensor]
+    extras: dict[str, torch.Tensor]
     state: dict[str, torch.Tensor]
     weights_version: torch.Tensor
-    """`[B]` int64, the version of the weights that the segment was acted with."""
+    """`[B]` int64, the version of the weights that the sequence was acted with."""
     fresh: torch.Tensor
-    """`[B]` bool, whether the segment is trained on for the first time."""
+    """`[B]` bool, whether the sequence is trained on for the first time."""
     importance: torch.Tensor
-    """`[B]` float32, the weight of each segment in the loss; 1 if replay is uniform."""
+    """`[B]` float32, the weight of each sequence in the loss; 1 if replay is uniform."""
 
     @property
     def stack(self) -> int:

@@ -94,7 +94,7 @@ class PrioritizedSampler:
         self._tree = SumTree(storage.capacity * storage.starts)
 
     def insert(self, slots: Tensor, unroll: Unroll) -> None:
-        starts, given = self._storage.starts, unroll.behaviour.get(PRIORITY)
+        starts, given = self._storage.starts, unroll.extras.get(PRIORITY)
         samples = slots.numpy()[:, None] * starts + np.arange(starts)  # [N, starts]
         if given is None:
             weights = np.full(samples.shape, self._weights().max(initial=0.0) or 1.0)

@@ -120,7 +120,7 @@ class TensorStorage(Storage):
         super().__init__(layout, capacity, window)
         self._device = device
         self._fields = {name: self._empty(*getattr(layout, name)) for name in ARRAY_FIELDS}
-        self._behaviour = {name: self._empty(*shape) for name, shape in layout.behaviour.items()}
+        self._extras = {name: self._empty(*shape) for name, shape in layout.extras.items()}
         self._state = {name: self._empty(*shape) for name, shape in layout.state.items()}
         self._version = self._empty((), "int64")
 
@@ -137,7 +137,7 @@ class TensorStorage(Storage):
             fields["mask"] = fields["mask"] & inside
         return Batch(
             **fields,
-            behaviour={name: read(stored) for name, stored in self._behaviour.items()},
+            extras={name: read(stored) for name, stored in self._extras.items()},
             state={name: stored.index_select(0, slots) for name, stored in self._state.items()},
             weights_version=self._version[slots],
             fresh=torch.arange(len(samples), device=self._device) < num_fresh,
@@ -158,8 +158,8 @@ class TensorStorage(Storage):
     def _write(self, unroll: Unroll, weights_version: int) -> None:
         for name, stored in self._fields.items():
             self._put(stored, torch.from_numpy(getattr(unroll, name)).transpose(0, 1))
-        for name, stored in self._behaviour.items():
-            self._put(stored, torch.from_numpy(unroll.behaviour[name]).transpose(0, 1))
+        for name, stored in self._extras.items():
+            self._put(stored, torch.from_numpy(unroll.extras[name]).transpose(0, 1))
         for name, stored in self._state.items():
             self._put(stored, torch.from_numpy(unroll.state[name]))
         self._put(self._version, torch.full((unroll.num_columns,), weights_version))
@@ -182,7 +182,7 @@ class TensorStorage(Storage):
             stored[: len(self)].copy_(torch.from_numpy(array))
 
     def _stored(self) -> dict[str, Tensor]:
-        parts = {"behaviour": self._behaviour, "state": self._state}
+        parts = {"extras": self._extras, "state": self._state}
         named = {f"{part}.{name}": stored for part, fields in parts.items() for name, stored in fields.items()}
         return self._fields | named | {"version": self._version}
 

@@ -23,7 +23,7 @@ from apex_acer.protocol.specification import Array
 from apex_acer.system import files
 
 FOLDER, MANIFEST = "checkpoint", "manifest.json"
-FORMAT = 2
+FORMAT = 3
 MAX_MANIFEST_BYTES = 1 << 24
 MAX_READ_BYTES = 1 << 30  # of a file that does not fill a given array
 CHUNK_BYTES = 1 << 24  # arrays are written and checked in chunks, so that no copy is made

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from apex_acer.actor.policy import Policy
 from apex_acer.config import ConfigError
-from apex_acer.networks.card import describe
+from apex_acer.networks.metadata import describe
 from apex_acer.networks.policies import as_given, greedy
 from apex_acer.networks.weights import METADATA
 from apex_acer.protocol.specification import Array, EnvironmentSpec
@@ -96,7 +96,7 @@ def export_onnx(policy: Policy, path: Path) -> Export:
 
 
 def _convert(module: OnnxPolicy, policy: Policy) -> bytes:
-    """The bytes of an ONNX file that has the policy's card in its metadata."""
+    """The bytes of an ONNX file, with the policy's metadata."""
     example, batch = _random_inputs(policy, module.state, 2), {0: torch.export.Dim("batch")}
     shapes = (tuple(batch for _ in example),)
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it warns that torchvision is missing
@@ -116,8 +116,8 @@ def _convert(module: OnnxPolicy, policy: Policy) -> bytes:
     graph = model.graph
     for part in (graph, *graph.node, *graph.value_info, *graph.input, *graph.output):
         del part.metadata_props[:]  # the exporter's stack traces, which name folders of this machine
-    card = policy.metadata or describe(policy.config, policy.spec)
-    model.metadata_props.add(key=METADATA, value=json.dumps(card, sort_keys=True))
+    metadata = policy.metadata or describe(policy.config, policy.spec)
+    model.metadata_props.add(key=METADATA, value=json.dumps(metadata, sort_keys=True))
     data: bytes = model.SerializeToString(deterministic=True)
     return data
 

@@ -144,7 +144,7 @@ def test_temperatures_differ_by_actor_and_mu_is_recorded_after_them(start_actor:
         assert unroll is not None
         logits: Any = network()(torch.from_numpy(unroll.obs[:-1]).flatten(0, 1)).pi_logits
         expected = (logits / config.actors.temperature(index)).log_softmax(-1).detach().numpy()
-        np.testing.assert_allclose(unroll.behaviour["log_probs"].reshape(-1, 2), expected, rtol=1e-4, atol=1e-6)
+        np.testing.assert_allclose(unroll.extras["log_probs"].reshape(-1, 2), expected, rtol=1e-4, atol=1e-6)
 
 
 def test_acts_with_the_statistics_it_was_sent(start_actor: StartActor) -> None:
@@ -155,7 +155,7 @@ def test_acts_with_the_statistics_it_was_sent(start_actor: StartActor) -> None:
     link.replies.append(first_weights(1, sent))
     unroll = make_unrolls(actor, link, 2)[-1].unroll
     assert unroll is not None
-    obs, mu = torch.from_numpy(unroll.obs[:-1]).flatten(0, 1), unroll.behaviour["log_probs"].reshape(-1, 2)
+    obs, mu = torch.from_numpy(unroll.obs[:-1]).flatten(0, 1), unroll.extras["log_probs"].reshape(-1, 2)
     np.testing.assert_allclose(mu, sent(obs).pi_logits.log_softmax(-1).detach().numpy(), rtol=1e-4, atol=1e-6)
     assert np.abs(mu - network(config)(obs).pi_logits.log_softmax(-1).detach().numpy()).max() > 1e-3
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from apex_acer.actor.evaluator import Evaluator, evaluate_policy
 from apex_acer.actor.policy import load_policy
-from apex_acer.networks.card import describe
+from apex_acer.networks.metadata import describe
 from apex_acer.networks.weights import named_tensors, pack
 from apex_acer.protocol.messages import Peer, Reply
 from tests.actor.test_actor import RecordingLink, network
@@ -15,8 +15,8 @@ from tests.runs import CARTPOLE, RUN_ID, tiny_run
 
 def test_evaluate_plays_the_evaluator_s_games_and_with_the_next_seed_those_of_a_confirmation(tmp_path: Path) -> None:
     config, link, path = tiny_run(seed=3), RecordingLink(), tmp_path / "weights.safetensors"
-    card = describe(config, CARTPOLE, env_steps=9, updates=2)
-    path.write_bytes(pack(named_tensors(network(config), "network"), card))
+    metadata = describe(config, CARTPOLE, env_steps=9, updates=2)
+    path.write_bytes(pack(named_tensors(network(config), "network"), metadata))
     evaluator = Evaluator(config, RUN_ID, Peer("evaluator", 0, 0), link)
     for sequence, confirms in enumerate((False, True, False)):
         link.replies.append(Reply(sequence, weights_version=2, weights=path.read_bytes(), confirms=confirms))

@@ -20,7 +20,7 @@ from apex_acer.cli import main
 from apex_acer.config import ConfigError, EnvironmentConfig, NetworkConfig, RunConfig, UnreadConfig
 from apex_acer.environments.vector import make_environments
 from apex_acer.manager.manager import train
-from apex_acer.networks.card import FORMAT, describe
+from apex_acer.networks.metadata import FORMAT, describe
 from apex_acer.networks.weights import named_tensors, pack, unpack, write
 from apex_acer.protocol.planes import to_planes
 from apex_acer.system import imports

@@ -115,7 +115,7 @@ def test_whole_games_are_counted_over_lost_lives(breakout: Any, ale: dict[str, n
 
 def test_mu_is_recorded_after_temperature(breakout: Any) -> None:
     policy, unrolls, _ = breakout
-    mu = torch.from_numpy(np.concatenate([unroll.behaviour["log_probs"] for unroll in unrolls]))
+    mu = torch.from_numpy(np.concatenate([unroll.extras["log_probs"] for unroll in unrolls]))
     with torch.inference_mode():
         logits = policy.network(stacks_of(unrolls, 4).flatten(0, 1)).pi_logits.view_as(mu)
     torch.testing.assert_close(mu, (logits / TEMPERATURE).log_softmax(-1), rtol=1e-4, atol=1e-4)
@@ -126,7 +126,7 @@ def test_mu_is_recorded_after_temperature(breakout: Any) -> None:
 def test_actions_are_drawn_from_mu(breakout: Any) -> None:
     _, unrolls, _ = breakout
     action = joined(unrolls, "action").ravel()
-    probs = np.exp(np.concatenate([unroll.behaviour["log_probs"] for unroll in unrolls])).reshape(len(action), -1)
+    probs = np.exp(np.concatenate([unroll.extras["log_probs"] for unroll in unrolls])).reshape(len(action), -1)
     counts = np.bincount(action, minlength=probs.shape[1])
     deviation = (counts - probs.sum(0)) / np.sqrt((probs * (1 - probs)).sum(0))
     assert np.abs(deviation).max() < 4
@@ -142,7 +142,7 @@ def test_unrolls_fit_the_layout(breakout: Any) -> None:
     assert fits.check(unrolls[0], COUNT + 1) == "obs: uint8[24, 4, 1, 84, 84], expected uint8[24, 5, 1, 84, 84]"
     wrong = dataclasses.replace(unrolls[0], reward=unrolls[0].reward.astype(np.float64))
     assert fits.check(wrong, COUNT) == "reward: float64[20, 4], expected float32[20, 4]"
-    assert "extra" in str(fits.check(dataclasses.replace(unrolls[0], behaviour={"extra": wrong.reward}), COUNT))
+    assert "extra" in str(fits.check(dataclasses.replace(unrolls[0], extras={"extra": wrong.reward}), COUNT))
     assert "state" in str(fits.check(dataclasses.replace(unrolls[0], state={"h": wrong.reward}), COUNT))
 
 
@@ -190,7 +190,7 @@ def test_acting_step_by_step_is_the_learner_s_unroll(stack: int) -> None:
         state = {name: torch.from_numpy(part) for name, part in unroll.state.items()}
         with torch.inference_mode():
             output = policy.network.unroll(policy.network.prepare(obs.flatten(0, 1)), reset, state)
-        mu = torch.from_numpy(unroll.behaviour["log_probs"])
+        mu = torch.from_numpy(unroll.extras["log_probs"])
         torch.testing.assert_close(mu, output.pi_logits.log_softmax(-1), rtol=1e-4, atol=1e-4)
         starts |= set(torch.nonzero(reset)[:, 0].tolist())
     assert not any(part.any() for part in unrolls[0].state.values())
@@ -243,7 +243,7 @@ def test_evaluate_policy_summarises_the_episodes() -> None:
 def test_greedy_takes_the_likeliest_and_sampling_does_not(greedy: bool) -> None:
     environments, policy = play(countdown(num_actions=4), 8)
     unroll = Rollout(environments, policy, seed=0, greedy=greedy).unroll(20)
-    likeliest = unroll.behaviour["log_probs"].argmax(-1) == unroll.action
+    likeliest = unroll.extras["log_probs"].argmax(-1) == unroll.action
     assert likeliest.all() == greedy
     assert likeliest.any()
 
@@ -255,7 +255,7 @@ def test_a_random_action_after_stalled_steps() -> None:
         environments, policy = play(countdown(num_actions=8, lengths=[1000], reward=reward), 4)
         rollout = Rollout(environments, policy, seed=0, greedy=True, stall_steps=every)
         unroll = rollout.unroll(steps)
-        deviations[reward] = unroll.action != unroll.behaviour["log_probs"].argmax(-1)
+        deviations[reward] = unroll.action != unroll.extras["log_probs"].argmax(-1)
     assert not deviations[1.0].any()  # every step pays: no stall
     when = np.flatnonzero(deviations[0.0].any(1))
     assert not (when % every).any()
@@ -268,7 +268,7 @@ def test_a_continuous_action_is_random_after_stalled_steps() -> None:
     config = tiny_run(algorithm__name=SCRIPTED, environment__id="tests.environments_for_tests:BoxAction-v0")
     environments, policy = play(config, 4)
     unroll = Rollout(environments, policy, seed=0, greedy=True, stall_steps=3).unroll(61)
-    deviations = (unroll.action != unroll.behaviour["sample"].clip(-1, 1)).all(-1)  # [k, N]
+    deviations = (unroll.action != unroll.extras["sample"].clip(-1, 1)).all(-1)  # [k, N]
     assert np.flatnonzero(deviations.any(1)).tolist() == list(range(3, 61, 3))
     drawn = unroll.action[deviations]
     assert len(np.unique(drawn)) == drawn.size  # each environment and each number has its own draw
@@ -278,7 +278,7 @@ def test_a_continuous_action_is_random_after_stalled_steps() -> None:
 def test_a_reset_ends_a_stall() -> None:
     environments, policy = play(countdown(num_actions=8, lengths=[3], reward=0.0), 4)
     unroll = Rollout(environments, policy, seed=0, greedy=True, stall_steps=4).unroll(40)
-    assert (unroll.action == unroll.behaviour["log_probs"].argmax(-1)).all()
+    assert (unroll.action == unroll.extras["log_probs"].argmax(-1)).all()
 
 
 @pytest.mark.parametrize(("limit_s", "said"), [(0.0, 1), (60.0, 0)])

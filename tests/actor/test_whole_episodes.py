@@ -103,8 +103,8 @@ def test_an_unroll_ends_as_soon_as_all_episodes_have() -> None:
     for name in ("action", "reward", "mask"):
         assert not getattr(unrolls[0], name)[3:].any()
     assert not unrolls[0].obs[4:].any()
-    assert not unrolls[0].behaviour["log_probs"][3:].any()
-    assert unrolls[0].behaviour["log_probs"][:3].all()
+    assert not unrolls[0].extras["log_probs"][3:].any()
+    assert unrolls[0].extras["log_probs"][:3].all()
 
 
 class Lives:

@@ -58,7 +58,7 @@ def random_segments(seed=0, stack=2, dtype=torch.float64, lstm=0):
         terminated=given["terminated"],
         truncated=given["truncated"],
         mask=given["mask"],
-        behaviour={
+        extras={
             "mean": given["mu_mean"].to(dtype),
             "log_std": given["mu_log_std"].to(dtype),
             "sample": given["action"].to(dtype),

@@ -51,7 +51,7 @@ def random_segments(seed=0, stack=2, dtype=torch.float64, lstm=0):
         terminated=tensors["terminated"],
         truncated=tensors["truncated"],
         mask=tensors["mask"],
-        behaviour={"log_probs": tensors["mu_log_probs"].to(dtype)},
+        extras={"log_probs": tensors["mu_log_probs"].to(dtype)},
         state=random_state(generator, lstm, dtype),
         weights_version=torch.zeros(SIZES.columns, dtype=torch.int64),
         fresh=torch.zeros(SIZES.columns, dtype=torch.bool),

@@ -273,15 +273,15 @@ def act(acer, obs, *, seed=0, greedy=False, exploration=1.0):
 def test_mu_is_what_actions_are_sampled_from(temperature):
     acer = build(15, dtype=torch.float32)
     obs = torch.randn(1, 2 * PLANE, generator=torch.Generator().manual_seed(0)).expand(20_000, -1)
-    action, behaviour, _ = act(acer, obs, exploration=temperature)
-    mu = behaviour["log_probs"][0].exp()
+    action, extras, _ = act(acer, obs, exploration=temperature)
+    mu = extras["log_probs"][0].exp()
     logits = acer.network(obs[:1]).pi_logits[0].detach()
     torch.testing.assert_close(mu, (logits / temperature).softmax(-1))
     frequency = action.bincount(minlength=SIZES.actions) / len(action)
     torch.testing.assert_close(frequency, mu, rtol=0, atol=4 * math.sqrt(0.25 / len(action)))
-    assert (action.dtype, behaviour["log_probs"].dtype) == (torch.int64, torch.float32)
+    assert (action.dtype, extras["log_probs"].dtype) == (torch.int64, torch.float32)
     assert (
-        tuple(behaviour["log_probs"].shape[1:])
+        tuple(extras["log_probs"].shape[1:])
         == make_agent(
             RunConfig(), EnvironmentSpec((PLANE,), "float32", Discrete(SIZES.actions, 0), 2, False, 1, (PLANE,))
         ).extras["log_probs"]

@@ -26,9 +26,9 @@ def alike(seed=0, **settings):
 def later(batch, state):
     """`batch` without its first `BURN_IN` steps, which led to `state`; its stack is 1."""
     fields = ("obs", "episode_step", "action", "reward", "terminated", "truncated", "mask")
-    behaviour = {name: part[BURN_IN:] for name, part in batch.behaviour.items()}
+    extras = {name: part[BURN_IN:] for name, part in batch.extras.items()}
     cut = {name: getattr(batch, name)[BURN_IN:] for name in fields}
-    return dataclasses.replace(batch, **cut, behaviour=behaviour, state=state)
+    return dataclasses.replace(batch, **cut, extras=extras, state=state)
 
 
 def state_after_burn_in(network, batch):
@@ -83,7 +83,7 @@ def test_burn_in_leaves_out_steps_of_replayed_segments_only(fresh):
         assert loss.metrics["q_loss"] != loss_of(plain, batch).metrics["q_loss"]
 
 
-def test_fresh_segments_are_learned_from_whole_whatever_the_burn_in():
+def test_fresh_sequences_are_learned_from_whole_whatever_the_burn_in():
     batch, _ = random_segments(8, lstm=LSTM)
     batch.fresh[:] = True
     (loss, gradients), (expected, expected_gradients) = (

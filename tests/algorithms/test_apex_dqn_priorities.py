@@ -89,7 +89,7 @@ def test_an_actor_s_priorities_are_a_learner_s(environment: EnvironmentConfig, s
         network.load_state_dict(policy.network.state_dict())
     with torch.no_grad():
         learned = loss_of(learner, replay.gather(torch.arange(4 * COUNT * K))).priorities
-    priorities = np.stack([unroll.behaviour[PRIORITY] for unroll in unrolls])  # [unrolls, K, COUNT]
+    priorities = np.stack([unroll.extras[PRIORITY] for unroll in unrolls])  # [unrolls, K, COUNT]
     mask = np.stack([unroll.mask for unroll in unrolls])
     np.testing.assert_allclose(learned.view(4, COUNT, K).transpose(1, 2).numpy(), priorities, rtol=1e-4, atol=1e-4)
     assert not priorities[~mask].any()
@@ -107,7 +107,7 @@ def test_looking_ahead_does_not_change_what_is_played(environment: EnvironmentCo
     for name in ("obs", "episode_step", "action", "reward", "terminated", "truncated", "mask"):
         np.testing.assert_array_equal(joined(one, name), joined(other, name), err_msg=name)
     assert first.take_episodes() == second.take_episodes() != []
-    assert [sorted(unroll.behaviour) for unroll in (one[0], other[0])] == [[PRIORITY], []]
+    assert [sorted(unroll.extras) for unroll in (one[0], other[0])] == [[PRIORITY], []]
     assert len(np.unique(joined(one, "action"))) == (3 if "Countdown" in environment.id else 4)
 
 
@@ -116,7 +116,7 @@ def test_an_unroll_that_is_not_shipped_keeps_its_values() -> None:
     obs = torch.from_numpy(unrolls[1].obs[:-1]).flatten(0, 1)
     with torch.no_grad():
         q_values = policy.network(obs).q_values.view(K, COUNT, -1)
-    torch.testing.assert_close(torch.from_numpy(unrolls[1].behaviour["q_values"]), q_values)
+    torch.testing.assert_close(torch.from_numpy(unrolls[1].extras["q_values"]), q_values)
 
 
 def test_actors_and_evaluations_explore_as_the_algorithm_says() -> None:
@@ -134,7 +134,7 @@ def test_actors_and_evaluations_explore_as_the_algorithm_says() -> None:
 def chosen(config: RunConfig) -> float:
     """The share of the best actions in an evaluation that is not greedy."""
     _, (unroll,), _ = played(dataclasses.replace(config, environment=counting(lengths=[1000])), 1, actor=None)
-    return float((unroll.behaviour["q_values"].argmax(-1) == unroll.action).mean())
+    return float((unroll.extras["q_values"].argmax(-1) == unroll.action).mean())
 
 
 def test_a_policy_of_it_plays_whole_evaluations() -> None:

@@ -77,8 +77,8 @@ def test_what_a_dummy_step_did_changes_nothing():
     dummy = ~batch.mask
     other = replace(batch, action=batch.action.clone(), reward=batch.reward.clone())
     other.action[dummy], other.reward[dummy] = 0.5, 1e3
-    other = replace(other, behaviour={name: part.clone() for name, part in batch.behaviour.items()})
-    for part in other.behaviour.values():
+    other = replace(other, extras={name: part.clone() for name, part in batch.extras.items()})
+    for part in other.extras.values():
         part[dummy] += 3
     (one, gradients), (two, others) = gradients_of(acer, batch), gradients_of(acer, other)
     assert dummy.any()
@@ -155,18 +155,18 @@ def test_rho_is_that_of_the_action_as_sampled():
     mean = outputs_of(acer, batch).mean.detach()
     sample = mean + 1.5 * batch.noise["actions"][:, :, 0]
     same = {"mean": mean, "log_std": torch.full_like(mean, 1.5).log(), "sample": sample}
-    batch = replace(batch, action=sample.clamp(-1, 1), behaviour=same)
+    batch = replace(batch, action=sample.clamp(-1, 1), extras=same)
     assert (batch.action.abs() == 1).double().mean() > 0.2
     assert loss_of(acer, batch).metrics["rho"].item() == pytest.approx(1, abs=1e-9)
     wider = same | {"log_std": same["log_std"] + 0.3}
-    assert loss_of(acer, replace(batch, behaviour=wider)).metrics["rho"].item() != pytest.approx(1, abs=0.1)
+    assert loss_of(acer, replace(batch, extras=wider)).metrics["rho"].item() != pytest.approx(1, abs=0.1)
 
 
 def test_q_is_that_of_the_action_as_the_environment_took_it():
     acer = build(5)
     batch, _ = random_segments(5)
     q_taken = outputs_of(acer, batch).q_taken
-    beyond = replace(batch, behaviour=batch.behaviour | {"sample": batch.behaviour["sample"] * 3})
+    beyond = replace(batch, extras=batch.extras | {"sample": batch.extras["sample"] * 3})
     assert torch.equal(outputs_of(acer, beyond).q_taken, q_taken)
     other = replace(batch, action=-batch.action)
     assert not torch.allclose(outputs_of(acer, other).q_taken, q_taken)
@@ -303,16 +303,16 @@ def act(acer, obs, *, seed=0, greedy=False, exploration=0.3, state=None):
 def test_mu_is_what_actions_are_sampled_from(std):
     acer = build(14, dtype=torch.float32)
     obs = torch.randn(1, 2 * PLANE, generator=torch.Generator().manual_seed(0)).expand(20_000, -1)
-    action, behaviour, _ = act(acer, obs, exploration=std)
-    torch.testing.assert_close(behaviour["mean"], acer.network(obs).mean.detach())
-    torch.testing.assert_close(behaviour["log_std"], torch.full((20_000, SIZES.actions), math.log(std)))
-    deviations = (behaviour["sample"] - behaviour["mean"]) / std
+    action, extras, _ = act(acer, obs, exploration=std)
+    torch.testing.assert_close(extras["mean"], acer.network(obs).mean.detach())
+    torch.testing.assert_close(extras["log_std"], torch.full((20_000, SIZES.actions), math.log(std)))
+    deviations = (extras["sample"] - extras["mean"]) / std
     torch.testing.assert_close(deviations.mean(0), torch.zeros(SIZES.actions), rtol=0, atol=0.03)
     torch.testing.assert_close(deviations.std(0), torch.ones(SIZES.actions), rtol=0, atol=0.03)
-    assert torch.equal(action, behaviour["sample"].clamp(-1, 1))
-    assert (behaviour["sample"].abs() > 1).any()
+    assert torch.equal(action, extras["sample"].clamp(-1, 1))
+    assert (extras["sample"].abs() > 1).any()
     shapes = make_agent(config_of(), spec_of()).extras
-    assert {name: tuple(part.shape[1:]) for name, part in behaviour.items()} == shapes
+    assert {name: tuple(part.shape[1:]) for name, part in extras.items()} == shapes
 
 
 def test_greedy_takes_the_mean_and_sampling_follows_its_generator():
@@ -351,8 +351,8 @@ def test_acting_gives_the_state_after_the_observation():
 def test_policies_that_are_far_apart_learn_finite_steps(far, std):
     acer = build(17, stack=1, dtype=torch.float32, std=std)
     batch, _ = random_segments(17, stack=1, dtype=torch.float32)
-    elsewhere = {name: part + (name != "log_std") * far for name, part in batch.behaviour.items()}
-    batch = replace(batch, reward=1e6 * batch.reward, behaviour=elsewhere)
+    elsewhere = {name: part + (name != "log_std") * far for name, part in batch.extras.items()}
+    batch = replace(batch, reward=1e6 * batch.reward, extras=elsewhere)
     loss, gradients = gradients_of(acer, batch)
     assert {name: value.item() for name, value in loss.metrics.items() if not torch.isfinite(value)} == {}
     assert torch.isfinite(flat(gradients)).all()

@@ -67,7 +67,7 @@ def batch_of(spec):
         terminated=terminated,
         truncated=torch.zeros(T, B, dtype=torch.bool),
         mask=mask,
-        behaviour={"log_probs": log_probs} if discrete else {"mean": zeros, "log_std": zeros, "sample": action},
+        extras={"log_probs": log_probs} if discrete else {"mean": zeros, "log_std": zeros, "sample": action},
         state={},
         weights_version=torch.zeros(B, dtype=torch.int64),
         fresh=torch.ones(B, dtype=torch.bool),

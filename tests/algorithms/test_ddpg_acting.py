@@ -140,7 +140,7 @@ def test_an_actor_s_priorities_are_a_learner_s(n_steps: int, critics: int) -> No
         network.load_state_dict(policy.network.state_dict())
     with torch.no_grad():
         learned = loss_of(learner, replay.gather(torch.arange(4 * COUNT * K))).priorities
-    priorities = np.stack([unroll.behaviour[PRIORITY] for unroll in unrolls])  # [unrolls, K, COUNT]
+    priorities = np.stack([unroll.extras[PRIORITY] for unroll in unrolls])  # [unrolls, K, COUNT]
     mask = np.stack([unroll.mask for unroll in unrolls])
     np.testing.assert_allclose(learned.view(4, COUNT, K).transpose(1, 2).numpy(), priorities, rtol=1e-4, atol=1e-4)
     assert not priorities[~mask].any()
@@ -150,6 +150,6 @@ def test_an_actor_s_priorities_are_a_learner_s(n_steps: int, critics: int) -> No
 
 def test_looking_ahead_does_not_change_what_is_played() -> None:
     (_, one), (_, other) = (played(pendulum(sampling, **OU)) for sampling in ("prioritized", "uniform"))
-    assert [sorted(unroll.behaviour) for unroll in (one[0], other[0])] == [[PRIORITY], []]
+    assert [sorted(unroll.extras) for unroll in (one[0], other[0])] == [[PRIORITY], []]
     for name in ("obs", "episode_step", "action", "reward", "truncated", "mask"):
         np.testing.assert_array_equal(joined(one, name), joined(other, name), err_msg=name)

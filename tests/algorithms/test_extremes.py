@@ -46,7 +46,7 @@ def acted(logits, seed=0):
     batch, _ = random_segments(seed, stack=1, dtype=torch.float32)
     log_mu = torch.tensor(logits).log_softmax(-1).expand(*batch.action.shape, -1)
     action = torch.distributions.Categorical(logits=log_mu).sample()
-    return dataclasses.replace(batch, action=action, behaviour={"log_probs": log_mu})
+    return dataclasses.replace(batch, action=action, extras={"log_probs": log_mu})
 
 
 def assert_learns(acer, optimizer, batch):
@@ -123,7 +123,7 @@ def test_a_single_action():
     acer, optimizer = build(num_actions=1)
     batch, _ = random_segments(0, stack=1, dtype=torch.float32)
     zeros = torch.zeros(*batch.action.shape, 1)
-    batch = dataclasses.replace(batch, action=torch.zeros_like(batch.action), behaviour={"log_probs": zeros})
+    batch = dataclasses.replace(batch, action=torch.zeros_like(batch.action), extras={"log_probs": zeros})
     assert_learns(acer, optimizer, batch)
     metrics = loss_of(acer, batch).metrics
     assert [metrics[name].item() for name in ("entropy", "average_policy_kl", "rho")] == [0, 0, 1]

@@ -141,7 +141,7 @@ def test_an_actor_s_priorities_are_a_learner_s(environment: dict[str, Any], burn
         network.load_state_dict(policy.network.state_dict())
     with torch.no_grad():
         learned = loss_of(learner, replay.gather(torch.arange(6 * COUNT))).priorities.view(6, COUNT)
-    given = np.stack([unroll.behaviour[PRIORITY].max(0) for unroll in unrolls])
+    given = np.stack([unroll.extras[PRIORITY].max(0) for unroll in unrolls])
     np.testing.assert_allclose(learned.numpy(), given, rtol=1e-4, atol=1e-4)
     assert (~joined(unrolls, "mask")).sum() > 6 * COUNT * burn_in  # dummy steps, too
     weights = (given.ravel() + 1e-6) ** config.replay.priority_exponent

@@ -13,7 +13,7 @@ from apex_acer.algorithms import algorithm_class
 from apex_acer.algorithms.dqn.settings import ApexDqnConfig
 from apex_acer.algorithms.on_policy.common import OnPolicy
 from apex_acer.algorithms.samples import SampleMaker, Samples, Sequences, columns, prepared, split
-from apex_acer.config import AlgorithmConfig, SegmentConfig
+from apex_acer.config import AlgorithmConfig, SequenceConfig
 from apex_acer.networks.discrete import ActorCritic
 from apex_acer.protocol.unroll import Batch
 from tests.functional import reference_q
@@ -40,7 +40,7 @@ def numbered_batch(stack: int = 1) -> Batch:
         terminated=torch.from_numpy(random.random((T, B)) < 0.3),
         truncated=torch.from_numpy(random.random((T, B)) < 0.3),
         mask=torch.from_numpy(random.random((T, B)) < 0.8),
-        behaviour={"log_probs": numbers(T, B, 2)},
+        extras={"log_probs": numbers(T, B, 2)},
         state={"hidden": numbers(B, 6)},
         weights_version=numbers(B, dtype=torch.int64),
         fresh=torch.from_numpy(random.random(B) < 0.5),
@@ -84,7 +84,7 @@ def test_sequences_have_stacks_shaped_rewards_and_discounts(stack: int) -> None:
     assert torch.equal(made.terminated, batch.terminated)
     for name in ("action", "mask", "importance", "fresh"):
         assert torch.equal(getattr(made, name), getattr(batch, name)), name
-    torch.testing.assert_close((made.state, made.extras), (batch.state, batch.behaviour))
+    torch.testing.assert_close((made.state, made.extras), (batch.state, batch.extras))
 
 
 @STACKS
@@ -92,7 +92,7 @@ def test_transitions_have_n_step_sums_up_to_the_end_of_the_episode(stack: int) -
     whole = numbered_batch(stack)
     steps = {name: getattr(whole, name)[:N] for name in ("action", "reward", "terminated", "truncated", "mask")}
     planes = {name: getattr(whole, name)[: N + stack] for name in ("obs", "episode_step")}
-    batch = dataclasses.replace(whole, **steps, **planes, behaviour={"log_probs": whole.behaviour["log_probs"][:N]})
+    batch = dataclasses.replace(whole, **steps, **planes, extras={"log_probs": whole.extras["log_probs"][:N]})
     made: Any = SampleMaker(ApexDqnConfig(**SHAPING, n_steps=N)).make(batch)
     lengths = set()
     for b in range(B):
@@ -106,11 +106,11 @@ def test_transitions_have_n_step_sums_up_to_the_end_of_the_episode(stack: int) -
         lengths.add(expected.length)
     assert len(lengths) > 1
     assert torch.equal(made.action, batch.action[0])
-    assert torch.equal(made.extras["log_probs"], batch.behaviour["log_probs"][0])
+    assert torch.equal(made.extras["log_probs"], batch.extras["log_probs"][0])
 
 
 def test_rewards_are_scaled_by_the_returns_observed_so_far() -> None:
-    maker = SampleMaker(SegmentConfig(name="a", **SHAPING, normalise_rewards=True))
+    maker = SampleMaker(SequenceConfig(name="a", **SHAPING, normalise_rewards=True))
     run = tiny_run()
     for seed in range(3):
         reward = np.random.default_rng(seed).normal(0, 7, (5, 4)).astype(np.float32)

@@ -46,7 +46,7 @@ def a_batch(algorithm: Trpo, spec: EnvironmentSpec, seed: int = 0) -> Sequences:
     obs = torch.randn(T + 1, B, 4, dtype=torch.float64)
     policy = algorithm.network.head.distribution(algorithm.network(obs[:-1].flatten(0, 1)))
     with torch.no_grad():
-        action, behaviour = algorithm.network.head.sample(policy, torch.Generator().manual_seed(seed), greedy=False)
+        action, extras = algorithm.network.head.sample(policy, torch.Generator().manual_seed(seed), greedy=False)
     batch = Batch(
         obs=obs,
         episode_step=torch.ones(T + 1, B, dtype=torch.int32),
@@ -55,7 +55,7 @@ def a_batch(algorithm: Trpo, spec: EnvironmentSpec, seed: int = 0) -> Sequences:
         terminated=torch.zeros(T, B, dtype=torch.bool),
         truncated=torch.zeros(T, B, dtype=torch.bool),
         mask=torch.rand(T, B) < 0.8,
-        behaviour={name: part.detach().double().unflatten(0, (T, B)) for name, part in behaviour.items()},
+        extras={name: part.detach().double().unflatten(0, (T, B)) for name, part in extras.items()},
         state={},
         weights_version=torch.zeros(B, dtype=torch.int64),
         fresh=torch.ones(B, dtype=torch.bool),

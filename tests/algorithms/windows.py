@@ -61,7 +61,7 @@ def random_windows(seed=0, stack=1, steps=STEPS, dtype=torch.float64):
         reward=2 * torch.from_numpy(arrays["reward"]).to(dtype),
         obs=torch.randn(planes, COLUMNS, PLANE, generator=generator, dtype=dtype),
         episode_step=torch.randint(0, 4, (planes, COLUMNS), generator=generator, dtype=torch.int32),
-        behaviour={},
+        extras={},
         state={},
         weights_version=torch.zeros(COLUMNS, dtype=torch.int64),
         fresh=torch.zeros(COLUMNS, dtype=torch.bool),

@@ -40,17 +40,15 @@ def make_unroll(shapes: Layout, num: int) -> Unroll:
         if isinstance(value := getattr(shapes, field.name), tuple)
     }
     arrays = {name: np.zeros((shape[0], num, *shape[1:]), dtype) for name, (shape, dtype) in fields.items()}
-    behaviour = {
-        name: np.zeros((shape[0], num, *shape[1:]), dtype) for name, (shape, dtype) in shapes.behaviour.items()
-    }
+    extras = {name: np.zeros((shape[0], num, *shape[1:]), dtype) for name, (shape, dtype) in shapes.extras.items()}
     arrays["mask"][:] = True
-    return Unroll(**arrays, behaviour=behaviour, state={})
+    return Unroll(**arrays, extras=extras, state={})
 
 
 def size(unroll: Unroll) -> int:
     """Bytes of its arrays."""
     arrays = [value for value in vars(unroll).values() if isinstance(value, np.ndarray)]
-    return sum(array.nbytes for array in (*arrays, *unroll.behaviour.values()))
+    return sum(array.nbytes for array in (*arrays, *unroll.extras.values()))
 
 
 def send(address: str, index: int, kind: str) -> None:

@@ -68,7 +68,7 @@ def measure_replay(size: int) -> dict[str, int]:
             np.ones(shape, np.float32),
             **flags,
             mask=np.ones(shape, bool),
-            behaviour={PRIORITY: rng.pareto(2, shape).astype(np.float32)},
+            extras={PRIORITY: rng.pareto(2, shape).astype(np.float32)},
             state={},
         )
         sampler.insert(storage.insert(unroll, 0), unroll)

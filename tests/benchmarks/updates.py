@@ -58,7 +58,7 @@ def random_unrolls(config: RunConfig, spec: EnvironmentSpec) -> Iterator[Unroll]
             terminated=np.zeros((k, num), bool),
             truncated=np.zeros((k, num), bool),
             mask=np.ones((k, num), bool),
-            behaviour={name: np.zeros((k, num, *shape[1:]), kind) for name, (shape, kind) in shapes.behaviour.items()},
+            extras={name: np.zeros((k, num, *shape[1:]), kind) for name, (shape, kind) in shapes.extras.items()},
             state={name: np.zeros((num, *shape), kind) for name, (shape, kind) in shapes.state.items()},
         )
 

@@ -38,7 +38,7 @@ def sizes(config: RunConfig, spec: EnvironmentSpec) -> dict[str, float]:
     agent, k = make_agent(config, spec), config.algorithm.unroll_length
     column = agent.layout
     values = [getattr(column, field.name) for field in dataclasses.fields(column)]
-    arrays = [*(v for v in values if isinstance(v, tuple)), *column.behaviour.values(), *column.state.values()]
+    arrays = [*(v for v in values if isinstance(v, tuple)), *column.extras.values(), *column.state.values()]
     return {
         "step": sum(map(num_bytes, arrays)) / k,
         "its observations": num_bytes(column.obs) / k,

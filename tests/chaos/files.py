@@ -17,7 +17,7 @@ import torch
 
 from apex_acer.actor.policy import Policy
 from apex_acer.config import RunConfig
-from apex_acer.networks.card import FORMAT, describe
+from apex_acer.networks.metadata import FORMAT, describe
 from apex_acer.networks.weights import METADATA, named_tensors, pack
 from apex_acer.protocol.specification import EnvironmentSpec
 from apex_acer.storage import checkpoint

@@ -233,8 +233,8 @@ def assert_valid(message: Message, layout: Layout, spec: EnvironmentSpec) -> Non
 
 
 def assert_valid_unroll(unroll: Unroll, layout: Layout) -> None:
-    expected = {name: getattr(layout, name) for name in ARRAY_FIELDS} | layout.behaviour
-    arrays = {name: getattr(unroll, name) for name in ARRAY_FIELDS} | unroll.behaviour
+    expected = {name: getattr(layout, name) for name in ARRAY_FIELDS} | layout.extras
+    arrays = {name: getattr(unroll, name) for name in ARRAY_FIELDS} | unroll.extras
     assert arrays.keys() == expected.keys()
     for name, ((length, *rest), dtype) in expected.items():
         assert arrays[name].shape == (length, 4, *rest)

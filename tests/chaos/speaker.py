@@ -20,11 +20,11 @@ def main(address: str, run_id: str, incarnation: str, unroll_file: str, file: st
     peer = Peer("actor", 0, int(incarnation))
     with np.load(unroll_file) as stored:
         fields = {name: stored[name] for name in stored.files}
-    behaviour = {"log_probs": fields.pop("log_probs")}
+    extras = {"log_probs": fields.pop("log_probs")}
     link, answered = DealerLink(address, peer), os.open(file, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
     for sequence in range(10**9):
         fields["reward"] = np.full_like(fields["reward"], sequence)
-        link.send(Message(run_id, peer, sequence, unroll=Unroll(**fields, behaviour=behaviour, state={})))
+        link.send(Message(run_id, peer, sequence, unroll=Unroll(**fields, extras=extras, state={})))
         if sequence:
             reply = link.receive(30)
             assert reply is not None

@@ -95,7 +95,7 @@ plain = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
     max_leaves=8,
 )
-names = st.sampled_from([*ARRAY_FIELDS, "behaviour.log_probs", "state.cell", "behaviour.", "x"]) | st.text(max_size=8)
+names = st.sampled_from([*ARRAY_FIELDS, "extras.log_probs", "state.cell", "extras.", "x"]) | st.text(max_size=8)
 lengths = st.integers(-1, 7) | st.sampled_from([2**31, 2**32, 2**62, 2**63, "", "٣"])
 shapes = st.lists(lengths, max_size=10).map(lambda shape: ",".join(map(str, shape)))
 dtypes = st.sampled_from(sorted(DTYPES)) | st.text(max_size=3)

@@ -279,7 +279,7 @@ def test_every_answered_unroll_was_taken_exactly_once(kills: int, capsys: pytest
 def store_unroll(path: Path) -> None:
     unroll = made_up_unroll(tiny_run())
     arrays = {name: getattr(unroll, name) for name in ARRAY_FIELDS}
-    np.savez(path, **arrays, log_probs=unroll.behaviour["log_probs"])
+    np.savez(path, **arrays, log_probs=unroll.extras["log_probs"])
 
 
 def speak_and_die(receiver: Receiver, folder: Path, incarnation: int, chance: random.Random) -> list[int]:

@@ -22,7 +22,7 @@ from apex_acer.actor.evaluator import evaluate_policy
 from apex_acer.actor.policy import Policy, load_policy
 from apex_acer.cli import main
 from apex_acer.environments.vector import make_environments
-from apex_acer.networks.card import describe
+from apex_acer.networks.metadata import describe
 from apex_acer.networks.weights import named_tensors, pack, write
 from tests.conftest import COUNTDOWN
 from tests.runs import tiny_run
@@ -90,8 +90,8 @@ def weights_file(folder: Path, seed: int = 1, **changes: Any) -> Path:
     with torch.no_grad():
         policy.network.pi_logits.weight.mul_(300)
     path = folder / "weights.safetensors"
-    card = describe(config, policy.spec, env_steps=0, updates=0)
-    write(path, pack(named_tensors(policy.network, "network"), card))
+    metadata = describe(config, policy.spec, env_steps=0, updates=0)
+    write(path, pack(named_tensors(policy.network, "network"), metadata))
     environments.close()
     return path
 

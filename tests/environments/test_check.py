@@ -427,9 +427,9 @@ def test_every_way_to_begin_asks_whether_they_fit(
     pendulum, weights = run_config(id=PENDULUM).environment, folder / "weights.safetensors"
     config = load_run(folder)
     (folder / "config.toml").write_text(dump_run(dataclasses.replace(config, environment=pendulum)))
-    tensors, card = read(weights)
-    card["config"]["environment"]["id"] = PENDULUM
-    write(weights, pack(tensors, card | {"spec": dataclasses.asdict(environment_spec(pendulum))}))
+    tensors, metadata = read(weights)
+    metadata["config"]["environment"]["id"] = PENDULUM
+    write(weights, pack(tensors, metadata | {"spec": dataclasses.asdict(environment_spec(pendulum))}))
     commands = [
         f"train {run} --engine serial",
         f"train {run} --engine local",

@@ -63,7 +63,7 @@ def held(queue: BatchQueue) -> int:
 
 def num_fresh(queue: BatchQueue) -> int:
     """Sequences that were not trained on."""
-    return int(queue.figures()["fresh_segments"])
+    return int(queue.figures()["fresh_sequences"])
 
 
 def restore(queue: BatchQueue, state: Any, fill: Callable[[str, Array], None] | None) -> None:
@@ -215,7 +215,7 @@ def test_what_is_on_its_way_is_not_overwritten_and_counts_as_not_trained_on(
     first = queue.next_batch()
     assert segment_numbers(first) == [0, 1, 2, 3]
     assert num_fresh(queue) == 4
-    assert queue.state()["segments"]["fresh"] == [4, 5, 6, 7]
+    assert queue.state()["sequences"]["fresh"] == [4, 5, 6, 7]
     for number in range(2, 20):  # more than replay holds
         insert_agreed(queue, numbered_unroll(config, number), number)
     second = queue.next_batch()
@@ -260,8 +260,8 @@ def test_a_batch_on_its_way_at_a_checkpoint_is_chosen_again_and_counted_once(
     state = through_json(queue)
     restore(another, state, copied(queue))
     inserted = int(queue.storage._steps.sum())
-    waiting = int(queue.storage.count_steps(torch.tensor(state["segments"]["fresh"])).sum())
-    assert state["pace"]["fresh_steps"] == inserted - waiting > 0
+    waiting = int(queue.storage.count_steps(torch.tensor(state["sequences"]["fresh"])).sum())
+    assert state["rate_limiter"]["fresh_steps"] == inserted - waiting > 0
     expected = [segment_numbers(queue.next_batch()) for _ in range(3)]
     assert [segment_numbers(another.next_batch()) for _ in range(3)] == expected
 

@@ -183,7 +183,7 @@ def test_priorities_of_what_was_overwritten_meanwhile_are_ignored(transfers: lis
     assert set(found) == kept
 
 
-def test_fresh_segments_have_weight_one_and_get_priorities_too() -> None:
+def test_fresh_sequences_have_weight_one_and_get_priorities_too() -> None:
     """Of ACER, which learns each segment once as it comes."""
     config = queue_run(algorithm__replay_ratio=3.0, replay__sampling="prioritized")
     queue, lowest = make_queue(config), 1.0

@@ -36,7 +36,7 @@ def with_value(name: str, value: float) -> dict[str, Any]:
     """An unroll with one bad element."""
     unroll = made_up_unroll(CONFIG)
     if name == "log_probs":
-        array = unroll.behaviour[name]
+        array = unroll.extras[name]
         array[2, 1, 0] = value
         return {"unroll": unroll}
     getattr(unroll, name)[2, 1] = value
@@ -62,17 +62,17 @@ REFUSED = {
     "reward's dtype": replaced(reward=np.ones((5, 4), np.float64)),
     "obs's dtype": replaced(obs=np.ones((6, 4, 4), np.uint8)),
     "mask's dtype": replaced(mask=np.ones((5, 4), np.uint8)),
-    "behaviour missing": replaced(behaviour={}),
-    "behaviour's name": replaced(behaviour={"log_mu": np.zeros((5, 4, 2), np.float32)}),
-    "behaviour's shape": replaced(behaviour={"log_probs": np.zeros((5, 4, 3), np.float32)}),
+    "extras missing": replaced(extras={}),
+    "extras's name": replaced(extras={"log_mu": np.zeros((5, 4, 2), np.float32)}),
+    "extras's shape": replaced(extras={"log_probs": np.zeros((5, 4, 3), np.float32)}),
     "state unexpected": replaced(state={"hidden": np.zeros((4, 8), np.float32)}),
     "no columns": replaced(action=np.zeros((5,), np.int64)),
     "action below": with_value("action", -1),
     "action above": with_value("action", 2),
     "reward nan": with_value("reward", np.nan),
     "reward infinite": with_value("reward", np.inf),
-    "behaviour nan": with_value("log_probs", np.nan),
-    "behaviour infinite": with_value("log_probs", -np.inf),
+    "extras nan": with_value("log_probs", np.nan),
+    "extras infinite": with_value("log_probs", -np.inf),
     "obs nan": with_value("obs", np.nan),
 }
 
@@ -136,7 +136,7 @@ def test_states_that_do_not_fit_are_refused(parts: dict[str, np.ndarray], why: s
 def acted(array: np.ndarray | None = None, **replaced: Any) -> Unroll:
     """An unroll with continuous actions, by default 0."""
     action = np.zeros((5, 4, 2), np.float32) if array is None else array
-    return made_up_unroll(CONFIG, action=action, behaviour={}, **replaced)
+    return made_up_unroll(CONFIG, action=action, extras={}, **replaced)
 
 
 def one_bad_action(value: float) -> np.ndarray:
@@ -179,11 +179,11 @@ def test_negative_priorities_are_refused() -> None:
     inbox = Inbox("this-run", tiny_layout(config), 4, CARTPOLE, max_waiting=2)
     (actor,) = known_speakers(inbox, ACTOR)
     unroll = made_up_unroll(config)
-    unroll.behaviour["priority"][2, 1] = -1e-6
+    unroll.extras["priority"][2, 1] = -1e-6
     reply = actor.say(unroll=unroll)
     assert reply is not None
     assert reply.refused == "priority: negative"
-    unroll.behaviour["priority"][2, 1] = 0.0
+    unroll.extras["priority"][2, 1] = 0.0
     assert Speaker(inbox, ACTOR).say(unroll=unroll) is None
     assert inbox.take_unroll(0) is not None
 

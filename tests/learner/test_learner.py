@@ -62,7 +62,7 @@ def test_every_segment_is_trained_on_fresh_exactly_once(
 
 
 @pytest.mark.parametrize("batch_size", [3, 8])
-def test_fresh_segments_are_not_overwritten_before_they_were_trained_on(
+def test_fresh_sequences_are_not_overwritten_before_they_were_trained_on(
     make_learner: MakeLearner, trained_on: list[Batch], batch_size: int
 ) -> None:
     config = tiny_run(
@@ -417,9 +417,9 @@ def test_weights_written_are_those_that_reached_the_target(make_learner: MakeLea
     result = learner.finish()
     assert (result.reason, result.eval_return, result.env_steps) == ("at_return", 10.0, 160)
     written = Path(result.weights)
-    tensors, card = weights.read(written)
-    assert weights.pack(tensors, card | {"score": None}) == given.weights
-    assert card["score"] == {"eval_return": 10.0, "episodes": 4, "greedy": True, "env_steps": 100}
+    tensors, metadata = weights.read(written)
+    assert weights.pack(tensors, metadata | {"score": None}) == given.weights
+    assert metadata["score"] == {"eval_return": 10.0, "episodes": 4, "greedy": True, "env_steps": 100}
     assert written.with_name("best.safetensors").read_bytes() == written.read_bytes()
     reply = evaluator.hear()
     assert reply is not None
@@ -440,11 +440,11 @@ def test_best_weights_are_those_of_the_best_evaluation(make_learner: MakeLearner
             assert work_off(learner)
         given.append(reply.weights)
     assert len(set(given)) == 3
-    tensors, card = weights.read(tmp_path / "run_0" / "best.safetensors")
-    assert (card["score"]["eval_return"], card["score"]["env_steps"]) == (9.0, 200)
+    tensors, metadata = weights.read(tmp_path / "run_0" / "best.safetensors")
+    assert (metadata["score"]["eval_return"], metadata["score"]["env_steps"]) == (9.0, 200)
     before = weights.unpack_metadata(given[1])["score"]
     assert (before["eval_return"], before["env_steps"]) == (3.0, 100)
-    assert weights.pack(tensors, card | {"score": before}) == given[1]
+    assert weights.pack(tensors, metadata | {"score": before}) == given[1]
     assert learner._reporter.status()["best"] == 9.0
     result = learner.finish()
     assert result.eval_return == 5.0

@@ -170,8 +170,8 @@ def test_the_ratio_is_that_to_the_policy_as_it_acted() -> None:
     spec, batch = a_batch(config)
     shares = []
     for older in (0.0, 0.5):
-        behaviour = {"log_probs": batch.behaviour["log_probs"] - older}
-        (metrics,) = Trainer(config, spec).update(dataclasses.replace(batch, behaviour=behaviour), 0, 0).metrics
+        extras = {"log_probs": batch.extras["log_probs"] - older}
+        (metrics,) = Trainer(config, spec).update(dataclasses.replace(batch, extras=extras), 0, 0).metrics
         shares.append(float(metrics["clipped_share"]))
     assert shares[1] == 1 > shares[0]  # a ratio of e^0.5 times the first
 

@@ -44,8 +44,8 @@ def snapshot(env_steps: int) -> Snapshot:
 
 def scored(env_steps: int, score: float) -> bytes:
     """The file of a snapshot that had this score."""
-    card = {"eval_return": score, "episodes": 7, "greedy": False, "env_steps": env_steps}
-    return pack({"x": torch.tensor(env_steps)}, {"env_steps": env_steps, "score": card})
+    metadata = {"eval_return": score, "episodes": 7, "greedy": False, "env_steps": env_steps}
+    return pack({"x": torch.tensor(env_steps)}, {"env_steps": env_steps, "score": metadata})
 
 
 def resumed(evaluations: Evaluations, folder: Path, target: float | None = None) -> Evaluations:

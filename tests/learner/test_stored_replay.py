@@ -94,7 +94,7 @@ def test_a_ring_is_loaded_in_the_order_in_which_it_was_filled(tmp_path: Path) ->
     train(tiny_run(tmp_path, checkpoint__replay=True, replay__capacity=115, stop__env_steps=STEPS))
     saved = checkpoint.load(checkpoint.newest(tmp_path) or Path())
     held = saved.state["replay"]
-    assert held["segments"] == 23 > held["oldest"] > 0
+    assert held["sequences"] == 23 > held["oldest"] > 0
     reward = np.empty((23, 5), np.float32)
     obs = np.empty((23, 6, 4), np.float32)
     saved.read_into("replay.reward", reward)
@@ -136,7 +136,7 @@ MISFITS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
         "is of another environment: the shape of an observation was",
     ),
     "unroll length": ({}, {"algorithm__unroll_length": 7}, "obs is float32[6, 4], this run needs float32[8, 4]; give"),
-    "algorithm": (APEX_DQN, {}, "behaviour.log_probs is missing, this run needs float32[5, 2]; give one of the same"),
+    "algorithm": (APEX_DQN, {}, "extras.log_probs is missing, this run needs float32[5, 2]; give one of the same"),
     "state": ({}, {"network__lstm": 4}, "state.hidden is missing, this run needs float32[4]"),
 }
 
@@ -193,15 +193,15 @@ COUNTED = NUMBERS.episode_step
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "shape": ({"reward": NUMBERS.reward[1:]}, "reward: float32[4, 4], expected float32[5, 4]"),
     "type": ({"reward": NUMBERS.reward.astype(np.float64)}, "reward: float64[5, 4], expected float32[5, 4]"),
-    "missing": ({"behaviour": {}}, "behaviour: keys [], expected ['log_probs']"),
+    "missing": ({"extras": {}}, "extras: keys [], expected ['log_probs']"),
     "action": ({"action": NUMBERS.action + 1}, "action: 1 to 2, allowed 0 to 1"),
     "not finite": ({"reward": NUMBERS.reward * np.nan}, "reward: not finite"),
     "mu": (
-        {"behaviour": {"log_probs": NUMBERS.behaviour["log_probs"] - 0.5}},
+        {"extras": {"log_probs": NUMBERS.extras["log_probs"] - 0.5}},
         "log_probs: probabilities add up to 1 ± 0.39, allowed ± 0.001",
     ),
     "no array": ({"reward": NUMBERS.reward.tolist()}, "reward: list, allowed is a NumPy array"),
-    "no behaviour": ({"behaviour": None}, "behaviour: NoneType, allowed is a dict of NumPy arrays"),
+    "no extras": ({"extras": None}, "extras: NoneType, allowed is a dict of NumPy arrays"),
     "no environment": (
         {name: getattr(NUMBERS, name)[:, :0] for name in ARRAY_FIELDS},
         "obs: float32[6, 0, 4], expected float32[6, 1, 4]",
@@ -278,7 +278,7 @@ def test_a_run_s_checkpoint_is_not_overwritten(finished_run: Path, tmp_path: Pat
 
 def test_masked_steps_need_no_policy(tmp_path: Path) -> None:
     unroll = scripted(CONFIG)
-    unroll.mask[2], unroll.behaviour["log_probs"][2] = False, 0.0
+    unroll.mask[2], unroll.extras["log_probs"][2] = False, 0.0
     write_unrolls(tmp_path / "set", CONFIG, [unroll])
     assert loaded(tmp_path / "set").num_steps == 16
 
@@ -290,7 +290,7 @@ def test_loaded_priorities_are_first_priorities(tmp_path: Path) -> None:
     queue = empty(config)
     load_replay(str(tmp_path / "set"), config, CARTPOLE, queue)
     weights = queue.arrays()["weights"]
-    np.testing.assert_allclose(weights, (unroll.behaviour[PRIORITY].T.ravel() + 1e-6) ** 0.6, rtol=1e-6)
+    np.testing.assert_allclose(weights, (unroll.extras[PRIORITY].T.ravel() + 1e-6) ** 0.6, rtol=1e-6)
 
 
 def test_a_countdown_s_bytes_are_loaded_as_they_are(tmp_path: Path) -> None:

@@ -145,7 +145,7 @@ def test_wall_clock_and_rows_go_on(make_learner: MakeLearner, resume_learner: Re
         assert values == sorted(values)
 
 
-def test_without_its_replay_it_learns_from_fresh_segments_until_replay_starts(
+def test_without_its_replay_it_learns_from_fresh_sequences_until_replay_starts(
     make_learner: MakeLearner, resume_learner: ResumeLearner, trained_on: list[Any], tmp_path: Path
 ) -> None:
     config = saved_run(checkpoint__replay=False, replay__start=200)
@@ -439,7 +439,7 @@ def test_processes_of_another_algorithm_go_on_with_their_replay(tmp_path: Path) 
     path = checkpoint.newest(tmp_path)
     assert path is not None
     saved = checkpoint.load(path)
-    assert {"replay.weights", "replay.behaviour.priority"} <= set(saved.names)
+    assert {"replay.weights", "replay.extras.priority"} <= set(saved.names)
     more = resume(tmp_path, {"env_steps": 1200})
     assert (first.reason, more.reason) == ("env_steps", "env_steps")
     assert more.env_steps >= 1200
@@ -544,7 +544,7 @@ def test_its_curves_do_not_double_back(killed: Killed) -> None:
 def test_it_fills_replay_before_it_replays_and_then_keeps_the_ratio(killed: Killed) -> None:
     saved = killed.state
     rows = [row for row in lines(killed.folder) if row["source"] == "learner" and row["wall_s"] > saved["wall_s"]]
-    ratio = saved["feed"]["pace"]["replayed_steps"] / saved["feed"]["pace"]["fresh_steps"]
+    ratio = saved["feed"]["rate_limiter"]["replayed_steps"] / saved["feed"]["rate_limiter"]["fresh_steps"]
     filling = [row for row in rows if row["replay_steps"] < START]
     assert filling
     assert all(row["replay_ratio"] == pytest.approx(ratio) for row in filling)

@@ -53,7 +53,7 @@ def newest_columns(unrolls: list[Unroll], field: str) -> Array:
     """`[CAPACITY, K]` by slot: the columns that a full ring holds."""
     held = {}
     for number, unroll in enumerate(unrolls):
-        array = unroll.behaviour[field] if field == PRIORITY else getattr(unroll, field)
+        array = unroll.extras[field] if field == PRIORITY else getattr(unroll, field)
         held |= {(number * COUNT + column) % CAPACITY: array[:, column] for column in range(COUNT)}
     return np.stack([held[slot] for slot in range(CAPACITY)])
 
@@ -161,7 +161,7 @@ def test_the_oldest_segments_go_and_their_weights_with_them(window: int, given: 
     np.testing.assert_allclose(held[5], raised(100.0))
     for number, unroll in enumerate(unrolls, 2):
         for column in range(COUNT):
-            expected = raised(unroll.behaviour[PRIORITY][:, column]) if given else np.full(starts, raised(100.0))
+            expected = raised(unroll.extras[PRIORITY][:, column]) if given else np.full(starts, raised(100.0))
             np.testing.assert_allclose(held[(number * COUNT + column) % CAPACITY], expected)
     assert replay[1]._tree.total == pytest.approx(held.sum())
     assert replay[0].num_steps == CAPACITY * K
@@ -208,7 +208,7 @@ def test_priorities_of_what_was_overwritten_meanwhile_are_ignored(window: int, b
     for number in range(meanwhile):
         unroll = plain_unroll(number, dummies=0.0)
         columns = {name: value[:, :1] for name, value in vars(unroll).items() if isinstance(value, np.ndarray)}
-        made.insert(replay, Unroll(**columns, behaviour={}, state={}), number)
+        made.insert(replay, Unroll(**columns, extras={}, state={}), number)
     replay[1].set_priorities(drawn, torch.full(drawn.shape, 5.0), since)
     oldest = replay[0].num_inserted - CAPACITY
     still_there = np.array([inserted_at[item // starts] >= oldest for item in drawn.tolist()])

@@ -44,8 +44,8 @@ def assert_equal_columns(batch: Batch, columns: list[tuple[Unroll, int, int]]) -
         found = getattr(batch, name).numpy()
         assert found.dtype == expected.dtype
         np.testing.assert_array_equal(found, expected, err_msg=name)
-    expected = np.stack([unroll.behaviour["log_probs"][:, column] for unroll, column, _ in columns], 1)
-    np.testing.assert_array_equal(batch.behaviour["log_probs"].numpy(), expected)
+    expected = np.stack([unroll.extras["log_probs"][:, column] for unroll, column, _ in columns], 1)
+    np.testing.assert_array_equal(batch.extras["log_probs"].numpy(), expected)
     assert batch.state.keys() == {"hidden", "cell"}
     for name, state in batch.state.items():
         assert state.dtype == torch.float32
@@ -55,8 +55,8 @@ def assert_equal_columns(batch: Batch, columns: list[tuple[Unroll, int, int]]) -
 
 def one_column(unroll: Unroll, column: int) -> Unroll:
     arrays = {name: getattr(unroll, name)[:, column : column + 1] for name in ARRAY_FIELDS}
-    behaviour = {name: array[:, column : column + 1] for name, array in unroll.behaviour.items()}
-    return Unroll(**arrays, behaviour=behaviour, state={n: a[column : column + 1] for n, a in unroll.state.items()})
+    extras = {name: array[:, column : column + 1] for name, array in unroll.extras.items()}
+    return Unroll(**arrays, extras=extras, state={n: a[column : column + 1] for n, a in unroll.state.items()})
 
 
 def test_the_oldest_segments_are_overwritten(unrolls: tuple[Layout, list[Unroll]]) -> None:
@@ -174,7 +174,7 @@ def test_arrays_are_views_of_what_is_held(unrolls: tuple[Layout, list[Unroll]]) 
     assert {len(array) for array in storage.arrays().values()} == {0}
     slots = storage.insert(sent[0], 5)
     arrays = storage.arrays()
-    state = {"behaviour.log_probs", "state.hidden", "state.cell"}
+    state = {"extras.log_probs", "state.hidden", "state.cell"}
     assert arrays.keys() == {*ARRAY_FIELDS, *state, "version", "steps"}
     assert {len(array) for array in arrays.values()} == {COUNT}
     arrays["version"][:] = 6
@@ -196,7 +196,7 @@ def test_memory_grows_while_it_fills_and_is_flat_afterwards() -> None:
     fits = layout(PIXELS, k, {"log_probs": (4,)})
     zeros = {name: np.zeros(_columns(getattr(fits, name), columns), getattr(fits, name)[1]) for name in ARRAY_FIELDS}
     zeros["obs"] += 1
-    unroll = Unroll(**zeros, behaviour={"log_probs": np.zeros((k, columns, 4), np.float32)}, state={})
+    unroll = Unroll(**zeros, extras={"log_probs": np.zeros((k, columns, 4), np.float32)}, state={})
     before = resident()
     storage, sampler = uniform(fits, capacity)
     storage.insert(unroll, 0)

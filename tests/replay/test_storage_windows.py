@@ -36,8 +36,8 @@ def assert_window(batch: Batch, place: int, unroll: Unroll, column: int, first: 
     for name in STEPS:
         expected = getattr(unroll, name)[first:last, column]
         np.testing.assert_array_equal(getattr(batch, name)[: last - first, place].numpy(), expected, err_msg=name)
-    for name, array in unroll.behaviour.items():
-        np.testing.assert_array_equal(batch.behaviour[name][: last - first, place].numpy(), array[first:last, column])
+    for name, array in unroll.extras.items():
+        np.testing.assert_array_equal(batch.extras[name][: last - first, place].numpy(), array[first:last, column])
     assert not batch.mask[last - first :, place].any()
     for name in ("obs", "episode_step"):
         expected = getattr(unroll, name)[first : last + stack, column]  # the one after the last step with them
@@ -55,7 +55,7 @@ def test_every_window_is_a_slice_of_its_unroll(window: int, stack: int, prioriti
     assert batch.obs.shape == (window + stack, len(items), PLANE)
     assert batch.episode_step.shape == (window + stack, len(items))
     assert all(getattr(batch, name).shape == (window, len(items)) for name in STEPS)
-    assert batch.behaviour.keys() == ({PRIORITY} if prioritized else set())
+    assert batch.extras.keys() == ({PRIORITY} if prioritized else set())
     for place, item in enumerate(items.tolist()):
         unroll, column, version = held[item // K]
         assert_window(batch, place, unroll, column, item % K, stack)

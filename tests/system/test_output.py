@@ -10,7 +10,7 @@ import pytest
 
 from apex_acer.cli import main
 from apex_acer.config import EnvironmentConfig, RunConfig
-from apex_acer.networks.card import describe
+from apex_acer.networks.metadata import describe
 from apex_acer.networks.weights import pack, write
 from apex_acer.system.output import printable, printable_lines, say
 from tests.runs import CARTPOLE

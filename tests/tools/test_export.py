@@ -20,7 +20,7 @@ from apex_acer.cli import main
 from apex_acer.config import RunConfig
 from apex_acer.environments.spaces import specify
 from apex_acer.environments.vector import make_environments
-from apex_acer.networks.card import describe
+from apex_acer.networks.metadata import describe
 from apex_acer.networks.weights import METADATA, named_tensors, pack, write
 from apex_acer.tools import export
 from apex_acer.tools.export import export_onnx
@@ -182,8 +182,8 @@ def weights_file(folder: Path) -> Path:
     config = tiny_run()
     policy = make_policy(config)
     path = folder / "weights.safetensors"
-    card = describe(config, policy.spec, env_steps=12, updates=3)
-    write(path, pack(named_tensors(policy.network, "network"), card))
+    metadata = describe(config, policy.spec, env_steps=12, updates=3)
+    write(path, pack(named_tensors(policy.network, "network"), metadata))
     return path
 
 

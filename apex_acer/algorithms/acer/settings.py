@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from apex_acer.config import Sampling, SegmentConfig, at_least, fraction, positive, require
+from apex_acer.config import Sampling, SequenceConfig, at_least, fraction, positive, require
 
 
 @dataclass(frozen=True)
-class AcerBaseConfig(SegmentConfig):
+class AcerBaseConfig(SequenceConfig):
     """What ACER for discrete and for continuous actions have in common."""
 
     burn_in: int = 0
-    """Number of first steps of a replayed segment that only warm up the recurrent state of both networks."""
+    """Number of first steps of a replayed sequence that only warm up the recurrent state of both networks."""
     truncation_threshold: float = 10.0
     """Importance weights of the policy term are truncated at this value (c); a second term corrects the bias."""
     trust_region_delta: float = 1.0

@@ -15,7 +15,7 @@ class ApexDqnConfig(NStepConfig):
 
     name: str = "apex_dqn"
     n_steps: int = 3
-    """Rewards summed before the bootstrap; fewer if the episode or the segment ends earlier."""
+    """Rewards summed before the bootstrap; fewer if the episode or the sequence ends earlier."""
     double: bool = True
     """Double Q-learning: the network chooses the action to bootstrap from and the target network gives its value;
     otherwise the target network does both."""
@@ -47,11 +47,11 @@ class R2d2Config(ApexDqnConfig):
 
     name: str = "r2d2"
     n_steps: int = 5
-    """Rewards summed before the bootstrap; fewer if the episode or the segment ends earlier."""
+    """Rewards summed before the bootstrap; fewer if the episode or the sequence ends earlier."""
     value_rescaling: bool = True
     """Learn approximately the square root of Q, so that rewards need no clipping (Pohlen et al. 2018)."""
     burn_in: int = 0
-    """Steps before each segment, the last ones of the segment before it, that only warm up the recurrent state."""
+    """Steps before each sequence, the last ones of the sequence before it, that only warm up the recurrent state."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -43,7 +43,7 @@ class PolicyAgent(Agent):
         super().__init__(config, spec)
         shares = self.shares_torso(config, spec)
         self.network = PolicyNetwork(config.network, spec, self.settings.initial_std, with_value=shares)
-        self.extras = policy_head(spec).behaviour_shapes(spec)
+        self.extras = policy_head(spec).extras(spec)
         self.state = lstm_shapes(config.network.lstm)
 
     def shares_torso(self, config: RunConfig, spec: EnvironmentSpec) -> bool:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from apex_acer.config import Sampling, SegmentConfig, at_least, fraction, positive, require
+from apex_acer.config import Sampling, SequenceConfig, at_least, fraction, positive, require
 
 
 @dataclass(frozen=True)
-class OnPolicyConfig(SegmentConfig):
-    """What algorithms without replay have in common: each batch of segments is learned from as it arrives, and dropped."""
+class OnPolicyConfig(SequenceConfig):
+    """What algorithms without replay have in common: each batch of sequences is learned from as it arrives, and dropped."""
 
     has_replay = False
 
@@ -19,7 +19,7 @@ class OnPolicyConfig(SegmentConfig):
     pipelined: bool = False
     """Let actors go on with older weights during an update; otherwise they wait for it, and every step is on-policy."""
     gae_lambda: float = 0.95
-    """How far rewards count directly: 0: one step, then the critic's value; 1: to the end of the segment (lambda)."""
+    """How far rewards count directly: 0: one step, then the critic's value; 1: to the end of the sequence (lambda)."""
     normalise_advantages: bool = False
     """Give the advantages of each batch a mean of 0 and a standard deviation of 1."""
     initial_std: float = 1.0
@@ -64,7 +64,7 @@ class ActorCriticConfig(PolicyGradientConfig):
     targets: Literal["gae", "vtrace"] = "gae"
     """Advantages by generalised advantage estimation, or by V-trace, which corrects for data of older weights."""
     whole_episodes: bool = False
-    """Each segment is one episode from its start, cut after `unroll_length` steps if it is longer."""
+    """Each sequence is one episode from its start, cut after `unroll_length` steps if it is longer."""
     baseline: bool = True
     """Judge actions by how much better they are than the critic's value; otherwise by their return alone (REINFORCE)."""
 
@@ -92,7 +92,7 @@ class PpoConfig(PolicyGradientConfig):
     epochs: int = 10
     """Times that each batch is learned from."""
     minibatches: int = 4
-    """Optimizer steps per epoch, each on an equal share of the batch's steps, or of its segments if there is an LSTM."""
+    """Optimizer steps per epoch, each on an equal share of the batch's steps, or of its sequences if there is an LSTM."""
     clip: float = 0.2
     """The ratio of probabilities counts as far as 1 ± this value (epsilon)."""
     value_clip: float = 0.0

@@ -43,7 +43,7 @@ DTYPES = [
 ]
 NAMES = {np.dtype(name): name for name in DTYPES}
 # group, name, type and up to eight lengths, each short enough that their product is quick to compute
-DESCRIPTION = re.compile(r"(behaviour\.|state\.)?(\w{1,64}):(\w{1,8}):(\d{1,12}(?:,\d{1,12}){0,7})", re.ASCII)
+DESCRIPTION = re.compile(r"(extras\.|state\.)?(\w{1,64}):(\w{1,8}):(\d{1,12}(?:,\d{1,12}){0,7})", re.ASCII)
 
 Part = bytes | memoryview
 Fits = Callable[[Any], bool]
@@ -210,12 +210,12 @@ def _split(part: Part, described: str) -> Unroll:
     places, total = _places(described)
     if total != len(part):
         raise WireError(f"{len(part)} bytes of arrays, {total} are described")
-    groups: dict[str, dict[str, Array]] = {"": {}, "behaviour.": {}, "state.": {}}
+    groups: dict[str, dict[str, Array]] = {"": {}, "extras.": {}, "state.": {}}
     for group, name, dtype, shape, size, start in places:
         array = groups[group][name] = np.frombuffer(part, dtype, size, start).reshape(shape)
         if dtype.kind == "b" and array.view(np.uint8).max() > 1:  # counting and indexing with it would disagree
             raise WireError(f"{group}{name}: neither true nor false")
-    return Unroll(**groups[""], behaviour=groups["behaviour."], state=groups["state."])
+    return Unroll(**groups[""], extras=groups["extras."], state=groups["state."])
 
 
 def _aligned(size: int) -> int:
@@ -224,5 +224,5 @@ def _aligned(size: int) -> int:
 
 def _flatten(unroll: Unroll) -> dict[str, Array]:
     arrays = {name: getattr(unroll, name) for name in ARRAY_FIELDS}
-    parts = {f"behaviour.{name}": array for name, array in unroll.behaviour.items()}
+    parts = {f"extras.{name}": array for name, array in unroll.extras.items()}
     return arrays | parts | {f"state.{name}": array for name, array in unroll.state.items()}

@@ -1,6 +1,6 @@
 """Measures the components of a run on every core at once, or on a GPU, and computes the highest speed they allow.
 
-A rate is in environment steps, or in samples (steps of a segment), per second of one core: 1 / rate is the time that a step
+A rate is in environment steps, or in samples (steps of a sequence), per second of one core: 1 / rate is the time that a step
 takes. Sizes are in bytes. Run as a program with RUN DEVICE WAY SECONDS NAME…, this module is one measuring process: it
 prints a line when it is ready, begins when it reads a line, and prints its rates as JSON.
 """

@@ -113,7 +113,7 @@ def test_unrolls_arrive_whole_and_are_answered_when_the_learner_wants(served: Se
         assert post is not None
         assert post.message.unroll is not None
         np.testing.assert_array_equal(post.message.unroll.obs, unroll.obs)
-        np.testing.assert_array_equal(post.message.unroll.behaviour["log_probs"], unroll.behaviour["log_probs"])
+        np.testing.assert_array_equal(post.message.unroll.extras["log_probs"], unroll.extras["log_probs"])
         assert link.receive(0) is None
         post.answer(Reply(post.message.sequence))
         assert link.receive(5) == Reply(post.message.sequence)

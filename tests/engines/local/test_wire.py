@@ -69,7 +69,7 @@ def with_first(described: str, data: bytes | None = None) -> list[bytes]:
 def assert_same_unroll(a: Unroll, b: Unroll) -> None:
     for name in ARRAY_FIELDS:
         np.testing.assert_array_equal(getattr(a, name), getattr(b, name), strict=True)
-    for name in ("behaviour", "state"):
+    for name in ("extras", "state"):
         assert getattr(a, name).keys() == getattr(b, name).keys()
         for key, array in getattr(a, name).items():
             np.testing.assert_array_equal(array, getattr(b, name)[key], strict=True)
@@ -123,7 +123,7 @@ def test_decoded_arrays_are_views_and_aligned() -> None:
     assert unroll is not None
     whole = np.frombuffer(parts[1], np.uint8)
     for array in [getattr(unroll, name) for name in ARRAY_FIELDS] + [
-        *unroll.behaviour.values(),
+        *unroll.extras.values(),
         *unroll.state.values(),
     ]:
         assert np.shares_memory(whole, array)
@@ -172,7 +172,7 @@ MALFORMED = {
     "array more": with_array("surprise:float32:1"),
     "array more, with a dot": with_array("surprise.x:float32:1"),
     "array more, with two dots": with_array("state.x.y:float32:1"),
-    "array more, empty": with_array("behaviour.x:float32:0", b""),
+    "array more, empty": with_array("extras.x:float32:0", b""),
     "array without a name": with_array("state.:float32:1"),
     "two blanks": with_array(" state.x:float32:1"),
     "shape": with_first("obs:float32:6,4,5"),
@@ -190,7 +190,7 @@ MALFORMED = {
     "shape beyond memory": with_first(f"obs:float32:0,{10**11}", DATA[OBS_BYTES:]),
     "shape beyond 64 bits": with_first(",".join(["obs:float32:99999999999"] + ["99999999999"] * 7)),
     "no columns": with_first("obs:float32:6,0,4", DATA[OBS_BYTES:]),
-    "neither true nor false": with_array("behaviour.x:bool:1", b"\x02" + b"\0" * 7),
+    "neither true nor false": with_array("extras.x:bool:1", b"\x02" + b"\0" * 7),
     "too many dimensions": with_first("obs:float32:96" + ",1" * 8),
     "a line's end": with_first("obs:float32:6,4,4\n"),
     "peer too short": changed(peer=["actor", 0]),

@@ -1,4 +1,4 @@
-"""The card of a weights file: its metadata, with the configuration, the environment's specification and the score.
+"""The metadata of a weights file: the configuration, the environment's specification and the score.
 
 It holds neither times nor folders, so that equal runs write equal bytes. Torch-free.
 """
@@ -29,14 +29,14 @@ PACKAGES = ("torch", "gymnasium", "ale-py")
 def describe(
     config: RunConfig, spec: EnvironmentSpec, score: Mapping[str, Any] | None = None, **facts: Any
 ) -> dict[str, Any]:
-    """The card: what is needed to rebuild the policy, the newest `score` of its run if there is one, and `facts`."""
+    """Metadata: configuration, specification, versions, `facts` and the run's newest `score`, if there is one."""
     run = to_dict(dataclasses.replace(config, out="", load=""))
     found = {"format": FORMAT, "versions": dict(_versions()), "score": score}
     return found | {"config": run, "spec": dataclasses.asdict(spec), **facts}
 
 
 def make_score(row: Mapping[str, float], settings: EvaluationConfig, env_steps: int) -> dict[str, Any]:
-    """A card's score: an evaluation's metrics (`docs/metrics.md`), its settings, and the env steps of its weights."""
+    """The score in metadata: an evaluation's metrics (`docs/metrics.md`), its settings, and the env steps of its weights."""
     metrics = {name: value for name, value in row.items() if name != "eval_seconds"}
     return {**metrics, "episodes": settings.episodes, "greedy": settings.greedy, "env_steps": env_steps}
 
@@ -61,7 +61,7 @@ def weights_hint(path: Path) -> str:
 
 
 def look(path: Path) -> dict[str, Any]:
-    """The card of the weights file `path`, whose tensors are not read; raises `ConfigError`."""
+    """The metadata of the weights file `path`, whose tensors are not read; raises `ConfigError`."""
     with reading(str(path)), path.open("rb") as file:
         size = os.fstat(file.fileno()).st_size
         length = int.from_bytes(file.read(8), "little")
@@ -81,17 +81,17 @@ def look(path: Path) -> dict[str, Any]:
             ) from None
 
 
-def require_format(card: Mapping[str, Any]) -> None:
-    """Raises `ConfigError` if this program cannot read the format of `card`."""
-    if card.get("format") != FORMAT:
-        raise ConfigError(f"format {card.get('format')!r}; this program reads format {FORMAT}")
+def require_format(metadata: Mapping[str, Any]) -> None:
+    """Raises `ConfigError` if this program cannot read the format of `metadata`."""
+    if metadata.get("format") != FORMAT:
+        raise ConfigError(f"format {metadata.get('format')!r}; this program reads format {FORMAT}")
 
 
-def require_match(card: Mapping[str, Any], config: RunConfig, spec: EnvironmentSpec) -> None:
-    """Raises `ConfigError` if weights with this `card` cannot fit the networks of a run, as far as a card tells."""
-    require_format(card)
-    with reading("its card"):
-        before, shapes = card["config"], [EnvironmentSpec.from_dict(card["spec"]).input_shape, spec.input_shape]
+def require_match(metadata: Mapping[str, Any], config: RunConfig, spec: EnvironmentSpec) -> None:
+    """Raises `ConfigError` if weights with this `metadata` cannot fit the networks of a run, as far as that tells."""
+    require_format(metadata)
+    with reading("its metadata"):
+        before, shapes = metadata["config"], [EnvironmentSpec.from_dict(metadata["spec"]).input_shape, spec.input_shape]
         keys: dict[str, tuple[Any, Any]] = {"algorithm.name": (before["algorithm"]["name"], config.algorithm.name)}
         if ":" not in config.network.torso:  # a user's own may make the same of other sizes
             network = to_dict(config.network)
@@ -103,15 +103,15 @@ def require_match(card: Mapping[str, Any], config: RunConfig, spec: EnvironmentS
             raise ConfigError(f"{key} is {given!r}, this run's is {wanted!r}")
 
 
-def written_by(card: Mapping[str, Any]) -> str:
+def written_by(metadata: Mapping[str, Any]) -> str:
     """The end of an error message: the version that wrote the file, if it was not this one."""
-    versions = card.get("versions")
+    versions = metadata.get("versions")
     writer = versions.get("apex_acer") if isinstance(versions, dict) else None
     return "" if writer in (None, __version__) else f"; apex_acer {writer} wrote it, this is {__version__}"
 
 
 def score_text(score: Mapping[str, Any] | None) -> str:
-    """A card's score in words."""
+    """The metadata's score in words."""
     if score is None:
         return "none"
     how = "greedy" if score["greedy"] else "sampled"
@@ -119,14 +119,14 @@ def score_text(score: Mapping[str, Any] | None) -> str:
     return f"{figures} of {score['episodes']} {how} episodes, at {score['env_steps']:,} env steps"
 
 
-def card_text(card: Mapping[str, Any]) -> str:
-    """A card as text: facts, then the run file."""
-    config = from_dict(card["config"], import_modules=False)
+def metadata_text(metadata: Mapping[str, Any]) -> str:
+    """Metadata as text: facts, then the run file."""
+    config = from_dict(metadata["config"], import_modules=False)
     facts = {
         "environment": config.environment.id,
-        "score": score_text(card["score"]),
-        "trained": f"{card['env_steps']:,} env steps, {card['updates']:,} updates",
-        "versions": ", ".join(f"{name} {number}" for name, number in card["versions"].items()),
+        "score": score_text(metadata["score"]),
+        "trained": f"{metadata['env_steps']:,} env steps, {metadata['updates']:,} updates",
+        "versions": ", ".join(f"{name} {number}" for name, number in metadata["versions"].items()),
     }
     return "\n".join([*(f"{name:<12} {fact}" for name, fact in facts.items()), "", dump_run(config).rstrip()])
 

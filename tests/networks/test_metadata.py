@@ -16,7 +16,7 @@ from apex_acer import __version__
 from apex_acer.actor.policy import load_policy
 from apex_acer.cli import main
 from apex_acer.manager.manager import train
-from apex_acer.networks.card import FORMAT
+from apex_acer.networks.metadata import FORMAT
 from apex_acer.networks.weights import pack, read, unpack, write
 from tests.conftest import config_error
 from tests.runs import tiny_run
@@ -31,10 +31,10 @@ def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def rewritten(run_folder: Path, folder: Path, change: Callable[[dict[str, Any]], dict[str, Any]]) -> Path:
-    """The run's weights with another card."""
-    tensors, card = read(run_folder / "weights.safetensors")
+    """The run's weights with another metadata."""
+    tensors, metadata = read(run_folder / "weights.safetensors")
     path = folder / "weights.safetensors"
-    write(path, pack(tensors, change(card)))
+    write(path, pack(tensors, change(metadata)))
     return path
 
 
@@ -43,31 +43,31 @@ def test_a_file_says_how_it_scored_and_what_wrote_it(run_folder: Path) -> None:
     evaluations = [row for row in rows if row["source"] == "evaluator"]
     best = next(row for row in evaluations if row["eval_return"] == rows[-1]["best_return"])
     for name, row in (("weights", evaluations[-1]), ("best", best)):
-        card = load_policy(run_folder / f"{name}.safetensors").metadata
-        score = card["score"]
+        metadata = load_policy(run_folder / f"{name}.safetensors").metadata
+        score = metadata["score"]
         assert {key: score[key] for key in ("eval_return", "eval_return_std")} == {
             key: row[key] for key in ("eval_return", "eval_return_std")
         }
         assert (score["episodes"], score["greedy"], score["env_steps"]) == (4, False, row["env_steps"])
         assert "eval_seconds" not in score
-        assert card["versions"]["apex_acer"] == __version__
-        assert card["versions"]["torch"].split("+")[0] == torch.__version__.split("+")[0]
-        assert card["versions"].keys() == {"apex_acer", "torch", "gymnasium", "ale-py", "python"}
+        assert metadata["versions"]["apex_acer"] == __version__
+        assert metadata["versions"]["torch"].split("+")[0] == torch.__version__.split("+")[0]
+        assert metadata["versions"].keys() == {"apex_acer", "torch", "gymnasium", "ale-py", "python"}
     assert len(evaluations) >= 2
 
 
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda card: card | {"format": FORMAT + 1}, [f"format {FORMAT + 1}", f"reads format {FORMAT}"]),
-        (lambda card: card | {"format": FORMAT - 1}, [f"format {FORMAT - 1}", f"reads format {FORMAT}"]),
-        (lambda card: card | {"config": card["config"] | {"speed": 3}}, ["unknown key speed"]),
+        (lambda metadata: metadata | {"format": FORMAT + 1}, [f"format {FORMAT + 1}", f"reads format {FORMAT}"]),
+        (lambda metadata: metadata | {"format": FORMAT - 1}, [f"format {FORMAT - 1}", f"reads format {FORMAT}"]),
+        (lambda metadata: metadata | {"config": metadata["config"] | {"speed": 3}}, ["unknown key speed"]),
     ],
 )
 def test_what_another_version_wrote_and_this_cannot_read_is_said(
     run_folder: Path, tmp_path: Path, change: Any, words: list[str]
 ) -> None:
-    path = rewritten(run_folder, tmp_path, lambda card: change(card) | {"versions": {"apex_acer": "9.8.7"}})
+    path = rewritten(run_folder, tmp_path, lambda metadata: change(metadata) | {"versions": {"apex_acer": "9.8.7"}})
     message = config_error(lambda: load_policy(path))
     for word in (str(path), *words, f"apex_acer 9.8.7 wrote it, this is {__version__}"):
         assert word in message
@@ -102,7 +102,7 @@ def test_evaluate_shows_the_stored_score_beside_the_measured_one(
 ) -> None:
     score = read(run_folder / "weights.safetensors")[1]["score"]
     trained = score["env_steps"] + 1000  # the newest weights are usually newer than the last evaluation
-    path = rewritten(run_folder, tmp_path, lambda card: card | {"env_steps": trained})
+    path = rewritten(run_folder, tmp_path, lambda metadata: metadata | {"env_steps": trained})
     assert main(["evaluate", str(path)]) == 0
     measured, stored = capsys.readouterr().out.splitlines()
     assert measured.startswith("CartPole-v1: 4 sampled episodes: mean ")
@@ -111,7 +111,7 @@ def test_evaluate_shows_the_stored_score_beside_the_measured_one(
     assert main(["evaluate", str(path), "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)
     assert (shown["env_steps"], shown["stored"]) == (trained, score)
-    assert main(["evaluate", str(rewritten(run_folder, tmp_path, lambda card: card | {"score": None}))]) == 0
+    assert main(["evaluate", str(rewritten(run_folder, tmp_path, lambda metadata: metadata | {"score": None}))]) == 0
     assert capsys.readouterr().out.splitlines()[1] == "its run's evaluation: none"
 
 
@@ -133,7 +133,7 @@ def test_the_card_is_printed(run_folder: Path, capsys: pytest.CaptureFixture[str
 def test_a_card_that_lacks_what_is_printed_is_refused(
     run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = rewritten(run_folder, tmp_path, lambda card: card | {"score": {"episodes": 3}})
+    path = rewritten(run_folder, tmp_path, lambda metadata: metadata | {"score": {"episodes": 3}})
     assert main(["evaluate", str(path), "--card"]) == 2
     error = capsys.readouterr().err
     assert error.count("\n") == 1
@@ -141,8 +141,8 @@ def test_a_card_that_lacks_what_is_printed_is_refused(
 
 
 def test_the_tensors_are_as_they_were(run_folder: Path) -> None:
-    """Of the best file, whose card got its score afterwards."""
+    """Of the best file, whose metadata got its score afterwards."""
     path = run_folder / "best.safetensors"
-    tensors, card = read(path)
-    assert pack(tensors, card) == path.read_bytes()
+    tensors, metadata = read(path)
+    assert pack(tensors, metadata) == path.read_bytes()
     assert unpack(path.read_bytes()).keys() == read(run_folder / "weights.safetensors")[0].keys()
