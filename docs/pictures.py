@@ -1,6 +1,6 @@
 """Writes the pictures in docs/images: `python -m docs.pictures [dashboard] [live] [browser]`.
 
-The pages are those of real runs in Chromium, which is driven by Selenium; `apt-get install chromium chromium-driver`.
+They show pages of real runs in Chromium, which Selenium controls: `apt-get install chromium chromium-driver`.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from docs import picture_live
 IMAGES = Path(__file__).parent / "images"
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 WITHIN_S = 30
-# what is in a page, that of its components included
+# elements of a page and of its components
 ALL = """const all = (root, selector) => [...root.querySelectorAll(selector),
     ...[...root.querySelectorAll("*")].filter(e => e.shadowRoot).flatMap(e => all(e.shadowRoot, selector))];"""
 
 
 def apex_acer(*arguments: str, cwd: Path | None = None) -> subprocess.Popen[str]:
-    """The command line in a process of its own."""
+    """Starts the command line in a new process."""
     command = [sys.executable, "-m", "apex_acer", *arguments]
     return subprocess.Popen(
         command, cwd=cwd, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -41,7 +41,7 @@ def apex_acer(*arguments: str, cwd: Path | None = None) -> subprocess.Popen[str]
 
 @contextlib.contextmanager
 def dashboard(folder: str, cwd: Path | None = None) -> Iterator[str]:
-    """`apex-acer dashboard` of `folder`, at the address that it prints."""
+    """Runs `apex-acer dashboard` for `folder`; yields the address that it prints."""
     process = apex_acer("dashboard", folder, "--port", "0", cwd=cwd)
     try:
         assert process.stdout
@@ -53,7 +53,7 @@ def dashboard(folder: str, cwd: Path | None = None) -> Iterator[str]:
 
 @contextlib.contextmanager
 def browser(width: int, height: int) -> Iterator[webdriver.Chrome]:
-    """Chromium without a window, of so many pixels."""
+    """Chromium without a window, `width` × `height` pixels."""
     if not (CHROMIUM and DRIVER):
         raise SystemExit("pictures: chromium and chromedriver are not both installed")
     options = webdriver.ChromeOptions()
@@ -68,12 +68,12 @@ def browser(width: int, height: int) -> Iterator[webdriver.Chrome]:
 
 
 def texts(driver: webdriver.Chrome, selector: str) -> list[str]:
-    """What the elements say that `selector` finds."""
+    """Texts of the elements that match `selector`."""
     return list(driver.execute_script(f"{ALL} return all(document, arguments[0]).map(e => e.innerText)", selector))
 
 
 def lines(driver: webdriver.Chrome) -> dict[str, list[int]]:
-    """Points of each line in the charts of the custom-scalars page, by title."""
+    """Number of points of each line in the custom-scalars charts, by title of the chart."""
     charts: dict[str, Any] = driver.execute_script(
         f"""{ALL} return Object.fromEntries(all(document, "tf-custom-scalar-multi-line-chart-card").map(chart => [
         chart.title, all(chart.shadowRoot, ".line-plot:not(.ghost) path.line").map(
@@ -83,7 +83,7 @@ def lines(driver: webdriver.Chrome) -> dict[str, list[int]]:
 
 
 def open_charts(driver: webdriver.Chrome, url: str) -> dict[str, list[int]]:
-    """Opens the charts and waits until each has lines; returns `lines`."""
+    """Opens the charts and waits until each has lines; returns `lines(driver)`."""
     titles = {title for charts in charts_of(AcerConfig()).values() for title in charts}
     driver.get(url)
 
@@ -96,7 +96,7 @@ def open_charts(driver: webdriver.Chrome, url: str) -> dict[str, list[int]]:
 
 
 def dashboard_picture() -> None:
-    """The charts of 20,000 steps of CartPole with two actors."""
+    """Writes dashboard.png: the charts of 20,000 env steps of CartPole with two actors."""
     with tempfile.TemporaryDirectory() as folder:
         flags = ("--actors", "2", "--steps", "20000", "--stop.at-return", "None", "--evaluation.every", "1000")
         often = ("--logging.every-seconds", "0.3")
@@ -110,13 +110,13 @@ def dashboard_picture() -> None:
 
 
 def shown_number(driver: webdriver.Chrome, name: str) -> float:
-    """What an element of the page says; 0 if that is no number yet."""
+    """The number in an element of the page; 0 if there is none yet."""
     text = driver.find_element("id", name).text.replace(",", "")
     return float(text) if text.replace(".", "").isdecimal() else 0.0
 
 
 def browser_picture() -> None:
-    """Carts that a page plays, once they keep their poles upright although these are pushed."""
+    """Writes cartpole-browser.png: carts of a page that keep their poles upright although they are pushed."""
     with tempfile.TemporaryDirectory() as folder, browser(1200, 960) as driver:
         command = [sys.executable, "-m", "docs.examples.cartpole_browser", "--no-open", "--out", f"{folder}/run"]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as run:

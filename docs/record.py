@@ -1,7 +1,7 @@
-"""Keeps what a run or a sweep has found as docs/results/<name>.json and .png: `python -m docs.record FOLDER NAME [GAMES…]`.
+"""Stores a run or a sweep as docs/results/NAME.json and NAME.png: `python -m docs.record FOLDER NAME [GAMES…]`.
 
-GAMES are files of what `apex-acer evaluate --json` printed of the run's weights. Without arguments it draws the figures that
-are there once more.
+GAMES are files with the output of `apex-acer evaluate --json` for the run's weights. Without arguments it redraws all
+figures and rewrites the table in docs/results.md and the entries in docs/results/*.md.
 """
 
 from __future__ import annotations
@@ -21,15 +21,16 @@ from apex_acer.storage.history import read_rows
 from apex_acer.tools.sweep.report import draw_curves, read_curve
 from apex_acer.views.curves import Line, Panel
 from apex_acer.views.plots import plot_curves
+from docs import comparisons
+from docs.entries import RESULTS, write_pages
 
-PATHS = "weights", "folder"  # of this machine
-WIDTH = 250_000  # env steps, of which a curve has one figure
+PATHS = "weights", "folder"  # keys of a result that name files of this machine
+WIDTH = 250_000  # env steps per point of a curve
 LEARNER = "entropy", "average_policy_kl", "rho", "value", "q_loss", "grad_norm"
-RESULTS = Path(__file__).parent / "results"
 
 
 def record(folder: Path, name: str, games: Sequence[Path]) -> None:
-    """A sweep's results as they are, of a run what `read_run` finds; and a figure of them."""
+    """Stores a sweep's `results.json`, or what `read_run` returns for a run, and a figure of it."""
     RESULTS.mkdir(exist_ok=True)
     results = folder / "results.json"
     text = results.read_text(encoding="utf-8") if results.exists() else json.dumps(read_run(folder, games)) + "\n"
@@ -38,16 +39,17 @@ def record(folder: Path, name: str, games: Sequence[Path]) -> None:
 
 
 def redraw() -> None:
-    """Every figure of a run or a sweep, from the JSON beside it."""
+    """Redraws the figures of runs and sweeps from the JSON files beside them, and the comparisons."""
     for path in sorted(RESULTS.glob("*.png")):
         data = path.with_suffix(".json")
         found = json.loads(data.read_text(encoding="utf-8")) if data.exists() else {}
         if found.keys() & {"variants", "curve"}:
             path.write_bytes(draw(found))
+    comparisons.redraw()
 
 
 def read_run(folder: Path, games: Sequence[Path] = ()) -> dict[str, Any]:
-    """A run's configuration, curve `[env_steps, return, wall_s]` and end, and what games and the learner tell of it."""
+    """A run's configuration, result, curves and evaluations; `curve` has points `[env_steps, return, wall_s]`."""
     curve_of, curve = read_curve(folder / "metrics.jsonl")
     config = tomllib.loads((folder / "config.toml").read_text(encoding="utf-8"))
     end = json.loads((folder / "result.json").read_text(encoding="utf-8"))
@@ -66,18 +68,18 @@ def read_run(folder: Path, games: Sequence[Path] = ()) -> dict[str, Any]:
 
 
 def training_games(rows: Iterable[Mapping[str, Any]]) -> Iterator[tuple[int, int, float]]:
-    """Env steps, how many games of training ended since the same actor's row before, and their mean return."""
+    """For each row of an actor: env steps, the number of games ended since its last row, and their mean return."""
     before = dict[str, int]()
     for row in rows:
         if row["source"].startswith("actor") and "episode_return" in row:
             since = row["episodes"] - before.get(row["source"], 0)
             before[row["source"]] = row["episodes"]
-            # an actor that was started again counts from 0
+            # a restarted actor counts from 0
             yield row["env_steps"], since if since > 0 else row["episodes"], row["episode_return"]
 
 
 def last_games(games: Sequence[tuple[int, int, float]], num: int) -> tuple[int, float]:
-    """The last `num` games of training, or a few more as a row has the mean of several: how many, and their mean return."""
+    """Number and mean return of the last games: at least `num`, and a few more if the first row has several."""
     total, returns = 0, 0.0
     for _, count, mean in reversed(games):
         if total >= num:
@@ -87,13 +89,13 @@ def last_games(games: Sequence[tuple[int, int, float]], num: int) -> tuple[int, 
 
 
 def training_curve(games: Sequence[tuple[int, int, float]], width: int) -> list[tuple[int, int, float]]:
-    """Of each `width` env steps: their first, how many games of training ended in them, and the mean return."""
+    """For each `width` env steps: the first step, the number of training games that ended, and their mean return."""
     parts = itertools.groupby(sorted(games), lambda game: game[0] // width * width)
     return [(begin, *last_games(list(part), sys.maxsize)) for begin, part in parts]
 
 
 def learner_curve(rows: Iterable[Mapping[str, Any]], width: int) -> list[dict[str, float]]:
-    """Of each `width` env steps: their first, and the means of what the learner reported of `LEARNER`."""
+    """For each `width` env steps: the first step, and the means of the learner's metrics in `LEARNER`."""
     learned = (row for row in rows if row["source"] == "learner" and "grad_norm" in row)
     curve = []
     for begin, part in itertools.groupby(learned, lambda row: row["env_steps"] // width * width):
@@ -104,7 +106,7 @@ def learner_curve(rows: Iterable[Mapping[str, Any]], width: int) -> list[dict[st
 
 
 def draw(found: dict[str, Any]) -> bytes:
-    """Curves against environment steps and against seconds."""
+    """A figure of the return over env steps and over seconds."""
     if "variants" in found:
         drawn = draw_curves(found, [found["run"]["environment"]["id"]])
         assert drawn, "a sweep without a curve"
@@ -123,3 +125,4 @@ if __name__ == "__main__":
         record(Path(sys.argv[1]), sys.argv[2], [Path(name) for name in sys.argv[3:]])
     else:
         redraw()
+        write_pages()

@@ -23,10 +23,8 @@ from tests.runs import tiny_run
 DOCS = ROOT / "docs"
 EXAMPLES = DOCS / "examples"
 PAGES = {
-    "own-environment.md": ("corridor.py", "corridor.toml", "torques.py"),
+    "own-environment.md": ("corridor.py",),
     "own-algorithm.md": ("expected_sarsa.py", "expected_sarsa.toml"),
-    "own-network.md": ("residual.py",),
-    "library.md": ("watching.py",),
 }
 
 

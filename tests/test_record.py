@@ -1,9 +1,14 @@
-"""What `python -m docs.record` keeps of a run."""
+"""What `python -m docs.record` stores of a run, and the pages that it writes."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+import pytest
+
+from docs.comparisons import draw_published, draw_races
+from docs.entries import RESULTS, anchors, of_runs, pages, read_entries, slug
 from docs.record import last_games, learner_curve, training_curve, training_games
 
 
@@ -45,3 +50,33 @@ def test_a_curve_of_the_learner_has_means_of_equal_stretches() -> None:
         {"env_steps": 0, "entropy": 1.5, "grad_norm": 2.0},
         {"env_steps": 100, "grad_norm": 4.0},
     ]
+
+
+@pytest.mark.parametrize("path", pages(), ids=lambda path: path.name)
+def test_pages_of_results_are_up_to_date(path: Path) -> None:
+    assert path.read_text(encoding="utf-8") == pages()[path], "run `python -m docs.record`"
+
+
+def test_each_entry_has_its_place_in_its_page() -> None:
+    entries = read_entries()
+    assert anchors().keys() == entries.keys()
+    for entry in entries.values():
+        assert f"<!--entry:{entry.name}-->" in (RESULTS / f"{entry.page}.md").read_text(encoding="utf-8")
+
+
+def test_a_single_run_has_the_error_of_its_games() -> None:
+    record = {"fresh_games": [{"mean": -1234.0, "std": 50.0}], "result": {"env_steps": 7, "wall_s": 2.0}}
+    assert of_runs([record], {})["score"] == "−1,234 ± 10"
+    assert of_runs([record, record], {})["score"] == "−1,234, −1,234"
+    assert of_runs([record], {})["exact"] == "−1,234.0 ± 9.8"
+    assert of_runs([{}], {"scores": [0.755]})["score"] == "0.76"
+
+
+def test_anchors_are_those_of_headings_on_the_site() -> None:
+    assert slug("ACER, 10 million steps") == "acer-10-million-steps"
+    assert slug("Acrobot: Ape-X DQN") == "acrobot-ape-x-dqn"
+
+
+@pytest.mark.parametrize("draw", [draw_published, draw_races])
+def test_comparisons_are_drawn(draw: Any) -> None:
+    assert draw().startswith(b"\x89PNG")

@@ -6,11 +6,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-import gymnasium
-import numpy as np
 import pytest
 
-from apex_acer import RunConfig, TrainResult, Unroll, load_run, train, write_unrolls
+from apex_acer import RunConfig, TrainResult, load_run, train, write_unrolls
+from docs.examples.recorded_games import recorded_game
 
 GAMES = 150
 
@@ -20,27 +19,6 @@ def config() -> RunConfig:
     stop = {"env_steps": 16_000, "at_return": -130.0}
     evaluation = {"every": 2000}
     return load_run("cartpole-apex-dqn", replay={"capacity": 100_000}, evaluation=evaluation, stop=stop, **changes)
-
-
-def recorded_game(seed: int, k: int) -> list[Unroll]:
-    """Of a rule that pushes the car in the direction in which it rolls, and sometimes in any."""
-    env, random = gymnasium.make("MountainCar-v0"), np.random.default_rng(seed)
-    share, ended, unrolls = random.uniform(0, 0.5), False, []
-    obs, _ = env.reset(seed=seed)
-    while not ended:
-        planes, episode_step = np.zeros((k + 1, 1, 2), np.float32), np.zeros((k + 1, 1), np.int32)
-        action, reward = np.zeros((k, 1), np.int64), np.zeros((k, 1), np.float32)
-        terminated, truncated, mask = np.zeros((3, k, 1), bool)
-        planes[0], episode_step[0] = obs, k * len(unrolls)
-        for t in range(k):
-            action[t] = random.integers(3) if random.random() < share else 2 * (obs[1] > 0)
-            obs, reward[t], terminated[t], truncated[t], _ = env.step(int(action[t, 0]))
-            planes[t + 1], episode_step[t + 1], mask[t] = obs, episode_step[t] + 1, True
-            if ended := bool(terminated[t, 0] or truncated[t, 0]):
-                break
-        priority = {"priority": mask.astype(np.float32)}
-        unrolls.append(Unroll(planes, episode_step, action, reward, terminated, truncated, mask, priority, {}))
-    return unrolls
 
 
 def trained(tmp_path: Path, seed: int, **changes: Any) -> TrainResult:

@@ -1,0 +1,134 @@
+"""Figures that hold results against others: published curves on Atari, and races against other trainers."""
+
+from __future__ import annotations
+
+import io
+import json
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter
+
+from apex_acer.views.curves import Line, Panel
+from apex_acer.views.plots import COLOURS, GREY, plot_curves
+
+RESULTS = Path(__file__).parent / "results"
+# file of this project's curve, by game
+GAMES = {
+    "Pong": "pong-10m",
+    "Breakout": "breakout-resumed",
+    "Qbert": "qbert",
+    "Seaquest": "seaquest",
+    "BeamRider": "beamrider",
+    "SpaceInvaders": "spaceinvaders",
+}
+PUBLISHED = {"acer": "baselines ACER, six runs", "ppo2": "baselines PPO", "deepq": "baselines DQN"}
+LAST = 10_000_000  # env steps
+OURS, THEIRS = COLOURS[0], COLOURS[1]
+
+
+class Race(NamedTuple):
+    """Runs of one trainer to a score."""
+
+    label: str
+    file: str
+    peer: str
+    """Name in the file."""
+    is_ours: bool
+
+
+RACES = (
+    Race("CartPole to 475: apex_acer, ACER", "peers-cartpole", "apex_acer", True),
+    Race("SB3, PPO", "peers-cartpole", "sb3_ppo", False),
+    Race("CartPole to 475: apex_acer, PPO", "peers-cartpole-ppo", "apex_acer_ppo", True),
+    Race("SB3, PPO", "peers-cartpole-ppo", "sb3_ppo", False),
+    Race("Pendulum to −160: apex_acer, SAC", "peers-pendulum", "apex_acer_sac", True),
+    Race("SB3, SAC", "peers-pendulum", "sb3_sac", False),
+    Race("Pendulum to −160: apex_acer, TD3", "peers-pendulum", "apex_acer_td3", True),
+    Race("SB3, TD3", "peers-pendulum", "sb3_td3", False),
+)
+
+
+def read(name: str) -> dict[str, Any]:
+    """A JSON file in docs/results."""
+    content: dict[str, Any] = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+    return content
+
+
+def draw_published() -> bytes:
+    """Returns of training games on six Atari games beside the published curves."""
+    published = read("published-atari")["games"]
+    panels = []
+    for game, name in GAMES.items():
+        lines = [training_line("apex_acer ACER, one seed", name)]
+        lines += [line(label, np.array(published[game][key], float)) for key, label in PUBLISHED.items()]
+        if game == "SpaceInvaders":
+            lines.append(training_line("apex_acer ACER, replay of 800,000 steps", "spaceinvaders-replay"))
+        panels.append(Panel("env steps", lines, title=game))
+    return plot_curves("Return of training games on Atari", "", panels)
+
+
+def training_line(label: str, name: str) -> Line:
+    """A run's training curve; a point stands in the middle of its env steps."""
+    begins, _, returns = np.array(read(name)["training_curve"], float).T
+    points = np.column_stack([begins + (begins[1] - begins[0]) / 2, returns])
+    return line(label, points[begins < LAST])
+
+
+def line(label: str, points: np.ndarray[Any, Any]) -> Line:
+    """A line without a band through `points` `[L, 2]`."""
+    x, y = points.T
+    return Line(label, x, y, y, y)
+
+
+def draw_races(races: Sequence[Race] = RACES) -> bytes:
+    """Seconds to a score: every seed, and the medians with and without pauses for evaluation."""
+    figure = Figure((9, 4.4), dpi=150, layout="constrained")
+    FigureCanvasAgg(figure)
+    ax = figure.subplots()
+    for index, race in enumerate(races):
+        y = -index - 0.6 * (index // 2)
+        colour = OURS if race.is_ours else THEIRS
+        runs = [run for run in read(race.file)["runs"] if run["peer"] == race.peer]
+        for run in runs:
+            fill = colour if run["reached"] else "white"
+            ax.plot(run["wall_s"], y, "o", markersize=6, markeredgecolor=colour, markerfacecolor=fill, alpha=0.7)
+        training, wall = (statistics.median(run[key] for run in runs) for key in ("train_s", "wall_s"))
+        if not race.is_ours:  # it evaluates beside the training
+            ax.plot(training, y, marker=5, markersize=8, color="black", linestyle="")
+        ax.plot(wall, y, "|", markersize=20, markeredgewidth=2.5, color="black")
+        ax.annotate(f"{wall:.3g} s", (wall, y), xytext=(0, 11), textcoords="offset points", ha="center", fontsize=8)
+    places = [-index - 0.6 * (index // 2) for index in range(len(races))]
+    ax.set_yticks(places, [race.label for race in races])
+    ax.set_ylim(places[-1] - 0.7, 0.8)
+    ax.set_xscale("log")
+    ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    ax.set_xlabel("seconds from the first env step to the end, on two cores with AVX512-bf16 (log scale)")
+    ax.grid(axis="x", color="#DDDDDD", linewidth=0.6)
+    ax.set_axisbelow(True)
+    ax.spines[["top", "right", "left"]].set_visible(False)
+    ax.tick_params(axis="y", length=0)
+    ax.tick_params(axis="x", color=GREY, labelcolor=GREY)
+    keys = {
+        "seed": Line2D([], [], linestyle="", marker="o", color=GREY),
+        "seed that missed the target": Line2D([], [], linestyle="", marker="o", color=GREY, markerfacecolor="white"),
+        "median": Line2D([], [], linestyle="", marker="|", markersize=14, markeredgewidth=2.5, color="black"),
+        "median without evaluation (SB3)": Line2D([], [], linestyle="", marker=5, color="black"),
+    }
+    figure.suptitle("Time to a score beside Stable-Baselines3 (five seeds each, in turns)", fontsize=12)
+    figure.legend(keys.values(), keys, loc="outside lower center", ncols=4, frameon=False, fontsize=9)
+    file = io.BytesIO()
+    figure.savefig(file, format="png")
+    return file.getvalue()
+
+
+def redraw() -> None:
+    """Writes both figures."""
+    (RESULTS / "published-atari.png").write_bytes(draw_published())
+    (RESULTS / "peers.png").write_bytes(draw_races())
