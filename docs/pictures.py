@@ -1,4 +1,4 @@
-"""Writes the pictures in docs/images: `python -m docs.pictures [dashboard] [live] [browser]`.
+"""Writes the pictures in docs/images: `python -m docs.pictures [dashboard] [browser] [live] [agent]`.
 
 They show pages of real runs in Chromium, which Selenium controls: `apt-get install chromium chromium-driver`.
 """
@@ -21,7 +21,7 @@ from selenium.webdriver.support.wait import WebDriverWait
 
 from apex_acer.algorithms.acer.settings import AcerConfig
 from apex_acer.storage.writers import charts_of
-from docs import picture_live
+from docs import recordings
 
 IMAGES = Path(__file__).parent / "images"
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
@@ -131,7 +131,12 @@ def browser_picture() -> None:
             run.send_signal(signal.SIGINT)
 
 
-PICTURES = {"dashboard": dashboard_picture, "live": picture_live.main, "browser": browser_picture}
+PICTURES = {
+    "dashboard": dashboard_picture,
+    "browser": browser_picture,
+    "live": recordings.live,
+    "agent": recordings.agent,
+}
 
 if __name__ == "__main__":
     for name in sys.argv[1:] or PICTURES:
