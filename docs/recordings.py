@@ -90,5 +90,11 @@ def play(weights: str, video: Path) -> None:
         size = AGENT_WIDTH, AGENT_WIDTH * game.height // game.width
         images = [frame.convert("RGB").resize(size) for frame in ImageSequence.Iterator(game)][::every]
     reduced = [image.quantize(AGENT_COLOURS, dither=Image.Dither.NONE) for image in images]
-    options = {"save_all": True, "append_images": reduced[1:], "duration": 10 * (100 // AGENT_FPS), "loop": 0}
-    reduced[0].save(IMAGES / "agent.gif", optimize=True, **options)
+    reduced[0].save(
+        IMAGES / "agent.gif",
+        save_all=True,
+        append_images=reduced[1:],
+        duration=10 * (100 // AGENT_FPS),
+        loop=0,
+        optimize=True,
+    )
