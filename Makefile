@@ -52,9 +52,10 @@ MINUTES ?= 30
 soak: install  ## train for MINUTES=30 and see that no process's memory or open files grow
 	$(BIN)/python -m tests.chaos.soak --minutes $(MINUTES)
 
-lint: install  ## style, without changing anything
+lint: install  ## style and spelling, without changing anything
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/codespell $$(git ls-files)
 
 format: install  ## style, mended
 	$(BIN)/ruff check --fix .
