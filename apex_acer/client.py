@@ -1,6 +1,6 @@
-"""A client of `apex-acer train` with remote environments, and of `apex-acer serve`: one file that can be copied.
+"""A client of `apex-acer train` with remote environments, and of `apex-acer serve`.
 
-It needs numpy, msgpack and websockets, and nothing else of this package. It speaks version 1 of docs/remote.md's protocol.
+It speaks version 1 of docs/remote.md's protocol. The file can be copied: it needs only numpy, msgpack and websockets.
 """
 
 from __future__ import annotations
@@ -27,24 +27,23 @@ CONNECT_S = 10.0  # for one attempt to connect
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 2.0  # between attempts
 JITTER = random.SystemRandom()  # an environment may draw from the shared generator, and forks repeat any other
 
-
 Observation = npt.ArrayLike | Mapping[str, Any]
 
 
 class RemoteError(Exception):
-    """The server refused what was sent, or cannot be reached; the message is one line."""
+    """The server refused a message or cannot be reached; says why in one line."""
 
 
 class EpisodeLost(RemoteError):
-    """The connection was away for too long: the episode counted as truncated, and a new one begins with `reset`."""
+    """The connection was broken for too long, so the episode counts as truncated; begin a new one with `reset`."""
 
 
 class Ended(RemoteError):
-    """The server has said goodbye."""
+    """The server has sent its close message."""
 
 
 class Summary(NamedTuple):
-    """What a client has played."""
+    """Episodes that a client has played."""
 
     episodes: int
     steps: int
@@ -53,7 +52,7 @@ class Summary(NamedTuple):
 
 
 class Client:
-    """One environment's connection, for code that owns its own loop; it connects again by itself."""
+    """A connection for one environment, for code with its own loop. It reconnects by itself."""
 
     def __init__(
         self,
@@ -65,18 +64,15 @@ class Client:
         train: bool = True,
         patience_s: float = 60.0,
     ) -> None:
-        """Connects, for up to `patience_s` seconds, as it also does whenever the connection breaks.
+        """Connects; raises `RemoteError` if the server refuses or cannot be reached.
 
         Args:
             url: `ws://…` or `wss://…`.
-            token: the run's.
-            observation: `{"shape": [4], "dtype": "float32"}`, or the name and such a description of each of its parts.
-            action: `{"n": 2}`; `{"nvec": [3, 2]}` of several choices; `{"low": […], "high": […]}` of continuous ones.
-            train: whether to be learned from; otherwise the client is only played.
-            patience_s: seconds to try for.
-
-        Raises:
-            RemoteError: if the server refuses, or cannot be reached.
+            token: the run's token.
+            observation: `{"shape": [4], "dtype": "float32"}`, or such a description of each part by its name.
+            action: `{"n": 2}`, `{"nvec": [3, 2]}` for several choices, or `{"low": […], "high": […]}` for a `Box`.
+            train: whether the run learns from the steps.
+            patience_s: seconds to try to connect, at the start and whenever the connection breaks.
         """
         self._url, self._patience_s = url, patience_s
         self._observation = observation
@@ -89,20 +85,20 @@ class Client:
         self._connect()
 
     def reset(self, observation: Observation) -> Any:
-        """Begins an episode; returns the first action: an int, an int64 array of choices, or a float32 array `[d]`."""
+        """Begins an episode; returns its first action: an int, an int64 array of choices, or a float32 array `[d]`."""
         return self._ask({"type": "reset", "observation": self._bytes(observation)})
 
     def step(self, observation: Observation, reward: float) -> Any:
-        """Tells the result of the last action; returns the next one."""
+        """Sends the result of the last action; returns the next one."""
         return self._ask({"type": "step", "observation": self._bytes(observation), "reward": float(reward)})
 
     def end(self, observation: Observation, reward: float, *, terminated: bool) -> None:
-        """Tells the result of the last action, which ended the episode, by itself or (not `terminated`) from outside."""
+        """Sends the result of the last action, with which the episode was `terminated` or else truncated."""
         kind = "terminated" if terminated else "truncated"
         self._ask({"type": kind, "observation": self._bytes(observation), "reward": float(reward)})
 
     def close(self) -> None:
-        """Says goodbye; an episode that has not ended counts as truncated."""
+        """Closes the connection; an episode that has not ended counts as truncated."""
         connection, self._connection = self._connection, None
         if connection:
             with contextlib.suppress(ConnectionClosed):
@@ -121,7 +117,7 @@ class Client:
         return {name: _bytes(_find(observation, name), part) for name, part in self._observation.items()}
 
     def _ask(self, values: dict[str, Any]) -> Any:
-        """Sends a message until the server has it, and returns the action that it answers, if there is one."""
+        """Sends a message until the server has it; returns the action in the answer, None after an episode's end."""
         self._sequence += 1
         while True:
             if self._connection is None:
@@ -132,45 +128,40 @@ class Client:
                 if self._server_has < self._sequence:
                     connection.send(msgpack.packb(values | {"sequence": self._sequence}))
                     self._server_has = self._sequence
-                return self._action(self._answer(connection))
+                answer = _read(connection)
+                while answer.get("sequence") != self._sequence:
+                    answer = _read(connection)
+                break
             except ConnectionClosed:
                 self._connection = None
                 with contextlib.suppress(ConnectionClosed):
-                    while True:  # the server may have said goodbye before
+                    while True:  # the server's close message may have come before
                         _read(connection)
-
-    def _answer(self, connection: ClientConnection) -> dict[str, Any]:
-        while True:
-            values = _read(connection)
-            if values.get("sequence") == self._sequence:
-                return values
-
-    def _action(self, values: dict[str, Any]) -> Any:
-        if values["type"] == "ended":
+        if answer["type"] == "ended":
             return None
-        action = values["action"]
+        action = answer["action"]
         return np.array(action, self._action_dtype) if isinstance(action, list) else int(action)
 
     def _come_back(self, *, begins: bool) -> None:
-        """Connects again; raises `EpisodeLost` if the session is a new one, unless the message `begins` an episode."""
+        """Reconnects; raises `EpisodeLost` if the session is a new one, unless the next message `begins` an episode."""
         before = self._session
         self._connect()
         if self._session == before:
             return
         self._sequence = 0 if begins else -1
         if not begins:
-            raise EpisodeLost("the connection was away for too long; begin a new episode")
+            raise EpisodeLost("the connection was broken for too long; begin a new episode")
 
     def _connect(self) -> None:
         ends_at, pause_s, tries = time.monotonic() + self._patience_s, FIRST_PAUSE_S, 0
         while True:
             try:
                 return self._try_to_connect()
-            except (OSError, ConnectionClosed, InvalidHandshake, InvalidMessage, _Busy) as error:
+            except (OSError, ConnectionClosed, InvalidHandshake, InvalidMessage) as error:
                 if time.monotonic() + pause_s > ends_at:
                     raise RemoteError(f"{self._url}: {error or type(error).__name__}") from None
                 tries += 1
-                if tries == 2:  # the first try may just have come too early
+                if tries == 2:  # the first may just have come too early
                     log.warning("%s: %s; trying again for %g s", self._url, error, self._patience_s)
             except InvalidURI as error:
                 raise RemoteError(str(error)) from None
@@ -188,17 +179,16 @@ class Client:
         self._connection, self._session, self._server_has = connection, welcome["session"], welcome["sequence"]
 
 
-class _Busy(Exception):
-    """The server asks to try again later."""
-
-
 def _read(connection: ClientConnection) -> dict[str, Any]:
-    """The next message; waits for as long as the server answers pings. Raises `RemoteError` if it is an error or goodbye."""
+    """The next message, for which it waits as long as the server answers pings.
+
+    Raises `Ended` for a close message, `ConnectionError` if the server asks to try again, `RemoteError` for other errors.
+    """
     values: dict[str, Any] = msgpack.unpackb(connection.recv())
     if values["type"] == "bye":
         raise Ended(values["message"])
     if values["type"] == "error":
-        raise (_Busy if values["retry"] else RemoteError)(values["message"])
+        raise (ConnectionError if values["retry"] else RemoteError)(values["message"])
     return values
 
 
@@ -207,7 +197,7 @@ def _bytes(array: npt.ArrayLike, space: Mapping[str, Any]) -> bytes:
 
 
 def _find(observation: Any, name: str) -> Any:
-    """The part `name` of a dictionary or tuple, or of several that are nested."""
+    """The part `name`, such as `camera.1`, of nested dictionaries and tuples."""
     if isinstance(observation, Mapping) and name in observation:
         return observation[name]
     for key in name.split("."):
@@ -216,17 +206,17 @@ def _find(observation: Any, name: str) -> Any:
 
 
 def spaces(env: Any) -> dict[str, dict[str, Any]]:
-    """The arguments `observation` and `action` of `Client` for a gymnasium environment."""
+    """Arguments `observation` and `action` of `Client` for the gymnasium environment `env`."""
     return {"observation": _observation(env.observation_space), "action": _actions(env.action_space)}
 
 
 def _observation(space: Any, name: str = "") -> dict[str, Any]:
-    """What describes an observation space; of one with parts, the name and description of each."""
+    """The description of an observation space, or of each of its parts by name."""
     inner = getattr(space, "spaces", None)  # of a Dict or Tuple
     if inner is None:
         dtype = "int64" if (hasattr(space, "n") and not space.shape) or hasattr(space, "nvec") else space.dtype.name
-        found = {"shape": list(space.shape), "dtype": dtype}
-        return {name: found} if name else found
+        described = {"shape": list(space.shape), "dtype": dtype}
+        return {name: described} if name else described
     named = inner.items() if isinstance(inner, Mapping) else enumerate(inner)
     parts = (_observation(part, f"{name}.{key}".removeprefix(".")) for key, part in named)
     return dict(pair for part in parts for pair in part.items())
@@ -252,19 +242,19 @@ def run(
     seed: int | None = None,
     patience_s: float = 60.0,
 ) -> Summary:
-    """Plays a gymnasium environment for a server, until that says goodbye or `episodes` have ended.
+    """Plays a gymnasium environment until the server closes or `episodes` have ended.
 
     Args:
-        env: a gymnasium environment with actions that are `Discrete`, `MultiDiscrete`, `MultiBinary` or a `Box`.
+        env: an environment with `Discrete`, `MultiDiscrete`, `MultiBinary` or `Box` actions.
         url: `ws://…` or `wss://…`.
-        token: the run's.
+        token: the run's token.
         episodes: how many to play; None: no limit.
-        train: whether to be learned from.
+        train: whether the run learns from the steps.
         seed: of the environment's first reset.
-        patience_s: seconds to try for to connect, at the start and whenever the connection breaks.
+        patience_s: seconds to try to connect, at the start and whenever the connection breaks.
 
     Raises:
-        RemoteError: if the server refuses, or cannot be reached.
+        RemoteError: if the server refuses or cannot be reached.
     """
     returns, steps, shape = list[float](), 0, env.action_space.shape
     with Client(url, token, **spaces(env), train=train, patience_s=patience_s) as client, contextlib.suppress(Ended):
@@ -274,8 +264,9 @@ def run(
             with contextlib.suppress(EpisodeLost):
                 action = client.reset(obs)
                 while not over:
-                    given = action if isinstance(action, int) else action.astype(env.action_space.dtype).reshape(shape)
-                    obs, reward, terminated, truncated, _ = env.step(given)
+                    if not isinstance(action, int):
+                        action = action.astype(env.action_space.dtype).reshape(shape)
+                    obs, reward, terminated, truncated, _ = env.step(action)
                     total, steps, over = total + float(reward), steps + 1, terminated or truncated
                     if over:
                         client.end(obs, reward, terminated=terminated)

@@ -51,7 +51,7 @@ class Entry(NamedTuple):
     """JSON files, without their suffix."""
 
     def row(self, anchor: str, task: str) -> str:
-        """Its line in the table."""
+        """The line of the entry in the table."""
         link = f"[{self.algorithm}](results/{self.page}.md#{anchor})"
         minutes = short(statistics.median(self.wall_s) / 60) + SHARED * self.shared
         steps = thousands(statistics.median(self.env_steps))
@@ -60,7 +60,7 @@ class Entry(NamedTuple):
         return f"|{'|'.join([*cells[:2], *(cell.replace(' ', NO_BREAK) for cell in cells[2:])])}|\n"
 
     def section(self) -> str:
-        """Its part of a page: command, numbers, files and figure."""
+        """The part of a page about the entry: command, numbers, files and figure."""
         links = ", ".join(f"[data]({name}.json)" for name in self.data)
         steps = spread(self.env_steps) + " env steps"
         seconds = short(statistics.median(self.wall_s)) + " s" + SHARED * self.shared

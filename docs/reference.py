@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import ast
 import dataclasses
-import inspect
 import itertools
 import typing
 from pathlib import Path
 
 from apex_acer import config as configuration
+from apex_acer.cli.flags import field_docs
 from apex_acer.protocol.metrics import METRICS, Metric
 from docs import rooms
 
@@ -60,7 +59,7 @@ def configuration_page() -> str:
 
 def _section(values: typing.Any, prefix: str) -> list[str]:
     cls = type(values)
-    described = {name: text for base in reversed(cls.__mro__[:-1]) for name, text in _field_docs(base).items()}
+    described = field_docs(cls)
     fields = [(f.name, getattr(values, f.name)) for f in dataclasses.fields(cls)]
     plain = [(name, value) for name, value in fields if not dataclasses.is_dataclass(value)]
     lines = [
@@ -85,16 +84,6 @@ def _section(values: typing.Any, prefix: str) -> list[str]:
 def _title(values: typing.Any, prefix: str) -> str:
     name = prefix.rstrip(".") or "run"
     return f"{name} of {values.name}" if isinstance(values, configuration.AlgorithmConfig) else name
-
-
-def _field_docs(cls: type) -> dict[str, str]:
-    """The text under each field of a dataclass."""
-    body = typing.cast("ast.ClassDef", ast.parse(inspect.getsource(cls)).body[0]).body
-    docs = {}
-    for field, text in itertools.pairwise(body):
-        if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant):
-            docs[typing.cast("ast.Name", field.target).id] = " ".join(str(text.value.value).split())
-    return docs
 
 
 def pages() -> dict[Path, str]:

@@ -20,7 +20,7 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
     "ddpg": {"algorithm__name": "ddpg", "algorithm__noise": "ornstein_uhlenbeck"},
     "td3": {
         "algorithm__name": "ddpg",
-        "algorithm__critics": 2,
+        "algorithm__num_critics": 2,
         "algorithm__policy_every": 2,
         "algorithm__target_noise": 0.2,
     },

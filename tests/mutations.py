@@ -26,7 +26,7 @@ import pytest
 from tests import ROOT
 
 COPIED = ("apex_acer", "launch", "tests")
-SLOW_IMPORTS = ("ale_py.vector_env", "safetensors.torch", "tensorboardX", "torch", "tyro", "zmq")
+SLOW_IMPORTS = ("ale_py.vector_env", "safetensors.torch", "tensorboardX", "torch", "zmq")
 FAULTS = ROOT / "tests/faults.txt"
 
 

@@ -13,7 +13,7 @@ from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
 from typing import Any
 
-from apex_acer.learner.ranks import ConnectedRanks, Meeting, Ranks, listen
+from apex_acer.learner.ranks import ConnectedRanks, Ranks, listen
 
 DEADLINE_S = 60.0  # for one function in all processes; the first one imports torch
 
@@ -25,10 +25,10 @@ def work(address: str) -> None:
     pipe = Client(address)
     torch.set_num_threads(1)
     while said := pipe.recv():
-        function, arguments, meeting, listens = said
-        listening = socket.create_server((meeting.host, meeting.port), reuse_port=True) if listens else None
+        function, arguments, rank, count, port, timeout_s = said
+        listening = None if rank else socket.create_server(("127.0.0.1", port), reuse_port=True)
         try:
-            ranks = ConnectedRanks(meeting, listening)
+            ranks = ConnectedRanks(rank, count, "127.0.0.1", port, timeout_s, listening)
             pipe.send(("gave", function(ranks, *arguments)))
         except Exception:
             pipe.send(("raised", traceback.format_exc()))
@@ -50,8 +50,7 @@ class Group:
         listening, port = listen("127.0.0.1")
         listening.close()
         for rank, pipe in enumerate(self._pipes):
-            meeting = Meeting(rank, len(self._pipes), "127.0.0.1", port, timeout_s)
-            pipe.send((function, arguments, meeting, rank == 0))
+            pipe.send((function, arguments, rank, len(self._pipes), port, timeout_s))
         return [self._result(pipe) for pipe in self._pipes]
 
     def _result(self, pipe: Connection) -> Any:

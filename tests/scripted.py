@@ -49,15 +49,15 @@ class ScriptedOutput(NamedTuple):
     action: Tensor
 
 
-class ScriptedPolicy(Network):
+class ScriptedPolicy(Network[ScriptedOutput]):
     """Acts by the script; `weight` is trained to be 0 and changes nothing."""
 
     def __init__(self, config: RunConfig, spec: EnvironmentSpec) -> None:
         super().__init__(config.network, spec)
         self.weight = nn.Parameter(torch.ones(()))
 
-    def forward(self, obs: Tensor) -> ScriptedOutput:
-        return ScriptedOutput(script(self.prepare(obs)).clamp(-1, 1))
+    def heads(self, features: Tensor, inputs: Tensor) -> ScriptedOutput:
+        return ScriptedOutput(script(inputs).clamp(-1, 1))
 
 
 class ScriptedAgent(Agent):

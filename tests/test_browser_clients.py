@@ -211,13 +211,13 @@ await one.bye();
     assert said(serve(), program) == [refused, 0]
 
 
-def test_a_goodbye_ends_a_client(serve: Serve) -> None:
+def test_a_close_message_ends_a_client(serve: Serve) -> None:
     acting = serve()
     acting.holds = True
-    leaving = threading.Thread(target=lambda: (eventually(acting.kinds, 30), acting.server.close("so long")))
+    leaving = threading.Thread(target=lambda: (eventually(acting.kinds, 30), acting.server.close()))
     leaving.start()
     program = "const one = await client();\nawait tried(() => one.reset([0, 0, 0, 0]));"
-    assert said(acting, program) == ["Ended: so long"]
+    assert said(acting, program) == ["Ended: the run has ended"]
     leaving.join()
 
 

@@ -166,7 +166,7 @@ def test_the_server_s_goodbye_ends_a_run(serve: Serve) -> None:
     acting = serve()
     with Client(acting.server.url, TOKEN, **SPACES) as client:
         client.reset(OBS)
-        acting.server.close("the run has ended")
+        acting.server.close()
         with pytest.raises(Ended, match="the run has ended"):
             client.step(OBS, 1)
 

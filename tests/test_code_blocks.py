@@ -15,14 +15,14 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 
 from apex_acer.cli import main, parsing
 from apex_acer.cli.flags import flags_of
 from apex_acer.cli.training import Train
-from apex_acer.cli.verbs import VERBS
+from apex_acer.cli.verbs import VERBS, module_of
 from apex_acer.config.runfile import parse_run
 from tests import ROOT
 
@@ -84,13 +84,13 @@ def of(*languages: str) -> list[Block]:
 @pytest.fixture
 def parse_only(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[list[str]], None]:
     """Hands arguments to the command line, which stops once a verb has parsed its own."""
-    cli = parsing.tyro.cli
 
-    def parse(*arguments: Any, **keywords: Any) -> None:
-        cli(*arguments, **keywords)
+    def parse(cls: type, arguments: list[str]) -> None:
+        parsing.parse(cls, arguments)
         raise Parsed
 
-    monkeypatch.setattr(parsing.tyro, "cli", parse)
+    for verb in VERBS:
+        monkeypatch.setattr(module_of(verb), "parse", parse)
     monkeypatch.syspath_prepend(EXAMPLES)
     monkeypatch.chdir(tmp_path)
 
@@ -185,7 +185,7 @@ def test_commands_and_flags_within_sentences_are_real(page: Path, parse_only: Ca
     flags = flags_of(Train)
     for name, *values in within_sentences(page):
         if name != "apex-acer":
-            assert flags[name.replace("_", "-")].hint or not values, f"{name} takes no value"
+            assert flags[name.replace("_", "-")].switch is None or not values, f"{name} takes no value"
         elif len(values) > 2 and not {"--help", "--help-all"} & set(values):
             parse_only(values)
 

@@ -123,7 +123,15 @@ def test_an_algorithm_of_one_s_own_explores_at_its_actors_temperatures_and_refus
     algorithm = {"name": "expected_sarsa:ExpectedSarsa", "temperature": 0.5}
     config = load_run("cartpole", algorithm=algorithm, actors={"count": 2, "temperature_high": 4.0})
     agent = ExpectedSarsa.agent_class(config, spec())
-    assert [agent.exploration(1, actor).item() for actor in (None, 0, 1)] == [0.5, 0.5, 2.0]
+    torch.manual_seed(0)
+    for parameter in agent.network.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    obs, generator = torch.ones(5000, *spec().obs_shape), torch.Generator().manual_seed(0)
+    for actor, temperature in ((None, 0.5), (0, 0.5), (1, 2.0)):
+        exploration = agent.exploration(len(obs), actor)
+        action = agent.act(obs, {}, greedy=False, exploration=exploration, generator=generator, updates=1).action
+        expected = (agent.network(obs[:1]).q_values[0] / temperature).softmax(-1)
+        torch.testing.assert_close(action.bincount(minlength=len(expected)) / len(obs), expected, rtol=0, atol=0.03)
     message = config_error(lambda: load_run("cartpole-memory", algorithm=algorithm))
     assert message.endswith("network.lstm: 64 is not allowed; expected_sarsa:ExpectedSarsa has no memory; give 0")
 

@@ -30,7 +30,6 @@ HOMES = {  # foreign package: where alone it is imported
     "ray": "engines/ray/",
     "lz4": "engines/ray/",
     "tensorboard": "cli/showing.py",
-    "tyro": "cli/",
     "tensorboardX": "storage/writers.py",
     "matplotlib": "views/plots.py",
     "optuna": "tools/tune/study.py",
@@ -203,7 +202,7 @@ def loaded_by(statement: str) -> set[str]:
 def test_the_manager_loads_no_torch() -> None:
     loaded = loaded_by("import apex_acer, apex_acer.manager.manager\napex_acer.load_run('pong-apex-dqn')")
     assert "apex_acer" in loaded
-    assert not loaded & {"torch", "tyro", "safetensors", "tensorboardX", "tensorboard", "ray"}
+    assert not loaded & {"torch", "safetensors", "tensorboardX", "tensorboard", "ray"}
 
 
 def test_a_run_loads_no_extra() -> None:
@@ -211,7 +210,7 @@ def test_a_run_loads_no_extra() -> None:
         "apex_acer.cli.training, apex_acer.views.console, apex_acer.manager.manager, apex_acer.engines.local.launcher"
     )
     loaded = loaded_by(f"import {imported}\nfor name in apex_acer.engines.local.launcher.IMPORTED: __import__(name)")
-    assert {"tyro", "torch", "tensorboardX"} <= loaded
+    assert {"torch", "tensorboardX"} <= loaded
     assert not loaded & {"av", "matplotlib", "onnx", "pygame", "ray", "scipy", "tensorboard"}
 
 
@@ -224,7 +223,7 @@ def test_figures_need_neither_torch_nor_scipy() -> None:
 
 def test_the_front_door_is_lazy() -> None:
     loaded = loaded_by("import apex_acer\nassert set(apex_acer.__all__)")
-    assert not loaded & {"torch", "numpy", "gymnasium", "tyro"}
+    assert not loaded & {"torch", "numpy", "gymnasium", "rich"}
 
 
 def test_the_front_door_shows_its_public_names_and_no_others() -> None:

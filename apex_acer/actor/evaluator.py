@@ -1,4 +1,4 @@
-"""The evaluator: plays whole games with weights from the learner and sends the scores back."""
+"""The evaluator: plays whole games with weights from the learner and sends it the scores."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from apex_acer.actor.policy import Policy
 from apex_acer.actor.rollout import Episode, evaluate
-from apex_acer.config import EvaluationConfig, RunConfig
+from apex_acer.config import EnvironmentConfig, EvaluationConfig, RunConfig
 from apex_acer.environments.vector import Environments, make_environments
 from apex_acer.networks.weights import unpack, unpack_metadata
 from apex_acer.protocol.messages import Link, Message, Peer, Reply, Row
@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 
 class Evaluator:
-    """Asks for weights, plays, and sends the score with its next request; the learner never waits for it."""
+    """Asks for weights, plays with them, and sends the score with the next request."""
 
     def __init__(
         self,
@@ -34,62 +34,68 @@ class Evaluator:
         threads: int = 1,
         folder: Path = Path(),
         *,
-        found: EnvironmentSpec | None = None,
+        spec: EnvironmentSpec | None = None,
     ) -> None:
-        """`folder`, `found`: as of an `Actor`; raises `ConfigError` if videos are asked for and cannot be made."""
+        """Takes an `Actor`'s arguments; raises `ConfigError` if videos are asked for and cannot be made."""
         self._config, self._run_id, self._peer, self._link = config, run_id, peer, link
-        self._threads, self._folder, self._found = threads, folder, found
-        self._played = 0
-        if config.evaluation.video_every:
-            _check_videos(config)
-        self._player: tuple[Environments, Policy] | None = None  # made when it is needed, so that actors start sooner
-        self._sequence = 0
+        self._threads, self._folder, self._spec = threads, folder, spec
+        self._sequence = self._num_evaluations = 0
         self._rows: list[Row] = []
-        self._asked = False
+        self._has_asked = False
+        self._start()
+
+    def _start(self) -> None:
+        self._player: tuple[Environments, Policy] | None = None  # made when it is needed, so that actors start sooner
+        if self._config.evaluation.video_every:
+            _check_videos(self._config)
 
     def step(self, wait_s: float) -> bool:
         """Asks for weights, waits up to `wait_s` seconds for them and evaluates them; False once told to stop."""
         reply = self._ask(wait_s)
         if reply is None or reply.stop or reply.weights is None:
             return not (reply and reply.stop)
-        environments, policy = self._player = self._player or self._make_player()
+        if self._player is None:
+            config = self._config
+            environments = _environments(config.environment, config.evaluation, self._threads, self._spec)
+            self._player = environments, Policy(config, environments.spec)
+        environments, policy = self._player
         policy.load(unpack(reply.weights), reply.weights_version)
-        # the same games each time, so that scores compare; a confirmation's are those of the evaluator of the next seed
+        # the same games each time, so that scores compare; a confirmation plays the games of the next seed
         seed = derive_seed(self._config.seed + reply.confirms, "evaluator")
         start = time.monotonic()
         episodes = evaluate(environments, policy, self._config.evaluation, seed, self._link.heartbeat)
         self._conclude([{**summarise(episodes), "eval_seconds": time.monotonic() - start}])
-        self._played += not reply.confirms
+        self._num_evaluations += not reply.confirms
         every = self._config.evaluation.video_every
-        if every and self._played % every == 0 and not reply.confirms:
+        if every and self._num_evaluations % every == 0 and not reply.confirms:
             self._record(policy, unpack_metadata(reply.weights)["env_steps"])
         return True
 
     def reconnect(self, link: Link) -> None:
-        """Asks another learner from now on, and drops scores that it has not sent yet."""
-        self._link, self._sequence, self._asked, self._rows = link, 0, False, []
+        """Asks another learner for weights, and drops a score that was not sent yet."""
+        self._link, self._sequence, self._has_asked, self._rows = link, 0, False, []
 
     def close(self) -> None:
         if self._player:
             self._player[0].close()
 
     def _ask(self, wait_s: float) -> Reply | None:
-        """The answer to the newest request, which is sent if there is none; waits up to `wait_s` seconds for it."""
-        if not self._asked:
+        """The reply to the newest request, which is sent first if needed; waits up to `wait_s` seconds."""
+        if not self._has_asked:
             self._link.send(Message(self._run_id, self._peer, self._sequence, wants_weights=True, rows=self._rows))
-            self._asked = True
+            self._has_asked = True
         reply = self._link.receive(wait_s)
         if reply and reply.refused:
             raise RuntimeError(f"the learner refused a message: {reply.refused}")
         return reply
 
     def _conclude(self, rows: list[Row]) -> None:
-        """Has the next request bring these `rows`."""
-        self._rows, self._asked = rows, False
+        """Ends an evaluation: the next request takes its `rows` along."""
+        self._rows, self._has_asked = rows, False
         self._sequence += 1
 
     def _record(self, policy: Policy, env_steps: int) -> None:
-        """Makes a video; whatever fails in that is a warning, because no run needs it."""
+        """Makes a video; an error is only a warning, because no run needs a video."""
         from apex_acer.actor.play import record
 
         path = where(self._folder) / "videos" / f"{env_steps:09d}.mp4"
@@ -99,14 +105,6 @@ class Evaluator:
         except Exception as error:
             why = " ".join(f"{type(error).__name__}: {error}".split())
             log.warning("%s: no video (%s); the run goes on without it", path.name, why)
-
-    def _make_player(self) -> tuple[Environments, Policy]:
-        config = self._config
-        slots = min(config.evaluation.environments, config.evaluation.episodes)
-        environments = make_environments(
-            config.environment, slots, training=False, threads=self._threads, found=self._found
-        )
-        return environments, Policy(config, environments.spec)
 
 
 def _check_videos(config: RunConfig) -> None:
@@ -132,17 +130,19 @@ def summarise(episodes: list[Episode]) -> Row:
 def evaluate_policy(policy: Policy, settings: EvaluationConfig, seed: int, threads: int = 1) -> Row:
     """The evaluator's metrics of whole games that `policy` plays in this process, with `threads` for Atari's emulators.
 
-    With the run's `seed` and `settings` they are the games that its evaluator played.
-
-    Raises:
-        ConfigError: if the environment cannot be made, or its module is named only by the policy's weights file.
+    With the run's `seed` and `settings` these are the evaluator's games. Raises `ConfigError` if the environment cannot be
+    made, or its module is named only by the policy's weights file.
     """
     policy.require_known_environment()
-    slots = min(settings.environments, settings.episodes)
-    environments = make_environments(
-        policy.config.environment, slots, training=False, threads=threads, found=policy.spec
-    )
+    environments = _environments(policy.config.environment, settings, threads, policy.spec)
     try:
         return summarise(evaluate(environments, policy, settings, derive_seed(seed, "evaluator")))
     finally:
         environments.close()
+
+
+def _environments(
+    config: EnvironmentConfig, settings: EvaluationConfig, threads: int, spec: EnvironmentSpec | None
+) -> Environments:
+    num = min(settings.environments, settings.episodes)
+    return make_environments(config, num, training=False, threads=threads, found=spec)

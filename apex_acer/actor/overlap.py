@@ -1,8 +1,8 @@
-"""Overlapping unrolls: each begins with the last steps of the one before it, which warm up the recurrent state."""
+"""Overlapping unrolls: each begins with the last steps of the previous one, which warm up the recurrent state."""
 
 from __future__ import annotations
 
-import dataclasses
+from collections.abc import Callable
 
 import numpy as np
 
@@ -10,37 +10,26 @@ from apex_acer.protocol.specification import Array
 from apex_acer.protocol.unroll import ARRAY_FIELDS, Unroll
 
 
-class Overlap:
-    """Puts the last `num` steps of an unroll, masked, in front of the next one of the same environments."""
+def overlap(unroll: Unroll, burn_in: int, state: dict[str, Array], tail: Unroll | None) -> tuple[Unroll, Unroll | None]:
+    """`unroll` `[k, N]` with `tail` in front, `[burn_in + k, N]`; and the tail of the next unroll: its last steps, masked.
 
-    def __init__(self, num: int) -> None:
-        self.num = num
-        self._tail: Unroll | None = None  # the last `num` steps of the unroll before
-
-    def extend(self, unroll: Unroll, state: dict[str, Array]) -> Unroll:
-        """`unroll` `[k, N]` as `[num + k, N]`; `state` `[N, ...]` is what the policy remembered before its last `num` steps.
-
-        The first unroll has blank steps in front, each as if an episode began there.
-        """
-        if not self.num:
-            return unroll
-        tail = self._tail or _blank(unroll, self.num)
-        self._tail = _rows(unroll, slice(len(unroll.mask) - self.num, len(unroll.mask)), state)
-        fields = {name: np.concatenate([getattr(tail, name), getattr(unroll, name)]) for name in ARRAY_FIELDS}
-        extras = {name: np.concatenate([tail.extras[name], part]) for name, part in unroll.extras.items()}
-        return Unroll(**fields, extras=extras, state=tail.state)
-
-
-def _rows(unroll: Unroll, rows: slice, state: dict[str, Array]) -> Unroll:
-    """The steps `rows`, masked; their observations are the oldest ones of their stacks."""
-    fields = {name: getattr(unroll, name)[rows].copy() for name in ARRAY_FIELDS}
-    fields["mask"][:] = False
-    extras = {name: part[rows].copy() for name, part in unroll.extras.items()}
-    return Unroll(**fields, extras=extras, state=state)
+    `state` `[N, …]` is the policy's state before the last `burn_in` steps. Without a `tail`, as at the start, the steps in
+    front are zeros, each as if an episode began there.
+    """
+    if not burn_in:
+        return unroll, None
+    if tail is None:
+        zeros = {name: np.zeros_like(part) for name, part in unroll.state.items()}
+        tail = _map(lambda array: np.zeros_like(array[:burn_in]), unroll, zeros)
+    k = len(unroll.mask)
+    # their observations are the oldest ones of their stacks
+    newest = _map(lambda array: array[k - burn_in : k].copy(), unroll, state)
+    newest.mask[:] = False
+    fields = {name: np.concatenate([getattr(tail, name), getattr(unroll, name)]) for name in ARRAY_FIELDS}
+    extras = {name: np.concatenate([tail.extras[name], part]) for name, part in unroll.extras.items()}
+    return Unroll(**fields, extras=extras, state=tail.state), newest
 
 
-def _blank(unroll: Unroll, num: int) -> Unroll:
-    first = _rows(unroll, slice(num), {name: np.zeros_like(part) for name, part in unroll.state.items()})
-    fields = {name: np.zeros_like(getattr(first, name)) for name in ARRAY_FIELDS}
-    extras = {name: np.zeros_like(part) for name, part in first.extras.items()}
-    return dataclasses.replace(first, **fields, extras=extras)
+def _map(function: Callable[[Array], Array], unroll: Unroll, state: dict[str, Array]) -> Unroll:
+    fields = {name: function(getattr(unroll, name)) for name in ARRAY_FIELDS}
+    return Unroll(**fields, extras={name: function(part) for name, part in unroll.extras.items()}, state=state)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from apex_acer.actor.policy import Policy
-from apex_acer.actor.rollout import Episode, Patience, Rollout
+from apex_acer.actor.rollout import Episode, Rollout
 from apex_acer.config import EvaluationConfig
 from apex_acer.environments.display import Show, video
 from apex_acer.environments.rendering import Pictured, PicturedAtari, make_pictured
@@ -23,23 +23,18 @@ def play(
     show: Show,
     heartbeat: Callable[[], None] = lambda: None,
 ) -> Iterator[Episode]:
-    """Plays `settings.episodes` games, shows every frame of them and yields each game when it has ended.
+    """Plays `settings.episodes` games and shows every frame of them; yields each game when it has ended.
 
-    `heartbeat` is called after each step.
-
-    With the run's seed and settings they are the games that the first environment of its evaluator played.
+    With the run's seed and settings they are the games of its evaluator's first environment. `heartbeat` is called after
+    each step.
     """
-    seed = derive_seed(seed, "evaluator")
-    rollout = Rollout(environment, policy, seed=seed, greedy=settings.greedy, stall_steps=settings.stall_steps)
-    num, patience = 0, Patience(environment.id)
+    greedy, stall_steps, seed = settings.greedy, settings.stall_steps, derive_seed(seed, "evaluator")
+    rollout = Rollout(environment, policy, seed=seed, greedy=greedy, stall_steps=stall_steps, heartbeat=heartbeat)
+    num, steps = 0, rollout.play(1)
     while num < settings.episodes:  # a game's end is known at the next reset, whose frame is not shown
         for frame in environment.frames:
             show(frame)
-        rollout.unroll(1)
-        heartbeat()
-        ended = rollout.take_episodes()
-        patience.note(1, ended)
-        for episode in ended:
+        for episode in next(steps):
             num += 1
             yield episode
 
@@ -47,7 +42,7 @@ def play(
 def record(
     path: Path, policy: Policy, settings: EvaluationConfig, seed: int, heartbeat: Callable[[], None] = lambda: None
 ) -> None:
-    """Writes a video of the first game of an evaluation with these settings and this seed; calls `heartbeat` as `play`."""
+    """Writes a video of an evaluation's first game to `path`; `heartbeat` is called after each step."""
     environment = make_pictured(policy.config.environment, policy.spec)
     with contextlib.closing(environment), video(path, environment.fps) as show:
         for _ in play(environment, policy, dataclasses.replace(settings, episodes=1), seed, show, heartbeat):

@@ -1,4 +1,4 @@
-"""The policy: a network, its preprocessing and its exploration. Actors, evaluators and `load_policy` use the same one."""
+"""The policy of actors, evaluators and `load_policy`: a network with its preprocessing and its exploration."""
 
 from __future__ import annotations
 
@@ -28,35 +28,35 @@ from apex_acer.system import imports
 
 
 class Policy:
-    """Acts in an environment of `spec` with the network that `config` names."""
+    """Acts in an environment of `spec` with the network of `config`."""
 
     @in_float32()
     def __init__(self, config: RunConfig, spec: EnvironmentSpec, device: torch.device = CPU) -> None:
-        """Observations and actions are on the CPU, whatever `device` the network is on."""
+        """`device` is the network's; observations and actions are always on the CPU."""
         self.config, self.spec, self.device = config, spec, device
         self._agent = make_agent(config, spec)
         self.network = self._agent.network.eval().to(device)
         self.sampling = config.algorithm.sampling
         """How the algorithm consumes data."""
         self.metadata: dict[str, Any] = {}
-        """The weights file's metadata (`metadata.py`); empty if the policy was not loaded from a file."""
+        """Metadata of the weights file (`metadata.py`); empty if the policy was not loaded from a file."""
         self.version = -1
-        """How many updates its weights have had; −1: it has none yet."""
+        """Updates that the weights have had; −1: there are no weights yet."""
         self.may_import = True
         """Whether making the environment may import modules that were not imported before."""
         self._generator = torch.Generator(device).manual_seed(config.seed)
         self._state: State = {}
 
     def load(self, tensors: Mapping[str, Tensor], version: int) -> None:
-        """Takes the policy's tensors from those of a weights file, which have had `version` updates.
+        """Replaces the weights by `tensors` of a weights file, after `version` updates.
 
-        Raises `ConfigError` naming the first tensor that differs.
+        Raises `ConfigError` that names the first tensor with another name or shape.
         """
         load_tensors(self.network, "network", tensors)
         self.version = version
 
     def require_known_environment(self) -> None:
-        """Raises `ConfigError` if making its environment would import a module that only a weights file names."""
+        """Raises `ConfigError` if making the environment would import a module that only a weights file names."""
         if not self.may_import:
             imports.require_known("environment.id", self.config.environment.id)
             for name in self.config.environment.wrappers:
@@ -64,7 +64,7 @@ class Policy:
 
     @in_float32()
     def compute_as_the_learner(self) -> None:
-        """Has the network compute in `learner.precision` on this device; without this call it computes in float32."""
+        """Switches the network from float32 to `learner.precision`."""
         self.network.compute_in(self.config.learner.precision, self.device)
 
     @in_float32()
@@ -73,24 +73,24 @@ class Policy:
         return {name: torch.zeros(num, *shape, device=self.device) for name, shape in self._agent.state.items()}
 
     def reset(self) -> None:
-        """Begins a new episode for `act`: clears a recurrent network's state. Other networks need no call."""
+        """Begins a new episode for `act`: clears the state of a recurrent network. Other networks need no call."""
         self._state = {}
 
     @in_float32()
     def act(self, obs: Any, greedy: bool = True, mask: npt.ArrayLike | None = None) -> Any:
-        """The action for one observation, or an array of them for a batch, as the environment takes it.
+        """The action for one observation, or an array of actions for a batch, as the environment takes it.
 
-        An action is an int if the actions are `Discrete`, otherwise an array: of choices, or between the bounds of a `Box`.
+        An action is an int if the actions are `Discrete`, otherwise an array of choices or between the bounds of a `Box`.
 
-        `obs` is what the environment gives, or `spec.obs_shape`: images with their channels first. With `environment.stack`
-        S above 1 it is the newest S observations, `[S, …]`, or their planes joined along the channels, oldest first. All of
-        this holds for each array of a `Dict` or `Tuple` observation.
+        `obs` is an observation of the environment or has `spec.obs_shape`: images with their channels first. With
+        `environment.stack` S above 1 it is the newest S observations, oldest first: `[S, …]`, or joined along the channels.
+        This holds for each array of a `Dict` or `Tuple` observation.
 
-        `mask` is `info["action_mask"]` (with the same leading axes), if the environment gives one there: `[n]`, of several
-        choices `[Σ n]`, those of each side by side.
+        `mask` is `info["action_mask"]`, if the environment has one there: `[n]`, or `[Σ n]` for several choices, with the
+        leading axes of `obs`.
 
-        A recurrent network remembers the observations since `reset()`, as long as their number stays the same. Raises
-        ValueError for another shape.
+        A recurrent network remembers the observations since `reset()`; another batch size resets it. Raises ValueError for
+        another shape.
         """
         obs = self._with_mask(obs, mask)
         batch, single = self._packed(obs) if self.spec.parts else _batch(self.spec, np.asarray(obs))
@@ -121,7 +121,7 @@ class Policy:
         exploration: Tensor,
         generator: torch.Generator,
     ) -> Action:
-        """Acts on the newest `stack` planes `[S, N, *plane]`; `state` is cleared in environments that begin an episode."""
+        """Acts on the newest planes `[S, N, *plane]` of N environments; resets `state` in those that begin an episode."""
         with torch.inference_mode():
             steps = torch.from_numpy(episode_step).to(self.device)
             obs = stack_planes(torch.from_numpy(planes).to(self.device), steps, self.spec.stack)[0]
@@ -134,7 +134,7 @@ class Policy:
 
     @in_float32()
     def exploration(self, num: int, actor: int | None = None) -> Tensor:
-        """How much each of `num` environments explores (`Agent.exploration`), on the network's device."""
+        """Exploration of each of `num` environments (`Agent.exploration`), on the network's device."""
         return self._agent.exploration(num, actor).to(self.device)
 
     @property
@@ -144,7 +144,6 @@ class Policy:
 
     @in_float32()
     def complete(self, unroll: Unroll, ahead: dict[str, Array]) -> Unroll:
-        """The unroll as an actor sends it (`Agent.complete`)."""
         return self._agent.complete(unroll, ahead)
 
     def _with_mask(self, obs: Any, mask: npt.ArrayLike | None) -> Any:
@@ -153,13 +152,13 @@ class Policy:
                 raise ValueError("got a mask, but the policy was trained without")
             return with_mask(obs, is_legal(mask))
         if self.spec.has_masks and not (isinstance(obs, Mapping) and MASK in obs):
-            raise ValueError(f"the policy was trained with action masks; give mask=info[{MASK!r}]")
+            raise ValueError(f"got no mask, but the policy was trained with masks; give mask=info[{MASK!r}]")
         return obs
 
     def _packed(self, obs: Any) -> tuple[Array, bool]:
         """A dictionary or tuple of arrays as packed observations `[B, *obs_shape]`, and whether it was a single one."""
-        spec, given = self.spec, parts_of(self.spec, obs)
-        batches = {name: _batch(box, given[name], name) for name, box in spec.boxes.items()}
+        spec, parts = self.spec, parts_of(self.spec, obs)
+        batches = {name: _batch(box, parts[name], name) for name, box in spec.boxes.items()}
         sizes = {name: 1 if single else [len(batch)] for name, (batch, single) in batches.items()}
         (num, single), *others = ((len(batch), single) for batch, single in batches.values())
         if any(other != (num, single) for other in others):
@@ -171,22 +170,22 @@ class Policy:
 def _batch(spec: EnvironmentSpec, obs: Array, part: str = "") -> tuple[Array, bool]:
     """`obs` as `[B, *obs_shape]`, and whether it was a single one."""
     shape, stack = spec.obs_shape, (spec.stack,) if spec.stack > 1 else ()
-    given, channels_last = (*stack, *spec.given_shape), (*shape[1:], shape[0])
+    env_shape, channels_last = (*stack, *spec.given_shape), (*shape[1:], shape[0])
     for batch in ((), obs.shape[:1]):  # an array that can be a single observation is taken as one
         num = batch[0] if batch else 1
-        if obs.shape == (*batch, *given):
+        if obs.shape == (*batch, *env_shape):
             return to_planes(spec, obs, num, *stack).reshape(num, *shape), not batch
         if obs.shape == (*batch, *shape):
             return obs.reshape(num, *shape), not batch
         if spec.channels_last and obs.shape == (*batch, *channels_last):
             return np.moveaxis(obs.reshape(num, *channels_last), -1, 1), not batch
-    allowed = str(list(shape)) if given == shape else f"{list(shape)}, {list(given)}"
+    allowed = str(list(shape)) if env_shape == shape else f"{list(shape)}, {list(env_shape)}"
     of = f" of {part}" if part else ""
     raise ValueError(f"require observations{of} of shape {allowed} or [B, …] of them, got {list(obs.shape)}")
 
 
 def load_metadata(path: str | Path) -> dict[str, Any]:
-    """The metadata of a weights file (`metadata.py`); nothing that it names is built or imported. Raises `ConfigError`."""
+    """Metadata of a weights file (`metadata.py`); imports nothing that it names. Raises `ConfigError`."""
     with reading(str(path)):
         _, metadata = read(path)
         try:
@@ -198,13 +197,13 @@ def load_metadata(path: str | Path) -> dict[str, Any]:
 
 @in_float32()
 def load_policy(path: str | Path, import_modules: bool = False) -> Policy:
-    """The policy in a weights file; no environment is made. Raises `ConfigError` naming `path`.
+    """The policy in a weights file, without its environment; raises `ConfigError` that names `path`.
 
-    `policy.act(obs)` chooses actions; `policy.network(obs [B, …])` returns what the algorithm's network computes, such as
-    `pi_logits`, `q_values`, `action` or `mean`; `policy.config` is the run's configuration.
+    `policy.act(obs)` chooses actions. `policy.network(obs)` `[B, …]` computes the algorithm's outputs, such as `pi_logits`,
+    `q_values`, `action` or `mean`. `policy.config` is the run's configuration.
 
-    A file may name modules: of an algorithm, a torso, an environment and wrappers. Importing a module runs it, so each must
-    belong to gymnasium or this package, or have been imported before, unless `import_modules` allows all of them.
+    A file may name modules of an algorithm, a torso, an environment and wrappers. As importing a module runs it, each must
+    belong to gymnasium or this package or be imported already, unless `import_modules` is true.
     """
     with reading(str(path)), one_thread():
         tensors, metadata = read(path)
@@ -214,7 +213,7 @@ def load_policy(path: str | Path, import_modules: bool = False) -> Policy:
                 _require_known_network(metadata["config"])
             config, spec = from_dict(metadata["config"]), EnvironmentSpec.from_dict(metadata["spec"])
             require_fit(config.algorithm, config.environment.id, spec)
-            with torch.device("meta"):  # takes no memory, whatever the sizes are
+            with torch.device("meta"):  # without memory, whatever the sizes are
                 check_tensors(make_agent(config, spec).network, "network", tensors)
             policy = Policy(config, spec)
             policy.load(tensors, int(metadata["updates"]))

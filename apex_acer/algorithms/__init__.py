@@ -1,4 +1,4 @@
-"""The interface of algorithms, and a folder for each family of the package's own.
+"""The interface of algorithms, and a folder for each family of them.
 
 May import: networks, functional, config, protocol, system.
 """
@@ -17,18 +17,17 @@ if TYPE_CHECKING:
 
 
 def algorithm_class(name: str) -> type[Algorithm]:
-    """The `Algorithm` named in `config.algorithm.name`; raises `ConfigError` if there is none."""
-    place = ALGORITHMS[name].algorithm if name in ALGORITHMS else name
-    cls = imports.load("algorithm.name", place, "class")
+    """The `Algorithm` that `algorithm.name` names; raises `ConfigError` if there is none."""
+    cls = imports.load("algorithm.name", ALGORITHMS.get(name, name), "class")
     from apex_acer.algorithms.algorithm import Algorithm  # not above: it imports torch
 
-    is_one = isinstance(cls, type) and issubclass(cls, Algorithm)
-    require(is_one, "algorithm.name", name, f"give module:class of an {Algorithm.__module__}.Algorithm")
+    is_algorithm = isinstance(cls, type) and issubclass(cls, Algorithm)
+    require(is_algorithm, "algorithm.name", name, f"give module:class of an {Algorithm.__module__}.Algorithm")
     return cls  # type: ignore[return-value]
 
 
 def make_agent(config: RunConfig, spec: EnvironmentSpec) -> Agent:
-    """The agent of a run in an environment of `spec`; torch's generator, from which a learner draws, stays as it is."""
+    """The agent of a run in an environment of `spec`; torch's random generator, which the learner uses, does not advance."""
     cls = algorithm_class(config.algorithm.name)
     import torch
 

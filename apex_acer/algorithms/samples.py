@@ -1,8 +1,4 @@
-"""Samples: what algorithms learn from, made of stored sequences.
-
-Frame stacks are rebuilt, rewards are clipped, penalised and scaled, n-step returns are summed and discounts are 0 where
-nothing follows, so that no algorithm knows how experience is stored.
-"""
+"""The samples of a loss, made of stored sequences: frame stacks, shaped rewards, n-step returns and discounts."""
 
 from __future__ import annotations
 
@@ -28,42 +24,46 @@ class Sequences:
     """T consecutive steps of B environments, on the learner's device."""
 
     obs: Tensor
-    """`[T+1, B, *obs]` frame stacks, also the one after the last step."""
+    """`[T+1, B, *obs]` frame stacks; the last row follows the last step."""
     first: Tensor
-    """`[T+1, B]` bool, whether an episode begins at the observation."""
+    """`[T+1, B]` bool, true if an episode begins at the observation."""
     action: Tensor
     """`[T, B]` int64 for discrete actions, `[T, B, d]` float32 in [−1, 1] for continuous ones."""
     reward: Tensor
-    """`[T, B]` float32, clipped, penalised and scaled as the run asks."""
+    """`[T, B]` float32, clipped, penalised and scaled as the settings say."""
     discount: Tensor
     """`[T, B]` float32: gamma, or 0 if the step terminated."""
     last: Tensor
-    """`[T, B]` bool, whether the step ended an episode, terminated or truncated."""
+    """`[T, B]` bool, true if the step terminated or truncated an episode."""
     mask: Tensor
-    """`[T, B]` bool, false on steps that are not learned from, such as the one on which an environment was reset."""
+    """`[T, B]` bool, false on steps that are not learned from, such as autoreset steps."""
     extras: dict[str, Tensor]
-    """`[T, B, …]` what the actor recorded of each step (`Agent.extras`)."""
+    """`[T, B, …]` the actor's records of each step (`Agent.extras`)."""
     state: dict[str, Tensor]
-    """`[B, …]` what the policy remembered before the first step (`Agent.state`)."""
+    """`[B, …]` the recurrent state before the first step (`Agent.state`)."""
     importance: Tensor
     """`[B]` float32, the weight of each sequence in the loss; 1 if replay is uniform."""
     fresh: Tensor
-    """`[B]` bool, whether the sequence is learned from for the first time."""
+    """`[B]` bool, true if the sequence is not replayed."""
     noise: dict[str, Tensor] = field(default_factory=dict)
-    """`[…, B, …]` the random numbers that the loss needs (`Algorithm.noise`)."""
+    """`[…, B, …]` the loss's random numbers (`Algorithm.noise`)."""
     targets: dict[str, Tensor] = field(default_factory=dict)
-    """`[T, B, …]` what an algorithm computed for each step of a whole batch, before it takes steps on parts of it."""
+    """`[T, B, …]` constants of the loss that `Algorithm.update` computes for a whole batch, such as advantages."""
 
-    OF_SEQUENCES: ClassVar = ("state", "importance", "fresh")  # the fields without an axis of time
+    WITHOUT_TIME: ClassVar = ("state", "importance", "fresh")  # fields without an axis of time
 
     @property
     def terminated(self) -> Tensor:
-        """`[T, B]` bool, whether nothing follows a step."""
+        """`[T, B]` bool."""
         return self.discount == 0
 
     def axis(self, name: str) -> int:
         """The axis of a field that counts samples."""
-        return 0 if name in self.OF_SEQUENCES else 1
+        return 0 if name in self.WITHOUT_TIME else 1
+
+    def select(self, index: Tensor) -> Sequences:
+        """The sequences `index` `[n]`."""
+        return Sequences(**_each(self, lambda name, value: value.index_select(self.axis(name), index)))
 
     def steps(self, index: Tensor) -> Sequences:
         """The steps `index` `[n]`, counted as t * B + b, as n sequences of one step, without recurrent state."""
@@ -71,7 +71,7 @@ class Sequences:
         both = torch.stack([index, index + num])  # [2, n] rows of the observations before and after each step
 
         def read(name: str, value: Tensor) -> Tensor:
-            if name in self.OF_SEQUENCES:
+            if name in self.WITHOUT_TIME:
                 return value[index % num]
             return _take(value, both if name in ("obs", "first") else index.unsqueeze(0))
 
@@ -80,28 +80,28 @@ class Sequences:
 
 @dataclass(frozen=True)
 class Transitions:
-    """B steps with their n-step returns, on the learner's device; first priorities are computed from `[T, N]` of them."""
+    """B steps with their n-step returns, on the learner's device; for first priorities `[T, N]` steps of an unroll."""
 
     obs: Tensor
     """`[B, *obs]` frame stacks."""
     action: Tensor
     """`[B]` int64 for discrete actions, `[B, d]` float32 in [−1, 1] for continuous ones."""
     reward: Tensor
-    """`[B]` Σ γ^i r_i over n steps, fewer if the episode or its sequence ends earlier."""
+    """`[B]` Σ γ^i r_i over m steps: n, or fewer if the episode or the sequence ends earlier."""
     discount: Tensor
-    """`[B]` γ^m of the value m steps later, or 0 if the last step terminated."""
+    """`[B]` γ^m, or 0 if the last step terminated."""
     next_obs: Tensor
-    """`[B, *obs]` the frame stacks m steps later."""
+    """`[B, *obs]` frame stacks m steps later."""
     mask: Tensor
     """`[B]` bool, false on steps that are not learned from."""
     importance: Tensor
     """`[B]` float32, the weight of each transition in the loss; 1 if replay is uniform."""
     extras: dict[str, Tensor]
-    """`[B, …]` what the actor recorded at `obs`."""
+    """`[B, …]` the actor's records at `obs` (`Agent.extras`)."""
     next_extras: dict[str, Tensor] = field(default_factory=dict)
-    """`[B, …]` what it recorded at `next_obs`; only for first priorities."""
+    """`[B, …]` the actor's records at `next_obs`; only for first priorities."""
     noise: dict[str, Tensor] = field(default_factory=dict)
-    """`[…, B, …]` the random numbers that the loss needs (`Algorithm.noise`)."""
+    """`[…, B, …]` the loss's random numbers (`Algorithm.noise`)."""
 
     def axis(self, name: str) -> int:
         """The axis of a field that counts samples."""
@@ -112,16 +112,15 @@ Samples = Sequences | Transitions
 
 
 class SampleMaker:
-    """Makes the samples that an algorithm's `settings` ask for, with rewards as they ask."""
+    """Makes the samples that an algorithm's `settings` ask for."""
 
     def __init__(self, settings: AlgorithmConfig) -> None:
         self._settings = settings
         scaled = isinstance(settings, SequenceConfig) and settings.normalise_rewards
         self.scale = RewardScale() if scaled else None
-        """The running scale of rewards, which `observe` updates; None: rewards are not scaled."""
+        """The running scale of rewards; None: rewards are not scaled."""
 
     def make(self, batch: Batch) -> Samples:
-        """The samples of gathered `batch`."""
         return self._transitions(batch) if self._settings.sampling.n_steps else self._sequences(batch)
 
     def observe(self, unroll: Unroll, source: Hashable, stack: int, device: torch.device) -> None:
@@ -134,9 +133,9 @@ class SampleMaker:
             self.scale.observe(shaped, ended, mask, begins, self._settings.gamma, source)
 
     def priority_steps(self, unroll: Unroll, ahead: Mapping[str, Array]) -> Transitions:
-        """All steps `[k, N]` of an unroll as an actor knows them, from which it computes first priorities.
+        """All steps `[k, N]` of an unroll, without observations, for first priorities in an actor.
 
-        `ahead` `[N, …]` are the extras of the step after the unroll. There are no observations.
+        `ahead` `[N, …]` are the extras of the step after the unroll.
         """
         arrays = (unroll.reward, unroll.terminated, unroll.truncated, unroll.mask)
         reward, terminated, truncated, mask = (torch.from_numpy(array) for array in arrays)
@@ -200,37 +199,33 @@ class SampleMaker:
 
 
 def split(samples: Samples, num_parts: int) -> list[Samples]:
-    """Views of `samples` in nearly equal numbers; there may be fewer than `num_parts`."""
-    count = len(samples.importance.chunk(num_parts))
-    parts = [
-        _each(samples, lambda name, value, i=i: value.chunk(num_parts, samples.axis(name))[i]) for i in range(count)
-    ]
-    return [type(samples)(**part) for part in parts]
+    """At most `num_parts` views of `samples` of nearly equal size."""
+
+    def part(index: int) -> Samples:
+        chunks = _each(samples, lambda name, value: value.chunk(num_parts, samples.axis(name))[index])
+        return type(samples)(**chunks)
+
+    return [part(index) for index in range(len(samples.importance.chunk(num_parts)))]
 
 
-def columns(samples: Sequences, index: Tensor) -> Sequences:
-    """The sequences `index` `[n]`."""
-    return Sequences(**_each(samples, lambda name, value: value.index_select(samples.axis(name), index)))
-
-
-def prepared(network: Network, obs: Tensor) -> Tensor:
-    """Observations `[L, B, *obs]` as the inputs `[L * B, *input]` of `network`, and of others that share its statistics."""
+def prepared(network: Network[Any], obs: Tensor) -> Tensor:
+    """Observations `[L, B, *obs]`, `prepare`d by `network` as `[L * B, *input]`."""
     with torch.no_grad():
         return network.prepare(_inside_out(obs).flatten(0, 1).movedim(-1, 1) if obs.ndim == 5 else obs.flatten(0, 1))
 
 
 def _inside_out(stacks: Tensor) -> Tensor:
-    """Frame stacks of images `[L, B, C, H, W]` as they are in memory, `[L, B, H, W, C]`, which a copy must not change."""
+    """Frame stacks of images `[L, B, C, H, W]` as they are in memory, `[L, B, H, W, C]`; copies must keep this order."""
     return stacks.movedim(2, -1)
 
 
 def _take(field: Tensor, rows: Tensor) -> Tensor:
-    """What `field` `[m, n, …]` has at `rows` `[…]`, counted as i * n + j."""
+    """The rows of `field` `[m, n, …]` at `rows` `[…]`, counted as i * n + j."""
     return take_rows(_inside_out(field), rows).movedim(-1, 2) if field.ndim == 5 else take_rows(field, rows)
 
 
 def _at(values: Tensor, rows: Tensor) -> Tensor:
-    """What `values` `[k+1, N, …]` has at `rows` `[k, N]`."""
+    """`values` `[k+1, N, …]` at the steps `rows` `[k, N]`."""
     return take_rows(values, rows * rows.shape[1] + torch.arange(rows.shape[1]))
 
 

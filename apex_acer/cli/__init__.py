@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import sys
 
-from apex_acer.cli.notice import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, PROGRAM, HelpShown
+from apex_acer.cli.notice import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, PROGRAM
 from apex_acer.system import look_here_last
 
 TYPE_CHECKING = False  # instead of importing `typing`, which takes time
@@ -49,8 +49,6 @@ def _run(arguments: list[str]) -> int:
     except ConfigError as error:
         say(f"{PROGRAM}: {printable(str(error))}", sys.stderr)
         return EXIT_USAGE
-    except HelpShown:
-        return 0
     except (Exception, SystemExit) as error:  # the latter of an environment, which evaluates in this process
         if isinstance(error, OSError) and not _can_be_written(sys.stdout):
             return 0  # `_flush` decides on the exit code
@@ -83,6 +81,7 @@ def _open_streams() -> None:
 
 
 def _can_be_written(stream: TextIO) -> bool:
+    """Whether a stream can be flushed and, if it is a pipe, has a reader; an error may have emptied the buffer."""
     import select
 
     try:
@@ -98,17 +97,13 @@ def _can_be_written(stream: TextIO) -> bool:
 
 
 def _flush(code: int) -> int:
-    """Flushes the output; returns the exit code.
-
-    If the reader has left, as `head` does, it has read enough; if the disk is full, output is missing.
-    """
+    """Flushes the output; returns the exit code: `code` if all readers are there or have left, 1 if output is missing."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
         except OSError as error:
-            os.dup2(
-                os.open(os.devnull, os.O_WRONLY), stream.fileno()
-            )  # else Python would flush again at exit, and complain
+            # otherwise Python would flush again at exit and complain
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
             if not isinstance(error, BrokenPipeError):
                 print(_write_error(error), file=sys.stderr)
                 code = code or EXIT_FAILED

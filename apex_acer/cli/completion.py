@@ -4,21 +4,14 @@ from __future__ import annotations
 
 import re
 import typing
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
 
-from apex_acer.cli.flags import FlagType, flags_of
+from apex_acer.cli.flags import Flag, flags_of, place
 from apex_acer.cli.notice import PROGRAM
+from apex_acer.cli.parsing import parse
 from apex_acer.cli.verbs import VERBS, module_of
-from apex_acer.config import require
 from apex_acer.config.runfile import presets
-
-HELP = f"""usage: {PROGRAM} completion SHELL
-
-Prints a script that completes verbs, flags and files. Each shell reads it from its own place:
-
-  bash   {PROGRAM} completion bash > ~/.local/share/bash-completion/completions/{PROGRAM}
-  zsh    {PROGRAM} completion zsh >> ~/.zshrc
-  fish   {PROGRAM} completion fish > ~/.config/fish/completions/{PROGRAM}.fish"""
 
 FILES = {"RUN": "*.toml", "WEIGHTS": "*.safetensors", "DIR": "", "FOLDER": ""}
 """Pattern of the files, besides folders, that a verb takes for each of these words."""
@@ -68,43 +61,53 @@ compdef _apex_acer {PROGRAM}"""
 
 
 class Accepted(NamedTuple):
-    """What may follow a verb."""
+    """Words, files and flags that may follow a verb."""
 
     words: str
     files: str
     """Pattern of files, besides folders; `none`: no files and no folders."""
     flags: dict[str, str | None]
-    """The values to choose from by flag; empty: any value; None: the flag takes no value."""
+    """Values of each flag, separated by blanks; empty: any value; None: the flag takes no value."""
+
+
+@dataclass(frozen=True)
+class Completion:
+    """Prints a script that completes verbs, flags and files. Each shell reads it from its own place:
+
+    apex-acer completion bash > ~/.local/share/bash-completion/completions/apex-acer
+
+    apex-acer completion zsh >> ~/.zshrc
+
+    apex-acer completion fish > ~/.config/fish/completions/apex-acer.fish
+    """
+
+    shell: Literal["bash", "zsh", "fish"] = place("SHELL")
+    """bash, zsh or fish."""
 
 
 def completion(arguments: list[str]) -> int:
     """Prints the script of one shell."""
-    if arguments in (["-h"], ["--help"], ["--help-all"]):
-        print(HELP)
-        return 0
-    require(len(arguments) == 1 and arguments[0] in SHELLS, "completion", " ".join(arguments), "give bash, zsh or fish")
-    print(SHELLS[arguments[0]]({verb: accepted(verb) for verb in VERBS}))
+    script = SHELLS[parse(Completion, arguments).shell]
+    print(script({verb: accepted(verb) for verb in VERBS}))
     return 0
 
 
 def accepted(verb: str) -> Accepted:
-    """What may follow `verb`, derived from `VERBS` and from the dataclass of its arguments."""
-    cls = getattr(module_of(verb), verb.title(), None)
-    flags: dict[str, str | None] = {"--help": None, "--help-all": None}
-    flags |= {name: _choices(flag) for name, flag in flags_of(cls).items()} if cls else {}
+    """Words, files and flags that may follow `verb`, from `VERBS` and from the dataclass of its arguments."""
+    flags = {name: _choices(flag) for name, flag in flags_of(getattr(module_of(verb), verb.title())).items()}
     places = re.findall(r"[A-Z]+", VERBS[verb].arguments)
     words = {"RUN": " ".join(presets()), "NAME": f"show {' '.join(presets())}", "SHELL": " ".join(SHELLS)}
     return Accepted(
         words=next((words[place] for place in places if place in words), ""),
         files=next((FILES[place] for place in places if place in FILES), "none"),
-        flags=flags,
+        flags={"--help": None, "--help-all": None, **flags},
     )
 
 
-def _choices(flag: FlagType) -> str | None:
-    if flag.hint is None:
+def _choices(flag: Flag) -> str | None:
+    if flag.switch is not None:
         return None
-    kinds = (flag.hint, *typing.get_args(flag.hint))  # the members of an optional type, too
+    kinds = (flag.item, *typing.get_args(flag.item))  # the members of an optional type, too
     return " ".join(
         word for kind in kinds if typing.get_origin(kind) is typing.Literal for word in typing.get_args(kind)
     )

@@ -8,12 +8,11 @@ import math
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import tyro
 from rich.filesize import decimal
 
-from apex_acer.cli.flags import Switch
+from apex_acer.cli.flags import place
 from apex_acer.cli.notice import EXIT_FAILED, PROGRAM, Notice
 from apex_acer.cli.parsing import parse
 from apex_acer.config import RunConfig, require
@@ -35,20 +34,17 @@ NAMES = {
 
 @dataclass(frozen=True)
 class Doctor:
-    """Checks this machine and installation for a run, and measures how fast it would be.
+    """Checks this machine and installation for a run, and measures its speed for about half a minute."""
 
-    That takes about half a minute, and longer while other programs keep the cores busy.
-    """
-
-    run: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")] = "pong"
+    run: str = place("RUN", "pong")
     """A preset, a TOML file or the folder of a run."""
-    json: Switch = False
+    json: bool = False
     """Print one JSON object instead of lines."""
 
 
 def doctor(arguments: list[str]) -> int:
     """Prints the findings; returns 1 if a run could not work."""
-    options = parse(Doctor, arguments, "doctor")
+    options = parse(Doctor, arguments)
     findings = []
     with Notice(quiet=options.json) as notice:
         for finding in _examine(options.run, notice.say):
@@ -64,7 +60,7 @@ def doctor(arguments: list[str]) -> int:
 
 
 def _examine(run: str, show: Callable[[str], None]) -> Iterator[Finding]:
-    """Findings about the installation and, if that is complete, about the machine and the run; shows what is being done."""
+    """Findings about the installation and, if that is complete, about the machine and the run; `show` gets the progress."""
     from apex_acer.tools.doctor.installation import check_installation
 
     complete = True
@@ -80,37 +76,37 @@ def _examine(run: str, show: Callable[[str], None]) -> Iterator[Finding]:
 
 @dataclass(frozen=True)
 class Plan:
-    """Predicts the speed of a run without evaluations on other machines, from half a minute of measurements on this one."""
+    """Predicts the speed of a run on other machines, without evaluations, from half a minute of measurements here."""
 
-    run: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")] = "pong"
-    """A preset, a TOML file or the folder of a run; it decides whatever has no flag here."""
+    run: str = place("RUN", "pong")
+    """A preset, a TOML file or the folder of a run; it has all other settings."""
     actors: int | None = None
     """Actor processes; by default as many as fit one machine."""
     cores_per_node: int | None = None
     """Cores of each machine; by default those of this one."""
     gpus: int | None = None
-    """GPUs of the learners' machine; 0: the learners use its cores; by default 1 if this machine has a GPU."""
+    """GPUs of the learners' machine; 0: they use its cores; by default 1 if this machine has a GPU."""
     learners: int | None = None
     """Learner processes; by default the run's."""
     network_gbit: float = 10.0
     """Network speed of the learners' machine in each direction, in Gbit/s."""
-    compress: Switch = False
+    compress: bool = False
     """Compress observations by LZ4 before they are sent."""
     samples_per_s: float | None = None
-    """Samples per second that a GPU trains on, as `apex-acer doctor` measures there; then updates are not measured here."""
-    json: Switch = False
+    """Samples per second that a GPU trains on, from `apex-acer doctor` there; by default updates are measured here."""
+    json: bool = False
     """Print one JSON object instead of lines."""
 
 
 def plan(arguments: list[str]) -> int:
-    """Measures, plans and prints; returns 1 if a component of the run cannot be measured."""
-    options = parse(Plan, arguments, "plan")
+    """Prints the plan; returns 1 if a component of the run cannot be measured."""
+    options = parse(Plan, arguments)
     _check(options)
     from apex_acer.environments.check import check_environment
     from apex_acer.networks.device import choose_device
-    from apex_acer.tools.capacity.exchange import compression
+    from apex_acer.tools.capacity.components import compression
+    from apex_acer.tools.capacity.measure import measure_work
     from apex_acer.tools.capacity.plan import make_plan
-    from apex_acer.tools.capacity.work import measure_work
 
     config = load_run(options.run)
     device = str(choose_device(config.learner.device, "learner.device"))
@@ -126,30 +122,29 @@ def plan(arguments: list[str]) -> int:
     except RuntimeError as error:
         say(printable(f"{PROGRAM}: {options.run}: {error}; train the run to see more"), sys.stderr)
         return EXIT_FAILED
-    made = make_plan(work, machines)
+    predicted = make_plan(work, machines)
     if options.json:
-        said = {"work": asdict(work), "machines": asdict(machines), "plan": asdict(made)}
-        print(json.dumps({"run": options.run, **said}))
+        parts = {"work": asdict(work), "machines": asdict(machines), "plan": asdict(predicted)}
+        print(json.dumps({"run": options.run, **parts}))
     else:
-        for topic, text in _lines(config, work, machines, made):
+        for topic, text in _lines(config, work, machines, predicted):
             print(f"{topic:<10} {text}")
     return 0
 
 
 def _check(options: Plan) -> None:
-    for flag in ("actors", "cores_per_node", "learners", "gpus"):
-        value, least = getattr(options, flag), 0 if flag == "gpus" else 1
-        name = f"--{flag.replace('_', '-')}"
-        require(value is None or value >= least, name, value, f"give {least} or more")
-    for flag in ("network_gbit", "samples_per_s"):
-        value, name = getattr(options, flag), f"--{flag.replace('_', '-')}"
-        require(value is None or 0 < value < math.inf, name, value, "give a number above 0")
+    counts = {"--actors": options.actors, "--cores-per-node": options.cores_per_node, "--learners": options.learners}
+    for name, count in counts.items():
+        require(count is None or count >= 1, name, count, "give 1 or more")
+    require(options.gpus is None or options.gpus >= 0, "--gpus", options.gpus, "give 0 or more")
+    for name, rate in {"--network-gbit": options.network_gbit, "--samples-per-s": options.samples_per_s}.items():
+        require(rate is None or 0 < rate < math.inf, name, rate, "give a number above 0")
 
 
 def _place(
     options: Plan, config: RunConfig, spec: EnvironmentSpec, has_gpu: bool
 ) -> tuple[RunConfig, capacity.Machines]:
-    """The run as it would be placed on the given machines, and these machines."""
+    """The run as it would be placed on the machines of the `options`, and these machines."""
     from apex_acer.engines.machine import available_cores, learns_on_every_core, place
     from apex_acer.learner.gradient import num_parts
     from apex_acer.tools.capacity.plan import Machines
@@ -177,7 +172,9 @@ def _lines(
 
     yield "machines", _machines(machines)
     if machines.gpus and work.gradient_s is None:
-        yield "gpu", _gpu(plan)
+        needed = plan.gpu_samples_per_s
+        enough = f" (from {needed:,.0f} on it is not the limit)" if needed else ""
+        yield "gpu", f"none here to measure, assumed to cost no time; give its --samples-per-s{enough}"
     rates = f"{plan.samples_per_s:,.0f} samples/s, {plan.updates_per_s:,.1f} updates/s"
     most = next(iter(plan.limits.values()))
     yield "expect", f"about {plan.env_steps_per_s:,.0f} env steps/s, at most {most:,.0f}; {rates}"
@@ -193,22 +190,10 @@ def _lines(
 
 
 def _machines(machines: capacity.Machines) -> str:
-    on = _count(machines.gpus, "GPU") if machines.gpus else _count(machines.threads, "thread")
-    each = " each" if machines.learners > 1 and not machines.gpus else ""
-    learners = f"{_count(machines.learners, 'learner')} on {on}{each}"
-    if machines.nodes == 1:
-        return f"one of {machines.cores_per_node} cores for {_count(machines.actors, 'actor')} and {learners}"
-    return f"{machines.nodes} of {machines.cores_per_node} cores for {machines.actors} actors; one more for {learners}"
-
-
-def _count(number: int, name: str) -> str:
-    return f"{number} {name}{'s' if number > 1 else ''}"
-
-
-def _gpu(plan: capacity.Plan) -> str:
-    needed = plan.gpu_samples_per_s
-    assumed = "assumed to cost no time" + (f": from {needed:,.0f} samples/s on it is not the limit" if needed else "")
-    return f"none here to measure, give its --samples-per-s; {assumed}"
+    where = f"{machines.nodes} of {machines.cores_per_node} cores"
+    where += " for actors, 1 more for learners" if machines.nodes > 1 else ""
+    on = f"GPUs: {machines.gpus}" if machines.gpus else f"threads of a learner: {machines.threads}"
+    return f"{where}; actors: {machines.actors}, learners: {machines.learners}, {on}"
 
 
 def _limit(plan: capacity.Plan) -> str:

@@ -1,4 +1,4 @@
-"""What all commands share: the program's name, exit codes, and a line that says what a command is doing."""
+"""Name and exit codes of the program, and a line on the terminal that says what a command is doing."""
 
 from __future__ import annotations
 
@@ -6,10 +6,6 @@ import sys
 
 PROGRAM = "apex-acer"
 EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 1, 2, 130  # the last one by Ctrl-C; 128 + n by signal n
-
-
-class HelpShown(Exception):
-    """Raised once help was printed, which is all that was asked for."""
 
 
 class Notice:

@@ -1,179 +1,171 @@
-"""Parses a command line into a dataclass, and prints help that fits a screen. The first error is reported in one line."""
+"""Parses the arguments of a verb into its dataclass, and prints help; the first error is one line."""
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import io
 import itertools
-import re
-import typing
+import textwrap
 from collections import deque
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
-import tyro
-
-from apex_acer.cli.flags import REGISTRY, Flags, FlagType, annotated_fields, flags_of
-from apex_acer.cli.notice import PROGRAM, HelpShown
+from apex_acer.cli.flags import Flag, described, flags_of, places_of
+from apex_acer.cli.notice import PROGRAM
 from apex_acer.config import ConfigError, RunConfig, require
-from apex_acer.config.checks import from_text
+from apex_acer.config.checks import field_types, from_text
 from apex_acer.config.keys import nearest
-from apex_acer.config.runfile import from_dict, load_run, over, rebuilt, to_dict
+from apex_acer.config.runfile import from_dict, load_run, over, to_dict
 
 T = TypeVar("T")
+COLUMNS = 80  # of help
 
 COMMON = {
-    "--actors N": "actor processes; 0: as many as fit the cores of this machine",
-    "--steps N": "environment steps in total",
-    "--until RETURN": "stop once an evaluation has this mean return, and keep its weights; None: no target",
-    "--minutes N": "stop after this many minutes",
-    "--seed S": "the run's seed; every process derives its own",
-    "--out DIR": "the run's folder; by default a new one under runs/",
-    "--load WEIGHTS": "start from a weights file",
-    "--log-level LEVEL": "lowest level of the lines in log.txt: debug, info, warning or error",
-    "--engine serial": "run everything in one process, reproducible to the bit",
-    "--environment.id ID": "another environment, as gymnasium knows it",
-    "--algorithm.replay-ratio X": "replayed steps per fresh step",
-    "--optimizer.learning-rate X": "step size",
-    "--evaluation.every N": "environment steps between evaluations; 0: no evaluations",
-    "--help-all": "show all flags, with the values of RUN",
+    "--actors N": "Actor processes; 0: as many as fit the cores",
+    "--steps N": "Environment steps in total",
+    "--until RETURN": "End at this mean return of an evaluation",
+    "--minutes N": "End after this many minutes",
+    "--seed S": "Seed of the run; every process derives its own",
+    "--out DIR": "Folder of the run; by default a new one in runs/",
+    "--load WEIGHTS": "Start from a weights file",
+    "--log-level LEVEL": "Level of log.txt: debug, info, warning, error",
+    "--engine serial": "Run in one process, reproducible to the bit",
+    "--environment.id ID": "Another environment, as gymnasium knows it",
+    "--algorithm.replay-ratio X": "Replayed steps per fresh step",
+    "--optimizer.learning-rate X": "Step size",
+    "--evaluation.every N": "Environment steps between evaluations; 0: none",
+    "--help-all": "Show all flags, with the values of RUN",
 }
-"""The flags of every run that most users need, for the short help."""
+"""The keys of a run that most users set, for the short help."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Draft(RunConfig):
-    """A run whose sections need not fit each other yet, because flags may still change them."""
+def parse(cls: type[T], arguments: Sequence[str]) -> T:
+    """The arguments of the verb whose dataclass is `cls`, the first of which is RUN if it has a `RunConfig`.
 
-    def check_together(self) -> None:
-        """Checks nothing."""
-
-
-def parse(cls: type[T], arguments: list[str], verb: str, default: T | None = None) -> T:
-    """An instance of `cls`, whose fields are the flags; raises `ConfigError` for a wrong flag, `HelpShown` after help."""
-    keywords: dict[str, Any] = {} if default is None else {"default": default}
-    wants_help = bool({"-h", "--help", "--help-all"} & set(arguments))
-    checked = ["--help"] if wants_help else _check(cls, arguments, verb, default)
-    errors, program = io.StringIO(), f"{PROGRAM} {verb}"
-    try:
-        with contextlib.redirect_stderr(errors):
-            parsed: T = tyro.cli(
-                cls, args=checked, prog=program, description=cls.__doc__, registry=REGISTRY, **keywords
-            )
-    except SystemExit as left:
-        if left.code:  # `_check` let it pass, and tyro printed an error in a box
-            raise ConfigError(" ".join(re.findall(r"[^\s\u2500-\u257f]+", errors.getvalue()))) from None
-        raise HelpShown from None
-    return parsed
-
-
-def parse_run(cls: type[T], arguments: list[str], verb: str, flags: dict[str, str]) -> T:
-    """Parses arguments that begin with RUN, whose values are the defaults of the field `config`.
-
-    Raises `ConfigError` for a wrong flag, `HelpShown` after help.
-
-    `flags` describes, for the short help, the flags of `cls` that are no keys of a run.
+    Raises `ConfigError` for the first argument that is wrong.
     """
-    if {"-h", "--help"} & set(arguments):
-        print(_short_help(cls, verb, flags))
-        raise HelpShown
-    first = arguments[0] if arguments else ""
-    if first.startswith("-") or not first:
-        if "--help-all" not in arguments:
+    verb = cls.__name__.lower()
+    base: dict[str, Any] = {}
+    if has_run(cls):
+        if not arguments or arguments[0].startswith("-"):
             raise ConfigError(f"run: none is given; give a preset or a TOML file first: {PROGRAM} {verb} RUN [flags]")
-        default, rest = RunConfig(), arguments
-    else:
-        default, rest = load_run(first), arguments[1:]
-        if name := _named_algorithm(arguments):
-            default = from_dict(over(to_dict(default), {"algorithm": {"name": name}}), kind=Draft)
-    parsed: Any = parse(cls, rest, f"{verb} RUN", cls(config=default))  # type: ignore[call-arg]
-    return dataclasses.replace(parsed, config=rebuilt(parsed.config))  # type: ignore[no-any-return]
+        base, arguments = _run(arguments), arguments[1:]
+    words, values = _split(arguments, flags_of(cls, {"config": base}), cls)
+    values |= _placed(cls, words, verb)
+    sections: dict[str, Any] = {name: hint for name, hint in field_types(cls).items() if dataclasses.is_dataclass(hint)}
+    for name, section in sections.items():
+        keys = values.get(name, {})
+        values[name] = from_dict(over(base, keys)) if section is RunConfig else section(**keys)
+    return cls(**values)
 
 
-def _named_algorithm(arguments: list[str]) -> str:
-    """The value of `--algorithm.name`, on which the other flags depend; empty without it."""
-    last = ""
-    for word, following in itertools.pairwise([*arguments, ""]):
+def has_run(cls: type) -> bool:
+    """Whether the verb takes a run and all keys of runs."""
+    return RunConfig in field_types(cls).values()
+
+
+def help_text(cls: type, arguments: Sequence[str], usage: str) -> str:
+    """Help on a verb: its arguments and flags; without `--help-all` only the most common keys of a run."""
+    lines = [f"usage: {PROGRAM} {usage}", ""]
+    for paragraph in (cls.__doc__ or "").split("\n\n"):
+        lines += [*textwrap.wrap(" ".join(paragraph.split()), COLUMNS), ""]
+    if has_run(cls) and "--help-all" not in arguments:
+        own = {name: flag for name, flag in flags_of(cls).items() if not flag.key.startswith("config.")}
+        brief = {head: meaning.partition(". ")[0].rstrip(".") for head, meaning, _ in described(cls, own)}
+        return "\n".join([*lines, *(f"  {head:<28} {meaning}" for head, meaning in (brief | COMMON).items())])
+    has_name = has_run(cls) and not arguments[0].startswith("-")
+    base = _run(arguments) if has_name else to_dict(RunConfig())
+    for head, meaning, default in described(cls, flags_of(cls, {"config": base})):
+        value = " ".join(map(str, default)) if isinstance(default, tuple | list) else str(default)
+        is_plain = default in (dataclasses.MISSING, None, "") or default is False or not value
+        text = meaning if is_plain else f"{meaning} (default: {value})"
+        for indent, part in (("  ", head), ("      ", text)):
+            wrapped = textwrap.wrap(part, COLUMNS - len(indent), break_on_hyphens=False, break_long_words=False)
+            lines += (indent + line for line in wrapped)
+    return "\n".join(lines)
+
+
+def _run(arguments: Sequence[str]) -> dict[str, Any]:
+    """The keys of the run that the first argument names, of the algorithm that the last `--algorithm.name` names."""
+    base, name = to_dict(load_run(arguments[0])), ""
+    for word, following in itertools.pairwise([*arguments, "--"]):
         flag, equals, value = word.partition("=")
-        name = value if equals else following
-        if flag == "--algorithm.name" and name and not name.startswith("-"):
-            last = name
-    return last
+        value = value if equals else following
+        if flag == "--algorithm.name" and not value.startswith("-"):
+            name = value
+    return over(base, {"algorithm": {"name": name}}) if name else base
 
 
-def _short_help(cls: type[Any], verb: str, flags: dict[str, str]) -> str:
-    lines = [f"usage: {PROGRAM} {verb} RUN [flags]", "", cls.__doc__ or "", ""]
-    return "\n".join(lines + [f"  {flag:<30} {meaning}" for flag, meaning in (flags | COMMON).items()])
-
-
-# ── the check before tyro ──
-
-
-def _check(cls: type, arguments: list[str], verb: str, default: Any) -> list[str]:
-    """`arguments` with whole numbers like 1e6 written out; raises `ConfigError` for the first that is not allowed."""
-    flags = flags_of(cls, default)
-    words, checked = list[str](), list[str]()
+def _split(arguments: Sequence[str], flags: Mapping[str, Flag], cls: type) -> tuple[list[str], dict[str, Any]]:
+    """The words that belong to no flag, and the values of flags by key, nested."""
+    words: list[str] = []
+    values: dict[str, Any] = {}
     rest = deque(arguments)
     while rest:
         word = rest.popleft()
         if not word.startswith("--"):
             words.append(word)
-            checked.append(word)
             continue
-        name, equals, value = word.partition("=")
-        flag = flags.get(name.replace("_", "-")) or _unknown(name, flags, flags_of(cls))
-        checked += [name, *_values(name, flag, deque([value]) if equals else rest)]
-        require(not (equals and flag.hint is None), name, value, "it takes no value")
-    _check_words(cls, words, verb)
-    return checked
+        name, equals, text = word.partition("=")
+        flag = flags.get(name.replace("_", "-"))
+        if flag is None:
+            raise _unknown(name, flags, flags_of(cls))
+        require(not (equals and flag.switch is not None), name, text, "it takes no value")
+        *sections, last = flag.key.split(".")
+        section = values
+        for each in sections:
+            section = section.setdefault(each, {})
+        value = flag.switch if flag.switch is not None else _value(name, flag, deque([text]) if equals else rest)
+        section[last] = (*section.get(last, ()), value) if flag.form else value
+    return words, values
 
 
-def _values(name: str, flag: FlagType, rest: deque[str]) -> list[str]:
-    """Removes the values of a flag from the `rest` of the command line and returns them."""
-    texts: list[str] = []
-    while flag.hint is not None and rest and not rest[0].startswith("--") and (flag.several or not texts):
+def _value(name: str, flag: Flag, rest: deque[str]) -> Any:
+    """Removes the value of a flag from the `rest` of the arguments and returns it, or a tuple of its values."""
+    values: list[Any] = []
+    while rest and not rest[0].startswith("--") and (flag.takes_all or not values):
         text = rest.popleft()
         apart = f"give the values apart, as {name} {text.strip('[]()').replace(',', ' ')}"
-        require(not (flag.several and "," in text), name, text, apart)
-        value = from_text(name, flag.hint, text)
-        texts.append(str(value) if type(value) is int else text)
-    if flag.hint is not None and not texts and not flag.several:
-        raise ConfigError(f"{name}: no value is given; {_allowed(name, flag.hint)}")
-    return texts
-
-
-def _allowed(name: str, hint: Any) -> str:
-    """What `from_text` says is allowed, from the error that it raises for an empty text."""
+        require(not (flag.takes_all and "," in text), name, text, apart)
+        values.append(from_text(name, flag.item, text))
+    if flag.takes_all:
+        return tuple(values)
+    if values:
+        return values[0]
     try:
-        from_text(name, hint, "")
-    except ConfigError as error:
-        return str(error).partition("; ")[2]
-    return "give one"
+        from_text(name, flag.item, "")
+    except ConfigError as error:  # it says what is allowed
+        raise ConfigError(f"{name}: no value is given; {str(error).partition('; ')[2]}") from None
+    raise ConfigError(f"{name}: no value is given; give one")
 
 
-def _unknown(name: str, flags: Flags, others: Flags) -> FlagType:
-    """Raises `ConfigError`; `others` contains the flags of all algorithms."""
+def _unknown(name: str, flags: Mapping[str, Flag], others: Mapping[str, Flag]) -> ConfigError:
+    """The error for an unknown flag; `others` are the flags of all algorithms."""
     if name.replace("_", "-") in others:
-        raise ConfigError(f"{name}: unknown flag; it is one of another algorithm, which --algorithm.name chooses")
+        return ConfigError(f"{name}: unknown flag; it is one of another algorithm, which --algorithm.name chooses")
     keys = {flag.removeprefix("--").replace("-", "_"): flag for flag in flags}
     near = keys.get(nearest(name.removeprefix("--"), keys))
     if near is None:
-        raise ConfigError(f"{name}: unknown flag; --help-all lists all")
+        return ConfigError(f"{name}: unknown flag; --help-all lists all")
     short = min((flag for flag in flags if flags[flag] is flags[near]), key=len)
-    raise ConfigError(f"{name}: unknown flag; did you mean {short}?")
+    return ConfigError(f"{name}: unknown flag; did you mean {short}?")
 
 
-def _check_words(cls: type, words: list[str], verb: str) -> None:
-    places = [(name, hint, marks) for name, hint, marks in annotated_fields(cls) if tyro.conf.Positional in marks]
-    defaults = {field.name: field.default for field in dataclasses.fields(cls)}
-    needed = [marks for name, _, marks in places if defaults[name] is dataclasses.MISSING]
+def _placed(cls: type, words: Sequence[str], verb: str) -> dict[str, Any]:
+    """The values of the arguments without a flag, by field."""
+    places, hints = places_of(cls), field_types(cls)
+    needed = [name for name, field in places.items() if field.default is dataclasses.MISSING]
     if len(words) < len(needed):
-        metavar = next(mark.metavar for mark in needed[len(words)] if getattr(mark, "metavar", None))
-        raise ConfigError(f"{verb}: {metavar} is missing; --help says more")
-    several = any(typing.get_origin(hint) is tuple for _, hint, _ in places)
-    if len(words) > len(places) and not several:
-        word = words[len(places)]
-        name, equals, _ = word.lstrip("-").partition("=")
-        is_flag = equals or word.startswith("-")
+        raise ConfigError(f"{verb}: {needed[len(words)]} is missing; --help says more")
+    values: dict[str, Any] = {}
+    rest = deque(words)
+    for name, field in places.items():
+        if rest:
+            is_tuple = str(hints[field.name]).startswith("tuple")
+            values[field.name] = tuple(rest) if is_tuple else from_text(name, hints[field.name], rest.popleft())
+            rest = deque() if is_tuple else rest
+    if rest:
+        name, equals, _ = rest[0].lstrip("-").partition("=")
+        is_flag = equals or rest[0].startswith("-")
         hint = f"flags begin with two dashes: --{name}" if is_flag else "--help says more"
-        raise ConfigError(f"{verb.partition(' ')[0]}: unexpected argument {word!r}; {hint}")
+        raise ConfigError(f"{verb}: unexpected argument {rest[0]!r}; {hint}")
+    return values

@@ -7,11 +7,9 @@ import dataclasses
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Literal
 
-import tyro
-
-from apex_acer.cli.flags import Acting, ImportModules, Switch, Weights
+from apex_acer.cli.flags import place
 from apex_acer.cli.notice import Notice
 from apex_acer.cli.parsing import parse
 from apex_acer.config import ConfigError, EvaluationConfig, RunConfig, reading, require, writing
@@ -22,25 +20,34 @@ SCORES = {"mean": "", "std": "_std", "min": "_min", "max": "_max"}
 
 
 @dataclass(frozen=True)
-class Evaluate:
+class WeightsFlags:
+    """The weights file whose policy a verb uses."""
+
+    weights: str = place("WEIGHTS")
+    """The .safetensors file of a run."""
+    import_modules: bool = False
+    """Import the modules that the file names; this runs code from outside this program and gymnasium."""
+
+
+@dataclass(frozen=True)
+class Evaluate(WeightsFlags):
     """Plays whole games with a weights file and prints the returns, which are not clipped."""
 
-    weights: Weights
     episodes: int | None = None
     """Episodes to play; by default as many as the run's evaluations."""
     seed: int | None = None
     """Seed of the environments and of sampling; by default the run's, with which the run's evaluator played."""
-    policy: Acting = None
-    card: Switch = False
+    policy: Literal["greedy", "sampled"] | None = None
+    """Greedy or sampled actions; by default as in the run's evaluations."""
+    card: bool = False
     """Print the file's metadata, which has its configuration and its score, and play nothing."""
-    import_modules: ImportModules = False
-    json: Switch = False
+    json: bool = False
     """Print one JSON object as the last line of standard output."""
 
 
 def evaluate(arguments: list[str]) -> int:
-    """Plays and prints the returns, or prints the metadata."""
-    options = parse(Evaluate, arguments, "evaluate")
+    """Plays and prints the returns, or prints the metadata of the file."""
+    options = parse(Evaluate, arguments)
     from apex_acer.actor.policy import load_metadata, load_policy
     from apex_acer.networks.metadata import metadata_text, score_text
 
@@ -78,25 +85,24 @@ def evaluate(arguments: list[str]) -> int:
 
 
 @dataclass(frozen=True)
-class Play:
+class Play(WeightsFlags):
     """Plays whole games with a weights file and shows them, in a window or as a video."""
 
-    weights: Weights
-    video: Annotated[str | None, tyro.conf.arg(metavar="FILE")] = None
+    video: str | None = None
     """Write an .mp4 or a .gif instead of opening a window."""
     episodes: int = 1
     """Whole games to play."""
-    policy: Acting = None
+    policy: Literal["greedy", "sampled"] | None = None
+    """Greedy or sampled actions; by default as in the run's evaluations."""
     seed: int | None = None
     """Seed of the environment and of sampling; by default the run's."""
     fps: int | None = None
     """Frames per second; by default the environment's, 60 for Atari; a .gif has at most 50."""
-    import_modules: ImportModules = False
 
 
 def play(arguments: list[str]) -> int:
     """Plays, and prints each return and the path of the video."""
-    options = parse(Play, arguments, "play")
+    options = parse(Play, arguments)
     with needs("play", "video"):
         from apex_acer.environments import display
     import torch
@@ -127,20 +133,18 @@ def play(arguments: list[str]) -> int:
 
 
 @dataclass(frozen=True)
-class Export:
+class Export(WeightsFlags):
     """Writes the policy of a weights file, including its preprocessing, in a format for other programs."""
 
-    weights: Weights
-    onnx: Switch = False
+    onnx: bool = False
     """Write ONNX, the only format."""
-    out: Annotated[str | None, tyro.conf.arg(metavar="FILE")] = None
+    out: str | None = None
     """The file to write; by default WEIGHTS with the suffix .onnx."""
-    import_modules: ImportModules = False
 
 
 def export(arguments: list[str]) -> int:
     """Writes the file and prints the shapes of its inputs and outputs."""
-    options = parse(Export, arguments, "export")
+    options = parse(Export, arguments)
     if not options.onnx:
         raise ConfigError("export: no format is given; give --onnx")
     path = Path(options.out) if options.out else Path(options.weights).with_suffix(".onnx")
@@ -174,5 +178,5 @@ def evaluation_settings(config: RunConfig, episodes: int | None, policy: str | N
 
 
 def _playing_seed(config: RunConfig, seed: int | None) -> int:
-    """The seed of games to play: the given one, or else the run's."""
+    """The checked `seed` or, if it is None, the run's."""
     return config.seed if seed is None else dataclasses.replace(config, seed=seed).seed

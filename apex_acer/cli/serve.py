@@ -10,12 +10,11 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Literal
 
-from apex_acer.cli.flags import SECTION, Acting, ImportModules, Weights
 from apex_acer.cli.notice import Notice
 from apex_acer.cli.parsing import parse
-from apex_acer.cli.policies import evaluation_settings
+from apex_acer.cli.policies import WeightsFlags, evaluation_settings
 from apex_acer.config import ConfigError, ListenConfig, reading
 from apex_acer.system.imports import needs
 from apex_acer.system.output import say
@@ -27,22 +26,21 @@ if TYPE_CHECKING:
 
 WAIT_S = 0.2  # for requests, between two looks at signals and the file
 NOTICE_S = 1.0
-LATENCIES = 100_000  # the newest ones, of which the last line tells
+LATENCIES = 100_000  # the newest, for the last line
 
 
 @dataclass(frozen=True)
-class Serve:
-    """Acts for remote clients (docs/remote.md) with a weights file, anew whenever that changes. Ctrl-C ends it."""
+class Serve(WeightsFlags):
+    """Acts for remote clients (docs/remote.md) with a weights file, read again when it changes. Ctrl-C ends it."""
 
-    weights: Weights
-    server: Annotated[ListenConfig, SECTION] = field(default_factory=ListenConfig)
-    policy: Acting = None
-    import_modules: ImportModules = False
+    server: ListenConfig = field(default_factory=ListenConfig)
+    policy: Literal["greedy", "sampled"] | None = None
+    """Greedy or sampled actions; by default as in the run's evaluations."""
 
 
 def serve(arguments: list[str]) -> int:
     """Prints the address and the token, and serves until a signal comes."""
-    options = parse(Serve, arguments, "serve")
+    options = parse(Serve, arguments)
     with needs("serve", "remote"):
         from apex_acer.remote.server import Server
     import torch
@@ -60,64 +58,53 @@ def serve(arguments: list[str]) -> int:
         if new and sys.stdout.isatty():
             say(f"token: {new}")
         greedy = evaluation_settings(policy.config, None, options.policy).greedy
-        say(Service(server, policy, path).run(greedy=greedy))
+        say(_act(server, policy, path, greedy=greedy))
     return 0
 
 
-class Service:
-    """Acts for the clients of `server` with the newest weights in the file `path`."""
+def _act(server: Server, policy: Policy, path: Path, *, greedy: bool) -> str:
+    """Acts for clients with the newest weights in the file `path` until a signal comes; returns a line that sums it up."""
+    from apex_acer.actor.remote_rollout import RemoteRollout
 
-    def __init__(self, server: Server, policy: Policy, path: Path) -> None:
-        self._server, self._policy, self._path = server, policy, path
-        self._file = self._look()
-        self._actions = self._actions_shown = 0
-        self._latencies: deque[float] = deque(maxlen=LATENCIES)
-        self._shown_at = time.monotonic()
+    rollout = RemoteRollout(server, policy, seed=policy.config.seed, greedy=greedy)
+    latencies: deque[float] = deque(maxlen=LATENCIES)
+    loaded, shown_at = _stamp(path), time.monotonic()
+    actions = actions_shown = 0
+    with Signals() as signals, Notice() as notice:
+        while not signals.received:
+            actions += rollout.serve(WAIT_S)
+            if (newest := _stamp(path)) not in (loaded, None):
+                loaded = newest
+                _load(policy, path)
+            if (seconds := time.monotonic() - shown_at) >= NOTICE_S:
+                recent = server.take_latencies()
+                latencies.extend(recent)
+                rate = (actions - actions_shown) / seconds
+                notice.say(f"{server.num} clients, {rate:,.0f} actions/s{_latency(recent)}")
+                shown_at, actions_shown = time.monotonic(), actions
+    latencies.extend(server.take_latencies())
+    return f"served {actions:,} actions{_latency(latencies)}"
 
-    def run(self, *, greedy: bool) -> str:
-        """Acts until a signal comes; returns a line that sums it up."""
-        from apex_acer.actor.remote_rollout import RemoteRollout
 
-        rollout = RemoteRollout(self._server, self._policy, seed=self._policy.config.seed, greedy=greedy)
-        with Signals() as signals, Notice() as notice:
-            while not signals.received:
-                self._actions += rollout.serve(WAIT_S)
-                self._load_if_changed()
-                if time.monotonic() - self._shown_at >= NOTICE_S:
-                    self._show(notice)
-        self._latencies.extend(self._server.take_latencies())
-        return f"served {self._actions:,} actions{_latency(self._latencies)}"
+def _load(policy: Policy, path: Path) -> None:
+    """Loads new weights and says so; weights that do not fit leave the policy as it is."""
+    from apex_acer.networks.weights import read
 
-    def _load_if_changed(self) -> None:
-        """Acts with new weights from now on; if they do not fit the policy, says so and leaves it as it is."""
-        from apex_acer.networks.weights import read
+    try:
+        with reading(str(path)):
+            tensors, metadata = read(path)
+            policy.load(tensors, int(metadata.get("updates", 1)))
+        say(f"{path}: new weights")
+    except ConfigError as error:
+        say(f"{path}: not taken: {error}")
 
-        now = self._look()
-        if now in (self._file, None):
-            return
-        self._file = now
-        try:
-            with reading(str(self._path)):
-                tensors, metadata = read(self._path)
-                self._policy.load(tensors, int(metadata.get("updates", 1)))
-            say(f"{self._path}: new weights")
-        except ConfigError as error:
-            say(f"{self._path}: not taken: {error}")
 
-    def _look(self) -> tuple[int, ...] | None:
-        """What changes with the file; None if there is none."""
-        with contextlib.suppress(OSError):
-            stat = os.stat(self._path)
-            return stat.st_ino, stat.st_mtime_ns, stat.st_size
-        return None
-
-    def _show(self, notice: Notice) -> None:
-        """Shows the rate and the latency since the last time."""
-        now, new = time.monotonic(), self._server.take_latencies()
-        self._latencies.extend(new)
-        rate = (self._actions - self._actions_shown) / (now - self._shown_at)
-        notice.say(f"{self._server.num} clients, {rate:,.0f} actions/s{_latency(new)}")
-        self._shown_at, self._actions_shown = now, self._actions
+def _stamp(path: Path) -> tuple[int, ...] | None:
+    """Inode, time and size, of which some change with the file; None if there is none."""
+    with contextlib.suppress(OSError):
+        stat = os.stat(path)
+        return stat.st_ino, stat.st_mtime_ns, stat.st_size
+    return None
 
 
 def _latency(seconds: Sequence[float]) -> str:

@@ -8,45 +8,41 @@ import io
 import itertools
 import json
 import signal
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import tyro
-
-from apex_acer.cli.flags import Switch
+from apex_acer.cli.flags import place
 from apex_acer.cli.parsing import parse
 from apex_acer.config import ConfigError, require
 from apex_acer.config.runfile import preset_text
 from apex_acer.config.runfile import presets as all_presets
 from apex_acer.system.imports import needs
 from apex_acer.system.output import printable, say
+from apex_acer.views.progress import clock
 
 if TYPE_CHECKING:
     from apex_acer.tools.runs import RunStatus
 
-HEADS = ("name", "environment", "algorithm", "seed", "env steps", "best", "last", "wall", "age", "state")
-TEXTS = ("name", "environment", "algorithm", "state")
-FIRST = ("name", "state", "env steps", "best", "last", "wall", "age", "environment", "algorithm", "seed")
+RANKED = ("name", "state", "env steps", "best", "last", "wall", "age", "environment", "algorithm", "seed")
 """The columns in the order in which a terminal gives them room; the first two are always shown."""
+NUMBERS = ("seed", "env steps", "best", "last", "wall", "age")
 STATE_WIDTH = 16  # columns that are kept for the state; a longer reason is cut before other columns are
-UNITS = ((86400, "d"), (3600, "h"), (60, "min"))
 
 
 @dataclass(frozen=True)
 class Runs:
     """Lists the runs in a folder, newest output first."""
 
-    folder: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="[FOLDER]")] = "runs"
+    folder: str = place("[FOLDER]", "runs")
     """A folder of runs or of sweeps, or the folder of one run."""
-    json: Switch = False
+    json: bool = False
     """Print a JSON array with one object for each run."""
 
 
 def runs(arguments: list[str]) -> int:
     """Prints the table, or the JSON array."""
-    options = parse(Runs, arguments, "runs")
+    options = parse(Runs, arguments)
     from apex_acer.tools.runs import list_runs
 
     listed = list_runs(Path(options.folder))
@@ -66,71 +62,63 @@ def _print_table(runs: list[RunStatus]) -> None:
     from rich.text import Text
 
     terminal = Console()
-    rows = [dict(zip(HEADS, (Text(printable(cell)) for cell in _cells(run)), strict=True)) for run in runs]
-    widths = {head: max(len(head), *(row[head].cell_len for row in rows)) for head in HEADS}
-    width = terminal.width if terminal.is_terminal else sum(widths.values()) + len(HEADS)
-    shown = _fitting(widths, width)
+    rows = [{head: Text(printable(cell)) for head, cell in _cells(run).items()} for run in runs]
+    widths = {head: max(len(head), *(row[head].cell_len for row in rows)) for head in RANKED}
+    width = terminal.width if terminal.is_terminal else sum(widths.values()) + len(widths)
+    ends = itertools.accumulate({**widths, "state": min(widths["state"], STATE_WIDTH)}[head] + 1 for head in RANKED)
+    shown = RANKED[: max(2, sum(end - 1 <= width for end in ends))]
     others = sum(widths[head] + 1 for head in shown if head != "state")
     widths["state"] = max(min(widths["state"], width - others), *(len(run.state) + 1 for run in runs))
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
-    for head in (head for head in HEADS if head in shown):
-        table.add_column(head, justify="left" if head in TEXTS else "right", no_wrap=True, width=widths[head])
+    for head in (head for head in rows[0] if head in shown):
+        table.add_column(head, justify="right" if head in NUMBERS else "left", no_wrap=True, width=widths[head])
     for row in rows:
-        table.add_row(*(row[head] for head in HEADS if head in shown))
+        table.add_row(*(cell for head, cell in row.items() if head in shown))
     console = Console(width=others + widths["state"], markup=False, highlight=False, emoji=False)
     with console.capture() as printed:
         console.print(table)
     say(printed.get().rstrip("\n"))
 
 
-def _fitting(widths: dict[str, int], room: int) -> Sequence[str]:
-    needed = {**widths, "state": min(widths["state"], STATE_WIDTH)}
-    ends = list(itertools.accumulate(needed[head] + 1 for head in FIRST))
-    return FIRST[: max(2, sum(end - 1 <= room for end in ends))]
-
-
-def _cells(run: RunStatus) -> list[str]:
-    steps = f"{run.env_steps:,} / {_text(run.budget, ',')}"
-    scores = [_text(run.best, ",.2f"), _text(run.last, ",.2f")]
-    which = [run.name, _text(run.environment), _text(run.algorithm), _text(run.seed)]
-    return [*which, steps, *scores, _duration(run.wall_s), _duration(run.age_s), _state(run)]
-
-
-def _state(run: RunStatus) -> str:
+def _cells(run: RunStatus) -> dict[str, str]:
+    """The texts of a row by column."""
     lacks = not run.checkpoint and run.state not in ("running", "ended")
     notes = [note for note in (run.note, "no checkpoint" if lacks else "") if note]
-    return f"{run.state}: {'; '.join(notes)}" if notes else run.state
+    return {
+        "name": run.name,
+        "environment": _text(run.environment),
+        "algorithm": _text(run.algorithm),
+        "seed": _text(run.seed),
+        "env steps": f"{run.env_steps:,} / {_text(run.budget, ',')}",
+        "best": _text(run.best, ",.2f"),
+        "last": _text(run.last, ",.2f"),
+        "wall": clock(run.wall_s),
+        "age": clock(run.age_s),
+        "state": f"{run.state}: {'; '.join(notes)}" if notes else run.state,
+    }
 
 
 def _text(value: object, form: str = "") -> str:
     return "–" if value is None else format(value, form)
 
 
-def _duration(seconds: float) -> str:
-    for unit, name in UNITS:
-        if seconds >= unit:
-            return f"{seconds / unit:.1f} {name}"
-    return f"{seconds:.0f} s"
-
-
 @dataclass(frozen=True)
 class Plot:
-    """Draws what runs have logged. Several runs are compared; runs that differ only in their seed are one line.
-
-    That line is their median between quartiles, up to the end of the shortest; the runs are thin lines behind it.
+    """Draws the metrics of runs. Runs that differ only in their seed are one line: their median between quartiles, up to
+    the end of the shortest.
     """
 
-    folders: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="DIR...", help_behavior_hint="")]
+    folders: tuple[str, ...] = place("DIR...")
     """Folders of runs, of sweeps, or of any number of runs."""
     out: str = ""
-    """Folder of the figures; by default `plots/` in the folder given, or in the current one if several are given."""
-    svg: Switch = False
+    """Folder of the figures; by default `plots/` in DIR, or in the current folder if there are several DIR."""
+    svg: bool = False
     """Write SVG files instead of PNG."""
 
 
 def plot(arguments: list[str]) -> int:
     """Draws the figures and prints their paths."""
-    options = parse(Plot, arguments, "plot")
+    options = parse(Plot, arguments)
     with needs("plot", "plot"):
         from apex_acer.views.plots import plot_runs
     folders = [run for folder in options.folders for run in _runs_of(Path(folder))]
@@ -152,9 +140,9 @@ def _runs_of(folder: Path) -> list[Path]:
 
 @dataclass(frozen=True)
 class Dashboard:
-    """Shows a run or a folder of runs in TensorBoard on 127.0.0.1, also while they train. Ctrl-C ends it."""
+    """Shows a run or a folder of runs in TensorBoard on 127.0.0.1, even while they train. Ctrl-C ends it."""
 
-    folder: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DIR")]
+    folder: str = place("DIR")
     """The folder of a run, or a folder of runs."""
     port: int | None = None
     """Port of the page; by default 6006 or the next free port; 0: any free port."""
@@ -162,7 +150,7 @@ class Dashboard:
 
 def dashboard(arguments: list[str]) -> int:
     """Prints the address and serves until Ctrl-C."""
-    options = parse(Dashboard, arguments, "dashboard")
+    options = parse(Dashboard, arguments)
     require(options.port is None or 0 <= options.port < 2**16, "port", options.port, "give 0 to 65535")
     folder = Path(options.folder)
     has_events = next(folder.rglob("*.tfevents.*"), None) is not None
@@ -175,10 +163,9 @@ def dashboard(arguments: list[str]) -> int:
 
 
 def _start_board(folder: Path, port: int | None) -> str:
-    """Starts TensorBoard for `folder`; it runs until this process ends. Returns its address.
+    """Starts TensorBoard for `folder` until this process ends; returns its address.
 
-    TensorBoard starts one process, which reads the files and ends with this one. If that process is not ready within 15 s,
-    TensorBoard reads the files itself. Raises `ConfigError` if `port` cannot be used or TensorBoard is not installed.
+    Raises `ConfigError` if `port` cannot be used or TensorBoard is not installed.
     """
     with needs("dashboard", "dashboard"):
         from tensorboard import program
@@ -193,16 +180,21 @@ def _start_board(folder: Path, port: int | None) -> str:
         raise ConfigError(f"port: {error.msg}") from None
 
 
+@dataclass(frozen=True)
+class Presets:
+    """Lists the run files to start from, or prints one."""
+
+    words: tuple[str, ...] = place("show NAME", ())
+    """Print the run file NAME."""
+
+
 def presets(arguments: list[str]) -> int:
     """Prints the table of presets, or the run file of one."""
-    if arguments in (["-h"], ["--help"], ["--help-all"]):
-        print("usage: apex-acer presets [show NAME]\n\nLists the run files to start from, or prints one.")
-        return 0
-    if not arguments:
+    words = parse(Presets, arguments).words
+    if not words:
         for name, description in all_presets().items():
             print(f"{name:<22} {description}")
         return 0
-    shows = len(arguments) == 2 and arguments[0] == "show"
-    require(shows, "presets", " ".join(arguments), "give nothing, or: show NAME")
-    print(preset_text(arguments[1]), end="")
+    require(len(words) == 2 and words[0] == "show", "presets", " ".join(words), "give nothing, or: show NAME")
+    print(preset_text(words[1]), end="")
     return 0

@@ -8,14 +8,12 @@ import json
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
-
-import tyro
+from typing import TYPE_CHECKING, Any, Literal
 
 from apex_acer import IMPORTED_AT
-from apex_acer.cli.flags import SECTION, Jobs, Switch
+from apex_acer.cli.flags import place, repeated
 from apex_acer.cli.notice import EXIT_FAILED, PROGRAM
-from apex_acer.cli.parsing import parse, parse_run
+from apex_acer.cli.parsing import parse
 from apex_acer.config import LogLevel, RunConfig
 from apex_acer.config.runfile import load_run
 from apex_acer.system.imports import needs
@@ -24,40 +22,24 @@ if TYPE_CHECKING:
     from apex_acer.engines.engine import Run
 
 Same = Literal["same"]
-TRAIN_FLAGS = {
-    "--json": "print one JSON object as the last line of standard output",
-    "--quiet": "print no progress: only errors, and what --json asks for",
-}
-SWEEP_FLAGS = {
-    "--seeds N": "seeds of each variant, counted from --seed (5)",
-    "--vary KEY=V1,V2": "values of a key; with several --vary, each combination is a variant",
-    "--jobs N": "runs at the same time; 0: as many as fit the cores",
-    "--final-episodes N": "fresh episodes to play with the weights of each finished run (0)",
-}
-TUNE_FLAGS = {
-    "--trials N": "settings to try in total (50)",
-    "--seeds N": "seeds that each setting trains, counted from --seed (3)",
-    "--vary KEY=LOW:HIGH": "a range of a key; KEY=LOW:HIGH:log: on a logarithmic scale; KEY=V1,V2: some values",
-    "--jobs N": "runs at the same time; 0: as many as fit the cores",
-}
 
 
 @dataclass(frozen=True)
 class Output:
     """What a run prints."""
 
-    json: Switch = False
-    """Print one JSON object as the last line of standard output, and progress on standard error."""
-    quiet: Switch = False
-    """Print no progress: only errors, and what `--json` asks for."""
+    json: bool = False
+    """Print one JSON object last. Progress goes to standard error."""
+    quiet: bool = False
+    """Print only errors and the JSON object."""
 
 
 @dataclass(frozen=True)
 class Train:
     """Trains an agent. RUN, given first, is a preset (`apex-acer presets`) or a TOML file; flags override its keys."""
 
-    config: Annotated[RunConfig, SECTION]
-    output: Annotated[Output, SECTION] = field(default_factory=Output)
+    config: RunConfig
+    output: Output = field(default_factory=Output)
 
 
 def train(arguments: list[str]) -> int:
@@ -70,7 +52,7 @@ def train(arguments: list[str]) -> int:
 
 def parse_train(arguments: list[str]) -> tuple[RunConfig, Output]:
     """The configuration that the arguments of `train` describe, and what to print."""
-    parsed = parse_run(Train, arguments, "train", TRAIN_FLAGS)
+    parsed = parse(Train, arguments)
     return parsed.config, parsed.output
 
 
@@ -78,7 +60,7 @@ def parse_train(arguments: list[str]) -> tuple[RunConfig, Output]:
 class Resume:
     """Continues a run from its newest checkpoint, with its own settings. DIR is the run's folder."""
 
-    folder: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DIR")]
+    folder: str = place("DIR")
     """The folder of a run."""
     steps: int | None = None
     """Environment steps in total, including those already made; by default the run's."""
@@ -90,12 +72,12 @@ class Resume:
     """Environment steps at which schedules end, such as the learning rate's; by default the run's."""
     log_level: LogLevel | None = None
     """Lowest level of the lines in log.txt; by default the run's."""
-    output: Annotated[Output, SECTION] = field(default_factory=Output)
+    output: Output = field(default_factory=Output)
 
 
 def resume(arguments: list[str]) -> int:
     """Continues the run; returns its exit code."""
-    options = parse(Resume, arguments, "resume")
+    options = parse(Resume, arguments)
     from apex_acer.manager.preparation import prepare_resume
 
     asked: dict[str, Any] = {"env_steps": "same" if options.steps is None else options.steps}
@@ -132,19 +114,20 @@ def finish(run: Run, output: Output) -> int:
 class Sweep:
     """Trains seeds of variants of a run. RUN and its keys are as for `train`; a sweep in `--out` is continued."""
 
-    config: Annotated[RunConfig, SECTION]
+    config: RunConfig
     seeds: int = 5
     """Seeds of each variant, counted from `--seed`."""
-    vary: Annotated[tyro.conf.UseAppendAction[tuple[str, ...]], tyro.conf.arg(metavar="KEY=V1,V2,...")] = ()
-    """Values of a key; with several `--vary`, each combination is a variant. 64+64 is a tuple, K1:K2=V1:V2,W1:W2 a pair."""
-    jobs: Jobs = 0
+    vary: tuple[str, ...] = repeated("KEY=V1,V2")
+    """Values of a key; several make a grid. 64+64 is a tuple, K1:K2=V1:V2,W1:W2 sets two keys together."""
+    jobs: int = 0
+    """Runs at the same time; 0: as the cores allow. That is one per core with the serial engine, else half as many."""
     final_episodes: int = 0
-    """Fresh episodes to play with the weights of each finished run; 0: none."""
+    """Fresh episodes per finished run; 0: none. They are played with its weights."""
 
 
 def sweep(arguments: list[str]) -> int:
     """Trains the variants; returns the sweep's exit code."""
-    options = parse_run(Sweep, arguments, "sweep", SWEEP_FLAGS)
+    options = parse(Sweep, arguments)
     with needs("sweep", "sweep"):
         from apex_acer.tools.sweep.sweep import plan_sweep, run_sweep
     plan = plan_sweep(
@@ -162,19 +145,20 @@ def sweep(arguments: list[str]) -> int:
 class Tune:
     """Looks for a better setting of a run. RUN and its keys are as for `train`; a study in `--out` is continued."""
 
-    config: Annotated[RunConfig, SECTION]
+    config: RunConfig
     trials: int = 50
-    """Settings to try in total, those of other machines and of earlier commands on the same study included."""
+    """Settings to try in total. Those of other machines and of earlier commands on the same study count."""
     seeds: int = 3
-    """Seeds that each setting trains, counted from `--seed`."""
-    vary: Annotated[tyro.conf.UseAppendAction[tuple[str, ...]], tyro.conf.arg(metavar="KEY=LOW:HIGH")] = ()
-    """A range of a key; KEY=LOW:HIGH:log on a logarithmic scale; KEY=V1,V2 some values, as for `sweep`."""
-    jobs: Jobs = 0
+    """Seeds per setting, counted from `--seed`."""
+    vary: tuple[str, ...] = repeated("KEY=LOW:HIGH")
+    """Range of a key. KEY=LOW:HIGH:log is a range on a logarithmic scale, KEY=V1,V2 some values, as for `sweep`."""
+    jobs: int = 0
+    """Runs at the same time; 0: as the cores allow. That is one per core with the serial engine, else half as many."""
 
 
 def tune(arguments: list[str]) -> int:
     """Works on the study; returns its exit code."""
-    options = parse_run(Tune, arguments, "tune", TUNE_FLAGS)
+    options = parse(Tune, arguments)
     with needs("tune", "tune"):
         from apex_acer.tools.tune.plan import plan_tuning
         from apex_acer.tools.tune.tune import run_study

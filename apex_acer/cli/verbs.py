@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from apex_acer import __version__
 from apex_acer.cli.notice import PROGRAM
+from apex_acer.cli.parsing import help_text
 from apex_acer.config import ConfigError
 from apex_acer.tools.sweep.commands import end_with_the_starter
 
@@ -55,12 +56,16 @@ def run(arguments: list[str]) -> int:
         near = difflib.get_close_matches(verb, [*VERBS, "--help", "--version"], n=1)
         hint = f"did you mean {near[0]}?" if near else f"give one of {', '.join(VERBS)}"
         raise ConfigError(f"verb: {verb!r} is unknown; {hint}")
-    carry_out: Callable[[list[str]], int] = getattr(module_of(verb), verb)
+    module = module_of(verb)
+    if {"-h", "--help", "--help-all"} & set(arguments):
+        print(help_text(getattr(module, verb.title()), arguments[1:], f"{verb} {VERBS[verb].arguments}"))
+        return 0
+    carry_out: Callable[[list[str]], int] = getattr(module, verb)
     return carry_out(arguments[1:])
 
 
 def module_of(verb: str) -> ModuleType:
-    """The module that has a verb's function and, if the verb has flags, the dataclass of these (`Train` for `train`)."""
+    """The module that has a verb's function and the dataclass of its arguments (`Train` for `train`)."""
     return importlib.import_module(f"apex_acer.cli.{VERBS[verb].module}")
 
 

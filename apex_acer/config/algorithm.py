@@ -18,26 +18,26 @@ class Sampling(NamedTuple):
     fresh: bool
     """Whether each sequence is learned from once as it arrives, in batches of fresh sequences only."""
     replays: Literal["poisson", "fixed"] = "fixed"
-    """How many replays a fresh sequence is worth: drawn from Poisson(replay ratio), or exactly the replay ratio."""
+    """Replayed samples per fresh sequence: drawn from Poisson(replay ratio), or exactly the replay ratio."""
     n_steps: int = 0
     """The n of n-step transitions; 0: samples are sequences."""
     whole_episodes: bool = False
-    """Whether each sequence is one episode from its start, whose steps after its end are masked."""
+    """Whether each sequence is one episode from its start, with the steps after its end masked."""
     burn_in: int = 0
-    """Masked steps in front of each sequence, the last ones of the sequence before it."""
+    """Burn-in: masked steps in front of each sequence, copied from the end of the previous sequence."""
 
 
 @dataclass(frozen=True)
 class AlgorithmConfig:
-    """The settings that all algorithms have; those of a user's own algorithm derive from this class.
+    """Settings of every algorithm, from which the settings of a user's own algorithm derive.
 
-    What is no field is a fact about the algorithm, by which `rules.py` refuses a run that does not suit it.
+    Class variables are facts about the algorithm, by which a run that does not suit it is refused.
     """
 
     actions: ClassVar[str] = ""
-    """The kind of action space that the algorithm is for: `Discrete` or `Box`; empty: both."""
+    """Kind of action space that the algorithm supports: `Discrete` or `Box`; empty: both."""
     recurrent: ClassVar[bool | None] = None
-    """Whether its network has an LSTM: always (True), never (False), or as `network.lstm` says (None)."""
+    """Whether the network has an LSTM: always (True), never (False), or as `network.lstm` says (None)."""
     has_softmax: ClassVar[bool] = True
     """Whether actors sample from a policy that has a temperature."""
     has_replay: ClassVar[bool] = True
@@ -45,23 +45,23 @@ class AlgorithmConfig:
     shares_updates: ClassVar[bool] = True
     """Whether several learners can make an update together."""
     num_losses: ClassVar[int] = 1
-    """Losses that share no trained parameters, so that as many threads can compute them side by side."""
+    """Number of losses without shared parameters, which as many threads can compute in parallel."""
     minibatches_key: ClassVar[str] = ""
-    """The setting that says into how many equal minibatches a batch is cut; empty: none does."""
+    """Name of the setting with the number of equal minibatches per batch; empty: there is none."""
 
     name: str = ""
     """The algorithm: `acer`, `continuous_acer`, `apex_dqn`, `r2d2`, `ddpg`, `sac`, `actor_critic`, `ppo`, `trpo`, or
     `module:class` of your own."""
     gamma: float = 0.99
-    """Discount per environment step."""
+    """Discount γ per environment step."""
     unroll_length: int = 20
-    """Steps per sequence (k)."""
+    """Environment steps per sequence (k)."""
     replay_ratio: float = 4.0
-    """Replayed steps per fresh step; 0: no replay memory is kept."""
+    """Replayed steps per fresh step; 0: no replay memory."""
     reward_clip: float = 0.0
-    """Rewards are clipped to ± this value before learning; 0: not clipped."""
+    """Bound of rewards: they are clipped to ± this value before learning; 0: no clipping."""
     terminal_penalty: float = 0.0
-    """Subtracted, after clipping, from the reward of a step that terminates; in Atari training also for each lost life."""
+    """Subtracted, after clipping, from the reward of a step that terminates; in Atari training a lost life counts."""
 
     def __post_init__(self) -> None:
         typed("algorithm", self)
@@ -71,7 +71,7 @@ class AlgorithmConfig:
 
     @property
     def waits(self) -> bool:
-        """Whether actors wait for each update, so that what is learned from was acted with the newest weights."""
+        """Whether actors wait for each update, so that all samples come from the newest weights."""
         return False
 
     @property
@@ -82,88 +82,73 @@ class AlgorithmConfig:
 
 @dataclass(frozen=True)
 class SequenceConfig(AlgorithmConfig):
-    """The settings of algorithms that learn from whole sequences."""
+    """Settings of algorithms that learn from whole sequences."""
 
     normalise_rewards: bool = False
-    """Divide rewards by the running standard deviation of discounted returns, or a tenth of their mean if that is more."""
+    """Divide rewards by the running standard deviation of returns, or by a tenth of their mean if that is larger."""
 
 
 @dataclass(frozen=True)
 class NStepConfig(AlgorithmConfig):
-    """The settings of algorithms that learn from replay alone, from windows of n steps."""
+    """Settings of algorithms that learn from replayed n-step transitions alone."""
 
     recurrent = False
     has_softmax = False
 
     n_steps: int = 1
-    """Rewards summed before the bootstrap; fewer if the episode or the sequence ends earlier."""
+    """Rewards in an n-step return before the bootstrap; fewer if the episode or the sequence ends earlier."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        positive("algorithm", self, "replay_ratio")  # it learns from replay alone
+        positive("algorithm", self, "replay_ratio")
         at_least(1, "algorithm", self, "n_steps")
         allowed = f"give at most algorithm.unroll_length ({self.unroll_length})"
         require(self.n_steps <= self.unroll_length, "algorithm.n_steps", self.n_steps, allowed)
 
     @property
     def sampling(self) -> Sampling:
-        """Only replay: single steps, each with the n − 1 steps after it."""
+        """Replayed n-step transitions only."""
         return Sampling(fresh=False, n_steps=self.n_steps)
 
 
 @dataclass(frozen=True)
 class UnreadConfig(AlgorithmConfig):
-    """The settings of a user's own algorithm if its module was not imported, because the file may come from anywhere."""
+    """Settings of a user's own algorithm whose module was not imported, because the run file may come from anywhere."""
 
     others: dict[str, Any] = field(default_factory=dict)
-    """The settings that only that algorithm has, unchecked."""
+    """Keys that `AlgorithmConfig` lacks, and their unchecked values."""
 
 
 # ── where algorithms are ──
 
 
-class Place(NamedTuple):
-    """Where an algorithm is."""
-
-    settings: str
-    """`module:class` of its settings, whose module imports no torch."""
-    algorithm: str
-    """`module:class` of its `Algorithm`."""
-
-
-def _place(folder: str, settings: str, algorithm: str) -> Place:
-    package = f"apex_acer.algorithms.{folder}"
-    return Place(f"{package}.settings:{settings}", f"{package}.{algorithm}")
-
-
 ALGORITHMS = {
-    "acer": _place("acer", "AcerConfig", "acer:Acer"),
-    "continuous_acer": _place("acer", "ContinuousAcerConfig", "continuous:ContinuousAcer"),
-    "apex_dqn": _place("dqn", "ApexDqnConfig", "apex_dqn:ApexDqn"),
-    "r2d2": _place("dqn", "R2d2Config", "r2d2:R2d2"),
-    "ddpg": _place("ddpg", "DdpgConfig", "ddpg:Ddpg"),
-    "sac": _place("sac", "SacConfig", "sac:Sac"),
-    "actor_critic": _place("on_policy", "ActorCriticConfig", "actor_critic:ActorCritic"),
-    "ppo": _place("on_policy", "PpoConfig", "ppo:Ppo"),
-    "trpo": _place("on_policy", "TrpoConfig", "trpo:Trpo"),
+    "acer": "apex_acer.algorithms.acer.acer:Acer",
+    "continuous_acer": "apex_acer.algorithms.acer.continuous:ContinuousAcer",
+    "apex_dqn": "apex_acer.algorithms.dqn.apex_dqn:ApexDqn",
+    "r2d2": "apex_acer.algorithms.dqn.r2d2:R2d2",
+    "ddpg": "apex_acer.algorithms.ddpg.ddpg:Ddpg",
+    "sac": "apex_acer.algorithms.sac.sac:Sac",
+    "actor_critic": "apex_acer.algorithms.on_policy.actor_critic:ActorCritic",
+    "ppo": "apex_acer.algorithms.on_policy.ppo:Ppo",
+    "trpo": "apex_acer.algorithms.on_policy.trpo:Trpo",
 }
-"""The package's algorithms by name."""
+"""The package's algorithms by name: `module:class`, whose settings are `<class>Config` in `settings.py` beside it."""
 
 
 @functools.cache
 def settings_classes() -> dict[str, type[AlgorithmConfig]]:
-    """The settings of the package's algorithms by name."""
-    places = {name: place.settings.split(":") for name, place in ALGORITHMS.items()}
-    return {name: getattr(importlib.import_module(module), cls) for name, (module, cls) in places.items()}
-
-
-def default_settings() -> AlgorithmConfig:
-    """ACER's settings, which a run has that names no algorithm."""
-    return settings_classes()["acer"]()
+    """The settings classes of the package's algorithms by name, from modules that import no torch."""
+    classes = {}
+    for name, place in ALGORITHMS.items():
+        module, cls = place.split(":")
+        settings = importlib.import_module(f"{module.rpartition('.')[0]}.settings")
+        classes[name] = getattr(settings, f"{cls}Config")
+    return classes
 
 
 def algorithm_settings(name: str) -> type[AlgorithmConfig]:
-    """The class of the settings of the algorithm `name`; raises `ConfigError` if that or the algorithm cannot be used."""
+    """The settings class of the algorithm `name`; raises `ConfigError` if it or the algorithm cannot be used."""
     key = "algorithm.name"
     known = settings_classes()
     importable(key, name, "module:class", *known)
@@ -172,13 +157,12 @@ def algorithm_settings(name: str) -> type[AlgorithmConfig]:
     cls = imports.load(key, name, "class")
     settings: Any = getattr(cls, "settings_class", None)
     require(isinstance(settings, type), key, name, "give module:class of an apex_acer.algorithms.algorithm.Algorithm")
-    halves = (cls, getattr(cls, "agent_class", None))
-    names = (name for half in halves for name in getattr(half, "__abstractmethods__", ("agent_class",)))
-    lacking = ", ".join(sorted(names))
-    require(not lacking, key, name, f"have it define {lacking}")
-    is_own = issubclass(settings, AlgorithmConfig) and "__dataclass_fields__" in vars(settings)
-    require(is_own, key, name, "have its settings_class be a frozen dataclass that derives from AlgorithmConfig")
-    kinds = "have the actions of its settings_class be 'Discrete', 'Box' or '' for both"
-    require(settings.actions in ("Discrete", "Box", ""), key, name, kinds)
+    classes = (cls, getattr(cls, "agent_class", None))
+    missing = ", ".join(sorted(n for each in classes for n in getattr(each, "__abstractmethods__", ("agent_class",))))
+    require(not missing, key, name, f"have it define {missing}")
+    is_settings = issubclass(settings, AlgorithmConfig) and "__dataclass_fields__" in vars(settings)
+    require(is_settings, key, name, "have its settings_class be a frozen dataclass that derives from AlgorithmConfig")
+    allowed = "have the actions of its settings_class be 'Discrete', 'Box' or '' for both"
+    require(settings.actions in ("Discrete", "Box", ""), key, name, allowed)
     imports.attempt(key, name, lambda: settings(name=name))
     return settings  # type: ignore[no-any-return]

@@ -1,4 +1,4 @@
-"""Checks of settings, which raise `ConfigError`, and the conversion of what a user gives to the type of a setting."""
+"""Checks of settings, which raise `ConfigError`, and the conversion of a user's values to the types of settings."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numbers
 import re
 import types
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,75 +21,72 @@ MOST_THREADS = 1024  # of one process; no machine gains from more, and a library
 
 
 def at_least(minimum: float, section: str, settings: Any, *names: str) -> None:
-    """Requires the fields `names` of the `settings`, which are keys of `section`, to be finite and at least `minimum`."""
-    for key, value in _values(section, settings, names):
-        finite = math.isfinite(value)
-        allowed = f"give {minimum} or more{'' if finite else ', and finite'}"
-        require(finite and value >= minimum, key, value, allowed)
+    """Requires the fields `names` of `settings`, which are keys of `section`, to be finite and at least `minimum`."""
+    _require_each(section, settings, names, lambda value: value >= minimum, f"give {minimum} or more")
 
 
 def positive(section: str, settings: Any, *names: str) -> None:
-    """Requires the fields `names` of the `settings`, which are keys of `section`, to be finite and above 0."""
-    for key, value in _values(section, settings, names):
-        allowed = f"give a number above 0{'' if math.isfinite(value) else ', and finite'}"
-        require(math.isfinite(value) and value > 0, key, value, allowed)
+    """Requires the fields `names` of `settings`, which are keys of `section`, to be finite and above 0."""
+    _require_each(section, settings, names, lambda value: value > 0, "give a number above 0")
+
+
+def between(minimum: float, maximum: float, section: str, settings: Any, *names: str) -> None:
+    """Requires the fields `names` of `settings`, keys of `section`, to be from `minimum` to `maximum`."""
+    _require_each(section, settings, names, lambda value: minimum <= value <= maximum, f"give {minimum} to {maximum}")
 
 
 def fraction(section: str, settings: Any, *names: str, one: bool = True) -> None:
-    """Requires the fields `names` of the `settings`, keys of `section`, to be between 0 and 1; below 1 unless `one`."""
-    for key, value in _values(section, settings, names):
-        ok = 0 <= value <= 1 and (one or value < 1)
-        require(ok, key, value, f"give 0 to 1{'' if one else ', below 1'}")
+    """Requires the fields `names` of `settings`, keys of `section`, to be from 0 to 1; below 1 unless `one`."""
+    between(0, 1, section, settings, *names)
+    if not one:
+        _require_each(section, settings, names, lambda value: value < 1, "give 0 to 1, below 1")
 
 
-def thread_count(key: str, value: int) -> None:
-    """Requires `value` to be a number of threads, or 0."""
-    require(0 <= value <= MOST_THREADS, key, value, f"give 0 to {MOST_THREADS}")
+def _require_each(
+    section: str, settings: Any, names: Iterable[str], is_allowed: Callable[[float], bool], allowed: str
+) -> None:
+    for name in names:
+        value = getattr(settings, name)
+        finite = math.isfinite(value)
+        how = allowed if finite else f"{allowed}, and finite"
+        require(finite and is_allowed(value), f"{section}.{name}", value, how)
 
 
-def _values(section: str, settings: Any, names: Iterable[str]) -> list[tuple[str, float]]:
-    return [(f"{section}.{name}", getattr(settings, name)) for name in names]
-
-
-def json_object(key: str, given: object) -> dict[str, Any]:
-    """The dict that `given`, the value of `key`, is or is in JSON; raises `ConfigError` if it is not one."""
-    if isinstance(given, Mapping):
-        return json_object(key, as_json(key, given))
-    try:
-        values = json.loads(str(given))
-    except (ValueError, RecursionError):  # not JSON, numbers too long, or nested too deeply
-        values = None
-    require(isinstance(values, dict), key, given, 'give one JSON object, such as {"length": 7}')
-    return dict(values)
+def json_object(key: str, value: object) -> dict[str, Any]:
+    """The `value` of `key` as a dict: it is one, or one JSON object as text; raises `ConfigError` for anything else."""
+    text = as_json(key, value) if isinstance(value, Mapping) else str(value)
+    parsed: Any = None
+    with contextlib.suppress(ValueError, RecursionError):  # not JSON, numbers too long, or nested too deeply
+        parsed = json.loads(text)
+    require(isinstance(parsed, dict), key, value, 'give one JSON object, such as {"length": 7}')
+    return dict(parsed)
 
 
 def as_json(key: str, values: Mapping[str, Any]) -> str:
-    """`values` of `key` as JSON; raises `ConfigError` if JSON cannot hold them."""
-    try:
+    """The `values` of `key` as JSON; raises `ConfigError` if JSON cannot hold them."""
+    text = ""
+    with contextlib.suppress(TypeError, ValueError, RecursionError):
         text = json.dumps(values, allow_nan=False)
-    except (TypeError, ValueError, RecursionError):
-        text = ""
-    plain = bool(text) and all(isinstance(name, str) for name in values)
-    allowed = "give values that JSON has: strings, numbers, true, false, lists, tables"
-    require(plain, key, dict(values), allowed)
+    is_plain = bool(text) and all(isinstance(name, str) for name in values)
+    require(is_plain, key, dict(values), "give values that JSON has: strings, numbers, true, false, lists, tables")
     return text
 
 
 def typed(section: str, settings: Any) -> None:
-    """Requires each field of the dataclass `settings` to be what `of_type` converts to its type."""
+    """Requires each field of the dataclass `settings` to have a value that `of_type` converts to its type."""
     for name, hint in field_types(type(settings)).items():
         of_type(f"{section}.{name}".lstrip("."), hint, getattr(settings, name))
 
 
 def of_type(key: str, hint: Any, value: Any) -> Any:
-    """The `value` of `key` converted to the type `hint`; raises `ConfigError` if it does not fit.
+    """Converts the `value` of `key` to the type `hint`; raises `ConfigError` if it does not fit.
 
-    An int is allowed for a float, a whole float such as 1e6 for an int, a list for a tuple, and a dict for JSON.
+    An int fits a float, a whole float such as 1e6 an int, a list a tuple, and a dict JSON text.
     """
     if typing.get_origin(hint) is tuple:
         require(isinstance(value, list | tuple), key, value, "give a list")
         return tuple(of_type(key, typing.get_args(hint)[0], item) for item in value)
-    words, kinds = _words(hint), _kinds(hint)
+    kinds, words = _alternatives(hint)
     if isinstance(value, str) and value in words:
         return value
     if isinstance(value, Path) and str in kinds:
@@ -109,13 +106,13 @@ def of_type(key: str, hint: Any, value: Any) -> Any:
 
 
 def none_by_name(hint: Any, value: Any) -> Any:
-    """`value`, or None for the word `None` if the type `hint` allows it: TOML and flags have no other word for it."""
-    return None if isinstance(value, str) and value == "None" and type(None) in _kinds(hint) else value
+    """`value`, or None for the text `None` if the type `hint` allows it, because TOML and flags have no None."""
+    return None if isinstance(value, str) and value == "None" and type(None) in _alternatives(hint)[0] else value
 
 
 def from_text(key: str, hint: Any, text: str) -> Any:
-    """The `text` of a command line for `key`, converted to the type `hint`; raises `ConfigError` if it does not fit."""
-    kinds, value = _kinds(hint), none_by_name(hint, text)
+    """Converts the `text` of a flag for `key` to the type `hint`; raises `ConfigError` if it does not fit."""
+    kinds, value = _alternatives(hint)[0], none_by_name(hint, text)
     if value is None:
         return None
     if bool in kinds:
@@ -129,41 +126,35 @@ def from_text(key: str, hint: Any, text: str) -> Any:
     return of_type(key, hint, value)
 
 
-def _members(hint: Any) -> tuple[Any, ...]:
-    return typing.get_args(hint) if typing.get_origin(hint) in (types.UnionType, typing.Union) else (hint,)
+def _alternatives(hint: Any) -> tuple[tuple[type, ...], tuple[str, ...]]:
+    """The types, and the words of Literals, that a type or union of types allows."""
+    members = typing.get_args(hint) if typing.get_origin(hint) in (types.UnionType, typing.Union) else (hint,)
+    literals = [member for member in members if typing.get_origin(member) is typing.Literal]
+    kinds = tuple(typing.get_origin(member) or member for member in members if member not in literals)
+    return kinds, tuple(word for literal in literals for word in typing.get_args(literal))
 
 
-def _words(hint: Any) -> tuple[str, ...]:
-    literals = (kind for kind in _members(hint) if typing.get_origin(kind) is typing.Literal)
-    return tuple(word for literal in literals for word in typing.get_args(literal))
-
-
-def _kinds(hint: Any) -> tuple[type, ...]:
-    plain = (kind for kind in _members(hint) if typing.get_origin(kind) is not typing.Literal)
-    return tuple(typing.get_origin(kind) or kind for kind in plain)
-
-
-def field_types(cls: Any, *, include_extras: bool = False) -> dict[str, Any]:
-    """The types of a dataclass's fields by name, without those of its class variables."""
-    return _field_types(cls, include_extras)
+def field_types(cls: Any) -> dict[str, Any]:
+    """The types of a dataclass's fields by name, without class variables."""
+    return _field_types(cls)  # which mypy would not let have the type of a dataclass
 
 
 @functools.cache
-def _field_types(cls: Any, include_extras: bool) -> dict[str, Any]:
-    hints = typing.get_type_hints(cls, include_extras=include_extras)
+def _field_types(cls: Any) -> dict[str, Any]:
+    hints = typing.get_type_hints(cls)
     return {field.name: hints[field.name] for field in dataclasses.fields(cls)}
 
 
-def importable(key: str, name: str, kind: str, *builtin: str) -> None:
-    """Requires `name` to be one of the `builtin` names, or of the form `kind`: `module:function` or `module:class`."""
-    allowed = f"give {', '.join(builtin)} or {kind}" if builtin else f"give {kind} names"
+def importable(key: str, name: str, form: str, *builtin: str) -> None:
+    """Requires `name` to be one of the `builtin` names, or of the `form` `module:function` or `module:class`."""
     no_file(key, name)
-    own = isinstance(name, str) and re.fullmatch(r"\w[\w.]*:\w+", name)
-    require(name in builtin or bool(own), key, name, allowed)
+    is_own = isinstance(name, str) and re.fullmatch(r"\w[\w.]*:\w+", name) is not None
+    allowed = f"give {', '.join(builtin)} or {form}" if builtin else f"give {form} names"
+    require(name in builtin or is_own, key, name, allowed)
 
 
 def no_file(key: str, name: object) -> None:
-    """Requires that `name`, if it is of the form `module:name`, names the module as Python does and not its file."""
+    """Requires that `name`, if it has the form `module:name`, names the module as Python does and not its file."""
     file, _, attribute = str(name).partition(":")
     if not file.endswith(".py"):
         return
@@ -176,6 +167,4 @@ def no_file(key: str, name: object) -> None:
 
 def device_name(key: str, name: str) -> None:
     """Requires `name` to be the name of a device."""
-    kind, _, number = name.partition(":")
-    ok = name in ("auto", "cpu", "cuda") or (kind == "cuda" and number.isdigit())
-    require(ok, key, name, "give cpu, cuda, cuda:N or auto")
+    require(bool(re.fullmatch(r"auto|cpu|cuda(:\d+)?", name)), key, name, "give cpu, cuda, cuda:N or auto")

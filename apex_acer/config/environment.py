@@ -7,14 +7,15 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from apex_acer.config.checks import (
+    MOST_THREADS,
     at_least,
+    between,
     device_name,
     fraction,
     importable,
     json_object,
     no_file,
     positive,
-    thread_count,
     typed,
 )
 from apex_acer.config.remote import RemoteConfig
@@ -25,62 +26,62 @@ LARGEST_SCREEN = 1024  # pixels; the console has 210 by 160
 
 @dataclass(frozen=True)
 class AtariConfig:
-    """The Atari protocol; it is used if `environment.id` begins with `ALE/`."""
+    """Atari preprocessing; used if `environment.id` is an `ALE/` game."""
 
     frame_skip: int = 4
     """Emulator frames per action; the last two are max-pooled."""
     sticky_actions: float = 0.0
-    """Probability that the emulator repeats the previous action (0.25 in Machado et al. 2018)."""
+    """Probability that the emulator repeats the previous action; Machado et al. (2018) use 0.25."""
     noop_max: int = 30
     """Maximum number of no-op frames after a reset; the number is random."""
     fire_reset: bool = True
-    """Press FIRE at a reset in games that wait for it."""
+    """Press FIRE after a reset in games that wait for it."""
     life_loss: bool = True
-    """In training, a lost life is `terminated` although the game continues; evaluations always play whole games."""
+    """In training, a lost life sets `terminated` while the game goes on; evaluations always play whole games."""
     training_frames: int = 108_000
-    """Emulator frames after which a game of training is `truncated`; evaluations play 108,000, half an hour. A lower limit
-    keeps games in which nothing happens any more out of the replay memory."""
+    """Emulator frames after which a training game is truncated; evaluations play 108,000 (30 minutes). A lower limit
+    keeps stalled games out of replay."""
     full_action_space: bool = False
-    """Use all 18 actions instead of the game's own."""
+    """Use all 18 actions instead of the game's minimal set."""
     grayscale: bool = True
-    """Use one grey plane instead of three colour planes."""
+    """Observe one grey channel instead of three colour channels."""
     screen_size: int = 84
     """Height and width of an observation in pixels."""
 
     def __post_init__(self) -> None:
         typed("environment.atari", self)
-        at_least(1, "environment.atari", self, "frame_skip", "training_frames", "screen_size")
-        size = self.screen_size
-        require(size <= LARGEST_SCREEN, "environment.atari.screen_size", size, f"give 1 to {LARGEST_SCREEN}")
+        at_least(1, "environment.atari", self, "frame_skip", "training_frames")
+        between(1, LARGEST_SCREEN, "environment.atari", self, "screen_size")
         at_least(0, "environment.atari", self, "noop_max")
         fraction("environment.atari", self, "sticky_actions")
 
 
 @dataclass(frozen=True)
 class EnvironmentConfig:
-    """The environment, and how it is presented to the network."""
+    """The environment, and how the network sees its observations."""
 
     id: str = "CartPole-v1"
     """A registered gymnasium id, `module:Id` to import the module that registers it, or `remote` for remote clients."""
     kwargs: str | dict[str, Any] = "{}"
-    """Keyword arguments of the environment: one JSON object; in a run file also a table, in Python also a dict."""
+    """Keyword arguments of the environment as one JSON object; a table in a run file and a dict in Python work too."""
     wrappers: tuple[str, ...] = ()
-    """Names of the form `module:function`; each takes and returns a gymnasium environment, the first is innermost."""
+    """Wrappers as `module:function`, innermost first; each function takes and returns a gymnasium environment."""
     stack: int = 1
-    """Number of newest observations that the network sees together, oldest first."""
+    """Frame stack: number of newest observations in one network input, oldest first."""
     channels: Literal["auto", "first", "last"] = "auto"
-    """Where images have their channels. `auto` guesses: if two of the three sizes are equal, they are height and width;
-    otherwise the smaller of the first and the last size is channels, or the last if these are equal."""
+    """Position of an image's channels. `auto`: if two neighbouring sizes of the three are equal, they are height and
+    width; otherwise the smaller of the first and the last size is channels, the last in a tie."""
     action_masks: bool | None = None
-    """Whether `info["action_mask"]` says which actions are legal; None: found out when a run begins."""
+    """Use `info["action_mask"]` as the mask of legal actions; None: use it if the check before a run finds it."""
     atari: AtariConfig = field(default_factory=AtariConfig)
     remote: RemoteConfig = field(default_factory=RemoteConfig)
 
     def __post_init__(self) -> None:
-        registered = "give the id that it is registered as, module:Id"
-        require(isinstance(self.id, str), "environment.id", self.id, registered)
+        is_text = isinstance(self.id, str) and self.id != ""
+        require(
+            is_text, "environment.id", self.id, "give a gymnasium id: the one that it is registered as, or module:Id"
+        )
         typed("environment", self)
-        require(bool(self.id), "environment.id", self.id, "give a gymnasium id")
         no_file("environment.id", self.id)
         at_least(1, "environment", self, "stack")
         for name in self.wrappers:
@@ -104,10 +105,10 @@ class EnvironmentConfig:
         """The environment that this program can make itself; raises `ConfigError` if there are only remote clients."""
         if not self.is_remote:
             return self
-        named = self.remote.local
-        allowed = "the environments are remote clients; name a gymnasium id that is the same"
-        require(bool(named), "environment.remote.local", named, allowed)
-        return dataclasses.replace(self, id=named)
+        name = self.remote.local
+        allowed = "the environments are remote clients; give the gymnasium id of an environment like them"
+        require(bool(name), "environment.remote.local", name, allowed)
+        return dataclasses.replace(self, id=name)
 
     def keyword_arguments(self) -> dict[str, Any]:
         """`kwargs` as a dict; raises `ConfigError` if it is not one JSON object."""
@@ -116,22 +117,22 @@ class EnvironmentConfig:
 
 @dataclass(frozen=True)
 class ActorsConfig:
-    """The processes that run environments."""
+    """The actors: processes that step environments."""
 
     count: int = 0
-    """Actor processes; 0: chosen by the number of cores."""
+    """Number of actor processes; 0: chosen by the number of cores."""
     environments: int = 8
-    """Environments per actor, stepped as one vector."""
+    """Environments per actor, stepped together as one vector."""
     temperature_low: float = 1.0
-    """Softmax temperature of the first actor; the recorded mu includes it."""
+    """Softmax temperature of the first actor's policy; the recorded behaviour policy includes it."""
     temperature_high: float = 1.0
-    """Softmax temperature of the last actor; those in between are spaced geometrically."""
+    """Softmax temperature of the last actor's policy; temperatures in between are spaced geometrically."""
     weights_every: int = 20
-    """Steps of each environment after which an actor asks for newer weights (with its next unroll)."""
+    """Steps of each environment after which an actor asks for newer weights, with its next unroll."""
     max_unanswered: int = 2
-    """Unrolls that an actor may have unanswered before it waits for the learner."""
+    """Maximum number of unrolls in flight; an actor that has sent as many waits for the learner's answer."""
     device: str = "cpu"
-    """Device of the actors' networks: `cpu`, `cuda`, `cuda:N`, or `auto`: cuda if there is one."""
+    """Device of the actors' networks: `cpu`, `cuda`, `cuda:N`, or `auto` (cuda if there is one)."""
     threads: int = 0
     """Threads of an actor's network and of its Atari emulators; 0: chosen by the number of cores."""
 
@@ -139,7 +140,7 @@ class ActorsConfig:
         typed("actors", self)
         at_least(1, "actors", self, "environments", "weights_every", "max_unanswered")
         at_least(0, "actors", self, "count")
-        thread_count("actors.threads", self.threads)
+        between(0, MOST_THREADS, "actors", self, "threads")
         device_name("actors.device", self.device)
         positive("actors", self, "temperature_low", "temperature_high")
 

@@ -1,4 +1,4 @@
-"""Which key a user means by a name that is none: it is misspelt, in another section, or another library's."""
+"""Suggests a key for an unknown name, which may be misspelt, in the wrong section, or from another library."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ OTHERS = {
 
 
 def nearest(name: str, keys: Collection[str]) -> str:
-    """The one of the dotted `keys` that `name` most likely means; empty if there is none."""
+    """The dotted key in `keys` that `name` most likely means; empty if there is none."""
     name = name.lower().replace("-", "_")
     section, _, last = name.rpartition(".")
     inside = [key for key in keys if key.rpartition(".")[0] == section]
     known = [key for key, names in OTHERS.items() if key in keys and last in names.split()]
     same = [key for key in keys if key.rpartition(".")[2] == last]
-    if found := [*(key for key in same if key in inside), *known, *same]:
-        return found[0]
+    if candidates := [*(key for key in same if key in inside), *known, *same]:
+        return candidates[0]
     if not inside:  # its section is misspelt
         return _similar(name, {key: key for key in keys}, 0.6)
     return _similar(last, _by_last(inside), 0.6) or _similar(last, _by_last(keys), 0.9)
@@ -72,7 +72,7 @@ def _similar(word: str, keys: Mapping[str, str], cutoff: float) -> str:
 
 
 def types_of(section: Any, prefix: str = "") -> dict[str, Any]:
-    """The types of values by dotted key, with `prefix`, of a configuration or of a configuration's class."""
+    """The types of the values of a configuration, or of its class, by dotted key that begins with `prefix`."""
     types: dict[str, Any] = {}
     for name, hint in field_types(section if isinstance(section, type) else type(section)).items():
         value = hint if isinstance(section, type) else getattr(section, name)

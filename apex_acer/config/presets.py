@@ -1,4 +1,4 @@
-"""The presets: run files in `launch/`, named as their files are."""
+"""Presets: the run files in `launch/`, by their names without `.toml`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MOST_NEAR = 3  # that a message names
 
 
 def presets() -> dict[str, str]:
-    """The names of the presets, in order, and the first comment line of each file."""
+    """The presets' names, sorted, and the first comment line of each file."""
     files = [f for f in resources.files("apex_acer.launch").iterdir() if f.name.endswith(".toml")]
     heads = {f.name.removesuffix(".toml"): f.read_text(encoding="utf-8").partition("\n")[0] for f in files}
     return {name: heads[name].lstrip("# ") for name in sorted(heads)}
@@ -27,7 +27,7 @@ def preset_text(name: str) -> str:
 
 
 def _near_presets(name: str) -> str:
-    """What to give in place of `name`, which is no preset."""
+    """What to give instead of `name`, which is not a preset."""
     listed = "`apex-acer presets` lists all"
     if re.search(r"-v\d+$", name):
         return f"an environment's id goes with a preset, as cartpole --environment.id {name}; {listed}"

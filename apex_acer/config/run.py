@@ -1,139 +1,24 @@
-"""The configuration of a run: the settings of what goes on beside the learning, and all sections together."""
+"""The configuration of a run: all sections together, and rules across them."""
 
 from __future__ import annotations
 
-import math
-import re
+import dataclasses
 from dataclasses import dataclass, field
 from typing import Literal
 
-from apex_acer.config import rules
-from apex_acer.config.algorithm import AlgorithmConfig, default_settings
-from apex_acer.config.checks import at_least, positive, typed
+from apex_acer.config.algorithm import AlgorithmConfig, NStepConfig, settings_classes
+from apex_acer.config.checks import importable, typed
 from apex_acer.config.environment import ActorsConfig, EnvironmentConfig
 from apex_acer.config.learning import LearnerConfig, NetworkConfig, OptimizerConfig, ReplayConfig
+from apex_acer.config.operation import (
+    CheckpointConfig,
+    EvaluationConfig,
+    LoggingConfig,
+    RayConfig,
+    StopConfig,
+    SupervisionConfig,
+)
 from apex_acer.system.errors import require
-
-
-@dataclass(frozen=True)
-class EvaluationConfig:
-    """Evaluations: whole games with unclipped returns, played by a separate process."""
-
-    every: int = 10_000
-    """Environment steps between evaluations; 0: none."""
-    episodes: int = 10
-    """Episodes per evaluation."""
-    environments: int = 10
-    """Environments stepped together; each plays its own share of the episodes."""
-    greedy: bool = True
-    """Take the likeliest action; otherwise sample from the policy."""
-    stall_steps: int = 0
-    """Take one random action after this many steps without a reward, for games that wait for FIRE; 0: never."""
-    video_every: int = 0
-    """Evaluations between two videos of a game, in `videos/` of the run's folder; 0: none. Needs the extra `video`."""
-
-    def __post_init__(self) -> None:
-        typed("evaluation", self)
-        at_least(1, "evaluation", self, "episodes", "environments")
-        at_least(0, "evaluation", self, "every", "stall_steps", "video_every")
-
-
-@dataclass(frozen=True)
-class CheckpointConfig:
-    """When `weights.safetensors` and the checkpoint for `apex-acer resume` are written, besides the end of the run."""
-
-    every: int = 100_000
-    """Environment steps between saves; 0: only at the end."""
-    replay: bool = False
-    """Also save the replay memory; without it a resumed run fills its memory again before it replays."""
-
-    def __post_init__(self) -> None:
-        typed("checkpoint", self)
-        at_least(0, "checkpoint", self, "every")
-
-
-LogLevel = Literal["debug", "info", "warning", "error"]
-
-
-@dataclass(frozen=True)
-class LoggingConfig:
-    """Metrics and `log.txt`."""
-
-    every_seconds: float = 1.0
-    """Seconds between two rows of metrics of a process."""
-    histograms_every_seconds: float = 0.0
-    """Seconds between two histograms of each layer's weights and gradients in TensorBoard; 0: none."""
-    level: LogLevel = "info"
-    """Lowest severity of the lines in `log.txt`."""
-    trackers: tuple[Literal["wandb", "mlflow"], ...] = ()
-    """Trackers that get the configuration, every row of metrics and the result (docs/dashboard.md); each needs the extra of
-    its name."""
-    tracker_weights: bool = False
-    """Also give the trackers the weights file at the end."""
-
-    def __post_init__(self) -> None:
-        typed("logging", self)
-        positive("logging", self, "every_seconds")
-        at_least(0, "logging", self, "histograms_every_seconds")
-
-
-@dataclass(frozen=True)
-class SupervisionConfig:
-    """Processes that die or hang are restarted, up to a limit, while the run continues."""
-
-    hung_seconds: float = 60.0
-    """Seconds without progress, for an actor without a step of its environments, after which a process is killed, unless it
-    waits for another one."""
-    evaluation_minutes: float = 30.0
-    """Minutes without a step of its environments after which the evaluator is killed."""
-    restarts: int = 10
-    """Restarts of one process allowed within `window_minutes`; another death ends the run. 0: the first death does."""
-    window_minutes: float = 10.0
-    """Minutes after which a restart no longer counts."""
-
-    def __post_init__(self) -> None:
-        typed("supervision", self)
-        positive("supervision", self, "hung_seconds", "evaluation_minutes", "window_minutes")
-        at_least(0, "supervision", self, "restarts")
-
-
-@dataclass(frozen=True)
-class RayConfig:
-    """Where the ray engine runs its roles, and how they share the machines."""
-
-    address: str = ""
-    """Cluster to join: `auto` (the one that this machine belongs to) or `host:port`; empty: a new one on this machine."""
-    actor_cpus: float = 0.0
-    """CPUs that Ray reserves for each actor; 0: an equal share of those available, at most 1."""
-    compress: bool = False
-    """Send observations compressed by LZ4, for a slow network between the machines."""
-
-    def __post_init__(self) -> None:
-        typed("ray", self)
-        known = self.address in ("", "auto") or re.fullmatch(r"[\w.-]+:\d+", self.address) is not None
-        require(known, "ray.address", self.address, "give auto, host:port or nothing")
-        at_least(0, "ray", self, "actor_cpus")
-
-
-@dataclass(frozen=True)
-class StopConfig:
-    """The conditions that end the run; the first one to be met does."""
-
-    env_steps: int = 100_000
-    """Environment steps in total."""
-    minutes: float | None = None
-    """Wall-clock minutes since the first environment step."""
-    at_return: float | None = None
-    """Target for the mean return of an evaluation, which as many other games must confirm; the weights that reach it are
-    those that are saved. None: no target."""
-
-    def __post_init__(self) -> None:
-        typed("stop", self)
-        at_least(1, "stop", self, "env_steps")
-        if self.minutes is not None:
-            positive("stop", self, "minutes")
-        if self.at_return is not None:
-            require(math.isfinite(self.at_return), "stop.at_return", self.at_return, "give a finite number")
 
 
 @dataclass(frozen=True)
@@ -146,7 +31,7 @@ class RunConfig:
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     network: NetworkConfig = field(default_factory=NetworkConfig)
     replay: ReplayConfig = field(default_factory=ReplayConfig)
-    algorithm: AlgorithmConfig = field(default_factory=default_settings)
+    algorithm: AlgorithmConfig = field(default_factory=lambda: settings_classes()["acer"]())
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     logging: LoggingConfig = field(default_factory=LoggingConfig)
@@ -154,17 +39,16 @@ class RunConfig:
     ray: RayConfig = field(default_factory=RayConfig)
     stop: StopConfig = field(default_factory=StopConfig)
     engine: Literal["local", "serial", "ray"] = "local"
-    """Where actors, learner and evaluator run: `local` in a process each, `serial` in turn in this process, reproducible to
-    the bit, and `ray` on one machine or many, which needs the extra `ray`."""
+    """`local`: actors, learner and evaluator each in a process; `serial`: all in this process, reproducible to the bit;
+    `ray`: on one machine or many (needs the extra `ray`)."""
     seed: int = 0
-    """The run's seed, from which every process derives its own."""
+    """Random seed, from which every process derives its own."""
     schedule_steps: int = 0
-    """Environment steps at which a linear learning rate and the importance exponent reach their final values; 0:
-    `stop.env_steps`."""
+    """Environment steps at which the learning rate and the importance exponent are final; 0: `stop.env_steps`."""
     out: str = ""
-    """The run's folder; empty: a new one in `runs/`."""
+    """Folder of the run; empty: a new one in `runs/`."""
     load: str = ""
-    """Weights file to start from; empty: random weights."""
+    """Weights file to start from; empty: random initial weights."""
 
     def __post_init__(self) -> None:
         typed("", self)
@@ -174,38 +58,155 @@ class RunConfig:
 
     def check_together(self) -> None:
         """Raises `ConfigError` if two sections do not fit each other."""
-        algorithm, learner, actors, replay = self.algorithm, self.learner, self.actors, self.replay
-        rules.algorithm_is_known(algorithm)
-        rules.batches_are_whole_unrolls(algorithm, learner, actors)
-        rules.replay_holds_a_batch(algorithm, learner, actors, replay)
-        rules.cluster_is_rays(self.engine, self.ray.address, actors)
-        rules.learners_share_updates(self.engine, learner, algorithm, actors, saves_replay=self.checkpoint.replay)
-        rules.clients_have_one_actor(self.environment, self.engine, actors, algorithm)
-        rules.replay_is_used(algorithm, replay)
-        rules.network_remembers(algorithm, self.network)
-        rules.temperature_is_used(algorithm, actors)
-        rules.minibatches_are_equal(algorithm, learner, self.network)
-        rules.loaded_replay_is_kept(algorithm, replay, learner)
-        rules.target_is_measured(self.stop.at_return, self.evaluation.every)
+        algorithm_is_known(self)
+        batches_are_whole_unrolls(self)
+        replay_holds_a_batch(self)
+        cluster_is_rays(self)
+        learners_share_updates(self)
+        clients_have_one_actor(self)
+        replay_is_used(self)
+        lstm_is_used(self)
+        temperature_is_used(self)
+        minibatches_are_equal(self)
+        loaded_replay_is_kept(self)
+        target_is_measured(self)
 
     @property
     def schedule_end(self) -> int:
-        """Environment steps at which schedules end."""
+        """Environment steps at which schedules reach their final values."""
         return self.schedule_steps or self.stop.env_steps
 
     @property
     def has_schedule(self) -> bool:
-        """Whether any setting changes during the run."""
+        """Whether the learning rate or the importance exponent changes during the run."""
         replay = self.replay
         anneals = replay.importance_exponent != replay.importance_exponent_final
         return self.optimizer.schedule != "constant" or (replay.sampling == "prioritized" and anneals)
 
     @property
     def max_unanswered(self) -> int:
-        """Unrolls that an actor may have unanswered before it waits for the learner."""
+        """Maximum number of an actor's unrolls in flight."""
         return 1 if self.algorithm.waits else self.actors.max_unanswered
 
     @property
     def saves_replay(self) -> bool:
-        """Whether checkpoints hold the sequences that the learner has; without replay these are only a few."""
+        """Whether checkpoints contain the learner's sequences, which are few without replay."""
         return self.checkpoint.replay or bool(self.replay.load) or not self.algorithm.replay_ratio
+
+
+# ── rules across sections: each raises `ConfigError` if a run breaks it ──
+
+
+def algorithm_is_known(run: RunConfig) -> None:
+    """The section `algorithm` has the settings class of the algorithm that it names."""
+    name, known = run.algorithm.name, settings_classes()
+    importable("algorithm.name", name, "module:class", *known)
+    cls = known.get(name, type(run.algorithm))
+    require(type(run.algorithm) is cls, "algorithm.name", name, f"its settings are {cls.__name__}")
+
+
+def batches_are_whole_unrolls(run: RunConfig) -> None:
+    """If actors wait for each update, a batch consists of whole unrolls of each learner's actors."""
+    if run.algorithm.waits:
+        size, batch_size = run.actors.environments * run.learner.count, run.learner.batch_size
+        multiple = f"a multiple of actors.environments * learner.count ({size})"
+        allowed = f"actors wait for each update, so give {multiple}"
+        require(batch_size % size == 0, "learner.batch_size", batch_size, allowed)
+
+
+def replay_holds_a_batch(run: RunConfig) -> None:
+    """Each learner's part of replay holds a batch and an unroll."""
+    if run.algorithm.replay_ratio:
+        steps = (run.learner.batch_size + run.actors.environments) * run.algorithm.unroll_length
+        formula = f"(learner.batch_size + actors.environments) * algorithm.unroll_length = {steps}"
+        several = " for each learner" if run.learner.count > 1 else ""
+        capacity = run.replay.capacity
+        require(capacity >= steps * run.learner.count, "replay.capacity", capacity, f"give {formula}{several} or more")
+
+
+def cluster_is_rays(run: RunConfig) -> None:
+    """Only Ray joins a cluster, whose cores this machine cannot count."""
+    if address := run.ray.address:
+        require(run.engine == "ray", "ray.address", address, "give it with engine ray only")
+        allowed = "give the number of actors, which cannot be chosen by this machine's cores for a cluster"
+        require(run.actors.count > 0, "actors.count", 0, allowed)
+
+
+def learners_share_updates(run: RunConfig) -> None:
+    """Several learners have an algorithm and an engine that allow it, equal parts of the batch, actors, and devices."""
+    learner, actors = run.learner, run.actors.count
+    count, batch_size = learner.count, learner.batch_size
+    if count == 1:
+        return
+    keeps_replay = run.checkpoint.replay or bool(run.replay.load)
+    requirements = {
+        f"engine {run.engine} has one learner; give engine ray": run.engine == "ray",
+        f"give a divisor of learner.batch_size ({batch_size})": batch_size % count == 0,
+        f"give at most actors.count ({actors}): each learner has actors of its own": count <= (actors or count),
+        f"learner.device {learner.device} is one device for all; give auto, cpu or cuda": ":" not in learner.device,
+        "checkpoint.replay and replay.load work with one learner only; give 1": not keeps_replay,
+        f"{run.algorithm.name} has one learner; give 1": run.algorithm.shares_updates,
+    }
+    for allowed, is_met in requirements.items():
+        require(is_met, "learner.count", count, allowed)
+
+
+def clients_have_one_actor(run: RunConfig) -> None:
+    """Remote clients are served by one actor of the local engine, which waits for none of them."""
+    actors = run.actors
+    if run.environment.is_remote:
+        require(run.engine == "local", "engine", run.engine, "environment.id remote needs engine local")
+        require(actors.count <= 1, "actors.count", actors.count, "one actor serves all remote clients; give 1")
+        allowed = "an unroll has the steps of one remote client; give 1"
+        require(actors.environments == 1, "actors.environments", actors.environments, allowed)
+        allowed = "remote clients do not wait for each other; give True"
+        require(not run.algorithm.waits, "algorithm.pipelined", False, allowed)
+
+
+def replay_is_used(run: RunConfig) -> None:
+    """Only an algorithm that replays has settings of replay."""
+    for key in () if run.algorithm.has_replay else dataclasses.fields(run.replay):
+        value = getattr(run.replay, key.name)
+        allowed = f"{run.algorithm.name} has no replay; leave it out"
+        require(value == key.default, f"replay.{key.name}", value, allowed)
+
+
+def lstm_is_used(run: RunConfig) -> None:
+    """The network has an LSTM if the algorithm needs one, and none if the algorithm cannot use it."""
+    algorithm, lstm = run.algorithm, run.network.lstm
+    if algorithm.recurrent:
+        allowed = f"{algorithm.name} needs an LSTM; give 1 or more, or algorithm.name apex_dqn"
+        require(lstm > 0, "network.lstm", lstm, allowed)
+    elif algorithm.recurrent is not None:
+        why = "learns from single steps; give 0" if isinstance(algorithm, NStepConfig) else "has no memory; give 0"
+        require(lstm == 0, "network.lstm", lstm, f"{algorithm.name} {why}")
+
+
+def temperature_is_used(run: RunConfig) -> None:
+    """Only a softmax policy has a temperature."""
+    for key in () if run.algorithm.has_softmax else ("temperature_high", "temperature_low"):
+        value = getattr(run.actors, key)
+        require(value == 1, f"actors.{key}", value, f"{run.algorithm.name} has no softmax; give 1")
+
+
+def minibatches_are_equal(run: RunConfig) -> None:
+    """Each learner's batch divides into equal minibatches: of its steps, or of its sequences if there is an LSTM."""
+    if key := run.algorithm.minibatches_key:
+        size, what = run.learner.batch_size // run.learner.count, "learner.batch_size"
+        if not run.network.lstm:
+            size, what = size * run.algorithm.unroll_length, f"{what} * algorithm.unroll_length"
+        value = getattr(run.algorithm, key)
+        require(size % value == 0, f"algorithm.{key}", value, f"give a divisor of {what} ({size})")
+
+
+def loaded_replay_is_kept(run: RunConfig) -> None:
+    """A run that loads a replay memory keeps replay."""
+    allowed = "algorithm.replay_ratio 0 keeps no replay; leave it out"
+    require(not run.replay.load or run.algorithm.replay_ratio > 0, "replay.load", run.replay.load, allowed)
+
+
+def target_is_measured(run: RunConfig) -> None:
+    """A target return needs evaluations."""
+    allowed = "stop.at_return needs evaluations: give 1 or more, or stop.at_return None"
+    has_evaluations = run.evaluation.every > 0
+    require(run.stop.at_return is None or has_evaluations, "evaluation.every", run.evaluation.every, allowed)

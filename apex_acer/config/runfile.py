@@ -17,13 +17,7 @@ from typing import Any, TypeVar
 
 import tomli_w
 
-from apex_acer.config.algorithm import (
-    ALGORITHMS,
-    AlgorithmConfig,
-    UnreadConfig,
-    algorithm_settings,
-    settings_classes,
-)
+from apex_acer.config.algorithm import AlgorithmConfig, UnreadConfig, algorithm_settings, settings_classes
 from apex_acer.config.checks import field_types, none_by_name, of_type
 from apex_acer.config.keys import nearest, types_of
 from apex_acer.config.presets import preset_text as preset_text
@@ -34,7 +28,8 @@ from apex_acer.system.errors import ConfigError, reading, require
 
 T = TypeVar("T")
 MAX_BYTES = 1 << 20  # of a run file
-KEYWORDS = "keywords"  # the source of what a caller in Python changes
+RENAMED = {"critics": "num_critics"}  # keys of `[algorithm]` in files written before December 2026
+KEYWORDS = "keywords"  # the source of a Python caller's changes, in errors
 
 
 def load_run(run: str | Path | RunConfig, **changes: Any) -> RunConfig:
@@ -45,27 +40,27 @@ def load_run(run: str | Path | RunConfig, **changes: Any) -> RunConfig:
         **changes: keys as in a run file whose `base` is `run`: `seed=1, stop={"env_steps": 2000}`. A section is either a
             dict, whose missing keys keep their values, or a dataclass (`StopConfig(…)`). None removes a value.
 
-    Raises `ConfigError` with one line that names the run and the key.
+    Raises:
+        ConfigError: with one line that names the run and the key.
     """
-    given = "give a preset's name, a path or a RunConfig; keys are keywords: seed=1, stop={'env_steps': 2000}"
-    require(isinstance(run, str | Path | RunConfig), "run", run, given)
-    if isinstance(run, RunConfig):
-        run = rebuilt(run)
-        if not changes:
-            return run
+    allowed = "give a preset's name, a path or a RunConfig; keys are keywords: seed=1, stop={'env_steps': 2000}"
+    require(isinstance(run, str | Path | RunConfig), "run", run, allowed)
+    if isinstance(run, RunConfig) and not changes:
+        return rebuilt(run)
     source = "configuration" if isinstance(run, RunConfig) else str(run)
     with reading(source):
-        base = to_dict(run) if isinstance(run, RunConfig) else _load(source, ())
+        base = to_dict(rebuilt(run)) if isinstance(run, RunConfig) else _load(source, ())
+        if not changes:
+            return from_dict(base, source)
         try:
-            return from_dict(over(base, changes), KEYWORDS if changes else source)
+            return from_dict(over(base, changes), KEYWORDS)
         except ConfigError:
-            if changes:
-                from_dict(base, source)  # it may be at fault
+            from_dict(base, source)  # raises instead if the run itself is wrong
             raise
 
 
 def look_at_run(path: Path) -> RunConfig:
-    """The configuration in the run file `path`; nothing that it names is imported, as it may come from anywhere."""
+    """The configuration in the run file `path`, of any origin: no module that it names is imported."""
     with reading(str(path)):
         return from_dict(_load(str(path), ()), str(path), import_modules=False)
 
@@ -89,10 +84,20 @@ def to_dict(config: Any) -> dict[str, Any]:
     return {name: _plain(value) for name, value in values.items() if value is not None}
 
 
+def _plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value):
+        return to_dict(value)
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _values(settings: Any) -> dict[str, Any]:
+    return {field.name: getattr(settings, field.name) for field in dataclasses.fields(settings)}
+
+
 def flat(config: RunConfig) -> dict[str, Any]:
-    """The values of a configuration by dotted key, the elements of a list joined by blanks; without those that are None."""
-    plain = leaves(to_dict(config))
-    return {key: " ".join(map(str, value)) if isinstance(value, list) else value for key, value in plain}
+    """The values of a configuration by dotted key, without None; the elements of a list are joined by blanks."""
+    values = leaves(to_dict(config))
+    return {key: " ".join(map(str, value)) if isinstance(value, list) else value for key, value in values}
 
 
 def leaves(data: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -104,23 +109,24 @@ def leaves(data: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any
             yield prefix + name, value
 
 
-def from_dict(
-    data: Mapping[str, Any], source: str = "", *, import_modules: bool = True, kind: type[RunConfig] = RunConfig
-) -> RunConfig:
-    """A `RunConfig`, or another `kind` of it, from nested dicts; raises `ConfigError` for unknown keys and wrong values.
+def from_dict(data: Mapping[str, Any], source: str = "", *, import_modules: bool = True) -> RunConfig:
+    """A `RunConfig` from nested dicts.
 
-    The settings of a user's own algorithm become an `UnreadConfig` unless `import_modules` allows to import its module.
+    Without `import_modules` the settings of a user's own algorithm become an `UnreadConfig`. Raises `ConfigError`, which
+    names the `source`, for unknown keys and wrong values.
     """
-    where = f"{source}: " if source else ""
     section = data.get("algorithm")
-    if isinstance(section, Mapping):
-        data = {**data, "algorithm": _algorithm_settings(section, where, import_modules)}
-    return _build(kind, data, "", where)
+    try:
+        if isinstance(section, Mapping):
+            data = {**data, "algorithm": _algorithm_settings(section, import_modules)}
+        return _build(RunConfig, data, "")
+    except ConfigError as error:
+        raise ConfigError(f"{source}: {error}" if source else str(error)) from error
 
 
 def rebuilt(config: RunConfig) -> RunConfig:
-    """A checked `RunConfig` with the values of `config`, each converted to exactly its type; raises `ConfigError`."""
-    return _build(RunConfig, _values(config), "", "")
+    """A checked copy of `config`, with each value converted to exactly its type; raises `ConfigError`."""
+    return _build(RunConfig, _values(config), "")
 
 
 def short_keys(keys: Collection[str]) -> dict[str, str]:
@@ -130,21 +136,21 @@ def short_keys(keys: Collection[str]) -> dict[str, str]:
 
 
 def short_text(value: Any) -> str:
-    """A short text for a value: the elements of a tuple joined by `+`; the name of an absolute path."""
+    """A value as text for a label: the elements of a tuple are joined by `+`, an absolute path is its last part."""
     text = "+".join(map(str, value)) if isinstance(value, tuple | list) else str(value)
     return Path(text).name if text.startswith("/") else text
 
 
 def _load(run: str, above: tuple[str, ...]) -> dict[str, Any]:
-    """The keys of a preset, file or run's folder and of its bases; `above` are the runs that it is a base of."""
+    """The keys of a preset, file or run's folder and of its bases; `above` lists the runs whose base it is."""
     require(run not in above, "base", run, f"{' and '.join(above)} cannot be built on each other; give another base")
     path = Path(run)
-    how = f"give a preset, and the environment of a module as --environment.id {path.stem}:Id"
-    require(path.suffix != ".py", "run", run, how)
+    allowed = f"give a preset, and the environment of a module as --environment.id {path.stem}:Id"
+    require(path.suffix != ".py", "run", run, allowed)
     if path.suffix == ".toml" or path.is_file():
         return _resolve(_read(path), run, above)
-    if run not in presets() and (own := path / "config.toml").is_file():
-        return _resolve(_read(own), str(own), above)
+    if run not in presets() and (inside := path / "config.toml").is_file():
+        return _resolve(_read(inside), str(inside), above)
     return _resolve(preset_text(run), run, above)
 
 
@@ -161,9 +167,9 @@ def _resolve(text: str, source: str, above: tuple[str, ...]) -> dict[str, Any]:
 
 
 def over(base: Mapping[str, Any], data: Mapping[str, Any]) -> dict[str, Any]:
-    """The keys of `base` with those of `data` in their place.
+    """The keys of `base`, replaced by the keys of `data`.
 
-    If `data` has another algorithm, those of the old one are dropped, and those of replay if the new one has none.
+    If `data` has another algorithm, the keys of the old algorithm are dropped, and replay's if the new one has no replay.
     """
     default = _algorithm(base, RunConfig().algorithm.name)
     name = _algorithm(data, default)
@@ -195,69 +201,49 @@ def _read(path: Path) -> str:
         raise ConfigError(f"{path}: {reason}; give a run file or a preset") from None
 
 
-def _plain(value: Any) -> Any:
-    if dataclasses.is_dataclass(value):
-        return to_dict(value)
-    return list(value) if isinstance(value, tuple) else value
-
-
-def _algorithm_settings(section: Mapping[str, Any], where: str, import_modules: bool) -> AlgorithmConfig:
+def _algorithm_settings(section: Mapping[str, Any], import_modules: bool) -> AlgorithmConfig:
     name = section.get("name", RunConfig().algorithm.name)
-    if not (import_modules or name in list(ALGORITHMS)):
-        common = {field.name for field in dataclasses.fields(AlgorithmConfig)}
-        others = {key: value for key, value in section.items() if key not in common}
-        section = {key: value for key, value in section.items() if key in common} | {"others": others}
-        return _build(UnreadConfig, section, "algorithm.", where)
-    try:
-        cls = algorithm_settings(name)
-    except ConfigError as error:
-        raise ConfigError(f"{where}{error}") from error
-    return _build(cls, {**section, "name": name}, "algorithm.", where)
+    is_ours = name in list(settings_classes())
+    if is_ours:
+        section = {RENAMED.get(key, key): value for key, value in section.items()}
+    if is_ours or import_modules:
+        return _build(algorithm_settings(name), {**section, "name": name}, "algorithm.")
+    common = {field.name for field in dataclasses.fields(AlgorithmConfig)}
+    others = {key: value for key, value in section.items() if key not in common}
+    section = {key: value for key, value in section.items() if key in common}
+    return _build(UnreadConfig, {**section, "others": others}, "algorithm.")
 
 
-def _build(cls: type[T], data: Mapping[str, Any], prefix: str, where: str) -> T:
+def _build(cls: type[T], data: Mapping[str, Any], prefix: str) -> T:
     hints = field_types(cls)
     for key in data:
         if key not in hints:
-            raise ConfigError(f"{where}unknown key {prefix}{key}; {_instead(str(key), hints, prefix, where)}")
-    values = {key: _convert(hints[key], value, prefix + key, where) for key, value in data.items()}
-    try:
-        return cls(**values)
-    except ConfigError as error:
-        raise ConfigError(f"{where}{error}") from None
+            raise ConfigError(f"unknown key {prefix}{key}; {_hint(str(key), hints, prefix)}")
+    return cls(**{key: _convert(hints[key], value, prefix + key) for key, value in data.items()})
 
 
-def _instead(key: str, hints: Collection[str], prefix: str, where: str) -> str:
-    """What to give in place of a `key` that a section of keys `hints` lacks."""
-    near = nearest(f"{prefix}{key}", [*(prefix + name for name in hints), *_keys_outside(prefix)])
+def _hint(key: str, names: Collection[str], prefix: str) -> str:
+    """What to give instead of the unknown `key` of the section `prefix`, whose keys are `names`."""
+    algorithms = (types_of(cls, "algorithm.") for cls in settings_classes().values())
+    every = itertools.chain(types_of(RunConfig), *algorithms)
+    others = (name for name in every if not prefix or not name.startswith(prefix))
+    near = nearest(f"{prefix}{key}", [*(prefix + name for name in names), *others])
     section, _, last = near.rpartition(".")
-    if section and not prefix and where == f"{KEYWORDS}: ":
-        near = f"{section}={{{last!r}: …}}"
-    return f"did you mean {near}?" if near else f"allowed: {', '.join(hints)}"
+    if section and not prefix:
+        near = f"{last} in the section {section}"
+    return f"did you mean {near}?" if near else f"allowed: {', '.join(names)}"
 
 
-def _keys_outside(prefix: str) -> Iterator[str]:
-    """The dotted keys that do not begin with `prefix`, of all algorithms."""
-    every = itertools.chain(
-        types_of(RunConfig), *(types_of(kind, "algorithm.") for kind in settings_classes().values())
-    )
-    return (key for key in every if not (prefix and key.startswith(prefix)))
-
-
-def _convert(hint: Any, value: Any, key: str, where: str) -> Any:
+def _convert(hint: Any, value: Any, key: str) -> Any:
     if not dataclasses.is_dataclass(hint):
         with contextlib.suppress(ConfigError):  # the dataclass refuses it, as it does in Python
             return of_type(key, hint, none_by_name(hint, value))
         return value
-    if isinstance(value, typing.cast("type[Any]", hint)):
-        return _build(type(value), _values(value), f"{key}.", where)
-    if not isinstance(value, Mapping):
-        first = next(iter(field_types(hint)))
-        is_keyword = where == f"{KEYWORDS}: "
-        how = f"give a dict: {{{first!r}: …}}" if is_keyword else f"write [{key}], then {first} = …"
-        raise ConfigError(f"{where}{key}: {value!r} is not a table; {how}")
-    return _build(typing.cast("type[Any]", hint), value, f"{key}.", where)
-
-
-def _values(settings: Any) -> dict[str, Any]:
-    return {field.name: getattr(settings, field.name) for field in dataclasses.fields(settings)}
+    cls = typing.cast("type[Any]", hint)
+    if isinstance(value, cls):
+        return _build(type(value), _values(value), f"{key}.")
+    if isinstance(value, Mapping):
+        return _build(cls, value, f"{key}.")
+    first = next(iter(field_types(cls)))
+    how = f"in a file write [{key}], then {first} = …; in Python give a dict"
+    raise ConfigError(f"{key}: {value!r} is not a table; {how}")

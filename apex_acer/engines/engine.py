@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 import traceback
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from apex_acer.config import RunConfig
+from apex_acer.config.runfile import from_dict, to_dict
 from apex_acer.protocol.messages import Link, Outcome, Peer
 from apex_acer.protocol.specification import EnvironmentSpec
 from apex_acer.storage.folder import where
@@ -16,7 +19,7 @@ from apex_acer.storage.folder import where
 
 @dataclass(frozen=True)
 class Run:
-    """What every role of a run is started with."""
+    """A checked run, as every engine gets it."""
 
     config: RunConfig
     spec: EnvironmentSpec
@@ -28,9 +31,29 @@ class Run:
     notes: tuple[str, ...] = ()  # lines that tell the user what was understood of the environment
     secret: str = ""  # a line that only a terminal may show; empty if there is none
 
-    def of(self, peer: Peer) -> Run:
-        """The run as the process of `peer` gets it: with its folder where that is, and resumed by a later incarnation."""
-        return dataclasses.replace(self, folder=where(self.folder), resume=self.resume or peer.incarnation > 0)
+    def start_of(self, peer: Peer, incarnations: dict[str, int], **more: object) -> dict[str, Any]:
+        """What the process of `peer` is started with, as JSON has it: the run, the peer, and `more` from the engine.
+
+        A user's algorithm is named, not pickled: the process can import it only once its `sys.path` is this one.
+        """
+        return {
+            "config": to_dict(self.config),
+            "spec": dataclasses.asdict(self.spec),
+            "folder": str(where(self.folder)),
+            "run_id": self.run_id,
+            "started_at": self.started_at,
+            "resume": self.resume or peer.incarnation > 0,
+            "peer": [peer.role, peer.index, peer.incarnation],
+            "incarnations": incarnations,
+            "path": sys.path,
+            **more,
+        }
+
+    @staticmethod
+    def from_start(start: dict[str, Any]) -> Run:
+        """The run in the result of `start_of`; imports what its configuration names."""
+        config, spec = from_dict(start["config"]), EnvironmentSpec.from_dict(start["spec"])
+        return Run(config, spec, Path(start["folder"]), start["run_id"], start["started_at"], start["resume"])
 
 
 class Handle(ABC):
@@ -40,14 +63,19 @@ class Handle(ABC):
         self.peer = peer
         self.ready = False  # set once the role is able to work
         self.result: Outcome | None = None  # the learner's account of the run, once it has saved
-        self.config_error: str = ""  # why the role cannot work as configured
-        self.raised: str = ""  # the exception that ended the role, in one line
+        self.config_error = ""  # why the role cannot work as configured
+        self.raised = ""  # the exception that ended the role, in one line
         self.heartbeats = 0  # reports of steps that the role's environments have made, at most one a second
+        self._alive = True
 
     @property
-    @abstractmethod
     def alive(self) -> bool:
-        """Whether the role still runs."""
+        """Whether the role runs or is being started; once it does not, everything else here is up to date."""
+        self.listen()
+        return self._alive
+
+    def listen(self) -> None:  # noqa: B027 - the serial engine's roles report to no one
+        """Takes note of what has happened, without waiting."""
 
     @property
     @abstractmethod
@@ -72,17 +100,17 @@ class Engine(ABC):
 
     restarts: bool  # whether a role that died can be started again
     link: Link
-    """The manager's side of the conversation; each learner that is started has a new one."""
+    """The manager's link to the learner; each learner that is started has a new one."""
 
     @abstractmethod
     def __init__(self, run: Run) -> None: ...
 
     @abstractmethod
     def start(self, peer: Peer, incarnations: dict[str, int]) -> Handle:
-        """Starts a role whose previous incarnation, if there was one, has ended.
+        """Starts a role whose previous incarnation, if there was one, has ended; a later `wait` sees that it is ready.
 
-        A learner hears the other roles in these `incarnations`, by name, until it is told of others. Every learner after the
-        first one resumes.
+        A learner accepts the other roles in these `incarnations`, by name, until it is told of others. Every learner
+        after the first one resumes.
         """
 
     @abstractmethod
@@ -91,7 +119,7 @@ class Engine(ABC):
 
     @abstractmethod
     def wait(self, timeout_s: float) -> None:
-        """Returns after `timeout_s` seconds, or earlier if a role ends or speaks, or if `wake` is called."""
+        """Returns after `timeout_s` seconds, or earlier if a role reports or ends, a reply comes or `wake` is called."""
 
     @abstractmethod
     def wake(self) -> None:

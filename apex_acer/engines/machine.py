@@ -1,7 +1,4 @@
-"""What of this machine a run uses: cores, GPU, memory, open files and a folder in /tmp. Torch-free.
-
-The cores are shared among the processes as `place` says if the configuration does not; what can never fit is refused.
-"""
+"""What a run uses of this machine: cores, GPU, memory, open files and a folder in /tmp. Imports no torch."""
 
 from __future__ import annotations
 
@@ -30,6 +27,7 @@ PROCESS_BYTES = 0.35e9  # that a process of a Pong run takes: docs/performance.m
 # engine, and of one of gymnasium's smallest environments
 LEAST_ACTOR_BYTES, LEAST_SERIAL_ACTOR_BYTES, LEAST_ENVIRONMENT_BYTES = 2e7, 1e5, 5e3
 WEIGHT_BYTES = 8  # at least, of a weight of the network and its gradient
+STEP_BYTES = 15  # of a step in replay besides its observation, without an algorithm's own arrays
 OPEN_FILES = 64, 4  # of the process that has most of them: without actors, and for each actor
 CONTROL_GROUP = Path("/sys/fs/cgroup")  # a container's own limits
 
@@ -74,11 +72,6 @@ def niceness(config: RunConfig, spec: EnvironmentSpec, role: Role) -> int:
     return GIVE_WAY if gives_way and learns_on_every_core(config.learner.device, spec) else 0
 
 
-def num_threads(config: RunConfig, role: Role) -> int:
-    """Threads that torch, or the emulators of an actor, may use."""
-    return config.learner.threads if role == "learner" else config.actors.threads
-
-
 def available_cores() -> int:
     """Cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -98,76 +91,65 @@ def require_gpus(config: RunConfig) -> None:
 
 def describe(config: RunConfig) -> str:
     """One line that tells the user what a placed run uses."""
-    actors, learner = config.actors, config.learner
-    each = f"{actors.environments} environments, {_threads(actors.threads)} each"
+    actors, learner, remote = config.actors, config.learner, config.environment.remote
     device = learner.device if learner.device != "auto" else "cuda" if has_gpu("auto") else "cpu"
-    several = learner.count > 1
-    learners, of_each = (f"{learner.count} learners", " each") if several else ("learner", "")
+    learners, of_each = ("learner", "") if learner.count == 1 else (f"{learner.count} learners", " each")
+    threads, learner_threads = (f"{n} thread{'s' if n > 1 else ''}" for n in (actors.threads, learner.threads))
+    acting = f"{actors.count} actors of {actors.environments} environments, {threads} each"
     if config.environment.is_remote:
-        acting = f"1 actor of up to {config.environment.remote.clients} remote clients, {_threads(actors.threads)}"
-    else:
-        acting = f"{actors.count} actors of {each}"
-    uses = f"{acting}; {learners} on {device}, {_threads(learner.threads)}{of_each}"
+        acting = f"1 actor of up to {remote.clients} remote clients, {threads}"
+    uses = f"{acting}; {learners} on {device}, {learner_threads}{of_each}"
     if not (config.has_schedule and config.schedule_steps):
         return uses
     return f"{uses}; schedules end at {config.schedule_steps:,} env steps (--schedule-steps)"
 
 
-def _threads(count: int) -> str:
-    return f"{count} thread{'s' if count > 1 else ''}"
-
-
 def require_room(config: RunConfig, spec: EnvironmentSpec) -> None:
     """Raises `ConfigError` if this machine can never hold the placed run `config` with all of its roles."""
-    memory, _ = memory_bytes()
+    memory = memory_bytes()[0]
+    of_memory = f"of this machine's {decimal(int(memory))} of memory"
     for key, (value, each) in _memory_takers(config, spec).items():
-        why = f"each takes {decimal(int(each))} or more of this machine's {decimal(int(memory))} of memory"
-        require(value * each <= memory, key, value, f"give at most {int(memory / each):,}: {why}")
-    _require_room_for_network(config, spec, memory)
-    count, limit = config.actors.count, open_files_limit()[0]
-    if config.engine != "serial":
-        most = int((limit - OPEN_FILES[0]) / OPEN_FILES[1]) if limit < math.inf else count
-        why = f"each takes {OPEN_FILES[1]} of the {limit:,.0f} open files that a process may have here (ulimit -n)"
-        to_do = f"give at most {most:,}" if most > 0 else f"run `ulimit -n {open_files(count)}` first"
-        require(count <= most, "actors.count", count, f"{to_do}: {why}")
-
-
-def _require_room_for_network(config: RunConfig, spec: EnvironmentSpec, memory: float) -> None:
-    """Of the layers whose sizes the configuration tells; a user's own torso may take no notice of it."""
-    network, critics = config.network, getattr(config.algorithm, "critics", 0)
-    if ":" in network.torso:
-        return
-    first = [] if spec.has_images else [math.prod(spec.input_shape)]
-    pairs = itertools.pairwise((*first, *network.hidden_sizes))
-    hidden, lstm = sum(map(math.prod, pairs)), 4 * network.lstm * (network.hidden_sizes[-1] + network.lstm)
-    takers = {
-        "network.hidden_sizes": (network.hidden_sizes, hidden),
-        "network.lstm": (network.lstm, lstm),
-        "algorithm.critics": (critics, critics * hidden),
-    }
-    for key, (value, count) in takers.items():
+        allowed = f"give at most {int(memory / each):,}: each takes {decimal(int(each))} or more {of_memory}"
+        require(value * each <= memory, key, value, allowed)
+    for key, (size, count) in _weights(config, spec).items():
         needed = count * WEIGHT_BYTES
-        why = f"its {count:,} weights take {decimal(needed)} of this machine's {decimal(int(memory))} of memory"
-        require(needed <= memory, key, value, f"give less: {why}")
+        allowed = f"give less: its {count:,} weights take {decimal(needed)} {of_memory}"
+        require(needed <= memory, key, size, allowed)
+    count, limit = config.actors.count, open_files_limit()[0]
+    if config.engine != "serial" and open_files(count) > limit:
+        most = int((limit - OPEN_FILES[0]) / OPEN_FILES[1])
+        to_do = f"give at most {most:,}" if most > 0 else f"run `ulimit -n {open_files(count)}` first"
+        why = f"each takes {OPEN_FILES[1]} of the {limit:,.0f} open files that a process may have here (ulimit -n)"
+        require(False, "actors.count", count, f"{to_do}: {why}")
+
+
+def _weights(config: RunConfig, spec: EnvironmentSpec) -> dict[str, tuple[object, int]]:
+    """By key, its value and the weights that it makes; a user's own torso may take no notice of any."""
+    network, num_critics = config.network, getattr(config.algorithm, "num_critics", 0)
+    if ":" in network.torso:
+        return {}
+    sizes = [*([] if spec.has_images else [math.prod(spec.input_shape)]), *network.hidden_sizes]
+    hidden = sum(map(math.prod, itertools.pairwise(sizes)))
+    return {
+        "network.hidden_sizes": (network.hidden_sizes, hidden),
+        "network.lstm": (network.lstm, 4 * network.lstm * (network.hidden_sizes[-1] + network.lstm)),
+        "algorithm.num_critics": (num_critics, num_critics * hidden),
+    }
 
 
 def _memory_takers(config: RunConfig, spec: EnvironmentSpec) -> dict[str, tuple[int, float]]:
-    """By key: its value, and the least bytes that each takes. A batch or an unroll is never larger than replay."""
+    """By key, its value and the least bytes that each takes. A batch or an unroll is never larger than replay."""
     actors, evaluation, k = config.actors, config.evaluation, config.algorithm.unroll_length
-    plane_bytes = math.prod(spec.plane_shape) * np.dtype(spec.dtype).itemsize
-    sequence_bytes = (spec.stack + k) * (
-        plane_bytes + 4
-    ) + k * 15  # as `layout` has it, without an algorithm's own arrays
+    plane_bytes = math.prod(spec.plane_shape) * np.dtype(spec.dtype).itemsize + 4  # with its step in the episode
+    sequence_bytes = (spec.stack + k) * plane_bytes + k * STEP_BYTES
     actor_bytes = LEAST_SERIAL_ACTOR_BYTES if config.engine == "serial" else LEAST_ACTOR_BYTES
     environment_bytes = LEAST_ENVIRONMENT_BYTES + sequence_bytes
     here = config.replay.device == "cpu" or not has_gpu(config.learner.device)
     replays = here and config.algorithm.replay_ratio > 0
-    takers: dict[str, tuple[int, float]] = {
-        "environment.stack": (spec.stack, plane_bytes + 4),
-        "algorithm.unroll_length": (k, plane_bytes + 4 + 15),
-    }
-    takers |= {"replay.capacity": (config.replay.capacity, sequence_bytes / k)} if replays else {}
-    return takers | {
+    return {
+        "environment.stack": (spec.stack, plane_bytes),
+        "algorithm.unroll_length": (k, plane_bytes + STEP_BYTES),
+        "replay.capacity": (config.replay.capacity if replays else 0, sequence_bytes / k),
         "actors.environments": (actors.environments, environment_bytes),
         "actors.max_unanswered": (config.max_unanswered, actors.environments * sequence_bytes),
         "actors.count": (actors.count, actor_bytes + actors.environments * environment_bytes),
@@ -185,7 +167,7 @@ def private_folder(kind: str = "") -> PrivateFolder:
 
 
 def usual_bytes(num_actors: int, replay_bytes: float) -> float:
-    """Memory that a run usually takes, `replay_bytes` of it for replay."""
+    """Bytes of memory that a run usually takes, of which `replay_bytes` are for replay."""
     return replay_bytes + (num_actors + 2) * PROCESS_BYTES
 
 

@@ -1,4 +1,4 @@
-"""The serial engine: runs all roles in turn in one process, so that a run is reproducible to the bit."""
+"""The serial engine runs all roles in turn in one process, so that a run is reproducible to the bit."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from apex_acer.system.signals import Dismissed
 
 log = logging.getLogger(__name__)
 Turn = tuple[Callable[[], bool], Callable[[], None]]
-"""One step of a role, which returns whether there are more, and what closes the role."""
+"""A function that makes one step of a role and returns whether there are more, and one that closes the role."""
 
 
 class DirectLink(Link):
@@ -35,8 +35,7 @@ class DirectLink(Link):
         self._inbox.post(message, self._replies.append)
 
     def receive(self, timeout_s: float) -> Reply | None:
-        """The next reply; never waits, because no other role runs in the meantime."""
-        del timeout_s
+        del timeout_s  # no other role would run in the meantime
         return self._replies.popleft() if self._replies else None
 
     def heartbeat(self) -> None:
@@ -46,7 +45,6 @@ class DirectLink(Link):
 class SerialHandle(Handle):
     """A role that is a plain object of this process."""
 
-    alive = True
     failure = ""
 
     def __init__(self, peer: Peer, turn: Turn) -> None:
@@ -55,7 +53,7 @@ class SerialHandle(Handle):
         self._step, self._close = turn
 
     def turn(self) -> None:
-        """Runs one step; an exception of it becomes the handle's `failure`."""
+        """Makes one step; an exception that it raises becomes the handle's `failure`."""
         if not self.alive:
             return
         with speaking_as(self.peer.name):
@@ -83,9 +81,8 @@ class SerialHandle(Handle):
         self.kill()
 
     def kill(self) -> None:
-        """Closes the role's object, for good."""
-        if self.alive:
-            self.alive = False
+        if self._alive:
+            self._alive = False
             self._close()
 
 
@@ -104,21 +101,21 @@ class SerialEngine(Engine):
     def start(self, peer: Peer, incarnations: dict[str, int]) -> Handle:
         """Makes the role; raises `ConfigError` if it cannot work as configured."""
         with speaking_as(peer.name):
-            turn = self._make_learner(incarnations) if peer.role == "learner" else self._make_peer(peer)
+            if peer.role == "learner":
+                self._learner = make_learner(self._run, incarnations)
+                self.link = DirectLink(self._learner.inbox)
+                turn: Turn = self._learn, self._learner.close
+            else:
+                turn = self._make_peer(peer)
         self._handles.append(SerialHandle(peer, turn))
         return self._handles[-1]
-
-    def _make_learner(self, incarnations: dict[str, int]) -> Turn:
-        self._learner = make_learner(self._run, incarnations)
-        self.link = DirectLink(self._learner.inbox)
-        return self._learn, self._learner.close
 
     def _make_peer(self, peer: Peer) -> Turn:
         role = make_peer(self._run, peer, DirectLink(self._learner.inbox, self._check))
         return lambda: role.step(0), role.close
 
     def reconnect(self) -> None:
-        """Does nothing: there is only one learner."""
+        """Does nothing: no learner is restarted."""
 
     def wait(self, timeout_s: float) -> None:
         """Gives each role a turn, the learner first: after a resume it may owe updates before it reads messages."""
@@ -139,17 +136,18 @@ class SerialEngine(Engine):
             handle.kill()
 
     def _learn(self) -> bool:
-        going = self._learn_until_idle()
-        if not going:
+        """One turn of the learner; returns whether the run continues."""
+        if not self._learn_until_idle():
             self._handles[0].result = self._learner.finish()
             for handle in self._handles[1:]:
                 handle.kill()  # a stop by message would cost each of them another turn
-        elif self._learner.at_checkpoint:
+            return False
+        if self._learner.at_checkpoint:
             # a resumed run starts with new roles; so that it equals this run bit for bit, this run does the same
             self._learner.at_checkpoint = False
             for handle in self._handles[1:]:
                 handle.replace(self._make_peer(handle.peer))
-        return going
+        return True
 
     def _learn_until_idle(self) -> bool:
         """Returns whether the run continues. A checkpoint drops the messages that wait."""

@@ -1,4 +1,4 @@
-"""Shows or stores pictures: a window or a video file, both of which take frames `[H, W, 3]` uint8 one by one."""
+"""A window and a video file, both of which take frames `[H, W, 3]` uint8 one by one."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from apex_acer.protocol.specification import Array
 from apex_acer.system import files
 
 Show = Callable[[Array], None]
-GIF_FPS = 50  # at most: a delay is a number of hundredths of a second, and browsers show one hundredth as ten
-MP4_CRF = "18"  # quality: hardly distinguishable from the frames
+GIF_FPS = 50  # maximum: delays are in hundredths of a second, and browsers show one hundredth as ten
+MP4_CRF = "18"  # constant rate factor: hardly distinguishable from the frames
 
 
 class Closed(Exception):
@@ -34,9 +34,9 @@ class Closed(Exception):
 
 @contextlib.contextmanager
 def window(title: str, fps: int) -> Iterator[Show]:
-    """Opens a window that shows `fps` frames a second; showing raises `Closed` once the user has closed it.
+    """Opens a window, and yields a function that shows a frame, at most `fps` a second.
 
-    Raises `ConfigError` if there is no display.
+    The function raises `Closed` once the user has closed the window. Raises `ConfigError` if there is no display.
     """
     _require_display()
     clock = pygame.time.Clock()
@@ -72,13 +72,13 @@ def _require_display() -> None:
 
 @contextlib.contextmanager
 def video(path: Path, fps: int) -> Iterator[Show]:
-    """Writes the frames that it is shown to `path`, an .mp4 (H.264) or a .gif, which appears whole at the end.
+    """Writes a video to `path`, an .mp4 (H.264) or a .gif, and yields a function that adds a frame to it.
 
-    After an error no file is left. Showing raises `ConfigError` for a frame of another size than the first.
-    An mp4 stores colours for squares of four pixels, so odd sizes get another row or column.
+    The file appears at the end, complete, and not after an error. The function raises `ConfigError` for a frame of another
+    size than the first. Odd sizes of an mp4 are padded by a row or column, because its colours are for four pixels each.
     """
     with files.replacing(path) as beside, _opened(path, beside) as container:
-        # environments draw with pygame, which would look for a display
+        # environments that draw with pygame need no display
         os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
         rate = min(fps, GIF_FPS) if path.suffix == ".gif" else fps
         encoder: _Encoder | None = None
@@ -99,7 +99,7 @@ def _opened(path: Path, beside: Path) -> OutputContainer:
 
 
 def check_video(path: Path) -> None:
-    """Raises `ConfigError` if `path` cannot become a video."""
+    """Raises `ConfigError` if no video can be written to `path`."""
     require(path.suffix in (".mp4", ".gif"), "video", str(path), "give a name that ends in .mp4 or .gif")
     with writing("video", path):
         writable = path.parent.is_dir() and os.access(path.parent, os.W_OK) and not path.is_dir()
@@ -107,7 +107,7 @@ def check_video(path: Path) -> None:
 
 
 class _Encoder:
-    """Passes frames through ffmpeg's filters and encoder into a container; all must have the first one's size."""
+    """Encodes frames of one size into a container by ffmpeg's filters and encoder."""
 
     def __init__(self, container: OutputContainer, kind: str, fps: int, frame: Array) -> None:
         self._container, self._frame_time, self._num, self._shape = container, Fraction(1, fps), 0, frame.shape
@@ -122,9 +122,8 @@ class _Encoder:
 
     def encode(self, frame: Array) -> None:
         if frame.shape != self._shape:  # ffmpeg would abort the process
-            sizes = [f"{width} x {height}" for height, width, _ in (frame.shape, self._shape)]
-            what = f"video: a frame has {sizes[0]} pixels, the first one had {sizes[1]}"
-            raise ConfigError(f"{what}; draw all in one size")
+            size, first = (f"{width} x {height}" for height, width, _ in (frame.shape, self._shape))
+            raise ConfigError(f"video: a frame has {size} pixels, the first one had {first}; draw all in one size")
         picture = av.VideoFrame.from_ndarray(np.ascontiguousarray(frame), format="rgb24")
         picture.pts, picture.time_base = self._num, self._frame_time
         self._num += 1
@@ -137,8 +136,7 @@ class _Encoder:
         self._container.mux(self._stream.encode(None))
 
     def _write(self) -> None:
-        # the filters wait for the next frame, or are empty after the last
-        with contextlib.suppress(BlockingIOError, EOFError):
+        with contextlib.suppress(BlockingIOError, EOFError):  # the filters need another frame, or are empty at the end
             while True:
                 self._container.mux(self._stream.encode(self._filters.pull()))
 

@@ -1,6 +1,6 @@
-"""Inspects what a single environment returns while it is tried, and says where in the user's code a mistake is.
+"""Inspects the values that a single environment returns while it is tried, and finds a mistake's place in the user's code.
 
-gymnasium's own checker does not do: it warns of much that works, lets some through that does not, and names no place.
+gymnasium's own checker warns of much that works, misses some mistakes, and names no place.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ RETURNS = {
 
 
 class Fault(Exception):
-    """A mistake in a user's environment."""
+    """A mistake in a `method` of a user's environment, at `place` in its code; empty: unknown."""
 
     def __init__(self, method: str, what: str, place: str = "", *, called_wrongly: bool = False) -> None:
         super().__init__(what)
@@ -38,7 +38,7 @@ class Fault(Exception):
 
 
 def inspect(vector: Any) -> list[Inspector]:
-    """Puts an inspector in front of each single environment, inside of its adapter."""
+    """Wraps each single environment, inside its adapter, in an inspector."""
     if not isinstance(vector, SyncVectorEnv):
         return []
     for index, adapter in enumerate(vector.envs):
@@ -48,7 +48,7 @@ def inspect(vector: Any) -> list[Inspector]:
 
 
 class Inspector:
-    """Replaces the single environment of a vector, and raises `Fault` if what that returns cannot be used."""
+    """Wraps the single environment `index` of a vector, and raises `Fault` if it returns values that cannot be used."""
 
     def __init__(self, env: gymnasium.Env[Any, Any], index: int) -> None:
         self._env, self._index = env, index
@@ -87,7 +87,7 @@ class Inspector:
 
 
 def _misfit(space: Space[Any], obs: Any) -> str:
-    """Why an observation is not in the space. Another precision, and numbers beyond a Box's bounds, are accepted."""
+    """Why an observation is not in the space; another precision and numbers beyond a Box's bounds are allowed."""
     for name, leaf in leaves("", space).items():
         try:
             array = np.asarray(find(obs, name))
@@ -115,8 +115,8 @@ def _array_misfit(obs: Array, shape: tuple[int, ...], dtype: np.dtype[Any]) -> s
 def _several(method: str, count: int, result: Any) -> Any:
     if isinstance(result, tuple | list) and len(result) == count:
         return result
-    given = f"{len(result)} values" if isinstance(result, tuple | list) else _short(result)
-    raise Fault(method, f"{method} returned {given}", called_wrongly=True)
+    what = f"{len(result)} values" if isinstance(result, tuple | list) else _short(result)
+    raise Fault(method, f"{method} returned {what}", called_wrongly=True)
 
 
 def _unusable_reward(value: Any) -> str:
@@ -132,7 +132,7 @@ def _short(value: Any) -> str:
 
 
 def attempt(method: str, call: Callable[[], T]) -> T:
-    """The result of `call`; whatever the user's code raises, even an exit of the program, becomes a `Fault`."""
+    """The result of `call`; an exception in the user's code, even SystemExit, becomes a `Fault`."""
     try:
         return call()
     except Fault:
@@ -144,11 +144,11 @@ def attempt(method: str, call: Callable[[], T]) -> T:
 
 
 def definitions(env: Any, method: str) -> str:
-    """The places where a user's environment and wrappers define `method`, or what a wrapper has in its place."""
-    found = []
+    """The places where a user's environment and wrappers define `method`, or a wrapper's `observation` or `reward`."""
+    places = []
     while env is not None:
         names = (method, "observation", "reward") if hasattr(env, "env") else (method,)
         functions = (getattr(type(env), name, None) for name in names)
-        found += [place for function in functions if (place := imports.definition(function))][:1]
+        places += [place for function in functions if (place := imports.definition(function))][:1]
         env = getattr(env, "env", None)
-    return " or ".join(reversed(found))
+    return " or ".join(reversed(places))

@@ -1,4 +1,4 @@
-"""Finds an environment in gymnasium's registry and makes vectors of it; says what is wrong with an id that is not there."""
+"""Finds an environment in gymnasium's registry, with hints for an id that is not there, and makes vectors of it."""
 
 from __future__ import annotations
 
@@ -24,25 +24,20 @@ from apex_acer.system import imports
 
 log = logging.getLogger(__name__)
 
+MINIGRID = "give minigrid:{} (pip install minigrid)"
+ROBOTICS = "give gymnasium_robotics:{} (pip install gymnasium-robotics)"
+MINATAR = "have my_module.py call register_envs of minatar.gym (pip install minatar), and give my_module:{}"
 FAMILIES = {
-    ("MiniGrid-", "BabyAI-"): "give minigrid:{} (pip install minigrid)",
-    (
-        *("Fetch", "HandReach", "HandManipulate", "AdroitHand", "FrankaKitchen"),
-        *("AntMaze", "PointMaze"),
-    ): "give gymnasium_robotics:{} (pip install gymnasium-robotics)",
-    ("MinAtar/",): "have my_module.py call register_envs of minatar.gym (pip install minatar), and give my_module:{}",
+    ("MiniGrid-", "BabyAI-"): MINIGRID,
+    ("Fetch", "HandReach", "HandManipulate", "AdroitHand", "FrankaKitchen", "AntMaze", "PointMaze"): ROBOTICS,
+    ("MinAtar/",): MINATAR,
 }
-"""What to give in place of an id that begins with one of these words and is not registered."""
+"""Hints for ids that begin with one of these words and are not registered."""
 EVERYWHERE = ("gymnasium", "ale_py")  # packages whose ids every process knows
 MOST_IDS = 5  # that a message names
 MOST_FRAMES = "max_num_frames_per_episode"
-RESERVED = {
-    "autoreset_mode",
-    "batch_size",
-    "episodic_life",
-    "game",
-    "num_envs",
-}  # the rest of the program relies on them
+# ALE's keywords that the rest of the program relies on
+RESERVED = {"autoreset_mode", "batch_size", "episodic_life", "game", "num_envs"}
 
 
 def find_spec(config: EnvironmentConfig) -> EnvSpec:
@@ -62,29 +57,29 @@ def find_spec(config: EnvironmentConfig) -> EnvSpec:
 
 
 def nearest_id(name: str) -> str | None:
-    """The registered id most similar to `name`; for an Atari game its `ALE/` id, not the older ones of ale_py."""
+    """The registered id most similar to `name`; for an Atari game its `ALE/` id, not an older id of ale_py."""
     importlib.import_module("ale_py")
     known = [key for key, spec in gymnasium.registry.items() if "game" not in spec.kwargs or key.startswith("ALE/")]
-    known.sort(key=lambda key: "/" not in key or key.startswith("ALE/"))  # of one name, those without namespace last
+    known.sort(key=lambda key: "/" not in key or key.startswith("ALE/"))  # the last of equal names wins
     keys = {_plain(key): key for key in known}
     near = difflib.get_close_matches(_plain(name), keys, n=1, cutoff=0.7)
     return keys[near[0]] if near else None
 
 
 def require_everywhere(config: EnvironmentConfig) -> None:
-    """Raises `ConfigError` if the id is known to this program alone, because its own script registers it."""
+    """Raises `ConfigError` if only this program's script registers the id, which other processes do not run."""
     module, _, name = config.id.rpartition(":")
-    if module not in ("", "__main__"):  # the process that tries the environment imports it
+    if module not in ("", "__main__"):  # other processes import it
         return
     home = _home(find_spec(config))
     if home.partition(".")[0] not in EVERYWHERE:
-        own = "my_module" if home in ("", "__main__") else home
-        how = f"register it in {own.replace('.', '/')}.py and give {own}:{name}, or engine serial"
+        module = "my_module" if home in ("", "__main__") else home
+        how = f"register it in {module.replace('.', '/')}.py and give {module}:{name}, or engine serial"
         raise ConfigError(f"environment.id: {config.id!r} is registered in this program only, not in its actors; {how}")
 
 
 def _hint(name: str, reason: str) -> str:
-    """What to give in place of a `name` that nobody has registered; `reason` is gymnasium's."""
+    """What to give instead of the id `name`, which is not registered for gymnasium's `reason`."""
     for beginnings, how in FAMILIES.items():
         if name.startswith(beginnings):
             return how.format(name)
@@ -94,7 +89,7 @@ def _hint(name: str, reason: str) -> str:
 
 
 def _hint_of_module(module: str, name: str, added: Collection[str]) -> str:
-    """What to give in place of `module:name`, where `module` was imported, for the first time if that `added` ids."""
+    """What to give instead of `module:name`; the import of `module` has `added` ids, if it was the first."""
     package = module.partition(".")[0]
     ids = [key for key, spec in gymnasium.registry.items() if key in added or _home(spec).partition(".")[0] == package]
     kind = getattr(sys.modules[module], name, None)
@@ -126,9 +121,9 @@ def _is_of(spec: EnvSpec, kind: type) -> bool:
 
 
 class Adapter:
-    """Stands between a user's environment and the vector: gives of `info` only the mask, and numbers for arrays of one.
+    """Wraps a user's environment for the vector: reduces `info` to the mask, and arrays of one number to the number.
 
-    gymnasium's vector keeps the values in `info` of all copies in arrays, and fails where their types or lengths differ.
+    gymnasium's vector merges the `info` of all copies into arrays, and fails if their types or lengths differ.
     """
 
     def __init__(self, env: Any) -> None:
@@ -147,7 +142,7 @@ class Adapter:
 
 
 def _only_mask(info: Mapping[str, Any]) -> dict[str, Any]:
-    """A mask is a tuple, of which the vector keeps the objects."""
+    """The mask in `info` as a tuple, because the vector copies tuples as objects."""
     mask = info.get(MASK)
     return {} if mask is None else {MASK: mask if isinstance(mask, tuple) else (mask,)}
 
@@ -157,32 +152,24 @@ def make_vector(
 ) -> VectorEnv[Any, Any, Any]:
     """`gymnasium.make_vec` of an environment other than Atari, with `options`; raises `ConfigError`.
 
-    An environment's own vector class (CartPole has one) is used if its metadata promise the resets that this program needs
-    and there are no wrappers, which it could not take; otherwise gymnasium's vector of single environments, each of which
-    has an `Adapter` and is appended to `made` as soon as it is made.
+    An environment's own vector class (CartPole has one) is used if it has NEXT_STEP autoreset and there are no wrappers,
+    which it does not support. Otherwise the vector consists of single environments, each in an `Adapter`, which are
+    appended to `made` as soon as they are made.
     """
     spec = find_spec(config)
     _log_warnings(spec)
     wrappers = [imports.load("environment.wrappers", name) for name in config.wrappers]
+    vector = None
     if spec.vector_entry_point is not None and not wrappers and "vectorization_mode" not in options:
         vector = _make_vec(config, spec.id, count, **options)
-        if spec.entry_point is None or _autoreset_mode(vector) == AutoresetMode.NEXT_STEP:
-            return _with_late_resets(vector, config)
-        vector.close()
-    noting = [*wrappers, functools.partial(_noted, [] if made is None else made)]
-    vector = _make_vec(config, spec.id, count, **{**options, "vectorization_mode": "sync", "wrappers": noting})
-    if isinstance(vector, SyncVectorEnv):
-        vector.envs = [Adapter(env) for env in vector.envs]  # type: ignore[misc]
-    return _with_late_resets(vector, config)
-
-
-def _noted(made: list[Any], env: Any) -> Any:
-    made.append(env)
-    return env
-
-
-def _with_late_resets(vector: VectorEnv[Any, Any, Any], config: EnvironmentConfig) -> VectorEnv[Any, Any, Any]:
-    """`vector`, if it resets an environment on the step after its end; raises `ConfigError` otherwise."""
+        if spec.entry_point is not None and _autoreset_mode(vector) != AutoresetMode.NEXT_STEP:
+            vector.close()
+            vector = None
+    if vector is None:
+        wrappers.append(functools.partial(_noted, [] if made is None else made))
+        vector = _make_vec(config, spec.id, count, **{**options, "vectorization_mode": "sync", "wrappers": wrappers})
+        if isinstance(vector, SyncVectorEnv):
+            vector.envs = [Adapter(env) for env in vector.envs]  # type: ignore[misc]
     mode = _autoreset_mode(vector)
     if mode != AutoresetMode.NEXT_STEP:
         vector.close()
@@ -190,11 +177,18 @@ def _with_late_resets(vector: VectorEnv[Any, Any, Any], config: EnvironmentConfi
     return vector
 
 
+def _noted(made: list[Any], env: Any) -> Any:
+    made.append(env)
+    return env
+
+
 def _make_vec(config: EnvironmentConfig, name: str, count: int, **options: Any) -> VectorEnv[Any, Any, Any]:
-    given = config.keyword_arguments()
+    kwargs = config.keyword_arguments()
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".*missing AutoresetMode")  # a vector class without it is not used
-        return imports.attempt("environment.id", config.id, lambda: gymnasium.make_vec(name, count, **options, **given))
+        return imports.attempt(
+            "environment.id", config.id, lambda: gymnasium.make_vec(name, count, **options, **kwargs)
+        )
 
 
 def _autoreset_mode(vector: VectorEnv[Any, Any, Any]) -> Any:
@@ -204,7 +198,7 @@ def _autoreset_mode(vector: VectorEnv[Any, Any, Any]) -> Any:
 def make_atari_vector(
     config: EnvironmentConfig, count: int, *, training: bool = False, **changes: Any
 ) -> VectorEnv[Any, Any, Any]:
-    """ALE's vector environment with the settings of `config`, but for `changes`; raises `ConfigError`."""
+    """ALE's vector environment with the settings of `config` and `changes` of its keywords; raises `ConfigError`."""
     spec = find_spec(config)
     from ale_py.vector_env import AtariVectorEnv
 
@@ -227,14 +221,14 @@ def make_atari_vector(
         "num_threads": 1,
         MOST_FRAMES: spec.kwargs.get(MOST_FRAMES, 108_000),
     }
-    given = config.keyword_arguments()
-    if unknown := {"mode", "difficulty"} & given.keys():
+    kwargs = config.keyword_arguments()
+    if unknown := {"mode", "difficulty"} & kwargs.keys():
         has = f"{min(unknown)!r} is not known to ALE's vector environment, which plays the default"
         how = "register an id of your own for ale_py.AtariEnv, with gymnasium.wrappers:AtariPreprocessing as a wrapper"
         raise ConfigError(f"environment.kwargs: {has}; {how}")
-    for name in (settings.keys() | RESERVED) & given.keys() - {MOST_FRAMES}:
+    for name in (settings.keys() | RESERVED) & kwargs.keys() - {MOST_FRAMES}:
         raise ConfigError(f"environment.kwargs: {name!r} is not allowed with ALE; give the keys of environment.atari")
-    settings |= given | changes
+    settings |= kwargs | changes
     if training:
         settings[MOST_FRAMES] = min(settings[MOST_FRAMES], atari.training_frames)
     game = spec.kwargs["game"]
@@ -243,7 +237,7 @@ def make_atari_vector(
 
 
 def _log_warnings(spec: EnvSpec) -> None:
-    """Logs what MuJoCo warns of, if it simulates `spec`; by itself it appends that to a file in the current folder."""
+    """Logs MuJoCo's warnings, if it simulates `spec`, instead of appending them to a file in the current folder."""
     if "mujoco" in str(spec.entry_point):
         with contextlib.suppress(ImportError):  # gymnasium says so when the environment is made
             import mujoco
@@ -252,5 +246,5 @@ def _log_warnings(spec: EnvSpec) -> None:
 
 
 def _log_mujoco(text: str) -> None:
-    # the models are gymnasium's, so what is deprecated in them is nobody's concern here
+    # the models are gymnasium's, so a user cannot mend what is deprecated in them
     log.log(logging.DEBUG if "deprecated" in text else logging.WARNING, "MuJoCo: %s", text)

@@ -1,4 +1,4 @@
-"""One environment together with the pictures of it, for those who watch."""
+"""One environment with pictures of it, for `play` and videos."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from apex_acer.protocol.specification import Array, EnvironmentSpec
 
 EMULATOR_FPS = 60  # of an NTSC console
 ATARI_SCALE = 3  # the screen of the console is only 160 pixels wide
-USUAL_FPS = 30  # if an environment does not name its own
+USUAL_FPS = 30  # if an environment's metadata have none
 
 
 class Pictured(Environments):
@@ -30,7 +30,7 @@ class Pictured(Environments):
         """Pictures per second of game time."""
 
     def reset(self, seed: int) -> Array:
-        """Resets and takes pictures; raises `ConfigError` if `render` gives none (`as_frame`)."""
+        """Resets the environment and draws it; raises `ConfigError` if `render` returns no picture (`as_frame`)."""
         obs = super().reset(seed)
         self._draw()
         return obs
@@ -46,17 +46,17 @@ class Pictured(Environments):
 
 
 class PicturedAtari(AtariEnvironments):
-    """One Atari game; `frames` holds every frame that was emulated, in colour, enlarged by `ATARI_SCALE`.
+    """One Atari game; `frames` are all emulated frames since the last reset or step, in colour, enlarged by `ATARI_SCALE`.
 
-    ALE's vector environment gives either what the policy sees or the screen, so there are two of them: with the same seed
-    and the same actions both play the same game, sticky actions included.
+    ALE's vector environment returns either the policy's observations or the screen, so there are two. With equal seeds and
+    actions both play the same game, sticky actions included.
     """
 
     frames: list[Array]
     fps = EMULATOR_FPS
 
     def __init__(self, vector: VectorEnv[Any, Any, Any], screen: VectorEnv[Any, Any, Any], config: EnvironmentConfig):
-        """`screen` skips no frames."""
+        """`screen` is a second vector environment, in colour and without frame skip."""
         self._screen = screen
         super().__init__(vector, config, config.atari.frame_skip)
 
@@ -81,7 +81,10 @@ class PicturedAtari(AtariEnvironments):
 
 
 def make_pictured(config: EnvironmentConfig, found: EnvironmentSpec | None = None) -> Pictured | PicturedAtari:
-    """One environment with pictures, for play, as `found` when it was checked; raises `ConfigError` if it draws none."""
+    """One environment with pictures; raises `ConfigError` if it draws none.
+
+    `found` is the specification from the check of the environment, if there was one.
+    """
     config = config.local
     spec = find_spec(config)
     if config.is_atari:
@@ -97,9 +100,9 @@ def make_pictured(config: EnvironmentConfig, found: EnvironmentSpec | None = Non
 
 
 def as_frame(name: str, picture: Any) -> Array:
-    """What the environment `name` drew as a frame `[H, W, 3]` uint8: grey becomes colour, and alpha is left out.
+    """Converts a picture of the environment `name`, in colour, grey or RGBA, to a frame `[H, W, 3]` uint8.
 
-    Raises `ConfigError` for anything else: the encoder of videos would crash.
+    Raises `ConfigError` for anything else, because the encoder of videos would crash.
     """
     is_array = isinstance(picture, np.ndarray)
     frame = picture[..., None] if is_array and picture.ndim == 2 else picture
@@ -112,7 +115,7 @@ def as_frame(name: str, picture: Any) -> Array:
 
 
 def _screen_size(spec: EnvSpec) -> tuple[int, int]:
-    """Rows and columns of a game's screen, which depend on the game."""
+    """Rows and columns of a game's screen."""
     from ale_py import ALEInterface, LoggerMode
 
     ALEInterface.setLoggerMode(LoggerMode.Error)  # it prints a greeting on standard error
@@ -121,6 +124,6 @@ def _screen_size(spec: EnvSpec) -> tuple[int, int]:
 
 
 def _enlarged(screen: Array) -> Array:
-    """ALE's screen `[1, 1, H, W, 3]` as one picture with square pixels."""
+    """ALE's screen `[1, 1, H, W, 3]` as a frame `[3 H, 3 W, 3]`."""
     picture: Array = screen[0, 0].repeat(ATARI_SCALE, 0).repeat(ATARI_SCALE, 1)
     return picture

@@ -1,4 +1,4 @@
-"""Understands an environment's spaces: which are supported, what helps with others, and where images have channels."""
+"""Converts gymnasium's spaces to the specification of an environment, with hints for spaces that are not supported."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from apex_acer.protocol.actions import MAX_COMBINATIONS, Actions, Box, Discrete,
 from apex_acer.protocol.planes import OBSERVATION
 from apex_acer.protocol.specification import MASK, ONE_HOT, EnvironmentSpec, Part
 
-MANY_CHOICES = 10_000  # of an observation, beyond which a user is told that it is one-hot
+MANY_CHOICES = 10_000  # in an observation, above which a user is told that it is one-hot
 
 
 def specify(
@@ -29,23 +29,24 @@ def specify(
 ) -> EnvironmentSpec:
     """The specification of an environment with these spaces; raises `ConfigError` if one of them is not supported.
 
-    An action mask in `info` is a part of the observation, as it is if the environment itself makes it one of that name.
+    An action mask in `info` becomes a part of the observation, as if the environment had a part of this name.
     """
-    taken = _actions(config.id, actions)
-    masks = {MASK: spaces.MultiBinary(sum(taken.branches))} if masks_in_info and taken.branches else {}
+    known_actions = _actions(config.id, actions)
+    masks = {MASK: spaces.MultiBinary(sum(known_actions.branches))} if masks_in_info and known_actions.branches else {}
     if masks or isinstance(observations, spaces.Dict | spaces.Tuple):
         named = {name or OBSERVATION: space for name, space in leaves(config.id, observations).items()}
-        spec = _packed(config, taken, named | masks, observations, repeat)
+        spec = _packed(config, known_actions, named | masks, observations, repeat)
         return dataclasses.replace(spec, masks_in_info=bool(masks))
-    fields = _plane(config, observations, observations)
-    return EnvironmentSpec(**fields, actions=taken, stack=config.stack, action_repeat=repeat)
+    fields = {**vars(_part("", config, observations, observations))}
+    del fields["name"]
+    return EnvironmentSpec(**fields, actions=known_actions, stack=config.stack, action_repeat=repeat)
 
 
 def _packed(
     config: EnvironmentConfig, actions: Actions, named: Mapping[str, Space[Any]], whole: Space[Any], repeat: int
 ) -> EnvironmentSpec:
-    """The specification of observations with parts, which are in the order of their names."""
-    parts = tuple(Part(name, **_plane(config, space, whole)) for name, space in sorted(named.items()))
+    """The specification of observations with parts, in the order of their names."""
+    parts = tuple(_part(name, config, space, whole) for name, space in sorted(named.items()))
     images = any(len(part.plane_shape) == 3 for part in parts)
     allowed = "no part of the observation has channels"
     require(images or config.channels == "auto", "environment.channels", config.channels, allowed)
@@ -57,22 +58,22 @@ def _packed(
 
 
 def leaves(name: str, space: Space[Any], outer: str = "") -> dict[str, Space[Any]]:
-    """The spaces in a Dict or Tuple by their names, those in nested ones by `outer.inner`."""
+    """The spaces in a Dict or Tuple by name; spaces in nested ones are named `outer.inner`."""
     if not isinstance(space, spaces.Dict | spaces.Tuple):
         return {outer: space}
-    found: dict[str, Space[Any]] = {}
+    inner_spaces: dict[str, Space[Any]] = {}
     for key, inner in space.items() if isinstance(space, spaces.Dict) else enumerate(space):
         has = f"environment.id: {name!r} has an observation with the key {key!r}"
         if isinstance(space, spaces.Dict) and not (isinstance(key, str) and key and "." not in key):
             raise ConfigError(f"{has}; give keys that are text without dots")
-        found |= leaves(name, inner, f"{outer}.{key}".removeprefix("."))
-    if not found:
+        inner_spaces |= leaves(name, inner, f"{outer}.{key}".removeprefix("."))
+    if not inner_spaces:
         raise ConfigError(f"environment.id: {name!r} has observation space {_line(space)}; give one that is not empty")
-    return found
+    return inner_spaces
 
 
 def oddities(space: Space[Any]) -> list[str]:
-    """What is understood of an observation space in a way that its author may not expect, one line each."""
+    """Lines on properties of an observation space that its author may not expect."""
     return [line for name, leaf in leaves("", space).items() if (line := _oddity(f"{name}: " if name else "", leaf))]
 
 
@@ -87,20 +88,20 @@ def _oddity(of: str, space: Space[Any]) -> str:
 
 
 def _num_choices(space: Space[Any]) -> tuple[int, ...]:
-    """The number of choices of each element of a `Discrete` or `MultiDiscrete` space; empty for others."""
+    """Number of choices of each element of a `Discrete` or `MultiDiscrete` space; empty for other spaces."""
     if isinstance(space, spaces.Discrete):
         return (int(space.n),)
     return tuple(space.nvec.ravel().tolist()) if isinstance(space, spaces.MultiDiscrete) else ()
 
 
 def specify_remote(config: EnvironmentConfig) -> EnvironmentSpec:
-    """The specification of the environments of remote clients; raises `ConfigError` if it is not supported."""
-    given = config.remote
-    if parts := given.parts():
+    """The specification of remote clients' environments; raises `ConfigError` if it is not supported."""
+    remote = config.remote
+    if parts := remote.parts():
         named = {name: _remote_space(**part) for name, part in parts.items()}
-        return _packed(config, _actions(config.id, _remote_actions(given)), named, spaces.Tuple(named.values()), 1)
-    observations = _remote_space(given.observation_shape, given.observation_dtype)
-    return specify(config, _remote_actions(given), observations, 1, masks_in_info=bool(config.action_masks))
+        return _packed(config, _actions(config.id, _remote_actions(remote)), named, spaces.Tuple(named.values()), 1)
+    observations = _remote_space(remote.observation_shape, remote.observation_dtype)
+    return specify(config, _remote_actions(remote), observations, 1, masks_in_info=bool(config.action_masks))
 
 
 def _remote_space(shape: Sequence[int] = (), dtype: str = "float32", n: int = 0, start: int = 0) -> Space[Any]:
@@ -109,12 +110,12 @@ def _remote_space(shape: Sequence[int] = (), dtype: str = "float32", n: int = 0,
     return spaces.Box(0, 1, tuple(shape), np.dtype(dtype).type)  # nothing depends on its bounds
 
 
-def _remote_actions(given: RemoteConfig) -> Space[Any]:
-    if given.num_actions:
-        return spaces.Discrete(given.num_actions)
-    if given.num_choices:
-        return spaces.MultiDiscrete(list(given.num_choices))
-    low, high = (np.array(bound, np.float32) for bound in (given.action_low, given.action_high))
+def _remote_actions(remote: RemoteConfig) -> Space[Any]:
+    if remote.num_actions:
+        return spaces.Discrete(remote.num_actions)
+    if remote.num_choices:
+        return spaces.MultiDiscrete(list(remote.num_choices))
+    low, high = (np.array(bound, np.float32) for bound in (remote.action_low, remote.action_high))
     return spaces.Box(low, high)
 
 
@@ -123,9 +124,9 @@ def _actions(name: str, space: Space[Any]) -> Actions:
         return Discrete(int(space.n), int(space.start))
     if isinstance(space, (spaces.MultiDiscrete, spaces.MultiBinary)):
         return _choices(name, space)
-    if not isinstance(space, spaces.Box) or space.dtype.kind != "f" or not _is_bounded(space) or 0 in space.shape:
+    if not isinstance(space, spaces.Box) or space.dtype.kind != "f" or not space.is_bounded() or 0 in space.shape:
         supported = "supported: Discrete, MultiDiscrete, MultiBinary, and a Box of floats with finite bounds"
-        hint = "give a wrapper of your own that makes it one of them, such as a gymnasium.wrappers.TransformAction"
+        hint = "give a wrapper that converts it, such as gymnasium.wrappers.TransformAction"
         raise ConfigError(f"environment.id: {name!r} has action space {_line(space)}; {supported}; {hint}")
     low, high = (tuple(bound.ravel().tolist()) for bound in (space.low, space.high))
     return Box(low, high, space.shape, space.dtype.name)
@@ -141,43 +142,23 @@ def _choices(name: str, space: spaces.MultiDiscrete | spaces.MultiBinary) -> Mul
     return actions
 
 
-def _is_bounded(space: spaces.Box) -> bool:
-    return bool(np.isfinite(space.low).all() and np.isfinite(space.high).all())  # neither infinite nor NaN
-
-
-def _plane(config: EnvironmentConfig, space: Space[Any], whole: Space[Any]) -> dict[str, Any]:
-    """The fields of `Part` without its name that describe a space, which is the `whole` observation space or in it."""
-    if 0 in (space.shape or ()):
-        raise ConfigError(f"{_has(config.id, whole)}, with at least one number each")
-    if isinstance(space, spaces.Discrete):
-        return _one_hot((), _num_choices(space), (int(space.start),))
-    if isinstance(space, spaces.MultiDiscrete):
-        return _one_hot(space.shape, _num_choices(space), tuple(space.start.ravel().tolist()))
-    if isinstance(space, spaces.MultiBinary):
-        flat = {"plane_shape": (math.prod(space.shape),), "channels_last": False, "given_shape": space.shape}
-        return {**flat, "dtype": space.dtype.name}
-    box = _require_numbers(config.id, space, whole)
-    channels = config.channels if whole is space or len(box.shape) >= 3 else "auto"
-    plane_shape, channels_last = _box_plane(box, channels)
-    fields = {"plane_shape": plane_shape, "channels_last": channels_last, "given_shape": box.shape}
-    return {**fields, "dtype": box.dtype.name}
-
-
-def _one_hot(shape: tuple[int, ...], choices: tuple[int, ...], first: tuple[int, ...]) -> dict[str, Any]:
-    planes = {"plane_shape": (sum(choices),), "dtype": ONE_HOT, "channels_last": False}
-    return {**planes, "given_shape": shape, "choices": choices, "first": first}
-
-
-def _require_numbers(name: str, space: Space[Any], whole: Space[Any]) -> spaces.Box:
-    if isinstance(space, spaces.Box) and space.dtype is not None and space.dtype.kind in "fiub":
-        return space
-    inside = "" if space is whole else f", not {_line(space)}"
-    raise ConfigError(f"{_has(name, whole)}{inside}; give a wrapper of your own that makes it one of them")
-
-
-def _has(name: str, space: Space[Any]) -> str:
+def _part(name: str, config: EnvironmentConfig, space: Space[Any], whole: Space[Any]) -> Part:
+    """The part `name` of the observations that a space describes; it is the `whole` observation space or in it."""
     supported = "supported: Box of numbers, Discrete, MultiDiscrete, MultiBinary, and Dict and Tuple of them"
-    return f"environment.id: {name!r} has observation space {_line(space)}; {supported}"
+    has = f"environment.id: {config.id!r} has observation space {_line(whole)}; {supported}"
+    if 0 in (space.shape or ()):
+        raise ConfigError(f"{has}, with at least one number each")
+    if isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
+        choices, first = _num_choices(space), tuple(np.ravel(space.start).tolist())
+        return Part(name, (sum(choices),), ONE_HOT, False, space.shape or (), choices, first)
+    if isinstance(space, spaces.MultiBinary):
+        return Part(name, (math.prod(space.shape),), space.dtype.name, False, space.shape)
+    if not isinstance(space, spaces.Box) or space.dtype.kind not in "fiub":
+        inside = "" if space is whole else f", not {_line(space)}"
+        raise ConfigError(f"{has}{inside}; give a wrapper of your own that makes it one of them")
+    channels = config.channels if whole is space or len(space.shape) >= 3 else "auto"
+    plane_shape, channels_last = _box_plane(space, channels)
+    return Part(name, plane_shape, space.dtype.name, channels_last, space.shape)
 
 
 def _line(space: Space[Any]) -> str:
@@ -197,7 +178,7 @@ def _box_plane(space: spaces.Box, channels: str) -> tuple[tuple[int, ...], bool]
 
 
 def _is_channels_last(shape: tuple[int, ...]) -> bool:
-    """Guesses: two equal sizes are height and width; else the smaller of first and last is channels, in a tie the last."""
+    """Guesses where channels are, as `environment.channels` describes for `auto`."""
     first, middle, last = shape
     if (first == middle) != (middle == last):
         return first == middle

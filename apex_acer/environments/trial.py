@@ -1,4 +1,4 @@
-"""Tries an environment in this process; `python -m` is the process of its own in which `check` has it tried."""
+"""Tries an environment in this process; `check` runs it with `python -m` in a separate process."""
 
 from __future__ import annotations
 
@@ -33,31 +33,29 @@ from apex_acer.protocol.specification import MASK, EnvironmentSpec
 from apex_acer.system import imports
 from apex_acer.system.process import die_with_the_parent
 
-log = logging.getLogger("apex_acer.environments.trial")  # also where its name is `__main__`
+log = logging.getLogger("apex_acer.environments.trial")  # `__name__` may be `__main__`
 
 STEPS = 10
-
-
 Result = tuple[EnvironmentSpec, tuple[str, ...]]
-"""The specification, and what was understood of the environment, one line each."""
+"""The fields of `check.Checked`."""
 
 
 class _Expired(BaseException):
-    """The deadline has passed; not an `Exception`, because an environment may catch those."""
+    """The deadline has passed. An environment cannot catch it by `except Exception`."""
 
 
 def try_here(config: EnvironmentConfig, copies: int, notice_s: float, deadline_s: float) -> Result:
-    """Makes `copies` of the environment in this process, takes a few steps and closes them; Atari's is only made.
+    """Makes `copies` of the environment in this process, takes a few steps and closes them; an Atari game is only made.
 
-    Raises `ConfigError` if one raises, hangs or returns what a run cannot use.
+    Raises `ConfigError` if a copy raises, hangs or returns values that a run cannot use.
     """
     if config.is_atari:
         spec = environment_spec(config)
         return spec, (spec.describe(),)
-    # standard output belongs to the program's results, so an environment prints elsewhere
     within = _within(config.id, notice_s, deadline_s)
+    # standard output is for the program's results only
     with within, warnings.catch_warnings(), contextlib.redirect_stdout(sys.stderr), _state_kept():
-        warnings.simplefilter("ignore")  # gymnasium warns of much that works nevertheless
+        warnings.simplefilter("ignore")  # gymnasium warns of much that works
         vector = _make(config, copies)
         single = vector.envs[0].env if isinstance(vector, SyncVectorEnv) else vector  # type: ignore[attr-defined]
         try:
@@ -85,9 +83,9 @@ def _make(config: EnvironmentConfig, copies: int) -> Any:
 
 
 def _try(vector: Any, config: EnvironmentConfig, *, masks: bool) -> Result:
-    """Steps as a rollout does, past the end of an episode if one comes, and resets again.
+    """Resets, steps as a rollout does, and resets again.
 
-    `masks`: whether those in `info` are used; if not, but there are some and no setting forbids it, all begins again.
+    `masks`: whether to use the masks in `info`. If not, but there are some and no setting forbids them, it starts again.
     """
     environments = Environments(vector, config, masks=masks)
     seeks_masks = not masks and config.action_masks is None
@@ -95,7 +93,7 @@ def _try(vector: Any, config: EnvironmentConfig, *, masks: bool) -> Result:
     planes = attempt("reset", lambda: environments.reset(0))
     random_numbers = np.random.default_rng(0)
     for _ in range(STEPS):
-        if seeks_masks and environments.has_told_masks:
+        if seeks_masks and environments.info_has_masks:
             break
         action = random_action(environments.spec, random_numbers, planes)
         step = attempt("step", functools.partial(environments.step, action))
@@ -103,7 +101,7 @@ def _try(vector: Any, config: EnvironmentConfig, *, masks: bool) -> Result:
         for name in ("reward", "terminated", "truncated"):
             if (shape := np.shape(getattr(step, name))) != (environments.num,):
                 raise Fault("step", f"step gave {name} of shape {list(shape)} for {environments.num} environments")
-    if seeks_masks and environments.has_told_masks:
+    if seeks_masks and environments.info_has_masks:
         return _try(vector, config, masks=True)
     for each in inspectors or [vector]:
         attempt("reset", each.reset)  # as at an episode's end
@@ -113,14 +111,14 @@ def _try(vector: Any, config: EnvironmentConfig, *, masks: bool) -> Result:
 
 def _notes(vector: Any, environments: Environments, *, masks: bool) -> list[str]:
     legal = [f"info[{MASK!r}] says which actions are legal; no other is taken"] if masks else []
-    ignored = environments.has_told_masks and not masks
+    ignored = environments.info_has_masks and not masks
     unheard = [f"info[{MASK!r}] is ignored: environment.action_masks is False"] if ignored else []
     return [*legal, *unheard, *oddities(vector.single_observation_space)]
 
 
 @contextlib.contextmanager
 def _state_kept() -> Iterator[None]:
-    """Restores what an environment may change of this process: the current folder, and the global random generators."""
+    """Restores the current folder and the global random generators, which an environment may change."""
     folder, states = Path.cwd(), (random.getstate(), np.random.get_state())
     try:
         yield
@@ -132,75 +130,68 @@ def _state_kept() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _within(name: str, notice_s: float, deadline_s: float) -> Iterator[None]:
-    """Tells the user if this takes long, and at last gives up, but only in the main thread, which gets signals."""
-    notice = threading.Timer(notice_s, _say_waiting, (name, notice_s, threading.get_ident()))
-    notice.daemon = True
-    notice.start()
-    is_main = threading.current_thread() is threading.main_thread()
-    try:
-        with _alarm(deadline_s) if is_main else contextlib.nullcontext():
-            yield
-    except _Expired:
-        raise late(name, deadline_s) from None
-    finally:
-        notice.cancel()
+    """Warns after `notice_s` and raises `ConfigError` after `deadline_s`, the latter only in the main thread."""
+    thread = threading.get_ident()
 
-
-def _say_waiting(name: str, notice_s: float, thread: int) -> None:
-    where = imports.running(sys._current_frames().get(thread))
-    at = where and f", at {where}"
-    log.warning("environment.id: %r has not answered for %g s%s; Ctrl-C ends this", name, notice_s, at)
-
-
-@contextlib.contextmanager
-def _alarm(deadline_s: float) -> Iterator[None]:
-    """Raises `_Expired` after `deadline_s`. SIGINT would not do: a program in the background may ignore it."""
+    def warn() -> None:
+        where = imports.running(sys._current_frames().get(thread))
+        at = where and f", at {where}"
+        log.warning("environment.id: %r has not answered for %g s%s; Ctrl-C ends this", name, notice_s, at)
 
     def expire(number: int, frame: FrameType | None) -> None:
         raise _Expired
 
-    before = signal.signal(signal.SIGALRM, expire)
-    signal.setitimer(signal.ITIMER_REAL, deadline_s)
+    notice = threading.Timer(notice_s, warn)
+    notice.daemon = True
+    notice.start()
+    gets_signals = threading.current_thread() is threading.main_thread()
+    before = signal.signal(signal.SIGALRM, expire) if gets_signals else None
     try:
+        if gets_signals:
+            signal.setitimer(signal.ITIMER_REAL, deadline_s)
         yield
+    except _Expired:
+        raise late(name, deadline_s) from None
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+        notice.cancel()
+        if gets_signals:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, before)
 
 
-class _Teller(logging.Handler):
-    """Tells the other process what is logged here."""
+class _Reporter(logging.Handler):
+    """Reports to the other process, as JSON lines, and with them what is logged here."""
 
     def __init__(self, telling: int) -> None:
         super().__init__(logging.WARNING)
         self._telling = telling
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.tell(warning=record.getMessage())
+        self.report(warning=record.getMessage())
 
-    def tell(self, **said: Any) -> None:
-        os.write(self._telling, json.dumps(said).encode() + b"\n")
+    def report(self, **values: Any) -> None:
+        os.write(self._telling, json.dumps(values).encode() + b"\n")
 
 
 def main(telling: int) -> None:
-    """Tries the environment that standard input names, and tells the result: the other side of `check`."""
+    """Tries the environment that standard input describes as JSON, and reports to the pipe `telling` of `check`."""
     die_with_the_parent()
     os.set_inheritable(telling, False)
     os.dup2(2, 1)
-    start, teller = json.load(sys.stdin), _Teller(telling)
+    start, reporter = json.load(sys.stdin), _Reporter(telling)
     sys.path[:] = start["path"]
     logger = logging.getLogger("apex_acer")
-    logger.addHandler(teller)
+    logger.addHandler(reporter)
     logger.propagate = False
     config = from_dict({"environment": start["environment"]}).environment
     try:
         spec, notes = try_here(config, start["copies"], start["notice_s"], start["deadline_s"])
     except ConfigError as error:
-        teller.tell(error=str(error))
+        reporter.report(error=str(error))
     else:
-        teller.tell(spec=dataclasses.asdict(spec), notes=notes)
+        reporter.report(spec=dataclasses.asdict(spec), notes=notes)
 
 
 if __name__ == "__main__":
     main(int(sys.argv[1]))
-    os._exit(0)  # whatever threads the environment has left
+    os._exit(0)  # also if the environment has left threads

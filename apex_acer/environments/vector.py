@@ -1,7 +1,7 @@
 """Vector environments: gymnasium's, and ALE's own for Atari. All run with NEXT_STEP autoreset.
 
-A step is *dummy* exactly when an environment was reset on it: its action is ignored, its reward is 0 and the observation
-it returns is the first of the next episode. A lost life sets `terminated` in Atari training, but no autoreset step follows.
+On an autoreset step an environment was reset: the action is ignored, the reward is 0, and the observation is the first of
+the next episode. In Atari training a lost life sets `terminated`, but no autoreset step follows.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Step(NamedTuple):
 
 
 class Environments:
-    """N copies of a gymnasium environment behind one interface, with channel-first or flat observations."""
+    """N copies of a gymnasium environment, with observations as planes and actions as a policy gives them."""
 
     def __init__(
         self,
@@ -41,10 +41,10 @@ class Environments:
         *,
         masks: bool | None = None,
     ) -> None:
-        """`masks`: whether those in `info` are used; None: none are expected, so one is an error."""
+        """`masks`: whether masks in `info` are used; None: a mask in `info` is an error."""
         self._vector, self._masks_in_info = vector, masks
-        self.has_told_masks = False
-        """Whether `info` has had an action mask, which may have been ignored."""
+        self.info_has_masks = False
+        """Whether any `info` had an action mask, used or not."""
         self._ended = np.zeros(vector.num_envs, bool)
         self._steps = 0
         self.id = config.id
@@ -84,7 +84,7 @@ class Environments:
         self._vector.close()
 
     def metrics(self) -> Row:
-        """What there is to report beside the episodes: nothing."""
+        """Metrics of an actor besides its episodes: none."""
         return {}
 
     def _planes(self, obs: Any, info: dict[str, Any]) -> Array:
@@ -98,25 +98,26 @@ class Environments:
         return self._usable("an observation with", planes)
 
     def _note_mask(self) -> None:
-        self.has_told_masks = True
+        self.info_has_masks = True
         if self._masks_in_info is None:
             has = f"gives info[{MASK!r}], which it did not when it was checked"
             raise ValueError(f"environment.id: {self.id!r} {has}; give --environment.action-masks True")
 
-    def _mask(self, given: Any) -> Array:
-        """Which choices are legal, `[N, choices]` bool; all are if nothing is told, or the episode is over."""
+    def _mask(self, source: Any) -> Array:
+        """The mask of legal choices `[N, choices]` in `info` or observations; all True without one, or after an episode."""
         mask = np.ones((self.num, self.spec.num_choices), bool)
-        rows = given.get(MASK, ())
-        for index in np.flatnonzero(given.get(f"_{MASK}", np.ones(len(rows)))).tolist():
+        rows = source.get(MASK, ())
+        for index in np.flatnonzero(source.get(f"_{MASK}", np.ones(len(rows)))).tolist():
             mask[index] = self._row(rows[index], index)
         none = ~has_choice(mask, self.spec.actions.branches)
-        if (none & ~self._ended).any():
-            where = self._place(int(np.flatnonzero(none & ~self._ended)[0]))
+        stuck = np.flatnonzero(none & ~self._ended).tolist()
+        if stuck:
+            where = self._place(stuck[0])
             raise ValueError(f"environment.id: {self.id!r} has an action mask with no legal action: {where}")
         return mask | none[:, None]
 
     def _row(self, mask: Any, index: int) -> Array:
-        """The mask `[choices]` of environment `index`, of several choices also a tuple of one mask for each."""
+        """Environment `index`'s mask as `[choices]` bool; for several branches it may be a tuple of masks."""
         row = np.concatenate([np.ravel(part) for part in mask]) if isinstance(mask, tuple) else np.ravel(mask)
         if row.shape != (self.spec.num_choices,):
             has = f"has an action mask of {row.size} numbers"
@@ -141,7 +142,7 @@ class Environments:
 
 
 class AtariEnvironments(Environments):
-    """ALE's vector environment, which gives single planes here; `frames.stack_planes` rebuilds the stacks."""
+    """ALE's vector environment without its frame stack; `networks/frames.py` builds stacks."""
 
     def __init__(self, vector: VectorEnv[Any, Any, Any], config: EnvironmentConfig, action_repeat: int) -> None:
         self._frames_before_episode: Array | None = None
@@ -159,8 +160,12 @@ def make_environments(
 ) -> Environments:
     """`count` environments; raises `ConfigError` if they cannot be made or are not supported.
 
-    `training` applies what only training needs (life loss, shorter games); `threads` is the number of emulators' threads.
-    `found` is the specification of an environment that was checked, if one was.
+    Args:
+        config: the environment.
+        count: number of copies.
+        training: whether a lost life ends an episode and games are shorter, in Atari.
+        threads: number of threads of Atari's emulators.
+        found: specification from the check of the environment, if there was one.
     """
     config = config.local
     if config.is_atari:
@@ -170,7 +175,7 @@ def make_environments(
 
 
 def uses_masks(config: EnvironmentConfig, found: EnvironmentSpec | None) -> bool | None:
-    """Whether masks in `info` are used: if the check has found some, or as `environment.action_masks` says."""
+    """Whether masks in `info` are used: if the check has `found` some, otherwise as `environment.action_masks` says."""
     return True if found is not None and found.masks_in_info else config.action_masks
 
 

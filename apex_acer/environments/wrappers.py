@@ -1,4 +1,4 @@
-"""Wrappers of environments, which `environment.wrappers` names as `apex_acer.wrappers:<name>`."""
+"""Environment wrappers, for `environment.wrappers` as `apex_acer.wrappers:<name>`."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ Environment = gymnasium.Env[Any, Any]
 
 
 def hide_velocities(env: Environment) -> Environment:
-    """CartPole's position and angle without their velocities, a task that needs memory.
+    """Removes the velocities from CartPole's observations, which leaves a task that needs memory.
 
-    Hausknecht & Stone (2015) let Atari's screen flicker to the same end.
+    Hausknecht & Stone (2015) make Atari games partially observable by a flickering screen.
     """
     space, kept = env.observation_space, [0, 2]
     assert isinstance(space, Box)
@@ -28,7 +28,7 @@ def hide_velocities(env: Environment) -> Environment:
 
 
 class RepeatActions(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Repeats each action `times` times, or until the episode ends; adds up the rewards, so that returns do not change."""
+    """Repeats each action `times` times or until the episode ends; the reward of a step is the sum of their rewards."""
 
     def __init__(self, env: Environment, times: int) -> None:
         super().__init__(env)
@@ -45,7 +45,7 @@ class RepeatActions(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 
 def repeat_2(env: Environment) -> Environment:
-    """Repeats every action twice, with which random play gets somewhere in Acrobot."""
+    """Repeats every action twice, so that random actions make progress in Acrobot."""
     return RepeatActions(env, 2)
 
 
@@ -55,10 +55,10 @@ def repeat_8(env: Environment) -> Environment:
 
 
 class DiscreteActions(gymnasium.ActionWrapper[Any, Any, Any]):
-    """Offers one to three continuous actions as one discrete action: each takes one of `bins` evenly spaced values.
+    """Discretises one to three continuous action dimensions: each takes one of `bins` evenly spaced values.
 
-    There are `bins ** dimensions` actions. The digits of an action in base `bins` select the values, the first digit that of
-    the first dimension; they go from the dimension's low, digit 0, to its high, both included.
+    There are `bins ** dimensions` discrete actions. In base `bins`, an action has one digit per dimension, the first
+    dimension first; digit 0 is the dimension's lower bound and digit `bins` − 1 its upper bound.
 
     Raises:
         ConfigError: if `bins` is below 2, or the action space is not a Box of one to three floats with finite bounds.
@@ -78,16 +78,13 @@ class DiscreteActions(gymnasium.ActionWrapper[Any, Any, Any]):
         self.action_space = Discrete(bins ** len(space.low))
 
     def action(self, action: Any) -> Array:
-        """The values `[D]` that `action` stands for."""
+        """The continuous action `[D]` for the discrete `action`."""
         digits = np.unravel_index(action, self._shape)
         return self._values[digits, range(len(digits))]
 
 
 def is_finite_box(space: Space[Any]) -> TypeGuard[Box]:
-    """Whether `DiscreteActions` takes the action space `space`."""
-    return (
-        isinstance(space, Box)
-        and space.shape in BINNED
-        and np.issubdtype(space.dtype, np.floating)
-        and space.is_bounded()
-    )
+    """Whether `DiscreteActions` supports the action space `space`."""
+    if not isinstance(space, Box) or space.shape not in BINNED:
+        return False
+    return np.issubdtype(space.dtype, np.floating) and space.is_bounded()

@@ -16,20 +16,12 @@ from apex_acer.functional.returns import backward_recursion
 def retrace(
     *, q_taken: Tensor, value: Tensor, bootstrap_value: Tensor, reward: Tensor, discount: Tensor, trace: Tensor
 ) -> Tensor:
-    """Q_ret_t = r_t + d_t · (V_{t+1} + c_{t+1} · (Q_ret_{t+1} − Q_{t+1})), without gradient.
+    """Retrace targets Q_ret_t = r_t + d_t · (V_{t+1} + c_{t+1} · (Q_ret_{t+1} − Q_{t+1})), `[T, B]`, without gradient.
 
-    Munos et al. 2016 (arXiv 1606.02647), in the recursive form of ACER (arXiv 1611.01224), equation 5.
-
-    Args:
-        q_taken: `[T, B]` Q of the actions taken.
-        value: `[T, B]` V = Σ π Q.
-        bootstrap_value: `[B]` V of the observation after the last step.
-        reward: `[T, B]`.
-        discount: `[T, B]` gamma, or zero if the step terminated.
-        trace: `[T, B]` min(1, ρ), or zero on an autoreset step, which cuts the trace. The first row is not used.
-
-    Returns:
-        `[T, B]` in the dtype given, sharing no storage with the arguments. Raises ValueError if a shape differs.
+    Munos et al. 2016 (arXiv 1606.02647), in the recursive form of ACER (arXiv 1611.01224), equation 5. All arguments are
+    `[T, B]`, but `bootstrap_value` `[B]`, V of the observation after the last step. `discount` is γ, or 0 on steps that
+    terminated; `trace` is min(1, ρ), or 0 on autoreset steps, and its first row is not used. Raises ValueError if a shape
+    differs.
     """
     for name, tensor in (("value", value), ("reward", reward), ("discount", discount), ("trace", trace)):
         if tensor.shape != q_taken.shape:
@@ -47,7 +39,7 @@ def retrace(
 
 
 class Targets(NamedTuple):
-    """The quantities that the losses treat as constants; they have no gradient."""
+    """Constants of ACER's losses, without gradient."""
 
     log_pi: Tensor
     """`[T, B, A]` log-probabilities of the current policy."""
@@ -71,23 +63,18 @@ def acer_targets(
 ) -> Targets:
     """Retrace targets with the trace min(1, ρ), and the quantities that they are computed from.
 
-    Args:
-        pi_logits: `[T+1, B, A]` logits of the current policy; the last row is only bootstrapped from.
-        q_values: `[T+1, B, A]`.
-        mu_log_probs: `[T, B, A]` log-probabilities of the behaviour policy.
-        action: `[T, B]` int64, the actions taken.
-        reward: `[T, B]` shaped rewards.
-        discount: `[T, B]` gamma, or 0 on steps that terminated; the value after a time limit is bootstrapped.
-        mask: `[T, B]` bool, false on autoreset steps, which cut the trace.
+    `pi_logits` and `q_values` are `[T+1, B, A]`, and their last row is only bootstrapped from; the behaviour policy's
+    `mu_log_probs` are `[T, B, A]`. The others are `[T, B]`: `discount` is γ, or 0 on steps that terminated, and `mask` is
+    false on autoreset steps, which cut the trace.
     """
-    taken = action.unsqueeze(-1)
+    index = action.unsqueeze(-1)
     with torch.no_grad():
         log_pi = pi_logits.log_softmax(-1)  # [T+1, B, A]
         value = (log_pi.exp() * q_values).sum(-1)  # [T+1, B]
-        log_rho = (log_pi[:-1] - mu_log_probs).gather(-1, taken).squeeze(-1).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
+        log_rho = (log_pi[:-1] - mu_log_probs).gather(-1, index).squeeze(-1).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
         rho = log_rho.exp()  # [T, B]
         q_ret = retrace(
-            q_taken=q_values[:-1].gather(-1, taken).squeeze(-1),
+            q_taken=q_values[:-1].gather(-1, index).squeeze(-1),
             value=value[:-1],
             bootstrap_value=value[-1],
             reward=reward,
@@ -107,43 +94,32 @@ def acer_policy_gradient(
     truncation_threshold: float,
     entropy_cost: float,
 ) -> Tensor:
-    """Gradient of the objective with respect to the policy's probabilities, before the trust region.
+    """Gradient of ACER's objective with respect to the policy's probabilities, before the trust region, `[T, B, A]`.
 
     g(a) = 1[a = a_t] · min(c, ρ_t) / π(a_t) · (Q_ret − V) + relu(1 − c / ρ(a)) · (Q(a) − V) − entropy_cost · (1 + log π(a))
 
-    This is equation 9 with the truncation and bias correction of equation 7. Advantages, weights and the π in the bias term
-    are constants. Ratios are computed from logarithms, so that no division overflows.
-
-    Args:
-        pi_logits: `[T, B, A]` logits of the current policy.
-        mu_log_probs: `[T, B, A]` log-probabilities of the behaviour policy.
-        action: `[T, B]` int64, the actions taken.
-        q_values: `[T, B, A]`.
-        q_ret: `[T, B]` Retrace targets.
-        truncation_threshold: c ≥ 0; infinity gives plain importance sampling.
-        entropy_cost: weight of the entropy.
-
-    Returns:
-        `[T, B, A]`, detached, in the dtype given; 0 for actions that are not legal, which the trust region must not see.
+    This is equation 9 with the truncation and bias correction of equation 7, without gradient; illegal actions have 0.
+    Ratios are computed from logarithms, so that no division overflows. `pi_logits` of the current policy, `mu_log_probs` of
+    the behaviour policy and `q_values` are `[T, B, A]`; `action` and `q_ret` are `[T, B]`. c ≥ 0 is the
+    `truncation_threshold`; infinity gives plain importance sampling.
     """
     with torch.no_grad():
         log_pi = pi_logits.log_softmax(-1)  # [T, B, A]
         value = (log_pi.exp() * q_values).sum(-1)  # [T, B]
-        taken = action.unsqueeze(-1)
+        index = action.unsqueeze(-1)
         log_c = math.log(truncation_threshold) if truncation_threshold > 0 else -math.inf
         # min(c, ρ) / π = min(c / π, 1 / μ)
-        log_weight = torch.minimum(log_c - log_pi.gather(-1, taken), -mu_log_probs.gather(-1, taken))
+        log_weight = torch.minimum(log_c - log_pi.gather(-1, index), -mu_log_probs.gather(-1, index))
         truncated = log_weight.exp() * (q_ret - value).unsqueeze(-1)  # [T, B, 1]
         excess = torch.relu(1 - (log_c + mu_log_probs - log_pi).exp())  # relu(1 − c / ρ), [T, B, A]
         gradient = torch.addcmul(-entropy_cost * (1 + log_pi), excess, q_values - value.unsqueeze(-1))
-        return gradient.scatter_add_(-1, taken, truncated).masked_fill_(~is_legal(log_pi), 0.0)
+        return gradient.scatter_add_(-1, index, truncated).masked_fill_(~is_legal(log_pi), 0.0)
 
 
 def kl_gradient(log_pi: Tensor, log_average: Tensor, delta: float) -> tuple[Tensor, Tensor]:
     """Gradient k = ∇_π KL(π_avg ‖ π) = −π_avg / π, and δ, `[T, B, A]` and `[T, B]`, both divided by the row's max |k|.
 
-    k itself overflows for near-deterministic policies, so it is formed as −exp(log π_avg − log π − m), m the row's maximum.
-    It is 0 for actions that are not legal, of which there is no probability to move.
+    k itself overflows for near-deterministic policies. It is 0 for illegal actions.
     """
     log_k = (log_average - log_pi).masked_fill(~is_legal(log_pi), -math.inf)  # [T, B, A]
     log_scale = log_k.amax(-1, keepdim=True)
@@ -153,10 +129,10 @@ def kl_gradient(log_pi: Tensor, log_average: Tensor, delta: float) -> tuple[Tens
 def acer_metrics(
     targets: Targets, log_average: Tensor, is_bound: Tensor, mask: Tensor, truncation_threshold: float
 ) -> dict[str, Tensor]:
-    """Means over unmasked steps of ACER's metrics, by their names in `metrics.METRICS`.
+    """ACER's metrics by name, means over unmasked steps.
 
-    `log_average` `[T, B, A]` are the average policy's log-probabilities; `is_bound` `[T, B]` bool is true if the trust
-    region changed the gradient; `mask` is `[T, B]` bool.
+    `log_average` `[T, B, A]` are the average policy's log-probabilities; `is_bound` `[T, B]` is true if the trust region
+    changed the gradient.
     """
     log_pi, value, rho, q_ret = targets
     samples = {
@@ -172,18 +148,11 @@ def acer_metrics(
 
 
 def trust_region_projection(g: Tensor, k: Tensor, delta: float | Tensor) -> Tensor:
-    """z* = g − max(0, (k·g − δ) / ‖k‖²) · k, per row: the nearest z to g with k·z ≤ δ.
+    """ACER's trust region: z* = g − max(0, (k·g − δ) / ‖k‖²) · k, per row, the nearest z to g with k·z ≤ δ.
 
-    ACER (arXiv 1611.01224), equation 12. The result does not change if k and δ are divided by a common factor, so each row
-    is divided by max |k| first, and ‖k‖² neither overflows nor underflows.
-
-    Args:
-        g: `[..., A]` gradient to follow.
-        k: `[..., A]` gradient of the divergence; raises ValueError if its shape is another.
-        delta: bound δ > 0; a number, or `[...]` per row.
-
-    Returns:
-        `[..., A]` in the dtype given; rows that are within the bound or whose k is zero are returned unchanged.
+    ACER (arXiv 1611.01224), equation 12. Each row is divided by max |k|, which changes nothing but overflows. The gradient
+    `g` and the divergence's gradient `k` are `[..., A]`, else ValueError; the bound `delta` > 0 is a number, or `[...]` per
+    row. Rows within the bound, or whose k is 0, are returned unchanged.
     """
     if g.shape != k.shape:
         raise ValueError(f"require g and k of one shape, got {list(g.shape)} and {list(k.shape)}")
@@ -198,10 +167,9 @@ def trust_region_projection(g: Tensor, k: Tensor, delta: float | Tensor) -> Tens
 
 
 def surrogate_loss(statistics: Tensor, z: Tensor, importance: Tensor, mask: Tensor) -> Tensor:
-    """A scalar loss whose gradient with respect to `statistics` is −z, as the mean over unmasked steps.
+    """A scalar whose gradient with respect to the policy's `statistics` `[T, B, A]` is −z, the mean over unmasked steps.
 
-    Only its gradient has a meaning, its value has none. `statistics` of the policy, with gradient, and `z` are `[T, B, A]`,
-    `mask` is `[T, B]` bool, and `importance` `[B]` is the weight of each column.
+    Its value has no meaning. `importance` `[B]` is the weight of each sequence.
     """
     # torch.where and not a product with the mask, because z may be infinite on a masked step
     weighted = torch.where(mask.unsqueeze(-1), z * importance.unsqueeze(-1), 0.0)

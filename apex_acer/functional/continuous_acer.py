@@ -14,33 +14,30 @@ from apex_acer.functional.means import masked_means
 
 
 class ContinuousTargets(NamedTuple):
-    """The quantities that the losses treat as constants, all `[T, B]`; they have no gradient."""
+    """Constants of continuous ACER's losses, all `[T, B]`, without gradient."""
 
     rho: Tensor
     """f / μ of the actions taken."""
     q_ret: Tensor
     """Retrace targets, for Q̃."""
     q_opc: Tensor
-    """The targets of off-policy correction with whole traces, for the policy."""
+    """Targets of off-policy correction with the trace 1, for the policy."""
     value_target: Tensor
     """Targets for V."""
 
 
 def sample_actions(policy: Gaussian, noise: Tensor) -> Tensor:
-    """Actions `[n, ..., d]` of `policy`, from standard normal `noise` of that shape; they are constants."""
+    """Actions `[n, ..., d]` of `policy` from standard normal `noise`, without gradient."""
     return (policy.mean + policy.log_std.exp() * noise).detach()
 
 
 def stochastic_dueling(value: Tensor, advantage: Tensor, other_advantages: Tensor) -> Tensor:
-    """Q̃(a) = V + A(a) − (1/n) Σ A(u_i), `[...]`, equation 13.
-
-    `value` and `advantage` are `[...]`; `other_advantages` `[n, ...]` are of actions u_i that the policy samples.
-    """
+    """Q̃(a) = V + A(a) − (1/n) Σ A(u_i), `[...]`, equation 13; `other_advantages` `[n, ...]` are A(u_i), u_i ~ π."""
     return value + advantage - other_advantages.mean(0)
 
 
 def log_ratio(action: Tensor, policy: Gaussian, behaviour: Gaussian) -> Tensor:
-    """The finite log ρ = log f(a) − log μ(a) `[...]` of `action` `[..., d]`, whose ρ is finite, too; without gradient."""
+    """Log ρ = log f(a) − log μ(a) `[...]` of `action` `[..., d]`, clipped so that ρ is finite; without gradient."""
     with torch.no_grad():
         log_rho = policy.log_prob(action) - behaviour.log_prob(action)
         # far below zero nothing is cut, because the trace is ρ to the power of 1/d
@@ -59,14 +56,9 @@ def continuous_acer_targets(
 ) -> ContinuousTargets:
     """Q_ret with the trace min(1, ρ^(1/d)), Q^opc with the trace 1, and min(1, ρ) (Q_ret − Q̃) + V, equation 14.
 
-    Args:
-        log_rho: `[T, B]` of the actions taken.
-        q_taken: `[T, B]` Q̃ of the actions taken.
-        value: `[T+1, B]` V; the last row is only bootstrapped from.
-        reward: `[T, B]` shaped rewards.
-        discount: `[T, B]` gamma, or 0 on steps that terminated; the value after a time limit is bootstrapped.
-        mask: `[T, B]` bool, false on autoreset steps, which cut both traces.
-        action_dim: d.
+    `value` `[T+1, B]` is V, whose last row is only bootstrapped from. The others are `[T, B]`: `log_rho` and `q_taken` Q̃ of
+    the actions taken, `reward`, `discount`, which is 0 on steps that terminated, and `mask`, which is false on autoreset
+    steps, which cut both traces. `action_dim` is d.
     """
     with torch.no_grad():
         log_trace = log_rho.clamp(max=0.0) / action_dim
@@ -97,24 +89,13 @@ def continuous_acer_policy_gradient(
     value: Tensor,
     truncation_threshold: float,
 ) -> Tensor:
-    """Gradient of the objective with respect to the policy's mean, before the trust region.
+    """Gradient of the objective with respect to the policy's mean, before the trust region, `[T, B, d]`, detached.
 
     g = min(c, ρ(a)) (Q^opc − V) ∇ log f(a) + relu(1 − c / ρ(a′)) (Q̃(a′) − V) ∇ log f(a′)
 
-    Advantages and weights are constants. Ratios are computed from logarithms, so that no division overflows.
-
-    Args:
-        policy: `[T, B, d]`, the current policy f.
-        behaviour: `[T, B, d]`, the behaviour policy μ.
-        action: `[T, B, d]` a, as μ sampled it.
-        other_action: `[T, B, d]` a′, a sample of f.
-        q_opc: `[T, B]`.
-        q_other: `[T, B]` Q̃(a′).
-        value: `[T, B]` V.
-        truncation_threshold: c ≥ 0; infinity gives plain importance sampling.
-
-    Returns:
-        `[T, B, d]`, detached, in the dtype given.
+    `policy` f and `behaviour` μ are `[T, B, d]`, as are `action` a, which μ sampled, and `other_action` a′, which f sampled.
+    `q_opc`, `q_other` Q̃(a′) and `value` V are `[T, B]`. c ≥ 0 is the `truncation_threshold`; infinity gives plain importance
+    sampling. Ratios are computed from logarithms, so that no division overflows.
     """
     with torch.no_grad():
         log_c = math.log(truncation_threshold) if truncation_threshold > 0 else -math.inf
@@ -145,9 +126,9 @@ def continuous_acer_metrics(
     mask: Tensor,
     truncation_threshold: float,
 ) -> dict[str, Tensor]:
-    """Means over unmasked steps of the metrics, by their names in `metrics.METRICS`.
+    """Continuous ACER's metrics by name, means over unmasked steps.
 
-    `value` is `[T, B]`; `is_bound` `[T, B]` bool is true if the trust region changed the gradient; `mask` is `[T, B]` bool.
+    `value` is `[T, B]`; `is_bound` `[T, B]` is true if the trust region changed the gradient.
     """
     samples = {
         "average_policy_kl": average.kl(policy),

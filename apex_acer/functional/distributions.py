@@ -1,7 +1,7 @@
-"""Distributions of actions: categorical, joint choices, Gaussian, also squashed by tanh; and action masks.
+"""Distributions of actions: categorical, several choices, Gaussian and squashed Gaussian; and action masks.
 
-Several choices at once (`MultiDiscrete` actions) are one joint action: their combinations count in C order, the last
-choice fastest. Logits and values of illegal actions are so low that those are never taken.
+Several choices (`MultiDiscrete` actions) are one joint action, counted in C order, the last choice fastest. Logits and
+values of illegal actions are so low that they are never chosen.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from torch.nn.functional import softplus
 
 HALF_LOG_TWO_PI = 0.5 * math.log(2 * math.pi)
 MAX_LOG_RATIO = 30.0  # of two probabilities: exp of it is finite in float32, and far above any threshold
-ILLEGAL = -1e9  # finite, because 0 · −∞ is NaN; exp of it is 0, even at a temperature of a million
+ILLEGAL = -1e9  # finite, because 0 · −∞ is NaN; exp of it still underflows to 0
 
 
 class Distribution(Protocol):
-    """A distribution of actions for each place of `[...]`; what its methods return is `[...]`, with gradient."""
+    """A batch `[...]` of distributions of actions, whose methods give `[...]` with gradient."""
 
     def log_prob(self, action: Tensor) -> Tensor:
-        """Log-probability or log-density of whole actions."""
+        """Log-probability or log-density of `action`."""
 
     def entropy(self) -> Tensor:
         """Entropy in nats; a density's may be negative."""
@@ -34,16 +34,16 @@ class Distribution(Protocol):
         """KL(self ‖ other)."""
 
     def __iter__(self) -> Iterator[Tensor]:
-        """The tensors that it consists of."""
+        """The tensors that describe the distribution."""
 
 
 class Categorical(NamedTuple):
-    """`log_probs` `[..., A]`, whose exponentials sum to 1. They may be −∞, for actions that are never taken."""
+    """Log-probabilities `log_probs` `[..., A]`, which may be −∞."""
 
     log_probs: Tensor
 
     def log_prob(self, action: Tensor) -> Tensor:
-        """Log-probability `[...]` of `action` `[...]` int64."""
+        """Log-probability of `action` `[...]` int64."""
         return self.log_probs.gather(-1, action.unsqueeze(-1)).squeeze(-1)
 
     def entropy(self) -> Tensor:
@@ -51,20 +51,20 @@ class Categorical(NamedTuple):
         return -(probs * self.log_probs.masked_fill(probs == 0, 0.0)).sum(-1)  # because 0 · −∞ is NaN
 
     def kl(self, other: Categorical) -> Tensor:
-        """KL(self ‖ other), `[...]`; infinite if `other` never takes an action that this one takes."""
+        """KL(self ‖ other); infinite if `other` never takes an action that this distribution takes."""
         probs = self.log_probs.exp()
         log_ratio = (self.log_probs - other.log_probs).masked_fill(probs == 0, 0.0)
         return (probs * log_ratio).sum(-1)
 
 
 class Factored(tuple[Tensor, ...]):
-    """Independent choices: the log-probabilities `[..., n]` of each. An action is a combination (`join_choices`)."""
+    """Independent choices: log-probabilities `[..., n]` of each; an action is a combination (`join_choices`)."""
 
     def __new__(cls, *log_probs: Tensor) -> Self:
         return super().__new__(cls, log_probs)
 
     def log_prob(self, action: Tensor) -> Tensor:
-        """Log-probability `[...]` of `action` `[...]` int64, a combination."""
+        """Log-probability of the combination `action` `[...]` int64."""
         choices = split_choices(action, [log_probs.shape[-1] for log_probs in self])
         return sum_of(Categorical(log_probs).log_prob(choice) for log_probs, choice in zip(self, choices, strict=True))
 
@@ -76,13 +76,13 @@ class Factored(tuple[Tensor, ...]):
 
 
 class Gaussian(NamedTuple):
-    """`mean` `[..., d]`, and `log_std`, the logarithm of the standard deviation, of a shape that fits it."""
+    """A diagonal Gaussian: `mean` `[..., d]`, and `log_std`, which broadcasts to it."""
 
     mean: Tensor
     log_std: Tensor
 
     def log_prob(self, action: Tensor) -> Tensor:
-        """Log-density `[...]` of `action` `[..., d]`."""
+        """Log-density of `action` `[..., d]`."""
         deviations = (action - self.mean) * (-self.log_std).exp()
         return -(0.5 * deviations.square() + self.log_std + HALF_LOG_TWO_PI).sum(-1)
 
@@ -99,14 +99,14 @@ AnyDistribution = TypeVar("AnyDistribution", bound=Distribution)
 
 
 def each_tensor(policy: AnyDistribution, change: Callable[[Tensor], Tensor]) -> AnyDistribution:
-    """`policy` with `change` applied to each of its tensors, such as a slice or `Tensor.detach`."""
+    """`policy` with `change`, such as a slice or `Tensor.detach`, applied to each tensor."""
     return type(policy)(*map(change, policy))
 
 
 def squashed_log_prob(pre_tanh: Tensor, mean: Tensor, log_std: Tensor) -> Tensor:
-    """Log-density `[...]` of the action tanh(u), of u = `pre_tanh` `[..., d]` from a Gaussian.
+    """Log-density `[...]` of the action tanh(u), u = `pre_tanh` `[..., d]` from a Gaussian.
 
-    It takes off log(1 − tanh² u), as 2 (log 2 − u − softplus(−2u)), which is exact at the bounds, where tanh² rounds to 1.
+    log(1 − tanh² u) is computed as 2 (log 2 − u − softplus(−2u)), which is exact where tanh² rounds to 1.
     """
     log_slope = 2 * (math.log(2) - pre_tanh - softplus(-2 * pre_tanh))
     return Gaussian(mean, log_std).log_prob(pre_tanh) - log_slope.sum(-1)
@@ -126,7 +126,7 @@ def joint_logits(logits: Tensor, sizes: Sequence[int]) -> Tensor:
 
 
 def split_choices(combination: Tensor, sizes: Sequence[int]) -> list[Tensor]:
-    """The choice `[...]` of each branch in a `combination` `[...]` int64."""
+    """The choices `[...]` of a `combination` `[...]` int64, one for each of `sizes`."""
     choices = []
     for size in sizes[:0:-1]:
         choices.append(combination % size)
@@ -135,7 +135,7 @@ def split_choices(combination: Tensor, sizes: Sequence[int]) -> list[Tensor]:
 
 
 def join_choices(choices: Iterable[Tensor], sizes: Sequence[int]) -> Tensor:
-    """The combination `[...]` int64 of one choice `[...]` of each branch."""
+    """The combination `[...]` int64 of `choices` `[...]`, one for each of `sizes`."""
     combination, *others = choices
     for choice, size in zip(others, sizes[1:], strict=True):
         combination = combination * size + choice
@@ -143,22 +143,22 @@ def join_choices(choices: Iterable[Tensor], sizes: Sequence[int]) -> Tensor:
 
 
 def forbid(scores: Tensor, legal: Tensor) -> Tensor:
-    """`scores` `[..., A]`, logits or values, with `ILLEGAL` in place of those that are not `legal` `[..., A]` bool."""
+    """Logits or values `[..., A]` with `ILLEGAL` where `legal` `[..., A]` is false."""
     return scores.masked_fill(~legal, ILLEGAL)
 
 
 def is_legal(scores: Tensor) -> Tensor:
-    """`[..., A]` bool: which of the `scores`, also as log-probabilities, `forbid` has left as they were."""
+    """The mask `[..., A]` bool of legal logits, values or log-probabilities after `forbid`."""
     return scores > ILLEGAL / 2
 
 
 def legal_combinations(legal: Tensor, sizes: Sequence[int]) -> Tensor:
-    """`[..., Π sizes]` bool: the combinations that consist of `legal` choices `[..., Σ sizes]` of each branch only."""
+    """The mask `[..., Π sizes]` bool of combinations of `legal` choices `[..., Σ sizes]` only."""
     return is_legal(joint_logits(forbid(torch.zeros_like(legal, dtype=torch.float32), legal), sizes))
 
 
 def random_legal(scores: Tensor, uniform: Tensor) -> Tensor:
-    """Index `[...]` of a legal one of `scores` `[..., A]`, each equally likely, drawn by `uniform` `[...]` from [0, 1)."""
+    """A random legal index `[...]` of `scores` `[..., A]`, from `uniform` `[...]` numbers in [0, 1)."""
     legal = is_legal(scores)
     rank = (uniform * legal.sum(-1)).long().unsqueeze(-1)  # how many legal ones come before it
     return (legal.cumsum(-1) > rank).int().argmax(-1)

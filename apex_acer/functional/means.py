@@ -9,9 +9,9 @@ from torch import Tensor
 
 
 def masked_means(samples: Mapping[str, Tensor], mask: Tensor) -> dict[str, Tensor]:
-    """Mean of each tensor `[...]` in `samples` where `mask` `[...]` is true; 0 if it is true nowhere.
+    """Scalar means by name of `samples` `[...]` where `mask` `[...]` is true, without gradient; 0 if it is true nowhere.
 
-    The means are scalars by name, without gradient, in the type of the first tensor.
+    They have the type of the first tensor.
     """
     with torch.no_grad():
         dtype = next(iter(samples.values())).dtype
@@ -20,16 +20,16 @@ def masked_means(samples: Mapping[str, Tensor], mask: Tensor) -> dict[str, Tenso
     return dict(zip(samples, means.unbind(), strict=True))
 
 
-def masked_mean(values: Tensor, mask: Tensor) -> Tensor:
-    """Mean of `values` `[...]` where `mask` `[...]` is true, with gradient; 0 if it is true nowhere."""
-    return torch.where(mask, values, 0.0).sum() / mask.sum().clamp(min=1)
+def masked_mean(values: Tensor, mask: Tensor, dim: int | None = None) -> Tensor:
+    """Mean of `values` `[...]` where `mask` `[...]` is true, over `dim` or all; with gradient, 0 if it is true nowhere."""
+    return torch.where(mask, values, 0.0).sum(dim) / mask.sum(dim).clamp(min=1)
 
 
 def squared_error_loss(value: Tensor, target: Tensor, importance: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
     """Mean of ½ (target − value)² over unmasked steps, and target − value, detached and 0 where masked.
 
-    All are `[T, B]`, except `importance` `[B]`, the weight of each column. Only `value` has a gradient. If `value` has
-    another dimension before these, such as one of several critics, the loss is the sum over it.
+    All are `[T, B]`, except `importance` `[B]`, the weight of each sequence. If `value` has another dimension before these,
+    such as one of several critics, the loss is summed over it.
     """
     error = torch.where(mask, target - value, 0.0)
     return 0.5 * (importance * error.square()).sum() / mask.sum().clamp(min=1), error.detach()

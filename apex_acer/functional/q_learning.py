@@ -1,7 +1,7 @@
-"""Q-learning: dueling networks, targets and priorities, and for continuous actions DDPG, TD3 and SAC.
+"""Q-learning: dueling networks, targets and priorities, and the targets and losses of DDPG, TD3 and SAC per sample.
 
 DDPG is Lillicrap et al. 2016 (arXiv 1509.02971), TD3 Fujimoto et al. 2018 (arXiv 1802.09477), SAC Haarnoja et al. 2018
-(arXiv 1812.05905). Their losses are of single samples.
+(arXiv 1812.05905).
 """
 
 from __future__ import annotations
@@ -16,49 +16,40 @@ ETA = 0.9  # the share of the largest error in the priority of a sequence (Kaptu
 
 
 def dueling(value: Tensor, advantage: Tensor) -> Tensor:
-    """Q(a) = V + A(a) − mean A, `[..., A]`, of `value` `[..., 1]` and `advantage` `[..., A]`.
-
-    Wang et al. 2016 (arXiv 1511.06581), equation 9.
-    """
+    """Q(a) = V + A(a) − mean A, `[..., A]`, from `value` `[..., 1]`; Wang et al. 2016 (arXiv 1511.06581), equation 9."""
     return value + advantage - advantage.mean(-1, keepdim=True)
 
 
 def bootstrap_value(q_values: Tensor, target_q_values: Tensor) -> Tensor:
-    """The target network's values `[...]` of the actions that maximise `q_values`; both arguments are `[..., A]`.
+    """The `target_q_values` `[..., A]` of the actions that maximise `q_values` `[..., A]`, `[...]`.
 
-    Double Q-learning (van Hasselt et al. 2016, arXiv 1509.06461); with `target_q_values` for both, plain Q-learning.
+    Double Q-learning (van Hasselt et al. 2016, arXiv 1509.06461); with `target_q_values` for both, Q-learning.
     """
     return target_q_values.gather(-1, q_values.argmax(-1, keepdim=True)).squeeze(-1)
 
 
 def n_step_target(*, reward: Tensor, discount: Tensor, bootstrap: Tensor, rescaled: bool) -> Tensor:
-    """The target for Q of the first action: R + γ^m `bootstrap`, or h(R + γ^m h⁻¹(`bootstrap`)) if values are `rescaled`."""
+    """The n-step target of Q: R + γ^m `bootstrap`, or h(R + γ^m h⁻¹(`bootstrap`)) if values are `rescaled` by h."""
     if not rescaled:
         return reward + discount * bootstrap
     return rescale(reward + discount * unscale(bootstrap))
 
 
 def sequence_targets(ahead: NStep, value: Tensor, *, rescaled: bool) -> Tensor:
-    """The `n_step_target` of each step of a sequence, `[T, B]`.
-
-    `ahead` `[T, B]` are its `n_step_returns`. Step t is bootstrapped from row t + length of `value` `[T+1, B]`.
-    """
+    """The `n_step_target` of each step of a sequence, `[T, B]`, from its `n_step_returns` `ahead` and `value` `[T+1, B]`."""
     steps = torch.arange(len(ahead.length), device=value.device).unsqueeze(-1)
     bootstrap = value.gather(0, steps + ahead.length)
     return n_step_target(reward=ahead.reward, discount=ahead.discount, bootstrap=bootstrap, rescaled=rescaled)
 
 
 def sequence_priority(td_error: Tensor, mask: Tensor) -> Tensor:
-    """η max |δ| + (1 − η) mean |δ| over the unmasked steps of each sequence, `[B]`; 0 if it has none.
-
-    `td_error` and `mask` are `[T, B]`. Kapturowski et al. 2019, section 2.3; η = 0.9.
-    """
+    """R2D2's priority η max |δ| + (1 − η) mean |δ| over the unmasked of T steps, `[B]`, η = 0.9; 0 if there are none."""
     error = torch.where(mask, td_error.abs(), 0.0)
     return ETA * error.amax(0) + (1 - ETA) * error.sum(0) / mask.sum(0).clamp(min=1)
 
 
 def rescale(value: Tensor) -> Tensor:
-    """h(x) = sign(x) (√(|x| + 1) − 1) + ε x (Pohlen et al. 2018, arXiv 1805.11593)."""
+    """The value rescaling h(x) = sign(x) (√(|x| + 1) − 1) + ε x (Pohlen et al. 2018, arXiv 1805.11593)."""
     return value.sign() * ((value.abs() + 1).sqrt() - 1) + EPSILON * value
 
 
@@ -71,43 +62,33 @@ def unscale(value: Tensor) -> Tensor:
 
 
 def correlated_noise(noise: Tensor, innovation: Tensor, theta: float) -> Tensor:
-    """Next step of an Ornstein-Uhlenbeck process: (1 − θ) x + ξ, of noise x and innovation ξ, both `[N, d]`.
-
-    With θ = 1 the noise of each step is independent.
-    """
+    """The next step (1 − θ) x + ξ of an Ornstein-Uhlenbeck process, with noise x and innovation ξ `[N, d]`."""
     return (1 - theta) * noise + innovation
 
 
 def smoothed_action(action: Tensor, noise: Tensor, clip: float) -> Tensor:
-    """Action of a target, π′(s′) + clip(ε, −c, c), in the box [−1, 1]; all are `[B, d]`. TD3, equation 14."""
+    """TD3's smoothed action π′(s′) + clip(ε, −c, c) `[B, d]`, clipped to the box [−1, 1], equation 14."""
     return (action + noise.clamp(-clip, clip)).clamp(-1.0, 1.0)
 
 
 def smallest_target(*, reward: Tensor, discount: Tensor, q_values: Tensor) -> Tensor:
-    """Target of Q, `[B]`: reward + discount · min Q(s′, a′), TD3's equation 10; with one critic it is DDPG's.
-
-    `q_values` `[num, B]` are the target critics', `reward` and `discount` are `[B]`.
-    """
+    """The target r + γ min Q(s′, a′) `[B]` from the target critics' `q_values` `[num, B]`: TD3, equation 10, and DDPG."""
     return reward + discount * q_values.amin(0)
 
 
 def soft_target(*, reward: Tensor, discount: Tensor, q_values: Tensor, log_prob: Tensor, temperature: Tensor) -> Tensor:
-    """SAC's target of Q: reward + discount · (min Q(s′, a′) − α log π(a′|s′)), equation 3 with the smallest Q.
-
-    `q_values` `[num, B]` are the target critics' of one action a′ of the policy per sample; `reward`, `discount` and
-    `log_prob` are `[B]`, and `temperature` is the scalar α.
-    """
+    """SAC's target r + γ (min Q(s′, a′) − α log π(a′|s′)) `[B]`, equation 3, from target critics' `q_values` `[num, B]`."""
     return reward + discount * (q_values.amin(0) - temperature * log_prob)
 
 
 def soft_policy_loss(*, q_values: Tensor, log_prob: Tensor, temperature: Tensor) -> Tensor:
-    """SAC's loss of the policy, α log π(a|s) − min Q(s, a), equation 7, `[B]`, of reparametrised actions."""
+    """SAC's policy loss α log π(a|s) − min Q(s, a) `[B]` of reparametrised actions, equation 7."""
     return temperature * log_prob - q_values.amin(0)
 
 
 def temperature_loss(log_temperature: Tensor, log_prob: Tensor, target_entropy: float) -> Tensor:
-    """SAC's loss of the temperature, −log α · (log π(a|s) + target entropy), `[B]`, with gradient to log α only.
+    """SAC's temperature loss −log α · (log π(a|s) + target entropy) `[B]`, with gradient to log α only.
 
-    Its sign is that of equation 18's gradient; the authors' program, too, follows log α rather than α.
+    The authors' program uses log α, too, in place of equation 18's α.
     """
     return -log_temperature * (log_prob.detach() + target_entropy)

@@ -1,8 +1,7 @@
-"""Returns and advantages, of steps in the order in which they were taken: n-step returns, GAE and V-trace.
+"""Returns and advantages of consecutive steps: n-step returns, GAE and V-trace.
 
-Environments reset in their next step: the row after a step that ended an episode is an autoreset step, which is masked. Its
-observation is the final one of the episode that ended, so a truncated step is bootstrapped from its value. After a lost
-life, which terminates, the next row is a step like any other.
+The row after a step that ended an episode is an autoreset step, which is masked. Its observation is the final one of that
+episode, so a truncated step is bootstrapped from its value. After a lost life, which terminates, the next row is a step.
 """
 
 from __future__ import annotations
@@ -20,23 +19,20 @@ def shape_rewards(reward: Tensor, terminated: Tensor, *, clip: float, penalty: f
 
 
 class NStep(NamedTuple):
-    """An n-step return: rewards, and the discount of the value that is bootstrapped."""
+    """An n-step return without its bootstrap."""
 
     reward: Tensor
-    """`[...]` sum of discounted rewards."""
+    """`[...]` Σ γ^i r_i."""
     discount: Tensor
-    """`[...]` gamma ^ `length`; zero if the last step terminated."""
+    """`[...]` γ^`length`, the factor of the bootstrapped value; 0 if the last step terminated."""
     length: Tensor
     """`[...]` int64, the number of steps before the bootstrap; 0 if the first step is masked."""
 
 
 def n_step_return(*, reward: Tensor, terminated: Tensor, truncated: Tensor, mask: Tensor, gamma: float) -> NStep:
-    """Σ γ^i r_i over the steps of a window, up to the window's or the episode's end, whichever comes first.
+    """The return of the first of n consecutive steps, up to the episode's end or before the first masked step.
 
-    After a truncated step the return is bootstrapped from the next observation. A window ends before its first masked step,
-    because what follows belongs to another episode or is no step at all.
-
-    All tensors are `[n, ...]`, n the steps of a window; all but `reward` are bool. `gamma` is the discount per step.
+    All tensors are `[n, ...]`; all but `reward` are bool. `gamma` is the discount per step.
     """
     continues = mask & ~terminated & ~truncated
     before = torch.cat([torch.ones_like(mask[:1]), continues[:-1]]).long().cumprod(0).bool()
@@ -51,7 +47,7 @@ def n_step_return(*, reward: Tensor, terminated: Tensor, truncated: Tensor, mask
 def n_step_returns(
     *, reward: Tensor, terminated: Tensor, truncated: Tensor, mask: Tensor, gamma: float, n_steps: int
 ) -> NStep:
-    """The `n_step_return` of the window that begins at each step of a sequence `[T, ...]`; it ends with the sequence."""
+    """The `n_step_return` from each step of a sequence `[T, ...]`; it ends with the sequence."""
     indices = torch.arange(len(mask), device=mask.device) + torch.arange(n_steps, device=mask.device).unsqueeze(-1)
     inside, indices = indices < len(mask), indices.clamp(max=len(mask) - 1)  # [n, T]
     mask = mask[indices] & inside.view(*inside.shape, *[1] * (mask.ndim - 1))
@@ -60,12 +56,12 @@ def n_step_returns(
 
 
 class Advantages(NamedTuple):
-    """The quantities that the losses treat as constants, both `[T, B]`; they have no gradient."""
+    """Advantages and targets of V, `[T, B]`, without gradient."""
 
     advantage: Tensor
     """0 on masked steps."""
     value_target: Tensor
-    """Targets for V; V itself on masked steps."""
+    """V itself on masked steps."""
 
 
 def gae(
@@ -78,21 +74,11 @@ def gae(
     gamma: float,
     gae_lambda: float,
 ) -> Advantages:
-    """A_t = δ_t + γλ · A_{t+1}, δ_t = r_t + γ V_{t+1} − V_t, up to the episode's end, and A + V.
+    """Generalised advantages A_t = δ_t + γλ · A_{t+1}, δ_t = r_t + γ V_{t+1} − V_t, up to the episode's end, and A + V.
 
-    Schulman et al. 2016 (arXiv 1506.02438), equation 16; with λ = 1 the targets are the returns.
-
-    Args:
-        reward: `[T, B]` shaped rewards.
-        value: `[T+1, B]` V; the last row is only bootstrapped from.
-        terminated: `[T, B]` bool; true also if a life was lost, if that is to end a return.
-        truncated: `[T, B]` bool.
-        mask: `[T, B]` bool, false on autoreset steps.
-        gamma: discount per step.
-        gae_lambda: λ.
-
-    Returns:
-        In the dtype given. Raises ValueError if a shape differs.
+    Schulman et al. 2016 (arXiv 1506.02438), equation 16; with λ = 1 the targets are the returns. `value` is `[T+1, B]`, and
+    its last row is only bootstrapped from; the others are `[T, B]`. A lost life may count as `terminated`; `mask` is false
+    on autoreset steps. Raises ValueError if a shape differs.
     """
     _require_shapes(value, reward=reward, terminated=terminated, truncated=truncated, mask=mask)
     with torch.no_grad():
@@ -115,25 +101,12 @@ def vtrace(
     rho_bar: float = 1.0,
     c_bar: float = 1.0,
 ) -> Advantages:
-    """v_t = V_t + min(ρ̄, ρ_t) δ_t + γ c_t (v_{t+1} − V_{t+1}), c_t = λ min(c̄, ρ_t), up to the episode's end.
+    """V-trace targets v_t = V_t + min(ρ̄, ρ_t) δ_t + γ c_t (v_{t+1} − V_{t+1}), c_t = λ min(c̄, ρ_t), up to the episode's end.
 
     The advantage is min(ρ̄, ρ_t) (r_t + γ v_{t+1} − V_t); v_{t+1} is V_{t+1} if the episode or the sequence ends at t.
     Espeholt et al. 2018 (arXiv 1802.01561), equation 1 and section 4.2. If every ρ is 1, the targets are those of GAE.
-
-    Args:
-        log_rho: `[T, B]` log π(a) − log μ(a) of the actions taken; of any size.
-        reward: `[T, B]` shaped rewards.
-        value: `[T+1, B]` V; the last row is only bootstrapped from.
-        terminated: `[T, B]` bool; true also if a life was lost, if that is to end a return.
-        truncated: `[T, B]` bool.
-        mask: `[T, B]` bool, false on autoreset steps.
-        gamma: discount per step.
-        gae_lambda: λ.
-        rho_bar: finite ρ̄, the largest weight of a step, which decides whose value is learned.
-        c_bar: finite c̄ ≤ ρ̄, the largest weight with which later steps count, which decides how fast it is learned.
-
-    Returns:
-        In the dtype given. Raises ValueError if a shape differs.
+    Arguments are as in `gae`, and `log_rho` `[T, B]` is log π(a) − log μ(a), of any size. The largest weights ρ̄ and c̄ ≤ ρ̄
+    are finite: ρ̄ decides whose value is learned, c̄ how fast. Raises ValueError if a shape differs.
     """
     _require_shapes(value, log_rho=log_rho, reward=reward, terminated=terminated, truncated=truncated, mask=mask)
     with torch.no_grad():
@@ -147,13 +120,13 @@ def vtrace(
 
 
 def _td_error(reward: Tensor, value: Tensor, terminated: Tensor, mask: Tensor, gamma: float) -> Tensor:
-    """δ `[T, B]`, 0 on masked steps, whatever they hold."""
+    """δ `[T, B]`, 0 on masked steps."""
     bootstrapped = torch.where(terminated, 0.0, gamma * value[1:])
     return torch.where(mask, reward + bootstrapped - value[:-1], 0.0)
 
 
 def _sum_of_traces(delta: Tensor, trace: Tensor) -> Tensor:
-    """x_t = delta_t + trace_t · x_{t+1}, `[T, B]`, with nothing after the last step."""
+    """x_t = delta_t + trace_t · x_{t+1}, `[T, B]`, with 0 after the last step."""
     return backward_recursion(delta[:-1], trace[:-1], delta[-1])
 
 
@@ -165,11 +138,10 @@ def _require_shapes(value: Tensor, **others: Tensor) -> None:
 
 
 def backward_recursion(offset: Tensor, slope: Tensor, last: Tensor) -> Tensor:
-    """x_t = offset_t + slope_t · x_{t+1} for the T − 1 steps before x_T = `last`, `[T, B]`; Retrace, GAE and V-trace.
+    """x_t = offset_t + slope_t · x_{t+1}, `[T, B]`, before x_T = `last` `[B]`; the recursion of Retrace, GAE and V-trace.
 
-    `offset` and `slope` are `[T−1, B]`, `last` is `[B]`. A slope of zero passes nothing on, not even what is not finite.
-
-    This is a parallel scan by doubling (Hillis and Steele 1986): T steps take log2(T) rounds of a few large operations.
+    `offset` and `slope` are `[T−1, B]`; a slope of 0 passes on neither infinity nor NaN. It is a parallel scan by doubling
+    (Hillis and Steele 1986): log2(T) rounds of a few large operations.
     """
     x = torch.cat([offset, last.unsqueeze(0)])  # [T, B]
     slope = torch.cat([slope, torch.zeros_like(last).unsqueeze(0)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -11,7 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from apex_acer.config import RunConfig, Sampling
+from apex_acer.config import RunConfig
+from apex_acer.learner.ranks import ALONE, Ranks
 from apex_acer.protocol.messages import Row
 from apex_acer.protocol.specification import Array
 from apex_acer.protocol.unroll import Batch, Unroll
@@ -21,52 +23,53 @@ from apex_acer.replay.storage import Storage
 
 
 class Selection(NamedTuple):
-    """What a batch is made of."""
+    """What this learner's part of a batch is made of."""
 
     samples: Tensor
-    """`[B]` int64, numbers in the storage; the first `num_fresh` are trained on for the first time."""
+    """`[B]` int64, numbers in the storage."""
     num_fresh: int
+    """Samples at the beginning that are trained on for the first time."""
+    num_padding: int
+    """Samples at the end that only fill the batch, and are masked."""
     importance: Tensor
     """`[B]` weights in the loss."""
     num_inserted: int
     """Sequences that had been inserted into the storage when these samples were selected."""
-    num_padding: int = 0
-    """Samples at the end that only fill the batch, and are masked."""
-
-
-class PendingBatch(NamedTuple):
-    """A batch that is gathered and moved during the update before."""
-
-    selection: Selection
-    batch: Future[Batch]
-    drawing: dict[str, Any]
-    """The part of the queue's state that the selection has changed, as it was before."""
 
 
 class BatchQueue:
     """Selects samples, replayed ones if the rate limiter calls for them, otherwise fresh sequences, and gathers them.
 
-    With a `transfer`, the next batch is gathered and moved to the learner's device during the update before.
+    Several learners contribute equal parts of every batch. Each has its own sequences and decides from what all of them
+    agreed on, so all decide alike.
     """
 
     def __init__(
         self,
         config: RunConfig,
-        sampling: Sampling,
         storage: Storage,
         sampler: Sampler,
         limiter: RateLimiter,
-        transfer: Transfer | None = None,
+        device: torch.device | None = None,
+        ranks: Ranks = ALONE,
     ) -> None:
-        self.storage, self._sampler, self._limiter = storage, sampler, limiter
+        """With a `device`, the next batch is gathered, and moved there, in a thread during the update before.
+
+        The generators of all learners' `limiter`s must be seeded alike.
+        """
+        self.storage, self._sampler, self._limiter, self._ranks = storage, sampler, limiter, ranks
+        sampling, batch_size = config.algorithm.sampling, config.learner.batch_size
         self._trains_fresh = sampling.fresh  # otherwise sequences count as fresh when they arrive
-        self._batch_size = config.learner.batch_size
-        self._batch_steps = self._batch_size * (1 if sampling.n_steps else config.algorithm.unroll_length)
-        self._transfer = transfer
+        self._part_size = batch_size // ranks.count
+        self._batch_steps = batch_size * (1 if sampling.n_steps else config.algorithm.unroll_length)
         self._fresh: deque[int] = deque()  # slots of sequences that were not trained on yet
-        self._held = 0
-        self._pending: PendingBatch | None = None
-        self._given: Selection  # of the batch that was handed over last
+        self._num_fresh = np.zeros(ranks.count, np.int64)  # such sequences of each learner, as agreed
+        self._replay_steps = 0
+        self._thread = ThreadPoolExecutor(1, "transfer") if device else None
+        self._move = mover(device) if device else None
+        self._pending: tuple[Selection, Future[Batch]] | None = None
+        self._before_pending: dict[str, Any] = {}  # what the selection of the pending batch has changed
+        self._selection: Selection  # of the batch that was handed over last
 
     @property
     def ready(self) -> bool:
@@ -79,8 +82,8 @@ class BatchQueue:
 
     @property
     def takes_more(self) -> bool:
-        """Whether another unroll should be inserted before the learner goes on."""
-        return False
+        """Whether another unroll should be inserted first: one of several learners may have to fill a batch alone."""
+        return self._ranks is not ALONE and self.num_fresh < self._part_size * self._ranks.count
 
     def insert(self, unroll: Unroll, weights_version: int) -> None:
         """Stores an unroll's sequences, and queues them if they are trained on as they arrive."""
@@ -91,48 +94,57 @@ class BatchQueue:
     def store(self, unroll: Unroll, weights_version: int) -> Tensor:
         """Stores an unroll's sequences for replay alone; returns their slots."""
         if self._pending:
-            self._pending.batch.exception()  # waits: the oldest sequences are about to be overwritten
+            self._pending[1].exception()  # waits: the oldest sequences are about to be overwritten
         slots = self.storage.insert(unroll, weights_version)
         self._sampler.insert(slots, unroll)
         return slots
 
     def agree(self, num_steps: int, stops: bool, row_due: bool) -> tuple[int, bool, bool]:
-        """Counts the `num_steps` environment steps of what was inserted; several learners agree on all three values."""
-        self._count(np.array([num_steps]), self.storage.num_steps, self.storage.is_full)
-        return num_steps, stops, row_due
+        """Has the learners agree on what each has inserted, `num_steps` environment steps here.
+
+        Returns:
+            The steps that all have inserted, and whether the first learner stops and is to write its row.
+        """
+        storage = self.storage
+        told = num_steps, self.num_fresh, storage.num_steps, storage.is_full, stops, row_due
+        steps, fresh, stored, full, stop, due = self._ranks.gather(told).T  # each [learners]
+        self._num_fresh, self._replay_steps = fresh.astype(np.int64), int(stored.sum())
+        self._limiter.count_held(self._replay_steps, bool(full.all()))
+        if not self._trains_fresh and steps.any():
+            self._limiter.count_fresh(steps)
+        return int(steps.sum()), bool(stop[0]), bool(due[0])
 
     def next_batch(self, progress: float = 0.0) -> Batch:
         """The batch that is `ready`; `progress` is the share of the schedules that is over."""
-        if not self._transfer:
-            self._given = self._select(progress)
-            return self._gather(self._given)
-        pending = self._pending or self._start(self._transfer, progress)
+        if not self._thread:
+            self._selection = self._select(progress)
+            return self._gather(self._selection)
+        self._selection, future = self._pending or self._start(self._thread, progress)
         self._pending = None
-        batch = pending.batch.result()
-        self._given = pending.selection
+        batch = future.result()
         if self._has_batch():
-            self._pending = self._start(self._transfer, progress)
+            self._pending = self._start(self._thread, progress)
         return batch
 
     def set_priorities(self, priorities: Tensor) -> None:
         """Takes the new priorities `[B]` of the batch that was handed over last."""
-        samples, num = self._given.samples, len(self._given.samples) - self._given.num_padding
-        self._sampler.set_priorities(samples[:num], priorities[:num], self._given.num_inserted)
+        samples, num = self._selection.samples, len(self._selection.samples) - self._selection.num_padding
+        self._sampler.set_priorities(samples[:num], priorities[:num], self._selection.num_inserted)
 
     def figures(self) -> Row:
         """Metrics of now; a batch that was not handed over yet counts as not trained on."""
-        pending = self._pending.selection.num_fresh if self._pending else 0
+        num_pending = self._pending[0].num_fresh if self._pending else 0
         return {
-            "replay_steps": self._held,
+            "replay_steps": self._replay_steps,
             "replay_ratio": self._limiter.ratio,
-            "fresh_sequences": self.num_fresh + pending,
+            "fresh_sequences": self.num_fresh + num_pending,
         }
 
     def state(self) -> dict[str, Any]:
         """Plain values for `restore`, as if a pending batch had not been selected; valid together with `arrays`."""
         fresh, drawing = list(self._fresh), self._drawing()
         if self._pending:
-            selection, drawing = self._pending.selection, self._pending.drawing
+            selection, drawing = self._pending[0], self._before_pending
             fresh[:0] = selection.samples[: selection.num_fresh].tolist()
         return {**drawing, "sequences": {"inserted": self.storage.num_inserted, "fresh": fresh}}
 
@@ -140,89 +152,90 @@ class BatchQueue:
         return self.storage.arrays() | self._sampler.arrays()
 
     def restore(self, state: Mapping[str, Any], fill: Callable[[str, Array], None] | None) -> None:
-        """Continues from a `state`, with what `fill` writes into each of `arrays`; `agree` must follow.
+        """Continues from the first learner's `state`, with what `fill` writes into each of `arrays`; `agree` must follow.
 
         Without `fill` replay begins empty and nothing is owed, so that there is no burst of updates.
         """
         self._limiter.restore(state["rate_limiter"], keep_credit=fill is not None)
-        self._sampler.generator.set_state(torch.frombuffer(bytearray.fromhex(state["sampling"]), dtype=torch.uint8))
+        if self._ranks.rank == 0:  # the other learners keep their own generators
+            self._sampler.generator.set_state(torch.frombuffer(bytearray.fromhex(state["sampling"]), dtype=torch.uint8))
         if fill:
             self.storage.restore(int(state["sequences"]["inserted"]), fill)
             self._sampler.restore(fill)
             self._fresh = deque(state["sequences"]["fresh"])
 
     def close(self) -> None:
-        if self._transfer:
-            self._transfer.close()
+        if self._thread:
+            self._thread.shutdown()
 
     def _has_batch(self) -> bool:
-        return self._limiter.owes(self._batch_steps) or len(self._fresh) >= self._batch_size
+        """Whether replay is due, or each learner has its fresh part, or together they have a whole batch."""
+        part, fresh = self._part_size, self._num_fresh
+        replays = self._limiter.owes(self._batch_steps)
+        return bool(replays or fresh.min() >= part or fresh.sum() >= part * self._ranks.count)
 
-    def _count(self, steps: Array, held: int, is_full: bool) -> None:
-        """Counts inserted `steps` `[learners]`; the storages of all learners hold `held` steps."""
-        self._held = held
-        self._limiter.count_held(held, is_full)
-        if not self._trains_fresh and steps.any():
-            self._limiter.count_fresh(steps)
-
-    def _start(self, transfer: Transfer, progress: float) -> PendingBatch:
-        drawing, selection = self._drawing(), self._select(progress)
-        return PendingBatch(selection, transfer.start(lambda: self._gather(selection)), drawing)
+    def _start(self, thread: ThreadPoolExecutor, progress: float) -> tuple[Selection, Future[Batch]]:
+        self._before_pending, selection = self._drawing(), self._select(progress)
+        return selection, thread.submit(self._gather, selection)
 
     def _drawing(self) -> dict[str, Any]:
         generator = self._sampler.generator.get_state().numpy().tobytes().hex()
         return {"rate_limiter": self._limiter.state(), "sampling": generator}
 
     def _select(self, progress: float) -> Selection:
+        size, storage = self._part_size, self.storage
         if self._limiter.owes(self._batch_steps):
-            return self._select_replayed(progress)
-        return self._select_fresh()
-
-    def _select_fresh(self) -> Selection:
-        samples = self._pop_fresh(self._batch_size)
-        self._limiter.count_fresh(self.storage.count_steps(samples))
-        return Selection(samples, len(samples), torch.ones(len(samples)), self.storage.num_inserted)
-
-    def _select_replayed(self, progress: float) -> Selection:
-        samples = self._sampler.draw(self._batch_size)
-        self._limiter.count_replayed(int(self.storage.count_steps(samples).sum()))
-        return Selection(samples, 0, self._sampler.importance(samples, progress), self.storage.num_inserted)
-
-    def _pop_fresh(self, num: int) -> Tensor:
-        return torch.tensor([self._fresh.popleft() for _ in range(num)], dtype=torch.int64)
+            num_fresh, samples = 0, torch.empty(0, dtype=torch.int64)
+            if len(storage):  # another learner may have sequences before this one
+                samples = self._sampler.draw(size)
+            probabilities = self._sampler.probabilities(samples)
+            told = float(storage.count_steps(samples).sum()), float(probabilities.min(initial=math.inf))
+            steps, least = self._ranks.gather(told).T
+            self._limiter.count_replayed(int(steps.sum()))
+            importance = self._sampler.importance(probabilities, progress, least.min())
+        else:
+            numbers = self._num_fresh.clip(max=size)
+            self._num_fresh = self._num_fresh - numbers
+            num_fresh = int(numbers[self._ranks.rank])
+            samples = torch.tensor([self._fresh.popleft() for _ in range(num_fresh)], dtype=torch.int64)
+            steps = np.zeros(size)
+            steps[:num_fresh] = storage.count_steps(samples)
+            self._limiter.count_fresh(self._ranks.gather(steps).ravel())
+            importance = torch.ones(num_fresh)
+        num_padding = size - len(samples)
+        if num_padding:
+            samples = torch.cat([samples, samples.new_zeros(num_padding)])
+            importance = torch.cat([importance, torch.ones(num_padding)])
+        return Selection(samples, num_fresh, num_padding, importance, storage.num_inserted)
 
     def _gather(self, selection: Selection) -> Batch:
         batch = self.storage.gather(selection.samples, selection.num_fresh, selection.importance)
         if selection.num_padding:
             batch.mask[:, -selection.num_padding :] = False
-        return batch
+        return self._move(batch) if self._move else batch
 
 
-class Transfer:
-    """Gathers a batch and moves it to `device` in its own thread, during the update on the previous batch."""
+def mover(device: torch.device) -> Callable[[Batch], Batch]:
+    """A function that copies a batch to `device`; called in another thread, it copies while the device computes."""
+    if device.type != "cuda":
+        return lambda batch: each_tensor(batch, lambda tensor: tensor.to(device))
+    stream, computing = torch.cuda.Stream(device), torch.cuda.default_stream(device)  # type: ignore[no-untyped-call]
 
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self._thread = ThreadPoolExecutor(1, "transfer")
-        on_gpu = device.type == "cuda"
-        self._stream = torch.cuda.Stream(device) if on_gpu else None  # type: ignore[no-untyped-call]
+    def copy(tensor: Tensor) -> Tensor:
+        # page-locked memory, because only that is copied while the device computes
+        copied = tensor.pin_memory().to(device, non_blocking=True)
+        copied.record_stream(
+            computing
+        )  # its memory must not be given to the next copy while the device computes with it
+        return copied
 
-    def start(self, gather: Callable[[], Batch]) -> Future[Batch]:
-        """Starts to gather a batch and to move it; the tensors of the future's result are on the device."""
-        return self._thread.submit(lambda: self._move(gather()))
+    def move(batch: Batch) -> Batch:
+        with torch.cuda.stream(stream):
+            moved = each_tensor(batch, copy)
+        stream.synchronize()
+        return moved
 
-    def close(self) -> None:
-        self._thread.shutdown()
-
-    def _move(self, batch: Batch) -> Batch:
-        if self._stream is None:
-            return each_tensor(batch, lambda tensor: tensor.to(self._device))
-        with torch.cuda.stream(self._stream):
-            # page-locked memory is copied while the device computes
-            moved = each_tensor(batch, lambda tensor: tensor.pin_memory().to(self._device, non_blocking=True))
-        self._stream.synchronize()
-        computing = torch.cuda.default_stream(self._device)
-        return each_tensor(moved, lambda tensor: _used_on(tensor, computing))
+    return move
 
 
 def each_tensor(batch: Batch, change: Callable[[Tensor], Tensor]) -> Batch:
@@ -232,8 +245,3 @@ def each_tensor(batch: Batch, change: Callable[[Tensor], Tensor]) -> Batch:
         for name, field in vars(batch).items()
     }
     return Batch(**changed)
-
-
-def _used_on(tensor: Tensor, stream: torch.cuda.Stream) -> Tensor:
-    tensor.record_stream(stream)  # its memory must not be given to the next copy while the device computes with it
-    return tensor

@@ -1,7 +1,7 @@
-"""Computes a loss and its gradient; on a CPU with several threads, which meet once per update.
+"""A loss and its gradient; on a CPU with several threads, which synchronise once per update.
 
-torch's own threads meet after every operation. Here each thread has a part of a batch of images, or one of an algorithm's
-separate losses, such as the critics' and the policy's of SAC.
+torch's own threads synchronise after every operation. Here each thread has a part of a batch of images, or one of the
+separate losses of an algorithm, such as the critics' and the policy's of SAC.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from apex_acer.algorithms.samples import Samples, split
 from apex_acer.learner.optimizer import Optimizer
 from apex_acer.learner.ranks import ALONE, Ranks
 
-MIN_SAMPLES = 2  # of a part; with fewer the operations are too small
+MIN_SAMPLES = 2  # of a part of a batch; with fewer the operations are too small
 
 
 class Gradient:
@@ -27,9 +27,9 @@ class Gradient:
     def __init__(
         self, algorithm: Algorithm, optimizer: Optimizer, num_parts: int, ranks: Ranks = ALONE, num_losses: int = 1
     ) -> None:
-        """Computes so many parts of a batch at a time, or so many of the separate losses of a whole batch, one thread each.
+        """Has a thread for each of `num_parts` parts of a batch, or for `num_losses` separate losses of a whole batch.
 
-        They share torch's threads. If it is one at a time, it is the whole loss in the caller's thread.
+        They share torch's threads. If both numbers are 1, the whole loss is computed in the caller's thread.
         """
         self._algorithm, self._ranks = algorithm, ranks
         self._optimizer, self._num_parts = optimizer, num_parts
@@ -42,21 +42,21 @@ class Gradient:
     def compute(self, samples: Samples, due: Collection[str]) -> LossOutput:
         """The detached loss of all `samples`, whose gradient it leaves in the parameters' `.grad`.
 
-        Separate losses of groups that are not `due` are left out. If there are several learners, `samples` is this learner's
-        part of the batch, and so are the `priorities` of the result.
+        Separate losses of groups that are not `due` are left out. If there are several learners, `samples` and the
+        `priorities` of the result are this learner's part.
         """
-        own = self._compute_own(samples, due)
-        return own if self._ranks is ALONE else self._add_up(own)
-
-    def _compute_own(self, samples: Samples, due: Collection[str]) -> LossOutput:
-        samples = dataclasses.replace(samples, noise=self._noise(samples))
+        noise = self._algorithm.noise(samples)
+        noise = {name: values.to(samples.importance.device) for name, values in noise.items()}
+        samples = dataclasses.replace(samples, noise=noise)
         if self._pool and self._num_parts > 1:
-            return self._compute_parts(self._pool, samples, due)
-        if self._pool:
-            return self._compute_losses(self._pool, samples, due)
-        output = self._loss(samples, due)
-        self._optimizer.backward(output.loss)
-        return output._replace(loss=output.loss.detach())
+            output = self._compute_parts(self._pool, samples, due)
+        elif self._pool:
+            output = self._compute_losses(self._pool, samples, due)
+        else:
+            output = self._loss(samples, due)
+            self._optimizer.backward(output.loss)
+            output = output._replace(loss=output.loss.detach())
+        return output if self._ranks is ALONE else self._add_up(output)
 
     def _compute_parts(self, pool: ThreadPoolExecutor, samples: Samples, due: Collection[str]) -> LossOutput:
         parts = split(samples, self._num_parts)
@@ -72,8 +72,8 @@ class Gradient:
     def _compute_losses(self, pool: ThreadPoolExecutor, samples: Samples, due: Collection[str]) -> LossOutput:
         self._optimizer.gradient.zero_()
         first, *others = self._losses(samples, due)
-        elsewhere = [pool.submit(_backward, loss) for loss in others]
-        return add_up([_backward(first), *(output.result() for output in elsewhere)])
+        futures = [pool.submit(_backward, loss) for loss in others]
+        return add_up([_backward(first), *(future.result() for future in futures)])
 
     def _loss(self, samples: Samples, due: Collection[str]) -> LossOutput:
         if has_separate_losses(self._algorithm):
@@ -84,21 +84,17 @@ class Gradient:
         assert isinstance(self._algorithm, SeparateLosses)
         return [loss for group, loss in self._algorithm.losses(samples).items() if group in due]
 
-    def _noise(self, samples: Samples) -> dict[str, Tensor]:
-        noise = self._algorithm.noise(samples)
-        return {name: values.to(samples.importance.device) for name, values in noise.items()}
-
-    def _add_up(self, own: LossOutput) -> LossOutput:
-        """The sums over all learners, divided by the number of their samples, as if one learner had the whole batch."""
-        num, gradient = own.num_samples.double(), self._optimizer.gradient
-        figures = torch.stack([num, *(num * mean for mean in (own.loss, *own.metrics.values()))])
+    def _add_up(self, output: LossOutput) -> LossOutput:
+        """Means over the samples of all learners, as if one learner had the whole batch."""
+        num, gradient = output.num_samples.double(), self._optimizer.gradient
+        figures = torch.stack([num, *(num * mean for mean in (output.loss, *output.metrics.values()))])
         gradient.mul_(num)
         self._ranks.add(figures)
         self._ranks.add(gradient)
         total = figures[0]
         loss, *metrics = figures[1:].div(total.clamp(min=1)).float()
         gradient.div_(total.clamp(min=1))
-        return LossOutput(loss, dict(zip(own.metrics, metrics, strict=True)), own.priorities, total)
+        return LossOutput(loss, dict(zip(output.metrics, metrics, strict=True)), output.priorities, total)
 
     def _differentiate(self, part: Samples, due: Collection[str]) -> tuple[LossOutput, tuple[Tensor, ...]]:
         """The part's output, and the gradient of its loss summed over samples."""
@@ -107,7 +103,6 @@ class Gradient:
         return output._replace(loss=output.loss.detach()), gradients
 
     def close(self) -> None:
-        """Ends the threads."""
         if self._pool:
             self._pool.shutdown()
 
@@ -115,7 +110,7 @@ class Gradient:
 def make_gradient(
     algorithm: Algorithm, optimizer: Optimizer, threads: int, batch_size: int, ranks: Ranks = ALONE
 ) -> Gradient:
-    """The gradient of batches of `batch_size` samples in up to `threads` threads."""
+    """The `Gradient` of batches of `batch_size` samples in up to `threads` threads."""
     images = algorithm.agent.spec.has_images  # batches of anything smaller gain nothing from being split
     parts = num_parts(threads, batch_size) if images else 1
     separate = has_separate_losses(algorithm) and not images

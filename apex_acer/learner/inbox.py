@@ -1,4 +1,4 @@
-"""The learner's inbox: checks each message, keeps it until the learner takes it, and has it answered once."""
+"""The learner's inbox, which keeps messages until the learner takes them, and the barrier, which makes actors wait."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import logging
 import math
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from apex_acer.protocol.messages import Message, Peer, Reply
@@ -29,20 +29,20 @@ class Post(NamedTuple):
 
 
 class Inbox:
-    """Knows no sockets. `post` may be called from another thread than the other methods.
+    """The messages that wait for the learner, by whatever transport they come; `post` may be called from another thread.
 
     Unrolls wait in order of arrival; each actor has only a few unanswered, so their number is bounded. Other messages of
     actors and the evaluator wait in a separate queue, because they are answered without being learned from. The manager is
     answered at once with `status` and the progress of all processes.
 
     If an actor is replaced, its unrolls that wait here are learned from like any others, but later ones are refused. (If
-    actors wait for updates, the learner refuses the former, too, because another has the turn.)
+    actors wait for updates, the learner refuses the waiting ones, too, because another actor has the turn.)
     """
 
     def __init__(
         self, run_id: str, layout: Layout, num_columns: int, spec: EnvironmentSpec, max_waiting: int, num_slots: int = 1
     ) -> None:
-        """Unrolls have `num_columns` each, of which the first is one of an actor's `num_slots`."""
+        """An unroll has `num_columns` sequences, the first of which is of one of an actor's `num_slots` environments."""
         self._run_id, self._max_waiting, self._num_slots = run_id, max_waiting, num_slots
         self._layout, self._num_columns, self._spec = layout, num_columns, spec
         self._unrolls: deque[Post] = deque()
@@ -65,8 +65,7 @@ class Inbox:
     def post(self, message: Message, answer: Answer) -> None:
         """Accepts or refuses `message`; `answer` is called exactly once, now or later."""
         with self._arrived:
-            refused = self._refusal(message)
-            if refused:
+            if refused := self._refusal(message):
                 self.count_refused(f"{message.peer.name}: {refused}")
                 answer(Reply(message.sequence, refused=refused))
                 return
@@ -111,14 +110,13 @@ class Inbox:
 
     @property
     def empty(self) -> bool:
-        """Whether no message waits."""
         return not self._unrolls and not self._others
 
-    def stop(self, reason: str, held: Iterable[Post] = ()) -> None:
-        """Answers all waiting and all later messages, and those that the learner has `held`, with a stop."""
+    def stop(self, reason: str, unanswered: Iterable[Post] = ()) -> None:
+        """Answers all waiting and all later messages with a stop, and those that the learner has left `unanswered`."""
         with self._arrived:
             self.stop_reason = self.stop_reason or reason
-            for post in (*held, *self._unrolls, *self._others):
+            for post in (*unanswered, *self._unrolls, *self._others):
                 self._tell_stop(post)
             self._unrolls.clear()
             self._others.clear()
@@ -138,14 +136,16 @@ class Inbox:
     def count_refused(self, reason: str) -> None:
         """Counts a refused message, and logs the first one of each kind."""
         self.num_refused += 1
-        kind = reason.translate(str.maketrans("", "", "0123456789"))[:MAX_LOGGED]
-        if kind not in self._logged and len(self._logged) < MAX_KINDS:  # so that nobody can fill the memory or the log
-            self._logged.add(kind)
+        pattern = reason.translate(str.maketrans("", "", "0123456789"))[:MAX_LOGGED]
+        if (
+            pattern not in self._logged and len(self._logged) < MAX_KINDS
+        ):  # so that nobody can fill the memory or the log
+            self._logged.add(pattern)
             log.warning("refused a message: %s", reason[:MAX_LOGGED])
 
     def _progress(self) -> dict[str, list[int]]:
         """By name, the messages accepted from the current incarnation and those unanswered; for the learner, its turns."""
-        peers = {peer.name: [taken, self._unanswered[peer]] for peer, taken in self._next_sequence.items()}
+        peers = {peer.name: [accepted, self._unanswered[peer]] for peer, accepted in self._next_sequence.items()}
         return {**peers, "learner": [self.turns, 0]}
 
     def _counted(self, peer: Peer, answer: Answer) -> Answer:
@@ -176,15 +176,56 @@ class Inbox:
         scores = [row.get("eval_return", math.nan) for row in message.rows]
         if peer.role == "evaluator" and not all(map(math.isfinite, scores)):
             return "a row without a finite eval_return"
-        return self._unroll_refusal(message) if message.unroll else ""
-
-    def _unroll_refusal(self, message: Message) -> str:
-        unroll = message.unroll
-        assert unroll is not None
-        if message.peer.role != "actor":
+        if message.unroll is None:
+            return ""
+        if peer.role != "actor":
             return "only actors send unrolls"
         if sum(self.is_current(post.message.peer) for post in self._unrolls) >= self._max_waiting:
             return f"more than {self._max_waiting} unrolls wait"
         if message.slot >= self._num_slots:
             return f"slot {message.slot}, allowed 0 to {self._num_slots - 1}"
-        return self._layout.check(unroll, self._num_columns) or unroll.refusal(self._spec)
+        return self._layout.check(message.unroll, self._num_columns) or message.unroll.refusal(self._spec)
+
+
+class Barrier:
+    """Holds the messages of actors until they may be answered.
+
+    An actor makes one unroll for each answer. If actors wait for updates, as many are answered as the next batch still needs
+    unrolls, so all of these are acted with the newest weights; the others are answered after the update.
+    """
+
+    def __init__(self, needed: int, is_current: Callable[[Peer], bool]) -> None:
+        """`needed` is the number of unrolls in a batch; 0: actors do not wait. `is_current`: a peer was not replaced."""
+        self._needed, self._is_current = needed, is_current
+        self._waiting: deque[Post] = deque()
+        self._acting: set[Peer] = set()
+
+    def refusal(self, message: Message, version: int) -> str:
+        """Why the unroll in `message` may not be in a batch for weights of `version`; empty if it may."""
+        if not self._needed:
+            return ""
+        if not self._is_current(message.peer):  # another has its turn
+            return "the actor was replaced"
+        acted_with = message.weights_version
+        return "" if acted_with == version else f"weights of version {acted_with}, expected {version}"
+
+    def put(self, post: Post) -> None:
+        """Takes the message of an actor, which waits for its answer from here on."""
+        self._acting.discard(post.message.peer)
+        self._waiting.append(post)
+
+    def release(self, num_collected: int) -> Iterator[Post]:
+        """The messages to answer, if the next batch has `num_collected` unrolls so far."""
+        # an actor that was replaced does not act any more, so another takes its turn
+        self._acting = {peer for peer in self._acting if self._is_current(peer)}
+        while self._waiting and (not self._needed or num_collected + len(self._acting) < self._needed):
+            post = self._waiting.popleft()
+            if self._needed and self._is_current(post.message.peer):
+                self._acting.add(post.message.peer)
+            yield post
+
+    def clear(self) -> list[Post]:
+        """Forgets all actors; returns the messages that were not answered."""
+        waiting, self._waiting = list(self._waiting), deque()
+        self._acting.clear()
+        return waiting

@@ -12,12 +12,10 @@ from typing import Any
 from rich.filesize import decimal
 
 from apex_acer.config import RunConfig
-from apex_acer.learner.barrier import Barrier
-from apex_acer.learner.counters import Counters, RunClock
-from apex_acer.learner.inbox import Inbox, Post
+from apex_acer.learner.inbox import Barrier, Inbox, Post
 from apex_acer.learner.parts import make_batch_queue, unroll_layout
 from apex_acer.learner.ranks import ALONE, Ranks
-from apex_acer.learner.reporting import Reporter
+from apex_acer.learner.reporting import Counters, Reporter
 from apex_acer.learner.saving import Saver
 from apex_acer.learner.snapshots import Evaluations
 from apex_acer.learner.trainer import Trainer
@@ -27,14 +25,14 @@ from apex_acer.protocol.specification import EnvironmentSpec
 
 log = logging.getLogger(__name__)
 
-MAX_WAIT_S = 0.01  # for an unroll, if there are other learners, which wait for this one
+MAX_WAIT_S = 0.01  # for an unroll, because other learners wait for this one
 
 
 class Learner:
     """The outer loop; `step` does one thing at a time, so that a run stops promptly.
 
-    Several learners take each step together. Each has its own actors; the first learner decides when to stop, evaluates,
-    saves and writes the metrics.
+    Several learners take each step together. Each has its own actors; the first one decides when to stop, evaluates, saves
+    and writes the metrics.
     """
 
     @in_float32()  # with the serial engine an environment may have set another default
@@ -49,7 +47,7 @@ class Learner:
         resume: bool = False,
         ranks: Ranks = ALONE,
     ) -> None:
-        """With `resume` it continues from the newest checkpoint; raises `ConfigError` if that or the device does not fit."""
+        """Continues from the newest checkpoint if `resume`; raises `ConfigError` if that or the device does not fit."""
         self._config, self._ranks, self._action_repeat = config, ranks, spec.action_repeat
         self._columns, self._waits = config.actors.environments, config.algorithm.waits
         self._max_wait_s = math.inf if ranks is ALONE else MAX_WAIT_S
@@ -57,17 +55,19 @@ class Learner:
         waiting = config.actors.count * config.max_unanswered
         slots = config.environment.remote.clients if config.environment.is_remote else 1
         self.inbox = Inbox(run_id, layout, self._columns, spec, waiting, slots)
-        unrolls = config.learner.batch_size // ranks.count // self._columns  # of a batch; a whole number if actors wait
+        unrolls = config.learner.batch_size // ranks.count // self._columns  # in a batch; a whole number if actors wait
         self._barrier = Barrier(unrolls if self._waits else 0, self.inbox.is_current)
         self._trainer = Trainer(config, spec, ranks)
         self._queue = make_batch_queue(config, layout, self._trainer.device, ranks)
         log.info("learner on %s; replay holds up to %s", self._trainer.computes, decimal(self._queue.storage.num_bytes))
-        self.counters = Counters(RunClock(run_id, started_at))
+        self.counters = Counters(run_id, started_at)
         self._evaluations = Evaluations(folder, config.stop.at_return, config.evaluation)
         self._saver = Saver(config, spec, folder, self._trainer, self._queue, self._evaluations, self.counters, ranks)
         self._saver.start(resume)
-        network, live = self._trainer.algorithm.network, (self._figures, self._status)
-        self._reporter = Reporter(config, folder, self.counters, network, self.inbox, *live, ranks, resume=resume)
+        network = self._trainer.algorithm.network
+        self._reporter = Reporter(
+            config, folder, self.counters, network, self.inbox, self._status, ranks, resume=resume
+        )
         self.at_checkpoint = False
         """Set when a checkpoint is written in the middle of the run."""
         self._reason = ""
@@ -83,13 +83,13 @@ class Learner:
         """Makes one update, or takes one unroll (waiting up to `timeout_s` seconds for it); False if the run ends."""
         self.inbox.turns += 1
         self._answer(iter(self.inbox.take_other, None))
-        taken: list[Post] = []
+        inserted: list[Post] = []
         if self._queue.ready:
             self._learn()
         else:
-            taken = self._take(min(timeout_s, self._max_wait_s))
-        new_steps, stops, row_due = self._agree(taken)
-        self._answer(taken)  # an unroll is answered when it is in replay, before the update on it
+            inserted = self._take(min(timeout_s, self._max_wait_s))
+        new_steps, stops, row_due = self._agree(inserted)
+        self._answer(inserted)  # an unroll is answered when it is in replay, before the update on it
         self._evaluate_and_save(new_steps)
         if row_due:
             self._report()
@@ -98,10 +98,10 @@ class Learner:
         return not self._reason
 
     def _take(self, timeout_s: float) -> list[Post]:
-        """Puts one unroll into replay, or with several learners as many as a batch needs; they must then be answered."""
+        """Puts one unroll into replay, of several learners as many as a batch needs; they must then be answered."""
         with self._reporter.timers.phase("waiting"):
             post = self.inbox.take_unroll(timeout_s)
-        taken = []
+        inserted = []
         with self._reporter.timers.phase("taking"):
             while post:
                 if refused := self._barrier.refusal(post.message, self.counters.updates):
@@ -109,13 +109,13 @@ class Learner:
                     post.answer(Reply(post.message.sequence, refused=refused))
                 else:
                     self._insert(post.message)
-                    taken.append(post)
+                    inserted.append(post)
                 post = self.inbox.take_unroll(0) if self._queue.takes_more else None
-        return taken
+        return inserted
 
     def _insert(self, message: Message) -> None:
         assert message.unroll is not None
-        self.counters.clock.note_first_step(message.acting_s)
+        self.counters.note_first_step(message.acting_s)
         self._queue.insert(message.unroll, message.weights_version)
         self._trainer.algorithm.observe(message.unroll, (message.peer, message.slot))
 
@@ -126,9 +126,9 @@ class Learner:
             lag = counters.updates - batch.weights_version  # [B]
             update = self._trainer.update(batch, counters.env_steps, counters.updates)
             counters.updates += len(update.metrics)
+            for metrics in update.metrics:
+                self._reporter.means.add(metrics)
             if update.metrics:
-                for metrics in update.metrics:
-                    self._reporter.means.add(metrics)
                 self._reporter.means.add({"policy_lag": lag.float().mean()})
                 counters.skipped_in_a_row = 0
             if update.priorities is not None:
@@ -144,9 +144,9 @@ class Learner:
             self._saver.save_weights()
             raise FloatingPointError(f"{limit} updates in a row were not finite; the weights before them are saved")
 
-    def _agree(self, taken: list[Post]) -> tuple[int, bool, bool]:
-        """The environment steps that all learners have `taken`, whether the run stops, and whether a row is due."""
-        steps = sum(post.message.num_steps for post in taken)
+    def _agree(self, inserted: list[Post]) -> tuple[int, bool, bool]:
+        """The environment steps that all learners have inserted, whether the run stops, and whether a row is due."""
+        steps = sum(post.message.num_steps for post in inserted)
         new_steps, stops, row_due = self._queue.agree(steps, bool(self._stop_reason()), self._reporter.due)
         self.counters.env_steps += new_steps
         return new_steps, stops, row_due
@@ -154,17 +154,16 @@ class Learner:
     def _answer(self, posts: Iterable[Post]) -> None:
         with self._reporter.timers.phase("taking"):
             for post in posts:
-                if post.message.peer.role == "actor":
-                    self._log_rows(post.message)
+                message = post.message
+                if message.peer.role == "actor":
+                    lag = self.counters.updates - message.weights_version
+                    for row in message.rows:
+                        self._reporter.log(message.peer.name, row | {"policy_lag": lag})
                     self._barrier.put(post)
                 elif row := self._evaluations.take(post):
                     self._reporter.log("evaluator", row, int(row["eval_env_steps"]))
             for post in self._barrier.release(self._queue.num_fresh // self._columns):
                 self._answer_actor(post)
-
-    def _log_rows(self, message: Message) -> None:
-        for row in message.rows:
-            self._reporter.log(message.peer.name, row | {"policy_lag": self.counters.updates - message.weights_version})
 
     def _answer_actor(self, post: Post) -> None:
         message, updates = post.message, self.counters.updates
@@ -175,7 +174,7 @@ class Learner:
         post.answer(reply)
 
     def _evaluate_and_save(self, new_steps: int) -> None:
-        """Has the first learner do so if `env_steps` has passed a multiple of the interval in this step."""
+        """Evaluates and saves, in the first learner, if `env_steps` has passed a multiple of the interval in this step."""
         env_steps, new = self.counters.env_steps, new_steps if self._ranks.rank == 0 else 0
         if _passed_multiple(self._config.evaluation.every, env_steps, new):
             self._evaluations.offer(self._saver.snapshot())
@@ -192,11 +191,11 @@ class Learner:
             return self.inbox.stop_reason
         if self._budget_is_used:
             return "env_steps"
-        return "minutes" if stop.minutes is not None and self.counters.clock.wall_s >= 60 * stop.minutes else ""
+        return "minutes" if stop.minutes is not None and self.counters.wall_s >= 60 * stop.minutes else ""
 
     def _report(self) -> None:
-        """Writes the learner's row; what the user's callback raises about it ends the run, saved."""
-        row = self._reporter.log_learner()
+        """Writes the learner's row; an error in the user's callback ends the run, which is saved first."""
+        row = self._reporter.log_learner(self._figures())
         try:
             self._reporter.show(row)
         except BaseException:
@@ -204,7 +203,7 @@ class Learner:
             raise
 
     def _figures(self) -> Row:
-        """What a row of the learner says of this moment."""
+        """The metrics of this moment in the learner's row."""
         counters, best = self.counters, self._evaluations.best
         return {
             "env_steps": counters.env_steps,
@@ -218,29 +217,26 @@ class Learner:
         }
 
     def _status(self) -> dict[str, Any]:
-        """What the manager shows: progress, best evaluation, device and precision, memory.
-
-        `replay_memory` is what replay takes when full, and `replay_bytes` what a save may have to write of it, in bytes.
-        """
-        replay_memory = self._queue.storage.num_bytes
+        """Live figures for the manager."""
+        counters, replay_memory = self.counters, self._queue.storage.num_bytes  # bytes, when it is full
         return {
-            "env_steps": self.counters.env_steps,
-            "wall_s": self.counters.clock.wall_s,
-            "startup_s": self.counters.clock.startup_s,
+            "env_steps": counters.env_steps,
+            "wall_s": counters.wall_s,
+            "startup_s": counters.startup_s,
             "best": self._evaluations.best,
             "learner": self._trainer.computes,
             "replay_memory": replay_memory,
-            "replay_bytes": replay_memory if self._config.saves_replay else 0,
+            "replay_bytes": replay_memory if self._config.saves_replay else 0,  # that a save may have to write
         }
 
     @property
     def _budget_is_used(self) -> bool:
-        """Whether the environment steps are over; without replay, every whole batch of them is learned from before that."""
+        """Whether the environment steps are over and, without replay, every whole batch of them was learned from."""
         learns = not self._config.algorithm.replay_ratio and self._queue.ready
         return self.counters.env_steps >= self._config.stop.env_steps and not learns
 
     def forget_peers(self) -> None:
-        """Drops all messages that wait; actors and evaluator begin again, as with a learner that has just resumed."""
+        """Drops all waiting messages; actors and evaluator start anew, as with a learner that has just resumed."""
         self._barrier.clear()
         self._trainer.pack_again()
         self.inbox.forget_peers()
@@ -252,7 +248,7 @@ class Learner:
 
     def finish(self) -> Outcome:
         """Tells every peer to stop, writes the weights and the last row, and returns how the run ended."""
-        counters, wall_s = self.counters, self.counters.clock.wall_s
+        counters, wall_s = self.counters, self.counters.wall_s
         self.inbox.stop(self._reason, self._barrier.clear())
         self._evaluations.dismiss()
         self._report()
@@ -263,7 +259,7 @@ class Learner:
             env_steps=counters.env_steps,
             updates=counters.updates,
             wall_s=wall_s,
-            startup_s=counters.clock.startup_s,
+            startup_s=counters.startup_s,
             eval_return=self._evaluations.last,
             weights=str(path),
             folder=str(path.parent),
@@ -271,7 +267,6 @@ class Learner:
         )
 
     def close(self) -> None:
-        """Closes the files of metrics, ends the threads and disconnects from the other learners."""
         self._ranks.close()
         self._reporter.close()
         self._trainer.close()

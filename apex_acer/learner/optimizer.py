@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -22,8 +22,8 @@ PLAIN = (bool, int, float, str, type(None))
 class Optimizer:
     """The optimizers of an algorithm's groups of parameters, with the learning rate's schedule over environment steps.
 
-    All parameters and their gradients become views of one vector, of which each group has a part. So clipping and the step
-    are a few operations, however many layers there are. For a small network the number of operations is most of their cost.
+    All parameters become views of one vector, and their gradients of another; each group has a part of both. So clipping and
+    the step are a few operations, whose number is most of their cost if the network is small.
     """
 
     def __init__(self, config: RunConfig, groups: Mapping[str, Group]) -> None:
@@ -40,18 +40,18 @@ class Optimizer:
         }
 
     def learning_rate(self, env_steps: int) -> float:
-        """The learning rate of groups that have none of their own, when the run has made `env_steps`."""
+        """The learning rate, of groups without their own, when the run has made `env_steps`."""
         return self._config.learning_rate * self._scheduled(env_steps)
 
     def _scheduled(self, env_steps: int) -> float:
-        """The share of the learning rates that the schedule leaves."""
+        """The factor that the schedule gives all learning rates."""
         if self._config.schedule == "constant":
             return 1.0
         final = self._config.final_fraction
         return final + (1 - final) * max(0.0, 1 - env_steps / self._schedule_end)
 
     def backward(self, loss: Tensor) -> None:
-        """Leaves the gradient of `loss`, and nothing else, in the parameters' `.grad`."""
+        """Replaces the parameters' `.grad` by the gradient of `loss`."""
         self.gradient.zero_()
         loss.backward()  # type: ignore[no-untyped-call]
 
@@ -65,23 +65,23 @@ class Optimizer:
         Returns:
             The gradient's norm before clipping, and whether the step was taken: `loss` and the gradient are finite.
         """
-        norms = [group.norm() for group in self._groups.values()]
+        norms: list[Tensor] = [torch.linalg.vector_norm(group.gradient) for group in self._groups.values()]
         norm = norms[0] if len(norms) == 1 else torch.linalg.vector_norm(torch.stack(norms))
         finite = math.isfinite(norm + loss)
         if finite:
-            share = self._scheduled(env_steps)
-            for (name, group), own_norm in zip(self._groups.items(), norms, strict=True):
+            factor = self._scheduled(env_steps)
+            for (name, group), group_norm in zip(self._groups.items(), norms, strict=True):
                 if name in due:
-                    group.step(own_norm, share)
+                    group.step(group_norm, factor)
         return norm, finite
 
     def tensors(self) -> dict[str, Tensor]:
         """The tensors that steps change, such as moments, by group and name; a group has none before its first step."""
-        return {f"{PREFIX}{name}": value for name, value in self._state() if isinstance(value, Tensor)}
+        return {f"{PREFIX}{name}": value for name, value in self._state().items() if isinstance(value, Tensor)}
 
     def numbers(self) -> dict[str, Any]:
         """The plain values that steps change; raises `ConfigError` if there is anything else, which cannot be saved."""
-        numbers = {name: value for name, value in self._state() if not isinstance(value, Tensor)}
+        numbers = {name: value for name, value in self._state().items() if not isinstance(value, Tensor)}
         for name, value in numbers.items():
             kept = f"it keeps {name.partition('.')[2]} as {type(value).__name__}; have it keep tensors and numbers"
             require(isinstance(value, PLAIN), "optimizer.name", self._config.name, kept)
@@ -89,53 +89,49 @@ class Optimizer:
 
     def load(self, tensors: Mapping[str, Tensor], numbers: Mapping[str, Any] | None = None) -> None:
         """Continues from saved `tensors` and `numbers`; raises `ConfigError` if they are of another optimizer or network."""
-        state = {name.removeprefix(PREFIX): t for name, t in tensors.items() if name.startswith(PREFIX)}
-        state |= dict(numbers or {})
+        state = _within(tensors, PREFIX) | dict(numbers or {})
         for name, group in self._groups.items():
-            own = f"{name}."
-            group.load(name, {key.removeprefix(own): value for key, value in state.items() if key.startswith(own)})
+            group.load(name, _within(state, f"{name}."))
 
-    def _state(self) -> Iterator[tuple[str, Any]]:
-        for prefix, group in self._groups.items():
-            for name, value in group.state().items():
-                yield f"{prefix}.{name}", value
+    def _state(self) -> dict[str, Any]:
+        groups = self._groups.items()
+        return {f"{prefix}.{name}": value for prefix, group in groups for name, value in group.state().items()}
 
 
 class _GroupOptimizer:
     """RMSProp, Adam or a user's own optimizer of one group's part of the vector."""
 
     def __init__(self, config: OptimizerConfig, group: Group, vector: Tensor, gradient: Tensor) -> None:
-        self._config, self._gradient, self.every = config, gradient, group.every
+        self._config, self.gradient, self.every = config, gradient, group.every
         self._learning_rate = config.learning_rate if group.learning_rate is None else group.learning_rate
         self._vector = nn.Parameter(vector)
         self._vector.grad = gradient
         self._optimizer = _build(config, self._vector)
         self._settings: dict[str, Any] = self._optimizer.param_groups[0]
-        self._given = dict(self._settings)
+        self._first_settings = dict(self._settings)
         self._step = without_compiler(self._optimizer) if config.name in STATE else self._optimizer.step
 
-    def norm(self) -> Tensor:
-        norm: Tensor = torch.linalg.vector_norm(self._gradient)
-        return norm
-
-    def step(self, norm: Tensor, share: float) -> None:
-        self._gradient.mul_((self._config.max_grad_norm / (norm + 1e-6)).clamp(max=1.0))
-        self._settings["lr"] = self._learning_rate * share
+    def step(self, norm: Tensor, factor: float) -> None:
+        self.gradient.mul_((self._config.max_grad_norm / (norm + 1e-6)).clamp(max=1.0))
+        self._settings["lr"] = self._learning_rate * factor
         self._step()
 
     def state(self) -> dict[str, Any]:
-        """What steps change: the state, and the settings that differ from those given."""
-        settings = {name: value for name, value in self._settings.items() if name not in ("params", "lr")}
-        changed = {n: v for n, v in settings.items() if isinstance(v, Tensor) or v is not self._given.get(n)}
-        return dict(self._optimizer.state[self._vector]) | {f"{SETTING}{name}": v for name, v in changed.items()}
+        """The values that steps change: the state, and settings that are not what they were at first."""
+        changed = {
+            f"{SETTING}{name}": value
+            for name, value in self._settings.items()
+            if name not in ("params", "lr")
+            and (isinstance(value, Tensor) or value is not self._first_settings.get(name))
+        }
+        return dict(self._optimizer.state[self._vector]) | changed
 
     def load(self, name: str, state: Mapping[str, Any]) -> None:
         if self._config.name in STATE:
             self._check(name, state)
         on_device = {n: v.to(self._vector.device) if isinstance(v, Tensor) else v for n, v in state.items()}
-        settings = {name: value for name, value in on_device.items() if name.startswith(SETTING)}
-        self._settings.update({name.removeprefix(SETTING): value for name, value in settings.items()})
-        self._optimizer.state[self._vector] = {n: value for n, value in on_device.items() if n not in settings}
+        self._settings.update(_within(on_device, SETTING))
+        self._optimizer.state[self._vector] = {n: v for n, v in on_device.items() if not n.startswith(SETTING)}
 
     def _check(self, group: str, state: Mapping[str, Any]) -> None:
         if state and state.keys() != STATE[self._config.name]:
@@ -152,6 +148,11 @@ def make_optimizer(config: RunConfig, groups: Mapping[str, Group]) -> Optimizer:
     if name not in STATE:
         imports.attempt("optimizer.name", name, lambda: _try_out(config))
     return Optimizer(config, groups)
+
+
+def _within(values: Mapping[str, Any], prefix: str) -> dict[str, Any]:
+    """The values whose names begin with `prefix`, by the rest of the name."""
+    return {name.removeprefix(prefix): value for name, value in values.items() if name.startswith(prefix)}
 
 
 def _try_out(config: RunConfig) -> None:
@@ -175,7 +176,7 @@ def _build(settings: OptimizerConfig, vector: nn.Parameter) -> torch.optim.Optim
 
 
 def flatten(parameters: Sequence[nn.Parameter]) -> tuple[Tensor, Tensor]:
-    """One vector of `parameters` and one of their gradients, of which both become views.
+    """One vector of `parameters` and one of their gradients, which become views of them.
 
     Each parameter keeps its memory format. Nothing may move or convert the network afterwards.
     """
@@ -183,9 +184,9 @@ def flatten(parameters: Sequence[nn.Parameter]) -> tuple[Tensor, Tensor]:
     gradient = torch.zeros_like(vector)
     start = 0
     for parameter in parameters:
-        place = parameter.shape, parameter.stride(), start
-        view = vector.as_strided(*place)
+        geometry = parameter.shape, parameter.stride(), start
+        view = vector.as_strided(*geometry)
         view.copy_(parameter.detach())
-        parameter.data, parameter.grad = view, gradient.as_strided(*place)
+        parameter.data, parameter.grad = view, gradient.as_strided(*geometry)
         start += parameter.numel()
     return vector, gradient

@@ -6,15 +6,14 @@ import torch
 
 from apex_acer.algorithms import make_agent
 from apex_acer.config import ConfigError, RunConfig
-from apex_acer.learner.batch_queue import BatchQueue, Transfer
+from apex_acer.learner.batch_queue import BatchQueue
 from apex_acer.learner.ranks import ALONE, Ranks
-from apex_acer.learner.shared_batch_queue import SharedBatchQueue
 from apex_acer.networks.device import CPU
 from apex_acer.protocol.specification import EnvironmentSpec
 from apex_acer.protocol.unroll import Layout
 from apex_acer.replay.rate_limiter import RateLimiter
-from apex_acer.replay.sampler import PrioritizedSampler, Sampler, UniformSampler
-from apex_acer.replay.storage import Storage, TensorStorage
+from apex_acer.replay.sampler import PrioritizedSampler, Sampler
+from apex_acer.replay.storage import Storage
 from apex_acer.system.seeds import derive_seed
 
 
@@ -23,17 +22,14 @@ def unroll_layout(config: RunConfig, spec: EnvironmentSpec) -> Layout:
     return make_agent(config, spec).layout
 
 
-def make_batch_queue(config: RunConfig, shapes: Layout, device: torch.device, ranks: Ranks = ALONE) -> BatchQueue:
+def make_batch_queue(config: RunConfig, layout: Layout, device: torch.device, ranks: Ranks = ALONE) -> BatchQueue:
     """The batch queue of a learner on `device`, with its share of replay; raises `ConfigError` if a GPU has no room."""
     replay_device = device if config.replay.device == "learner" else CPU
-    storage = make_storage(config, shapes, capacity(config) // ranks.count, replay_device)
+    storage = make_storage(config, layout, capacity(config) // ranks.count, replay_device)
     sampler = make_sampler(config, storage, ranks.rank)
-    seed, sampling = derive_seed(config.seed, "learner", 2), config.algorithm.sampling
-    limiter = RateLimiter(config.algorithm.replay_ratio, seed, sampling.replays, config.replay.start)
-    transfer = Transfer(device) if replay_device != device else None
-    if ranks is ALONE:
-        return BatchQueue(config, sampling, storage, sampler, limiter, transfer)
-    return SharedBatchQueue(config, sampling, storage, sampler, limiter, transfer, ranks)
+    seed, replays = derive_seed(config.seed, "learner", 2), config.algorithm.sampling.replays
+    limiter = RateLimiter(config.algorithm.replay_ratio, seed, replays, config.replay.start)
+    return BatchQueue(config, storage, sampler, limiter, device if replay_device != device else None, ranks)
 
 
 def capacity(config: RunConfig) -> int:
@@ -48,12 +44,11 @@ def capacity(config: RunConfig) -> int:
     return sequences * config.algorithm.unroll_length * config.learner.count
 
 
-def make_storage(config: RunConfig, shapes: Layout, env_steps: int, device: torch.device = CPU) -> Storage:
+def make_storage(config: RunConfig, layout: Layout, env_steps: int, device: torch.device = CPU) -> Storage:
     """A storage of `env_steps` environment steps on `device`; raises `ConfigError` if it has no room for them."""
+    num_sequences, n_steps = env_steps // config.algorithm.unroll_length, config.algorithm.sampling.n_steps
     try:
-        return TensorStorage(
-            shapes, env_steps // config.algorithm.unroll_length, config.algorithm.sampling.n_steps, device
-        )
+        return Storage(layout, num_sequences, n_steps, device)
     except torch.OutOfMemoryError:
         what = f"{device} has no room for {env_steps:,} steps; give cpu, or a smaller replay.capacity"
         raise ConfigError(f"replay.device: {what}") from None
@@ -63,5 +58,5 @@ def make_sampler(config: RunConfig, storage: Storage, rank: int = 0) -> Sampler:
     """The sampler of `storage` that `config` asks for; each learner, of number `rank`, draws with its own generator."""
     seed = derive_seed(config.seed, "learner", 1, *([rank] if rank else []))
     if config.replay.sampling == "uniform":
-        return UniformSampler(storage, seed)
+        return Sampler(storage, seed)
     return PrioritizedSampler(storage, seed, config.replay)

@@ -10,7 +10,6 @@ import os
 import socket
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -42,10 +41,6 @@ class Ranks:
     def add(self, tensor: Tensor) -> None:
         """Replaces `tensor` by its sum over all learners."""
 
-    def share(self, data: bytes) -> bytes:
-        """The `data` of the first learner."""
-        return data
-
     def collect(self, data: bytes) -> list[bytes]:
         """The `data` of all learners."""
         return [data]
@@ -60,61 +55,41 @@ class Ranks:
 ALONE = Ranks()
 
 
-@dataclass(frozen=True)
-class Meeting:
-    """How learner `rank` of `count` connects: at the address on which the first learner listens."""
-
-    rank: int
-    count: int
-    host: str
-    port: int
-    timeout_s: float
-    """Seconds until an operation fails because another learner does not take part."""
-
-
 class ConnectedRanks(Ranks):
     """The collective operations of several learners, on one machine or many: gloo between CPUs, NCCL between GPUs."""
 
-    def __init__(self, meeting: Meeting, listening: socket.socket | None = None) -> None:
-        """Connects all learners; the first one passes its `listening` socket. Raises `LearnerLost` after `CONNECT_S`."""
-        self.rank, self.count = meeting.rank, meeting.count
-        if meeting.host == "127.0.0.1":  # all learners are on this machine
+    def __init__(
+        self, rank: int, count: int, host: str, port: int, timeout_s: float, listening: socket.socket | None = None
+    ) -> None:
+        """Connects all learners at the address of the first one, which passes its `listening` socket.
+
+        Raises `LearnerLost` after `CONNECT_S`, and in an operation if another learner takes no part for `timeout_s` seconds.
+        """
+        self.rank, self.count = rank, count
+        if host == "127.0.0.1":  # all learners are on this machine
             os.environ["GLOO_SOCKET_IFNAME"] = "lo0" if sys.platform == "darwin" else "lo"
-        store = _call(
-            distributed.TCPStore,  # type: ignore[attr-defined]
-            meeting.host,
-            meeting.port,
-            meeting.count,
-            is_master=listening is not None,
-            timeout=timedelta(seconds=CONNECT_S),
-            master_listen_fd=listening.detach() if listening else None,
-        )
-        backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
-        timeout = timedelta(seconds=meeting.timeout_s)
-        numbers = {"world_size": meeting.count, "rank": meeting.rank}
-        _call(distributed.init_process_group, backend, timeout=timeout, store=store, **numbers)
+        first = {"is_master": listening is not None, "master_listen_fd": listening.detach() if listening else None}
+        timeout = timedelta(seconds=CONNECT_S)
+        store = _call(distributed.TCPStore, host, port, count, timeout=timeout, **first)  # type: ignore[attr-defined]
+        backend, timeout = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo", timedelta(seconds=timeout_s)
+        _call(distributed.init_process_group, backend, timeout=timeout, store=store, world_size=count, rank=rank)
 
     def gather(self, numbers: Sequence[float] | Array) -> Array:
-        found: Array = torch.stack(self._gather(torch.tensor(numbers, dtype=torch.float64))).numpy()
-        return found
+        gathered: Array = torch.stack(self._gather(torch.tensor(numbers, dtype=torch.float64))).numpy()
+        return gathered
 
     def add(self, tensor: Tensor) -> None:
         _call(distributed.all_reduce, tensor)
 
-    def share(self, data: bytes) -> bytes:
-        (size,) = self.gather([len(data)])[0]
-        buffer = _tensor(data) if self.rank == 0 else torch.empty(int(size), dtype=torch.uint8)
-        _call(distributed.broadcast, buffer, 0)
-        return buffer.numpy().tobytes()
-
     def collect(self, data: bytes) -> list[bytes]:
         sizes = self.gather([len(data)])[:, 0].astype(int)
-        padded = self._gather(_tensor(data.ljust(sizes.max(), b"\0")))
-        return [whole[:size].numpy().tobytes() for whole, size in zip(padded, sizes, strict=True)]
+        padded = bytearray(data.ljust(max(1, sizes.max()), b"\0"))
+        gathered = self._gather(torch.frombuffer(padded, dtype=torch.uint8))
+        return [whole[:size].numpy().tobytes() for whole, size in zip(gathered, sizes, strict=True)]
 
-    def _gather(self, own: Tensor) -> list[Tensor]:
-        gathered = [torch.empty_like(own) for _ in range(self.count)]
-        _call(distributed.all_gather, gathered, own)
+    def _gather(self, tensor: Tensor) -> list[Tensor]:
+        gathered = [torch.empty_like(tensor) for _ in range(self.count)]
+        _call(distributed.all_gather, gathered, tensor)
         return gathered
 
     def align(self, tensors: Sequence[Tensor]) -> None:
@@ -141,7 +116,3 @@ def _call(operation: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
         return operation(*arguments, **named)
     except RuntimeError as error:
         raise LearnerLost(str(error)) from error
-
-
-def _tensor(data: bytes) -> Tensor:
-    return torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)

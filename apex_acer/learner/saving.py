@@ -13,8 +13,8 @@ import torch
 from apex_acer.config import ConfigError, RunConfig
 from apex_acer.learner import stored_replay
 from apex_acer.learner.batch_queue import BatchQueue
-from apex_acer.learner.counters import Counters
 from apex_acer.learner.ranks import Ranks
+from apex_acer.learner.reporting import Counters
 from apex_acer.learner.snapshots import Evaluations, Snapshot
 from apex_acer.learner.trainer import Trainer
 from apex_acer.networks import weights
@@ -23,13 +23,13 @@ from apex_acer.protocol.specification import Array, EnvironmentSpec
 from apex_acer.storage import checkpoint
 from apex_acer.storage.folder import where
 
-WEIGHTS = "weights.safetensors"
+WEIGHTS, TENSORS = "weights.safetensors", "tensors.safetensors"
 
 
 class Saver:
     """Saves a learner in the run's folder and restores it from there.
 
-    If there are several learners, only the first one sees the folder; the others get what it restores.
+    Of several learners only the first one uses the folder; it sends the others what it restores.
     """
 
     def __init__(
@@ -46,14 +46,14 @@ class Saver:
         self._config, self._spec, self._folder, self._ranks = config, spec, folder, ranks
         self._algorithm, self._optimizer = trainer.algorithm, trainer.optimizer
         self._queue, self._evaluations, self._counters = queue, evaluations, counters
-        self._saved: tuple[int, int, float | None] | None = None
+        self._saved: tuple[int, int, float | None] | None = None  # what a checkpoint was written of last
 
     def snapshot(self) -> Snapshot:
         """The current weights, for an evaluation."""
         return Snapshot(self._counters.env_steps, self._counters.updates, self._weights_file())
 
     def _weights_file(self) -> bytes:
-        """The bytes of a weights file; raises FloatingPointError if a tensor is not finite, which nobody could load."""
+        """The bytes of a weights file; raises FloatingPointError if a tensor is not finite: it could not be loaded."""
         weights.require_finite(self._algorithm.tensors())
         counters, score = self._counters, self._evaluations.score
         metadata = describe(self._config, self._spec, score, env_steps=counters.env_steps, updates=counters.updates)
@@ -68,11 +68,9 @@ class Saver:
 
     def save(self) -> Path:
         """Writes the weights file and a checkpoint, if this is the first learner; returns the path of the weights file."""
-        if self._ranks.rank:
-            return self._folder / WEIGHTS
         path, counters = self.save_weights(), self._counters
         moment = (counters.env_steps, counters.updates, self._evaluations.last)
-        if moment != self._saved:
+        if moment != self._saved and self._ranks.rank == 0:
             self._saved = moment
             self._write_checkpoint()
         return path
@@ -88,7 +86,7 @@ class Saver:
         }
         tensors = self._algorithm.tensors() | self._optimizer.tensors() | {"rng.torch": torch.get_rng_state()}
         weights.require_finite(tensors)
-        contents: dict[str, bytes | Array] = {"tensors.safetensors": weights.pack(tensors, {}), **snapshots}
+        contents: dict[str, bytes | Array] = {TENSORS: weights.pack(tensors, {}), **snapshots}
         if self._config.saves_replay:
             storage = self._queue.storage
             state["replay"] = stored_replay.describe(storage.layout, len(storage), storage.oldest)
@@ -96,7 +94,7 @@ class Saver:
         checkpoint.write(where(self._folder), self._counters.updates, state, contents)
 
     def start(self, resume: bool) -> None:
-        """Loads the newest checkpoint if `resume`, else `load` and `replay.load`; raises `ConfigError` for a misfit."""
+        """Loads the newest checkpoint if `resume`, else `load` and `replay.load`; raises `ConfigError` if unfit."""
         if resume:
             self._restore()
             return
@@ -116,28 +114,24 @@ class Saver:
 
     def _restore(self) -> None:
         if self._ranks.rank:
-            self._take(json.loads(self._ranks.share(b"")), self._ranks.share(b""), None)
+            state, data = self._ranks.collect(b"")[0], self._ranks.collect(b"")[0]
+            self._take(json.loads(state), data, None)
             return
         path = checkpoint.newest(self._folder)
         if path is None:
             raise ConfigError(f"{self._folder}: holds no whole checkpoint; give the folder of a run that has saved one")
         saved = checkpoint.load(path)
         try:
-            self._take_all(saved)
+            has_replay = any(name.startswith("replay.") for name in saved.names)
+            fill = (lambda name, array: saved.read_into(f"replay.{name}", array)) if has_replay else None
+            self._take(saved.state, saved.read(TENSORS), fill)
+            self._evaluations.restore(saved.state["evaluations"], saved.read)
         except ConfigError as error:
-            what = str(error).removeprefix("weights: ").removeprefix(f"{path}/")
-            raise ConfigError(f"{path}: {what}") from None
+            raise ConfigError(f"{path}: {str(error).removeprefix('weights: ').removeprefix(f'{path}/')}") from None
         except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
-            what = f"{type(error).__name__}: {str(error)[:200]!r}"
-            raise ConfigError(f"{path}: its state cannot be used ({what})") from None
-        self._ranks.share(json.dumps(saved.state).encode())
-        self._ranks.share(saved.read("tensors.safetensors"))
-
-    def _take_all(self, saved: checkpoint.Checkpoint) -> None:
-        has_replay = any(name.startswith("replay.") for name in saved.names)
-        fill = (lambda name, array: saved.read_into(f"replay.{name}", array)) if has_replay else None
-        self._take(saved.state, saved.read("tensors.safetensors"), fill)
-        self._evaluations.restore(saved.state["evaluations"], saved.read)
+            raise ConfigError(f"{path}: its state cannot be used ({type(error).__name__}: {error!s:.100})") from None
+        self._ranks.collect(json.dumps(saved.state).encode())
+        self._ranks.collect(saved.read(TENSORS))
 
     def _take(self, state: Mapping[str, Any], data: bytes, fill: Callable[[str, Array], None] | None) -> None:
         tensors = weights.unpack(data)

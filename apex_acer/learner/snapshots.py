@@ -18,18 +18,18 @@ log = logging.getLogger(__name__)
 
 
 class Snapshot(NamedTuple):
-    """Weights set aside for an evaluation."""
+    """Weights for an evaluation."""
 
     env_steps: int
     updates: int
     data: bytes
     """A weights file's bytes."""
     confirms: bool = False
-    """Whether it was scored before, and its evaluation is to confirm that by other games."""
+    """Whether it has a score, which its evaluation is to confirm in other games."""
 
     @property
     def facts(self) -> dict[str, int]:
-        """Plain values of all but `data` and `confirms`."""
+        """Plain values for a checkpoint."""
         return {"env_steps": self.env_steps, "updates": self.updates}
 
 
@@ -37,7 +37,7 @@ class Evaluations:
     """Hands snapshots to the evaluator when it asks, and keeps the best score and the weights that reached the target.
 
     The best of many scores is partly luck. So a snapshot that reaches the target, or scores better than the best one, plays
-    other games, and what these say is its score. The first score of a run is a best one that nothing was chosen by.
+    other games, and their score counts. The first score of a run needs no such confirmation to be the best.
     """
 
     def __init__(self, folder: Path, target: float | None, settings: EvaluationConfig) -> None:
@@ -58,16 +58,16 @@ class Evaluations:
         return self.score["eval_return"] if self.score else None
 
     def offer(self, snapshot: Snapshot) -> None:
-        """Has `snapshot` evaluated next, in place of one that the evaluator has not begun, so it never lags behind."""
+        """Has `snapshot` evaluated next, in place of one that the evaluator has not begun."""
         self._due = snapshot
         self._hand_over()
 
     def take(self, post: Post) -> Row:
-        """Takes the score in the evaluator's message, which is answered with the next snapshot; returns the row to write."""
+        """Takes the evaluator's message, which is answered with the next snapshot; returns the row with its score."""
         row: Row = {}
         if post.message.rows and self._playing:
             row = self._judge(post.message.rows[-1], self._playing)
-        else:  # a new evaluator
+        else:  # from a new evaluator
             self._to_confirm, self._due = self._unscored
         self._asking, self._playing = post, None
         self._hand_over()
@@ -80,13 +80,13 @@ class Evaluations:
 
     @property
     def _unscored(self) -> tuple[Snapshot | None, Snapshot | None]:
-        """What is to be confirmed, and the newest of what is due, if what is being played is never heard of again."""
+        """The snapshots to confirm and to evaluate, if the one that is being played gets no score."""
         if self._playing and self._playing.confirms:
             return self._playing, self._due
         return self._to_confirm, self._due or self._playing
 
     def state(self) -> tuple[dict[str, Any], dict[str, bytes]]:
-        """Plain values for `restore`, and by name the weights files of the snapshots without a score yet; empty: none."""
+        """Plain values for `restore`, and by name the weights files of snapshots to evaluate; empty: none."""
         scores = {"best": self.best, "score": self.score, "passed": self.passed is not None}
         confirming, due = self._unscored
         facts = {"confirming": confirming and confirming.facts, "pending": due and due.facts}
@@ -94,7 +94,7 @@ class Evaluations:
         return scores | facts, files
 
     def restore(self, state: Mapping[str, Any], read: Callable[[str], bytes]) -> None:
-        """Continues from a `state`, whose files `read` gives by their names; its snapshots are due again."""
+        """Continues from a `state`, whose files `read` gives by name; its snapshots are due again."""
         self.best, self.score = state["best"], state["score"]
         if facts := state.get("confirming"):  # a checkpoint of an older version has none
             self._to_confirm = Snapshot(**facts, data=read("confirming"), confirms=True)

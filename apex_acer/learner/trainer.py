@@ -1,4 +1,4 @@
-"""The trainer: makes an update from a batch, and packs the policy for actors."""
+"""The trainer: makes updates from batches, and packs the policy for actors."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class Update:
-    """What came of one batch."""
+    """The update on one batch."""
 
     env_steps: int
     updates: int
     """Optimizer steps before it."""
     metrics: list[Mapping[str, Tensor]] = field(default_factory=list)
-    """Metrics of each step that was taken."""
+    """Metrics of each optimizer step that was taken."""
     num_skipped: int = 0
-    """Steps that were not taken because something was not finite; they have changed nothing."""
+    """Steps that were skipped because the loss or the gradient was not finite; they have changed nothing."""
     priorities: Tensor | None = None
     """New priorities of the samples of the last step, `[B]`."""
 
@@ -43,11 +43,11 @@ class Trainer:
     """An algorithm and its optimizer, on the learner's device; it is the `Descent` by which the algorithm learns."""
 
     def __init__(self, config: RunConfig, spec: EnvironmentSpec, ranks: Ranks = ALONE) -> None:
-        """Raises `ConfigError` if the device is not there."""
+        """Raises `ConfigError` if there is no such device."""
         self.device = choose_device(config.learner.device, "learner.device")
         torch.manual_seed(derive_seed(config.seed, "learner"))
         self.algorithm = algorithm_class(config.algorithm.name).make(config, spec, self.device)
-        if ranks.rank:  # its noise is its own, while its weights will be the first learner's
+        if ranks.rank:  # each learner draws other noise; the weights will be the first learner's
             torch.manual_seed(derive_seed(config.seed, "learner", 3, ranks.rank))
         self.optimizer = make_optimizer(config, self.algorithm.groups())
         threads = config.learner.threads if self.device.type == "cpu" else 1
@@ -58,7 +58,7 @@ class Trainer:
 
     @property
     def computes(self) -> str:
-        """The device and the torso's precision, in words."""
+        """The device and the torso's precision, such as `cpu, bfloat16`."""
         return f"{self.device}, {'bfloat16' if self.algorithm.network.precision else 'float32'}"
 
     def update(self, batch: Batch, env_steps: int, updates: int) -> Update:
@@ -68,7 +68,7 @@ class Trainer:
         self.algorithm.update(self.algorithm.samples.make(batch), self)
         if update.metrics:
             self.algorithm.observe_batch(batch)
-        self._ranks.align(self.algorithm.statistics())  # after an update that has moved them: all actors get the same
+        self._ranks.align(self.algorithm.statistics())  # the update may have changed them; all actors get the same
         return update
 
     def step(self, samples: Samples) -> Mapping[str, Tensor]:
@@ -82,8 +82,8 @@ class Trainer:
         output = self.gradient.compute(samples, due)
         if not output.num_samples:
             return {}
-        norm, taken = self.optimizer.step(output.loss, update.env_steps, due)
-        if not taken:
+        norm, stepped = self.optimizer.step(output.loss, update.env_steps, due)
+        if not stepped:
             log.warning("update %d was not finite and was skipped", updates)
             update.num_skipped += 1
             return {}
@@ -93,7 +93,7 @@ class Trainer:
         return update.metrics[-1]
 
     def count(self, metrics: Mapping[str, Tensor]) -> None:
-        """Counts a step, with its metrics."""
+        """Counts an optimizer step, with its metrics."""
         self._update.metrics.append(metrics)
 
     def add(self, tensor: Tensor) -> None:
@@ -107,9 +107,8 @@ class Trainer:
         return self._policy[1]
 
     def pack_again(self) -> None:
-        """Has `policy` pack the weights anew: the statistics of observations in them change without a new version."""
+        """Makes `policy` pack anew: its statistics of observations change without a new version."""
         self._policy = -1, b""
 
     def close(self) -> None:
-        """Ends the threads."""
         self.gradient.close()

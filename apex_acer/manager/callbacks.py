@@ -1,16 +1,15 @@
-"""Callbacks: the functions through which a program hears of the run that it trains. Imports no torch."""
+"""The functions through which a program hears of the run that it trains. Imports no torch."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 from apex_acer.manager.result import TrainResult
 from apex_acer.protocol.messages import Status
-from apex_acer.storage.history import LoggedRow, RowReader
+from apex_acer.storage.history import LoggedRow
 
-# the metrics of a row that are the fields of an `Evaluation`
+# the metrics that are the fields of an `Evaluation`
 EVALUATED = ["eval_env_steps", "eval_return", "eval_return_std", "eval_return_min", "eval_return_max", "eval_length"]
 
 
@@ -28,53 +27,24 @@ class Evaluation:
     """Mean length of an episode, in environment steps."""
 
 
-def _ignore(heard: object) -> None:
-    """The default of every callback."""
+def _ignore(news: object) -> None:
+    """Does nothing: the default of every callback."""
 
 
 @dataclass(frozen=True)
 class Callbacks:
     """Functions that are called in the caller's own process and thread while a run trains, about twice a second.
 
-    The run continues during a call, but is not supervised: no process is restarted. A first Ctrl-C waits for the call to
-    return; a second one interrupts it, and the run ends unsaved. An exception ends the run: it is saved, and `train` raises
-    the exception again.
+    The run continues during a call, but no process is restarted. A first Ctrl-C waits for the call to return; a second one
+    interrupts it, and the run ends unsaved. An exception ends the run: it is saved, and `train` raises the exception again.
     """
 
     on_status: Callable[[Status], object] = _ignore
-    """Gets the newest row of every process in `rows`, at the start none, and in `news` which were restarted and why."""
+    """Gets the newest row of every process in `rows`, none at the start, and in `news` which were restarted and why."""
     on_rows: Callable[[list[LoggedRow]], object] = _ignore
     """Gets the rows that were written to `metrics.jsonl` since the last call, each once. If a learner has died, `env_steps`
-    goes back to its checkpoint, and the rows after that are written again."""
+    goes back to its checkpoint, and later rows are written again."""
     on_evaluation: Callable[[Evaluation], object] = _ignore
     """Gets each evaluation, after its row."""
     on_stop: Callable[[TrainResult], object] = _ignore
     """Gets the result when the whole run is over; not called if the run failed, because `train` then raises."""
-
-
-class Listener:
-    """Passes a run's statuses and new rows to `callbacks`."""
-
-    def __init__(self, callbacks: Callbacks, folder: Path) -> None:
-        """Skips the rows that are in `folder` already."""
-        self._callbacks = callbacks
-        self._rows = RowReader(folder / "metrics.jsonl")
-        self._rows.read()
-        self.busy = False  # whether a callback is running
-
-    def tell(self, status: Status | None = None) -> None:
-        """Calls the callbacks for which there is something new; raises what a callback raises."""
-        self.busy = True
-        try:
-            if status:
-                self._callbacks.on_status(status)
-            if rows := self._rows.read():
-                self._callbacks.on_rows(rows)
-            for row in rows:
-                if "eval_return" in row:
-                    self._callbacks.on_evaluation(Evaluation(*(row[name] for name in EVALUATED)))
-        finally:
-            self.busy = False
-
-    def close(self) -> None:
-        self._rows.close()

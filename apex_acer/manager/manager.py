@@ -1,4 +1,4 @@
-"""The manager takes one run from its start to its one exit reason. Imports no torch."""
+"""`train` and `resume`, and the manager that takes one run from its start to its end. Imports no torch."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from apex_acer.config.runfile import dump_run, flat, load_run
 from apex_acer.engines import engine_class
 from apex_acer.engines.engine import Engine, Run
 from apex_acer.engines.machine import describe
-from apex_acer.manager.callbacks import Callbacks, Listener
+from apex_acer.manager.callbacks import EVALUATED, Callbacks, Evaluation
 from apex_acer.manager.preparation import prepare, prepare_resume
 from apex_acer.manager.record import Record, log_file
 from apex_acer.manager.result import TrainResult
@@ -25,15 +25,16 @@ from apex_acer.manager.supervisor import RunFailed as RunFailed
 from apex_acer.manager.trackers import Trackers
 from apex_acer.protocol.messages import Status
 from apex_acer.storage.folder import held, where
+from apex_acer.storage.history import RowReader
 from apex_acer.system.output import say
 from apex_acer.system.signals import Signals
 
 log = logging.getLogger(__name__)
 
-# what ends a run, a signal or a failure, leaves nothing behind after 10 s, of which 2 s are the engine's KILL_S
+# 10 s after a signal or a failure nothing is left of a run; 2 s of them are the engine's KILL_S
 SAVE_S = 6.0  # in which the learner saves, replay not counted
-TOLD_S = 1.0  # in which actors hear of the end from a learner that has saved; the others are dismissed
-LEAVE_S = 2.0  # in which the processes then end; those that do not are killed
+TOLD_S = 1.0  # in which actors hear of the end from a learner that has saved; then they are dismissed
+LEAVE_S = 2.0  # in which the processes then end; then they are killed
 
 
 def train(
@@ -54,8 +55,7 @@ def train(
         **changes: keys of the run, as `load_run` takes them: `seed=1, stop={"env_steps": 2000}`.
 
     Raises:
-        ConfigError: with one line that names the key or the path; before any process starts or, if only one of them could
-            find it out, at the start of the run.
+        ConfigError: with one line that names the key or the path; before any process starts unless only one can find out.
         RunFailed: with the traceback of the process that failed.
     """
     _require_callbacks(callbacks)
@@ -93,22 +93,20 @@ def resume(
     return watch(run, callbacks) if progress else manage(run, callbacks)
 
 
-def _require_callbacks(given: object) -> None:
-    if given is not None and not isinstance(given, Callbacks):
-        raise ConfigError(f"callbacks: {str(given)[:60]!r} is not allowed; give Callbacks(on_status=…)")
+def _require_callbacks(callbacks: object) -> None:
+    if callbacks is not None and not isinstance(callbacks, Callbacks):
+        raise ConfigError(f"callbacks: {str(callbacks)[:60]!r} is not allowed; give Callbacks(on_status=…)")
 
 
 def watch(run: Run, callbacks: Callbacks | None = None, stream: TextIO | None = None) -> TrainResult:
-    """`manage` with the live view of the run, on `stream` or, by default, on the program's output."""
+    """Trains a prepared run with its live view, on `stream` or, by default, on the program's output."""
     from apex_acer.views.console import live_view  # imports rich, which takes time
 
     callbacks = callbacks or Callbacks()
-    shown = [run.secret] if run.secret and (stream or sys.stdout).isatty() else []
-    say("\n".join([describe(run.config), *run.notes, *shown]), stream)
-    with (
-        Signals() as signals,
-        live_view(run.config, stream) as view,
-    ):  # in this order, no signal leaves the terminal half restored
+    secrets = [run.secret] if run.secret and (stream or sys.stdout).isatty() else []
+    say("\n".join([describe(run.config), *run.notes, *secrets]), stream)
+    # in this order, no signal leaves the terminal half restored
+    with Signals() as signals, live_view(run.config, stream) as view:
 
         def show(status: Status) -> None:
             view.update(status)
@@ -125,13 +123,13 @@ def manage(
     signals: Signals | None = None,
     tell: Callable[[str], object] = lambda line: None,
 ) -> TrainResult:
-    """Trains a prepared run, from its first process to its result; raises as `train` does.
+    """Trains a prepared run, from its first process to its result; raises `ConfigError` or `RunFailed`.
 
-    `signals` are those of a caller that has entered them already. `tell` gets lines that come after the last status.
+    `signals` may have been entered by the caller already. `tell` gets lines that come after the last status.
     """
     callbacks = callbacks or Callbacks()
-    noted = contextlib.nullcontext(signals) if signals else Signals()
-    with log_file(run.folder, run.config.logging.level), held(run.folder, run.run_id), noted as signals:
+    entered = contextlib.nullcontext(signals) if signals else Signals()
+    with log_file(run.folder, run.config.logging.level), held(run.folder, run.run_id), entered as signals:
         config, result = dataclasses.replace(run.config, out=""), None
         trackers = Trackers(config.logging, flat(config), run.folder)
         record = Record(run.folder, dump_run(config), trackers)
@@ -151,8 +149,10 @@ class Manager:
     """One run, until it has reached its end, fails, or is stopped by a signal."""
 
     def __init__(self, run: Run, callbacks: Callbacks, signals: Signals, record: Record) -> None:
-        self._folder, self._is_resumed, self._record = run.folder, run.resume, record
-        self._listener = Listener(callbacks, run.folder)
+        self._folder, self._is_resumed, self._record, self._callbacks = run.folder, run.resume, record, callbacks
+        self._rows = RowReader(run.folder / "metrics.jsonl")
+        self._rows.read()  # those of before
+        self._is_telling = False  # whether a callback is running
         self._engine: Engine = engine_class(run.config.engine)(run)
         self._supervisor = Supervisor(run, self._engine)
         self._signals = signals.received
@@ -164,11 +164,11 @@ class Manager:
 
     def run(self) -> TrainResult:
         """Trains; leaves no process behind, however the run ends. A first signal saves, a second one kills."""
-        with contextlib.closing(self._engine), contextlib.closing(self._listener):
+        with contextlib.closing(self._engine), contextlib.closing(self._rows):
             try:
                 self._watch()
                 result = self._end()
-                self._listener.tell()
+                self._tell()
                 return result
             except BaseException as error:  # a callback may leave by `sys.exit`, too
                 if isinstance(error, KeyboardInterrupt) and self._killing:
@@ -178,10 +178,24 @@ class Manager:
                     log.info("saved before leaving: %s", saved.weights)
                 raise
 
+    def _tell(self, status: Status | None = None) -> None:
+        """Calls the callbacks for which there is something new; raises what a callback raises."""
+        self._is_telling = True
+        try:
+            if status:
+                self._callbacks.on_status(status)
+            if rows := self._rows.read():
+                self._callbacks.on_rows(rows)
+            for row in rows:
+                if "eval_return" in row:
+                    self._callbacks.on_evaluation(Evaluation(*(row[name] for name in EVALUATED)))
+        finally:
+            self._is_telling = False
+
     def _wake(self) -> None:
         """Called at each signal; the second one interrupts a callback."""
         self._engine.wake()
-        if self._listener.busy and self._killing:
+        if self._is_telling and self._killing:
             raise KeyboardInterrupt
 
     @property
@@ -193,7 +207,6 @@ class Manager:
     def _killing(self) -> bool:
         return len(self._signals) > 1
 
-    @property
     def _save_s(self) -> float:
         return SAVE_S + self._supervisor.replay_save_s
 
@@ -204,7 +217,7 @@ class Manager:
                 # a process of a resumed run may still refuse to start, as long as nothing new was learned
                 if not (self._is_resumed and self._supervisor.is_early):
                     self._record.begin()
-                self._listener.tell(status)
+                self._tell(status)
             self._engine.wait(LOOK_S)
 
     def _end(self) -> TrainResult:
@@ -213,7 +226,7 @@ class Manager:
             log.info("%s: stopping", name)
             if self._status:
                 news = f"{name}: saving what was learned; a second signal ends the run at once"
-                self._listener.tell({**self._status, "news": [news]})
+                self._tell({**self._status, "news": [news]})
         learner = self._supervisor.learner.handle
         can_save = learner is not None and learner.ready
         self._stop(self._signals[0].name if self._signals else "")
@@ -222,11 +235,11 @@ class Manager:
             return result
         if self._killing or learner is None or not can_save:  # there is nothing to save yet, or no time for it
             return self._unsaved()
-        raise RunFailed(learner.failure or f"learner: killed, because it had not saved within {self._save_s:.0f} s")
+        raise RunFailed(learner.failure or f"learner: killed, because it had not saved within {self._save_s():.0f} s")
 
     def _stop(self, reason: str, *, saves: bool = True) -> None:
-        """Has the learner save, if it `saves` and has not yet, and waits for all to end, but no longer than the deadline."""
-        self._ends_at = self._ends_at or time.monotonic() + self._save_s + LEAVE_S
+        """Has the learner save, if it `saves` and has not yet, and waits for all to end, up to the deadline."""
+        self._ends_at = self._ends_at or time.monotonic() + self._save_s() + LEAVE_S
         learner = self._supervisor.learner.handle
         if saves and learner and learner.ready:
             if not learner.result:

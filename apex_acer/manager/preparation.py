@@ -19,7 +19,7 @@ from apex_acer.engines.machine import place, require_gpus, require_room
 from apex_acer.environments.check import check_environment, require_unchanged
 from apex_acer.manager.record import in_use
 from apex_acer.networks.images import require_torso
-from apex_acer.networks.metadata import look, require_match, weights_hint, written_by
+from apex_acer.networks.metadata import read_metadata, require_match, weights_hint, written_by
 from apex_acer.protocol.specification import EnvironmentSpec
 from apex_acer.remote.token import make_token, token_file
 from apex_acer.storage import checkpoint
@@ -36,30 +36,14 @@ def prepare(config: RunConfig, started_at: float) -> Run:
         raise ConfigError(f"load: {config.load!r} is not a file; {weights_hint(Path(config.load))}")
     _require_installed(config)
     config, here = _with_replay(config), Path.cwd()  # code of the user's may go to another folder
-    settings = algorithm_settings(config.algorithm.name)
-    given = type(config.algorithm)
+    settings, algorithm = algorithm_settings(config.algorithm.name), type(config.algorithm)
     allowed = f"the settings of {config.algorithm.name} are {settings.__name__}"
-    require(given is settings, "algorithm", given.__name__, allowed)
-    _require_importable(config)
-    spec, notes = check_environment(config)
-    config = _placed(config, spec)
-    require_torso(config.network, spec)
-    _require_weights(config, spec)
-    _require_address(config)
-    folder = make_folder(config, here)
-    return _with_token(Run(config, spec, folder, uuid.uuid4().hex, started_at, notes=notes))
-
-
-def _with_replay(config: RunConfig) -> RunConfig:
-    """`config` with the whole path of `replay.load`, so that it is found from everywhere; raises `ConfigError`."""
-    given = config.replay.load
-    if not given:
-        return config
-    holds = (
-        "it holds no whole checkpoint; give the folder of a run with checkpoint.replay or of apex_acer.write_unrolls"
-    )
-    require(checkpoint.newest(Path(given)) is not None, "replay.load", given, holds)
-    return dataclasses.replace(config, replay=dataclasses.replace(config.replay, load=str(Path(given).absolute())))
+    require(algorithm is settings, "algorithm", algorithm.__name__, allowed)
+    run = _checked(config, started_at)
+    require_torso(run.config.network, run.spec)
+    if config.load:
+        _require_weights(Path(config.load), run)
+    return _with_token(dataclasses.replace(run, folder=make_folder(run.config, here)))
 
 
 def prepare_resume(
@@ -83,18 +67,56 @@ def prepare_resume(
     elif config.has_schedule and config.schedule_end != before.schedule_end:
         config = dataclasses.replace(config, schedule_steps=before.schedule_end)
     _require_installed(config)
+    run = _checked(config, started_at)
+    with reading(str(path)):
+        require_unchanged(config.environment.id, run.spec, EnvironmentSpec.from_dict(state["spec"]))
+    notes = (*run.notes, *_schedule_notes(config))
+    return _with_token(dataclasses.replace(run, folder=folder, resume=True, notes=notes))
+
+
+def _checked(config: RunConfig, started_at: float) -> Run:
+    """The run, with a number for each count in its configuration; it has no folder yet.
+
+    Raises `ConfigError` if the environment does not work, this machine cannot hold such a run, or the actor could not
+    listen to remote clients.
+    """
     _require_importable(config)
     spec, notes = check_environment(config)
-    with reading(str(path)):
-        require_unchanged(config.environment.id, spec, EnvironmentSpec.from_dict(state["spec"]))
-    config = _placed(config, spec)
-    _require_address(config)
-    notes = (*notes, *_schedule_notes(config))
-    return _with_token(Run(config, spec, folder, uuid.uuid4().hex, started_at, resume=True, notes=notes))
+    config = place(config, spec)
+    if not (config.ray.address or (config.engine == "ray" and "ray" in sys.modules)):  # a cluster has other machines
+        require_gpus(config)
+        require_room(config, spec)
+    if config.environment.is_remote:
+        with imports.needs("environment.id: 'remote'", "remote"):
+            from apex_acer.remote.listener import listen
+        listen(config.environment.remote).close()
+    return Run(config, spec, Path(), uuid.uuid4().hex, started_at, notes=notes)
+
+
+def _with_token(run: Run) -> Run:
+    """`run`; if its environments are remote, with a token, a note where it is, and the token itself if it is new."""
+    if not run.config.environment.is_remote:
+        return run
+    settings = run.config.environment.remote
+    token = make_token(settings, run.folder)
+    note = f"the token of remote clients is in {token_file(settings, run.folder)}"
+    return dataclasses.replace(run, notes=(*run.notes, note), secret=token and f"token: {token}")
+
+
+def _with_replay(config: RunConfig) -> RunConfig:
+    """`config` with the whole path of `replay.load`, so that it is found from everywhere; raises `ConfigError`."""
+    load = config.replay.load
+    if not load:
+        return config
+    allowed = (
+        "it holds no whole checkpoint; give the folder of a run with checkpoint.replay or of apex_acer.write_unrolls"
+    )
+    require(checkpoint.newest(Path(load)) is not None, "replay.load", load, allowed)
+    return dataclasses.replace(config, replay=dataclasses.replace(config.replay, load=str(Path(load).absolute())))
 
 
 def _schedule_notes(config: RunConfig) -> list[str]:
-    """Says of a run that is to go on beyond the end of its learning rate's schedule what the rate is there."""
+    """The learning rate after the end of its schedule, if a resumed run goes on beyond that."""
     end, steps, optimizer = config.schedule_end, config.stop.env_steps, config.optimizer
     if optimizer.schedule == "constant" or end >= steps:
         return []
@@ -127,59 +149,29 @@ def _require_installed(config: RunConfig) -> None:
                 raise ModuleNotFoundError(name=module)
 
 
-def _require_weights(config: RunConfig, spec: EnvironmentSpec) -> None:
+def _require_weights(path: Path, run: Run) -> None:
     """Raises `ConfigError` if the weights to start from are of another run, as far as their metadata tells."""
-    if not config.load:
-        return
-    metadata = look(Path(config.load))
+    metadata = read_metadata(path)
     try:
-        require_match(metadata, config, spec)
+        require_match(metadata, run.config, run.spec)
     except ConfigError as error:
-        raise ConfigError(f"{config.load}: {error}{written_by(metadata)}") from None
+        raise ConfigError(f"{run.config.load}: {error}{written_by(metadata)}") from None
 
 
-def _require_address(config: RunConfig) -> None:
-    """Raises `ConfigError` if the actor could not listen to remote clients."""
-    if not config.environment.is_remote:
-        return
-    with imports.needs("environment.id: 'remote'", "remote"):
-        from apex_acer.remote.listener import listen
-    listen(config.environment.remote).close()
-
-
-def _with_token(run: Run) -> Run:
-    """`run` with what tells its user where the token of remote clients is, and the token itself if it is new."""
-    if not run.config.environment.is_remote:
-        return run
-    settings = run.config.environment.remote
-    token = make_token(settings, run.folder)
-    note = f"the token of remote clients is in {token_file(settings, run.folder)}"
-    return dataclasses.replace(run, notes=(*run.notes, note), secret=token and f"token: {token}")
-
-
-def _placed(config: RunConfig, spec: EnvironmentSpec) -> RunConfig:
-    """`config` with a number for each count; raises `ConfigError` if this machine cannot hold such a run."""
-    config = place(config, spec)
-    if not (config.ray.address or (config.engine == "ray" and "ray" in sys.modules)):  # a cluster has other machines
-        require_gpus(config)
-        require_room(config, spec)
-    return config
-
-
-def _stop_of_rest(before: StopConfig, given: Mapping[str, Any], path: Path, state: Mapping[str, Any]) -> StopConfig:
+def _stop_of_rest(before: StopConfig, changes: Mapping[str, Any], path: Path, state: Mapping[str, Any]) -> StopConfig:
     """The limits of a run resumed from `state` of the checkpoint `path`; raises `ConfigError` if one is reached already."""
     try:
         env_steps, minutes = int(state["env_steps"]), state["wall_s"] / 60
         reached = {"at_return": None} if state["evaluations"]["passed"] else {}
     except (ArithmeticError, LookupError, TypeError, ValueError):
         raise ConfigError(f"{path}: its state is not that of a run of this program") from None
-    stop = from_dict({"stop": {**to_dict(before), **reached, **given}}, "resume").stop
+    stop = from_dict({"stop": {**to_dict(before), **reached, **changes}}, "resume").stop
     if env_steps >= stop.env_steps:
         total = stop.env_steps
         raise ConfigError(f"stop.env_steps: {total} is reached, the run has made {env_steps}; give --steps above that")
     if stop.minutes is not None and minutes >= stop.minutes:
-        took = f"the run has taken {minutes:.1f}"
-        raise ConfigError(f"stop.minutes: {stop.minutes:g} is reached, {took}; give --minutes above that")
+        limit = f"{stop.minutes:g} is reached, the run has taken {minutes:.1f}"
+        raise ConfigError(f"stop.minutes: {limit}; give --minutes above that")
     return stop
 
 
@@ -189,9 +181,9 @@ def make_folder(config: RunConfig, here: Path) -> Path:
     It is relative to the absolute folder `here`. Raises `ConfigError` if there is anything else, or it cannot be written.
     """
     name = config.environment.id.rpartition(":")[2].rpartition("/")[2].lower()
-    given = Path(config.out or f"runs/{name}-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}")
-    path = here / given
-    with writing("out", given):
+    out = Path(config.out or f"runs/{name}-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}")
+    path = here / out
+    with writing("out", out):
         if not config.out:
             return make_new(path)
         path.mkdir(parents=True, exist_ok=True)
@@ -200,4 +192,4 @@ def make_folder(config: RunConfig, here: Path) -> Path:
             return path
     # the curves of two runs in one file would double back
     holds = "holds another run" if (path / "metrics.jsonl").exists() else f"is not empty, it holds {other!r}"
-    raise ConfigError(f"out: {str(given)!r} {holds}; give a new or empty folder")
+    raise ConfigError(f"out: {str(out)!r} {holds}; give a new or empty folder")

@@ -1,4 +1,4 @@
-"""What a run's folder says of the run: `log.txt`, `config.toml` from its beginning on, `result.json` from its end on.
+"""What the manager writes into a run's folder: `log.txt`, `config.toml` at the beginning, `result.json` at the end.
 
 This process may have several runs at once, in threads.
 """
@@ -27,11 +27,14 @@ from apex_acer.system import files
 
 log = logging.getLogger(__name__)
 logger = logging.getLogger("apex_acer")
+_lock = threading.Lock()  # of the next two
+_handlers: list[logging.Handler] = []
+_level_before = logging.NOTSET  # of `logger`, without a run
 _current: ContextVar[Log | None] = ContextVar("log", default=None)  # of the run to which a thread belongs
 
 
 class Record:
-    """Leaves the folder as it is until the run has begun, so that a start that is refused changes nothing there."""
+    """Writes `config.toml` once the run has begun and `result.json` at its end; a start that is refused leaves nothing."""
 
     def __init__(self, folder: Path, config: str, trackers: Trackers) -> None:
         """`config` is the text of `config.toml`."""
@@ -43,8 +46,9 @@ class Record:
         if self.begun:
             return
         self.begun = True
-        self._write_config()
-        (where(self._folder) / END).unlink(missing_ok=True)
+        folder = where(self._folder)
+        files.write(folder / "config.toml", self._config)
+        (folder / END).unlink(missing_ok=True)
         self._trackers.begin()
 
     def end(self, result: TrainResult) -> None:
@@ -54,9 +58,6 @@ class Record:
     def fail(self, error: BaseException) -> None:
         self._write(state="failed", error=last_line(error))
 
-    def _write_config(self) -> None:
-        files.write(where(self._folder) / "config.toml", self._config)
-
     def _write(self, **end: Any) -> None:
         """Writes the end for programs; a full disk does not change the end itself."""
         if not self.begun:
@@ -64,9 +65,9 @@ class Record:
         try:
             folder = where(self._folder)
             if not (folder / "config.toml").exists():  # the folder that had it was deleted
-                self._write_config()
-            whole = {"state": "", "reason": "", "error": "", **end}
-            files.write(folder / END, json.dumps(whole, indent=1).encode() + b"\n")
+                files.write(folder / "config.toml", self._config)
+            fields = {"state": "", "reason": "", "error": "", **end}
+            files.write(folder / END, json.dumps(fields, indent=1).encode() + b"\n")
         except OSError as problem:
             log.warning("%s: not written (%s)", END, problem)
 
@@ -78,33 +79,23 @@ def last_line(error: BaseException) -> str:
     return one_line(error)
 
 
-class _Handlers:
-    """The handlers of this process's runs; the level of the package's logger lets through what any of them wants."""
-
-    def __init__(self) -> None:
-        self._all: list[logging.Handler] = []
-        self._level = logger.level  # that of before
-        self._lock = threading.Lock()
-
-    def add(self, handler: logging.Handler) -> None:
-        with self._lock:
-            if not self._all:
-                self._level = logger.level
-            self._all.append(handler)
-            logger.addHandler(handler)
-            self._set_level()
-
-    def remove(self, handler: logging.Handler) -> None:
-        with self._lock:
-            self._all.remove(handler)
+@contextlib.contextmanager
+def _handling(handler: logging.Handler) -> Iterator[None]:
+    """Adds the handler of one of this process's runs; the logger's level lets through what any of them wants."""
+    global _level_before
+    with _lock:
+        if not _handlers:
+            _level_before = logger.level
+        _handlers.append(handler)
+        logger.addHandler(handler)
+        logger.setLevel(min(each.level for each in _handlers))
+    try:
+        yield
+    finally:
+        with _lock:
+            _handlers.remove(handler)
             logger.removeHandler(handler)
-            self._set_level()
-
-    def _set_level(self) -> None:
-        logger.setLevel(min((handler.level for handler in self._all), default=self._level))
-
-
-_handlers = _Handlers()
+            logger.setLevel(min((each.level for each in _handlers), default=_level_before))
 
 
 def in_use(folder: Path) -> ConfigError:
@@ -116,7 +107,7 @@ def in_use(folder: Path) -> ConfigError:
 def log_file(folder: Path, level: LogLevel) -> Iterator[None]:
     """Writes what this package logs of the run into its folder, and locks that folder; raises `ConfigError`.
 
-    The lines of a thread that was started without this one's context belong to all runs.
+    Lines of a thread that was started without this one's context go to the logs of all runs.
     """
     with writing("out", folder):
         file = Log(folder)
@@ -129,13 +120,13 @@ def log_file(folder: Path, level: LogLevel) -> Iterator[None]:
     handler.setLevel(level.upper())
     handler.addFilter(lambda record: _current.get() in (None, file))
     token = _current.set(file)
-    _handlers.add(handler)
     try:
-        yield
-    except BaseException as error:
-        logger.info("failed: %s", last_line(error))
-        raise
+        with _handling(handler):
+            try:
+                yield
+            except BaseException as error:
+                logger.info("failed: %s", last_line(error))
+                raise
     finally:
-        _handlers.remove(handler)
         _current.reset(token)
         file.close()

@@ -1,4 +1,4 @@
-"""One process of a run through all its incarnations: whether it is running, has ended or hangs, and how often it died."""
+"""One process of a run through all its incarnations: whether it runs, has ended or hangs, and how often it died."""
 
 from __future__ import annotations
 
@@ -15,18 +15,16 @@ class SupervisedProcess:
     """One actor, the evaluator or the learner, through all its incarnations."""
 
     def __init__(self, peer: Peer, patience_s: float, max_unanswered: int = 1, key: str = "hung_seconds") -> None:
-        """It hangs if it makes no progress for `patience_s` seconds with fewer than `max_unanswered` messages unanswered.
+        """The process hangs after `patience_s` seconds without progress, unless `max_unanswered` messages are unanswered.
 
         Progress is a message, or a step of its environments. `key` of `supervision` says how long it may take.
         """
         self.peer = peer  # the incarnation that is running, or the next to start
         self.handle: Handle | None = None  # None until that incarnation is started
-        self.start_at = 0.0  # monotonic seconds before which it is not started
-        self.left_at = 0.0  # monotonic seconds at which it was found to have ended well; 0 if it has not
-        self.dumped_at = 0.0  # monotonic seconds at which it was asked where it hangs; 0 if it was not
+        # monotonic seconds: before which it is not started, at which it ended well, and was asked where it hangs; or 0
+        self.start_at = self.left_at = self.dumped_at = 0.0
         self.died_of = ""  # why the previous incarnation died, in one line; empty if it ended well or there was none
-        self.patience_s, self._key = patience_s, f"supervision.{key}"
-        self._max_unanswered = max_unanswered
+        self.patience_s, self._max_unanswered, self._key = patience_s, max_unanswered, f"supervision.{key}"
         self._deaths: list[float] = []  # monotonic seconds of the recent ones
         self._idle_s = 0.0
         self._progress = (False, 0, 0)
@@ -42,13 +40,11 @@ class SupervisedProcess:
     @property
     def state(self) -> str:
         """`starting`, `running`, `ended`, `restarting`, or `dead: ` with the cause, until it is restarted."""
-        if self.handle is None and self.died_of:
-            return f"dead: {self.died_of}"
-        if self.handle is not None and not self.handle.alive:
-            return "ended"
-        if self.handle is not None and self.handle.ready:
-            return "running"
-        return "restarting" if self.peer.incarnation else "starting"
+        if self.handle is None:
+            state = f"dead: {self.died_of}" if self.died_of else ""
+        else:
+            state = "ended" if not self.handle.alive else "running" if self.handle.ready else ""
+        return state or ("restarting" if self.peer.incarnation else "starting")
 
     @property
     def hangs(self) -> str:
@@ -60,7 +56,7 @@ class SupervisedProcess:
         return f"no progress for {limit_s:g} s ({self._key})" if is_ready else f"not ready for {limit_s:g} s"
 
     def note(self, elapsed_s: float, messages: int, unanswered: int) -> None:
-        """Notes after `elapsed_s` more seconds how many `messages` it has sent, of which `unanswered` still wait."""
+        """Takes note, `elapsed_s` after the last call, that it has sent `messages`, of which some are `unanswered`."""
         if self.handle is None:
             return
         progress = (self.handle.ready, messages, self.handle.heartbeats)
@@ -70,7 +66,7 @@ class SupervisedProcess:
         self._progress = progress
 
     def reset_idle_time(self) -> None:
-        """Forgets the time without progress: there was no learner to make progress with."""
+        """Drops the time without progress, in which there was no learner to make progress with."""
         self._idle_s = 0.0
 
     def count_death(self, window_s: float) -> int:

@@ -1,8 +1,8 @@
-"""The supervisor: starts a run's processes, watches them, and restarts those that fail, on any engine.
+"""The supervisor starts a run's processes, watches them, and restarts those that fail, on any engine.
 
 A process that dies or hangs is replaced by its next incarnation, after a pause that grows, until it has died too often or
 has raised the same error twice before the first unroll was accepted. A new learner continues from the newest checkpoint,
-and the other processes then talk to it. How far the actors are is known from the learner's status.
+and the other processes then talk to it. The learner's status tells how far the actors are.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class RunFailed(Exception):
 
 
 class Conversation:
-    """What the manager has asked and announced to one incarnation of the learner, and what was answered."""
+    """The manager's messages to one incarnation of the learner, and its replies."""
 
     def __init__(self, run_id: str, engine: Engine) -> None:
         self._run_id, self._engine = run_id, engine
@@ -48,7 +48,7 @@ class Conversation:
         self._met = False
 
     def begin(self, incarnations: dict[str, int]) -> None:
-        """Notes that the learner was started with these `incarnations` of the others."""
+        """Takes note that the learner was started and accepts the others in these `incarnations`."""
         self.known, self.known_at = incarnations, time.monotonic()
 
     def send(self, incarnations: dict[str, int], stop: str = "") -> None:
@@ -93,8 +93,8 @@ class Supervisor:
         evaluation_s = 60 * self._settings.evaluation_minutes
         evaluator = SupervisedProcess(Peer("evaluator", 0, 0), evaluation_s, key="evaluation_minutes")
         self._peers = [*self._actors, *([evaluator] if config.evaluation.every else [])]
-        # said once somebody listens there
-        self._unsaid_url = config.environment.remote.url if config.environment.is_remote else ""
+        # of remote clients, until the user has been told it
+        self._new_url = config.environment.remote.url if config.environment.is_remote else ""
         self._conversation = Conversation(self._run_id, engine)
         self._turns = 0  # of the learner's loop
         self._stopping = False
@@ -123,10 +123,10 @@ class Supervisor:
         self._look_after(self.learner)
         for process in () if self._stopping else self._peers:
             self._look_after(process)
-        if self._unsaid_url and (handle := self._actors[0].handle) and handle.ready:
-            self._news.append(f"remote clients connect to {self._unsaid_url}")
+        if self._new_url and (handle := self._actors[0].handle) and handle.ready:
+            self._news.append(f"remote clients connect to {self._new_url}")
             log.info(self._news[-1])
-            self._unsaid_url = ""
+            self._new_url = ""
         every = (self.learner, *self._peers)
         before, self._states = self._states, {each.peer.name: each.state for each in every}
         if not (self._status and (heard or self._news or before != self._states)):
@@ -243,12 +243,12 @@ class Supervisor:
             self._turns, self._stopping = 0, False
 
     def _refusal(self, handle: Handle, deaths: int) -> str:
-        """Why the process of `handle` is not restarted after so many recent `deaths`; empty if it is."""
+        """Why the process of `handle` is not restarted after this many recent `deaths`; empty if it is."""
         is_learner, settings = handle.peer.role == "learner", self._settings
         if not self._engine.restarts:
             return "this engine restarts no process"
         if is_learner and handle.raised:  # a full disk, for example, or numbers that are no longer finite
-            return "it would end like this again"
+            return "a restart would hit the same error"
         if is_learner and newest(where(self._folder)) is None:
             return "there is no checkpoint to continue from"
         if self.is_early and handle.raised:  # a mistake in an environment makes all processes of a role raise the same

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import contextvars
 import dataclasses
 import json
@@ -11,7 +12,6 @@ import queue
 import re
 import threading
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -28,33 +28,19 @@ log = logging.getLogger(__name__)
 PROJECT = "apex_acer"  # unless an environment variable of the tracker names another one
 IDS = "trackers.json"
 """The file in a run's folder with the identifier that each tracker has given the run, by which a resumed run goes on."""
-QUIET_S = 1.0  # after which the wait at the end of the run is said
+QUIET_S = 1.0  # of waiting at the end of the run, after which the user is told
 END_S = 20.0  # in which a tracker takes the rest after the end of the run
 MOST_WAITING = 10_000  # lists of rows; a tracker that is further behind has failed
 MOST_PARAMETERS = 100  # that MLflow takes at once
 MLFLOW_REFUSES = re.compile(r"[^/\w.: -]")  # in the name of a metric
+SUMMARY = ("reason", "env_steps", "updates", "wall_s", "eval_return")  # fields of the result
 
 
-class Tracker(ABC):
-    """What a run tells a tracker; any method may raise."""
-
-    @abstractmethod
-    def begin(self, name: str, config: Mapping[str, Any], folder: Path, known: str) -> str:
-        """Begins a run with its configuration, or goes on with the `known` one; returns its identifier."""
-
-    @abstractmethod
-    def write(self, row: LoggedRow) -> None:
-        """Writes the metrics of a row, as functions of its `env_steps`."""
-
-    @abstractmethod
-    def end(self, result: TrainResult | None, weights: str) -> None:
-        """Ends the run, which has failed if it has no `result`; keeps the file `weights`, unless it is empty."""
-
-
-class WandB(Tracker):
+class WandB:
     """Weights & Biases; its environment variables say where the run goes, `WANDB_MODE=offline` into the run's folder."""
 
     def begin(self, name: str, config: Mapping[str, Any], folder: Path, known: str) -> str:
+        """Begins a run with its configuration, or goes on with the one `known` by its identifier; returns the identifier."""
         import wandb
 
         # the terminal is the live view's: nothing is printed there, and nothing asked
@@ -62,31 +48,27 @@ class WandB(Tracker):
         online = wandb.setup(quiet).settings.mode in ("online", "shared")
         if online and not wandb.login(prompt=False):
             raise PermissionError("nobody is logged in; wandb login, or WANDB_MODE=offline")
-        self._run = wandb.init(
-            project=os.environ.get("WANDB_PROJECT", PROJECT),
-            name=name,
-            id=known or None,
-            resume="allow",
-            config=dict(config),
-            dir=str(folder),
-            settings=quiet,
-        )
+        project = os.environ.get("WANDB_PROJECT", PROJECT)
+        wanted: dict[str, Any] = {"id": known or None, "resume": "allow", "dir": str(folder), "settings": quiet}
+        self._run = wandb.init(project=project, name=name, config=dict(config), **wanted)
         self._run.define_metric("*", step_metric="env_steps")
         log.info("wandb: %s", self._run.dir if self._run.offline else self._run.url)
         return str(self._run.id)
 
     def write(self, row: LoggedRow) -> None:
+        """Writes the metrics of a row over its `env_steps`."""
         self._run.log(_metrics(row) | {"env_steps": row["env_steps"]})
 
     def end(self, result: TrainResult | None, weights: str) -> None:
-        self._run.summary.update(_facts(result))
+        """Ends the run, which has failed if it has no `result`; keeps the file `weights`, unless it is empty."""
+        self._run.summary.update(_summary(result))
         if weights:
             self._run.log_artifact(weights, name=f"weights-{self._run.id}", type="model")
         self._run.finish(exit_code=int(result is None))
 
 
-class MLflow(Tracker):
-    """MLflow; `MLFLOW_TRACKING_URI` says where the run goes, by default into files in the run's folder."""
+class MLflow:
+    """MLflow, with the methods of `WandB`; `MLFLOW_TRACKING_URI` says where the run goes, by default its own folder."""
 
     def begin(self, name: str, config: Mapping[str, Any], folder: Path, known: str) -> str:
         uri = os.environ.get("MLFLOW_TRACKING_URI")
@@ -104,9 +86,9 @@ class MLflow(Tracker):
             experiment = self._client.get_experiment_by_name(title)
             number = experiment.experiment_id if experiment else self._client.create_experiment(title)
             self._id = self._client.create_run(number, run_name=name).info.run_id
-            given = [Param(key, str(value)) for key, value in config.items()]
-            for start in range(0, len(given), MOST_PARAMETERS):
-                self._client.log_batch(self._id, params=given[start : start + MOST_PARAMETERS])
+            parameters = [Param(key, str(value)) for key, value in config.items()]
+            for start in range(0, len(parameters), MOST_PARAMETERS):
+                self._client.log_batch(self._id, params=parameters[start : start + MOST_PARAMETERS])
         log.info("mlflow: run %s in %s", self._id, self._client.tracking_uri)
         return self._id
 
@@ -114,8 +96,10 @@ class MLflow(Tracker):
         self._write(_metrics(row), row["env_steps"])
 
     def end(self, result: TrainResult | None, weights: str) -> None:
-        facts = _facts(result)
-        self._write({key: value for key, value in facts.items() if is_number(value)}, facts.get("result/env_steps", 0))
+        summary = _summary(result)
+        self._write(
+            {key: value for key, value in summary.items() if is_number(value)}, summary.get("result/env_steps", 0)
+        )
         if weights:
             self._client.log_artifact(self._id, weights)
         if result:
@@ -130,44 +114,46 @@ class MLflow(Tracker):
         self._client.log_batch(self._id, metrics=[Metric(key, value, now, env_steps) for key, value in named.items()])
 
 
-TRACKERS: dict[str, type[Tracker]] = {"wandb": WandB, "mlflow": MLflow}
+TRACKERS: dict[str, type[WandB | MLflow]] = {"wandb": WandB, "mlflow": MLflow}
+Heard = list[LoggedRow] | TrainResult | None
+"""New rows, or the end of the run: its result, or None if it failed."""
 
 
 class Trackers:
     """The trackers of a run. What goes wrong in one is a warning in the log, and it hears no more."""
 
     def __init__(self, settings: LoggingConfig, run: Mapping[str, Any], folder: Path) -> None:
-        """`run` is the configuration of which they hear."""
-        self._ids = _read_ids(folder)
+        """`run` is the flat configuration of which they hear."""
         self._keeps_weights, self._run, self._folder = settings.tracker_weights, run, folder
-        self._queues: dict[
-            str, queue.Queue[list[LoggedRow] | TrainResult | None]
-        ] = {}  # the end of a run is not a list
+        self._ids: dict[str, str] = {}
+        with contextlib.suppress(OSError, TypeError, ValueError):
+            self._ids = dict(json.loads((folder / IDS).read_text(encoding="utf-8")))
+        self._queues: dict[str, queue.Queue[Heard]] = {name: queue.Queue(MOST_WAITING) for name in settings.trackers}
         self._news: queue.SimpleQueue[str] = queue.SimpleQueue()
-        self._threads = []
-        for name in dict.fromkeys(settings.trackers):
-            self._queues[name] = queue.Queue(MOST_WAITING)
-            follow = contextvars.copy_context().run  # so that its lines are in this run's log
-            self._threads.append(threading.Thread(target=follow, args=(self._follow, name), name=name, daemon=True))
+        # each in a copy of this context, so that its lines are in this run's log
+        self._threads = [
+            threading.Thread(target=contextvars.copy_context().run, args=(self._follow, name), name=name, daemon=True)
+            for name in self._queues
+        ]
 
     def begin(self) -> None:
         for thread in self._threads:
             thread.start()
 
     def listen(self, callbacks: Callbacks) -> Callbacks:
-        """`callbacks` that pass new rows on to the trackers, too, and hear what goes wrong there."""
+        """`callbacks`, extended: rows also go to the trackers, and `news` has what goes wrong there."""
         if not self._threads:
             return callbacks
 
-        def hear(rows: list[LoggedRow]) -> None:
+        def on_rows(rows: list[LoggedRow]) -> None:
             self._tell(rows)
             callbacks.on_rows(rows)
 
-        def look(status: Status) -> None:
+        def on_status(status: Status) -> None:
             news = [self._news.get() for _ in range(self._news.qsize())]
             callbacks.on_status({**status, "news": [*status.get("news", []), *news]})
 
-        return dataclasses.replace(callbacks, on_rows=hear, on_status=look)
+        return dataclasses.replace(callbacks, on_rows=on_rows, on_status=on_status)
 
     def close(
         self, result: TrainResult | None, signals: Sequence[object], tell: Callable[[str], object] = lambda line: None
@@ -177,34 +163,37 @@ class Trackers:
         `tell` gets a line if that takes long.
         """
         self._tell(result)
-        most, at, told = min(len(signals) + 1, 2), time.monotonic(), False
-        while (late := self._at_work()) and len(signals) < most and (waited := time.monotonic() - at) < END_S:
-            if waited > QUIET_S and not told:
+        most, start, is_told = min(len(signals) + 1, 2), time.monotonic(), False
+        while (late := self._at_work()) and len(signals) < most and (waited := time.monotonic() - start) < END_S:
+            if waited > QUIET_S and not is_told:
                 what = "has yet to take the rest of the run"
                 tell(f"{late[0].name}: {what}; waiting up to {END_S:.0f} s, or until Ctrl-C")
-                told = True
+                is_told = True
             late[0].join(0.1)
         for thread in late:
-            line = f"{thread.name}: did not take the rest of the run within {time.monotonic() - at:.0f} s"
+            line = f"{thread.name}: did not take the rest of the run within {time.monotonic() - start:.0f} s"
             self._warn(line)
             tell(line)
 
     def _at_work(self) -> list[threading.Thread]:
         return [thread for thread in self._threads if thread.is_alive() and thread.name in self._queues]
 
-    def _tell(self, what: list[LoggedRow] | TrainResult | None) -> None:
+    def _tell(self, heard: Heard) -> None:
         for name, waiting in list(self._queues.items()):
             try:
-                waiting.put_nowait(what)
+                waiting.put_nowait(heard)
             except queue.Full:
                 self._queues.pop(name, None)
                 self._warn(f"{name}: is too slow and hears no more of this run")
 
     def _follow(self, name: str) -> None:
-        """The thread of a tracker."""
+        """Runs in the thread of a tracker."""
         tracker, waiting = TRACKERS[name](), self._queues[name]
+        # such as `cartpole-v1-20260101-120000-7`, or `gamma=0.9/seed_1` in a sweep
+        title = "/".join(self._folder.parts[-2:]).removeprefix("runs/")
         try:
-            self._keep_id(name, tracker.begin(_name(self._folder), self._run, self._folder, self._ids.get(name, "")))
+            self._ids[name] = tracker.begin(title, self._run, self._folder, self._ids.get(name, ""))
+            files.write(self._folder / IDS, json.dumps(self._ids).encode())
             while isinstance(heard := waiting.get(), list):
                 for row in heard:
                     tracker.write(row)
@@ -218,27 +207,10 @@ class Trackers:
         log.warning("%s", line)
         self._news.put(line)
 
-    def _keep_id(self, name: str, identifier: str) -> None:
-        self._ids[name] = identifier
-        files.write(self._folder / IDS, json.dumps(self._ids).encode())
-
-
-def _read_ids(folder: Path) -> dict[str, str]:
-    try:
-        return dict(json.loads((folder / IDS).read_text(encoding="utf-8")))
-    except (OSError, TypeError, ValueError):
-        return {}
-
-
-def _name(folder: Path) -> str:
-    """Such as `cartpole-v1-20260101-120000-7`, or `gamma=0.9/seed_1` in a sweep."""
-    return "/".join(folder.parts[-2:]).removeprefix("runs/")
-
 
 def _metrics(row: LoggedRow) -> dict[str, float]:
     return {f"{row['source']}/{name}": value for name, value in row.items() if is_number(value) and name != "env_steps"}
 
 
-def _facts(result: TrainResult | None) -> dict[str, Any]:
-    shown = ("reason", "env_steps", "updates", "wall_s", "eval_return")
-    return {f"result/{key}": getattr(result, key) for key in shown} if result else {}
+def _summary(result: TrainResult | None) -> dict[str, Any]:
+    return {f"result/{key}": getattr(result, key) for key in SUMMARY} if result else {}

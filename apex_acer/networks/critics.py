@@ -1,4 +1,4 @@
-"""Networks of DDPG, TD3 and SAC: several critics that are computed as one, and the policies."""
+"""Networks of DDPG, TD3 and SAC: critics, which are computed together, and policies."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from apex_acer.config import NetworkConfig
-from apex_acer.networks.network import RecurrentNetwork, TorsoNetwork
+from apex_acer.networks.network import Network, TorsoNetwork
 from apex_acer.networks.torsos import ACTIVATIONS
 from apex_acer.protocol.specification import EnvironmentSpec
 
@@ -19,7 +19,7 @@ SMALL_HEAD = 3e-3  # of Lillicrap et al. 2016: the first actions are near 0, whe
 
 
 class GaussianOutput(NamedTuple):
-    """A Gaussian that tanh squashes into the box: `action`, the squashed mean, `mean` and `log_std`, all `[B, d]`."""
+    """`mean` and `log_std` of a Gaussian before tanh, and `action`, the squashed mean, all `[B, d]`."""
 
     action: Tensor
     mean: Tensor
@@ -35,8 +35,8 @@ class PolicyOutput(NamedTuple):
 class Critics(TorsoNetwork):
     """`num_critics` networks Q(s, a) with the hidden layers of `config`, computed together.
 
-    The critics of a vector see observation and action from their first layer on. If the torso has convolutions or is a
-    user's own, they share it, and the action joins its features.
+    Of a vector, each critic's first layer sees observation and action. A torso with convolutions, or a user's own, is
+    shared by all critics, and the action joins its features.
     """
 
     def __init__(self, config: NetworkConfig, spec: EnvironmentSpec, num_critics: int) -> None:
@@ -49,17 +49,20 @@ class Critics(TorsoNetwork):
 
     def forward(self, inputs: Tensor, action: Tensor) -> Tensor:
         """Q `[num_critics, B]` of `prepare`d observations `[B, *obs_shape]` and actions `[B, d]`."""
-        return self._values(self.features(inputs), action, list(self.weights), list(self.biases))
+        return self._q_values(self.features(inputs), action, list(self.weights), list(self.biases))
 
     def evaluate(self, inputs: Tensor, action: Tensor, num: int | None = None) -> Tensor:
-        """Q of all critics, or of the first `num`, whose parameters are constants: only actions get a gradient.
+        """Q of all critics, or of the first `num`, with gradient to `action` only.
 
-        The parameters themselves stay as they are, because another part of the batch may learn them at the same time.
+        Parameters keep their `requires_grad`, because another thread may compute their gradient at the same time.
         """
-        weights, biases = ([parameter.detach()[:num] for parameter in own] for own in (self.weights, self.biases))
-        return self._values(self.features(inputs).detach(), action, weights, biases)
+        layers = (self.weights, self.biases)
+        weights, biases = ([parameter.detach()[:num] for parameter in parameters] for parameters in layers)
+        return self._q_values(self.features(inputs).detach(), action, weights, biases)
 
-    def _values(self, features: Tensor, action: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor]) -> Tensor:
+    def _q_values(
+        self, features: Tensor, action: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor]
+    ) -> Tensor:
         first, *inner, last = zip(weights, biases, strict=True)
         joined = torch.cat([features, action], -1)  # [B, F + d], in the parameters' type: it keeps the action's digits
         x = self._layer(joined.expand(len(first[0]), *joined.shape), *first)  # [num, B, H]
@@ -79,8 +82,8 @@ def _uniform(*shape: int, fan_in: int) -> nn.Parameter:
     return nn.Parameter(torch.empty(shape).uniform_(-bound, bound))
 
 
-class SquashedGaussian(RecurrentNetwork[GaussianOutput]):
-    """A policy: a Gaussian squashed by tanh, whose mean and standard deviation depend on the observation."""
+class SquashedGaussian(Network[GaussianOutput]):
+    """SAC's policy: a Gaussian squashed by tanh, whose mean and standard deviation depend on the observation."""
 
     def __init__(self, config: NetworkConfig, spec: EnvironmentSpec) -> None:
         super().__init__(config, spec)
@@ -91,8 +94,8 @@ class SquashedGaussian(RecurrentNetwork[GaussianOutput]):
         return GaussianOutput(mean.tanh(), mean, log_std.clamp(*LOG_STD_RANGE))
 
 
-class DeterministicPolicy(RecurrentNetwork[PolicyOutput]):
-    """A policy that gives one action for each observation, and the critics that travel with it, if there are any."""
+class DeterministicPolicy(Network[PolicyOutput]):
+    """DDPG's policy, and `critics` if `num_critics` of them travel with it to the actors."""
 
     def __init__(self, config: NetworkConfig, spec: EnvironmentSpec, *, num_critics: int = 0) -> None:
         super().__init__(config, spec)

@@ -1,8 +1,6 @@
-"""The models that curiosity learns from transitions, with a torso of their own."""
+"""The intrinsic curiosity module (arXiv 1705.05363): forward and inverse model on a torso of their own."""
 
 from __future__ import annotations
-
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,17 +15,8 @@ from apex_acer.protocol.specification import EnvironmentSpec
 HIDDEN = 256  # units of each model's hidden layer, as in the paper
 
 
-class Errors(NamedTuple):
-    """How wrong the models are about each transition, `[T, B]`."""
-
-    forward: Tensor
-    """`forward_error` about the features of the observation after it."""
-    inverse: Tensor
-    """`inverse_error` about the action."""
-
-
 class Curiosity(TorsoNetwork):
-    """Features of observations, and models of the action between two observations and of where an action leads."""
+    """Features of observations, a forward model of the next features and an inverse model of the action between two."""
 
     def __init__(self, config: NetworkConfig, spec: EnvironmentSpec) -> None:
         super().__init__(config, spec, config.hidden_sizes)
@@ -36,23 +25,23 @@ class Curiosity(TorsoNetwork):
         self.inverse_model = head(2 * self.width, HIDDEN, num, activation=config.activation)
         self.forward_model = head(self.width + num, HIDDEN, self.width, activation=config.activation)
 
-    def forward(self, inputs: Tensor, action: Tensor) -> Errors:
-        """Errors about `action` `[T, B, …]` between consecutive `prepare`d observations `[(T+1) * B, *obs_shape]`."""
+    def forward(self, inputs: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+        """Forward and inverse errors `[T, B]` of `action` `[T, B, …]` between `prepare`d observations `[(T+1) * B, …]`."""
         features = self.features(inputs).view(len(action) + 1, action.shape[1], -1)  # [T+1, B, F]
         before, after = features[:-1], features[1:]
-        guessed = self.inverse_model(torch.cat([before, after], -1))
-        expected = self.forward_model(torch.cat([before, self._vector(action).to(before.dtype)], -1))
-        return Errors(forward_error(expected, after), self._inverse_error(guessed, action))
+        predicted_action = self.inverse_model(torch.cat([before, after], -1))
+        predicted = self.forward_model(torch.cat([before, self._vector(action).to(before.dtype)], -1))
+        return forward_error(predicted, after), self._inverse_error(predicted_action, action)
 
     def _vector(self, action: Tensor) -> Tensor:
-        """`action` as numbers `[T, B, num]`: choices as one-hot vectors side by side."""
+        """`action` as floats `[T, B, num]`: choices as one-hot vectors, side by side."""
         if not self._branches:
             return action
         choices = zip(split_choices(action, self._branches), self._branches, strict=True)
         return torch.cat([one_hot(choice, size) for choice, size in choices], -1)
 
-    def _inverse_error(self, guessed: Tensor, action: Tensor) -> Tensor:
+    def _inverse_error(self, predicted: Tensor, action: Tensor) -> Tensor:
         if not self._branches:
-            return inverse_error(guessed, action)
-        choices = zip(torch.split(guessed, self._branches, -1), split_choices(action, self._branches), strict=True)
+            return inverse_error(predicted, action)
+        choices = zip(torch.split(predicted, self._branches, -1), split_choices(action, self._branches), strict=True)
         return sum_of(inverse_error(logits, choice) for logits, choice in choices)

@@ -1,4 +1,4 @@
-"""The device that a network is on, and torch's settings of a process."""
+"""The device of a network, and torch's settings of a process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CPU = torch.device("cpu")
 
 @contextlib.contextmanager
 def one_thread() -> Iterator[None]:
-    """Has torch compute in one thread inside the context: a forked process has no others, and would wait for them."""
+    """A context in which torch computes in one thread: a forked process has no others, and would wait for them."""
     num = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -25,7 +25,7 @@ def one_thread() -> Iterator[None]:
 
 @contextlib.contextmanager
 def in_float32() -> Iterator[None]:
-    """Inside, or in a function that it decorates, new tensors are float32, whatever default an environment has set."""
+    """A context, or decorator, in which new tensors are float32, whatever default an environment has set."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float32)
     try:
@@ -35,7 +35,7 @@ def in_float32() -> Iterator[None]:
 
 
 def choose_device(name: str, key: str) -> torch.device:
-    """The device that the value `name` of `key` means; raises `ConfigError` if this machine does not have it."""
+    """The device for the value `name` of a config `key`; raises `ConfigError` if this machine does not have it."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     device = torch.device(name)

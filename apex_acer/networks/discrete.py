@@ -1,4 +1,4 @@
-"""Networks of ACER and of Q-learning for discrete actions."""
+"""Networks of ACER, Ape-X DQN and R2D2, for discrete actions."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from torch import Tensor, nn
 
 from apex_acer.config import NetworkConfig
 from apex_acer.functional import dueling, joint_logits
-from apex_acer.networks.network import RecurrentNetwork
+from apex_acer.networks.network import Network
 from apex_acer.networks.torsos import head, linear
 from apex_acer.protocol.specification import EnvironmentSpec
 
 
 class ActorCriticOutput(NamedTuple):
-    """`pi_logits` and `q_values`, both `[B, A]`; of several choices at once the logits are those of each, side by side."""
+    """`pi_logits` `[B, Σ branches]` of each choice, side by side, and `q_values` `[B, A]` of all joint actions."""
 
     pi_logits: Tensor
     q_values: Tensor
@@ -26,11 +26,8 @@ class QOutput(NamedTuple):
     q_values: Tensor
 
 
-class ActorCritic(RecurrentNetwork[ActorCriticOutput]):
-    """Policy logits and Q values; V is Σ π Q.
-
-    Of several choices at once, Q has a value of each combination.
-    """
+class ActorCritic(Network[ActorCriticOutput]):
+    """ACER's policy logits and Q values; V is Σ π Q."""
 
     def __init__(self, config: NetworkConfig, spec: EnvironmentSpec) -> None:
         super().__init__(config, spec)
@@ -39,17 +36,17 @@ class ActorCritic(RecurrentNetwork[ActorCriticOutput]):
         self.q_values = linear(self.width, spec.num_actions, gain=0.01)
 
     def joint(self, pi_logits: Tensor) -> Tensor:
-        """The logits `[..., A]` of all actions, from those of each choice."""
+        """The logits `[..., A]` of all joint actions, from the logits of each choice."""
         return joint_logits(pi_logits, self.branches)
 
     def heads(self, features: Tensor, inputs: Tensor) -> ActorCriticOutput:
         return ActorCriticOutput(self.forbid(self.pi_logits(features), inputs), self.q_values(features))
 
 
-class QNetwork(RecurrentNetwork[QOutput]):
-    """Q values; if `is_dueling`, it computes them from a value and advantages (Wang et al. 2016).
+class QNetwork(Network[QOutput]):
+    """Q values; if `is_dueling`, computed from a value and advantages (Wang et al. 2016, arXiv 1511.06581).
 
-    The last of `network.hidden_sizes` is then the width of the hidden layer that value and advantages each have.
+    Value and advantages then have a hidden layer each, as wide as the last of `network.hidden_sizes`.
     """
 
     def __init__(self, config: NetworkConfig, spec: EnvironmentSpec, *, is_dueling: bool) -> None:
@@ -64,6 +61,6 @@ class QNetwork(RecurrentNetwork[QOutput]):
         return QOutput(self.forbid_combinations(q_values, inputs))
 
     def _outputs(self, layers: nn.Sequential, features: Tensor) -> Tensor:
-        """The outputs of a head, whose hidden layer, the largest of all with images, computes in `precision`."""
+        """The outputs of a head, whose hidden layer computes in `precision`: with images it is the largest layer."""
         outputs: Tensor = layers[-1](self.run(layers[:-1], features))
         return outputs

@@ -1,4 +1,4 @@
-"""Raw observations as networks take them: frame stacks, parts of packed bytes, and numbers in place of bytes."""
+"""From raw observations to a network's input: frame stacks, unpacked parts, and floats in place of bytes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from apex_acer.protocol.specification import EnvironmentSpec
 def stack_planes(planes: Tensor, episode_step: Tensor, stack: int) -> Tensor:
     """Frame stacks `[L, N, S * plane[0], *plane[1:]]` from single planes `[S-1+L, N, *plane]`, oldest first.
 
-    S is `stack`. `episode_step` `[S-1+L, N]` counts steps since the reset: planes from before it are zero, as in ALE.
+    S is `stack`. `episode_step` `[S-1+L, N]` counts steps since the reset; planes before it are zero, as in ALE.
     """
     if stack == 1:
         return planes

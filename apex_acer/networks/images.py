@@ -1,4 +1,4 @@
-"""Which observations convolutions can take. Torch-free, so that a run is refused before it starts a process."""
+"""Rules on which observations suit convolutions; torch-free, so that a run is refused before it starts a process."""
 
 from __future__ import annotations
 
@@ -9,17 +9,15 @@ SMALL_MINIMUM = 5  # pixels; the smallest side that leaves one output
 
 
 def fits_conv(spec: EnvironmentSpec) -> bool:
-    """Whether an observation without parts is an image that is large enough."""
+    """Whether an observation without parts is an image of at least 5 pixels a side."""
     return spec.is_image and min(spec.obs_shape[1:]) >= SMALL_MINIMUM
 
 
 def require_torso(config: NetworkConfig, spec: EnvironmentSpec) -> None:
-    """Raises `ConfigError` if convolutions are asked for and the observations have no image for them."""
+    """Raises `ConfigError` if `network.torso` is `conv` and the observations have no image for it."""
     if config.torso != "conv":
         return
-    if spec.parts:
-        fits = any(map(fits_conv, spec.seen.values()))
-        given = "no part of the observation is an image"
-    else:
-        fits, given = fits_conv(spec), f"observations are {list(spec.obs_shape)}, conv needs images"
-    require(fits, "network.torso", config.torso, f"{given} of {SMALL_MINIMUM} pixels or more; give mlp")
+    fits = any(map(fits_conv, spec.seen.values())) if spec.parts else fits_conv(spec)
+    shown = f"observations are {list(spec.obs_shape)}, conv needs images"
+    problem = "no part of the observation is an image" if spec.parts else shown
+    require(fits, "network.torso", config.torso, f"{problem} of {SMALL_MINIMUM} pixels or more; give mlp")

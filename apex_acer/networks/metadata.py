@@ -1,6 +1,6 @@
-"""The metadata of a weights file: the configuration, the environment's specification and the score.
+"""The metadata of a weights file: configuration, environment specification, versions and score. Torch-free.
 
-It holds neither times nor folders, so that equal runs write equal bytes. Torch-free.
+It has neither times nor folders, so that equal runs write equal bytes.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from apex_acer.protocol.specification import EnvironmentSpec
 
 METADATA = "apex_acer"  # the key of the metadata
 FORMAT = 3
-SIZES = "hidden_sizes", "lstm", "normalise"  # keys of the network without which the same tensors are not made
+SIZES = "hidden_sizes", "lstm", "normalise"  # keys of `[network]` that decide names and shapes of its tensors
 PACKAGES = ("torch", "gymnasium", "ale-py")
 
 
 def describe(
     config: RunConfig, spec: EnvironmentSpec, score: Mapping[str, Any] | None = None, **facts: Any
 ) -> dict[str, Any]:
-    """Metadata: configuration, specification, versions, `facts` and the run's newest `score`, if there is one."""
+    """The metadata of a run's weights, with its newest `score`, if it has one, and other `facts`."""
     run = to_dict(dataclasses.replace(config, out="", load=""))
-    found = {"format": FORMAT, "versions": dict(_versions()), "score": score}
-    return found | {"config": run, "spec": dataclasses.asdict(spec), **facts}
+    written = {"format": FORMAT, "versions": dict(_versions()), "score": score}
+    return written | {"config": run, "spec": dataclasses.asdict(spec), **facts}
 
 
 def make_score(row: Mapping[str, float], settings: EvaluationConfig, env_steps: int) -> dict[str, Any]:
-    """The score in metadata: an evaluation's metrics (`docs/metrics.md`), its settings, and the env steps of its weights."""
+    """The metadata's score: an evaluation's metrics (docs/metrics.md), its settings, and the env steps of its weights."""
     metrics = {name: value for name, value in row.items() if name != "eval_seconds"}
     return {**metrics, "episodes": settings.episodes, "greedy": settings.greedy, "env_steps": env_steps}
 
@@ -55,13 +55,13 @@ def unpack_metadata(data: bytes) -> dict[str, Any]:
 
 
 def weights_hint(path: Path) -> str:
-    """What to give in place of a `path` that is no weights file."""
-    own = path / "weights.safetensors"  # a run's folder
-    return f"give {own}" if own.is_file() else "give a weights file"
+    """The end of an error message for a `path` that is no weights file."""
+    weights = path / "weights.safetensors"  # if `path` is a run's folder
+    return f"give {weights}" if weights.is_file() else "give a weights file"
 
 
-def look(path: Path) -> dict[str, Any]:
-    """The metadata of the weights file `path`, whose tensors are not read; raises `ConfigError`."""
+def read_metadata(path: Path) -> dict[str, Any]:
+    """The metadata of the weights file `path`, without reading its tensors; raises `ConfigError`."""
     with reading(str(path)), path.open("rb") as file:
         size = os.fstat(file.fileno()).st_size
         length = int.from_bytes(file.read(8), "little")
@@ -88,30 +88,30 @@ def require_format(metadata: Mapping[str, Any]) -> None:
 
 
 def require_match(metadata: Mapping[str, Any], config: RunConfig, spec: EnvironmentSpec) -> None:
-    """Raises `ConfigError` if weights with this `metadata` cannot fit the networks of a run, as far as that tells."""
+    """Raises `ConfigError` if `metadata` shows that its weights do not fit a run's networks."""
     require_format(metadata)
     with reading("its metadata"):
         before, shapes = metadata["config"], [EnvironmentSpec.from_dict(metadata["spec"]).input_shape, spec.input_shape]
         keys: dict[str, tuple[Any, Any]] = {"algorithm.name": (before["algorithm"]["name"], config.algorithm.name)}
-        if ":" not in config.network.torso:  # a user's own may make the same of other sizes
+        if ":" not in config.network.torso:  # a user's own torso may ignore the sizes
             network = to_dict(config.network)
             keys |= {f"network.{key}": (before["network"][key], network[key]) for key in SIZES}
             if max(map(len, shapes)) == 1:
                 keys["the shape of observations"] = list(shapes[0]), list(shapes[1])
-    for key, (given, wanted) in keys.items():
-        if given != wanted:
-            raise ConfigError(f"{key} is {given!r}, this run's is {wanted!r}")
+    for key, (written, wanted) in keys.items():
+        if written != wanted:
+            raise ConfigError(f"{key} is {written!r}, this run's is {wanted!r}")
 
 
 def written_by(metadata: Mapping[str, Any]) -> str:
-    """The end of an error message: the version that wrote the file, if it was not this one."""
+    """The end of an error message: the version that wrote the file, if it is not this one."""
     versions = metadata.get("versions")
     writer = versions.get("apex_acer") if isinstance(versions, dict) else None
     return "" if writer in (None, __version__) else f"; apex_acer {writer} wrote it, this is {__version__}"
 
 
 def score_text(score: Mapping[str, Any] | None) -> str:
-    """The metadata's score in words."""
+    """A score as one line of text."""
     if score is None:
         return "none"
     how = "greedy" if score["greedy"] else "sampled"
@@ -120,7 +120,7 @@ def score_text(score: Mapping[str, Any] | None) -> str:
 
 
 def metadata_text(metadata: Mapping[str, Any]) -> str:
-    """Metadata as text: facts, then the run file."""
+    """Metadata as text: facts and the run file."""
     config = from_dict(metadata["config"], import_modules=False)
     facts = {
         "environment": config.environment.id,

@@ -1,11 +1,10 @@
-"""The bases of an algorithm's networks: preprocessing, a torso, and an LSTM on it; subclasses add heads."""
+"""The bases of an algorithm's networks: a torso, preprocessing and an optional LSTM; subclasses add heads."""
 
 from __future__ import annotations
 
 import functools
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -22,13 +21,12 @@ from apex_acer.protocol.specification import MASK, EnvironmentSpec
 
 
 class TorsoNetwork(nn.Module):
-    """A torso and what follows it; large layers may compute in bfloat16, whatever type their parameters have."""
+    """A torso with features of `width` numbers; large layers may compute in bfloat16, whatever type parameters have."""
 
     precision: torch.dtype | None = None
     """The type that large layers compute in; None: the parameters' type."""
 
     def __init__(self, config: NetworkConfig, spec: EnvironmentSpec, hidden_sizes: tuple[int, ...]) -> None:
-        """The torso that `config` names, with these hidden layers; its features have `width` numbers."""
         super().__init__()
         self._input_shape = spec.input_shape
         self.torso, self.width = build_torso(config, spec, hidden_sizes)
@@ -56,22 +54,88 @@ class TorsoNetwork(nn.Module):
         return torch.autocast(device.type, self.precision or torch.bfloat16, enabled=self.precision is not None)
 
 
-class Network(TorsoNetwork):
-    """The base of an algorithm's networks: the normaliser of observations and the torso that `config` names."""
+Output = TypeVar("Output")
+
+
+class Network(TorsoNetwork, Generic[Output]):
+    """A network that acts: normaliser, torso and, if `network.lstm` asks for one, an LSTM; a subclass has the `heads`."""
 
     def __init__(
         self, config: NetworkConfig, spec: EnvironmentSpec, hidden_sizes: tuple[int, ...] | None = None
     ) -> None:
-        """`hidden_sizes` replace those of `config`, for a head that has hidden layers of its own."""
+        """`hidden_sizes` replace those of `config`; the heads' features have `width` numbers."""
         super().__init__(config, spec, config.hidden_sizes if hidden_sizes is None else hidden_sizes)
         self._spec = spec
-        kind = PartsNormaliser if spec.parts else ObservationNormaliser
-        self.normaliser = kind(spec) if config.normalise else None
+        normaliser = PartsNormaliser if spec.parts else ObservationNormaliser
+        self.normaliser = normaliser(spec) if config.normalise else None
+        self.lstm = nn.LSTMCell(self.width, config.lstm) if config.lstm else None
+        self.width = config.lstm or self.width
+
+    def heads(self, features: Tensor, inputs: Tensor) -> Output:
+        """The output `[..., A]`, a NamedTuple, for features `[..., width]` of `prepare`d observations `[B, …]`."""
+        raise NotImplementedError
+
+    def forward(self, obs: Tensor) -> Output:
+        """The output, in the parameters' dtype, for raw observations `[B, *obs_shape]`, each at an episode's start."""
+        return self.output(self.prepare(obs))
+
+    def output(self, inputs: Tensor) -> Output:
+        """The output for `prepare`d observations, each at an episode's start."""
+        return self.step_prepared(inputs, {})[0]
+
+    def step(self, obs: Tensor, state: State) -> tuple[Output, State]:
+        """The output for raw observations and the next recurrent state; an empty state starts an episode."""
+        return self.step_prepared(self.prepare(obs), state)
+
+    def step_prepared(self, inputs: Tensor, state: State) -> tuple[Output, State]:
+        """The output for `prepare`d observations and the next recurrent state; an empty state starts an episode."""
+        features, state = self.step_memory(self.lstm, self.features(inputs), state)
+        return self.heads(features, inputs), state
+
+    def unroll(
+        self, inputs: Tensor, reset: Tensor, state: State, burn_in: int = 0, fresh: Tensor | None = None
+    ) -> Output:
+        """Outputs `[L, B, A]` for `prepare`d consecutive observations `[L * B, …]`; arguments as in `memory.unroll`."""
+        return self.heads(self.unroll_features(inputs, reset, state, burn_in, fresh), inputs)
+
+    def unroll_features(
+        self, inputs: Tensor, reset: Tensor, state: State, burn_in: int = 0, fresh: Tensor | None = None
+    ) -> Tensor:
+        """The features `[L, B, width]` that `unroll` gives to the heads."""
+        return self.unroll_memory(self.lstm, self.features(inputs), reset, state, burn_in, fresh)
+
+    def step_memory(self, lstm: nn.LSTMCell | None, features: Tensor, state: State) -> tuple[Tensor, State]:
+        """The output of `lstm` `[B, …]` and its next state; without an LSTM `features` and `state`."""
+        if lstm is None:
+            return features, state
+        state = memory.step(lstm, self.run(functools.partial(memory.input_gates, lstm), features), state)
+        return state["hidden"], state
+
+    def unroll_memory(
+        self,
+        lstm: nn.LSTMCell | None,
+        features: Tensor,
+        reset: Tensor,
+        state: State,
+        burn_in: int = 0,
+        fresh: Tensor | None = None,
+    ) -> Tensor:
+        """The outputs of `lstm` `[L, B, …]` for `features` `[L * B, …]`; without an LSTM the features.
+
+        `reset` `[L, B]` and the arguments after it are as in `memory.unroll`.
+        """
+        features = features.view(*reset.shape, features.shape[-1])  # B may be 0
+        if lstm is None:
+            return features
+        gates = self.run(functools.partial(memory.input_gates, lstm), features)
+        return memory.unroll(lstm, gates, reset, state, burn_in, fresh)
+
+    # ── observations ──
 
     def prepare(self, obs: Tensor | Mapping[str, Tensor]) -> Tensor:
         """Normalises and converts raw observations `[B, *obs_shape]` of any dtype for the torso, `[B, *input_shape]`.
 
-        Those with parts may also be given unpacked, each part by its name as `[B, *obs_shape]` of the part.
+        Observations with parts may be unpacked, `[B, *obs_shape]` of each part by its name.
         """
         if self._spec.parts or isinstance(obs, Mapping):
             return self._join(unpack(obs, self._spec) if isinstance(obs, Tensor) else obs)
@@ -88,12 +152,19 @@ class Network(TorsoNetwork):
         masks = [parts[MASK][:, newest].ne(0).to(dtype)] if self._spec.has_masks else []
         return torch.cat([*(part.flatten(1) for part in prepared), *masks], -1)
 
+    def observe(self, planes: Tensor) -> None:
+        """Adds the raw planes of consecutive steps `[L, N, *plane]` to the statistics, if the network has any."""
+        if self.normaliser:
+            self.normaliser.observe(planes)
+
+    # ── action masks ──
+
     def forbid(self, logits: Tensor, inputs: Tensor) -> Tensor:
-        """Logits `[..., choices]` for as many `prepare`d observations `[B, …]`; illegal ones become `ILLEGAL`."""
+        """Masks illegal choices in logits `[..., choices]` for as many `prepare`d observations `[B, …]`."""
         return forbid(logits, self._legal(inputs).view_as(logits)) if self._spec.has_masks else logits
 
     def forbid_combinations(self, values: Tensor, inputs: Tensor) -> Tensor:
-        """Masks illegal actions in values `[..., A]` of all actions, of several choices all combinations."""
+        """Masks illegal actions in values `[..., A]` of all joint actions."""
         if not self._spec.has_masks:
             return values
         legal = legal_combinations(self._legal(inputs), self._spec.actions.branches)
@@ -101,92 +172,6 @@ class Network(TorsoNetwork):
 
     def _legal(self, inputs: Tensor) -> Tensor:
         return inputs[:, -self._spec.num_choices :] > 0.5
-
-    def step(self, obs: Tensor, state: State) -> tuple[Any, State]:
-        """The output for raw `obs` `[B, *obs_shape]`, and the recurrent state after it."""
-        return self(obs), state
-
-    def step_memory(self, lstm: nn.LSTMCell | None, features: Tensor, state: State) -> tuple[Tensor, State]:
-        """The output of `lstm` `[B, …]` and its state after one more step; both are as given if there is none."""
-        if lstm is None:
-            return features, state
-        state = memory.step(lstm, self.run(functools.partial(memory.input_gates, lstm), features), state)
-        return state["hidden"], state
-
-    def unroll_memory(
-        self,
-        lstm: nn.LSTMCell | None,
-        features: Tensor,
-        reset: Tensor,
-        state: State,
-        burn_in: int = 0,
-        fresh: Tensor | None = None,
-    ) -> Tensor:
-        """The outputs of `lstm` `[L, B, …]` for features of consecutive steps, which are returned if there is none.
-
-        `reset` and the arguments after it are those of `memory.unroll`.
-        """
-        if lstm is None:
-            return features
-        gates = self.run(functools.partial(memory.input_gates, lstm), features)
-        return memory.unroll(lstm, gates, reset, state, burn_in, fresh)
-
-    def observe(self, planes: Tensor) -> None:
-        """Adds the raw planes of consecutive steps `[L, N, *plane]` to the statistics, if the network has any."""
-        if self.normaliser:
-            self.normaliser.observe(planes)
-
-
-Output = TypeVar("Output")
-
-
-class RecurrentNetwork(Network, ABC, Generic[Output]):
-    """A torso, and an LSTM on it if `network.lstm` asks for one; heads compute the output from their features."""
-
-    def __init__(
-        self, config: NetworkConfig, spec: EnvironmentSpec, hidden_sizes: tuple[int, ...] | None = None
-    ) -> None:
-        """`hidden_sizes` replace those of `config`; the features that the heads get have `width` numbers."""
-        super().__init__(config, spec, hidden_sizes)
-        self.lstm = nn.LSTMCell(self.width, config.lstm) if config.lstm else None
-        self.width = config.lstm or self.width
-
-    @abstractmethod
-    def heads(self, features: Tensor, inputs: Tensor) -> Output:
-        """The output `[..., A]` for features `[..., width]` of `prepare`d observations `[B, …]`, as many in all."""
-
-    def forward(self, obs: Tensor) -> Output:
-        """The output, in the parameters' dtype, for raw observations `[B, *obs_shape]`, each at an episode's start."""
-        return self.output(self.prepare(obs))
-
-    def output(self, inputs: Tensor) -> Output:
-        """The output for `prepare`d observations."""
-        return self._step(inputs, {})[0]
-
-    def step(self, obs: Tensor, state: State) -> tuple[Output, State]:
-        """The output and the next recurrent state; an empty state is that of an episode's start."""
-        return self._step(self.prepare(obs), state)
-
-    def _step(self, inputs: Tensor, state: State) -> tuple[Output, State]:
-        features, state = self.step_memory(self.lstm, self.features(inputs), state)
-        return self.heads(features, inputs), state
-
-    def unroll(
-        self, inputs: Tensor, reset: Tensor, state: State, burn_in: int = 0, fresh: Tensor | None = None
-    ) -> Output:
-        """Outputs `[L, B, A]` for `prepare`d consecutive observations `[L * B, *obs_shape]`.
-
-        `reset` `[L, B]` is true if an episode begins there; the other arguments are those of `memory.unroll`.
-        """
-        return self.heads(self.unroll_features(inputs, reset, state, burn_in, fresh), inputs)
-
-    def unroll_features(
-        self, inputs: Tensor, reset: Tensor, state: State, burn_in: int = 0, fresh: Tensor | None = None
-    ) -> Tensor:
-        """The features `[L, B, width]` that `unroll` gives to the heads."""
-        computed = self.features(inputs)
-        features = computed.view(*reset.shape, computed.shape[-1])  # B may be 0
-        return self.unroll_memory(self.lstm, features, reset, state, burn_in, fresh)
 
 
 AnyNetwork = TypeVar("AnyNetwork", bound=TorsoNetwork)

@@ -1,4 +1,4 @@
-"""Normalisation by running statistics of observations and returns, which are updated by the learner and saved as buffers."""
+"""Normalisation of observations and rewards by running statistics, which the learner updates and saves as buffers."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from apex_acer.protocol.specification import EnvironmentSpec
 
 MAX_DEVIATION = 10.0  # standard deviations; normalised vectors are clipped there
 MIN_VARIANCE = 1e-8
-LEAST_SHARE = 0.1  # of the mean return, below which their standard deviation is no scale of rewards
+LEAST_SHARE = 0.1  # of the mean return: the least scale of rewards
 
 
 class RunningMoments(nn.Module):
-    """The mean and variance of each element of all values so far, in float64 (parallel update of Chan et al. 1979).
+    """The running mean and variance of each element, by the parallel update of Chan et al. 1979.
 
-    In float32 a mean of 1e4 would stand still after a million values: each moves it by less than its last digit.
+    They are float64: in float32 a mean of 1e4 would stand still after a million values.
     """
 
     count: Tensor
@@ -33,7 +33,7 @@ class RunningMoments(nn.Module):
         self.register_buffer("variance", torch.ones(shape, dtype=torch.float64))
 
     def update(self, values: Tensor) -> None:
-        """Takes `values` `[n, *shape]`; n may be 0. An update that is not finite changes nothing."""
+        """Adds `values` `[n, *shape]`; n may be 0. An update that is not finite changes nothing."""
         new = len(values)
         if not new:
             return
@@ -50,10 +50,9 @@ class RunningMoments(nn.Module):
 
 
 class ObservationNormaliser(nn.Module):
-    """Centres each element and scales it by its standard deviation.
+    """Centres each element in float64 and scales it by its standard deviation.
 
     The pixels of an image share one scale, because a pixel that hardly ever changes would be exaggerated by its own.
-    Elements are centred in float64, so that small differences between large numbers survive.
     """
 
     def __init__(self, spec: EnvironmentSpec) -> None:
@@ -64,7 +63,7 @@ class ObservationNormaliser(nn.Module):
             self.moments.variance.fill_(255.0**2)  # scales bytes to 0..1 until there are statistics
 
     def forward(self, obs: Tensor, dtype: torch.dtype) -> Tensor:
-        """Normalises raw observations `[B, *obs_shape]`; the result has the same shape and `dtype`."""
+        """Raw observations `[B, *obs_shape]` normalised, in `dtype`."""
         mean = self.moments.mean
         if self._is_image:
             mean = mean.repeat(self._stack, 1, 1).unsqueeze(0).to(memory_format=torch.channels_last)
@@ -83,7 +82,7 @@ class ObservationNormaliser(nn.Module):
         return variance.clamp(min=MIN_VARIANCE).rsqrt()
 
     def observe(self, planes: Tensor) -> None:
-        """Takes raw planes of consecutive steps `[L, N, *plane]`; of images only the last, as neighbours hardly differ."""
+        """Adds raw planes of consecutive steps `[L, N, *plane]`; of images the last, because neighbours hardly differ."""
         self.moments.update(planes[-1] if self._is_image else planes.flatten(0, 1))
 
 
@@ -96,11 +95,11 @@ class PartsNormaliser(nn.Module):
         self.parts = nn.ModuleList(ObservationNormaliser(box) for box in spec.seen.values())
 
     def forward(self, parts: Sequence[Tensor], dtype: torch.dtype) -> list[Tensor]:
-        """Normalises raw parts `[B, *obs_shape]`; the results have the same shapes and `dtype`."""
+        """Raw parts `[B, *obs_shape]` normalised, in `dtype`."""
         return [normaliser(part, dtype) for normaliser, part in zip(self.parts, parts, strict=True)]
 
     def observe(self, planes: Tensor) -> None:
-        """Takes the packed planes of an unroll `[L, N, num_bytes]`."""
+        """Adds packed planes of consecutive steps `[L, N, num_bytes]`."""
         parts = unpack(planes.flatten(0, 1), self._spec)
         for normaliser, name in zip(self.parts, self._spec.seen, strict=True):
             assert isinstance(normaliser, ObservationNormaliser)
@@ -108,7 +107,7 @@ class PartsNormaliser(nn.Module):
 
 
 class RewardScale(nn.Module):
-    """The running standard deviation of discounted returns, by which rewards are divided."""
+    """Divides rewards by the running standard deviation of discounted returns."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -116,9 +115,9 @@ class RewardScale(nn.Module):
         self._returns: dict[Hashable, Tensor] = {}
 
     def forward(self, reward: Tensor) -> Tensor:
-        """`reward` divided by that standard deviation, or by a share of the mean return if that is larger.
+        """`reward` divided by that standard deviation, or by a tenth of the mean return if that is larger.
 
-        Rewards whose returns hardly vary, such as CartPole's with a discount of 0, would be divided by nearly 0.
+        Otherwise rewards whose returns hardly vary would be divided by nearly 0.
         """
         least = (LEAST_SHARE * self.moments.mean).square().clamp(min=MIN_VARIANCE)
         return (reward * self.moments.variance.maximum(least).rsqrt()).to(reward.dtype)
@@ -126,15 +125,15 @@ class RewardScale(nn.Module):
     def observe(
         self, reward: Tensor, ended: Tensor, mask: Tensor, begins: Tensor, gamma: float, source: Hashable
     ) -> None:
-        """Takes an unroll's rewards, ends of episodes and mask, all `[k, N]`; it continues the last unroll of its `source`.
+        """Adds an unroll's `reward`, `ended` and `mask` `[k, N]`; it continues the last unroll of its `source`.
 
-        `begins` `[N]` is true for environments whose first step here begins an episode.
+        `begins` `[N]` is true for environments whose first step begins an episode.
         """
-        carried = torch.where(begins, 0.0, self._returns.get(source, torch.zeros_like(reward[0])))
+        total = torch.where(begins, 0.0, self._returns.get(source, torch.zeros_like(reward[0])))
         returns = []
         for step, end in zip(reward, ended, strict=True):
-            carried = gamma * carried + step
-            returns.append(carried)
-            carried = torch.where(end, 0.0, carried)
-        self._returns[source] = carried
+            total = gamma * total + step
+            returns.append(total)
+            total = torch.where(end, 0.0, total)
+        self._returns[source] = total
         self.moments.update(torch.stack(returns)[mask])  # an autoreset step is no return

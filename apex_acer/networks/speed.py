@@ -1,7 +1,7 @@
-"""What is there for speed alone: without it the same is computed, but for rounding.
+"""Code for speed alone, without which the same is computed, but for rounding.
 
 Figures are of whole updates of Pong's ACER on one thread of a CPU with AVX512, in float32, unless said otherwise;
-`python -m tests.benchmarks.tricks` measures them anew. `docs/performance.md` has those of bfloat16.
+`python -m tests.benchmarks.tricks` measures them. docs/performance.md has bfloat16's.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from torch.nn.functional import conv2d
 from apex_acer.config import require
 
 WIDE = 256  # units of a fully connected layer from which bfloat16 gains more than the conversions take
-TRIAL = 64  # observations; libraries compute batches of a few in other ways
-TOLERANCE = 0.2  # of the norm; rounding makes less than 0.01 of Atari's networks, and the fault 0.5 or more
+TRIAL = 64  # observations; libraries compute small batches in other ways
+TOLERANCE = 0.2  # of the norm; with Atari's networks rounding is below 0.01, and the fault above 0.5
 
 
 def put_channels_innermost(network: nn.Module) -> None:
-    """Has convolutions compute with channels innermost in memory, as frame stacks have them, too.
+    """Has convolutions compute with channels innermost in memory, as in frame stacks.
 
-    With neither an update takes a tenth to a third longer. The weights' order alone is worth 2 % at most, but checkpoints
-    have the optimizer's moments in it.
+    Without both an update takes a tenth to a third longer. The weights' order alone is worth 2 % at most, but checkpoints
+    hold the optimizer's moments in it.
     """
     network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
@@ -34,18 +34,18 @@ def put_channels_innermost(network: nn.Module) -> None:
 def zero_where(part: Tensor, mask: Tensor) -> None:
     """Sets rows of `part` `[L, N, ...]` to 0 where `mask` `[L, N]` is true.
 
-    By index stacks take 1.0 ms, and by mask 3.0, of an update of 46 (4 %).
+    Of an update of 46 ms, frame stacks take 1.0 ms by index and 3.0 ms by mask.
     """
     # on a GPU a mask is faster, because indices would make the CPU wait for their number
     part[mask if part.is_cuda else mask.nonzero(as_tuple=True)] = 0
 
 
 class Convolution(nn.Conv2d):
-    """A convolution that, if it has to be differentiated, takes blocks of pixels in a row for channels.
+    """A convolution that, where gradients are needed, treats s pixels in a row as channels, s its stride.
 
-    If the stride s divides the kernel and the width, `[B, C, H, W]` with innermost channels is also `[B, s * C, H, W / s]`.
-    The sums are the same, but for rounding. In float32 an update takes 1 % longer without. In bfloat16 with AMX the
-    gradient of the first convolution takes 3.0 ms, not 8.4, of an update of 43.
+    If s divides the kernel and the width, `[B, C, H, W]` with innermost channels is also `[B, s * C, H, W / s]`. Without it
+    an update takes 1 % longer in float32; in bfloat16 with AMX the gradient of the first convolution takes 8.4 ms, not 3.0,
+    of an update of 43.
     """
 
     def forward(self, inputs: Tensor) -> Tensor:
@@ -63,10 +63,10 @@ class Convolution(nn.Conv2d):
 def choose_precision(
     name: str, device: torch.device, network: nn.Module, torso: nn.Module, input_shape: tuple[int, ...]
 ) -> torch.dtype | None:
-    """The type that the large layers of `network` compute in for `learner.precision` = `name`; None: its parameters' type.
+    """The type of large layers of `network` for `learner.precision` = `name`; None: the parameters' type.
 
-    `auto` is bfloat16 if the network has convolutions or wide layers, which gain from it, the device has instructions
-    for it, and `torso` computes the same in it. Raises `ConfigError` if bfloat16 is asked for and it does not.
+    `auto` is bfloat16 if the network has convolutions or wide layers, the device has instructions for it, and `torso`
+    computes the same in it. Raises `ConfigError` if `name` is bfloat16 and `torso` does not.
     """
     if name == "float32" or (name == "auto" and not (_is_large(network) and multiplies_bfloat16(device))):
         return None
@@ -77,10 +77,10 @@ def choose_precision(
 
 
 def computes_the_same(torso: nn.Module, input_shape: tuple[int, ...], device: torch.device) -> bool:
-    """Whether features and gradients of `torso` in bfloat16 are, but for rounding, those in its parameters' type.
+    """Whether features and gradients of `torso` in bfloat16 equal those in its parameters' type, but for rounding.
 
-    It is tried, not taken for granted: torch 2.13 on a CPU with AMX leaves much of a convolution's output unwritten if its
-    stride is 2, its output is one pixel wide and several high, and the batch has 32 images or more.
+    Torch 2.13 on a CPU with AMX leaves much of a convolution's output unwritten if its stride is 2, its output is one pixel
+    wide and several high, and the batch has 32 images or more.
     """
     inputs = torch.rand(TRIAL, *input_shape, generator=torch.Generator().manual_seed(0)).to(device)
     exact, rough = (_trial(torso, inputs, is_low=is_low) for is_low in (False, True))
@@ -88,10 +88,7 @@ def computes_the_same(torso: nn.Module, input_shape: tuple[int, ...], device: to
 
 
 def _trial(torso: nn.Module, inputs: Tensor, *, is_low: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """The features as actors compute them, the features to learn from, and the gradient of their mean square.
-
-    The gradient is one vector, zero if nothing is trained.
-    """
+    """Features computed without and with gradient, and the gradient of their mean square as one vector."""
     parameters = [parameter for parameter in torso.parameters() if parameter.requires_grad]
     with torch.autocast(inputs.device.type, torch.bfloat16, enabled=is_low):
         with torch.no_grad():
@@ -123,9 +120,6 @@ _add_param_group.__dynamo_disable = _add_param_group
 
 
 def without_compiler(optimizer: torch.optim.Optimizer) -> Callable[[], Any]:
-    """The step of one of torch's own optimizers without the wrapper whose first call imports torch's compiler.
-
-    The import takes 1.6 s of processor time at the start of each learner; CartPole's whole training takes a few.
-    """
+    """The step of a torch optimizer without its wrapper, which imports torch's compiler: 1.6 s of processor time."""
     step = functools.partial(inspect.unwrap(type(optimizer).step), optimizer)
     return torch.no_grad()(step)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import NamedTuple
 
 from torch import Tensor, nn
@@ -12,7 +13,7 @@ from apex_acer.networks.network import Network
 from apex_acer.networks.torsos import ACTIVATIONS, build_torso, linear
 from apex_acer.protocol.specification import EnvironmentSpec
 
-CRITIC = "critic_"  # begins the names of its recurrent state
+CRITIC = "critic_"  # begins the names of the critic's recurrent state
 
 
 class MeanAndValue(NamedTuple):
@@ -22,21 +23,14 @@ class MeanAndValue(NamedTuple):
     value: Tensor
 
 
-class Evaluated(NamedTuple):
-    """V `[L, B]`, and the `features` `[L, B, F]` that A is computed from."""
+class StochasticDueling(Network[MeanAndValue]):
+    """A policy's mean, and a critic of V(s) and A(s, a), each on a torso and an optional LSTM of its own.
 
-    value: Tensor
-    features: Tensor
-
-
-class StochasticDueling(Network):
-    """A policy's mean, and a critic of V(s) and A(s, a); each has a torso, and an LSTM on it if `network.lstm` asks for one.
-
-    A has a hidden layer more, as wide as the last of `network.hidden_sizes`, which sees features and action.
+    A has one more hidden layer, of features and action, as wide as the last of `network.hidden_sizes`.
     """
 
     def __init__(self, config: NetworkConfig, spec: EnvironmentSpec) -> None:
-        super().__init__(config, spec)
+        super().__init__(dataclasses.replace(config, lstm=0), spec)
         self.critic_torso, critic_width = build_torso(config, spec, config.hidden_sizes)
         self.lstm = nn.LSTMCell(self.width, config.lstm) if config.lstm else None
         self.critic_lstm = nn.LSTMCell(critic_width, config.lstm) if config.lstm else None
@@ -49,36 +43,28 @@ class StochasticDueling(Network):
         self.activation = ACTIVATIONS[config.activation]()
         self.advantage_head = linear(hidden, 1, gain=0.01)
 
-    def forward(self, obs: Tensor) -> MeanAndValue:
-        """The output, in the parameters' dtype, for raw observations `[B, *obs_shape]`, each at an episode's start."""
-        return self.step(obs, {})[0]
-
-    def step(self, obs: Tensor, state: State) -> tuple[MeanAndValue, State]:
-        """The output and the next recurrent state; an empty state is that of an episode's start."""
-        inputs, (own, critics) = self.prepare(obs), _halves(state)
-        features, own = self.step_memory(self.lstm, self.features(inputs), own)
-        critic_features, critics = self.step_memory(self.critic_lstm, self.run(self.critic_torso, inputs), critics)
+    def step_prepared(self, inputs: Tensor, state: State) -> tuple[MeanAndValue, State]:
+        policy_state, critic_state = _halves(state)
+        features, policy_state = self.step_memory(self.lstm, self.features(inputs), policy_state)
+        critic_features = self.run(self.critic_torso, inputs)
+        critic_features, critic_state = self.step_memory(self.critic_lstm, critic_features, critic_state)
         output = MeanAndValue(self.mean(features), self.value(critic_features).squeeze(-1))
-        return output, own | {f"{CRITIC}{name}": value for name, value in critics.items()}
+        return output, policy_state | {f"{CRITIC}{name}": value for name, value in critic_state.items()}
 
     def unroll_policy(
         self, inputs: Tensor, reset: Tensor, state: State, burn_in: int = 0, fresh: Tensor | None = None
     ) -> Tensor:
-        """Means `[L, B, d]` for `prepare`d consecutive observations `[L * B, *obs_shape]`.
-
-        `reset` `[L, B]` is true if an episode begins there; the other arguments are those of `memory.unroll`.
-        """
-        features = self.features(inputs).view(*reset.shape, -1)  # [L, B, F]
-        mean: Tensor = self.mean(self.unroll_memory(self.lstm, features, reset, _halves(state)[0], burn_in, fresh))
+        """Means `[L, B, d]` for `prepare`d consecutive observations `[L * B, …]`; arguments as in `memory.unroll`."""
+        mean: Tensor = self.mean(self.unroll_features(inputs, reset, _halves(state)[0], burn_in, fresh))
         return mean
 
     def unroll_critic(
         self, inputs: Tensor, reset: Tensor, state: State, burn_in: int = 0, fresh: Tensor | None = None
-    ) -> Evaluated:
-        """V, and features for `advantage`; the arguments are those of `unroll_policy`."""
-        features = self.run(self.critic_torso, inputs).view(*reset.shape, -1)  # [L, B, F]
+    ) -> tuple[Tensor, Tensor]:
+        """V `[L, B]`, and features `[L, B, F]` for `advantage`; arguments as in `unroll_policy`."""
+        features = self.run(self.critic_torso, inputs)
         features = self.unroll_memory(self.critic_lstm, features, reset, _halves(state)[1], burn_in, fresh)
-        return Evaluated(self.value(features).squeeze(-1), features)
+        return self.value(features).squeeze(-1), features
 
     def advantage(self, features: Tensor, actions: Tensor) -> Tensor:
         """A(s, a) `[n, ...]` of several actions `[n, ..., d]` for each of the critic's `features` `[..., F]`."""
@@ -89,5 +75,5 @@ class StochasticDueling(Network):
 
 def _halves(state: State) -> tuple[State, State]:
     """The policy's recurrent state and the critic's."""
-    critics = {name.removeprefix(CRITIC): value for name, value in state.items() if name.startswith(CRITIC)}
-    return {name: value for name, value in state.items() if not name.startswith(CRITIC)}, critics
+    critic_state = {name.removeprefix(CRITIC): value for name, value in state.items() if name.startswith(CRITIC)}
+    return {name: value for name, value in state.items() if not name.startswith(CRITIC)}, critic_state

@@ -1,4 +1,4 @@
-"""Torsos as `config.network` describes them, and the layers that heads are made of."""
+"""Torsos by `[network]` of a run, and the layers of heads."""
 
 from __future__ import annotations
 
@@ -25,18 +25,14 @@ LARGE_MINIMUM = 36  # pixels; the smallest side that leaves one output
 
 
 def head(*sizes: int, activation: str) -> nn.Sequential:
-    """Fully connected layers of these widths; the last is linear with small weights, so that outputs start near zero."""
-    *inner, last = itertools.pairwise(sizes)
-    layers: list[nn.Module] = []
-    for inputs, outputs in inner:
-        layers += [linear(inputs, outputs, gain=2**0.5), ACTIVATIONS[activation]()]
-    return nn.Sequential(*layers, linear(*last, gain=0.01))
+    """Fully connected layers of these widths; the last is linear with small weights, so that outputs start near 0."""
+    return nn.Sequential(*_hidden_layers(sizes[:-1], activation), linear(*sizes[-2:], gain=0.01))
 
 
 def build_torso(config: NetworkConfig, spec: EnvironmentSpec, hidden_sizes: tuple[int, ...]) -> tuple[nn.Module, int]:
     """The torso and the width of its output; raises `ConfigError` if it cannot take the observations."""
     if ":" in config.torso:
-        return _own_torso(config, spec)
+        return _custom_torso(config, spec)
     if spec.parts:
         return _parts_torso(config, spec, hidden_sizes)
     require_torso(config, spec)
@@ -45,27 +41,27 @@ def build_torso(config: NetworkConfig, spec: EnvironmentSpec, hidden_sizes: tupl
     layers.append(nn.Flatten())
     with torch.no_grad():
         width = nn.Sequential(*layers)(torch.zeros(1, *spec.obs_shape)).shape[1]
-    hidden = _hidden_layers(config, width, hidden_sizes)
+    hidden = _hidden_layers((width, *hidden_sizes), config.activation)
     return nn.Sequential(*layers, *hidden), hidden_sizes[-1] if hidden_sizes else width
 
 
-def _hidden_layers(config: NetworkConfig, width: int, sizes: tuple[int, ...]) -> list[nn.Module]:
-    pairs = itertools.pairwise((width, *sizes))
-    return [layer for pair in pairs for layer in (linear(*pair, gain=2**0.5), ACTIVATIONS[config.activation]())]
+def _hidden_layers(sizes: tuple[int, ...], activation: str) -> list[nn.Module]:
+    pairs = itertools.pairwise(sizes)
+    return [layer for pair in pairs for layer in (linear(*pair, gain=2**0.5), ACTIVATIONS[activation]())]
 
 
 def _parts_torso(config: NetworkConfig, spec: EnvironmentSpec, hidden_sizes: tuple[int, ...]) -> tuple[nn.Module, int]:
-    """A torso for each part, convolutions if it is an image, and the hidden layers on the features of all."""
+    """A torso for each part, convolutions if it is an image, and hidden layers on all features."""
     require_torso(config, spec)
     boxes = list(spec.seen.values())
-    own = dataclasses.replace(config, torso="auto") if config.torso == "conv" else config
-    torsos, widths = zip(*(build_torso(own, box, ()) for box in boxes), strict=True)
-    hidden = nn.Sequential(*_hidden_layers(config, sum(widths), hidden_sizes))
+    of_parts = dataclasses.replace(config, torso="auto") if config.torso == "conv" else config
+    torsos, widths = zip(*(build_torso(of_parts, box, ()) for box in boxes), strict=True)
+    hidden = nn.Sequential(*_hidden_layers((sum(widths), *hidden_sizes), config.activation))
     return PartsTorso(boxes, torsos, hidden), hidden_sizes[-1] if hidden_sizes else sum(widths)
 
 
 class PartsTorso(nn.Module):
-    """One torso for each part, and `hidden` layers on their features side by side."""
+    """A torso for each part, and `hidden` layers on their features, side by side."""
 
     def __init__(self, boxes: Sequence[EnvironmentSpec], torsos: Sequence[nn.Module], hidden: nn.Module) -> None:
         super().__init__()
@@ -73,7 +69,7 @@ class PartsTorso(nn.Module):
         self.torsos, self.hidden = nn.ModuleList(torsos), hidden
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Features `[B, F]` of prepared parts `[B, D]`, flat and side by side; what follows them is not seen."""
+        """Features `[B, F]` of prepared parts `[B, D]`, flat and side by side; action masks behind them are not used."""
         sizes = [math.prod(shape) for shape in self._shapes]
         parts = torch.split(inputs[:, : sum(sizes)], sizes, -1)
         shaped = (part.reshape(inputs.shape[0], *shape) for part, shape in zip(parts, self._shapes, strict=True))
@@ -82,14 +78,14 @@ class PartsTorso(nn.Module):
         return joined
 
 
-def _own_torso(config: NetworkConfig, spec: EnvironmentSpec) -> tuple[nn.Module, int]:
-    """A user's `module:class`, called with `config` and `spec`, and its width, which two observations of zeros show."""
+def _custom_torso(config: NetworkConfig, spec: EnvironmentSpec) -> tuple[nn.Module, int]:
+    """A user's `module:class`, made with `config` and `spec`, and its width, found with two observations of zeros."""
     key, name = "network.torso", config.torso
-    kind = imports.load(key, name, "class")
+    cls = imports.load(key, name, "class")
     # the name may come from a file, so nothing but a module's class is called
-    is_module = isinstance(kind, type) and issubclass(kind, nn.Module)
+    is_module = isinstance(cls, type) and issubclass(cls, nn.Module)
     require(is_module, key, name, "give module:class of a torch.nn.Module")
-    torso = imports.attempt(key, name, lambda: kind(config, spec))
+    torso = imports.attempt(key, name, lambda: cls(config, spec))
     with torch.no_grad():
         features = imports.attempt(key, name, lambda: torso(torch.zeros(2, *spec.input_shape)))
     shape = list(features.shape) if isinstance(features, Tensor) else type(features).__name__
@@ -112,7 +108,7 @@ def _convolutions(name: str, shape: tuple[int, ...]) -> list[nn.Module]:
 
 
 def linear(inputs: int, outputs: int, *, gain: float) -> nn.Linear:
-    """A fully connected layer with orthogonal weights of this gain, and no biases at first."""
+    """A fully connected layer with orthogonal weights of this gain and biases of 0."""
     layer = nn.Linear(inputs, outputs)
     nn.init.orthogonal_(layer.weight, gain)
     nn.init.zeros_(layer.bias)

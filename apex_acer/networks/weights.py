@@ -1,7 +1,6 @@
-"""Weights as safetensors bytes, in files and in messages alike.
+"""Weights as safetensors bytes, in files and in messages.
 
-The metadata is a single JSON text, because safetensors does not keep the order of several keys, and has no times, so that
-equal runs write equal bytes.
+The metadata is one JSON text, because safetensors does not keep the order of several keys.
 """
 
 from __future__ import annotations
@@ -23,39 +22,40 @@ from apex_acer.networks.metadata import weights_hint
 from apex_acer.system.files import read as read_file
 from apex_acer.system.files import write as write
 
-OBSOLETE = "trained"  # a tensor that files of DDPG and SAC had until July 2026, by which nothing is decided
-MAX_BYTES = 1 << 30  # of a file; the largest network here takes a hundredth of that
+OBSOLETE = "trained"  # an unused tensor in files of DDPG and SAC until July 2026
+MAX_BYTES = 1 << 30  # of a file
 
 
 def named_tensors(module: nn.Module, prefix: str) -> dict[str, Tensor]:
-    """`module`'s parameters and buffers; each name begins with `prefix.`."""
+    """Parameters and buffers of `module` by `prefix.name`."""
     return {f"{prefix}.{name}": tensor for name, tensor in module.state_dict().items()}
 
 
 def load_tensors(module: nn.Module, prefix: str, tensors: Mapping[str, Tensor]) -> None:
-    """Copies the tensors under `prefix.` into `module`; raises `ConfigError` naming the first one that differs."""
+    """Copies the tensors under `prefix.` into `module`; raises `ConfigError` naming the first that does not fit."""
     module.load_state_dict(check_tensors(module, prefix, tensors))
 
 
 def check_tensors(module: nn.Module, prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The tensors under `prefix.` by their names in `module`; raises `ConfigError` naming the first that does not fit."""
-    given = {name.removeprefix(f"{prefix}."): t for name, t in tensors.items() if name.startswith(f"{prefix}.")}
-    given.pop(OBSOLETE, None)
+    saved = {name.removeprefix(f"{prefix}."): t for name, t in tensors.items() if name.startswith(f"{prefix}.")}
+    saved.pop(OBSOLETE, None)
     expected = module.state_dict()
-    for name in sorted(expected.keys() | given.keys()):
-        if name not in given:
-            raise ConfigError(f"weights: tensor {prefix}.{name} is missing; expected {_shape(expected[name])}")
+    for name in sorted(expected.keys() | saved.keys()):
+        where = f"weights: tensor {prefix}.{name}"
+        if name not in saved:
+            raise ConfigError(f"{where} is missing; expected {list(expected[name].shape)}")
         if name not in expected:
-            raise ConfigError(f"weights: tensor {prefix}.{name} {_shape(given[name])} has no place in this network")
-        found, wanted = given[name], expected[name]
-        if found.shape != wanted.shape:
-            raise ConfigError(f"weights: tensor {prefix}.{name} is {_shape(found)}, this network has {_shape(wanted)}")
-        is_wider = found.is_floating_point() and torch.promote_types(found.dtype, wanted.dtype) == wanted.dtype
-        if not is_wider and found.dtype != wanted.dtype:
-            raise ConfigError(f"weights: tensor {prefix}.{name} is {found.dtype}, this network has {wanted.dtype}")
-        if not given[name].isfinite().all():
-            raise ConfigError(f"weights: tensor {prefix}.{name} is not finite")
-    return given
+            raise ConfigError(f"{where} {list(saved[name].shape)} has no place in this network")
+        tensor, wanted = saved[name], expected[name]
+        if tensor.shape != wanted.shape:
+            raise ConfigError(f"{where} is {list(tensor.shape)}, this network has {list(wanted.shape)}")
+        is_wider = tensor.is_floating_point() and torch.promote_types(tensor.dtype, wanted.dtype) == wanted.dtype
+        if not is_wider and tensor.dtype != wanted.dtype:
+            raise ConfigError(f"{where} is {tensor.dtype}, this network has {wanted.dtype}")
+        if not tensor.isfinite().all():
+            raise ConfigError(f"{where} is not finite")
+    return saved
 
 
 def require_finite(tensors: Mapping[str, Tensor]) -> None:
@@ -71,7 +71,7 @@ def pack(tensors: Mapping[str, Tensor], metadata: Mapping[str, Any]) -> bytes:
 
 
 def pack_policy(tensors: Mapping[str, Tensor], version: int) -> bytes:
-    """The bytes that actors get: those of an algorithm's `tensors` that belong to the policy, and the version."""
+    """The bytes that are sent to actors: the policy's part of an algorithm's `tensors`, and the version."""
     policy = {name: tensor for name, tensor in tensors.items() if name.startswith("network.")}
     return pack(policy, {"weights_version": version})
 
@@ -99,7 +99,3 @@ def read(path: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
 def add_metadata(data: bytes, **facts: Any) -> bytes:
     """The bytes of a weights file with `facts` added to its metadata."""
     return pack(unpack(data), unpack_metadata(data) | facts)
-
-
-def _shape(tensor: Tensor) -> str:
-    return str(list(tensor.shape))

@@ -1,4 +1,4 @@
-"""The messages between processes: plain data, and the learner's inbox, which checks them.
+"""The plain data that processes send each other: messages, unrolls, specifications and metrics.
 
 May import: nothing of the package.
 """

@@ -1,7 +1,7 @@
-"""The actions that an environment takes: one or several choices, or a vector of numbers. Torch-free.
+"""Action spaces: one choice, several choices at once, or a vector of numbers. Torch-free.
 
-What depends on the kind of actions is asked of the object, or of what `networks/policies.py` has for it;
-`environments/spaces.py` makes the object from gymnasium's space. No other file knows which kinds there are.
+`environments/spaces.py` makes them from gymnasium's spaces, and `networks/policies.py` has a distribution for each. No
+other file depends on the kind of actions.
 """
 
 from __future__ import annotations
@@ -31,24 +31,24 @@ class Actions(ABC):
     """
 
     kind: ClassVar[str]
-    """What the settings of an algorithm call the actions that it is for."""
+    """`Discrete` or `Box`, as in `AlgorithmConfig.actions`."""
     dtype: ClassVar[str]
-    """NumPy name of the type of a policy's action, on the wire and in replay."""
+    """NumPy name of the type of a policy's actions, on the wire and in replay."""
     n: int
-    """The number of discrete actions, or of all combinations of several choices; 0 if actions are continuous."""
+    """Number of discrete actions, or of combinations of several choices; 0 for continuous actions."""
     given_shape: tuple[int, ...]
     """Shape of one action as the environment takes it."""
     given_dtype: str
-    """NumPy name of the type that the environment takes."""
+    """NumPy name of the type of an action as the environment takes it."""
 
     @property
     def branches(self) -> tuple[int, ...]:
-        """The numbers of choices whose combinations are the actions; empty if actions are continuous."""
+        """Number of choices of each branch, whose combinations are the actions; empty for continuous actions."""
         return ()
 
     @property
     def dim(self) -> int:
-        """d, the number of continuous numbers in an action."""
+        """d, the number of dimensions of a continuous action; 0 for discrete actions."""
         return 0
 
     @property
@@ -58,49 +58,49 @@ class Actions(ABC):
 
     @abstractmethod
     def refusal(self, action: Array) -> str:
-        """Why one of a policy's actions `[..., *shape]` is not allowed, in one line; empty if all are."""
+        """Why one of a policy's actions `[..., *shape]` is not allowed, in one line; empty if all are allowed."""
 
     @abstractmethod
     def sample(self, rng: np.random.Generator, *size: int, legal: Array | None = None) -> Array:
-        """A policy's actions `[*size, *shape]`, drawn uniformly of those that are `legal` `[*size, Σ branches]` bool."""
+        """Random actions `[*size, *shape]`, uniform over the `legal` ones, a mask `[*size, Σ branches]` bool."""
 
     @abstractmethod
     def to_environment(self, action: Array) -> Array:
-        """A policy's actions `[N, *shape]` as the environment takes them, `[N, *given_shape]`."""
+        """Converts a policy's actions `[N, *shape]` to the environment's actions `[N, *given_shape]`."""
 
-    def for_user(self, given: Array) -> Any:
-        """The first of the environment's actions `[N, *given_shape]` as `act` returns it."""
-        return given[0, ...]  # `...`: an array, even of no dimensions
+    def for_user(self, actions: Array) -> Any:
+        """The first of the environment's actions `[N, *given_shape]`, as `Policy.act` returns it."""
+        return actions[0, ...]  # `...`: an array, even of no dimensions
 
-    def for_clients(self, given: Array) -> list[Any]:
-        """The environment's actions `[N, *given_shape]` as remote clients get them, one each."""
-        flat: list[Any] = given.reshape(len(given), -1).tolist()
+    def for_clients(self, actions: Array) -> list[Any]:
+        """The environment's actions `[N, *given_shape]` as JSON values, one for each remote client."""
+        flat: list[Any] = actions.reshape(len(actions), -1).tolist()
         return flat
 
     @abstractmethod
     def client_space(self) -> dict[str, Any]:
-        """The action space in a remote client's `hello`."""
+        """The action space as it is in a remote client's `hello`."""
 
     @abstractmethod
     def fits(self, space: dict[str, Any]) -> bool:
-        """Whether the `space` in a remote client's `hello` is this one."""
+        """Whether the `space` in a remote client's `hello` is this action space."""
 
     @abstractmethod
     def describe(self) -> str:
-        """The numbers of choices, or the bounds, in words."""
+        """The number of choices of each branch, or the bounds, as text."""
 
     @abstractmethod
     def check(self) -> None:
-        """Raises ValueError if a field cannot be, or does not fit the others."""
+        """Raises ValueError if a field is invalid or does not fit the others."""
 
 
 class Choices(Actions):
-    """One of `n` choices, or a combination of several; they count from 0 inside this program."""
+    """Discrete actions: one of `n` choices or of `n` combinations of choices. A policy counts them from 0."""
 
     kind = "Discrete"
     dtype = "int64"
     start: int | tuple[int, ...]
-    """The environment's number of the first choice, of several choices that of each."""
+    """The environment's number of the first choice, for each branch if there are several."""
 
     def refusal(self, action: Array) -> str:
         low, high = action.min(), action.max()
@@ -116,13 +116,13 @@ class Choices(Actions):
 
     @property
     def _strides(self) -> Array:
-        """How far the number of a combination changes with each of its choices."""
+        """Difference of a combination's number per step of each of its choices, `[branches]`."""
         return np.array([math.prod(self.branches[index + 1 :]) for index in range(len(self.branches))])
 
 
 @dataclass(frozen=True)
 class Discrete(Choices):
-    """`n` choices, which the environment counts from `start`."""
+    """One of `n` choices, which the environment counts from `start`."""
 
     n: int
     start: int
@@ -138,11 +138,11 @@ class Discrete(Choices):
         numbered: Array = action + self.start
         return numbered
 
-    def for_user(self, given: Array) -> int:
-        return int(given[0])
+    def for_user(self, actions: Array) -> int:
+        return int(actions[0])
 
-    def for_clients(self, given: Array) -> list[Any]:
-        numbers: list[Any] = given.tolist()
+    def for_clients(self, actions: Array) -> list[Any]:
+        numbers: list[Any] = actions.tolist()
         return numbers
 
     def client_space(self) -> dict[str, Any]:
@@ -166,13 +166,13 @@ class Discrete(Choices):
 
 @dataclass(frozen=True)
 class MultiDiscrete(Choices):
-    """Several choices at once, also of a `MultiBinary`. Inside this program all of them together are one number.
+    """Several choices at once, from a `MultiDiscrete` or `MultiBinary` space.
 
-    It counts their combinations as an array's elements in C order, so that the last choice changes fastest.
+    A policy's action is the number of their combination in C order: the last choice changes fastest.
     """
 
     nvec: tuple[int, ...]
-    """How many choices each branch has, in the order of the flattened array."""
+    """Number of choices of each branch, in the order of the flattened array."""
     start: tuple[int, ...]
     given_shape: tuple[int, ...]
     given_dtype: str
@@ -206,8 +206,8 @@ class MultiDiscrete(Choices):
         _check_shape(self.given_shape, len(self.nvec))
         if not self.nvec or not all(type(n) is int and n >= 1 for n in self.nvec) or self.n > MAX_COMBINATIONS:
             raise ValueError(f"nvec {self.nvec}, allowed are integers of 1 or more with at most 2^62 combinations")
-        starts = [type(start) is int and abs(start) < LARGEST_START for start in self.start]
-        if len(starts) != len(self.nvec) or not all(starts):
+        are_small = all(type(start) is int and abs(start) < LARGEST_START for start in self.start)
+        if len(self.start) != len(self.nvec) or not are_small:
             raise ValueError(f"start {self.start} of {len(self.nvec)} branches")
         if self.given_dtype not in INTEGERS:
             raise ValueError(f"given_dtype {self.given_dtype!r}, allowed are {', '.join(INTEGERS)}")
@@ -215,12 +215,12 @@ class MultiDiscrete(Choices):
 
 @dataclass(frozen=True)
 class Box(Actions):
-    """Vectors of d numbers, each between its own bounds in the environment and in [−1, 1] inside this program."""
+    """Vectors of d numbers: each is in [−1, 1] for a policy, and between its bounds in the environment."""
 
     low: tuple[float, ...]
-    """The d lower bounds, in the order of the flattened array."""
+    """Lower bound of each dimension, `[d]`, in the order of the flattened array."""
     high: tuple[float, ...]
-    """The d upper bounds."""
+    """Upper bound of each dimension, `[d]`."""
     given_shape: tuple[int, ...]
     given_dtype: str
 
@@ -239,7 +239,7 @@ class Box(Actions):
         return "" if low >= -1 and high <= 1 else f"action: {low} to {high}, allowed -1 to 1"
 
     def sample(self, rng: np.random.Generator, *size: int, legal: Array | None = None) -> Array:
-        del legal  # masks are of choices
+        del legal  # continuous actions have no masks
         drawn: Array = rng.uniform(-1, 1, (*size, *self.shape)).astype(self.dtype)
         return drawn
 
@@ -256,10 +256,9 @@ class Box(Actions):
         return space.keys() == {"low", "high"} and _near(space["low"], self.low) and _near(space["high"], self.high)
 
     def describe(self) -> str:
-        bounds = " x ".join(f"[{low:g}, {high:g}]" for low, high in zip(self.low, self.high, strict=True))
-        if len(set(zip(self.low, self.high, strict=True))) == 1 and len(self.low) > 1:
-            bounds = f"[{self.low[0]:g}, {self.high[0]:g}] each"
-        return f"{len(self.low)} number{'s' if len(self.low) > 1 else ''} in {bounds}"
+        bounds = [f"[{low:g}, {high:g}]" for low, high in zip(self.low, self.high, strict=True)]
+        text = f"{bounds[0]} each" if len(set(bounds)) == 1 < len(bounds) else " x ".join(bounds)
+        return f"{len(self.low)} number{'s' if len(self.low) > 1 else ''} in {text}"
 
     def __str__(self) -> str:
         return f"Box({self.describe()})"
@@ -275,11 +274,11 @@ class Box(Actions):
 
 
 KINDS = {"n": Discrete, "nvec": MultiDiscrete, "low": Box}
-"""The kinds of actions, by a key that only a file of theirs has."""
+"""Classes of action spaces, by a field that only the class has."""
 
 
 def actions_from_dict(values: dict[str, Any]) -> Actions:
-    """The actions from `dataclasses.asdict` of them, also by way of JSON; raises TypeError or ValueError."""
+    """The action space from its `dataclasses.asdict`, or from that by way of JSON; raises TypeError or ValueError."""
     kind = next((kind for key, kind in KINDS.items() if isinstance(values, dict) and key in values), None)
     if kind is None:
         raise TypeError(f"actions {values!r}, allowed is a table with one of {', '.join(KINDS)}")
@@ -289,24 +288,22 @@ def actions_from_dict(values: dict[str, Any]) -> Actions:
 
 
 def split(values: Array, branches: Sequence[int]) -> list[Array]:
-    """The part `[..., n]` of each branch in `values` `[..., Σ branches]`."""
+    """Splits `values` `[..., Σ branches]` into one array `[..., n]` per branch."""
     return np.split(values, np.cumsum(branches[:-1]), -1)
 
 
 def has_choice(legal: Array, branches: Sequence[int]) -> Array:
     """Whether each branch has a legal choice, `[...]` bool, for `legal` `[..., Σ branches]` bool."""
-    found: Array = np.all([part.any(-1) for part in split(legal, branches)], 0)
-    return found
+    has: Array = np.all([part.any(-1) for part in split(legal, branches)], 0)
+    return has
 
 
-def _near(given: Any, expected: Sequence[float]) -> bool:
-    is_list = isinstance(given, list) and len(given) == len(expected)
-    if not (is_list and all(type(value) in (int, float) for value in given)):
+def _near(bounds: Any, expected: Sequence[float]) -> bool:
+    """Whether a client's `bounds` are as `expected`; an integer too large for a float can be compared with one."""
+    if not isinstance(bounds, list) or [type(bound) in (int, float) for bound in bounds] != [True] * len(expected):
         return False
-    # an integer too large for a float can be compared with one
-    return all(
-        b - (room := TOLERANCE * max(1.0, abs(b))) <= a <= b + room for a, b in zip(given, expected, strict=True)
-    )
+    tolerances = [TOLERANCE * max(1.0, abs(bound)) for bound in expected]
+    return all(b - t <= a <= b + t for a, b, t in zip(bounds, expected, tolerances, strict=True))
 
 
 def _check_shape(shape: tuple[int, ...], num: int) -> None:

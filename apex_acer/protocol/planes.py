@@ -1,4 +1,4 @@
-"""Observations as an environment gives them, and as the planes that the rest of the program passes on. Torch-free."""
+"""Conversion of an environment's observations to planes, the arrays that unrolls and replay hold. Torch-free."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ import numpy as np
 
 from apex_acer.protocol.specification import MASK, ONE_HOT, Array, EnvironmentSpec
 
-OBSERVATION = "observation"  # the part that is the rest of it, if the environment gives the mask beside it, in `info`
+OBSERVATION = "observation"  # name of an observation without parts, if a mask from `info` becomes a part beside it
 
 
 def to_planes(spec: EnvironmentSpec, obs: Any, *lead: int) -> Array:
-    """The environment's observations `[*lead, *given_shape]` as planes `[*lead, *plane_shape]`.
+    """Converts the environment's observations `[*lead, *given_shape]` to planes `[*lead, *plane_shape]`.
 
     Observations with parts are a dictionary or tuple of arrays. Raises ValueError if one is not among the `choices`.
     """
     if spec.parts:
-        given = parts_of(spec, obs)
-        return pack(spec, {name: to_planes(box, given[name], *lead) for name, box in spec.boxes.items()}, *lead)
+        arrays = parts_of(spec, obs)
+        return pack(spec, {name: to_planes(box, arrays[name], *lead) for name, box in spec.boxes.items()}, *lead)
     if spec.choices:
         return _one_hot(spec, np.asarray(obs), *lead)
     if spec.channels_last:
@@ -30,7 +30,7 @@ def to_planes(spec: EnvironmentSpec, obs: Any, *lead: int) -> Array:
 
 
 def parts_of(spec: EnvironmentSpec, obs: Any) -> dict[str, Array]:
-    """The array of each part in a dictionary or tuple of them, or in several that are nested; raises ValueError."""
+    """The array of each part by name, from a possibly nested dictionary or tuple; raises ValueError."""
     return {name: np.asarray(find(obs, name)) for name in spec.boxes}
 
 
@@ -44,7 +44,7 @@ def _one_hot(spec: EnvironmentSpec, obs: Array, *lead: int) -> Array:
 
 
 def with_mask(obs: Any, mask: Any) -> dict[str, Any]:
-    """The environment's observations with the mask that it gives beside them as another part."""
+    """Adds `mask` to the environment's observations, as a part of its own."""
     if isinstance(obs, Mapping):
         return {**obs, MASK: mask}
     parts = {str(index): part for index, part in enumerate(obs)} if isinstance(obs, tuple) else {OBSERVATION: obs}
@@ -52,17 +52,17 @@ def with_mask(obs: Any, mask: Any) -> dict[str, Any]:
 
 
 def is_legal(mask: Any) -> Array:
-    """A mask of zeros and ones as bool; raises ValueError, which names the number, if there are others in it."""
-    given = np.asarray(mask)
-    odd = given[~((given == 0) | (given == 1))]
+    """Converts a mask of zeros and ones to bool; raises ValueError, which names the number, for any other number."""
+    numbers = np.asarray(mask)
+    odd = numbers[(numbers != 0) & (numbers != 1)]
     if odd.size:
         raise ValueError(f"an action mask with {odd.ravel()[0]!s}; give 0, 1, False or True for each action")
-    legal: Array = given != 0
+    legal: Array = numbers != 0
     return legal
 
 
 def pack(spec: EnvironmentSpec, planes: Mapping[str, Array], *lead: int) -> Array:
-    """The bytes `[*lead, num_bytes]` of the parts' planes `[*lead, *plane]`."""
+    """Packs the planes `[*lead, *plane]` of all parts into bytes `[*lead, num_bytes]`."""
     rows = []
     for name, box in spec.boxes.items():
         plane = np.ascontiguousarray(planes[name], box.dtype)
@@ -71,25 +71,25 @@ def pack(spec: EnvironmentSpec, planes: Mapping[str, Array], *lead: int) -> Arra
 
 
 def unpack(spec: EnvironmentSpec, planes: Array, names: Collection[str]) -> dict[str, Array]:
-    """The planes `[..., *plane]` of the parts with these `names` in bytes `[..., num_bytes]`."""
-    found, start = {}, 0
+    """Unpacks the planes `[..., *plane]` of the parts with these `names` from bytes `[..., num_bytes]`."""
+    unpacked, start = {}, 0
     for name, box in spec.boxes.items():
         if name in names:
             rows = np.ascontiguousarray(planes[..., start : start + box.num_bytes])
-            found[name] = rows.view(box.dtype).reshape(*planes.shape[:-1], *box.plane_shape)
+            unpacked[name] = rows.view(box.dtype).reshape(*planes.shape[:-1], *box.plane_shape)
         start += box.num_bytes
-    return found
+    return unpacked
 
 
 def random_action(spec: EnvironmentSpec, rng: np.random.Generator, planes: Array) -> Array:
-    """An action `[N, *actions.shape]` for each of the newest `planes`, drawn uniformly of the legal ones."""
+    """Random actions `[N, *actions.shape]`, uniform over the legal ones in the newest `planes` `[N, *plane]`."""
     legal = unpack(spec, planes, names=(MASK,))[MASK] != 0 if spec.has_masks else None
     return spec.actions.sample(rng, len(planes), legal=legal)
 
 
 def find(obs: Any, name: str) -> Any:
-    """The part `name` of an observation, which is a dictionary or tuple, or several that are nested; raises ValueError."""
-    if isinstance(obs, Mapping) and name in obs:  # nested or not, its name may be given whole
+    """The part `name` of an observation, a possibly nested dictionary or tuple; raises ValueError if there is none."""
+    if isinstance(obs, Mapping) and name in obs:  # also a nested part by its whole name
         return obs[name]
     try:
         for key in name.split(".") if name else ():

@@ -22,23 +22,20 @@ DECISIVE = {
     "first": "the first choice",
     "actions": "the action space",
 }
-"""The fields that must not change if a policy is to act in the environment, in words."""
+"""The fields that must be equal for a policy to act in another environment, in words."""
 SHAPES = "plane_shape", "given_shape", "choices", "first"
 MASK = "action_mask"  # the part of an observation that says which choices are legal
 LARGEST = 1e15
-"""Magnitude of a reward or of a number in an observation beyond which it is taken for a fault, as NaN is.
-
-The sum of a thousand of them can still be squared in float32.
-"""
-ONE_HOT = "int8"  # the type of planes that are one-hot: bytes that, unlike the uint8 of pixels, nobody scales
+"""Largest magnitude of rewards and observations; the sum of a thousand can still be squared in float32."""
+ONE_HOT = "int8"  # the type of one-hot planes, which networks do not scale as they do the uint8 of pixels
 
 
 @dataclass(frozen=True)
 class Part:
-    """One of the arrays that a `Dict` or `Tuple` observation consists of; the fields are those of `EnvironmentSpec`."""
+    """One array of a `Dict` or `Tuple` observation; `EnvironmentSpec` describes the fields."""
 
     name: str
-    """Its key in the `Dict` or index in the `Tuple`; `outer.inner` if these are nested."""
+    """Key in the `Dict` or index in the `Tuple`; `outer.inner` in nested ones."""
     plane_shape: tuple[int, ...]
     dtype: str
     channels_last: bool
@@ -49,18 +46,18 @@ class Part:
 
 @dataclass(frozen=True)
 class EnvironmentSpec:
-    """What the rest of the program knows about an environment.
+    """Observations and actions of an environment.
 
-    An observation with `parts` is packed: its plane is the bytes of the parts' planes, side by side in their order.
+    A plane is one observation as unrolls and replay hold it; of `parts` it has the bytes of all planes in their order.
     """
 
     plane_shape: tuple[int, ...]
-    """Shape of one observation: channel-first for images (`[C, H, W]`), flat for vectors (`[D]`) and for bytes."""
+    """Shape of a plane: channel-first for images (`[C, H, W]`), flat for vectors (`[D]`) and packed bytes."""
     dtype: str
-    """NumPy name of the observations' type."""
+    """NumPy name of the planes' type."""
     actions: Actions
     stack: int
-    """Number of newest planes in one network input, oldest first."""
+    """Frame stack: number of newest planes in one network input, oldest first."""
     channels_last: bool
     """Whether the environment itself gives images as `[H, W, C]`."""
     action_repeat: int
@@ -68,13 +65,13 @@ class EnvironmentSpec:
     given_shape: tuple[int, ...]
     """Shape of one observation as the environment itself gives it."""
     choices: tuple[int, ...] = ()
-    """Of a `Discrete` or `MultiDiscrete` observation, the number of choices of each element; its plane is one-hot."""
+    """Number of choices of each element of a `Discrete` or `MultiDiscrete` observation, whose plane is one-hot."""
     first: tuple[int, ...] = ()
-    """The environment's number of each element's first choice."""
+    """The environment's number of the first choice of each element."""
     parts: tuple[Part, ...] = ()
-    """The arrays of a `Dict` or `Tuple` observation; empty for any other."""
+    """The arrays of a `Dict` or `Tuple` observation; empty for other observations."""
     masks_in_info: bool = False
-    """Whether `info["action_mask"]` says which actions are legal, rather than a part that the environment gives itself."""
+    """Whether the mask of legal actions comes from `info["action_mask"]` instead of from a part of the observation."""
 
     @classmethod
     def of_parts(cls, parts: tuple[Part, ...], actions: Actions, stack: int, action_repeat: int) -> EnvironmentSpec:
@@ -84,7 +81,7 @@ class EnvironmentSpec:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> EnvironmentSpec:
-        """The specification from `dataclasses.asdict` of one, also by way of JSON; raises TypeError or ValueError."""
+        """The specification from its `dataclasses.asdict`, or from that by way of JSON; raises TypeError or ValueError."""
         parts = tuple(Part(**{**part, **_tuples(part)}) for part in values.get("parts", ()))
         actions = actions_from_dict(values["actions"])
         spec = cls(**{**values, **_tuples(values), "actions": actions, "parts": parts})
@@ -126,11 +123,10 @@ class EnvironmentSpec:
 
     @functools.cached_property
     def boxes(self) -> dict[str, EnvironmentSpec]:
-        """For each part by its name, the specification of the environment that gave this part alone."""
+        """For each part by name, the specification of an environment whose observations are this part alone."""
+        alone = dataclasses.replace(self, parts=(), masks_in_info=False)
         fields = [{**vars(part)} for part in self.parts]
-        return {
-            values.pop("name"): dataclasses.replace(self, **values, parts=(), masks_in_info=False) for values in fields
-        }
+        return {values.pop("name"): dataclasses.replace(alone, **values) for values in fields}
 
     def describe(self) -> str:
         """The observations and actions in one line of text."""
@@ -138,7 +134,7 @@ class EnvironmentSpec:
         return f"observations: {self.describe_planes()}{stacked}; actions: {self.actions.describe()}"
 
     def describe_planes(self) -> str:
-        """One observation, without its stack, in words."""
+        """One plane in words."""
         if self.parts:
             words = [f"{name} ({box.describe_planes()})" for name, box in self.seen.items()]
             return ", ".join([*words, *(["a mask of legal actions"] if self.has_masks else [])])
@@ -158,13 +154,13 @@ class EnvironmentSpec:
 
     def changes(self, before: EnvironmentSpec) -> str:
         """The differences from `before` that a policy depends on, in words; empty if there are none."""
-        if self.parts or before.parts:
-            old, new = before.describe_planes(), self.describe_planes()
-            seen = [] if (before.parts, old) == (self.parts, new) else [f"the observation was {old} and is {new}"]
-            pairs = [("actions", before.actions, self.actions)]
-        else:
-            seen, pairs = [], [(name, getattr(before, name), getattr(self, name)) for name in DECISIVE]
-        return ", ".join(seen + [f"{DECISIVE[name]} was {old} and is {new}" for name, old, new in pairs if old != new])
+        names = ["actions"] if self.parts or before.parts else list(DECISIVE)
+        pairs = [(DECISIVE[name], getattr(before, name), getattr(self, name)) for name in names]
+        changes = [f"{what} was {old} and is {new}" for what, old, new in pairs if old != new]
+        old, new = before.describe_planes(), self.describe_planes()
+        if len(names) == 1 and (before.parts, old) != (self.parts, new):
+            changes.insert(0, f"the observation was {old} and is {new}")
+        return ", ".join(changes)
 
     @property
     def obs_shape(self) -> tuple[int, ...]:
@@ -173,31 +169,31 @@ class EnvironmentSpec:
 
     @property
     def input_shape(self) -> tuple[int, ...]:
-        """Shape of a torso's input without its batch dimension: `obs_shape`, or the flat parts side by side.
+        """Shape of a torso's input without its batch dimension: `obs_shape`, or `[D]` for parts.
 
-        The newest mask is the last of them, if there are masks.
+        Parts are flattened and concatenated; the newest mask comes last, if there are masks.
         """
         seen = sum(math.prod(box.obs_shape) for box in self.seen.values())
         return (seen + (self.num_choices if self.has_masks else 0),) if self.parts else self.obs_shape
 
     @functools.cached_property
     def seen(self) -> dict[str, EnvironmentSpec]:
-        """The parts that a torso sees: all but the mask."""
+        """The specifications in `boxes` that a torso sees: all but the mask's."""
         return {name: box for name, box in self.boxes.items() if name != MASK or not self.has_masks}
 
     @functools.cached_property
     def has_masks(self) -> bool:
-        """Whether observations say which choices are legal."""
+        """Whether observations contain a mask of legal actions."""
         return bool(self.actions.branches) and any(part.name == MASK for part in self.parts)
 
     @property
     def num_choices(self) -> int:
-        """The number of choices of all branches together."""
+        """Σ branches: the number of choices of all branches together, and of numbers in a mask."""
         return sum(self.actions.branches)
 
     @functools.cached_property
     def float_parts(self) -> tuple[str, ...]:
-        """The names of the parts that are floats."""
+        """Names of the parts whose type is a float."""
         return tuple(name for name, box in self.boxes.items() if np.dtype(box.dtype).kind == "f")
 
     @functools.cached_property
@@ -207,11 +203,11 @@ class EnvironmentSpec:
 
     @property
     def given_dtype(self) -> str:
-        """NumPy name of the type of observations as the environment itself gives them."""
+        """NumPy name of the type of observations as the environment gives them."""
         return "int64" if self.choices else self.dtype
 
     def refusal(self, obs: Array) -> str:
-        """Why observations `[..., *given_shape]` are not among the `choices`, in one line; empty if they are."""
+        """Why observations `[..., *given_shape]` are outside the `choices`, in one line; empty if they are allowed."""
         chosen = obs.reshape(-1, max(1, len(self.choices))) - np.asarray(self.first or 0)
         beyond = self.choices and ((chosen < 0) | (chosen >= self.choices)).any()
         return f"observation {obs.tolist()}, allowed is {self._describe_choices()}" if beyond else ""
@@ -223,7 +219,7 @@ class EnvironmentSpec:
 
     @property
     def action_dim(self) -> int:
-        """d, the number of numbers in a continuous action."""
+        """d, the number of dimensions of a continuous action."""
         return self.actions.dim
 
     @property
@@ -233,12 +229,12 @@ class EnvironmentSpec:
 
     @property
     def has_images(self) -> bool:
-        """Whether observations are images or have a part that is one."""
+        """Whether observations are images or have an image among their parts."""
         return self.is_image or any(len(part.plane_shape) == 3 for part in self.parts)
 
 
 def unusable(values: Array) -> str:
-    """The first of the floats `values` that is not finite or beyond `LARGEST`, and what is allowed; empty if none is."""
+    """Names the first of the floats `values` that is beyond `LARGEST` or not finite, and the limit; empty: there is none."""
     if np.abs(values).max(initial=0) <= LARGEST:  # false for NaN, too
         return ""
     return f"{values[~(np.abs(values) <= LARGEST)].ravel()[0]:g}, allowed is a magnitude of {LARGEST:g}"

@@ -1,4 +1,4 @@
-"""Connections of websockets with limits that it lacks, on what a peer sends beside its messages and on its reading."""
+"""Connections of websockets with limits that it lacks: on small frames, and on the time that a peer takes to read."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from websockets.server import ServerProtocol
 from apex_acer.remote.listener import Allowance, Listener
 from apex_acer.remote.messages import BUSY, RemoteError, error_message
 
-WRITE_S = 10.0  # in which a peer must read what it was sent
-LINGER_S, LINGER_BYTES = 2.0, 1 << 20  # for which a peer that broke a rule of WebSocket's may go on
+WRITE_S = 10.0  # for a peer to read what it was sent
+LINGER_S, LINGER_BYTES = 2.0, 1 << 20  # that a peer may go on sending after it broke a rule of WebSocket's
 SMALL_BYTES = 126  # a control frame has fewer
-SMALL_PER_SECOND, SMALL_BURST = 10.0, 30.0  # control frames and other small ones that end no message
+SMALL_PER_SECOND, SMALL_BURST = 10.0, 30.0  # control frames and other small frames that end no message
 
 
 class Protocol(ServerProtocol):
-    """RFC 6455 on the server's side, with a limit on small frames, and a line for who sends too large a message."""
+    """RFC 6455 on the server's side, with a limit on small frames and an error message for a message too large."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
@@ -34,7 +34,7 @@ class Protocol(ServerProtocol):
         self._allowance = Allowance(SMALL_PER_SECOND, SMALL_BURST)
 
     def recv_frame(self, frame: Frame) -> None:
-        """Takes a frame; messages need no limit, because each must wait for its answer."""
+        """Takes a frame; whole messages need no limit, because each must wait for its answer."""
         ends_message = frame.fin and frame.opcode in (Opcode.TEXT, Opcode.BINARY, Opcode.CONT)
         if not ends_message and len(frame.data) < SMALL_BYTES:
             if self._allowance.used_up:
@@ -51,19 +51,19 @@ class Protocol(ServerProtocol):
         super().fail(code, reason)
 
     def send_eof(self) -> None:
-        """Ends the stream, if that has not been done: a bad handshake and a bad frame may come together."""
+        """Ends the stream once, even if a bad handshake and a bad frame come together."""
         if not self.eof_sent:
             super().send_eof()
 
     def data_to_send(self) -> list[bytes]:
-        """All that is to be sent, in one piece, and perhaps the end of the stream."""
+        """The bytes to send in one piece, and the end of the stream if it is due."""
         data = super().data_to_send()
         joined = b"".join(data)
         return [*([joined] if joined else []), *([SEND_EOF] if SEND_EOF in data else [])]
 
 
 class _PatientConnection(Connection):
-    """A connection that is broken if its peer does not read, so that each send and each close comes to an end."""
+    """A connection that is aborted if its peer does not read for 10 s, so that sends and closes come to an end."""
 
     _deadline: asyncio.TimerHandle | None = None
 
@@ -89,13 +89,13 @@ class RelayConnection(_PatientConnection, ClientConnection):
 
 
 class ClientsConnection(_PatientConnection, ServerConnection):
-    """A client's connection, which the `listener` knows while it is open."""
+    """A client's connection, counted by the `listener` while it is open."""
 
     protocol: Protocol
 
-    def __init__(self, listener: Listener, given: ServerProtocol, *arguments: Any, **options: Any) -> None:
-        protocol = Protocol(max_size=given.max_message_size, logger=given.logger)
-        super().__init__(protocol, *arguments, **options)
+    def __init__(self, listener: Listener, protocol: ServerProtocol, *arguments: Any, **options: Any) -> None:
+        limited = Protocol(max_size=protocol.max_message_size, logger=protocol.logger)
+        super().__init__(limited, *arguments, **options)
         self._listener, self._dropped_bytes = listener, 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -103,7 +103,7 @@ class ClientsConnection(_PatientConnection, ServerConnection):
         self._listener.opened(self)
 
     def data_received(self, data: bytes) -> None:
-        """A peer that broke a rule is soon gone, whether it goes or not."""
+        """Takes bytes; after a broken rule, aborts the connection in 2 s or after 1 MiB."""
         super().data_received(data)
         if self.protocol.parser_exc is None:
             return
@@ -119,9 +119,9 @@ class ClientsConnection(_PatientConnection, ServerConnection):
 
 
 async def relay(client: ServerConnection, hello: str | bytes, address: Path, **options: Any) -> None:
-    """Passes on all that the `client` and another server on this machine say to each other, until one of them leaves.
+    """Passes messages between the `client` and another server of this machine until one of them leaves.
 
-    The server is at the Unix socket whose path is in the file `address`. Raises `RemoteError` if there is none.
+    The server is at the Unix socket whose path is in the file `address`. Raises `RemoteError` if it cannot be reached.
     """
     options |= {"compression": None, "max_size": None, "create_connection": RelayConnection}
     try:

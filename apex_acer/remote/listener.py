@@ -1,4 +1,4 @@
-"""The socket on which a server listens and its TLS: how many connections come in, and who makes room for the next one."""
+"""The socket on which a server listens, with limits on connections, and its TLS."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PAUSE_S = 0.5  # less than the second after which asyncio looks for connections 
 
 
 class Allowance:
-    """Number of times that something may happen, which grows with time."""
+    """A token bucket: `per_second` tokens are added each second, up to `most`."""
 
     def __init__(self, per_second: float, most: float) -> None:
         self._per_second, self._left, self._most = per_second, most, most
@@ -30,7 +30,7 @@ class Allowance:
 
     @property
     def used_up(self) -> bool:
-        """Whether it may not happen for the moment."""
+        """Whether there is less than one token."""
         now = time.monotonic()
         self._left = min(self._most, self._left + self._per_second * (now - self._at))
         self._at = now
@@ -44,17 +44,16 @@ class Allowance:
 
 
 class Listener(socket.socket):
-    """A listening socket that gives asyncio a limited number of connections, before any handshake costs something."""
+    """A listening socket that limits the rate and number of connections before any handshake costs something."""
 
     def __init__(self, listening: socket.socket) -> None:
         super().__init__(fileno=listening.detach())
         self._allowance, self._pauses_until = Allowance(PER_SECOND, BURST), 0.0
-        self._open: dict[Connection, int] = {}  # and the descriptor of each
-        # by descriptor, with its network; oldest first
-        self._unauthenticated: dict[int, tuple[socket.socket, bytes]] = {}
+        self._open: dict[Connection, int] = {}  # the descriptor of each
+        self._unauthenticated: dict[int, tuple[socket.socket, bytes]] = {}  # socket and network by descriptor
 
     def accept(self) -> tuple[socket.socket, Any]:
-        """The next connection; if there were too many, the error on which asyncio pauses."""
+        """The next connection; raises the error on which asyncio pauses if there were too many."""
         if time.monotonic() < self._pauses_until:  # asyncio asks again at once before it pauses
             raise BlockingIOError
         if self._allowance.used_up:
@@ -67,7 +66,7 @@ class Listener(socket.socket):
         return accepted, address
 
     def _make_room(self) -> None:
-        """Forgets those that have ended; if there are too many, breaks the oldest of the network that has the most."""
+        """Ends the oldest unauthenticated connection of the network that has the most, if there are too many."""
         self._unauthenticated = {n: each for n, each in self._unauthenticated.items() if each[0].fileno() == n}
         if len(self._unauthenticated) < UNAUTHENTICATED:
             return
@@ -83,7 +82,7 @@ class Listener(socket.socket):
         self._open[connection] = connection.transport.get_extra_info("socket").fileno()
 
     def authenticated(self, connection: Connection) -> None:
-        """It has said a good hello, so that it costs no other client its turn."""
+        """Gives the token of a connection back, because its client has said a good hello."""
         if self._unauthenticated.pop(self._open.get(connection, -1), None):
             self._allowance.give_back()
 
@@ -96,7 +95,7 @@ class Listener(socket.socket):
 
 
 def network(address: Any) -> bytes:
-    """The part of an address that its owner cannot choose: an IPv4 address, or the first half of an IPv6 one."""
+    """The part of an address that its owner cannot choose: an IPv4 address, or the first half of an IPv6 address."""
     if not isinstance(address, tuple):  # a Unix socket's
         return b""
     host = str(address[0]).partition("%")[0]
@@ -104,7 +103,7 @@ def network(address: Any) -> bytes:
 
 
 def listen(settings: ListenConfig) -> Listener:
-    """Listens at the address of `settings`; raises `ConfigError` if it cannot."""
+    """A socket at the address of `settings`; raises `ConfigError` if it cannot be opened."""
     try:
         family = socket.getaddrinfo(*settings.address, type=socket.SOCK_STREAM)[0][0]
         return Listener(socket.create_server(settings.address, family=family))
@@ -116,7 +115,7 @@ def listen(settings: ListenConfig) -> Listener:
 
 
 def listen_at(path: Path) -> Listener:
-    """Listens at a Unix socket, which is made."""
+    """A new Unix socket at `path`."""
     listening = socket.socket(socket.AF_UNIX)
     listening.bind(str(path))
     listening.listen()
@@ -124,7 +123,7 @@ def listen_at(path: Path) -> Listener:
 
 
 def tls_options(settings: ListenConfig, handshake_s: float) -> dict[str, Any]:
-    """The arguments of a server that speaks TLS with its certificate; empty if it has none. Raises `ConfigError`."""
+    """The TLS arguments of a server; empty without a certificate. Raises `ConfigError` if the files cannot be used."""
     if not settings.certificate:
         return {}
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

@@ -28,45 +28,30 @@ WITH_REWARD = "step", *ENDS
 KINDS = "reset", *WITH_REWARD, "bye"
 
 Values = dict[str, Any]
+Fields = Mapping[str, tuple[Callable[[Any], bool], str]]  # by key: a check of the value, and what is allowed
 Observation = Array | dict[str, Array]
 
 
-class Field(NamedTuple):
-    """A key of a message: which values it takes, in code and in words."""
-
-    fits: Callable[[Any], bool]
-    allowed: str
-
-
 class RemoteError(Exception):
-    """A client broke a rule; the message is one line for it, `code` WebSocket's."""
+    """Error of a client: the message is one line for it, `code` WebSocket's close code."""
 
     def __init__(self, message: str, code: int = WRONG) -> None:
         super().__init__(message)
         self.code = code
 
 
-class Hello(NamedTuple):
-    """How a client introduces itself."""
-
-    train: bool
-    session: str
-    """The session that it wants to go on with; empty: a new one."""
-
-
 class Request(NamedTuple):
-    """A client's message during play."""
+    """A client's message during play: `kind` is one of `KINDS`."""
 
     kind: str
-    """One of `KINDS`."""
     sequence: int
     obs: Observation | None
-    """`[*given_shape]`, or a part of each name; None with `bye`."""
+    """`[*given_shape]`, or an array of each part by name; None with `bye`."""
     reward: float
 
 
 def most_bytes(spec: EnvironmentSpec) -> int:
-    """Bytes of the largest message that a client has reason to send."""
+    """Largest size in bytes of a client's message."""
     return HELLO_BYTES + BYTES_PER_NUMBER * sum(math.prod(box.given_shape) for box in spec.boxes.values() or [spec])
 
 
@@ -96,8 +81,12 @@ def error_message(message: str, *, retry: bool = False, text: bool) -> str | byt
     return encode({"type": "error", "message": message, "retry": retry}, text=text)
 
 
-def parse_hello(values: Values, spec: EnvironmentSpec, token: str) -> Hello:
-    """A `hello` with the right `token`, version and spaces; raises `RemoteError`."""
+def parse_hello(values: Values, spec: EnvironmentSpec, token: str) -> tuple[bool, str]:
+    """Checks a `hello`: its token, version and spaces.
+
+    Returns whether the client's steps are for training, and the session that it wants to go on with (empty: a new one).
+    Raises `RemoteError`.
+    """
     if values["type"] != "hello":
         raise RemoteError("require hello first")  # without what came, which may be the token
     _require_keys(values, HELLO, {"train", "session"})
@@ -105,9 +94,13 @@ def parse_hello(values: Values, spec: EnvironmentSpec, token: str) -> Hello:
         raise RemoteError("wrong token")
     if values["version"] != VERSION:
         raise RemoteError(f"version {_short(values['version'])} of the protocol; this server speaks {VERSION}")
-    if problem := _observation_misfit(values["observation"], spec) or _action_misfit(values["action"], spec.actions):
-        raise RemoteError(problem)
-    return Hello(values.get("train", True), values.get("session", ""))
+    space = {name: _space(box) for name, box in spec.boxes.items()} or _space(spec)
+    if values["observation"] != space:
+        raise RemoteError(f"observation is {_short(values['observation'])}, this server's is {space}")
+    if not spec.actions.fits(values["action"]):
+        actions = _short(spec.actions.client_space())
+        raise RemoteError(f"action is {_short(values['action'])}, this server's is {actions}")
+    return values.get("train", True), values.get("session", "")
 
 
 def parse_request(values: Values, spec: EnvironmentSpec) -> Request:
@@ -138,54 +131,49 @@ def _is_sequence(value: Any) -> bool:
     return _is_whole(value) and 0 <= value < 2**53  # JSON's numbers are exact up to there
 
 
-def _instance(kind: type, allowed: str) -> Field:
-    return Field(lambda value: isinstance(value, kind), allowed)
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
 
 
-TEXT, SPACE, ANYTHING = _instance(str, "a string"), _instance(dict, "a map"), _instance(object, "")
-HELLO = {
-    "type": TEXT,
-    "version": Field(_is_whole, "a whole number"),
-    "token": TEXT,
-    "observation": SPACE,
-    "action": SPACE,
-    "train": _instance(bool, "true or false"),
-    "session": TEXT,
+def _is_map(value: Any) -> bool:
+    return isinstance(value, dict)
+
+
+BYE: Fields = {"type": (_is_text, "a string"), "sequence": (_is_sequence, "a whole number from 0 to 2^53 - 1")}
+RESET: Fields = {**BYE, "observation": (lambda value: True, "")}  # `_observation` checks it
+STEP: Fields = {**RESET, "reward": (_is_reward, USABLE)}
+REQUESTS = {"bye": BYE, "reset": RESET, **dict.fromkeys(WITH_REWARD, STEP)}
+HELLO: Fields = {
+    "type": (_is_text, "a string"),
+    "version": (_is_whole, "a whole number"),
+    "token": (_is_text, "a string"),
+    "observation": (_is_map, "a map"),
+    "action": (_is_map, "a map"),
+    "train": (lambda value: isinstance(value, bool), "true or false"),
+    "session": (_is_text, "a string"),
 }
-BYE = {"type": TEXT, "sequence": Field(_is_sequence, "a whole number from 0 to 2^53 - 1")}
-RESET = BYE | {"observation": ANYTHING}
-REQUESTS = {"bye": BYE, "reset": RESET, **dict.fromkeys(WITH_REWARD, RESET | {"reward": Field(_is_reward, USABLE)})}
 
 
-def _require_keys(values: Values, fields: Mapping[str, Field], optional: Set[str] = frozenset()) -> None:
+def _require_keys(values: Values, fields: Fields, optional: Set[str] = frozenset()) -> None:
     kind = values["type"]
     if unknown := [name for name in values if name not in fields]:
         raise RemoteError(f"{kind}: unknown key {_short(unknown[0])}; allowed: {', '.join(fields)}")
     if missing := fields.keys() - values.keys() - optional:
         raise RemoteError(f"{kind}: {', '.join(sorted(missing))} missing")
     for name, value in values.items():
-        if not fields[name].fits(value):
-            # the type of what is no number, because a token may be in it
-            found = _short(value) if type(value) in NUMBERS else f"of type {type(value).__name__}"
-            raise RemoteError(f"{kind}: {name} is {found}; require {fields[name].allowed}")
-
-
-def _observation_misfit(given: Values, spec: EnvironmentSpec) -> str:
-    expected = {name: _space(box) for name, box in spec.boxes.items()} or _space(spec)
-    return "" if given == expected else f"observation is {_short(given)}, this server's is {expected}"
+        fits, allowed = fields[name]
+        if not fits(value):
+            # only numbers are quoted, because a token may be in other values
+            quoted = _short(value) if type(value) in NUMBERS else f"of type {type(value).__name__}"
+            raise RemoteError(f"{kind}: {name} is {quoted}; require {allowed}")
 
 
 def _space(spec: EnvironmentSpec) -> Values:
     return {"shape": list(spec.given_shape), "dtype": spec.given_dtype}
 
 
-def _action_misfit(given: Values, actions: Actions) -> str:
-    expected = _short(actions.client_space())
-    return "" if actions.fits(given) else f"action is {_short(given)}, this server's is {expected}"
-
-
 def _observation(value: Any, spec: EnvironmentSpec) -> Observation:
-    """`value` as an array `[*given_shape]` of the right type, or as such an array of each part; raises `RemoteError`."""
+    """`value` as an array `[*given_shape]` of the environment's type, or as one of each part; raises `RemoteError`."""
     if not spec.parts:
         return _array(value, spec, "observation")
     if not isinstance(value, dict) or value.keys() != spec.boxes.keys():
@@ -194,7 +182,7 @@ def _observation(value: Any, spec: EnvironmentSpec) -> Observation:
 
 
 def _mask(mask: Array, actions: Actions, *, is_over: bool) -> Array:
-    """`mask`, or one that allows everything if it allows nothing at an episode's end; raises `RemoteError` before."""
+    """`mask`, or ones if no action is legal at an episode's end; raises `RemoteError` if none is legal before."""
     try:
         legal = is_legal(mask)
     except ValueError as error:

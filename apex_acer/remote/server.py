@@ -1,4 +1,4 @@
-"""The server of remote clients: connections in a thread of its own, requests for whoever acts."""
+"""The server of remote clients: their connections in a thread, their requests in a queue."""
 
 from __future__ import annotations
 
@@ -41,18 +41,18 @@ from apex_acer.remote.session import Event, Session, Sessions
 
 log = logging.getLogger(__name__)
 
-HELLO_S = 10.0  # in which a client must have said hello
+HELLO_S = 10.0  # for a client to say hello
 PING_S = 10.0  # between two pings; a connection that has not answered one by then is closed
 START_S = CLOSE_S = 10.0
-GOODBYE_S = 1.0  # in which clients hear that the server ends, and say goodbye, too
+CLOSE_MESSAGE_S = 1.0  # for clients to hear that the server ends and to close
 LATENCIES = 10_000  # that are kept
 KINDS_LOGGED = 100  # of refusals, one line each
 NO_LOG = logging.Logger("websockets", logging.CRITICAL + 1)  # it logs a traceback for each malformed handshake
-NO_EVALUATOR = "clients with train = false have no place here: the run evaluates in a local environment or not at all"
+NO_EVALUATOR = "clients with train = false are refused: the run evaluates in a local environment or not at all"
 
 
 class Server:
-    """Serves clients of `spec`, which know the `token`; raises `ConfigError` if it cannot listen."""
+    """A WebSocket server in a thread of its own, for clients whose environments have the spaces of `spec`."""
 
     def __init__(
         self,
@@ -64,10 +64,15 @@ class Server:
         evaluator: Path | None = None,
         evaluates: bool = True,
     ) -> None:
-        """Listens at the address of `settings`, or by a `listener` that others on this machine cannot reach, without TLS.
+        """Listens, and raises `ConfigError` if it cannot.
 
-        Clients with `train = false` are connected to the server whose address is in the file `evaluator`; without one they
-        are served like the others, or refused unless it `evaluates`.
+        Args:
+            settings: address, TLS and limits.
+            spec: spaces that a client must name.
+            token: word that a client must know.
+            listener: socket to use instead of the address, without TLS; only this process's user may reach it.
+            evaluator: file with the address of the server that gets clients with `train = false`; None: this server.
+            evaluates: whether clients with `train = false` are served at all.
         """
         self.spec, self.url = spec, settings.url
         self._settings, self._token, self._evaluator, self._evaluates = settings, token, evaluator, evaluates
@@ -80,17 +85,16 @@ class Server:
         self._logged: set[str] = set()
         self._tasks: set[asyncio.Task[None]] = set()  # asyncio keeps only weak references
         self._loop = asyncio.new_event_loop()  # made here, so that it can be called from the start
-        self._goodbye = "the server ends"
         self._stopping = asyncio.Event()
         started: Future[None] = Future()
         self._thread = threading.Thread(target=self._run, args=(started,), name="remote clients", daemon=True)
         self._thread.start()
         started.result(START_S)
 
-    # ── for those who act ──
+    # ── for other threads ──
 
     def take(self, timeout_s: float) -> list[Event]:
-        """All events that have come, in their order; waits up to `timeout_s` seconds for the first."""
+        """The events since the last call, in their order; waits up to `timeout_s` seconds for the first."""
         events = []
         with contextlib.suppress(queue.Empty):
             events.append(self._events.get(timeout=timeout_s))
@@ -103,27 +107,26 @@ class Server:
         self._call(self._deliver, list(decisions))
 
     def take_latencies(self) -> list[float]:
-        """Seconds from request to action, of the newest actions since the last call."""
-        taken, self._latencies = self._latencies, deque(maxlen=LATENCIES)
-        return list(taken)
+        """Seconds from request to action of each action since the last call, the newest 10,000 at most."""
+        latencies, self._latencies = self._latencies, deque(maxlen=LATENCIES)
+        return list(latencies)
 
     @property
     def most(self) -> int:
-        """Clients at most; each has a slot below that."""
+        """Largest number of clients; their slots are below it."""
         return self._settings.clients
 
     @property
     def num(self) -> int:
-        """Clients that are connected."""
+        """Number of connected clients."""
         return len(self._sessions.connected())
 
     def metrics(self) -> Row:
-        """What an actor reports of its clients."""
+        """Metrics of an actor about its clients."""
         return {"clients": self.num}
 
-    def close(self, goodbye: str = "the run has ended") -> None:
-        """Says goodbye to all clients and ends the thread."""
-        self._goodbye = goodbye
+    def close(self) -> None:
+        """Sends all clients the close message and ends the thread."""
         self._call(self._stopping.set)
         self._thread.join(CLOSE_S)
 
@@ -159,9 +162,9 @@ class Server:
             started.set_result(None)
             await self._stopping.wait()
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(GOODBYE_S):
-                    here = {session.connection: session.text for session in self._sessions.connected()}
-                    await asyncio.gather(*(self._say_goodbye(*each) for each in (here | self._relayed).items()))
+                async with asyncio.timeout(CLOSE_MESSAGE_S):
+                    clients = {session.connection: session.text for session in self._sessions.connected()}
+                    await asyncio.gather(*(self._say_bye(*each) for each in (clients | self._relayed).items()))
                     server.close()
                     await server.wait_closed()
             self._listener.abort()
@@ -169,15 +172,19 @@ class Server:
     async def _welcome_and_hear(self, connection: Any) -> None:
         data: str | bytes = ""
         try:
-            data = await self._first_message(connection)
+            try:
+                async with asyncio.timeout(HELLO_S):
+                    data = await connection.recv()
+            except TimeoutError:
+                raise RemoteError(f"no hello within {HELLO_S:g} s") from None
             connection.protocol.text = isinstance(data, str)
             self._require_origin(connection)
-            hello = parse_hello(decode(data), self.spec, self._token)
+            train, session = parse_hello(decode(data), self.spec, self._token)
             self._listener.authenticated(connection)
-            if not hello.train and not self._evaluates:
+            if not train and not self._evaluates:
                 raise RemoteError(NO_EVALUATOR)
-            if hello.train or self._evaluator is None:
-                await self._attend(connection, self._admit(hello.session, connection, text=isinstance(data, str)))
+            if train or self._evaluator is None:
+                await self._attend(connection, self._admit(session, connection, text=isinstance(data, str)))
             else:
                 self._relayed[connection] = isinstance(data, str)
                 await relay(connection, data, self._evaluator, logger=NO_LOG)
@@ -190,20 +197,13 @@ class Server:
             self._relayed.pop(connection, None)
 
     def _require_origin(self, connection: ServerConnection) -> None:
-        """Refuses a page from elsewhere after the handshake, because a browser would not tell why that failed."""
+        """Refuses a web page of another origin; after the handshake, because browsers hide why a handshake failed."""
         origin = connection.request.headers.get("Origin") if connection.request else None
         if origin is not None and origin not in self._settings.origins:
             raise RemoteError(f"origin {SHORT.repr(origin)} is not among {self._settings.section}.origins")
 
-    async def _first_message(self, connection: ServerConnection) -> str | bytes:
-        try:
-            async with asyncio.timeout(HELLO_S):
-                return await connection.recv()
-        except TimeoutError:
-            raise RemoteError(f"no hello within {HELLO_S:g} s") from None
-
     async def _attend(self, connection: ServerConnection, session: Session) -> None:
-        """Welcomes a session, again or for the first time, and hears it until it ends or the connection breaks."""
+        """Sends the welcome and an answer that was missed, then takes messages until the session or connection ends."""
         try:
             await connection.send(self._welcome(session))
             if session.answer is not None:
@@ -229,7 +229,7 @@ class Server:
         return session
 
     def _hear(self, session: Session, data: str | bytes) -> bool:
-        """Takes a message; False if it is the last one."""
+        """Takes a message; returns whether more may follow."""
         event = session.take(parse_request(decode(data), self.spec))
         if event:
             self._events.put(event)
@@ -256,21 +256,21 @@ class Server:
             await connection.close(error.code)
 
     def _log_once(self, line: str) -> None:
-        """Logs why a client was refused, if no other line was like it but for numbers and what it quotes."""
+        """Logs why a client was refused, once for lines that differ only in numbers and quoted words."""
         kind = re.sub(r"[\d.]+|'.*'", "", line)
         if kind not in self._logged and len(self._logged) < KINDS_LOGGED:
             self._logged.add(kind)
             log.warning("refused a client: %s", line)
 
     def _note_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """Logs what asyncio says of connections; each of a flood of them would be a traceback otherwise."""
+        """Logs an error of asyncio's in one line, without the traceback."""
         error = context.get("exception")
         if not (isinstance(error, OSError) and error.errno == errno.ENOBUFS):  # the listener pauses
             self._log_once(f"{context['message']} {error!r}")
 
-    async def _say_goodbye(self, connection: ServerConnection, text: bool) -> None:
+    async def _say_bye(self, connection: ServerConnection, text: bool) -> None:
         with contextlib.suppress(ConnectionClosed):
-            await connection.send(encode({"type": "bye", "message": self._goodbye}, text=text))
+            await connection.send(encode({"type": "bye", "message": "the run has ended"}, text=text))
 
     def _welcome(self, session: Session) -> str | bytes:
         values = {"type": "welcome", "version": VERSION, "session": session.id, "sequence": session.sequence}

@@ -1,4 +1,4 @@
-"""Sessions of clients: which messages one may send next, through all connections that it makes, and its place."""
+"""Sessions of clients: the order of their messages through all connections that they make, and their slots."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ LOST = "lost"
 
 
 class Event(NamedTuple):
-    """What a client has sent, or that it has gone, for those who act."""
+    """A step of a client's environment, or that the client has gone."""
 
     session: Session
     kind: str
     """`reset`, `step`, `terminated`, `truncated`, or `LOST`: its episode did not end and will not go on."""
     obs: Observation | None
-    """`[*given_shape]`, or a part of each name; None if it is `LOST`."""
+    """`[*given_shape]`, or an array of each part by name; None if `kind` is `LOST`."""
     reward: float
 
 
@@ -41,7 +41,7 @@ class Session:
         self._playing = False  # whether an episode has begun and not ended
 
     def take(self, request: Request) -> Event | None:
-        """The event of its next message, None for `bye`; raises `RemoteError` if it comes too early, too late or again."""
+        """The event of the next message, None for `bye`; raises `RemoteError` for a message out of order."""
         if self.sequence >= 0 and self.answer is None and request.kind != "bye":
             raise RemoteError(f"{request.kind} came before the answer to message {self.sequence}")
         if request.sequence != self.sequence + 1:
@@ -49,17 +49,19 @@ class Session:
         if request.kind == "bye":
             return None
         if (request.kind == "reset") == self._playing:
-            hint = "send terminated or truncated first" if self._playing else "send reset first"
-            raise RemoteError(f"{request.kind} came {'during' if self._playing else 'outside'} an episode; {hint}")
+            hint = (
+                "during an episode; send terminated or truncated" if self._playing else "outside an episode; send reset"
+            )
+            raise RemoteError(f"{request.kind} came {hint} first")
         self._playing = request.kind in ("reset", "step")
         self.sequence += 1
         self.asked_at = time.perf_counter()
-        self.answer = None if self._playing else self._encoded({"type": "ended", "sequence": self.sequence})
+        self.answer = None if self._playing else encode({"type": "ended", "sequence": self.sequence}, text=self.text)
         return Event(self, request.kind, request.obs, request.reward)
 
     def decide(self, action: int | list[int] | list[float]) -> None:
-        """Gives the action that the newest message asks for."""
-        self.answer = self._encoded({"type": "action", "sequence": self.sequence, "action": action})
+        """Answers the newest message with an action."""
+        self.answer = encode({"type": "action", "sequence": self.sequence, "action": action}, text=self.text)
 
     def arrive(self, connection: Any, *, text: bool) -> None:
         if self.cancel_end:
@@ -70,28 +72,25 @@ class Session:
         self.connection, self.away_since = None, time.monotonic()
 
     def end(self) -> Event | None:
-        """Ends it; returns the event of its episode, if that had not ended."""
+        """Ends the session; returns the event of its episode unless that had ended."""
         self.ended, playing, self._playing = True, self._playing, False
         self.connection = None
         if self.cancel_end:
             self.cancel_end()
         return Event(self, LOST, None, 0.0) if playing else None
 
-    def _encoded(self, values: dict[str, Any]) -> str | bytes:
-        return encode(values, text=self.text)
-
 
 class Sessions:
-    """The sessions that have not ended; each has a slot of its own, the lowest that was free."""
+    """The sessions that have not ended; a new one gets the lowest free slot."""
 
     def __init__(self, settings: ListenConfig, put: Callable[[Event], None]) -> None:
-        """`put` takes the events of episodes that will not go on."""
+        """`put` takes the event of each episode that is lost."""
         self._settings, self._put = settings, put
         self._sessions: dict[str, Session] = {}
         self._free = list(range(settings.clients))
 
     def find(self, wanted: str) -> Session:
-        """The session of this id, or a new one if there is none; raises `RemoteError` if there is no place for it."""
+        """The session of this id or, if there is none, a new one; raises `RemoteError` if all clients are connected."""
         session = self._sessions.get(wanted)
         if session is None:
             session = Session(self._slot())
@@ -99,7 +98,7 @@ class Sessions:
         return session
 
     def end(self, session: Session) -> None:
-        """Ends a session, whose episode will not go on."""
+        """Ends a session; an episode that has not ended is lost."""
         if session.ended:
             return
         if event := session.end():
@@ -108,11 +107,11 @@ class Sessions:
         heappush(self._free, session.slot)
 
     def connected(self) -> list[Session]:
-        """The sessions that have a connection; also for other threads."""
+        """The sessions that have a connection; other threads may call this."""
         return [session for session in list(self._sessions.values()) if session.connection is not None]
 
     def _slot(self) -> int:
-        """A free slot, if need be that of the client that has been away for longest."""
+        """The lowest free slot; without one, the client that has been away for longest loses its slot."""
         if not self._free:
             away = [session for session in self._sessions.values() if session.connection is None]
             if not away:

@@ -1,4 +1,4 @@
-"""Keeps the replay ratio: how many replayed steps are due for the fresh ones."""
+"""The rate limiter, which says how many replayed steps are due for the fresh ones."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ CORRECTED_OVER = 5_000  # fresh steps
 class RateLimiter:
     """Credits the steps of each fresh sequence Poisson(ratio) times, or exactly ratio times, and debits replayed batches.
 
-    Credit that is too small for a batch is kept. If the draws have given too little or too much, the mean of the next draws
-    makes up for it, so the ratio does not drift as a sum of independent draws would.
+    Credit that is too small for a batch is kept. The mean of a draw corrects for the draws before it, so the ratio does not
+    drift as a sum of independent draws would.
     """
 
     def __init__(self, replay_ratio: float, seed: int, draw: str = "poisson", start: int = 0) -> None:
-        """Fresh steps count once replay holds `start` environment steps or is full."""
+        """`draw` is `poisson` or `fixed`; fresh steps count once replay holds `start` environment steps or is full."""
         self._ratio, self._draw, self._start = replay_ratio, draw, start
         self._random = np.random.default_rng(seed)
         self._started = not start
@@ -39,14 +39,11 @@ class RateLimiter:
         return self._credit >= batch_steps
 
     def count_held(self, steps: int, is_full: bool) -> None:
-        """Takes the environment steps that replay holds.
-
-        Replay is filled by whole sequences, whose masked steps do not count, so a full one may hold fewer than `start`.
-        """
-        self._started = steps >= self._start or is_full
+        """Takes the number of environment steps that replay holds."""
+        self._started = steps >= self._start or is_full  # masked steps do not count, so a full one may hold fewer
 
     def count_fresh(self, steps: Array) -> None:
-        """Counts fresh sequences of `steps` `[B]` each, if replay has started, and credits what they are worth."""
+        """Counts fresh sequences of `steps` `[B]` each, if replay has started, and credits their replays."""
         if not self._started:
             return
         total = int(steps.sum())
@@ -70,7 +67,7 @@ class RateLimiter:
         return {**counts, "credit": self._credit, "behind": self._behind, "random": self._random.bit_generator.state}
 
     def restore(self, state: Mapping[str, Any], *, keep_credit: bool) -> None:
-        """Continues from a `state`; without `keep_credit` nothing is owed."""
+        """Continues from a `state`; without `keep_credit` no replays are due."""
         self.fresh_steps, self.replayed_steps = int(state["fresh_steps"]), int(state["replayed_steps"])
         self._credit, self._behind = (float(state[name]) if keep_credit else 0.0 for name in ("credit", "behind"))
         self._random.bit_generator.state = state["random"]

@@ -1,4 +1,4 @@
-"""A sum tree: draws items in proportion to their weights."""
+"""A sum tree, which draws items in proportion to their weights."""
 
 from __future__ import annotations
 
@@ -29,7 +29,6 @@ class SumTree:
 
     @property
     def total(self) -> float:
-        """Sum of all weights."""
         return float(self._root.sum())
 
     def __getitem__(self, items: Array) -> Array:
@@ -50,9 +49,9 @@ class SumTree:
             sums[items] = nodes.take(items, axis=0).sum(axis=1)
 
     def draw(self, points: Array) -> Array:
-        """The items `[B]` int64 in whose shares of the total the `points` `[B]` in [0, 1) lie, never one of weight 0.
+        """The items `[B]` int64 at `points` `[B]` in [0, 1) of the cumulative weights over the total.
 
-        The shares are in the order of items. Raises ValueError if all weights are 0.
+        No item of weight 0 is drawn. Raises ValueError if all weights are 0.
         """
         ends = _cumulative(self._root)
         if not ends[-1]:

@@ -1,4 +1,4 @@
-"""Checkpoints: folders with all that a run needs to resume. A checkpoint that is not whole is ignored.
+"""Checkpoints: folders with all that a run needs to resume. An incomplete or damaged one is ignored.
 
 `checkpoint/<updates>/` holds raw files and `manifest.json`, which is written last and names each file's length and
 checksum. Only then does the folder get its name, and the previous checkpoint is removed. Nothing is unpickled. Torch-free.
@@ -26,12 +26,11 @@ FOLDER, MANIFEST = "checkpoint", "manifest.json"
 FORMAT = 3
 MAX_MANIFEST_BYTES = 1 << 24
 MAX_READ_BYTES = 1 << 30  # of a file that does not fill a given array
-CHUNK_BYTES = 1 << 24  # arrays are written and checked in chunks, so that no copy is made
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint that was whole when it was opened; what is read is compared with its checksum."""
+    """A checkpoint that was whole when it was opened; each file is compared with its checksum when it is read."""
 
     path: Path
     state: dict[str, Any]  # JSON values
@@ -66,7 +65,7 @@ class Checkpoint:
             array: Array = np.memmap(self.path / name, np.dtype(dtype), mode="c", shape=shape)
         except OSError as error:
             raise ConfigError(f"{self.path / name}: {error.strerror}") from None
-        if _checksum(_buffer(array)) != self._files[name][1]:
+        if zlib.crc32(_buffer(array)) != self._files[name][1]:
             raise ConfigError(f"{self.path / name}: damaged; its checksum is not the manifest's")
         return array
 
@@ -80,10 +79,10 @@ class Checkpoint:
         path = self.path / name
         try:
             with path.open("rb") as file:
-                num = sum(file.readinto(piece) for piece in _pieces(buffer))
+                num = file.readinto(buffer)
         except OSError as error:
             raise ConfigError(f"{path}: {error.strerror}") from None
-        if num != len(buffer) or _checksum(buffer) != self._files[name][1]:
+        if num != len(buffer) or zlib.crc32(buffer) != self._files[name][1]:
             raise ConfigError(f"{path}: damaged; its checksum is not the manifest's")
 
 
@@ -92,7 +91,7 @@ def write(folder: Path, number: int, state: Mapping[str, Any], contents: Mapping
 
     Args:
         folder: the run's folder.
-        number: newer checkpoints have larger numbers; if there is one of this number or above, the next one above is used.
+        number: larger for newer checkpoints; if there is one of this number or above, the next one above is used.
         state: plain JSON values.
         contents: bytes or a contiguous array for each file name.
 
@@ -175,24 +174,12 @@ def _text(manifest: Mapping[str, Any]) -> bytes:
 
 def _write_file(path: Path, buffer: memoryview) -> tuple[int, int]:
     with files.naming(path), path.open("wb") as file:
-        for piece in _pieces(buffer):
-            file.write(piece)
+        file.write(buffer)
         file.flush()
         os.fsync(file.fileno())
-    return len(buffer), _checksum(buffer)
-
-
-def _checksum(buffer: memoryview) -> int:
-    checksum = 0
-    for piece in _pieces(buffer):
-        checksum = zlib.crc32(piece, checksum)
-    return checksum
-
-
-def _pieces(buffer: memoryview) -> list[memoryview]:
-    return [buffer[start : start + CHUNK_BYTES] for start in range(0, len(buffer), CHUNK_BYTES)]
+    return len(buffer), zlib.crc32(buffer)
 
 
 def _buffer(content: bytes | Array) -> memoryview:
     view = memoryview(content)  # type: ignore[arg-type]
-    return view.cast("B") if view.nbytes else memoryview(b"")
+    return view.cast("B") if view.nbytes else memoryview(bytearray())

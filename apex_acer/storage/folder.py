@@ -1,4 +1,4 @@
-"""A run's folder: made so that nothing of anybody else's is in it, and found again if it is renamed or deleted."""
+"""A run's folder: made new, and found again if it is renamed or deleted."""
 
 from __future__ import annotations
 
@@ -13,34 +13,33 @@ from pathlib import Path
 from apex_acer.storage import runlog
 
 LEFT = (runlog.NAME, "token")
-"""The names of what a start leaves that was refused, or broken off before its learner was ready."""
+"""Names of files that may be left by a run that ended before its learner was ready."""
 
 
 def make_new(path: Path) -> Path:
-    """Makes the folder `path`, or if that exists `path-2`, `path-3` …, so that it is nobody else's; returns its path."""
+    """Makes the folder `path`, or if that exists `path-2`, `path-3` …; returns its path."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    for number in itertools.count(1):
-        folder = path if number == 1 else path.with_name(f"{path.name}-{number}")
+    folder = path
+    for number in itertools.count(2):
         try:
             folder.mkdir()
+            break
         except FileExistsError:
-            continue
-        return folder
-    raise AssertionError
+            folder = path.with_name(f"{path.name}-{number}")
+    return folder
 
 
 def foreign(folder: Path) -> str:
-    """The name of something in `folder` that a start of this program has not left there; empty if there is nothing."""
-    names = sorted(os.listdir(folder))
-    return next((name for name in names if name not in LEFT or not _was_left(folder / name)), "")
-
-
-def _was_left(path: Path) -> bool:
-    return runlog.is_log(path) if path.name == runlog.NAME else path.is_file()
+    """The name of a file in `folder` that no run has left there, as far as `LEFT` tells; empty if there is none."""
+    for path in sorted(folder.iterdir()):
+        was_left = runlog.is_log(path) if path.name == runlog.NAME else path.is_file()
+        if path.name not in LEFT or not was_left:
+            return path.name
+    return ""
 
 
 _held: dict[Path, tuple[str, int]] = {}
-"""The run's id, and a descriptor of its open folder, which names it wherever it is; by the path where it was found."""
+"""By path: the run's id, and a descriptor of the open folder, which finds it wherever it is moved."""
 
 
 @contextlib.contextmanager
@@ -54,7 +53,7 @@ def held(path: Path, run_id: str) -> Iterator[None]:
 
 
 def where(path: Path) -> Path:
-    """Where the run's folder is that was `path` when it was `held`; if it was deleted, a new one beside that."""
+    """Present path of the run's folder that was `held` at `path`; if it was deleted, the path of a new one beside it."""
     if path not in _held:
         return path
     run_id, descriptor = _held[path]
@@ -62,7 +61,7 @@ def where(path: Path) -> Path:
         with contextlib.suppress(OSError):
             if os.path.samestat(os.stat(place), os.fstat(descriptor)):
                 return place
-    # a name of which every process of this run thinks, and no other
+    # every process of this run chooses this name, and no other
     fresh = path.with_name(f"{path.name}-{run_id[:8]}")
     fresh.mkdir(parents=True, exist_ok=True)
     os.close(descriptor)
@@ -71,7 +70,7 @@ def where(path: Path) -> Path:
 
 
 def _path_of(descriptor: int) -> Path:
-    """The path of an open folder, of a deleted one any."""
+    """The path of an open folder; any path if it was deleted."""
     with contextlib.suppress(OSError):
         if sys.platform == "darwin":
             return Path(os.fsdecode(fcntl.fcntl(descriptor, fcntl.F_GETPATH, bytes(1024)).rstrip(b"\0")))

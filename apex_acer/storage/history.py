@@ -1,4 +1,4 @@
-"""Reads the rows of a run's `metrics.jsonl`, at once or as they are appended, and gives them as arrays."""
+"""The rows of a run's `metrics.jsonl`, read at once or as they are appended, and as arrays."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Floats = NDArray[np.float64]
 Curve = tuple[Floats, Floats]
 """x and y, each `[L]`."""
 EMPTY: Curve = (np.empty(0), np.empty(0))
-TAIL_BYTES = 1 << 16  # at the end of the rows, in which every process has a row
+TAIL_BYTES = 1 << 16  # at the end of the file, in which every process has a row
 
 
 class Log(dict[str, Floats]):
@@ -34,12 +34,12 @@ class Log(dict[str, Floats]):
         if metric not in self or over not in self:
             return EMPTY
         x, y = self[over], self[metric]
-        both = np.isfinite(x) & np.isfinite(y)
-        return x[both], y[both]
+        finite = np.isfinite(x) & np.isfinite(y)
+        return x[finite], y[finite]
 
 
 class History:
-    """The logs of a run by source. The learner's also has `env_steps_per_s`, the rate of the steps that it accepted."""
+    """The logs of a run by source; the learner's has `env_steps_per_s` besides, the rate of the steps that it accepted."""
 
     def __init__(self, rows: list[LoggedRow]) -> None:
         by_source: dict[str, list[LoggedRow]] = {}
@@ -49,12 +49,12 @@ class History:
         self._logs = {source: _columns(of_source) for source, of_source in by_source.items()}
 
     def sources(self, kind: str) -> list[str]:
-        """The sources of a kind, `learner`, `evaluator` or `actor`, in the order of their numbers."""
+        """The sources of a `kind` (`learner`, `evaluator`, `actor`), in the order of their numbers."""
         names = [name for name in self._logs if name.partition("_")[0] == kind]
         return sorted(names, key=lambda name: (len(name), name))
 
     def metrics(self, kind: str) -> set[str]:
-        """The names of the metrics that a kind of source has written."""
+        """The names of the metrics in the logs of a `kind` of source."""
         return {name for source in self.sources(kind) for name in self._logs[source]} - {"wall_s"}
 
     def log(self, source: str) -> Log:
@@ -65,9 +65,7 @@ class History:
 def read_rows(path: Path, start: int = 0) -> list[LoggedRow]:
     """The rows of a `metrics.jsonl` from byte `start` on, each with `source`, `env_steps` and `wall_s`; none without a file.
 
-    What is not a whole row is left out: a run that is still training may be writing its last line.
-
-    Raises OSError if the file cannot be read.
+    Lines that are no whole row are left out: a run that is still training may be writing the last one. Raises OSError.
     """
     if not path.is_file():
         return []
@@ -85,9 +83,9 @@ def last_rows(path: Path) -> dict[str, dict[str, float]]:
 
 
 class RowReader:
-    """Reads new rows of `metrics.jsonl` as they are appended.
+    """Reads the rows of a `metrics.jsonl` as they are appended, also if a resumed learner replaces the file.
 
-    A learner that resumes from a checkpoint replaces the file by another one, without the rows after the checkpoint.
+    The new file lacks the rows after the checkpoint.
     """
 
     def __init__(self, path: Path) -> None:
@@ -119,10 +117,10 @@ class RowReader:
 
     def _replaced(self) -> bool:
         try:
-            there = os.stat(self._path)
+            status = os.stat(self._path)
         except FileNotFoundError:
             return False
-        return not (self._file and os.path.samestat(there, os.fstat(self._file.fileno())))
+        return not (self._file and os.path.samestat(status, os.fstat(self._file.fileno())))
 
 
 def is_number(value: object) -> TypeGuard[float]:

@@ -1,7 +1,7 @@
-"""`log.txt` in a run's folder: whole lines with date, time and speaker, written as soon as they are said.
+"""`log.txt` in a run's folder: whole lines with date, time and process name, written at once.
 
-Every process opens the file for appending and writes its own lines, so that neither a frozen nor a killed process delays or
-loses those of another.
+Every process opens the file for appending and writes its own lines, so no frozen or killed process delays or loses those of
+another.
 """
 
 from __future__ import annotations
@@ -22,32 +22,32 @@ from apex_acer.system.output import printable
 
 NAME = "log.txt"
 LONGEST_LINE = 8192  # bytes; a longer line is split
-LAST_BYTES = 20_000  # of a transcript that are shown
+LAST_BYTES = 20_000  # of a transcript that are shown after a failure
 LONGEST_TRANSCRIPT = 16 * 2**20  # bytes; then it is emptied, because /tmp may be in memory
 MARK = b"\x1e"  # precedes a line of a transcript that is in the log already
 MARKED_LINE = re.compile(MARK + rb"[^\n]*\n")
 FIRST = re.compile(rb"[\d-]{10} [\d:]{8},\d{3} (manager|launcher|learner|evaluator|actor_\d+): ")
 
 speaker: ContextVar[str] = ContextVar("speaker", default="manager")
-"""Who speaks on a stream without a name of its own: the serial engine has several roles in one process."""
+"""Log name for streams that have none: the serial engine has several roles in one process."""
 
 
 class Log:
-    """The log file; any number of processes may append to it."""
+    """The log file, to which any number of processes may append."""
 
     def __init__(self, folder: Path) -> None:
         """Opens the log in the run's `folder`; raises OSError if it cannot be written."""
         self.descriptor = os.open(folder / NAME, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
 
     def say(self, name: str, lines: list[bytes]) -> None:
-        """Writes `lines`, each with date, time and `name`, in one piece."""
+        """Writes `lines` in one piece, each with date, time and `name`."""
         now = time.time()
         at = f"{time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(now))},{int(now % 1 * 1000):03d}"
         head = f"{at} {name}: ".encode()
         self.append(b"".join(head + printable(line.decode(errors="replace")).encode() + b"\n" for line in lines))
 
     def append(self, data: bytes) -> None:
-        """Writes lines that have date, time and name; a full disk is ignored."""
+        """Writes lines that have date, time and name already; a full disk is ignored."""
         with contextlib.suppress(OSError):
             os.write(self.descriptor, data)
 
@@ -65,12 +65,12 @@ def is_log(path: Path) -> bool:
 
 
 def is_held(folder: Path) -> bool:
-    """Whether a program trains in the run's `folder`: it keeps the log locked."""
+    """Whether a program trains in the run's `folder`, in which case it keeps the log locked."""
     log = folder / NAME
     if not log.is_file():
         return False
     with log.open("rb") as file:
-        try:  # shared, so that two that ask at once do not see each other; released at once
+        try:  # shared, so that two programs that ask at once do not see each other; released at once
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
             return True
@@ -78,12 +78,12 @@ def is_held(folder: Path) -> bool:
 
 
 class Speech(io.RawIOBase):
-    """A stream that writes what a process prints in Python, line by line, into a `Log`."""
+    """A stream that writes to a `Log`, line by line, what a process prints in Python."""
 
     def __init__(self, log: Log, name: str = "", transcript: int | None = None) -> None:
-        """`name`, or else `speaker`, is who speaks; each line also goes, marked, to the descriptor `transcript`."""
+        """Lines have the name `name`, or else `speaker`; they also go, marked, to the descriptor `transcript`."""
         self._log, self._name, self._transcript = log, name, transcript
-        self._begun = b""
+        self._unfinished = b""  # line
         self._lock = threading.RLock()  # printing may run a destructor that prints
 
     def stream(self) -> TextIO:
@@ -93,22 +93,22 @@ class Speech(io.RawIOBase):
         return True
 
     def fileno(self) -> int:
-        """The descriptor to which a program may print that this process starts."""
+        """The descriptor to which programs print that this process starts."""
         return super().fileno() if self._transcript is None else self._transcript
 
     def write(self, data: bytes, /) -> int:  # type: ignore[override]
-        """Takes bytes, and writes the lines that are complete."""
+        """Writes the lines that are complete."""
         with self._lock:
-            *lines, self._begun = (self._begun + bytes(data)).split(b"\n")
-            if len(self._begun) > LONGEST_LINE:
-                lines, self._begun = [*lines, self._begun], b""
+            *lines, self._unfinished = (self._unfinished + bytes(data)).split(b"\n")
+            if len(self._unfinished) > LONGEST_LINE:
+                lines, self._unfinished = [*lines, self._unfinished], b""
             self._say(lines)
         return len(data)
 
     def end_line(self) -> None:
         """Writes an unfinished line."""
         with self._lock:
-            lines, self._begun = [self._begun] if self._begun else [], b""
+            lines, self._unfinished = [self._unfinished] if self._unfinished else [], b""
             self._say(lines)
 
     def _say(self, lines: list[bytes]) -> None:
@@ -121,9 +121,9 @@ class Speech(io.RawIOBase):
 
 
 class Transcript:
-    """All that a process prints, including what C code, programs that it starts, or Python's fault handler print.
+    """The file of all that a process prints, in C code and Python's fault handler, too; a file never blocks it.
 
-    It is a file, because a file never blocks the process; the manager copies to the log what is not there yet.
+    The manager copies to the log what is not there yet.
     """
 
     def __init__(self, path: Path, log: Log, name: str) -> None:
@@ -132,7 +132,7 @@ class Transcript:
         path.touch()
 
     def open(self) -> io.FileIO:
-        """A file object for the process to append to."""
+        """The file, for the process to append to."""
         return io.FileIO(self._path, "a")
 
     def copy(self, *, to_the_end: bool = False) -> None:
@@ -156,7 +156,7 @@ class Transcript:
 
 
 def last(path: Path, start: int = 0) -> str:
-    """The end of the transcript in the file `path`, of what comes after its first `start` bytes."""
+    """The end of the transcript in the file `path`, as text, without its first `start` bytes."""
     with path.open("rb") as file:
         file.seek(max(start, path.stat().st_size - LAST_BYTES))
         return shown(file.read())

@@ -1,6 +1,6 @@
-"""Writes metrics to one JSONL file and to a TensorBoard folder for each process; only the learner's process does.
+"""Writes metrics, in the learner's process, to one JSONL file and to a TensorBoard folder for each process.
 
-In the learner's TensorBoard folder are also the layout of the charts, the configuration and histograms.
+The learner's TensorBoard folder has the layout of the charts, the configuration and histograms, too.
 """
 
 from __future__ import annotations
@@ -37,10 +37,7 @@ class Writers:
     """
 
     def __init__(self, folder: Path, resumed_at: int | None = None, length: int = 0) -> None:
-        """Appends to the files that exist.
-
-        A run `resumed_at` an environment step keeps what was written before it: the first `length` bytes of the rows.
-        """
+        """Appends to files that exist; a run `resumed_at` an environment step keeps the first `length` bytes of the rows."""
         self._folder = folder
         path = folder / "metrics.jsonl"
         if resumed_at is not None and path.exists():
@@ -54,18 +51,18 @@ class Writers:
         """Writes one row of `source` (`learner`, `evaluator`, `actor_<i>`) at `env_steps` of the run."""
         finite = {name: value if math.isfinite(value) else None for name, value in row.items()}
         key = {"source": source, "env_steps": env_steps, "wall_s": round(wall_s, 3)}
-        line = json.dumps(key | finite | key)  # whatever a user's algorithm names its metrics
+        line = json.dumps(key | finite | key)  # a user's algorithm may name a metric like a key
         with files.naming(self._folder):
             self._jsonl.write(f"{line}\n")
         scalars = [Summary.Value(tag=name, simple_value=value) for name, value in row.items()]
         self._add(source, env_steps, Summary(value=scalars))
 
     def describe(self, config: RunConfig) -> None:
-        """Writes the layout of the dashboard and the run's configuration beside the learner's rows."""
+        """Writes the layout of the dashboard and the run's configuration to the learner's TensorBoard folder."""
         self._add("learner", self._resumed_at or 0, *description(config))
 
     def write_histograms(self, env_steps: int, network: nn.Module) -> None:
-        """Writes the histograms of `network` beside the learner's rows."""
+        """Writes the histograms of `network` to the learner's TensorBoard folder."""
         self._add("learner", env_steps, *histograms(network))
 
     @property
@@ -82,20 +79,20 @@ class Writers:
     def _add(self, source: str, env_steps: int, *summaries: Summary) -> None:
         with files.naming(self._folder):
             board = self._board(source)
-            for what in summaries:
-                board.write_event(Event(wall_time=time.time(), step=env_steps, summary=what))
+            for each in summaries:
+                board.write_event(Event(wall_time=time.time(), step=env_steps, summary=each))
             board.flush()
 
     def _board(self, source: str) -> EventsWriter:
         if source not in self._boards:
-            folder, anew_from = where(self._folder) / "tb" / source, self._resumed_at
+            folder, restart = where(self._folder) / "tb" / source, self._resumed_at
             folder.mkdir(parents=True, exist_ok=True)
-            if anew_from is not None and source != "learner":  # it may have written at this same step after the save
-                anew_from += 1
+            if restart is not None and source != "learner":  # it may have written at this same step after the save
+                restart += 1
             # two files made within a second need two names
-            board = EventsWriter(str(folder / "events"), "" if anew_from is None else f".{anew_from}")
-            if anew_from is not None:  # TensorBoard hides what came at or after this step
-                board.write_event(Event(step=anew_from, session_log=SessionLog(status=SessionLog.START)))
+            board = EventsWriter(str(folder / "events"), "" if restart is None else f".{restart}")
+            if restart is not None:  # TensorBoard hides what came at or after this step
+                board.write_event(Event(step=restart, session_log=SessionLog(status=SessionLog.START)))
             self._boards[source] = board
         return self._boards[source]
 
@@ -116,7 +113,7 @@ def description(config: RunConfig) -> tuple[Summary, ...]:
 
 
 def charts_of(algorithm: AlgorithmConfig) -> Charts:
-    """The charts to which a run with these settings of the algorithm writes metrics."""
+    """The charts for the metrics that a run with these settings of the algorithm writes."""
     charts: Charts = {}
     for name, metric in METRICS.items():
         category, title = metric.chart

@@ -1,4 +1,4 @@
-"""`ConfigError`, the one line that answers a value from the user that cannot be used, and what raises it."""
+"""`ConfigError`, the one-line answer to an unusable value from the user, and functions that raise it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from apex_acer.system.output import printable
 
 LONGEST_LINE = 1000  # characters
-# numbers may be too large for their types, nesting too deep for the stack, tensors too large for the memory
+# numbers may be too large for their types, nesting too deep for the stack, tensors too large for memory
 WRONG_FILE = (ArithmeticError, AttributeError, LookupError, MemoryError, OSError, RuntimeError, TypeError, ValueError)
 
 
@@ -25,7 +25,7 @@ def require(condition: bool, key: str, value: object, allowed: str) -> None:
 
 @contextlib.contextmanager
 def reading(source: str) -> Iterator[None]:
-    """Turns any error while the file `source` is read into a `ConfigError` of one line."""
+    """Turns an error while the file `source` is read into a `ConfigError` of one line."""
     try:
         yield
     except ConfigError as error:

@@ -1,4 +1,4 @@
-"""Writes files so that they are whole at any time, and reads files of limited size."""
+"""Atomic writes of files, and reads of limited size."""
 
 from __future__ import annotations
 
@@ -11,10 +11,7 @@ from pathlib import Path
 
 
 def write(path: Path, data: bytes) -> None:
-    """Replaces the file `path` by `data`, so that it is whole at any time.
-
-    Raises OSError that names `path`; the file is then unchanged, and nothing is left beside it.
-    """
+    """Atomically replaces the file `path` by `data`; raises OSError that names `path`, after which it is unchanged."""
     with replacing(path) as beside, naming(path):
         beside.write_bytes(data)
 
@@ -39,7 +36,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Adds `path` to an OSError raised inside the context; that of a full disk names no file."""
+    """Adds `path` to an OSError raised inside the context, because that of a full disk names no file."""
     try:
         yield
     except OSError as error:
@@ -47,7 +44,7 @@ def naming(path: Path) -> Iterator[None]:
 
 
 def read(path: Path, limit: int) -> bytes:
-    """The bytes of the file `path`; raises OSError if they are more than `limit`, or it is a device, pipe or folder."""
+    """The bytes of the file `path`; raises OSError if they are more than `limit`, or if it is no regular file."""
     facts = path.stat()
     if stat.S_ISDIR(facts.st_mode):
         raise OSError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
@@ -59,7 +56,7 @@ def read(path: Path, limit: int) -> bytes:
 
 
 def sync(folder: Path) -> None:
-    """Syncs the folder's entries: without this, a power cut may undo a rename."""
+    """Syncs the folder's entries, without which a power cut may undo a rename."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

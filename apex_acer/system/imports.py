@@ -1,4 +1,4 @@
-"""Imports what a user names as `module:name`: environments, algorithms, torsos, …; finds the user's line in errors."""
+"""Imports what a user names as `module:name`, such as an algorithm, and finds the user's own line in errors."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import difflib
 import importlib
 import importlib.util
 import inspect
-import symtable
+import re
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator
@@ -25,17 +25,17 @@ FOREIGN = {*OURS, "numpy", "torch"}  # errors may be raised here, but the user's
 def load(key: str, name: str, kind: str = "function") -> Callable[..., Any]:
     """The function or class `module:name`, which is the value of `key`; raises `ConfigError` if there is none."""
     module, _, attribute = name.partition(":")
-    found = getattr(import_module(key, name, module), attribute, None)
-    if not callable(found):
-        names = (other for other, value in vars(sys.modules[module]).items() if callable(value))
+    value = getattr(import_module(key, name, module), attribute, None)
+    if not callable(value):
+        names = (other for other, known in vars(sys.modules[module]).items() if callable(known))
         raise _absent(key, name, kind, names, origin(module))
-    return found  # type: ignore[no-any-return]
+    return value  # type: ignore[no-any-return]
 
 
 def require_there(key: str, name: str, kind: str) -> None:
-    """Raises `ConfigError` if `module:name` is not there, as far as its source tells; an imported one is not run.
+    """Raises `ConfigError` if `module:name` is not there, as far as its source tells.
 
-    What is imported may be torch, which the manager does without.
+    The module is not run: it may import torch, which the manager does without.
     """
     module, _, attribute = name.partition(":")
     if module in sys.modules:
@@ -47,21 +47,12 @@ def require_there(key: str, name: str, kind: str) -> None:
         raise _not_imported(key, name, error) from error
     if spec is None:
         raise _not_imported(key, name, ModuleNotFoundError(f"No module named {module!r}"))
-    names = _names(Path(spec.origin)) if spec.origin and spec.origin.endswith(".py") else set()
-    if names and attribute not in names:
-        raise _absent(key, name, kind, names, f"{module} is {_path(str(spec.origin))}")
-
-
-def _names(path: Path) -> set[str]:
-    """The names that a module has at its top level; empty if only running it tells."""
-    try:
-        source = path.read_text(encoding="utf-8")
-        table = symtable.symtable(source, str(path), "exec")
-    except (OSError, SyntaxError, ValueError):
-        return set()
-    if any(word in source for word in ("import *", "__getattr__", "global ", "globals(", "exec(")):
-        return set()
-    return {symbol.get_name() for symbol in table.get_symbols() if symbol.is_assigned() or symbol.is_imported()}
+    origin = spec.origin or ""
+    source = Path(origin).read_text(encoding="utf-8", errors="replace") if origin.endswith(".py") else ""
+    words = set(re.findall(r"\w+", source))
+    makes_names = any(how in source for how in ("import *", "__getattr__", "globals(", "exec("))
+    if source and attribute not in words and not makes_names:
+        raise _absent(key, name, kind, words, f"{module} is {_path(origin)}")
 
 
 def _absent(key: str, name: str, kind: str, names: Iterable[str], where: str) -> ConfigError:
@@ -85,7 +76,7 @@ def _not_imported(key: str, value: str, error: Exception) -> ConfigError:
 
 
 def origin(name: str) -> str:
-    """The file of the imported module `name`, and the file of this folder that is not it, although it has that name."""
+    """The file of the imported module `name`, in words; also a file of this folder that it hides."""
     module = sys.modules[name]
     file = Path(getattr(module, "__file__", None) or next(iter(getattr(module, "__path__", [])), "built into Python"))
     package = name.partition(".")[0]
@@ -96,21 +87,21 @@ def origin(name: str) -> str:
 
 
 def require_known(key: str, name: str) -> None:
-    """Requires that the `module:name` of `key`, which may come from a file of unknown origin, needs no import.
+    """Raises `ConfigError` if `module:name` needs an import, because it may come from a file of unknown origin.
 
-    A module is known if it belongs to a package in `OURS` or was imported before. Python's own modules are not known: their
+    It needs none if the module belongs to a package in `OURS` or was imported before, and is not one of Python's own, whose
     functions make neither environments nor networks.
     """
-    module, is_own, _ = name.rpartition(":")
+    module, separator, _ = name.rpartition(":")
     package = module.partition(".")[0]
     imported = module in sys.modules and package not in sys.stdlib_module_names
-    known = not is_own or package in OURS or imported
+    known = not separator or package in OURS or imported
     how = "would run it; if you trust the file give --import-modules, in Python import_modules=True"
     require(known, key, name, f"importing {module} {how}")
 
 
 def attempt(key: str, value: str, make: Callable[[], T]) -> T:
-    """What `make` returns for the `value` of `key`; raises `ConfigError` if the user's code in it raises anything."""
+    """The result of `make` for the `value` of `key`; raises `ConfigError` if the user's code in it raises anything."""
     try:
         return make()
     except ConfigError:
@@ -121,7 +112,7 @@ def attempt(key: str, value: str, make: Callable[[], T]) -> T:
 
 @contextlib.contextmanager
 def needs(asked_by: str, extra: str) -> Iterator[None]:
-    """Raises `ConfigError` if an import within needs the `extra` that is not installed; `asked_by` is a verb or a key."""
+    """Raises `ConfigError` if an import inside fails because `extra` is not installed; `asked_by` is a verb or a key."""
     try:
         yield
     except ModuleNotFoundError as error:

@@ -1,4 +1,4 @@
-"""Text that is safe to show on a terminal, and printing to a stream that nobody may be reading any more."""
+"""Printing text that is safe for a terminal, to a stream whose reader may have left."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TextIO
 
 
 def printable(text: str) -> str:
-    """`text` on one line, with control characters, which could move a cursor or change colours, spelt out."""
+    """`text` on one line, with control characters spelt out, which could move the cursor or change colours."""
     return "".join(letter if letter.isprintable() else _spelt_out(letter) for letter in text)
 
 
@@ -21,9 +21,9 @@ def _spelt_out(letter: str) -> str:
 
 
 def say(text: str, stream: TextIO | None = None) -> bool:
-    """Prints `text`, to standard output by default; returns whether the stream took it.
+    """Prints `text`, to standard output by default; returns false if the reader has left, as `head` does.
 
-    Neither a reader that has left, as `head` does, nor a character that the stream's encoding lacks raises an error.
+    A character that the stream's encoding lacks is replaced.
     """
     stream = stream or sys.stdout
     encoding = stream.encoding or "utf-8"

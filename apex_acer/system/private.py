@@ -1,4 +1,4 @@
-"""Private folders of runs under /tmp, and the removal of those that killed runs have left.
+"""Private folders of runs under /tmp, and the removal of folders that killed runs have left.
 
 Every process of a run holds a lock on the run's folder while it lives: the manager takes it, and the others inherit its
 descriptor. If another process gets the lock, no process of that run is left.
@@ -16,7 +16,7 @@ from pathlib import Path
 PLACE = Path("/tmp")  # the path of an ipc socket has at most 107 characters, which a run's folder may exceed
 PREFIX = "apex-acer-"
 LOCK = "lock"  # name of the file in the folder
-TRIES = 10  # a try fails if another run, just starting, takes the new folder for one that was left
+TRIES = 10  # another run that starts at the same time may take the new folder for an abandoned one
 
 
 class PrivateFolder:
@@ -40,7 +40,7 @@ class PrivateFolder:
 
 
 def remove_left_ones() -> None:
-    """Removes this user's private folders that no process holds; one without a lock may be something else, and stays."""
+    """Removes this user's private folders whose lock no process holds; a folder without a lock may be something else."""
     for folder in PLACE.glob(f"{PREFIX}*"):
         with contextlib.suppress(OSError):
             if folder.is_symlink() or folder.stat().st_uid != os.getuid():
@@ -54,7 +54,7 @@ def remove_left_ones() -> None:
 
 
 def _take(lock: int, folder: Path) -> bool:
-    """Takes the lock; returns whether it is now ours and still that of the folder."""
+    """Takes the lock; returns whether it was free and is still the folder's."""
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return os.path.samestat(os.fstat(lock), (folder / LOCK).stat())

@@ -1,4 +1,4 @@
-"""Settings that every process of a run starts with, on any engine. Imports nothing slow."""
+"""Process settings and signals that all engines use. Imports nothing slow."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 WAIT_S = 1.0  # the longest that a call may block before a role's loop continues
-KEPT_BYTES = 2**32  # of freed memory that a process may keep for its next tensors
+KEPT_BYTES = 2**32  # freed memory that a process may keep for its next tensors
 PR_SET_PDEATHSIG = 1  # of Linux's prctl
 
 
@@ -30,21 +30,21 @@ def environment_variables() -> dict[str, str]:
 
 def die_with_the_parent() -> None:
     """Has Linux kill this process when its parent dies, even if it is frozen or native code never returns to Python."""
-    _get_at_the_parents_death(signal.SIGKILL)
+    _set_death_signal(signal.SIGKILL)
 
 
 def outlive_the_parent() -> None:
     """Undoes `die_with_the_parent`."""
-    _get_at_the_parents_death(0)
+    _set_death_signal(0)
 
 
-def _get_at_the_parents_death(number: int) -> None:
+def _set_death_signal(number: int) -> None:
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, number)
 
 
 def kill_group(leader: int) -> None:
-    """Kills the process group that `leader` leads, or has led, if it is there."""
+    """Kills the process group that `leader` leads or led, if there is one."""
     with contextlib.suppress(ProcessLookupError, PermissionError):  # the latter on macOS, if only zombies are left
         os.killpg(leader, signal.SIGKILL)
 

@@ -1,6 +1,6 @@
-"""Signals that ask a program to end, noted so that it ends in good order, and the pipe with which they end a wait.
+"""Signals that ask a program to end, which are only noted, and a pipe that ends a wait.
 
-What the program starts has the default handlers.
+Processes that the program starts have the default handlers.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from types import FrameType
 from typing import Any
 
 ENDING = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
-SAME_SIGNAL_S = 0.2  # one press reaches a program twice if a wrapper passes on what its group has got already
+SAME_SIGNAL_S = 0.2  # one press reaches a program twice if a wrapper passes on what its process group got, too
 
 
 class Dismissed(BaseException):
-    """Raised in a role that is to leave; user code that catches errors lets it pass."""
+    """Raised in a role that is to leave; no `Exception`, so user code that catches those lets it pass."""
 
 
 class Signals:
-    """Inside the context, SIGINT, SIGTERM and SIGHUP are only noted; Python allows that only in the main thread.
+    """Inside the context, SIGINT, SIGTERM and SIGHUP are only noted, if it is in the main thread.
 
     SIGHUP, the end of the terminal, is noted only if it is the first signal: a shell and the kernel may both send it. Under
     `nohup` it stays ignored.
@@ -71,7 +71,7 @@ class Waker:
     """A pipe that ends a poll for file descriptors, from another thread or a signal handler; harmless once it is closed."""
 
     def __init__(self) -> None:
-        self.woken, self._wake = os.pipe()  # the descriptors to poll and to write
+        self.woken, self._wake = os.pipe()  # descriptors to poll and to write to
         os.set_blocking(self._wake, False)
         self._open = True
         # after a close, the number may be that of another file; reentrant, because a signal handler may come in between
@@ -85,7 +85,7 @@ class Waker:
                     os.write(self._wake, b"w")
 
     def clear(self) -> None:
-        """Removes the wake-ups; call it only if `woken` is readable."""
+        """Removes the wake-ups; blocks if there are none."""
         os.read(self.woken, 4096)
 
     def close(self) -> None:
@@ -99,10 +99,10 @@ class Waker:
 
 @contextlib.contextmanager
 def interrupting() -> Iterator[None]:
-    """Inside, SIGTERM and SIGHUP raise KeyboardInterrupt with their number, so that all that is open is closed."""
-    numbers = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) == signal.SIG_DFL]
-    if threading.current_thread() is not threading.main_thread():
-        numbers = []
+    """Makes SIGTERM and SIGHUP raise KeyboardInterrupt, with their number, inside the context."""
+    is_main = threading.current_thread() is threading.main_thread()
+    ending = (signal.SIGTERM, signal.SIGHUP) if is_main else ()
+    numbers = [number for number in ending if signal.getsignal(number) == signal.SIG_DFL]
     for number in numbers:
         signal.signal(number, _interrupt)
     try:
@@ -118,7 +118,7 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 
 
 def _restore_defaults() -> None:
-    """Replaces this package's handlers in a fork: one of `multiprocessing` would otherwise survive its `terminate`."""
+    """Restores default handlers in a fork: one by `multiprocessing` would otherwise survive its `terminate`."""
     for number in (*ENDING, signal.SIGTSTP):
         if str(getattr(signal.getsignal(number), "__module__", "")).startswith("apex_acer."):
             signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)

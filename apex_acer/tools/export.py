@@ -1,4 +1,4 @@
-"""Exports a policy as ONNX: its network with the preprocessing, for programs without torch."""
+"""Exports a policy as ONNX, its network with the preprocessing, for programs without torch."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TOLERANCE = 1e-4  # times the largest output, or times 1 if that is larger
 
 
 class Export(NamedTuple):
-    """The inputs and outputs of an ONNX file with their shapes, and how far its results are from torch's."""
+    """Inputs and outputs of an ONNX file with their shapes, and how far its results are from torch's."""
 
     inputs: dict[str, list[Any]]
     outputs: dict[str, list[Any]]
@@ -36,7 +36,7 @@ class Export(NamedTuple):
 
 
 class OnnxPolicy(nn.Module):
-    """The network to export. Its observations and actions are those of the environment."""
+    """The network to export, with observations and actions as the environment has them."""
 
     def __init__(self, policy: Policy) -> None:
         super().__init__()
@@ -44,16 +44,23 @@ class OnnxPolicy(nn.Module):
         obs_dtype = torch.uint8 if self.spec.parts else torch.float32
         output, state = self.network.step(torch.zeros(1, *policy.spec.obs_shape, dtype=obs_dtype), {})
         self.heads = [f"normalised_{name}" if name == "action" else name for name in output._fields]
-        """Names of the network's outputs; the first one is largest for the best action, or is the best continuous action."""
+        """Names of the network's outputs; the first says the greedy action."""
         self.state = list(state)
         """Names of the recurrent state's parts."""
+        self.boxes = {f"obs.{name}": box for name, box in self.spec.boxes.items()} or {"obs": self.spec}
+        """The specification of each input that is an observation or a part of one."""
+        self.inputs = [*self.boxes, *self.state]
+        """Names of the inputs of `forward`."""
+        probabilities = ["probabilities"] if "pi_logits" in self.heads else []
+        self.outputs = [*self.heads, *probabilities, "action", *(f"next_{name}" for name in self.state)]
+        """Names of the outputs of `forward`."""
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
-        """Observations `[B, …]`, state to heads, probabilities `[B, A]` if there are logits, greedy actions, state."""
-        given = dict(zip(self.inputs, inputs, strict=True))
-        planes = [_planes(given[name], box) for name, box in self.boxes.items()]
+        """Maps observations `[B, …]` and state to heads, probabilities `[B, A]` of logits, greedy actions, next state."""
+        tensors = dict(zip(self.inputs, inputs, strict=True))
+        planes = [_planes(tensors[name], box) for name, box in self.boxes.items()]
         obs: Any = dict(zip(self.spec.boxes, planes, strict=True)) if self.spec.parts else planes[0]
-        output, after = self.network.step(obs, {name: given[name] for name in self.state})
+        output, after = self.network.step(obs, {name: tensors[name] for name in self.state})
         probabilities = [self._probabilities(output.pi_logits)] if "pi_logits" in self.heads else []
         action = as_given(self.spec.actions, self.greedy(output[0]))
         return *output, *probabilities, action, *after.values()
@@ -63,28 +70,12 @@ class OnnxPolicy(nn.Module):
         return torch.cat(parts, -1) if len(parts) > 1 else parts[0]
 
     def greedy(self, output: Tensor) -> Tensor:
-        """A policy's greedy actions `[B, …]` by the first output."""
+        """The greedy actions `[B, …]` according to the first output."""
         return greedy(self.spec.actions, output, is_joint=self.heads[0] != "pi_logits")
-
-    @property
-    def inputs(self) -> list[str]:
-        """Names of the inputs of `forward`."""
-        return [*self.boxes, *self.state]
-
-    @property
-    def boxes(self) -> dict[str, EnvironmentSpec]:
-        """The inputs that are observations, one for each part, and the specification of each."""
-        return {f"obs.{name}": box for name, box in self.spec.boxes.items()} or {"obs": self.spec}
-
-    @property
-    def outputs(self) -> list[str]:
-        """Names of the outputs of `forward`."""
-        probabilities = ["probabilities"] if "pi_logits" in self.heads else []
-        return [*self.heads, *probabilities, "action", *(f"next_{name}" for name in self.state)]
 
 
 def export_onnx(policy: Policy, path: Path) -> Export:
-    """Writes `policy` to `path` if onnxruntime computes what torch computes; raises `ConfigError` otherwise."""
+    """Writes `policy` to `path`; raises `ConfigError` and writes nothing if onnxruntime's results differ from torch's."""
     module = OnnxPolicy(policy).eval()
     data = _convert(module, policy)
     session = onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"])
@@ -96,9 +87,8 @@ def export_onnx(policy: Policy, path: Path) -> Export:
 
 
 def _convert(module: OnnxPolicy, policy: Policy) -> bytes:
-    """The bytes of an ONNX file, with the policy's metadata."""
+    """The contents of an ONNX file, with the policy's metadata."""
     example, batch = _random_inputs(policy, module.state, 2), {0: torch.export.Dim("batch")}
-    shapes = (tuple(batch for _ in example),)
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it warns that torchvision is missing
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # they concern torch's own code
@@ -107,7 +97,7 @@ def _convert(module: OnnxPolicy, policy: Policy) -> bytes:
             tuple(example),
             input_names=module.inputs,
             output_names=module.outputs,
-            dynamic_shapes=shapes,
+            dynamic_shapes=(tuple(batch for _ in example),),
             dynamo=True,
             verbose=False,
         )
@@ -125,11 +115,9 @@ def _convert(module: OnnxPolicy, policy: Policy) -> bytes:
 def _random_inputs(policy: Policy, names: list[str], num: int) -> list[Tensor]:
     random = np.random.default_rng(num)
     obs = [_random_obs(box, random, num) for box in (policy.spec.boxes or {"obs": policy.spec}).values()]
-    states = [part for name, part in policy.initial_state(num).items() if name in names]
-    return [
-        *map(torch.from_numpy, obs),
-        *(torch.from_numpy(random.normal(size=state.shape)).to(state) for state in states),
-    ]
+    parts = [part for name, part in policy.initial_state(num).items() if name in names]
+    states = [torch.from_numpy(random.normal(size=part.shape)).to(part) for part in parts]
+    return [*map(torch.from_numpy, obs), *states]
 
 
 def _random_obs(spec: EnvironmentSpec, random: np.random.Generator, num: int) -> Array:
@@ -145,7 +133,7 @@ def _random_obs(spec: EnvironmentSpec, random: np.random.Generator, num: int) ->
 
 
 def input_shape(spec: EnvironmentSpec) -> tuple[int, ...]:
-    """Shape of an input without its batch: an observation as the environment gives it.
+    """Shape of an observation as the environment has it, without the batch.
 
     With `environment.stack` S above 1 it is the newest S, oldest first: `[S, …]`, or images joined along their channels.
     """
@@ -169,20 +157,20 @@ def _planes(obs: Tensor, spec: EnvironmentSpec) -> Tensor:
 
 def _difference(module: OnnxPolicy, session: onnxruntime.InferenceSession, inputs: list[Tensor]) -> float:
     """The largest difference between torch and onnxruntime; raises `ConfigError` if it is too large."""
-    given = {name: value.numpy() for name, value in zip(module.inputs, inputs, strict=True)}
-    found = dict(zip(module.outputs, session.run(module.outputs, given), strict=True))
+    arrays = {name: value.numpy() for name, value in zip(module.inputs, inputs, strict=True)}
+    outputs = dict(zip(module.outputs, session.run(module.outputs, arrays), strict=True))
     with torch.inference_mode():
-        wanted = {name: output.numpy() for name, output in zip(module.outputs, module(*inputs), strict=True)}
-    numbers = found.keys() - {"action"}  # two actions that are nearly equally likely may be confused
-    difference = max(float(np.abs(found[name] - wanted[name]).max()) for name in numbers)
-    scale = max(1.0, *(float(np.abs(wanted[name]).max()) for name in numbers))
-    if not difference <= TOLERANCE * scale or not _acts_by_its_output(module, found):
+        expected = {name: output.numpy() for name, output in zip(module.outputs, module(*inputs), strict=True)}
+    names = outputs.keys() - {"action"}  # two actions that are nearly equally likely may be confused
+    difference = max(float(np.abs(outputs[name] - expected[name]).max()) for name in names)
+    scale = max(1.0, *(float(np.abs(expected[name]).max()) for name in names))
+    if not difference <= TOLERANCE * scale or not _acts_by_its_output(module, outputs):
         raise ConfigError(f"export: onnxruntime differs from torch by {difference:.2g}; nothing was written")
     return difference
 
 
-def _acts_by_its_output(module: OnnxPolicy, found: dict[str, Array]) -> bool:
-    """Whether the actions in `found` are the best ones by the first of the outputs in it."""
-    actions, best = module.spec.actions, module.greedy(torch.from_numpy(found[module.heads[0]])).numpy()
-    wanted, tolerance = actions.to_environment(best), TOLERANCE if actions.dim else 0.0
-    return np.allclose(found["action"], wanted, rtol=tolerance, atol=tolerance * np.abs(wanted).max())
+def _acts_by_its_output(module: OnnxPolicy, outputs: dict[str, Array]) -> bool:
+    """Whether the actions in `outputs` are the greedy ones according to the first output in it."""
+    actions, best = module.spec.actions, module.greedy(torch.from_numpy(outputs[module.heads[0]])).numpy()
+    expected, tolerance = actions.to_environment(best), TOLERANCE if actions.dim else 0.0
+    return np.allclose(outputs["action"], expected, rtol=tolerance, atol=tolerance * np.abs(expected).max())

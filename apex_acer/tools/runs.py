@@ -1,4 +1,4 @@
-"""Finds the runs in a folder and how far each one is, reading only the end of its files."""
+"""Finds the runs in a folder and the progress of each, reading only the end of its files."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ END_BYTES = 1 << 20  # at most, in the file that says how a run ended
 
 @dataclass(frozen=True)
 class RunStatus:
-    """How far a run is; a value that its files do not contain is None."""
+    """Progress of a run; None for a value that its files do not contain."""
 
     name: str
-    """The path of its folder within the folder that was searched."""
+    """Path of its folder within the folder that was searched."""
     environment: str | None
     algorithm: str | None
     seed: int | None
@@ -37,31 +37,31 @@ class RunStatus:
     budget: int | None
     """Environment steps after which the run ends."""
     best: float | None
-    """Highest mean return of an evaluation."""
+    """Mean return of the best evaluation."""
     last: float | None
     """Mean return of the newest evaluation."""
     wall_s: float
     """Seconds from the first environment step to the newest row."""
     age_s: float
-    """Seconds since the run last wrote to a file."""
+    """Seconds since the run wrote to a file."""
     state: str
     """`running`, `ended` by itself, `stopped` by a signal, `failed`, `broken off` (killed) or `unreadable`."""
     note: str
-    """The reason for the state; may be empty."""
+    """Reason for the state; may be empty."""
     checkpoint: bool
     """Whether there is a checkpoint for `apex-acer resume`."""
 
 
 def list_runs(folder: Path) -> list[RunStatus]:
-    """The runs in `folder` and up to three levels below, newest output first; raises `ConfigError` if it is no folder."""
+    """The runs in `folder` and up to three levels below, the newest output first; raises `ConfigError` without a folder."""
     if not folder.is_dir():
-        raise ConfigError(f"runs: {str(folder)!r} is no folder; give one that holds runs")
+        raise ConfigError(f"runs: {str(folder)!r} is no folder; give a folder of runs")
     statuses = [_look(run, folder) for run in find_runs(folder)]
     return sorted(statuses, key=lambda run: (run.age_s, run.name))
 
 
 def find_runs(folder: Path, depth: int = MOST_DEPTH) -> Iterator[Path]:
-    """The folders of runs, which hold at least two of a run's files; they are not searched any further."""
+    """The folders that hold at least two of a run's files; no folder within one of them is searched."""
     if sum(os.path.isfile(folder / name) for name in FILES) >= 2:
         yield folder
     elif depth:
@@ -79,7 +79,8 @@ def _look(folder: Path, root: Path) -> RunStatus:
     rows: list[LoggedRow] = []
     try:
         state, note = _state(folder)
-        saved = _saved(folder)
+        if path := checkpoint.newest(folder):
+            saved = checkpoint.load(path).state
         rows = _newest_rows(folder / "metrics.jsonl", saved.get("rows_length", 0))
         config = look_at_run(folder / "config.toml")
     except (ConfigError, OSError) as error:
@@ -95,27 +96,21 @@ def _look(folder: Path, root: Path) -> RunStatus:
         best=best,
         last=last,
         wall_s=max((row["wall_s"] for row in rows), default=0.0),
-        age_s=round(time.time() - max(_changed_at(folder / name) for name in FILES), 1),
+        age_s=round(time.time() - _changed_at(folder), 1),
         state=state,
         note=note,
         checkpoint=bool(saved),
     )
 
 
-def _saved(folder: Path) -> dict[str, Any]:
-    """The state in the newest checkpoint; empty if there is no checkpoint."""
-    path = checkpoint.newest(folder)
-    return checkpoint.load(path).state if path else {}
-
-
 def _newest_rows(metrics: Path, saved: int) -> list[LoggedRow]:
-    """The last rows, including all after the first `saved` bytes, whose scores the checkpoint has."""
+    """The newest rows, including all after the first `saved` bytes, whose scores the checkpoint has."""
     size = metrics.stat().st_size if metrics.is_file() else 0
     return read_rows(metrics, max(0, min(saved, size - TAIL_BYTES)))
 
 
 def _scores(rows: list[LoggedRow], saved: dict[str, Any]) -> tuple[float | None, float | None]:
-    """The best return and that of the newest evaluation."""
+    """The returns of the best evaluation and of the newest one."""
     newest = saved.get("score")
     best = [saved.get("best"), *(row.get("best_return") for row in rows)]
     evaluations = [newest.get("eval_return") if isinstance(newest, dict) else None]
@@ -139,8 +134,9 @@ def _state(folder: Path) -> tuple[str, str]:
     return state, error or (reason if saved else f"{reason}, not saved")
 
 
-def _changed_at(path: Path) -> float:
-    try:
-        return path.stat().st_mtime
-    except OSError:
-        return 0.0
+def _changed_at(folder: Path) -> float:
+    times = [0.0]
+    for name in FILES:
+        with contextlib.suppress(OSError):
+            times.append((folder / name).stat().st_mtime)
+    return max(times)

@@ -1,4 +1,4 @@
-"""Unrolls from elsewhere, such as recorded games, as a replay memory that runs may start from."""
+"""Writes unrolls from elsewhere, such as recorded games, as a replay memory from which runs may start."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ def write_unrolls(folder: str | Path, run: str | Path | RunConfig, unrolls: Iter
 
     Args:
         folder: a new folder.
-        run: a preset, run file or configuration: its environment and algorithm say what an unroll must hold.
-        unrolls: of `algorithm.unroll_length` steps each, and one environment or more. The observation after a step is of
-            the same episode (`episode_step` one more), unless the step is terminated or masked; so the step behind a
-            truncated one, on which the environment is reset, is masked.
+        run: a preset, run file or configuration, whose environment and algorithm say what an unroll must hold.
+        unrolls: of `algorithm.unroll_length` steps and one environment or more. The observation after a step is of the same
+            episode (`episode_step` one more) unless the step is terminated or masked; so the autoreset step, after a
+            truncated step, is masked.
 
     Raises `ConfigError` that names the first unroll and array that does not fit; nothing is written then.
     """

@@ -37,27 +37,26 @@ REASONS = {
 
 
 class View:
-    """Collects the statuses of a run for display."""
+    """Collects the statuses of a run in `progress`; calls `show` with each status afterwards."""
 
     def __init__(self, config: RunConfig, show: Callable[[Status], None] = lambda status: None) -> None:
-        """`show` is called with each status after `progress` was updated."""
         self.progress = Progress.before(config)
         self.result: Outcome | None = None
         self._show = show
         self._status: Status | None = None
 
     def update(self, status: Status) -> None:
-        """Shows a status; meant for `train(config, Callbacks(on_status=view.update))`."""
+        """Shows a status, as `train(config, Callbacks(on_status=view.update))` does."""
         self.progress, self._status = self.progress.after(status), status
         self._show(status)
 
     def tell(self, line: str) -> None:
-        """Shows a line of news between statuses."""
+        """Shows a line of news."""
         if self._status:
             self.update({**self._status, "news": [line]})
 
     def conclude(self, result: Outcome) -> None:
-        """Shows the end of the run; after the view, lines say how the run ended and where its weights are."""
+        """Shows the end of the run; lines below the view will say how it ended and where its weights are."""
         written = last_rows(Path(result.folder) / "metrics.jsonl")
         self.progress, self.result = self.progress.ended(result, written), result
 
@@ -71,46 +70,30 @@ def live_view(config: RunConfig, stream: TextIO | None = None) -> Iterator[View]
     """
     out = stream or sys.stdout
     console = Console(file=out)
-    shown: contextlib.AbstractContextManager[View]
-    if stream is None and console.is_jupyter:
-        shown = _in_notebook(config)
-    elif out.isatty() and console.is_interactive and console.encoding.startswith("utf"):
-        shown = _on_terminal(config, console)
-    else:
-        shown = contextlib.nullcontext(View(config, PlainLines(config, out).show))
-    with shown as view:
+    with contextlib.ExitStack() as stack:
+        if stream is None and console.is_jupyter:
+            from IPython.display import HTML, display  # rich's live display would need ipywidgets
+
+            cell = display(HTML(""), display_id=True)
+            view = View(config, lambda status: cell.update(HTML(as_html(view.progress))))
+            stack.callback(lambda: cell.update(HTML(as_html(view.progress))))  # a saved notebook keeps this table
+        elif out.isatty() and console.is_interactive and console.encoding.startswith("utf"):
+            view = View(config)
+            stack.enter_context(Terminal(console, lambda: Screen(view.progress)))
+        else:
+            view = View(config, PlainLines(config, out).show)
         yield view
     if view.result:
         say("\n".join(_conclusion(view.result)), out)
 
 
-@contextlib.contextmanager
-def _on_terminal(config: RunConfig, console: Console) -> Iterator[View]:
-    view = View(config)
-    with Terminal(console, lambda: Screen(view.progress)):
-        yield view
-
-
-@contextlib.contextmanager
-def _in_notebook(config: RunConfig) -> Iterator[View]:
-    """Needs no ipywidgets, unlike rich's live display; a saved notebook keeps the last table."""
-    from IPython.display import HTML, display
-
-    cell = display(HTML(""), display_id=True)
-    view = View(config, lambda status: cell.update(HTML(as_html(view.progress))))
-    try:
-        yield view
-    finally:
-        cell.update(HTML(as_html(view.progress)))
-
-
 def as_html(progress: Progress) -> str:
-    """The table as HTML for the cell of a notebook."""
+    """The table as HTML for a notebook."""
     return recorded(progress, *NOTEBOOK_SIZE).export_html(code_format=NOTEBOOK_HTML, inline_styles=True)
 
 
 def recorded(progress: Progress, width: int, height: int) -> Console:
-    """A console with the table printed on `width` columns and at most `height` lines, for export."""
+    """A console that has printed the table in `width` columns and at most `height` lines, for export."""
     console = Console(
         record=True, file=io.StringIO(), width=width, height=height, force_terminal=True, force_jupyter=False
     )
@@ -119,7 +102,7 @@ def recorded(progress: Progress, width: int, height: int) -> Console:
 
 
 class PlainLines:
-    """Prints a line on a run every few seconds, and one for each piece of news."""
+    """Prints a line about a run every 5 s, and a line for each piece of news."""
 
     def __init__(self, config: RunConfig, stream: TextIO) -> None:
         self._config, self._stream = config, stream
@@ -127,7 +110,7 @@ class PlainLines:
         self._printed_at = time.monotonic() - PLAIN_EVERY_S + 1.0  # the first comes after a second
 
     def show(self, status: Status) -> None:
-        """Prints what is due, unless the reader has gone."""
+        """Prints the lines that are due, unless the reader has gone."""
         lines = [printable(line) for line in status["news"]]
         if time.monotonic() - self._printed_at >= PLAIN_EVERY_S:
             self._printed_at = time.monotonic()

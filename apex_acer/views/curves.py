@@ -20,15 +20,14 @@ class Line:
     """A line and the band around it; arrays are `[L]`."""
 
     label: str
-    """Any text, as it may come from a file."""
     x: Floats
     middle: Floats
     low: Floats
     high: Floats
     behind: Sequence[Curve] = ()
-    """The curves that `middle` sums up, drawn behind it."""
+    """Curves that `middle` sums up, drawn behind it."""
     reached: Curve = EMPTY
-    """The end points of runs that stopped at their target and count with their last value from there on."""
+    """Ends of runs that stopped at their target; from there on they count with their last value."""
 
     @property
     def is_empty(self) -> bool:
@@ -52,11 +51,11 @@ def quartiles(values: ArrayLike) -> tuple[Floats, Floats, Floats]:
 
 
 def align(curves: Sequence[tuple[ArrayLike, ArrayLike]], points: int = 200) -> tuple[Floats, Floats]:
-    """Interpolates curves linearly on one grid over the range that all of them cover; a longer grid would make means jump.
+    """Interpolates curves linearly on one grid over the range that all of them cover, so that means do not jump.
 
     Args:
         curves: N pairs of x `[L]`, ascending, and y `[L]`, each with its own L >= 1.
-        points: size of the grid; it is 1 if the common range is a point, and 0 if there is no common range.
+        points: size of the grid; 1 is used if the common range is a point, and 0 if there is none.
 
     Returns:
         The grid `[G]` and the values `[N, G]`.
@@ -69,7 +68,7 @@ def align(curves: Sequence[tuple[ArrayLike, ArrayLike]], points: int = 200) -> t
 
 
 def mean(curves: Sequence[Curve]) -> Curve:
-    """The mean of one or more curves over the range that all cover; a single curve is returned unchanged."""
+    """Mean of one or more curves over the range that all cover; a single curve is returned unchanged."""
     if len(curves) == 1:
         return curves[0]
     grid, values = align(curves)
@@ -77,18 +76,17 @@ def mean(curves: Sequence[Curve]) -> Curve:
 
 
 def band(label: str, curves: Sequence[Curve], reached: Sequence[Curve] = ()) -> Line:
-    """The median of one or more runs between their quartiles, over the range that all cover; up to 10 curves behind it.
+    """Median and quartiles of runs over the range that all cover, with the runs behind it if there are 10 or fewer.
 
     Args:
         label: label of the line.
-        curves: runs that ended at a budget, by a signal or by a failure, or still train. How they would have continued is
-            unknown, so the line ends where the first of them ends.
-        reached: runs that stopped at their target. Their policy no longer changes, so each counts with its last value up
-            to the end of the line; their ends are marked.
+        curves: runs that did not reach a target. How they would continue is unknown: the line ends with the shortest.
+        reached: runs that stopped at their target. Their policy is final, so each counts with its last value up to the end
+            of the line; their ends are marked.
     """
     furthest = max(x[-1] for x, _ in (*curves, *reached))
-    held = [(np.append(x, furthest), np.append(y, y[-1])) for x, y in reached]
-    grid, values = align([*curves, *held])
+    extended = [(np.append(x, furthest), np.append(y, y[-1])) for x, y in reached]
+    grid, values = align([*curves, *extended])
     low, median, high = quartiles(values)
     marks = np.array([x[-1] for x, _ in reached]), np.array([y[-1] for _, y in reached])
     seen = (*curves, *reached) if len(curves) + len(reached) <= MOST_SEEN else ()
@@ -103,6 +101,6 @@ def single(label: str, curve: Curve) -> Line:
 
 
 def _running_mean(values: Floats, window: int) -> Floats:
-    """The mean of `window` values around each one, of fewer at the ends."""
+    """Mean of the `window` values around each value, of fewer at the ends."""
     kernel = np.ones(window)
     return np.convolve(values, kernel, "same") / np.convolve(np.ones(len(values)), kernel, "same")

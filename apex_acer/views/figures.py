@@ -19,31 +19,30 @@ log = logging.getLogger(__name__)
 
 X_LABELS = {"env_steps": "environment steps", "wall_s": "wall-clock time (s)"}
 OWN_KEYS = ("seed", "out", "load")  # runs that differ only in these form a group
-MOST_SOURCES = 8  # the most that each get a line of their own
+MOST_SOURCES = 8  # the most that are drawn as a line each
 FIRST_KEYS = ("algorithm.name", "environment.id")  # these come first in a group's name
-MOST_OWN = 60  # the most panels of metrics that are not in the table; an image has an end
+MOST_OWN = 60  # the most panels of metrics that are not in the table
 MOST_KEYS = 3  # the most keys in a group's name
 SHORT = 0.5  # a run below this share of its group's longest run is short
 
 
 class Figure(NamedTuple):
-    """The figure in one file. Metrics say which one draws them."""
+    """A file of panels; `METRICS` says which metrics it draws."""
 
     title: str
     by: tuple[str, ...]
-    """The kinds of process that it shows, in this order."""
+    """Kinds of process to show, in this order."""
     over: str = "env_steps"
-    """A key of `X_LABELS`."""
+    """Key of `X_LABELS`."""
     together: str = ""
-    """What the metrics of a process of one run are, if one panel has them all; each metric has a panel of its own: empty."""
+    """Label of the panel that has all metrics of a kind of process of a single run; empty: a panel for each metric."""
 
 
 class DrawnRun(NamedTuple):
-    """A run to draw."""
+    """A run to draw; `config` has its configuration by dotted key."""
 
     folder: Path
     config: dict[str, Any]
-    """The configuration's values by dotted key."""
     history: History
 
     @property
@@ -70,25 +69,24 @@ FIGURES = {
 
 
 def read_runs(folders: Sequence[Path]) -> list[DrawnRun]:
-    """The runs in `folders`, each once; runs that cannot be read or have no rows yet are left out, with a warning.
+    """The runs in `folders`, each once; a run that cannot be read or has no rows yet is left out with a warning.
 
-    Raises:
-        ConfigError: if no folder is given, or if none holds a run with rows; then it is the first folder's error.
+    Raises `ConfigError` if no folder is given, or the first folder's error if none has a run with rows.
     """
     if not folders:
         raise ConfigError("plot: no folder is given; give the folders of one or more runs")
-    found, errors = [], []
+    runs, errors = [], []
     for folder in {folder.resolve(): folder for folder in folders}.values():
         try:
-            found.append(_read(folder))
+            runs.append(_read(folder))
         except ConfigError as error:
             errors.append(error)
-    if not found:
+    if not runs:
         raise errors[0]
-    for what in errors:
-        log.warning("%s; left out", printable(str(what)))
-    _warn_of_short(found)
-    return found
+    for reason in errors:
+        log.warning("%s; left out", printable(str(reason)))
+    _warn_of_short(runs)
+    return runs
 
 
 def _warn_of_short(runs: Sequence[DrawnRun]) -> None:
@@ -118,10 +116,10 @@ def _charts(name: str, runs: Sequence[DrawnRun]) -> Iterator[tuple[str, tuple[st
     """The kind of process and the metrics of each panel; those that are not in the table come last."""
     figure = FIGURES[name]
     for kind in figure.by:
-        own = sorted({metric for run in runs for metric in run.history.metrics(kind)} - METRICS.keys())
-        if name == OWN.figure and len(own) > MOST_OWN:
-            log.warning("%s: %s metrics are not in the table; the first %s are drawn", kind, len(own), MOST_OWN)
-        entries = {metric: METRICS.get(metric, OWN) for metric in (*METRICS, *own[:MOST_OWN])}
+        unlisted = sorted({metric for run in runs for metric in run.history.metrics(kind)} - METRICS.keys())
+        if name == OWN.figure and len(unlisted) > MOST_OWN:
+            log.warning("%s: %s metrics are not in the table; the first %s are drawn", kind, len(unlisted), MOST_OWN)
+        entries = {metric: METRICS.get(metric, OWN) for metric in (*METRICS, *unlisted[:MOST_OWN])}
         drawn = [metric for metric, entry in entries.items() if entry.figure == name and kind in entry.by]
         alone = [(kind, (metric,)) for metric in drawn]
         yield from [(kind, tuple(drawn))] if figure.together and len(runs) == 1 else alone
@@ -141,8 +139,8 @@ def make_title(name: str, runs: Sequence[DrawnRun]) -> str:
 def group(runs: Sequence[DrawnRun]) -> dict[str, list[DrawnRun]]:
     """Groups of runs that differ only in seed, `out` and `load`, by a name that tells them apart.
 
-    The name has the algorithm and the environment if they differ, then the other keys that differ between groups with the
-    same algorithm and environment; if these are more than three, the folder's name instead.
+    The name has the algorithm and the environment if they differ, then the keys that differ between groups of the same
+    algorithm and environment, or the folder of the first run if these are more than three.
     """
     groups: dict[str, list[DrawnRun]] = {}
     for run in runs:
@@ -173,7 +171,7 @@ def _names(groups: Sequence[Sequence[DrawnRun]]) -> list[str]:
     settings = [_settings(runs[0]) for runs in groups]
     first = [key for key in FIRST_KEYS if _differs(settings, key)] or FIRST_KEYS[:1]
     heads = [tuple(each[key] for key in first) for each in settings]
-    alike = {head: [runs for runs, own in zip(groups, heads, strict=True) if own == head] for head in heads}
+    alike = {head: [runs for runs, other in zip(groups, heads, strict=True) if other == head] for head in heads}
     tails = {head: iter(_tails(members)) for head, members in alike.items()}
     several = len(alike) > 1 or len(groups) == 1
     return [", ".join(filter(None, [*(head if several else ()), next(tails[head])])) for head in heads]
@@ -183,21 +181,11 @@ def _tails(groups: Sequence[Sequence[DrawnRun]]) -> list[str]:
     settings = [_settings(runs[0]) for runs in groups]
     keys = [key for key in dict.fromkeys(key for each in settings for key in each) if _differs(settings, key)]
     if len(keys) > MOST_KEYS:
-        return [_folder_name(runs, [run for runs in groups for run in runs]) for runs in groups]
+        first = [runs[0].folder.resolve() for runs in groups]
+        shared = os.path.commonpath([folder.parent for folder in first])
+        return [f"{folder.relative_to(shared)} …" for folder in first]
     short = short_keys(keys)
     return [", ".join(f"{short[key]}={short_text(each.get(key))}" for key in keys) for each in settings]
-
-
-def _folder_name(runs: Sequence[DrawnRun], among: Sequence[DrawnRun]) -> str:
-    """The folder of `runs`, or of the first run if that folder has other runs, too; relative to the folder of all."""
-    own = _shared_folder(runs)
-    if any(run not in runs and run.folder.resolve().is_relative_to(own) for run in among):
-        return f"{runs[0].folder.resolve().relative_to(_shared_folder(among))} …"
-    return str(own.relative_to(_shared_folder(among)))
-
-
-def _shared_folder(runs: Sequence[DrawnRun]) -> Path:
-    return Path(os.path.commonpath([run.folder.resolve() for run in runs]))
 
 
 def _differs(settings: Sequence[Mapping[str, Any]], key: str) -> bool:
@@ -212,10 +200,10 @@ def _curves(run: DrawnRun, kind: str, metric: str, over: str) -> dict[str, Curve
 
 def _lines_of_run(kind: str, metrics: Sequence[str], over: str, run: DrawnRun) -> list[Line]:
     """A line for each metric or, if there is only one metric, for each process."""
-    found = {metric: _curves(run, kind, metric, over) for metric in metrics}
     if len(metrics) > 1:
-        return [single(metric, mean(list(curves.values()))) for metric, curves in found.items() if curves]
-    curves = found[metrics[0]]
+        by_metric = {metric: _curves(run, kind, metric, over) for metric in metrics}
+        return [single(metric, mean(list(curves.values()))) for metric, curves in by_metric.items() if curves]
+    curves = _curves(run, kind, metrics[0], over)
     if len(curves) > MOST_SOURCES:
         return [band(f"{len(curves)} {kind}s: median and quartiles", list(curves.values()))]
     return [single(source, curve) for source, curve in curves.items()]
@@ -227,10 +215,9 @@ def _line_of_group(kind: str, metric: str, over: str, name: str, runs: Sequence[
     reached: list[Curve] = []
     for run in runs:
         sources = _curves(run, kind, metric, over)
-        curve = mean(list(sources.values())) if sources else EMPTY
-        if len(curve[0]):
-            held = run.at_target and kind == "evaluator"  # other metrics would not stay the same
-            (reached if held else others).append(curve)
+        if sources and len((curve := mean(list(sources.values())))[0]):
+            goes_on = run.at_target and kind == "evaluator"  # other metrics would not stay the same
+            (reached if goes_on else others).append(curve)
     if len(others) + len(reached) > 1:
         return band(name, others, reached)
     return single(name, [*others, *reached, EMPTY][0])

@@ -37,12 +37,12 @@ CHARACTERS_PER_INCH = 13  # in the legend's font, roughly
 HANDLE_CHARACTERS = 8
 LABEL_CHARACTERS = 36  # of a line beside a panel
 TITLE_WIDER = 1.4  # a character of the title, compared with the legend's
-REACHED = "reached its target, held from here on"
+REACHED = "target reached, constant from here on"
 MARK: dict[str, Any] = {"linestyle": "", "marker": "o", "markersize": 4.0, "markerfacecolor": "white"}
 
 
 def plot_runs(folders: Sequence[str | Path], out: str | Path = "", form: Literal["png", "svg"] = "png") -> list[Path]:
-    """Draws what runs have logged; returns the paths of the figures. Figures without data are left out.
+    """Draws the metrics of runs; returns the paths of the figures. A figure without data is left out.
 
     Args:
         folders: folders of runs; several are compared, and runs that differ only in their seed are one line.
@@ -67,15 +67,18 @@ def plot_runs(folders: Sequence[str | Path], out: str | Path = "", form: Literal
 
 @matplotlib.rc_context({"text.parse_math": False})  # a dollar sign in a name begins no formula
 def plot_curves(title: str, y_label: str, panels: Sequence[Panel], form: Literal["png", "svg"] = "png") -> bytes:
-    """Draws one or more panels in a grid, with one legend for the lines that no panel's title names; returns the file.
+    """Draws panels in a grid with one legend, from which lines that a panel's title names are left out.
 
     Lines with the same label have the same colour in every panel.
 
     Args:
         title: title above all panels.
         y_label: label of the y axis that all panels share; empty: each panel has its own axis.
-        panels: the panels.
+        panels: one or more panels.
         form: format of the file.
+
+    Returns:
+        The bytes of the file.
     """
     title = printable(title)
     rows, columns = math.ceil(len(panels) / MOST_COLUMNS), min(len(panels), MOST_COLUMNS)
@@ -108,7 +111,7 @@ def plot_curves(title: str, y_label: str, panels: Sequence[Panel], form: Literal
 
 
 def compact(value: float, position: int | None = None) -> str:
-    """The label of a tick: `20k` for 20000, `2.5M` for 2500000; matplotlib passes `position`, which is not used."""
+    """Label of a tick: `20k` for 20000, `2.5M` for 2500000; `position` is matplotlib's and not used."""
     for unit, suffix in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if abs(value) >= unit:
             return f"{value / unit:g}{suffix}"
@@ -149,7 +152,7 @@ def _draw(ax: Axes, panel: Panel, labels: Sequence[str]) -> None:
 
 
 def _draw_behind(ax: Axes, line: Line, colour: str) -> None:
-    """Draws the curves that a line sums up. Behind a band they do not affect the y axis, because of outliers."""
+    """Draws the curves that a line sums up; behind a band they leave the y axis alone, because of outliers."""
     is_band = bool((line.low != line.high).any())
     curves = [np.column_stack(curve) for curve in line.behind]
     ax.add_collection(LineCollection(curves, colors=colour, linewidths=0.8, alpha=0.3), autolim=not is_band)

@@ -7,7 +7,6 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from statistics import fmean
-from typing import NamedTuple
 
 from apex_acer.config import RunConfig
 from apex_acer.protocol.messages import Outcome, Row, Status
@@ -17,28 +16,9 @@ KEPT_RETURNS, KEPT_NEWS = 60, 10
 RATE_S = 30.0  # steps made this long ago have a weight of 1/e in the rate
 
 
-class Rate(NamedTuple):
-    """A rate that is averaged with exponentially decreasing weights over reports at irregular times."""
-
-    steps: float = 0.0
-    seconds: float = 0.0
-
-    def after(self, steps: float, seconds: float) -> Rate:
-        """The rate after `steps` more in `seconds`; unchanged if either went back, as after the restart of a learner."""
-        if seconds <= 0 or steps < 0:
-            return self
-        kept = math.exp(-seconds / RATE_S)
-        return Rate(self.steps * kept + steps, self.seconds * kept + seconds)
-
-    @property
-    def per_second(self) -> float:
-        """Steps per second; 0 if nothing is known."""
-        return self.steps / self.seconds if self.seconds else 0.0
-
-
 @dataclass(frozen=True)
 class Progress:
-    """What is known of a run; immutable, so that one thread can show it while another receives the next status."""
+    """State of a run for display; immutable, so that one thread can show it while another receives the next status."""
 
     config: RunConfig
     env_steps: int = 0
@@ -58,17 +38,18 @@ class Progress:
     best: Mapping[str, float] = field(default_factory=dict)
     """The best return of a single episode, by name."""
     news: tuple[str, ...] = ()
-    rate: Rate = field(default_factory=Rate)
+    recent: tuple[float, float] = 0.0, 0.0
+    """Steps and seconds, with weights that decrease exponentially with age."""
 
     @staticmethod
     def before(config: RunConfig) -> Progress:
+        """The progress of a run that has not begun."""
         names = ["learner", *(f"actor_{index}" for index in range(config.actors.count))]
         names += ["evaluator"] if config.evaluation.every else []
         return Progress(config, states=dict.fromkeys(names, "starting"))
 
     def after(self, status: Status) -> Progress:
         """The progress after a `status` (see `Supervisor.tend`)."""
-        steps, seconds = status["env_steps"] - self.env_steps, status["wall_s"] - self.wall_s
         news = [f"{clock(status['wall_s'])}  {printable(line)}" for line in status["news"]]
         return dataclasses.replace(
             self._with_rows(status["rows"]),
@@ -80,11 +61,11 @@ class Progress:
             states={name: _state(state, status["rows"].get(name, {})) for name, state in status["states"].items()},
             restarts=status["restarts"],
             news=(*self.news, *news)[-KEPT_NEWS:],
-            rate=self.rate.after(steps, seconds),
+            recent=self._recent_at(status["env_steps"], status["wall_s"]),
         )
 
     def ended(self, result: Outcome, written: Mapping[str, Row] | None = None) -> Progress:
-        """The progress at the end of the run, of which there is no status; `written` has the last row of each process."""
+        """The progress at the end of the run; `written` has the last row of each process, newer than the last status's."""
         rows = {**self.rows, **{name: {**self.rows.get(name, {}), **row} for name, row in (written or {}).items()}}
         rows["learner"] = {**rows.get("learner", {}), "updates": result.updates}
         known, score = self._with_rows(rows), result.eval_return
@@ -99,7 +80,7 @@ class Progress:
             states=dict.fromkeys(self.states, "ended"),
             best_evaluation=max(best, default=None),
             returns={**known.returns, "evaluator": scores} if scores else known.returns,
-            rate=self.rate.after(result.env_steps - self.env_steps, result.wall_s - self.wall_s),
+            recent=self._recent_at(result.env_steps, result.wall_s),
         )
 
     def _with_rows(self, rows: Mapping[str, Row]) -> Progress:
@@ -112,6 +93,20 @@ class Progress:
             best={**self.best, **{name: max(self.best.get(name, peak), peak) for name, peak in peaks.items()}},
         )
 
+    def _recent_at(self, env_steps: int, wall_s: float) -> tuple[float, float]:
+        """`recent` with what was added since; unchanged if either went back, as after a learner's restart."""
+        steps, seconds = env_steps - self.env_steps, wall_s - self.wall_s
+        if seconds <= 0 or steps < 0:
+            return self.recent
+        kept = math.exp(-seconds / RATE_S)
+        return self.recent[0] * kept + steps, self.recent[1] * kept + seconds
+
+    @property
+    def steps_per_s(self) -> float:
+        """Environment steps per second of late; 0 if nothing is known."""
+        steps, seconds = self.recent
+        return steps / seconds if seconds else 0.0
+
     @property
     def share(self) -> float:
         """The used share, 0 to 1, of the budget (steps or minutes) that is nearer its end."""
@@ -122,7 +117,7 @@ class Progress:
     @property
     def left_s(self) -> float | None:
         """Seconds until the first budget is used up; None: not known yet."""
-        stop, rate = self.config.stop, self.rate.per_second
+        stop, rate = self.config.stop, self.steps_per_s
         by_steps = (stop.env_steps - self.env_steps) / rate if rate else math.inf
         by_time = 60 * stop.minutes - self.wall_s if stop.minutes else math.inf
         left = min(by_steps, by_time)
@@ -141,15 +136,15 @@ def _new_return(row: Row, before: Row) -> tuple[float, ...]:
 
 
 def variety(rows: Mapping[str, Row]) -> tuple[str, float | None]:
-    """How much actions vary, as a metric and its newest value: the entropy, or the spread of continuous actions.
+    """Metric and newest value of how much actions vary: `entropy`, or `action_std` of continuous actions.
 
-    That is the policy's if the learner knows it, otherwise the mean of the actors'.
+    The learner's value comes first, then the mean of the actors'.
     """
     learner, name = rows.get("learner", {}), "action_std"
-    found = [row[name] for row in rows.values() if name in row]
-    if not found:
+    spreads = [row[name] for row in rows.values() if name in row]
+    if not spreads:
         return "entropy", learner.get("entropy")
-    return name, learner.get(name, fmean(found))
+    return name, learner.get(name, fmean(spreads))
 
 
 def clock(seconds: float) -> str:

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from statistics import fmean
-from typing import NamedTuple
 
 from rich.cells import cell_len
-from rich.console import Console, ConsoleOptions, RenderableType
+from rich.console import Console, ConsoleOptions, JustifyMethod, RenderableType
 from rich.filesize import decimal
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from apex_acer.protocol.messages import Row
 from apex_acer.views.progress import Progress, clock, variety
 
 NAME_WIDTH, BAR_WIDTH = 9, 30
@@ -28,62 +26,33 @@ STYLES = {"running": "green", "ended": "dim", "dead": "bold red"}
 SPARK_STYLE = "cyan"
 
 
-@dataclass(frozen=True)
-class TableRow:
-    """A row of the table: a process, or several summed up."""
-
-    name: str
-    state: str
-    restarts: int
-    row: Row
-    last: float | None
-    best: float | None
-    returns: Sequence[float]
-    remark: str = ""
-    """Text to show instead of the returns."""
-
-    def tail(self, width: int) -> str:
-        """The remark, or the newest returns as a sparkline, in at most `width` cells."""
-        return self.remark or sparkline(self.returns[-width:])
-
-
-class Column(NamedTuple):
-    """A column; if not all fit, those of the lowest `rank` are shown."""
-
-    title: str
-    width: int
-    rank: int
-    cell: Callable[[TableRow], str]
-
-
-COLUMNS = (
-    Column("", NAME_WIDTH, 0, lambda line: line.name),
-    Column("state", 10, 0, lambda line: line.state),
-    Column("restarts", 8, 5, lambda line: str(line.restarts)),
-    Column("steps/s", 7, 1, lambda line: number(line.row.get("env_steps_per_s"), 0, 7)),
-    Column("lag", 5, 6, lambda line: number(line.row.get("policy_lag"), 0, 5)),
-    Column("waiting", 7, 4, lambda line: percent(line.row.get("time_waiting"))),
-    Column("last", 8, 2, lambda line: number(line.last)),
-    Column("best", 8, 3, lambda line: number(line.best)),
-)
+COLUMNS = {  # width by title, in the order in which they stand
+    "": NAME_WIDTH,
+    "state": 10,
+    "restarts": 8,
+    "steps/s": 7,
+    "lag": 5,
+    "waiting": 7,
+    "last": 8,
+    "best": 8,
+}
+RANKED = "", "state", "steps/s", "last", "best", "waiting", "restarts", "lag"  # columns in the order of importance
 
 
 @dataclass(frozen=True)
 class Screen:
-    """A run's progress as a rich renderable that uses the rows and columns there are."""
+    """A run's progress as a rich renderable that fits the console."""
 
     progress: Progress
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
         width, height = options.max_width, options.size.height
         below = [_learner(self.progress, width), _replay(self.progress, width), _waiting(self.progress, width)]
-        evaluator = [name for name in ("evaluator",) if name in self.progress.states]
-        room = height - 2 - len(evaluator) - len(below)  # 2: the bar and the titles
+        room = height - 2 - ("evaluator" in self.progress.states) - len(below)  # 2: the bar and the titles
         kept = min(NEWS_LINES, room // 4)
         news = self.progress.news[-kept:] if kept > 0 else ()
-        lines = _actor_lines(self.progress, room - len(news)) + [_line(self.progress, name) for name in evaluator]
         yield _bar(self.progress, width)
-        yield _table(lines, width)
+        yield _table(self.progress, room - len(news), width)
         yield from below
         yield from (_text(line, "yellow") for line in news)
 
@@ -91,60 +60,62 @@ class Screen:
 # ── the table ──
 
 
-def _table(lines: Iterable[TableRow], width: int) -> Table:
-    columns = _fitting(width - TAIL_WIDTH)
-    rest = width - sum(column.width + 1 for column in columns)
+def _table(progress: Progress, room: int, width: int) -> Table:
+    """The columns that fit `width`, and at most `room` rows for actors."""
+    ends = accumulate(COLUMNS[title] + 1 for title in RANKED)
+    shown = {title for title, end in zip(RANKED, ends, strict=True) if end <= width - TAIL_WIDTH}
+    rest = width - sum(COLUMNS[title] + 1 for title in shown)
+    titles = [title for title in COLUMNS if title in shown]
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
-    for column in columns:
-        justify = "left" if column.title in ("", "state") else "right"
-        table.add_column(column.title, justify=justify, width=column.width, no_wrap=True)  # type: ignore[arg-type]
+    for title in titles:
+        justify: JustifyMethod = "left" if title in ("", "state") else "right"
+        table.add_column(title, justify=justify, width=COLUMNS[title], no_wrap=True)
     table.add_column("returns", width=max(1, rest), no_wrap=True)
-    for line in lines:
-        style = _style(line.state)
-        cells = [Text(column.cell(line), style if column.title == "state" else "") for column in columns]
-        table.add_row(*cells, Text(line.tail(rest), style if line.remark else SPARK_STYLE))
+    for names in _rows(progress, room):
+        cells = _cells(progress, names)
+        state, _, why = progress.states[names[0]].partition(": ")
+        returns = sparkline(progress.returns.get(names[0], ())[-rest:])
+        tail = Text(why, _style(state)) if why else Text(returns, SPARK_STYLE)
+        if len(names) > 1:
+            states = Counter(progress.states[name].partition(": ")[0] for name in names)
+            tail = Text(", ".join(f"{count} {each}" for each, count in states.items()), "dim")
+        else:
+            cells |= {"": names[0].replace("_", " "), "state": state}
+        table.add_row(*(Text(cells[title], _style(state) if title == "state" else "") for title in titles), tail)
     return table
 
 
 def _style(state: str) -> str:
-    return STYLES.get(state, "yellow") if state else "dim"
+    return STYLES.get(state, "yellow")
 
 
-def _fitting(width: int) -> list[Column]:
-    ranked = sorted(COLUMNS, key=lambda column: column.rank)
-    ends = accumulate(column.width + 1 for column in ranked)
-    chosen = [column for column, end in zip(ranked, ends, strict=True) if end <= width]
-    return [column for column in COLUMNS if column in chosen]
-
-
-def _actor_lines(progress: Progress, room: int) -> list[TableRow]:
-    """A line per actor. If they exceed `room`, a line sums up the rest; actors that are not running are shown first."""
-    names = [name for name in progress.states if name.startswith("actor_")]
-    if len(names) <= room:
-        return [_line(progress, name) for name in names]
-    by_need = sorted(names, key=lambda name: progress.states[name] == "running")
+def _rows(progress: Progress, room: int) -> list[list[str]]:
+    """The processes of each row: one, or the actors beyond `room`; actors that are not running come first."""
+    actors = [name for name in progress.states if name.startswith("actor_")]
+    others = [[name] for name in progress.states if name == "evaluator"]
+    if len(actors) <= room:
+        return [[name] for name in actors] + others
+    by_need = sorted(actors, key=lambda name: progress.states[name] == "running")
     shown = set(by_need[: max(0, room - 1)])
-    lines = [_line(progress, name) for name in names if name in shown]
-    return [*lines, _sum([_line(progress, name) for name in names if name not in shown])]
+    return [[name] for name in actors if name in shown] + [[name for name in actors if name not in shown]] + others
 
 
-def _line(progress: Progress, name: str) -> TableRow:
-    state, _, why = progress.states[name].partition(": ")
-    row, returns = progress.rows.get(name, {}), progress.returns.get(name, ())
-    best = progress.best_evaluation if name == "evaluator" else progress.best.get(name)
-    last = returns[-1] if returns else None
-    return TableRow(name.replace("_", " "), state, progress.restarts.get(name, 0), row, last, best, returns, why)
-
-
-def _sum(lines: list[TableRow]) -> TableRow:
-    rows = [line.row for line in lines]
-    row = {"env_steps_per_s": sum(_known(rows, "env_steps_per_s"))}
-    row |= {name: fmean(values) for name in ("policy_lag", "time_waiting") if (values := _known(rows, name))}
-    last = [line.last for line in lines if line.last is not None]
-    best = [line.best for line in lines if line.best is not None]
-    states = ", ".join(f"{count} {state}" for state, count in Counter(line.state for line in lines).items())
-    restarts, mean = sum(line.restarts for line in lines), fmean(last) if last else None
-    return TableRow(f"{len(lines)} more", "", restarts, row, mean, max(best, default=None), (), states)
+def _cells(progress: Progress, names: list[str]) -> dict[str, str]:
+    """The texts by column for processes together: sums of rates and restarts, means, and the best return."""
+    rows = [progress.rows.get(name, {}) for name in names]
+    rates = _known(rows, "env_steps_per_s")
+    last = [returns[-1] for name in names if (returns := progress.returns.get(name))]
+    bests = (progress.best_evaluation if name == "evaluator" else progress.best.get(name) for name in names)
+    return {
+        "": f"{len(names)} more",
+        "state": "",
+        "restarts": str(sum(progress.restarts.get(name, 0) for name in names)),
+        "steps/s": number(sum(rates) if rates else None, 0, 7),
+        "lag": number(_mean(_known(rows, "policy_lag")), 0, 5),
+        "waiting": percent(_mean(_known(rows, "time_waiting"))),
+        "last": number(_mean(last)),
+        "best": number(max((best for best in bests if best is not None), default=None)),
+    }
 
 
 # ── the lines around it ──
@@ -158,7 +129,7 @@ def _bar(progress: Progress, width: int) -> RenderableType:
         at_most = "≤ " if stop.at_return is not None else ""
         until = "starting" if left is None else f"{at_most}{clock(left)} left"
     steps = f"{progress.env_steps:,} of {stop.env_steps:,} env steps"
-    pace = [f"{progress.rate.per_second:,.0f} steps/s", f"{clock(progress.wall_s)} so far"]
+    pace = [f"{progress.steps_per_s:,.0f} steps/s", f"{clock(progress.wall_s)} so far"]
     return _with_bar(progress.share, [f"{progress.share:4.0%}", until, steps, *pace], width)
 
 
@@ -166,7 +137,7 @@ def _learner(progress: Progress, width: int) -> RenderableType:
     row, restarts = progress.rows.get("learner", {}), progress.restarts.get("learner", 0)
     state, _, why = progress.states["learner"].partition(": ")
     parts = [f"{'learner':<{NAME_WIDTH}} {state}{f': {why}' if why else ''}"]
-    parts += [f"{restarts} restart{'s' if restarts > 1 else ''}"] if restarts else []
+    parts += [f"restarts {restarts}"] if restarts else []
     parts += [f"{number(row.get('updates'), 0)} updates, {number(row.get('updates_per_s'), 0)}/s"]
     parts += [f"{number(skipped, 0)} skipped"] if (skipped := row.get("skipped_updates")) else []
     metric, varies = variety(progress.rows)
@@ -176,18 +147,18 @@ def _learner(progress: Progress, width: int) -> RenderableType:
 
 
 def _replay(progress: Progress, width: int) -> RenderableType:
-    held = progress.rows.get("learner", {}).get("replay_steps", 0.0)
+    stored = progress.rows.get("learner", {}).get("replay_steps", 0.0)
     capacity = progress.config.replay.capacity
     memory = f"{decimal(progress.replay_memory)} when full" if progress.replay_memory else ""
-    share = min(1.0, held / capacity)
-    parts = [f"{share:4.0%}", f"{held:,.0f} of {capacity:,} steps", memory]
+    share = min(1.0, stored / capacity)
+    parts = [f"{share:4.0%}", f"{stored:,.0f} of {capacity:,} steps", memory]
     return _with_bar(share, parts, width, "replay")
 
 
 def _waiting(progress: Progress, width: int) -> RenderableType:
     actors = _known([row for name, row in progress.rows.items() if name.startswith("actor_")], "time_waiting")
     learner = progress.rows.get("learner", {}).get("time_waiting")
-    mean = fmean(actors) if actors else None
+    mean = _mean(actors)
     parts = [f"{'waiting':<{NAME_WIDTH}} actors {percent(mean)}, learner {percent(learner)}"]
     if mean is not None and learner is not None:
         parts.append(bottleneck(mean, learner))
@@ -195,7 +166,7 @@ def _waiting(progress: Progress, width: int) -> RenderableType:
 
 
 def bottleneck(actors: float, learner: float) -> str:
-    """Which side is the bottleneck, given the shares of time that each side waits."""
+    """The side that is the bottleneck, from the share of time that each side waits."""
     if abs(actors - learner) < BALANCE:
         return "in balance"
     return f"bottleneck: {'learner' if actors > learner else 'actors'}"
@@ -212,7 +183,7 @@ def _with_bar(share: float, parts: list[str], width: int, title: str = "") -> Re
 
 
 def _joined(parts: Iterable[str], width: int) -> str:
-    """As many of the parts as fit `width` cells, but at least the first."""
+    """The first parts that fit `width` cells together, at least one."""
     line, *others = (part for part in parts if part)
     for part in others:
         if cell_len(line) + 2 + cell_len(part) > width:
@@ -227,6 +198,10 @@ def _text(line: str, style: str = "") -> Text:
 
 def _known(rows: Iterable[Mapping[str, float]], name: str) -> list[float]:
     return [row[name] for row in rows if name in row]
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return fmean(values) if values else None
 
 
 def number(value: float | None, digits: int = 1, width: int = 8) -> str:

@@ -8,19 +8,19 @@ import signal
 import termios
 import threading
 from collections.abc import Callable, Iterator
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any
 
 from rich.console import Console, RenderableType
 from rich.live import Live
 
 DRAW_S = 0.25  # seconds between two drawings
-LEAVE_S = 2.0  # for the last drawing, because a terminal stopped by Ctrl-S blocks
+LEAVE_S = 2.0  # for the last drawing; a terminal stopped by Ctrl-S would block for ever
 LOCAL_MODES = 3  # index in the result of termios.tcgetattr
 
 
 class Terminal:
-    """Draws the result of `picture` again and again in its own thread, so that the terminal can neither delay nor end a run.
+    """Draws the result of `picture` every 0.25 s in a thread, so that the terminal can neither delay nor end a run.
 
     Meanwhile the cursor is hidden, and typed text is neither shown nor passed to the shell. Ctrl-Z restores the terminal
     before it stops the program; nothing is drawn while another program is in the foreground.
@@ -40,15 +40,13 @@ class Terminal:
         self._start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         if self._before is not None:
             signal.signal(signal.SIGTSTP, self._before)
         self._stop()
 
     def _suspend(self, number: int, frame: FrameType | None) -> None:
-        """Restores the terminal and has the handler of before stop the run; draws again once it continues."""
+        """Restores the terminal, lets the previous handler stop the program, and draws again once it continues."""
         self._stop()
         signal.signal(signal.SIGTSTP, self._before)
         signal.raise_signal(signal.SIGTSTP)
@@ -68,17 +66,15 @@ class Terminal:
             thread.join(LEAVE_S)
 
     def _draw(self, ended: threading.Event) -> None:
-        """Draws until `ended`. If the size changes, the screen is cleared, because terminals move lines then."""
+        """Draws until `ended`; clears the screen if its size changes, because terminals then move lines."""
         with contextlib.suppress(OSError, termios.error):  # the terminal is gone
             while not ended.is_set():
                 if not self._in_front:
                     ended.wait(DRAW_S)
                     continue
                 size = self._console.size
-                with (
-                    self._quiet(),
-                    Live(get_renderable=self._picture, console=self._console, auto_refresh=False) as live,
-                ):
+                live = Live(get_renderable=self._picture, console=self._console, auto_refresh=False)
+                with self._quiet(), live:
                     while self._in_front and self._console.size == size and not ended.is_set():
                         live.refresh()
                         ended.wait(DRAW_S)
@@ -87,7 +83,7 @@ class Terminal:
 
     @property
     def _in_front(self) -> bool:
-        """Whether this program is in the foreground, or there is no job control."""
+        """Whether this program is in the foreground; true without job control."""
         try:
             return os.tcgetpgrp(self._fd) == os.getpgrp()
         except OSError:
@@ -95,9 +91,9 @@ class Terminal:
 
     @contextlib.contextmanager
     def _quiet(self) -> Iterator[None]:
-        """Turns off the echo of typed text, and discards that text afterwards."""
+        """Turns off the echo of typed text; discards that text afterwards."""
         before = termios.tcgetattr(self._fd)
-        quiet = [*before]
+        quiet = list(before)
         quiet[LOCAL_MODES] &= ~termios.ECHO
         termios.tcsetattr(self._fd, termios.TCSADRAIN, quiet)
         try:

@@ -131,7 +131,7 @@ def means(algorithm, batch, losses, td_error):
 
 def sac_losses(algorithm, batch, stack=1):
     """Equations 5 to 7 and 18 of arXiv 1812.05905."""
-    alpha = algorithm.temperature.log.exp().detach()
+    alpha = algorithm.temperature["log"].exp().detach()
     critics, network, temperature, errors = [], [], [], {}
     for window in samples(algorithm, batch, stack):
         now, later = batch.noise["action"][:, window.column]
@@ -143,7 +143,7 @@ def sac_losses(algorithm, batch, stack=1):
         errors[window.column] = sum(abs(error.detach()) for error in found) / len(found)
         action, log_prob = squashed(algorithm.network.output(window.first), now)
         network.append(alpha * log_prob - min(q_values(algorithm.critics, window.first, action)))
-        temperature.append(-algorithm.temperature.log * (log_prob.detach() - DIM))
+        temperature.append(-algorithm.temperature["log"] * (log_prob.detach() - DIM))
     return means(algorithm, batch, (critics, network, temperature), errors)
 
 

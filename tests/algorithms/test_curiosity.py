@@ -93,10 +93,12 @@ def test_each_transition_has_its_errors(actions):
     batch, algorithm = batch_of(spec_of(actions)), build(spec=spec_of(actions))
     for parameter in algorithm.curiosity.parameters():
         torch.nn.init.normal_(parameter, std=0.5)
-    found = algorithm.curiosity(prepared_obs(algorithm.network, samples_of(algorithm, batch).obs), batch.action)
+    forward, inverse = algorithm.curiosity(
+        prepared_obs(algorithm.network, samples_of(algorithm, batch).obs), batch.action
+    )
     for t, b in ((0, 0), (2, 0), (5, 3)):
         expected = slow_errors(algorithm.curiosity, batch, t, b)
-        torch.testing.assert_close((found.forward[t, b], found.inverse[t, b]), expected)
+        torch.testing.assert_close((forward[t, b], inverse[t, b]), expected)
 
 
 V_TRACE = {"algorithm__targets": "vtrace"}
@@ -112,7 +114,7 @@ def test_the_reward_is_that_of_the_environment_and_of_curiosity(name, settings):
     assert paid[3, 0] == 0
     for t, b in ((0, 0), (2, 0), (5, 3)):
         torch.testing.assert_close(paid[t, b], ETA * slow_errors(algorithm.curiosity, batch, t, b)[0].detach())
-    torch.testing.assert_close(algorithm.rewards(prepared), batch.reward + paid)
+    torch.testing.assert_close(prepared.reward, batch.reward + paid)
     plain = build(name, curiosity=0.0, **settings)
     plain.network.load_state_dict(algorithm.network.state_dict())
     plain.critic.load_state_dict(algorithm.critic.state_dict())
@@ -129,12 +131,14 @@ def test_the_models_learn_and_the_policy_does_not_notice(name, actions):
     output = algorithm.loss(prepared)
     groups = {group: own.parameters for group, own in algorithm.groups().items()}
     curious = torch.autograd.grad(output.loss, groups["curiosity"], retain_graph=True)
-    errors = algorithm.curiosity(prepared_obs(algorithm.network, samples_of(algorithm, batch).obs), batch.action)
-    expected = masked_mean(0.8 * errors.inverse + 0.2 * errors.forward, batch.mask)
+    forward, inverse = algorithm.curiosity(
+        prepared_obs(algorithm.network, samples_of(algorithm, batch).obs), batch.action
+    )
+    expected = masked_mean(0.8 * inverse + 0.2 * forward, batch.mask)
     torch.testing.assert_close(curious, torch.autograd.grad(expected, groups["curiosity"]))
     metrics = output.metrics
-    torch.testing.assert_close(metrics["forward_loss"], masked_mean(errors.forward, batch.mask).detach())
-    torch.testing.assert_close(metrics["inverse_loss"], masked_mean(errors.inverse, batch.mask).detach())
+    torch.testing.assert_close(metrics["forward_loss"], masked_mean(forward, batch.mask).detach())
+    torch.testing.assert_close(metrics["inverse_loss"], masked_mean(inverse, batch.mask).detach())
     torch.testing.assert_close(metrics["intrinsic_reward"], ETA * metrics["forward_loss"])
     torch.testing.assert_close(metrics["loss"], output.loss.detach())
 

@@ -18,7 +18,7 @@ from tests.algorithms.segments import CPU, flat
 from tests.algorithms.windows import COLUMNS, STEPS
 from tests.conftest import config_error
 
-TD3 = {"critics": 2, "policy_every": 2, "target_noise": 0.4, "target_noise_clip": 0.3}
+TD3 = {"num_critics": 2, "policy_every": 2, "target_noise": 0.4, "target_noise_clip": 0.3}
 SETTINGS = {
     "ddpg": {},
     "td3": TD3,
@@ -79,7 +79,7 @@ def test_targets_are_averages_that_move_with_the_policy():
 
 @pytest.mark.parametrize("sampling", ["uniform", "prioritized"])
 def test_critics_travel_if_actors_compute_priorities(sampling):
-    given = config(Ddpg, sampling=sampling, critics=2)
+    given = config(Ddpg, sampling=sampling, num_critics=2)
     algorithm, travelling = Ddpg.make(given, spec(), CPU), make_agent(given, spec()).network
     sent = {name for name in algorithm.tensors() if name.startswith("network.")}
     assert sent == {f"network.{name}" for name in travelling.state_dict()}
@@ -143,7 +143,7 @@ def test_all_modules_come_back_from_a_file(sampling):
 # settings
 
 WRONG = {
-    "critics": (0, "give 1 or more"),
+    "num_critics": (0, "give 1 or more"),
     "policy_every": (0, "give 1 or more"),
     "target_noise": (-0.1, "give 0 or more"),
     "target_noise_clip": (-0.1, "give 0 or more"),

@@ -128,7 +128,7 @@ def test_a_policy_explores_from_its_first_observation_on() -> None:
 @pytest.mark.parametrize("n_steps", [1, N, K])
 def test_an_actor_s_priorities_are_a_learner_s(n_steps: int, critics: int) -> None:
     """Of every step, those at the end of an unroll included, which is what looking ahead is for."""
-    given = pendulum("prioritized", n_steps=n_steps, critics=critics)
+    given = pendulum("prioritized", n_steps=n_steps, num_critics=critics)
     policy, unrolls = played(given)
     shapes = make_agent(given, policy.spec).layout
     replay = make_storage(given, shapes, env_steps=4 * COUNT * K)

@@ -149,7 +149,7 @@ def test_an_actor_s_priorities_are_a_learner_s(environment: dict[str, Any], burn
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
-    "lstm": ({"lstm": 0}, "network.lstm: 0 is not allowed; r2d2 learns to remember; give 1 or more"),
+    "lstm": ({"lstm": 0}, "network.lstm: 0 is not allowed; r2d2 needs an LSTM; give 1 or more"),
     "burn_in": ({"burn_in": 6}, "algorithm.burn_in: 6 is not allowed; give at most algorithm.unroll_length (5)"),
     "negative": ({"burn_in": -1}, "algorithm.burn_in: -1 is not allowed; give 0 or more"),
     "softmax": ({"temperature": 2.0}, "actors.temperature_high: 2.0 is not allowed; r2d2 has no softmax; give 1"),

@@ -19,8 +19,8 @@ from tests.conftest import config_error
 SETTINGS = {
     "as published": {},
     "one step": {"n_steps": 1},
-    "one critic": {"critics": 1},
-    "three critics": {"critics": 3},
+    "one critic": {"num_critics": 1},
+    "three critics": {"num_critics": 3},
     "shaped rewards": {"reward_clip": 1.0, "terminal_penalty": 0.5},
     "cool": {"initial_temperature": 0.1},
 }
@@ -53,7 +53,7 @@ def test_metrics_are_means_over_what_is_learned_from():
     torch.testing.assert_close(metrics["policy_loss"], expected.network.detach())
     torch.testing.assert_close(metrics["td_error"], expected.td_error[mask].mean())
     torch.testing.assert_close(metrics["importance"], batch.importance[mask].mean())
-    torch.testing.assert_close(metrics["temperature"], algorithm.temperature.log.exp().detach())
+    torch.testing.assert_close(metrics["temperature"], algorithm.temperature["log"].exp().detach())
     q_taken = algorithm.critics(batch.obs[0], batch.action[0]).mean(0)[mask].mean()
     torch.testing.assert_close(metrics["q_taken"], q_taken.detach())
 
@@ -145,7 +145,7 @@ def test_actions_are_uniform_before_the_first_update_and_the_policy_s_afterwards
 # settings
 
 WRONG = {
-    "critics": (0, "give 1 or more"),
+    "num_critics": (0, "give 1 or more"),
     "ema_decay": (1.5, "give 0 to 1"),
     "initial_temperature": (0.0, "give a number above 0"),
     "n_steps": (9, "give at most algorithm.unroll_length (8)"),

@@ -12,7 +12,7 @@ import torch
 from apex_acer.algorithms import algorithm_class
 from apex_acer.algorithms.dqn.settings import ApexDqnConfig
 from apex_acer.algorithms.on_policy.common import OnPolicy
-from apex_acer.algorithms.samples import SampleMaker, Samples, Sequences, columns, prepared, split
+from apex_acer.algorithms.samples import SampleMaker, Samples, Sequences, prepared, split
 from apex_acer.config import AlgorithmConfig, SequenceConfig
 from apex_acer.networks.discrete import ActorCritic
 from apex_acer.protocol.unroll import Batch
@@ -146,9 +146,9 @@ def test_single_steps_are_the_steps_one_by_one(stack: int) -> None:
     assert whole.steps(torch.arange(0)).mask.shape == (1, 0)
 
 
-def test_columns_are_whole_sequences() -> None:
+def test_selected_sequences_are_whole() -> None:
     whole, index = sequences(3), torch.tensor([4, 0, 2])
-    chosen = columns(whole, index)
+    chosen = whole.select(index)
     for field in dataclasses.fields(Sequences):
         for key, tensor in of_steps(chosen, field.name).items():
             given = of_steps(whole, field.name)[key]

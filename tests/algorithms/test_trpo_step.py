@@ -68,7 +68,7 @@ def a_batch(algorithm: Trpo, spec: EnvironmentSpec, seed: int = 0) -> Sequences:
 def policy_of(algorithm: Trpo, batch: Sequences) -> Any:
     """Of all steps but dummies."""
     obs = prepared(algorithm.network, batch.obs[:-1])
-    policy = algorithm.network.evaluate(obs, batch.first[:-1], {}).policy
+    policy = algorithm.network.evaluate(obs, batch.first[:-1], {})[0]
     return type(policy)(*(tensor[batch.mask] for tensor in policy))
 
 

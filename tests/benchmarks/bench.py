@@ -5,7 +5,7 @@ cores at once; of them and the replay ratio follows the ceiling
 
     cores / (t_acting + (fresh + ratio) * t_update)
 
-in environment steps per second (`ceiling` in `tools/capacity/components.py`), where fresh is 1 for an algorithm that trains
+in environment steps per second (`ceiling` in `tools/capacity/measure.py`), where fresh is 1 for an algorithm that trains
 on each segment as it comes, and 0 for others. The preset is trained with processes at each replay ratio, without evaluation,
 and the components are measured again after each run: its ceiling is that of the two measurements around it, and it is void
 if they disagree.
@@ -32,7 +32,8 @@ from apex_acer.config import RunConfig
 from apex_acer.config.runfile import load_run
 from apex_acer.engines.machine import available_cores
 from apex_acer.environments.vector import environment_spec
-from apex_acer.tools.capacity.components import ceiling, measure, replay_bytes_per_step, samples_per_step
+from apex_acer.tools.capacity.components import replay_bytes_per_step
+from apex_acer.tools.capacity.measure import ceiling, measure, samples_per_step
 from tests.benchmarks import fabric
 from tests.benchmarks.draw import draw_time
 from tests.processes import idle_s, processes, processor_s, resident_mb

@@ -28,8 +28,8 @@ from apex_acer.learner.gradient import Gradient
 from apex_acer.learner.optimizer import Optimizer
 from apex_acer.protocol.specification import EnvironmentSpec
 from apex_acer.protocol.unroll import Unroll
-from apex_acer.replay.sampler import UniformSampler
-from apex_acer.replay.storage import TensorStorage
+from apex_acer.replay.sampler import Sampler
+from apex_acer.replay.storage import Storage
 from apex_acer.views.curves import Line, Panel
 from apex_acer.views.plots import plot_curves
 
@@ -55,8 +55,8 @@ def learn(config: RunConfig, spec: EnvironmentSpec, unrolls: list[Unroll], updat
     acer = Acer.make(config, spec, torch.device("cpu"))
     optimizer = Optimizer(config, acer.groups())
     gradient = Gradient(acer, optimizer, num_parts=2)
-    storage = TensorStorage(acer.agent.layout, sum(unroll.num_columns for unroll in unrolls))
-    sampler = UniformSampler(storage, seed)
+    storage = Storage(acer.agent.layout, sum(unroll.num_columns for unroll in unrolls))
+    sampler = Sampler(storage, seed)
     for unroll in unrolls:
         storage.insert(unroll, 0)
         acer.observe(unroll, 0)

@@ -19,7 +19,7 @@ from apex_acer.protocol.actions import Discrete
 from apex_acer.protocol.specification import EnvironmentSpec
 from apex_acer.protocol.unroll import PRIORITY, Unroll, layout
 from apex_acer.replay.sampler import PrioritizedSampler
-from apex_acer.replay.storage import TensorStorage
+from apex_acer.replay.storage import Storage
 from apex_acer.replay.sum_tree import SumTree
 
 BATCH = 512
@@ -55,7 +55,7 @@ def measure_replay(size: int) -> dict[str, int]:
     k, num, window = 20, min(1000, size // 20), 3
     rng = np.random.default_rng(0)
     spec = EnvironmentSpec((4,), "float32", Discrete(2, 0), 1, False, 1, (4,))
-    storage = TensorStorage(layout(spec, k, {PRIORITY: ()}), size // k, window)
+    storage = Storage(layout(spec, k, {PRIORITY: ()}), size // k, window)
     sampler = PrioritizedSampler(storage, 0, ReplayConfig())
     shape = (k, num)
     flags = {name: np.zeros(shape, bool) for name in ("terminated", "truncated")}
@@ -78,7 +78,8 @@ def measure_replay(size: int) -> dict[str, int]:
         start = time.perf_counter()
         for _ in range(ROUNDS):
             items = sampler.draw(BATCH)
-            weights = sampler.importance(items, 0.5)
+            probabilities = sampler.probabilities(items)
+            weights = sampler.importance(probabilities, 0.5, probabilities.min())
             if gathers:
                 storage.gather(items, importance=weights)
             sampler.set_priorities(items, priorities, storage.num_inserted)

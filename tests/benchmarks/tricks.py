@@ -110,7 +110,7 @@ def main(names: tyro.conf.Positional[tuple[str, ...]] = (), seconds: float = 30.
     torch.set_num_threads(1)
     if not names or "without_compiler" in names:
         print(f"import of the compiler: {spent(partial(importlib.import_module, 'torch._dynamo')):.2f} s")
-    with patch.object(components, "SEGMENTS", SEGMENTS):
+    with patch.object(components, "SEQUENCES", SEGMENTS):
         for name in names or WITHOUT:
             for preset, component in MEASURED[name]:
                 found, pairs = ratio(preset, component, name, seconds)

@@ -15,7 +15,7 @@ from tests.processes import children
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Components are measured for a moment only."""
-    monkeypatch.setattr("apex_acer.tools.capacity.work.SECONDS", 0.1)
+    monkeypatch.setattr("apex_acer.tools.capacity.measure.SECONDS", 0.1)
 
 
 @pytest.mark.slow
@@ -25,7 +25,9 @@ def test_a_plan_says_what_to_expect_and_what_limits_it(tmp_path: Path, capsys: p
     assert main(["plan", str(run), "--actors", "64", "--cores-per-node", "32", "--gpus", "0"]) == 0
     lines = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
     assert {"machines", "expect", "network", "replay", "limit", "advice"} == lines.keys()
-    assert lines["machines"] == "2 of 32 cores for 64 actors; one more for 1 learner on 1 thread"
+    assert lines["machines"] == (
+        "2 of 32 cores for actors, 1 more for learners; actors: 64, learners: 1, threads of a learner: 1"
+    )
     assert "env steps/s, at most" in lines["expect"]
     assert lines["network"].endswith("10 Gbit/s are 1,250 MB/s each way")
     assert lines["limit"].startswith("the learner; next ")

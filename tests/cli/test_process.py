@@ -80,7 +80,7 @@ sys.meta_path.insert(0, Interrupt())
 """
 
 
-MODULES = ("apex_acer.cli.verbs", "difflib", "tyro", "numpy", "apex_acer.manager.manager")
+MODULES = ("apex_acer.cli.verbs", "difflib", "inspect", "numpy", "apex_acer.manager.manager")
 STARTS = [(command, module) for command in (COMMAND, MODULE) for module in MODULES]
 FAST_STARTS = [(COMMAND, "numpy"), (MODULE, "apex_acer.cli.verbs")]
 

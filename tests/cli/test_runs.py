@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from apex_acer.cli import main
-from apex_acer.cli.showing import HEADS
+from apex_acer.cli.showing import RANKED
 from tests.histories import made_up_rows, make_up
 from tests.runs import tiny_run
 
@@ -38,7 +38,7 @@ def test_the_table_is_plain_and_uncut_where_there_is_no_terminal(capsys: pytest.
     assert main(["runs"]) == 0
     out = capsys.readouterr().out
     head, *rows = out.splitlines()
-    assert all(name in head for name in HEADS)
+    assert all(name in head for name in RANKED)
     assert len(rows) == 2
     run = next(row for row in rows if row.startswith("a-long"))
     for text in ("a-long-name-of-a-run-[red]-that-is-not-cut-20261121-193032-12345", "CartPole-v1", "acer", " 7 "):
@@ -91,7 +91,7 @@ def on_terminal(folder: Path, columns: int) -> list[str]:
         (60, ["name", "env steps", "state"]),
         (80, ["name", "env steps", "best", "last", "wall", "age", "state"]),
         (100, ["name", "environment", "env steps", "best", "last", "wall", "age", "state"]),
-        (120, list(HEADS)),
+        (120, ["name", "environment", "algorithm", "seed", "env steps", "best", "last", "wall", "age", "state"]),
     ],
 )
 def test_a_terminal_shows_whole_names_and_the_columns_that_fit(

@@ -232,14 +232,17 @@ def test_a_run_is_a_name_a_path_or_a_configuration_and_takes_changes(tmp_path: P
     [
         ({"sede": 1}, "unknown key sede; did you mean seed?"),
         ({"stop": {"env_step": 1}}, "unknown key stop.env_step; did you mean stop.env_steps?"),
-        ({"stop": 5}, "stop: 5 is not a table; give a dict: {'env_steps': …}"),
-        ({"environment": "Ant-v5"}, "environment: 'Ant-v5' is not a table; give a dict: {'id': …}"),
-        ({"environment": {"id": RunConfig}}, "is not allowed; give the id that it is registered as, module:Id"),
-        ({"total_timesteps": 1}, "unknown key total_timesteps; did you mean stop={'env_steps': …}?"),
-        ({"learning_rate": 1}, "unknown key learning_rate; did you mean optimizer={'learning_rate': …}?"),
+        ({"stop": 5}, "stop: 5 is not a table; in a file write [stop], then env_steps = …; in Python give a dict"),
+        (
+            {"environment": "Ant-v5"},
+            "environment: 'Ant-v5' is not a table; in a file write [environment], then id = …; in Python give a dict",
+        ),
+        ({"environment": {"id": RunConfig}}, "the one that it is registered as, or module:Id"),
+        ({"total_timesteps": 1}, "unknown key total_timesteps; did you mean env_steps in the section stop?"),
+        ({"learning_rate": 1}, "unknown key learning_rate; did you mean learning_rate in the section optimizer?"),
         ({"stop": {1: 2}}, "unknown key stop.1; allowed: env_steps, minutes, at_return"),
         ({"seed": -1}, "seed: -1 is not allowed; give 0 to 2147483647"),
-        ({"stop": ReplayConfig()}, "is not a table; give a dict: {'env_steps': …}"),
+        ({"stop": ReplayConfig()}, "is not a table; in a file write [stop], then env_steps = …; in Python give a dict"),
         ({"environment": {"wrappers": ReplayConfig()}}, "is not allowed; give a list"),
     ],
 )
@@ -323,7 +326,7 @@ def test_what_is_no_toml(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "parts"),
     [
-        ("lr = 1", ["unknown key lr;", "did you mean optimizer.learning_rate?"]),
+        ("lr = 1", ["unknown key lr;", "did you mean learning_rate in the section optimizer?"]),
         ("[algorithm]\nlearning_rate = 1", ["did you mean optimizer.learning_rate?"]),
         ("[environment]\nn_envs = 1", ["did you mean actors.environments?"]),
         ("sed = 1", ["unknown key sed;", "did you mean seed?"]),
@@ -346,14 +349,14 @@ def test_what_is_no_toml(text: str) -> None:
         ("[network]\nhidden_sizes = 64", ["network.hidden_sizes: 64 is not allowed; give a list"]),
         ("[network]\nhidden_sizes = [64, 'a']", ["network.hidden_sizes: 'a' is not allowed; give int"]),
         ("[environment]\nkwargs = 3", ["environment.kwargs: 3 is not allowed; give str or dict"]),
-        ("actors = 2", ["actors: 2 is not a table; write [actors]"]),
+        ("actors = 2", ["actors: 2 is not a table; in a file write [actors]"]),
         ("[actors]\ncount = 2020-01-01", ["actors.count", "give int"]),
-        ("algorithm = 'acer'", ["algorithm: 'acer' is not a table; write [algorithm]"]),
+        ("algorithm = 'acer'", ["algorithm: 'acer' is not a table; in a file write [algorithm]"]),
         ("[algorithm]\nname = 'apex_dqn'\nema_decay = 0.5", ["unknown key algorithm.ema_decay; allowed: name, gamma"]),
         ("[algorithm]\nn_steps = 3", ["unknown key algorithm.n_steps; allowed: name, gamma"]),
         ("[algorithm]\nname = 'apex_dqn'\nn_step = 3", ["did you mean algorithm.n_steps?"]),
         ("base = 'pong'\n[algorithm]\nname = 'apex_dqn'\nq_cost = 3", ["unknown key algorithm.q_cost;"]),
-        ("base = 'pong'\nalgorithm = 3", ["algorithm: 3 is not a table; write [algorithm]"]),
+        ("base = 'pong'\nalgorithm = 3", ["algorithm: 3 is not a table; in a file write [algorithm]"]),
     ],
 )
 def test_wrong_keys_and_types_are_said_in_one_line(text: str, parts: list[str]) -> None:
@@ -456,3 +459,9 @@ def test_atari_machado_is_their_protocol() -> None:
     assert (atari.sticky_actions, atari.full_action_space, atari.frame_skip) == (0.25, True, 4)
     assert (atari.life_loss, atari.fire_reset, atari.noop_max) == (False, False, 0)
     assert environment_spec(load_run("atari-machado").environment).num_actions == 18
+
+
+def test_a_file_with_the_name_that_a_key_had_is_read() -> None:
+    assert from_dict({"algorithm": {"name": "ddpg", "critics": 2}}) == from_dict(
+        {"algorithm": {"name": "ddpg", "num_critics": 2}}
+    )

@@ -140,7 +140,7 @@ def test_a_user_s_own_algorithm_trains_and_goes_on(
     result = resume(tmp_path, {"env_steps": 1000})
     assert result.updates > 20
     policy = load_policy(result.weights, import_modules=True)
-    assert policy.exploration(1).item() == 0.5
+    assert vars(policy.config.algorithm)["temperature"] == 0.5
     assert policy.act([0.0, 0.0, 0.0, 0.0]) in (0, 1)
 
 

@@ -58,8 +58,8 @@ def test_a_run_of_far_too_many_actors_is_refused_at_once(
             "algorithm.unroll_length: 1000000000 is not ",
         ),
         (
-            {"algorithm__name": "sac", "algorithm__critics": 10**9},
-            "algorithm.critics: 1000000000 is not allowed; give less",
+            {"algorithm__name": "sac", "algorithm__num_critics": 10**9},
+            "algorithm.num_critics: 1000000000 is not allowed; give less",
         ),
         ({"network__lstm": 10**6}, "network.lstm: 1000000 is not allowed; give less: its 4,000,"),
         (

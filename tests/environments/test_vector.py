@@ -363,7 +363,7 @@ def test_nothing_in_info_but_a_mask_matters(infos: list[dict[str, Any]]) -> None
     environments = make(3, **settings, action_masks="action_mask" in infos[0])
     _, steps = run(environments, 0, np.zeros((12, 3), int))
     assert [step.reset.any() for step in steps].count(True) == 2  # it went on through two ends
-    assert environments.has_told_masks == ("action_mask" in infos[0])
+    assert environments.info_has_masks == ("action_mask" in infos[0])
 
 
 def told(*masks: Any) -> Environments:

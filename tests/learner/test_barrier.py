@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from apex_acer.config import RunConfig
-from apex_acer.learner.barrier import Barrier
-from apex_acer.learner.inbox import Post
+from apex_acer.learner.inbox import Barrier, Post
 from apex_acer.learner.learner import Learner
 from apex_acer.learner.trainer import Trainer, Update
 from apex_acer.protocol.messages import Message, Peer, Reply

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,10 +12,9 @@ import pytest
 import torch
 
 from apex_acer.config import RunConfig
-from apex_acer.learner.batch_queue import BatchQueue, Transfer
+from apex_acer.learner.batch_queue import BatchQueue, mover
 from apex_acer.learner.parts import make_sampler, make_storage
 from apex_acer.learner.ranks import ALONE, Ranks
-from apex_acer.learner.shared_batch_queue import SharedBatchQueue
 from apex_acer.protocol.specification import Array
 from apex_acer.protocol.unroll import Batch, Unroll
 from apex_acer.replay.rate_limiter import RateLimiter
@@ -36,15 +35,13 @@ def queue_run(**changes: Any) -> RunConfig:
 CPU = torch.device("cpu")
 
 
-def make_queue(config: RunConfig, transfer: Transfer | None = None, ranks: Ranks = ALONE, **changes: Any) -> BatchQueue:
-    """A learner's queue, with all of `replay.capacity`; the algorithm's `Sampling` has `changes`."""
-    sampling = config.algorithm.sampling._replace(**changes)
+def make_queue(config: RunConfig, ranks: Ranks = ALONE, *, early: bool = False, replays: str = "") -> BatchQueue:
+    """A learner's queue, with all of `replay.capacity`; `early`: batches are gathered during the update before."""
     storage = make_storage(config, tiny_layout(config), config.replay.capacity)
     sampler = make_sampler(config, storage)
-    limiter = RateLimiter(config.algorithm.replay_ratio, 0, sampling.replays, config.replay.start)
-    if ranks is ALONE:
-        return BatchQueue(config, sampling, storage, sampler, limiter, transfer)
-    return SharedBatchQueue(config, sampling, storage, sampler, limiter, transfer, ranks)
+    replays = replays or config.algorithm.sampling.replays
+    limiter = RateLimiter(config.algorithm.replay_ratio, 0, replays, config.replay.start)
+    return BatchQueue(config, storage, sampler, limiter, CPU if early else None, ranks)
 
 
 def insert_agreed(queue: BatchQueue, unroll: Unroll, weights_version: int) -> None:
@@ -177,19 +174,10 @@ def test_replay_that_is_full_has_started_although_dummy_steps_are_not_held(
 # ── a batch on its way ──
 
 
-@pytest.fixture
-def transfer() -> Iterator[Transfer]:
-    started = Transfer(CPU)
-    yield started
-    started.close()
-
-
 @pytest.mark.parametrize("changes", MIXES.values(), ids=MIXES)
-def test_chosen_early_every_segment_is_still_fresh_once_and_in_order(
-    changes: dict[str, Any], transfer: Transfer
-) -> None:
+def test_chosen_early_every_segment_is_still_fresh_once_and_in_order(changes: dict[str, Any]) -> None:
     config = queue_run(**changes)
-    queue = make_queue(config, transfer)
+    queue = make_queue(config, early=True)
     drawn = go_on(queue, config, 0, 30)
     fresh = [number for numbers, num_fresh in drawn for number in numbers[:num_fresh]]
     assert fresh == list(range(len(fresh)))
@@ -198,11 +186,9 @@ def test_chosen_early_every_segment_is_still_fresh_once_and_in_order(
     assert replayed == pytest.approx(config.algorithm.replay_ratio * len(fresh), rel=0.3)
 
 
-def test_what_is_on_its_way_is_not_overwritten_and_counts_as_not_trained_on(
-    transfer: Transfer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_on_its_way_is_not_overwritten_and_counts_as_not_trained_on(monkeypatch: pytest.MonkeyPatch) -> None:
     config = queue_run(algorithm__replay_ratio=0.0)
-    queue = make_queue(config, transfer)
+    queue = make_queue(config, early=True)
     gather = queue.storage.gather
 
     def slowly(items: torch.Tensor, num_fresh: int, importance: torch.Tensor) -> Batch:
@@ -222,9 +208,9 @@ def test_what_is_on_its_way_is_not_overwritten_and_counts_as_not_trained_on(
     assert segment_numbers(second) == [4, 5, 6, 7]
 
 
-def test_what_fails_on_its_way_is_raised(transfer: Transfer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_fails_on_its_way_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
     config = queue_run()
-    queue = make_queue(config, transfer)
+    queue = make_queue(config, early=True)
     monkeypatch.setattr(queue.storage, "gather", lambda *chosen: 1 / 0)
     insert(queue, config, 0)
     insert(queue, config, 1)
@@ -232,12 +218,12 @@ def test_what_fails_on_its_way_is_raised(transfer: Transfer, monkeypatch: pytest
         queue.next_batch()
 
 
-def test_a_batch_that_has_come_is_the_one_that_was_gathered(transfer: Transfer) -> None:
+def test_a_batch_that_has_come_is_the_one_that_was_gathered() -> None:
     config = queue_run()
     queue = make_queue(config)
     insert(queue, config, 3)
     gathered = queue.storage.gather(torch.tensor([0, 2]), 1)
-    come = transfer.start(lambda: gathered).result()
+    come = mover(CPU)(gathered)
     for name, value in vars(gathered).items():
         pairs = zip(value.values(), getattr(come, name).values(), strict=True) if isinstance(value, dict) else None
         for one, other in pairs or [(value, getattr(come, name))]:
@@ -248,11 +234,9 @@ def test_a_batch_that_has_come_is_the_one_that_was_gathered(transfer: Transfer) 
 
 
 @pytest.mark.parametrize("changes", MIXES.values(), ids=MIXES)
-def test_a_batch_on_its_way_at_a_checkpoint_is_chosen_again_and_counted_once(
-    changes: dict[str, Any], transfer: Transfer
-) -> None:
+def test_a_batch_on_its_way_at_a_checkpoint_is_chosen_again_and_counted_once(changes: dict[str, Any]) -> None:
     config = queue_run(**changes)
-    queue, another = make_queue(config, transfer), make_queue(config)
+    queue, another = make_queue(config, early=True), make_queue(config)
     for number in range(8):
         insert(queue, config, number)
     queue.next_batch()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,7 @@ import torch
 from torch import Tensor
 
 from apex_acer.config import RunConfig
-from apex_acer.learner.batch_queue import BatchQueue, Transfer
+from apex_acer.learner.batch_queue import BatchQueue
 from apex_acer.replay.sampler import LEAST_PRIORITY
 from tests.learner.test_batch_queue import (
     copied,
@@ -32,14 +31,6 @@ def steps_run(**changes: Any) -> RunConfig:
     """A run of Ape-X DQN, whose samples are windows of 3 steps."""
     options = {"algorithm__name": "apex_dqn", "algorithm__replay_ratio": 4.0, "learner__batch_size": 16}
     return queue_run(**{"replay__start": 100, "replay__sampling": "prioritized"} | options | changes)
-
-
-@pytest.fixture
-def transfers() -> Iterator[list[Transfer]]:
-    started = [Transfer(torch.device("cpu")) for _ in range(3)]
-    yield started
-    for transfer in started:
-        transfer.close()
 
 
 Learned = list[tuple[list[float], list[float]]]
@@ -68,11 +59,9 @@ def go_on(queue: BatchQueue, config: RunConfig, first: int, count: int) -> Learn
 @pytest.mark.parametrize("sampling", SAMPLING)
 @pytest.mark.parametrize("ratio", [1.0, 4.0])
 @pytest.mark.parametrize("early", [False, True])
-def test_steps_are_replayed_at_the_ratio_once_replay_has_started(
-    transfers: list[Transfer], sampling: str, ratio: float, early: bool
-) -> None:
+def test_steps_are_replayed_at_the_ratio_once_replay_has_started(sampling: str, ratio: float, early: bool) -> None:
     config = steps_run(algorithm__replay_ratio=ratio, replay__sampling=sampling)
-    queue = make_queue(config, transfers[0] if early else None)
+    queue = make_queue(config, early=early)
     inserted = replayed = 0
     for number in range(180):
         before = queue._limiter.fresh_steps
@@ -111,9 +100,9 @@ def test_with_its_steps_another_goes_on_as_this_one_does(sampling: str, stopped_
 
 
 @pytest.mark.parametrize("sampling", SAMPLING)
-def test_with_a_batch_on_its_way_another_begins_with_that_one(transfers: list[Transfer], sampling: str) -> None:
+def test_with_a_batch_on_its_way_another_begins_with_that_one(sampling: str) -> None:
     config = steps_run(replay__sampling=sampling)
-    queue, *others = (make_queue(config, transfer) for transfer in transfers)
+    queue, *others = (make_queue(config, early=True) for _ in range(3))
     go_on(queue, config, 0, 20)
     insert(queue, config, 20)
     queue.next_batch(0.5)
@@ -148,9 +137,9 @@ def raised(priorities: Tensor) -> np.ndarray:
 
 
 @pytest.mark.parametrize("early", [False, True])
-def test_priorities_go_to_the_batch_they_are_of(transfers: list[Transfer], early: bool) -> None:
+def test_priorities_go_to_the_batch_they_are_of(early: bool) -> None:
     config = steps_run()
-    queue = make_queue(config, transfers[0] if early else None)
+    queue = make_queue(config, early=early)
     for number in range(8):
         insert(queue, config, number)
     number_of = queue.storage.gather(torch.arange(8 * 4 * 5)).obs[0, :, 0]  # by item
@@ -165,9 +154,9 @@ def test_priorities_go_to_the_batch_they_are_of(transfers: list[Transfer], early
 
 
 @pytest.mark.parametrize("early", [False, True])
-def test_priorities_of_what_was_overwritten_meanwhile_are_ignored(transfers: list[Transfer], early: bool) -> None:
+def test_priorities_of_what_was_overwritten_meanwhile_are_ignored(early: bool) -> None:
     config = steps_run()
-    queue = make_queue(config, transfers[0] if early else None)
+    queue = make_queue(config, early=early)
     for number in range(10):  # replay is full
         insert(queue, config, number)
     for _ in range(2):  # the second was chosen before anything was overwritten

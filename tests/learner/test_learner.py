@@ -570,6 +570,6 @@ def test_a_device_without_room_for_replay_is_named(make_learner: MakeLearner, mo
     def full(*arguments: object) -> None:
         raise torch.OutOfMemoryError
 
-    monkeypatch.setattr("apex_acer.learner.parts.TensorStorage", full)
+    monkeypatch.setattr("apex_acer.learner.parts.Storage", full)
     with pytest.raises(ConfigError, match=r"^replay\.device: cpu has no room for 2,000 steps; give cpu, or a smaller"):
         make_learner(tiny_run())

@@ -20,9 +20,8 @@ def talk(ranks: Ranks) -> dict[str, object]:
     return {
         "gather": ranks.gather([ranks.rank, 0.5]).tolist(),
         "add": tensor.tolist(),
-        "share": ranks.share(b"of %d" % ranks.rank),
-        "share nothing": ranks.share(b""),
         "collect": ranks.collect(b"x" * ranks.rank),
+        "collect nothing": ranks.collect(b""),
         "align": [each.tolist() for each in aligned],
     }
 
@@ -31,9 +30,8 @@ def test_learners_tell_each_other_what_they_must(pair: Group) -> None:
     everybodys = {
         "gather": [[0.0, 0.5], [1.0, 0.5]],
         "add": [3.0, 3.0, 3.0],
-        "share": b"of 0",
-        "share nothing": b"",
         "collect": [b"", b"x"],
+        "collect nothing": [b"", b""],
         "align": [[[0.0, 0.0], [0.0, 0.0]], 2**40],
     }
     assert pair.run(talk) == [everybodys, everybodys]
@@ -41,7 +39,7 @@ def test_learners_tell_each_other_what_they_must(pair: Group) -> None:
 
 def test_a_learner_alone_is_told_what_it_says() -> None:
     np.testing.assert_array_equal(ALONE.gather([1, 0.5]), [[1.0, 0.5]])
-    assert (ALONE.share(b"a"), ALONE.collect(b"a")) == (b"a", [b"a"])
+    assert ALONE.collect(b"a") == [b"a"]
     tensor = torch.ones(2)
     ALONE.add(tensor)
     ALONE.align([tensor])

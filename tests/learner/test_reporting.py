@@ -27,7 +27,7 @@ def test_a_last_row_that_follows_at_once_has_no_rates(
     for at, updates in ((4.0, 4), (14.0, 24), (14.016, 32)):
         now, learner.counters.updates = at, updates
         with reporter.timers.phase("learning"):
-            reporter.log_learner()
+            reporter.log_learner(learner._figures())
     learner.close()
     first, second, last = map(json.loads, next(tmp_path.rglob("metrics.jsonl")).read_text().splitlines())
     assert (first["updates_per_s"], second["updates_per_s"]) == (1.0, 2.0)  # a first one has its own, however early

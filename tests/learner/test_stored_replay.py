@@ -164,7 +164,7 @@ def test_a_folder_without_replay_is_refused(tmp_path: Path, finished_run: Path) 
     folder = other_replay(tmp_path)
     assert "algorithm.replay_ratio 0 keeps no replay; leave it out" in said(folder, algorithm__replay_ratio=0.0)
     several = {"engine": "ray", "learner__count": 2}
-    assert "replay.load works with one learner only" in said(folder, **several)
+    assert "replay.load work with one learner only" in said(folder, **several)
 
 
 def test_damage_is_seen_before_anything_is_loaded(tmp_path: Path) -> None:
@@ -209,11 +209,11 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "count": ({"episode_step": COUNTED - 1}, "episode_step: -1, allowed is 0 or more"),
     "no reset": (
         {"truncated": AT_STEP_1},
-        "truncated: step 1 of environment 0, but the step behind it is not masked, as a reset is",
+        "truncated: step 1 of environment 0: the step behind it is not masked, as a reset is",
     ),
     "truncated everywhere": (
         {"terminated": np.ones_like(NUMBERS.mask), "truncated": np.ones_like(NUMBERS.mask)},
-        "truncated: step 0 of environment 0, but the step behind it is not masked, as a reset is",
+        "truncated: step 0 of environment 0: the step behind it is not masked, as a reset is",
     ),
     "another episode": (
         {"episode_step": np.where(COUNTED > 2, COUNTED - 3, COUNTED), "terminated": np.zeros_like(NUMBERS.mask)},

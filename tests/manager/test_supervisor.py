@@ -405,7 +405,7 @@ def test_what_a_learner_raises_is_not_tried_again(world: World) -> None:
     world.handle("learner").raised = "OSError: No space left on device"
     world.handle("learner").die()
     with pytest.raises(
-        RunFailed, match="a traceback\nlearner: exit code 1\nlearner: OSError: No space left on device; it"
+        RunFailed, match="a traceback\nlearner: exit code 1\nlearner: OSError: No space left on device; a restart"
     ):
         world.tend()
 

@@ -17,11 +17,11 @@ from apex_acer.manager import preparation, trackers
 from apex_acer.manager.callbacks import Callbacks
 from apex_acer.manager.manager import resume, train, watch
 from apex_acer.manager.preparation import prepare
-from apex_acer.manager.trackers import TRACKERS, Tracker, Trackers
+from apex_acer.manager.trackers import TRACKERS, Trackers, WandB
 from tests.runs import tiny_run
 
 
-class Notebook(Tracker):
+class Notebook(WandB):
     """Keeps what it hears, for all runs."""
 
     heard: list[Any]
@@ -45,7 +45,7 @@ def heard(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return Notebook.heard
 
 
-def use(monkeypatch: pytest.MonkeyPatch, cls: type[Tracker]) -> None:
+def use(monkeypatch: pytest.MonkeyPatch, cls: type[WandB]) -> None:
     monkeypatch.setitem(TRACKERS, "wandb", cls)
     monkeypatch.setattr(preparation, "find_spec", lambda name: name)
 
@@ -87,7 +87,7 @@ def test_a_run_that_fails_ends_without_a_result(tmp_path: Path, heard: list[Any]
 def test_a_tracker_that_fails_is_a_line_and_the_run_goes_on(
     tmp_path: Path, method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(self: Tracker, *arguments: Any) -> str:
+    def fail(self: WandB, *arguments: Any) -> str:
         raise OSError("the network\nis down")
 
     Notebook.heard = []
@@ -98,7 +98,7 @@ def test_a_tracker_that_fails_is_a_line_and_the_run_goes_on(
 
 
 def test_what_goes_wrong_in_a_tracker_is_news(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(self: Tracker, *arguments: Any) -> str:
+    def fail(self: WandB, *arguments: Any) -> str:
         raise OSError("the network is down")
 
     use(monkeypatch, type("Failing", (Notebook,), {"begin": fail}))
@@ -112,7 +112,7 @@ def test_what_goes_wrong_in_a_tracker_is_news(tmp_path: Path, monkeypatch: pytes
 
 
 def test_a_tracker_that_hangs_delays_only_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def hang(self: Tracker, row: Any) -> None:
+    def hang(self: WandB, row: Any) -> None:
         time.sleep(60)
 
     Notebook.heard = []

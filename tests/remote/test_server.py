@@ -236,10 +236,10 @@ def test_an_answer_to_who_has_gone_reaches_nobody_else(serve: Serve) -> None:
     assert other.reset() == {"type": "action", "sequence": 0, "action": 0}
 
 
-def test_goodbye(serve: Serve) -> None:
+def test_the_close_message(serve: Serve) -> None:
     acting = serve()
     peer = Peer(acting.server.url)
-    acting.server.close("the run has ended")
+    acting.server.close()
     assert peer.hear() == {"type": "bye", "message": "the run has ended"}
     assert peer.closed() == 1001
     with pytest.raises(OSError, match="refused"):
@@ -259,7 +259,7 @@ def test_clients_that_are_not_learned_from_are_passed_on(serve: Serve, tmp_path:
     peer.cut()
     until(lambda: evaluating.kinds() == ["reset", LOST])
     other = Peer(acting.server.url, HELLO | {"train": False})
-    acting.server.close("the run has ended")
+    acting.server.close()
     assert other.hear() == {"type": "bye", "message": "the run has ended"}
 
 

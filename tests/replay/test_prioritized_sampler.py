@@ -14,7 +14,7 @@ from apex_acer.config import ReplayConfig
 from apex_acer.protocol.specification import Array
 from apex_acer.protocol.unroll import PRIORITY, Unroll
 from apex_acer.replay.sampler import LEAST_PRIORITY, PrioritizedSampler
-from apex_acer.replay.storage import TensorStorage
+from apex_acer.replay.storage import Storage
 from tests import unrolls as made
 from tests.unrolls import COUNT, K, copy_into, plain_layout, plain_unroll
 
@@ -23,13 +23,13 @@ SETTINGS = ReplayConfig(sampling="prioritized", priority_exponent=ALPHA, importa
 CAPACITY = 7  # two unrolls and a third of one
 
 
-Replay = tuple[TensorStorage, PrioritizedSampler]
+Replay = tuple[Storage, PrioritizedSampler]
 
 
 def make(window: int, *, given: bool, capacity: int = CAPACITY, seed: int = 0, **settings: Any) -> Replay:
     """`given`: unrolls come with priorities."""
     exponents = dataclasses.replace(SETTINGS, **settings)
-    storage = TensorStorage(plain_layout(prioritized=given), capacity, window)
+    storage = Storage(plain_layout(prioritized=given), capacity, window)
     return storage, PrioritizedSampler(storage, seed, exponents)
 
 
@@ -119,6 +119,11 @@ def test_an_empty_replay_refuses_to_draw() -> None:
 # ── what corrects for it ──
 
 
+def importance_of(replay: Replay, items: torch.Tensor, progress: float) -> torch.Tensor:
+    probabilities = replay[1].probabilities(items)
+    return replay[1].importance(probabilities, progress, probabilities.min())
+
+
 @pytest.mark.parametrize(("progress", "exponent"), [(0.0, 0.4), (0.25, 0.55), (0.5, 0.7), (1.0, 1.0), (1.7, 1.0)])
 def test_importance_is_n_times_p_to_the_minus_beta_as_a_share_of_the_largest(progress: float, exponent: float) -> None:
     replay = make(3, given=True, importance_exponent=0.4, importance_exponent_final=1.0)
@@ -128,7 +133,7 @@ def test_importance_is_n_times_p_to_the_minus_beta_as_a_share_of_the_largest(pro
     num = np.count_nonzero(all_weights)
     probabilities = all_weights[items.numpy()] / all_weights.sum()
     expected = (num * probabilities) ** -exponent
-    found = replay[1].importance(items, progress)
+    found = importance_of(replay, items, progress)
     assert found.dtype == torch.float32
     np.testing.assert_allclose(found.numpy(), expected / expected.max(), rtol=1e-6)
     assert found.max() == 1 > found.min() > 0
@@ -141,7 +146,7 @@ FLAT = {"beta": {"importance_exponent": 0.0, "importance_exponent_final": 0.0}, 
 def test_without_an_exponent_nothing_is_corrected(changes: dict[str, float]) -> None:
     replay = make(3, given=True, **changes)
     insert(replay, range(4), given=True)
-    assert (replay[1].importance(replay[1].draw(32), 0.5) == 1).all()
+    assert (importance_of(replay, replay[1].draw(32), 0.5) == 1).all()
 
 
 # ── what is evicted ──
@@ -241,7 +246,7 @@ def test_another_goes_on_bit_for_bit(window: int, unrolls_before: int) -> None:
 def learn(replay: Replay) -> tuple[torch.Tensor, torch.Tensor]:
     """A draw and its weights; new priorities are set."""
     items = replay[1].draw(16)
-    importance = replay[1].importance(items, 0.3)
+    importance = importance_of(replay, items, 0.3)
     replay[1].set_priorities(items, items.float().sin().abs(), replay[0].num_inserted)
     return items, importance
 

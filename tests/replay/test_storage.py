@@ -12,8 +12,8 @@ from apex_acer.config import EnvironmentConfig, NetworkConfig, RunConfig
 from apex_acer.protocol.actions import Discrete
 from apex_acer.protocol.specification import EnvironmentSpec
 from apex_acer.protocol.unroll import ARRAY_FIELDS, Batch, Layout, Unroll, layout
-from apex_acer.replay.sampler import UniformSampler
-from apex_acer.replay.storage import TensorStorage
+from apex_acer.replay.sampler import Sampler
+from apex_acer.replay.storage import Storage
 from tests.conftest import COUNTDOWN, play
 from tests.unrolls import Replay, copy_into, insert
 
@@ -33,8 +33,8 @@ def unrolls() -> tuple[Layout, list[Unroll]]:
 
 
 def uniform(fits: Layout, capacity: int, seed: int = 0) -> Replay:
-    storage = TensorStorage(fits, capacity)
-    return storage, UniformSampler(storage, seed)
+    storage = Storage(fits, capacity)
+    return storage, Sampler(storage, seed)
 
 
 def assert_equal_columns(batch: Batch, columns: list[tuple[Unroll, int, int]]) -> None:
@@ -62,7 +62,7 @@ def one_column(unroll: Unroll, column: int) -> Unroll:
 def test_the_oldest_segments_are_overwritten(unrolls: tuple[Layout, list[Unroll]]) -> None:
     fits, sent = unrolls
     capacity = 7
-    storage = TensorStorage(fits, capacity)
+    storage = Storage(fits, capacity)
     held: dict[int, tuple[Unroll, int, int]] = {}
     for version, unroll in enumerate(sent):
         slots = storage.insert(unroll, version)
@@ -79,7 +79,7 @@ def test_the_oldest_segments_are_overwritten(unrolls: tuple[Layout, list[Unroll]
 
 def test_an_actor_may_have_one_environment(unrolls: tuple[Layout, list[Unroll]]) -> None:
     fits, sent = unrolls
-    storage = TensorStorage(fits, 3)
+    storage = Storage(fits, 3)
     for version in range(4):
         slots = storage.insert(one_column(sent[version], 1), version)
         assert slots.tolist() == [version % 3]
@@ -129,7 +129,7 @@ def test_only_what_was_inserted_is_sampled(unrolls: tuple[Layout, list[Unroll]])
 
 
 def test_the_first_are_marked_as_fresh(unrolls: tuple[Layout, list[Unroll]]) -> None:
-    storage = TensorStorage(unrolls[0], 10)
+    storage = Storage(unrolls[0], 10)
     slots = storage.insert(unrolls[1][0], 0)
     assert not storage.gather(slots).fresh.any()
     for num_fresh in range(COUNT + 1):
@@ -170,7 +170,7 @@ def test_another_goes_on_with_its_arrays(unrolls: tuple[Layout, list[Unroll]], u
 
 def test_arrays_are_views_of_what_is_held(unrolls: tuple[Layout, list[Unroll]]) -> None:
     fits, sent = unrolls
-    storage = TensorStorage(fits, 100)
+    storage = Storage(fits, 100)
     assert {len(array) for array in storage.arrays().values()} == {0}
     slots = storage.insert(sent[0], 5)
     arrays = storage.arrays()
@@ -182,7 +182,7 @@ def test_arrays_are_views_of_what_is_held(unrolls: tuple[Layout, list[Unroll]]) 
 
 
 def test_a_step_costs_at_most_a_plane_and_a_quarter() -> None:
-    storage = TensorStorage(layout(PIXELS, 20, {"log_probs": (4,)}), 50)
+    storage = Storage(layout(PIXELS, 20, {"log_probs": (4,)}), 50)
     assert storage.num_bytes / (50 * 20) <= 1.25 * 84 * 84
 
 

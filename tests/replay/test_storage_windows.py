@@ -8,8 +8,8 @@ import torch
 from scipy import stats
 
 from apex_acer.protocol.unroll import PRIORITY, Batch, Unroll
-from apex_acer.replay.sampler import UniformSampler
-from apex_acer.replay.storage import Storage, TensorStorage
+from apex_acer.replay.sampler import Sampler
+from apex_acer.replay.storage import Storage
 from tests.unrolls import COUNT, PLANE, K, copy_into, plain_layout, plain_unroll
 
 CAPACITY, UNROLLS = 7, 4  # the ring holds two unrolls and a third of one
@@ -20,7 +20,7 @@ def filled(
     window: int, stack: int = 1, *, prioritized: bool = False
 ) -> tuple[Storage, dict[int, tuple[Unroll, int, int]]]:
     """A storage that has wrapped around, and by slot what it holds: unroll, column, weights version."""
-    storage = TensorStorage(plain_layout(stack, prioritized=prioritized), CAPACITY, window)
+    storage = Storage(plain_layout(stack, prioritized=prioritized), CAPACITY, window)
     held = {}
     for version in range(UNROLLS):
         unroll = plain_unroll(version, stack, prioritized=prioritized)
@@ -86,22 +86,22 @@ def test_each_sample_counts_for_the_step_it_begins_with() -> None:
 
 def test_draws_over_steps_are_uniform() -> None:
     storage, _ = filled(3)
-    sampler = UniformSampler(storage, seed=1)
+    sampler = Sampler(storage, seed=1)
     counts = torch.cat([sampler.draw(100) for _ in range(200)]).bincount(minlength=CAPACITY * K)
     assert len(counts) == CAPACITY * K
     assert 1e-3 < stats.chisquare(counts.numpy()).pvalue < 1 - 1e-3
 
 
 def test_only_steps_that_were_inserted_are_drawn() -> None:
-    storage = TensorStorage(plain_layout(), 1000, window=2)
+    storage = Storage(plain_layout(), 1000, window=2)
     slots = storage.insert(plain_unroll(0), 0)
-    assert set(UniformSampler(storage, seed=0).draw(500).tolist()) == set(range(len(slots) * K))
+    assert set(Sampler(storage, seed=0).draw(500).tolist()) == set(range(len(slots) * K))
 
 
 def test_another_goes_on_with_its_arrays() -> None:
     storage, _ = filled(3, stack=2)
-    other = TensorStorage(plain_layout(2), CAPACITY, window=3)
-    samplers = [UniformSampler(each, seed) for seed, each in enumerate((storage, other))]
+    other = Storage(plain_layout(2), CAPACITY, window=3)
+    samplers = [Sampler(each, seed) for seed, each in enumerate((storage, other))]
     samplers[0].draw(5)
     copy_into((storage, samplers[0]), (other, samplers[1]))
     for version in (4, 5):

@@ -129,7 +129,7 @@ def test_where_many_keys_differ_lines_have_the_names_of_their_folders(tmp_path: 
         for seed in range(2):
             make_up(tmp_path / name / f"seed_{seed}", tiny_run(seed=seed, **changed), made_up_rows(seed, 1))
     folders = sorted(tmp_path.glob("*/*"))
-    assert names(folders) == ["large (2 runs)", "small (2 runs)"]
+    assert names(folders) == ["large/seed_0 … (2 runs)", "small/seed_0 … (2 runs)"]
     others = [folder.rename(tmp_path / f"{folder.parent.name}-{folder.name}") for folder in folders]
     assert names(others) == ["large-seed_0 … (2 runs)", "small-seed_0 … (2 runs)"]
     few = make_up(tmp_path / "few", tiny_run(**changes), made_up_rows(0, 1))

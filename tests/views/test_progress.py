@@ -28,14 +28,14 @@ def test_the_rate_follows_what_lasts_and_not_what_jumps() -> None:
     assert lefts[29:120] == pytest.approx(truth, rel=0.25)
     changes = [abs(after - before) for before, after in itertools.pairwise(lefts[29:120])]
     assert max(changes) < 0.1 * max(lefts[29:120])
-    assert progress.rate.per_second == pytest.approx(500, rel=0.2)
+    assert progress.steps_per_s == pytest.approx(500, rel=0.2)
 
 
 def test_a_learner_that_goes_back_to_its_checkpoint_leaves_the_rate() -> None:
     progress = Progress.before(CONFIG).after(a_status(env_steps=1000, wall_s=10.0))
     back = progress.after(a_status(env_steps=400, wall_s=4.0))
-    assert (back.env_steps, back.rate) == (400, progress.rate)
-    assert back.after(a_status(env_steps=500, wall_s=5.0)).rate.per_second == pytest.approx(100)
+    assert (back.env_steps, back.steps_per_s) == (400, progress.steps_per_s)
+    assert back.after(a_status(env_steps=500, wall_s=5.0)).steps_per_s == pytest.approx(100)
 
 
 @pytest.mark.parametrize(("minutes", "left", "share"), [(None, 90.0, 0.1), (1.0, 50.0, 10 / 60), (5.0, 90.0, 0.1)])
@@ -89,7 +89,7 @@ def test_the_end_is_that_of_the_result(heard: float, score: float, best: float) 
     progress = Progress.before(CONFIG).after(a_status(rows=rows, best=heard))
     ended = progress.ended(Outcome("env_steps", 10_100, 5, 12.0, 1.0, score, "weights", "run"))
     assert (ended.env_steps, ended.wall_s, ended.share, ended.best_evaluation) == (10_100, 12.0, 1.0, best)
-    assert (ended.rows["learner"]["updates"], ended.rate.per_second) == (5, pytest.approx(10_100 / 12))
+    assert (ended.rows["learner"]["updates"], ended.steps_per_s) == (5, pytest.approx(10_100 / 12))
     assert ended.returns["evaluator"] == ((heard,) if score == heard else (heard, score))
     assert set(ended.states.values()) == {"ended"}
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from apex_acer.algorithms.acer.common import AcerBase
+from apex_acer.algorithms.acer.acer import AcerBase
 from apex_acer.algorithms.acer.settings import ContinuousAcerConfig
 from apex_acer.algorithms.algorithm import Action, Agent, LossOutput
 from apex_acer.algorithms.samples import Sequences, prepared
@@ -21,6 +21,7 @@ from apex_acer.functional import (
     continuous_acer_policy_gradient,
     continuous_acer_targets,
     log_ratio,
+    masked_mean,
     mean_kl_gradient,
     sample_actions,
     squared_error_loss,
@@ -32,11 +33,11 @@ from apex_acer.networks.memory import State, lstm_shapes
 from apex_acer.networks.stochastic_dueling import CRITIC, StochasticDueling
 from apex_acer.protocol.specification import EnvironmentSpec
 
-MEAN, LOG_STD, SAMPLE = "mean", "log_std", "sample"  # the behaviour: mu, and the action before it is clipped to the box
+MEAN, LOG_STD, SAMPLE = "mean", "log_std", "sample"  # extras: the behaviour policy and its action before it is clipped
 
 
 class Outputs(NamedTuple):
-    """What the networks say of a batch."""
+    """The networks' estimates for a batch."""
 
     mean: Tensor
     """`[T, B, d]`, with gradient."""
@@ -47,7 +48,7 @@ class Outputs(NamedTuple):
     q_taken: Tensor
     """`[T, B]` Q̃ of the actions taken, with gradient."""
     other_action: Tensor
-    """`[T, B, d]` a′, a sample of the policy before it is clipped to the box."""
+    """`[T, B, d]` a′, a sample of the policy, not clipped to the box."""
     q_other: Tensor
     """`[T, B]` Q̃ of a′."""
 
@@ -66,13 +67,13 @@ class ContinuousAcerAgent(Agent):
         self.state = shapes | {f"{CRITIC}{name}": shape for name, shape in shapes.items()}
 
     def exploration(self, num: int, actor: int | None = None) -> Tensor:
-        """Standard deviations `[num]`: `std`, times the temperature of an actor."""
+        """Standard deviations `[num]`: `std` times the actor's temperature."""
         return torch.full((num,), self.settings.std * self.temperature(actor))
 
     def act(
         self, obs: Tensor, state: State, *, greedy: bool, exploration: Tensor, generator: torch.Generator, updates: int
     ) -> Action:
-        """Samples from a Gaussian with the deviation `exploration`, or takes its mean if `greedy`; clipped to the box."""
+        """Samples with the standard deviation `exploration`, or takes the mean if `greedy`, and clips to the box."""
         output, state = self.network.step(obs, state)
         mean, std = output.mean.float(), exploration.unsqueeze(-1).expand_as(output.mean)
         sample = mean
@@ -83,7 +84,7 @@ class ContinuousAcerAgent(Agent):
 
 
 class ContinuousAcer(AcerBase):
-    """A network with a policy's mean, V and A, and its average."""
+    """ACER for continuous actions."""
 
     settings_class = ContinuousAcerConfig
     agent_class = ContinuousAcerAgent
@@ -92,23 +93,22 @@ class ContinuousAcer(AcerBase):
     average_network: StochasticDueling
 
     def noise(self, samples: Sequences) -> dict[str, Tensor]:
-        """The noise of a′ and of the actions over which the advantage is averaged, `[T, B, 1 + n, d]`."""
+        """Standard normal noise of a′ and of the n actions over which the advantage is averaged, `[T, B, 1 + n, d]`."""
         return {"actions": torch.randn(*samples.mask.shape, 1 + self.settings.num_samples, self.agent.spec.action_dim)}
 
     def loss(self, samples: Sequences) -> LossOutput:
-        """`continuous_acer_loss` of a batch of sequences."""
         return continuous_acer_loss(self.settings, samples, self._outputs(samples), self.learned(samples))
 
     def _outputs(self, samples: Sequences) -> Outputs:
         obs, first, state = prepared(self.network, samples.obs), samples.first, samples.state
-        acted, burn_in = (obs[: -first.shape[1]], first[:-1], state), (self.settings.burn_in, samples.fresh)
-        mean = self.network.unroll_policy(*acted, *burn_in)
+        steps, burn_in = (obs[: -first.shape[1]], first[:-1], state), (self.settings.burn_in, samples.fresh)
+        mean = self.network.unroll_policy(*steps, *burn_in)
         value, features = self.network.unroll_critic(obs, first, state, *burn_in)
         with torch.no_grad():
-            average_mean = self.average_network.unroll_policy(*acted)
+            average_mean = self.average_network.unroll_policy(*steps)
         noise = samples.noise["actions"].movedim(2, 0)
         drawn = sample_actions(Gaussian(mean, log_std(self.settings, mean)), noise.to(mean.dtype))  # [1+n, T, B, d]
-        # the environment clips what is sampled, so A is that of the clipped action
+        # A is evaluated at clipped actions, because the environment clips too
         actions = torch.cat([samples.action.unsqueeze(0), drawn.clamp(-1, 1)])
         advantages = self.network.advantage(features[:-1], actions)  # [2+n, T, B]
         q_taken, q_other = (stochastic_dueling(value[:-1], advantage, advantages[2:]) for advantage in advantages[:2])
@@ -116,20 +116,16 @@ class ContinuousAcer(AcerBase):
 
 
 def log_std(settings: ContinuousAcerConfig, mean: Tensor) -> Tensor:
-    """The log of the policy's standard deviation, of the shape and type of `mean`."""
+    """The logarithm of the policy's standard deviation, with the shape and type of `mean`."""
     return torch.full_like(mean, settings.std).log()
 
 
 def continuous_acer_loss(
     settings: ContinuousAcerConfig, samples: Sequences, outputs: Outputs, mask: Tensor
 ) -> LossOutput:
-    """The loss of a batch, averaged over its unmasked steps after the trust region's projection.
+    """The loss of a batch, averaged over the unmasked steps after the trust region's projection.
 
-    Args:
-        settings: `[algorithm]`.
-        samples: the batch; its mask is not used.
-        outputs: of both networks.
-        mask: `[T, B]` bool, false on steps that are not learned from.
+    `mask` `[T, B]` bool replaces the mask of `samples`.
     """
     mean, average_mean, value, q_taken, other_action, q_other = outputs
     policy = Gaussian(mean.detach(), log_std(settings, mean))
@@ -169,5 +165,5 @@ def continuous_acer_loss(
         truncation_threshold=settings.truncation_threshold,
     )
     metrics |= {"loss": total, "policy_loss": policy_loss, "q_loss": q_loss, "value_loss": value_loss}
-    priorities = error.abs().sum(0) / mask.sum(0).clamp(min=1)
-    return LossOutput(total, {name: metric.detach() for name, metric in metrics.items()}, priorities, mask.sum())
+    metrics = {name: metric.detach() for name, metric in metrics.items()}
+    return LossOutput(total, metrics, masked_mean(error.abs(), mask, 0), mask.sum())

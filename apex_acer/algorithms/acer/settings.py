@@ -9,7 +9,7 @@ from apex_acer.config import Sampling, SequenceConfig, at_least, fraction, posit
 
 @dataclass(frozen=True)
 class AcerBaseConfig(SequenceConfig):
-    """What ACER for discrete and for continuous actions have in common."""
+    """The settings of ACER for both kinds of actions."""
 
     burn_in: int = 0
     """Number of first steps of a replayed sequence that only warm up the recurrent state of both networks."""

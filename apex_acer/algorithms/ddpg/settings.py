@@ -16,28 +16,28 @@ class DdpgConfig(NStepConfig):
     num_losses = 2
 
     name: str = "ddpg"
-    critics: int = 1
+    num_critics: int = 1
     """Number of critics, of which the smallest estimate is the target; 2 in TD3."""
     policy_every: int = 1
-    """Updates of the critics for one of the policy and the target networks; 2 in TD3."""
+    """Updates of the critics per update of the policy and the target networks; 2 in TD3."""
     target_noise: float = 0.0
-    """Standard deviation of the noise that is added to the target policy's actions; 0.2 in TD3."""
+    """Standard deviation of the noise that smooths the target policy's actions; 0.2 in TD3."""
     target_noise_clip: float = 0.5
     """Smoothing noise is clipped to ± this value."""
     ema_decay: float = 0.995
     """Decay of the target networks' weights per update of the policy."""
     noise: Literal["gaussian", "ornstein_uhlenbeck"] = "gaussian"
-    """Noise that is added to the actions in order to explore: new in each step, or correlated in time."""
+    """Exploration noise of the actions: independent in each step, or correlated in time."""
     noise_std: float = 0.1
-    """Standard deviation of what a step adds to the noise, for actions in [−1, 1], in the first environment; the i-th of N
-    has noise_std ^ (1 + i / (N − 1) · `noise_alpha`)."""
+    """Standard deviation of the exploration noise, for actions in [−1, 1], in the first environment; the i-th of N has
+    noise_std ^ (1 + i / (N − 1) · `noise_alpha`). Of Ornstein-Uhlenbeck noise it is that of a step's innovation."""
     noise_alpha: float = 0.0
-    """How much the environments' noise differs; 0: not at all."""
+    """Exponent by which the environments' noise differs; 0: all have the same."""
     noise_theta: float = 0.15
-    """Share of Ornstein-Uhlenbeck noise that is forgotten in a step."""
+    """Share by which Ornstein-Uhlenbeck noise decays in a step (theta)."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least(1, "algorithm", self, "critics", "policy_every")
+        at_least(1, "algorithm", self, "num_critics", "policy_every")
         at_least(0, "algorithm", self, "target_noise", "target_noise_clip", "noise_std", "noise_alpha")
         fraction("algorithm", self, "ema_decay", "noise_theta")

@@ -1,7 +1,7 @@
 """Ape-X DQN: double, dueling n-step Q-learning from prioritized replay, with an epsilon per environment.
 
-Horgan et al. 2018 (arXiv 1803.00933). With uniform replay, one epsilon and one step it is the DQN of Mnih et al. 2015 on
-many actors, as in Gorila (Nair et al. 2015, arXiv 1507.04296).
+Horgan et al. 2018 (arXiv 1803.00933). With uniform replay, one epsilon and one step it is DQN (Mnih et al. 2015) on many
+actors, as in Gorila (Nair et al. 2015, arXiv 1507.04296).
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from apex_acer.algorithms.samples import Transitions
 from apex_acer.config import RunConfig
 from apex_acer.functional import bootstrap_value, masked_means, n_step_target, random_legal
 from apex_acer.networks.discrete import QNetwork
-from apex_acer.networks.network import State
+from apex_acer.networks.memory import State, lstm_shapes
 from apex_acer.protocol.specification import EnvironmentSpec
 
-Q_VALUES = "q_values"  # what an actor keeps until an unroll is complete
+Q_VALUES = "q_values"  # recorded for first priorities, not sent
 
 
 class EpsilonGreedy(Agent):
-    """Takes the action of the highest Q, or a random one; each environment has an epsilon of its own."""
+    """An ε-greedy policy with an ε per environment."""
 
     settings: ApexDqnConfig
     network: QNetwork
@@ -33,12 +33,10 @@ class EpsilonGreedy(Agent):
     def __init__(self, config: RunConfig, spec: EnvironmentSpec) -> None:
         super().__init__(config, spec)
         self.network = QNetwork(config.network, spec, is_dueling=self.settings.dueling)
+        self.state = lstm_shapes(config.network.lstm)
 
     def exploration(self, num: int, actor: int | None = None) -> Tensor:
-        """Epsilons `[num]`: environment i of all actors' N environments has epsilon ^ (1 + i / (N − 1) · alpha).
-
-        In the paper an actor has one environment.
-        """
+        """Epsilons `[num]`: epsilon ^ (1 + i / (N − 1) · alpha) for environment i of all N, one per actor in the paper."""
         if actor is None:
             return torch.full((num,), self.settings.evaluation_epsilon)
         return self.spread(num, actor, self.settings.epsilon, self.settings.epsilon_alpha)
@@ -46,33 +44,25 @@ class EpsilonGreedy(Agent):
     def act(
         self, obs: Tensor, state: State, *, greedy: bool, exploration: Tensor, generator: torch.Generator, updates: int
     ) -> Action:
-        """Takes the action of the highest Q, or with probability epsilon a random one."""
+        """Takes the action of the highest Q, or unless `greedy` with probability ε a random legal one."""
         output, state = self.network.step(obs, state)
         q_values = output.q_values.float()  # [N, A]
         action = q_values.argmax(-1)
         if not greedy:
-            chance, other = torch.rand(2, len(action), generator=generator, device=obs.device)
-            action = torch.where(chance < exploration, random_legal(q_values, other), action)
+            chance, choice = torch.rand(2, len(action), generator=generator, device=obs.device)
+            action = torch.where(chance < exploration, random_legal(q_values, choice), action)
         return Action(action, {Q_VALUES: q_values}, state)
 
     def priority(self, steps: Transitions) -> Tensor:
-        """|n-step target − Q| of each step, `[k, N]`; 0 if it is masked.
-
-        Q is the actor's own, which both chooses and evaluates the action that is bootstrapped from, as if the target
-        network were as new as the network.
-        """
+        """|n-step target − Q| `[k, N]` by the actor's weights alone; 0 on masked steps."""
         q_taken = steps.extras[Q_VALUES].gather(-1, steps.action.unsqueeze(-1)).squeeze(-1)
-        target = n_step_target(
-            reward=steps.reward,
-            discount=steps.discount,
-            bootstrap=steps.next_extras[Q_VALUES].amax(-1),
-            rescaled=self.settings.value_rescaling,
-        )
+        value, rescaled = steps.next_extras[Q_VALUES].amax(-1), self.settings.value_rescaling
+        target = n_step_target(reward=steps.reward, discount=steps.discount, bootstrap=value, rescaled=rescaled)
         return torch.where(steps.mask, (target - q_taken).abs(), 0.0)
 
 
 class ApexDqn(Algorithm):
-    """A Q network, and the target network, an earlier copy of it."""
+    """A Q network and its target network."""
 
     settings_class = ApexDqnConfig
     agent_class = EpsilonGreedy
@@ -85,7 +75,7 @@ class ApexDqn(Algorithm):
         self.modules["target"] = self.target_network
 
     def loss(self, samples: Transitions) -> LossOutput:
-        """The Huber loss between Q and the n-step target, weighted by `importance`."""
+        """Huber loss of Q and the n-step target, weighted by `importance`."""
         settings, mask = self.settings, samples.mask
         q_values = self.network(samples.obs).q_values  # [B, A]
         q_taken = q_values.gather(-1, samples.action.unsqueeze(-1)).squeeze(-1)  # [B]
@@ -93,25 +83,26 @@ class ApexDqn(Algorithm):
             inputs = self.network.prepare(samples.next_obs)
             evaluated = self.target_network.output(inputs).q_values
             chosen = self.network.output(inputs).q_values if settings.double else evaluated
-            target = n_step_target(
-                reward=samples.reward,
-                discount=samples.discount,
-                bootstrap=bootstrap_value(chosen, evaluated),
-                rescaled=settings.value_rescaling,
-            )
-        loss, error = huber_loss(q_taken, target, samples.importance, mask)
-        value = {"td_error": error.abs(), "q_taken": q_taken, "q_target": target, "value": q_values.amax(-1)}
-        metrics = masked_means(value | {"importance": samples.importance}, mask)
-        return LossOutput(loss, metrics | {"loss": loss.detach(), "q_loss": loss.detach()}, error.abs(), mask.sum())
+            value, rescaled = bootstrap_value(chosen, evaluated), settings.value_rescaling
+            target = n_step_target(reward=samples.reward, discount=samples.discount, bootstrap=value, rescaled=rescaled)
+        loss, error, metrics = q_loss(q_values, q_taken, target, samples.importance, mask)
+        return LossOutput(loss, metrics, error.abs(), mask.sum())
 
     def after_step(self, updates: int, stepped: Collection[str]) -> None:
-        """Copies the network into the target network every `target_every` updates."""
         if updates % self.settings.target_every == 0:
             self.target_network.load_state_dict(self.network.state_dict())
 
 
-def huber_loss(q_taken: Tensor, target: Tensor, importance: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean Huber loss of `[..., B]` unmasked steps, and target − Q, detached and 0 where masked; `importance` is `[B]`."""
+def q_loss(
+    q_values: Tensor, q_taken: Tensor, target: Tensor, importance: Tensor, mask: Tensor
+) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+    """Mean Huber loss over unmasked steps, target − Q `[..., B]`, detached and 0 where masked, and metrics.
+
+    `q_values` are `[..., B, A]`, `importance` is `[B]`, and the others are `[..., B]`.
+    """
     error = torch.where(mask, target - q_taken, 0.0)
     huber = nn.functional.huber_loss(error, torch.zeros_like(error), reduction="none")
-    return (importance * huber).sum() / mask.sum().clamp(min=1), error.detach()
+    loss, error = (importance * huber).sum() / mask.sum().clamp(min=1), error.detach()
+    means = {"td_error": error.abs(), "q_taken": q_taken, "q_target": target, "value": q_values.amax(-1)}
+    metrics = masked_means(means | {"importance": importance.expand_as(error)}, mask)
+    return loss, error, metrics | {"loss": loss.detach(), "q_loss": loss.detach()}

@@ -9,7 +9,7 @@ from apex_acer.config import NStepConfig, Sampling, at_least, fraction, require
 
 @dataclass(frozen=True)
 class ApexDqnConfig(NStepConfig):
-    """Ape-X DQN (arXiv 1803.00933): Q-learning from single steps of replay, double, dueling, with n-step returns."""
+    """Ape-X DQN (arXiv 1803.00933): double, dueling, n-step Q-learning from replay."""
 
     actions = "Discrete"
 
@@ -17,18 +17,18 @@ class ApexDqnConfig(NStepConfig):
     n_steps: int = 3
     """Rewards summed before the bootstrap; fewer if the episode or the sequence ends earlier."""
     double: bool = True
-    """Double Q-learning: the network chooses the action to bootstrap from and the target network gives its value;
+    """Double Q-learning: the network chooses the action that is bootstrapped from, and the target network evaluates it;
     otherwise the target network does both."""
     dueling: bool = True
-    """Dueling network: Q is a value plus advantages, each with its own last hidden layer; otherwise one layer gives Q."""
+    """Dueling network: Q is a value plus advantages, each with a hidden layer of its own; otherwise one layer gives Q."""
     epsilon: float = 0.4
     """Share of random actions in the first environment; the i-th of N has epsilon ^ (1 + i / (N − 1) · `epsilon_alpha`)."""
     epsilon_alpha: float = 7.0
-    """How much the environments' epsilons differ; 0: not at all."""
+    """Exponent by which the environments' epsilons differ; 0: all have the same."""
     evaluation_epsilon: float = 0.001
     """Share of random actions in evaluations, unless they are greedy."""
     target_every: int = 2500
-    """Updates between two copies of the network into the target network."""
+    """Updates between two copies of the network to the target network."""
     value_rescaling: bool = False
     """Learn approximately the square root of Q, so that rewards need no clipping (Pohlen et al. 2018)."""
 
@@ -41,7 +41,7 @@ class ApexDqnConfig(NStepConfig):
 
 @dataclass(frozen=True)
 class R2d2Config(ApexDqnConfig):
-    """R2D2 (Kapturowski et al. 2019): Ape-X DQN with an LSTM, which learns from sequences."""
+    """R2D2 (Kapturowski et al. 2019): Ape-X DQN with an LSTM, from sequences."""
 
     recurrent = True
 
@@ -51,7 +51,7 @@ class R2d2Config(ApexDqnConfig):
     value_rescaling: bool = True
     """Learn approximately the square root of Q, so that rewards need no clipping (Pohlen et al. 2018)."""
     burn_in: int = 0
-    """Steps before each sequence, the last ones of the sequence before it, that only warm up the recurrent state."""
+    """Masked steps in front of each sequence, copied from the previous one, that only warm up the recurrent state."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -61,5 +61,5 @@ class R2d2Config(ApexDqnConfig):
 
     @property
     def sampling(self) -> Sampling:
-        """Only replay: sequences, each behind the last `burn_in` steps of the one before."""
+        """Replayed sequences only, each with `burn_in` steps of the previous one in front."""
         return Sampling(fresh=False, burn_in=self.burn_in)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from apex_acer.algorithms.algorithm import Descent
 from apex_acer.algorithms.on_policy.common import ADVANTAGE, PolicyGradient
 from apex_acer.algorithms.on_policy.settings import ActorCriticConfig
 from apex_acer.algorithms.samples import Sequences
@@ -13,25 +12,21 @@ from apex_acer.functional import Advantages, Distribution, each_tensor, vtrace
 
 
 class ActorCritic(PolicyGradient):
-    """One optimizer step on each batch of sequences."""
+    """Advantage actor-critic: one optimizer step on each batch of sequences."""
 
     settings_class = ActorCriticConfig
     settings: ActorCriticConfig
 
-    def learn(self, samples: Sequences, descent: Descent) -> None:
-        """One step on all of the batch."""
-        descent.step(samples)
-
     def advantages(self, samples: Sequences, policy: Distribution, value: Tensor) -> Advantages:
-        """By GAE or V-trace; without a baseline the advantage is the return."""
+        """Advantages `[T, B]` by GAE or V-trace; the returns if there is no baseline."""
         settings = self.settings
         if settings.targets == "gae":
             return super().advantages(samples, policy, value if settings.baseline else torch.zeros_like(value))
         behaviour, action = self.network.head.recorded(samples.action, samples.extras)
-        acted = each_tensor(policy, lambda tensor: tensor[:-1])
+        target_policy = each_tensor(policy, lambda tensor: tensor[:-1])
         return vtrace(
-            log_rho=acted.log_prob(action) - behaviour.log_prob(action),
-            reward=self.rewards(samples),
+            log_rho=target_policy.log_prob(action) - behaviour.log_prob(action),
+            reward=samples.reward,
             value=value,
             terminated=samples.terminated,
             truncated=samples.last,
@@ -43,9 +38,9 @@ class ActorCritic(PolicyGradient):
     def policy_loss(
         self, samples: Sequences, log_prob: Tensor, behaviour_log_prob: Tensor
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """−A log π(a) of each step, `[T, B]`."""
+        """Policy loss −A log π(a) per step, `[T, B]`."""
         return -samples.targets[ADVANTAGE] * log_prob, {}
 
     def value_loss(self, samples: Sequences, value: Tensor) -> Tensor:
-        """½ (target − V)² of each step, `[T, B]`; 0 without a baseline."""
+        """Value loss ½ (target − V)² per step, `[T, B]`; 0 without a baseline."""
         return super().value_loss(samples, value) if self.settings.baseline else torch.zeros_like(value)

@@ -1,4 +1,4 @@
-"""What algorithms share that learn from fresh sequences only: policy and critic, advantages, and the loss of both."""
+"""The parts that on-policy algorithms share: policy and critic, advantages, minibatches, and the loss of both."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from apex_acer.algorithms.algorithm import Action, Agent, Algorithm, Descent, Group, LossOutput, trainable
 from apex_acer.algorithms.on_policy.settings import OnPolicyConfig, PolicyGradientConfig
-from apex_acer.algorithms.samples import Sequences, columns, prepared
+from apex_acer.algorithms.samples import Sequences, prepared
 from apex_acer.config import RunConfig
 from apex_acer.functional import (
     Advantages,
@@ -25,11 +25,11 @@ from apex_acer.functional import (
 from apex_acer.networks.curiosity import Curiosity
 from apex_acer.networks.memory import lstm_shapes
 from apex_acer.networks.network import State, to_train
-from apex_acer.networks.policies import PolicyNetwork, ValueNetwork, policy_head
+from apex_acer.networks.policies import PolicyNetwork, ValueNetwork
 from apex_acer.protocol.specification import EnvironmentSpec
 
-ADVANTAGE, VALUE, VALUE_TARGET = "advantage", "value", "value_target"  # of each step, before the batch is learned from
-INTRINSIC_REWARD = "intrinsic_reward"  # of each step, if there is curiosity
+ADVANTAGE, VALUE, VALUE_TARGET = "advantage", "value", "value_target"  # in `Sequences.targets`
+INTRINSIC_REWARD = "intrinsic_reward"  # in `Sequences.targets`, with curiosity
 EPSILON = 1e-8  # added to the standard deviation of advantages
 
 
@@ -41,14 +41,10 @@ class PolicyAgent(Agent):
 
     def __init__(self, config: RunConfig, spec: EnvironmentSpec) -> None:
         super().__init__(config, spec)
-        shares = self.shares_torso(config, spec)
-        self.network = PolicyNetwork(config.network, spec, self.settings.initial_std, with_value=shares)
-        self.extras = policy_head(spec).extras(spec)
+        has_value = self.settings.shares_torso and (spec.has_images or config.network.lstm > 0)
+        self.network = PolicyNetwork(config.network, spec, self.settings.initial_std, with_value=has_value)
+        self.extras = self.network.head.extras
         self.state = lstm_shapes(config.network.lstm)
-
-    def shares_torso(self, config: RunConfig, spec: EnvironmentSpec) -> bool:
-        """Whether V is a head on the policy's torso."""
-        return spec.has_images or config.network.lstm > 0
 
     def act(
         self, obs: Tensor, state: State, *, greedy: bool, exploration: Tensor, generator: torch.Generator, updates: int
@@ -60,7 +56,7 @@ class PolicyAgent(Agent):
 
 
 class OnPolicy(Algorithm):
-    """A policy, and a critic: a head of V on an image's or a recurrent torso, otherwise a network of its own."""
+    """A policy and a critic, which is a head on the policy's torso of images or memory, otherwise a network of its own."""
 
     agent_class = PolicyAgent
     settings: OnPolicyConfig
@@ -75,28 +71,23 @@ class OnPolicy(Algorithm):
             self.modules["critic"] = self.critic
 
     def update(self, samples: Sequences, descent: Descent) -> None:
-        """Computes advantages under the policy as it is, and learns from them."""
-        self.learn(self.prepare(samples, descent), descent)
-
-    @abstractmethod
-    def learn(self, samples: Sequences, descent: Descent) -> None:
-        """Takes the steps on a prepared batch."""
+        """Takes one optimizer step on the batch with its advantages."""
+        descent.step(self.prepare(samples, descent))
 
     def prepare(self, samples: Sequences, descent: Descent) -> Sequences:
-        """`samples` with the advantage and the critic's value and target of each step, under the policy as it is."""
+        """`samples` with each step's advantage, V and target of V as `targets`, computed before the update."""
         with torch.no_grad():
             policy, value = self.evaluate(samples)
-            found = self.advantages(samples, policy, value)
-            advantage = found.advantage
+            advantage, value_target = self.advantages(samples, policy, value)
             if self.settings.normalise_advantages:
                 advantage = standardise(advantage, samples.mask, descent.add)
-        targets = {ADVANTAGE: advantage, VALUE: value[:-1], VALUE_TARGET: found.value_target}
+        targets = {ADVANTAGE: advantage, VALUE: value[:-1], VALUE_TARGET: value_target}
         return dataclasses.replace(samples, targets=samples.targets | targets)
 
     def advantages(self, samples: Sequences, policy: Distribution, value: Tensor) -> Advantages:
-        """Advantages of each step `[T, B]`, from the `policy` `[T+1, B]` and `value` `[T+1, B]` before the update."""
+        """Advantages `[T, B]` from `policy` and `value` `[T+1, B]`, by GAE."""
         return gae(
-            reward=self.rewards(samples),
+            reward=samples.reward,
             value=value,
             terminated=samples.terminated,
             truncated=samples.last,
@@ -105,13 +96,9 @@ class OnPolicy(Algorithm):
             gae_lambda=self.settings.gae_lambda,
         )
 
-    def rewards(self, samples: Sequences) -> Tensor:
-        """`[T, B]` what advantages are computed from."""
-        return samples.reward
-
-    def evaluate(self, samples: Sequences, *, ahead: bool = True) -> tuple[Distribution, Tensor]:
-        """The policy and V `[T+1, B]` of the observations, without the last one if not `ahead`."""
-        rows = slice(None if ahead else -1)
+    def evaluate(self, samples: Sequences, *, bootstraps: bool = True) -> tuple[Distribution, Tensor]:
+        """The policy and V `[T+1, B]` of the observations, without the last one if not `bootstraps`."""
+        rows = slice(None if bootstraps else -1)
         obs, first = prepared(self.network, samples.obs[rows]), samples.first[rows]
         policy, value = self.network.evaluate(obs, first, samples.state)
         if self.critic:
@@ -120,11 +107,11 @@ class OnPolicy(Algorithm):
         return policy, value
 
     def minibatches(self, samples: Sequences, num: int) -> Iterator[Sequences]:
-        """The batch in `num` random parts: of its unmasked steps, or of whole sequences if the network has memory."""
+        """Random parts of the batch, `num` in all: of its unmasked steps, or of sequences if the policy is recurrent."""
         mask = samples.mask
         if self.agent.state:
             for part in torch.randperm(mask.shape[1]).tensor_split(num):
-                yield columns(samples, part.to(mask.device))
+                yield samples.select(part.to(mask.device))
             return
         steps = mask.flatten().nonzero().squeeze(-1)
         for part in torch.randperm(len(steps)).tensor_split(num):
@@ -132,7 +119,7 @@ class OnPolicy(Algorithm):
 
 
 class PolicyGradient(OnPolicy):
-    """One loss of policy, critic, entropy and curiosity; algorithms differ in how the advantages count."""
+    """One loss of policy, critic, entropy and curiosity; subclasses have the `policy_loss`."""
 
     settings: PolicyGradientConfig
 
@@ -145,37 +132,34 @@ class PolicyGradient(OnPolicy):
             self.modules["curiosity"] = self.curiosity
 
     def groups(self) -> dict[str, Group]:
-        """Curiosity has a group of its own, so that its gradient does not change how the policy's is clipped."""
+        """Curiosity's gradient is clipped apart from the policy's."""
         if not self.curiosity:
             return super().groups()
         others = [p for module in self.modules.values() if module is not self.curiosity for p in trainable(module)]
         return {"network": Group(others), "curiosity": Group(trainable(self.curiosity))}
 
     def prepare(self, samples: Sequences, descent: Descent) -> Sequences:
-        """`samples` with its targets, and with what curiosity pays for each step, if there is any."""
+        """`samples` with the intrinsic reward, if there is curiosity, and with each step's advantage, V and target of V."""
         if self.curiosity:
             with torch.no_grad():
-                errors = self.curiosity(prepared(self.network, samples.obs), samples.action)
-            paid = intrinsic_reward(forward=errors.forward, mask=samples.mask, eta=self.settings.curiosity)
-            samples = dataclasses.replace(samples, targets={INTRINSIC_REWARD: paid})
+                forward, _ = self.curiosity(prepared(self.network, samples.obs), samples.action)
+            reward = intrinsic_reward(forward=forward, mask=samples.mask, eta=self.settings.curiosity)
+            targets = {INTRINSIC_REWARD: reward}
+            samples = dataclasses.replace(samples, reward=samples.reward + reward, targets=targets)
         return super().prepare(samples, descent)
 
-    def rewards(self, samples: Sequences) -> Tensor:
-        """`[T, B]`, with what curiosity pays, if there is any."""
-        return samples.reward + samples.targets.get(INTRINSIC_REWARD, 0.0)
-
     def loss(self, samples: Sequences) -> LossOutput:
-        """Policy loss, `value_cost` times the critic's, entropy bonus and curiosity's loss, as means over unmasked steps."""
+        """The sum of policy loss, weighted value loss and entropy bonus, and curiosity's loss: means over unmasked steps."""
         settings, mask = self.settings, samples.mask
-        policy, value = self.evaluate(samples, ahead=False)
+        policy, value = self.evaluate(samples, bootstraps=False)
         behaviour, action = self.network.head.recorded(samples.action, samples.extras)
         policy_loss, means = self.policy_loss(samples, policy.log_prob(action), behaviour.log_prob(action))
         value_loss, entropy = self.value_loss(samples, value), policy.entropy()
         costs = policy_loss + settings.value_cost * value_loss - settings.entropy_cost * entropy  # [T, B]
         if self.curiosity:
-            errors = self.curiosity(prepared(self.network, samples.obs), samples.action)
-            costs = costs + curiosity_loss(forward=errors.forward, inverse=errors.inverse)
-            means |= {"forward_loss": errors.forward, "inverse_loss": errors.inverse}
+            forward, inverse = self.curiosity(prepared(self.network, samples.obs), samples.action)
+            costs = costs + curiosity_loss(forward=forward, inverse=inverse)
+            means |= {"forward_loss": forward, "inverse_loss": inverse}
             means |= {INTRINSIC_REWARD: samples.targets[INTRINSIC_REWARD]}
         means |= {
             "loss": costs,
@@ -192,22 +176,22 @@ class PolicyGradient(OnPolicy):
     def policy_loss(
         self, samples: Sequences, log_prob: Tensor, behaviour_log_prob: Tensor
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Policy loss per step `[T, B]`, and metrics, by the log-probabilities of the action taken."""
+        """Policy loss per step `[T, B]` and metrics, from the log-probabilities `[T, B]` of the action."""
 
     def value_loss(self, samples: Sequences, value: Tensor) -> Tensor:
-        """½ (target − V)² of each step, `[T, B]`."""
+        """Value loss ½ (target − V)² per step, `[T, B]`."""
         return 0.5 * (samples.targets[VALUE_TARGET] - value).square()
 
 
 def standardise(advantage: Tensor, mask: Tensor, add: Callable[[Tensor], None]) -> Tensor:
-    """`advantage` `[T, B]` less its mean and divided by its standard deviation, over the unmasked steps of all learners.
+    """`advantage` `[T, B]` with a mean of 0 and a standard deviation of 1 over the unmasked steps of all learners.
 
     `add` replaces a tensor by its sum over all learners. Masked steps are 0.
     """
-    taken = torch.where(mask, advantage, 0.0).double()
-    sums = torch.stack([mask.sum().double(), taken.sum(), taken.square().sum()])
+    unmasked = torch.where(mask, advantage, 0.0).double()
+    sums = torch.stack([mask.sum().double(), unmasked.sum(), unmasked.square().sum()])
     add(sums)
     count, total, squares = sums
     mean = total / count.clamp(min=1)
     std = (squares / count.clamp(min=1) - mean.square()).clamp(min=0).sqrt()
-    return torch.where(mask, (taken - mean) / (std + EPSILON), 0.0).to(advantage.dtype)
+    return torch.where(mask, (unmasked - mean) / (std + EPSILON), 0.0).to(advantage.dtype)

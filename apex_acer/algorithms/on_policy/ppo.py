@@ -19,8 +19,8 @@ class Ppo(PolicyGradient):
     settings_class = PpoConfig
     settings: PpoConfig
 
-    def learn(self, samples: Sequences, descent: Descent) -> None:
-        """The epochs; after one in which the policy has moved too far there are no more."""
+    def update(self, samples: Sequences, descent: Descent) -> None:
+        samples = self.prepare(samples, descent)
         for _ in range(self.settings.epochs):
             steps = [descent.step(part) for part in self.minibatches(samples, self.settings.minibatches)]
             if self.settings.target_kl and _mean_kl(steps) > 1.5 * self.settings.target_kl:
@@ -29,14 +29,14 @@ class Ppo(PolicyGradient):
     def policy_loss(
         self, samples: Sequences, log_prob: Tensor, behaviour_log_prob: Tensor
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """The clipped surrogate of each step, `[T, B]`."""
+        """PPO's clipped policy loss per step, `[T, B]`."""
         log_ratio, clip = log_prob - behaviour_log_prob, self.settings.clip
         losses = clipped_surrogate(log_ratio=log_ratio, advantage=samples.targets[ADVANTAGE], clip=clip)
         clipped = (log_ratio.detach().exp() - 1).abs() > clip
         return losses, {"clipped_share": clipped.to(losses.dtype)}
 
     def value_loss(self, samples: Sequences, value: Tensor) -> Tensor:
-        """½ (target − V)² of each step, `[T, B]`, clipped if the configuration asks for it."""
+        """Value loss per step, `[T, B]`, clipped with `value_clip`."""
         if not self.settings.value_clip:
             return super().value_loss(samples, value)
         old, target = samples.targets[VALUE], samples.targets[VALUE_TARGET]
@@ -45,5 +45,5 @@ class Ppo(PolicyGradient):
 
 def _mean_kl(steps: list[Mapping[str, Tensor]]) -> float:
     """Mean KL of an epoch; 0 if every step was skipped."""
-    taken = [float(metrics["behaviour_kl"]) for metrics in steps if metrics]
-    return sum(taken) / max(len(taken), 1)
+    divergences = [float(metrics["behaviour_kl"]) for metrics in steps if metrics]
+    return sum(divergences) / max(len(divergences), 1)

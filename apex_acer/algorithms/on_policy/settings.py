@@ -3,28 +3,30 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from apex_acer.config import Sampling, SequenceConfig, at_least, fraction, positive, require
 
 
 @dataclass(frozen=True)
 class OnPolicyConfig(SequenceConfig):
-    """What algorithms without replay have in common: each batch of sequences is learned from as it arrives, and dropped."""
+    """The settings of on-policy algorithms, which learn from each batch of sequences as it arrives and drop it."""
 
     has_replay = False
+    shares_torso: ClassVar[bool] = True
+    """Whether V is a head on the policy's torso if that is of images or recurrent."""
 
     replay_ratio: float = 0.0
     """Always 0: these algorithms have no replay."""
     pipelined: bool = False
-    """Let actors go on with older weights during an update; otherwise they wait for it, and every step is on-policy."""
+    """Let actors act with older weights during an update; otherwise they wait for it, and every step is on-policy."""
     gae_lambda: float = 0.95
-    """How far rewards count directly: 0: one step, then the critic's value; 1: to the end of the sequence (lambda)."""
+    """λ of generalised advantage estimation: 0 is one-step TD, 1 is Monte Carlo."""
     normalise_advantages: bool = False
     """Give the advantages of each batch a mean of 0 and a standard deviation of 1."""
     initial_std: float = 1.0
-    """Standard deviation of a Gaussian policy in the normalised box [−1, 1] at the start; it is learned, and does not depend
-    on the observation."""
+    """Standard deviation of a Gaussian policy at the start, for actions in [−1, 1]; it is learned, and is the same for all
+    observations."""
 
     @property
     def waits(self) -> bool:
@@ -33,23 +35,22 @@ class OnPolicyConfig(SequenceConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(
-            self.replay_ratio == 0, "algorithm.replay_ratio", self.replay_ratio, f"{self.name} has no replay; give 0"
-        )
+        without = f"{self.name} has no replay; give 0"
+        require(self.replay_ratio == 0, "algorithm.replay_ratio", self.replay_ratio, without)
         fraction("algorithm", self, "gae_lambda")
         positive("algorithm", self, "initial_std")
 
 
 @dataclass(frozen=True)
 class PolicyGradientConfig(OnPolicyConfig):
-    """What the algorithms that descend one loss of policy and critic have in common."""
+    """The settings of algorithms with one loss of policy and critic."""
 
     value_cost: float = 0.5
     """Weight of the critic's loss ½ (target − V)²."""
     entropy_cost: float = 0.0
     """Weight of the entropy bonus."""
     curiosity: float = 0.0
-    """Weight of a reward for transitions that a learned model predicts badly (ICM, arXiv 1705.05363); 0: none."""
+    """Weight of the intrinsic reward, the prediction error of a learned model (ICM, arXiv 1705.05363); 0: none."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -58,15 +59,15 @@ class PolicyGradientConfig(OnPolicyConfig):
 
 @dataclass(frozen=True)
 class ActorCriticConfig(PolicyGradientConfig):
-    """Actor-critic: A2C; pipelined A3C (arXiv 1602.01783), with V-trace IMPALA (arXiv 1802.01561); REINFORCE."""
+    """Actor-critic: A2C; pipelined A3C (arXiv 1602.01783); with V-trace IMPALA (arXiv 1802.01561); REINFORCE."""
 
     name: str = "actor_critic"
     targets: Literal["gae", "vtrace"] = "gae"
-    """Advantages by generalised advantage estimation, or by V-trace, which corrects for data of older weights."""
+    """Advantages by generalised advantage estimation, or by V-trace, which corrects for stale data."""
     whole_episodes: bool = False
-    """Each sequence is one episode from its start, cut after `unroll_length` steps if it is longer."""
+    """Learn from one episode from its start per sequence, cut after `unroll_length` steps if it is longer."""
     baseline: bool = True
-    """Judge actions by how much better they are than the critic's value; otherwise by their return alone (REINFORCE)."""
+    """Subtract the critic's value from returns; otherwise the advantage is the return (REINFORCE)."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -90,15 +91,15 @@ class PpoConfig(PolicyGradientConfig):
     normalise_advantages: bool = True
     """Give the advantages of each batch a mean of 0 and a standard deviation of 1."""
     epochs: int = 10
-    """Times that each batch is learned from."""
+    """Passes over each batch."""
     minibatches: int = 4
     """Optimizer steps per epoch, each on an equal share of the batch's steps, or of its sequences if there is an LSTM."""
     clip: float = 0.2
-    """The ratio of probabilities counts as far as 1 ± this value (epsilon)."""
+    """Clip range of the ratio of probabilities: [1 − ε, 1 + ε]."""
     value_clip: float = 0.0
-    """V counts as far as its value before the update ± this value; 0: without limit."""
+    """Clip range of V around its value before the update; 0: not clipped."""
     target_kl: float = 0.0
-    """No more epochs for a batch after one whose KL divergence from the old policy is above 1.5 times this; 0: no limit."""
+    """KL divergence from the old policy; an epoch that exceeds 1.5 times it is the batch's last. 0: no limit."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -112,6 +113,7 @@ class TrpoConfig(OnPolicyConfig):
     """Trust region policy optimisation (arXiv 1502.05477), with generalised advantages (arXiv 1506.02438)."""
 
     recurrent = False
+    shares_torso = False
     shares_updates = False
     minibatches_key = "value_minibatches"
 
@@ -121,9 +123,9 @@ class TrpoConfig(OnPolicyConfig):
     max_kl: float = 0.01
     """Bound on the mean KL divergence between the policies before and after an update (delta)."""
     damping: float = 0.1
-    """Added to the Fisher matrix's diagonal."""
+    """Damping of the Fisher matrix, added to its diagonal."""
     value_epochs: int = 10
-    """Times that the critic learns from each batch."""
+    """The critic's passes over each batch."""
     value_minibatches: int = 4
     """Optimizer steps of the critic per epoch, each on an equal share of the batch's steps."""
 

@@ -8,10 +8,9 @@ import torch
 from torch import Tensor
 
 from apex_acer.algorithms.algorithm import Agent, Descent, Group, LossOutput, trainable
-from apex_acer.algorithms.on_policy.common import ADVANTAGE, VALUE_TARGET, OnPolicy, PolicyAgent
+from apex_acer.algorithms.on_policy.common import ADVANTAGE, VALUE_TARGET, OnPolicy
 from apex_acer.algorithms.on_policy.settings import TrpoConfig
 from apex_acer.algorithms.samples import Sequences, prepared
-from apex_acer.config import RunConfig
 from apex_acer.functional import (
     Distribution,
     conjugate_gradient,
@@ -21,26 +20,16 @@ from apex_acer.functional import (
     masked_means,
 )
 from apex_acer.networks.policies import ValueNetwork
-from apex_acer.protocol.specification import EnvironmentSpec
 
 ITERATIONS = 15  # of conjugate gradients
 SHRINK, TRIES = 0.8, 15  # of the line search
 TINY = 1e-12  # the least curvature
 
 
-class TrpoAgent(PolicyAgent):
-    """Samples from a policy, whose network has no V."""
-
-    def shares_torso(self, config: RunConfig, spec: EnvironmentSpec) -> bool:
-        """False: the policy has its whole network."""
-        return False
-
-
 class Trpo(OnPolicy):
-    """The policy improves by one natural step on the whole batch; the critic, a network of its own, has the optimizer."""
+    """TRPO: the policy takes one natural gradient step on the whole batch; the optimizer trains the critic, a network."""
 
     settings_class = TrpoConfig
-    agent_class = TrpoAgent
     settings: TrpoConfig
     critic: ValueNetwork
 
@@ -49,18 +38,18 @@ class Trpo(OnPolicy):
         self._parameters: list[Tensor] = list(trainable(self.network))
 
     def groups(self) -> dict[str, Group]:
-        """The critic's parameters."""
         return {"critic": Group(trainable(self.critic))}
 
-    def learn(self, samples: Sequences, descent: Descent) -> None:
-        """One step of the policy, and then the critic's epochs."""
+    def update(self, samples: Sequences, descent: Descent) -> None:
+        """Takes one step of the policy, then the critic's epochs."""
+        samples = self.prepare(samples, descent)
         descent.count(self.improve(samples))
         for _ in range(self.settings.value_epochs):
             for part in self.minibatches(samples, self.settings.value_minibatches):
                 descent.step(part)
 
     def loss(self, samples: Sequences) -> LossOutput:
-        """The critic's loss ½ (target − V)²."""
+        """The critic's loss, the mean of ½ (target − V)²."""
         mask = samples.mask
         value = self.critic(prepared(self.network, samples.obs[:-1])).view(mask.shape)
         losses = 0.5 * (samples.targets[VALUE_TARGET] - value).square()
@@ -68,16 +57,16 @@ class Trpo(OnPolicy):
         return LossOutput(masked_mean(losses, mask), metrics, torch.zeros_like(samples.importance), mask.sum())
 
     def improve(self, samples: Sequences) -> dict[str, Tensor]:
-        """Moves the policy along the natural gradient, as far as the surrogate improves within `max_kl`; its metrics."""
+        """Moves the policy along the natural gradient by a line search within `max_kl`; returns metrics."""
         obs, first = prepared(self.network, samples.obs[:-1]), samples.first[:-1]
         behaviour, action = self.network.head.recorded(samples.action, samples.extras)
         behaviour_log_prob = behaviour.log_prob(action)
 
         def policy() -> Distribution:
-            return self.network.evaluate(obs, first, {}).policy
+            return self.network.evaluate(obs, first, {})[0]
 
-        def surrogate(of: Distribution) -> Tensor:
-            ratio = (of.log_prob(action) - behaviour_log_prob).exp()
+        def surrogate(candidate: Distribution) -> Tensor:
+            ratio = (candidate.log_prob(action) - behaviour_log_prob).exp()
             return masked_mean(ratio * samples.targets[ADVANTAGE], samples.mask)
 
         start = policy()
@@ -85,8 +74,8 @@ class Trpo(OnPolicy):
         step = self._natural_step(before, masked_mean(old.kl(start), samples.mask))
 
         def is_better() -> Tensor:
-            now = policy()
-            return (surrogate(now) > before) & (masked_mean(old.kl(now), samples.mask) <= self.settings.max_kl)
+            new = policy()
+            return (surrogate(new) > before) & (masked_mean(old.kl(new), samples.mask) <= self.settings.max_kl)
 
         scale = self._search(step, is_better)
         with torch.no_grad():
@@ -94,7 +83,7 @@ class Trpo(OnPolicy):
         return {**metrics, "policy_loss": -before.detach(), "step_scale": before.new_tensor(scale)}
 
     def _natural_step(self, surrogate: Tensor, kl: Tensor) -> Tensor:
-        """The step along F⁻¹ g at whose end the quadratic approximation of the KL divergence is `max_kl`."""
+        """The step along F⁻¹ g whose KL divergence, approximated to second order, is `max_kl`."""
         gradients = torch.autograd.grad(surrogate, self._parameters, retain_graph=True, materialize_grads=True)
         gradient = torch.cat([part.flatten() for part in gradients])
         product = fisher_product(kl, self._parameters, self.settings.damping)
@@ -104,7 +93,7 @@ class Trpo(OnPolicy):
 
     @torch.no_grad()
     def _search(self, step: Tensor, is_better: Callable[[], Tensor]) -> float:
-        """Takes as much of `step` as is better; returns its share, 0 if the parameters stay as they are."""
+        """Line search: takes the largest tried share of `step` that is better and returns it; 0 if none is."""
         start = torch.cat([parameter.flatten() for parameter in self._parameters])
         for scale in (SHRINK**number for number in range(TRIES)):
             self._set(start + scale * step)

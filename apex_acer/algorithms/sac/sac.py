@@ -9,8 +9,8 @@ from collections.abc import Collection
 import torch
 from torch import Tensor, nn
 
-from apex_acer.algorithms.algorithm import Action, Agent, Group, LossOutput, trainable
-from apex_acer.algorithms.critics import CriticLosses, follow_, uniform
+from apex_acer.algorithms.algorithm import Action, Agent, Group, LossOutput, polyak_update_, trainable
+from apex_acer.algorithms.critics import CriticLosses, uniform
 from apex_acer.algorithms.sac.settings import SacConfig
 from apex_acer.algorithms.samples import Transitions
 from apex_acer.config import RunConfig
@@ -25,14 +25,6 @@ from apex_acer.functional import (
 from apex_acer.networks.critics import Critics, GaussianOutput, SquashedGaussian
 from apex_acer.networks.network import State, to_train
 from apex_acer.protocol.specification import EnvironmentSpec
-
-
-class Temperature(nn.Module):
-    """The weight α of the entropy, as its logarithm."""
-
-    def __init__(self, initial: float) -> None:
-        super().__init__()
-        self.log = nn.Parameter(torch.tensor(math.log(initial)))
 
 
 class SacAgent(Agent):
@@ -58,7 +50,7 @@ class SacAgent(Agent):
 
 
 class Sac(CriticLosses):
-    """A policy, its critics and their slow copies, and the temperature."""
+    """A policy, its critics, their target networks, and the temperature α, which is learned as its logarithm."""
 
     settings_class = SacConfig
     agent_class = SacAgent
@@ -68,21 +60,20 @@ class Sac(CriticLosses):
     def __init__(self, agent: Agent, device: torch.device) -> None:
         super().__init__(agent, device)
         config = agent.config
-        self.critics = to_train(Critics(config.network, agent.spec, self.settings.critics), config, device)
+        self.critics = to_train(Critics(config.network, agent.spec, self.settings.num_critics), config, device)
         self.target_critics = copy.deepcopy(self.critics).requires_grad_(False)
-        self.temperature = Temperature(self.settings.initial_temperature).to(device)
+        self.temperature = nn.ParameterDict({"log": torch.tensor(math.log(self.settings.initial_temperature))})
         self.modules |= {
             "critics": self.critics,
             "target_critics": self.target_critics,
-            "temperature": self.temperature,
+            "temperature": self.temperature.to(device),
         }
 
     def groups(self) -> dict[str, Group]:
-        """Policy, critics and temperature, each with its own optimizer."""
         return {name: Group(trainable(self.modules[name])) for name in ("network", "critics", "temperature")}
 
     def noise(self, samples: Transitions) -> dict[str, Tensor]:
-        """What the policy's actions at both ends of each transition are made of, `[2, B, d]`."""
+        """Standard normal noise of the policy's actions at both ends of each transition, `[2, B, d]`."""
         return {"action": torch.randn(2, len(samples.importance), self.agent.spec.action_dim)}
 
     def _policy_loss(self, samples: Transitions, inputs: Tensor) -> LossOutput:
@@ -92,7 +83,7 @@ class Sac(CriticLosses):
         q_values = self.critics.evaluate(inputs, action)
         policy_loss = masked_mean(soft_policy_loss(q_values=q_values, log_prob=log_prob, temperature=temperature), mask)
         target_entropy = -float(self.agent.spec.action_dim)
-        alpha_loss = masked_mean(temperature_loss(self.temperature.log, log_prob, target_entropy), mask)
+        alpha_loss = masked_mean(temperature_loss(self.temperature["log"], log_prob, target_entropy), mask)
         means = {
             "value": q_values.detach().amin(0),
             "entropy": -log_prob.detach(),
@@ -102,22 +93,22 @@ class Sac(CriticLosses):
         return LossOutput(policy_loss + alpha_loss, metrics, torch.zeros_like(log_prob), mask.sum())
 
     @torch.no_grad()
-    def _target(self, samples: Transitions, after: Tensor) -> Tensor:
-        action, log_prob = _sample(self.network.output(after), samples.noise["action"][1])
+    def _target(self, samples: Transitions, next_inputs: Tensor) -> Tensor:
+        action, log_prob = _sample(self.network.output(next_inputs), samples.noise["action"][1])
         return soft_target(
             reward=samples.reward,
             discount=samples.discount,
-            q_values=self.target_critics(after, action),
+            q_values=self.target_critics(next_inputs, action),
             log_prob=log_prob,
             temperature=self._temperature(),
         )
 
     def _temperature(self) -> Tensor:
-        return self.temperature.log.exp().detach()
+        log_temperature: Tensor = self.temperature["log"]
+        return log_temperature.exp().detach()
 
     def after_step(self, updates: int, stepped: Collection[str]) -> None:
-        """Moves the target critics towards the critics."""
-        follow_(self.target_critics, self.critics, self.settings.ema_decay)
+        polyak_update_(self.target_critics, self.critics, self.settings.ema_decay)
 
 
 def _sample(output: GaussianOutput, noise: Tensor) -> tuple[Tensor, Tensor]:

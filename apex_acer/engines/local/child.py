@@ -1,8 +1,8 @@
-"""One role in its own process: `main`'s arguments, or those of `python -m`, are ROLE INDEX PRIVATE PIPE.
+"""One role in its own process; the arguments of `main`, and of `python -m`, are ROLE INDEX PRIVATE PIPE.
 
 Standard input is the parent-death pipe: JSON lines from the manager, of which the first says what to start; when it breaks,
 the process ends. The process reports to the manager through the descriptor PIPE. PRIVATE is the run's folder under /tmp. The
-process leads a process group, which the launcher kills once it has ended: what its environments have started ends with it.
+process leads a process group, which the launcher kills when it has ended, with what its environments have started.
 """
 
 from __future__ import annotations
@@ -24,15 +24,12 @@ import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from apex_acer.system.process import WAIT_S, die_with_the_parent, name_process
 from apex_acer.system.signals import ENDING, Dismissed
 
 # slow imports are inside functions, so that the parent-death pipe is watched from the first moment on
-if TYPE_CHECKING:
-    from apex_acer.engines.engine import Run
-
 STOP_S = 0.5  # in which actors can fetch their stop after the run has ended; others are dismissed
 INTERRUPT_S = 0.5  # between interruptions of a dismissed process, until one has ended its loop
 BEAT_S = 1.0  # between two reports of a process that makes steps
@@ -40,14 +37,14 @@ RAW_OUTPUT = 2  # the descriptor of the transcript, to which standard output goe
 
 
 class NoTerminal(io.TextIOBase):
-    """A role's standard input, on which a debugger fails at once instead of waiting for what nobody can type."""
+    """A role's standard input, on which a debugger fails at once instead of waiting."""
 
     def readline(self, size: int = -1, /) -> NoReturn:  # type: ignore[override]
         raise RuntimeError("nothing can be typed into this process; debug with --engine serial")
 
 
 class Parent:
-    """The two pipes to the manager: what it tells the child, and what the child reports; the process ends if it is gone."""
+    """The two pipes to the manager: its messages, and the child's reports. The process ends if the manager is gone."""
 
     def __init__(self, private: str, pipe: int) -> None:
         self._private, self._pipe = private, pipe
@@ -60,22 +57,11 @@ class Parent:
         # a thread, because Python runs no signal handler while native code hangs
         threading.Thread(target=self._listen, name="parent", daemon=True).start()
 
-    @property
-    def run(self) -> Run:
-        """The run to which the role belongs."""
-        from apex_acer.config.runfile import from_dict
-        from apex_acer.engines.engine import Run
-        from apex_acer.protocol.specification import EnvironmentSpec
-
-        config, spec = from_dict(self.start["config"]), EnvironmentSpec.from_dict(self.start["spec"])
-        folder, run_id, started_at = Path(self.start["folder"]), self.start["run_id"], self.start["started_at"]
-        return Run(config, spec, folder, run_id, started_at, resume=self.start["resume"])
-
-    def report(self, **said: Any) -> None:
-        os.write(self._pipe, json.dumps(said).encode() + b"\n")
+    def report(self, **fields: Any) -> None:
+        os.write(self._pipe, json.dumps(fields).encode() + b"\n")
 
     def beat(self) -> None:
-        """Reports, after a step of the environments, that nothing hangs; raises `Dismissed` if the process is to leave."""
+        """Reports a step of the environments; raises `Dismissed` if the process is to leave."""
         self._check()
         now = time.monotonic()
         if now >= self._beat_at:
@@ -84,7 +70,7 @@ class Parent:
 
     @contextlib.contextmanager
     def working(self) -> Iterator[None]:
-        """Ends the context with `Dismissed` when the manager dismisses the process; what comes after is not interrupted."""
+        """Leaves the context when the manager dismisses the process; what comes after is not interrupted."""
         signal.signal(signal.SIGTERM, self._on_signal)
         try:
             yield
@@ -99,14 +85,14 @@ class Parent:
 
     def _listen(self) -> None:
         while True:
-            said = self._read()
-            self.address = said.get("address", self.address)
-            if said.get("leave"):
+            message = self._read()
+            self.address = message.get("address", self.address)
+            if message.get("leave"):
                 self.dismissed = True
                 threading.Thread(target=self._interrupt, name="interrupt", daemon=True).start()
 
     def _interrupt(self) -> None:
-        """Interrupts a step or a wait that is too long, again and again: a destructor in the main thread swallows it."""
+        """Interrupts a long step or wait, again and again: a destructor in the main thread would swallow one."""
         while not self._closing:
             time.sleep(INTERRUPT_S)
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
@@ -127,7 +113,7 @@ class Parent:
 
 
 def _take_standard_input() -> int:
-    """Moves standard input to another descriptor, which is returned: what the role starts must not read from it."""
+    """Moves standard input to another descriptor, because what the role starts must not read it; returns that."""
     descriptor = os.dup(0)
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
@@ -160,7 +146,7 @@ def main(arguments: list[str]) -> int:
     logging.basicConfig(level=parent.start["config"]["logging"]["level"].upper(), format="%(message)s")
     try:
         with held(folder, parent.start["run_id"]):
-            _run_learner(parent) if role == "learner" else _run_peer(role, int(index), parent)
+            _run_learner(parent) if role == "learner" else _run_peer(parent)
     except ConfigError as error:
         parent.report(config_error=str(error))
         return 2
@@ -178,10 +164,11 @@ def main(arguments: list[str]) -> int:
 def _run_learner(parent: Parent) -> None:
     import zmq
 
+    from apex_acer.engines.engine import Run
     from apex_acer.engines.local.transport import InboxServer
     from apex_acer.engines.roles import make_learner, take_share
 
-    run = parent.run
+    run = Run.from_start(parent.start)
     take_share(run, "learner")
     learner = make_learner(run, parent.start["incarnations"])
     server = InboxServer(learner.inbox, parent.start["address"])
@@ -194,14 +181,15 @@ def _run_learner(parent: Parent) -> None:
     zmq.Context.instance().term()  # returns once everything is sent
 
 
-def _run_peer(role: str, index: int, parent: Parent) -> None:
+def _run_peer(parent: Parent) -> None:
+    from apex_acer.engines.engine import Run
     from apex_acer.engines.local.transport import DealerLink
     from apex_acer.engines.roles import make_peer, take_share
     from apex_acer.protocol.messages import Peer
 
-    peer = Peer("actor" if role == "actor" else "evaluator", index, parent.start["incarnation"])
+    peer = Peer(*parent.start["peer"])
     with contextlib.ExitStack() as afterwards, parent.working():
-        run, address = parent.run, parent.address
+        run, address = Run.from_start(parent.start), parent.address
         take_share(run, peer.role)
         link = DealerLink(address, peer, parent.beat)
         worker = afterwards.enter_context(contextlib.closing(make_peer(run, peer, link)))
@@ -216,7 +204,7 @@ def _run_peer(role: str, index: int, parent: Parent) -> None:
 
 @contextlib.contextmanager
 def blocked_signals() -> Iterator[None]:
-    """A process started inside begins with the manager's signals blocked, and unblocks them when it ignores them."""
+    """Blocks the manager's signals; a process that is started inside inherits that until it has handlers."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
     try:
         yield
@@ -225,19 +213,15 @@ def blocked_signals() -> Iterator[None]:
 
 
 def leave_signals_to_the_manager() -> None:
-    """Does nothing at a signal that ends programs, and unblocks what `blocked_signals` has blocked.
+    """Has this process do nothing at signals that end programs, and unblocks what `blocked_signals` has blocked.
 
-    A handler that does nothing, because what this process starts would inherit an ignored signal: a simulator could not be
-    terminated. Under `nohup`, SIGHUP stays ignored.
+    They are not ignored, because what this process starts would inherit that, and a simulator could not be terminated.
+    Under `nohup`, SIGHUP stays ignored.
     """
     for number in ENDING:
         if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
-            signal.signal(number, _do_nothing)
+            signal.signal(number, lambda number, frame: None)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
-
-
-def _do_nothing(number: int, frame: FrameType | None) -> None:
-    del number, frame
 
 
 if __name__ == "__main__":

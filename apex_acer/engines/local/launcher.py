@@ -1,12 +1,12 @@
-"""`python -m apex_acer.engines.local.launcher SOCKET`: starts the processes of a run, and reports how each of them ended.
+"""`python -m apex_acer.engines.local.launcher SOCKET` starts the processes of a run, and reports how each of them ended.
 
 It imports once what every role needs, torch above all, and forks: a role then starts in milliseconds instead of seconds
 and shares the libraries' memory with the others. On macOS, whose system libraries may not survive a fork, every role is a
 new interpreter.
 
 The launcher has one thread, so that a fork copies all of it. Each role leads a process group, and what is left of the group
-is killed when the role has ended. When its socket is closed, or the manager dies, the launcher kills all groups and ends. It
-is in a group of its own, so that Ctrl-Z does not stop it and it always notices that.
+is killed when the role has ended. When its socket is closed, or the manager dies, the launcher kills all groups and ends.
+It is in a group of its own, so that Ctrl-Z does not stop it.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ CLOSE = b"close"  # the request that ends the launcher and all that it has start
 
 
 class Launcher:
-    """The manager's side. A request may wait for the launcher's imports; the manager never does."""
+    """The launcher as the manager sees it: it never waits for the launcher's imports, though a request may."""
 
-    def __init__(self, output: Path, *held: int, forks: bool = sys.platform == "linux") -> None:
-        """Appends to `output` what the launcher prints; `forks`: whether it forks roles rather than starts interpreters.
+    def __init__(self, output: Path, *kept_open: int, forks: bool = sys.platform == "linux") -> None:
+        """`output` gets what the launcher prints; `forks`: whether it forks roles rather than starts interpreters.
 
-        The launcher and all that it starts keep the descriptors `held` open.
+        The launcher and all that it starts keep the descriptors `kept_open`.
         """
-        self._output, self._before = output, output.stat().st_size if output.exists() else 0
+        self._output, self._start = output, output.stat().st_size if output.exists() else 0
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._socket.setblocking(False)
         with theirs, output.open("ab") as file, child.blocked_signals():
@@ -62,7 +62,7 @@ class Launcher:
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=file,
-                pass_fds=[theirs.fileno(), *held],
+                pass_fds=[theirs.fileno(), *kept_open],
                 env={**os.environ, **environment_variables()},
                 process_group=0,
             )
@@ -70,7 +70,7 @@ class Launcher:
     @property
     def printed(self) -> str:
         """The end of what it has printed."""
-        return last(self._output, self._before)
+        return last(self._output, self._start)
 
     @property
     def alive(self) -> bool:
@@ -120,7 +120,7 @@ def _import_once() -> None:
 
 
 class Server:
-    """The launcher's own side."""
+    """The process of the launcher."""
 
     def __init__(self, requests: socket.socket, *, forks: bool) -> None:
         self._requests, self._forks = requests, forks
@@ -211,9 +211,9 @@ def _spawn(arguments: list[str], stdin: int, output: int, pipe: int) -> int:
     return pid
 
 
-def _report(pipe: int, **said: int) -> None:
+def _report(pipe: int, **fields: int) -> None:
     with contextlib.suppress(BrokenPipeError):  # the manager has closed it
-        os.write(pipe, json.dumps(said).encode() + b"\n")
+        os.write(pipe, json.dumps(fields).encode() + b"\n")
 
 
 if __name__ == "__main__":

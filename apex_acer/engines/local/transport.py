@@ -1,4 +1,4 @@
-"""ZeroMQ DEALER/ROUTER sockets on ipc: the link of each peer, and the thread that serves the learner's inbox."""
+"""ZeroMQ sockets: DEALER, the link of each peer, and ROUTER, by which a thread serves the learner's inbox."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SERVER_WAKES_MS = 1000
 
 
 class DealerLink(Link):
-    """A peer's side of the conversation: its socket."""
+    """A peer's link to the inbox at `address`."""
 
     def __init__(self, address: str, peer: Peer, heartbeat: Callable[[], None] = lambda: None) -> None:
         """`heartbeat` is called after each step of the environments."""
@@ -69,7 +69,7 @@ class InboxServer:
         self._thread.start()
 
     def close(self, timeout_s: float = 2.0) -> None:
-        """Sends the replies that are left, and ends the thread."""
+        """Sends the remaining replies, and ends the thread."""
         self._closing = True
         self._waker.wake()
         self._thread.join(timeout_s)
@@ -112,13 +112,12 @@ class InboxServer:
     def _receive_waiting(self) -> None:
         with contextlib.suppress(zmq.Again):
             for _ in range(MOST_AT_ONCE):
-                self._take(self._socket.recv_multipart(zmq.NOBLOCK, copy=False))
+                identity, *frames = self._socket.recv_multipart(zmq.NOBLOCK, copy=False)
+                self._post(identity.bytes, [frame.buffer for frame in frames])
 
-    def _take(self, parts: list[zmq.Frame]) -> None:
-        identity, *frames = parts
-        name = identity.bytes
+    def _post(self, name: bytes, parts: list[memoryview]) -> None:
         try:
-            message = decode_message([frame.buffer for frame in frames])
+            message = decode_message(parts)
             if name != f"{message.peer.name}.{message.peer.incarnation}".encode():
                 raise WireError(f"a message of {message.peer.name}.{message.peer.incarnation}")
         except WireError as error:

@@ -14,7 +14,7 @@ import math
 import re
 import reprlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgpack
 import numpy as np
@@ -27,26 +27,16 @@ ALIGNMENT = 8  # bytes; each array begins at a multiple of this in its part
 MAX_HEADER_BYTES = 1 << 20
 # msgpack allocates a list by the length that its header claims: without limits, nested lists would take gigabytes
 LIMITS = {"max_str_len": 1 << 16, "max_array_len": 1 << 12, "max_map_len": 1 << 12, "max_bin_len": 0, "max_ext_len": 0}
-DTYPES = [
-    "bool",
-    "float16",
-    "float32",
-    "float64",
-    "int8",
-    "int16",
-    "int32",
-    "int64",
-    "uint8",
-    "uint16",
-    "uint32",
-    "uint64",
-]
+FLOATS, INTEGERS = ["float16", "float32", "float64"], ["int8", "int16", "int32", "int64"]
+DTYPES = ["bool", *FLOATS, *INTEGERS, *(f"u{name}" for name in INTEGERS)]
 NAMES = {np.dtype(name): name for name in DTYPES}
 # group, name, type and up to eight lengths, each short enough that their product is quick to compute
 DESCRIPTION = re.compile(r"(extras\.|state\.)?(\w{1,64}):(\w{1,8}):(\d{1,12}(?:,\d{1,12}){0,7})", re.ASCII)
 
 Part = bytes | memoryview
 Fits = Callable[[Any], bool]
+Place = tuple[str, str, np.dtype[Any], tuple[int, ...], int, int]
+"""Of an array: its group and name in the unroll, type, shape, number of elements, and first byte in the part."""
 
 
 class WireError(Exception):
@@ -116,17 +106,13 @@ def _is_count(value: Any, least: int = 0) -> bool:
     return type(value) is int and least <= value < 2**63  # a bool is an int, but no count
 
 
-def _is_version(value: Any) -> bool:
-    return _is_count(value, least=-1)
+def _is_table(value: Any, fits: Fits) -> bool:
+    return isinstance(value, dict) and all(_is_text(key) and fits(item) for key, item in value.items())
 
 
 def _is_row(value: Any) -> bool:
     # NaN passes: the inbox answers its sender, and a refusal here would not
     return _is_table(value, lambda item: type(item) in (int, float))
-
-
-def _is_table(value: Any, fits: Fits) -> bool:
-    return isinstance(value, dict) and all(_is_text(key) and fits(item) for key, item in value.items())
 
 
 def _is_peer(value: Any) -> bool:
@@ -140,7 +126,7 @@ MESSAGE: dict[str, Fits] = {
     "run_id": _is_text,
     "peer": _is_peer,
     "sequence": _is_count,
-    "weights_version": _is_version,
+    "weights_version": lambda value: _is_count(value, least=-1),
     "wants_weights": _is_flag,
     "rows": lambda value: isinstance(value, list) and all(map(_is_row, value)),
     "unlearned_steps": _is_count,
@@ -153,7 +139,7 @@ MESSAGE: dict[str, Fits] = {
 REPLY: dict[str, Fits] = {
     "sequence": _is_count,
     "stop": _is_flag,
-    "weights_version": _is_version,
+    "weights_version": lambda value: _is_count(value, least=-1),
     "env_steps": _is_count,
     "confirms": _is_flag,
     "refused": _is_text,
@@ -164,36 +150,26 @@ REPLY: dict[str, Fits] = {
 # ── the arrays ──
 
 
-class _Place(NamedTuple):
-    """Where an array lies in its part, and in an unroll."""
-
-    group: str
-    name: str
-    dtype: np.dtype[Any]
-    shape: tuple[int, ...]
-    size: int
-    start: int
-
-
 def _describe(arrays: Mapping[str, Array]) -> str:
     """`name:dtype:length,length` of each array, separated by spaces."""
     return " ".join(f"{name}:{NAMES[array.dtype]}:{','.join(map(str, array.shape))}" for name, array in arrays.items())
 
 
 @functools.lru_cache(maxsize=64)  # an actor's unrolls all have the same description
-def _places(described: str) -> tuple[list[_Place], int]:
-    """Where the arrays of an unroll lie, and the bytes of all; raises `WireError` if they are not those of an unroll."""
-    places, start = list[_Place](), 0
+def _places(described: str) -> tuple[list[Place], int]:
+    """Where the arrays of an unroll lie, and the bytes of all; raises `WireError` if an unroll has other arrays."""
+    places, start = list[Place](), 0
     for text in described.split(" "):
         match = DESCRIPTION.fullmatch(text)
         if not match or match[3] not in DTYPES:
             raise WireError(f"an array described as {reprlib.repr(text)}")
         dtype, shape = np.dtype(match[3]), tuple(map(int, match[4].split(",")))
-        places.append(_Place(match[1] or "", match[2], dtype, shape, math.prod(shape), start))
-        start += _aligned(places[-1].size * dtype.itemsize)
-    names = [(place.group, place.name) for place in places]
-    own = {name for group, name in names if not group}
-    if own != set(ARRAY_FIELDS) or len(set(names)) < len(names) or not all(place.size for place in places):
+        size = math.prod(shape)
+        places.append((match[1] or "", match[2], dtype, shape, size, start))
+        start += _aligned(size * dtype.itemsize)
+    names = [(group, name) for group, name, *_ in places]
+    fields = {name for group, name in names if not group}
+    if fields != set(ARRAY_FIELDS) or len(set(names)) < len(names) or not all(size for *_, size, _ in places):
         raise WireError(f"arrays {reprlib.repr(described)}")
     return places, start
 

@@ -1,8 +1,8 @@
 """The Ray cluster in which a run works: the program's own connection, a cluster that it joins, or one that it starts.
 
-`python -m apex_acer.engines.ray.cluster CPUS FOLDER` is a cluster on this machine alone, until its standard input closes. It
-has its own process group, so that a signal which a terminal or `timeout` sends to the program's group does not end Ray
-before the learner has saved. It ends Ray in good order even if the program was killed.
+`python -m apex_acer.engines.ray.cluster CPUS FOLDER` is a cluster on this machine alone, until its standard input closes,
+even if the program was killed. It has its own process group, so that a signal to the program's group, as a terminal or
+`timeout` sends it, does not end Ray before the learner has saved.
 """
 
 from __future__ import annotations
@@ -48,19 +48,21 @@ QUIET = {"RAY_DEDUP_LOGS_SKIP_REGEX": "."}  # else Ray prints a paragraph about 
 
 
 class Cluster:
-    """Connects this process to Ray; raises `ConfigError` if there is no cluster to join or the package is missing."""
+    """The connection to Ray; raises `ConfigError` if there is no cluster to join or the package is missing."""
 
     def __init__(self, config: RayConfig, output: Path) -> None:
         """Appends to `output` what a new cluster prints."""
-        self.folder: Path | None = None  # in which a cluster that was started here keeps its files
-        self._held: PrivateFolder | None = None
+        self._private: PrivateFolder | None = None  # in which a cluster that was started here keeps its files
         self._head: subprocess.Popen[bytes] | None = None
         self._reserved: Any = None
         imported = sys.modules.get("ray")
         self._connected_before = imported is not None and imported.is_initialized()
         if not (config.address or self._connected_before):
             stay_alone()
-        self._ray = _import_ray()
+        os.environ |= QUIET
+        with needs("engine", "ray"), _keeping_sigterm():
+            self._ray: Any = importlib.import_module("ray")
+            importlib.import_module("lz4.frame")
         if not self._connected_before:
             self._connect(config.address or self._start(output), config.address)
         self.home: str = self._ray.get_runtime_context().get_node_id()  # this machine's node
@@ -86,13 +88,15 @@ class Cluster:
         return self._reserved
 
     def log_of(self, pid: int) -> bytes:
-        """The end of what a process printed, with `runlog`'s marks; empty for a cluster that was not started here."""
-        files = sorted(self.folder.glob(f"session_2*/logs/worker-*-{pid}.*")) if self.folder else []
+        """The end of what a process printed, as a `Transcript`; empty for a cluster that was not started here."""
+        if not self._private:
+            return b""
+        files = sorted(self._private.path.glob(f"session_2*/logs/worker-*-{pid}.*"))
         lines = [line for file in files for line in file.read_bytes().splitlines(keepends=True)]
         return b"".join(line for line in lines if not line.startswith((b":job_id:", b":actor_name:")))[-LAST_BYTES:]
 
     def close(self) -> None:
-        """Leaves the cluster; ends it if it was started here."""
+        """Leaves the cluster, and ends it if it was started here."""
         if self._reserved:
             from ray.util import remove_placement_group
 
@@ -103,27 +107,27 @@ class Cluster:
         if self._head:
             self._end(self._head)
 
-    def _connect(self, address: str, given: str) -> None:
-        if given:
-            _probe(given)
+    def _connect(self, address: str, setting: str) -> None:
+        """Joins the cluster at `address`, which is the `setting` ray.address unless it was started here."""
+        if setting:
+            _probe(setting)
         try:
-            with _own_handlers():
+            with _keeping_sigterm():
                 self._ray.init(address, log_to_driver=False, logging_level=logging.ERROR)
         except Exception as error:
             self.close()
-            raise ConfigError(f"ray.address: {given!r} cannot be joined ({_last_line(str(error))})") from None
+            raise ConfigError(f"ray.address: {setting!r} cannot be joined ({_last_line(str(error))})") from None
 
     def _start(self, output: Path) -> str:
-        self._held = private_folder("ray-")
-        self.folder = self._held.path
+        self._private = private_folder("ray-")
         with output.open("ab") as errors:
             self._head = subprocess.Popen(
-                [sys.executable, "-P", "-m", __name__, str(available_cores()), str(self.folder)],
+                [sys.executable, "-P", "-m", __name__, str(available_cores()), str(self._private.path)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 process_group=0,
-                pass_fds=[self._held.lock],
+                pass_fds=[self._private.lock],
             )
         assert self._head.stdout
         ready, _, _ = select.select([self._head.stdout], [], [], START_S)
@@ -142,8 +146,8 @@ class Cluster:
             head.kill()
             head.wait()
         head.stdout.close()
-        assert self._held
-        self._held.remove()
+        if self._private:
+            self._private.remove()
 
 
 def stay_alone() -> None:
@@ -154,14 +158,6 @@ def stay_alone() -> None:
         raise ConfigError("engine: Ray was imported before the run; call ray.init() before, too, or import it after")
     os.environ |= KEPT_APART
     os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
-
-
-def _import_ray() -> Any:
-    os.environ |= QUIET
-    with needs("engine", "ray"), _own_handlers():
-        for name in ("ray", "lz4.frame"):
-            importlib.import_module(name)
-    return sys.modules["ray"]
 
 
 def _probe(address: str) -> None:
@@ -176,8 +172,8 @@ def _probe(address: str) -> None:
 
 
 @contextlib.contextmanager
-def _own_handlers() -> Iterator[None]:
-    """Restores the SIGTERM handler, which Ray replaces by its own."""
+def _keeping_sigterm() -> Iterator[None]:
+    """Restores the handler of SIGTERM, which Ray replaces by its own."""
     before = signal.getsignal(signal.SIGTERM)
     try:
         yield

@@ -1,4 +1,4 @@
-"""The ray engine: starts the actors of Ray that host the roles, and notices how they end.
+"""The ray engine starts the actors of Ray that host the roles, and notices how they end.
 
 They belong to the manager's process and end with it. Ray restarts none of them; the supervisor does.
 """
@@ -8,13 +8,11 @@ from __future__ import annotations
 import dataclasses
 import math
 import select
-import sys
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from apex_acer import __version__
 from apex_acer.config import ConfigError, LearnerConfig, require
-from apex_acer.config.runfile import from_dict, to_dict
 from apex_acer.engines.engine import Engine, Handle, Run
 from apex_acer.engines.ray.cluster import Cluster
 from apex_acer.engines.ray.handle import GroupHandle, RayHandle
@@ -23,16 +21,13 @@ from apex_acer.storage.runlog import Log
 from apex_acer.system.process import environment_variables
 from apex_acer.system.signals import Waker
 
-# modules that import Ray are imported once the cluster has set the addresses on which Ray listens
-if TYPE_CHECKING:
-    from apex_acer.engines.ray.hosts import Start
-
+# modules that import Ray are imported inside functions, once the cluster has set the addresses on which Ray listens
 LEAST = 1e-4  # the smallest part of a CPU that Ray reserves
 MOST_CALLS = 10_000  # of a learner's host at the same time; each only waits, and each peer makes only a few
 
 
 class RayEngine(Engine):
-    """The hosts of one learner or several, and of the roles that talk to them."""
+    """An actor of Ray for each learner, and for each role that talks to them."""
 
     restarts = True
     link: Link
@@ -48,44 +43,45 @@ class RayEngine(Engine):
         self._log = Log(run.folder)
         self._cluster = Cluster(run.config.ray, run.folder / "log.txt")
         try:
-            self._cpus, self._gpus = self._share(), self._share_gpus()
+            nodes, home, ray = self._cluster.nodes(), self._cluster.home, run.config.ray
+            cpus, gpus = ({node: has.get(kind, 0.0) for node, has in nodes.items()} for kind in ("CPU", "GPU"))
+            anywhere, may_grow = run.config.actors.count + self._num_learners - 1, bool(ray.address)
+            self._cpus = cpu_share(ray.actor_cpus, cpus, home, anywhere, self._num_here, may_grow=may_grow)
+            self._gpus = num_gpus(run.config.learner, sum(gpus.values()), gpus[home])
             self._places = self._cluster.reserve(self._bundles(), self._num_here)
         except Exception:
             self.close()
             raise
 
     def start(self, peer: Peer, incarnations: dict[str, int]) -> Handle:
-        """Starts the role's host; a later `wait` notices when it is `ready`."""
-        from apex_acer.engines.ray.hosts import PeerHost, Start
+        from apex_acer.engines.ray.hosts import PeerHost
 
-        if before := self._handles.pop(peer.name, None):
-            before.kill()
-        # a user's own algorithm can be imported there only once `sys.path` is set
-        config = from_dict(to_dict(self._run.config), import_modules=False)
-        run = dataclasses.replace(self._run.of(peer), config=config)
-        start = Start(run, peer, __version__, sys.path, incarnations, self._cluster.home)
+        if previous := self._handles.pop(peer.name, None):
+            previous.kill()
+        start = self._run.start_of(peer, incarnations, version=__version__, home=self._cluster.home)
         if peer.role == "learner":
-            handle = self._start_learners(start)
+            self._handles[peer.name] = self._start_learners(peer, start)
         else:
-            handle = self._handle(peer, self._make(PeerHost, peer).remote(start, self._learner_of(peer)))
-        self._handles[peer.name] = handle
-        return handle
+            host = self._make(PeerHost, peer).remote(start, self._learner_of(peer))
+            self._handles[peer.name] = self._handle(peer, host)
+        return self._handles[peer.name]
 
-    def _start_learners(self, start: Start) -> RayHandle | GroupHandle:
-        """Starts one learner, or several that meet at the address of the first."""
+    def _start_learners(self, peer: Peer, start: dict[str, Any]) -> RayHandle | GroupHandle:
+        """Starts one learner, or several that meet at the address of the first; the index of each is its rank."""
         from apex_acer.engines.ray.hosts import LearnerHost
-        from apex_acer.engines.ray.link import GroupLink, RayLink
+        from apex_acer.engines.ray.link import RayLink
 
-        peers = [dataclasses.replace(start.peer, index=rank) for rank in range(self._num_learners)]
-        self._learners = [self._make(LearnerHost, peer).remote(start._replace(peer=peer)) for peer in peers]
-        links = [RayLink(learner, wake=self._waker.wake) for learner in self._learners]
+        peers = [dataclasses.replace(peer, index=rank) for rank in range(self._num_learners)]
+        self._learners = [
+            self._make(LearnerHost, each).remote({**start, "peer": ["learner", each.index, each.incarnation]})
+            for each in peers
+        ]
+        self.link = RayLink(*self._learners, wake=self._waker.wake)
         if len(peers) == 1:
-            self.link = links[0]
-            return self._handle(start.peer, self._learners[0])
-        self.link = GroupLink(links)
+            return self._handle(peer, self._learners[0])
         place = self._learners[0].listen.remote()
         members = [self._handle(*member, place) for member in zip(peers, self._learners, strict=True)]
-        return GroupHandle(start.peer, members)
+        return GroupHandle(peer, members)
 
     def _handle(self, peer: Peer, host: Any, *arguments: Any) -> RayHandle:
         return RayHandle(peer, host, self._log, self._cluster, self._waker.wake, *arguments)
@@ -100,7 +96,6 @@ class RayEngine(Engine):
                 handle.host.reconnect.remote(self._learner_of(handle.peer))
 
     def wait(self, timeout_s: float) -> None:
-        """Waits until a role is ready or ends, a reply comes, `wake` is called or the time has passed."""
         ready, _, _ = select.select([self._waker.woken], [], [], timeout_s)
         if ready:
             self._waker.clear()
@@ -116,17 +111,6 @@ class RayEngine(Engine):
         self._cluster.close()
         self._waker.close()
         self._log.close()
-
-    def _share(self) -> float:
-        """CPUs of each role. They need not fit yet into a cluster that was joined: it may grow."""
-        config = self._run.config
-        cpus = {node: resources.get("CPU", 0.0) for node, resources in self._cluster.nodes().items()}
-        anywhere, may_grow = config.actors.count + self._num_learners - 1, bool(config.ray.address)
-        return cpu_share(config.ray.actor_cpus, cpus, self._cluster.home, anywhere, self._num_here, may_grow=may_grow)
-
-    def _share_gpus(self) -> int:
-        gpus = {node: resources.get("GPU", 0.0) for node, resources in self._cluster.nodes().items()}
-        return num_gpus(self._run.config.learner, sum(gpus.values()), gpus[self._cluster.home])
 
     def _make(self, host: type, peer: Peer) -> Any:
         """The class `host` as a remote class of Ray, with the resources and place of `peer`."""
@@ -155,31 +139,25 @@ class RayEngine(Engine):
         return self._num_here + peer.index - 1 if peer.index else 0
 
 
-def cpu_share(given: float, cpus: Mapping[str, float], home: str, actors: int, others: int, *, may_grow: bool) -> float:
-    """CPUs of each role: `given`, or if that is 0 the most, up to 1, with which all roles fit.
+def cpu_share(
+    setting: float, cpus: Mapping[str, float], home: str, actors: int, others: int, *, may_grow: bool
+) -> float:
+    """CPUs of each role: the `setting` ray.actor_cpus, or if that is 0 the most, up to 1, with which all roles fit.
 
-    Args:
-        given: `ray.actor_cpus`.
-        cpus: CPUs of each node.
-        home: the node of the `others`.
-        actors: number of roles that may run on any node.
-        others: number of roles that must run on `home`.
-        may_grow: whether the roles need not fit yet, because nodes may join.
-
-    Raises:
-        ConfigError: if the cluster has too few.
+    `cpus` are those of each node. Some `others` must run on the node `home`, the `actors` may run on any. They need not fit
+    yet if the cluster `may_grow`. Raises `ConfigError` if it has too few CPUs.
     """
-    here = cpus.get(home, 0)
+    here, total = cpus.get(home, 0), sum(cpus.values())
     require(here >= LEAST, "ray.address", home, f"this machine's node has {here:g} CPUs; give it some")
     most = {node: min(actors + others, int(has / LEAST)) for node, has in cpus.items()}  # roles that a node can hold
     candidates = {_floor(min(1.0, has / count)) for node, has in cpus.items() for count in range(1, most[node] + 1)}
     fitting = [share for share in candidates if share and fits(share, cpus, home, actors, others)]
-    room = f"{sum(cpus.values()):g} CPUs have room for {int(sum(cpus.values()) / LEAST):,} roles; give fewer"
-    require(bool(fitting), "actors.count", actors, room)
-    share = given or max(fitting)
+    allowed = f"{total:g} CPUs have room for {int(total / LEAST):,} roles; give fewer"
+    require(bool(fitting), "actors.count", actors, allowed)
+    share = setting or max(fitting)
     if not (may_grow or fits(share, cpus, home, actors, others)):
         needed = f"{actors + others} roles of {share:g} CPUs do not fit"
-        raise ConfigError(f"ray.actor_cpus: {share:g}; {needed}, there are {sum(cpus.values()):g}; give less, or 0")
+        raise ConfigError(f"ray.actor_cpus: {share:g}; {needed}, there are {total:g}; give less, or 0")
     return share
 
 
@@ -192,12 +170,12 @@ def fits(share: float, cpus: Mapping[str, float], home: str, actors: int, others
 def num_gpus(settings: LearnerConfig, gpus: float, at_home: float) -> int:
     """GPUs of each learner, in a cluster with `gpus` in all and `at_home` on the first learner's node.
 
-    Raises `ConfigError` if that node has some, but the cluster has not one for each learner.
+    Raises `ConfigError` if that node has some, but the cluster has fewer than learners.
     """
     if settings.device == "cpu" or not at_home:
         return 0  # a learner that needs one then says itself what is missing
-    enough = f"this cluster has {gpus:g} GPUs: give at most that, or learner.device cpu"
-    require(settings.count <= gpus, "learner.count", settings.count, enough)
+    allowed = f"this cluster has {gpus:g} GPUs: give at most that, or learner.device cpu"
+    require(settings.count <= gpus, "learner.count", settings.count, allowed)
     return 1
 
 

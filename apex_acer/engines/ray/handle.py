@@ -1,4 +1,4 @@
-"""The manager's handles of roles that run inside actors of Ray: of one, and of several learners together."""
+"""The manager's handles of roles that run inside actors of Ray: one for a role, one for several learners together."""
 
 from __future__ import annotations
 
@@ -10,15 +10,12 @@ import signal
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from apex_acer.engines.engine import Handle
 from apex_acer.engines.ray.cluster import Cluster
 from apex_acer.protocol.messages import Peer
 from apex_acer.storage.runlog import Log, shown, unsaid
-
-if TYPE_CHECKING:  # it imports Ray, which must wait until the cluster has set the addresses on which Ray listens
-    from apex_acer.engines.ray.hosts import End
 
 log = logging.getLogger(__name__)
 
@@ -29,39 +26,24 @@ class RayHandle(Handle):
     """A role inside an actor of Ray."""
 
     def __init__(
-        self,
-        peer: Peer,
-        host: Any,
-        log: Log,
-        cluster: Cluster,
-        wake: Callable[[], None],
-        *arguments: Any,
+        self, peer: Peer, host: Any, log: Log, cluster: Cluster, wake: Callable[[], None], *arguments: Any
     ) -> None:
-        """`host` is the actor's handle; its `run` gets the `arguments`."""
+        """`host` is the actor's handle; its `run` gets the `arguments`. `wake` is called when anything has happened."""
         super().__init__(peer)
         self.host = host
         self._log, self._cluster, self._wake = log, cluster, wake
         self._node, self._pid = "", 0  # until they are known
-        self._alive = True
         self._failure = ""
         self._steps: Future[int] | None = None  # the answer to how many it has made
         self._ready = self._ask(host.ready)
         self._end = self._ask(host.run, *arguments)
 
     @property
-    def alive(self) -> bool:
-        """Whether the role runs, or is being started; once it does not, `failure` and `result` are known."""
-        self.listen()
-        return self._alive
-
-    @property
     def failure(self) -> str:
-        """The traceback, or how its process died; empty if the role ended well or still runs."""
         self.listen()
         return self._failure
 
     def listen(self) -> None:
-        """Notices what has happened, without waiting."""
         if not self._alive:
             return
         if self._ready.done() and not self._ready.exception():
@@ -82,7 +64,7 @@ class RayHandle(Handle):
         self.host.dismiss.remote()
 
     def kill(self) -> None:
-        """Kills the process, and frees the resources that Ray has reserved for it."""
+        """Kills the process, which frees the resources that Ray has reserved for it."""
         import ray
 
         ray.kill(self.host)
@@ -105,16 +87,17 @@ class RayHandle(Handle):
         future.add_done_callback(lambda _: self._wake())
         return future
 
-    def _note_end(self, end: End) -> None:
-        self.result, self.config_error, self.raised = end.result, end.config_error, end.raised
-        self._failure = f"{end.failure}{self.peer.name}: failed" if end.failure else ""
-        self._log.append(end.log.encode())
-        self._log.say(self.peer.name, end.failure.encode().splitlines())
+    def _note_end(self, end: dict[str, Any]) -> None:
+        self.result, failure = end.get("result"), end.get("failure", "")
+        self.config_error, self.raised = end.get("config_error", ""), end.get("raised", "")
+        self._failure = f"{failure}{self.peer.name}: failed" if failure else ""
+        self._log.append(end["log"].encode())
+        self._log.say(self.peer.name, failure.encode().splitlines())
 
-    def _note_death(self, said: str) -> None:
+    def _note_death(self, message: str) -> None:
         printed = self._cluster.log_of(self._pid) if self._pid else b""
         self._log.say(self.peer.name, unsaid(printed))
-        self._failure = f"{shown(printed)}\n{self.peer.name}: {cause_of_death(said)}".strip()
+        self._failure = f"{shown(printed)}\n{self.peer.name}: {cause_of_death(message)}".strip()
 
     def _log_stacks(self, stacks: Future[str]) -> None:
         if not stacks.exception():
@@ -122,27 +105,20 @@ class RayHandle(Handle):
 
 
 class GroupHandle(Handle):
-    """The learners of a run. Their result is the first one's; if one is lost, all of them end."""
+    """Several learners as one role, whose result is the first one's; if one is lost, all of them end."""
 
     def __init__(self, peer: Peer, members: Sequence[Handle]) -> None:
         super().__init__(peer)
         self._members = members
-        self._alive, self._lost_at = True, 0.0
-
-    @property
-    def alive(self) -> bool:
-        """Whether all of them run, or are being started."""
-        self.listen()
-        return self._alive
+        self._lost_at = 0.0
 
     @property
     def failure(self) -> str:
-        """The failure of the learner that failed first; those of the others only say that they lost it."""
+        """The failure of the learner that failed first; the others only report that they lost it."""
         failures = [member.failure for member in self._members if member.failure]
         return min(failures, key=lambda failure: "LearnerLost" in failure, default="")
 
     def listen(self) -> None:
-        """Notices what has happened, without waiting."""
         if not self._alive:
             return
         ended = [member for member in self._members if not member.alive]
@@ -170,9 +146,9 @@ class GroupHandle(Handle):
         self._alive = False
 
 
-def cause_of_death(said: str) -> str:
-    """The cause of an actor's death in one line, from Ray's message `said`."""
-    if re.search(r"its node (has )?died|node .*(is dead|was removed)", said, re.IGNORECASE):
+def cause_of_death(message: str) -> str:
+    """The cause of an actor's death in one line, from Ray's `message`."""
+    if re.search(r"its node (has )?died|node .*(is dead|was removed)", message, re.IGNORECASE):
         return "its machine was lost"
-    detail = re.search(r"exit detail: (.*?)(\. |$)", said, re.MULTILINE)
-    return f"its process died ({detail[1] if detail else said.strip().splitlines()[-1][:300]})"
+    detail = re.search(r"exit detail: (.*?)(\. |$)", message, re.MULTILINE)
+    return f"its process died ({detail[1] if detail else message.strip().splitlines()[-1][:300]})"

@@ -1,4 +1,4 @@
-"""The actors of Ray: each hosts one role, a plain `Learner`, `Actor` or `Evaluator`, in a thread."""
+"""The actors of Ray: each hosts one role, a `Learner`, `Actor` or `Evaluator`, in a thread."""
 
 from __future__ import annotations
 
@@ -13,20 +13,19 @@ import warnings
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
+from contextlib import closing, contextmanager, nullcontext, suppress
+from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any
 
 import ray
 
 from apex_acer import __version__
 from apex_acer.config import ConfigError
-from apex_acer.config.runfile import from_dict, to_dict
 from apex_acer.engines.engine import Run, one_line
-from apex_acer.engines.ray.link import Order, PackedMessage, RayLink, unpack
+from apex_acer.engines.ray.link import Packed, RayLink, in_order, unpack
 from apex_acer.engines.roles import make_learner, make_peer, take_share
-from apex_acer.learner import ranks
-from apex_acer.learner.ranks import ConnectedRanks, LearnerLost, Meeting, Ranks
+from apex_acer.learner.ranks import ALONE, ConnectedRanks, LearnerLost, listen
 from apex_acer.protocol.messages import Outcome, Peer, Reply
 from apex_acer.storage.folder import held
 from apex_acer.storage.runlog import Log, Speech
@@ -39,33 +38,12 @@ BEAT_S = 1.0  # between two answers to how many steps an actor or the evaluator 
 SHARED_BYTES = 100_000  # smaller weights travel faster in the reply than through the object store
 
 
-class Start(NamedTuple):
-    """What a role is started with; `version` and `path` are the manager's. The index of a learner is its rank."""
-
-    run: Run
-    peer: Peer
-    version: str
-    path: list[str]
-    incarnations: dict[str, int]
-    home: str
-    """The node of the manager and of the run's folder."""
-
-
-class End(NamedTuple):
-    """How a role ended, as in `Handle`; `log` has its last lines if it could not write them to the run's log."""
-
-    log: str = ""
-    result: Outcome | None = None
-    config_error: str = ""
-    raised: str = ""
-    failure: str = ""
-
-
 class Host(ABC):
     """A process with one role; the manager's process calls its methods."""
 
-    def __init__(self, start: Start) -> None:
-        self._start = start
+    def __init__(self, start: dict[str, Any]) -> None:
+        """`start` is the result of `Run.start_of`, with `version` of the package and the node `home` of the manager."""
+        self._start, self._peer = start, Peer(*start["peer"])
         self._ready = asyncio.Event()
 
     async def ready(self) -> tuple[str, int]:
@@ -73,8 +51,12 @@ class Host(ABC):
         await self._ready.wait()
         return ray.get_runtime_context().get_node_id(), os.getpid()
 
-    async def run(self, place: tuple[str, int] | None = None) -> End:
-        """Runs the role to its end; several learners meet at the address and port `place`."""
+    async def run(self, place: tuple[str, int] | None = None) -> dict[str, Any]:
+        """Runs the role to its end; several learners meet at the address and port `place`.
+
+        The result has the fields of `Handle` that the end sets, the traceback as `failure`, and as `log` the last lines if
+        they could not be written to the run's log.
+        """
         self._place = place
         self._loop = asyncio.get_running_loop()
         return await asyncio.to_thread(self._run)
@@ -82,85 +64,74 @@ class Host(ABC):
     async def dump(self) -> str:
         return "\n".join("".join(traceback.format_stack(frame)) for frame in sys._current_frames().values())
 
-    def _run(self) -> End:
-        with self._logging() as lines, self._folder_held():
+    def _run(self) -> dict[str, Any]:
+        end: dict[str, Any] = {}
+        with self._logging() as lines:
             try:
-                self._prepare()
-                end = End(result=self._work())
+                end["result"] = self._work(self._prepare())
             except ConfigError as error:
-                end = End(config_error=str(error))
-            except LearnerLost:  # the lost learner's own error is the one to report
-                end = End(failure=traceback.format_exc())
+                end["config_error"] = str(error)
             except (Exception, SystemExit) as error:
-                end = End(raised=one_line(error), failure=traceback.format_exc())
-            return end._replace(log="".join(lines))
+                end["failure"] = traceback.format_exc()
+                if not isinstance(error, LearnerLost):  # the lost learner's own error is the one to report
+                    end["raised"] = one_line(error)
+            return {"log": "".join(lines), **end}
 
-    def _prepare(self) -> None:
-        start, run = self._start, self._start.run
+    def _prepare(self) -> Run:
         die_with_the_parent()
-        name_process(f"{start.peer.role}_{start.peer.index}")  # Ray has given it another name
+        name_process(f"{self._peer.role}_{self._peer.index}")  # Ray has given it another name
         self._check_version()
-        sys.path += [entry for entry in start.path if entry not in sys.path]
-        run = dataclasses.replace(run, config=from_dict(to_dict(run.config)))
-        self._start = start._replace(run=run)
-        take_share(run, start.peer.role)
+        sys.path += [entry for entry in self._start["path"] if entry not in sys.path]
+        run = Run.from_start(self._start)
+        take_share(run, self._peer.role)
         # arrays from Ray's store are read-only, and no role writes to them
         warnings.filterwarnings("ignore", "The given NumPy array is not writable")
+        return run
 
     def _check_version(self) -> None:
-        if self._start.version != __version__:
+        if self._start["version"] != __version__:
             here = f"{socket.gethostname()} has apex_acer {__version__}"
-            raise ConfigError(f"ray.address: {here}, the manager {self._start.version}; install the same")
+            raise ConfigError(f"ray.address: {here}, the manager {self._start['version']}; install the same")
 
     @contextmanager
     def _logging(self) -> Iterator[deque[str]]:
-        """Logs to the run's log if its folder is on this machine, else into the lines that it yields."""
+        """Logs to the run's log, and keeps its folder open, if it is on this machine; else into the lines it yields."""
         lines = deque[str](maxlen=MOST_LINES)
-        run, name, logger = self._start.run, self._start.peer.name, logging.getLogger("apex_acer")
-        handler: logging.Handler
-        if self._is_at_home:
-            sys.stdout = sys.stderr = Speech(Log(run.folder), name, TRANSCRIPT).stream()
-            handler = logging.StreamHandler(sys.stderr)
-        else:
-            stream: Any = SimpleNamespace(write=lines.append)
-            handler = logging.StreamHandler(stream)
+        folder, name, logger = Path(self._start["folder"]), self._peer.name, logging.getLogger("apex_acer")
+        is_at_home = ray.get_runtime_context().get_node_id() == self._start["home"]
+        stream: Any = SimpleNamespace(write=lines.append)
+        if is_at_home:
+            stream = sys.stdout = sys.stderr = Speech(Log(folder), name, TRANSCRIPT).stream()
+        handler = logging.StreamHandler(stream)
+        if not is_at_home:
             handler.setFormatter(logging.Formatter(f"%(asctime)s {name}: %(message)s"))
-        level = run.config.logging.level
-        logger.setLevel(level.upper())
+        logger.setLevel(self._start["config"]["logging"]["level"].upper())
         logger.addHandler(handler)
-        yield lines
-
-    def _folder_held(self) -> AbstractContextManager[None]:
-        run = self._start.run
-        return held(run.folder, run.run_id) if self._is_at_home else nullcontext()
-
-    @property
-    def _is_at_home(self) -> bool:
-        return bool(ray.get_runtime_context().get_node_id() == self._start.home)
+        with held(folder, self._start["run_id"]) if is_at_home else nullcontext():
+            yield lines
 
     @abstractmethod
-    def _work(self) -> Outcome | None: ...
+    def _work(self, run: Run) -> Outcome | None: ...
 
     def _tell_ready(self) -> None:
         self._loop.call_soon_threadsafe(self._ready.set)
 
 
 class LearnerHost(Host):
-    """The learner, and the calls that reach its inbox; after the end it answers them with a stop while the process lives."""
+    """The host of a learner. It answers messages to the learner's inbox, after the end with a stop."""
 
-    def __init__(self, start: Start) -> None:
+    def __init__(self, start: dict[str, Any]) -> None:
         super().__init__(start)
-        self._order = Order()
         self._listening: socket.socket | None = None
         self._shared: tuple[bytes, ray.ObjectRef[Any] | None] = b"", None  # the newest weights, and where they are
 
     async def listen(self) -> tuple[str, int]:
         """The address and port at which the other learners meet this one."""
         host: str = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]
-        self._listening, port = ranks.listen(host)
+        self._listening, port = listen(host)
         return host, port
 
-    async def exchange(self, packed: PackedMessage) -> tuple[Reply, ray.ObjectRef[Any] | None]:
+    async def exchange(self, packed: Packed) -> tuple[Reply, ray.ObjectRef[Any] | None]:
         """Posts a message and waits for its reply; the weights may be in Ray's store rather than in the reply."""
         await self._ready.wait()
         answered = self._loop.create_future()
@@ -169,7 +140,7 @@ class LearnerHost(Host):
         def answer(reply: Reply) -> None:
             self._loop.call_soon_threadsafe(answered.set_result, reply)
 
-        self._order.take(message, answer, self._learner.inbox.post)
+        self._post(message, answer)
         reply = await answered
         weights = reply.weights if message.peer.role == "actor" else None  # no other role gets the evaluator's snapshot
         if weights is None or len(weights) < SHARED_BYTES:
@@ -182,25 +153,23 @@ class LearnerHost(Host):
             self._shared = weights, ray.put(weights)
         return self._shared[1]
 
-    def _meet(self) -> Ranks:
-        if self._place is None:
-            return ranks.ALONE
-        config, rank = self._start.run.config, self._start.peer.index
-        meeting = Meeting(rank, config.learner.count, *self._place, config.supervision.hung_seconds)
-        return ConnectedRanks(meeting, self._listening)
-
-    def _work(self) -> Outcome:
-        self._learner = make_learner(self._start.run, self._start.incarnations, self._meet())
+    def _work(self, run: Run) -> Outcome:
+        ranks = ALONE
+        if self._place is not None:
+            count, timeout_s = run.config.learner.count, run.config.supervision.hung_seconds
+            ranks = ConnectedRanks(self._peer.index, count, *self._place, timeout_s, self._listening)
+        learner = make_learner(run, self._start["incarnations"], ranks)
+        self._post = in_order(learner.inbox.post)
         self._tell_ready()
-        while self._learner.step(WAIT_S):
+        while learner.step(WAIT_S):
             pass
-        return self._learner.finish()
+        return learner.finish()
 
 
 class PeerHost(Host):
     """The host of an actor or of the evaluator."""
 
-    def __init__(self, start: Start, learner: Any) -> None:
+    def __init__(self, start: dict[str, Any], learner: Any) -> None:
         """`learner` is the handle of the learner's host."""
         super().__init__(start)
         self._learner = learner
@@ -214,7 +183,7 @@ class PeerHost(Host):
             self._link.leave()
 
     async def steps(self) -> int:
-        """The steps of the environments so far, after a pause: the manager asks again and again."""
+        """The steps of the environments so far, after a pause, because the manager asks again at once."""
         await asyncio.sleep(BEAT_S)
         return self._steps
 
@@ -229,12 +198,12 @@ class PeerHost(Host):
             raise Dismissed
 
     def _make_link(self) -> RayLink:
-        config = self._start.run.config
-        return RayLink(self._learner, compress=config.ray.compress, heartbeat=self._beat)
+        compress = self._start["config"]["ray"]["compress"]
+        return RayLink(self._learner, compress=compress, heartbeat=self._beat)
 
-    def _work(self) -> None:
-        start, learner = self._start, self._learner
-        with closing(make_peer(start.run, start.peer, self._link)) as worker, suppress(Dismissed):
+    def _work(self, run: Run) -> None:
+        learner = self._learner
+        with closing(make_peer(run, self._peer, self._link)) as worker, suppress(Dismissed):
             self._tell_ready()
             while not self._dismissed and worker.step(WAIT_S):
                 if learner != self._learner:

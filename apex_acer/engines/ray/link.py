@@ -11,7 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import lz4.frame
 import numpy as np
@@ -24,60 +24,52 @@ if TYPE_CHECKING:
 
 # a peer has only a few unanswered messages: if one is further ahead than this, some were lost, which the inbox will say
 MOST_AHEAD = 16
+Packed = tuple[Message, bytes]
+"""A message, and the compressed observations of its unroll, which then has none; empty if they are not compressed."""
 
 
-class PackedMessage(NamedTuple):
-    """A message; if its observations are compressed, they are in `obs` instead of its unroll."""
-
-    message: Message
-    obs: bytes = b""
-    shape: tuple[int, ...] = ()
-    dtype: str = ""
-
-
-def pack(message: Message, *, compress: bool) -> PackedMessage:
+def pack(message: Message, *, compress: bool) -> Packed:
     """`message` as it is sent; only an unroll's observations are compressed."""
     if not compress or message.unroll is None:
-        return PackedMessage(message)
+        return message, b""
     obs = np.ascontiguousarray(message.unroll.obs)
     rest = dataclasses.replace(message, unroll=dataclasses.replace(message.unroll, obs=obs[:0]))
-    return PackedMessage(rest, lz4.frame.compress(obs.data.cast("B")), obs.shape, obs.dtype.name)
+    return rest, lz4.frame.compress(obs.data.cast("B"))
 
 
-def unpack(packed: PackedMessage) -> Message:
+def unpack(packed: Packed) -> Message:
     """The message that was packed."""
-    message = packed.message
-    if not packed.obs or message.unroll is None:
+    message, compressed = packed
+    if not compressed or message.unroll is None:
         return message
-    data = lz4.frame.decompress(packed.obs, return_bytearray=True)
-    obs = np.frombuffer(data, packed.dtype).reshape(packed.shape)
-    return dataclasses.replace(message, unroll=dataclasses.replace(message.unroll, obs=obs))
+    none = message.unroll.obs  # shape [0, N, …] and type are those of the observations
+    obs = np.frombuffer(lz4.frame.decompress(compressed, return_bytearray=True), none.dtype)
+    unroll = dataclasses.replace(message.unroll, obs=obs.reshape(-1, *none.shape[1:]))
+    return dataclasses.replace(message, unroll=unroll)
 
 
 class RayLink(Link):
-    """A peer's side of the conversation: its unanswered calls, oldest first."""
+    """A peer's link to one learner, or the manager's to all of them: its unanswered calls, oldest first."""
 
     def __init__(
         self,
-        learner: Any,
-        *,
+        *learners: Any,
         compress: bool = False,
         wake: Callable[[], None] = lambda: None,
         heartbeat: Callable[[], None] = lambda: None,
     ) -> None:
-        """`learner` is the handle of the learner's host.
+        """`learners` are handles of hosts; each gets every message, and their replies are merged.
 
         `wake` is called at each reply, from another thread; `heartbeat` after each step of the environments.
         """
-        self._learner, self._compress, self._wake, self._heartbeat = learner, compress, wake, heartbeat
-        self._calls: deque[Future[Any]] = deque()
-        self._reply: Reply | None = None  # while its weights are fetched
-        self._weights: Future[bytes] | None = None
+        self._learners, self._compress, self._wake, self._heartbeat = learners, compress, wake, heartbeat
+        self._calls: deque[list[Future[Any]]] = deque()
+        self._weights: Future[bytes] | None = None  # of the oldest call's reply
         self._left = threading.Event()
 
     def send(self, message: Message) -> None:
-        """Calls the learner's host, without waiting."""
-        self._calls.append(self._future(self._learner.exchange.remote(pack(message, compress=self._compress))))
+        packed = pack(message, compress=self._compress)
+        self._calls.append([self._future(learner.exchange.remote(packed)) for learner in self._learners])
 
     def receive(self, timeout_s: float) -> Reply | None:
         """The next reply with its weights, or None after `timeout_s` seconds; a learner that died never replies."""
@@ -100,16 +92,18 @@ class RayLink(Link):
         self._left.set()
 
     def _receive(self, deadline: float) -> Reply:
-        if self._weights is None:
-            self._reply, shared = self._calls[0].result(max(0.0, deadline - time.monotonic()))
-            self._weights = self._future(shared) if shared else None
-        assert self._reply
-        reply = self._reply
-        if self._weights:
+        """The next reply; raises TimeoutError if it is not there by then, and its parts are waited for again."""
+        answers = [call.result(max(0.0, deadline - time.monotonic())) for call in self._calls[0]]
+        reply: Reply = answers[0][0]
+        shared = answers[0][1]
+        if len(answers) > 1:
+            reply = merge([reply for reply, _ in answers])
+        if shared:
+            self._weights = self._weights or self._future(shared)
             weights = self._weights.result(max(0.0, deadline - time.monotonic()))
             reply = dataclasses.replace(reply, weights=weights)
         self._calls.popleft()
-        self._reply = self._weights = None
+        self._weights = None
         return reply
 
     def _future(self, reference: ray.ObjectRef[Any]) -> Future[Any]:
@@ -118,31 +112,8 @@ class RayLink(Link):
         return future
 
 
-class GroupLink(Link):
-    """The manager's link to all learners: each gets every message, and their replies are merged."""
-
-    def __init__(self, links: Sequence[Link]) -> None:
-        self._links = links
-        self._heard: list[deque[Reply]] = [deque() for _ in links]
-
-    def send(self, message: Message) -> None:
-        for link in self._links:
-            link.send(message)
-
-    def receive(self, timeout_s: float) -> Reply | None:
-        """The next reply, once all learners have answered; None after `timeout_s` seconds."""
-        deadline = time.monotonic() + timeout_s
-        for link, heard in zip(self._links, self._heard, strict=True):
-            while not heard:
-                reply = link.receive(max(0.0, deadline - time.monotonic()))
-                if reply is None:
-                    return None
-                heard.append(reply)
-        return merge([heard.popleft() for heard in self._heard])
-
-
 def merge(replies: Sequence[Reply]) -> Reply:
-    """The first reply, with the progress of all peers; the learner's own is that of the learner with the fewest turns."""
+    """The first reply, with the progress of all peers; the learners' own is that of the one with the fewest turns."""
     first = replies[0]
     progress: dict[str, Any] = {}
     for reply in replies:
@@ -153,15 +124,13 @@ def merge(replies: Sequence[Reply]) -> Reply:
     return Reply(first.sequence, first.stop, refused=refused, status={**first.status, "progress": progress})
 
 
-class Order:
-    """Restores the order of each peer's messages by their sequence, because Ray may reorder calls."""
+def in_order(post: Callable[[Message, Answer], None]) -> Callable[[Message, Answer], None]:
+    """`post`, called with each peer's messages in the order of their sequence, because Ray may reorder calls."""
+    peers: dict[str, tuple[Peer, int, dict[int, tuple[Message, Answer]]]] = {}
 
-    def __init__(self) -> None:
-        self._peers: dict[str, tuple[Peer, int, dict[int, tuple[Message, Answer]]]] = {}
-
-    def take(self, message: Message, answer: Answer, post: Callable[[Message, Answer], None]) -> None:
+    def take(message: Message, answer: Answer) -> None:
         """Posts `message` and those that waited for it, or keeps it until all messages before it have come."""
-        peer, expected, ahead = self._peers.get(message.peer.name, (None, 0, {}))
+        peer, expected, ahead = peers.get(message.peer.name, (None, 0, {}))
         if peer != message.peer:  # a new incarnation, which makes the previous one's messages obsolete
             expected, ahead = 0, {}
         ahead[message.sequence] = message, answer
@@ -171,4 +140,6 @@ class Order:
         while expected in ahead:
             post(*ahead.pop(expected))
             expected += 1
-        self._peers[message.peer.name] = message.peer, expected, ahead
+        peers[message.peer.name] = message.peer, expected, ahead
+
+    return take

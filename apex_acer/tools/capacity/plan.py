@@ -1,6 +1,6 @@
-"""Computes how fast a run would be on other machines from what its components cost on this one; without torch.
+"""Predicts how fast a run would be on other machines from what its components cost on this one; without torch.
 
-Each environment step takes a part of what each resource offers per second; the one that is used up first limits the run.
+Each environment step costs some time of each resource; the resource that is used up first limits the run.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ WORTH = 1.05  # factor in the rate from which advice is given
 
 @dataclass(frozen=True)
 class Work:
-    """What one environment step of a run takes; times are in seconds of one core."""
+    """The cost of one environment step of a run; times are seconds of one core."""
 
     acting_s: float
-    """An actor's time: environments, policy, sending, and loading new weights."""
+    """An actor's time: environments, policy, sending, loading weights."""
     intake_s: float
-    """A learner's time for receiving, checking and storing."""
+    """A learner's time to receive, check and store."""
     stepping_s: float
     """A learner's time for the part of updates that runs on one thread."""
     gradient_s: float | None
@@ -28,25 +28,23 @@ class Work:
     samples: float
     """Samples trained on."""
     updates: float
-    """Updates of the network."""
     requests: float
-    """Requests for new weights."""
+    """Requests for weights."""
     unroll_bytes: float
     """Bytes sent to the learner."""
     weights_bytes: float
     """Size of one version of the weights."""
     replay_bytes: float
-    """Bytes of replay memory."""
     in_turns: Work | None = None
-    """The same, measured while roles take turns on a core and share its caches; None: they never do."""
+    """The cost while roles take turns on a core and share its caches; None if they never do."""
 
 
 @dataclass(frozen=True)
 class Machines:
-    """The machines of a run. Actors that fit one machine share it with the learners; more have machines of their own."""
+    """The machines of a run: actors share a machine with the learners if they fit, and otherwise have their own."""
 
     actors: int
-    """Actor processes, which use at most one core each."""
+    """Actor processes, each of which uses at most one core."""
     cores_per_node: int
     """Cores of each machine."""
     gpus: int = 0
@@ -54,9 +52,9 @@ class Machines:
     learners: int = 1
     """Learners, which share every update."""
     threads: int = 1
-    """Threads on which each learner computes a gradient."""
+    """Threads of each learner for a gradient."""
     network_gbit: float = 10.0
-    """Network speed of the learners' machine in each direction."""
+    """Network speed of the learners' machine in each direction, Gbit/s."""
 
     @property
     def nodes(self) -> int:
@@ -71,26 +69,25 @@ class Machines:
 
 @dataclass(frozen=True)
 class Plan:
-    """What to expect of a run."""
+    """The predicted speed of a run, per second."""
 
     limits: dict[str, float]
-    """Environment steps per second that each resource allows, the lowest first."""
+    """Environment steps that each resource allows, the lowest first."""
     env_steps_per_s: float
-    """Environment steps per second to expect."""
     samples_per_s: float
     updates_per_s: float
     network_in: float
-    """Bytes per second into the learners' machine."""
+    """Bytes into the learners' machine."""
     network_out: float
-    """Bytes per second out of it."""
+    """Bytes out of the learners' machine."""
     enough_actors: int
     """The least number of actors that reaches the limit."""
     gpu_samples_per_s: float | None
-    """What each GPU must reach not to be the limit; None: taking in unrolls alone uses up the learners' time."""
+    """Samples that each GPU must reach not to be the limit; None if the learners have no time left beside intake."""
 
     @property
     def limit(self) -> str:
-        """The resource that is used up first."""
+        """The resource that limits the run."""
         return next(iter(self.limits))
 
 
@@ -116,17 +113,14 @@ def make_plan(work: Work, machines: Machines) -> Plan:
 def find_limits(work: Work, machines: Machines) -> dict[str, float]:
     """Environment steps per second that each resource alone allows."""
     serial, parallel = _learner_s(work, machines)
-    limits = {
-        "actors": machines.actors / work.acting_s,
-        "learner": 1 / (serial + parallel),
-    }
+    limits = {"actors": machines.actors / work.acting_s, "learner": 1 / (serial + parallel)}
     if machines.nodes == 1:
         return limits | {"cores": 1 / _shared_s(work.in_turns or work, machines)}
     return limits | {"network": machines.bytes_per_s / max(_traffic(work, machines))}
 
 
 def advise(work: Work, machines: Machines, plan: Plan, *, compressed: bool) -> list[str]:
-    """What would make the run faster, or save machines."""
+    """Advice that would make the run faster or save machines."""
     following = list(plan.limits.values())[1]
     match plan.limit:
         case "actors":
@@ -136,16 +130,14 @@ def advise(work: Work, machines: Machines, plan: Plan, *, compressed: bool) -> l
         case "network":
             return ["a larger actors.weights_every, or a faster network"]
         case "cores":
-            return [
-                *_more_actors(work, machines, plan),
-                "a GPU, or more actors than --cores-per-node on machines of their own",
-            ]
+            others = "a GPU, or more actors than --cores-per-node on machines of their own"
+            return [*_more_actors(work, machines, plan), others]
     fewer = f"--actors {plan.enough_actors} do as well"
     return [*_more_learners(work, machines, plan), *([fewer] if plan.enough_actors < machines.actors else [])]
 
 
 def _more_actors(work: Work, machines: Machines, plan: Plan) -> list[str]:
-    """The least number of actors with which one machine comes close to its highest rate."""
+    """Advice on the least number of actors with which one machine comes close to its highest rate."""
     options = [dataclasses.replace(machines, actors=n) for n in range(machines.actors, machines.cores_per_node + 1)]
     rates = {option.actors: make_plan(work, option).env_steps_per_s for option in options}
     most = max(rates.values(), default=0.0)

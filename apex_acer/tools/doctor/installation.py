@@ -21,17 +21,17 @@ class Finding(NamedTuple):
 
     topic: str
     level: Level
-    """`problem` means that a run cannot work."""
+    """`problem`: a run cannot work."""
     text: str
     """What was found."""
     advice: str = ""
-    """What to do about it; empty if all is well."""
+    """What to do; empty if all is well."""
     figures: dict[str, float] | None = None
     """Measured values by name."""
 
 
 def judge(topic: str, text: str, advice: str, *, works: bool = True, well: bool = True) -> Finding:
-    """A problem unless it `works`, a warning unless all is `well`, else ok and without advice."""
+    """A problem unless it `works`, a warning unless all is `well`, otherwise ok without advice."""
     if works and well:
         return Finding(topic, "ok", text)
     return Finding(topic, "warning" if works else "problem", text, advice)
@@ -43,7 +43,8 @@ def check_installation() -> Iterator[Finding]:
     system = f"{platform.python_version()} on {platform.system()} {platform.machine()}"
     yield judge("python", system, "run on Linux or macOS", works=supported)
     lacking = ", ".join(_lacking(DISTRIBUTION))
-    yield judge("packages", lacking or _versions(), f"pip install {DISTRIBUTION}", works=not lacking)
+    versions = lacking or ", ".join(f"{name} {metadata.version(name)}" for name in SHOWN)
+    yield judge("packages", versions, f"pip install {DISTRIBUTION}", works=not lacking)
     for extra in metadata.metadata(DISTRIBUTION).get_all("Provides-Extra", []):
         if extra != "dev":
             missing = ", ".join(_lacking(DISTRIBUTION, extra))
@@ -51,12 +52,8 @@ def check_installation() -> Iterator[Finding]:
             yield Finding(f"extra {extra}", "ok", text)
 
 
-def _versions() -> str:
-    return ", ".join(f"{name} {metadata.version(name)}" for name in SHOWN)
-
-
 def _lacking(name: str, extra: str = "") -> Iterator[str]:
-    """Unmet requirements of the distribution `name`, or only those of its `extra`."""
+    """Unmet requirements of the distribution `name` or of its `extra`."""
     for requirement in map(Requirement, metadata.requires(name) or ()):
         applies = not requirement.marker or requirement.marker.evaluate({"extra": extra})
         if not applies or (extra and not requirement.marker):

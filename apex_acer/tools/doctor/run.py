@@ -13,23 +13,13 @@ from rich.filesize import decimal
 
 from apex_acer.config import ConfigError, EnvironmentConfig, RunConfig
 from apex_acer.config.runfile import load_run
-from apex_acer.engines.machine import (
-    available_cores,
-    control,
-    describe,
-    has_gpu,
-    learns_on_every_core,
-    memory_bytes,
-    open_files,
-    open_files_limit,
-    place,
-    usual_bytes,
-)
+from apex_acer.engines import machine
 from apex_acer.environments.check import check_environment
 from apex_acer.environments.vector import environment_spec
 from apex_acer.networks.device import CPU, choose_device
 from apex_acer.networks.speed import multiplies_bfloat16
-from apex_acer.tools.capacity.components import ceiling, measure, replay_bytes_per_step
+from apex_acer.tools.capacity.components import replay_bytes_per_step
+from apex_acer.tools.capacity.measure import ceiling, measure
 from apex_acer.tools.doctor.installation import Finding, judge
 from apex_acer.views.progress import clock
 
@@ -41,9 +31,9 @@ USUAL = 0.9  # share of the ceiling that runs reach (docs/performance.md)
 
 
 def check_run(run: str, say: Callable[[str], None]) -> Iterator[Finding]:
-    """Everything that a run (a preset, a TOML file or a run's folder) needs, and its speed.
+    """Findings about all that a run (a preset, a TOML file or a run's folder) needs, and its speed.
 
-    `say` is told what is being done before a finding that takes long. Raises `ConfigError` if there is no such run.
+    `say` is called with what is being done before it takes long. Raises `ConfigError` if there is no such run.
     """
     config = load_run(run)
     yield check_cores()
@@ -57,27 +47,28 @@ def check_run(run: str, say: Callable[[str], None]) -> Iterator[Finding]:
         yield Finding("environment", "problem", str(error), "correct the run file, or give another one")
         return
     yield Finding("environment", "ok", "; ".join([config.environment.id, *notes]))
-    yield check_bfloat16(device, matters=learns_on_every_core(config.learner.device, spec))
-    config = place(config, spec)
+    yield check_bfloat16(device, matters=machine.learns_on_every_core(config.learner.device, spec))
+    config = machine.place(config, spec)
     on_gpu = device.type == "cuda" and config.replay.device == "learner"
     yield from check_machine(config, 0 if on_gpu else config.replay.capacity * replay_bytes_per_step(config, spec))
-    yield Finding("settings", "ok", describe(config))
+    yield Finding("settings", "ok", machine.describe(config))
     say("measuring the speed, half a minute")
     yield from check_speed(run, config, device)
 
 
 def check_cores() -> Finding:
-    """The cores that a run may use, and whether a quota limits their time."""
-    cores, quota = available_cores(), _cpu_quota()
+    """The cores that a run may use, and whether a container limits their time."""
+    cores, (quota, _, period) = machine.available_cores(), machine.control("cpu.max").partition(" ")
+    limit = float(quota) / float(period) if quota.isdigit() else cores  # processor seconds per second
     text = f"{cores} available of {os.cpu_count()}"
-    if quota and quota < cores:
+    if limit < cores:
         advice = f"processes are placed for {cores} cores; give --actors, or pin the container to cores instead"
-        return Finding("cores", "warning", f"{text}, limited to the time of {quota:g}", advice)
+        return Finding("cores", "warning", f"{text}, limited to the time of {limit:g}", advice)
     return judge("cores", text, "actors and the learner take turns; two cores or more are better", well=cores > 1)
 
 
 def check_machine(config: RunConfig, replay_bytes: float) -> Iterator[Finding]:
-    """What a run of the placed `config` needs, if replay takes `replay_bytes` of the machine's memory."""
+    """Memory, files and disk for the placed `config`, whose replay takes `replay_bytes` of memory."""
     yield check_memory(config, replay_bytes)
     yield check_open_files(config)
     writable = os.access(SOCKETS, os.W_OK | os.X_OK)
@@ -86,9 +77,9 @@ def check_machine(config: RunConfig, replay_bytes: float) -> Iterator[Finding]:
 
 
 def check_memory(config: RunConfig, replay_bytes: float) -> Finding:
-    """Total and unused memory, and what replay and the processes take."""
-    total, unused = memory_bytes()
-    need = usual_bytes(config.actors.count, replay_bytes)
+    """Total and unused memory, and what the run needs."""
+    total, unused = machine.memory_bytes()
+    need = machine.usual_bytes(config.actors.count, replay_bytes)
     text = f"{decimal(int(unused))} unused of {decimal(int(total))}; about {decimal(int(need))} needed"
     advice = f"give --replay.capacity below {config.replay.capacity} or --actors below {config.actors.count}"
     return judge("memory", text, advice, works=need < total, well=need < unused)
@@ -96,8 +87,8 @@ def check_memory(config: RunConfig, replay_bytes: float) -> Finding:
 
 def check_open_files(config: RunConfig) -> Finding:
     """The shell's limit on the open files of a process."""
-    limit, most = open_files_limit()
-    need = open_files(config.actors.count)
+    limit, most = machine.open_files_limit()
+    need = machine.open_files(config.actors.count)
     advice = f"ulimit -n {need}" if most >= need else "give fewer --actors"
     return judge("open files", f"{limit:,.0f} allowed, about {need:,} needed", advice, works=limit >= need)
 
@@ -111,19 +102,12 @@ def check_disk(config: RunConfig, replay_bytes: float) -> Finding:
     need = 2 * replay_bytes if config.checkpoint.replay or config.replay.load else 0
     works = os.access(there, os.W_OK | os.X_OK) and there.is_dir() and free > need
     text = f"{decimal(int(free))} free for {folder}" + (f", {decimal(int(need))} needed" if need else "")
-    return judge(
-        "disk", text, "give --out a writable folder with room", works=works, well=free > need + SPARE_DISK_BYTES
-    )
-
-
-def _cpu_quota() -> float | None:
-    """Processor seconds per second that a container may use; None: no limit."""
-    quota, _, period = control("cpu.max").partition(" ")
-    return float(quota) / float(period) if quota.isdigit() else None
+    well = free > need + SPARE_DISK_BYTES
+    return judge("disk", text, "give --out a writable folder with room", works=works, well=well)
 
 
 def check_device(name: str) -> tuple[torch.device, Finding]:
-    """The device that `learner.device` means here, or the CPU if it cannot be used."""
+    """The device that `learner.device` means on this machine; the CPU if it cannot be used."""
     try:
         device = choose_device(name, "learner.device")
     except ConfigError as error:
@@ -131,7 +115,7 @@ def check_device(name: str) -> tuple[torch.device, Finding]:
     if device.type == "cuda":
         size = torch.cuda.get_device_properties(device).total_memory
         return device, Finding("gpu", "ok", f"{torch.cuda.get_device_name(device)}, {size / 1e9:,.0f} GB")
-    if has_gpu(name):
+    if machine.has_gpu(name):
         advice = "install a torch for CUDA and a driver that fits, or give --learner.device cpu"
         return device, Finding("gpu", "warning", f"there is one, but torch {torch.__version__} cannot use it", advice)
     unused = torch.cuda.is_available() or torch.backends.mps.is_available()
@@ -139,7 +123,7 @@ def check_device(name: str) -> tuple[torch.device, Finding]:
 
 
 def check_bfloat16(device: torch.device, *, matters: bool) -> Finding:
-    """Whether convolutions can use bfloat16; `matters`: whether the run computes any on the CPU."""
+    """Whether `device` has instructions for bfloat16; `matters`: whether the run has convolutions on the CPU."""
     has = multiplies_bfloat16(device)
     text = f"the {device.type} has {'' if has else 'no '}instructions for it"
     advice = "updates in float32 take about 1.7 times as long; a GPU would be faster"
@@ -147,11 +131,11 @@ def check_bfloat16(device: torch.device, *, matters: bool) -> Finding:
 
 
 def check_games(*, needed: bool) -> Finding:
-    """Whether ALE has its games and can make one; it is a problem only if they are `needed`."""
+    """Whether ALE has its games and can make one; a problem only if they are `needed`."""
     folder = Path(os.environ.get("ALE_ROMS_DIR") or Path(ale_py.roms.__file__).parent)
-    known = ale_py.roms.get_all_rom_ids()
-    there = sum((folder / f"{name}.bin").is_file() for name in known)
-    text, works = f"{there} of {len(known)} in {folder}", True
+    names = ale_py.roms.get_all_rom_ids()
+    num = sum((folder / f"{name}.bin").is_file() for name in names)
+    text, works = f"{num} of {len(names)} in {folder}", True
     try:
         environment_spec(EnvironmentConfig(id="ALE/Pong-v5"))
     except ConfigError as error:
@@ -161,13 +145,11 @@ def check_games(*, needed: bool) -> Finding:
 
 def check_speed(run: str, config: RunConfig, device: torch.device) -> Iterator[Finding]:
     """The rates of the components, and the speed to expect of the placed `config`."""
-    gpu, cores = device.type == "cuda", 1 if config.engine == "serial" else available_cores()
+    gpu, cores = device.type == "cuda", 1 if config.engine == "serial" else machine.available_cores()
     try:
+        rates = measure(run, ACTING if gpu else ACTING + LEARNING, seconds=SECONDS, count=cores)
         if gpu:
-            rates = measure(run, ACTING, seconds=SECONDS, count=cores)
             rates |= measure(run, LEARNING, seconds=SECONDS, device=str(device))
-        else:
-            rates = measure(run, ACTING + LEARNING, seconds=SECONDS, count=cores)
     except RuntimeError as error:
         advice = "the environment or the learner failed; train the run to see more"
         yield Finding("speed", "problem", str(error), advice)

@@ -1,6 +1,6 @@
-"""Reports of runs with several seeds: learning curves, statistics, a table and a figure.
+"""Learning curves, statistics, table and figure of runs with several seeds, none of which contains an absolute path.
 
-Statistics follow the conventions of rliable (Agarwal et al. 2021, arXiv 2108.13264). No report contains an absolute path.
+Statistics follow rliable's conventions (Agarwal et al. 2021, arXiv 2108.13264).
 """
 
 from __future__ import annotations
@@ -23,12 +23,10 @@ from apex_acer.views.curves import Line, Panel, band, quartiles
 from apex_acer.views.plots import plot_curves
 
 CUT = 0.25  # share of the values that an interquartile mean leaves out at each end
-CONFIDENCE = 0.95
-RESAMPLES = 10_000
 CURVE_POINTS = 200  # at most, of the actors' returns in a run without evaluations
 ABSOLUTE = re.compile(r"(?<![\w.:/~-])/(?:[^\s/'\"]+/)+")  # the folders of an absolute path
 PLAIN_WIDTH = 160  # of a table if there is no terminal
-SHORT_LIST = re.compile(r"\[\n[^\[\]{}]*\]")  # on several lines, with no list or dict in it
+SHORT_LIST = re.compile(r"\[\n[^\[\]{}]*\]")  # a JSON list without a list or dict in it
 Data = dict[str, Any]
 Points = list[list[float]]
 
@@ -36,11 +34,12 @@ Points = list[list[float]]
 def write_json(path: Path, data: Data) -> None:
     """Writes `data` without absolute paths, with each list of numbers on one line."""
     text = json.dumps(portable(data), indent=1, ensure_ascii=False, allow_nan=False)
-    write(path, f"{SHORT_LIST.sub(_on_one_line, text)}\n".encode())
+    text = SHORT_LIST.sub(lambda match: f"[{' '.join(map(str.strip, match[0][1:-1].strip().splitlines()))}]", text)
+    write(path, f"{text}\n".encode())
 
 
 def as_text(shown: Table) -> str:
-    """A table as lines that fit the terminal."""
+    """The lines of a table, which fit the terminal."""
     console = Console()
     console = Console(width=None if console.is_terminal else PLAIN_WIDTH)
     with console.capture() as printed:
@@ -49,7 +48,7 @@ def as_text(shown: Table) -> str:
 
 
 def portable(value: Any) -> Any:
-    """`value` as JSON represents it; absolute paths are reduced to file names."""
+    """`value` as JSON has it, with each absolute path cut down to its file name."""
     if isinstance(value, Mapping):
         return {key: portable(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -58,15 +57,13 @@ def portable(value: Any) -> Any:
 
 
 def read_curve(metrics: Path) -> tuple[str, Points]:
-    """The learning curve in a run's `metrics.jsonl`.
+    """The learning curve in a run's `metrics.jsonl`: its source and its points `[env_steps, return, wall_s]`.
 
-    Returns:
-        Whose returns they are, `evaluator` or, if there were no evaluations, `actors`; and the points
-        `[env_steps, return, wall_s]` in time order: every evaluation, or at most 200 means of the actors' rows.
+    The source is `evaluator`, with a point for each evaluation; without evaluations it is `actors`, with the means of
+    consecutive rows, at most 200.
     """
     rows = read_rows(metrics)
-    evaluations = _points(rows, "evaluator", "eval_env_steps", "eval_return")
-    if evaluations:
+    if evaluations := _points(rows, "evaluator", "eval_env_steps", "eval_return"):
         return "evaluator", evaluations
     actors = _points(rows, "actor_", "env_steps", "episode_return")
     parts = np.array_split(actors, min(len(actors), CURVE_POINTS)) if actors else []
@@ -74,14 +71,14 @@ def read_curve(metrics: Path) -> tuple[str, Points]:
 
 
 def interquartile_mean(values: ArrayLike) -> float:
-    """Mean of the middle half of `values` `[N]`, N >= 1; floor(N / 4) values are left out at each end."""
+    """Mean of `values` `[N]`, N >= 1, without floor(N / 4) of them at each end."""
     return float(stats.trim_mean(_finite(values), CUT))
 
 
-def bootstrap_interval(values: ArrayLike, seed: int = 0) -> tuple[float, float] | None:
-    """The 95 % percentile bootstrap interval of the interquartile mean of `values` `[N]`, the scores of N runs.
+def bootstrap_interval(values: ArrayLike) -> tuple[float, float] | None:
+    """The 95 % percentile bootstrap interval of the interquartile mean of `values` `[N]`; None if N is 1.
 
-    Runs are drawn with replacement, which for one task is rliable's stratified bootstrap. None if N is 1.
+    This is rliable's stratified bootstrap for a single task.
     """
     scores = _finite(values)
     if len(scores) == 1:
@@ -89,10 +86,10 @@ def bootstrap_interval(values: ArrayLike, seed: int = 0) -> tuple[float, float] 
     result = stats.bootstrap(
         (scores,),
         lambda sample, axis: stats.trim_mean(sample, CUT, axis=axis),
-        n_resamples=RESAMPLES,
-        confidence_level=CONFIDENCE,
+        n_resamples=10_000,
+        confidence_level=0.95,
         method="percentile",
-        rng=np.random.default_rng(seed),
+        rng=np.random.default_rng(0),
     )
     low, high = result.confidence_interval
     return float(low), float(high)
@@ -106,7 +103,7 @@ def _finite(values: ArrayLike) -> Floats:
 
 
 def summarise(runs: Iterable[Data], asked: int, has_target: bool) -> Data:
-    """Counts and statistics of a variant's runs; `reached` is the share of its finished runs."""
+    """Statistics of a variant's finished runs, and their number; `reached` is the share that reached the target."""
     finished = [run for run in runs if "result" in run]
     results = [run["result"] for run in finished]
     reached = [result["reason"] == "at_return" for result in results]
@@ -122,7 +119,7 @@ def summarise(runs: Iterable[Data], asked: int, has_target: bool) -> Data:
 
 
 def table(data: Data) -> Table:
-    """One row per variant: medians with quartiles, interquartile means with 95 % intervals."""
+    """A row per variant: medians with quartiles, interquartile means with 95 % intervals."""
     shown = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     heads = ("variant", "runs", "reached", "env steps", "seconds", "last evaluation", "final return")
     for head in heads:
@@ -142,31 +139,26 @@ def table(data: Data) -> Table:
 
 
 def draw_curves(data: Data, environments: Sequence[str]) -> bytes | None:
-    """A PNG of the return over env steps and over seconds, as `band` draws the seeds; None if no run has a curve."""
+    """A PNG of the return over env steps and over seconds, a line for each variant; None if no run has a curve."""
     every = {name: variant["runs"].values() for name, variant in data["variants"].items()}
     drawn = {name: [run for run in runs if run.get("curve")] for name, runs in every.items()}
-    kinds = {run["curve_of"] for runs in drawn.values() for run in runs}
-    if not kinds:
+    sources = {run["curve_of"] for runs in drawn.values() for run in runs}
+    if not sources:
         return None
-    label = (
-        {"evaluator": "evaluation return", "actors": "return in training"}[kinds.pop()] if len(kinds) == 1 else "return"
-    )
+    label = "return"
+    if len(sources) == 1:
+        label = {"evaluator": "evaluation return", "actors": "return in training"}[sources.pop()]
     axes = {"environment steps": 0, "wall-clock time (s)": 2}
     panels = [Panel(x, [_line(name, runs, at) for name, runs in drawn.items() if runs]) for x, at in axes.items()]
     return plot_curves(f"{', '.join(environments)} (median and quartiles over seeds)", label, panels)
 
 
 def _line(name: str, runs: Iterable[Data], column: int) -> Line:
-    others: list[tuple[Floats, Floats]] = []
-    reached: list[tuple[Floats, Floats]] = []
+    others, reached = list[tuple[Floats, Floats]](), list[tuple[Floats, Floats]]()
     for run in runs:
         points = np.array(run["curve"])
         (reached if run["result"]["reason"] == "at_return" else others).append((points[:, column], points[:, 1]))
     return band(name, others, reached)
-
-
-def _on_one_line(match: re.Match[str]) -> str:
-    return "[" + " ".join(line.strip() for line in match[0][1:-1].splitlines() if line.strip()) + "]"
 
 
 def _points(rows: Sequence[Data], source: str, steps: str, score: str) -> Points:

@@ -14,7 +14,6 @@ import sys
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,164 +24,129 @@ from apex_acer.system.signals import Signals
 from apex_acer.tools.sweep.commands import Commands
 from apex_acer.tools.sweep.report import Data, as_text, draw_curves, portable, summarise, table, write_json
 from apex_acer.tools.sweep.training import Training, check_before, exit_code, lock_folder, runs_at_once, without_out
-from apex_acer.tools.sweep.variants import Variant, make_variants
+from apex_acer.tools.sweep.variants import make_variants
 
 FINAL_SEED_OFFSET = 1000  # final episodes must differ from those by which weights were chosen
 
 
-@dataclass(frozen=True)
-class SweepPlan:
-    """What a sweep does; everything is checked."""
-
-    command: str
-    """The command line that the user typed."""
-    folder: Path
-    base: RunConfig
-    variants: Sequence[Variant]
-    seeds: Sequence[int]
-    final_episodes: int
-    """Episodes to play with the weights of each finished run; 0: none."""
-    at_once: int
-    """Runs at the same time."""
-
-    def jobs(self) -> list[Training]:
-        """All runs, ordered by seed and then by variant."""
-        return [
-            Training(self.folder, variant.name, dataclasses.replace(variant.config, seed=seed, out=""))
-            for seed in self.seeds
-            for variant in self.variants
-        ]
-
-
 def plan_sweep(
     base: RunConfig, arguments: Sequence[str], *, seeds: int, vary: Sequence[str], at_once: int, final_episodes: int
-) -> SweepPlan:
-    """The sweep that the command line asks for, whose `arguments` begin with the run's name; raises `ConfigError`.
+) -> Sweep:
+    """The sweep of a command line, whose `arguments` begin with the run's name; raises `ConfigError`.
 
     `base` has the first of the `seeds` and the sweep's folder; `at_once` 0 means as many runs as the cores allow.
     """
-    for name, value, least in (("seeds", seeds, 1), ("jobs", at_once, 0), ("final_episodes", final_episodes, 0)):
-        require(value >= least, name, value, f"give {least} or more")
+    for key, value, least in (("seeds", seeds, 1), ("jobs", at_once, 0), ("final_episodes", final_episodes, 0)):
+        require(value >= least, key, value, f"give {least} or more")
     name = Path(arguments[0]).stem
     variants = make_variants(base, vary, name)
     folder = Path(base.out or f"sweeps/{name}-{time.strftime('%Y%m%d-%H%M%S')}")
-    at_once = at_once or runs_at_once(variant.config for variant in variants)
-    command = shlex.join(["apex-acer", "sweep", *arguments])
     numbers = range(base.seed, base.seed + seeds)
-    plan = SweepPlan(command, folder, base, variants, numbers, final_episodes, at_once)
-    check_before(job.config for job in plan.jobs())
-    return plan
+    jobs = [
+        Training(folder, variant.name, dataclasses.replace(variant.config, seed=seed, out=""))
+        for seed in numbers
+        for variant in variants
+    ]
+    check_before(job.config for job in jobs)
+    data = {
+        "command": shlex.join(["apex-acer", "sweep", *arguments]),
+        "run": without_out(base),
+        "seeds": list(numbers),
+        "final_episodes": final_episodes,
+        "variants": {variant.name: {"overrides": variant.overrides, "runs": {}} for variant in variants},
+    }
+    return Sweep(folder, jobs, at_once or runs_at_once(job.config for job in jobs), portable(data))
 
 
-def run_sweep(plan: SweepPlan) -> int:
+def run_sweep(sweep: Sweep) -> int:
     """Does what is missing of the sweep; returns the exit code: 0, 1 if a run failed, or 128 plus a signal's number."""
-    with writing("out", plan.folder):
-        lock = lock_folder(plan.folder)
-    in_use = "it is in use by a sweep, or by a run that a sweep left behind"
+    folder = sweep.folder
+    with writing("out", folder):
+        lock = lock_folder(folder)
     if lock is None:
-        raise ConfigError(f"out: {str(plan.folder)!r} is not allowed; {in_use}")
+        raise ConfigError(f"out: {str(folder)!r} is in use by a sweep or by its runs; wait, or give another folder")
     try:
         with Signals() as signals:
-            results = Results(plan)
-            with writing("out", plan.folder):
-                results.save()
-            return Sweep(plan, results, signals, lock).run()
+            sweep.read()
+            with writing("out", folder):
+                sweep.save()
+            return sweep.run(signals, lock)
     finally:
         os.close(lock)
 
 
-class Results:
-    """The file `results.json` of a sweep, which is complete on disk at any time."""
+class Sweep:
+    """Starts runs and keeps their results in `results.json`, which is whole at any time."""
 
-    def __init__(self, plan: SweepPlan) -> None:
-        """Reads the results in the sweep's folder; raises `ConfigError` unless it is empty or holds the same sweep."""
-        self._path = plan.folder / "results.json"
-        self._targets = {variant.name: variant.config.stop.at_return is not None for variant in plan.variants}
-        begun = {variant.name: {"overrides": variant.overrides, "runs": {}} for variant in plan.variants}
-        asked = {"run": without_out(plan.base), "seeds": list(plan.seeds), "final_episodes": plan.final_episodes}
-        self.data: Data = portable({"command": plan.command, **asked, "variants": begun})
-        before = self._read()
-        if before is not None:
-            same = _identity(before) == _identity(self.data)
-            require(same, "out", str(plan.folder), "it holds another sweep; give a new folder")
-            self.data["variants"] = before["variants"]
+    def __init__(self, folder: Path, jobs: Sequence[Training], at_once: int, data: Data) -> None:
+        """`jobs` are started in their order, `at_once` at a time; `data` is what `results.json` holds."""
+        self.folder, self._at_once, self._data = folder, at_once, data
+        self._jobs = {job.name: job for job in jobs}
+        self._failed: dict[str, str] = {}
 
-    def known(self, job: Training) -> Data:
-        """What is known of a run, any of: `result`, `curve_of`, `curve`, `final_return`, `error`."""
-        return dict(self.data["variants"][job.group]["runs"].get(str(job.config.seed), {}))
-
-    def keep(self, job: Training, run: Data) -> None:
-        """Replaces what is known of a run, and saves."""
-        self.data["variants"][job.group]["runs"][str(job.config.seed)] = run
-        self.save()
+    def read(self) -> None:
+        """Takes over the results in the folder; raises `ConfigError` unless it is empty or holds the same sweep."""
+        path = self.folder / "results.json"
+        try:
+            if not path.exists():
+                is_empty = not any(self.folder.iterdir())
+                require(is_empty, "out", str(self.folder), "the folder is not empty; give a new one")
+                return
+            before: Data = json.loads(path.read_text(encoding="utf-8"))
+            is_same = _identity(before) == _identity(self._data)
+        except (OSError, ValueError, LookupError, TypeError, AttributeError):
+            raise ConfigError(f"out: {str(path)!r} is not of a sweep; give a new or empty folder") from None
+        require(is_same, "out", str(self.folder), "it holds another sweep; give a new folder")
+        self._data["variants"] = before["variants"]
 
     def save(self) -> None:
         """Updates the statistics and writes the file."""
-        for name, variant in self.data["variants"].items():
-            variant["summary"] = summarise(variant["runs"].values(), len(self.data["seeds"]), self._targets[name])
-        write_json(self._path, self.data)
+        for name, job in {job.group: job for job in self._jobs.values()}.items():
+            variant, has_target = self._data["variants"][name], job.config.stop.at_return is not None
+            variant["summary"] = summarise(variant["runs"].values(), len(self._data["seeds"]), has_target)
+        write_json(self.folder / "results.json", self._data)
 
-    def _read(self) -> Data | None:
-        folder = self._path.parent
-        try:
-            if not self._path.exists():
-                require(not any(folder.iterdir()), "out", str(folder), "the folder is not empty; give a new one")
-                return None
-            before: Data = json.loads(self._path.read_text(encoding="utf-8"))
-            _identity(before)
-            return before
-        except (OSError, ValueError, LookupError, TypeError, AttributeError):
-            raise ConfigError(
-                f"out: {str(self._path)!r} was not written by a sweep; give a new or empty folder"
-            ) from None
+    def run(self, signals: Signals, lock: int) -> int:
+        """Does what is missing, or ends all runs at a signal; `lock` stays open in each run. Returns the exit code."""
+        waiting = deque(job for job in self._jobs.values() if not self._is_finished(job))
+        commands = Commands()
 
+        def begin() -> bool:
+            if not waiting:
+                return False
+            job = waiting.popleft()
+            if "result" not in self._known(job):
+                job.train(commands, lock)
+                return True
+            weights, seed = str(job.out / "weights.safetensors"), str(job.config.seed + FINAL_SEED_OFFSET)
+            # modules may be imported, as the run file named them
+            flags = ["--episodes", str(self._data["final_episodes"]), "--seed", seed, "--import-modules"]
+            job.start(commands, ["evaluate", weights, *flags], lock)
+            return True
 
-def _identity(data: Data) -> Data:
-    """What must be the same for a sweep to go on."""
-    overrides = {name: variant["overrides"] for name, variant in data["variants"].items()}
-    return {"overrides": overrides, **{key: data[key] for key in ("run", "seeds", "final_episodes")}}
+        def take(name: str, code: int) -> None:
+            if code and signals.received:
+                return  # it was interrupted
+            job = self._jobs[name]
+            self._keep(job, job.printed(code))
+            if name not in self._failed and not self._is_finished(job):
+                waiting.appendleft(job)  # its final episodes
 
+        say(f"{len(waiting)} of {len(self._jobs)} runs to do, {self._at_once} at once, in {self.folder}")
+        commands.work(self._at_once, signals, begin, take)
+        return self._conclude(signals)
 
-class Sweep:
-    """Starts the runs, keeps their results, and ends all runs at a signal."""
+    def _known(self, job: Training) -> Data:
+        """What is known of a run, any of: `result`, `curve_of`, `curve`, `final_return`, `error`."""
+        return dict(self._data["variants"][job.group]["runs"].get(str(job.config.seed), {}))
 
-    def __init__(self, plan: SweepPlan, results: Results, signals: Signals, lock: int) -> None:
-        self._plan, self._results, self._signals, self._lock = plan, results, signals, lock
-        self._commands = Commands()
-        self._jobs = {job.name: job for job in plan.jobs()}
-        self._waiting = deque(job for job in self._jobs.values() if not self._finished(job))
-        self._failed: dict[str, str] = {}
+    def _is_finished(self, job: Training) -> bool:
+        known = self._known(job)
+        return "result" in known and ("final_return" in known or not self._data["final_episodes"])
 
-    def run(self) -> int:
-        """Does what is missing; returns the exit code."""
-        at_once = self._plan.at_once
-        say(f"{len(self._waiting)} of {len(self._jobs)} runs to do, {at_once} at once, in {self._plan.folder}")
-        self._commands.work(at_once, self._signals, self._begin, self._take)
-        return self._conclude()
-
-    def _begin(self) -> bool:
-        if not self._waiting:
-            return False
-        self._start(self._waiting.popleft())
-        return True
-
-    def _start(self, job: Training) -> None:
-        if "result" not in self._results.known(job):
-            job.train(self._commands, self._lock)
-            return
-        seed, episodes = str(job.config.seed + FINAL_SEED_OFFSET), str(self._plan.final_episodes)
-        weights = str(job.out / "weights.safetensors")
-        # the run file named these modules
-        arguments = ["evaluate", weights, "--episodes", episodes, "--seed", seed, "--import-modules"]
-        job.start(self._commands, arguments, self._lock)
-
-    def _take(self, name: str, code: int) -> None:
-        """Keeps the result of a command that has ended."""
-        if code and self._signals.received:
-            return  # it was interrupted
-        job = self._jobs[name]
-        run = {key: value for key, value in self._results.known(job).items() if key != "error"}
-        result = job.printed(code)
+    def _keep(self, job: Training, result: Data) -> None:
+        """Saves what a command of the run has printed."""
+        run = {key: value for key, value in self._known(job).items() if key != "error"}
         if "error" in result:
             self._failed[job.name] = result["error"]
             run |= result
@@ -190,25 +154,25 @@ class Sweep:
             run["final_return"] = result["mean"]
         else:
             run |= job.record(result)
-        self._results.keep(job, run)
+        self._data["variants"][job.group]["runs"][str(job.config.seed)] = run
+        self.save()
         say(f"{job.name}: {printable(_line(run))}")
-        if "error" not in run and not self._finished(job):
-            self._waiting.appendleft(job)  # its final episodes
 
-    def _finished(self, job: Training) -> bool:
-        known = self._results.known(job)
-        return "result" in known and ("final_return" in known or not self._plan.final_episodes)
-
-    def _conclude(self) -> int:
-        data, folder = self._results.data, self._plan.folder
-        ids = dict.fromkeys(variant.config.environment.id for variant in self._plan.variants)
-        drawing = draw_curves(data, list(ids))
+    def _conclude(self, signals: Signals) -> int:
+        ids = dict.fromkeys(job.config.environment.id for job in self._jobs.values())
+        drawing = draw_curves(self._data, list(ids))
         if drawing:
-            write(folder / "curves.png", drawing)
-        say(as_text(table(data)))
+            write(self.folder / "curves.png", drawing)
+        say(as_text(table(self._data)))
         for name, error in self._failed.items():
-            say(f"apex-acer: {name} failed: {printable(error)}; see {folder / name}.log", sys.stderr)
-        return exit_code(self._signals.received, folder, "sweep", int(bool(self._failed)))
+            say(f"apex-acer: {name} failed: {printable(error)}; see {self.folder / name}.log", sys.stderr)
+        return exit_code(signals.received, self.folder, "sweep", int(bool(self._failed)))
+
+
+def _identity(data: Data) -> Data:
+    """What must be the same for a sweep to go on."""
+    overrides = {name: variant["overrides"] for name, variant in data["variants"].items()}
+    return {"overrides": overrides, **{key: data[key] for key in ("run", "seeds", "final_episodes")}}
 
 
 def _line(run: Mapping[str, Any]) -> str:

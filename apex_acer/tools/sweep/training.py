@@ -25,17 +25,17 @@ ERROR_LINES = 3  # the last line alone often only says where to look
 
 
 class Training(NamedTuple):
-    """A run that is a command."""
+    """A run of a sweep or a study, as a command."""
 
     folder: Path
-    """The sweep's or the study's folder."""
+    """The folder of the sweep or the study."""
     group: str
-    """The variant or the trial: the folder in it that has the run of each seed."""
+    """The variant or the trial: a folder in `folder`, with the run of each seed."""
     config: RunConfig
 
     @property
     def name(self) -> str:
-        """The path of the run's folder in `folder`."""
+        """Path of the run's folder in `folder`."""
         return f"{self.group}/seed_{self.config.seed}"
 
     @property
@@ -43,33 +43,28 @@ class Training(NamedTuple):
         """The run's folder."""
         return self.folder / self.name
 
-    def path(self, suffix: str) -> Path:
-        """The file of that suffix beside the run's folder: `.toml`, `.json` or `.log`."""
+    def _path(self, suffix: str) -> Path:
         return self.folder / f"{self.name}{suffix}"
 
     def train(self, commands: Commands, lock: int) -> None:
         """Starts the run anew; `lock` stays open in its process."""
         shutil.rmtree(self.out, ignore_errors=True)  # left by a run that did not finish
         self.out.parent.mkdir(parents=True, exist_ok=True)
-        self.path(".log").unlink(missing_ok=True)
-        self.path(".toml").write_text(dump_run(self.config), encoding="utf-8")
-        self.start(commands, ["train", str(self.path(".toml")), "--out", str(self.out)], lock)
+        self._path(".log").unlink(missing_ok=True)
+        self._path(".toml").write_text(dump_run(self.config), encoding="utf-8")
+        self.start(commands, ["train", str(self._path(".toml")), "--out", str(self.out)], lock)
 
     def start(self, commands: Commands, arguments: Sequence[str], lock: int) -> None:
-        """Starts a verb of the program."""
+        """Starts a verb of the program, which prints into the `.json` file beside the run's folder."""
         threads = {"OMP_NUM_THREADS": "1"} if self.config.engine == "serial" else {}
-        command = [*PROGRAM, *arguments, "--json"]
-        files = {"output": self.path(".json"), "log": self.path(".log")}
-        commands.start(self.name, command, **files, environment=threads, lock=lock)
+        command, output, log = [*PROGRAM, *arguments, "--json"], self._path(".json"), self._path(".log")
+        commands.start(self.name, command, output=output, log=log, environment=threads, lock=lock)
 
     def printed(self, code: int) -> dict[str, Any]:
-        """The JSON object in the last line that a verb which ended with `code` printed.
-
-        Otherwise `error`: how it ended, and the last lines of its log.
-        """
+        """The JSON object that a verb with the exit code `code` printed, or `error`: how it ended, the end of its log."""
         if code == 0 and (result := self._last()):
             return result
-        log = self.path(".log").read_text(encoding="utf-8", errors="replace")
+        log = self._path(".log").read_text(encoding="utf-8", errors="replace")
         lines = [line.strip() for line in log.splitlines() if line.strip()]
         how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
         return {"error": " | ".join([how, *lines[-ERROR_LINES:]])}
@@ -81,23 +76,23 @@ class Training(NamedTuple):
 
     def _last(self) -> dict[str, Any] | None:
         with contextlib.suppress(IndexError, OSError, TypeError, ValueError):
-            return dict(json.loads(self.path(".json").read_text(encoding="utf-8").splitlines()[-1]))
+            return dict(json.loads(self._path(".json").read_text(encoding="utf-8").splitlines()[-1]))
         return None
 
     def record(self, result: dict[str, Any]) -> dict[str, Any]:
-        """What `results.json` keeps of the finished run that printed `result`: `result`, `curve_of` and `curve`."""
+        """What `results.json` keeps of the finished run that printed `result`: `result`, `curve_of`, `curve`."""
         curve_of, curve = read_curve(self.out / "metrics.jsonl")
         weights = f"{self.name}/{Path(result['weights']).name}"
         return {"result": {**result, "weights": weights}, "curve_of": curve_of, "curve": curve}
 
 
 def without_out(base: RunConfig) -> dict[str, Any]:
-    """The keys of a run that tell whether a sweep or a study is the same: all but its folder."""
+    """The configuration without its folder, by which a sweep or a study is recognised."""
     return {key: value for key, value in to_dict(base).items() if key != "out"}
 
 
 def check_before(configs: Iterable[RunConfig]) -> None:
-    """Checks at once what each run would otherwise check when it starts; raises `ConfigError`."""
+    """Makes each run's environment and looks for the weights to load; raises `ConfigError`."""
     configs = list(configs)
     for config in {(config.environment, config.algorithm.name): config for config in configs}.values():
         check_environment(config)
@@ -106,13 +101,13 @@ def check_before(configs: Iterable[RunConfig]) -> None:
 
 
 def runs_at_once(configs: Iterable[RunConfig]) -> int:
-    """As many runs as the cores allow: two cores for a run, unless its engine is serial."""
+    """Runs that the cores allow: two cores for each, or one if the engine is serial."""
     each = 1 if all(config.engine == "serial" for config in configs) else 2
     return max(1, (os.cpu_count() or 1) // each)
 
 
 def exit_code(signals: Sequence[signal.Signals], folder: Path, what: str, code: int) -> int:
-    """`code`, or 128 plus the first of the `signals` that ended the sweep or the study, which says how it goes on."""
+    """`code`, or 128 plus the first of `signals`; then says how to continue `what`, a sweep or a study."""
     if not signals:
         return code
     say(f"apex-acer: {signals[0].name}: the same command with --out {folder} continues the {what}", sys.stderr)
@@ -120,7 +115,7 @@ def exit_code(signals: Sequence[signal.Signals], folder: Path, what: str, code: 
 
 
 def lock_folder(folder: Path) -> int | None:
-    """Makes the folder and locks it as long as any process has the descriptor open; None if another process has it."""
+    """Makes and locks the folder, as long as any process has the returned descriptor open; None if it is locked already."""
     folder.mkdir(parents=True, exist_ok=True)
     lock = os.open(folder, os.O_RDONLY)
     try:

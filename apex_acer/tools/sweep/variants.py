@@ -7,7 +7,6 @@ import re
 import typing
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from apex_acer.config import ConfigError, RunConfig, require
@@ -15,19 +14,16 @@ from apex_acer.config.checks import from_text
 from apex_acer.config.keys import nearest, types_of
 from apex_acer.config.runfile import from_dict, over, short_keys, short_text, to_dict
 
-OWN_KEYS = ("seed", "out")  # a sweep sets these itself
+Values = dict[str, Any]
+"""Values by dotted key."""
 
-Values = dict[str, Any]  # keyed by dotted key
 
-
-@dataclass(frozen=True)
-class Variant:
+class Variant(NamedTuple):
     """One combination of the varied keys."""
 
     name: str
     """Such as `learning_rate=0.001,gamma=0.9`; also the name of its folder."""
     overrides: Values
-    """Values by dotted key."""
     config: RunConfig
 
 
@@ -38,70 +34,58 @@ def make_variants(base: RunConfig, vary: Sequence[str], plain: str) -> list[Vari
     together are joined by `:`, and so are their values (`optimizer.name:optimizer.eps=rmsprop:1e-3,adam:1e-8`). `plain` is
     the name of the only variant if nothing is varied.
     """
-    axes = [parse_axis(base, text) for text in vary]
-    keys = keys_once(axes)
-    labels = short_keys(keys)
-    choices = [[axis.choice(text) for text in axis.values.split(",")] for axis in axes]
-    combinations = [{k: v for choice in chosen for k, v in choice.items()} for chosen in itertools.product(*choices)]
-    variants = [Variant(_name(c, labels) or plain, c, override(base, c)) for c in combinations]
+    flags = parse_flags(base, vary)
+    labels = short_keys([key for types, _ in flags for key in types])
+    options = [[parse_values(types, text) for text in texts.split(",")] for types, texts in flags]
+    variants = []
+    for combination in itertools.product(*options):
+        overrides = {key: value for values in combination for key, value in values.items()}
+        variants.append(Variant(_name(overrides, labels) or plain, overrides, override(base, overrides)))
     for name, count in Counter(variant.name for variant in variants).items():
         require(count == 1, "vary", name, "give each value once")
     return variants
 
 
-class Axis(NamedTuple):
-    """One `--vary` flag, whose keys exist."""
+def parse_flags(base: RunConfig, vary: Sequence[str]) -> list[tuple[dict[str, Any], str]]:
+    """For each `--vary` flag, the types of its keys and the text after the equals sign.
 
-    types: Mapping[str, Any]
-    """The type of each key."""
-    values: str
-    """What the flag has after the equals sign."""
-
-    def choice(self, text: str) -> Values:
-        """The values of the keys in a `text` between two commas; raises `ConfigError`."""
-        keys = list(self.types)
-        parts = text.split(":") if len(keys) > 1 else [text]
-        allowed = f"give {len(keys)} values joined by ':', for {' and '.join(keys)}"
-        require(len(parts) == len(keys), "vary", text, allowed)
-        return {key: self.value(key, part) for key, part in zip(keys, parts, strict=True)}
-
-    def value(self, key: str, text: str) -> Any:
-        """`text` as a value of `key`, by the rules of the command line; raises `ConfigError`."""
-        hint = self.types[key]
-        try:
-            if typing.get_origin(hint) is not tuple:
-                return from_text(key, hint, text)
-            (kind, *_) = typing.get_args(hint)
-            return tuple(from_text(key, kind, part) for part in text.split("+") if part)
-        except ConfigError as error:
-            raise ConfigError(f"vary: {error}") from None
+    Raises `ConfigError` for a key that the run `base` lacks, or that is given twice.
+    """
+    flags, known = [], types_of(base)
+    for flag in vary:
+        left, equals, texts = flag.partition("=")
+        require(bool(left and equals), "vary", flag, "give KEY=VALUE,VALUE")
+        keys = [key.replace("-", "_") for key in left.split(":")]
+        for key in keys:
+            require(key not in ("seed", "out"), "vary", key, "give --seed, --seeds and --out")
+            if key not in known:
+                near = nearest(key, known)
+                advice = f"did you mean {near}?" if near else "see train --help-all"
+                raise ConfigError(f"vary: unknown key {key}; {advice}")
+        flags.append(({key: known[key] for key in keys}, texts))
+    counts = Counter(key for types, _ in flags for key in types)
+    twice = ", ".join(key for key, count in counts.items() if count > 1)
+    require(not twice, "vary", twice, "give each key once")
+    return flags
 
 
-def parse_axis(base: RunConfig, text: str) -> Axis:
-    """A `--vary` flag; raises `ConfigError` for a key that the run `base` lacks."""
-    left, equals, right = text.partition("=")
-    require(bool(left and equals), "vary", text, "give KEY=VALUE,VALUE")
-    types = types_of(base)
-    keys = [key.replace("-", "_") for key in left.split(":")]
-    for key in keys:
-        require(key not in OWN_KEYS, "vary", key, "give --seed, --seeds and --out")
-        if key not in types:
-            near = nearest(key, types)
-            raise ConfigError(f"vary: unknown key {key}; {f'did you mean {near}?' if near else 'see train --help-all'}")
-    return Axis({key: types[key] for key in keys}, right)
+def parse_values(types: Mapping[str, Any], text: str) -> Values:
+    """The values of a flag's keys in a `text` between two commas; raises `ConfigError`."""
+    parts = text.split(":") if len(types) > 1 else [text]
+    allowed = f"give {len(types)} values joined by ':', for {' and '.join(types)}"
+    require(len(parts) == len(types), "vary", text, allowed)
+    return {key: parse_value(key, types[key], part) for key, part in zip(types, parts, strict=True)}
 
 
-def keys_once(axes: Sequence[Axis]) -> list[str]:
-    """The keys of all axes; raises `ConfigError` if one is given twice."""
-    keys = [key for axis in axes for key in axis.types]
-    twice = [key for key, count in Counter(keys).items() if count > 1]
-    require(not twice, "vary", ", ".join(twice), "give each key once")
-    return keys
-
-
-def _name(overrides: Values, labels: Mapping[str, str]) -> str:
-    parts = (f"{labels[key]}={short_text(value)}" for key, value in overrides.items())
-    return re.sub(r"[^\w.+=,:-]", "_", ",".join(parts))  # characters that are safe in a path
+def parse_value(key: str, hint: Any, text: str) -> Any:
+    """`text` as a value of `key`, whose type is `hint`, by the rules of the command line; raises `ConfigError`."""
+    try:
+        if typing.get_origin(hint) is not tuple:
+            return from_text(key, hint, text)
+        (element, *_) = typing.get_args(hint)
+        return tuple(from_text(key, element, part) for part in text.split("+") if part)
+    except ConfigError as error:
+        raise ConfigError(f"vary: {error}") from None
 
 
 def override(base: RunConfig, overrides: Values) -> RunConfig:
@@ -114,3 +98,8 @@ def override(base: RunConfig, overrides: Values) -> RunConfig:
             section = section.setdefault(part, {})
         section[name] = value
     return from_dict(over(to_dict(base), data), "vary")
+
+
+def _name(overrides: Values, labels: Mapping[str, str]) -> str:
+    parts = (f"{labels[key]}={short_text(value)}" for key, value in overrides.items())
+    return re.sub(r"[^\w.+=,:-]", "_", ",".join(parts))  # only characters that are safe in a path

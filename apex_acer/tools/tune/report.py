@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from typing import Any
 
 from rich.table import Table
@@ -16,53 +15,52 @@ from apex_acer.tools.tune.study import Study, Trial
 
 BEST = "best.toml"
 MOST_ROWS = 10  # of the table
-MOST_LINES = 5  # of the figure, besides the run that was tuned
+MOST_LINES = 5  # of the figure, besides trial 0
 
 
 class Report:
-    """What a study has found so far, in its folder."""
+    """Reports of a study's trials so far, written to its folder."""
 
     def __init__(self, plan: TunePlan, study: Study) -> None:
         self._plan, self._study = plan, study
-        self._environment = plan.base.environment.id
-        self._curves: dict[int, dict[str, Any]] = {}  # by the number of a trial, which is complete
-        self._labels = short_keys([key for of in plan.space for end in of.ends[:1] for key in end])
+        self._runs: dict[int, dict[str, Any]] = {}  # by the number of a complete trial
+        self._labels = short_keys([key for keys in plan.space for key in keys.split(":")])
 
     def save(self) -> None:
         """Writes `results.json` and `best.toml`."""
-        ranked, best = self._ranked(), self._study.best()
+        ranked = self._study.ranked()
         data = {
             "command": self._plan.command,
             **self._plan.identity,
-            "best": best and best.number,
+            "best": ranked[0].number if ranked else None,
             "importance": {key: round(share, 3) for key, share in self._study.importance().items()},
             "trials": [self._row(trial) for trial in self._study.trials()],
-            "variants": {f"trial {trial.number}": self._runs(trial) for trial in self._drawn(ranked)},
+            "variants": self._variants(),
         }
         with self._study.alone():
             write_json(self._plan.folder / "results.json", data)
-            if best is not None:
-                write(self._plan.folder / BEST, self._run_file(best).encode())
+            if ranked:
+                write(self._plan.folder / BEST, self._run_file(ranked[0]).encode())
 
     def draw(self) -> None:
-        """Draws the curves of the best trials, and of the run that was tuned, into `curves.png`."""
-        variants = {f"trial {trial.number}": self._runs(trial) for trial in self._drawn(self._ranked())}
-        if drawing := draw_curves({"variants": variants}, [self._environment]):
+        """Draws the curves of the best trials and of trial 0 into `curves.png`."""
+        if drawing := draw_curves({"variants": self._variants()}, [self._plan.base.environment.id]):
             with self._study.alone():
                 write(self._plan.folder / "curves.png", drawing)
 
     def line(self, number: int) -> str:
-        """What became of a trial."""
+        """How a trial ended, and its settings."""
         trial = next(trial for trial in self._study.trials() if trial.number == number)
         ends = {"failed": f"failed: {trial.error}", "pruned": "ended early"}
-        return f"{ends.get(trial.state, self._score(trial))}: {self._setting(trial)}"
+        values = ", ".join(f"{self._labels[key]}={_short(value)}" for key, value in self._values(trial).items())
+        return f"{ends.get(trial.state, self._score(trial))}: {values}"
 
     def text(self) -> str:
-        """The best trials in a table, and what matters most."""
+        """A table of the best trials, the number of trials in each state, and each key's importance."""
         shown = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
         for head in ("trial", "score", *self._labels.values()):
             shown.add_column(head, justify="right")
-        for trial in self._ranked()[:MOST_ROWS]:
+        for trial in self._study.ranked()[:MOST_ROWS]:
             values = self._values(trial)
             shown.add_row(str(trial.number), self._score(trial), *(_short(values[key]) for key in self._labels))
         states = [trial.state for trial in self._study.trials()]
@@ -70,25 +68,22 @@ class Report:
         shares = ", ".join(f"{key} {share:.0%}" for key, share in self._study.importance().items())
         return "\n".join(filter(None, [as_text(shown), f"trials: {counts}", shares and f"importance: {shares}"]))
 
-    def _ranked(self) -> list[Trial]:
-        complete = [trial for trial in self._study.trials() if trial.score is not None]
-        return sorted(complete, key=lambda trial: trial.score or 0.0, reverse=not self._plan.has_target)
-
-    def _drawn(self, ranked: Sequence[Trial]) -> list[Trial]:
-        return [*ranked[:MOST_LINES], *(trial for trial in ranked[MOST_LINES:] if trial.number == 0)]
+    def _variants(self) -> dict[str, Any]:
+        """The trials of the figure, as variants of a sweep."""
+        variants = {}
+        for rank, trial in enumerate(self._study.ranked()):
+            if rank >= MOST_LINES and trial.number != 0:
+                continue
+            if trial.number not in self._runs:
+                jobs = self._plan.jobs(trial.number, self._plan.config(trial.chosen))
+                results = {str(job.config.seed): job.record(result) for job in jobs if (result := job.finished())}
+                self._runs[trial.number] = results
+            variants[f"trial {trial.number}"] = {"overrides": self._values(trial), "runs": self._runs[trial.number]}
+        return variants
 
     def _row(self, trial: Trial) -> dict[str, Any]:
-        facts = {"number": trial.number, "state": trial.state, "score": trial.score}
-        error = {"error": trial.error} if trial.error else {}
-        return {**facts, "overrides": self._values(trial), **error}
-
-    def _runs(self, trial: Trial) -> dict[str, Any]:
-        """A complete trial in the form of a sweep's variant."""
-        if trial.number not in self._curves:
-            jobs = self._plan.jobs(trial.number, self._plan.config(trial.chosen))
-            runs = {str(job.config.seed): job.record(result) for job in jobs if (result := job.finished())}
-            self._curves[trial.number] = {"overrides": self._values(trial), "runs": runs}
-        return self._curves[trial.number]
+        row = {"number": trial.number, "state": trial.state, "score": trial.score, "overrides": self._values(trial)}
+        return row | ({"error": trial.error} if trial.error else {})
 
     def _run_file(self, trial: Trial) -> str:
         seeds = self._plan.seeds
@@ -101,11 +96,7 @@ class Report:
             return "–"
         return f"{trial.score:,.0f} env steps" if self._plan.has_target else f"{trial.score:.2f}"
 
-    def _setting(self, trial: Trial) -> str:
-        return ", ".join(f"{self._labels[key]}={_short(value)}" for key, value in self._values(trial).items())
-
     def _values(self, trial: Trial) -> dict[str, Any]:
-        """Values by dotted key."""
         return settings(self._plan.space, trial.chosen)
 
 

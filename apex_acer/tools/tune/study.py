@@ -1,4 +1,4 @@
-"""A study in a file: which settings were tried, how they learned, and what to try next. Only this module imports Optuna."""
+"""A study in a file: which settings were tried, their scores, and what to try next. Only this module imports Optuna."""
 
 from __future__ import annotations
 
@@ -13,52 +13,21 @@ from typing import Any, Literal
 
 import numpy as np
 import optuna
-from optuna.pruners import BasePruner
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import FrozenTrial, TrialState
 
 from apex_acer.config import ConfigError, require, writing
 from apex_acer.tools.sweep.training import lock_folder
-from apex_acer.tools.tune.plan import Choice, Dimension, TunePlan, group, start
+from apex_acer.tools.tune.plan import Range, TunePlan, group, start
 
 NAME, JOURNAL = "apex-acer", "study.journal"
 IDENTITY, ERROR = "identity", "error"  # attributes of the study, of a trial
-LEAST_OTHERS = 5  # trials that came that far, before one is ended
-END_BELOW = 25  # percentile
+LEAST_OTHERS = 5  # trials to compare one with, before it is ended
 UNJUDGED = 0.1  # share of a seed's budget in which every policy is bad
 State = Literal["unfinished", "complete", "pruned", "failed"]
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)
-
-
-class LowestQuarter(BasePruner):
-    """Ends a trial that is in the lowest quarter of those that came as far.
-
-    A trial's seeds train one after another, and its steps are those of all seeds together, each with room for its whole
-    budget. The value at a step is the mean over the seeds so far of each one's best evaluation; so trials are compared
-    over the same seeds after the same steps. One whose seed ended at its target keeps its value for the rest of the budget.
-    """
-
-    def __init__(self, budget: int) -> None:
-        self._budget = budget
-
-    def prune(self, study: optuna.Study, trial: FrozenTrial) -> bool:
-        """Whether the trial ends here."""
-        step = trial.last_step
-        if step is None or step % self._budget < UNJUDGED * self._budget:
-            return False
-        others = [value for other in study.get_trials(deepcopy=False) if (value := self._at(other, step)) is not None]
-        if len(others) <= LEAST_OTHERS:  # this trial is among them
-            return False
-        sign = 1 if study.direction == optuna.study.StudyDirection.MAXIMIZE else -1
-        return bool(sign * trial.intermediate_values[step] < np.percentile(sign * np.array(others), END_BELOW))
-
-    def _at(self, trial: FrozenTrial, step: int) -> float | None:
-        """The value of `trial` at `step`; None if it did not come that far."""
-        steps = [at for at in trial.intermediate_values if step - step % self._budget <= at <= step]
-        came = trial.state == TrialState.COMPLETE or (trial.last_step or 0) >= step
-        return trial.intermediate_values[max(steps)] if steps and came else None
 
 
 @dataclass(frozen=True)
@@ -67,7 +36,7 @@ class Trial:
 
     number: int
     chosen: Mapping[str, Any]
-    """The value that each dimension has, by its key."""
+    """A number or an option for each key of the plan's `space`."""
     state: State
     score: float | None
     """None unless it is complete."""
@@ -75,106 +44,99 @@ class Trial:
 
 
 class Study:
-    """A study in a folder that several processes, also on several machines, may work on at the same time.
+    """A study in a folder, on which several processes, also of several machines, may work at the same time.
 
-    A trial belongs to the process that holds the lock of its folder. One that nobody holds was left behind, and is
-    continued by whoever asks for a trial next.
+    A trial belongs to the process that holds the lock of its folder. If no process holds it, the trial was left behind, and
+    the next process that asks for a trial continues it.
     """
 
     def __init__(self, plan: TunePlan) -> None:
-        """Opens the study in the plan's folder, which exists, or begins it; raises `ConfigError` if the file is damaged."""
+        """Opens the study in the plan's folder, which exists, or begins it; a new one tries the run as it is first.
+
+        Raises `ConfigError` if the file is damaged or holds another study.
+        """
         self._plan, self._folder = plan, plan.folder
         self._sign = -1 if plan.has_target else 1
-        pruner = LowestQuarter(plan.base.stop.env_steps)
+        self._trials: dict[int, optuna.Trial] = {}  # of this process, by number
         with writing("out", plan.folder), self.alone():
             journal = _journal(plan.folder / JOURNAL)
             if not optuna.get_all_study_names(journal):
                 better: Literal["minimize", "maximize"] = "minimize" if plan.has_target else "maximize"
                 optuna.create_study(study_name=NAME, storage=journal, direction=better)
-            self._study = optuna.load_study(study_name=NAME, storage=journal, pruner=pruner)
-        self._taken: dict[int, optuna.Trial] = {}
-
-    def begin(self) -> None:
-        """Compares the study with what is asked for; a new one tries the run as it is at first, if the space has it."""
-        first = start(self._plan.space, self._plan.base)
-        text = json.dumps(self._plan.identity, sort_keys=True)
-        with self.alone():
-            known = self._study.user_attrs.get(IDENTITY)
+            self._study = optuna.load_study(study_name=NAME, storage=journal)
+            known, text = self._study.user_attrs.get(IDENTITY), json.dumps(plan.identity, sort_keys=True)
             require(known in (None, text), "out", str(self._folder), "it holds another study; give a new folder")
             if known is None:
                 self._study.set_user_attr(IDENTITY, text)
-                if first is not None:
+                if (first := start(plan.space, plan.base)) is not None:
                     self._study.enqueue_trial(first)
 
     def take(self, total: int) -> tuple[Trial, int] | None:
-        """A trial to work on, and the descriptor that locks it; None if `total` were begun and none was left behind."""
+        """A trial to work on and the descriptor that locks it; None if `total` were begun and none was left behind."""
         with self.alone():
             trials = self._study.get_trials(deepcopy=False)
             for trial in trials:
-                if trial.state == TrialState.RUNNING and trial.number not in self._taken:
-                    lock = lock_folder(self._folder / group(trial.number))
-                    if lock is not None:
-                        return self._taking(optuna.Trial(self._study, trial._trial_id)), lock
+                is_left = trial.state == TrialState.RUNNING and trial.number not in self._trials
+                if is_left and (lock := lock_folder(self._folder / group(trial.number))) is not None:
+                    return self._begin(optuna.Trial(self._study, trial._trial_id)), lock
             if sum(trial.state != TrialState.WAITING for trial in trials) >= total:
                 return None
             new = self._study.ask()
             lock = lock_folder(self._folder / group(new.number))
             assert lock is not None
-            return self._taking(new), lock
+            return self._begin(new), lock
 
     def report(self, number: int, env_steps: int, value: float) -> bool:
-        """Notes what a trial's seeds have reached after these steps of all; returns whether to end the trial."""
-        trial = self._taken[number]
+        """Keeps the mean return `value` of a trial's seeds after `env_steps` of all; returns whether to end the trial."""
         if env_steps in self._frozen(number).intermediate_values:  # before it was left behind
             return False
-        trial.report(self._sign * value, env_steps)
-        return trial.should_prune()
+        self._trials[number].report(self._sign * value, env_steps)
+        budget = self._plan.base.stop.env_steps
+        return is_in_lowest_quarter(self._study, self._frozen(number), env_steps, budget)
 
-    def complete(self, number: int, score: float) -> None:
-        """Ends a trial with its score."""
-        self._study.tell(number, score)
-
-    def end(self, number: int, error: str = "") -> None:
-        """Ends a trial that is too bad to go on, or whose run failed with an `error`."""
+    def end(self, number: int, score: float | None = None, error: str = "") -> None:
+        """Ends a trial with its score; without one it is bad, or its run failed with an `error`."""
         if error:
-            self._taken[number].set_user_attr(ERROR, error)
-        # a failed trial is pruned, too: Optuna would learn nothing from one that is told to have failed
-        self._study.tell(number, state=TrialState.PRUNED)
+            self._trials[number].set_user_attr(ERROR, error)
+        # a failed trial is pruned, too: Optuna would learn nothing from one in the state "failed"
+        self._study.tell(number, score, state=TrialState.PRUNED if score is None else None)
 
     def trials(self) -> list[Trial]:
-        """All trials that have their setting; one that another process begins just now has none yet."""
-        whole = {of.key for of in self._plan.space}
-        return [_read(trial) for trial in self._study.get_trials(deepcopy=False) if trial.params.keys() == whole]
+        """All trials that have their settings; one that another process is just beginning has none yet."""
+        keys = self._plan.space.keys()
+        return [_read(trial) for trial in self._study.get_trials(deepcopy=False) if trial.params.keys() == keys]
 
-    def best(self) -> Trial | None:
-        """The complete trial with the best score."""
+    def ranked(self) -> list[Trial]:
+        """The complete trials, the best first."""
         complete = [trial for trial in self.trials() if trial.score is not None]
-        return max(complete, key=lambda trial: self._sign * (trial.score or 0.0), default=None)
+        return sorted(complete, key=lambda trial: -self._sign * (trial.score or 0.0))
 
     def importance(self) -> dict[str, float]:
-        """The share of each key in what makes a trial one of the best, largest first; empty before five are complete."""
+        """The importance of each key for the score, largest first; they add up to 1. Empty before five are complete."""
         if sum(trial.score is not None for trial in self.trials()) < LEAST_OTHERS:
             return {}
         return optuna.importance.get_param_importances(self._study)
 
-    def _taking(self, trial: optuna.Trial) -> Trial:
-        self._taken[trial.number] = trial
-        self._study.sampler = self._sampler(trial.number)
-        for of in self._plan.space:
-            _suggest(trial, of)  # what was suggested before it was left behind stays
+    def _begin(self, trial: optuna.Trial) -> Trial:
+        self._trials[trial.number] = trial
+        # a seed of its own, so that no trial is repeated when a study is continued
+        seeds = np.random.SeedSequence([self._plan.base.seed, trial.number])
+        self._study.sampler = optuna.samplers.TPESampler(seed=int(seeds.generate_state(1)[0]))
+        for key, allowed in self._plan.space.items():  # what was suggested before it was left behind stays
+            if not isinstance(allowed, Range):
+                trial.suggest_categorical(key, list(allowed))
+            elif isinstance(allowed.low, int) and isinstance(allowed.high, int):
+                trial.suggest_int(key, allowed.low, allowed.high, log=allowed.log)
+            else:
+                trial.suggest_float(key, allowed.low, allowed.high, log=allowed.log)
         return _read(self._frozen(trial.number))
 
     def _frozen(self, number: int) -> FrozenTrial:
         return self._study.get_trials(deepcopy=False)[number]
 
-    def _sampler(self, number: int) -> optuna.samplers.TPESampler:
-        """Each trial draws from its own numbers, so a study that goes on, or on a second machine, repeats none."""
-        seeds = np.random.SeedSequence([self._plan.base.seed, number])
-        return optuna.samplers.TPESampler(seed=int(seeds.generate_state(1)[0]))
-
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
-        """No other process takes a trial meanwhile."""
+        """Keeps other processes from taking trials and writing files meanwhile."""
         lock = os.open(self._folder, os.O_RDONLY)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX)
@@ -191,13 +153,28 @@ def _journal(path: Path) -> JournalStorage:
             raise ConfigError(f"out: {str(path)!r} is damaged, or not of a study; give a new folder") from None
 
 
-def _suggest(trial: optuna.Trial, of: Dimension) -> None:
-    if isinstance(of, Choice):
-        trial.suggest_categorical(of.key, list(of.options))
-    elif isinstance(of.low, int) and isinstance(of.high, int):
-        trial.suggest_int(of.key, of.low, of.high, log=of.log)
-    else:
-        trial.suggest_float(of.key, of.low, of.high, log=of.log)
+def is_in_lowest_quarter(study: optuna.Study, trial: FrozenTrial, step: int, budget: int) -> bool:
+    """Whether `trial` is among the lowest quarter of the trials that came as far as `step`.
+
+    A trial's seeds train one after another, and its steps are those of all seeds, each with room for its whole `budget`. The
+    value at a step is the mean over the seeds so far of each one's best evaluation, so trials are compared over the same
+    seeds after the same steps. A seed that ended at its target keeps its value for the rest of the budget.
+    """
+    if step % budget < UNJUDGED * budget:
+        return False
+    trials = study.get_trials(deepcopy=False)
+    values = [value for other in trials if (value := _value_at(other, step, budget)) is not None]
+    if len(values) <= LEAST_OTHERS:  # this trial is among them
+        return False
+    sign = 1 if study.direction == optuna.study.StudyDirection.MAXIMIZE else -1
+    return bool(sign * trial.intermediate_values[step] < np.percentile(sign * np.array(values), 25))
+
+
+def _value_at(trial: FrozenTrial, step: int, budget: int) -> float | None:
+    """The value of `trial` at `step`; None if it did not come that far."""
+    steps = [at for at in trial.intermediate_values if step - step % budget <= at <= step]
+    came = trial.state == TrialState.COMPLETE or (trial.last_step or 0) >= step
+    return trial.intermediate_values[max(steps)] if steps and came else None
 
 
 def _read(trial: FrozenTrial) -> Trial:

@@ -103,7 +103,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
         run_of("ppo"),
         {"learner": {"batch_size": 20}},
         "learner.batch_size: 20 is not allowed; actors wait for each update, so give a multiple of "
-        "actors.environments (8)",
+        "actors.environments * learner.count (8)",
     ),
     "unrolls of each learner": (
         run_of("ppo"),

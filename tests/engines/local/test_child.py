@@ -41,6 +41,5 @@ def test_steps_are_reported_now_and_then_until_the_process_is_dismissed(
             time.sleep(0.01)
         with pytest.raises(Dismissed):
             parent.beat()
-    for thread in threading.enumerate():
-        if thread.name == "interrupt":  # it may interrupt once more
-            thread.join()
+    while any(thread.name == "interrupt" for thread in threading.enumerate()):  # it may interrupt once more
+        time.sleep(0.01)

@@ -29,7 +29,8 @@ MODES = [pytest.param(True, id="forked"), pytest.param(False, id="spawned")]
 
 
 CONFIG = {"config": {"logging": {"level": "info"}}}
-A_RUN = {"run_id": "run", "spec": dataclasses.asdict(CARTPOLE), "started_at": 0.0, "resume": False, "incarnation": 0}
+PEER = ["actor", 0, 0]
+A_RUN = {"run_id": "run", "spec": dataclasses.asdict(CARTPOLE), "started_at": 0.0, "resume": False, "peer": PEER}
 
 
 class Started:

@@ -17,9 +17,9 @@ from ray.exceptions import ActorDiedError
 
 from apex_acer import __version__
 from apex_acer.engines.engine import Run
-from apex_acer.engines.ray.hosts import PeerHost, Start
-from apex_acer.engines.ray.link import MOST_AHEAD, GroupLink, Order, RayLink, merge, pack, unpack
-from apex_acer.protocol.messages import Link, Message, Peer, Reply
+from apex_acer.engines.ray.hosts import PeerHost
+from apex_acer.engines.ray.link import MOST_AHEAD, RayLink, in_order, merge, pack, unpack
+from apex_acer.protocol.messages import Message, Peer, Reply
 from tests.conftest import assert_equal_unrolls, config_error
 from tests.runs import CARTPOLE, RUN_ID, made_up_unroll, tiny_run
 
@@ -43,26 +43,27 @@ def test_a_message_arrives_as_it_was_sent(compress: bool, dtype: str) -> None:
     assert dataclasses.replace(got, unroll=None) == dataclasses.replace(sent, unroll=None)
     assert got.unroll.obs.flags.writeable
     if compress:
-        assert packed.message.unroll is not None
-        assert packed.message.unroll.obs.nbytes + len(packed.obs) < obs.nbytes / 5
+        rest, compressed = packed
+        assert rest.unroll is not None
+        assert rest.unroll.obs.nbytes + len(compressed) < obs.nbytes / 5
 
 
 def test_what_has_no_observations_is_not_compressed() -> None:
-    assert pack(message(0), compress=True) == (message(0), b"", (), "")
+    assert pack(message(0), compress=True) == (message(0), b"")
 
 
 class Posted:
-    """What an `Order` has handed on."""
+    """What `in_order` has handed on."""
 
     def __init__(self) -> None:
-        self._order = Order()
+        self._take = in_order(self._post)
         self.messages: list[tuple[Peer, int]] = []
 
     def take(self, *sequences: int, peer: Peer = ACTOR) -> list[int]:
         """Sequences handed on at these."""
         before = len(self.messages)
         for sequence in sequences:
-            self._order.take(message(sequence, peer), lambda reply: None, self._post)
+            self._take(message(sequence, peer), lambda reply: None)
         return [sequence for of, sequence in self.messages[before:] if of == peer]
 
     def _post(self, message: Message, answer: Any) -> None:
@@ -149,8 +150,7 @@ def test_who_asks_a_learner_that_died_waits_until_it_leaves_it() -> None:
 
 def test_an_actor_leaves_only_a_learner_that_was_replaced(tmp_path: Path) -> None:
     first, second = Learner(), Learner()
-    run = Run(tiny_run(), CARTPOLE, tmp_path, RUN_ID, 0.0)
-    host = PeerHost(Start(run, ACTOR, __version__, [], {}, ""), first)
+    host = PeerHost(Run(tiny_run(), CARTPOLE, tmp_path, RUN_ID, 0.0).start_of(ACTOR, {}), first)
     link = host._link
     link.send(message(0))
     first.calls[0].set_exception(ActorDiedError())
@@ -165,32 +165,18 @@ def test_an_actor_leaves_only_a_learner_that_was_replaced(tmp_path: Path) -> Non
 
 def test_another_version_is_refused_in_one_line(tmp_path: Path) -> None:
     run = Run(tiny_run(), CARTPOLE, tmp_path, RUN_ID, 0.0)
-    host = PeerHost(Start(run, ACTOR, "0.0.0", [], {}, ""), Learner())
+    host = PeerHost(run.start_of(ACTOR, {}, version="0.0.0"), Learner())
     message = config_error(host._check_version)
     assert f"has apex_acer {__version__}, the manager 0.0.0" in message
 
 
-class Prepared(Link):
-    def __init__(self, *replies: Reply) -> None:
-        self.said: list[Message] = []
-        self._replies = list(replies)
-
-    def send(self, message: Message) -> None:
-        self.said.append(message)
-
-    def receive(self, timeout_s: float) -> Reply | None:
-        return self._replies.pop(0) if self._replies else None
-
-
 def test_the_manager_speaks_with_all_of_them() -> None:
-    first = Prepared(Reply(0, status={"env_steps": 5, "progress": {"actor_0": [3, 1], "learner": [9, 0]}}))
-    second = Prepared()
-    link = GroupLink([first, second])
-    message = Message("run", Peer("manager", 0, 0), 0)
-    link.send(message)
-    assert first.said == second.said == [message]
+    first, second = Learner(), Learner()
+    link = RayLink(first, second)
+    link.send(message(0, Peer("manager", 0, 0)))
+    first.answer(0, status={"env_steps": 5, "progress": {"actor_0": [3, 1], "learner": [9, 0]}})
     assert link.receive(0) is None  # the second one has not answered
-    second._replies.append(Reply(0, status={"env_steps": 4, "progress": {"actor_1": [2, 0], "learner": [7, 0]}}))
+    second.answer(0, status={"env_steps": 4, "progress": {"actor_1": [2, 0], "learner": [7, 0]}})
     reply = link.receive(0)
     assert reply is not None
     assert reply.status == {"env_steps": 5, "progress": {"actor_0": [3, 1], "actor_1": [2, 0], "learner": [7, 0]}}

@@ -1,68 +1,80 @@
 from __future__ import annotations
 
-import os
-from pathlib import Path
-from typing import Any
-
 import pytest
 
-from apex_acer.algorithms.acer.settings import AcerConfig
-from apex_acer.algorithms.dqn.settings import ApexDqnConfig
+from apex_acer.actor.actor import Actor
+from apex_acer.algorithms import make_agent
 from apex_acer.config import RunConfig
-from apex_acer.tools.capacity import components
-from tests.processes import children
-
-RATES = {"acting": 2000.0, "update": 5000.0}
-
-
-def test_components_are_measured_in_processes_of_their_own() -> None:
-    rates = components.measure("cartpole", ("environment", "acting", "update"), seconds=0.2)
-    assert rates.keys() == {"environment", "acting", "update"}
-    assert rates["environment"] > rates["acting"] > 100  # acting is an environment step and more
-    assert rates["update"] > 100
-    assert not children(os.getpid())
+from apex_acer.engines.local.wire import Part, encode_message
+from apex_acer.environments.vector import environment_spec
+from apex_acer.networks.device import CPU
+from apex_acer.networks.weights import named_tensors, pack
+from apex_acer.protocol.messages import Link, Message, Peer, Reply
+from apex_acer.tools.capacity import measure
+from apex_acer.tools.capacity.components import Components
+from tests.runs import tiny_run
 
 
-def test_a_piece_that_fails_is_named_by_its_last_line(tmp_path: Path) -> None:
-    run = tmp_path / "run.toml"
-    run.write_text('environment.id = "Nope-v1"')
-    with pytest.raises(RuntimeError, match=r"'Nope-v1' is not registered") as raised:
-        components.measure(str(run), ("environment",), seconds=0.2)
-    assert "\n" not in str(raised.value)
+class WireLink(Link):
+    """Keeps the bytes that are sent, and answers with the weights it was given."""
+
+    def __init__(self, weights: bytes) -> None:
+        self.sent: list[list[Part]] = []
+        self._weights = weights
+
+    def send(self, message: Message) -> None:
+        self.sent.append(encode_message(message))
+
+    def receive(self, timeout_s: float) -> Reply | None:
+        return Reply(len(self.sent) - 1, weights_version=0, weights=self._weights)
 
 
-@pytest.mark.parametrize("while_it_measures", [False, True])
-def test_measuring_has_a_deadline(while_it_measures: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(components, "DEADLINE_S", 0.1)
-    if while_it_measures:
-        monkeypatch.setattr(components, "_let_all_begin", lambda workers: None)
-    with pytest.raises(RuntimeError, match=r"^killed after 0 s"):
-        components.measure("cartpole", ("environment",), seconds=60)
-    assert not children(os.getpid())
+def sent_by_an_actor(config: RunConfig) -> list[list[Part]]:
+    """The messages with unrolls of a real actor."""
+    network = make_agent(config, environment_spec(config.environment)).network
+    link = WireLink(pack(named_tensors(network, "network"), {"weights_version": 0}))
+    actor = Actor(config, "capacity", Peer("actor", 0, 0), link)
+    while len(link.sent) < 5:
+        actor.step(0)
+        actor._send_unroll()
+    actor.close()
+    return [parts for parts in link.sent if len(parts) == 2]
 
 
-def replaying(ratio: float, config: Any = AcerConfig) -> RunConfig:
-    return RunConfig(algorithm=config(replay_ratio=ratio))
+def unroll_bytes(config: RunConfig) -> float:
+    """Of one message."""
+    components = Components(config, CPU)
+    return components.sizes["unroll_bytes"] * components.sending()
 
 
-def test_the_ceiling_is_that_of_the_busiest_resource() -> None:
-    each = 1 / 2000 + 5 / 5000
-    assert components.ceiling(RATES, replaying(4.0), 8, 8) == pytest.approx(8 / each)
-    assert components.ceiling(RATES, replaying(4.0), 8, 1) == pytest.approx(1000)  # a learner with one thread
-    assert components.ceiling(RATES, replaying(4.0), 8, 2, gpu=True) == pytest.approx(1000)
-    assert components.ceiling(RATES, replaying(0.25), 1, 2, gpu=True) == pytest.approx(2000)  # the actors
-    only_replay = replaying(5.0, ApexDqnConfig)  # nothing is trained on fresh
-    assert components.ceiling(RATES, only_replay, 8, 8) == pytest.approx(8 / each)
+@pytest.mark.parametrize("algorithm", ["acer", "apex_dqn"])
+def test_sizes_are_those_of_what_an_actor_sends(algorithm: str) -> None:
+    config = tiny_run(algorithm__name=algorithm, logging__every_seconds=1000.0)
+    for parts in sent_by_an_actor(config):
+        assert sum(map(len, parts)) == pytest.approx(unroll_bytes(config), abs=8)  # digits of numbers
 
 
-def test_in_turns_each_is_called_as_often() -> None:
-    calls: list[str] = []
+@pytest.mark.slow
+def test_compressed_observations_are_smaller_on_the_wire_where_they_repeat() -> None:
+    plain, compressed = (
+        Components(tiny_run(environment__id="ALE/Pong-v5", environment__stack=4, ray__compress=compress), CPU).sizes
+        for compress in (False, True)
+    )
+    assert plain["unroll_bytes"] > 84 * 84 > 8 * compressed["unroll_bytes"]
+    assert plain["weights_bytes"] == compressed["weights_bytes"]
 
-    def work(name: str, spins: int) -> int:
-        calls.append(name)
-        sum(range(spins))
-        return 10
 
-    rates = components.in_turns({"much": lambda: work("much", 200_000), "little": lambda: work("little", 20_000)}, 0.02)
-    assert calls == ["much", "little"] * (len(calls) // 2)
-    assert rates["little"] > 3 * rates["much"] > 0
+def test_taking_in_puts_each_unroll_into_replay() -> None:
+    found = Components(tiny_run(), CPU)
+    before = found._storage.num_inserted
+    steps = [found.intake() for _ in range(5)]
+    assert found._storage.num_inserted == before + 5 * 4  # environments
+    assert min(steps) > 0
+    assert found.sending() == steps[0]
+
+
+def test_an_update_without_its_gradient_is_quicker() -> None:
+    rates = measure.measure("cartpole", ("sending", "intake", "update", "stepping", "weights_bytes"), seconds=0.2)
+    assert rates["stepping"] > rates["update"]
+    assert min(rates.values()) > 0
+    assert rates["weights_bytes"] == round(rates["weights_bytes"])

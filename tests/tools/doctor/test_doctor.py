@@ -161,7 +161,7 @@ def test_a_gpu_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (device, found.level) == (CPU, "problem")
     assert check_device("cpu")[1].level == "ok"
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    monkeypatch.setattr("apex_acer.tools.doctor.run.has_gpu", lambda name: True)
+    monkeypatch.setattr("apex_acer.engines.machine.has_gpu", lambda name: True)
     assert check_device("auto")[1].level == "warning"
 
 

@@ -21,8 +21,8 @@ from apex_acer.cli import main
 from apex_acer.config.runfile import dump_run, load_run
 from apex_acer.tools.sweep import training
 from apex_acer.tools.sweep.commands import Commands
-from apex_acer.tools.tune.plan import Choice, Range, make_space, settings, start
-from apex_acer.tools.tune.study import LowestQuarter
+from apex_acer.tools.tune.plan import Range, make_space, settings, start
+from apex_acer.tools.tune.study import is_in_lowest_quarter
 from apex_acer.tools.tune.tune import score
 from tests.runs import tiny_run
 
@@ -99,20 +99,21 @@ def test_flags_are_ranges_and_choices() -> None:
         "network.hidden_sizes=8+8,16",
         "optimizer.name:optimizer.eps=rmsprop:1e-5,adam:1e-8",
     ]
-    rate, batch, gamma, sizes, optimizer = space = make_space(base, vary)
-    assert rate == Range("optimizer.learning_rate", 1e-5, 1.0, log=True)
-    assert batch == Range("learner.batch_size", 2, 8, log=False)
-    assert isinstance(batch.low, int)
-    assert sizes == Choice("network.hidden_sizes", {"8+8": {sizes.key: (8, 8)}, "16": {sizes.key: (16,)}})
+    space = make_space(base, vary)
+    rate, batch, _, sizes, _ = space
+    assert space[rate] == Range(1e-5, 1.0, log=True)
+    assert space[batch] == Range(2, 8, log=False)
+    assert isinstance(space[batch].low, int)
+    assert space[sizes] == {"8+8": {sizes: (8, 8)}, "16": {sizes: (16,)}}
     first = start(space, base)
     assert first == {
-        rate.key: base.optimizer.learning_rate,
-        batch.key: 4,
-        gamma.key: "0.9",
-        sizes.key: "16",
-        optimizer.key: "rmsprop:1e-5",
+        "optimizer.learning_rate": base.optimizer.learning_rate,
+        "learner.batch_size": 4,
+        "algorithm.gamma": "0.9",
+        "network.hidden_sizes": "16",
+        "optimizer.name:optimizer.eps": "rmsprop:1e-5",
     }
-    assert settings(space, first | {sizes.key: "8+8"}) == {
+    assert settings(space, first | {sizes: "8+8"}) == {
         "optimizer.learning_rate": base.optimizer.learning_rate,
         "learner.batch_size": 4,
         "algorithm.gamma": 0.9,
@@ -185,35 +186,33 @@ def test_the_score_is_the_steps_to_the_target_or_the_last_evaluation() -> None:
     assert score(tiny_run(), [reached, {**missed, "eval_return": None}]) is None
 
 
-def pruned(others: list[dict[int, float]], own: dict[int, float], direction: str = "maximize") -> bool:
+def is_bad(
+    others: list[dict[int, float]], own: dict[int, float], direction: str = "maximize", ended: bool = True
+) -> bool:
     """Whether a trial ends at its last step; a seed has 100 steps."""
-    study = optuna.create_study(direction=direction, pruner=LowestQuarter(100))
+    study = optuna.create_study(direction=direction)
+    state = optuna.trial.TrialState.COMPLETE if ended else optuna.trial.TrialState.PRUNED
+    value = 0.0 if ended else None
     for steps in others:
-        study.add_trial(optuna.trial.create_trial(value=0.0, intermediate_values=dict(steps)))
+        study.add_trial(optuna.trial.create_trial(state=state, value=value, intermediate_values=dict(steps)))
     trial = study.ask()
     for step, value in own.items():
         trial.report(value, step)
-    return trial.should_prune()
+    return is_in_lowest_quarter(study, study.trials[-1], max(own), 100)
 
 
 def test_a_trial_in_the_lowest_quarter_of_those_that_came_as_far_is_ended() -> None:
     others = [{40: float(value), 150: 10.0 + value} for value in range(8)]
-    assert pruned(others, {40: 0.5})
-    assert not pruned(others, {40: 3.0})
-    assert not pruned(others[:4], {40: -1.0})  # too few
-    assert not pruned(others, {9: -1.0})  # too early
-    assert pruned(others, {60: 0.5})  # the others keep their value until the next report
-    assert not pruned(others, {40: 0.5, 150: 14.0})  # a bad first seed is made up for
-    assert not pruned(others, {120: -1.0})  # of this seed the others have nothing yet
-    assert pruned([{40: -float(value)} for value in range(8)], {40: -0.5}, "minimize")
+    assert is_bad(others, {40: 0.5})
+    assert not is_bad(others, {40: 3.0})
+    assert not is_bad(others[:4], {40: -1.0})  # too few
+    assert not is_bad(others, {9: -1.0})  # too early
+    assert is_bad(others, {60: 0.5})  # the others keep their value until the next report
+    assert not is_bad(others, {40: 0.5, 150: 14.0})  # a bad first seed is made up for
+    assert not is_bad(others, {120: -1.0})  # of this seed the others have nothing yet
+    assert is_bad([{40: -float(value)} for value in range(8)], {40: -0.5}, "minimize")
     broken_off = [{40: float(value)} for value in range(8)]
-    study = optuna.create_study(direction="maximize", pruner=LowestQuarter(100))
-    for steps in broken_off:
-        state = optuna.trial.TrialState.PRUNED
-        study.add_trial(optuna.trial.create_trial(state=state, intermediate_values=dict(steps)))
-    trial = study.ask()
-    trial.report(-1.0, 60)
-    assert not trial.should_prune()  # nobody came as far
+    assert not is_bad(broken_off, {60: -1.0}, ended=False)  # no other trial came as far
 
 
 # ── made-up runs ──
