@@ -9,7 +9,7 @@ export PYTHONDONTWRITEBYTECODE :=
 # compiled files come later: pip would compile thousands that nothing imports, on one core
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt
 
-.PHONY: help install run test test-slow mutations chaos soak lint format types bench bench-gpu bench-peers docs docs-serve clean
+.PHONY: help install run test test-slow simulate mutations chaos soak lint format types bench bench-gpu bench-peers docs docs-serve clean
 
 help:  ## list the commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 14
@@ -40,6 +40,11 @@ test: lint types  ## lint, types and a test of every behaviour; about 8 minutes 
 
 test-slow: install  ## what `make test` leaves out: learning and other whole runs, pages, wheels, browsers; about 10 minutes
 	$(PYTEST) -n 2 -m slow --timeout 600
+
+SCHEDULES ?= 20000
+
+simulate: install  ## SCHEDULES=20000 whole runs with faults, simulated under a seed each; ten minutes
+	$(BIN)/python -m tests.simulation 0 $(SCHEDULES)
 
 mutations: install  ## see that the tests of `make test` notice hundreds of faults; half an hour
 	$(BIN)/python -m tests.mutations
