@@ -224,9 +224,8 @@ def mover(device: torch.device) -> Callable[[Batch], Batch]:
     def copy(tensor: Tensor) -> Tensor:
         # page-locked memory, because only that is copied while the device computes
         copied = tensor.pin_memory().to(device, non_blocking=True)
-        copied.record_stream(
-            computing
-        )  # its memory must not be given to the next copy while the device computes with it
+        # its memory must not be given to the next copy while the device computes with it
+        copied.record_stream(computing)
         return copied
 
     def move(batch: Batch) -> Batch:
