@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import itertools
 import typing
 from pathlib import Path
@@ -61,29 +62,41 @@ def _section(values: typing.Any, prefix: str) -> list[str]:
     cls = type(values)
     described = field_docs(cls)
     fields = [(f.name, getattr(values, f.name)) for f in dataclasses.fields(cls)]
-    plain = [(name, value) for name, value in fields if not dataclasses.is_dataclass(value)]
+    own = [(name, value) for name, value in fields if not _is_common(values, name)]
+    plain = [(name, value) for name, value in own if not dataclasses.is_dataclass(value)]
     lines = [
         "",
         f"## {_title(values, prefix)}",
         "",
-        (cls.__doc__ or "").strip(),
+        (inspect.getdoc(cls) or "").partition("\n\n")[0],
         "",
         "| key | default | meaning |",
         "|---|---|---|",
     ]
     lines += [f"| `{prefix}{name}` | `{value!r}` | {described[name]} |" for name, value in plain]
     for name, value in fields:
-        if dataclasses.is_dataclass(value):
-            lines += _section(value, f"{prefix}{name}.")
         if isinstance(value, configuration.AlgorithmConfig):
-            others = [cls() for cls in configuration.settings_classes().values() if cls is not type(value)]
-            lines += itertools.chain.from_iterable(_section(other, f"{prefix}{name}.") for other in others)
+            of_each = [cls() for cls in configuration.settings_classes().values()]
+            sections = (_section(each, f"{prefix}{name}.") for each in [configuration.AlgorithmConfig(), *of_each])
+            lines += itertools.chain.from_iterable(sections)
+        elif dataclasses.is_dataclass(value):
+            lines += _section(value, f"{prefix}{name}.")
     return lines
+
+
+def _is_common(values: typing.Any, name: str) -> bool:
+    """Whether an algorithm has the key `name` from all algorithms, with their default: these have a table of their own."""
+    common, cls = configuration.AlgorithmConfig(), type(values)
+    is_known = isinstance(values, configuration.AlgorithmConfig) and cls is not type(common) and hasattr(common, name)
+    same = is_known and getattr(values, name) == getattr(common, name)
+    return (name == "name" and is_known) or (same and field_docs(cls)[name] == field_docs(type(common))[name])
 
 
 def _title(values: typing.Any, prefix: str) -> str:
     name = prefix.rstrip(".") or "run"
-    return f"{name} of {values.name}" if isinstance(values, configuration.AlgorithmConfig) else name
+    if not isinstance(values, configuration.AlgorithmConfig):
+        return name
+    return f"{name} of {values.name}" if values.name else f"{name}, keys of all"
 
 
 def pages() -> dict[Path, str]:
