@@ -26,7 +26,8 @@ from apex_acer.protocol.messages import Status
 from apex_acer.storage import checkpoint
 from apex_acer.system.signals import Signals
 from tests.simulation import task
-from tests.simulation.world import FULL, READ_ONLY, Killed, SimulatedEngine, SimulatedHandle, World
+from tests.simulation.engine import SimulatedEngine, SimulatedHandle
+from tests.simulation.world import FULL, READ_ONLY, Killed, World
 
 RUN_ID = "simulated"
 MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None  # files that need no disk, where there are such
