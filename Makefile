@@ -47,7 +47,7 @@ simulate: install  ## SCHEDULES=20000 whole runs with faults, simulated under a 
 	$(BIN)/python -m tests.simulation 0 $(SCHEDULES)
 
 mutations: install  ## see that the tests of `make test` notice hundreds of faults; half an hour
-	$(BIN)/python -m tests.mutations
+	$(BIN)/python -m checks.mutations
 
 chaos: install  ## kill, freeze, signal and feed it garbage, hundreds of times
 	$(BIN)/python -m pytest -m chaos --timeout 3600
@@ -55,7 +55,7 @@ chaos: install  ## kill, freeze, signal and feed it garbage, hundreds of times
 MINUTES ?= 30
 
 soak: install  ## train for MINUTES=30 and see that no process's memory or open files grow
-	$(BIN)/python -m tests.chaos.soak --minutes $(MINUTES)
+	$(BIN)/python -m checks.chaos.soak --minutes $(MINUTES)
 
 lint: install  ## style and spelling, without changing anything
 	$(BIN)/ruff check .
@@ -70,18 +70,18 @@ types: install  ## strict types
 	$(BIN)/mypy
 
 bench: install  ## how near a run comes to what this machine allows; 8 minutes, best alone
-	$(BIN)/python -m tests.benchmarks.bench
+	$(BIN)/python -m checks.benchmarks.bench
 
 bench-gpu: install  ## the same beside a GPU, for the larger network too; under 10 minutes
-	$(BIN)/python -m tests.benchmarks.bench --device cuda --ratios 1 4 --seconds 45 --out build/bench-gpu.json
-	$(BIN)/python -m tests.benchmarks.bench --device cuda --preset atari --ratios 4 --seconds 45 --out build/bench-gpu-atari.json
+	$(BIN)/python -m checks.benchmarks.bench --device cuda --ratios 1 4 --seconds 45 --out build/bench-gpu.json
+	$(BIN)/python -m checks.benchmarks.bench --device cuda --preset atari --ratios 4 --seconds 45 --out build/bench-gpu-atari.json
 
 # the third race, --task lunarlander-continuous, takes hours
 bench-peers: install  ## race known trainers on CartPole and Pendulum, and compare rates; up to two hours, best alone
-	$(BIN)/python -m tests.benchmarks.peers --task cartpole
-	$(BIN)/python -m tests.benchmarks.peers --task pendulum
-	$(BIN)/python -m tests.benchmarks.peer_rates --task pong
-	$(BIN)/python -m tests.benchmarks.peer_rates --task continuous --rounds 3
+	$(BIN)/python -m checks.benchmarks.peers --task cartpole
+	$(BIN)/python -m checks.benchmarks.peers --task pendulum
+	$(BIN)/python -m checks.benchmarks.peer_rates --task pong
+	$(BIN)/python -m checks.benchmarks.peer_rates --task continuous --rounds 3
 
 docs: install  ## write the reference pages that come from the code, and the site into build/site
 	$(BIN)/python -m docs.reference

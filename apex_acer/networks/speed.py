@@ -1,7 +1,7 @@
 """Code for speed alone, without which the same is computed, but for rounding.
 
 Figures are of whole updates of Pong's ACER on one thread of a CPU with AVX512, in float32, unless said otherwise;
-`python -m tests.benchmarks.tricks` measures them. docs/performance.md has bfloat16's.
+`python -m checks.benchmarks.tricks` measures them. docs/performance.md has bfloat16's.
 """
 
 from __future__ import annotations

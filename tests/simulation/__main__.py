@@ -10,7 +10,7 @@ import os
 import sys
 import time
 
-from tests.mutations import SLOW_IMPORTS, Fault, copy_of_the_tree, faults
+from checks.mutations import SLOW_IMPORTS, Fault, copy_of_the_tree, faults
 
 MOST = 2_000  # schedules in which a fault is to be found
 FOUND = (
@@ -27,7 +27,7 @@ FOUND = (
     "wall time begins anew with a resume",
     "a learner without a checkpoint is restarted",
 )
-"""The faults of `tests/faults.txt` that the simulation finds, whatever other tests find them."""
+"""The faults of `checks/faults.txt` that the simulation finds, whatever other tests find them."""
 
 
 def simulate(first: int, last: int) -> int:

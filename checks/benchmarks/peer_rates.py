@@ -1,0 +1,173 @@
+"""Rates of apex_acer and its peers, in turns on this machine: `make bench-peers`.
+
+`--task pong`: environment steps per second while learning Pong. The game and the networks are the same; ACER replays 4 steps
+per fresh one; PPO, which Sample Factory calls APPO, learns from each step in 4 epochs of minibatches of 256.
+`--task continuous`: updates per second of SAC, TD3 and DDPG with the same networks (256 x 256), batch (256) and full replay,
+for the sizes of two environments, with the threads that each takes by itself and with one. Ours start as in a run, with the
+environment variables of its processes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import tyro
+
+from apex_acer.system.process import environment_variables
+from checks.benchmarks.bench import RESULTS, measure_run
+from checks.benchmarks.peer_programs import OURS, PEERS, SAMPLE_FACTORY, Record, Venv, last_json, script, versions
+
+Measure = Callable[[float], Record]
+"""Measures for so many seconds; the record has the rate."""
+
+
+class Rates(NamedTuple):
+    """What is compared: for each `case` the measures by trainer, and which of ours each peer is held against."""
+
+    facts: dict[str, Any]
+    figure: str
+    case: str
+    measures: dict[str, dict[str, Measure]]
+    beside: dict[str, str]
+    seconds: float  # of each measurement, after its warm-up
+    venvs: tuple[Venv, ...] = (PEERS,)
+
+
+PRESETS = {"a3c": "pong", "nature": "atari"}  # by the name of their convolutions
+OURS_PPO = f"{OURS}_ppo"
+PPO_NETWORKS = {
+    "a3c": (),
+    "nature": ("--network.convolutions", "nature", "--network.hidden-sizes", "512"),
+}  # flags of the preset pong-ppo
+REPLAY_RATIO = 4.0
+
+
+def pong() -> Rates:
+    """Environment steps per second while learning Pong, by network."""
+
+    def ours(network: str) -> Measure:
+        def run(seconds: float) -> Record:
+            rate = measure_run(PRESETS[network], REPLAY_RATIO, seconds)["env_steps_per_s"]
+            return {"env_steps_per_s": round(rate, 1)}
+
+        return run
+
+    def ours_ppo(network: str) -> Measure:
+        def run(seconds: float) -> Record:
+            rate = measure_run("pong-ppo", None, seconds, flags=PPO_NETWORKS[network])["env_steps_per_s"]
+            return {"env_steps_per_s": round(rate, 1)}
+
+        return run
+
+    def peer(name: str, network: str) -> Measure:
+        if name == "sample_factory_ppo":
+            flags = ("--network", network, "--seconds")
+            return lambda seconds: last_json(
+                script("peer_sample_factory.py", *flags, str(seconds), venv=SAMPLE_FACTORY)
+            )
+        flags = (name, "--network", network, "--seconds")
+        return lambda seconds: last_json(script("peer_pong.py", *flags, str(seconds)))
+
+    peers = {"pfrl_acer": OURS, "sb3_ppo": OURS_PPO, "sample_factory_ppo": OURS_PPO}
+    measures = {
+        network: {OURS: ours(network), OURS_PPO: ours_ppo(network)} | {name: peer(name, network) for name in peers}
+        for network in PRESETS
+    }
+    facts = {"environment": "ALE/Pong-v5", "replay_ratio": REPLAY_RATIO}
+    return Rates(facts, "env_steps_per_s", "network", measures, peers, seconds=60.0, venvs=(PEERS, SAMPLE_FACTORY))
+
+
+SIZES = {"Pendulum-v1": (3, 1), "HalfCheetah-v5": (17, 6)}  # numbers of an observation and of an action
+ALGORITHMS = ("sac", "td3", "ddpg")
+NETWORKS = {"hidden_sizes": [256, 256], "batch_size": 256, "replay_steps": 100_000}
+THREADS = {"": 0, "_1_thread": 1}  # 0: the trainer's own choice
+
+
+def continuous() -> Rates:
+    """Updates per second of learners for continuous actions, by sizes and algorithm."""
+    ours = [sys.executable, "-m", "checks.benchmarks.updates"]
+    commands = {OURS: (ours, environment_variables()), "sb3": (script("peer_updates.py"), dict[str, str]())}
+
+    def measure(name: str, algorithm: str, sizes: tuple[int, int], threads: int) -> Measure:
+        flags = ["--obs", str(sizes[0]), "--actions", str(sizes[1]), "--threads", str(threads)]
+        flags += ["--hidden", *map(str, NETWORKS["hidden_sizes"]), "--batch-size", str(NETWORKS["batch_size"])]
+        flags += ["--env-steps", str(NETWORKS["replay_steps"]), "--seconds"]
+        command, variables = commands[name]
+        return lambda seconds: last_json([*command, algorithm, *flags, str(seconds)], variables=variables)
+
+    measures = {
+        f"{task} {algorithm}": {
+            f"{name}{suffix}": measure(name, algorithm, sizes, threads)
+            for suffix, threads in THREADS.items()
+            for name in commands
+        }
+        for task, sizes in SIZES.items()
+        for algorithm in ALGORITHMS
+    }
+    beside = {f"sb3{suffix}": f"{OURS}{suffix}" for suffix in THREADS}
+    return Rates(NETWORKS, "updates_per_s", "case", measures, beside, seconds=10.0)
+
+
+TASKS = {"pong": pong, "continuous": continuous}
+
+
+def measure_all(rates: Rates, rounds: int, seconds: float) -> tuple[dict[str, Record], list[Record]]:
+    """What was found for each case, and the records, one line each as they come."""
+    found, records = {}, []
+    for case, measures in rates.measures.items():
+        for _ in range(rounds):
+            for name, measure in measures.items():
+                records.append({rates.case: case, "peer": name, **measure(seconds)})
+                print(json.dumps(records[-1]), flush=True)
+        found[case] = compare(rates, [record for record in records if record[rates.case] == case])
+        print(json.dumps({case: found[case]}), flush=True)
+    return found, records
+
+
+def compare(rates: Rates, records: list[Record]) -> Record:
+    """Median rates, and how many times a peer's ours is."""
+    names = dict.fromkeys(record["peer"] for record in records)
+    median = {
+        name: statistics.median(record[rates.figure] for record in records if record["peer"] == name) for name in names
+    }
+    return {
+        rates.figure: median,
+        "times": {peer: round(median[own] / median[peer], 2) for peer, own in rates.beside.items()},
+    }
+
+
+def main(
+    task: Literal["pong", "continuous"] = "pong",
+    rounds: int = 2,
+    seconds: float | None = None,
+    cases: tuple[str, ...] = (),
+    out: Path | None = None,
+) -> int:
+    """Measures each trainer in turns.
+
+    Args:
+        task: what is compared.
+        rounds: turns of each trainer for each case.
+        seconds: of each measurement, after its warm-up, if not the task's own.
+        cases: only those whose names contain one of these.
+        out: the file of results; by default in docs/results.
+    """
+    rates = TASKS[task]()
+    for venv in rates.venvs:
+        venv.make()
+    wanted = {name: some for name, some in rates.measures.items() if not cases or any(case in name for case in cases)}
+    found, records = measure_all(rates._replace(measures=wanted), rounds, seconds or rates.seconds)
+    facts = {**rates.facts, "cores": os.cpu_count(), "versions": versions(*rates.venvs)}
+    path = out or RESULTS / f"peers-{task}{'-rates' if task == 'continuous' else ''}.json"
+    path.write_text(json.dumps({**facts, f"{rates.case}s": found, "runs": records}, indent=2) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(tyro.cli(main))

@@ -1,0 +1,38 @@
+"""The measurements of pieces run, in sizes that tell nothing."""
+
+from __future__ import annotations
+
+import pytest
+
+from apex_acer.config.runfile import load_run
+from checks.benchmarks import growth, precision, priorities, tricks
+
+
+def test_growth(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(growth, "UPDATES", 3)
+    found = growth.measure("cartpole", 1_000)
+    assert 900 < found["steps"] <= 1_000
+    assert found["update_ms"] > 0
+
+
+def test_precision(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(precision, "AVERAGED", 2)
+    config = load_run("cartpole")
+    spec, unrolls = precision.play(config, 800)
+    first, second = (precision.learn(config, spec, unrolls, updates=4, seed=seed) for seed in (0, 1))
+    assert len(first["q_loss"]) == 2
+    assert precision.distance(first["q_loss"], second["q_loss"]) > 0
+
+
+def test_priorities(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(priorities, "ROUNDS", 2)
+    monkeypatch.setattr(priorities, "REPEATS", 1)
+    assert priorities.measure(10_000).keys() == {"draws", "puts", "rounds"}
+    assert min(priorities.measure_replay(10_000).values()) > 0
+
+
+def test_tricks() -> None:
+    assert tricks.WITHOUT.keys() == tricks.MEASURED.keys()
+    found, pairs = tricks.ratio("cartpole", "update", "without_compiler", seconds=0.0)
+    assert pairs == 3
+    assert found > 0

@@ -1,0 +1,297 @@
+"""Processes that are killed, frozen and broken at random moments; the run goes on, and its numbers stay right."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from apex_acer.actor.policy import load_policy
+from apex_acer.config import SupervisionConfig
+from apex_acer.config.runfile import load_run
+from apex_acer.engines.local.transport import InboxServer
+from apex_acer.learner.inbox import Inbox
+from apex_acer.protocol.messages import Message, Peer, Reply
+from apex_acer.protocol.unroll import ARRAY_FIELDS
+from checks.chaos.faults import FAULTS
+from tests.programs import Program, eventually, program, report
+from tests.runs import CARTPOLE, RUN_ID, Speaker, made_up_unroll, tiny_layout, tiny_run
+
+pytestmark = pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="processes are looked up in /proc")
+
+KILLS, STORMS = 200, 5  # kills in all
+FASTER = {"backoff_s": 0.05, "ready_s": 20.0, "supervision__restarts": 1000}
+ENDLESS = {
+    "stop__env_steps": 10**9,
+    "replay__capacity": 2_000_000,  # so that replay holds every step there was
+    "evaluation__every": 2000,
+    "actors__count": 4,
+    "supervision__hung_seconds": 2.0,
+    "supervision__evaluation_minutes": 0.1,
+}
+
+
+def faulty(folder: Path, *faults: str, **more: Any) -> dict[str, Any]:
+    """Changes of a run whose one environment has `faults`."""
+    kwargs = json.dumps({"faults": faults, "done": str(folder / "done")} | more)
+    environment = {"environment__id": "checks.chaos.faults:Faulty-v0", "environment__kwargs": kwargs}
+    return {"actors__count": 1, "actors__environments": 1, "supervision__hung_seconds": 5.0, **environment}
+
+
+SIGNS = {
+    "raise": "ZeroDivisionError: the environment broke",
+    "hang": "no progress for 5 s",
+    "exit": "exit code 3",
+    "crash": "killed by SIGSEGV",
+    "nan": "FloatingPointError: environment.id: 'checks.chaos.faults:Faulty-v0' has an observation with nan, allowed is a",
+    "dtype": "TypeError",
+    "shape": "ValueError",
+}
+
+
+@pytest.mark.parametrize(
+    "faults",
+    [pytest.param(("nan",), marks=pytest.mark.slow), pytest.param(tuple(FAULTS), marks=pytest.mark.chaos)],
+    ids=["some", "all"],
+)
+def test_every_fault_of_an_environment_is_survived_and_named(
+    faults: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    changes = faulty(tmp_path, *faults) | {"backoff_s": 0.05, "stop__env_steps": 1000}
+    with program(tmp_path / "run", **changes) as run:
+        result = run.ended(within_s=100)
+    assert result["reason"] == "env_steps"
+    assert len(run.news) == len(faults)
+    for fault, line in zip(faults, run.news, strict=True):
+        assert line.startswith(f"actor_0: {SIGNS[fault]}")
+    assert run.statuses[-1]["restarts"]["actor_0"] == len(faults)
+    log = (run.out / "log.txt").read_text()
+    assert log.count("raise ZeroDivisionError") == faults.count("raise"), "the traceback is not in the log once"
+    assert ("in _hang" in log) == ("hang" in faults), "where it hung is not in the log"
+    assert_counters(run, result)
+    if len(faults) == len(FAULTS):
+        report(capsys, "faults", survived=list(faults))
+
+
+@pytest.mark.chaos
+def test_an_environment_that_always_raises_ends_the_run_with_its_traceback(tmp_path: Path) -> None:
+    changes = faulty(tmp_path, "raise", endless=True) | {"backoff_s": 0.05, "supervision__restarts": 1}
+    with program(tmp_path / "run", **changes) as run:
+        *_, cause = run.ended(within_s=60)["failed"].splitlines()
+    assert cause.startswith("actor_0: ZeroDivisionError: the environment broke; it ended 2 times")
+    assert "raise ZeroDivisionError" in run.said[-1]["failed"]
+    assert run.code == 1
+    assert load_policy(str(run.out / "weights.safetensors")).metadata["env_steps"] > 0
+
+
+def assert_counters(run: Program, result: dict[str, Any]) -> None:
+    """Nothing counted twice or backwards, and replay holds every step that was counted."""
+    rows = [json.loads(line) for line in (run.out / "metrics.jsonl").read_text().splitlines()]
+    rows = [row for row in rows if row["source"] == "learner"]
+    for name in ("env_steps", "updates"):
+        values = [row[name] for row in rows] + [result[name]]
+        assert values == sorted(values)
+    assert all(row["replay_steps"] == row["env_steps"] for row in rows)
+    assert rows[-1]["env_steps"] == result["env_steps"]
+    assert load_policy(result["weights"]).metadata["env_steps"] == result["env_steps"]
+
+
+def storm(run: Program, chance: random.Random, strikes: int, pause_s: float) -> Counter[str]:
+    """Kills or freezes so many actors and evaluators, each process once; how often which."""
+    struck: set[int] = set()
+    done: Counter[str] = Counter()
+    while done.total() < strikes:
+        time.sleep(chance.uniform(0, pause_s))
+        victims = [(name, pid) for name, pid in run.children().items() if name != "learner_0" and pid not in struck]
+        assert run.running, run.said[-1:]
+        if victims:
+            name, pid = chance.choice(sorted(victims))
+            number = chance.choice([signal.SIGKILL, signal.SIGSTOP])
+            os.kill(pid, number)
+            struck.add(pid)
+            done[f"{name.partition('_')[0]} {number.name}"] += 1
+    return done
+
+
+def weather(folder: Path, seed: int, strikes: int, pause_s: float, **changes: Any) -> dict[str, Any]:
+    """A whole run with kills in it, which then goes on; what happened."""
+    changes = FASTER | ENDLESS | changes
+    with program(folder, **changes) as run:
+        run.wait_until_it_learns()
+        done = storm(run, random.Random(seed), strikes, pause_s)
+        restarts = sum(run.statuses[-1]["restarts"].values())
+        run.wait_until_it_learns(1000)
+        run.wait_for(lambda: len(run.children()) == 2 + changes["actors__count"])
+        run.send(signal.SIGINT)
+        result = run.ended(within_s=15)
+    assert result["reason"] == "SIGINT"
+    assert_counters(run, result)
+    assert restarts >= strikes - 5  # those still frozen or in backoff at the last look
+    return {"strikes": done, "env_steps": result["env_steps"]}
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_through_some_kills(tmp_path: Path) -> None:
+    weather(tmp_path / "run", seed=0, strikes=3, pause_s=0.4, actors__count=2)
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(3600)
+def test_runs_go_on_through_200_kills(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    total: Counter[str] = Counter()
+    for seed in range(STORMS):
+        total += weather(tmp_path / str(seed), seed, KILLS // STORMS, pause_s=1.0)["strikes"]
+    report(capsys, "kills", runs=STORMS, kills=total.total(), **total)
+    assert total.total() >= KILLS
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("seed", range(3))
+def test_cartpole_is_learned_while_an_actor_is_killed_every_second(
+    seed: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config, kills, chance = load_run("cartpole"), 0, random.Random(seed)
+    config = dataclasses.replace(
+        config,
+        seed=seed,
+        actors=dataclasses.replace(config.actors, count=4),
+        supervision=SupervisionConfig(restarts=1000),
+    )
+    with program(tmp_path / "run", config=config, backoff_s=0.05) as run:
+        run.wait_for(lambda: run.statuses)
+        while run.running:
+            actors = sorted(name for name in run.children() if name.startswith("actor"))
+            if actors:
+                run.kill_child(chance.choice(actors))
+                kills += 1
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                run.wait(1)
+        result = run.ended(within_s=10)
+    assert result["reason"] == "at_return"
+    assert result["eval_return"] >= 475
+    report(capsys, "cartpole", kills=kills, wall_s=result["wall_s"], eval_return=result["eval_return"])
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(1800)
+def test_a_learner_is_killed_again_and_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    kills, chance = 20, random.Random(0)
+    changes = FASTER | ENDLESS | {"actors__count": 2, "checkpoint__every": 2000}
+    with program(tmp_path / "run", **changes) as run:
+        run.wait_for(lambda: any((run.out / "checkpoint").glob("*")))
+        for number in range(1, kills + 1):
+            run.wait_until_it_learns()
+            time.sleep(chance.uniform(0, 2))
+            before = {name: pid for name, pid in run.children().items() if name != "learner_0"}
+            run.kill_child("learner_0", chance.choice([signal.SIGKILL, signal.SIGSTOP]))
+            run.wait_for(lambda number=number: run.statuses[-1]["restarts"]["learner"] == number)
+            assert before == {name: pid for name, pid in run.children().items() if name != "learner_0"}
+        run.wait_until_it_learns()
+        run.send(signal.SIGINT)
+        result = run.ended(within_s=15)
+    assert load_policy(result["weights"]).metadata["env_steps"] == result["env_steps"]
+    report(capsys, "learner kills", kills=kills, env_steps=result["env_steps"])
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(1800)
+def test_nothing_is_left_of_a_run_whose_manager_is_killed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    kills, chance = 20, random.Random(0)
+    for number in range(kills):
+        with program(tmp_path / str(number), **(FASTER | ENDLESS)) as run:
+            run.wait_for(run.children)
+            if number % 2:  # with a frozen process among them
+                run.wait_until_it_learns()
+                run.kill_child(chance.choice(["actor_0", "actor_3"]), signal.SIGSTOP)
+            time.sleep(chance.uniform(0, 3))
+            run.send(signal.SIGKILL)
+            run.assert_nothing_left(within_s=15)
+    report(capsys, "manager kills", kills=kills, with_a_frozen_process=kills // 2, leftovers=0)
+
+
+class Receiver:
+    """A learner's end that notes every unroll it takes before answering it."""
+
+    def __init__(self, address: str) -> None:
+        config = tiny_run()
+        self.inbox = Inbox(RUN_ID, tiny_layout(config), config.actors.environments, CARTPOLE, max_waiting=2)
+        self.manager = Speaker(self.inbox, Peer("manager", 0, 0))
+        self.taken: list[tuple[int, int]] = []
+        self._server = InboxServer(self.inbox, address)
+        self._ended = False
+        self._thread = threading.Thread(target=self._take)
+        self._thread.start()
+
+    def _take(self) -> None:
+        while not self._ended:
+            if post := self.inbox.take_unroll(0.1):
+                message = post.message
+                self._check(message)
+                self.taken.append((message.peer.incarnation, message.sequence))
+                post.answer(Reply(message.sequence))
+
+    def _check(self, message: Message) -> None:
+        assert message.unroll is not None
+        assert (message.unroll.reward == message.sequence).all()
+
+    def close(self) -> None:
+        self._ended = True
+        self._thread.join()
+        self._server.close()
+
+
+@pytest.mark.parametrize("kills", [5, pytest.param(100, marks=pytest.mark.chaos)])
+@pytest.mark.timeout(600)
+def test_every_answered_unroll_was_taken_exactly_once(kills: int, capsys: pytest.CaptureFixture[str]) -> None:
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:  # an ipc path is short
+        store_unroll(Path(folder) / "unroll.npz")
+        receiver, chance = Receiver(f"ipc://{folder}/inbox"), random.Random(0)
+        try:
+            answered = {number: speak_and_die(receiver, Path(folder), number, chance) for number in range(kills)}
+        finally:
+            receiver.close()
+    assert len(receiver.taken) == len(set(receiver.taken)) > 100
+    for incarnation, sequences in answered.items():
+        assert sequences == list(range(len(sequences)))
+        taken = [sequence for of, sequence in receiver.taken if of == incarnation]
+        assert taken == list(range(len(taken)))
+        assert len(sequences) <= len(taken) <= len(sequences) + 2
+    if kills > 5:
+        total = sum(map(len, answered.values()))
+        report(capsys, "answered once", kills=kills, taken=len(receiver.taken), answered=total)
+
+
+def store_unroll(path: Path) -> None:
+    unroll = made_up_unroll(tiny_run())
+    arrays = {name: getattr(unroll, name) for name in ARRAY_FIELDS}
+    np.savez(path, **arrays, log_probs=unroll.extras["log_probs"])
+
+
+def speak_and_die(receiver: Receiver, folder: Path, incarnation: int, chance: random.Random) -> list[int]:
+    """One incarnation of an actor, killed at a random moment; the sequences it had answers to."""
+    receiver.manager.say(incarnations={"actor_0": incarnation})
+    file = folder / f"answered.{incarnation}"
+    arguments = [f"ipc://{folder}/inbox", RUN_ID, str(incarnation), str(folder / "unroll.npz"), str(file)]
+    process = subprocess.Popen([sys.executable, "-m", "checks.chaos.speaker", *arguments])
+    try:
+        eventually(file.exists, 60)
+        time.sleep(chance.uniform(0, 0.3))
+    finally:
+        process.kill()
+        process.wait()
+    return [int(line) for line in file.read_text().split()]
