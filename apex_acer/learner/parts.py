@@ -11,6 +11,7 @@ from apex_acer.learner.ranks import ALONE, Ranks
 from apex_acer.networks.device import CPU
 from apex_acer.protocol.specification import EnvironmentSpec
 from apex_acer.protocol.unroll import Layout
+from apex_acer.replay.compressed import CompressedStorage
 from apex_acer.replay.rate_limiter import RateLimiter
 from apex_acer.replay.sampler import PrioritizedSampler, Sampler
 from apex_acer.replay.storage import Storage
@@ -24,7 +25,7 @@ def unroll_layout(config: RunConfig, spec: EnvironmentSpec) -> Layout:
 
 def make_batch_queue(config: RunConfig, layout: Layout, device: torch.device, ranks: Ranks = ALONE) -> BatchQueue:
     """The batch queue of a learner on `device`, with its share of replay; raises `ConfigError` if a GPU has no room."""
-    replay_device = device if config.replay.device == "learner" else CPU
+    replay_device = device if config.replay.device == "learner" and not config.replay.compress else CPU
     storage = make_storage(config, layout, capacity(config) // ranks.count, replay_device)
     sampler = make_sampler(config, storage, ranks.rank)
     seed, replays = derive_seed(config.seed, "learner", 2), config.algorithm.sampling.replays
@@ -47,6 +48,8 @@ def capacity(config: RunConfig) -> int:
 def make_storage(config: RunConfig, layout: Layout, env_steps: int, device: torch.device = CPU) -> Storage:
     """A storage of `env_steps` environment steps on `device`; raises `ConfigError` if it has no room for them."""
     num_sequences, n_steps = env_steps // config.algorithm.unroll_length, config.algorithm.sampling.n_steps
+    if config.replay.compress:
+        return CompressedStorage(layout, num_sequences, n_steps)
     try:
         return Storage(layout, num_sequences, n_steps, device)
     except torch.OutOfMemoryError:

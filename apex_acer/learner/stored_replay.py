@@ -15,6 +15,7 @@ from apex_acer.config import ConfigError, RunConfig
 from apex_acer.learner.batch_queue import BatchQueue
 from apex_acer.protocol.specification import Array, EnvironmentSpec
 from apex_acer.protocol.unroll import Layout, Unroll
+from apex_acer.replay.compressed import CompressedArray, unpack
 from apex_acer.replay.storage import nested, sequences
 from apex_acer.storage import checkpoint
 
@@ -78,7 +79,7 @@ def store_unrolls(folder: Path, config: RunConfig, spec: EnvironmentSpec, unroll
     return checkpoint.write(folder, 0, {"spec": dataclasses.asdict(spec), "replay": replay}, arrays)
 
 
-def _open(path: Path, spec: EnvironmentSpec, layout: Layout) -> tuple[dict[str, Array], Array]:
+def _open(path: Path, spec: EnvironmentSpec, layout: Layout) -> tuple[dict[str, Array | CompressedArray], Array]:
     """The arrays `[sequences, …]` of `layout` in the checkpoint `path`, and their slots, the oldest first.
 
     Raises `ConfigError` if the replay there is of another environment or algorithm.
@@ -100,11 +101,21 @@ def _open(path: Path, spec: EnvironmentSpec, layout: Layout) -> tuple[dict[str, 
         if there.get(name) != needed:
             give = "give one of the same algorithm and algorithm.unroll_length"
             raise ConfigError(f"{path}: {name} is {there.get(name, 'missing')}, this run needs {needed}; {give}")
-    arrays = {name: saved.view(f"replay.{name}", (num, *shape), dtype) for name, (shape, dtype) in fields}
+    arrays = {name: _array(saved, name, (num, *shape), dtype) for name, (shape, dtype) in fields}
     return arrays, (oldest + np.arange(num)) % num
 
 
-def _unroll(arrays: Mapping[str, Array], slots: Array) -> Unroll:
+def _array(saved: checkpoint.Checkpoint, name: str, shape: tuple[int, ...], dtype: str) -> Array | CompressedArray:
+    """The array of this `shape` in the replay of a checkpoint, whether it is compressed there or not."""
+    name = f"replay.{name}"
+    if f"{name}.sizes" not in saved.names:
+        return saved.view(name, shape, dtype)
+    sizes = saved.view(f"{name}.sizes", shape[:1], "int64")
+    data = saved.view(f"{name}.lz4", (int(sizes.sum()),), "uint8")
+    return CompressedArray(shape[1:], dtype, unpack(sizes, data))
+
+
+def _unroll(arrays: Mapping[str, Array | CompressedArray], slots: Array) -> Unroll:
     """The sequences in `slots` as an unroll."""
     chosen = {name: array[slots] for name, array in arrays.items()}
     return Unroll(**nested({n: a if n.startswith("state.") else a.swapaxes(0, 1) for n, a in chosen.items()}))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -23,8 +23,19 @@ class Storage:
     frames, not as stacks: a sequence of 20 Atari steps with a stack of 4 has 24 frames.
     """
 
-    def __init__(self, layout: Layout, capacity: int, window: int = 0, device: torch.device = CPU) -> None:
-        """`capacity` counts sequences of this `layout`, `window` counts steps; 0: samples are whole sequences."""
+    def __init__(
+        self,
+        layout: Layout,
+        capacity: int,
+        window: int = 0,
+        device: torch.device = CPU,
+        *,
+        apart: Collection[str] = (),
+    ) -> None:
+        """`capacity` counts sequences of this `layout`, `window` counts steps; 0: samples are whole sequences.
+
+        A subclass reads and writes the fields that are `apart` by itself.
+        """
         self.layout, self.capacity, self._window, self._device = layout, capacity, window, device
         self._length = layout.action[0][0]  # k
         self.starts = self._length if window else 1
@@ -35,7 +46,8 @@ class Storage:
         self.num_steps = 0
         """Environment steps held, masked ones not counted."""
         # the kernel provides pages of zeros when they are first written, so an empty ring takes no memory
-        shapes = layout.fields | {"version": ((), "int64")}
+        fields = layout.fields | {"version": ((), "int64")}
+        shapes = {name: field for name, field in fields.items() if name not in apart}
         arrays = {name: np.zeros((capacity, *shape), dtype) for name, (shape, dtype) in shapes.items()}
         self._tensors = {name: torch.from_numpy(array).to(device) for name, array in arrays.items()}
 
@@ -96,14 +108,12 @@ class Storage:
             steps = torch.arange(per_sequence - self._length + length, device=self._device).unsqueeze(-1)
             return slots * per_sequence + (firsts + steps).clamp(max=per_sequence - 1)  # [rows, B]
 
-        def read(tensor: Tensor) -> Tensor:
-            return take_rows(tensor, rows(tensor.shape[1]))
-
         fields = nested(
             {
-                name: tensor.index_select(0, slots) if name.startswith("state.") else read(tensor)
-                for name, tensor in self._tensors.items()
-                if name != "version"
+                name: self._tensors[name].index_select(0, slots)
+                if name.startswith("state.")
+                else self._read(name, rows(shape[0]))
+                for name, (shape, _) in self.layout.fields.items()
             }
         )
         if self._window:
@@ -130,6 +140,10 @@ class Storage:
             tensor[: len(self)].copy_(torch.from_numpy(array))
         fill("steps", self._steps[: len(self)])
         self.num_steps = int(self._steps.sum())
+
+    def _read(self, name: str, rows: Tensor) -> Tensor:
+        """The field's `rows` `[rows, B]`, counted through all sequences; each column is of one sequence."""
+        return take_rows(self._tensors[name], rows)
 
     def _write(self, name: str, values: Tensor) -> None:
         """Writes `values` `[N, …]` over the oldest sequences, in two pieces if the ring ends in between."""

@@ -229,6 +229,7 @@ def test_every_field_that_can_be_wrong_has_a_case_above() -> None:
         "algorithm.normalise_rewards",
         "checkpoint.replay",
         "logging.tracker_weights",
+        "replay.compress",
         "replay.load",
         "evaluation.greedy",
         "stop.at_return",

@@ -1,0 +1,99 @@
+"""A storage whose observations are compressed with LZ4: Atari's take a twelfth to a seventieth of the memory."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import lz4.block
+import numpy as np
+import torch
+from torch import Tensor
+
+from apex_acer.protocol.specification import Array
+from apex_acer.protocol.unroll import Layout, take_rows
+from apex_acer.replay.storage import Storage
+
+OBS = "obs"
+USUAL_RATIO = 10  # of the bytes of observations to those that are held, until some are
+
+
+class CompressedArray:
+    """An array `[n, *shape]` in main memory, each row of which is compressed."""
+
+    def __init__(self, shape: tuple[int, ...], dtype: Any, rows: list[bytes]) -> None:
+        """`rows` are compressed rows; empty ones must be written before they are read."""
+        self._shape, self._dtype, self._rows = shape, np.dtype(dtype), rows
+        self._row_bytes = math.prod(shape) * self._dtype.itemsize
+        self.num_bytes = sum(map(len, rows))
+        """Bytes of all rows as they are held."""
+
+    def __getitem__(self, indices: Array) -> Array:
+        """The rows at `indices` `[B]`: `[B, *shape]`."""
+        rows = np.empty((len(indices), *self._shape), self._dtype)
+        for row, index in zip(rows, indices, strict=True):
+            data = lz4.block.decompress(self._rows[index], uncompressed_size=self._row_bytes)
+            row[...] = np.frombuffer(data, self._dtype).reshape(self._shape)
+        return rows
+
+    def __setitem__(self, index: int, row: Array) -> None:
+        data = lz4.block.compress(np.ascontiguousarray(row), store_size=False)
+        self.num_bytes += len(data) - len(self._rows[index])
+        self._rows[index] = data
+
+    def packed(self, num: int) -> dict[str, Array]:
+        """The first `num` rows: `sizes` `[num]` int64, the bytes of each, and `lz4`, all bytes in their order."""
+        rows = self._rows[:num]
+        return {"sizes": np.array([len(row) for row in rows], np.int64), "lz4": np.frombuffer(b"".join(rows), np.uint8)}
+
+
+def unpack(sizes: Array, data: Array) -> list[bytes]:
+    """The compressed rows of which `CompressedArray.packed` gave the `sizes` and the `data`."""
+    ends = np.cumsum(sizes)
+    return [data[end - size : end].tobytes() for size, end in zip(sizes, ends, strict=True)]
+
+
+class CompressedStorage(Storage):
+    """A storage in main memory; what is sampled is exactly what was inserted."""
+
+    def __init__(self, layout: Layout, capacity: int, window: int = 0) -> None:
+        super().__init__(layout, capacity, window, apart=(OBS,))
+        self._hold([b""] * capacity)
+
+    def _hold(self, rows: list[bytes]) -> None:
+        self._obs = CompressedArray(*self.layout.fields[OBS], rows)
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the sequences when the ring is full, if those to come are compressed as well as those held."""
+        shape, dtype = self.layout.fields[OBS]
+        usual = math.prod(shape) * np.dtype(dtype).itemsize / USUAL_RATIO
+        return super().num_bytes + int(self.capacity * (self._obs.num_bytes / len(self) if len(self) else usual))
+
+    def arrays(self) -> dict[str, Array]:
+        packed = {f"{OBS}.{name}": array for name, array in self._obs.packed(len(self)).items()}
+        return super().arrays() | packed
+
+    def restore(self, inserted: int, fill: Callable[[str, Array], None]) -> None:
+        super().restore(inserted, fill)
+        sizes = np.empty(len(self), np.int64)
+        fill(f"{OBS}.sizes", sizes)
+        data = np.empty(sizes.sum(), np.uint8)
+        fill(f"{OBS}.lz4", data)
+        self._hold([*unpack(sizes, data), *[b""] * (self.capacity - len(self))])
+
+    def _write(self, name: str, values: Tensor) -> None:
+        if name != OBS:
+            super()._write(name, values)
+            return
+        for number, row in enumerate(values.numpy()):
+            self._obs[(self.num_inserted + number) % self.capacity] = row
+
+    def _read(self, name: str, rows: Tensor) -> Tensor:
+        if name != OBS:
+            return super()._read(name, rows)
+        per_sequence = self.layout.fields[name][0][0]
+        slots, planes = rows[0] // per_sequence, rows % per_sequence  # all rows of a column are of one sequence
+        chosen = torch.from_numpy(self._obs[slots.numpy()])  # [B, k+S, …]
+        return take_rows(chosen, torch.arange(len(slots)) * per_sequence + planes)
