@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import traceback
 from collections import deque
 from collections.abc import Callable
@@ -12,10 +13,14 @@ from typing import Any
 
 from apex_acer.config import ConfigError
 from apex_acer.engines.engine import Engine, Handle, Run, one_line
+from apex_acer.engines.ray.link import merge
 from apex_acer.engines.roles import make_learner, make_peer
 from apex_acer.learner.learner import Learner
-from apex_acer.protocol.messages import Link, Message, Peer, Reply
+from apex_acer.learner.ranks import ALONE
+from apex_acer.protocol.messages import Link, Message, Outcome, Peer, Reply
 from apex_acer.system.signals import Dismissed
+from tests.simulation.clients import Clients
+from tests.simulation.ranks import Group, SimulatedRanks
 from tests.simulation.world import Killed, World
 
 LATENCY_S = 0.002
@@ -41,7 +46,7 @@ class SimulatedLink(Link):
 
     def send(self, message: Message) -> None:
         self.unanswered[message.sequence] = message
-        self._sent_at = self._later(self._sent_at, lambda: self._arrive(message))
+        self._sent_at = self.engine.world.in_order(self._sent_at, LATENCY_S, lambda: self._arrive(message))
 
     def receive(self, timeout_s: float) -> Reply | None:
         """The next reply that has arrived; never waits, because others have their turns meanwhile."""
@@ -57,32 +62,40 @@ class SimulatedLink(Link):
         while self._waiting:
             self._arrive(self._waiting.popleft())
 
-    def _later(self, before: float, event: Callable[[], None]) -> float:
-        """Has `event` happen after a message's time, and after what was to happen at `before`; returns when it does."""
-        world = self.engine.world
-        at = max(before + 1e-6, world.now + world.slowness * world.some(LATENCY_S))
-        world.after(at - world.now, event)
-        return at
-
     def _arrive(self, message: Message) -> None:
         if self.broken or (self.learner and not self.learner.alive):
             return
-        if self.learner is None or self.learner.role is None:
+        if self.learner is None or not self.learner.learners:
             self._waiting.append(message)
             return
-        learner: Learner = self.learner.role
-        learner.inbox.post(message, lambda reply: self._answer(message, reply))
+        asked = [self._asked()] if self.handle else self.learner.learners
+        replies: list[Reply] = []
+
+        def take(reply: Reply) -> None:
+            replies.append(reply)
+            if len(replies) == len(asked):
+                self._answer(message, merge(replies) if len(asked) > 1 else reply)
+
+        for learner in asked:
+            learner.inbox.post(message, take)
         self.engine.world.after(0, self.learner.look)
         if self.engine.repeats and self.engine.world.random.random() < self.engine.repeats:
             self.engine.world.after(self.engine.world.some(0.5), lambda: self._repeat(message))
 
     def _repeat(self, message: Message) -> None:
         """Delivers a message for a second time, whose answer nobody waits for."""
-        if self.learner and self.learner.alive and self.learner.role:
-            self.learner.role.inbox.post(message, lambda reply: None)
+        if self.learner and self.learner.alive and self.learner.learners:
+            self._asked().inbox.post(message, lambda reply: None)
+
+    def _asked(self) -> Learner:
+        """The learner that the peer talks to, or the first one."""
+        assert self.learner
+        index = self.handle.peer.index if self.handle and self.handle.peer.role == "actor" else 0
+        return self.learner.learners[index % len(self.learner.learners)]
 
     def _answer(self, message: Message, reply: Reply) -> None:
-        self._answered_at = self._later(self._answered_at, lambda: self._hear(message, reply))
+        hear = functools.partial(self._hear, message, reply)
+        self._answered_at = self.engine.world.in_order(self._answered_at, LATENCY_S, hear)
 
     def _hear(self, message: Message, reply: Reply) -> None:
         assert self.unanswered.pop(message.sequence, None), f"answered twice: {message.peer.name} {message.sequence}"
@@ -103,15 +116,17 @@ class SimulatedHandle(Handle):
         super().__init__(peer)
         self.engine, self.world = engine, engine.world
         self.role: Any = None
+        self.learners: list[Learner] = []
+        self.group = Group(engine.num_learners)
         self.link: SimulatedLink | None = None
         self.dismissed = self.frozen = False
         self.restored = 0
-        """Of a learner, the sequences in replay that it has from a checkpoint."""
+        """Of the first learner, the sequences in replay that it has from a checkpoint."""
         self.step_s = 0.0
         """Virtual seconds that each step of its environments takes, and after which it reports one."""
         self._failure = ""
         self._turn_at = -1.0  # when its next turn is
-        self._busy = self._slept = False
+        self._busy = self._slept = self._stepping = False
         self._turn = 0
 
     @property
@@ -140,8 +155,9 @@ class SimulatedHandle(Handle):
             self._alive, self._failure = False, failure
             for name, value in reported.items():
                 setattr(self, name, value)
-            role, self.role = self.role, None
-            if role:
+            roles = self.learners or ([self.role] if self.role else [])
+            self.role, self.learners = None, []
+            for role in roles:
                 with contextlib.suppress(OSError):  # a process that is gone writes nothing
                     role.close()
             if self.peer.role == "learner":
@@ -169,9 +185,9 @@ class SimulatedHandle(Handle):
     def take_turn(self) -> None:
         """Makes the role at its first turn, and has it make a step at others."""
         self._turn_at, self._busy = -1.0, False
-        if not self._alive or self.frozen:
+        if not self._alive or self.frozen or self._stepping:
             return
-        self.world.running = self.peer.role
+        self.world.running, self._stepping = self.peer.role, True
         try:
             worked = self._begin() if self.role is None else self._sleeps() or self._step()
         except Killed:
@@ -187,7 +203,7 @@ class SimulatedHandle(Handle):
             if not self._slept:
                 self._plan(self.world.some(TURN_S[self.peer.role] if worked else IDLE_S))
         finally:
-            self.world.running = ""
+            self.world.running, self._stepping = "", False
 
     def _sleeps(self) -> bool:
         """Whether the time must first pass that the steps of its turn take."""
@@ -225,31 +241,35 @@ class SimulatedHandle(Handle):
         return bool(role._sequence != sent)
 
     def _learn(self) -> bool:
-        learner: Learner = self.role
         if self.result:  # it has told everybody
             self.end()
             return False
-        worked = not learner.idle
-        if not learner.step(0):
+        worked = not all(learner.idle for learner in self.learners)
+        if not all(self.together([functools.partial(learner.step, 0) for learner in self.learners])):
             self.engine.before_death(self)
-            outcome = learner.finish()
+            outcomes: list[Outcome] = self.together([learner.finish for learner in self.learners])
             self.world.note(f"{self.name} has saved")
-            self.engine.report(self, result=outcome)
+            self.engine.report(self, result=outcomes[0])
             self._turn_at = -1.0
             self._plan(STOP_S)
             return False
         return worked
 
+    def together(self, calls: list[Callable[[], Any]]) -> list[Any]:
+        """What these calls of one function, one for each learner, return."""
+        return self.group.run(calls) if len(calls) > 1 else [call() for call in calls]
+
 
 class SimulatedEngine(Engine):
-    """Roles that take turns in a `World`, which `world` of this class is set to before a run begins."""
+    """Roles that take turns in a `world`, where there may be `clients`."""
 
     restarts = True
-    world: World
     link: SimulatedLink
+    newest: SimulatedEngine
 
-    def __init__(self, run: Run) -> None:
-        self._run = run
+    def __init__(self, run: Run, world: World, clients: Clients) -> None:
+        self.world, self.clients = world, clients
+        self._run, self.num_learners, self.resumed = run, run.config.learner.count, run.resume
         self.handles: dict[str, SimulatedHandle] = {}
         self.all: list[SimulatedHandle] = []
         self.repeats = 0.0
@@ -261,13 +281,11 @@ class SimulatedEngine(Engine):
         self.began: Callable[[SimulatedHandle], None] = lambda handle: None
         """Called when a learner has been made."""
         self._wakes = False
-        self._dead = False
+        self.dead = False
         self._reachable: SimulatedHandle | None = None
         self.link = SimulatedLink(self, None, None)
         self.world.disk.folder = run.folder
         type(self).newest = self
-
-    newest: SimulatedEngine
 
     def start(self, peer: Peer, incarnations: dict[str, int]) -> Handle:
         self._require_alive()
@@ -293,7 +311,11 @@ class SimulatedEngine(Engine):
         start = self._run.start_of(handle.peer, self._incarnations)
         run = dataclasses.replace(self._run, folder=Path(start["folder"]), resume=start["resume"])
         if handle.peer.role == "learner":
-            handle.role = make_learner(run, self._incarnations)
+            count = self.num_learners
+            ranks = [SimulatedRanks(handle.group, rank, count) for rank in range(count)] if count > 1 else [ALONE]
+            makers = [functools.partial(make_learner, run, self._incarnations, each) for each in ranks]
+            handle.learners = handle.together(makers)
+            handle.role = handle.learners[0]
             handle.restored = len(handle.role._queue.storage)
             self.began(handle)
             for other in (self.link, *(each.link for each in self.all if each.link and each.link.learner is handle)):
@@ -347,14 +369,14 @@ class SimulatedEngine(Engine):
     def die(self) -> None:
         """The manager's process is killed, and its roles with it; its folder stays as it is now."""
         self.world.disk.keep()
-        self._dead = True
+        self.dead = True
 
     def _require_alive(self) -> None:
-        if self._dead:
+        if self.dead:
             raise Killed
 
     def close(self) -> None:
         for handle in self.handles.values():
             handle.kill()
-        if self._dead:
+        if self.dead:
             self.world.disk.restore()

@@ -23,13 +23,13 @@ from apex_acer.protocol.specification import EnvironmentSpec
 ID = "tests.simulation.task:Numbered-v0"
 NAME = "tests.simulation.task:Still"
 EPISODE = 7
-_numbers: Iterator[int] = itertools.count()
+numbers: Iterator[int] = itertools.count()
 
 
 def begin() -> None:
     """Numbers environments from 0 again."""
-    global _numbers
-    _numbers = itertools.count()
+    global numbers
+    numbers = itertools.count()
 
 
 class Numbered(VectorEnv[Any, Any, Any]):
@@ -45,7 +45,7 @@ class Numbered(VectorEnv[Any, Any, Any]):
         self.single_action_space = Discrete(2)
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
-        self._number = np.array([next(_numbers) for _ in range(num_envs)])
+        self._number = np.array([next(numbers) for _ in range(num_envs)])
         self._made = np.zeros(num_envs, int)
 
     def reset(self, *, seed: Any = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
@@ -95,13 +95,13 @@ class StillAgent(Agent):
 
 
 class Still(Algorithm):
-    """Learns 0, and raises if a sequence is not one environment's steps in their order."""
+    """Learns 0, and raises if a step's observation and the one after it are not of one environment and one step apart."""
 
     settings_class, agent_class = AlgorithmConfig, StillAgent
 
     def loss(self, samples: Sequences) -> LossOutput:
-        number, made = samples.obs.unbind(-1)  # [T+1, B]
-        assert (number == number[:1]).all(), "a sequence has steps of two environments"
-        assert (made[1:] == made[:-1] + 1).all(), "a sequence has steps that do not follow each other"
+        obs, mask = samples.obs, samples.mask  # [T+1, B, 2], [T, B]
+        follows = obs[1:] - obs[:-1] == torch.tensor([0.0, 1.0])
+        assert follows[mask].all(), "a step leads to an observation that does not follow"
         loss = self.network.weight.square()
-        return LossOutput(loss, {"loss": loss.detach()}, torch.ones(number.shape[1]), samples.mask.sum())
+        return LossOutput(loss, {"loss": loss.detach()}, torch.ones(obs.shape[1]), mask.sum())

@@ -3,7 +3,8 @@ from __future__ import annotations
 import pytest
 
 from apex_acer.learner.inbox import Inbox
-from tests.simulation.schedule import plan, run, shrink
+from tests.simulation.faults import plan
+from tests.simulation.schedule import run, shrink
 
 SCHEDULES, AT_ONCE = 500, 50
 

@@ -19,6 +19,7 @@ import torch
 
 from apex_acer.learner import reporting
 from apex_acer.storage.writers import Writers
+from apex_acer.system.signals import Signals
 
 START_S = 100.0  # virtual monotonic seconds at which a run begins
 FULL, READ_ONLY = errno.ENOSPC, errno.EROFS
@@ -26,6 +27,10 @@ FULL, READ_ONLY = errno.ENOSPC, errno.EROFS
 
 class Killed(BaseException):
     """The process is killed in the middle of what it does."""
+
+
+class Broken(BaseException):
+    """Something is not as it must be; nothing in the program may take this for an error of its own."""
 
 
 class World:
@@ -39,6 +44,7 @@ class World:
         self.running = ""
         """The role whose turn it is."""
         self.disk = Disk(self)
+        self.signals = Signals()
         self.slowness = 1.0
         """How many times as long messages take as usual."""
         self._opened: list[Writers] = []
@@ -66,6 +72,12 @@ class World:
     def some(self, mean: float) -> float:
         """A random duration of this mean."""
         return self.random.uniform(0.5, 1.5) * mean
+
+    def in_order(self, before: float, seconds: float, event: Callable[[], None]) -> float:
+        """Has `event` happen in about so many seconds, and after what was to happen at `before`; returns when it does."""
+        at = max(before + 1e-6, self.now + self.slowness * self.some(seconds))
+        self.after(at - self.now, event)
+        return at
 
     def note(self, what: str) -> None:
         self.trace.append(f"{self.now - START_S:9.3f} {what}")
