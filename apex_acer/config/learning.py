@@ -44,7 +44,8 @@ class OptimizerConfig:
     """The optimizer and its learning rate."""
 
     name: str = "rmsprop"
-    """`rmsprop` (eps outside the root, as in torch), `adam`, or `module:function` of your own (docs/own-algorithm.md)."""
+    """`rmsprop` (eps outside the root, as in torch), `rmsprop_tf` (eps inside it, and the mean square starts at one, as in
+    TensorFlow 1), `adam`, or `module:function` of your own (docs/own-algorithm.md)."""
     learning_rate: float = 7e-4
     """Initial learning rate."""
     schedule: Literal["constant", "linear"] = "constant"
@@ -60,7 +61,7 @@ class OptimizerConfig:
 
     def __post_init__(self) -> None:
         typed("optimizer", self)
-        importable("optimizer.name", self.name, "module:function", "rmsprop", "adam")
+        importable("optimizer.name", self.name, "module:function", "rmsprop", "rmsprop_tf", "adam")
         positive("optimizer", self, "learning_rate", "eps", "max_grad_norm")
         fraction("optimizer", self, "decay", one=False)
         fraction("optimizer", self, "final_fraction")

@@ -11,10 +11,15 @@ from torch import Tensor, nn
 
 from apex_acer.algorithms.algorithm import Group
 from apex_acer.config import ConfigError, OptimizerConfig, RunConfig, require
+from apex_acer.learner.rmsprop import RMSpropTF
 from apex_acer.networks.speed import without_compiler
 from apex_acer.system import imports
 
-STATE = {"adam": {"step", "exp_avg", "exp_avg_sq"}, "rmsprop": {"step", "square_avg"}}  # torch's names
+STATE = {  # torch's names
+    "adam": {"step", "exp_avg", "exp_avg_sq"},
+    "rmsprop": {"step", "square_avg"},
+    "rmsprop_tf": {"square_avg"},
+}
 PREFIX, SETTING = "optimizer.", "setting."  # of all saved names, and of those of settings that have changed
 PLAIN = (bool, int, float, str, type(None))
 
@@ -169,6 +174,8 @@ def _build(settings: OptimizerConfig, vector: nn.Parameter) -> torch.optim.Optim
         return torch.optim.Adam([vector], rate, (0.9, decay), eps, fused=True)
     if settings.name == "rmsprop":
         return torch.optim.RMSprop([vector], rate, decay, eps, foreach=False)
+    if settings.name == "rmsprop_tf":
+        return RMSpropTF([vector], rate, decay, eps)
     optimizer = imports.load("optimizer.name", settings.name)([vector], settings)
     fits = isinstance(optimizer, torch.optim.Optimizer) and len(optimizer.param_groups) == 1
     require(fits, "optimizer.name", settings.name, "have it return a torch.optim.Optimizer with one group")

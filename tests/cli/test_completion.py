@@ -73,7 +73,7 @@ def test_each_place_gets_what_belongs_there(
     assert offered("") >= set(VERBS)
     assert offered("res") == {"resume"}
     assert offered("train", "") == {*presets(), "mine.toml", "my runs"}
-    assert offered("train", "atari") == {"atari", "atari-machado"}
+    assert offered("train", "atari") == {"atari", "atari-baselines", "atari-machado"}
     assert offered("resume", "") == {"my runs"}
     assert offered("evaluate", "") == {"best.safetensors", "my runs"}
     assert offered("train", "pong", "--algorithm.trust") == {"--algorithm.trust-region-delta"}

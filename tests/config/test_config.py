@@ -84,7 +84,7 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("learner.max_skipped_updates", 0, "1 or more"),
     ("learner.threads", -2, "0 to 1024"),
     ("learner.threads", 1025, "0 to 1024"),
-    ("optimizer.name", "sgd", "rmsprop, adam or module:function"),
+    ("optimizer.name", "sgd", "rmsprop, rmsprop_tf, adam or module:function"),
     ("optimizer.name", "my package:make", "module:function"),
     ("optimizer.schedule", "cosine", "constant or linear"),
     ("optimizer.learning_rate", -1e-3, "above 0"),
