@@ -26,6 +26,12 @@ FOUND = (
     "a slow environment hangs",
     "wall time begins anew with a resume",
     "a learner without a checkpoint is restarted",
+    "the learner is not told to save",
+    "an answer that was missed is not sent again",
+    "a step is counted for the observation before it",
+    "a reset is a step",
+    "a lost episode goes on",
+    "who leaves loses nothing",
 )
 """The faults of `checks/faults.txt` that the simulation finds, whatever other tests find them."""
 
