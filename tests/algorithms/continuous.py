@@ -1,79 +1,43 @@
-"""`Sac` and `Ddpg` as after some training, and their losses written out slowly: one window, one critic at a time."""
+"""The losses of `Sac` and `Ddpg` written out slowly: one window, one critic, one dimension at a time."""
 
 from __future__ import annotations
 
-import dataclasses
 import math
-from typing import NamedTuple
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
 from apex_acer.algorithms.ddpg.ddpg import Ddpg
-from apex_acer.algorithms.ddpg.settings import DdpgConfig
 from apex_acer.algorithms.sac.sac import Sac
-from apex_acer.algorithms.sac.settings import SacConfig
-from apex_acer.config import ActorsConfig, NetworkConfig, ReplayConfig, RunConfig
 from apex_acer.networks.frames import stack_planes
-from apex_acer.protocol.actions import Box
-from apex_acer.protocol.specification import EnvironmentSpec
 from tests.algorithms.learning import NoisyBatch
-from tests.algorithms.segments import CPU, PLANE
-from tests.algorithms.windows import COLUMNS, STEPS, random_windows, randomise
+from tests.algorithms.windows import COLUMNS, DIM, STACK
 from tests.functional import reference_q
-
-DIM = 2
-NETWORK = NetworkConfig(hidden_sizes=(16, 8))
 
 
 class Window(NamedTuple):
     """What is learned from one sample."""
 
-    first: torch.Tensor  # [1, *obs]
-    after: torch.Tensor  # [1, *obs]
-    action: torch.Tensor  # [1, d]
+    first: Tensor  # [1, *obs]
+    after: Tensor  # [1, *obs]
+    action: Tensor  # [1, d]
     found: reference_q.Return
     weight: float  # in the critics' loss, before the mean
     column: int
 
 
-def spec(stack=1, dim=DIM):
-    """What the algorithm is told of an environment of vectors."""
-    actions = Box((-1.0,) * dim, (1.0,) * dim, (dim,), "float32")
-    return EnvironmentSpec((PLANE,), "float32", actions, stack, False, 1, (PLANE,))
+class Losses(NamedTuple):
+    """Means over samples, and `[B]` of each sample, 0 if masked."""
+
+    critics: Any
+    network: Any
+    temperature: Any
+    td_error: Tensor
 
 
-def config(kind, *, network=NETWORK, sampling="uniform", actors=1, **settings):
-    """A run of the algorithm `kind` with these settings of it."""
-    settings_class = {Sac: SacConfig, Ddpg: DdpgConfig}[kind]
-    return RunConfig(
-        network=network,
-        actors=ActorsConfig(count=actors),
-        replay=ReplayConfig(sampling=sampling),
-        algorithm=settings_class(**{"unroll_length": 8, "n_steps": STEPS, "gamma": 0.9} | settings),
-    )
-
-
-def build(kind, seed=0, stack=1, dtype=torch.float64, **given):
-    """The algorithm with different weights in each of its modules."""
-    torch.manual_seed(seed)
-    algorithm = kind.make(config(kind, **given), spec(stack), CPU)
-    for number, module in enumerate(algorithm.modules.values()):
-        randomise(module.to(dtype), 10 * seed + number)
-    return algorithm
-
-
-def windows(algorithm, seed=0, stack=1, steps=STEPS):
-    """A batch with every kind of ending, and the noise that the loss needs."""
-    batch = random_windows(seed, stack, steps)
-    generator = torch.Generator().manual_seed(seed)
-    action = 2 * torch.rand(steps, COLUMNS, DIM, generator=generator, dtype=torch.float64) - 1
-    torch.manual_seed(seed)
-    batch = dataclasses.replace(batch, action=action)
-    noise = {n: x.double() for n, x in algorithm.noise(algorithm.samples.make(batch)).items()}
-    return NoisyBatch(**vars(batch), noise=noise)
-
-
-def samples(algorithm, batch, stack):
+def windows_of(algorithm: Sac | Ddpg, batch: NoisyBatch) -> Iterator[Window]:
     """The windows that are learned from; what follows a window's end plays no part in them."""
     given = algorithm.settings
     for b in range(COLUMNS):
@@ -83,13 +47,13 @@ def samples(algorithm, batch, stack):
         pairs = zip(batch.reward[:, b], terminated, strict=True)
         rewards = [reference_q.shape_reward(x, ended, given.reward_clip, given.terminal_penalty) for x, ended in pairs]
         found = reference_q.n_step(rewards, terminated, batch.truncated[:, b], batch.mask[:, b], given.gamma)
-        obs = stack_planes(batch.obs[:, [b]], batch.episode_step[:, [b]], stack)
+        obs = stack_planes(batch.obs[:, [b]], batch.episode_step[:, [b]], STACK)
         first, after = (algorithm.network.prepare(obs[t]) for t in (0, found.length))
         yield Window(first, after, batch.action[0, [b]], found, float(batch.importance[b]), b)
 
 
-def q_values(critics, inputs, action):
-    """Q of each critic, one layer and one critic at a time."""
+def q_values(critics: Any, inputs: Tensor, action: Tensor) -> list[Tensor]:
+    """Q of each critic."""
     found = []
     for critic in range(len(critics.weights[0])):
         x = torch.cat([critics.torso(inputs), action], -1)
@@ -101,8 +65,8 @@ def q_values(critics, inputs, action):
     return found
 
 
-def squashed(output, noise):
-    """The action and its log-density, one dimension at a time."""
+def squashed(output: Any, noise: Tensor) -> tuple[Tensor, Tensor]:
+    """The action and its log-density."""
     action, log_prob = [], torch.zeros((), dtype=torch.float64)
     for mean, log_std, epsilon in zip(output.mean[0], output.log_std[0], noise, strict=True):
         pre_tanh = mean + log_std.exp() * epsilon
@@ -112,65 +76,57 @@ def squashed(output, noise):
     return torch.stack(action).unsqueeze(0), log_prob
 
 
-class Losses(NamedTuple):
-    """Means over samples, and `[B]` of each sample, 0 if masked."""
+def critic_error(algorithm: Sac | Ddpg, window: Window, value: Tensor) -> tuple[Any, Tensor]:
+    """The critics' weighted loss and their mean |target − Q|, given the value after the window."""
+    target = (window.found.reward + window.found.discount * value).detach()
+    errors = [target - q for q in q_values(algorithm.critics, window.first, window.action)]
+    loss = window.weight * sum(0.5 * error**2 for error in errors)
+    return loss, torch.stack(errors).abs().mean().detach()
 
-    critics: torch.Tensor
-    network: torch.Tensor
-    temperature: torch.Tensor
-    td_error: torch.Tensor
 
-
-def means(algorithm, batch, losses, td_error):
+def means(batch: NoisyBatch, losses: tuple[list[Any], ...], td_error: dict[int, Tensor]) -> Losses:
     count = max(1, int(batch.mask[0].sum()))
     errors = torch.zeros(COLUMNS, dtype=torch.float64)
     for column, error in td_error.items():
         errors[column] = error
-    return Losses(*(sum(loss) / count for loss in losses), errors)
+    critics, network, temperature = (sum(loss) / count for loss in losses)
+    return Losses(critics, network, temperature, errors)
 
 
-def sac_losses(algorithm, batch, stack=1):
+def sac_losses(algorithm: Sac, batch: NoisyBatch) -> Losses:
     """Equations 5 to 7 and 18 of arXiv 1812.05905."""
-    alpha = algorithm.temperature["log"].exp().detach()
-    critics, network, temperature, errors = [], [], [], {}
-    for window in samples(algorithm, batch, stack):
+    log_alpha = algorithm.temperature["log"]
+    alpha = log_alpha.exp().detach()
+    losses: tuple[list[Any], ...] = ([], [], [])
+    errors = {}
+    for window in windows_of(algorithm, batch):
         now, later = batch.noise["action"][:, window.column]
         action, log_prob = squashed(algorithm.network.output(window.after), later)
         value = min(q_values(algorithm.target_critics, window.after, action)) - alpha * log_prob
-        target = (window.found.reward + window.found.discount * value).detach()
-        found = [target - q for q in q_values(algorithm.critics, window.first, window.action)]
-        critics.append(window.weight * sum(0.5 * error**2 for error in found))
-        errors[window.column] = sum(abs(error.detach()) for error in found) / len(found)
+        critics, errors[window.column] = critic_error(algorithm, window, value)
         action, log_prob = squashed(algorithm.network.output(window.first), now)
-        network.append(alpha * log_prob - min(q_values(algorithm.critics, window.first, action)))
-        temperature.append(-algorithm.temperature["log"] * (log_prob.detach() - DIM))
-    return means(algorithm, batch, (critics, network, temperature), errors)
+        network = alpha * log_prob - min(q_values(algorithm.critics, window.first, action))
+        temperature = -log_alpha * (log_prob.detach() - DIM)
+        for terms, term in zip(losses, (critics, network, temperature), strict=True):
+            terms.append(term)
+    return means(batch, losses, errors)
 
 
-def ddpg_losses(algorithm, batch, stack=1):
+def ddpg_losses(algorithm: Ddpg, batch: NoisyBatch) -> Losses:
     """Algorithm 1 of arXiv 1802.09477; with one critic and no noise that of arXiv 1509.02971."""
-    clip, critics, network, errors = algorithm.settings.target_noise_clip, [], [], {}
-    for window in samples(algorithm, batch, stack):
-        action = algorithm.target_network.output(window.after).action[0]
+    clip = algorithm.settings.target_noise_clip
+    losses: tuple[list[Any], ...] = ([], [], [torch.zeros(())])
+    errors = {}
+    for window in windows_of(algorithm, batch):
+        action = algorithm.target_network.output(window.after).action
         if "target" in batch.noise:
             smoothing = batch.noise["target"][0, window.column]
-            pairs = zip(action, smoothing, strict=True)
-            action = torch.stack([min(max(a + min(max(x, -clip), clip), -1.0), 1.0) * torch.ones(()) for a, x in pairs])
-        value = min(q_values(algorithm.target_critics, window.after, action.double().unsqueeze(0)))
-        target = (window.found.reward + window.found.discount * value).detach()
-        found = [target - q for q in q_values(algorithm.critics, window.first, window.action)]
-        critics.append(window.weight * sum(0.5 * error**2 for error in found))
-        errors[window.column] = sum(abs(error.detach()) for error in found) / len(found)
-        network.append(-q_values(algorithm.critics, window.first, algorithm.network.output(window.first).action)[0])
-    return means(algorithm, batch, (critics, network, [torch.zeros(())]), errors)
-
-
-def gradients(loss, algorithm):
-    """The gradient of each group of the algorithm's parameters, in one vector by name; zeros if it has none."""
-    found = {}
-    for name, group in algorithm.groups().items():
-        parts = torch.autograd.grad(
-            loss, group.parameters, retain_graph=True, allow_unused=True, materialize_grads=True
-        )
-        found[name] = torch.cat([part.flatten() for part in parts])
-    return found
+            pairs = zip(action[0].tolist(), smoothing.tolist(), strict=True)
+            smoothed = [min(max(a + min(max(x, -clip), clip), -1.0), 1.0) for a, x in pairs]
+            action = torch.tensor([smoothed], dtype=torch.float64)
+        value = min(q_values(algorithm.target_critics, window.after, action))
+        critics, errors[window.column] = critic_error(algorithm, window, value)
+        best = algorithm.network.output(window.first).action
+        losses[0].append(critics)
+        losses[1].append(-q_values(algorithm.critics, window.first, best)[0])
+    return means(batch, losses, errors)

@@ -1,24 +1,49 @@
-"""What tests of all algorithms share: samples of a stored batch, and the loss on them."""
+"""What tests of all algorithms share: an algorithm as after some training, the loss of a stored batch and its gradients."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
 
 import torch
+from torch import Tensor, nn
 
-from apex_acer.algorithms.algorithm import Algorithm, LossOutput
-from apex_acer.algorithms.samples import Samples
+from apex_acer.algorithms.algorithm import Action, Algorithm, LossOutput
+from apex_acer.config import RunConfig
+from apex_acer.protocol.specification import EnvironmentSpec
 from apex_acer.protocol.unroll import Batch
+
+PLANE = 4
+Kind = TypeVar("Kind", bound=Algorithm)
 
 
 @dataclass(frozen=True)
 class NoisyBatch(Batch):
     """A batch with the random numbers for the loss of it."""
 
-    noise: dict[str, torch.Tensor] = field(default_factory=dict)
+    noise: dict[str, Tensor] = field(default_factory=dict)
 
 
-def samples_of(algorithm: Algorithm, batch: Batch) -> Samples:
+def made(
+    kind: type[Kind], config: RunConfig, spec: EnvironmentSpec, seed: int = 0, dtype: torch.dtype = torch.float64
+) -> Kind:
+    """An algorithm with different weights in each of its modules, as after some training."""
+    torch.manual_seed(seed)
+    algorithm = kind.make(config, spec, torch.device("cpu"))
+    for number, (name, module) in enumerate(algorithm.modules.items()):
+        if name != "rewards":
+            randomise(module.to(dtype), 10 * seed + number)
+    return algorithm
+
+
+def randomise(network: nn.Module, seed: int, std: float = 0.4) -> None:
+    """Weights with which values differ from state to state."""
+    generator = torch.Generator().manual_seed(seed)
+    for parameter in network.parameters():
+        nn.init.normal_(parameter, std=std, generator=generator)
+
+
+def samples_of(algorithm: Algorithm, batch: Batch) -> Any:
     """What `algorithm` learns from, made of `batch`."""
     return replace(algorithm.samples.make(batch), noise=getattr(batch, "noise", {}))
 
@@ -26,3 +51,42 @@ def samples_of(algorithm: Algorithm, batch: Batch) -> Samples:
 def loss_of(algorithm: Algorithm, batch: Batch) -> LossOutput:
     """The loss on `batch`."""
     return algorithm.loss(samples_of(algorithm, batch))
+
+
+def gradients(loss: Tensor, algorithm: Algorithm) -> dict[str, Tensor]:
+    """The gradient of each group of the algorithm's parameters, in one vector by name; zeros if it has none."""
+    found = {}
+    for name, group in algorithm.groups().items():
+        parts = torch.autograd.grad(
+            loss, group.parameters, retain_graph=True, allow_unused=True, materialize_grads=True
+        )
+        found[name] = torch.cat([part.flatten() for part in parts])
+    return found
+
+
+def gradients_of(algorithm: Algorithm, batch: Batch) -> tuple[LossOutput, dict[str, Tensor]]:
+    """The loss of a batch, and its gradients by group."""
+    output = loss_of(algorithm, batch)
+    return output, gradients(output.loss, algorithm)
+
+
+def act(
+    algorithm: Algorithm,
+    obs: Tensor,
+    exploration: Any = 1.0,
+    *,
+    state: dict[str, Tensor] | None = None,
+    seed: int = 0,
+    greedy: bool = False,
+    updates: int = 1,
+) -> Action:
+    """What the algorithm's agent does; `exploration` is a number for all observations, or one for each."""
+    with torch.no_grad():
+        return algorithm.agent.act(
+            obs,
+            state or {},
+            greedy=greedy,
+            exploration=torch.as_tensor(exploration, dtype=torch.float32).expand(len(obs)),
+            generator=torch.Generator().manual_seed(seed),
+            updates=updates,
+        )

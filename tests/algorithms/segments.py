@@ -1,82 +1,106 @@
-"""An `Acer` with an average network of its own, and segments to learn from."""
+"""ACER for both kinds of actions as after some training, and segments to learn from."""
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy.typing as npt
 import torch
+from torch import Tensor
 
 from apex_acer.algorithms.acer.acer import Acer
-from apex_acer.algorithms.acer.settings import AcerConfig
+from apex_acer.algorithms.acer.continuous import ContinuousAcer
+from apex_acer.algorithms.acer.settings import AcerConfig, ContinuousAcerConfig
 from apex_acer.config import LearnerConfig, NetworkConfig, RunConfig
-from apex_acer.protocol.actions import Discrete
-from apex_acer.protocol.specification import EnvironmentSpec
+from apex_acer.protocol.actions import Box, Discrete
 from apex_acer.protocol.unroll import Batch
-from tests.algorithms.learning import samples_of
-from tests.functional import reference
+from tests.algorithms.learning import PLANE, NoisyBatch, made
+from tests.algorithms.windows import spec
+from tests.functional import reference, reference_continuous
 from tests.functional.reference import Sizes
 
 SIZES = Sizes(8, 5, 3)
-PLANE = 4
 CPU = torch.device("cpu")
+BOX = Box((-2.0,) * SIZES.actions, (3.0,) * SIZES.actions, (SIZES.actions,), "float32")
+CHOICES = Discrete(SIZES.actions, 0)
+Arrays = dict[str, npt.NDArray[Any]]
 
 
-def build(seed=0, hidden=16, stack=2, dtype=torch.float64, lstm=0, normalise=False, learner=None, **settings):
-    """An `Acer` with an average network of its own, as after some training."""
-    torch.manual_seed(seed)
-    config = RunConfig(
-        network=NetworkConfig(hidden_sizes=(hidden,), lstm=lstm, normalise=normalise),
-        learner=learner or LearnerConfig(),
-        algorithm=AcerConfig(**{"unroll_length": SIZES.length, "entropy_cost": 0.05, "gamma": 0.9} | settings),
-    )
-    spec = EnvironmentSpec((PLANE,), "float32", Discrete(SIZES.actions, 0), stack, False, 1, (PLANE,))
-    acer = Acer.make(config, spec, CPU)
-    for network in (acer.network, acer.average_network):
-        network.to(dtype)
-        for head in (network.pi_logits, network.q_values):
-            torch.nn.init.normal_(head.weight, std=0.5)
-        torch.nn.init.normal_(network.pi_logits.bias)
-    return acer
+def config_of(settings: Any, lstm: int = 0, normalise: bool = False, precision: Any = "auto") -> RunConfig:
+    network = NetworkConfig(hidden_sizes=(16,), lstm=lstm, normalise=normalise)
+    return RunConfig(network=network, learner=LearnerConfig(precision=precision), algorithm=settings)
 
 
-def random_segments(seed=0, stack=2, dtype=torch.float64, lstm=0):
+def build(
+    seed: int = 0,
+    stack: int = 2,
+    dtype: torch.dtype = torch.float64,
+    lstm: int = 0,
+    normalise: bool = False,
+    precision: Any = "auto",
+    **settings: Any,
+) -> Acer:
+    """An `Acer` whose average network is not its network."""
+    chosen = AcerConfig(**{"unroll_length": SIZES.length, "entropy_cost": 0.05, "gamma": 0.9} | settings)
+    return made(Acer, config_of(chosen, lstm, normalise, precision), spec(stack, CHOICES), seed, dtype)
+
+
+def build_continuous(
+    seed: int = 0, stack: int = 2, dtype: torch.dtype = torch.float64, lstm: int = 0, **settings: Any
+) -> ContinuousAcer:
+    """A `ContinuousAcer` whose average network is not its network."""
+    chosen = ContinuousAcerConfig(**{"unroll_length": SIZES.length, "gamma": 0.9, "std": 0.6} | settings)
+    return made(ContinuousAcer, config_of(chosen, lstm), spec(stack, BOX), seed, dtype)
+
+
+def random_segments(
+    seed: int = 0, stack: int = 2, dtype: torch.dtype = torch.float64, lstm: int = 0
+) -> tuple[Batch, Arrays]:
     """A batch for `build`, and the arrays of the same episodes that the reference takes."""
     arrays = reference.random_batch(seed, SIZES)
     generator = torch.Generator().manual_seed(seed)
+    log_mu = torch.from_numpy(arrays["mu_log_probs"]).to(dtype)
+    fields = fields_of(arrays, generator, stack, dtype)
+    return Batch(**fields, extras={"log_probs": log_mu}, state=random_state(generator, lstm, dtype)), arrays
+
+
+def random_continuous_segments(
+    seed: int = 0, stack: int = 2, dtype: torch.dtype = torch.float64, lstm: int = 0
+) -> tuple[NoisyBatch, Arrays]:
+    """A batch for `build_continuous`, and the arrays of the same episodes that the reference takes."""
+    arrays = reference_continuous.random_batch(seed, SIZES)
+    generator = torch.Generator().manual_seed(seed)
+    fields = fields_of(arrays, generator, stack, dtype)
+    noise = torch.randn(*arrays["mask"].shape, 6, SIZES.actions, generator=generator, dtype=dtype)
+    own, critics = (random_state(generator, lstm, dtype) for _ in range(2))
+    names = {"mean": "mu_mean", "log_std": "mu_log_std", "sample": "action"}
+    extras = {name: torch.from_numpy(arrays[key]).to(dtype) for name, key in names.items()}
+    fields["action"] = extras["sample"].clamp(-1, 1)
+    state = own | {f"critic_{name}": value for name, value in critics.items()}
+    return NoisyBatch(**fields, extras=extras, state=state, noise={"actions": noise}), arrays
+
+
+def fields_of(arrays: Arrays, generator: torch.Generator, stack: int, dtype: torch.dtype) -> dict[str, Any]:
+    """The fields of a batch that do not depend on the kind of actions."""
     planes = SIZES.length + stack
     tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
-    batch = Batch(
-        obs=torch.randn(planes, SIZES.columns, PLANE, generator=generator, dtype=dtype),
-        episode_step=torch.randint(0, 4, (planes, SIZES.columns), generator=generator, dtype=torch.int32),
-        action=tensors["action"],
-        reward=tensors["reward"].to(dtype),
-        terminated=tensors["terminated"],
-        truncated=tensors["truncated"],
-        mask=tensors["mask"],
-        extras={"log_probs": tensors["mu_log_probs"].to(dtype)},
-        state=random_state(generator, lstm, dtype),
-        weights_version=torch.zeros(SIZES.columns, dtype=torch.int64),
-        fresh=torch.zeros(SIZES.columns, dtype=torch.bool),
-        importance=tensors["importance"].to(dtype),
-    )
-    return batch, arrays
+    return {
+        **{name: tensors[name] for name in ("action", "terminated", "truncated", "mask")},
+        "obs": torch.randn(planes, SIZES.columns, PLANE, generator=generator, dtype=dtype),
+        "episode_step": torch.randint(0, 4, (planes, SIZES.columns), generator=generator, dtype=torch.int32),
+        "reward": tensors["reward"].to(dtype),
+        "weights_version": torch.zeros(SIZES.columns, dtype=torch.int64),
+        "fresh": torch.zeros(SIZES.columns, dtype=torch.bool),
+        "importance": tensors["importance"].to(dtype),
+    }
 
 
-def random_state(generator, lstm, dtype=torch.float64):
+def random_state(generator: torch.Generator, lstm: int, dtype: torch.dtype = torch.float64) -> dict[str, Tensor]:
     """A recurrent state of the batch's columns; none without an LSTM."""
     shape = (SIZES.columns, lstm)
     return {name: torch.randn(shape, generator=generator, dtype=dtype) for name in ("hidden", "cell") if lstm}
 
 
-def gradients_of(acer, batch):
-    """The loss of a batch, and its gradients in the order of the network's parameters."""
-    return gradients_on(acer, samples_of(acer, batch))
-
-
-def gradients_on(acer, samples):
-    """The loss of samples, and its gradients in the order of the network's parameters."""
-    loss = acer.loss(samples)
-    return loss, torch.autograd.grad(loss.loss, list(acer.network.parameters()))
-
-
-def flat(tensors):
+def flat(tensors: Any) -> Tensor:
     """All numbers in one vector."""
     return torch.cat([x.detach().flatten() for x in tensors])

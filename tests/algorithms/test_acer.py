@@ -1,201 +1,143 @@
+"""ACER's loss against a slow transcription of the paper, its average network and memory, and how it acts."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
 import math
-from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
-from apex_acer.algorithms import make_agent
-from apex_acer.algorithms.acer.acer import Acer
+from apex_acer.algorithms.acer.acer import Acer, acer_loss
 from apex_acer.algorithms.acer.settings import AcerConfig
-from apex_acer.config import ConfigError, LearnerConfig, OptimizerConfig, RunConfig
+from apex_acer.algorithms.algorithm import LossOutput
+from apex_acer.config import OptimizerConfig, RunConfig
+from apex_acer.functional import forbid
 from apex_acer.learner.optimizer import Optimizer
+from apex_acer.networks.discrete import ActorCriticOutput
 from apex_acer.networks.frames import stack_planes
-from apex_acer.networks.weights import pack, unpack
-from apex_acer.protocol.actions import Discrete
-from apex_acer.protocol.specification import EnvironmentSpec
-from tests.algorithms.learning import loss_of
-from tests.algorithms.segments import CPU, PLANE, SIZES, build, flat, gradients_of, random_segments
-from tests.conftest import config_error
+from apex_acer.networks.memory import reset_state
+from apex_acer.protocol.unroll import Batch
+from tests.algorithms.learning import PLANE, act, gradients_of, loss_of
+from tests.algorithms.segments import CHOICES, CPU, SIZES, Arrays, build, flat, random_segments, random_state
+from tests.algorithms.windows import spec
 from tests.functional import reference
+from tests.functional.reference import Sizes, assert_near, random_batch
+from tests.runs import made_up_unroll, tiny_run
+
+SETTINGS = {
+    "gamma": 0.9,
+    "truncation_threshold": 2.0,
+    "trust_region_delta": 0.5,
+    "entropy_cost": 0.05,
+    "q_cost": 0.5,
+}
+
+# the loss of given outputs of the network
 
 
-def expected_of(acer, batch, arrays, stack=2):
-    """The reference's loss on what the networks say, and its gradients carried through the network."""
-    settings = acer.settings
-    obs = stack_planes(batch.obs, batch.episode_step, stack)
+def loss_and_gradients(batch: Arrays, **changes: Any) -> tuple[LossOutput, Tensor, Tensor]:
+    """The loss, d/d pi_logits and d/d q_values."""
+    given: dict[str, Any] = {name: torch.from_numpy(array.copy()) for name, array in batch.items()}
+    output = ActorCriticOutput(given["pi_logits"].requires_grad_(), given["q_values"].requires_grad_())
+    discount = torch.full_like(given["reward"], SETTINGS["gamma"]).masked_fill(given["terminated"], 0.0)
+    samples: Any = SimpleNamespace(**given, extras={"log_probs": given["mu_log_probs"]}, discount=discount)
+    settings: Any = SimpleNamespace(**SETTINGS | changes)
+    loss = acer_loss(settings, samples, output, given["average_logits"], given["mask"])
+    return loss, *torch.autograd.grad(loss.loss, [output.pi_logits, output.q_values])
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(np.float32, 1e-5), (np.float64, 1e-10)])
+@pytest.mark.parametrize("delta", [0.05, 1.0])
+def test_loss_and_its_gradients_match_the_paper(delta: float, dtype: type, tolerance: float) -> None:
+    batch = random_batch(0, dtype=dtype)
+    batch["importance"] = np.random.default_rng(0).uniform(0.2, 1.0, len(batch["importance"])).astype(dtype)
+    changes = {"trust_region_delta": delta}
+    expected = reference.acer_loss(batch, **SETTINGS | changes)
+    loss, d_pi_logits, d_q_values = loss_and_gradients(batch, **changes)
+    assert 0 < expected.bound_share < 1
+    assert loss.loss.item() == pytest.approx(expected.total, rel=tolerance)
+    assert_near(d_pi_logits, expected.d_pi_logits, tolerance)
+    assert_near(d_q_values, expected.d_q_values, tolerance)
+    assert_near(loss.priorities, expected.td_error.sum(0) / batch["mask"].sum(0), tolerance)
+    assert loss.metrics["trust_region_share"].item() == pytest.approx(expected.bound_share, rel=1e-6)
+
+
+def test_a_single_action_leaves_the_policy_nothing_to_learn() -> None:
+    batch = random_batch(0, Sizes(6, 3, 1))
+    loss, d_pi_logits, d_q_values = loss_and_gradients(batch)
+    assert not d_pi_logits.any()
+    assert_near(d_q_values, reference.acer_loss(batch, **SETTINGS).d_q_values, 1e-10)
+    assert [loss.metrics[name] for name in ("entropy", "average_policy_kl", "rho")] == [0, 0, 1]
+
+
+def test_an_action_that_is_not_legal_changes_nothing() -> None:
+    """The loss and its gradients are those without it, whatever value it has, and it has no gradient of its own."""
+    batch = random_batch(0, dtype=np.float32)
+    with_others = {**batch}
+    legal = torch.tensor([True] * batch["q_values"].shape[-1] + [False, False])
+    for name in ("pi_logits", "average_logits", "mu_log_probs", "q_values"):
+        others = np.random.default_rng(1).normal(size=(*batch[name].shape[:-1], 2)).astype(np.float32)
+        with_others[name] = np.concatenate([batch[name], 100 * others], -1)
+        if name != "q_values":
+            with_others[name] = forbid(torch.from_numpy(with_others[name]), legal).numpy()
+    changes = {"trust_region_delta": 0.05}
+    expected, *gradients = loss_and_gradients(batch, **changes)
+    loss, *found = loss_and_gradients(with_others, **changes)
+    for gradient, with_zeros in zip(gradients, found, strict=True):
+        torch.testing.assert_close(with_zeros[..., :-2], gradient)
+        assert (with_zeros[..., -2:] == 0).all()
+    assert expected.metrics["trust_region_share"] > 0
+    torch.testing.assert_close(loss.metrics, expected.metrics, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(loss.priorities, expected.priorities)
+
+
+# the loss of a batch
+
+
+def test_loss_and_parameter_gradients_match_the_paper() -> None:
+    """Through the network, from stored planes, rewards and ends of episodes."""
+    acer = build(trust_region_delta=0.02, truncation_threshold=1.5, reward_clip=1.0, terminal_penalty=0.75)
+    batch, arrays = random_segments()
+    obs = stack_planes(batch.obs, batch.episode_step, 2)
     output = acer.network(obs.flatten(0, 1))
-    shape = (SIZES.length + 1, SIZES.columns, -1)
-    pi_logits, q_values = (x.view(shape) for x in output)
-    average_logits = acer.average_network(obs[:-1].flatten(0, 1)).pi_logits.view(SIZES.length, SIZES.columns, -1)
-    given = arrays | {
-        "pi_logits": pi_logits.detach().numpy(),
-        "q_values": q_values.detach().numpy(),
-        "average_logits": average_logits.detach().numpy(),
-    }
-    names = ("gamma", "truncation_threshold", "trust_region_delta", "entropy_cost", "q_cost")
-    loss = reference.acer_loss(given, **{name: getattr(settings, name) for name in names})
-    gradients = torch.autograd.grad(
-        [pi_logits, q_values],
-        list(acer.network.parameters()),
-        [torch.from_numpy(loss.d_pi_logits), torch.from_numpy(loss.d_q_values)],
-    )
-    return loss, gradients
-
-
-@pytest.mark.parametrize("delta", [0.02, 1.0])
-@pytest.mark.parametrize("seed", range(2))
-def test_loss_and_parameter_gradients_match_the_paper(seed, delta):
-    acer = build(seed, trust_region_delta=delta, truncation_threshold=1.5)
-    batch, arrays = random_segments(seed)
-    arrays["importance"][:] = np.random.default_rng(seed).uniform(0.2, 1.0, SIZES.columns)
-    batch = replace(batch, importance=torch.from_numpy(arrays["importance"]))
-    expected, expected_gradients = expected_of(acer, batch, arrays)
+    pi_logits, q_values = (part.view(SIZES.length + 1, SIZES.columns, -1) for part in output)
+    average = acer.average_network(obs[:-1].flatten(0, 1)).pi_logits.view(SIZES.length, SIZES.columns, -1)
+    known = {"pi_logits": pi_logits, "q_values": q_values, "average_logits": average}
+    arrays |= {name: tensor.detach().numpy() for name, tensor in known.items()}
+    arrays["reward"] = np.clip(arrays["reward"], -1, 1) - 0.75 * arrays["terminated"]
+    expected = reference.acer_loss(arrays, **{name: getattr(acer.settings, name) for name in SETTINGS})
+    derivatives = [torch.from_numpy(expected.d_pi_logits), torch.from_numpy(expected.d_q_values)]
+    expected_gradients = torch.autograd.grad([pi_logits, q_values], list(acer.network.parameters()), derivatives)
     loss, gradients = gradients_of(acer, batch)
     assert loss.loss.item() == pytest.approx(expected.total, rel=1e-10)
-    for one, two in zip(gradients, expected_gradients, strict=True):
-        torch.testing.assert_close(one, two, rtol=1e-9, atol=1e-12)
-    mean_error = expected.td_error.sum(0) / arrays["mask"].sum(0)
-    np.testing.assert_allclose(loss.priorities.numpy(), mean_error, rtol=1e-10)
+    torch.testing.assert_close(gradients["network"], flat(expected_gradients), rtol=1e-9, atol=1e-12)
     assert loss.metrics["trust_region_share"].item() == pytest.approx(expected.bound_share)
-    assert expected.bound_share > 0
+    assert 0 < expected.bound_share < 1
 
 
-def test_trust_region_holds_the_policy_to_the_average_network():
-    """The smaller δ, the less a step adds to the divergence from the average network."""
-    batch, _ = random_segments(1)
-    obs = stack_planes(batch.obs, batch.episode_step, 2)[:-1][batch.mask]
-
-    def divergence_after_a_step(delta):
-        acer = build(1, trust_region_delta=delta, q_cost=0.0)
-        _, gradients = gradients_of(acer, batch)
-
-        def divergence():
-            with torch.no_grad():
-                log_pi = acer.network(obs).pi_logits.log_softmax(-1)
-                log_average = acer.average_network(obs).pi_logits.log_softmax(-1)
-            return (log_average.exp() * (log_average - log_pi)).sum(-1).mean()
-
-        before = divergence()
-        with torch.no_grad():
-            for parameter, gradient in zip(acer.network.parameters(), gradients, strict=True):
-                parameter -= 1e-3 * gradient
-        return divergence() - before
-
-    growth = [divergence_after_a_step(delta) for delta in (1e-4, 0.1, 1e6)]
-    assert growth[0] < growth[1] < growth[2]
-
-
-def test_moving_the_average_network_moves_the_gradient():
-    acer = build(2, trust_region_delta=0.02)
-    batch, _ = random_segments(2)
-    _, before = gradients_of(acer, batch)
-    torch.nn.init.normal_(acer.average_network.pi_logits.bias)
-    _, after = gradients_of(acer, batch)
-    assert not torch.allclose(flat(before), flat(after))
-
-
-@pytest.mark.parametrize("delta", [0.02, 1e9])
-def test_entropy_cost_has_gradient(delta):
-    batch, _ = random_segments(3)
-    _, without = gradients_of(build(3, entropy_cost=0.0, trust_region_delta=delta), batch)
-    _, with_entropy = gradients_of(build(3, entropy_cost=1.0, trust_region_delta=delta), batch)
-    assert not torch.allclose(flat(without), flat(with_entropy))
-
-
-# endings
-
-
-def one_episode(ending):
-    """Eight steps; `ending` is on the third, and the fourth is a dummy where the environment was reset."""
-    batch, _ = random_segments(4, stack=1)
-    terminated, truncated, mask = (torch.zeros_like(batch.mask) for _ in range(3))
-    mask |= True
-    if ending == "truncated":
-        truncated[2] = True
-    else:
-        terminated[2] = True
-    mask[3] = ending == "life lost"
-    return replace(batch, terminated=terminated, truncated=truncated, mask=mask)
-
-
-@pytest.mark.parametrize(
-    ("ending", "learns_from_the_final_observation"), [("truncated", True), ("terminated", False), ("life lost", False)]
-)
-def test_a_time_limit_bootstraps_and_a_death_does_not(ending, learns_from_the_final_observation):
-    acer = build(4, stack=1)
-    batch = one_episode(ending)
-    ending_step = replace(batch, mask=batch.mask & (torch.arange(SIZES.length) == 2).unsqueeze(-1))
-    errors = loss_of(acer, ending_step).priorities
-    output = acer.network(batch.obs.flatten(0, 1))
-    q_values = output.q_values.view(9, SIZES.columns, -1)
-    value = (output.pi_logits.softmax(-1) * output.q_values).sum(-1).view(9, -1)[3]
-    q_taken = q_values[2].gather(-1, batch.action[2].unsqueeze(-1)).squeeze(-1)
-    target = batch.reward[2] + (0.9 * value if learns_from_the_final_observation else 0)
-    torch.testing.assert_close(errors, (target - q_taken).abs().detach())
-
-
-@pytest.mark.parametrize("ending", ["truncated", "terminated", "life lost"])
-def test_nothing_passes_from_one_episode_to_the_one_before(ending):
-    acer = build(5, stack=1)
-    batch = one_episode(ending)
-    first_episode = batch.mask & (torch.arange(SIZES.length) < 3).unsqueeze(-1)
-
-    def gradient(first_changed):
-        reward = batch.reward.clone()
-        reward[first_changed:] += 100
-        return flat(gradients_of(acer, replace(batch, mask=first_episode, reward=reward))[1])
-
-    unchanged = gradient(SIZES.length)
-    assert torch.equal(gradient(3), unchanged)
-    assert not torch.equal(gradient(2), unchanged)
-
-
-def test_rewards_are_clipped_for_learning_only():
-    batch, arrays = random_segments(6)
-    batch = replace(batch, reward=10 * batch.reward)
-    clipped = np.clip(10 * arrays["reward"], -1, 1)
-    acer = build(6, reward_clip=1.0)
-    expected, _ = expected_of(acer, batch, arrays | {"reward": clipped})
-    assert loss_of(acer, batch).loss.item() == pytest.approx(expected.total)
-    expected, _ = expected_of(acer, batch, arrays | {"reward": 10 * arrays["reward"]})
-    assert loss_of(build(6), batch).loss.item() == pytest.approx(expected.total)
-
-
-def test_float32_agrees_with_float64():
-    (single, _), (double, _) = random_segments(7, dtype=torch.float32), random_segments(7)
-    double = replace(double, obs=single.obs.double(), episode_step=single.episode_step)
-    wide, narrow = build(7), build(7)
-    for network in (narrow.network, narrow.average_network):
-        network.float()
-    one, two = gradients_of(narrow, single), gradients_of(wide, double)
-    assert one[0].loss.dtype == torch.float32
-    torch.testing.assert_close(one[0].loss.double(), two[0].loss, rtol=1e-5, atol=1e-5)
-    torch.testing.assert_close(flat(one[1]).double(), flat(two[1]), rtol=1e-4, atol=1e-5)
-
-
-def test_bfloat16_points_the_same_way_and_keeps_its_parameters_in_float32():
+def test_bfloat16_points_the_same_way_and_keeps_its_parameters_in_float32() -> None:
     """Where it computes in bfloat16 at all."""
     batch, _ = random_segments(7, dtype=torch.float32)
-    gradients = []
+    found = []
     for precision in ("float32", "bfloat16"):
-        acer = build(7, dtype=torch.float32, learner=LearnerConfig(precision=precision))
-        output, gradient = gradients_of(acer, batch)
-        assert output.loss.dtype == torch.float32
-        gradients.append(flat(gradient))
-    one, two = gradients
-    assert two.dtype == torch.float32
-    assert not torch.equal(one, two)
-    assert torch.cosine_similarity(one, two, dim=0) > 0.995
+        output, gradients = gradients_of(build(7, dtype=torch.float32, precision=precision), batch)
+        assert output.loss.dtype == gradients["network"].dtype == torch.float32
+        found.append(gradients["network"])
+    assert not torch.equal(*found)
+    assert torch.cosine_similarity(*found, dim=0) > 0.995
 
 
 # the average network
 
 
-def test_average_network_begins_at_the_network_and_moves_by_its_share():
-    torch.manual_seed(0)
-    spec = EnvironmentSpec((PLANE,), "float32", Discrete(SIZES.actions, 0), 1, False, 1, (PLANE,))
-    acer = Acer.make(RunConfig(algorithm=AcerConfig(ema_decay=0.75)), spec, CPU)
+def test_average_network_begins_at_the_network_and_moves_by_its_share() -> None:
+    acer = Acer.make(RunConfig(algorithm=AcerConfig(ema_decay=0.75)), spec(1, CHOICES), CPU)
     assert torch.equal(flat(acer.network.parameters()), flat(acer.average_network.parameters()))
     expected = flat(acer.average_network.parameters())
     for _ in range(3):
@@ -205,92 +147,191 @@ def test_average_network_begins_at_the_network_and_moves_by_its_share():
         acer.after_step(0, acer.groups())
         expected = 0.75 * expected + 0.25 * flat(acer.network.parameters())
         torch.testing.assert_close(flat(acer.average_network.parameters()), expected)
+    assert not any(parameter.requires_grad for parameter in acer.average_network.parameters())
 
 
-def test_average_network_copies_buffers():
-    acer = build(8)
-    for network, value in ((acer.network, 3.0), (acer.average_network, 0.0)):
-        network.register_buffer("scale", torch.tensor(value))
+def test_both_networks_see_observations_by_the_newest_statistics() -> None:
+    acer = build(2, stack=1, normalise=True)
+    acer.average_network.load_state_dict(acer.network.state_dict())
+    acer.observe(made_up_unroll(tiny_run(), obs=np.full((6, 4, 4), 3, np.float32)), "a")
+    newest, average = (network.normaliser.moments for network in (acer.network, acer.average_network))
+    before = average.mean.clone()
+    batch, _ = random_segments(2, stack=1)
+    assert loss_of(acer, batch).metrics["average_policy_kl"].item() == pytest.approx(0, abs=1e-12)
+    assert torch.equal(average.mean, before)
     acer.after_step(0, acer.groups())
-    assert acer.average_network.scale == 3.0
-    acer.network.scale.fill_(4.0)
-    assert acer.average_network.scale == 3.0
+    torch.testing.assert_close(dict(average.named_buffers()), dict(newest.named_buffers()), rtol=0, atol=0)
+    assert average.mean.tolist() == [3, 3, 3, 3]
+    newest.mean.fill_(4.0)
+    assert average.mean.tolist() == [3, 3, 3, 3]
 
 
-def test_average_network_follows_training_and_is_not_trained():
-    acer = build(9)
-    config = RunConfig(optimizer=OptimizerConfig(learning_rate=0.01))
-    optimizer = Optimizer(config, acer.groups())
-    first = flat(acer.average_network.parameters())
-    batch, _ = random_segments(9)
-    for _ in range(5):
-        before = flat(acer.average_network.parameters())
-        loss = loss_of(acer, batch).loss
-        optimizer.backward(loss)
-        optimizer.step(loss.detach(), 0, optimizer.due(0))
-        assert torch.equal(flat(acer.average_network.parameters()), before)
-        acer.after_step(0, acer.groups())
-        assert not torch.equal(flat(acer.average_network.parameters()), before)
-    moved = flat(acer.average_network.parameters())
-    newest = flat(acer.network.parameters())
-    assert (moved - newest).norm() < (first - newest).norm()
-    assert all(parameter.grad is None for parameter in acer.average_network.parameters())
+# memory: stored states, episodes within a segment, burn-in
+
+LSTM, BURN_IN = 6, 3
 
 
-def test_both_networks_come_back_from_a_file():
-    saved, other = build(10), build(11)
-    other.load(unpack(pack(saved.tensors(), {})))
-    assert torch.equal(flat(other.network.parameters()), flat(saved.network.parameters()))
-    assert torch.equal(flat(other.average_network.parameters()), flat(saved.average_network.parameters()))
-    assert not torch.equal(flat(other.network.parameters()), flat(other.average_network.parameters()))
-    batch, _ = random_segments(10)
-    assert torch.equal(loss_of(other, batch).loss, loss_of(saved, batch).loss)
+def alike(seed: int = 0, **settings: Any) -> Acer:
+    """An `Acer` whose average network is still its network."""
+    acer = build(seed, lstm=LSTM, **settings)
+    acer.average_network.load_state_dict(acer.network.state_dict())
+    return acer
 
 
-def test_tensors_that_lack_a_module_are_refused_by_name():
-    policy = {name: tensor for name, tensor in build(12).tensors().items() if name.startswith("network.")}
-    message = config_error(lambda: build(13).load(policy))
-    assert message == "weights: tensor average.pi_logits.bias is missing; expected [3]"
+def later(batch: Batch, state: dict[str, Tensor]) -> Batch:
+    """`batch` without its first `BURN_IN` steps, which led to `state`; its stack is 1."""
+    fields = ("obs", "episode_step", "action", "reward", "terminated", "truncated", "mask")
+    extras = {name: part[BURN_IN:] for name, part in batch.extras.items()}
+    cut = {name: getattr(batch, name)[BURN_IN:] for name in fields}
+    return dataclasses.replace(batch, **cut, extras=extras, state=state)
 
 
-def test_tensors_of_another_network_are_refused_by_name():
-    with pytest.raises(ConfigError, match=r"network\.pi_logits\.weight is \[3, 8\], this network has \[3, 16\]"):
-        build(14).load(build(14, hidden=8).tensors())
+def state_after_burn_in(network: Any, batch: Batch) -> dict[str, Tensor]:
+    """One step after the other; the batch's stack is 1."""
+    state = batch.state
+    with torch.no_grad():
+        for obs, step in zip(batch.obs[:BURN_IN], batch.episode_step[:BURN_IN], strict=True):
+            _, state = network.step(obs, reset_state(state, step == 0))
+    return state
+
+
+def test_burn_in_only_warms_up_the_state() -> None:
+    """A replayed segment is learned from as if it began after its burn-in, in the state the newest network is then in."""
+    batch, _ = random_segments(0, stack=1, lstm=LSTM)
+    acer = alike(stack=1, burn_in=BURN_IN)
+    rest = later(batch, state_after_burn_in(acer.network, batch))
+    expected = gradients_of(alike(stack=1), rest)
+    found = gradients_of(acer, batch)
+    torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-9)
+    assert found[0].loss.item() != pytest.approx(loss_of(alike(stack=1), later(batch, batch.state)).loss.item())
+
+
+def log_probs_after_burn_in(network: Any, batch: Batch) -> Tensor:
+    rest = later(batch, state_after_burn_in(network, batch))
+    with torch.no_grad():
+        inputs = network.prepare(rest.obs[:-1].flatten(0, 1))
+        logits: Tensor = network.unroll(inputs, rest.episode_step[:-1] == 0, rest.state).pi_logits
+    return logits.log_softmax(-1)
+
+
+def test_the_average_network_warms_up_a_state_of_its_own() -> None:
+    batch, _ = random_segments(1, stack=1, lstm=LSTM)
+    acer = build(1, stack=1, lstm=LSTM, burn_in=BURN_IN)
+    log_pi, log_average = (log_probs_after_burn_in(net, batch) for net in (acer.network, acer.average_network))
+    kl = (log_average.exp() * (log_average - log_pi)).sum(-1)[batch.mask[BURN_IN:]].mean()
+    assert loss_of(acer, batch).metrics["average_policy_kl"].item() == pytest.approx(kl.item(), rel=1e-9)
+
+
+def test_burn_in_leaves_out_steps_of_replayed_segments_only() -> None:
+    batch, _ = random_segments(2, lstm=LSTM)
+    batch.fresh[[0, 2]] = True
+    left = batch.mask & (batch.fresh | (torch.arange(SIZES.length) >= BURN_IN).unsqueeze(-1))
+    acer, plain = (build(2, lstm=LSTM, burn_in=steps) for steps in (BURN_IN, 0))
+    loss, expected = loss_of(acer, batch), loss_of(plain, dataclasses.replace(batch, mask=left))
+    torch.testing.assert_close(loss.metrics, expected.metrics, rtol=1e-9, atol=1e-12)
+    assert loss.metrics["q_loss"] != loss_of(plain, batch).metrics["q_loss"]
+    batch.fresh[:] = True
+    torch.testing.assert_close(gradients_of(acer, batch), gradients_of(plain, batch), rtol=0, atol=0)
+
+
+def test_both_networks_begin_in_the_stored_state() -> None:
+    batch, _ = random_segments(3, lstm=LSTM)
+    acer = alike(3)
+    loss = loss_of(acer, batch)
+    assert loss.metrics["average_policy_kl"].item() == pytest.approx(0, abs=1e-12)
+    other = random_state(torch.Generator().manual_seed(9), LSTM)
+    for name in ("hidden", "cell"):
+        changed = loss_of(acer, dataclasses.replace(batch, state=batch.state | {name: other[name]}))
+        assert changed.metrics["average_policy_kl"].item() == pytest.approx(0, abs=1e-12)
+        assert changed.metrics["value"].item() != pytest.approx(loss.metrics["value"].item(), rel=1e-3)
 
 
 # acting
 
 
-def act(acer, obs, *, seed=0, greedy=False, exploration=1.0):
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        return acer.agent.act(
-            obs, {}, greedy=greedy, exploration=torch.full((len(obs),), exploration), generator=generator, updates=1
-        )
-
-
-@pytest.mark.parametrize("temperature", [0.5, 1.0, 3.0])
-def test_mu_is_what_actions_are_sampled_from(temperature):
-    acer = build(15, dtype=torch.float32)
+def test_mu_is_what_actions_are_sampled_from() -> None:
+    acer, temperature = build(15, dtype=torch.float32), 3.0
     obs = torch.randn(1, 2 * PLANE, generator=torch.Generator().manual_seed(0)).expand(20_000, -1)
-    action, extras, _ = act(acer, obs, exploration=temperature)
+    action, extras, _ = act(acer, obs, temperature)
     mu = extras["log_probs"][0].exp()
     logits = acer.network(obs[:1]).pi_logits[0].detach()
     torch.testing.assert_close(mu, (logits / temperature).softmax(-1))
     frequency = action.bincount(minlength=SIZES.actions) / len(action)
     torch.testing.assert_close(frequency, mu, rtol=0, atol=4 * math.sqrt(0.25 / len(action)))
     assert (action.dtype, extras["log_probs"].dtype) == (torch.int64, torch.float32)
-    assert (
-        tuple(extras["log_probs"].shape[1:])
-        == make_agent(
-            RunConfig(), EnvironmentSpec((PLANE,), "float32", Discrete(SIZES.actions, 0), 2, False, 1, (PLANE,))
-        ).extras["log_probs"]
-    )
-
-
-def test_greedy_takes_the_likeliest_and_sampling_follows_its_generator():
-    acer = build(16, dtype=torch.float32)
-    obs = torch.randn(50, 2 * PLANE, generator=torch.Generator().manual_seed(1))
-    assert torch.equal(act(acer, obs, greedy=True).action, acer.network(obs).pi_logits.argmax(-1))
+    assert torch.equal(act(acer, obs[:1], greedy=True).action, logits.argmax(-1, keepdim=True))
     assert torch.equal(act(acer, obs, seed=3).action, act(acer, obs, seed=3).action)
     assert not torch.equal(act(acer, obs, seed=3).action, act(acer, obs, seed=4).action)
+
+
+def test_acting_gives_the_state_after_the_observation() -> None:
+    acer = build(7, lstm=LSTM)
+    batch, _ = random_segments(7, lstm=LSTM)
+    obs = torch.randn(SIZES.columns, 2 * PLANE, dtype=torch.float64)
+    action = act(acer, obs, 2.0, state=batch.state)
+    output, after = acer.network.step(obs, batch.state)
+    torch.testing.assert_close(action.extras["log_probs"], (output.pi_logits.float() / 2).log_softmax(-1))
+    torch.testing.assert_close(action.state, after, rtol=0, atol=0)
+    assert {name: tuple(value.shape[1:]) for name, value in action.state.items()} == acer.agent.state
+    assert {name: tuple(value.shape[1:]) for name, value in action.extras.items()} == acer.agent.extras
+
+
+# numbers at the edges of float32 stay numbers, through real updates
+
+LOGITS = {
+    "uniform": [0.0, 0.0, 0.0],
+    "one impossible": [-200.0, 200.0, 200.0],
+    "one certain": [200.0, -200.0, -200.0],
+}
+
+
+def set_policy(network: Any, logits: list[float]) -> None:
+    torch.nn.init.zeros_(network.pi_logits.weight)
+    network.pi_logits.bias.data.copy_(torch.tensor(logits))
+
+
+def acted(logits: list[float]) -> Batch:
+    """Segments whose actions a policy of these logits took; a dummy step has one that nobody may have taken."""
+    batch, _ = random_segments(stack=1, dtype=torch.float32)
+    log_mu = torch.tensor(logits).log_softmax(-1).expand(*batch.action.shape, -1)
+    action = torch.multinomial(log_mu.exp().flatten(0, 1), 1).view(batch.action.shape)
+    batch.mask[3], action[3] = False, 0
+    return dataclasses.replace(batch, action=action, extras={"log_probs": log_mu})
+
+
+def assert_learns(acer: Acer, batch: Batch) -> None:
+    """Every update is applied, moves the network, and leaves only finite numbers."""
+    optimizer = Optimizer(RunConfig(optimizer=OptimizerConfig(learning_rate=1e-3)), acer.groups())
+    for _ in range(4):
+        before = flat(acer.network.parameters())
+        loss = loss_of(acer, batch)
+        optimizer.backward(loss.loss)
+        norm, taken = optimizer.step(loss.loss.detach(), 0, optimizer.due(0))
+        assert taken
+        acer.after_step(0, acer.groups())
+        after = flat(acer.network.parameters())
+        for number in (norm, loss.priorities, after, *loss.metrics.values()):
+            assert torch.isfinite(number).all()
+        assert not torch.equal(after, before)
+    assert torch.isfinite(flat(acer.average_network.parameters())).all()
+
+
+@pytest.mark.parametrize(("pi", "average", "mu"), list(itertools.product(LOGITS, repeat=3)))
+def test_probabilities_that_underflow(pi: str, average: str, mu: str) -> None:
+    acer = build(stack=1, dtype=torch.float32)
+    set_policy(acer.network, LOGITS[pi])
+    set_policy(acer.average_network, LOGITS[average])
+    assert_learns(acer, acted(LOGITS[mu]))
+
+
+@pytest.mark.parametrize("normalise", [False, True])
+def test_huge_rewards_and_rewards_of_all_sizes(normalise: bool) -> None:
+    random, batch = np.random.default_rng(0), acted(LOGITS["uniform"])
+    sizes = 10 ** random.uniform(-6, 6, batch.reward.shape) * batch.reward.sign().numpy()
+    for reward in (1e6 * random.random(batch.reward.shape), -1e6 * random.random(batch.reward.shape), sizes):
+        acer = build(stack=1, dtype=torch.float32, normalise_rewards=normalise)
+        for seed in range(3):
+            acer.observe(made_up_unroll(tiny_run(), seed, reward=reward[:5, :4].astype(np.float32)), "a")
+        huge = dataclasses.replace(batch, reward=torch.from_numpy(reward).float())
+        assert_learns(acer, huge)
+        assert loss_of(acer, huge).metrics["q_loss"] < 1e3 or not normalise

@@ -159,8 +159,14 @@ def test_the_loss_of_parts_is_that_of_the_whole():
     torch.testing.assert_close(whole.loss, sum(part.loss for part in single) / steps)
 
 
-@pytest.mark.parametrize("spec", [spec_of(stack=2), spec_of(plane=(2, 9, 9)), spec_of("Box", (2, 9, 9), 2)])
-@pytest.mark.parametrize("settings", [{}, {"network__lstm": 8}, {"network__normalise": True}])
+@pytest.mark.parametrize(
+    ("spec", "settings"),
+    [
+        (spec_of(stack=2), {"network__lstm": 8}),
+        (spec_of(plane=(2, 9, 9)), {"network__normalise": True}),
+        (spec_of("Box", (2, 9, 9), 2), {}),
+    ],
+)
 def test_steps_are_taken_on_vectors_images_and_with_memory(spec, settings):
     config = run_of(**settings)
     trainer = Trainer(config, spec)

@@ -1,73 +1,83 @@
-from dataclasses import replace
+"""DDPG, TD3 and Ape-X DPG: losses, target networks and exploration."""
 
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
 import pytest
 import torch
 
+from apex_acer.actor.rollout import Rollout
 from apex_acer.algorithms import make_agent
-from apex_acer.algorithms.ddpg.ddpg import Ddpg
+from apex_acer.algorithms.ddpg.ddpg import NOISE, Ddpg
 from apex_acer.algorithms.ddpg.settings import DdpgConfig
-from apex_acer.algorithms.samples import split
-from apex_acer.config import NetworkConfig, RunConfig
-from apex_acer.learner.gradient import Gradient, merge
+from apex_acer.config import EnvironmentConfig, NetworkConfig, RunConfig
+from apex_acer.learner.gradient import Gradient
 from apex_acer.learner.optimizer import Optimizer
-from apex_acer.networks.weights import pack, unpack
-from apex_acer.protocol.metrics import METRICS
-from tests.algorithms.continuous import NETWORK, build, config, ddpg_losses, gradients, spec, windows
-from tests.algorithms.learning import loss_of, samples_of
+from tests.algorithms.continuous import ddpg_losses
+from tests.algorithms.learning import PLANE, act, gradients, gradients_of, samples_of
 from tests.algorithms.segments import CPU, flat
-from tests.algorithms.windows import COLUMNS, STEPS
-from tests.conftest import config_error
+from tests.algorithms.windows import DIM, NETWORK, STACK, build, config_of, random_windows, spec_for
+from tests.conftest import play
+from tests.functional import reference_q
 
 TD3 = {"num_critics": 2, "policy_every": 2, "target_noise": 0.4, "target_noise_clip": 0.3}
-SETTINGS = {
-    "ddpg": {},
+SETTINGS: dict[str, dict[str, Any]] = {
+    "ddpg": {"n_steps": 1},
     "td3": TD3,
-    "ape-x dpg": {"sampling": "prioritized"},
     "td3, prioritized": {**TD3, "sampling": "prioritized"},
-    "one step": {"n_steps": 1},
-    "shaped rewards": {"reward_clip": 1.0, "terminal_penalty": 0.5},
-    "normalised": {"network": replace(NETWORK, normalise=True)},
+    "shaped rewards, normalised": {
+        "reward_clip": 1.0,
+        "terminal_penalty": 0.5,
+        "network": replace(NETWORK, normalise=True),
+    },
 }
 
 
-@pytest.mark.parametrize("stack", [1, 2])
 @pytest.mark.parametrize("changes", SETTINGS.values(), ids=SETTINGS)
-def test_policy_and_critics_get_the_gradient_of_their_own_loss(changes, stack):
-    algorithm = build(Ddpg, 1, stack, **changes)
-    batch = windows(algorithm, 1, stack, changes.get("n_steps", STEPS))
-    expected = ddpg_losses(algorithm, batch, stack)
-    output = loss_of(algorithm, batch)
+def test_policy_and_critics_get_the_gradient_of_their_own_loss(changes: dict[str, Any]) -> None:
+    algorithm = build(Ddpg, 1, **changes)
+    batch = random_windows(algorithm, 1)
+    expected = ddpg_losses(algorithm, batch)
+    output, found = gradients_of(algorithm, batch)
     torch.testing.assert_close(output.loss, expected.critics + expected.network)
     torch.testing.assert_close(output.priorities, expected.td_error)
     assert output.num_samples == batch.mask[0].sum()
-    found = gradients(output.loss, algorithm)
     assert found.keys() == {"network", "critics"}
-    for name in found:
-        torch.testing.assert_close(found[name], gradients(getattr(expected, name), algorithm)[name], msg=name)
-        assert found[name].abs().max() > 1e-3
+    for name, gradient in found.items():
+        torch.testing.assert_close(gradient, gradients(getattr(expected, name), algorithm)[name], msg=name)
+        assert gradient.abs().max() > 1e-3
+    metrics = output.metrics
+    torch.testing.assert_close(metrics["q_loss"], expected.critics.detach())
+    torch.testing.assert_close(metrics["policy_loss"], expected.network.detach())
+    torch.testing.assert_close(metrics["value"], -expected.network.detach())
+    torch.testing.assert_close(metrics["td_error"], expected.td_error[batch.mask[0]].mean())
 
 
-def due(algorithm, updates):
+def due(algorithm: Ddpg, updates: int) -> Collection[str]:
     """The groups that take a step after so many updates."""
     return Optimizer(RunConfig(), algorithm.groups()).due(updates)
 
 
-def test_a_policy_that_is_not_due_costs_nothing(monkeypatch):
+def test_a_policy_that_is_not_due_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     algorithm = build(Ddpg, 2, **TD3)
-    batch = windows(algorithm, 2)
+    batch = random_windows(algorithm, 2)
     expected = ddpg_losses(algorithm, batch)
     monkeypatch.setattr(algorithm.network, "output", None)
-    output = Gradient(algorithm, Optimizer(RunConfig(), algorithm.groups()), 1)._loss(
-        samples_of(algorithm, batch), due(algorithm, 5)
-    )
+    gradient = Gradient(algorithm, Optimizer(RunConfig(), algorithm.groups()), 1)
+    output = gradient._loss(samples_of(algorithm, batch), due(algorithm, 5))
     torch.testing.assert_close(output.loss, expected.critics)
     assert not gradients(output.loss, algorithm)["network"].any()
     assert not {"policy_loss", "value"} & output.metrics.keys()
     assert {name: group.every for name, group in algorithm.groups().items()} == {"network": 2, "critics": 1}
 
 
-def test_targets_are_averages_that_move_with_the_policy():
-    algorithm = build(Ddpg, 3, ema_decay=0.9, **TD3)
+@pytest.mark.parametrize("sampling", ["uniform", "prioritized"])
+def test_targets_are_averages_that_move_with_the_policy(sampling: str) -> None:
+    algorithm = build(Ddpg, 3, ema_decay=0.9, sampling=sampling, **TD3)
     pairs = ((algorithm.target_network, algorithm.network), (algorithm.target_critics, algorithm.critics))
     for updates in range(1, 5):
         before = [[flat(module.parameters()) for module in pair] for pair in pairs]
@@ -78,90 +88,91 @@ def test_targets_are_averages_that_move_with_the_policy():
 
 
 @pytest.mark.parametrize("sampling", ["uniform", "prioritized"])
-def test_critics_travel_if_actors_compute_priorities(sampling):
-    given = config(Ddpg, sampling=sampling, num_critics=2)
-    algorithm, travelling = Ddpg.make(given, spec(), CPU), make_agent(given, spec()).network
+def test_critics_travel_if_actors_compute_priorities(sampling: str) -> None:
+    given = config_of(Ddpg, sampling=sampling, num_critics=2)
+    algorithm, travelling = (Ddpg.make(given, spec_for(Ddpg), CPU), make_agent(given, spec_for(Ddpg)).network)
     sent = {name for name in algorithm.tensors() if name.startswith("network.")}
     assert sent == {f"network.{name}" for name in travelling.state_dict()}
     assert any("critics" in name for name in sent) == (sampling == "prioritized")
     ids = [id(parameter) for group in algorithm.groups().values() for parameter in group.parameters]
     assert len(set(ids)) == len(ids) == 6 + 6
-    before = flat(algorithm.target_critics.parameters())
-    with torch.no_grad():
-        algorithm.critics.weights[0] += 1
-    algorithm.after_step(1, algorithm.groups())
-    moved = flat(algorithm.target_critics.parameters()) - before
-    torch.testing.assert_close(moved.max(), torch.tensor(1 - algorithm.settings.ema_decay), rtol=1e-3, atol=0)
 
 
-def test_metrics_are_means_over_what_is_learned_from():
-    algorithm = build(Ddpg, 4, **TD3)
-    batch = windows(algorithm, 4)
-    expected, metrics, mask = ddpg_losses(algorithm, batch), loss_of(algorithm, batch).metrics, batch.mask[0]
-    assert metrics.keys() <= METRICS.keys()
-    assert not any(value.requires_grad for value in metrics.values())
-    torch.testing.assert_close(metrics["q_loss"], expected.critics.detach())
-    torch.testing.assert_close(metrics["policy_loss"], expected.network.detach())
-    torch.testing.assert_close(metrics["value"], -expected.network.detach())
-    torch.testing.assert_close(metrics["td_error"], expected.td_error[mask].mean())
+# how it explores
 
 
-@pytest.mark.parametrize("num_parts", [2, COLUMNS])
-def test_parts_of_a_batch_make_the_whole(num_parts):
-    algorithm = build(Ddpg, 5, **TD3)
-    batch = windows(algorithm, 5)
-    whole, parts = (
-        loss_of(algorithm, batch),
-        [algorithm.loss(part) for part in split(samples_of(algorithm, batch), num_parts)],
+@pytest.mark.parametrize(("actors", "environments", "alpha"), [(1, 1, 3.0), (3, 4, 0.0), (3, 4, 3.0)])
+def test_noise_is_spread_over_all_environments_of_all_actors(actors: int, environments: int, alpha: float) -> None:
+    agent = make_agent(config_of(Ddpg, actors=actors, noise_std=0.4, noise_alpha=alpha), spec_for(Ddpg))
+    found = torch.cat([agent.exploration(environments, actor) for actor in range(actors)])
+    count = actors * environments
+    assert found.tolist() == pytest.approx([reference_q.epsilon(0.4, alpha, i, count) for i in range(count)], rel=1e-6)
+    assert agent.exploration(2).tolist() == pytest.approx([0.4, 0.4])
+
+
+def test_actions_are_uniform_before_the_first_update_and_the_policy_s_with_noise_afterwards() -> None:
+    algorithm = build(Ddpg, 1, dtype=torch.float32)
+    head: Any = algorithm.network.head
+    head.weight.data.mul_(0.1)
+    obs = torch.randn(1, STACK * PLANE).expand(20_000, -1)
+    counts = torch.histc(act(algorithm, obs, 0.1, updates=0).action, 8, -1, 1) / (20_000 * DIM)
+    torch.testing.assert_close(counts, torch.full((8,), 1 / 8), rtol=0, atol=0.01)
+    best = algorithm.network(obs).action.detach()
+    chosen = act(algorithm, obs, 0.1, greedy=True)
+    assert (chosen.extras, chosen.state) == ({}, {})
+    assert torch.equal(chosen.action, best)
+    assert torch.equal(act(algorithm, obs, 0.0).action, best)
+    assert act(algorithm, obs, 2.0).action.abs().max() == 1  # and no more
+    std = torch.tensor([0.05, 0.1]).repeat(10_000)
+    deviation = (act(algorithm, obs, std, seed=1).action - best).view(-1, 2, DIM)
+    torch.testing.assert_close(deviation.std((0, 2)), torch.tensor([0.05, 0.1]), rtol=0.03, atol=0)
+    torch.testing.assert_close(deviation.mean((0, 2)), torch.zeros(2), rtol=0, atol=0.005)
+
+
+# in environments
+
+K, COUNT, THETA = 10, 4, 0.25
+
+
+def pendulum() -> RunConfig:
+    """Pendulums that are truncated after 13 steps, with correlated noise."""
+    return RunConfig(
+        environment=EnvironmentConfig(id="Pendulum-v1", kwargs='{"max_episode_steps": 13}'),
+        network=NetworkConfig(hidden_sizes=(16,)),
+        algorithm=DdpgConfig(unroll_length=K, noise="ornstein_uhlenbeck", noise_std=0.05, noise_theta=THETA),
     )
-    merged = merge(parts)
-    torch.testing.assert_close(merged.loss, whole.loss)
-    torch.testing.assert_close(merged.priorities, whole.priorities)
-    for name, value in whole.metrics.items():
-        torch.testing.assert_close(merged.metrics[name], value, msg=name)
 
 
-def test_nothing_but_dummy_steps_is_a_loss_of_zero():
-    algorithm = build(Ddpg, 6, **TD3)
-    batch = windows(algorithm, 6)
-    output = loss_of(algorithm, replace(batch, mask=torch.zeros_like(batch.mask)))
-    assert (output.loss, output.num_samples) == (0, 0)
-    assert not any(gradient.any() for gradient in gradients(output.loss, algorithm).values())
-    assert not output.priorities.any()
+def test_correlated_noise_is_a_state_that_ends_with_the_episode() -> None:
+    environments, policy = play(pendulum(), COUNT)
+    policy.version = 1
+    network: Any = policy.network
+    rollout = Rollout(environments, policy, seed=2, actor=0)
+    unrolls = [rollout.unroll(K) for _ in range(4)]
+    environments.close()
+    noise, innovations = np.zeros((COUNT, 1), np.float32), []
+    for unroll in unrolls:
+        np.testing.assert_allclose(unroll.state[NOISE], noise, atol=1e-5)
+        obs = torch.from_numpy(unroll.obs[:-1]).flatten(0, 1)
+        with torch.no_grad():
+            best = network(obs).action.view(K, COUNT, 1).numpy()
+        for t in range(K):
+            noise[unroll.episode_step[t] == 0] = 0
+            newest = unroll.action[t] - best[t]
+            innovations.append(newest - (1 - THETA) * noise)
+            noise = newest
+    drawn = np.stack(innovations)
+    assert drawn.std() == pytest.approx(0.05, rel=0.15)
+    assert abs(np.corrcoef(drawn[1:].ravel(), drawn[:-1].ravel())[0, 1]) < 0.2
+    assert any((unroll.episode_step[1:] == 0).any() for unroll in unrolls)
 
 
-@pytest.mark.parametrize("sampling", ["uniform", "prioritized"])
-def test_all_modules_come_back_from_a_file(sampling):
-    saved, other = build(Ddpg, 7, sampling=sampling), build(Ddpg, 8, sampling=sampling)
-    other.load(unpack(pack(saved.tensors(), {})))
-    for mine, theirs in ((saved.critics, other.critics), (saved.target_critics, other.target_critics)):
-        assert torch.equal(flat(mine.parameters()), flat(theirs.parameters()))
-    for name, tensor in saved.tensors().items():
-        assert torch.equal(other.tensors()[name], tensor), name
-
-
-# settings
-
-WRONG = {
-    "num_critics": (0, "give 1 or more"),
-    "policy_every": (0, "give 1 or more"),
-    "target_noise": (-0.1, "give 0 or more"),
-    "target_noise_clip": (-0.1, "give 0 or more"),
-    "ema_decay": (1.5, "give 0 to 1"),
-    "noise": ("pink", "give gaussian or ornstein_uhlenbeck"),
-    "noise_std": (-0.1, "give 0 or more"),
-    "noise_alpha": (-1.0, "give 0 or more"),
-    "noise_theta": (1.5, "give 0 to 1"),
-    "n_steps": (9, "give at most algorithm.unroll_length (8)"),
-}
-
-
-@pytest.mark.parametrize(("name", "value", "allowed"), [(name, *rest) for name, rest in WRONG.items()], ids=WRONG)
-def test_settings_that_make_no_sense_are_refused(name, value, allowed):
-    message = config_error(lambda: DdpgConfig(**{"unroll_length": 8, name: value}))
-    assert message.startswith(f"algorithm.{name}: {value!r} is not allowed; {allowed}")
-
-
-def test_an_lstm_is_refused():
-    message = config_error(lambda: config(Ddpg, network=NetworkConfig(lstm=4)))
-    assert message == "network.lstm: 4 is not allowed; ddpg learns from single steps; give 0"
+def test_a_policy_explores_from_its_first_observation_on() -> None:
+    environments, policy = play(pendulum(), 1)
+    environments.close()
+    policy.version = 1
+    obs = np.zeros(3, np.float32)
+    best = policy.act(obs)
+    one, other = (float(policy.act(obs, greedy=False)[0] - best[0]) for _ in range(2))
+    assert 0 < abs(one) != abs(other) > 0
+    assert np.array_equal(policy.act(obs), best)

@@ -110,15 +110,26 @@ def test_transitions_have_n_step_sums_up_to_the_end_of_the_episode(stack: int) -
 
 
 def test_rewards_are_scaled_by_the_returns_observed_so_far() -> None:
+    """By the deviation of the discounted returns of clipped and penalised rewards, cut at every end."""
     maker = SampleMaker(SequenceConfig(name="a", **SHAPING, normalise_rewards=True))
-    run = tiny_run()
-    for seed in range(3):
-        reward = np.random.default_rng(seed).normal(0, 7, (5, 4)).astype(np.float32)
-        maker.observe(made_up_unroll(run, seed, reward=reward), "a", 1, torch.device("cpu"))
-    assert maker.scale is not None
-    made = maker.make(numbered_batch())
-    torch.testing.assert_close(made.reward, maker.scale(sequences().reward))
-    assert not torch.equal(made.reward, sequences().reward)
+    run, carried, returns = tiny_run(), np.zeros((2, 4)), []
+    for number in range(6):
+        random, source = np.random.default_rng(number), number % 2
+        reward = random.normal(5, 20, (5, 4)).astype(np.float32)
+        truncated, mask = random.random((5, 4)) < 0.2, random.random((5, 4)) < 0.9
+        unroll = made_up_unroll(run, number, reward=reward, truncated=truncated, mask=mask)
+        unroll.episode_step[:] += source  # so only the first source's begin an episode
+        maker.observe(unroll, source, 1, torch.device("cpu"))
+        carried[source] *= source
+        for t, column in np.ndindex(5, 4):
+            paid = shaped(reward[t, column], unroll.terminated[t, column])
+            carried[source, column] = 0.9 * carried[source, column] + paid
+            if mask[t, column]:
+                returns.append(carried[source, column])
+            if unroll.terminated[t, column] or truncated[t, column]:
+                carried[source, column] = 0.0
+    made: Any = maker.make(numbered_batch())
+    torch.testing.assert_close(made.reward, sequences().reward / np.std(returns), rtol=1e-4, atol=0)
 
 
 def of_steps(samples: Samples, name: str) -> dict[str, torch.Tensor]:
@@ -155,7 +166,7 @@ def test_selected_sequences_are_whole() -> None:
             assert torch.equal(tensor, given.index_select(whole.axis(field.name), index)), key
 
 
-@pytest.mark.parametrize("parts", [1, 2, 3, 9])
+@pytest.mark.parametrize("parts", [1, 3, 9])
 def test_splitting_keeps_every_sequence_once(parts: int) -> None:
     whole = sequences(2)
     pieces = split(whole, parts)

@@ -1,77 +1,93 @@
-"""An `ApexDqn` with a target network of its own, and windows to learn from."""
+"""`ApexDqn`, `Sac` and `Ddpg` as after some training, and windows of steps to learn from."""
 
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
+import numpy.typing as npt
 import torch
 
+from apex_acer.algorithms.algorithm import Algorithm
+from apex_acer.algorithms.ddpg.ddpg import Ddpg
+from apex_acer.algorithms.ddpg.settings import DdpgConfig
 from apex_acer.algorithms.dqn.apex_dqn import ApexDqn
 from apex_acer.algorithms.dqn.settings import ApexDqnConfig
+from apex_acer.algorithms.sac.sac import Sac
+from apex_acer.algorithms.sac.settings import SacConfig
 from apex_acer.config import ActorsConfig, NetworkConfig, ReplayConfig, RunConfig
-from apex_acer.protocol.actions import Discrete
+from apex_acer.protocol.actions import Actions, Box, Discrete
 from apex_acer.protocol.specification import EnvironmentSpec
 from apex_acer.protocol.unroll import Batch
-from tests.algorithms.segments import CPU, PLANE
+from tests.algorithms.learning import PLANE, Kind, NoisyBatch, made
 from tests.functional import reference
 from tests.functional.reference import Sizes
 
-STEPS, COLUMNS, ACTIONS = 3, 48, 5
+STEPS, COLUMNS, ACTIONS, STACK = 3, 48, 5, 2
+DIM = 2  # of continuous actions
+DISCRETE, BOX = Discrete(ACTIONS, 0), Box((-1.0,) * DIM, (1.0,) * DIM, (DIM,), "float32")
+NETWORK = NetworkConfig(hidden_sizes=(16, 8))
+SETTINGS: dict[type[Algorithm], Any] = {ApexDqn: ApexDqnConfig, Sac: SacConfig, Ddpg: DdpgConfig}
 
 
-def dqn_config(*, hidden=16, lstm=0, sampling="prioritized", actors=1, **settings):
-    """A run of Ape-X DQN with these settings of the algorithm."""
-    given = {"unroll_length": 8, "n_steps": STEPS, "gamma": 0.9} | settings
+def spec(stack: int = 1, actions: Actions = DISCRETE) -> EnvironmentSpec:
+    """What the algorithm is told of an environment of vectors."""
+    return EnvironmentSpec((PLANE,), "float32", actions, stack, False, 1, (PLANE,))
+
+
+def spec_for(kind: type[Algorithm]) -> EnvironmentSpec:
+    return spec(STACK, DISCRETE if kind is ApexDqn else BOX)
+
+
+def config_of(
+    kind: type[Algorithm],
+    *,
+    network: NetworkConfig = NETWORK,
+    sampling: Any = "uniform",
+    actors: int = 1,
+    **settings: Any,
+) -> RunConfig:
+    """A run of the algorithm `kind` with these settings of it."""
     return RunConfig(
+        network=network,
         actors=ActorsConfig(count=actors),
-        network=NetworkConfig(hidden_sizes=(hidden,), lstm=lstm),
         replay=ReplayConfig(sampling=sampling),
-        algorithm=ApexDqnConfig(**given),
+        algorithm=SETTINGS[kind](**{"unroll_length": 8, "n_steps": STEPS, "gamma": 0.9} | settings),
     )
 
 
-def spec(stack=1):
-    """What the algorithm is told of an environment of vectors."""
-    return EnvironmentSpec((PLANE,), "float32", Discrete(ACTIONS, 0), stack, False, 1, (PLANE,))
+def build(kind: type[Kind], seed: int = 0, dtype: torch.dtype = torch.float64, **given: Any) -> Kind:
+    """The algorithm as after some training."""
+    return made(kind, config_of(kind, **given), spec_for(kind), seed, dtype)
 
 
-def randomise(network, seed, std=0.4):
-    """Weights with which values differ from state to state."""
-    generator = torch.Generator().manual_seed(seed)
-    for parameter in network.parameters():
-        torch.nn.init.normal_(parameter, std=std, generator=generator)
-
-
-def build_dqn(seed=0, stack=1, dtype=torch.float64, **config):
-    """An `ApexDqn` as after some training; its networks differ."""
-    algorithm = ApexDqn.make(dqn_config(**config), spec(stack), CPU)
-    for number, network in enumerate((algorithm.network, algorithm.target_network)):
-        randomise(network.to(dtype), 2 * seed + number)
-    return algorithm
-
-
-def random_windows(seed=0, stack=1, steps=STEPS, dtype=torch.float64):
-    """A batch for `build_dqn` with every kind of ending, some first steps masked, and weights of its own for each."""
+def random_windows(algorithm: Any, seed: int = 0) -> NoisyBatch:
+    """A batch with every kind of ending, some first steps masked, a weight for each window, and noise for the loss."""
+    steps = algorithm.settings.n_steps
     arrays = reference.random_batch(seed, Sizes(steps, COLUMNS, ACTIONS))
     generator = torch.Generator().manual_seed(seed)
-    planes = steps + stack
+    planes = steps + STACK
     given = {name: torch.from_numpy(arrays[name]) for name in ("action", "terminated", "truncated", "mask")}
+    if not isinstance(algorithm, ApexDqn):
+        given["action"] = 2 * torch.rand(steps, COLUMNS, DIM, generator=generator, dtype=torch.float64) - 1
     batch = Batch(
         **given,
-        reward=2 * torch.from_numpy(arrays["reward"]).to(dtype),
-        obs=torch.randn(planes, COLUMNS, PLANE, generator=generator, dtype=dtype),
+        reward=2 * torch.from_numpy(arrays["reward"]),
+        obs=torch.randn(planes, COLUMNS, PLANE, generator=generator, dtype=torch.float64),
         episode_step=torch.randint(0, 4, (planes, COLUMNS), generator=generator, dtype=torch.int32),
         extras={},
         state={},
         weights_version=torch.zeros(COLUMNS, dtype=torch.int64),
         fresh=torch.zeros(COLUMNS, dtype=torch.bool),
-        importance=torch.rand(COLUMNS, generator=generator, dtype=dtype),
+        importance=torch.rand(COLUMNS, generator=generator, dtype=torch.float64),
     )
     assert 0 < batch.mask[0].sum() < COLUMNS
-    return batch
+    torch.manual_seed(seed)
+    noise = {name: part.double() for name, part in algorithm.noise(algorithm.samples.make(batch)).items()}
+    return NoisyBatch(**vars(batch), noise=noise)
 
 
-def as_arrays(batch):
+def as_arrays(batch: Batch) -> dict[str, npt.NDArray[Any]]:
     """What the reference takes of it."""
     fields = {field.name: getattr(batch, field.name) for field in dataclasses.fields(batch)}
     return {name: value.numpy() for name, value in fields.items() if isinstance(value, torch.Tensor)}
