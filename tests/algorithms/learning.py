@@ -43,6 +43,24 @@ def randomise(network: nn.Module, seed: int, std: float = 0.4) -> None:
         nn.init.normal_(parameter, std=std, generator=generator)
 
 
+def batch_of(obs: Tensor, action: Tensor, **fields: Any) -> NoisyBatch:
+    """Steps with these planes and actions, of one episode and all learned from unless `fields` say otherwise."""
+    never, columns = torch.zeros(action.shape[:2], dtype=torch.bool), action.shape[1]
+    common: dict[str, Any] = {
+        "episode_step": torch.ones(len(obs), columns, dtype=torch.int32),
+        "reward": torch.randn(action.shape[:2], dtype=obs.dtype),
+        "terminated": never,
+        "truncated": never,
+        "mask": ~never,
+        "extras": {},
+        "state": {},
+        "weights_version": torch.zeros(columns, dtype=torch.int64),
+        "fresh": torch.zeros(columns, dtype=torch.bool),
+        "importance": torch.ones(columns, dtype=obs.dtype),
+    }
+    return NoisyBatch(obs=obs, action=action, **common | fields)
+
+
 def samples_of(algorithm: Algorithm, batch: Batch) -> Any:
     """What `algorithm` learns from, made of `batch`."""
     return replace(algorithm.samples.make(batch), noise=getattr(batch, "noise", {}))

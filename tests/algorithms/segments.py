@@ -13,8 +13,7 @@ from apex_acer.algorithms.acer.continuous import ContinuousAcer
 from apex_acer.algorithms.acer.settings import AcerConfig, ContinuousAcerConfig
 from apex_acer.config import LearnerConfig, NetworkConfig, RunConfig
 from apex_acer.protocol.actions import Box, Discrete
-from apex_acer.protocol.unroll import Batch
-from tests.algorithms.learning import PLANE, NoisyBatch, made
+from tests.algorithms.learning import PLANE, NoisyBatch, batch_of, made
 from tests.algorithms.windows import spec
 from tests.functional import reference, reference_continuous
 from tests.functional.reference import Sizes
@@ -55,13 +54,13 @@ def build_continuous(
 
 def random_segments(
     seed: int = 0, stack: int = 2, dtype: torch.dtype = torch.float64, lstm: int = 0
-) -> tuple[Batch, Arrays]:
+) -> tuple[NoisyBatch, Arrays]:
     """A batch for `build`, and the arrays of the same episodes that the reference takes."""
     arrays = reference.random_batch(seed, SIZES)
     generator = torch.Generator().manual_seed(seed)
     log_mu = torch.from_numpy(arrays["mu_log_probs"]).to(dtype)
     fields = fields_of(arrays, generator, stack, dtype)
-    return Batch(**fields, extras={"log_probs": log_mu}, state=random_state(generator, lstm, dtype)), arrays
+    return batch_of(**fields, extras={"log_probs": log_mu}, state=random_state(generator, lstm, dtype)), arrays
 
 
 def random_continuous_segments(
@@ -77,7 +76,7 @@ def random_continuous_segments(
     extras = {name: torch.from_numpy(arrays[key]).to(dtype) for name, key in names.items()}
     fields["action"] = extras["sample"].clamp(-1, 1)
     state = own | {f"critic_{name}": value for name, value in critics.items()}
-    return NoisyBatch(**fields, extras=extras, state=state, noise={"actions": noise}), arrays
+    return batch_of(**fields, extras=extras, state=state, noise={"actions": noise}), arrays
 
 
 def fields_of(arrays: Arrays, generator: torch.Generator, stack: int, dtype: torch.dtype) -> dict[str, Any]:
@@ -89,8 +88,6 @@ def fields_of(arrays: Arrays, generator: torch.Generator, stack: int, dtype: tor
         "obs": torch.randn(planes, SIZES.columns, PLANE, generator=generator, dtype=dtype),
         "episode_step": torch.randint(0, 4, (planes, SIZES.columns), generator=generator, dtype=torch.int32),
         "reward": tensors["reward"].to(dtype),
-        "weights_version": torch.zeros(SIZES.columns, dtype=torch.int64),
-        "fresh": torch.zeros(SIZES.columns, dtype=torch.bool),
         "importance": tensors["importance"].to(dtype),
     }
 

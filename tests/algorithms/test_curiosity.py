@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from apex_acer.algorithms import algorithm_class
 from apex_acer.algorithms.samples import prepared as prepared_obs
-from apex_acer.algorithms.samples import split
+from apex_acer.config import RunConfig
 from apex_acer.functional import masked_mean
 from apex_acer.learner.trainer import Trainer
-from apex_acer.networks.torsos import build_torso
 from apex_acer.protocol.actions import Box, Discrete
 from apex_acer.protocol.specification import EnvironmentSpec
 from apex_acer.protocol.unroll import Batch
-from tests.algorithms.learning import samples_of
+from tests.algorithms.learning import batch_of, samples_of
 from tests.runs import tiny_run
 
 T, B, WIDTH = 6, 4, 3
@@ -28,54 +29,60 @@ ETA = 0.5
 class Alone:
     """A `Descent` that takes no steps."""
 
-    def add(self, tensor):
+    def add(self, tensor: Tensor) -> None:
         """The sum over one learner."""
 
 
-def spec_of(actions="Discrete", plane=(WIDTH,), stack=1):
+def spec_of(actions: str = "Discrete", plane: tuple[int, ...] = (WIDTH,), stack: int = 1) -> EnvironmentSpec:
     return EnvironmentSpec(plane, "float32", ACTIONS[actions], stack, False, 1, plane)
 
 
-def run_of(name="ppo", curiosity=ETA, **settings):
+def run_of(name: str = "ppo", curiosity: float = ETA, **settings: Any) -> RunConfig:
     more = {"algorithm__minibatches": 2} if name == "ppo" else {}
     return tiny_run(
         algorithm__name=name, algorithm__unroll_length=T, algorithm__curiosity=curiosity, **more, **settings
     )
 
 
-def build(name="ppo", spec=None, **settings):
+def build(name: str = "ppo", spec: EnvironmentSpec | None = None, **settings: Any) -> Any:
     torch.manual_seed(0)
     return algorithm_class(name).make(run_of(name, **settings), spec or spec_of(), CPU)
 
 
-def batch_of(spec):
+def curious_batch(spec: EnvironmentSpec) -> Batch:
     """Segments without ends, but for a dummy step in the first column, before which its episode ended."""
     torch.manual_seed(1)
     discrete = isinstance(spec.actions, Discrete)
     action = torch.randint(3, (T, B)) if discrete else torch.rand(T, B, 2) * 2 - 1
-    log_probs = torch.randn(T, B, 3).log_softmax(-1)
-    zeros = torch.zeros(T, B, 2)
     terminated, mask = torch.zeros(T, B, dtype=torch.bool), torch.ones(T, B, dtype=torch.bool)
     terminated[2, 0], mask[3, 0] = True, False
     episode_step = torch.arange(spec.stack + T).unsqueeze(-1).repeat(1, B) + 5
     episode_step[spec.stack + 3 :, 0] = torch.arange(T - 3)
-    return Batch(
-        obs=torch.randn(spec.stack + T, B, *spec.plane_shape),
+    zeros = torch.zeros(T, B, 2)
+    log_probs = torch.randn(T, B, 3).log_softmax(-1)
+    return batch_of(
+        torch.randn(spec.stack + T, B, *spec.plane_shape),
+        action,
         episode_step=episode_step,
-        action=action,
-        reward=torch.randn(T, B),
         terminated=terminated,
-        truncated=torch.zeros(T, B, dtype=torch.bool),
         mask=mask,
         extras={"log_probs": log_probs} if discrete else {"mean": zeros, "log_std": zeros, "sample": action},
-        state={},
-        weights_version=torch.zeros(B, dtype=torch.int64),
-        fresh=torch.ones(B, dtype=torch.bool),
-        importance=torch.ones(B),
     )
 
 
-def slow_errors(curiosity, batch, t, b):
+def prepared(algorithm: Any, batch: Batch) -> Any:
+    """What the algorithm learns from, with its targets."""
+    return algorithm.prepare(samples_of(algorithm, batch), Alone())
+
+
+def errors_of(algorithm: Any, batch: Batch) -> tuple[Tensor, Tensor]:
+    forward, inverse = algorithm.curiosity(
+        prepared_obs(algorithm.network, samples_of(algorithm, batch).obs), batch.action
+    )
+    return forward, inverse
+
+
+def slow_errors(curiosity: Any, batch: Batch, t: int, b: int) -> tuple[Tensor, Tensor]:
     """½ ‖φ̂ − φ′‖², and the inverse model's error, of one transition."""
     before, after = (curiosity.torso(batch.obs[row, b].unsqueeze(0)) for row in (t, t + 1))
     action = batch.action[t, b]
@@ -89,13 +96,11 @@ def slow_errors(curiosity, batch, t, b):
 
 
 @pytest.mark.parametrize("actions", ACTIONS)
-def test_each_transition_has_its_errors(actions):
-    batch, algorithm = batch_of(spec_of(actions)), build(spec=spec_of(actions))
+def test_each_transition_has_its_errors(actions: str) -> None:
+    batch, algorithm = curious_batch(spec_of(actions)), build(spec=spec_of(actions))
     for parameter in algorithm.curiosity.parameters():
         torch.nn.init.normal_(parameter, std=0.5)
-    forward, inverse = algorithm.curiosity(
-        prepared_obs(algorithm.network, samples_of(algorithm, batch).obs), batch.action
-    )
+    forward, inverse = errors_of(algorithm, batch)
     for t, b in ((0, 0), (2, 0), (5, 3)):
         expected = slow_errors(algorithm.curiosity, batch, t, b)
         torch.testing.assert_close((forward[t, b], inverse[t, b]), expected)
@@ -105,35 +110,33 @@ V_TRACE = {"algorithm__targets": "vtrace"}
 
 
 @pytest.mark.parametrize(("name", "settings"), [("ppo", {}), ("actor_critic", {}), ("actor_critic", V_TRACE)])
-def test_the_reward_is_that_of_the_environment_and_of_curiosity(name, settings):
+def test_the_reward_is_that_of_the_environment_and_of_curiosity(name: str, settings: dict[str, Any]) -> None:
     """The step that ends an episode leads somewhere, too; a dummy step does not."""
-    batch, algorithm = batch_of(spec_of()), build(name, **settings)
-    prepared = algorithm.prepare(samples_of(algorithm, batch), Alone())
-    paid = prepared.targets["intrinsic_reward"]
+    batch, algorithm = curious_batch(spec_of()), build(name, **settings)
+    samples = prepared(algorithm, batch)
+    paid = samples.targets["intrinsic_reward"]
     assert not paid.requires_grad
     assert paid[3, 0] == 0
     for t, b in ((0, 0), (2, 0), (5, 3)):
         torch.testing.assert_close(paid[t, b], ETA * slow_errors(algorithm.curiosity, batch, t, b)[0].detach())
-    torch.testing.assert_close(prepared.reward, batch.reward + paid)
+    torch.testing.assert_close(samples.reward, batch.reward + paid)
     plain = build(name, curiosity=0.0, **settings)
     plain.network.load_state_dict(algorithm.network.state_dict())
     plain.critic.load_state_dict(algorithm.critic.state_dict())
-    expected = plain.prepare(samples_of(plain, dataclasses.replace(batch, reward=batch.reward + paid)), Alone())
-    torch.testing.assert_close(prepared.targets, {**expected.targets, "intrinsic_reward": paid})
+    expected = prepared(plain, dataclasses.replace(batch, reward=batch.reward + paid))
+    torch.testing.assert_close(samples.targets, {**expected.targets, "intrinsic_reward": paid})
 
 
 @pytest.mark.parametrize("actions", ACTIONS)
 @pytest.mark.parametrize("name", ["actor_critic", "ppo"])
-def test_the_models_learn_and_the_policy_does_not_notice(name, actions):
+def test_the_models_learn_and_the_policy_does_not_notice(name: str, actions: str) -> None:
     spec = spec_of(actions)
-    batch, algorithm = batch_of(spec), build(name, spec)
-    prepared = algorithm.prepare(samples_of(algorithm, batch), Alone())
-    output = algorithm.loss(prepared)
+    batch, algorithm = curious_batch(spec), build(name, spec)
+    samples = prepared(algorithm, batch)
+    output = algorithm.loss(samples)
     groups = {group: own.parameters for group, own in algorithm.groups().items()}
     curious = torch.autograd.grad(output.loss, groups["curiosity"], retain_graph=True)
-    forward, inverse = algorithm.curiosity(
-        prepared_obs(algorithm.network, samples_of(algorithm, batch).obs), batch.action
-    )
+    forward, inverse = errors_of(algorithm, batch)
     expected = masked_mean(0.8 * inverse + 0.2 * forward, batch.mask)
     torch.testing.assert_close(curious, torch.autograd.grad(expected, groups["curiosity"]))
     metrics = output.metrics
@@ -145,18 +148,8 @@ def test_the_models_learn_and_the_policy_does_not_notice(name, actions):
     plain = build(name, spec, curiosity=0.0)
     plain.load({name: tensor for name, tensor in algorithm.tensors().items() if not name.startswith("curiosity.")})
     (own,) = plain.groups().values()
-    there = torch.autograd.grad(plain.loss(prepared).loss, own.parameters)
+    there = torch.autograd.grad(plain.loss(samples).loss, own.parameters)
     torch.testing.assert_close(torch.autograd.grad(output.loss, groups["network"]), there)
-
-
-def test_the_loss_of_parts_is_that_of_the_whole():
-    batch, algorithm = batch_of(spec_of()), build()
-    prepared = algorithm.prepare(samples_of(algorithm, batch), Alone())
-    whole, parts = algorithm.loss(prepared), [algorithm.loss(part) for part in split(prepared, 2)]
-    steps = sum(part.num_samples for part in parts)
-    torch.testing.assert_close(whole.loss, sum(part.loss * part.num_samples for part in parts) / steps)
-    single = [algorithm.loss(part) for part in algorithm.minibatches(prepared, int(steps))]
-    torch.testing.assert_close(whole.loss, sum(part.loss for part in single) / steps)
 
 
 @pytest.mark.parametrize(
@@ -167,12 +160,12 @@ def test_the_loss_of_parts_is_that_of_the_whole():
         (spec_of("Box", (2, 9, 9), 2), {}),
     ],
 )
-def test_steps_are_taken_on_vectors_images_and_with_memory(spec, settings):
+def test_steps_are_taken_on_vectors_images_and_with_memory(spec: EnvironmentSpec, settings: dict[str, Any]) -> None:
     config = run_of(**settings)
     trainer = Trainer(config, spec)
     state = {name: torch.zeros(B, *shape) for name, shape in trainer.algorithm.agent.state.items()}
     before = {name: tensor.clone() for name, tensor in trainer.algorithm.tensors().items()}
-    update = trainer.update(dataclasses.replace(batch_of(spec), state=state), 0, 0)
+    update = trainer.update(dataclasses.replace(curious_batch(spec), state=state), 0, 0)
     assert len(update.metrics) == 2 * config.algorithm.epochs
     assert not update.num_skipped
     after = trainer.algorithm.tensors()
@@ -180,21 +173,12 @@ def test_steps_are_taken_on_vectors_images_and_with_memory(spec, settings):
     trainer.close()
 
 
-def test_the_features_are_of_a_torso_of_its_own_which_stays_with_the_learner():
-    algorithm = build()
-    assert sum(parameter.numel() for parameter in algorithm.curiosity.torso.parameters()) == sum(
-        parameter.numel() for parameter in build_torso(run_of().network, spec_of(), (16,))[0].parameters()
-    )
+def test_the_features_are_of_a_torso_of_its_own_which_stays_with_the_learner() -> None:
+    algorithm, plain = build(), build(curiosity=0.0)
     own = {name for name in algorithm.tensors() if name.startswith("curiosity.")}
     assert own == {f"curiosity.{name}" for name in algorithm.curiosity.state_dict()}
+    assert plain.tensors().keys() == algorithm.tensors().keys() - own
+    assert plain.groups().keys() == {"network"}
+    torsos = [[p.shape for p in module.torso.parameters()] for module in (algorithm.curiosity, algorithm.network)]
+    assert torsos[0] == torsos[1]
     assert not {id(p) for p in algorithm.curiosity.parameters()} & {id(p) for p in algorithm.network.parameters()}
-
-
-def test_without_curiosity_there_is_none():
-    algorithm = build(curiosity=0.0)
-    assert algorithm.modules.keys() == {"network", "critic"}
-    assert algorithm.groups().keys() == {"network"}
-    assert (
-        "forward_loss"
-        not in algorithm.loss(algorithm.prepare(samples_of(algorithm, batch_of(spec_of())), Alone())).metrics
-    )

@@ -19,7 +19,7 @@ from apex_acer.config import ActorsConfig, NetworkConfig, ReplayConfig, RunConfi
 from apex_acer.protocol.actions import Actions, Box, Discrete
 from apex_acer.protocol.specification import EnvironmentSpec
 from apex_acer.protocol.unroll import Batch
-from tests.algorithms.learning import PLANE, Kind, NoisyBatch, made
+from tests.algorithms.learning import PLANE, Kind, NoisyBatch, batch_of, made
 from tests.functional import reference
 from tests.functional.reference import Sizes
 
@@ -70,21 +70,17 @@ def random_windows(algorithm: Any, seed: int = 0) -> NoisyBatch:
     given = {name: torch.from_numpy(arrays[name]) for name in ("action", "terminated", "truncated", "mask")}
     if not isinstance(algorithm, ApexDqn):
         given["action"] = 2 * torch.rand(steps, COLUMNS, DIM, generator=generator, dtype=torch.float64) - 1
-    batch = Batch(
+    batch = batch_of(
+        torch.randn(planes, COLUMNS, PLANE, generator=generator, dtype=torch.float64),
         **given,
         reward=2 * torch.from_numpy(arrays["reward"]),
-        obs=torch.randn(planes, COLUMNS, PLANE, generator=generator, dtype=torch.float64),
         episode_step=torch.randint(0, 4, (planes, COLUMNS), generator=generator, dtype=torch.int32),
-        extras={},
-        state={},
-        weights_version=torch.zeros(COLUMNS, dtype=torch.int64),
-        fresh=torch.zeros(COLUMNS, dtype=torch.bool),
         importance=torch.rand(COLUMNS, generator=generator, dtype=torch.float64),
     )
     assert 0 < batch.mask[0].sum() < COLUMNS
     torch.manual_seed(seed)
     noise = {name: part.double() for name, part in algorithm.noise(algorithm.samples.make(batch)).items()}
-    return NoisyBatch(**vars(batch), noise=noise)
+    return dataclasses.replace(batch, noise=noise)
 
 
 def as_arrays(batch: Batch) -> dict[str, npt.NDArray[Any]]:
