@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from apex_acer.algorithms import algorithm_class
 from apex_acer.algorithms.algorithm import Action, Algorithm, LossOutput
 from apex_acer.config import RunConfig
 from apex_acer.protocol.specification import EnvironmentSpec
 from apex_acer.protocol.unroll import Batch
+from tests.runs import tiny_run
 
 PLANE = 4
-Kind = TypeVar("Kind", bound=Algorithm)
 
 
 @dataclass(frozen=True)
@@ -24,16 +25,20 @@ class NoisyBatch(Batch):
     noise: dict[str, Tensor] = field(default_factory=dict)
 
 
-def made(
-    kind: type[Kind], config: RunConfig, spec: EnvironmentSpec, seed: int = 0, dtype: torch.dtype = torch.float64
-) -> Kind:
-    """An algorithm with different weights in each of its modules, as after some training."""
+def made(name: str, spec: EnvironmentSpec, seed: int = 0, dtype: torch.dtype = torch.float64, **changes: Any) -> Any:
+    """The algorithm `name` with different weights in each of its modules, as after some training."""
     torch.manual_seed(seed)
-    algorithm = kind.make(config, spec, torch.device("cpu"))
-    for number, (name, module) in enumerate(algorithm.modules.items()):
-        if name != "rewards":
+    algorithm = algorithm_class(name).make(run_of(name, **changes), spec, torch.device("cpu"))
+    for number, (part, module) in enumerate(algorithm.modules.items()):
+        if part != "rewards":
             randomise(module.to(dtype), 10 * seed + number)
     return algorithm
+
+
+def run_of(name: str, **changes: Any) -> RunConfig:
+    """A run of the algorithm `name`; keys without a section are its settings."""
+    common = {"network__hidden_sizes": (16, 8), "unroll_length": 8, "gamma": 0.9, "name": name} | changes
+    return tiny_run(**{key if "__" in key else f"algorithm__{key}": value for key, value in common.items()})
 
 
 def randomise(network: nn.Module, seed: int, std: float = 0.4) -> None:

@@ -10,8 +10,6 @@ from torch import Tensor
 
 from apex_acer.algorithms.acer.acer import Acer
 from apex_acer.algorithms.acer.continuous import ContinuousAcer
-from apex_acer.algorithms.acer.settings import AcerConfig, ContinuousAcerConfig
-from apex_acer.config import LearnerConfig, NetworkConfig, RunConfig
 from apex_acer.protocol.actions import Box, Discrete
 from tests.algorithms.learning import PLANE, NoisyBatch, batch_of, made
 from tests.algorithms.windows import spec
@@ -25,31 +23,18 @@ CHOICES = Discrete(SIZES.actions, 0)
 Arrays = dict[str, npt.NDArray[Any]]
 
 
-def config_of(settings: Any, lstm: int = 0, normalise: bool = False, precision: Any = "auto") -> RunConfig:
-    network = NetworkConfig(hidden_sizes=(16,), lstm=lstm, normalise=normalise)
-    return RunConfig(network=network, learner=LearnerConfig(precision=precision), algorithm=settings)
-
-
-def build(
-    seed: int = 0,
-    stack: int = 2,
-    dtype: torch.dtype = torch.float64,
-    lstm: int = 0,
-    normalise: bool = False,
-    precision: Any = "auto",
-    **settings: Any,
-) -> Acer:
+def build(seed: int = 0, stack: int = 2, lstm: int = 0, **changes: Any) -> Acer:
     """An `Acer` whose average network is not its network."""
-    chosen = AcerConfig(**{"unroll_length": SIZES.length, "entropy_cost": 0.05, "gamma": 0.9} | settings)
-    return made(Acer, config_of(chosen, lstm, normalise, precision), spec(stack, CHOICES), seed, dtype)
+    acer = made("acer", spec(stack, CHOICES), seed, network__lstm=lstm, **{"entropy_cost": 0.05} | changes)
+    assert isinstance(acer, Acer)
+    return acer
 
 
-def build_continuous(
-    seed: int = 0, stack: int = 2, dtype: torch.dtype = torch.float64, lstm: int = 0, **settings: Any
-) -> ContinuousAcer:
+def build_continuous(seed: int = 0, stack: int = 2, lstm: int = 0, **changes: Any) -> ContinuousAcer:
     """A `ContinuousAcer` whose average network is not its network."""
-    chosen = ContinuousAcerConfig(**{"unroll_length": SIZES.length, "gamma": 0.9, "std": 0.6} | settings)
-    return made(ContinuousAcer, config_of(chosen, lstm), spec(stack, BOX), seed, dtype)
+    acer = made("continuous_acer", spec(stack, BOX), seed, network__lstm=lstm, **{"std": 0.6} | changes)
+    assert isinstance(acer, ContinuousAcer)
+    return acer
 
 
 def random_segments(

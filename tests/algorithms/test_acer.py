@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from apex_acer.algorithms.acer.acer import Acer, acer_loss
-from apex_acer.algorithms.acer.settings import AcerConfig
 from apex_acer.algorithms.algorithm import LossOutput
 from apex_acer.config import OptimizerConfig, RunConfig
 from apex_acer.functional import forbid
@@ -23,8 +22,18 @@ from apex_acer.networks.discrete import ActorCriticOutput
 from apex_acer.networks.frames import stack_planes
 from apex_acer.networks.memory import reset_state
 from apex_acer.protocol.unroll import Batch
-from tests.algorithms.learning import PLANE, act, gradients_of, loss_of
-from tests.algorithms.segments import CHOICES, CPU, SIZES, Arrays, build, flat, random_segments, random_state
+from tests.algorithms.learning import PLANE, act, gradients_of, loss_of, run_of
+from tests.algorithms.segments import (
+    CHOICES,
+    CPU,
+    SIZES,
+    Arrays,
+    build,
+    build_continuous,
+    flat,
+    random_continuous_segments,
+    random_segments,
+)
 from tests.algorithms.windows import spec
 from tests.functional import reference
 from tests.functional.reference import Sizes, assert_near, random_batch
@@ -126,7 +135,7 @@ def test_bfloat16_points_the_same_way_and_keeps_its_parameters_in_float32() -> N
     batch, _ = random_segments(7, dtype=torch.float32)
     found = []
     for precision in ("float32", "bfloat16"):
-        output, gradients = gradients_of(build(7, dtype=torch.float32, precision=precision), batch)
+        output, gradients = gradients_of(build(7, dtype=torch.float32, learner__precision=precision), batch)
         assert output.loss.dtype == gradients["network"].dtype == torch.float32
         found.append(gradients["network"])
     assert not torch.equal(*found)
@@ -137,7 +146,7 @@ def test_bfloat16_points_the_same_way_and_keeps_its_parameters_in_float32() -> N
 
 
 def test_average_network_begins_at_the_network_and_moves_by_its_share() -> None:
-    acer = Acer.make(RunConfig(algorithm=AcerConfig(ema_decay=0.75)), spec(1, CHOICES), CPU)
+    acer = Acer.make(run_of("acer", ema_decay=0.75), spec(1, CHOICES), CPU)
     assert torch.equal(flat(acer.network.parameters()), flat(acer.average_network.parameters()))
     expected = flat(acer.average_network.parameters())
     for _ in range(3):
@@ -151,7 +160,7 @@ def test_average_network_begins_at_the_network_and_moves_by_its_share() -> None:
 
 
 def test_both_networks_see_observations_by_the_newest_statistics() -> None:
-    acer = build(2, stack=1, normalise=True)
+    acer = build(2, stack=1, network__normalise=True)
     acer.average_network.load_state_dict(acer.network.state_dict())
     acer.observe(made_up_unroll(tiny_run(), obs=np.full((6, 4, 4), 3, np.float32)), "a")
     newest, average = (network.normaliser.moments for network in (acer.network, acer.average_network))
@@ -222,8 +231,12 @@ def test_the_average_network_warms_up_a_state_of_its_own() -> None:
     assert loss_of(acer, batch).metrics["average_policy_kl"].item() == pytest.approx(kl.item(), rel=1e-9)
 
 
-def test_burn_in_leaves_out_steps_of_replayed_segments_only() -> None:
-    batch, _ = random_segments(2, lstm=LSTM)
+KINDS: list[tuple[Any, Any]] = [(build, random_segments), (build_continuous, random_continuous_segments)]
+
+
+@pytest.mark.parametrize(("build", "segments"), KINDS, ids=["discrete", "continuous"])
+def test_burn_in_leaves_out_steps_of_replayed_segments_only(build: Any, segments: Any) -> None:
+    batch, _ = segments(2, lstm=LSTM)
     batch.fresh[[0, 2]] = True
     left = batch.mask & (batch.fresh | (torch.arange(SIZES.length) >= BURN_IN).unsqueeze(-1))
     acer, plain = (build(2, lstm=LSTM, burn_in=steps) for steps in (BURN_IN, 0))
@@ -232,18 +245,6 @@ def test_burn_in_leaves_out_steps_of_replayed_segments_only() -> None:
     assert loss.metrics["q_loss"] != loss_of(plain, batch).metrics["q_loss"]
     batch.fresh[:] = True
     torch.testing.assert_close(gradients_of(acer, batch), gradients_of(plain, batch), rtol=0, atol=0)
-
-
-def test_both_networks_begin_in_the_stored_state() -> None:
-    batch, _ = random_segments(3, lstm=LSTM)
-    acer = alike(3)
-    loss = loss_of(acer, batch)
-    assert loss.metrics["average_policy_kl"].item() == pytest.approx(0, abs=1e-12)
-    other = random_state(torch.Generator().manual_seed(9), LSTM)
-    for name in ("hidden", "cell"):
-        changed = loss_of(acer, dataclasses.replace(batch, state=batch.state | {name: other[name]}))
-        assert changed.metrics["average_policy_kl"].item() == pytest.approx(0, abs=1e-12)
-        assert changed.metrics["value"].item() != pytest.approx(loss.metrics["value"].item(), rel=1e-3)
 
 
 # acting

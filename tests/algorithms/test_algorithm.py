@@ -11,10 +11,7 @@ import pytest
 import torch
 
 from apex_acer.algorithms.algorithm import Algorithm
-from apex_acer.algorithms.ddpg.ddpg import Ddpg
-from apex_acer.algorithms.dqn.apex_dqn import ApexDqn
 from apex_acer.algorithms.dqn.r2d2 import R2d2
-from apex_acer.algorithms.sac.sac import Sac
 from apex_acer.algorithms.samples import split
 from apex_acer.learner.gradient import merge
 from apex_acer.networks.weights import pack, unpack
@@ -37,7 +34,7 @@ from tests.runs import CARTPOLE, made_up_unroll, tiny_run
 TD3 = {"num_critics": 2, "policy_every": 2, "target_noise": 0.4, "target_noise_clip": 0.3}
 
 
-def with_windows(kind: type[Algorithm], **settings: Any) -> Callable[[int], tuple[Algorithm, Any]]:
+def with_windows(kind: str, **settings: Any) -> Callable[[int], tuple[Algorithm, Any]]:
     def make(seed: int) -> tuple[Algorithm, Any]:
         algorithm = build_windows(kind, seed, **settings)
         return algorithm, random_windows(algorithm, seed)
@@ -48,11 +45,11 @@ def with_windows(kind: type[Algorithm], **settings: Any) -> Callable[[int], tupl
 MADE: dict[str, Callable[[int], tuple[Algorithm, Any]]] = {
     "acer": lambda seed: (build(seed, lstm=6), random_segments(seed, lstm=6)[0]),
     "continuous_acer": lambda seed: (build_continuous(seed, lstm=6), random_continuous_segments(seed, lstm=6)[0]),
-    "apex_dqn": with_windows(ApexDqn),
+    "apex_dqn": with_windows("apex_dqn"),
     "r2d2": lambda seed: (build_r2d2(seed), sequences(seed)),
-    "sac": with_windows(Sac),
-    "td3": with_windows(Ddpg, **TD3),
-    "ape-x dpg": with_windows(Ddpg, sampling="prioritized"),
+    "sac": with_windows("sac"),
+    "td3": with_windows("ddpg", **TD3),
+    "ape-x dpg": with_windows("ddpg", replay__sampling="prioritized"),
 }
 EACH = pytest.mark.parametrize("name", MADE)
 

@@ -11,11 +11,10 @@ from torch import Tensor
 
 from apex_acer.algorithms import make_agent
 from apex_acer.algorithms.dqn.apex_dqn import ApexDqn
-from apex_acer.config import NetworkConfig
 from apex_acer.networks.frames import stack_planes
-from tests.algorithms.learning import PLANE, act, gradients_of
+from tests.algorithms.learning import PLANE, act, gradients_of, run_of
 from tests.algorithms.segments import CPU, flat
-from tests.algorithms.windows import ACTIONS, STACK, as_arrays, build, config_of, random_windows, spec
+from tests.algorithms.windows import ACTIONS, STACK, as_arrays, build, random_windows, spec
 from tests.functional import reference_q
 
 NAMES = ("gamma", "double", "value_rescaling", "reward_clip", "terminal_penalty")
@@ -29,7 +28,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("changes", SETTINGS.values(), ids=SETTINGS)
 def test_loss_priorities_and_gradients_match_the_paper(changes: dict[str, Any]) -> None:
-    algorithm = build(ApexDqn, 1, **changes)
+    algorithm = build("apex_dqn", 1, **changes)
     batch = random_windows(algorithm, 1)
     obs = stack_planes(batch.obs, batch.episode_step, STACK)
     q_values, target = (
@@ -62,7 +61,7 @@ def test_loss_priorities_and_gradients_match_the_paper(changes: dict[str, Any]) 
 
 
 def test_the_target_moves_every_so_many_updates_and_not_between() -> None:
-    algorithm = ApexDqn.make(config_of(ApexDqn, target_every=3), spec(), CPU)
+    algorithm = ApexDqn.make(run_of("apex_dqn", target_every=3), spec(), CPU)
     for network, value in ((algorithm.network, 3.0), (algorithm.target_network, 0.0)):
         network.register_buffer("scale", torch.tensor(value))
     assert torch.equal(flat(algorithm.network.parameters()), flat(algorithm.target_network.parameters()))
@@ -85,7 +84,7 @@ def test_the_target_moves_every_so_many_updates_and_not_between() -> None:
 def test_epsilons_are_the_paper_s_over_all_environments_of_all_actors(
     actors: int, environments: int, alpha: float
 ) -> None:
-    config = config_of(ApexDqn, actors=actors, epsilon=0.4, epsilon_alpha=alpha, evaluation_epsilon=0.25)
+    config = run_of("apex_dqn", actors__count=actors, epsilon=0.4, epsilon_alpha=alpha, evaluation_epsilon=0.25)
     agent, count = make_agent(config, spec()), actors * environments
     found = torch.cat([agent.exploration(environments, actor) for actor in range(actors)])
     expected = [reference_q.epsilon(0.4, alpha, index, count) for index in range(count)]
@@ -101,7 +100,7 @@ Acting = tuple[ApexDqn, Tensor, Tensor]
 @pytest.fixture(scope="module")
 def acting() -> Acting:
     """A network, observations and their best actions, each of which is some observation's."""
-    algorithm = build(ApexDqn, 13, dtype=torch.float32, network=NetworkConfig(hidden_sizes=(16,)))
+    algorithm = build("apex_dqn", 13, dtype=torch.float32, network__hidden_sizes=(16,))
     obs = torch.randn(20_000, STACK * PLANE, generator=torch.Generator().manual_seed(0))
     best = algorithm.network(obs).q_values.argmax(-1)
     assert len(best.unique()) == ACTIONS

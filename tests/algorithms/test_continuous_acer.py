@@ -8,24 +8,18 @@ import numpy as np
 import pytest
 import torch
 
-from apex_acer.algorithms import make_agent
 from apex_acer.algorithms.acer.continuous import ContinuousAcer
-from apex_acer.algorithms.acer.settings import ContinuousAcerConfig
-from apex_acer.config import ActorsConfig
 from apex_acer.networks.frames import stack_planes
 from apex_acer.networks.memory import reset_state
 from apex_acer.protocol.unroll import Batch
-from tests.algorithms.learning import PLANE, act, gradients_of, loss_of, samples_of
+from tests.algorithms.learning import PLANE, act, gradients_of, samples_of
 from tests.algorithms.segments import (
-    BOX,
     SIZES,
     Arrays,
     build_continuous,
-    config_of,
     flat,
     random_continuous_segments,
 )
-from tests.algorithms.windows import spec
 from tests.functional import reference_continuous as reference
 
 LSTM, BURN_IN = 6, 3
@@ -96,15 +90,6 @@ def test_noise_is_drawn_for_the_action_asked_about_and_for_those_averaged_over()
 # memory
 
 
-def test_burn_in_leaves_out_steps_of_replayed_segments_only() -> None:
-    batch, _ = random_continuous_segments(10, lstm=LSTM)
-    batch.fresh[[0, 2]] = True
-    left = batch.mask & (batch.fresh | (torch.arange(SIZES.length) >= BURN_IN).unsqueeze(-1))
-    acer, plain = (build_continuous(10, lstm=LSTM, burn_in=steps) for steps in (BURN_IN, 0))
-    loss, expected = loss_of(acer, batch), loss_of(plain, replace(batch, mask=left))
-    torch.testing.assert_close(loss.metrics, expected.metrics, rtol=1e-9, atol=1e-12)
-
-
 def test_a_segment_is_seen_as_the_actor_saw_it_step_by_step() -> None:
     network = build_continuous(11, stack=1, lstm=LSTM).network
     batch, _ = random_continuous_segments(11, stack=1, lstm=LSTM)
@@ -139,10 +124,7 @@ def test_mu_is_what_actions_are_sampled_from() -> None:
 
 
 def test_an_actor_s_temperature_widens_its_policy() -> None:
-    config = replace(
-        config_of(ContinuousAcerConfig(std=0.4)), actors=ActorsConfig(temperature_low=2.0, temperature_high=2.0)
-    )
-    agent = make_agent(config, spec(2, BOX))
+    agent = build_continuous(std=0.4, actors__temperature_low=2.0, actors__temperature_high=2.0).agent
     assert agent.exploration(3).tolist() == pytest.approx([0.4] * 3)
     assert agent.exploration(3, 0).tolist() == pytest.approx([0.8] * 3)
 

@@ -17,8 +17,7 @@ from apex_acer.learner.trainer import Trainer
 from apex_acer.protocol.actions import Box, Discrete
 from apex_acer.protocol.specification import EnvironmentSpec
 from apex_acer.protocol.unroll import Batch
-from tests.algorithms.learning import batch_of, samples_of
-from tests.runs import tiny_run
+from tests.algorithms.learning import batch_of, run_of, samples_of
 
 T, B, WIDTH = 6, 4, 3
 ACTIONS = {"Discrete": Discrete(3, 0), "Box": Box((-1.0, 0.0), (3.0, 10.0), (2,), "float32")}
@@ -37,16 +36,14 @@ def spec_of(actions: str = "Discrete", plane: tuple[int, ...] = (WIDTH,), stack:
     return EnvironmentSpec(plane, "float32", ACTIONS[actions], stack, False, 1, plane)
 
 
-def run_of(name: str = "ppo", curiosity: float = ETA, **settings: Any) -> RunConfig:
-    more = {"algorithm__minibatches": 2} if name == "ppo" else {}
-    return tiny_run(
-        algorithm__name=name, algorithm__unroll_length=T, algorithm__curiosity=curiosity, **more, **settings
-    )
+def curious_run(name: str = "ppo", **changes: Any) -> RunConfig:
+    more = {"minibatches": 2} if name == "ppo" else {}
+    return run_of(name, **{"curiosity": ETA, **more, **changes})
 
 
-def build(name: str = "ppo", spec: EnvironmentSpec | None = None, **settings: Any) -> Any:
+def build(name: str = "ppo", spec: EnvironmentSpec | None = None, **changes: Any) -> Any:
     torch.manual_seed(0)
-    return algorithm_class(name).make(run_of(name, **settings), spec or spec_of(), CPU)
+    return algorithm_class(name).make(curious_run(name, **changes), spec or spec_of(), CPU)
 
 
 def curious_batch(spec: EnvironmentSpec) -> Batch:
@@ -106,7 +103,7 @@ def test_each_transition_has_its_errors(actions: str) -> None:
         torch.testing.assert_close((forward[t, b], inverse[t, b]), expected)
 
 
-V_TRACE = {"algorithm__targets": "vtrace"}
+V_TRACE = {"targets": "vtrace"}
 
 
 @pytest.mark.parametrize(("name", "settings"), [("ppo", {}), ("actor_critic", {}), ("actor_critic", V_TRACE)])
@@ -161,7 +158,7 @@ def test_the_models_learn_and_the_policy_does_not_notice(name: str, actions: str
     ],
 )
 def test_steps_are_taken_on_vectors_images_and_with_memory(spec: EnvironmentSpec, settings: dict[str, Any]) -> None:
-    config = run_of(**settings)
+    config: Any = curious_run(**settings)
     trainer = Trainer(config, spec)
     state = {name: torch.zeros(B, *shape) for name, shape in trainer.algorithm.agent.state.items()}
     before = {name: tensor.clone() for name, tensor in trainer.algorithm.tensors().items()}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,14 +12,13 @@ import torch
 from apex_acer.actor.rollout import Rollout
 from apex_acer.algorithms import make_agent
 from apex_acer.algorithms.ddpg.ddpg import NOISE, Ddpg
-from apex_acer.algorithms.ddpg.settings import DdpgConfig
-from apex_acer.config import EnvironmentConfig, NetworkConfig, RunConfig
+from apex_acer.config import RunConfig
 from apex_acer.learner.gradient import Gradient
 from apex_acer.learner.optimizer import Optimizer
 from tests.algorithms.continuous import ddpg_losses
-from tests.algorithms.learning import PLANE, act, gradients, gradients_of, samples_of
+from tests.algorithms.learning import PLANE, act, gradients, gradients_of, run_of, samples_of
 from tests.algorithms.segments import CPU, flat
-from tests.algorithms.windows import DIM, NETWORK, STACK, build, config_of, random_windows, spec_for
+from tests.algorithms.windows import DIM, STACK, build, random_windows, spec_for
 from tests.conftest import play
 from tests.functional import reference_q
 
@@ -28,18 +26,18 @@ TD3 = {"num_critics": 2, "policy_every": 2, "target_noise": 0.4, "target_noise_c
 SETTINGS: dict[str, dict[str, Any]] = {
     "ddpg": {"n_steps": 1},
     "td3": TD3,
-    "td3, prioritized": {**TD3, "sampling": "prioritized"},
+    "td3, prioritized": {**TD3, "replay__sampling": "prioritized"},
     "shaped rewards, normalised": {
         "reward_clip": 1.0,
         "terminal_penalty": 0.5,
-        "network": replace(NETWORK, normalise=True),
+        "network__normalise": True,
     },
 }
 
 
 @pytest.mark.parametrize("changes", SETTINGS.values(), ids=SETTINGS)
 def test_policy_and_critics_get_the_gradient_of_their_own_loss(changes: dict[str, Any]) -> None:
-    algorithm = build(Ddpg, 1, **changes)
+    algorithm = build("ddpg", 1, **changes)
     batch = random_windows(algorithm, 1)
     expected = ddpg_losses(algorithm, batch)
     output, found = gradients_of(algorithm, batch)
@@ -63,7 +61,7 @@ def due(algorithm: Ddpg, updates: int) -> Collection[str]:
 
 
 def test_a_policy_that_is_not_due_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    algorithm = build(Ddpg, 2, **TD3)
+    algorithm = build("ddpg", 2, **TD3)
     batch = random_windows(algorithm, 2)
     expected = ddpg_losses(algorithm, batch)
     monkeypatch.setattr(algorithm.network, "output", None)
@@ -77,7 +75,7 @@ def test_a_policy_that_is_not_due_costs_nothing(monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.parametrize("sampling", ["uniform", "prioritized"])
 def test_targets_are_averages_that_move_with_the_policy(sampling: str) -> None:
-    algorithm = build(Ddpg, 3, ema_decay=0.9, sampling=sampling, **TD3)
+    algorithm = build("ddpg", 3, ema_decay=0.9, replay__sampling=sampling, **TD3)
     pairs = ((algorithm.target_network, algorithm.network), (algorithm.target_critics, algorithm.critics))
     for updates in range(1, 5):
         before = [[flat(module.parameters()) for module in pair] for pair in pairs]
@@ -89,8 +87,8 @@ def test_targets_are_averages_that_move_with_the_policy(sampling: str) -> None:
 
 @pytest.mark.parametrize("sampling", ["uniform", "prioritized"])
 def test_critics_travel_if_actors_compute_priorities(sampling: str) -> None:
-    given = config_of(Ddpg, sampling=sampling, num_critics=2)
-    algorithm, travelling = (Ddpg.make(given, spec_for(Ddpg), CPU), make_agent(given, spec_for(Ddpg)).network)
+    given = run_of("ddpg", replay__sampling=sampling, num_critics=2)
+    algorithm, travelling = (Ddpg.make(given, spec_for("ddpg"), CPU), make_agent(given, spec_for("ddpg")).network)
     sent = {name for name in algorithm.tensors() if name.startswith("network.")}
     assert sent == {f"network.{name}" for name in travelling.state_dict()}
     assert any("critics" in name for name in sent) == (sampling == "prioritized")
@@ -103,7 +101,7 @@ def test_critics_travel_if_actors_compute_priorities(sampling: str) -> None:
 
 @pytest.mark.parametrize(("actors", "environments", "alpha"), [(1, 1, 3.0), (3, 4, 0.0), (3, 4, 3.0)])
 def test_noise_is_spread_over_all_environments_of_all_actors(actors: int, environments: int, alpha: float) -> None:
-    agent = make_agent(config_of(Ddpg, actors=actors, noise_std=0.4, noise_alpha=alpha), spec_for(Ddpg))
+    agent = make_agent(run_of("ddpg", actors__count=actors, noise_std=0.4, noise_alpha=alpha), spec_for("ddpg"))
     found = torch.cat([agent.exploration(environments, actor) for actor in range(actors)])
     count = actors * environments
     assert found.tolist() == pytest.approx([reference_q.epsilon(0.4, alpha, i, count) for i in range(count)], rel=1e-6)
@@ -111,7 +109,7 @@ def test_noise_is_spread_over_all_environments_of_all_actors(actors: int, enviro
 
 
 def test_actions_are_uniform_before_the_first_update_and_the_policy_s_with_noise_afterwards() -> None:
-    algorithm = build(Ddpg, 1, dtype=torch.float32)
+    algorithm = build("ddpg", 1, dtype=torch.float32)
     head: Any = algorithm.network.head
     head.weight.data.mul_(0.1)
     obs = torch.randn(1, STACK * PLANE).expand(20_000, -1)
@@ -136,11 +134,9 @@ K, COUNT, THETA = 10, 4, 0.25
 
 def pendulum() -> RunConfig:
     """Pendulums that are truncated after 13 steps, with correlated noise."""
-    return RunConfig(
-        environment=EnvironmentConfig(id="Pendulum-v1", kwargs='{"max_episode_steps": 13}'),
-        network=NetworkConfig(hidden_sizes=(16,)),
-        algorithm=DdpgConfig(unroll_length=K, noise="ornstein_uhlenbeck", noise_std=0.05, noise_theta=THETA),
-    )
+    environment = {"environment__id": "Pendulum-v1", "environment__kwargs": '{"max_episode_steps": 13}'}
+    noise = {"noise": "ornstein_uhlenbeck", "noise_std": 0.05, "noise_theta": THETA}
+    return run_of("ddpg", unroll_length=K, **environment, **noise)
 
 
 def test_correlated_noise_is_a_state_that_ends_with_the_episode() -> None:

@@ -10,8 +10,6 @@ import torch
 from torch import Tensor
 
 from apex_acer.algorithms.dqn.r2d2 import R2d2
-from apex_acer.algorithms.dqn.settings import R2d2Config
-from apex_acer.config import LearnerConfig, NetworkConfig, ReplayConfig, RunConfig
 from apex_acer.networks.discrete import QNetwork
 from apex_acer.networks.frames import stack_planes
 from apex_acer.networks.memory import reset_state
@@ -25,19 +23,12 @@ LSTM, BURN_IN, STACK = 6, 3, 2
 REFERENCE = ("n_steps", "gamma", "double", "value_rescaling", "reward_clip", "terminal_penalty")
 
 
-def config_of(**settings: Any) -> RunConfig:
-    given: dict[str, Any] = {"unroll_length": SIZES.length - BURN_IN, "n_steps": 3, "gamma": 0.9, "burn_in": BURN_IN}
-    return RunConfig(
-        network=NetworkConfig(hidden_sizes=(16,), lstm=LSTM),
-        learner=LearnerConfig(precision="float32"),
-        replay=ReplayConfig(sampling="prioritized"),
-        algorithm=R2d2Config(**given | settings),
-    )
-
-
 def build_r2d2(seed: int = 0, **settings: Any) -> R2d2:
     """An `R2d2` as after some training; its networks differ."""
-    return made(R2d2, config_of(**settings), spec(STACK, CHOICES), seed)
+    given = {"unroll_length": SIZES.length - BURN_IN, "burn_in": BURN_IN, "n_steps": 3, "network__lstm": LSTM}
+    r2d2 = made("r2d2", spec(STACK, CHOICES), seed, **given | settings)
+    assert isinstance(r2d2, R2d2)
+    return r2d2
 
 
 def sequences(seed: int = 0) -> Batch:

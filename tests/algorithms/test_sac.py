@@ -8,9 +8,9 @@ import torch
 
 from apex_acer.algorithms.sac.sac import Sac
 from tests.algorithms.continuous import sac_losses
-from tests.algorithms.learning import PLANE, act, gradients, gradients_of
+from tests.algorithms.learning import PLANE, act, gradients, gradients_of, run_of
 from tests.algorithms.segments import CPU, flat
-from tests.algorithms.windows import DIM, STACK, build, config_of, random_windows, spec_for
+from tests.algorithms.windows import DIM, STACK, build, random_windows, spec_for
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "as published": {},
@@ -21,7 +21,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("changes", SETTINGS.values(), ids=SETTINGS)
 def test_each_group_gets_the_gradient_of_its_own_loss(changes: dict[str, Any]) -> None:
-    algorithm = build(Sac, 1, **changes)
+    algorithm = build("sac", 1, **changes)
     batch = random_windows(algorithm, 1)
     expected = sac_losses(algorithm, batch)
     output, found = gradients_of(algorithm, batch)
@@ -49,7 +49,7 @@ def set_policy(algorithm: Sac, outputs: list[float]) -> None:
 
 
 def test_the_temperature_rises_until_the_entropy_is_minus_one_nat_per_dimension() -> None:
-    algorithm = build(Sac, 5)
+    algorithm = build("sac", 5)
     batch = random_windows(algorithm, 5)
     for log_std, falls in ((-3.0, True), (0.0, False)):
         set_policy(algorithm, [0.0] * DIM + [log_std] * DIM)
@@ -59,19 +59,19 @@ def test_the_temperature_rises_until_the_entropy_is_minus_one_nat_per_dimension(
 
 
 def test_target_critics_are_averages_of_the_critics() -> None:
-    algorithm = build(Sac, 6, ema_decay=0.9)
+    algorithm = build("sac", 6, ema_decay=0.9)
     slow, fast = (flat(m.parameters()).clone() for m in (algorithm.target_critics, algorithm.critics))
     algorithm.after_step(1, algorithm.groups())
     torch.testing.assert_close(flat(algorithm.target_critics.parameters()), 0.9 * slow + 0.1 * fast)
     assert torch.equal(flat(algorithm.critics.parameters()), fast)
-    fresh = Sac.make(config_of(Sac, initial_temperature=0.1), spec_for(Sac), CPU)
+    fresh = Sac.make(run_of("sac", initial_temperature=0.1), spec_for("sac"), CPU)
     assert torch.equal(flat(fresh.critics.parameters()), flat(fresh.target_critics.parameters()))
     assert not any(parameter.requires_grad for parameter in fresh.target_critics.parameters())
     assert fresh.temperature["log"].item() == pytest.approx(math.log(0.1))
 
 
 def test_actions_are_uniform_before_the_first_update_and_the_policy_s_afterwards() -> None:
-    algorithm = build(Sac, 9, dtype=torch.float32)
+    algorithm = build("sac", 9, dtype=torch.float32)
     set_policy(algorithm, [0.3, -0.2, -1.0, -0.5])
     obs = torch.randn(20_000, STACK * PLANE)
     before = act(algorithm, obs, updates=0).action

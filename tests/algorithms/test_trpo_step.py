@@ -11,10 +11,8 @@ from torch import Tensor, nn
 
 from apex_acer.algorithms.on_policy import trpo
 from apex_acer.algorithms.on_policy.common import ADVANTAGE
-from apex_acer.algorithms.on_policy.settings import TrpoConfig
 from apex_acer.algorithms.on_policy.trpo import Trpo
 from apex_acer.algorithms.samples import Sequences, prepared
-from apex_acer.config import NetworkConfig, RunConfig
 from apex_acer.functional import Categorical, Factored, Gaussian
 from apex_acer.protocol.specification import EnvironmentSpec
 from tests.algorithms.learning import batch_of, made, samples_of
@@ -25,11 +23,10 @@ SPECS = pytest.mark.parametrize("spec", [CARTPOLE, BOX], ids=["discrete", "box"]
 
 
 def build(spec: EnvironmentSpec, seed: int = 0, **settings: Any) -> Trpo:
-    config = RunConfig(
-        network=NetworkConfig(hidden_sizes=(5,), activation="tanh"),
-        algorithm=TrpoConfig(**{"unroll_length": T, "damping": 0.0} | settings),
-    )
-    return made(Trpo, config, spec, seed)
+    small = {"network__hidden_sizes": (5,), "network__activation": "tanh", "damping": 0.0}
+    trpo = made("trpo", spec, seed, **small | settings)
+    assert isinstance(trpo, Trpo)
+    return trpo
 
 
 def a_batch(algorithm: Trpo, seed: int = 0) -> Sequences:
