@@ -37,7 +37,12 @@ def made(name: str, spec: EnvironmentSpec, seed: int = 0, dtype: torch.dtype = t
 
 def run_of(name: str, **changes: Any) -> RunConfig:
     """A run of the algorithm `name`; keys without a section are its settings."""
-    common = {"network__hidden_sizes": (16, 8), "unroll_length": 8, "gamma": 0.9, "name": name} | changes
+    common: dict[str, Any] = {
+        "network__hidden_sizes": (16, 8),
+        "unroll_length": 8,
+        "gamma": 0.9,
+        "name": name,
+    } | changes
     return tiny_run(**{key if "__" in key else f"algorithm__{key}": value for key, value in common.items()})
 
 

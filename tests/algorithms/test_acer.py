@@ -58,7 +58,8 @@ def loss_and_gradients(batch: Arrays, **changes: Any) -> tuple[LossOutput, Tenso
     samples: Any = SimpleNamespace(**given, extras={"log_probs": given["mu_log_probs"]}, discount=discount)
     settings: Any = SimpleNamespace(**SETTINGS | changes)
     loss = acer_loss(settings, samples, output, given["average_logits"], given["mask"])
-    return loss, *torch.autograd.grad(loss.loss, [output.pi_logits, output.q_values])
+    d_pi_logits, d_q_values = torch.autograd.grad(loss.loss, [output.pi_logits, output.q_values])
+    return loss, d_pi_logits, d_q_values
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(np.float32, 1e-5), (np.float64, 1e-10)])
@@ -133,13 +134,14 @@ def test_loss_and_parameter_gradients_match_the_paper() -> None:
 def test_bfloat16_points_the_same_way_and_keeps_its_parameters_in_float32() -> None:
     """Where it computes in bfloat16 at all."""
     batch, _ = random_segments(7, dtype=torch.float32)
-    found = []
+    found: list[Tensor] = []
     for precision in ("float32", "bfloat16"):
         output, gradients = gradients_of(build(7, dtype=torch.float32, learner__precision=precision), batch)
         assert output.loss.dtype == gradients["network"].dtype == torch.float32
         found.append(gradients["network"])
-    assert not torch.equal(*found)
-    assert torch.cosine_similarity(*found, dim=0) > 0.995
+    one, other = found
+    assert not torch.equal(one, other)
+    assert torch.cosine_similarity(one, other, dim=0) > 0.995
 
 
 # the average network
@@ -150,9 +152,8 @@ def test_average_network_begins_at_the_network_and_moves_by_its_share() -> None:
     assert torch.equal(flat(acer.network.parameters()), flat(acer.average_network.parameters()))
     expected = flat(acer.average_network.parameters())
     for _ in range(3):
-        with torch.no_grad():
-            for parameter in acer.network.parameters():
-                parameter += torch.randn_like(parameter)
+        for parameter in acer.network.parameters():
+            parameter.data += torch.randn_like(parameter)
         acer.after_step(0, acer.groups())
         expected = 0.75 * expected + 0.25 * flat(acer.network.parameters())
         torch.testing.assert_close(flat(acer.average_network.parameters()), expected)
@@ -163,7 +164,8 @@ def test_both_networks_see_observations_by_the_newest_statistics() -> None:
     acer = build(2, stack=1, network__normalise=True)
     acer.average_network.load_state_dict(acer.network.state_dict())
     acer.observe(made_up_unroll(tiny_run(), obs=np.full((6, 4, 4), 3, np.float32)), "a")
-    newest, average = (network.normaliser.moments for network in (acer.network, acer.average_network))
+    networks: list[Any] = [acer.network, acer.average_network]
+    newest, average = (network.normaliser.moments for network in networks)
     before = average.mean.clone()
     batch, _ = random_segments(2, stack=1)
     assert loss_of(acer, batch).metrics["average_policy_kl"].item() == pytest.approx(0, abs=1e-12)

@@ -144,7 +144,7 @@ def test_only_the_newest_planes_of_an_unroll_are_observed() -> None:
         network__normalise=True,
         actors__environments=4,
     )
-    algorithm = R2d2.make(config, replace(CARTPOLE, stack=2), CPU)
+    algorithm: Any = R2d2.make(config, replace(CARTPOLE, stack=2), CPU)
     obs = np.random.default_rng(2).normal(size=(2 + 7, 4, 4)).astype(np.float32)
     algorithm.observe(made_up_unroll(config, obs=obs, action=np.zeros((7, 4), np.int64)), "a")
     moments = algorithm.network.normaliser.moments

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
 from apex_acer.algorithms import make_agent
 from apex_acer.algorithms.dqn.apex_dqn import ApexDqn
@@ -67,9 +66,8 @@ def test_the_target_moves_every_so_many_updates_and_not_between() -> None:
     assert torch.equal(flat(algorithm.network.parameters()), flat(algorithm.target_network.parameters()))
     for update in range(1, 7):
         before = flat(algorithm.target_network.parameters())
-        with torch.no_grad():
-            for parameter in algorithm.network.parameters():
-                parameter += 1
+        for parameter in algorithm.network.parameters():
+            parameter.data += 1
         algorithm.after_step(update, algorithm.groups())
         newest, target = (flat(network.parameters()) for network in (algorithm.network, algorithm.target_network))
         assert torch.equal(target, newest if update % 3 == 0 else before)
@@ -94,45 +92,23 @@ def test_epsilons_are_the_paper_s_over_all_environments_of_all_actors(
     assert agent.exploration(3).tolist() == [0.25] * 3
 
 
-Acting = tuple[ApexDqn, Tensor, Tensor]
-
-
-@pytest.fixture(scope="module")
-def acting() -> Acting:
-    """A network, observations and their best actions, each of which is some observation's."""
+def test_each_environment_has_its_own_share_of_random_actions_and_otherwise_takes_the_best() -> None:
     algorithm = build("apex_dqn", 13, dtype=torch.float32, network__hidden_sizes=(16,))
-    obs = torch.randn(20_000, STACK * PLANE, generator=torch.Generator().manual_seed(0))
-    best = algorithm.network(obs).q_values.argmax(-1)
-    assert len(best.unique()) == ACTIONS
-    return algorithm, obs, best
-
-
-def test_greedy_and_an_epsilon_of_zero_take_the_best(acting: Acting) -> None:
-    algorithm, obs, best = acting
-    chosen = act(algorithm, obs, 1.0, greedy=True)
-    assert torch.equal(chosen.action, best)
-    assert torch.equal(act(algorithm, obs, 0.0).action, best)
+    obs = torch.randn(40_000, STACK * PLANE, generator=torch.Generator().manual_seed(0))
+    q_values = algorithm.network(obs).q_values.detach()
+    best = q_values.argmax(-1)
+    shares = torch.tensor([0.0, 0.3, 1.0, 0.0])
+    chosen = act(algorithm, obs, shares.repeat(10_000))
+    for place, share in enumerate(shares):
+        for likeliest in range(ACTIONS):
+            taken = chosen.action[place::4][best[place::4] == likeliest]
+            expected = (share / ACTIONS).repeat(ACTIONS)
+            expected[likeliest] += 1 - share
+            frequency = taken.bincount(minlength=ACTIONS) / len(taken)
+            allowed = 4 * 0.5 / len(taken) ** 0.5 if share else 0.0
+            torch.testing.assert_close(frequency, expected, rtol=0, atol=allowed)
     assert (chosen.action.dtype, chosen.state) == (torch.int64, {})
-    assert torch.equal(chosen.extras["q_values"], algorithm.network(obs).q_values)
-
-
-def test_a_share_of_epsilon_is_uniform_whatever_is_best(acting: Acting) -> None:
-    algorithm, obs, best = acting
-    action = act(algorithm, obs, 0.3, seed=1).action
-    for likeliest in range(ACTIONS):
-        taken = action[best == likeliest]
-        expected = torch.full((ACTIONS,), 0.3 / ACTIONS)
-        expected[likeliest] += 0.7
-        frequency = taken.bincount(minlength=ACTIONS) / len(taken)
-        torch.testing.assert_close(frequency, expected, rtol=0, atol=4 * 0.5 / len(taken) ** 0.5)
-    assert torch.equal(action, act(algorithm, obs, 0.3, seed=1).action)
-    assert not torch.equal(action, act(algorithm, obs, 0.3, seed=2).action)
-
-
-def test_each_environment_has_its_own_epsilon(acting: Acting) -> None:
-    algorithm, obs, best = acting
-    epsilon = torch.tensor([0.0, 1.0, 0.25, 0.0]).repeat(len(obs) // 4)
-    deviates = (act(algorithm, obs, epsilon, seed=2).action != best).view(-1, 4).float().mean(0)
-    expected = torch.tensor([0.0, 1.0, 0.25, 0.0]) * (1 - 1 / ACTIONS)
-    assert deviates[[0, 3]].tolist() == [0, 0]
-    torch.testing.assert_close(deviates, expected, rtol=0, atol=0.03)
+    assert torch.equal(chosen.extras["q_values"], q_values)
+    assert torch.equal(act(algorithm, obs, 1.0, greedy=True).action, best)
+    assert torch.equal(act(algorithm, obs, 0.5, seed=3).action, act(algorithm, obs, 0.5, seed=3).action)
+    assert not torch.equal(act(algorithm, obs, 0.5, seed=3).action, act(algorithm, obs, 0.5, seed=4).action)

@@ -16,12 +16,13 @@ from apex_acer.algorithms.samples import SampleMaker, Samples, Sequences, prepar
 from apex_acer.config import AlgorithmConfig, SequenceConfig
 from apex_acer.networks.discrete import ActorCritic
 from apex_acer.protocol.unroll import Batch
+from tests.algorithms.learning import batch_of
 from tests.functional import reference_q
 from tests.runs import CARTPOLE, made_up_unroll, tiny_run
 
 T, B, PLANE, N = 7, 5, 3, 3
 STACKS = pytest.mark.parametrize("stack", [1, 4])
-SHAPING = {"gamma": 0.9, "reward_clip": 20.0, "terminal_penalty": 0.5, "unroll_length": T}
+SHAPING: dict[str, Any] = {"gamma": 0.9, "reward_clip": 20.0, "terminal_penalty": 0.5, "unroll_length": T}
 
 
 def numbered_batch(stack: int = 1) -> Batch:
@@ -32,17 +33,16 @@ def numbered_batch(stack: int = 1) -> Batch:
     def numbers(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
         return torch.tensor([next(clock) for _ in range(int(np.prod(shape)))], dtype=dtype).view(shape)
 
-    return Batch(
-        obs=numbers(T + stack, B, PLANE),
+    return batch_of(
+        numbers(T + stack, B, PLANE),
+        numbers(T, B, dtype=torch.int64),
         episode_step=torch.from_numpy(random.integers(0, 4, (T + stack, B), np.int32)),
-        action=numbers(T, B, dtype=torch.int64),
         reward=numbers(T, B) / 5,
         terminated=torch.from_numpy(random.random((T, B)) < 0.3),
         truncated=torch.from_numpy(random.random((T, B)) < 0.3),
         mask=torch.from_numpy(random.random((T, B)) < 0.8),
         extras={"log_probs": numbers(T, B, 2)},
         state={"hidden": numbers(B, 6)},
-        weights_version=numbers(B, dtype=torch.int64),
         fresh=torch.from_numpy(random.random(B) < 0.5),
         importance=numbers(B),
     )
@@ -55,7 +55,7 @@ def sequences(stack: int = 1) -> Sequences:
     return dataclasses.replace(made, noise={"x": noise}, targets={"advantage": advantage, "pair": torch.randn(T, B, 2)})
 
 
-def shaped(reward: float, terminated: bool) -> float:
+def shaped(reward: float, terminated: bool) -> Any:
     return reference_q.shape_reward(reward, terminated, SHAPING["reward_clip"], SHAPING["terminal_penalty"])
 
 
@@ -118,11 +118,11 @@ def test_rewards_are_scaled_by_the_returns_observed_so_far() -> None:
         reward = random.normal(5, 20, (5, 4)).astype(np.float32)
         truncated, mask = random.random((5, 4)) < 0.2, random.random((5, 4)) < 0.9
         unroll = made_up_unroll(run, number, reward=reward, truncated=truncated, mask=mask)
-        unroll.episode_step[:] += source  # so only the first source's begin an episode
+        unroll.episode_step[:] += source  # so only those of the first source begin an episode
         maker.observe(unroll, source, 1, torch.device("cpu"))
-        carried[source] *= source
+        carried[source] *= unroll.episode_step[0, 0] > 0
         for t, column in np.ndindex(5, 4):
-            paid = shaped(reward[t, column], unroll.terminated[t, column])
+            paid = shaped(reward[t, column].item(), unroll.terminated[t, column].item())
             carried[source, column] = 0.9 * carried[source, column] + paid
             if mask[t, column]:
                 returns.append(carried[source, column])
@@ -157,24 +157,16 @@ def test_single_steps_are_the_steps_one_by_one(stack: int) -> None:
     assert whole.steps(torch.arange(0)).mask.shape == (1, 0)
 
 
-def test_selected_sequences_are_whole() -> None:
+@pytest.mark.parametrize("num_parts", [1, 3, 9])
+def test_selecting_and_splitting_keep_sequences_whole(num_parts: int) -> None:
     whole, index = sequences(3), torch.tensor([4, 0, 2])
-    chosen = whole.select(index)
+    parts, chosen = split(whole, num_parts), whole.select(index)
+    assert len(parts) <= num_parts
     for field in dataclasses.fields(Sequences):
-        for key, tensor in of_steps(chosen, field.name).items():
-            given = of_steps(whole, field.name)[key]
-            assert torch.equal(tensor, given.index_select(whole.axis(field.name), index)), key
-
-
-@pytest.mark.parametrize("parts", [1, 3, 9])
-def test_splitting_keeps_every_sequence_once(parts: int) -> None:
-    whole = sequences(2)
-    pieces = split(whole, parts)
-    assert len(pieces) <= parts
-    for field in dataclasses.fields(Sequences):
+        axis = whole.axis(field.name)
         for key, tensor in of_steps(whole, field.name).items():
-            joined = torch.cat([of_steps(piece, field.name)[key] for piece in pieces], whole.axis(field.name))
-            assert torch.equal(joined, tensor), key
+            assert torch.equal(torch.cat([of_steps(part, field.name)[key] for part in parts], axis), tensor), key
+            assert torch.equal(of_steps(chosen, field.name)[key], tensor.index_select(axis, index)), key
 
 
 def test_a_part_of_images_keeps_its_channels_innermost() -> None:

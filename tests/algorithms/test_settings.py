@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import Any
 
 import pytest
@@ -95,7 +96,8 @@ def test_an_algorithm_without_replay_has_none_to_set() -> None:
     }
     assert others.keys() == {field.name for field in dataclasses.fields(ReplayConfig)}
     for key, value in others.items():
-        message = config_error(lambda key=key, value=value: from_dict(run_of("trpo") | {"replay": {key: value}}))
+        run = run_of("trpo") | {"replay": {key: value}}
+        message = config_error(functools.partial(from_dict, run))
         assert message == f"replay.{key}: {value!r} is not allowed; trpo has no replay; leave it out"
     assert from_dict(run_of("trpo") | {"replay": {"capacity": ReplayConfig().capacity}}).saves_replay
 

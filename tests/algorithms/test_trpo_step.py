@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from apex_acer.algorithms.on_policy import trpo
 from apex_acer.algorithms.on_policy.common import ADVANTAGE
 from apex_acer.algorithms.on_policy.trpo import Trpo
-from apex_acer.algorithms.samples import Sequences, prepared
-from apex_acer.functional import Categorical, Factored, Gaussian
+from apex_acer.algorithms.samples import prepared
+from apex_acer.functional import Categorical, Factored, Gaussian, fisher_product
 from apex_acer.protocol.specification import EnvironmentSpec
 from tests.algorithms.learning import batch_of, made, samples_of
 from tests.runs import BOX, CARTPOLE
@@ -23,21 +23,21 @@ SPECS = pytest.mark.parametrize("spec", [CARTPOLE, BOX], ids=["discrete", "box"]
 
 
 def build(spec: EnvironmentSpec, seed: int = 0, **settings: Any) -> Trpo:
-    small = {"network__hidden_sizes": (5,), "network__activation": "tanh", "damping": 0.0}
-    trpo = made("trpo", spec, seed, **small | settings)
-    assert isinstance(trpo, Trpo)
-    return trpo
+    small: dict[str, Any] = {"network__hidden_sizes": (5,), "network__activation": "tanh", "damping": 0.0}
+    algorithm = made("trpo", spec, seed, **small | settings)
+    assert isinstance(algorithm, Trpo)
+    return algorithm
 
 
-def a_batch(algorithm: Trpo, seed: int = 0) -> Sequences:
+def a_batch(algorithm: Trpo, seed: int = 0) -> Any:
     """Steps that the algorithm's own policy took, some of them dummies, with advantages."""
     torch.manual_seed(seed)
     obs = torch.randn(T + 1, B, 4, dtype=torch.float64)
     policy = algorithm.network.head.distribution(algorithm.network(obs[:-1].flatten(0, 1)))
     with torch.no_grad():
         action, extras = algorithm.network.head.sample(policy, torch.Generator().manual_seed(seed), greedy=False)
-    recorded = {name: part.detach().double().unflatten(0, (T, B)) for name, part in extras.items()}
-    batch = batch_of(obs, action.unflatten(0, (T, B)), extras=recorded, mask=torch.rand(T, B) < 0.8)
+    recorded = {name: part.detach().double().view(T, B, *part.shape[1:]) for name, part in extras.items()}
+    batch = batch_of(obs, action.view(T, B, *action.shape[1:]), extras=recorded, mask=torch.rand(T, B) < 0.8)
     advantage = torch.randn(T, B, dtype=torch.float64)
     return dataclasses.replace(samples_of(algorithm, batch), targets={ADVANTAGE: advantage})
 
@@ -47,7 +47,7 @@ def weights(algorithm: Trpo) -> Tensor:
     return torch.cat([parameter.detach().flatten() for parameter in algorithm._parameters])
 
 
-def policy_of(algorithm: Trpo, batch: Sequences) -> Any:
+def policy_of(algorithm: Trpo, batch: Any) -> Any:
     """Of all steps but dummies."""
     obs = prepared(algorithm.network, batch.obs[:-1])
     policy = algorithm.network.evaluate(obs, batch.first[:-1], {})[0]
@@ -85,13 +85,12 @@ def test_products_are_those_of_the_policy_s_fisher_matrix(
 ) -> None:
     """As the algorithm itself makes them: dummies left out, the policy before the step as the reference."""
     found: list[Tensor] = []
-    make = trpo.fisher_product
     algorithm = build(spec)
     batch = a_batch(algorithm)
     expected = fisher_matrix(policy_of(algorithm, batch), algorithm._parameters)
 
     def spy(kl: Tensor, parameters: list[Tensor], damping: float) -> Any:
-        product = make(kl, parameters, damping)
+        product = fisher_product(kl, parameters, damping)
         found.append(torch.stack([product(row) for row in torch.eye(len(expected), dtype=torch.float64)]))
         return product
 
@@ -100,11 +99,12 @@ def test_products_are_those_of_the_policy_s_fisher_matrix(
     torch.testing.assert_close(found, [expected])
 
 
-def surrogate(policy: Any, old: Any, batch: Sequences, spec: EnvironmentSpec) -> Tensor:
+def surrogate(policy: Any, old: Any, batch: Any, spec: EnvironmentSpec) -> Tensor:
     action = batch.action if spec is CARTPOLE else batch.extras["sample"]
     taken = action[batch.mask]
     ratio = (policy.log_prob(taken) - old.log_prob(taken)).exp()
-    return (ratio * batch.targets[ADVANTAGE][batch.mask]).mean()
+    mean: Tensor = (ratio * batch.targets[ADVANTAGE][batch.mask]).mean()
+    return mean
 
 
 @pytest.mark.parametrize(("spec", "max_kl"), [(CARTPOLE, 0.01), (BOX, 0.5)], ids=["discrete", "box"])
