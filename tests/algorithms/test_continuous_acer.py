@@ -129,16 +129,6 @@ def test_an_actor_s_temperature_widens_its_policy() -> None:
     assert agent.exploration(3, 0).tolist() == pytest.approx([0.8] * 3)
 
 
-def test_acting_gives_the_state_after_the_observation() -> None:
-    acer = build_continuous(16, lstm=LSTM)
-    batch, _ = random_continuous_segments(16, lstm=LSTM)
-    obs = torch.randn(5, 2 * PLANE, dtype=torch.float64)
-    chosen = act(acer, obs, state=batch.state)
-    torch.testing.assert_close(chosen.state, acer.network.step(obs, batch.state)[1], rtol=0, atol=0)
-    assert {name: tuple(part.shape[1:]) for name, part in chosen.state.items()} == acer.agent.state
-    assert {name: tuple(part.shape[1:]) for name, part in chosen.extras.items()} == acer.agent.extras
-
-
 # extremes
 
 

@@ -149,6 +149,14 @@ def test_the_models_learn_and_the_policy_does_not_notice(name: str, actions: str
     torch.testing.assert_close(torch.autograd.grad(output.loss, groups["network"]), there)
 
 
+def test_the_loss_of_single_steps_is_that_of_the_whole() -> None:
+    algorithm = build()
+    samples = prepared(algorithm, curious_batch(spec_of()))
+    whole = algorithm.loss(samples)
+    single = [algorithm.loss(part).loss for part in algorithm.minibatches(samples, int(whole.num_samples))]
+    torch.testing.assert_close(whole.loss, torch.stack(single).mean())
+
+
 @pytest.mark.parametrize(
     ("spec", "settings"),
     [

@@ -88,7 +88,8 @@ def test_targets_are_averages_that_move_with_the_policy(sampling: str) -> None:
 @pytest.mark.parametrize("sampling", ["uniform", "prioritized"])
 def test_critics_travel_if_actors_compute_priorities(sampling: str) -> None:
     given = run_of("ddpg", replay__sampling=sampling, num_critics=2)
-    algorithm, travelling = (Ddpg.make(given, spec_for("ddpg"), CPU), make_agent(given, spec_for("ddpg")).network)
+    algorithm = Ddpg.make(given, spec_for("ddpg"), CPU)
+    travelling = make_agent(given, spec_for("ddpg")).network
     sent = {name for name in algorithm.tensors() if name.startswith("network.")}
     assert sent == {f"network.{name}" for name in travelling.state_dict()}
     assert any("critics" in name for name in sent) == (sampling == "prioritized")

@@ -8,7 +8,7 @@ import torch
 
 from apex_acer.algorithms.sac.sac import Sac
 from tests.algorithms.continuous import sac_losses
-from tests.algorithms.learning import PLANE, act, gradients, gradients_of, run_of
+from tests.algorithms.learning import PLANE, act, gradients, gradients_of, run_of, samples_of
 from tests.algorithms.segments import CPU, flat
 from tests.algorithms.windows import DIM, STACK, build, random_windows, spec_for
 
@@ -37,6 +37,8 @@ def test_each_group_gets_the_gradient_of_its_own_loss(changes: dict[str, Any]) -
     torch.testing.assert_close(metrics["q_loss"], expected.critics.detach())
     torch.testing.assert_close(metrics["policy_loss"], expected.network.detach())
     torch.testing.assert_close(metrics["td_error"], expected.td_error[mask].mean())
+    q_taken = algorithm.critics(algorithm.network.prepare(samples_of(algorithm, batch).obs), batch.action[0]).mean(0)
+    torch.testing.assert_close(metrics["q_taken"], q_taken[mask].mean().detach())
     torch.testing.assert_close(metrics["importance"], batch.importance[mask].mean())
     torch.testing.assert_close(metrics["temperature"], algorithm.temperature["log"].exp().detach())
 
