@@ -46,6 +46,7 @@ def test_loss_priorities_and_gradients_match_the_paper(changes: dict[str, Any]) 
     assert output.num_samples == mask.sum()
     np.testing.assert_allclose(output.priorities.numpy(), expected.td_error, rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(found["network"], flat(gradients), rtol=1e-10, atol=1e-12)
+    assert (q_values.argmax(-1) != target.argmax(-1)).any()  # so it shows which of them chooses
     assert expected.td_error[mask].min() < 1 < expected.td_error[mask].max()  # both sides of Huber's
     columns = {
         "td_error": expected.td_error,

@@ -65,7 +65,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("changes", SETTINGS.values(), ids=SETTINGS)
 def test_loss_priorities_and_gradients_are_those_of_single_steps(changes: dict[str, Any]) -> None:
-    algorithm, batch = build_r2d2(1, **changes), sequences(1)
+    algorithm, batch = build_r2d2(4, **changes), sequences(4)
     q_values, judge = (stepped(network, batch) for network in (algorithm.network, algorithm.target_network))
     settings = {name: getattr(algorithm.settings, name) for name in REFERENCE}
     heard, judged = q_values.detach().numpy(), judge.detach().numpy()
@@ -80,6 +80,7 @@ def test_loss_priorities_and_gradients_are_those_of_single_steps(changes: dict[s
     torch.testing.assert_close(found["network"], flat(gradients))
     mean = expected.target[batch.mask.numpy()].mean()
     assert output.metrics["q_target"].item() == pytest.approx(mean, rel=1e-9)
+    assert (q_values.argmax(-1) != judge.argmax(-1)).any()  # so it shows which of them chooses
     begins = batch.episode_step[STACK - 1 :][1:-1] == 0
     assert (begins & batch.mask[1:]).sum() > 3
     assert (batch.terminated & batch.mask).sum() > 3
