@@ -65,7 +65,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("changes", SETTINGS.values(), ids=SETTINGS)
 def test_loss_priorities_and_gradients_are_those_of_single_steps(changes: dict[str, Any]) -> None:
-    algorithm, batch = build_r2d2(4, **changes), sequences(4)
+    algorithm, batch = build_r2d2(4, **changes), sequences(1)
     q_values, judge = (stepped(network, batch) for network in (algorithm.network, algorithm.target_network))
     settings = {name: getattr(algorithm.settings, name) for name in REFERENCE}
     heard, judged = q_values.detach().numpy(), judge.detach().numpy()
