@@ -14,20 +14,16 @@ import pytest
 
 from apex_acer.protocol.planes import to_planes, unpack
 from apex_acer.protocol.specification import EnvironmentSpec, Part
-from apex_acer.remote.messages import RemoteError, decode, parse_hello, parse_request
+from apex_acer.remote.messages import USABLE, RemoteError, decode, parse_hello, parse_request
 from tests.remote.conftest import HELLO, TOKEN
 from tests.runs import BOX, CARTPOLE
 from tests.runs import PARTS as MASKED
-
-IMAGE = dataclasses.replace(CARTPOLE, plane_shape=(1, 2, 3), given_shape=(2, 3), dtype="uint8")
-
 
 HELLO_BOX = HELLO | {"action": {"low": [-1, 0], "high": [3.0, 10.0000001]}}
 WRONG_HELLOS = {
     "first": ({"type": "reset", "sequence": 0}, "require hello first"),
     "token": (HELLO | {"token": "open"}, "wrong token"),
     "token's type": (HELLO | {"token": 5}, "hello: token is 5; require a string"),
-    "version's type": (HELLO | {"version": "1"}, "hello: version is of type str; require a whole number"),
     "session's type": (HELLO | {"session": [1]}, "hello: session is of type list; require a string"),
     "version": (HELLO | {"version": 2}, "version 2 of the protocol; this server speaks 1"),
     "missing": ({"type": "hello", "token": TOKEN}, "hello: action, observation, version missing"),
@@ -71,53 +67,43 @@ WRONG_STEPS: dict[str, tuple[str | bytes, str]] = {
     "no reward": (json.dumps({k: v for k, v in STEP.items() if k != "reward"}), "step: reward missing"),
     "a reset with a reward": (json.dumps(STEP | {"type": "reset"}), "reset: unknown key 'reward'"),
     "a key of bytes": (msgpack.packb({**STEP, b"x": 1}), "step: unknown key b'x'"),
-    "NaN reward": (
-        msgpack.packb(STEP | {"reward": math.nan}),
-        "step: reward is nan; require a number from -1e+15 to 1e+15",
-    ),
-    "absurd reward": (
-        msgpack.packb(STEP | {"reward": 2e15}),
-        "step: reward is 2000000000000000.0; require a number from ",
-    ),
+    "NaN reward": (msgpack.packb(STEP | {"reward": math.nan}), f"step: reward is nan; require {USABLE}"),
+    "absurd reward": (msgpack.packb(STEP | {"reward": 2e15}), "step: reward is 2000000000000000.0; require "),
     "huge reward": (json.dumps(STEP | {"reward": 10**400}), "step: reward is 1"),
     "sequence": (
         json.dumps(STEP | {"sequence": True}),
-        "step: sequence is True; require a whole number from 0 to 2^53 - 1",
+        "step: sequence is True; require a whole number from 0 to 2^53",
     ),
-    "shape": (json.dumps(STEP | {"observation": [1, 2]}), "observation has shape [2], expected [4]"),
-    "ragged": (json.dumps(STEP | {"observation": [1, [2], 3, 4]}), "observation is [1, [2], 3, 4]; require numbers"),
-    "text": (json.dumps(STEP | {"observation": ["1", "2", "3", "4"]}), "observation is ['1', '2', '3', '4']; require"),
-    "nested wide": (json.dumps(STEP | {"observation": WIDE}), "observation is [[[[[['xxxxx"),
-    "no list": (json.dumps(STEP | {"observation": 5}), "observation is 5; require a list or bytes"),
-    "NaN observation": (
-        msgpack.packb(STEP | {"observation": [0.0, math.nan, 0, 0]}),
-        "observation has nan; require a number from -1e+15 to 1e+15",
-    ),
-    "too large for its type": (json.dumps(STEP | {"observation": [0, 1e39, 0, 0]}), "observation has 1e+39; require "),
-    "absurd observation": (json.dumps(STEP | {"observation": [0, 1, -2e15, 0]}), "observation has -2e+15; require "),
-    "bytes": (msgpack.packb(STEP | {"observation": b"123"}), "observation has 3 bytes, expected 16"),
-    "NaN in bytes": (
-        msgpack.packb(STEP | {"observation": np.float32([0, 0, math.inf, 0]).tobytes()}),
-        "observation has inf; require a number from -1e+15 to 1e+15",
-    ),
+}
+WRONG_OBSERVATIONS: dict[str, tuple[Any, str]] = {
+    "shape": ([1, 2], "has shape [2], expected [4]"),
+    "ragged": ([1, [2], 3, 4], "is [1, [2], 3, 4]; require numbers"),
+    "text": (["1", "2", "3", "4"], "is ['1', '2', '3', '4']; require"),
+    "nested wide": (WIDE, "is [[[[[['xxxxx"),
+    "no list": (5, "is 5; require a list or bytes"),
+    "NaN": ([0.0, math.nan, 0, 0], f"has nan; require {USABLE}"),
+    "too large for its type": ([0, 1e39, 0, 0], "has 1e+39; require "),
+    "absurd": ([0, 1, -2e15, 0], "has -2e+15; require "),
+    "bytes": (b"123", "has 3 bytes, expected 16"),
+    "NaN in bytes": (np.float32([0, 0, math.inf, 0]).tobytes(), f"has inf; require {USABLE}"),
+}
+WRONG_STEPS |= {
+    f"observation, {name}": (msgpack.packb(STEP | {"observation": obs}), f"observation {message}")
+    for name, (obs, message) in WRONG_OBSERVATIONS.items()
 }
 
 
-@pytest.mark.parametrize("given", [TOKEN.encode(), [TOKEN], {TOKEN: 1}])  # a token may be in them
 @pytest.mark.parametrize("key", ["token", "version", "session", "train"])
-def test_values_of_a_wrong_type_are_not_quoted(key: str, given: Any) -> None:
+def test_values_of_a_wrong_type_are_not_quoted(key: str) -> None:
     with pytest.raises(RemoteError) as error:
-        parse_hello(HELLO | {key: given}, CARTPOLE, TOKEN)
+        parse_hello(HELLO | {key: [TOKEN]}, CARTPOLE, TOKEN)  # a token may be in them
     assert TOKEN not in str(error.value)
 
 
-def test_whole_numbers_may_be_written_as_floats() -> None:
+def test_whole_numbers_may_be_written_as_floats_and_the_largest_are_taken() -> None:
     assert parse_hello(HELLO | {"version": 1.0, "action": {"n": 2.0}}, CARTPOLE, TOKEN)
     sequence = parse_request(decode('{"type":"bye","sequence":3.0}'), CARTPOLE).sequence
     assert (sequence, type(sequence)) == (3, int)
-
-
-def test_the_largest_numbers_are_taken() -> None:
     assert parse_request(STEP | {"observation": [1e15, -1e15, 0, 0], "reward": -(10**15)}, CARTPOLE).reward == -1e15
 
 
@@ -141,36 +127,30 @@ def test_texts_take_no_more_memory_than_they_have() -> None:
     assert str(message).startswith("observation is ['xxx")
 
 
-@pytest.mark.parametrize(
-    ("observation", "refused"),
-    [
-        ([[0, 1, 2], [3, 4, 255]], ""),
-        ([0, 1, 2, 3, 4, 255], ""),
-        ([0.0, 1.0, 2.0, 3.0, 4.0, 255.0], ""),
-        (bytes([0, 1, 2, 3, 4, 255]), ""),
-        ([0, 1, 2, 3, 4, 256], "observation has a number that is not a uint8"),
-        ([0, 1, 2, 3, 4, -1], "observation has a number that is not a uint8"),
-        ([0, 1, 2, 3, 4, 0.5], "observation has a number that is not a uint8"),
-        ([0, 1, 2, 3, 4, math.nan], "observation has a number that is not a uint8"),
-        ([[0, 1], [2, 3], [4, 255]], "observation has shape [3, 2], expected [2, 3]"),
-    ],
-)
-def test_integers(observation: Any, refused: str) -> None:
-    assert read(observation, IMAGE) == (refused or [[0, 1, 2], [3, 4, 255]])
+BYTES = dataclasses.replace(CARTPOLE, plane_shape=(1, 2, 3), given_shape=(2, 3), dtype="uint8")
+BITS = dataclasses.replace(CARTPOLE, plane_shape=(2,), given_shape=(2,), dtype="bool")
+NOT_BYTES = "observation has a number that is not a uint8"
 
 
 @pytest.mark.parametrize(
-    ("observation", "found"),
+    ("spec", "observation", "found"),
     [
-        ([True, False], [True, False]),
-        ([1, 0], [True, False]),
-        (b"\x01\x00", [True, False]),
-        (b"\x02\x00", "observation has a byte that is neither 0 nor 1"),
-        ([2, 0], "observation has a number that is not a bool"),
+        (BYTES, [[0, 1, 2], [3, 4, 255]], [[0, 1, 2], [3, 4, 255]]),
+        (BYTES, [0.0, 1.0, 2.0, 3.0, 4.0, 255.0], [[0, 1, 2], [3, 4, 255]]),
+        (BYTES, bytes([0, 1, 2, 3, 4, 255]), [[0, 1, 2], [3, 4, 255]]),
+        (BYTES, [0, 1, 2, 3, 4, 256], NOT_BYTES),
+        (BYTES, [0, 1, 2, 3, 4, -1], NOT_BYTES),
+        (BYTES, [0, 1, 2, 3, 4, 0.5], NOT_BYTES),
+        (BYTES, [0, 1, 2, 3, 4, math.nan], NOT_BYTES),
+        (BYTES, [[0, 1], [2, 3], [4, 255]], "observation has shape [3, 2], expected [2, 3]"),
+        (BITS, [1, 0], [True, False]),
+        (BITS, b"\x01\x00", [True, False]),
+        (BITS, b"\x02\x00", "observation has a byte that is neither 0 nor 1"),
+        (BITS, [2, 0], "observation has a number that is not a bool"),
     ],
 )
-def test_bools(observation: Any, found: Any) -> None:
-    assert read(observation, dataclasses.replace(CARTPOLE, plane_shape=(2,), given_shape=(2,), dtype="bool")) == found
+def test_integers_and_bools(spec: EnvironmentSpec, observation: Any, found: Any) -> None:
+    assert read(observation, spec) == found
 
 
 def read(observation: Any, spec: EnvironmentSpec) -> Any:
@@ -207,10 +187,7 @@ def test_parts_are_a_map_by_their_names() -> None:
         ({"room": 8, "arm.load": [1, 2]}, "room in observation: observation 8, allowed is an integer from 5 to 7"),
         ({"room": "5", "arm.load": [1, 2]}, "room in observation is '5'; require a number or bytes"),
         ({"room": 5.5, "arm.load": [1, 2]}, "room in observation has a number that is not a int64"),
-        (
-            {"room": 5, "arm.load": [1, 1e300]},
-            "arm.load in observation has 1e+300; require a number from -1e+15 to 1e+15",
-        ),
+        ({"room": 5, "arm.load": [1, 1e300]}, f"arm.load in observation has 1e+300; require {USABLE}"),
         ({"room": 5, "arm.load": b"123"}, "arm.load in observation has 3 bytes, expected 8"),
     ],
 )
@@ -230,14 +207,12 @@ def test_a_mask_is_of_zeros_and_ones() -> None:
         parse_request({"type": "reset", "sequence": 0, "observation": obs}, spec)
 
 
-@pytest.mark.parametrize("kind", ["reset", "step", "terminated", "truncated"])
-def test_a_mask_allows_an_action_until_the_episode_is_over(kind: str) -> None:
+def test_a_mask_allows_an_action_until_the_episode_is_over() -> None:
     obs = {"action_mask": [0, 0], "arm": [0, 0, 0], "camera": [0] * 8, "room": 3}
-    message = {"type": kind, "sequence": 0, "observation": obs} | ({} if kind == "reset" else {"reward": 0})
-    if kind in ("reset", "step"):
+    for message in ({"type": "reset"}, {"type": "step", "reward": 0}):
         with pytest.raises(RemoteError, match="no action is legal, though the episode goes on"):
-            parse_request(message, MASKED)
-        return
-    found = parse_request(message, MASKED).obs
-    assert isinstance(found, dict)
-    assert found["action_mask"].tolist() == [1, 1], "what is bootstrapped from has an action"
+            parse_request(message | {"sequence": 0, "observation": obs}, MASKED)
+    for kind in ("terminated", "truncated"):
+        found = parse_request({"type": kind, "sequence": 0, "observation": obs, "reward": 0}, MASKED).obs
+        assert isinstance(found, dict)
+        assert found["action_mask"].tolist() == [1, 1], "what is bootstrapped from has an action"

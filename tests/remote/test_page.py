@@ -6,6 +6,7 @@ import dataclasses
 import json
 from typing import Any
 
+import numpy as np
 import pytest
 
 from apex_acer.remote.messages import decode, encode, parse_hello, parse_request
@@ -42,21 +43,19 @@ def test_the_bytes_on_the_page_are_those_of_its_messages(direction: str, text: s
 
 def test_the_server_takes_the_conversation_on_the_page() -> None:
     assert len(ROWS) == 11
-    spec = dataclasses.replace(
-        CARTPOLE, plane_shape=(2,), given_shape=(2,), actions=dataclasses.replace(CARTPOLE.actions, n=3)
-    )
-    said = [decode(bytes.fromhex(data)) for direction, _, data in ROWS[:-1] if direction == ">"]
-    assert parse_hello(said[0], spec, TOKEN) == (True, "")
-    requests = [parse_request(values, spec) for values in said[1:]]
-    assert [request.kind for request in requests] == ["reset", "step", "truncated", "bye"]
-    assert [request.sequence for request in requests] == [0, 1, 2, 3]
-    assert [request.reward for request in requests] == [0.0, 1.0, -0.5, 0.0]
-    assert [request.obs is not None and request.obs.tolist() for request in requests] == [
-        [0.5, -1.0],
-        [0.5, -1.0],
-        [0.0, 0.5],
-        False,
+    actions = dataclasses.replace(CARTPOLE.actions, n=3)
+    spec = dataclasses.replace(CARTPOLE, plane_shape=(2,), given_shape=(2,), actions=actions)
+    hello, *said = [decode(bytes.fromhex(data)) for direction, _, data in ROWS[:-1] if direction == ">"]
+    assert parse_hello(hello, spec, TOKEN) == (True, "")
+    requests = [parse_request(values, spec) for values in said]
+    assert [(each.kind, each.sequence, each.reward) for each in requests] == [
+        ("reset", 0, 0.0),
+        ("step", 1, 1.0),
+        ("truncated", 2, -0.5),
+        ("bye", 3, 0.0),
     ]
+    seen = [[0.5, -1.0], [0.5, -1.0], [0.0, 0.5]]
+    assert [np.asarray(each.obs).tolist() for each in requests] == [*seen, None]
 
 
 def test_the_server_takes_the_parts_on_the_page() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import io
 import sys
-import time
 import types
 from pathlib import Path
 
@@ -14,14 +13,14 @@ import pytest
 from apex_acer.config import ActorsConfig, RunConfig
 from apex_acer.manager.callbacks import Callbacks
 from apex_acer.manager.manager import resume, train
-from apex_acer.protocol.messages import Outcome
+from apex_acer.protocol.messages import Outcome, Row
 from apex_acer.views import console
 from apex_acer.views.console import as_html, live_view
 from apex_acer.views.progress import Progress
 from tests.runs import a_status, tiny_run
 
 CONFIG = RunConfig(actors=ActorsConfig(count=2))
-ROWS = {
+ROWS: dict[str, Row] = {
     "actor_0": {"env_steps_per_s": 800.0, "episode_return": 20.0},
     "actor_1": {"env_steps_per_s": 200.0, "episode_return": 30.0},
     "learner": {"updates": 50.0, "updates_per_s": 7.0, "entropy": 0.5, "q_loss": 0.25},
@@ -36,10 +35,16 @@ END = [
 ]
 
 
-def test_a_file_gets_a_line_now_and_then_and_all_news(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The time that views go by."""
+    now = [100.0]
+    monkeypatch.setattr(console.time, "monotonic", lambda: now[0])
+    return now
+
+
+def test_a_file_gets_a_line_now_and_then_and_all_news(clock: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")  # as in a build's log: colours, but no terminal
-    clock = [100.0]
-    monkeypatch.setattr(console.time, "monotonic", lambda: clock[0])
     stream = io.StringIO()
     with live_view(CONFIG, stream) as view:
         for second in range(8):
@@ -50,50 +55,62 @@ def test_a_file_gets_a_line_now_and_then_and_all_news(monkeypatch: pytest.Monkey
     assert stream.getvalue().splitlines() == [LINE, "actor_1: killed by \\x1b[1mSIGKILL", LINE, *END]
 
 
-def test_continuous_actions_have_their_spread_in_the_line() -> None:
-    learner = {"updates": 50.0, "entropy": -0.9, "action_std": 0.3, "q_loss": 0.25}
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        ({"learner": {"entropy": -0.9, "action_std": 0.3, "q_loss": 0.25}}, " | action std 0.300, Q loss 0.25\n"),
+        ({"learner": ROWS["learner"] | {"skipped_updates": 83.0}}, "| 50 updates (7/s), 83 skipped |"),
+        ({"actor_0": {"clients": 0.0}}, " steps | 0/s | 0 clients | "),
+    ],
+    ids=["continuous actions", "skipped updates", "remote clients"],
+)
+def test_some_runs_have_more_in_their_line(clock: list[float], rows: dict[str, Row], words: str) -> None:
     stream = io.StringIO()
     with live_view(CONFIG, stream) as view:
-        time.sleep(1.0)
-        view.update(a_status(rows={"learner": learner}))
-    assert stream.getvalue().endswith(" | action std 0.300, Q loss 0.25\n")
+        clock[0] += 1.0
+        view.update(a_status(env_steps=300, rows=rows))
+    assert words in stream.getvalue()
 
 
-def test_updates_that_were_skipped_are_told_while_it_runs_and_at_the_end() -> None:
-    stream = io.StringIO()
-    rows = {**ROWS, "learner": ROWS["learner"] | {"skipped_updates": 83.0}}
-    with live_view(CONFIG, stream) as view:
-        time.sleep(1.0)
-        view.update(a_status(env_steps=300, rows=rows, best=17.0))
-        view.conclude(dataclasses.replace(RESULT, updates=65, skipped_updates=83))
-    line, *end = stream.getvalue().splitlines()
-    assert "| 50 updates (7/s), 83 skipped |" in line
-    assert end[-1].startswith("83 of 148 updates were skipped because they were not finite")
-
-
-def test_a_run_whose_every_update_was_skipped_says_that_nothing_was_learned() -> None:
-    stream, result = io.StringIO(), dataclasses.replace(RESULT, updates=0, skipped_updates=83)
+@pytest.mark.parametrize(
+    ("updates", "skipped", "line"),
+    [
+        (65, 83, "83 of 148 updates were skipped because they were not finite"),
+        (0, 83, "nothing was learned: all 83 updates were skipped because they were not finite"),
+        (0, 0, "nothing was learned: no update was made"),
+    ],
+)
+def test_updates_that_were_not_made_are_told_at_the_end(updates: int, skipped: int, line: str) -> None:
+    stream, result = io.StringIO(), dataclasses.replace(RESULT, updates=updates, skipped_updates=skipped)
     with live_view(CONFIG, stream) as view:
         view.conclude(result)
-    last = stream.getvalue().splitlines()[-1]
-    assert last.startswith("nothing was learned: all 83 updates were skipped because they were not finite")
+    assert stream.getvalue().splitlines()[-1].startswith(line)
+
+
+def test_a_run_that_learned_nothing_or_was_ended_by_a_signal_has_another_exit_code() -> None:
+    result = dataclasses.replace(RESULT, updates=0, skipped_updates=83)
     assert result.exit_code == 1
     assert dataclasses.replace(result, updates=1).exit_code == 0
     assert dataclasses.replace(result, reason="SIGINT").exit_code == 130
 
 
-def test_a_run_that_made_no_update_says_that_nothing_was_learned() -> None:
-    stream = io.StringIO()
-    with live_view(CONFIG, stream) as view:
-        view.conclude(dataclasses.replace(RESULT, updates=0))
-    assert stream.getvalue().splitlines()[-1].startswith("nothing was learned: no update was made")
+class Screen(io.TextIOWrapper):
+    """A terminal to what asks it, of which nothing more works."""
+
+    def isatty(self) -> bool:
+        return True
 
 
-def test_letters_that_a_stream_lacks_do_not_end_a_run() -> None:
-    stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+@pytest.mark.parametrize(("term", "encoding"), [("dumb", "utf-8"), ("xterm", "ascii")])
+def test_a_terminal_that_cannot_show_the_table_gets_lines(
+    term: str, encoding: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TERM", term)
+    stream = Screen(io.BytesIO(), encoding=encoding)
     with live_view(CONFIG, stream) as view:
         view.update(a_status(news=["actor_0: größer ▁"]))
-    assert stream.buffer.getvalue() == b"actor_0: gr??er ?\n"
+    expected = {"utf-8": "größer ▁", "ascii": "gr??er ?"}[encoding]
+    assert stream.buffer.getvalue().decode() == f"actor_0: {expected}\n"  # type: ignore[attr-defined]
 
 
 def test_a_run_that_fails_has_no_last_lines() -> None:
@@ -103,27 +120,18 @@ def test_a_run_that_fails_has_no_last_lines() -> None:
     assert stream.getvalue() == ""
 
 
-def test_from_python_it_follows_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    config = tiny_run(tmp_path / "run", stop__env_steps=4000, logging__every_seconds=0.01)
-    with live_view(config) as view:
-        view.conclude(train(config, Callbacks(on_status=view.update)))
-    assert capsys.readouterr().out.splitlines()[-2].startswith("the step budget is used up: ")
-    assert view.progress.rows.keys() >= {"learner"}
-
-
-@pytest.mark.parametrize("again", [False, True], ids=["train", "resume"])
-def test_from_python_a_run_shows_itself_if_it_is_asked_to(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], again: bool
-) -> None:
-    """Beside the caller's own callbacks."""
-    config = tiny_run(tmp_path / "run", stop__env_steps=2000, logging__every_seconds=0.01)
-    heard = Callbacks(on_status=lambda status: print("mine"))
-    result = train(config, heard, progress=not again)
-    if again:
-        assert set(capsys.readouterr().out.splitlines()) == {"mine"}
-        result = resume(tmp_path / "run", {"env_steps": 4000}, heard, progress=True)
+def test_from_python_a_run_shows_itself_if_it_is_asked_to(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Beside the caller's own callbacks, and the same when it goes on."""
+    config, heard = tiny_run(tmp_path / "run", stop__env_steps=300), Callbacks(on_status=lambda status: print("mine"))
+    train(config, heard, progress=True)
     first, *others, how, where = capsys.readouterr().out.splitlines()
     assert first.startswith("2 actors of 4 environments")
+    assert "mine" in others
+    assert how.startswith("the step budget is used up: ")
+    resume(tmp_path / "run", {"env_steps": 600}, heard)
+    assert set(capsys.readouterr().out.splitlines()) == {"mine"}
+    result = resume(tmp_path / "run", {"env_steps": 900}, heard, progress=True)
+    *others, how, where = capsys.readouterr().out.splitlines()
     assert "mine" in others
     assert f"the step budget is used up: {result.env_steps:,} env steps, {result.updates:,} updates" in how
     assert where == f"weights: {result.weights}"
@@ -160,11 +168,7 @@ def test_a_notebook_s_table_is_escaped_html() -> None:
     assert "\x1b" not in html
 
 
-def test_remote_clients_are_counted_in_the_line_and_waited_for_in_the_table() -> None:
-    stream, rows = io.StringIO(), {"actor_0": {"clients": 0.0}}
-    with live_view(CONFIG, stream) as view:
-        time.sleep(1.0)
-        view.update(a_status(env_steps=300, rows=rows))
-    assert " steps | 0/s | 0 clients | " in stream.getvalue()
-    progress = Progress.before(CONFIG).after(a_status(rows=rows, states={"actor_0": "running", "actor_1": "running"}))
+def test_who_has_no_remote_client_waits_for_one() -> None:
+    states = {"actor_0": "running", "actor_1": "running"}
+    progress = Progress.before(CONFIG).after(a_status(rows={"actor_0": {"clients": 0.0}}, states=states))
     assert progress.states == {"actor_0": "waiting: for a client", "actor_1": "running"}

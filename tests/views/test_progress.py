@@ -38,7 +38,7 @@ def test_a_learner_that_goes_back_to_its_checkpoint_leaves_the_rate() -> None:
     assert back.after(a_status(env_steps=500, wall_s=5.0)).steps_per_s == pytest.approx(100)
 
 
-@pytest.mark.parametrize(("minutes", "left", "share"), [(None, 90.0, 0.1), (1.0, 50.0, 10 / 60), (5.0, 90.0, 0.1)])
+@pytest.mark.parametrize(("minutes", "left", "share"), [(None, 90.0, 0.1), (1.0, 50.0, 10 / 60)])
 def test_the_budget_that_ends_first_counts(minutes: float | None, left: float, share: float) -> None:
     config = dataclasses.replace(CONFIG, stop=StopConfig(env_steps=10_000, minutes=minutes))
     progress = Progress.before(config)
@@ -60,19 +60,14 @@ def test_each_return_is_kept_once() -> None:
     assert progress.best == {"actor_0": 10.0}
 
 
-def test_a_return_that_cannot_be_drawn_is_left_out() -> None:
-    progress = Progress.before(CONFIG)
-    for number, score in enumerate([1.0, float("nan"), float("inf"), 2.0]):
-        progress = progress.after(a_status(rows={"actor_0": {"episodes": number, "episode_return": score}}))
-    assert progress.returns == {"actor_0": (1.0, 2.0)}
-
-
-def test_what_is_kept_is_bounded() -> None:
+def test_what_is_kept_is_bounded_and_can_be_drawn() -> None:
     progress = Progress.before(CONFIG)
     for number in range(500):
-        rows = {"actor_0": {"episodes": number, "episode_return": float(number)}}
+        score = float("nan") if number == 490 else float(number)
+        rows = {"actor_0": {"episodes": number, "episode_return": score}}
         progress = progress.after(a_status(rows=rows, news=[f"news {number}"]))
-    assert progress.returns["actor_0"] == tuple(float(number) for number in range(500 - KEPT_RETURNS, 500))
+    kept = [float(number) for number in range(499 - KEPT_RETURNS, 500) if number != 490]
+    assert progress.returns["actor_0"] == tuple(kept)
     assert [line.split()[-1] for line in progress.news] == [str(number) for number in range(500 - KEPT_NEWS, 500)]
 
 
@@ -114,12 +109,9 @@ def test_what_was_written_after_the_last_status_is_in_the_end() -> None:
 
 
 def test_durations() -> None:
-    assert [clock(seconds) for seconds in (0, 59.9, 60, 200, 3600, 7500, 400_000)] == [
-        "0 s",
+    assert [clock(seconds) for seconds in (59.9, 60, 3600, 400_000)] == [
         "59 s",
         "1 min 00 s",
-        "3 min 20 s",
         "1 h 00 min",
-        "2 h 05 min",
         "111 h 06 min",
     ]

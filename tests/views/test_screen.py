@@ -14,43 +14,26 @@ from apex_acer.views.progress import Progress
 from apex_acer.views.screen import Screen, bottleneck, number, sparkline
 from tests.runs import a_status
 
-SIZES = [(width, height) for width in (60, 80, 120) for height in (10, 24)]
+SIZES = [(60, 10), (80, 24), (120, 24)]
 SPARK = re.compile("[▁▂▃▄▅▆▇█]+")
 
 
 def known(actors: int, states: dict[str, str] | None = None, **said: Any) -> Progress:
     """A run in full swing, with figures as wide as they get."""
     names = [f"actor_{index}" for index in range(actors)]
-    config = RunConfig(
-        actors=ActorsConfig(count=actors), stop=StopConfig(env_steps=10**9, minutes=2000.0, at_return=500.0)
-    )
-    progress = Progress.before(config)
+    stop = StopConfig(env_steps=10**9, minutes=2000.0, at_return=500.0)
+    progress = Progress.before(RunConfig(actors=ActorsConfig(count=actors), stop=stop))
+    running = dict.fromkeys(["learner", *names, "evaluator"], "running")
+    learner = {"updates": 5e6, "skipped_updates": 1234.0, "updates_per_s": 98765.4, "q_loss": 1e-9, "entropy": 1.234}
+    learner |= {"loss": -1e12, "time_waiting": 0.1, "replay_steps": 99_999.0}
     for count in range(1, 80):
         score = (-1) ** count * 12_345_678.9 * count
         row = {"episodes": count, "episode_return": score, "episode_return_max": score, "env_steps_per_s": 123_456.7}
-        actor_rows = {name: {**row, "policy_lag": 123456.0, "time_waiting": 0.987} for name in names}
-        learner = {
-            "updates": 5e6,
-            "skipped_updates": 1234.0,
-            "updates_per_s": 98765.4,
-            "q_loss": 1e-9,
-            "entropy": 1.234,
-            "loss": -1e12,
-        }
-        learner |= {"time_waiting": 0.1, "replay_steps": 99_999.0}
-        rows = {**actor_rows, "learner": learner, "evaluator": {"eval_return": score, "eval_env_steps": count}}
-        running = dict.fromkeys(["learner", *names, "evaluator"], "running")
-        status = {
-            "rows": rows,
-            "states": running | (states or {}),
-            "restarts": dict.fromkeys(running, 10),
-            "best": score,
-        }
-        progress = progress.after(
-            a_status(
-                **{**status, "env_steps": 10**6 * count, "wall_s": 60.0 * count, "replay_memory": 28 * 10**9, **said}
-            )
-        )
+        rows: dict[str, Any] = {name: {**row, "policy_lag": 123456.0, "time_waiting": 0.987} for name in names}
+        rows |= {"learner": learner, "evaluator": {"eval_return": score, "eval_env_steps": count}}
+        status = {"rows": rows, "states": running | (states or {}), "restarts": dict.fromkeys(running, 10)}
+        status |= {"best": score, "env_steps": 10**6 * count, "wall_s": 60.0 * count, "replay_memory": 28 * 10**9}
+        progress = progress.after(a_status(**(status | said)))
     return progress
 
 
@@ -68,23 +51,21 @@ def assert_fits(lines: list[str], width: int, height: int) -> None:
     assert len(lines) <= height, "\n".join(lines)
 
 
-@pytest.mark.parametrize("actors", [1, 2, 64])
+@pytest.mark.parametrize("actors", [1, 64])
 @pytest.mark.parametrize(("width", "height"), SIZES)
 def test_it_fits_and_misses_nothing_that_matters(width: int, height: int, actors: int) -> None:
+    words = ("8%", "left", "last", "best", "learner ", "replay ", "waiting ", "evaluator", "bottleneck")
     news = [f"actor_{number}: killed by SIGKILL, {'and so on ' * 20}" for number in range(5)]
     for progress in (known(actors), known(actors, news=news, states={"actor_0": f"dead: {'日本' * 90}"})):
         lines = drawn(progress, width, height)
         assert_fits(lines, width, height)
         text = "\n".join(lines)
-        assert all(
-            word in text
-            for word in ("8%", "left", "last", "best", "learner ", "replay ", "waiting ", "evaluator", "bottleneck")
-        )
+        assert all(word in text for word in words)
         assert not any("…" in line for line in lines if not re.search("日|and so", line)), text
     assert any("and so on" in line for line in lines)
 
 
-@pytest.mark.parametrize(("width", "height"), [(10, 5), (1, 1), (30, 3), (400, 100)])
+@pytest.mark.parametrize(("width", "height"), [(1, 1), (30, 3), (400, 100)])
 def test_no_size_is_an_error(width: int, height: int) -> None:
     lines = drawn(known(8), width, height)
     assert max(map(cell_len, lines)) <= width
@@ -165,16 +146,9 @@ def test_the_side_that_is_waited_for_is_the_bottleneck() -> None:
     assert bottleneck(actors=0.3, learner=0.35) == "in balance"
 
 
-def test_sparklines() -> None:
+def test_sparklines_and_numbers() -> None:
     assert sparkline([]) == ""
     assert sparkline([5.0, 5.0]) == "▄▄"
     assert sparkline([0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0]) == "▁▂▃▄▅▆▇█"
-    assert sparkline([-10.0, 10.0, 0.0]) in ("▁█▄", "▁█▅")
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [(None, "–"), (0.0, "0.0"), (-1234.56, "-1,234.6"), (123_456.78, "123,457"), (12_345_678.9, "1.23e+07")],
-)
-def test_figures(value: float | None, text: str) -> None:
-    assert number(value) == text
+    texts = {None: "–", 0.0: "0.0", -1234.56: "-1,234.6", 123_456.78: "123,457", 12_345_678.9: "1.23e+07"}
+    assert {value: number(value) for value in texts} == texts

@@ -90,12 +90,9 @@ def test_actors_and_learner_share_the_cores_of_one_machine() -> None:
     assert alone.limits["cores"] < found.limits["cores"]  # one core is idle while the learner waits for one actor
     assert "--actors 2 for " in advice(dataclasses.replace(machines, actors=1), gradient_s=1e-3)
     assert "GPU" in advice(machines, gradient_s=1e-3)
-
-
-def test_cores_that_are_left_over_are_no_limit() -> None:
-    found = plan(Machines(actors=31, cores_per_node=32, threads=1))
-    assert found.limits["cores"] == found.limits["learner"]
-    assert found.limit == "learner"
+    left_over = plan(Machines(actors=31, cores_per_node=32, threads=1))
+    assert left_over.limit == "learner"
+    assert left_over.limits["cores"] == left_over.limits["learner"]
 
 
 def test_a_gpu_whose_rate_is_not_known_is_told_what_it_must_reach() -> None:

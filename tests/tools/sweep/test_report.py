@@ -9,10 +9,8 @@ from apex_acer.tools.sweep.report import bootstrap_interval, interquartile_mean
 @pytest.mark.parametrize(
     ("values", "expected"),
     [
-        (range(8), 3.5),  # 2, 3, 4, 5
-        ([7, 0, 6, 1, 5, 2, 4, 3], 3.5),
+        ([7, 0, 6, 1, 5, 2, 4, 3], 3.5),  # 2, 3, 4, 5
         ([0, 1, 2, 3, 1000], 2.0),  # one at each end is left out: 1, 2, 3
-        ([-1000, 5, 6, 1000], 5.5),
         ([3, 4, 8], 5.0),  # floor(3 / 4) = 0
         ([2.5], 2.5),
     ],
@@ -33,9 +31,6 @@ def test_interval_is_the_one_of_rliable() -> None:
     """`rliable.library.get_interval_estimates` (1.2.0, 50,000 draws, the interquartile mean of 0 to 7) gave 1.5 to 5.5."""
     assert bootstrap_interval(range(8)) == pytest.approx((1.5, 5.5), abs=0.26)  # the ends are multiples of 1/4
     assert bootstrap_interval([0.0, 1.0]) == (0.0, 1.0)
-
-
-def test_interval_of_runs_that_agree_has_no_width_and_of_one_run_is_unknown() -> None:
     assert bootstrap_interval([4.0] * 5) == (4.0, 4.0)
     assert bootstrap_interval([4.0]) is None
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
-import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import optuna
@@ -21,9 +21,11 @@ from apex_acer.cli import main
 from apex_acer.config.runfile import dump_run, load_run
 from apex_acer.tools.sweep import training
 from apex_acer.tools.sweep.commands import Commands
+from apex_acer.tools.tune import tune as tune_module
 from apex_acer.tools.tune.plan import Range, make_space, settings, start
 from apex_acer.tools.tune.study import is_in_lowest_quarter
 from apex_acer.tools.tune.tune import score
+from tests.programs import eventually
 from tests.runs import tiny_run
 
 # stands in for `python -m apex_acer`: the nearer gamma is to 0.7, the faster the run learns, and above 0.9 it fails
@@ -80,13 +82,6 @@ def notes() -> list[tuple[str, float]]:
     return [tuple(json.loads(line)) for line in Path("notes").read_text().splitlines()]
 
 
-def wait_until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
 # ── what may vary ──
 
 
@@ -132,16 +127,13 @@ def test_flags_are_ranges_and_choices() -> None:
         ("--vary algorithm.gamma=0:1:lin", ["'algorithm.gamma=0:1:lin'", "KEY=LOW:HIGH:log"]),
         ("--vary algorithm.gamma=0:1:log", ["above 0"]),
         ("--vary algorithm.gamma=0.9:0.5", ["the lower end first"]),
-        ("--vary algorithm.gamma=0.5:fast", ["algorithm.gamma", "'fast'", "float"]),
+        ("--vary algorithm.gamma=0.5:inf", ["algorithm.gamma", "finite numbers"]),
         ("--vary algorithm.gamma=0.5:2", ["algorithm.gamma", "2.0", "0 to 1"]),
         ("--vary algorithm.gamma=0.5,0.5", ["each value once"]),
         ("--vary learner.batch_size=1.5:3", ["learner.batch_size", "int"]),
         ("--vary learner.batch_size=4:1000", ["replay.capacity"]),
         ("--vary stop.minutes=1:2", ["'stop.minutes'", "compared by it"]),
-        ("--vary seed=1:2", ["'seed'", "--seeds"]),
-        (f"{VARY} --vary algorithm.gamma=0,1", ["algorithm.gamma", "each key once"]),
         (f"{VARY} --trials 0", ["trials", "1 or more"]),
-        (f"{VARY} --seeds 0", ["seeds", "1 or more"]),
         (f"{VARY} --jobs -1", ["jobs", "0 or more"]),
         (f"{VARY} --until None --evaluation.every 0", ["evaluation.every", "1 or more"]),
         (f"{VARY} --steps 99 --evaluation.every 100", ["evaluation.every: 100", "at most stop.env_steps (99)"]),
@@ -159,19 +151,6 @@ def test_bad_input_gets_one_line_before_anything_starts(
     assert all(word in captured.err for word in words), captured.err
     assert not captured.out
     assert not Path("out").exists()
-
-
-def test_without_the_extra_one_line_says_how_to_install_it(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for name in [name for name in sys.modules if name.startswith("apex_acer.tools.tune.")]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "optuna", None)
-    assert tune(VARY) == 2
-    error = capsys.readouterr().err
-    assert error.count("\n") == 1
-    assert "optuna" in error
-    assert "pip install 'apex-acer[tune]'" in error
 
 
 # ── what is compared ──
@@ -219,10 +198,13 @@ def test_a_trial_in_the_lowest_quarter_of_those_that_came_as_far_is_ended() -> N
 
 
 def test_a_study_finds_a_better_setting_and_writes_it_down(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """In parts it is the same as in one piece."""
+    assert tune(f"{VARY} --trials 3 --seeds 2") == 0
     assert tune(f"{VARY} --trials 12 --seeds 2") == 0
     data = results()
     trials = data["trials"]
     assert [trial["number"] for trial in trials] == list(range(12))
+    assert len(set(notes())) == len(notes()), "no seed is trained twice"
     assert trials[0]["overrides"] == {"algorithm.gamma": 0.2}, "the run itself comes first"
     assert trials[0]["score"] == 100 + 900 * 0.5 + 0.5
     assert notes()[:2] == [("out/trials/0000/seed_0.toml", 0.2), ("out/trials/0000/seed_1.toml", 0.2)]
@@ -240,17 +222,8 @@ def test_a_study_finds_a_better_setting_and_writes_it_down(folder: Path, capsys:
     assert str(folder) not in Path("out/results.json").read_text()
     with Image.open("out/curves.png") as image:
         assert image.width > image.height > 300
-
-
-def test_the_same_command_goes_on_and_with_one_seed_of_numbers_the_study_is_the_same(folder: Path) -> None:
-    flags = f"{VARY} --vary optimizer.learning_rate=1e-4:1e-2:log --seeds 1"
-    assert tune(f"{flags} --trials 3") == 0
-    assert tune(f"{flags} --trials 12") == 0
-    in_parts = results()["trials"]
-    assert len(in_parts) == len(notes()) == 12
-    assert main(["tune", "tiny.toml", "--out", "whole", "--jobs", "1", "--trials", "12", *flags.split()]) == 0
-    whole = json.loads(Path("whole/results.json").read_text())["trials"]
-    assert whole == in_parts
+    assert tune(f"{VARY} --trials 12 --seeds 2 --out whole") == 0
+    assert json.loads(Path("whole/results.json").read_text())["trials"] == trials
 
 
 def test_another_study_in_the_folder_is_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -279,23 +252,24 @@ def test_a_bad_trial_is_ended_in_its_first_seed(folder: Path, monkeypatch: pytes
 
     def start_slowly(*args: Any, **kwargs: Any) -> None:
         start_command(*args, **kwargs)
-        time.sleep(0.2)  # as long as a run needs for its evaluations here
+        time.sleep(0.2 * (len(notes()) > 10))  # as long as a run needs for its evaluations here
 
+    Path("notes").touch()
     monkeypatch.setattr(Commands, "start", start_slowly)
     Path("bad").touch()
     started = time.monotonic()
-    assert tune("--vary algorithm.gamma=0.1,0.7 --trials 10 --seeds 2") == 0
+    assert tune("--vary algorithm.gamma=0.1,0.7 --trials 8 --seeds 2") == 0
     assert time.monotonic() - started < 50
     states = [trial["state"] for trial in results()["trials"]]
     assert "pruned" in states
     runs = [path for path, _ in notes()]
-    assert len(runs) == 20 - states.count("pruned")
-    assert not [path for path in runs if any(f"{n:04d}/seed_1" in path for n in range(10) if states[n] == "pruned")]
+    assert len(runs) == 16 - states.count("pruned")
+    assert not [path for path in runs if any(f"{n:04d}/seed_1" in path for n in range(8) if states[n] == "pruned")]
 
 
 def test_ctrl_c_leaves_a_trial_that_the_same_command_finishes(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def press() -> None:
-        wait_until(Path("hangs").exists)
+        eventually(Path("hangs").exists, 60)
         os.kill(os.getpid(), signal.SIGINT)
 
     Path("hanging").touch()
@@ -310,33 +284,16 @@ def test_ctrl_c_leaves_a_trial_that_the_same_command_finishes(folder: Path, caps
     assert [trial["state"] for trial in results()["trials"]] == ["complete"] * 2
 
 
-def test_several_processes_share_a_study(folder: Path) -> None:
-    """The second has a half of the trials or fewer, and none is done twice."""
-    arguments = ["tune", "tiny.toml", "--out", "out", "--jobs", "1", "--seeds", "1", "--trials", "10", *VARY.split()]
-    code = (
-        "import sys; from apex_acer.tools.sweep import training; from apex_acer.cli import main;"
-        "training.PROGRAM = (sys.executable, '-S', 'made_up.py'); sys.exit(main(sys.argv[1:]))"
-    )
-    other = subprocess.Popen([sys.executable, "-c", code, *arguments], stdout=subprocess.PIPE, text=True)
-    wait_until(lambda: Path("notes").exists())
-    assert main(arguments) == 0
-    out, _ = other.communicate(timeout=60)
-    assert other.returncode == 0
+def test_several_commands_share_a_study(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each in a thread, with descriptors of its own, as if it were a process; no trial is done twice."""
+    monkeypatch.setattr(tune_module, "Signals", lambda: contextlib.nullcontext(SimpleNamespace(received=[])))
+    codes: list[int] = []
+    flags = f"{VARY} --seeds 1 --trials 10"
+    threads = [threading.Thread(target=lambda: codes.append(tune(flags))) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert codes == [0, 0]
     assert sorted(path for path, _ in notes()) == [f"out/trials/{number:04d}/seed_0.toml" for number in range(10)]
-    assert 1 <= sum(line.startswith("trial ") for line in out.splitlines()) < 12
-    assert main(arguments) == 0
     assert {trial["state"] for trial in results()["trials"]} == {"complete"}
-
-
-# ── a real run ──
-
-
-@pytest.mark.slow
-def test_a_real_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("tiny.toml").write_text(dump_run(tiny_run(stop__env_steps=300, evaluation__every=100)))
-    assert tune("--vary optimizer.learning_rate=1e-4:1e-2:log --trials 2 --seeds 2") == 0
-    data = results()
-    assert all(1 <= trial["score"] <= 500 for trial in data["trials"])
-    assert len(data["variants"]["trial 0"]["runs"]["1"]["curve"]) >= 2
-    assert main(["train", "out/best.toml", "--out", "run", "--steps", "200", "--quiet"]) == 0
