@@ -11,6 +11,9 @@ from matplotlib import rcParams
 from matplotlib.colors import to_rgb
 from PIL import Image
 
+from apex_acer.algorithms.acer.acer import Acer
+from apex_acer.algorithms.algorithm import LossOutput
+from apex_acer.algorithms.samples import Sequences
 from apex_acer.manager.manager import train
 from apex_acer.views import plots
 from apex_acer.views.curves import Line, Panel, band, single
@@ -21,8 +24,6 @@ from tests.conftest import config_error
 from tests.histories import made_up_rows, make_up
 from tests.runs import tiny_run
 from tests.test_layering import imports
-
-EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 
 
 def line(label: str, level: float, points: int = 50) -> Line:
@@ -114,26 +115,19 @@ def test_figures_of_several_runs_name_units_and_what_differs(tmp_path: Path, mon
     assert not any(">my_loss<" in text for name, text in texts.items() if name != "learner")
 
 
-OWN_METRIC = """
-from expected_sarsa import ExpectedSarsa
-
-class Mine(ExpectedSarsa):
-    def loss(self, *arguments):
-        output = super().loss(*arguments)
-        return output._replace(metrics=output.metrics | {"my_loss": 2 * output.loss.detach()})
-"""
-
-
 def test_a_metric_of_a_user_s_own_algorithm_is_written_everywhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "own_metric.py").write_text(OWN_METRIC)
-    monkeypatch.syspath_prepend(EXAMPLES)
-    monkeypatch.syspath_prepend(tmp_path)
-    run, changes = tmp_path / "run", {"stop__env_steps": 300, "logging__every_seconds": 0.01}
-    train(tiny_run(run, **changes), algorithm={"name": "own_metric:Mine", "unroll_length": 5})
-    assert any("my_loss" in row for row in lines(run))
-    assert scalars(run, "learner")["my_loss"]
+    loss = Acer.loss
+
+    def with_metric(self: Acer, samples: Sequences) -> LossOutput:
+        output = loss(self, samples)
+        return output._replace(metrics=output.metrics | {"my_loss": 2 * output.loss.detach()})
+
+    monkeypatch.setattr(Acer, "loss", with_metric)
+    train(tiny_run(tmp_path / "run", stop__env_steps=300, logging__every_seconds=0.01))
+    assert any("my_loss" in row for row in lines(tmp_path / "run"))
+    assert scalars(tmp_path / "run", "learner")["my_loss"]
 
 
 def test_a_smoothed_line_has_its_curve_behind_it() -> None:

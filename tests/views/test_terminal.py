@@ -22,9 +22,13 @@ ROWS = (
 SPARKS = "[▁▂▃▄▅▆▇█]{2,}"
 
 
-def begin(screen: Terminal, flags: str = "") -> None:
-    screen.type(f"{ENDLESS} {flags}\r")
-    screen.wait_for(*ROWS)
+SCRIPT = """
+from apex_acer import Callbacks, train
+
+calls = Callbacks(on_evaluation=lambda it: print("scored", it.env_steps))
+stop = {"env_steps": 10**8, "at_return": 1000.0}
+train("cartpole", calls, progress=True, out="run", actors={"count": 2}, stop=stop, logging={"every_seconds": 0.3})
+"""
 
 
 def assert_ended(screen: Terminal, reason: str) -> None:
@@ -40,7 +44,8 @@ def assert_ended(screen: Terminal, reason: str) -> None:
 def test_a_run_is_seen_and_keys_do_no_harm(tmp_path: Path) -> None:
     """Also an actor that is killed: why, and that it comes back."""
     with terminal(tmp_path) as screen:
-        begin(screen)
+        screen.type(f"{ENDLESS}\r")
+        screen.wait_for(*ROWS)
         screen.wait_for(f"^actor 0 .* {SPARKS}$", f"^evaluator +running .* {SPARKS}$", "^replay +━.*4,000 steps")
         screen.wait_for(
             r"^learner +running .* updates, .*/s +Q loss .* entropy", "bottleneck|balance", r" left .*steps/s"
@@ -59,9 +64,12 @@ def test_a_run_is_seen_and_keys_do_no_harm(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_suspended_resized_in_the_background_and_terminated(tmp_path: Path) -> None:
+def test_a_script_is_suspended_resized_in_the_background_and_terminated(tmp_path: Path) -> None:
+    """What it prints itself comes above the table."""
+    (tmp_path / "mine.py").write_text(SCRIPT)
     with terminal(tmp_path) as screen:
-        begin(screen)
+        screen.type("python mine.py\r")
+        screen.wait_for(*ROWS, "^scored ")
         screen.resize(60, 10)
         screen.wait_for("^ +state +steps/s +last +best +returns")
         screen.resize(120, 24)
@@ -87,33 +95,17 @@ def test_suspended_resized_in_the_background_and_terminated(tmp_path: Path) -> N
         assert not screen.echoes
         assert stopped(screen) == set()
 
+        screen.wait_for("^scored ")
         os.kill(screen.program()["manager"], signal.SIGTERM)
         assert_ended(screen, "terminated: ")
+        table = screen.lines.index(*screen.find(BAR))
+        assert all(screen.lines.index(line) < table for line in screen.find("^scored "))
 
 
 def stopped(screen: Terminal) -> set[str]:
     """The processes of the run that Ctrl-Z has stopped."""
     states = {name: Path(f"/proc/{pid}/stat").read_text() for name, pid in screen.program().items()}
     return {name for name, stat in states.items() if stat.rpartition(")")[2].split()[0] == "T"}
-
-
-@pytest.mark.slow
-def test_a_script_shows_the_same(tmp_path: Path) -> None:
-    """What it prints itself comes above the table."""
-    (tmp_path / "mine.py").write_text(
-        "from apex_acer import Callbacks, train\n"
-        "calls = Callbacks(on_evaluation=lambda it: print('scored', it.env_steps))\n"
-        "stop = {'env_steps': 8000, 'at_return': None}\n"
-        "train('cartpole', calls, progress=True, out='run', actors={'count': 2}, stop=stop)\n"
-    )
-    with terminal(tmp_path, 120) as screen:
-        screen.type("python mine.py\r")
-        screen.wait_for(BAR.replace("100,000,000", "8,000"), "^actor 1 +running")
-        assert not screen.echoes
-        assert_ended(screen, "the step budget is used up: ")
-        table = screen.lines.index(*screen.find(" of 8,000 env steps "))
-        assert all(screen.lines.index(line) < table for line in screen.find("^scored "))
-        assert screen.find("^scored ")
 
 
 def assert_the_table_agrees_with(screen: Terminal, summary: str) -> None:

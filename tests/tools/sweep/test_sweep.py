@@ -15,13 +15,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from PIL import Image
 
 from apex_acer.cli import main
 from apex_acer.config.runfile import dump_run, load_run
 from apex_acer.tools.sweep import commands, report, training
-from apex_acer.tools.sweep.report import portable, read_curve
+from apex_acer.tools.sweep.report import bootstrap_interval, interquartile_mean, portable, read_curve
 from apex_acer.tools.sweep.variants import make_variants
 from tests.programs import eventually
 from tests.runs import tiny_run
@@ -330,6 +331,47 @@ def test_portable_cuts_absolute_paths_only() -> None:
     kept = ["ALE/Pong-v5", "runs/../a/b", "./a/b 1/2", "https://arxiv.org/abs/1"]
     texts = {"/home/me/runs/a.toml": "a.toml", "--out=/tmp/x/out --load '/data/b'": "--out=out --load 'b'"}
     assert portable({"a": [*kept, *texts], "b": (1, None)}) == {"a": [*kept, *texts.values()], "b": [1, None]}
+
+
+# ── statistics ──
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ([7, 0, 6, 1, 5, 2, 4, 3], 3.5),  # 2, 3, 4, 5
+        ([0, 1, 2, 3, 1000], 2.0),  # one at each end is left out: 1, 2, 3
+        ([3, 4, 8], 5.0),  # floor(3 / 4) = 0
+        ([2.5], 2.5),
+    ],
+)
+def test_interquartile_mean(values: list[float], expected: float) -> None:
+    assert interquartile_mean(list(values)) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("values", [[], [1.0, np.nan], [np.inf], [[1.0], [2.0]]])
+def test_scores_that_are_none_are_refused(values: list[float]) -> None:
+    with pytest.raises(ValueError, match="finite values in one dimension"):
+        interquartile_mean(values)
+    with pytest.raises(ValueError, match="finite values in one dimension"):
+        bootstrap_interval(values)
+
+
+def test_interval_is_the_one_of_rliable() -> None:
+    """`rliable.library.get_interval_estimates` (1.2.0, 50,000 draws, the interquartile mean of 0 to 7) gave 1.5 to 5.5."""
+    assert bootstrap_interval(range(8)) == pytest.approx((1.5, 5.5), abs=0.26)  # the ends are multiples of 1/4
+    assert bootstrap_interval([0.0, 1.0]) == (0.0, 1.0)
+    assert bootstrap_interval([4.0] * 5) == (4.0, 4.0)
+    assert bootstrap_interval([4.0]) is None
+
+
+def test_interval_repeats_and_narrows_with_more_runs() -> None:
+    scores = np.random.default_rng(3).normal(size=80)
+    few, many = bootstrap_interval(scores[:10]), bootstrap_interval(scores)
+    assert few
+    assert many
+    assert bootstrap_interval(scores) == many
+    assert few[0] < many[0] < interquartile_mean(scores) < many[1] < few[1]
 
 
 # ── real runs ──
