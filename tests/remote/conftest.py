@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
@@ -63,7 +64,7 @@ class Acting:
             self._held += [event for event in new if event.kind in ("reset", "step")]
             if not self.holds:
                 self.server.answer(
-                    (event.session, int(event.obs[0]) % 2) for event in self._held if event.obs is not None
+                    (event.session, int(event.obs[0]) % 2) for event in self._held if isinstance(event.obs, np.ndarray)
                 )
                 self._held = []
 

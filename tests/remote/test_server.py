@@ -270,8 +270,8 @@ def test_a_port_in_use_or_a_certificate_that_is_none_is_one_line(tmp_path: Path)
         message = config_error(lambda: Server(ListenConfig(listen=listen), CARTPOLE, TOKEN))
     assert message == f"serve.listen: '{listen}': Address already in use; give an address and a free port"
     (tmp_path / "chain.pem").write_text("no certificate")
-    files = {"certificate": str(tmp_path / "chain.pem"), "private_key": str(tmp_path / "key.pem")}
-    message = config_error(lambda: Server(ListenConfig(**files), CARTPOLE, TOKEN))
+    chain, key = str(tmp_path / "chain.pem"), str(tmp_path / "key.pem")
+    message = config_error(lambda: Server(ListenConfig(certificate=chain, private_key=key), CARTPOLE, TOKEN))
     assert message.startswith(f"serve.certificate: '{tmp_path}/chain.pem' and '{tmp_path}/key.pem' cannot be used")
 
 

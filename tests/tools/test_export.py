@@ -39,7 +39,7 @@ def make_policy(config: RunConfig, spec: EnvironmentSpec, sharpness: float = 10.
         for weight in (parameter for parameter in policy.network.parameters() if parameter.ndim == 2):
             weight.mul_(sharpness)
         if policy.network.normaliser:
-            moments = policy.network.normaliser.moments
+            moments: Any = policy.network.normaliser.moments
             moments.mean.uniform_(-1, 1)
             moments.variance.uniform_(0.5, 2)
     return policy
@@ -136,11 +136,11 @@ PARTS = {
     "matrix": spaces.Box(-6, 6, (2, 3), np.float32),
     "bits": spaces.MultiBinary([3, 2]),
     "room": spaces.Discrete(4, start=2),
-    "doors": spaces.MultiDiscrete([[2, 3]]),
+    "doors": spaces.MultiDiscrete(np.array([[2, 3]])),
     "grey": spaces.Box(0, 255, (12, 10), np.uint8),
     "colour": spaces.Box(0, 255, (12, 10, 3), np.uint8),
 }
-CHOICES = spaces.MultiDiscrete([[3, 2], [4, 2]], start=np.full((2, 2), 5))
+CHOICES: spaces.Space[Any] = spaces.MultiDiscrete(np.array([[3, 2], [4, 2]]), start=np.full((2, 2), 5))
 CASES: dict[str, tuple[str, spaces.Space[Any], int, spaces.Space[Any]]] = {
     "parts": ("ppo", spaces.Dict(PARTS), 1, spaces.Discrete(5)),
     "stacked, several choices": ("ppo", PARTS["matrix"], 3, CHOICES),

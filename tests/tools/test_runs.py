@@ -17,6 +17,7 @@ from apex_acer.config import ConfigError
 from apex_acer.manager.callbacks import Callbacks
 from apex_acer.manager.manager import train
 from apex_acer.protocol.messages import Status
+from apex_acer.storage.history import TAIL_BYTES
 from apex_acer.tools import runs
 from apex_acer.tools.runs import RunStatus, list_runs
 from tests.conftest import config_error
@@ -66,7 +67,7 @@ def test_the_best_is_known_though_only_the_end_is_read(
 def test_without_a_checkpoint_every_row_counts(tmp_path: Path) -> None:
     rows = made_up_rows(0, 100, num=2000)
     folder = make_up(tmp_path / "run", tiny_run(), rows)
-    assert (folder / "metrics.jsonl").stat().st_size > 10 * runs.TAIL_BYTES
+    assert (folder / "metrics.jsonl").stat().st_size > 10 * TAIL_BYTES
     scores = [row["eval_return"] for row in rows if "eval_return" in row]
     run = only(tmp_path)
     assert (run.best, run.last, run.env_steps, run.checkpoint) == (max(scores), scores[-1], 200_000, False)

@@ -14,7 +14,6 @@ from apex_acer.config import ActorsConfig, RunConfig
 from apex_acer.manager.callbacks import Callbacks
 from apex_acer.manager.manager import resume, train
 from apex_acer.protocol.messages import Outcome, Row
-from apex_acer.views import console
 from apex_acer.views.console import live_view
 from apex_acer.views.progress import Progress
 from tests.runs import a_status, tiny_run
@@ -39,7 +38,7 @@ END = [
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The time that views go by."""
     now = [100.0]
-    monkeypatch.setattr(console.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr("apex_acer.views.console.time.monotonic", lambda: now[0])
     return now
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -118,7 +119,11 @@ def test_lines_are_named_by_algorithm_then_environment_then_the_keys_that_differ
 
 
 def test_where_many_keys_differ_lines_have_the_names_of_their_folders(tmp_path: Path) -> None:
-    changes = {"learner__batch_size": 8, "optimizer__learning_rate": 0.1, "network__hidden_sizes": (8, 8)}
+    changes: dict[str, Any] = {
+        "learner__batch_size": 8,
+        "optimizer__learning_rate": 0.1,
+        "network__hidden_sizes": (8, 8),
+    }
     many = changes | {"algorithm__gamma": 0.5}
     for name, changed in {"small": {}, "large": many}.items():
         for seed in range(2):

@@ -31,7 +31,11 @@ def known(actors: int, states: dict[str, str] | None = None, **said: Any) -> Pro
         row = {"episodes": count, "episode_return": score, "episode_return_max": score, "env_steps_per_s": 123_456.7}
         rows: dict[str, Any] = {name: {**row, "policy_lag": 123456.0, "time_waiting": 0.987} for name in names}
         rows |= {"learner": learner, "evaluator": {"eval_return": score, "eval_env_steps": count}}
-        status = {"rows": rows, "states": running | (states or {}), "restarts": dict.fromkeys(running, 10)}
+        status: dict[str, Any] = {
+            "rows": rows,
+            "states": running | (states or {}),
+            "restarts": dict.fromkeys(running, 10),
+        }
         status |= {"best": score, "env_steps": 10**6 * count, "wall_s": 60.0 * count, "replay_memory": 28 * 10**9}
         progress = progress.after(a_status(**(status | said)))
     return progress

@@ -12,6 +12,7 @@ import pytest
 from tests.terminals import PROMPT, Terminal, terminal
 
 ENDLESS = "apex-acer train cartpole --actors 2 --steps 100000000 --until 1000 --out run --logging.every-seconds 0.3"
+ENDLESS += " --evaluation.every 300 --evaluation.episodes 2"
 BAR = r"%.* of 100,000,000 env steps"
 ROWS = (
     BAR,
@@ -27,7 +28,8 @@ from apex_acer import Callbacks, train
 
 calls = Callbacks(on_evaluation=lambda it: print("scored", it.env_steps))
 stop = {"env_steps": 10**8, "at_return": 1000.0}
-train("cartpole", calls, progress=True, out="run", actors={"count": 2}, stop=stop, logging={"every_seconds": 0.3})
+often = {"logging": {"every_seconds": 0.3}, "evaluation": {"every": 1000}}
+train("cartpole", calls, progress=True, out="run", actors={"count": 2}, stop=stop, **often)
 """
 
 
@@ -98,7 +100,8 @@ def test_a_script_is_suspended_resized_in_the_background_and_terminated(tmp_path
         screen.wait_for("^scored ")
         os.kill(screen.program()["manager"], signal.SIGTERM)
         assert_ended(screen, "terminated: ")
-        table = screen.lines.index(*screen.find(BAR))
+        (bar,) = screen.find(BAR)
+        table = screen.lines.index(bar)
         assert all(screen.lines.index(line) < table for line in screen.find("^scored "))
 
 

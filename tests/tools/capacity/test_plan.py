@@ -48,7 +48,8 @@ def test_the_learner_is_the_limit() -> None:
 def test_the_actors_are_the_limit() -> None:
     machines = dataclasses.replace(CLUSTER, actors=33, learners=32, gpus=32)
     found = plan(machines, weights_bytes=0.0)
-    assert (found.limit, found.limits["actors"]) == ("actors", pytest.approx(33_000))
+    assert found.limit == "actors"
+    assert found.limits["actors"] == pytest.approx(33_000)
     assert machines.nodes == 2
     assert advice(machines, weights_bytes=0.0) == "--actors 92, after which the next limit is reached"
 
@@ -65,7 +66,8 @@ def test_one_machine_is_judged_by_what_takes_turns() -> None:
 def test_unrolls_fill_the_network() -> None:
     machines = dataclasses.replace(CLUSTER, network_gbit=0.1)
     found = plan(machines, weights_bytes=0.0)
-    assert (found.limit, found.limits["network"]) == ("network", pytest.approx(12.5e6 / 8000))
+    assert found.limit == "network"
+    assert found.limits["network"] == pytest.approx(12.5e6 / 8000)
     assert found.network_in == pytest.approx(USUAL * 12.5e6)
     assert found.network_out == 0
     assert advice(machines, weights_bytes=0.0) == "--compress"
@@ -74,7 +76,8 @@ def test_unrolls_fill_the_network() -> None:
 
 def test_weights_fill_the_network_but_each_machine_fetches_a_version_once() -> None:
     found = plan(dataclasses.replace(CLUSTER, network_gbit=0.1))
-    assert (found.limit, found.limits["network"]) == ("network", pytest.approx(12.5e6 / (3e6 / 320)))
+    assert found.limit == "network"
+    assert found.limits["network"] == pytest.approx(12.5e6 / (3e6 / 320))
     assert "actors.weights_every" in advice(dataclasses.replace(CLUSTER, network_gbit=0.1))
     seldom = plan(updates=1 / 32_000)  # four machines and so few versions that not every request gets one
     assert seldom.network_out == pytest.approx(seldom.env_steps_per_s * 4 * 3e6 / 32_000)
@@ -97,6 +100,7 @@ def test_actors_and_learner_share_the_cores_of_one_machine() -> None:
 
 def test_a_gpu_whose_rate_is_not_known_is_told_what_it_must_reach() -> None:
     found = plan(dataclasses.replace(CLUSTER, actors=5, cores_per_node=4), gradient_s=None)
-    assert (found.limit, found.limits["actors"]) == ("actors", pytest.approx(5000))
+    assert found.limit == "actors"
+    assert found.limits["actors"] == pytest.approx(5000)
     assert found.gpu_samples_per_s == pytest.approx(5 / (1 / 5000 - 1e-4))  # samples, in the time left beside taking in
     assert plan(gradient_s=None).gpu_samples_per_s is None  # a hundred actors: no time is left

@@ -11,7 +11,7 @@ import threading
 import time
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Literal
 
 import optuna
 import pytest
@@ -148,9 +148,11 @@ def test_the_score_is_the_steps_to_the_target_or_the_last_evaluation() -> None:
     assert score(tiny_run(), [reached, {**missed, "eval_return": None}]) is None
 
 
-def is_bad(
-    others: list[dict[int, float]], own: dict[int, float], direction: str = "maximize", ended: bool = True
-) -> bool:
+Direction = Literal["minimize", "maximize"]
+Values = dict[int, float]
+
+
+def is_bad(others: list[Values], own: Values, direction: Direction = "maximize", ended: bool = True) -> bool:
     """Whether a trial ends at its last step; a seed has 100 steps."""
     study = optuna.create_study(direction=direction)
     state = optuna.trial.TrialState.COMPLETE if ended else optuna.trial.TrialState.PRUNED
