@@ -216,10 +216,15 @@ def test_an_answer_to_who_has_gone_reaches_nobody_else(serve: Serve) -> None:
     assert other.reset() == {"type": "action", "sequence": 0, "action": 0}
 
 
-def test_the_close_message(serve: Serve) -> None:
+def test_the_close_message_waits_for_nobody_who_does_not_listen(serve: Serve) -> None:
     acting = serve()
     peer = Peer(acting.server.url)
-    acting.server.close()
+    with raw(acting) as stream:
+        stream.sendall(Frame(Opcode.TEXT, json.dumps(HELLO).encode()).serialize(mask=True))
+        until(lambda: acting.server.num == 2)
+        started = time.monotonic()
+        acting.server.close()
+        assert time.monotonic() - started < 3
     assert peer.hear() == {"type": "bye", "message": "the run has ended"}
     assert peer.closed() == 1001
     with pytest.raises(OSError, match="refused"):
@@ -243,22 +248,21 @@ def test_clients_that_are_not_learned_from_are_passed_on(serve: Serve, tmp_path:
     assert other.hear() == {"type": "bye", "message": "the run has ended"}
 
 
-@pytest.mark.parametrize(
-    ("evaluates", "address", "message", "code"),
-    [
-        (False, None, server_module.NO_EVALUATOR, 1008),
-        (True, None, "the evaluator is not there yet; try again later", 1013),
-        (True, "socket", "the evaluator is not there yet; try again later", 1013),
-    ],
-)
-def test_without_an_evaluator_they_are_refused(
-    serve: Serve, tmp_path: Path, evaluates: bool, address: str | None, message: str, code: int
-) -> None:
+@pytest.mark.parametrize("address", ["", "socket"])
+def test_while_the_evaluator_is_not_there_they_are_refused(serve: Serve, tmp_path: Path, address: str) -> None:
     if address:
         (tmp_path / "evaluator").write_text(str(tmp_path / address))
-    peer = Peer(serve(evaluator=tmp_path / "evaluator", evaluates=evaluates).server.url, None)
-    assert peer.ask(HELLO | {"train": False}) == {"type": "error", "message": message, "retry": code == 1013}
-    assert peer.closed() == code
+    peer = Peer(serve(evaluator=tmp_path / "evaluator").server.url, None)
+    message = "the evaluator is not there yet; try again later"
+    assert peer.ask(HELLO | {"train": False}) == {"type": "error", "message": message, "retry": True}
+    assert peer.closed() == 1013
+
+
+def test_without_an_evaluator_they_are_refused_for_good(serve: Serve) -> None:
+    peer = Peer(serve(evaluates=False).server.url, None)
+    message = server_module.NO_EVALUATOR
+    assert peer.ask(HELLO | {"train": False}) == {"type": "error", "message": message, "retry": False}
+    assert peer.closed() == 1008
 
 
 # ── what it needs to listen ──
@@ -368,16 +372,6 @@ def stream_ends(stream: socket.socket, within_s: float) -> bool:
     except ConnectionError:
         pass
     return True
-
-
-def test_nobody_delays_the_end_who_does_not_listen(serve: Serve) -> None:
-    acting = serve()
-    with raw(acting) as stream:
-        stream.sendall(Frame(Opcode.TEXT, json.dumps(HELLO).encode()).serialize(mask=True))
-        until(lambda: acting.server.num == 1)
-        started = time.monotonic()
-        acting.server.close()
-        assert time.monotonic() - started < 3
 
 
 UPGRADE = (

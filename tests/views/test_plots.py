@@ -20,7 +20,6 @@ from apex_acer.views.curves import Line, Panel, band, single
 from apex_acer.views.figures import FIGURES
 from apex_acer.views.plots import COLOURS, REACHED, compact, plot_curves, plot_runs
 from tests.boards import lines, scalars
-from tests.conftest import config_error
 from tests.histories import made_up_rows, make_up
 from tests.runs import tiny_run
 
@@ -168,8 +167,3 @@ def test_names_from_files_are_drawn_as_text_whatever_is_in_them_and_stay_within_
     pixels = drawn(plot_curves("Where time goes: cartpole-v1-20261121-193032-12345 and more", "", [long]))
     edge = np.concatenate([pixels[:3].ravel(), pixels[:, :3].ravel(), pixels[:, -3:].ravel(), pixels[-3:].ravel()])
     assert (edge == 255).all()
-
-
-def test_a_place_that_cannot_be_written_is_one_line(finished_run: Path, tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    assert "cannot be written" in config_error(lambda: plot_runs([finished_run], tmp_path / "file" / "below"))

@@ -9,9 +9,7 @@ import re
 import signal
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +25,7 @@ from apex_acer.tools.sweep.report import bootstrap_interval, interquartile_mean,
 from apex_acer.tools.sweep.variants import make_variants
 from tests.programs import eventually
 from tests.runs import tiny_run
+from tests.tools.conftest import refusal, signal_when
 
 # stands in for `python -m apex_acer`, as what it does depends on the run's gamma
 MADE_UP = """
@@ -74,8 +73,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+SWEEP = ["sweep", "tiny.toml", "--out", "out"]
+
+
 def run_sweep(flags: str) -> int:
-    return main(["sweep", "tiny.toml", "--out", "out", *flags.split()])
+    return main([*SWEEP, *flags.split()])
 
 
 def saved() -> str:
@@ -95,18 +97,6 @@ def marks() -> list[str]:
 def notes() -> list[tuple[str, str]]:
     """Verb and path of the commands so far, in their order."""
     return [(verb, path) for happened, verb, path, *_ in map(json.loads, marks()) if happened == "start"]
-
-
-def signal_when(condition: Callable[[], object], *signals: signal.Signals) -> None:
-    """Sends this process signals, a second apart, from another thread."""
-
-    def send() -> None:
-        eventually(condition, 60)
-        for index, number in enumerate(signals):
-            time.sleep(index and 1.0)
-            os.kill(os.getpid(), number)
-
-    threading.Thread(target=send, daemon=True).start()
 
 
 def gone(pid: int) -> bool:
@@ -177,11 +167,8 @@ def test_bad_input_gets_one_line_before_anything_starts(
 ) -> None:
     Path("other").mkdir()
     Path("other/file").touch()
-    assert run_sweep(flags) == 2
-    captured = capsys.readouterr()
-    assert captured.err.count("\n") == 1, captured.err
-    assert all(word in captured.err for word in words), captured.err
-    assert not captured.out
+    line = refusal(capsys, *SWEEP, *flags.split())
+    assert all(word in line for word in words), line
     assert not Path("out").exists()
     assert {path.name for path in Path("other").iterdir()} == {"file"}
 
@@ -258,19 +245,15 @@ def test_a_folder_in_use_or_of_another_sweep_is_refused(folder: Path, capsys: py
     Path("out").mkdir()
     lock = os.open("out", os.O_RDONLY)
     fcntl.flock(lock, fcntl.LOCK_EX)
-    assert run_sweep("--seeds 1") == 2
-    assert "in use" in capsys.readouterr().err
+    assert "in use" in refusal(capsys, *SWEEP)
     os.close(lock)
     assert run_sweep("--seeds 1") == 0
     before = saved()
     for flags in ("--seeds 2", "--seeds 1 --final-episodes 1", "--seeds 1 --algorithm.gamma 0.7"):
-        capsys.readouterr()
-        assert run_sweep(flags) == 2
-        assert "holds another sweep" in capsys.readouterr().err
+        assert "holds another sweep" in refusal(capsys, *SWEEP, *flags.split())
         assert saved() == before
     Path("out/results.json").write_text('{"seeds": []}')
-    assert run_sweep("--seeds 1") == 2
-    assert "results.json" in capsys.readouterr().err
+    assert "results.json" in refusal(capsys, *SWEEP)
 
 
 def test_a_signal_ends_all_runs_and_the_same_command_goes_on(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import signal
 import sys
 import threading
@@ -25,8 +24,8 @@ from apex_acer.tools.tune import tune as tune_module
 from apex_acer.tools.tune.plan import Range, make_space, settings, start
 from apex_acer.tools.tune.study import is_in_lowest_quarter
 from apex_acer.tools.tune.tune import score
-from tests.programs import eventually
 from tests.runs import tiny_run
+from tests.tools.conftest import refusal, signal_when
 
 # stands in for `python -m apex_acer`: the nearer gamma is to 0.7, the faster the run learns, and above 0.9 it fails
 MADE_UP = """
@@ -68,8 +67,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+TUNE = ["tune", "tiny.toml", "--out", "out", "--jobs", "1"]
+
+
 def tune(flags: str) -> int:
-    return main(["tune", "tiny.toml", "--out", "out", "--jobs", "1", *flags.split()])
+    return main([*TUNE, *flags.split()])
 
 
 def results() -> dict[str, Any]:
@@ -128,11 +130,8 @@ def test_bad_input_gets_one_line_before_anything_starts(
 ) -> None:
     Path("other").mkdir()
     Path("other/file").touch()
-    assert tune(flags) == 2
-    captured = capsys.readouterr()
-    assert captured.err.count("\n") == 1, captured.err
-    assert all(word in captured.err for word in words), captured.err
-    assert not captured.out
+    line = refusal(capsys, *TUNE, *flags.split())
+    assert all(word in line for word in words), line
     assert not Path("out").exists()
 
 
@@ -215,12 +214,10 @@ def test_another_study_in_the_folder_is_refused(folder: Path, capsys: pytest.Cap
     assert tune(f"{VARY} --trials 1 --seeds 1") == 0
     before = Path("out/study.journal").read_bytes()
     for flags in (f"{VARY} --seeds 2", "--vary algorithm.gamma=0.1:0.8 --seeds 1", f"{VARY} --seeds 1 --actors 1"):
-        assert tune(f"{flags} --trials 2") == 2
-        assert "holds another study" in capsys.readouterr().err
+        assert "holds another study" in refusal(capsys, *TUNE, *flags.split())
     assert Path("out/study.journal").read_bytes() == before
     Path("out/study.journal").write_text("{}\n{")
-    assert tune(f"{VARY} --trials 2 --seeds 1") == 2
-    assert "is damaged" in capsys.readouterr().err
+    assert "is damaged" in refusal(capsys, *TUNE, *VARY.split())
 
 
 def test_a_setting_whose_run_fails_is_a_bad_one(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -253,12 +250,8 @@ def test_a_bad_trial_is_ended_in_its_first_seed(folder: Path, monkeypatch: pytes
 
 
 def test_ctrl_c_leaves_a_trial_that_the_same_command_finishes(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    def press() -> None:
-        eventually(Path("hangs").exists, 60)
-        os.kill(os.getpid(), signal.SIGINT)
-
     Path("hanging").touch()
-    threading.Thread(target=press, daemon=True).start()
+    signal_when(Path("hangs").exists, signal.SIGINT)
     assert tune(f"{VARY} --trials 2 --seeds 3") == 130
     assert "SIGINT: the same command with --out out continues the study" in capsys.readouterr().err
     assert [trial["state"] for trial in results()["trials"]] == ["unfinished"]
