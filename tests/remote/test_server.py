@@ -188,19 +188,6 @@ def test_a_client_comes_back_while_its_old_connection_looks_alive(serve: Serve) 
     until(lambda: acting.kinds() == ["reset", "step"])
 
 
-def test_after_the_grace_period_the_episode_is_lost(serve: Serve) -> None:
-    acting = serve(grace_s=0.2)
-    peer = Peer(acting.server.url)
-    peer.reset()
-    peer.cut()
-    until(lambda: acting.kinds() == ["reset", LOST])
-    again = Peer(acting.server.url, HELLO | {"session": peer.welcome["session"]})
-    assert again.welcome["sequence"] == -1
-    assert again.welcome["session"] != peer.welcome["session"]
-    assert again.reset()["sequence"] == 0
-    assert acting.events[0].session.slot == acting.events[2].session.slot
-
-
 def test_an_answer_to_who_has_gone_reaches_nobody_else(serve: Serve) -> None:
     acting = serve(clients=1)
     peer = Peer(acting.server.url)

@@ -153,6 +153,7 @@ def test_the_legend_names_what_no_title_does_and_ends_at_a_target() -> None:
     panels = [[Panel("x", [each, line("other", 2.0)], title="learner")] for each in (plain, marked)]
     texts = [plot_curves("", "", panel, "svg").decode() for panel in panels]
     assert [texts[0].count(f">{label}<") for label in ("learner", "other")] == [1, 1]
+    assert plot_curves("", "", [Panel("x", [plain], title="learner")], "svg").decode().count(">learner<") == 1
     assert [text.count(f">{REACHED}<") for text in texts] == [0, 1]
     assert texts[1].count("<use ") > texts[0].count("<use ") + 1  # the mark, and that in the legend
 

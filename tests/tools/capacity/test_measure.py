@@ -58,7 +58,7 @@ def test_components_are_those_of_an_actor_and_a_learner() -> None:
     before = components._storage.num_inserted
     steps = [components.intake() for _ in range(5)]
     assert components._storage.num_inserted == before + 5 * 4  # environments
-    assert steps == [components.sending()] * 5
+    assert steps == [components.sending() for _ in range(5)]
 
 
 @pytest.mark.slow
