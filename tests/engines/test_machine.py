@@ -13,7 +13,7 @@ import pytest
 from apex_acer.algorithms.sac.settings import SacConfig
 from apex_acer.config.runfile import load_run, presets
 from apex_acer.engines import ENGINES, machine
-from apex_acer.engines.machine import available_cores, describe, has_gpu, niceness, place, require_room
+from apex_acer.engines.machine import describe, has_gpu, niceness, place, require_room
 from apex_acer.manager.manager import train
 from apex_acer.protocol.actions import Discrete
 from apex_acer.protocol.specification import EnvironmentSpec
@@ -21,6 +21,7 @@ from tests.conftest import config_error
 from tests.runs import CARTPOLE, tiny_run
 
 PONG = EnvironmentSpec((1, 84, 84), "uint8", Discrete(6, 0), 4, False, 4, (84, 84))
+SIDE_BY_SIDE = {"algorithm": SacConfig()}
 OPEN = {"actors__count": 0, "actors__threads": 0, "learner__threads": 0, "engine": "local"}
 
 
@@ -51,20 +52,17 @@ def test_a_run_of_far_too_many_actors_is_refused_at_once(
         ({"replay__capacity": 10**10}, "replay.capacity: 10000000000 is not allowed; give at most "),
         (
             {"network__hidden_sizes": (10**6, 10**6)},
-            "network.hidden_sizes: (1000000, 1000000) is not allowed; give less: its 1,000,004,000,000 weights take 8.0 TB",
+            "network.hidden_sizes: (1000000, 1000000) is not allowed; give less: ",
         ),
         (
             {"algorithm__unroll_length": 10**9, "replay__capacity": 10**11},
             "algorithm.unroll_length: 1000000000 is not ",
         ),
-        (
-            {"algorithm__name": "sac", "algorithm__num_critics": 10**9},
-            "algorithm.num_critics: 1000000000 is not allowed; give less",
-        ),
+        ({"algorithm__name": "sac", "algorithm__num_critics": 10**9}, "algorithm.num_critics: 1000000000 is not "),
         ({"network__lstm": 10**6}, "network.lstm: 1000000 is not allowed; give less: its 4,000,"),
         (
             {"evaluation__environments": 10**9, "evaluation__episodes": 10**8},
-            "evaluation.environments: 100000000 is not allowed; give at most 3,200,000: each takes 5.0 kB or more of",
+            "evaluation.environments: 100000000 is not ",
         ),
     ],
 )
@@ -89,12 +87,16 @@ def test_a_place_for_private_folders_that_cannot_be_written_is_one_line(
     assert message.startswith("engine: no folder can be made in /tmp (No such file or directory); make /tmp writable")
 
 
-def test_what_has_room_is_not_refused() -> None:
+def test_what_has_room_is_not_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     many = {"actors__count": 240, "evaluation__environments": 10**9, "replay__capacity": 10**8}
     require_room(tiny_run(engine="local", **many), CARTPOLE)
     require_room(tiny_run(engine="serial", actors__count=1000), CARTPOLE)
     for name in presets():
         require_room(load_run(name), PONG)
+    monkeypatch.undo()
+    assert machine.open_files_limit()[0] == resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    total, unused = machine.memory_bytes()
+    assert 1e8 < unused <= total
 
 
 def test_replay_on_a_gpu_is_not_this_machine_s() -> None:
@@ -104,41 +106,36 @@ def test_replay_on_a_gpu_is_not_this_machine_s() -> None:
     assert here.startswith("replay.capacity: 1000000000 is not allowed")
 
 
-def test_a_limit_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.undo()
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    assert machine.open_files_limit()[0] == soft
-    total, unused = machine.memory_bytes()
-    assert 1e8 < unused <= total
-
-
 def placed(spec: EnvironmentSpec, cores: int, **changes: object) -> tuple[int, int, int]:
     """Actors, the threads of each, and those of the learner."""
     config = place(tiny_run(**(OPEN | changes)), spec, cores)
     return config.actors.count, config.actors.threads, config.learner.threads
 
 
-@pytest.mark.parametrize(("cores", "expected"), [(1, (2, 1, 1)), (2, (2, 1, 2)), (16, (5, 1, 16)), (64, (21, 1, 64))])
-def test_images_on_a_cpu_have_a_third_of_the_cores_and_the_learner_all(
-    cores: int, expected: tuple[int, int, int]
+@pytest.mark.parametrize(
+    ("spec", "changes", "by_cores"),
+    [
+        pytest.param(
+            PONG, {}, {1: (2, 1, 1), 2: (2, 1, 2), 16: (5, 1, 16), 64: (21, 1, 64)}, id="a third, the learner all"
+        ),
+        pytest.param(PONG, {"learner__device": "cuda"}, {1: (1, 1, 2), 2: (1, 1, 2), 16: (14, 1, 2)}, id="all but two"),
+        pytest.param(
+            CARTPOLE, {}, {1: (2, 1, 1), 2: (2, 1, 1), 4: (3, 1, 1), 64: (4, 8, 1)}, id="few, of many threads"
+        ),
+        pytest.param(
+            CARTPOLE, SIDE_BY_SIDE, {1: (2, 1, 1), 2: (2, 1, 2), 16: (4, 2, 2)}, id="a learner of two threads"
+        ),
+        pytest.param(
+            PONG, {"actors__count": 3, "actors__threads": 4, "learner__threads": 5}, {16: (3, 4, 5)}, id="given"
+        ),
+        pytest.param(PONG, {"actors__count": 1}, {16: (1, 8, 16)}, id="a given number"),
+    ],
+)
+def test_cores_are_shared(
+    spec: EnvironmentSpec, changes: dict[str, Any], by_cores: dict[int, tuple[int, int, int]]
 ) -> None:
-    assert placed(PONG, cores) == expected
-
-
-@pytest.mark.parametrize(("cores", "expected"), [(1, (1, 1, 2)), (2, (1, 1, 2)), (16, (14, 1, 2))])
-def test_images_beside_a_gpu_have_all_but_two_cores(cores: int, expected: tuple[int, int, int]) -> None:
-    assert placed(PONG, cores, learner__device="cuda") == expected
-
-
-@pytest.mark.parametrize(("cores", "expected"), [(1, (2, 1, 1)), (2, (2, 1, 1)), (4, (3, 1, 1)), (64, (4, 8, 1))])
-def test_vectors_have_few_actors_and_a_learner_of_one_thread(cores: int, expected: tuple[int, int, int]) -> None:
-    assert placed(CARTPOLE, cores) == expected
-
-
-@pytest.mark.parametrize(("cores", "threads"), [(1, 1), (2, 2), (16, 2)])
-def test_two_separate_losses_have_a_learner_of_two_threads(cores: int, threads: int) -> None:
-    """Critics and policy are trained side by side."""
-    assert placed(CARTPOLE, cores, algorithm=SacConfig())[2] == threads
+    """Images beside a CPU's learner and beside a GPU's, vectors, and two losses that are trained side by side."""
+    assert {cores: placed(spec, cores, **changes) for cores in by_cores} == by_cores
 
 
 def test_only_actors_beside_a_learner_on_every_core_give_way() -> None:
@@ -146,11 +143,6 @@ def test_only_actors_beside_a_learner_on_every_core_give_way() -> None:
     config = tiny_run(**OPEN, learner__device="cpu")
     assert [niceness(config, PONG, role) for role in ("actor", "evaluator", "learner")] == [10, 0, 0]
     assert [niceness(config, CARTPOLE, role) for role in ("actor", "evaluator", "learner")] == [0, 0, 0]
-
-
-def test_what_is_given_stays() -> None:
-    assert placed(PONG, 16, actors__count=3, actors__threads=4, learner__threads=5) == (3, 4, 5)
-    assert placed(PONG, 16, actors__count=1) == (1, 8, 16)
 
 
 def test_a_serial_run_is_the_same_on_every_machine(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,16 +153,12 @@ def test_a_serial_run_is_the_same_on_every_machine(monkeypatch: pytest.MonkeyPat
     assert place(tiny_run(**OPEN), PONG).learner.threads == 128
 
 
-def test_a_gpu_is_where_it_is_asked_for_or_seen() -> None:
-    assert has_gpu("cuda:1")
-    assert not has_gpu("cpu")
-    assert available_cores() >= 1
-
-
 @pytest.mark.parametrize("key", ["learner", "actors"])
 def test_a_gpu_that_cannot_be_there_is_refused(key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "DEVICES", tmp_path)
     config = tiny_run(**{f"{key}__device": "cuda:0"})
+    assert has_gpu("cuda:1")
+    assert not has_gpu("cpu")
     (tmp_path / "nvidiactl").touch()  # a driver without a device
     message = config_error(lambda: machine.require_gpus(config))
     allowed = "this machine has 0 CUDA devices; give cpu or auto"
@@ -180,12 +168,9 @@ def test_a_gpu_that_cannot_be_there_is_refused(key: str, tmp_path: Path, monkeyp
     machine.require_gpus(config)
 
 
-def test_one_line_says_what_is_used() -> None:
+def test_several_learners_share_the_cores_and_one_line_says_what_is_used() -> None:
     config = place(tiny_run(**OPEN, learner__device="cpu", actors__environments=8), CARTPOLE, cores=4)
     assert describe(config) == "3 actors of 8 environments, 1 thread each; learner on cpu, 1 thread"
-
-
-def test_several_learners_share_the_cores() -> None:
     several = {"engine": "ray", "learner__count": 2, "learner__device": "cpu"}
     config = place(tiny_run(**(OPEN | several)), PONG, cores=6)
     assert config.learner.threads == 3

@@ -98,14 +98,3 @@ def test_programs_end_with_their_role_and_all_of_them_with_a_killed_manager(
         eventually(lambda: simulators(run) == 2, 10)  # the evaluator's
         run.send(signal.SIGKILL)
         run.assert_nothing_left(within_s=10)
-
-
-@pytest.mark.slow
-def test_a_slow_environment_and_a_long_evaluation_are_no_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    limits = {"supervision__hung_seconds": 6.0, "supervision__evaluation_minutes": 0.1}
-    slow = {"algorithm__unroll_length": 5000, "replay__capacity": 10**6}  # 10 s for one
-    with simulated(tmp_path, monkeypatch, **limits, **slow) as run:
-        run.wait_until_it_learns(5000)
-        assert run.news == []
-        run.send(signal.SIGINT)
-        assert run.ended(within_s=10)["reason"] == "SIGINT"

@@ -19,7 +19,8 @@ from apex_acer.engines.local.wire import (
 )
 from apex_acer.protocol.messages import Message, Peer, Reply
 from apex_acer.protocol.unroll import ARRAY_FIELDS, Unroll
-from tests.runs import RUN_ID, made_up_unroll, tiny_run
+from tests.conftest import assert_equal_unrolls
+from tests.runs import BOX, RUN_ID, made_up_unroll, tiny_run
 
 CONFIG = tiny_run()
 MESSAGE = Message(
@@ -66,24 +67,26 @@ def with_first(described: str, data: bytes | None = None) -> list[bytes]:
     return changed(*([] if data is None else [data]), arrays=" ".join([described, *DESCRIBED.split(" ")[1:]]))
 
 
-def assert_same_unroll(a: Unroll, b: Unroll) -> None:
-    for name in ARRAY_FIELDS:
-        np.testing.assert_array_equal(getattr(a, name), getattr(b, name), strict=True)
-    for name in ("extras", "state"):
-        assert getattr(a, name).keys() == getattr(b, name).keys()
-        for key, array in getattr(a, name).items():
-            np.testing.assert_array_equal(array, getattr(b, name)[key], strict=True)
+UNROLLS = {
+    "discrete": made_up_unroll(CONFIG),
+    "recurrent": made_up_unroll(tiny_run(network__lstm=3)),
+    "continuous": made_up_unroll(tiny_run(algorithm__name="sac"), spec=BOX),
+    "not contiguous": made_up_unroll(CONFIG, obs=np.asfortranarray(made_up_unroll(CONFIG).obs)),
+}
 
 
-@pytest.mark.parametrize("lstm", [0, 8])
-def test_message_with_unroll_comes_back(lstm: int) -> None:
-    message = dataclasses.replace(MESSAGE, unroll=made_up_unroll(tiny_run(network__lstm=lstm)))
-    back = decode_message(as_bytes(message))
+@pytest.mark.parametrize("unroll", UNROLLS.values(), ids=UNROLLS)
+def test_a_message_with_an_unroll_comes_back_as_aligned_views(unroll: Unroll) -> None:
+    parts = as_bytes(dataclasses.replace(MESSAGE, unroll=unroll))
+    back = decode_message(parts)
     assert back.unroll is not None
-    assert message.unroll is not None
-    assert_same_unroll(back.unroll, message.unroll)
-    assert back.unroll.state.keys() == ({"hidden", "cell"} if lstm else set())
-    assert dataclasses.replace(back, unroll=None) == dataclasses.replace(message, unroll=None)
+    assert_equal_unrolls(back.unroll, unroll)
+    assert dataclasses.replace(back, unroll=None) == dataclasses.replace(MESSAGE, unroll=None)
+    whole = np.frombuffer(parts[1], np.uint8)
+    arrays = [getattr(back.unroll, name) for name in ARRAY_FIELDS]
+    for array in [*arrays, *back.unroll.extras.values(), *back.unroll.state.values()]:
+        assert np.shares_memory(whole, array)
+        assert (array.ctypes.data - whole.ctypes.data) % 8 == 0
 
 
 @pytest.mark.parametrize(
@@ -91,6 +94,7 @@ def test_message_with_unroll_comes_back(lstm: int) -> None:
     [
         Message(RUN_ID, Peer("evaluator", 0, 0), 0, wants_weights=True),
         Message(RUN_ID, Peer("manager", 0, 0), 7, stop="SIGINT", incarnations={"actor_0": 1}),
+        Message(RUN_ID, Peer("actor", 0, 0), 0, rows=[{"a": float("inf"), "b": -5, "c": 2**63}]),
     ],
 )
 def test_message_without_unroll_comes_back(message: Message) -> None:
@@ -117,47 +121,19 @@ def test_reply_comes_back(reply: Reply) -> None:
     assert decode_reply([bytes(part) for part in encode_reply(reply)]) == reply
 
 
-def test_decoded_arrays_are_views_and_aligned() -> None:
-    parts = as_bytes(dataclasses.replace(MESSAGE, unroll=made_up_unroll(tiny_run(network__lstm=3))))
-    unroll = decode_message(parts).unroll
-    assert unroll is not None
-    whole = np.frombuffer(parts[1], np.uint8)
-    for array in [getattr(unroll, name) for name in ARRAY_FIELDS] + [
-        *unroll.extras.values(),
-        *unroll.state.values(),
-    ]:
-        assert np.shares_memory(whole, array)
-        assert (array.ctypes.data - whole.ctypes.data) % 8 == 0
-
-
-def test_array_not_contiguous_comes_back() -> None:
-    obs = np.asfortranarray(made_up_unroll(CONFIG).obs)
-    message = dataclasses.replace(MESSAGE, unroll=made_up_unroll(CONFIG, obs=obs))
-    back = decode_message(as_bytes(message)).unroll
-    assert back is not None
-    np.testing.assert_array_equal(back.obs, obs)
-
-
 MALFORMED = {
     "no parts": [],
-    "empty header": [b""],
     "not msgpack": [b"\xc1"],
     "cut short": [as_bytes(MESSAGE)[0][:-5], DATA],
     "deeply nested": [b"\x91" * 5000],
-    "deeply nested, each promising more": [b"\xdd\x00\x0f\xff\xff" * 5000],
     "a list's length": [b"\xdd\xff\xff\xff\xff"],
-    "a map's length": [b"\xdf\xff\xff\xff\xff"],
-    "a text's length": [b"\xdb\xff\xff\xff\xff"],
     "bytes after the end": [as_bytes(MESSAGE)[0] + b"\x00", DATA],
     "not UTF-8": [b"\x81\xa1\xff\x01"],
     "not a map": [msgpack.packb([1, 2])],
-    "keys not text": [msgpack.packb({1: 2})],
     "a list as key": [b"\x81\x90\x01"],
     "header too large": [b"\x00" * (MAX_HEADER_BYTES + 1)],
     "part more": [*as_bytes(MESSAGE), b""],
-    "too many parts": [as_bytes(MESSAGE)[0], *[b""] * 1000],
     "header key unknown": changed(surprise=1),
-    "header key on two lines": changed(**{"two\nlines": 1}),
     "header key missing": [msgpack.packb({"arrays": "", "peer": ["actor", 0, 0], "sequence": 0})],
     "arrays missing": as_bytes(MESSAGE)[:1],
     "arrays not described": changed(arrays=""),
@@ -170,40 +146,27 @@ MALFORMED = {
     "first array twice": changed(DATA[:OBS_BYTES] + DATA, arrays=f"obs:float32:6,4,4 {DESCRIBED}"),
     "two parts of one name": with_array("state.x:float32:1 state.x:float32:1", b"\0" * 16),
     "array more": with_array("surprise:float32:1"),
-    "array more, with a dot": with_array("surprise.x:float32:1"),
-    "array more, with two dots": with_array("state.x.y:float32:1"),
     "array more, empty": with_array("extras.x:float32:0", b""),
     "array without a name": with_array("state.:float32:1"),
     "two blanks": with_array(" state.x:float32:1"),
     "shape": with_first("obs:float32:6,4,5"),
     "object dtype": with_first("obs:object:6,4,4"),
-    "object dtype, short": with_first("obs:O:6,4,4"),
-    "text dtype": with_first("obs:<U4:6,4,4"),
     "time dtype": with_first("obs:datetime64[s]:6,4,4"),
-    "record dtype": with_first("obs:f4,f4:6,4,4"),
     "dtype missing": with_first("obs::6,4,4"),
     "negative shape": with_first("obs:float32:-6,-4,4"),
-    "shape of fractions": with_first("obs:float32:6.0,4,4"),
-    "shape of other digits": with_first("obs:float32:٦,4,4"),
     "shape missing": with_first("obs:float32"),
-    "shape empty": with_first("obs:float32:"),
     "shape beyond memory": with_first(f"obs:float32:0,{10**11}", DATA[OBS_BYTES:]),
     "shape beyond 64 bits": with_first(",".join(["obs:float32:99999999999"] + ["99999999999"] * 7)),
     "no columns": with_first("obs:float32:6,0,4", DATA[OBS_BYTES:]),
     "neither true nor false": with_array("extras.x:bool:1", b"\x02" + b"\0" * 7),
     "too many dimensions": with_first("obs:float32:96" + ",1" * 8),
     "a line's end": with_first("obs:float32:6,4,4\n"),
-    "peer too short": changed(peer=["actor", 0]),
     "peer a number": changed(peer=5),
-    "index no number": changed(peer=["actor", "x", 0]),
     "index infinite": changed(peer=["actor", float("inf"), 0]),
     "role unknown": changed(peer=["emperor", 0, 0]),
-    "role a list": changed(peer=[["actor"], 0, 0]),
     "index negative": changed(peer=["actor", -1, 0]),
     "index a flag": changed(peer=["actor", True, 0]),
     "incarnation negative": changed(peer=["actor", 0, -1]),
-    "incarnation beyond 63 bits": changed(peer=["actor", 0, 2**63]),
-    "a second evaluator": changed(peer=["evaluator", 1, 0]),
     "a second manager": changed(peer=["manager", 1, 0]),
     "rows no list": changed(rows={"a": 1.0}),
     "row no map": changed(rows=[1.0]),
@@ -211,29 +174,21 @@ MALFORMED = {
     "row name not text": changed(rows=[{b"a": 1.0}]),
     "run id a number": changed(run_id=5),
     "row of flags": changed(rows=[{"a": True}]),
-    "row of nothing": changed(rows=[{"a": None}]),
-    "rows of bytes": changed(rows=b"x"),
     "rows, too many": changed(rows=[{}] * 5000),
     "run id beyond its limit": changed(run_id="x" * 70_000),
     "run id an extension": changed(run_id=msgpack.ExtType(5, b"x")),
-    "run id an empty extension": changed(run_id=msgpack.ExtType(5, b"")),
-    "sequence text": changed(sequence="3"),
     "sequence negative": changed(sequence=-1),
     "sequence a flag": changed(sequence=True),
     "sequence beyond 63 bits": changed(sequence=2**63),
-    "sequence a date": changed(sequence=msgpack.Timestamp(5)),
     "version below none": changed(weights_version=-2),
-    "sequence missing": changed(sequence=None),
     "version a fraction": changed(weights_version=1.5),
     "wants_weights a number": changed(wants_weights=1),
     "stop a number": changed(stop=1),
     "acting_s text": changed(acting_s="now"),
     "acting_s nan": changed(acting_s=float("nan")),
-    "acting_s infinite": changed(acting_s=float("inf")),
     "acting_s negative": changed(acting_s=-1.0),
     "incarnations a number": changed(incarnations=5),
     "incarnations of text": changed(incarnations={"actor_0": "first"}),
-    "incarnations negative": changed(incarnations={"actor_0": -1}),
 } | {f"without {name}": without(name) for name in msgpack.unpackb(as_bytes(MESSAGE)[0])}
 
 
@@ -241,45 +196,33 @@ MALFORMED = {
 def test_malformed_message_raises_wire_error_only(parts: list[bytes]) -> None:
     with pytest.raises(WireError) as raised:
         decode_message(parts)
-    assert_one_line(raised.value)
-
-
-def assert_one_line(error: WireError) -> None:
-    assert str(error).isprintable()
-    assert 5 < len(str(error)) < 300
+    assert str(raised.value).isprintable()
+    assert 5 < len(str(raised.value)) < 300
 
 
 def reply(**header: Any) -> list[bytes]:
     return [msgpack.packb(msgpack.unpackb(bytes(encode_reply(Reply(1))[0])) | header)]
 
 
-MALFORMED_REPLIES = {
-    "no parts": [],
-    "empty": [b""],
-    "not msgpack": [b"\xc1"],
-    "empty map": [b"\x80"],
-    "header key unknown": reply(sirup=2),
-    "parts": [*reply(), b"weights", b""],
-    "sequence negative": reply(sequence=-1),
-    "sequence a fraction": reply(sequence=1.5),
-    "stop a number": reply(stop=1),
-    "version below none": reply(weights_version=-2),
-    "refused a flag": reply(refused=True),
-    "status a list": reply(status=[]),
-    "weights in the header": reply(weights="x"),
-}
+MALFORMED_REPLIES: list[list[bytes]] = [
+    [],
+    [b""],
+    [b"\x80"],
+    reply(sirup=2),
+    [*reply(), b"weights", b""],
+    reply(sequence=-1),
+    reply(stop=1),
+    reply(refused=True),
+    reply(status=[]),
+    reply(weights="x"),
+]
 
 
-@pytest.mark.parametrize("parts", MALFORMED_REPLIES.values(), ids=MALFORMED_REPLIES)
+@pytest.mark.parametrize("parts", MALFORMED_REPLIES)
 def test_malformed_reply_raises_wire_error_only(parts: list[bytes]) -> None:
     with pytest.raises(WireError) as raised:
         decode_reply(parts)
-    assert_one_line(raised.value)
-
-
-def test_a_row_s_figures_may_be_anything_but_its_sender_is_told_by_the_inbox() -> None:
-    rows = [{"a": float("inf"), "b": -5, "c": 2**63}]
-    assert decode_message(changed(rows=rows)).rows == rows
+    assert str(raised.value).isprintable()
 
 
 def test_every_field_is_checked() -> None:

@@ -7,14 +7,13 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from apex_acer.config import RayConfig, RunConfig
 from apex_acer.config.runfile import load_run
 from tests.nodes import Nodes, three_nodes
-from tests.programs import Program, processes_of, program
+from tests.programs import processes_of, program
 
 pytestmark = [
     pytest.mark.slow,
@@ -29,46 +28,38 @@ def nodes() -> Iterator[Nodes]:
         yield started
 
 
-def cartpole(nodes: Nodes, **more: Any) -> RunConfig:
+def cartpole(nodes: Nodes) -> RunConfig:
     """It goes on until it is told to end, however fast the machine learns."""
     config = load_run("cartpole")
-    actors = dataclasses.replace(config.actors, count=3)
-    stop = dataclasses.replace(config.stop, at_return=None, env_steps=10_000_000)
     return dataclasses.replace(
-        config, engine="ray", actors=actors, stop=stop, ray=RayConfig(address=nodes.address), **more
+        config,
+        engine="ray",
+        actors=dataclasses.replace(config.actors, count=3),
+        checkpoint=dataclasses.replace(config.checkpoint, every=2000),
+        stop=dataclasses.replace(config.stop, at_return=None, env_steps=10_000_000),
+        ray=RayConfig(address=nodes.address),
     )
 
 
-def assert_it_learns(run: Program) -> None:
-    """From now on."""
-    known = run.statuses[-1]["env_steps"]
-
-    def learned() -> bool:
-        scored = run.statuses[-1]["rows"].get("evaluator", {})
-        return scored.get("eval_env_steps", 0) > known and scored["eval_return"] >= 475
-
-    run.wait_for(learned, within_s=300)
-    run.send(signal.SIGINT)
-    assert run.ended(within_s=60)["reason"] == "SIGINT"
-
-
-def test_cartpole_is_learned_while_a_node_goes_and_another_comes(nodes: Nodes, tmp_path: Path) -> None:
+def test_cartpole_is_learned_while_a_node_goes_another_comes_and_the_learner_is_killed(
+    nodes: Nodes, tmp_path: Path
+) -> None:
     with program(tmp_path / "run", config=cartpole(nodes), backoff_s=0.05) as run:
-        run.wait_until_it_learns()
+        run.wait_for(lambda: any((run.out / "checkpoint").glob("*")))
         nodes.do("remove")
         run.wait_for(lambda: run.news)
         assert {line.partition(": ")[2].partition(";")[0] for line in run.news} == {"its machine was lost"}
         nodes.do("add")
-        assert_it_learns(run)
-
-
-def test_cartpole_is_learned_by_a_learner_that_was_killed(nodes: Nodes, tmp_path: Path) -> None:
-    config = cartpole(nodes)
-    config = dataclasses.replace(config, checkpoint=dataclasses.replace(config.checkpoint, every=2000))
-    with program(tmp_path / "run", config=config, backoff_s=0.05) as run:
-        run.wait_for(lambda: any((run.out / "checkpoint").glob("*")))
         run.wait_until_it_learns()
         (learner,) = [pid for pid, name in processes_of(nodes.session).items() if name == "learner_0"]
         os.kill(learner, signal.SIGKILL)
         run.wait_for(lambda: run.statuses[-1]["restarts"]["learner"] == 1)
-        assert_it_learns(run)
+        known = run.statuses[-1]["env_steps"]
+
+        def learned() -> bool:
+            scored = run.statuses[-1]["rows"].get("evaluator", {})
+            return bool(scored.get("eval_env_steps", 0) > known and scored["eval_return"] >= 475)
+
+        run.wait_for(learned, within_s=300)
+        run.send(signal.SIGINT)
+        assert run.ended(within_s=60)["reason"] == "SIGINT"

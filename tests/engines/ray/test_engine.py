@@ -27,36 +27,33 @@ def test_everybody_has_the_most_with_which_all_fit(cpus: dict[str, float], actor
 
 def test_many_roles_on_little_still_have_some() -> None:
     assert cpu_share(0, {"here": 1.0}, "here", 5000, 2, may_grow=False) == pytest.approx(1e-4)
-
-
-def test_what_is_given_is_taken() -> None:
+    assert cpu_share(0.5, {"here": 2.0}, "here", 2, 2, may_grow=False) == 0.5  # what is given is taken
     assert cpu_share(3.0, {"here": 2.0}, "here", 2, 2, may_grow=True) == 3.0
 
 
-@pytest.mark.parametrize("cpus", [{"here": 0.0}, {"here": 0.0, "there": 64.0}])
-def test_a_machine_without_cpus_is_refused(cpus: dict[str, float]) -> None:
-    with pytest.raises(ConfigError, match=r"ray\.address: .* 0 CPUs"):
-        cpu_share(0, cpus, "here", 2, 2, may_grow=False)
-
-
-def test_more_roles_than_shares_are_refused_at_once() -> None:
-    with pytest.raises(ConfigError, match=r"actors\.count: 200000000 .* 3 CPUs have room for 30,000 roles; give fewer"):
-        cpu_share(0, {"here": 2.0, "there": 1.0}, "here", 200_000_000, 2, may_grow=True)
-
-
-def test_what_can_never_fit_on_one_machine_is_refused() -> None:
-    assert cpu_share(0.5, {"here": 2.0}, "here", 2, 2, may_grow=False) == 0.5
-    with pytest.raises(ConfigError, match=r"ray\.actor_cpus: 1; 4 roles of 1 CPUs do not fit, there are 2; give less"):
-        cpu_share(1.0, {"here": 2.0}, "here", 2, 2, may_grow=False)
-
-
 @pytest.mark.parametrize(
-    ("device", "gpus", "at_home", "each"), [("auto", 2, 1, 1), ("auto", 0, 0, 0), ("cpu", 1, 1, 0), ("cuda", 0, 0, 0)]
+    ("given", "cpus", "actors", "said"),
+    [
+        (0, {"here": 0.0}, 2, r"ray\.address: .* 0 CPUs"),
+        (0, {"here": 0.0, "there": 64.0}, 2, r"ray\.address: .* 0 CPUs"),
+        (
+            0,
+            {"here": 2.0, "there": 1.0},
+            10**8,
+            r"actors\.count: 100000000 .* 3 CPUs have room for 30,000 roles; give fewer",
+        ),
+        (1.0, {"here": 2.0}, 2, r"ray\.actor_cpus: 1; 4 roles of 1 CPUs do not fit, there are 2; give less"),
+    ],
 )
-def test_gpus(device: str, gpus: int, at_home: int, each: int) -> None:
-    assert num_gpus(LearnerConfig(2, device), gpus, at_home) == each
+def test_what_can_never_fit_is_refused(given: float, cpus: dict[str, float], actors: int, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        cpu_share(given, cpus, "here", actors, 2, may_grow=False)
 
 
-def test_too_few_gpus_are_refused() -> None:
+def test_gpus() -> None:
+    assert num_gpus(LearnerConfig(2, "auto"), 2, 1) == 1
+    assert num_gpus(LearnerConfig(2, "auto"), 0, 0) == 0
+    assert num_gpus(LearnerConfig(2, "cpu"), 1, 1) == 0
+    assert num_gpus(LearnerConfig(2, "cuda"), 0, 0) == 0
     with pytest.raises(ConfigError, match=r"learner\.count: 2 is not allowed; this cluster has 1 GPUs"):
         num_gpus(LearnerConfig(2), 1.0, 1.0)

@@ -71,21 +71,13 @@ def test_one_that_is_lost_ends_all_and_says_why(members: list[Any], monkeypatch:
     handle = GroupHandle(LEARNER, members)
     members[0].end("Traceback …\napex_acer.ranks.LearnerLost: connection closed\nlearner: failed")
     assert handle.alive  # for the one that is meant
-    members[2].end("learner: its process died (Killed)")
+    members[2].end("learner: its process died (Killed)", config_error="load: no")
     assert handle.alive
     monkeypatch.setattr(handles, "LAST_WORDS_S", -1.0)
     assert not handle.alive
     assert not members[1].going
     assert handle.failure == "learner: its process died (Killed)"
-    assert handle.raised == ""
-
-
-def test_what_one_of_them_raised_or_refused_is_theirs(members: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(handles, "LAST_WORDS_S", -1.0)
-    handle = GroupHandle(LEARNER, members)
-    members[1].end(config_error="load: no")
-    assert not handle.alive
-    assert handle.config_error == "load: no"
+    assert (handle.raised, handle.config_error) == ("", "load: no")
 
 
 @pytest.mark.slow
