@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import os
 import time
 from collections.abc import Mapping
@@ -12,12 +11,14 @@ from typing import Any
 
 import pytest
 
-from apex_acer.config import ConfigError, LoggingConfig
+from apex_acer.config import LoggingConfig
 from apex_acer.manager import preparation, trackers
 from apex_acer.manager.callbacks import Callbacks
 from apex_acer.manager.manager import resume, train, watch
 from apex_acer.manager.preparation import prepare
 from apex_acer.manager.trackers import TRACKERS, Trackers, WandB
+from tests.conftest import config_error
+from tests.continuous import rows_of
 from tests.runs import tiny_run
 
 
@@ -83,7 +84,7 @@ def test_a_run_that_fails_ends_without_a_result(tmp_path: Path, heard: list[Any]
     assert heard[-1] == ("end", None, "")
 
 
-@pytest.mark.parametrize("method", ["begin", "write", "end"])
+@pytest.mark.parametrize("method", ["write", "end"])
 def test_a_tracker_that_fails_is_a_line_and_the_run_goes_on(
     tmp_path: Path, method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -111,19 +112,6 @@ def test_what_goes_wrong_in_a_tracker_is_news(tmp_path: Path, monkeypatch: pytes
     assert news == ["actor_1: ended", "wandb: hears no more of this run (OSError: the network is down)"]
 
 
-def test_a_tracker_that_hangs_delays_only_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def hang(self: WandB, row: Any) -> None:
-        time.sleep(60)
-
-    Notebook.heard = []
-    use(monkeypatch, type("Hanging", (Notebook,), {"write": hang}))
-    monkeypatch.setattr(trackers, "END_S", 0.3)
-    started = time.monotonic()
-    assert train(tracked(tmp_path)).reason == "env_steps"
-    assert time.monotonic() - started < 30
-    assert "wandb: did not take the rest of the run within 0 s" in (tmp_path / "log.txt").read_text()
-
-
 def test_the_wait_for_a_tracker_is_said_and_a_signal_ends_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     use(monkeypatch, type("Hanging", (Notebook,), {"end": lambda *arguments: time.sleep(60)}))
     monkeypatch.setattr(trackers, "QUIET_S", 0.2)
@@ -146,24 +134,28 @@ def test_the_wait_for_a_tracker_is_said_and_a_signal_ends_it(tmp_path: Path, mon
     ]
 
 
-def test_the_line_is_in_the_live_view(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    use(monkeypatch, type("Hanging", (Notebook,), {"end": lambda *arguments: time.sleep(60)}))
+def test_a_tracker_that_hangs_delays_only_the_end_and_the_live_view_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use(monkeypatch, type("Hanging", (Notebook,), {"write": lambda *arguments: time.sleep(60)}))
     monkeypatch.setattr(trackers, "QUIET_S", 0.0)
     monkeypatch.setattr(trackers, "END_S", 0.3)
-    Notebook.heard, printed = [], io.StringIO()
-    watch(prepare(tracked(tmp_path), time.monotonic()), stream=printed)
+    Notebook.heard, printed, started = [], io.StringIO(), time.monotonic()
+    assert watch(prepare(tracked(tmp_path), time.monotonic()), stream=printed).reason == "env_steps"
+    assert time.monotonic() - started < 30
     assert "wandb: has yet to take the rest" in printed.getvalue()
+    assert "wandb: did not take the rest of the run within 0 s" in (tmp_path / "log.txt").read_text()
 
 
 def test_a_tracker_that_is_not_installed_is_one_line_before_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(preparation, "find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match=r"logging.trackers: wandb is not installed; pip install 'apex-acer\[wandb\]"):
-        train(tracked(tmp_path / "run"))
+    message = config_error(lambda: train(tracked(tmp_path / "run")))
+    assert message.startswith("logging.trackers: wandb is not installed; pip install 'apex-acer[wandb]'")
     assert not (tmp_path / "run").exists()
-    with pytest.raises(ConfigError, match=r"logging.trackers: 'comet' is not allowed; give wandb or mlflow"):
-        tiny_run(logging__trackers=("comet",))
+    message = config_error(lambda: tiny_run(logging__trackers=("comet",)))
+    assert "logging.trackers: 'comet' is not allowed; give wandb or mlflow" in message
 
 
 # ── the real packages ──
@@ -193,9 +185,8 @@ def test_mlflow_writes_files_in_the_run_s_folder(tmp_path: Path, monkeypatch: py
     config = tiny_run(folder, logging__trackers=("mlflow",), logging__tracker_weights=True, evaluation__every=500)
     result = train(config)
     assert "mlflow: hears no more" not in (folder / "log.txt").read_text()
-    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     (run,) = (path for path in folder.glob("mlruns/*/*") if (path / "params").is_dir())
-    expected = [(row["updates"], row["env_steps"]) for row in rows if row["source"] == "learner"]
+    expected = [(row["updates"], row["env_steps"]) for row in rows_of(folder, "learner")]
     lines = [line.split() for line in (run / "metrics/learner/updates").read_text().splitlines()]
     assert [(float(value), int(step)) for _, value, step in lines] == expected
     assert (run / "params/optimizer.learning_rate").read_text() == str(config.optimizer.learning_rate)

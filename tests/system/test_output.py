@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -36,29 +35,16 @@ def test_a_stream_that_takes_nothing_ends_nothing() -> None:
         stream.close()
 
 
-def a_card(folder: Path, config: RunConfig) -> list[str]:
-    path = folder / "weights.safetensors"
-    write(path, pack({}, describe(config, CARTPOLE, env_steps=1, updates=2, versions={EVIL: EVIL})))
-    return ["evaluate", str(path), "--card"]
-
-
-def a_run(folder: Path, config: RunConfig) -> list[str]:
-    run = folder / f"run{EVIL}"
+def test_nothing_that_a_file_holds_reaches_the_terminal_raw(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A weights file's metadata, a run's log, and the name of a folder."""
+    weights, run = tmp_path / "weights.safetensors", tmp_path / f"run{EVIL}"
+    config = RunConfig(environment=EnvironmentConfig(id=EVIL))
+    write(weights, pack({}, describe(config, CARTPOLE, env_steps=1, updates=2, versions={EVIL: EVIL})))
     run.mkdir()
     (run / "config.toml").write_text('[environment]\nid = "\\u001b[2J"\n')
     (run / "log.txt").write_text(f"2026-01-01 00:00:00,000 failed: {EVIL}\n")
-    return ["runs", str(folder)]
-
-
-def no_run(folder: Path, config: RunConfig) -> list[str]:
-    return ["plot", f"{folder}/{EVIL}"]
-
-
-@pytest.mark.parametrize("make", [a_card, a_run, no_run])
-def test_nothing_that_a_file_holds_reaches_the_terminal_raw(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], make: Callable[[Path, RunConfig], list[str]]
-) -> None:
-    main(make(tmp_path, RunConfig(environment=EnvironmentConfig(id=EVIL))))
-    captured = capsys.readouterr()
-    assert "[2J" in captured.out + captured.err
-    assert all(letter.isprintable() or letter == "\n" for letter in captured.out + captured.err)
+    for command in ["evaluate", str(weights), "--card"], ["runs", str(tmp_path)], ["plot", f"{tmp_path}/{EVIL}"]:
+        main(command)
+        captured = capsys.readouterr()
+        assert "[2J" in captured.out + captured.err
+        assert all(letter.isprintable() or letter == "\n" for letter in captured.out + captured.err)

@@ -71,7 +71,7 @@ def test_what_a_run_leaves_whose_processes_are_all_killed_is_removed_by_the_next
     ):
         place = Path(folder_of_runs)
         monkeypatch.setattr(private, "PLACE", place)
-        run.wait_until_it_learns()
+        run.wait_for(lambda: {"learner_0", "actor_0"} <= run.children().keys())
         folder = run.private
         assert folder
         assert folder.parent == place

@@ -31,15 +31,12 @@ def noted(*sent: signal.Signals, pause_s: float = 0.0) -> list[signal.Signals]:
     return received.received
 
 
-@pytest.mark.parametrize(
-    ("sent", "expected"),
-    [([INT], [INT]), ([TERM], [TERM]), ([HUP], [HUP]), ([INT, TERM], [INT, TERM]), ([HUP, INT], [HUP, INT])],
-)
-def test_signals_are_noted(
-    sent: list[signal.Signals], expected: list[signal.Signals], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_signals_are_noted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(signals, "SAME_SIGNAL_S", -1.0)
-    assert noted(*sent) == expected
+    for sent in [INT], [TERM], [HUP], [INT, TERM], [HUP, INT]:
+        assert noted(*sent) == sent
+    assert noted(HUP, HUP) == [HUP], "a terminal's end never kills"
+    assert noted(INT, HUP) == [INT]
 
 
 def test_one_press_that_comes_twice_counts_once() -> None:
@@ -47,27 +44,17 @@ def test_one_press_that_comes_twice_counts_once() -> None:
     assert noted(INT, INT, pause_s=0.25) == [INT, INT]
 
 
-def test_a_terminal_s_end_never_kills(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(signals, "SAME_SIGNAL_S", -1.0)
-    assert noted(HUP, HUP) == [HUP]
-    assert noted(INT, HUP) == [INT]
-
-
 def test_handlers_are_put_back_and_nohup_is_kept() -> None:
     before = [signal.getsignal(number) for number in (INT, TERM, HUP)]
-    with Signals():
-        assert signal.getsignal(HUP) not in before
-    assert [signal.getsignal(number) for number in (INT, TERM, HUP)] == before
-    signal.signal(HUP, signal.SIG_IGN)
-    assert noted(HUP, INT) == [INT]
-
-
-def test_each_signal_wakes() -> None:
     woken: list[bool] = []
     with Signals() as received:
+        assert signal.getsignal(HUP) not in before
         received.wake = lambda: woken.append(True)
         os.kill(os.getpid(), TERM)
     assert woken == [True]
+    assert [signal.getsignal(number) for number in (INT, TERM, HUP)] == before
+    signal.signal(HUP, signal.SIG_IGN)
+    assert noted(HUP, INT) == [INT]
 
 
 @pytest.mark.parametrize("number", [TERM, HUP])
