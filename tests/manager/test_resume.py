@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import fcntl
 import json
-import signal
 import time
 import zlib
 from collections.abc import Callable, Iterator
@@ -16,20 +14,20 @@ from typing import Any
 import pytest
 import torch
 
-from apex_acer.actor.policy import load_policy
 from apex_acer.config import ConfigError, RunConfig
 from apex_acer.config.runfile import dump_run, load_run
 from apex_acer.engines.machine import describe
+from apex_acer.learner.batch_queue import BatchQueue
 from apex_acer.learner.learner import Learner
-from apex_acer.manager.manager import resume, train
+from apex_acer.manager.manager import RunFailed, resume, train
 from apex_acer.manager.preparation import prepare_resume
-from apex_acer.manager.result import TrainResult
 from apex_acer.protocol.messages import Peer
+from apex_acer.protocol.unroll import Unroll
 from apex_acer.storage import checkpoint
 from apex_acer.storage.runlog import Log
-from tests.boards import lines, scalars, session_starts
+from tests.boards import scalars, session_starts
 from tests.conftest import config_error
-from tests.programs import program
+from tests.continuous import rows_of
 from tests.runs import CARTPOLE, RUN_ID, MakeLearner, feed, known_speakers, speakers, tiny_run, work_off
 
 # ── a learner ──
@@ -129,7 +127,7 @@ def test_wall_clock_and_rows_go_on(make_learner: MakeLearner, resume_learner: Re
     assert at_first < after._reporter.status()["wall_s"] < 110
     final = after.finish()
     assert final.wall_s < 110
-    rows = [row for row in lines(tmp_path / "run_0") if row["source"] == "learner"]
+    rows = rows_of(tmp_path / "run_0", "learner")
     assert {100, 200} <= {row["env_steps"] for row in rows}
     for name in ("env_steps", "updates", "wall_s"):
         values = [row[name] for row in rows]
@@ -228,23 +226,22 @@ def test_where_there_is_nothing_to_go_on_from(
     make_learner: MakeLearner, resume_learner: ResumeLearner, tmp_path: Path
 ) -> None:
     for folder in (tmp_path, tmp_path / "nowhere"):
-        message = config_error(lambda folder=folder: resume(folder))
-        assert message.startswith(f"resume: '{folder}' holds no whole checkpoint")
+        assert refused(folder).startswith(f"resume: '{folder}' holds no whole checkpoint")
     message = config_error(lambda: resume(tmp_path, 2000))  # type: ignore[arg-type]
     assert message == "stop: 2000 is not allowed; give a dict: {'env_steps': 2000}"
-    path = saved(make_learner, saved_run(), tmp_path / "run_0")
+    folder = tmp_path / "run_0"
+    path = saved(make_learner, saved_run(), folder)
+    (folder / "config.toml").write_text("stop = 3")
+    assert refused(folder).startswith(f"{folder / 'config.toml'}: ")
+    (folder / "config.toml").unlink()
+    assert refused(folder).startswith(f"{folder / 'config.toml'}: No such file")
     (path / "tensors.safetensors").unlink()
-    assert "holds no whole checkpoint" in config_error(lambda: resume(tmp_path / "run_0"))
+    assert "holds no whole checkpoint" in refused(folder)
     assert "holds no whole checkpoint" in config_error(lambda: resume_learner(saved_run()))
 
 
-def test_the_run_file_is_needed_and_checked(make_learner: MakeLearner, tmp_path: Path) -> None:
-    folder = tmp_path / "run_0"
-    saved(make_learner, saved_run(), folder)
-    (folder / "config.toml").write_text("stop = 3")
-    assert config_error(lambda: resume(folder)).startswith(f"{folder / 'config.toml'}: ")
-    (folder / "config.toml").unlink()
-    assert config_error(lambda: resume(folder)).startswith(f"{folder / 'config.toml'}: No such file")
+def refused(folder: Path, stop: dict[str, Any] | None = None) -> str:
+    return config_error(lambda: resume(folder, stop or {}))
 
 
 def prepared(folder: Path, **stop: Any) -> RunConfig:
@@ -256,7 +253,7 @@ def test_an_environment_that_has_changed_is_refused(make_learner: MakeLearner, t
     make_learner(config := saved_run()).finish()
     hidden = dataclasses.replace(config.environment, wrappers=("apex_acer.wrappers:hide_velocities",))
     (folder / "config.toml").write_text(dump_run(dataclasses.replace(config, environment=hidden)))
-    message = config_error(lambda: prepare_resume(folder, {}, 0.0))
+    message = refused(folder)
     assert "the shape of an observation was (4,) and is (2,)" in message
 
 
@@ -264,15 +261,15 @@ def test_what_is_reached_already_is_refused(make_learner: MakeLearner, tmp_path:
     folder = tmp_path / "run_0"
     path = saved(make_learner, saved_run(stop__env_steps=160), folder)
     expected = "stop.env_steps: 160 is reached, the run has made 160; give --steps above that"
-    assert config_error(lambda: prepared(folder)) == expected
-    assert "stop.env_steps: 100 is reached" in config_error(lambda: prepared(folder, env_steps=100))
+    assert refused(folder) == expected
+    assert "stop.env_steps: 100 is reached" in refused(folder, {"env_steps": 100})
     assert prepared(folder, env_steps=161).stop.env_steps == 161
     forge(path, wall_s=120.0)
     for minutes in (2.0, 1.5):
-        message = config_error(lambda minutes=minutes: prepared(folder, env_steps=200, minutes=minutes))
+        message = refused(folder, {"env_steps": 200, "minutes": minutes})
         assert message.startswith(f"stop.minutes: {minutes:g} is reached, the run has taken 2.0; give --minutes above")
     assert prepared(folder, env_steps=200, minutes=2.1).stop.minutes == 2.1
-    assert "stop.env_steps: -5 is not allowed" in config_error(lambda: prepared(folder, env_steps=-5))
+    assert "stop.env_steps: -5 is not allowed" in refused(folder, {"env_steps": -5})
 
 
 def test_schedules_keep_their_end_unless_it_is_asked_to_change(make_learner: MakeLearner, tmp_path: Path) -> None:
@@ -311,14 +308,11 @@ def test_a_target_that_was_reached_is_not_asked_for_again(tmp_path: Path) -> Non
     assert (kept.stop.env_steps, kept.stop.at_return) == (2000, 5.0)
 
 
-def test_a_target_that_was_not_reached_stays(tmp_path: Path) -> None:
-    train(tiny_run(tmp_path, stop__env_steps=200, evaluation__every=100, stop__at_return=400.0))
+def test_a_target_that_was_not_reached_stays_and_the_end_of_a_schedule_is_said(tmp_path: Path) -> None:
+    settings = {"stop__env_steps": 200, "evaluation__every": 100, "optimizer__schedule": "linear"}
+    train(tiny_run(tmp_path, stop__at_return=400.0, **settings))
     assert prepared(tmp_path, env_steps=400).stop.at_return == 400.0
     assert prepared(tmp_path, env_steps=400, at_return=300.0).stop.at_return == 300.0
-
-
-def test_a_run_that_goes_on_beyond_its_schedule_says_its_learning_rate(tmp_path: Path) -> None:
-    train(tiny_run(tmp_path, stop__env_steps=200, optimizer__schedule="linear"))
 
     def notes(**settings: Any) -> tuple[str, ...]:
         return prepare_resume(tmp_path, {"env_steps": 4000}, 0.0, **settings).notes
@@ -331,17 +325,13 @@ def test_a_run_that_goes_on_beyond_its_schedule_says_its_learning_rate(tmp_path:
 def test_a_run_that_was_refused_is_left_as_it_was(tmp_path: Path) -> None:
     train(tiny_run(tmp_path, stop__env_steps=200))
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-    config_error(lambda: resume(tmp_path, {"env_steps": 100}))
-    for stop, message in (
-        ({"nope": 1}, "resume: unknown key stop.nope"),
-        ({"env_steps": "x"}, "resume: stop.env_steps: 'x' is not allowed; give int"),
-    ):
-        assert config_error(lambda stop=stop: resume(tmp_path, stop)).startswith(message)
+    assert refused(tmp_path, {"env_steps": 100}).startswith("stop.env_steps: 100 is reached")
+    assert refused(tmp_path, {"nope": 1}).startswith("resume: unknown key stop.nope")
+    assert refused(tmp_path, {"env_steps": "x"}).startswith("resume: stop.env_steps: 'x' is not allowed; give int")
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
     (tmp_path / "log.txt").unlink()
     (tmp_path / "log.txt").mkdir()
-    message = config_error(lambda: resume(tmp_path, {"env_steps": 400}))
-    assert message.startswith(f"out: '{tmp_path}' cannot be written")
+    assert refused(tmp_path, {"env_steps": 400}).startswith(f"out: '{tmp_path}' cannot be written")
 
 
 @pytest.mark.parametrize("role", ["Learner", "Actor.step"])
@@ -363,7 +353,7 @@ def test_a_run_that_a_process_refuses_is_left_as_it_was(
     train(tiny_run(tmp_path, stop__env_steps=200, logging__every_seconds=60.0))
     before = files()
     monkeypatch.setattr(f"apex_acer.engines.roles.{role}", refuse)
-    assert config_error(lambda: resume(tmp_path, {"env_steps": 400})) == "mine"
+    assert refused(tmp_path, {"env_steps": 400}) == "mine"
     before[tmp_path / "log.txt"] = (tmp_path / "log.txt").read_bytes()
     assert files() == before
     assert json.loads((tmp_path / "result.json").read_text())["state"] == "ended"
@@ -373,107 +363,47 @@ def test_a_run_that_has_not_saved_yet_is_not_resumed_while_it_runs(tmp_path: Pat
     log = Log(tmp_path)
     try:
         fcntl.flock(log.descriptor, fcntl.LOCK_EX)
-        message = config_error(lambda: resume(tmp_path))
+        message = refused(tmp_path)
     finally:
         log.close()
     assert message == f"out: '{tmp_path}' is in use; another program trains there"
 
 
-# ── a run of the local engine whose manager was killed ──
+def test_rows_and_curves_of_a_run_that_broke_do_not_double_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    every = {"checkpoint__every": 200, "evaluation__every": 150, "logging__every_seconds": 1e-3}
+    insert = BatchQueue.insert
 
-RATIO, START, EVERY = 3.0, 1000, 3000
-REST = 3000  # of environment steps, after it was resumed
-SETTINGS: dict[str, Any] = {
-    "checkpoint__every": EVERY,
-    "replay__start": START,
-    "algorithm__replay_ratio": RATIO,
-    "evaluation__every": 1000,
-    "stop__env_steps": 10**6,
-}
+    def insert_once(queue: BatchQueue, unroll: Unroll, version: int) -> None:
+        if queue.storage.num_steps > 500:
+            raise ZeroDivisionError("it broke")
+        insert(queue, unroll, version)
 
-
-@dataclasses.dataclass(frozen=True)
-class Killed:
-    """A run that was killed, and then resumed."""
-
-    folder: Path
-    rows: list[dict[str, Any]]
-    """Those that were there when it was killed."""
-    in_use: str
-    """What a resume was told before it was killed."""
-    state: dict[str, Any]
-    """Of the checkpoint it had then."""
-    result: TrainResult
-
-
-@pytest.fixture(scope="module")
-def killed(tmp_path_factory: pytest.TempPathFactory) -> Killed:
-    with program(tmp_path_factory.mktemp("killed") / "run", **SETTINGS) as run:
-        run.wait_for(lambda: run.statuses and run.statuses[-1]["env_steps"] > EVERY and checkpoint.newest(run.out))
-        in_use = config_error(lambda: resume(run.out, {"env_steps": 10**7}))
-        assert load_run(str(run.out / "config.toml")).stop.env_steps == 10**6
-        run.wait_for(lambda: EVERY / 10 < run.statuses[-1]["env_steps"] % EVERY < EVERY / 2)
-        run.kill_child("actor_0", signal.SIGSTOP)  # even who is frozen leaves
-        run.send(signal.SIGKILL)
-        run.assert_nothing_left(within_s=10)
-    path = checkpoint.newest(run.out)
+    monkeypatch.setattr(BatchQueue, "insert", insert_once)
+    with pytest.raises(RunFailed, match="it broke"):
+        train(tiny_run(tmp_path, **every))
+    monkeypatch.undo()
+    path = checkpoint.newest(tmp_path)
     assert path is not None
-    state = checkpoint.load(path).state
-    rows = []
-    with contextlib.suppress(ValueError):  # the last line may be cut
-        rows.extend(json.loads(line) for line in (run.out / "metrics.jsonl").read_text().splitlines())
-    result = resume(run.out, {"env_steps": state["env_steps"] + REST})
-    return Killed(run.out, rows, in_use, state, result)
+    state, before = checkpoint.load(path).state, rows_of(tmp_path, "learner")
+    assert before[-1]["env_steps"] > state["env_steps"] + 50  # which are done again
+    result = resume(tmp_path)
 
-
-def test_a_run_that_runs_is_not_resumed_and_one_that_was_killed_goes_on(killed: Killed) -> None:
-    assert killed.in_use == f"out: '{killed.folder}' is in use; another program trains there"
-    saved, result = killed.state, killed.result
-    assert killed.rows[-1]["env_steps"] > saved["env_steps"] + 100  # which are done again
-    assert result.reason == "env_steps"
-    total = saved["env_steps"] + REST
-    assert total <= result.env_steps < total + 100
-    assert saved["updates"] < result.updates
-    assert saved["wall_s"] < result.wall_s < saved["wall_s"] + 60
-    assert load_policy(result.weights).metadata["updates"] == result.updates
-    assert load_run(str(killed.folder / "config.toml")).stop.env_steps == total
-
-
-def test_its_rows_and_curves_do_not_double_back(killed: Killed) -> None:
-    rows = lines(killed.folder)
     for source in ("learner", "actor_0", "actor_1", "evaluator"):
-        of_source = [row for row in rows if row["source"] == source]
+        rows = rows_of(tmp_path, source)
         for name in ("env_steps", "wall_s", *(("updates",) if source == "learner" else ())):
-            values = [row[name] for row in of_source]
+            values = [row[name] for row in rows]
             assert values == sorted(values), (source, name)
-        assert of_source[-1]["env_steps"] > killed.state["env_steps"]
-    evaluated = [row["eval_env_steps"] for row in rows if row["source"] == "evaluator"]
-    assert len(evaluated) == len(set(evaluated))
-    learner = [row for row in rows if row["source"] == "learner"]
-    saved_at = round(killed.state["wall_s"], 3)  # as rows have it
-    assert [row for row in learner if row["wall_s"] < saved_at] == [
-        row for row in killed.rows if row["source"] == "learner" and row["wall_s"] < saved_at
-    ]
-    assert learner[-1]["env_steps"] == killed.result.env_steps
-    for source in ("learner", "actor_0", "actor_1", "evaluator"):
-        assert session_starts(killed.folder, source) == [killed.state["env_steps"] + (source != "learner")]
-        for name, points in scalars(killed.folder, source).items():
+        assert rows[-1]["env_steps"] > state["env_steps"]
+        assert session_starts(tmp_path, source) == [state["env_steps"] + (source != "learner")]
+        for name, points in scalars(tmp_path, source).items():
             steps = [step for step, _ in points]
             assert steps == sorted(steps), (source, name)
-    points = scalars(killed.folder, "learner")
-    assert [value for _, value in points["updates"]] == sorted(value for _, value in points["updates"])
-    assert points["env_steps"][-1] == (killed.result.env_steps, float(killed.result.env_steps))
-
-
-def test_it_fills_replay_before_it_replays_and_then_keeps_the_ratio(killed: Killed) -> None:
-    saved = killed.state
-    rows = [row for row in lines(killed.folder) if row["source"] == "learner" and row["wall_s"] > saved["wall_s"]]
-    ratio = saved["feed"]["rate_limiter"]["replayed_steps"] / saved["feed"]["rate_limiter"]["fresh_steps"]
-    filling = [row for row in rows if row["replay_steps"] < START]
-    assert filling
-    assert all(row["replay_ratio"] == pytest.approx(ratio) for row in filling)
-    assert all(row["updates"] - saved["updates"] <= row["replay_steps"] / 16 for row in filling)
-    assert rows[-1]["replay_ratio"] == pytest.approx(RATIO, rel=0.2)
-    steps = killed.result.env_steps - saved["env_steps"]
-    expected = (steps + RATIO * (steps - START)) / 20
-    assert killed.result.updates - saved["updates"] == pytest.approx(expected, rel=0.2)
+    evaluated = [row["eval_env_steps"] for row in rows_of(tmp_path, "evaluator")]
+    assert len(evaluated) == len(set(evaluated)) > 3
+    learner, saved_at = rows_of(tmp_path, "learner"), round(state["wall_s"], 3)  # as rows have it
+    kept, written = ([row for row in rows if row["wall_s"] < saved_at] for rows in (learner, before))
+    assert kept == written
+    assert learner[-1]["env_steps"] == result.env_steps
+    assert scalars(tmp_path, "learner")["env_steps"][-1] == (result.env_steps, float(result.env_steps))

@@ -96,5 +96,7 @@ def test_programs_end_with_their_role_and_all_of_them_with_a_killed_manager(
     with simulated(tmp_path, monkeypatch, backoff_s=60.0) as run:
         os.kill(actor(run), signal.SIGKILL)
         eventually(lambda: simulators(run) == 2, 10)  # the evaluator's
+        evaluator = min(pid for pid, name in processes_of(run.pid).items() if name == "evaluator_0")
+        os.kill(evaluator, signal.SIGSTOP)  # even who is frozen leaves
         run.send(signal.SIGKILL)
         run.assert_nothing_left(within_s=10)
