@@ -97,8 +97,9 @@ def play(
     torch.manual_seed(config.seed)
     policy = Policy(config, environments.spec)
     if sharpness != 1.0:
+        logits: Any = policy.network.pi_logits
         with torch.no_grad():
-            policy.network.pi_logits.weight.mul_(sharpness)
+            logits.weight.mul_(sharpness)
     return environments, policy
 
 

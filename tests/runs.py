@@ -142,8 +142,8 @@ class Speaker:
 
     def say(self, **said: Any) -> Reply | None:
         """Sends a message; returns the oldest reply not seen yet."""
-        message = Message(**({"run_id": RUN_ID, "peer": self.peer, "sequence": self.sequence} | said))
-        self._link.send(message)
+        fields: dict[str, Any] = {"run_id": RUN_ID, "peer": self.peer, "sequence": self.sequence}
+        self._link.send(Message(**(fields | said)))
         self.sequence += 1
         return self.hear()
 
@@ -191,5 +191,12 @@ def feed(learner: Learner, actor: Speaker, config: RunConfig, count: int, first:
 def a_status(**said: Any) -> dict[str, Any]:
     """A status as the supervisor reports it, of a run of which only `said` is known."""
     states = {"learner": "running", "actor_0": "running", "actor_1": "running", "evaluator": "running"}
-    nothing = {"env_steps": 0, "wall_s": 0.0, "best": None, "learner": "cpu, float32", "replay_memory": 0, "rows": {}}
+    nothing: dict[str, Any] = {
+        "env_steps": 0,
+        "wall_s": 0.0,
+        "best": None,
+        "learner": "cpu, float32",
+        "replay_memory": 0,
+        "rows": {},
+    }
     return {**nothing, "replay_bytes": 0, "restarts": dict.fromkeys(states, 0), "states": states, "news": [], **said}

@@ -21,8 +21,8 @@ from tests.conftest import config_error
 from tests.runs import CARTPOLE, tiny_run
 
 PONG = EnvironmentSpec((1, 84, 84), "uint8", Discrete(6, 0), 4, False, 4, (84, 84))
-SIDE_BY_SIDE = {"algorithm": SacConfig()}
-OPEN = {"actors__count": 0, "actors__threads": 0, "learner__threads": 0, "engine": "local"}
+SIDE_BY_SIDE: dict[str, Any] = {"algorithm": SacConfig()}
+OPEN: dict[str, Any] = {"actors__count": 0, "actors__threads": 0, "learner__threads": 0, "engine": "local"}
 
 
 @pytest.fixture(autouse=True)
@@ -67,7 +67,7 @@ def test_a_run_of_far_too_many_actors_is_refused_at_once(
     ],
 )
 def test_each_key_that_takes_memory_is_named_with_what_is_allowed(changes: dict[str, Any], expected: str) -> None:
-    config = tiny_run(**({"engine": "local", "replay__capacity": 10**8} | changes))
+    config = tiny_run(engine="local", **({"replay__capacity": 10**8} | changes))
     assert config_error(lambda: require_room(config, CARTPOLE)).startswith(expected)
 
 
@@ -88,7 +88,7 @@ def test_a_place_for_private_folders_that_cannot_be_written_is_one_line(
 
 
 def test_what_has_room_is_not_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    many = {"actors__count": 240, "evaluation__environments": 10**9, "replay__capacity": 10**8}
+    many: dict[str, Any] = {"actors__count": 240, "evaluation__environments": 10**9, "replay__capacity": 10**8}
     require_room(tiny_run(engine="local", **many), CARTPOLE)
     require_room(tiny_run(engine="serial", actors__count=1000), CARTPOLE)
     for name in presets():
@@ -100,13 +100,13 @@ def test_what_has_room_is_not_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_replay_on_a_gpu_is_not_this_machine_s() -> None:
-    settings = {"replay__capacity": 10**9, "learner__device": "cuda"}
+    settings: dict[str, Any] = {"replay__capacity": 10**9, "learner__device": "cuda"}
     require_room(tiny_run(replay__device="learner", **settings), PONG)
     here = config_error(lambda: require_room(tiny_run(replay__device="cpu", **settings), PONG))
     assert here.startswith("replay.capacity: 1000000000 is not allowed")
 
 
-def placed(spec: EnvironmentSpec, cores: int, **changes: object) -> tuple[int, int, int]:
+def placed(spec: EnvironmentSpec, cores: int, **changes: Any) -> tuple[int, int, int]:
     """Actors, the threads of each, and those of the learner."""
     config = place(tiny_run(**(OPEN | changes)), spec, cores)
     return config.actors.count, config.actors.threads, config.learner.threads
@@ -171,7 +171,7 @@ def test_a_gpu_that_cannot_be_there_is_refused(key: str, tmp_path: Path, monkeyp
 def test_several_learners_share_the_cores_and_one_line_says_what_is_used() -> None:
     config = place(tiny_run(**OPEN, learner__device="cpu", actors__environments=8), CARTPOLE, cores=4)
     assert describe(config) == "3 actors of 8 environments, 1 thread each; learner on cpu, 1 thread"
-    several = {"engine": "ray", "learner__count": 2, "learner__device": "cpu"}
+    several: dict[str, Any] = {"engine": "ray", "learner__count": 2, "learner__device": "cpu"}
     config = place(tiny_run(**(OPEN | several)), PONG, cores=6)
     assert config.learner.threads == 3
     assert describe(config).endswith("2 learners on cpu, 3 threads each")

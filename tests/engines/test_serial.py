@@ -16,7 +16,8 @@ import torch
 from apex_acer.actor.policy import load_policy
 from apex_acer.environments.vector import Environments, Step
 from apex_acer.learner.batch_queue import BatchQueue
-from apex_acer.manager.manager import RunFailed, TrainResult, resume, train
+from apex_acer.manager.manager import RunFailed, resume, train
+from apex_acer.manager.result import TrainResult
 from apex_acer.networks.weights import read
 from apex_acer.protocol.unroll import Unroll
 from tests import on_policy
@@ -84,8 +85,17 @@ def unclosed(monkeypatch: pytest.MonkeyPatch) -> set[Environments]:
     """The environments that were reset and not closed."""
     unclosed: set[Environments] = set()
     reset, close = Environments.reset, Environments.close
-    monkeypatch.setattr(Environments, "reset", lambda self, seed: (unclosed.add(self), reset(self, seed))[1])
-    monkeypatch.setattr(Environments, "close", lambda self: (unclosed.discard(self), close(self))[1])
+
+    def noted_reset(self: Environments, seed: int) -> Any:
+        unclosed.add(self)
+        return reset(self, seed)
+
+    def noted_close(self: Environments) -> None:
+        unclosed.discard(self)
+        close(self)
+
+    monkeypatch.setattr(Environments, "reset", noted_reset)
+    monkeypatch.setattr(Environments, "close", noted_close)
     return unclosed
 
 

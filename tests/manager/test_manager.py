@@ -18,6 +18,7 @@ from apex_acer.engines.serial import SerialEngine
 from apex_acer.manager import preparation
 from apex_acer.manager.callbacks import Callbacks
 from apex_acer.manager.manager import RunFailed, resume, train
+from apex_acer.manager.preparation import make_folder
 from tests.conftest import config_error
 from tests.runs import tiny_run
 
@@ -140,6 +141,13 @@ def test_a_folder_behind_a_link_is_the_run_s(tmp_path: Path) -> None:
     (tmp_path / "run").symlink_to("disk")
     assert train(tiny_run(tmp_path / "run", stop__env_steps=100)).folder == str(tmp_path / "run")
     assert (tmp_path / "disk" / "weights.safetensors").is_file()
+
+
+def test_runs_that_begin_at_once_have_a_folder_each(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(8) as threads:
+        folders = set(threads.map(lambda _: make_folder(tiny_run(), tmp_path), range(8)))
+    assert len(folders) == 8
+    assert all(folder.is_dir() and folder.parent == tmp_path / "runs" for folder in folders)
 
 
 def test_runs_of_one_program_have_a_log_each(tmp_path: Path) -> None:

@@ -208,6 +208,9 @@ def forge(path: Path, **state: Any) -> None:
     (path / checkpoint.MANIFEST).write_text(json.dumps(manifest))
 
 
+WRONG: list[Any] = [None, "text", {}, 1e400]
+
+
 def test_states_of_another_kind_are_refused(
     make_learner: MakeLearner, resume_learner: ResumeLearner, tmp_path: Path
 ) -> None:
@@ -215,7 +218,7 @@ def test_states_of_another_kind_are_refused(
     path = saved(make_learner, saved_run(), tmp_path / "run_0")
     state = checkpoint.load(path).state
     for name in "updates", "feed":
-        for wrong in None, "text", {}, 1e400:
+        for wrong in WRONG:
             forge(path, **{name: wrong})
             assert config_error(lambda: resume_learner(saved_run())).startswith(f"{path}: ")
         forge(path, **state)

@@ -430,10 +430,11 @@ def test_nobody_is_replaced_once_the_run_is_about_to_end(world: World) -> None:
 
 
 def test_who_must_leave_by_itself_is_working_and_who_plays_is_dismissed(world: World) -> None:
+    working = []
     for name in ("actor_0", "actor_1", "evaluator"):
-        assert world.supervisor.working
+        working.append(world.supervisor.working)
         world.handle(name).die() if name != "actor_1" else setattr(world.handle(name), "ready", False)
-    assert not world.supervisor.working  # a learner that has not saved does not leave
+    assert [*working, world.supervisor.working] == [True] * 3 + [False]  # a learner that has not saved does not leave
     world.handle("learner").result = Outcome("env_steps", 1, 1, 0.0, 0.0, None, "", "")
     assert world.supervisor.working
     world.supervisor.dismiss()

@@ -108,7 +108,7 @@ def test_what_goes_wrong_in_a_tracker_is_news(tmp_path: Path, monkeypatch: pytes
     callbacks = failing.listen(Callbacks(on_status=lambda status: news.extend(status["news"])))
     failing.begin()
     failing.close(None, [])  # waits for its thread
-    callbacks.on_status({"news": ["actor_1: ended"]})  # type: ignore[typeddict-item]
+    callbacks.on_status({"news": ["actor_1: ended"]})
     assert news == ["actor_1: ended", "wandb: hears no more of this run (OSError: the network is down)"]
 
 

@@ -36,6 +36,7 @@ raise RuntimeError("the module was run")
         ("unrun:Absent", "is not a class of the module; give module:class (unrun is unrun.py)"),
         ("unrun_star:Anything", ""),
         ("no_such_module:X", "cannot be imported (ModuleNotFoundError: No module named 'no_such_module'); give an "),
+        ("no_such_module.part:X", "cannot be imported (ModuleNotFoundError: No module named 'no_such_module'); give "),
         (f"{__name__}:Here", ""),
         (f"{__name__}:Absent", "is not a class of the module; give module:class (tests.system.test_imports is "),
     ],

@@ -30,7 +30,7 @@ def test_steps_are_reported_now_and_then_until_the_process_is_dismissed(
     os.write(telling, b'{"address": ""}\n')
     monkeypatch.setattr(child, "_take_standard_input", lambda: hearing)
     parent, now = Parent(str(tmp_path / "private"), reporting), 1000.0
-    monkeypatch.setattr(child.time, "monotonic", lambda: now)
+    monkeypatch.setattr("apex_acer.engines.local.child.time.monotonic", lambda: now)
     for _ in range(25):
         parent.beat()
         now += BEAT_S / 10

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import re
@@ -117,6 +118,10 @@ def test_a_signal_while_starting_leaves_nothing_behind(
     assert "Traceback" not in log_of(run)
 
 
+def says(run: Program, pattern: str) -> bool:
+    return re.search(pattern, log_of(run)) is not None
+
+
 LINE = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} (manager|learner|launcher|actor_\d+|evaluator): .*")
 
 
@@ -130,7 +135,8 @@ def test_everything_is_in_the_log_while_the_run_goes_on_and_stays_when_all_are_k
     run.wait_until_it_learns()
     words = ("printed in python", "written past it", "said by a program", "Segmentation fault", "in step")
     for name in ("actor_0", "actor_1"):
-        run.wait_for(lambda name=name: all(re.search(f" {name}: .*{word}", log_of(run)) for word in words))
+        for word in words:
+            run.wait_for(functools.partial(says, run, f" {name}: .*{word}"))
     run.wait_for(lambda: " learner: learner on cpu" in log_of(run))
     run.kill_child("learner_0", signal.SIGUSR1)
     run.wait_for(lambda: re.search(r" learner: Current thread .*", log_of(run)))

@@ -104,8 +104,9 @@ def test_clients_are_learned_from_and_evaluated_and_the_run_can_be_resumed(tmp_p
 def refusal(folder: Path, url: str) -> str:
     """What a client of another environment hears."""
     eventually((folder / "token").exists, 30)
+    their_spaces: dict[str, Any] = {**spaces(gymnasium.make(AIM))}
     with pytest.raises(RemoteError) as raised:
-        Client(url, (folder / "token").read_text().strip(), **spaces(gymnasium.make(AIM)))
+        Client(url, (folder / "token").read_text().strip(), **their_spaces)
     return str(raised.value)
 
 
@@ -134,7 +135,9 @@ def test_a_run_waits_while_nobody_is_connected_and_says_so(tmp_path: Path) -> No
 
 
 def test_clients_hear_goodbye_when_a_run_fails(tmp_path: Path) -> None:
-    config = dataclasses.replace(remote_run(tmp_path), stop=dataclasses.replace(remote_run("").stop, env_steps=10**9))
+    config = dataclasses.replace(
+        remote_run(tmp_path), stop=dataclasses.replace(remote_run(Path()).stop, env_steps=10**9)
+    )
     clients, killed = Clients(tmp_path, config.environment.remote.url, "CartPole-v1", 2), set[int]()
 
     def fail(status: dict[str, Any]) -> None:

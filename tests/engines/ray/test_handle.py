@@ -53,14 +53,11 @@ def members() -> list[Any]:
 def test_they_are_ready_together_and_end_with_the_first_one_s_result(members: list[Any]) -> None:
     handle = GroupHandle(LEARNER, members)
     for member in members:
-        assert handle.alive
-        assert not handle.ready
+        assert (handle.alive, handle.ready) == (True, False)
         member.ready = True
-    assert handle.alive
-    assert handle.ready
+    assert (handle.alive, handle.ready) == (True, True)
     members[0].end(result=RESULT)
-    assert handle.alive
-    assert handle.result == RESULT
+    assert (handle.alive, handle.result) == (True, RESULT)
     members[1].end()
     members[2].end()
     assert not handle.alive
@@ -70,9 +67,9 @@ def test_they_are_ready_together_and_end_with_the_first_one_s_result(members: li
 def test_one_that_is_lost_ends_all_and_says_why(members: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     handle = GroupHandle(LEARNER, members)
     members[0].end("Traceback …\napex_acer.ranks.LearnerLost: connection closed\nlearner: failed")
-    assert handle.alive  # for the one that is meant
+    lives = [handle.alive]  # for the one that is meant
     members[2].end("learner: its process died (Killed)", config_error="load: no")
-    assert handle.alive
+    assert [*lives, handle.alive] == [True, True]
     monkeypatch.setattr(handles, "LAST_WORDS_S", -1.0)
     assert not handle.alive
     assert not members[1].going
