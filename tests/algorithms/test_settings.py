@@ -93,6 +93,7 @@ def test_an_algorithm_without_replay_has_none_to_set() -> None:
         "importance_exponent_final": 1.0,
         "device": "cpu",
         "load": "runs/first",
+        "compress": True,
     }
     assert others.keys() == {field.name for field in dataclasses.fields(ReplayConfig)}
     for key, value in others.items():

@@ -229,3 +229,8 @@ class Clients:
     def serve(self, *arguments: Any, **options: Any) -> SimulatedServer:
         """What the actor makes its server with."""
         return SimulatedServer(self, *arguments, **options)
+
+    def close(self) -> None:
+        """Closes the newest server, whose actor something that is wrong may have kept from doing so."""
+        if self.server:
+            self.server.close()

@@ -78,6 +78,10 @@ class Schedule:
             self._clients = Clients(world, 0, "")
 
     def run(self) -> None:
+        with contextlib.closing(self._clients):
+            self._run()
+
+    def _run(self) -> None:
         result = self._manage(resume=False, faults=self._faults)
         newest = checkpoint.newest(self._folder)
         require(newest is not None or not self._saved_steps, "the only checkpoint is gone")
