@@ -172,14 +172,14 @@ RUNS: dict[str, dict[str, Any]] = {
         "replay__importance_exponent_final": 1.0,
     },
     "apex_dqn": APEX_DQN,
-    "apex_dqn, uniform": {**APEX_DQN, "replay__sampling": "uniform", "algorithm__value_rescaling": True},
     "r2d2": {**APEX_DQN, "algorithm__name": "r2d2", "algorithm__burn_in": 3, "network__lstm": 8},
-    **{name: settings_of(name) | CONTINUOUS for name in ("sac", "ddpg", "td3", "continuous_acer")},
+    "td3": {**settings_of("td3"), **CONTINUOUS, "algorithm__noise": "ornstein_uhlenbeck"},
+    "sac": settings_of("sac") | CONTINUOUS,
+    "continuous_acer": settings_of("continuous_acer") | CONTINUOUS,
     "a2c, three unrolls a batch": {**on_policy.ALGORITHMS["a2c"], "learner__batch_size": 12, "actors__count": 5},
     "impala": {**on_policy.ALGORITHMS["impala"], **EPISODES},
     "reinforce": {**on_policy.ALGORITHMS["reinforce"], **NORMALISING, **EPISODES},
-    "ppo, curious": {**on_policy.ALGORITHMS["ppo"], **NORMALISING, "algorithm__curiosity": 0.1},
-    "ppo, recurrent": {**on_policy.ALGORITHMS["ppo_lstm"], **settings_of("ppo_lstm")},
+    "ppo": {**on_policy.ALGORITHMS["ppo_lstm"], **NORMALISING, "algorithm__curiosity": 0.1},
     "trpo": {**on_policy.ALGORITHMS["trpo"], **EPISODES},
 }
 
