@@ -1,9 +1,10 @@
+"""What a check finds before a run starts: mistakes in a user's environment, by line, and actions that do not suit."""
+
 from __future__ import annotations
 
 import dataclasses
 import json
 import math
-import os
 import random
 import shutil
 import signal
@@ -18,7 +19,6 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-from gymnasium.spaces import Box, Discrete
 
 from apex_acer.algorithms.acer.settings import AcerConfig
 from apex_acer.algorithms.dqn.settings import ApexDqnConfig
@@ -26,16 +26,15 @@ from apex_acer.algorithms.sac.settings import SacConfig
 from apex_acer.cli import main
 from apex_acer.config import AlgorithmConfig, RunConfig, settings_classes
 from apex_acer.config.runfile import dump_run, load_run
-from apex_acer.environments import check
 from apex_acer.environments.check import check_environment
 from apex_acer.environments.vector import environment_spec, make_environments
-from apex_acer.manager.preparation import prepare
 from apex_acer.networks.weights import pack, read, write
 from apex_acer.tools.doctor.run import check_run
 from tests.conftest import COUNTDOWN, config_error, run_config
 from tests.environments_for_tests import Clock, Rooms
 from tests.runs import tiny_run
 
+MODULE = "tests.environments_for_tests"
 HEAD = """
 import os, random, sys, time
 import gymnasium
@@ -43,21 +42,27 @@ import numpy as np
 from gymnasium.spaces import Box, Discrete
 
 class Own(gymnasium.Env):
-    def __init__(self):
-        self.observation_space, self.action_space = Box(-1, 1, (3,), np.float32), Discrete(2)
+    observation_space, action_space = Box(-1, 1, (3,), np.float32), Discrete(2)
     def _obs(self):
         return np.zeros(3, np.float32)
 """
-RESET = "    def reset(self, *, seed=None, options=None):\n        return {}, {}\n"
-STEP = "    def step(self, action):\n        return {}\n"
-GOOD_RESET, GOOD_STEP = RESET.format("self._obs()", "{}"), STEP.format("self._obs(), 1.0, False, False, {}")
-REGISTER = "gymnasium.register('Own-v0', Own{})\n"
-LINE = HEAD.count("\n") + 1  # of what follows it
+LINE = HEAD.count("\n") + 1  # of `reset`
 
 
-def own(folder: Path, monkeypatch: pytest.MonkeyPatch, methods: str, options: str = "") -> RunConfig:
-    """The configuration of a run in an environment in a file of its own."""
-    (folder / "own_environment.py").write_text(HEAD + methods + REGISTER.format(options))
+def own(
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    signature: str = "self, *, seed=None, options=None",
+    reset: str = "self._obs(), {}",
+    step: str = "self._obs(), 1.0, False, False, {}",
+    options: str = "",
+) -> RunConfig:
+    """The configuration of a run in an environment in a file of its own, whose methods return these."""
+    methods = (
+        f"    def reset({signature}):\n        return {reset}\n    def step(self, action):\n        return {step}\n"
+    )
+    (folder / "own_environment.py").write_text(f"{HEAD}{methods}gymnasium.register('Own-v0', Own{options})\n")
     monkeypatch.chdir(folder)
     monkeypatch.syspath_prepend(folder)
     monkeypatch.delitem(sys.modules, "own_environment", raising=False)
@@ -65,89 +70,80 @@ def own(folder: Path, monkeypatch: pytest.MonkeyPatch, methods: str, options: st
     return run_config(id="own_environment:Own-v0")
 
 
-ENDS = ", max_episode_steps=50"
-UNSEEDED = "    def reset(self):\n        return self._obs(), {}\n"
+UNSEEDED = {"signature": "self"}
+UNEXPECTED = "reset raised TypeError: Own.reset() got an unexpected keyword argument 'seed'"
+MISTAKES: list[tuple[dict[str, str], str, int]] = [  # and the line, from that of `reset`
+    (UNSEEDED, UNEXPECTED, 0),
+    (UNSEEDED | {"options": ", max_episode_steps=50"}, UNEXPECTED, 0),
+    (UNSEEDED | {"options": ", disable_env_checker=True"}, UNEXPECTED, 0),
+    ({"reset": "self._obs(), {'next': seed + 1}"}, "reset raised TypeError: unsupported operand", 1),
+    ({"reset": "self._obs()"}, "reset returned ", 0),
+    ({"reset": "self._obs(), None"}, "reset ", 0),
+    ({"reset": "np.zeros(4), {}"}, "reset gave an observation of shape [4], its observation_space has [3]", 0),
+    ({"reset": "np.full(3, np.nan), {}"}, "reset gave an observation with nan, allowed is a", 0),
+    ({"reset": "['a', 'b', 'c'], {}"}, "reset gave an observation of type <U1, its observation_space has", 0),
+    ({"step": "self._obs(), 1.0, False, {}"}, "step r", 2),
+    ({"step": "self._obs(), 1 / 0, False, False, {}"}, "step raised ZeroDivisionError: division by", 3),
+    ({"step": "sys.exit(3)"}, "step raised SystemExit: 3", 3),
+    ({"step": "self._obs(), None, False, False, {}"}, "step gave the reward None, not a number", 2),
+    ({"step": "self._obs(), float('inf'), 0, 0, {}"}, "step gave the reward inf, allowed is", 2),
+    ({"step": "self._obs(), 1.0, False, {}, {}"}, "step gave truncated = {}, not True or False", 2),
+]
 
 
-@pytest.mark.parametrize("options", ["", ENDS, ", disable_env_checker=True"])
-@pytest.mark.parametrize(
-    ("methods", "what", "line"),
-    [
-        (UNSEEDED + GOOD_STEP, "reset raised TypeError: Own.reset() got an unexpected keyword argument 'seed'", 0),
-        (
-            RESET.format("self._obs()", "{'next': seed + 1}") + GOOD_STEP,
-            "reset raised TypeError: unsupported operand",
-            1,
-        ),
-        (GOOD_RESET + STEP.format("self._obs(), 1.0, False, {}"), "step r", 2),
-        (
-            GOOD_RESET + STEP.format("self._obs(), 1 / 0, False, False, {}"),
-            "step raised ZeroDivisionError: division by",
-            3,
-        ),
-        (GOOD_RESET + STEP.format("sys.exit(3)"), "step raised SystemExit: 3", 3),
-        ("    def reset(self, *, seed=None, options=None):\n        return self._obs()\n" + GOOD_STEP, "reset r", 0),
-        (RESET.format("np.zeros(4)", "{}") + GOOD_STEP, "reset gave an observation of shape [4], its observation_s", 0),
-        (RESET.format("np.full(3, np.nan)", "{}") + GOOD_STEP, "reset gave an observation with nan, allowed is a", 0),
-        (RESET.format("np.full(3, 1e20)", "{}") + GOOD_STEP, "reset gave an observation with 1e+20, allowed is a", 0),
-        (
-            RESET.format("['a', 'b', 'c']", "{}") + GOOD_STEP,
-            "reset gave an observation of type <U1, its observation_",
-            0,
-        ),
-        (RESET.format("self._obs()", "None") + GOOD_STEP, "reset ", 0),
-        (
-            GOOD_RESET + STEP.format("self._obs(), None, False, False, {}"),
-            "step gave the reward None, not a number",
-            2,
-        ),
-        (
-            GOOD_RESET + STEP.format("self._obs(), float('inf'), 0, 0, {}"),
-            "step gave the reward inf, allowed is a magnitude of 1e+15",
-            2,
-        ),
-        (
-            GOOD_RESET + STEP.format("self._obs(), 1.0, False, {}, {}"),
-            "step gave truncated = {}, not True or False",
-            2,
-        ),
-    ],
-)
+@pytest.mark.parametrize(("changes", "what", "line"), MISTAKES, ids=str)
 def test_a_mistake_is_one_line_that_names_the_user_s_own_line(
-    methods: str, what: str, line: int, options: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    changes: dict[str, str], what: str, line: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = own(tmp_path, monkeypatch, methods, options)
+    config = own(tmp_path, monkeypatch, **changes)
     message = config_error(lambda: check_environment(config))
     assert message.startswith(f"environment.id: 'own_environment:Own-v0' fails: {what}")
     assert f", at own_environment.py:{LINE + line} in " in message
+    assert ("step(action) must return (observation, " in message) == (what == "step r")
 
 
-def test_an_old_step_is_told_what_to_return(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = own(tmp_path, monkeypatch, GOOD_RESET + STEP.format("self._obs(), 1.0, False, {}"))
-    message = config_error(lambda: check_environment(config))
-    assert message.endswith("step(action) must return (observation, reward, terminated, truncated, info)")
-
-
-def test_nothing_is_started_and_no_folder_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = own(tmp_path, monkeypatch, UNSEEDED + GOOD_STEP)
-    run = tiny_run(tmp_path / "run", engine="local", environment__id=config.environment.id)
-    assert "unexpected keyword argument 'seed'" in config_error(lambda: prepare(run, 0.0))
-    assert not (tmp_path / "run").exists()
-    (tmp_path / "run.toml").write_text(dump_run(run))
-    (problem,) = [finding for finding in check_run(str(tmp_path / "run.toml"), str) if finding.topic == "environment"]
-    assert problem.level == "problem"
-    assert "unexpected keyword argument 'seed'" in problem.text
-
-
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({"reset": "self._obs(), {}\n    render_mode = property(lambda self: 1 / 0)"}, f"{LINE + 2} in <lambda>"),
+        ({"options": ", max_episode_steps=1 / 0"}, f"{LINE + 4} in <module>"),
+    ],
+)
 def test_mistakes_of_a_constructor_and_a_module_have_their_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    changes: dict[str, str], line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = own(tmp_path, monkeypatch, "    render_mode = property(lambda self: 1 / 0)\n")
-    message = config_error(lambda: check_environment(config))
-    assert f"division by zero, at own_environment.py:{LINE} in <lambda>" in message
-    config = own(tmp_path, monkeypatch, "1 / 0\n")
-    message = config_error(lambda: check_environment(config))
-    assert f"division by zero, at own_environment.py:{LINE} in <module>" in message
+    message = config_error(lambda: check_environment(own(tmp_path, monkeypatch, **changes)))
+    assert f"division by zero, at own_environment.py:{line}" in message
+
+
+class Odd(Rooms):
+    """Gives another observation than its space has."""
+
+    def __init__(self, **changes: Any) -> None:
+        super().__init__(size=10)
+        self._changes = changes
+
+    def _observe(self) -> Any:
+        obs = super()._observe() | self._changes
+        return {name: part for name, part in obs.items() if part is not None}
+
+
+gymnasium.register("Odd-v0", Odd, disable_env_checker=True)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"room": None}, " that cannot be used: an observation without the part 'room'"),
+        ({"room": 5}, " of room that is 5, its observation_space is Discrete(2, start=3)"),
+        ({"camera": [1]}, " of camera of shape [1], its observation_space has [10, 10, 1]"),
+        ({"arm": {"joints": [math.nan] * 5}}, " of arm.joints with nan, allowed is a magnitude of 1e+15"),
+        ({"arm": 3}, " that cannot be used: an observation without the part 'arm.joints'"),
+    ],
+)
+def test_a_part_that_is_not_in_its_space_is_named(changes: dict[str, Any], message: str) -> None:
+    line = config_error(lambda: check_environment(run_config(id="Odd-v0", kwargs=json.dumps(changes))))
+    assert line.startswith(f"environment.id: 'Odd-v0' fails: reset gave an observation{message}")
 
 
 class Sloppy(Clock):
@@ -162,6 +158,7 @@ class Sloppy(Clock):
 
 
 gymnasium.register("Sloppy-v0", Sloppy, kwargs={"length": 4})
+IMAGES = {"lengths": [2], "shape": [10, 10, 4], "dtype": "uint8", "first_action": 3}
 
 
 @pytest.mark.parametrize(
@@ -170,8 +167,7 @@ gymnasium.register("Sloppy-v0", Sloppy, kwargs={"length": 4})
         (f"{__name__}:Sloppy-v0", {}),
         ("CartPole-v1", {}),
         ("CartPole-v1", {"wrappers": ("apex_acer.wrappers:hide_velocities",)}),
-        ("Pendulum-v1", {"wrappers": ("apex_acer.wrappers:DiscreteActions",)}),
-        (COUNTDOWN, {"kwargs": '{"lengths": [2], "shape": [10, 10, 4], "dtype": "uint8", "first_action": 3}'}),
+        (COUNTDOWN, {"kwargs": json.dumps(IMAGES)}),
     ],
 )
 def test_what_works_is_taken_without_a_word(
@@ -185,7 +181,7 @@ def test_what_works_is_taken_without_a_word(
     assert not recwarn.list
 
 
-AIM = "tests.environments_for_tests:Aim-v0"  # raises if an action has another type or shape or is out of its bounds
+AIM = f"{MODULE}:Aim-v0"  # raises if an action has another type or shape or is out of its bounds
 
 
 @pytest.mark.parametrize(
@@ -193,7 +189,6 @@ AIM = "tests.environments_for_tests:Aim-v0"  # raises if an action has another t
     [
         ({}, "actions: 2 numbers in [-1, 3] x [0, 10]"),
         ({"low": -2.0, "high": 1.0, "dtype": "float64"}, "actions: 1 number in [-2, 1]"),
-        ({"low": [[-1] * 3] * 2, "high": [[1] * 3] * 2}, "actions: 6 numbers in [-1, 1] each"),
     ],
 )
 def test_continuous_actions_are_tried_and_told(kwargs: dict[str, Any], words: str) -> None:
@@ -202,24 +197,14 @@ def test_continuous_actions_are_tried_and_told(kwargs: dict[str, Any], words: st
     assert understood.endswith(words)
 
 
-def test_an_environment_that_fails_on_continuous_actions_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    config = own(tmp_path, monkeypatch, GOOD_RESET + STEP.format("self._obs(), action[2], False, False, {}"))
-    module = tmp_path / "own_environment.py"
-    module.write_text(module.read_text().replace("Discrete(2)", "Box(-1, 1, (2,), np.float32)"))
-    message = config_error(lambda: check_environment(dataclasses.replace(config, algorithm=SacConfig())))
-    assert "step raised IndexError: index 2 is out of bounds" in message
-    assert f"at own_environment.py:{LINE + 3}" in message
-
-
-TOLD = "tests.environments_for_tests:Told-v0"
+def told(*infos: dict[str, Any], given: bool | None = None) -> RunConfig:
+    return run_config(id=f"{MODULE}:Told-v0", kwargs=json.dumps({"infos": infos}), action_masks=given)
 
 
 @pytest.mark.parametrize(
     ("infos", "given", "found", "note"),
     [
-        ([{}, {"action_mask": [1, 0]}], None, True, "no other is taken"),
+        ([{"action_mask": [0, 1]}], None, True, "no other is taken"),
         ([*[{}] * 10, {"action_mask": [1, 0]}], None, True, "no other is taken"),
         ([{}, {}], None, False, ""),
         ([{}, {}], True, True, "no other is taken"),
@@ -229,10 +214,21 @@ TOLD = "tests.environments_for_tests:Told-v0"
 def test_masks_are_found_when_they_come_with_steps_only_and_a_setting_is_kept(
     infos: list[dict[str, Any]], given: bool | None, found: bool, note: str
 ) -> None:
-    checked = check_environment(run_config(id=TOLD, kwargs=json.dumps({"infos": infos}), action_masks=given))
+    config = told(*infos, given=given)
+    checked = check_environment(config)
     assert checked.spec.masks_in_info is checked.spec.has_masks is found
     assert note in "".join(checked.notes[1:])
     assert len(checked.notes) == 1 + bool(note)
+    assert make_environments(config.environment, 2, training=True, found=checked.spec).spec == checked.spec
+
+
+@pytest.mark.parametrize(
+    ("mask", "message"),
+    [([0, 0], "an action mask with no legal action: environment 1 of 2"), ([1, 1, 1], "3 numbers, for 2 choices")],
+)
+def test_a_mask_that_cannot_be_used(mask: list[int], message: str) -> None:
+    config = told({"action_mask": [0, 1]}, {"action_mask": [0, 1]}, {"action_mask": mask})
+    assert message in config_error(lambda: check_environment(config))
 
 
 class Alone(Clock):
@@ -269,111 +265,42 @@ def test_an_environment_of_which_only_one_can_live_is_told_how(late: bool) -> No
     run = run_config(id=f"{__name__}:Alone-v0", kwargs={"late": late})
     message = config_error(lambda: check_environment(run))
     assert "OSError: Address already in use" in message
-    assert message.endswith(
-        "; if only one can live at a time, give --actors 1 --actors.environments 1 --evaluation.every 0"
-    )
-    one = dataclasses.replace(run.actors, count=1, environments=1)
-    run = dataclasses.replace(run, actors=one)
+    assert message.endswith("give --actors 1 --actors.environments 1 --evaluation.every 0")
+    run = dataclasses.replace(run, actors=dataclasses.replace(run.actors, count=1, environments=1))
     assert "only one can live" in config_error(lambda: check_environment(run))
     check_environment(dataclasses.replace(run, evaluation=dataclasses.replace(run.evaluation, every=0)))
     assert Alone.alive == 0
 
 
 @pytest.mark.parametrize(
-    ("settings", "note"),
+    ("name", "kwargs", "note"),
     [
-        (
-            {"id": COUNTDOWN, "kwargs": {"shape": [4, 8, 8, 3], "dtype": "uint8"}},
-            "observations [4, 8, 8, 3] uint8 are vectors of 768 numbers, not images; for images have a wrapper give",
-        ),
-        (
-            {"id": "tests.environments_for_tests:ManyRooms-v0"},
-            "observations of 20,000 choices are one-hot, so each has 20,000 numbers; have a wrapper give fewer",
-        ),
+        (COUNTDOWN, {"shape": [4, 8, 8, 3], "dtype": "uint8"}, "are vectors of 768 numbers, not images; for images"),
+        (f"{MODULE}:ManyRooms-v0", {}, "observations of 20,000 choices are one-hot, so each has 20,000 numbers"),
     ],
 )
-def test_what_may_not_be_meant_is_said(settings: dict[str, Any], note: str) -> None:
-    (_, said) = check_environment(run_config(**settings)).notes
-    assert said.startswith(note)
+def test_what_may_not_be_meant_is_said(name: str, kwargs: dict[str, Any], note: str) -> None:
+    (_, said) = check_environment(run_config(id=name, kwargs=kwargs)).notes
+    assert note in said
 
 
-MASKED = RESET.format("self._obs()", "{'action_mask': np.array([0, 1])}")
-
-
-def test_an_action_mask_is_found_out_and_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = own(tmp_path, monkeypatch, MASKED + GOOD_STEP)
-    spec, (understood, note) = check_environment(config)
-    assert spec.has_masks
-    environments = make_environments(config.environment, 2, training=True, found=spec)
-    environments.reset(0)
-    assert environments.spec == spec
-    assert (
-        understood == "observations: observation (vectors of 3 numbers, float32), a mask of legal actions; actions: 2"
-    )
-    assert note == "info['action_mask'] says which actions are legal; no other is taken"
-
-
-@pytest.mark.parametrize(
-    ("mask", "message"),
-    [
-        ("np.zeros(2)", "an action mask with no legal action: environment 0 of 2"),
-        ("np.ones(3)", "3 numbers, for 2 choices"),
-    ],
-)
-def test_a_mask_that_cannot_be_used(mask: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    step = STEP.format(f"self._obs(), 0.0, False, False, {{'action_mask': {mask}}}")
-    assert message in config_error(lambda: check_environment(own(tmp_path, monkeypatch, MASKED + step)))
-
-
-class Lucky(gymnasium.Env[Any, Any]):
-    """Draws from generators that are not its own."""
-
-    observation_space, action_space = Box(-1, 1, (1,), np.float64), Discrete(2)
-
-    def reset(self, *, seed: Any = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
-        return np.array([np.random.uniform()]), {}
-
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        return np.array([np.random.uniform()]), random.random(), random.random() < 0.5, False, {}
-
-
-gymnasium.register("Lucky-v0", Lucky)
-
-
-def test_global_generators_are_left_as_they_were() -> None:
-    before = random.getstate(), np.random.get_state()[1].tolist()  # type: ignore[index,union-attr]
-    check_environment(run_config(id=f"{__name__}:Lucky-v0"))
-    assert (random.getstate(), np.random.get_state()[1].tolist()) == before  # type: ignore[index,union-attr]
-
-
-SLOW = "    def reset(self, *, seed=None, options=None):\n        time.sleep(60)\n"
-
-
-def test_an_environment_that_hangs_is_named_and_then_given_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(check, "NOTICE_S", 0.1)
-    monkeypatch.setattr(check, "DEADLINE_S", 0.3)
-    config = own(tmp_path, monkeypatch, SLOW + GOOD_STEP)
-    message = config_error(lambda: check_environment(config))
-    assert message == "environment.id: 'own_environment:Own-v0' did not answer within 0.3 s; give one that answers"
-    (said,) = caplog.messages
-    where = f"own_environment.py:{LINE + 1} in reset"
-    assert said == f"environment.id: 'own_environment:Own-v0' has not answered for 0.1 s, at {where}; Ctrl-C ends this"
+def test_global_generators_are_left_as_they_were(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = own(tmp_path, monkeypatch, step="self._obs(), np.random.uniform() + random.random(), False, False, {}")
+    before = random.getstate(), repr(np.random.get_state())
+    check_environment(config)
+    assert (random.getstate(), repr(np.random.get_state())) == before
 
 
 def test_ctrl_c_ends_the_wait_for_an_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = own(tmp_path, monkeypatch, SLOW + GOOD_STEP)
+    config = own(tmp_path, monkeypatch, reset="open('waits', 'w').close() or time.sleep(60)")
     command = [sys.executable, "-m", "apex_acer", "train", "cartpole", "--environment.id", config.environment.id]
-    program = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, env=os.environ, text=True)
-    assert program.stderr is not None
-    assert "has not answered for 5 s, at own_environment.py" in program.stderr.readline()
-    start = time.monotonic()
+    program = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+    until = time.monotonic() + 60
+    while not (tmp_path / "waits").exists() and time.monotonic() < until:
+        time.sleep(0.01)
     program.send_signal(signal.SIGINT)
-    assert program.wait(timeout=10) == 130
-    assert time.monotonic() - start < 2
-    assert program.stderr.read() == "apex-acer: interrupted\n"
-    program.stderr.close()
+    _, said = program.communicate(timeout=10)
+    assert (program.returncode, said) == (130, "apex-acer: interrupted\n")
 
 
 @dataclass(frozen=True)
@@ -396,7 +323,7 @@ BINS = "; or give --environment.wrappers apex_acer.wrappers:DiscreteActions"
     ("name", "kind", "algorithm", "hint"),
     [
         (PENDULUM, "Box", ApexDqnConfig(), BINS),
-        ("tests.environments_for_tests:WideBoxAction-v0", "Box", AcerConfig(), ""),
+        (f"{MODULE}:WideBoxAction-v0", "Box", AcerConfig(), ""),
         ("CartPole-v1", "Discrete", ForBoxes(name=OWN), ""),
     ],
 )
@@ -431,9 +358,7 @@ def test_every_way_to_begin_asks_whether_they_fit(
     metadata["config"]["environment"]["id"] = PENDULUM
     write(weights, pack(tensors, metadata | {"spec": dataclasses.asdict(environment_spec(pendulum))}))
     commands = [
-        f"train {run} --engine serial",
         f"train {run} --engine local",
-        f"train {run} --engine ray",
         f"resume {folder} --steps 100000",
         f"plan {run}",
         f"sweep {run} --out {tmp_path / 'sweep'}",
@@ -447,36 +372,3 @@ def test_every_way_to_begin_asks_whether_they_fit(
     assert {path.name for path in tmp_path.iterdir()} == {"run.toml", "finished"}
     (problem,) = [finding for finding in check_run(str(run), str) if finding.level == "problem"]
     assert f"{PENDULUM} has Box actions" in problem.text
-
-
-class Odd(Rooms):
-    """Gives another observation than its space has."""
-
-    def __init__(self, **changes: Any) -> None:
-        super().__init__(size=10)
-        self._changes = changes
-
-    def _observe(self) -> Any:
-        obs = super()._observe() | self._changes
-        return {name: part for name, part in obs.items() if part is not None}
-
-
-gymnasium.register("Odd-v0", Odd, disable_env_checker=True)
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"room": None}, "reset gave an observation that cannot be used: an observation without the part 'room'"),
-        ({"room": 5}, "reset gave an observation of room that is 5, its observation_space is Discrete(2, start=3)"),
-        ({"camera": [1]}, "reset gave an observation of camera of shape [1], its observation_space has [10, 10, 1]"),
-        (
-            {"arm": {"joints": [math.nan] * 5}},
-            "reset gave an observation of arm.joints with nan, allowed is a magnitude of 1e+15",
-        ),
-        ({"arm": 3}, "reset gave an observation that cannot be used: an observation without the part 'arm.joints'"),
-    ],
-)
-def test_a_part_that_is_not_in_its_space_is_named(changes: dict[str, Any], message: str) -> None:
-    line = config_error(lambda: check_environment(run_config(id="Odd-v0", kwargs=json.dumps(changes))))
-    assert line.startswith(f"environment.id: 'Odd-v0' fails: {message}")

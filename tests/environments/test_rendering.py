@@ -15,10 +15,12 @@ from apex_acer.environments.vector import Step, make_environments
 from tests.conftest import COUNTDOWN, config_error
 
 GAMES = {
-    "cut, sticky": ("ALE/Pong-v5", 203, {"sticky_actions": 0.25}),
-    "lives": ("ALE/Breakout-v5", 108_000, {"sticky_actions": 0.25}),
-    "cut lives": ("ALE/Breakout-v5", 152, {"frame_skip": 3, "noop_max": 0, "fire_reset": False}),
-    "colour": ("ALE/Pong-v5", 203, {"grayscale": False, "screen_size": 50}),
+    "lives": ("ALE/Breakout-v5", 203, {"sticky_actions": 0.25}),
+    "colour": (
+        "ale_py:ALE/Pong-v5",
+        152,
+        {"grayscale": False, "screen_size": 50, "frame_skip": 3, "noop_max": 0, "fire_reset": False},
+    ),
 }
 
 
@@ -47,6 +49,7 @@ def test_atari_s_pictures_are_of_what_the_policy_sees(name: str, frames: int, se
     config = EnvironmentConfig(id=name, kwargs=kwargs, atari=AtariConfig(**settings))
     plain, pictured = make_environments(config, 1, training=False), make_pictured(config)
     assert isinstance(pictured, PicturedAtari)
+    assert plain.spec.plane_shape[0] == (1 if config.atari.grayscale else 3)
     np.testing.assert_array_equal(plain.reset(5), pictured.reset(5))
     actions = np.random.default_rng(2).integers(plain.spec.num_actions, size=(60, 1))
     resets = 0
@@ -60,7 +63,7 @@ def test_atari_s_pictures_are_of_what_the_policy_sees(name: str, frames: int, se
         assert ended or len(pictured.frames) == config.atari.frame_skip
         if not ended and number % 10 == 0:  # at an end ALE leaves the newest frame out
             assert np.abs(seen(pictured.frames, config.atari) - step.obs[0]).max() < 3
-    assert resets or frames == 108_000
+    assert resets
     plain.close()
     pictured.close()
 
@@ -92,14 +95,14 @@ def test_grey_becomes_colour_and_alpha_is_left_out(shape: tuple[int, ...]) -> No
     picture = np.arange(np.prod(shape), dtype=np.uint8).reshape(shape)
     frame = as_frame("X-v0", picture)
     assert (frame.shape, frame.dtype) == ((4, 6, 3), np.uint8)
-    np.testing.assert_array_equal(frame[..., 1], picture.reshape(4, 6, -1)[..., 1 % picture.reshape(4, 6, -1).shape[2]])
+    channels = picture.reshape(4, 6, -1)
+    np.testing.assert_array_equal(frame[..., 1], channels[..., 1 % channels.shape[2]])
 
 
 @pytest.mark.parametrize(
     ("picture", "drew"),
     [
         (None, "NoneType"),
-        ([[1, 2]], "list"),
         (np.zeros((4, 6, 3)), "float64[4, 6, 3]"),
         (np.zeros((4, 6, 2), np.uint8), "uint8[4, 6, 2]"),
         (np.zeros((0, 6, 3), np.uint8), "uint8[0, 6, 3]"),
@@ -107,15 +110,12 @@ def test_grey_becomes_colour_and_alpha_is_left_out(shape: tuple[int, ...]) -> No
     ],
 )
 def test_what_is_no_picture_is_said_in_one_line(picture: Any, drew: str) -> None:
-    allowed = "have render give uint8 [height, width, 3], RGBA or grey"
-    assert config_error(lambda: as_frame("X-v0", picture)) == f"environment.id: 'X-v0' drew {drew}; {allowed}"
+    message = config_error(lambda: as_frame("X-v0", picture))
+    assert message.startswith(f"environment.id: 'X-v0' drew {drew}; have render give uint8")
 
 
-def test_no_pictures_are_said_in_one_line() -> None:
+def test_no_pictures_and_a_render_mode_of_the_run_s_own_are_said_in_one_line() -> None:
     message = config_error(lambda: make_pictured(EnvironmentConfig(id=COUNTDOWN)))
     assert message == f"environment.id: {COUNTDOWN!r} is not allowed; it draws no pictures (render_mode rgb_array)"
-
-
-def test_a_render_mode_of_the_run_s_own_is_refused_in_one_line() -> None:
     config = EnvironmentConfig(id="CartPole-v1", kwargs='{"render_mode": "human"}')
     assert "multiple values for keyword argument 'render_mode'" in config_error(lambda: make_pictured(config))

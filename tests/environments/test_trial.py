@@ -39,6 +39,7 @@ class Own(gymnasium.Env):
 
 gymnasium.register('Own-v0', Own)
 """
+LATE = "environment.id: 'own_module:Own-v0' did not answer within 0.6 s; give one that answers"
 
 
 def own(folder: Path, monkeypatch: pytest.MonkeyPatch, made: str, **changes: Any) -> RunConfig:
@@ -55,10 +56,11 @@ def runs(pid: int) -> bool:
     return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"
 
 
-def test_folders_threads_and_prints_are_its_own(
+def test_folders_threads_prints_and_programs_are_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    made = "print('made'); os.chdir('/'); threading.Thread(target=time.sleep, args=(10_000,)).start()"
+    written = f"open({str(tmp_path / 'pid')!r}, 'a').write(f'{{subprocess.Popen([\"sleep\", \"987\"]).pid}} ')"
+    made = f"print('made'); os.chdir('/'); threading.Thread(target=time.sleep, args=(10_000,)).start(); {written}"
     run = prepare(own(tmp_path, monkeypatch, made, out="run"), 0.0)
     assert run.folder == tmp_path / "run"
     assert Path.cwd() == tmp_path
@@ -66,21 +68,6 @@ def test_folders_threads_and_prints_are_its_own(
     assert "own_module" not in sys.modules
     assert capfd.readouterr() == ("", "made\nmade\n")
     assert run.notes == (run.spec.describe(),)
-
-
-@pytest.mark.parametrize(
-    ("made", "how"),
-    [("os.kill(os.getpid(), signal.SIGSEGV)", "SIGSEGV"), ("os._exit(3)", "exit code 3")],
-)
-def test_a_crash_of_it_is_one_line(made: str, how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    message = config_error(lambda: check_environment(own(tmp_path, monkeypatch, made)))
-    ended = f"ended the process that tried it ({how}); give one that goes on"
-    assert message == f"environment.id: 'own_module:Own-v0' {ended}"
-
-
-def test_its_own_programs_end_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = "open('pid', 'a').write(f'{subprocess.Popen([\"sleep\", \"987\"]).pid} ')"
-    check_environment(own(tmp_path, monkeypatch, made))
     programs = [int(pid) for pid in (tmp_path / "pid").read_text().split()]
     assert len(programs) == 2
     until = time.monotonic() + 10
@@ -89,23 +76,37 @@ def test_its_own_programs_end_with_it(tmp_path: Path, monkeypatch: pytest.Monkey
     assert not any(map(runs, programs))
 
 
+@pytest.mark.parametrize(
+    ("made", "problem"),
+    [
+        ("os.kill(os.getpid(), signal.SIGSEGV)", "ended the process that tried it (SIGSEGV); give one that goes on"),
+        ("os._exit(3)", "ended the process that tried it (exit code 3); give one that goes on"),
+        ("1 / 0", "could not be made; ZeroDivisionError: division by zero, at own_module.py:10 in __init__"),
+    ],
+)
+def test_a_crash_of_it_is_one_line_and_no_folder_is_made(
+    made: str, problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    message = config_error(lambda: prepare(own(tmp_path, monkeypatch, made, out="run"), 0.0))
+    assert message.startswith(f"environment.id: 'own_module:Own-v0' {problem}")
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_hang_of_it_is_told_and_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(check, "NOTICE_S", 0.2)
     monkeypatch.setattr(check, "DEADLINE_S", 0.6)
-    message = config_error(lambda: check_environment(own(tmp_path, monkeypatch, "time.sleep(60)")))
-    assert message == "environment.id: 'own_module:Own-v0' did not answer within 0.6 s; give one that answers"
+    assert config_error(lambda: check_environment(own(tmp_path, monkeypatch, "time.sleep(60)"))) == LATE
     where = "own_module.py:10 in __init__"
     said = f"environment.id: 'own_module:Own-v0' has not answered for 0.2 s, at {where}; Ctrl-C ends this"
     assert caplog.messages == [said]
 
 
 def test_native_code_that_never_returns_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(check, "DEADLINE_S", 0.2)
-    monkeypatch.setattr("apex_acer.environments.check.GRACE_S", 0.2)
-    message = config_error(lambda: check_environment(own(tmp_path, monkeypatch, "sum(range(10 ** 12))")))
-    assert message == "environment.id: 'own_module:Own-v0' did not answer within 0.2 s; give one that answers"
+    monkeypatch.setattr(check, "DEADLINE_S", 0.6)
+    monkeypatch.setattr(check, "GRACE_S", 0.0)
+    assert config_error(lambda: check_environment(own(tmp_path, monkeypatch, "sum(range(10 ** 12))"))) == LATE
 
 
 class Here(Clock):
@@ -122,11 +123,10 @@ def test_an_id_of_this_program_alone_is_for_the_serial_engine() -> None:
 
 def test_a_script_needs_no_guard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     own(tmp_path, monkeypatch, "pass")
-    run = "RunConfig(environment=EnvironmentConfig(id='own_module:Own-v0'))"
-    script = f"""
+    script = """
 from apex_acer.config import EnvironmentConfig, RunConfig
 from apex_acer.environments.check import check_environment
-print(check_environment({run}).spec.describe())
+print(check_environment(RunConfig(environment=EnvironmentConfig(id='own_module:Own-v0'))).spec.describe())
 """
     (tmp_path / "script.py").write_text(script)
     command = [sys.executable, str(tmp_path / "script.py")]
