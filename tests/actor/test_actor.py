@@ -1,3 +1,5 @@
+"""An actor with a link in place of the learner: what it sends, when it waits and what it acts with."""
+
 from __future__ import annotations
 
 from collections import deque
@@ -96,30 +98,30 @@ def test_first_asks_for_weights_and_waits_for_them() -> None:
     actor.close()
 
 
-def test_unrolls_fit_the_layout_and_are_numbered(start_actor: StartActor) -> None:
-    config = tiny_run()
+@pytest.mark.parametrize("lstm", [0, 8])
+def test_unrolls_fit_the_layout_and_are_numbered(start_actor: StartActor, lstm: int) -> None:
+    config = tiny_run(network__lstm=lstm)
     actor, link = start_actor(config)
-    messages = make_unrolls(actor, link, 6)
-    assert [message.sequence for message in messages] == list(range(1, 7))
-    for message in messages:
-        assert message.unroll is not None
-        assert tiny_layout(config).check(message.unroll, config.actors.environments) is None
-        assert message.weights_version == 0
+    messages = make_unrolls(actor, link, 4)
+    assert [(message.sequence, message.weights_version) for message in messages] == [(i, 0) for i in range(1, 5)]
+    unrolls = [message.unroll for message in messages]
+    assert [unroll and tiny_layout(config).check(unroll, 4) for unroll in unrolls] == [None] * 4
+    state_is_new = [not any(part.any() for part in unroll.state.values()) for unroll in unrolls if unroll]
+    assert state_is_new == [True, *[not lstm] * 3]
     times = [message.acting_s for message in messages]
     assert 0 < times[0] < times[-1] < 60
     assert times == sorted(times)
 
 
-@pytest.mark.parametrize("limit", [1, 2, 5])
-def test_at_most_max_unanswered_messages_are_unanswered(start_actor: StartActor, limit: int) -> None:
-    actor, link = start_actor(tiny_run(actors__max_unanswered=limit))
+def test_at_most_max_unanswered_messages_are_unanswered(start_actor: StartActor) -> None:
+    actor, link = start_actor(tiny_run(actors__max_unanswered=2))
     for _ in range(10):
         assert actor.step(0)
-    assert len(link.sent) == 1 + limit
+    assert len(link.sent) == 1 + 2
     link.replies.append(Reply(1, weights_version=0))
     for _ in range(10):
         assert actor.step(0)
-    assert len(link.sent) == 2 + limit
+    assert len(link.sent) == 2 + 2
 
 
 def test_asks_for_weights_every_weights_every_steps(start_actor: StartActor) -> None:
@@ -128,15 +130,10 @@ def test_asks_for_weights_every_weights_every_steps(start_actor: StartActor) -> 
     assert asked == [False, False, True] * 3
 
 
-def test_acts_with_the_newest_weights_it_was_given(start_actor: StartActor) -> None:
-    actor, link = start_actor()
-    make_unrolls(actor, link, 1)
-    link.replies.append(first_weights(version=7))
-    assert make_unrolls(actor, link, 3)[-1].weights_version == 7
-
-
 def test_temperatures_differ_by_actor_and_mu_is_recorded_after_them(start_actor: StartActor) -> None:
-    config = tiny_run(actors__count=3, actors__temperature_low=0.5, actors__temperature_high=8.0)
+    temperatures = {"actors__temperature_low": 0.5, "actors__temperature_high": 8.0}
+    assert tiny_run(actors__count=1, **temperatures).actors.temperature(0) == 0.5
+    config = tiny_run(actors__count=3, **temperatures)
     assert [config.actors.temperature(index) for index in range(3)] == pytest.approx([0.5, 2.0, 8.0])
     for index in range(3):
         actor, link = start_actor(config, index)
@@ -147,25 +144,19 @@ def test_temperatures_differ_by_actor_and_mu_is_recorded_after_them(start_actor:
         np.testing.assert_allclose(unroll.extras["log_probs"].reshape(-1, 2), expected, rtol=1e-4, atol=1e-6)
 
 
-def test_acts_with_the_statistics_it_was_sent(start_actor: StartActor) -> None:
+def test_acts_with_the_newest_weights_and_statistics_it_was_sent(start_actor: StartActor) -> None:
     config = tiny_run(network__normalise=True)
     actor, link = start_actor(config)
     sent = network(config)
     sent.normaliser.observe(torch.randn(50, 4, 4, generator=torch.Generator().manual_seed(0)) * 0.03 + 0.1)
     link.replies.append(first_weights(1, sent))
-    unroll = make_unrolls(actor, link, 2)[-1].unroll
+    message = make_unrolls(actor, link, 2)[-1]
+    unroll = message.unroll
     assert unroll is not None
+    assert message.weights_version == 1
     obs, mu = torch.from_numpy(unroll.obs[:-1]).flatten(0, 1), unroll.extras["log_probs"].reshape(-1, 2)
     np.testing.assert_allclose(mu, sent(obs).pi_logits.log_softmax(-1).detach().numpy(), rtol=1e-4, atol=1e-6)
     assert np.abs(mu - network(config)(obs).pi_logits.log_softmax(-1).detach().numpy()).max() > 1e-3
-
-
-def test_unrolls_of_a_recurrent_policy_say_the_state_they_began_with(start_actor: StartActor) -> None:
-    config = tiny_run(network__lstm=8)
-    actor, link = start_actor(config)
-    unrolls = [message.unroll for message in make_unrolls(actor, link, 3)]
-    assert [unroll and tiny_layout(config).check(unroll, 4) for unroll in unrolls] == [None] * 3
-    assert [bool(unroll and unroll.state["cell"].any()) for unroll in unrolls] == [False, True, True]
 
 
 def test_seeds_differ_by_index_incarnation_and_run_but_not_otherwise(start_actor: StartActor) -> None:

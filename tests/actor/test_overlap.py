@@ -15,7 +15,7 @@ from apex_acer.protocol.unroll import ARRAY_FIELDS, Unroll
 from tests.conftest import COUNTDOWN, play
 from tests.runs import tiny_run
 
-K, COUNT, UNROLLS = 6, 3, 8
+K, COUNT, UNROLLS = 6, 3, 5
 
 
 def made(burn_in: int, actor: int | None = 0, **changes: Any) -> tuple[Policy, list[Unroll]]:
@@ -38,20 +38,6 @@ def made(burn_in: int, actor: int | None = 0, **changes: Any) -> tuple[Policy, l
     return policy, unrolls
 
 
-@pytest.mark.parametrize("burn_in", [1, 4, K])
-def test_each_unroll_begins_with_the_last_steps_of_the_one_before(burn_in: int) -> None:
-    (_, plain), (_, unrolls) = made(0), made(burn_in)
-    for one, other in zip(plain, unrolls, strict=True):
-        for name in ARRAY_FIELDS:
-            whole = getattr(other, name)
-            np.testing.assert_array_equal(whole[burn_in:], getattr(one, name), err_msg=name)
-        assert not other.mask[:burn_in].any()  # so that no loss, count or priority sees these steps twice
-    for before, after in itertools.pairwise(unrolls):
-        for name in set(ARRAY_FIELDS) - {"mask"}:
-            rows = getattr(before, name)
-            np.testing.assert_array_equal(getattr(after, name)[:burn_in], rows[K : K + burn_in], err_msg=name)
-
-
 def test_the_state_is_that_before_its_first_step() -> None:
     policy, unrolls = made(4, replay__sampling="prioritized")
     _, plain = made(0)
@@ -65,14 +51,20 @@ def test_the_state_is_that_before_its_first_step() -> None:
             np.testing.assert_allclose(part, state[name].numpy(), rtol=1e-5, atol=1e-6)
 
 
-def test_before_the_first_step_of_all_nothing_is_known() -> None:
-    _, (first, *_) = made(4)
+@pytest.mark.parametrize("burn_in", [1, K])
+def test_each_unroll_begins_with_the_last_steps_of_the_one_before(burn_in: int) -> None:
+    (_, plain), (_, unrolls), (_, evaluation) = made(0), made(burn_in), made(burn_in, actor=None)
+    for one, other in zip(plain, unrolls, strict=True):
+        for name in ARRAY_FIELDS:
+            whole = getattr(other, name)
+            np.testing.assert_array_equal(whole[burn_in:], getattr(one, name), err_msg=name)
+        assert not other.mask[:burn_in].any()  # so that no loss, count or priority sees these steps twice
+    for before, after in itertools.pairwise(unrolls):
+        for name in set(ARRAY_FIELDS) - {"mask"}:
+            rows = getattr(before, name)
+            np.testing.assert_array_equal(getattr(after, name)[:burn_in], rows[K : K + burn_in], err_msg=name)
+    first = unrolls[0]  # before it nothing is known
     assert not any(part.any() for part in first.state.values())
-    assert not any(getattr(first, name)[:4].any() for name in set(ARRAY_FIELDS) - {"obs"})
-    assert not first.obs[:5].any()
-    assert first.num_steps > 0
-
-
-def test_an_evaluation_has_no_overlap() -> None:
-    _, unrolls = made(4, actor=None)
-    assert {len(unroll.mask) for unroll in unrolls} == {K}
+    assert not any(getattr(first, name)[:burn_in].any() for name in set(ARRAY_FIELDS) - {"obs"})
+    assert not first.obs[: burn_in + 1].any()
+    assert {len(unroll.mask) for unroll in evaluation} == {K}

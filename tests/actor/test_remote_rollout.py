@@ -13,27 +13,25 @@ import pytest
 from apex_acer.actor.remote_rollout import RemoteRollout
 from apex_acer.actor.rollout import Episode, Rollout
 from apex_acer.config import RunConfig
+from apex_acer.protocol.messages import Reply
 from apex_acer.protocol.unroll import Unroll
 from apex_acer.remote.session import LOST, Event, Session
 from tests import on_policy
+from tests.actor.test_actor import RecordingLink
 from tests.conftest import COUNTDOWN, assert_equal_unrolls, play
 from tests.continuous import settings_of
 from tests.runs import tiny_run
 
-K, UNROLLS, SEED = 5, 30, 7
+K, UNROLLS, SEED = 5, 15, 7
 RUNS: dict[str, dict[str, Any]] = {
-    "acer": {},
     "stack": {"environment__stack": 3, "environment__id": COUNTDOWN},
-    "apex_dqn": {"algorithm__name": "apex_dqn", "replay__sampling": "prioritized"},  # looks ahead
     "r2d2": {
         "algorithm__name": "r2d2",
         "algorithm__burn_in": 3,
         "network__lstm": 8,
-        "replay__sampling": "prioritized",
+        "replay__sampling": "prioritized",  # looks ahead
     },
-    "ppo_lstm": on_policy.ALGORITHMS["ppo_lstm"],
-    "sac": settings_of("sac"),
-    "ddpg": settings_of("ddpg"),  # noise with memory
+    "ddpg": settings_of("ddpg"),  # continuous, noise with memory
 }
 
 
@@ -45,7 +43,8 @@ class Clients:
     """In place of a server: clients that play an environment each and send all that they can at once."""
 
     def __init__(self, config: RunConfig, num: int) -> None:
-        self.most = num
+        self.most = self.num = num
+        self.num_steps = 0
         given = config.environment
         self._envs = [gymnasium.make(given.id, **given.keyword_arguments()) for _ in range(num)]
         self.sessions = [Session(slot) for slot in range(num)]
@@ -71,6 +70,7 @@ class Clients:
         for session, action in decisions:
             if session is not self.sessions[session.slot]:
                 continue
+            self.num_steps += 1
             env = self._envs[session.slot]
             given = np.float32(action) if isinstance(action, list) else action
             obs, reward, terminated, truncated, _ = env.step(given)
@@ -165,6 +165,18 @@ def test_only_what_begins_after_count_is_counted_and_lost_episodes_are_made_up_f
             lost = True
     assert lost
     assert len(found) == 3
+
+
+def test_clients_go_on_while_the_learner_is_busy_until_an_unroll_of_each_waits() -> None:
+    rollout, clients = remote(a_run(), num=2)
+    rollout._policy.version = 0
+    link = RecordingLink()
+    for _ in range(2):
+        assert rollout.receive(link, 0.05, K) is None
+        assert clients.num_steps == 2 * (K + 1)  # the last observation of an unroll has its action
+    unrolls_of(rollout, 2)
+    link.replies.append(Reply(3))
+    assert rollout.receive(link, 60.0, K) == Reply(3)
 
 
 def test_nobody_is_waited_for_forever(monkeypatch: pytest.MonkeyPatch) -> None:

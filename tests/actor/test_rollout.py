@@ -1,3 +1,5 @@
+"""What a rollout records against ALE's own games and against environments whose every number is known."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -14,7 +16,7 @@ from ale_py.vector_env import AtariVectorEnv
 
 from apex_acer.actor.evaluator import evaluate_policy, summarise
 from apex_acer.actor.rollout import Episode, Rollout, evaluate
-from apex_acer.config import ActorsConfig, EvaluationConfig, NetworkConfig, RunConfig
+from apex_acer.config import EvaluationConfig, NetworkConfig, RunConfig
 from apex_acer.networks.frames import stack_planes
 from apex_acer.protocol.metrics import METRICS, Timers
 from apex_acer.protocol.unroll import Unroll, layout
@@ -22,12 +24,9 @@ from tests.conftest import COUNTDOWN, assert_equal_unrolls, joined, play, run_co
 from tests.runs import tiny_run
 from tests.scripted import NAME as SCRIPTED
 
-FRAMES = 360  # of a game, cut short so that several end
-COUNT, K, UNROLLS, SEED, TEMPERATURE = 4, 20, 11, 31, 0.5
-GAME = dataclasses.replace(
-    run_config(id="ALE/Breakout-v5", stack=4, kwargs=json.dumps({"max_num_frames_per_episode": FRAMES})),
-    actors=ActorsConfig(count=1, temperature_low=TEMPERATURE),
-)
+FRAMES = 280  # of a game, cut short so that several end
+COUNT, K, UNROLLS, SEED = 3, 20, 9, 31
+GAME = run_config(id="ALE/Breakout-v5", stack=4, kwargs=json.dumps({"max_num_frames_per_episode": FRAMES}))
 
 
 def countdown(stack: int = 1, **kwargs: Any) -> RunConfig:
@@ -69,7 +68,7 @@ def ale(breakout: Any) -> dict[str, np.ndarray]:
 def test_rebuilt_stacks_are_ale_s_own(breakout: Any, ale: dict[str, np.ndarray]) -> None:
     _, unrolls, _ = breakout
     stacks = stacks_of(unrolls, 4)
-    assert stacks.shape[0] * stacks.shape[1] >= 800
+    assert stacks.shape[:2] == (K * UNROLLS, COUNT)
     np.testing.assert_array_equal(stacks.numpy(), ale["obs"][:-1])
     final = stack_planes(torch.from_numpy(unrolls[-1].obs), torch.from_numpy(unrolls[-1].episode_step), 4)[-1]
     np.testing.assert_array_equal(final.numpy(), ale["obs"][-1])
@@ -113,16 +112,6 @@ def test_whole_games_are_counted_over_lost_lives(breakout: Any, ale: dict[str, n
     assert len({episode.episode_return for episode in episodes}) > 1
 
 
-def test_mu_is_recorded_after_temperature(breakout: Any) -> None:
-    policy, unrolls, _ = breakout
-    mu = torch.from_numpy(np.concatenate([unroll.extras["log_probs"] for unroll in unrolls]))
-    with torch.inference_mode():
-        logits = policy.network(stacks_of(unrolls, 4).flatten(0, 1)).pi_logits.view_as(mu)
-    torch.testing.assert_close(mu, (logits / TEMPERATURE).log_softmax(-1), rtol=1e-4, atol=1e-4)
-    assert (mu - logits.log_softmax(-1)).abs().max() > 0.1
-    torch.testing.assert_close(mu.exp().sum(-1), torch.ones(mu.shape[:-1]))
-
-
 def test_actions_are_drawn_from_mu(breakout: Any) -> None:
     _, unrolls, _ = breakout
     action = joined(unrolls, "action").ravel()
@@ -134,26 +123,40 @@ def test_actions_are_drawn_from_mu(breakout: Any) -> None:
 
 
 def test_unrolls_fit_the_layout(breakout: Any) -> None:
-    policy, unrolls, _ = breakout
+    policy, (unroll, *others), _ = breakout
     fits = layout(policy.spec, K, {"log_probs": (policy.spec.num_actions,)})
-    assert [fits.check(unroll, COUNT) for unroll in unrolls] == [None] * UNROLLS
-    assert unrolls[0].num_columns == COUNT
-    assert sum(unroll.num_steps for unroll in unrolls) == joined(unrolls, "mask").sum()
-    assert fits.check(unrolls[0], COUNT + 1) == "obs: uint8[24, 4, 1, 84, 84], expected uint8[24, 5, 1, 84, 84]"
-    wrong = dataclasses.replace(unrolls[0], reward=unrolls[0].reward.astype(np.float64))
-    assert fits.check(wrong, COUNT) == "reward: float64[20, 4], expected float32[20, 4]"
-    assert "extra" in str(fits.check(dataclasses.replace(unrolls[0], extras={"extra": wrong.reward}), COUNT))
-    assert "state" in str(fits.check(dataclasses.replace(unrolls[0], state={"h": wrong.reward}), COUNT))
+    assert [fits.check(each, COUNT) for each in (unroll, *others)] == [None] * UNROLLS
+    assert unroll.num_columns == COUNT
+    assert fits.check(unroll, COUNT + 1) == "obs: uint8[24, 3, 1, 84, 84], expected uint8[24, 4, 1, 84, 84]"
+    reward = unroll.reward.astype(np.float64)
+    assert fits.check(dataclasses.replace(unroll, reward=reward), COUNT) == (
+        "reward: float64[20, 3], expected float32[20, 3]"
+    )
+    assert "extra" in str(fits.check(dataclasses.replace(unroll, extras={"extra": reward}), COUNT))
+    assert "state" in str(fits.check(dataclasses.replace(unroll, state={"h": reward}), COUNT))
 
 
-def test_equal_seeds_give_equal_unrolls() -> None:
-    unrolls = []
+@pytest.mark.parametrize("truncate", [False, True])
+def test_what_is_sent_follows_the_seed_and_is_not_written_to_again(truncate: bool) -> None:
+    """A time limit is told apart from a death."""
+    firsts = []
     for seed in (7, 7, 8):
-        environments, policy = play(run_config(id="Acrobot-v1"), 2)
-        unrolls.append(Rollout(environments, policy, seed=seed).unroll(30))
-        environments.close()
-    assert_equal_unrolls(unrolls[0], unrolls[1])
-    assert (unrolls[0].action != unrolls[2].action).any()
+        config = remembering(countdown(stack=2, lengths=[5], truncate=truncate))
+        environments, policy = play(config, 2)
+        timers = Timers()
+        rollout = Rollout(environments, policy, seed=seed, timers=timers)
+        first = rollout.unroll(6)
+        firsts.append(Unroll(**{f.name: _copy(getattr(first, f.name)) for f in dataclasses.fields(Unroll)}))
+        rollout.unroll(6)
+        assert_equal_unrolls(first, firsts[-1])
+        shares = timers.shares()
+        assert shares.keys() == {"time_policy", "time_environment"} <= METRICS.keys()
+        assert 0 < sum(shares.values()) <= 1
+    assert_equal_unrolls(firsts[0], firsts[1])
+    assert (firsts[0].action != firsts[2].action).any()
+    ends = np.arange(6)[:, None] == [4, 4]
+    np.testing.assert_array_equal(firsts[0].truncated, ends & truncate)
+    np.testing.assert_array_equal(firsts[0].terminated, ends & (not truncate))
 
 
 def test_vectors_are_stacked_too() -> None:
@@ -198,15 +201,6 @@ def test_acting_step_by_step_is_the_learner_s_unroll(stack: int) -> None:
     assert len(starts & set(range(2, 13))) > 3  # episodes begin in the middle of unrolls
 
 
-def test_unrolls_sent_are_not_written_to_again() -> None:
-    environments, policy = play(remembering(countdown(stack=2, lengths=[3])), 2)
-    rollout = Rollout(environments, policy, seed=0)
-    first = rollout.unroll(4)
-    kept = Unroll(**{f.name: _copy(getattr(first, f.name)) for f in dataclasses.fields(Unroll)})
-    rollout.unroll(4)
-    assert_equal_unrolls(first, kept)
-
-
 def _copy(value: Any) -> Any:
     return {name: array.copy() for name, array in value.items()} if isinstance(value, dict) else value.copy()
 
@@ -221,14 +215,6 @@ def test_episodes_are_assigned_to_slots_beforehand(episodes: int, slots: int) ->
     assert all(episode.length == lengths[episode.column] == episode.episode_return for episode in played)
 
 
-def test_evaluation_plays_whole_games_of_breakout() -> None:
-    environments, policy = play(GAME, 2, training=False)
-    played = evaluate(environments, policy, EvaluationConfig(episodes=3, greedy=False), seed=3)
-    environments.close()
-    assert len(played) == 3
-    assert min(episode.length for episode in played) > 60  # the first of five lives is lost long before
-
-
 def test_evaluate_policy_summarises_the_episodes() -> None:
     _, policy = play(countdown(lengths=[4]), 1)
     row = evaluate_policy(policy, EvaluationConfig(episodes=3, environments=10), seed=0)
@@ -239,28 +225,26 @@ def test_evaluate_policy_summarises_the_episodes() -> None:
     assert list(row.values()) == [-1.0, 2.0, -3.0, 1.0, 15.0]
 
 
-@pytest.mark.parametrize("greedy", [True, False])
-def test_greedy_takes_the_likeliest_and_sampling_does_not(greedy: bool) -> None:
-    environments, policy = play(countdown(num_actions=4), 8)
-    unroll = Rollout(environments, policy, seed=0, greedy=greedy).unroll(20)
-    likeliest = unroll.extras["log_probs"].argmax(-1) == unroll.action
-    assert likeliest.all() == greedy
-    assert likeliest.any()
-
-
 def test_a_random_action_after_stalled_steps() -> None:
     steps, every = 60, 3
     deviations = {}
-    for reward in (0.0, 1.0):
-        environments, policy = play(countdown(num_actions=8, lengths=[1000], reward=reward), 4)
-        rollout = Rollout(environments, policy, seed=0, greedy=True, stall_steps=every)
+    for name, greedy, changes in (
+        ("stalls", True, {"reward": 0.0}),
+        ("pays", True, {"reward": 1.0}),
+        ("ends", True, {"reward": 0.0, "lengths": [2]}),  # a reset ends a stall
+        ("samples", False, {"reward": 1.0}),
+    ):
+        environments, policy = play(countdown(**{"num_actions": 8, "lengths": [1000], **changes}), 4)
+        rollout = Rollout(environments, policy, seed=0, greedy=greedy, stall_steps=every)
         unroll = rollout.unroll(steps)
-        deviations[reward] = unroll.action != unroll.extras["log_probs"].argmax(-1)
-    assert not deviations[1.0].any()  # every step pays: no stall
-    when = np.flatnonzero(deviations[0.0].any(1))
+        deviations[name] = unroll.action != unroll.extras["log_probs"].argmax(-1)
+    assert not deviations["pays"].any()
+    assert not deviations["ends"].any()
+    assert 0.5 < deviations["samples"].mean() < 1
+    when = np.flatnonzero(deviations["stalls"].any(1))
     assert not (when % every).any()
     assert 0 not in when
-    share = deviations[0.0][every::every].mean()
+    share = deviations["stalls"][every::every].mean()
     assert 0.7 < share < 1  # 7 of 8 random actions differ
 
 
@@ -275,12 +259,6 @@ def test_a_continuous_action_is_random_after_stalled_steps() -> None:
     assert np.abs(drawn).max() <= 1
 
 
-def test_a_reset_ends_a_stall() -> None:
-    environments, policy = play(countdown(num_actions=8, lengths=[3], reward=0.0), 4)
-    unroll = Rollout(environments, policy, seed=0, greedy=True, stall_steps=4).unroll(40)
-    assert (unroll.action == unroll.extras["log_probs"].argmax(-1)).all()
-
-
 @pytest.mark.parametrize(("limit_s", "said"), [(0.0, 1), (60.0, 0)])
 def test_waiting_for_an_episode_that_does_not_end_is_said_once(
     limit_s: float, said: int, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
@@ -292,21 +270,3 @@ def test_waiting_for_an_episode_that_does_not_end_is_said_once(
     lines = [line for line in caplog.messages if "has ended no episode for 0 s and 8 steps" in line]
     assert len(lines) == said
     assert all(line.endswith("; if it never does, register it with max_episode_steps") for line in lines)
-
-
-def test_time_is_counted_by_phase() -> None:
-    environments, policy = play(countdown(), 1)
-    timers = Timers()
-    Rollout(environments, policy, seed=0, timers=timers).unroll(20)
-    shares = timers.shares()
-    assert shares.keys() == {"time_policy", "time_environment"} <= METRICS.keys()
-    assert 0 < sum(shares.values()) <= 1
-
-
-@pytest.mark.parametrize("truncate", [False, True])
-def test_a_time_limit_is_told_apart_from_a_death(truncate: bool) -> None:
-    environments, policy = play(countdown(lengths=[5], truncate=truncate), 2)
-    unroll = Rollout(environments, policy, seed=0).unroll(6)
-    ends = np.arange(6)[:, None] == [4, 4]
-    np.testing.assert_array_equal(unroll.truncated, ends & truncate)
-    np.testing.assert_array_equal(unroll.terminated, ends & (not truncate))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from typing import Any
 
@@ -71,8 +72,7 @@ def rolled(
     return unrolls, episodes, steps
 
 
-@pytest.mark.parametrize("stack", [1, 3])
-@pytest.mark.parametrize("truncate", [False, True])
+@pytest.mark.parametrize(("truncate", "stack"), [(False, 3), (True, 1)])
 def test_each_column_is_one_episode(truncate: bool, stack: int) -> None:
     """Shorter than the unroll, as long as it, and longer, which is cut."""
     lengths = [[1, 3, LENGTH - 1, LENGTH, LENGTH + 1], [2, 2, 9, 2, 2]]
@@ -107,23 +107,17 @@ def test_an_unroll_ends_as_soon_as_all_episodes_have() -> None:
     assert unrolls[0].extras["log_probs"][:3].all()
 
 
-class Lives:
-    """Has a life lost on step `at` of each unroll, which ends no game: nothing is reset."""
-
-    def __init__(self, environments: Environments, at: int) -> None:
-        self._step, self._at, self._count = environments.step, at, 0
-        environments.step = self.step  # type: ignore[method-assign]
-
-    def step(self, action: Any) -> Step:
-        step = self._step(action)
-        self._count += 1
-        return step._replace(terminated=step.terminated | (self._count == self._at))
-
-
 @pytest.mark.parametrize("at", [2, LENGTH])
 def test_a_lost_life_ends_no_episode(at: int) -> None:
+    """It is lost on step `at`, and nothing is reset."""
     environments, policy = play(reinforce(environment__kwargs=json.dumps({"lengths": [9]})), 2)
-    Lives(environments, at)
+    made, step = itertools.count(1), environments.step
+
+    def losing(action: Any) -> Step:
+        taken = step(action)
+        return taken._replace(terminated=taken.terminated | (next(made) == at))
+
+    environments.step = losing  # type: ignore[method-assign]
     rollout = Rollout(environments, policy, seed=0, actor=0)
     unroll = rollout.unroll(LENGTH)
     assert unroll.mask.all()
@@ -131,9 +125,9 @@ def test_a_lost_life_ends_no_episode(at: int) -> None:
     assert rollout.take_episodes() == []
 
 
-def test_all_steps_that_were_made_are_counted_but_no_resets() -> None:
-    """Environments whose episode is over go on until the last one's is."""
-    environments, policy = play(reinforce("CartPole-v1", 30), 4)
+def test_every_step_between_a_reset_and_an_end_of_cartpole_is_there_once() -> None:
+    """No game goes on in the next unroll; those that are over go on unseen until the last one is, and are counted."""
+    environments, policy = play(reinforce("CartPole-v1", 30, network__lstm=8), 4)
     made, step = [], environments.step
 
     def counting(action: Any) -> Step:
@@ -143,23 +137,14 @@ def test_all_steps_that_were_made_are_counted_but_no_resets() -> None:
 
     environments.step = counting  # type: ignore[method-assign]
     rollout = Rollout(environments, policy, seed=0, actor=0)
+    starts = []
     for _ in range(5):
         made.clear()
         unroll = rollout.unroll(30)
         assert unroll.num_steps + rollout.unlearned_steps == sum(made)
         assert rollout.unlearned_steps > 0
-
-
-@pytest.mark.parametrize("lstm", [0, 8])
-def test_games_of_cartpole(lstm: int) -> None:
-    """Every step between a reset and an end is there once; no game goes on in the next unroll."""
-    environments, policy = play(reinforce("CartPole-v1", 60, network__lstm=lstm), 4)
-    rollout = Rollout(environments, policy, seed=0, actor=0)
-    starts = []
-    for _ in range(5):
-        unroll = rollout.unroll(60)
         lengths = unroll.mask.sum(0)
-        np.testing.assert_array_equal(unroll.mask, np.arange(60)[:, None] < lengths)
+        np.testing.assert_array_equal(unroll.mask, np.arange(30)[:, None] < lengths)
         ended = {episode.column: episode for episode in rollout.take_episodes()}
         for column, length in enumerate(lengths):
             assert (column in ended) == bool(unroll.terminated[length - 1, column])
@@ -177,12 +162,10 @@ def test_evaluations_play_on_from_one_unroll_to_the_next() -> None:
     assert (rollout.unroll(5).mask == (np.arange(5) != 4)[:, None]).all()
 
 
-@pytest.mark.parametrize("normalised", [False, True])
-def test_steps_that_were_not_made_are_no_experience(normalised: bool) -> None:
+def test_steps_that_were_not_made_are_no_experience() -> None:
     """Neither in what is learned nor in the statistics of observations."""
-    changes: dict[str, Any] = {"network__normalise": normalised, "algorithm__normalise_rewards": normalised}
-    kwargs = json.dumps({"lengths": [3]})
-    config = reinforce(environment__kwargs=kwargs, **changes)
+    normalised: dict[str, Any] = {"network__normalise": True, "algorithm__normalise_rewards": True}
+    config = reinforce(environment__kwargs=json.dumps({"lengths": [3]}), **normalised)
     environments, policy = play(config, 2)
     unroll = Rollout(environments, policy, seed=0, actor=0).unroll(LENGTH)
     trainer = Trainer(config, policy.spec)
@@ -190,9 +173,9 @@ def test_steps_that_were_not_made_are_no_experience(normalised: bool) -> None:
     algorithm.observe(unroll, "actor_0")
     replay = make_storage(config, unroll_layout(config, policy.spec), 2 * LENGTH)
     trainer.update(replay.gather(replay.insert(unroll, 0), 2, torch.ones(2)), 0, 0)
-    if normalised:
-        moments = algorithm.network.normaliser.moments
-        seen = unroll.obs[1:4].reshape(6, 3)
-        np.testing.assert_allclose(moments.mean, seen.mean(0), rtol=1e-5)
-        np.testing.assert_allclose(moments.variance, seen.var(0), rtol=1e-4)
-        assert moments.count == algorithm.modules["rewards"].moments.count == 6
+    moments: Any = algorithm.network.normaliser.moments
+    rewards: Any = algorithm.modules["rewards"]
+    seen = unroll.obs[1:4].reshape(6, 3)
+    np.testing.assert_allclose(moments.mean, seen.mean(0), rtol=1e-5)
+    np.testing.assert_allclose(moments.variance, seen.var(0), rtol=1e-4)
+    assert moments.count == rewards.moments.count == 6
