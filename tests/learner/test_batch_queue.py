@@ -1,10 +1,10 @@
-"""What is learned from next, before and after a checkpoint."""
+"""What is learned from next, of one learner and of several, before and after a checkpoint."""
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from apex_acer.learner.ranks import ALONE, Ranks
 from apex_acer.protocol.specification import Array
 from apex_acer.protocol.unroll import Batch, Unroll
 from apex_acer.replay.rate_limiter import RateLimiter
+from apex_acer.replay.sampler import LEAST_PRIORITY
 from tests.runs import made_up_unroll, numbered_unroll, segment_numbers, tiny_layout, tiny_run
 
 MIXES: dict[str, dict[str, Any]] = {
@@ -25,14 +26,18 @@ MIXES: dict[str, dict[str, Any]] = {
     "prioritized": {"algorithm__replay_ratio": 1.5, "replay__sampling": "prioritized"},
     "fresh only": {"algorithm__replay_ratio": 0.0, "learner__batch_size": 3},
 }
+CPU = torch.device("cpu")
 
 
 def queue_run(**changes: Any) -> RunConfig:
-    """Unrolls of 4 segments with 5 steps each."""
+    """Unrolls of 4 segments with 5 steps each; replay holds 40 segments, which 30 unrolls fill three times."""
     return tiny_run(**{"replay__start": 0, "replay__capacity": 200, "learner__batch_size": 4} | changes)
 
 
-CPU = torch.device("cpu")
+def steps_run(**changes: Any) -> RunConfig:
+    """A run of Ape-X DQN, whose samples are windows of 3 steps."""
+    options = {"algorithm__name": "apex_dqn", "algorithm__replay_ratio": 4.0, "learner__batch_size": 16}
+    return queue_run(**{"replay__start": 100, "replay__sampling": "prioritized"} | options | changes)
 
 
 def make_queue(config: RunConfig, ranks: Ranks = ALONE, *, early: bool = False, replays: str = "") -> BatchQueue:
@@ -50,6 +55,13 @@ def insert_agreed(queue: BatchQueue, unroll: Unroll, weights_version: int) -> No
     queue.agree(unroll.num_steps, False, False)
 
 
+def insert(queue: BatchQueue, config: RunConfig, number: int) -> int:
+    """Inserts the numbered unroll, with a dummy step here and there; the number of its steps."""
+    mask = np.random.default_rng(number).random((5, 4)) < 0.9
+    insert_agreed(queue, numbered_unroll(config, number, mask=mask), number)
+    return int(mask.sum())
+
+
 def replay_ratio(queue: BatchQueue) -> float:
     return queue.figures()["replay_ratio"]
 
@@ -63,31 +75,24 @@ def num_fresh(queue: BatchQueue) -> int:
     return int(queue.figures()["fresh_sequences"])
 
 
-def restore(queue: BatchQueue, state: Any, fill: Callable[[str, Array], None] | None) -> None:
-    queue.restore(state, fill)
-    queue.agree(0, False, False)
-
-
-def insert(queue: BatchQueue, config: RunConfig, number: int) -> None:
-    """The numbered unroll, with a dummy step here and there."""
-    mask = np.random.default_rng(number).random((5, 4)) < 0.9
-    insert_agreed(queue, numbered_unroll(config, number, mask=mask), number)
-
-
-Drawn = list[tuple[list[int], int]]
+Drawn = list[tuple[list[float], Any]]
 
 
 def learn(queue: BatchQueue) -> Drawn:
-    """The batches there are now: which segments, and how many of them are fresh."""
-    drawn = []
+    """The batches there are now: which segments, and how many are fresh; or which steps, and the weight of each."""
+    drawn: Drawn = []
     while queue.ready:
-        batch = queue.next_batch()
-        num = int(batch.fresh.sum())
-        assert batch.fresh.tolist() == [True] * num + [False] * (len(batch.fresh) - num)
-        assert torch.equal(batch.weights_version, batch.reward[0].long() // 4)
-        assert (batch.importance[:num] == 1).all()
-        queue.set_priorities(batch.reward[0].sin().abs())
-        drawn.append((segment_numbers(batch), num))
+        batch = queue.next_batch(0.5)
+        if batch.fresh.any() or len(batch.action) == 5:
+            num = int(batch.fresh.sum())
+            assert batch.fresh.tolist() == [True] * num + [False] * (len(batch.fresh) - num)
+            assert torch.equal(batch.weights_version, batch.reward[0].long() // 4)
+            assert (batch.importance[:num] == 1).all()
+            queue.set_priorities(batch.reward[0].sin().abs())
+            drawn.append((list(segment_numbers(batch)), num))
+        else:
+            queue.set_priorities(batch.obs[0, :, 0].abs())
+            drawn.append((batch.obs[0, :, 0].tolist(), batch.importance.tolist()))
     return drawn
 
 
@@ -114,14 +119,21 @@ def through_json(queue: BatchQueue) -> Any:
     return json.loads(json.dumps(queue.state()))
 
 
+def restore(queue: BatchQueue, state: Any, fill: Callable[[str, Array], None] | None) -> None:
+    queue.restore(state, fill)
+    queue.agree(0, False, False)
+
+
+@pytest.mark.parametrize("early", [False, True])
 @pytest.mark.parametrize("changes", MIXES.values(), ids=MIXES)
-def test_every_segment_is_fresh_once_and_in_order(changes: dict[str, Any]) -> None:
+def test_every_segment_is_fresh_once_and_in_order(changes: dict[str, Any], early: bool) -> None:
     config = queue_run(**changes)
-    drawn = go_on(make_queue(config), config, 0, 30)
-    fresh = [number for numbers, num_fresh in drawn for number in numbers[:num_fresh]]
+    queue = make_queue(config, early=early)
+    drawn = go_on(queue, config, 0, 30)
+    fresh = [number for numbers, num in drawn for number in numbers[:num]]
     assert fresh == list(range(len(fresh)))
-    assert 4 * 30 - len(fresh) < 4
-    replayed = sum(len(numbers) - num_fresh for numbers, num_fresh in drawn)
+    assert 4 * 30 - len(fresh) == num_fresh(queue) < 4
+    replayed = sum(len(numbers) - num for numbers, num in drawn)
     assert replayed == pytest.approx(config.algorithm.replay_ratio * len(fresh), rel=0.3)
 
 
@@ -144,46 +156,53 @@ def test_nothing_is_replayed_before_it_starts() -> None:
     queue = make_queue(config, replays="fixed")
     for number in range(4):
         insert_agreed(queue, numbered_unroll(config, number), number)
-        assert [num_fresh for _, num_fresh in learn(queue)] == [4]
+        assert [num for _, num in learn(queue)] == [4]
     assert replay_ratio(queue) == 0.0
     insert_agreed(queue, numbered_unroll(config, 4), 4)
-    assert [num_fresh for _, num_fresh in learn(queue)] == [4, 0]
+    assert [num for _, num in learn(queue)] == [4, 0]
 
 
-APEX_DQN = {"algorithm__name": "apex_dqn", "replay__sampling": "prioritized"}
-
-
-@pytest.mark.parametrize("changes", [{}, APEX_DQN], ids=["acer", "apex_dqn"])
-@pytest.mark.parametrize("capacity", [200, 203])  # 40 segments hold either
+@pytest.mark.parametrize(("make_run", "capacity"), [(queue_run, 203), (steps_run, 200)])  # 40 segments hold either
 def test_replay_that_is_full_has_started_although_dummy_steps_are_not_held(
-    changes: dict[str, Any], capacity: int
+    make_run: Callable[..., RunConfig], capacity: int
 ) -> None:
-    config = queue_run(replay__capacity=capacity, replay__start=capacity, algorithm__replay_ratio=2.0, **changes)
+    config = make_run(
+        replay__capacity=capacity, replay__start=capacity, algorithm__replay_ratio=2.0, learner__batch_size=4
+    )
     queue = make_queue(config)
-    for number in range(10):
-        assert replay_ratio(queue) == 0.0
+    for number in range(40):
+        assert number >= 10 or replay_ratio(queue) == 0.0
         insert(queue, config, number)
         learn(queue)
     assert held(queue) < 200
-    for number in range(10, 40):
-        insert(queue, config, number)
-        learn(queue)
     assert replay_ratio(queue) == pytest.approx(2.0, rel=0.1)
 
 
+@pytest.mark.parametrize(("ratio", "sampling", "early"), [(1.0, "uniform", False), (4.0, "prioritized", True)])
+def test_steps_are_replayed_at_the_ratio_once_replay_has_started(ratio: float, sampling: str, early: bool) -> None:
+    config = steps_run(algorithm__replay_ratio=ratio, replay__sampling=sampling)
+    queue = make_queue(config, early=early)
+    inserted = replayed = 0
+    for number in range(130):
+        before = queue._limiter.fresh_steps
+        steps = insert(queue, config, number)
+        if held(queue) < 100:
+            assert not queue.ready
+            continue
+        inserted += steps
+        assert queue._limiter.fresh_steps - before == steps
+        while queue.ready:
+            batch = queue.next_batch()
+            assert not batch.fresh.any()
+            assert len(batch.action) == 3
+            replayed += int(batch.mask[0].sum())
+        assert num_fresh(queue) == 0
+    assert inserted > 2000
+    assert replayed == pytest.approx(ratio * inserted, rel=0.01)
+    assert replay_ratio(queue) == pytest.approx(replayed / inserted)
+
+
 # ── a batch on its way ──
-
-
-@pytest.mark.parametrize("changes", MIXES.values(), ids=MIXES)
-def test_chosen_early_every_segment_is_still_fresh_once_and_in_order(changes: dict[str, Any]) -> None:
-    config = queue_run(**changes)
-    queue = make_queue(config, early=True)
-    drawn = go_on(queue, config, 0, 30)
-    fresh = [number for numbers, num_fresh in drawn for number in numbers[:num_fresh]]
-    assert fresh == list(range(len(fresh)))
-    assert 4 * 30 - len(fresh) == num_fresh(queue) < 4
-    replayed = sum(len(numbers) - num_fresh for numbers, num_fresh in drawn)
-    assert replayed == pytest.approx(config.algorithm.replay_ratio * len(fresh), rel=0.3)
 
 
 def test_what_is_on_its_way_is_not_overwritten_and_counts_as_not_trained_on(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -198,14 +217,12 @@ def test_what_is_on_its_way_is_not_overwritten_and_counts_as_not_trained_on(monk
     monkeypatch.setattr(queue.storage, "gather", slowly)
     for number in range(2):
         insert_agreed(queue, numbered_unroll(config, number), number)
-    first = queue.next_batch()
-    assert segment_numbers(first) == [0, 1, 2, 3]
+    assert segment_numbers(queue.next_batch()) == [0, 1, 2, 3]
     assert num_fresh(queue) == 4
     assert queue.state()["sequences"]["fresh"] == [4, 5, 6, 7]
     for number in range(2, 20):  # more than replay holds
         insert_agreed(queue, numbered_unroll(config, number), number)
-    second = queue.next_batch()
-    assert segment_numbers(second) == [4, 5, 6, 7]
+    assert segment_numbers(queue.next_batch()) == [4, 5, 6, 7]
 
 
 def test_what_fails_on_its_way_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -223,19 +240,17 @@ def test_a_batch_that_has_come_is_the_one_that_was_gathered() -> None:
     queue = make_queue(config)
     insert(queue, config, 3)
     gathered = queue.storage.gather(torch.tensor([0, 2]), 1)
-    come = mover(CPU)(gathered)
+    come = vars(mover(CPU)(gathered))
     for name, value in vars(gathered).items():
-        pairs = zip(value.values(), getattr(come, name).values(), strict=True) if isinstance(value, dict) else None
-        for one, other in pairs or [(value, getattr(come, name))]:
-            assert torch.equal(one, other)
+        fields = [(value[key], come[name][key]) for key in value] if isinstance(value, dict) else [(value, come[name])]
+        assert all(torch.equal(one, other) for one, other in fields)
 
 
 # ── checkpoints ──
 
 
-@pytest.mark.parametrize("changes", MIXES.values(), ids=MIXES)
-def test_a_batch_on_its_way_at_a_checkpoint_is_chosen_again_and_counted_once(changes: dict[str, Any]) -> None:
-    config = queue_run(**changes)
+def test_a_batch_on_its_way_at_a_checkpoint_is_chosen_again_and_counted_once() -> None:
+    config = queue_run(**MIXES["prioritized"])
     queue, another = make_queue(config, early=True), make_queue(config)
     for number in range(8):
         insert(queue, config, number)
@@ -250,31 +265,45 @@ def test_a_batch_on_its_way_at_a_checkpoint_is_chosen_again_and_counted_once(cha
     assert [segment_numbers(another.next_batch()) for _ in range(3)] == expected
 
 
-@pytest.mark.parametrize("stopped_after", [0, 7, 30])
-@pytest.mark.parametrize("changes", MIXES.values(), ids=MIXES)
-def test_with_its_segments_another_goes_on_as_this_one_does(changes: dict[str, Any], stopped_after: int) -> None:
-    """Replay holds 40 segments, which 30 unrolls fill three times."""
-    config = queue_run(**changes)
+def test_with_a_batch_of_steps_on_its_way_another_begins_with_that_one() -> None:
+    config = steps_run(replay__sampling="uniform")
+    queue, another = make_queue(config, early=True), make_queue(config, early=True)
+    go_on(queue, config, 0, 20)
+    insert(queue, config, 20)
+    queue.next_batch(0.5)
+    restore(another, through_json(queue), copied(queue))
+    expected = learn(another) + go_on(another, config, 21, 20)
+    assert learn(queue) + go_on(queue, config, 21, 20) == expected
+    assert len(expected) > 40
+
+
+@pytest.mark.parametrize(
+    ("config", "stopped_after"),
+    [
+        (queue_run(**MIXES["fresh only"]), 0),
+        (queue_run(**MIXES["poisson"]), 7),
+        (queue_run(**MIXES["prioritized"]), 30),
+        (steps_run(replay__sampling="uniform"), 7),
+        (steps_run(), 30),
+    ],
+    ids=["fresh only", "poisson", "prioritized", "steps", "prioritized steps"],
+)
+def test_with_its_arrays_another_goes_on_as_this_one_does(config: RunConfig, stopped_after: int) -> None:
     queue, another = make_queue(config), make_queue(config)
     go_on(queue, config, 0, stopped_after)
     insert(queue, config, stopped_after)  # not learned from yet
     insert(queue, config, stopped_after + 1)
     restore(another, through_json(queue), copied(queue))
-    assert (held(another), num_fresh(another), replay_ratio(another)) == (
-        held(queue),
-        num_fresh(queue),
-        replay_ratio(queue),
-    )
-    assert num_fresh(another) >= 8
-    expected = learn(queue) + go_on(queue, config, stopped_after + 2, 30)
-    assert learn(another) + go_on(another, config, stopped_after + 2, 30) == expected
-    assert replay_ratio(another) == replay_ratio(queue)
+    assert another.figures() == queue.figures()
+    expected = learn(queue) + go_on(queue, config, stopped_after + 2, 20)
+    assert len(expected) > 20
+    assert learn(another) + go_on(another, config, stopped_after + 2, 20) == expected
+    assert another.figures() == queue.figures()
     assert through_json(another) == through_json(queue)
 
 
-@pytest.mark.parametrize("changes", MIXES.values(), ids=MIXES)
-def test_without_its_segments_nothing_is_owed_and_replay_fills_again(changes: dict[str, Any]) -> None:
-    config = queue_run(**changes, replay__start=100)
+def test_without_its_segments_nothing_is_owed_and_replay_fills_again() -> None:
+    config = queue_run(**MIXES["poisson"], replay__start=100)
     queue, another = make_queue(config), make_queue(config)
     go_on(queue, config, 0, 30)
     queue._limiter._credit = 1000.0
@@ -288,11 +317,9 @@ def test_without_its_segments_nothing_is_owed_and_replay_fills_again(changes: di
         started = held(another) >= 100
         batches = learn(another)
         drawn += batches
-        if not started:
-            assert [len(numbers) - num_fresh for numbers, num_fresh in batches] == [0] * len(batches)
-    assert number > 34
-    fresh = [number for numbers, num_fresh in drawn for number in numbers[:num_fresh]]
-    replayed = [number for numbers, num_fresh in drawn for number in numbers[num_fresh:]]
+        assert started or [len(numbers) - num for numbers, num in batches] == [0] * len(batches)
+    fresh = [number for numbers, num in drawn for number in numbers[:num]]
+    replayed = [number for numbers, num in drawn for number in numbers[num:]]
     assert fresh == list(range(120, 120 + len(fresh)))
     assert all(number >= 120 for number in replayed)
     expected = config.algorithm.replay_ratio * (len(fresh) - 16)  # since the fifth unroll or so
@@ -305,7 +332,139 @@ def test_arrays_are_replay_s_own_memory() -> None:
     insert_agreed(queue, made_up_unroll(config), 0)
     arrays = queue.arrays()
     assert {len(array) for array in arrays.values()} == {4}
-    assert all(array.base is not None for array in arrays.values())
     arrays["reward"][:] = 77.0
+    assert (queue.next_batch().reward == 77.0).all()
+
+
+# ── priorities ──
+
+
+def raised(priorities: torch.Tensor) -> Array:
+    weights: Array = (priorities.numpy().astype(np.float64) + LEAST_PRIORITY) ** 0.6
+    return weights
+
+
+@pytest.mark.parametrize("early", [False, True])
+def test_priorities_go_to_the_batch_they_are_of(early: bool) -> None:
+    config = steps_run()
+    queue = make_queue(config, early=early)
+    for number in range(8):
+        insert(queue, config, number)
+    number_of = queue.storage.gather(torch.arange(8 * 4 * 5)).obs[0, :, 0]  # by item
+    expected = queue.arrays()["weights"].copy()
+    for batch_number in range(1, 4):
+        batch = queue.next_batch()
+        assert early == (queue._pending is not None)
+        items = torch.stack([(number_of == number).nonzero()[0, 0] for number in batch.obs[0, :, 0]])
+        queue.set_priorities(items.float() / batch_number)
+        expected[items.numpy()] = raised(items.float() / batch_number)
+        np.testing.assert_allclose(queue.arrays()["weights"], expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("early", [False, True])
+def test_priorities_of_what_was_overwritten_meanwhile_are_ignored(early: bool) -> None:
+    config = steps_run()
+    queue = make_queue(config, early=early)
+    for number in range(10):  # replay is full
+        insert(queue, config, number)
+    for _ in range(2):  # the second was chosen before anything was overwritten
+        batch = queue.next_batch()
+    for number in range(10, 14):
+        insert(queue, config, number)
+    before = queue.arrays()["weights"].copy()
+    queue.set_priorities(torch.full((16,), 50.0))
+    changed = queue.arrays()["weights"] != before
+    kept = set(batch.obs[0, batch.weights_version >= 4, 0].tolist())
+    found = queue.storage.gather(torch.from_numpy(np.flatnonzero(changed))).obs[0, :, 0].tolist()
+    assert 0 < len(kept) < 16
+    assert set(found) == kept
+
+
+def test_fresh_sequences_have_weight_one_and_get_priorities_too() -> None:
+    """Of ACER, which learns each segment once as it comes."""
+    config = queue_run(algorithm__replay_ratio=3.0, replay__sampling="prioritized")
+    queue, lowest = make_queue(config), 1.0
+    for number in range(9):
+        insert(queue, config, number)
+        while queue.ready:
+            batch = queue.next_batch()
+            num = int(batch.fresh.sum())
+            assert (batch.importance[:num] == 1).all()
+            if num < 4:
+                assert batch.importance[num:].max() == 1
+                lowest = min(lowest, batch.importance.min().item())
+            slots = batch.reward[0].long()  # nothing was overwritten
+            queue.set_priorities(batch.reward[0] + 1)
+            found = queue.arrays()["weights"][slots.numpy()]
+            np.testing.assert_allclose(found, raised(batch.reward[0] + 1), rtol=1e-12)
+    assert lowest < 0.7
+
+
+# ── several learners ──
+
+
+class Two(Ranks):
+    """Two learners, of which the other one says what `says` makes of what this one says."""
+
+    count = 2
+
+    def __init__(self, says: Callable[[Array], Any]) -> None:
+        self._says = says
+
+    def gather(self, numbers: Sequence[float] | Array) -> Array:
+        given = np.array(numbers, np.float64)
+        return np.stack([given, self._says(given)])
+
+
+def several(says: Callable[[Array], Any], **changes: Any) -> BatchQueue:
+    """The queue of one of two learners; it has an unroll of four sequences."""
+    config = queue_run(engine="ray", learner__count=2, **changes)
+    queue = make_queue(config, Two(says))
+    insert(queue, config, 0)
+    return queue
+
+
+def second(given: Array) -> tuple[int | bool, ...]:
+    """Steps, fresh sequences, steps held, is full, stops, row due."""
+    return 0, 7, 400, False, True, False
+
+
+def test_steps_add_up_and_the_first_one_decides_when_to_stop_and_to_write() -> None:
+    queue = several(second)
+    assert queue.agree(20, False, True) == (20, False, True)
+    assert held(queue) == queue.storage.num_steps + 400
+    assert queue.ready
+    alone = make_queue(queue_run())
+    assert alone.agree(7, True, False) == (7, True, False)
+    assert not alone.takes_more
+
+
+@pytest.mark.parametrize(("batch_size", "ready"), [(10, True), (12, False)])
+def test_a_batch_is_ready_once_all_have_the_whole_of_it(batch_size: int, ready: bool) -> None:
+    """The first one has 4 of its 5 or 6 sequences, the other one 7."""
+    queue = several(second, learner__batch_size=batch_size)
+    assert queue.ready == ready
+    assert queue.takes_more
+
+
+def test_importance_is_relative_to_the_rarest_sample_of_all_learners() -> None:
+    """The other one draws a sample of a quarter of the least probability."""
+    changes = {"learner__batch_size": 32, "replay__importance_exponent": 0.5, "replay__importance_exponent_final": 0.5}
+    config = steps_run(**changes, replay__start=0, replay__capacity=400, engine="ray", learner__count=2)
+    queue = make_queue(config, Two(lambda given: given * [1, 0.25] if given.shape == (2,) else given))
+    for number in range(4):
+        insert(queue, config, number)
+    assert queue.ready
     batch = queue.next_batch()
-    assert (batch.reward == 77.0).all()
+    assert len(batch.importance) == 16  # its part
+    assert batch.importance.max() == pytest.approx(0.25**0.5)
+
+
+def test_a_part_that_is_too_small_is_filled_with_blanks() -> None:
+    """The other learner has six sequences more."""
+    queue = several(lambda given: given + 6 * (np.arange(len(given)) == 1) * (len(given) == 6), learner__batch_size=12)
+    batch = queue.next_batch()
+    assert batch.fresh.tolist() == [True] * 4 + [False] * 2
+    assert batch.mask[:, :4].any(0).all()
+    assert not batch.mask[:, 4:].any()
+    assert not queue.num_fresh
