@@ -132,23 +132,19 @@ def failing(monkeypatch: pytest.MonkeyPatch, place: Any, name: str, call: int, e
 
 
 STEPS = [(Path, "mkdir", 1), (Path, "open", 10), (os, "fsync", 11), (Path, "replace", 2), (zlib, "crc32", 9)]
-ERRORS = [OSError(errno.ENOSPC, "No space left on device"), KeyboardInterrupt()]
 
 
-@pytest.mark.parametrize("error", ERRORS, ids=["full", "interrupt"])
 @pytest.mark.parametrize(("place", "name", "least"), STEPS, ids=[step[1] for step in STEPS])
-def test_an_interrupted_write_leaves_the_one_before(
-    tmp_path: Path, place: Any, name: str, least: int, error: BaseException
-) -> None:
+def test_an_interrupted_write_leaves_the_one_before(tmp_path: Path, place: Any, name: str, least: int) -> None:
     """Each call of what it is made of fails in turn."""
     before = save(tmp_path, 1)
     for call in range(1, 100):
         with pytest.MonkeyPatch.context() as monkeypatch:
-            failing(monkeypatch, place, name, call, error)
+            failing(monkeypatch, place, name, call, KeyboardInterrupt())
             try:
                 save(tmp_path, 2)
                 break
-            except (OSError, KeyboardInterrupt):
+            except KeyboardInterrupt:
                 pass
         assert leftovers(tmp_path) == []
         if newest(tmp_path) != before:  # all was done but to put it on the disk
@@ -164,14 +160,17 @@ def test_an_interrupted_write_leaves_the_one_before(
 @pytest.mark.parametrize(
     ("place", "name", "call"), [(os, "fsync", 1), (os, "fsync", 11), (Path, "replace", 1), (Path, "replace", 2)]
 )
-def test_a_full_disk_is_an_error_that_names_the_file(
+def test_a_full_disk_is_an_error_that_names_the_file_and_leaves_the_one_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: Any, name: str, call: int
 ) -> None:
+    before = save(tmp_path, 1)
     failing(monkeypatch, place, name, call, OSError(errno.ENOSPC, "No space left on device"))
     with pytest.raises(OSError, match="No space left on device") as raised:
-        save(tmp_path, 1)
+        save(tmp_path, 2)
     assert str(raised.value).count(str(tmp_path / FOLDER)) == 1
     assert raised.value.errno == errno.ENOSPC
+    assert leftovers(tmp_path) == []
+    assert_whole(before, 1)
 
 
 # ── damaged ──
@@ -197,43 +196,20 @@ def forge(path: Path, change: Callable[[Any], Any]) -> None:
     (path / MANIFEST).write_text(json.dumps(manifest))
 
 
-def truncated(path: Path) -> None:
-    os.truncate(path / "int64", 39)
+def replaced_by(name: str, make: Callable[[Path], Any]) -> Callable[[Path], None]:
+    """Has `make` make something else of the file `name`."""
+
+    def spoil(path: Path) -> None:
+        (path / name).unlink()
+        make(path / name)
+
+    return spoil
 
 
-def lengthened(path: Path) -> None:
-    with (path / "bool").open("ab") as file:
-        file.write(b"\0")
-
-
-def missing(path: Path) -> None:
-    (path / "uint8").unlink()
-
-
-def a_folder(path: Path) -> None:
-    missing(path)
-    (path / "uint8").mkdir()
-
-
-def a_pipe(path: Path) -> None:
-    (path / "empty").unlink()
-    os.mkfifo(path / "empty")
-
-
-def truncated_manifest(path: Path) -> None:
-    os.truncate(path / MANIFEST, 100)
-
-
-def no_manifest(path: Path) -> None:
-    (path / MANIFEST).unlink()
-
-
-def empty_manifest(path: Path) -> None:
-    (path / MANIFEST).write_text("")
-
-
-def lengthened_manifest(path: Path) -> None:
-    (path / MANIFEST).write_text((path / MANIFEST).read_text() + "]")
+def written(data: str | bytes) -> Callable[[Path], None]:
+    """`data` is in place of the manifest."""
+    whole = data.encode() if isinstance(data, str) else data
+    return replaced_by(MANIFEST, lambda path: path.write_bytes(whole))
 
 
 def edited_manifest(path: Path) -> None:
@@ -241,53 +217,51 @@ def edited_manifest(path: Path) -> None:
     (path / MANIFEST).write_text(text.replace('"number": 2', '"number": 3'))
 
 
-def huge_manifest(path: Path) -> None:
-    os.truncate(path / MANIFEST, 10**12)
+def forged(**parts: Any) -> Callable[[Path], None]:
+    """Other parts of the manifest, with the right checksum."""
+    return lambda path: forge(path, lambda manifest: manifest | parts)
 
 
-def a_pipe_as_manifest(path: Path) -> None:
-    no_manifest(path)
-    os.mkfifo(path / MANIFEST)
+def forged_file(length: float) -> Callable[[Path], None]:
+    """Another length of a file in the manifest, with the right checksum."""
+    return lambda path: forge(path, lambda manifest: manifest["files"].update(bytes=[length, 0]))
 
 
-def a_folder_as_manifest(path: Path) -> None:
-    no_manifest(path)
-    (path / MANIFEST).mkdir()
+SPOILT: dict[str, Callable[[Path], None]] = {
+    "shorter": lambda path: os.truncate(path / "int64", 39),
+    "longer": lambda path: os.truncate(path / "int64", 200),
+    "missing": lambda path: (path / "uint8").unlink(),
+    "a folder": replaced_by("uint8", Path.mkdir),
+    "a pipe": replaced_by("empty", os.mkfifo),
+    "a shorter manifest": lambda path: os.truncate(path / MANIFEST, 100),
+    "a longer manifest": lambda path: os.truncate(path / MANIFEST, 10**12),
+    "no manifest": lambda path: (path / MANIFEST).unlink(),
+    "an edited manifest": edited_manifest,
+    "a pipe as manifest": replaced_by(MANIFEST, os.mkfifo),
+    "a folder as manifest": replaced_by(MANIFEST, Path.mkdir),
+    "an empty manifest": written(""),
+    "no text": written(b"\x80\xff" * 50),
+    "deep": written("[" * 100_000),
+    "another format": forged(format=checkpoint.FORMAT + 1),
+    "a list": lambda path: forge(path, lambda manifest: ["list"]),
+    "a number": lambda path: forge(path, lambda manifest: 1.5),
+    "no files": lambda path: forge(path, lambda manifest: manifest.pop("files") and None),
+    "no state": lambda path: forge(path, lambda manifest: manifest.pop("state") and None),
+    "no format": lambda path: forge(path, lambda manifest: manifest.pop("format") and None),
+    "state is no dict": forged(state=3),
+    "files are none": forged(files=None),
+    "files are a list": forged(files=[1]),
+    "a file is a number": forged(files={"a": 1}),
+    "a file has no checksum": forged(files={"a": [1]}),
+    "a file's length is text": forged(files={"a": ["x", 1]}),
+    "infinite": forged_file(float("inf")),
+    "negative": forged_file(-1),
+    "not a number": forged_file(float("nan")),
+    "huge": forged_file(1e308),
+}
 
 
-def not_text(path: Path) -> None:
-    (path / MANIFEST).write_bytes(b"\x80\xff" * 50)
-
-
-def deep(path: Path) -> None:
-    (path / MANIFEST).write_text("[" * 100_000)
-
-
-def another_format(path: Path) -> None:
-    forge(path, lambda manifest: manifest | {"format": checkpoint.FORMAT + 1})
-
-
-SPOILT = [
-    truncated,
-    lengthened,
-    missing,
-    a_folder,
-    a_pipe,
-    truncated_manifest,
-    no_manifest,
-    empty_manifest,
-    lengthened_manifest,
-    edited_manifest,
-    huge_manifest,
-    a_pipe_as_manifest,
-    a_folder_as_manifest,
-    not_text,
-    deep,
-    another_format,
-]
-
-
-@pytest.mark.parametrize("spoil", SPOILT, ids=[spoil.__name__ for spoil in SPOILT])
+@pytest.mark.parametrize("spoil", SPOILT.values(), ids=SPOILT)
 def test_what_is_not_whole_is_refused_and_the_one_before_counts(
     two: tuple[Path, Path], spoil: Callable[[Path], None]
 ) -> None:
@@ -300,43 +274,8 @@ def test_what_is_not_whole_is_refused_and_the_one_before_counts(
     assert_whole(older, 1)
 
 
-WRONG_VALUES = [None, 3, "text", [1], {"a": 1}, {"a": {"b": 1}}, {"a": [1]}, {"a": [1, 2, 3]}, {"a": ["x", 1]}]
-WRONG_MANIFESTS: dict[str, Callable[[Any], Any]] = {
-    **{f"files {wrong}": lambda manifest, wrong=wrong: manifest | {"files": wrong} for wrong in WRONG_VALUES},
-    **{f"state {wrong}": lambda manifest, wrong=wrong: manifest | {"state": wrong} for wrong in (3, "text", None, [1])},
-    **{f"all {wrong}": lambda manifest, wrong=wrong: wrong for wrong in (["list"], "text", 3, 1.5)},
-    **{f"no {key}": lambda manifest, key=key: manifest.pop(key) and None for key in ("files", "state", "format")},
-    "infinite": lambda manifest: manifest["files"].update(bytes=[float("inf"), 0]),
-    "negative": lambda manifest: manifest["files"].update(bytes=[-1, 0]),
-    "not a number": lambda manifest: manifest["files"].update(bytes=[float("nan"), 0]),
-    "huge": lambda manifest: manifest["files"].update(bytes=[1e308, 0]),
-}
-
-
-@pytest.mark.parametrize("change", WRONG_MANIFESTS.values(), ids=WRONG_MANIFESTS)
-def test_manifests_of_another_kind_are_refused(two: tuple[Path, Path], change: Callable[[Any], Any]) -> None:
-    older, newer = two
-    forge(newer, change)
-    assert config_error(lambda: load(newer)).startswith(str(newer))
-    assert newest(newer.parent.parent) == older
-
-
 @pytest.mark.parametrize(
-    "name",
-    [
-        "../1/bytes",
-        "../outside",
-        "{}/outside",
-        "..",
-        ".",
-        "",
-        "a\0b",
-        "x" * 300,
-        "two\nlines",
-        "sub/bytes",
-        "y" * 10**6,
-    ],
-    ids=repr,
+    "name", ["../1/bytes", "{}/outside", "..", "", "a\0b", "two\nlines", "sub/bytes", "y" * 10**6], ids=repr
 )
 def test_only_files_of_the_checkpoint_itself_are_read(two: tuple[Path, Path], name: str) -> None:
     older, newer = two
@@ -375,7 +314,7 @@ def test_every_flipped_bit_of_a_file_is_found(tmp_path: Path) -> None:
 
 
 def test_every_flipped_bit_of_a_manifest_is_found(tmp_path: Path) -> None:
-    path = write(tmp_path, 1, STATE, {"bytes": b"some"})
+    path = write(tmp_path, 1, {"wall_s": 1e-05, "name": "é"}, {"bytes": b"some"})
     opened, accepted = load(path), 0
     for _ in flipped(path / MANIFEST):
         with contextlib.suppress(ConfigError):
@@ -384,37 +323,24 @@ def test_every_flipped_bit_of_a_manifest_is_found(tmp_path: Path) -> None:
     assert accepted == 2  # 1e-05 and 1E-05 are one number, \u00e9 and \u00E9 one letter
 
 
-def test_every_shortened_manifest_is_refused(tmp_path: Path) -> None:
-    path = save(tmp_path, 1)
-    whole = (path / MANIFEST).read_bytes()
-    for length in range(len(whole)):
-        (path / MANIFEST).write_bytes(whole[:length])
-        assert newest(tmp_path) is None
-
-
 def test_files_that_do_not_fit_or_are_not_there_are_named(tmp_path: Path) -> None:
     path = save(tmp_path, 1)
     opened = load(path)
     message = config_error(lambda: opened.read_into("int32", np.zeros(3, np.int32)))
     assert message == f"{path / 'int32'}: 60 bytes, this run needs 12"
     assert "names no file 'absent'" in config_error(lambda: opened.read("absent"))
+    os.truncate(path / "int32", 59)  # while it is read
+    assert "damaged" in config_error(lambda: opened.read_into("int32", np.zeros((5, 3), np.int32)))
     (path / "int32").unlink()
     message = config_error(lambda: opened.read("int32"))
     assert message == f"{path / 'int32'}: No such file or directory"
-
-
-def test_a_file_that_shrinks_while_it_is_read_is_damaged(tmp_path: Path) -> None:
-    path = save(tmp_path, 1)
-    opened = load(path)
-    os.truncate(path / "int32", 59)
-    assert "damaged" in config_error(lambda: opened.read_into("int32", np.zeros((5, 3), np.int32)))
 
 
 # ── memory ──
 
 
 def test_large_arrays_are_not_copied(tmp_path: Path) -> None:
-    large = np.arange(6 << 20, dtype=np.int64).reshape(6, -1)  # 48 MB
+    large = np.arange(6 << 18, dtype=np.int64).reshape(6, -1)  # 12 MB
     found = np.ones_like(large)
     tracemalloc.start()
     try:

@@ -20,52 +20,23 @@ NAN, INFINITE = float("nan"), float("inf")
 def test_rows_are_lines_and_boards(tmp_path: Path) -> None:
     writers = Writers(tmp_path)
     writers.write("learner", 100, 1.23456, {"loss": 0.5, "updates": 3})
-    writers.write("actor_0", 100, 1.5, {"episode_return": 20.0})
-    writers.write("learner", 200, 2.0, {"loss": 0.25, "updates": 6})
+    assert len(lines(tmp_path)) == 1
+    writers.write("actor_0", 100, 1.5, {"episode_return": 20.0, "wall_s": 0.5, "source": 0.5})  # a user's own names
+    writers.close()
+    writers = Writers(tmp_path)  # another process
+    writers.write("evaluator", 200, 2.0, {"loss": NAN, "value": -INFINITE})
     writers.close()
     assert lines(tmp_path) == [
         {"source": "learner", "env_steps": 100, "wall_s": 1.235, "loss": 0.5, "updates": 3},
         {"source": "actor_0", "env_steps": 100, "wall_s": 1.5, "episode_return": 20.0},
-        {"source": "learner", "env_steps": 200, "wall_s": 2.0, "loss": 0.25, "updates": 6},
+        {"source": "evaluator", "env_steps": 200, "wall_s": 2.0, "loss": None, "value": None},
     ]
-    assert sorted(path.name for path in (tmp_path / "tb").iterdir()) == ["actor_0", "learner"]
-    assert scalars(tmp_path, "learner") == {"loss": [(100, 0.5), (200, 0.25)], "updates": [(100, 3.0), (200, 6.0)]}
-    assert scalars(tmp_path, "actor_0") == {"episode_return": [(100, 20.0)]}
-
-
-def test_a_metric_of_the_user_s_own_replaces_no_key_of_its_row(tmp_path: Path) -> None:
-    writers = Writers(tmp_path)
-    writers.write("learner", 100, 1.5, {"source": 0.5, "wall_s": 0.5, "my_loss": 0.5})
-    writers.close()
-    assert lines(tmp_path) == [{"source": "learner", "env_steps": 100, "wall_s": 1.5, "my_loss": 0.5}]
-    assert scalars(tmp_path, "learner")["my_loss"] == [(100, 0.5)]
-
-
-def test_lines_are_there_before_closing(tmp_path: Path) -> None:
-    writers = Writers(tmp_path)
-    writers.write("evaluator", 7, 0.0, {"eval_return": 1.0})
-    assert len(lines(tmp_path)) == 1
-    writers.close()
-
-
-def test_a_second_process_appends(tmp_path: Path) -> None:
-    for env_steps in (1, 2):
-        writers = Writers(tmp_path)
-        writers.write("learner", env_steps, 0.0, {"loss": 1.0})
-        writers.close()
-    assert [line["env_steps"] for line in lines(tmp_path)] == [1, 2]
-
-
-@pytest.mark.parametrize("value", [NAN, INFINITE, -INFINITE])
-def test_numbers_that_are_not_finite_are_null_in_json(tmp_path: Path, value: float) -> None:
-    writers = Writers(tmp_path)
-    writers.write("learner", 1, 0.0, {"loss": value, "value": 2.0})
-    writers.close()
-    assert lines(tmp_path) == [{"source": "learner", "env_steps": 1, "wall_s": 0.0, "loss": None, "value": 2.0}]
-    found = scalars(tmp_path, "learner")
-    assert found["value"] == [(1, 2.0)]
-    ((_, shown),) = found["loss"]
-    assert shown == value or (math.isnan(value) and math.isnan(shown))
+    assert sorted(path.name for path in (tmp_path / "tb").iterdir()) == ["actor_0", "evaluator", "learner"]
+    assert scalars(tmp_path, "learner") == {"loss": [(100, 0.5)], "updates": [(100, 3.0)]}
+    assert scalars(tmp_path, "actor_0")["episode_return"] == [(100, 20.0)]
+    found = scalars(tmp_path, "evaluator")
+    assert found["value"] == [(200, -INFINITE)]
+    assert math.isnan(found["loss"][0][1])
 
 
 # ── a run that goes on ──
@@ -77,57 +48,28 @@ def write_up_to(writers: Writers, *env_steps: int) -> None:
         writers.write("evaluator", steps - 50, steps / 100, {"eval_return": float(steps)})
 
 
-def test_rows_written_since_the_checkpoint_are_dropped(tmp_path: Path) -> None:
-    """Also those at its step, and of evaluations that will come again."""
+def test_rows_written_since_the_checkpoint_are_dropped_and_boards_do_not_double_back(tmp_path: Path) -> None:
+    """Also rows at its very step, and of evaluations that will come again."""
     before = Writers(tmp_path)
     write_up_to(before, 100, 200)
     length, kept = before.length, lines(tmp_path)
     assert length == (tmp_path / "metrics.jsonl").stat().st_size
-    before.write("learner", 200, 2.5, {"updates": 250.0})
+    before.write("learner", 200, 2.5, {"updates": 250.0})  # from replay, without a further step
     before.write("evaluator", 150, 2.5, {"eval_return": 3.0})
     write_up_to(before, 300, 400)
     before.close()
-    after = Writers(tmp_path, 200, length)
+    after = Writers(tmp_path, 200, length)  # in the same second, perhaps
     assert after.length == length
     assert lines(tmp_path) == kept
-    write_up_to(after, 250)
-    after.close()
-    assert [line["env_steps"] for line in lines(tmp_path)] == [100, 50, 200, 150, 250, 200]
-
-
-def test_boards_do_not_double_back(tmp_path: Path) -> None:
-    before = Writers(tmp_path)
-    write_up_to(before, 100, 200, 300, 400)
-    length = before.length
-    before.close()
-    after = Writers(tmp_path, 200, length)  # in the same second, perhaps
+    after.write("learner", 200, 2.0, {"updates": 240.0})
     write_up_to(after, 201, 250)
     after.close()
-    found = scalars(tmp_path, "learner")["updates"]
-    assert found == [(step, float(step)) for step in (100, 201, 250)]
-    assert [step for step, _ in scalars(tmp_path, "evaluator")["eval_return"]] == [50, 150, 151, 200]
-
-
-def test_boards_are_told_where_a_run_went_on(tmp_path: Path) -> None:
-    for resumed_at in (None, 200, 150):
-        writers = Writers(tmp_path, resumed_at, 10**6)
-        write_up_to(writers, 300)
-        writers.close()
-    assert sorted(session_starts(tmp_path, "evaluator")) == [151, 201]
-    assert sorted(session_starts(tmp_path, "learner")) == [150, 200]
-
-
-def test_what_the_learner_wrote_at_the_very_step_of_a_save_does_not_stay_twice(tmp_path: Path) -> None:
-    before = Writers(tmp_path)
-    before.write("learner", 200, 1.0, {"updates": 70.0})
-    length = before.length  # saved here; updates from replay go on without a further step
-    before.write("learner", 200, 2.0, {"updates": 75.0})
-    before.close()
-    after = Writers(tmp_path, 200, length)
-    after.write("learner", 200, 2.0, {"updates": 73.0})
-    after.close()
-    assert scalars(tmp_path, "learner")["updates"] == [(200, 73.0)]
-    assert [line["updates"] for line in lines(tmp_path)] == [70.0, 73.0]
+    assert [line["env_steps"] for line in lines(tmp_path)] == [100, 50, 200, 150, 200, 201, 151, 250, 200]
+    assert scalars(tmp_path, "learner")["updates"] == [(100, 100.0), (200, 240.0), (201, 201.0), (250, 250.0)]
+    # TensorBoard hides what came at or after the step at which a run went on
+    assert session_starts(tmp_path, "evaluator") == [201]
+    assert session_starts(tmp_path, "learner") == [200]
+    assert [step for step, _ in scalars(tmp_path, "evaluator")["eval_return"]][-2:] == [151, 200]
 
 
 def test_a_folder_without_rows_or_with_fewer_is_gone_on_with(tmp_path: Path) -> None:
@@ -165,9 +107,10 @@ def test_a_run_is_described_where_it_begins_and_where_it_goes_on(tmp_path: Path)
 
 def test_histograms_count_every_weight_and_gradient_that_is_finite(tmp_path: Path) -> None:
     torch.manual_seed(1)
-    network = nn.Sequential(nn.Linear(50, 20), nn.Linear(20, 2))
-    network[0].weight.grad = torch.full((20, 50), 0.25)
-    network[0].bias.grad = torch.full((20,), NAN)
+    first = nn.Linear(50, 20)
+    network = nn.Sequential(first, nn.Linear(20, 2))
+    first.weight.grad = torch.full((20, 50), 0.25)
+    first.bias.grad = torch.full((20,), NAN)
     writers = Writers(tmp_path)
     writers.write_histograms(70, network)
     writers.close()
@@ -175,7 +118,7 @@ def test_histograms_count_every_weight_and_gradient_that_is_finite(tmp_path: Pat
     layers = {f"weights/{layer}.{kind}" for layer in (0, 1) for kind in ("weight", "bias")}
     assert found.keys() == layers | {"gradients/0.weight"}
     ((at, shown),) = found["weights/0.weight"]
-    weights = network[0].weight.detach().numpy()
+    weights = first.weight.detach().numpy()
     expected, edges = np.histogram(weights, len(shown.bucket))
     assert (at, shown.num, shown.min, shown.max) == (70, 1000, weights.min(), weights.max())
     np.testing.assert_allclose(shown.bucket_limit, edges[1:], rtol=1e-5)
