@@ -7,9 +7,13 @@ observation. Dummy steps are only left out of the averages; nothing else needs `
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
+import torch
+
+from apex_acer.protocol.specification import Array
 
 
 class Sizes(NamedTuple):
@@ -20,17 +24,17 @@ class Sizes(NamedTuple):
 
 class Loss(NamedTuple):
     total: float
-    d_pi_logits: np.ndarray  # [T+1, B, A]
-    d_q_values: np.ndarray  # [T+1, B, A]
-    td_error: np.ndarray  # [T, B]
+    d_pi_logits: Array  # [T+1, B, A]
+    d_q_values: Array  # [T+1, B, A]
+    td_error: Array  # [T, B]
     bound_share: float  # of the unmasked steps, those that the trust region changes
 
 
-def random_batch(seed, sizes=None, dtype=np.float64):
+def random_batch(seed: int, sizes: Sizes | None = None, dtype: type[np.floating[Any]] = np.float64) -> dict[str, Array]:
     """Policies, values and episodes with every kind of ending, as one dict of arrays."""
     rng = np.random.default_rng(seed)
     t_max, b_max, a_max = sizes or Sizes()
-    batch = {
+    batch: dict[str, Array] = {
         "pi_logits": 2 * rng.normal(size=(t_max + 1, b_max, a_max)),
         "q_values": 3 * rng.normal(size=(t_max + 1, b_max, a_max)),
         "average_logits": 2 * rng.normal(size=(t_max, b_max, a_max)),
@@ -58,27 +62,29 @@ def random_batch(seed, sizes=None, dtype=np.float64):
     return {name: array.astype(dtype) if array.dtype == np.float64 else array for name, array in batch.items()}
 
 
-def assert_near(actual, expected, tolerance):
+def assert_near(actual: torch.Tensor, expected: Any, tolerance: float) -> None:
     expected = np.asarray(expected)
     largest = np.abs(expected).max()
     np.testing.assert_allclose(actual.detach().numpy(), expected, rtol=tolerance, atol=tolerance * largest)
 
 
-def softmax(logits):
+def softmax(logits: Sequence[float] | Array) -> Array:
     largest = max(float(x) for x in logits)
     weights = [math.exp(float(x) - largest) for x in logits]
     return np.array([w / sum(weights) for w in weights])
 
 
-def dot(x, y):
+def dot(x: Array, y: Array) -> float:
     return sum(float(a) * float(b) for a, b in zip(x, y, strict=True))
 
 
-def importance_ratio(pi, mu, a):
+def importance_ratio(pi: Array, mu: Array, a: int) -> float:
     return float(pi[a]) / float(mu[a])
 
 
-def retrace(q_taken, value, reward, terminated, truncated, trace, gamma):
+def retrace(
+    q_taken: Array, value: Array, reward: Array, terminated: Array, truncated: Array, trace: Array, gamma: float
+) -> Array:
     """Q_t + Σ_s γ^(s−t) (Π_{t<i≤s} trace_i) (r_s + γ V_{s+1} − Q_s), the sum ending with its episode.
 
     `value` is [T+1, B], everything else [T, B].
@@ -99,7 +105,9 @@ def retrace(q_taken, value, reward, terminated, truncated, trace, gamma):
     return q_ret
 
 
-def policy_gradient(pi, mu, action, q, q_ret, threshold, entropy_cost):
+def policy_gradient(
+    pi: Array, mu: Array, action: int, q: Array, q_ret: float, threshold: float, entropy_cost: float
+) -> Array:
     """d/dπ of one step's objective: equation 9 of the paper, plus the entropy's −(1 + log π)."""
     value = dot(pi, q)
     gradient = np.zeros(len(pi))
@@ -114,7 +122,7 @@ def policy_gradient(pi, mu, action, q, q_ret, threshold, entropy_cost):
     return gradient
 
 
-def project(g, k, delta):
+def project(g: Array, k: Array, delta: float) -> Array:
     """The z nearest to g with k·z ≤ δ."""
     excess = dot(k, g) - delta
     if excess <= 0 or dot(k, k) == 0:
@@ -122,7 +130,15 @@ def project(g, k, delta):
     return np.array([float(g[a]) - excess / dot(k, k) * float(k[a]) for a in range(len(g))])
 
 
-def acer_loss(batch, *, gamma, truncation_threshold, trust_region_delta, entropy_cost, q_cost):
+def acer_loss(
+    batch: dict[str, Array],
+    *,
+    gamma: float,
+    truncation_threshold: float,
+    trust_region_delta: float,
+    entropy_cost: float,
+    q_cost: float,
+) -> Loss:
     """The loss of a `random_batch` and its derivatives."""
     action, mask = batch["action"], batch["mask"]
     t_max, b_max = action.shape

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from apex_acer.protocol.specification import Array
 from tests.functional import reference
 from tests.functional.reference import Sizes
 
@@ -15,15 +16,15 @@ NUM_OTHERS = 5  # the actions u_i that the average advantage is taken over
 
 class Loss(NamedTuple):
     total: float
-    d_mean: np.ndarray  # [T+1, B, d]
-    d_value: np.ndarray  # [T+1, B]
-    d_advantage: np.ndarray  # [T, B], of the actions taken
-    d_others: np.ndarray  # [n, T, B], of the u_i
-    td_error: np.ndarray  # [T, B]
+    d_mean: Array  # [T+1, B, d]
+    d_value: Array  # [T+1, B]
+    d_advantage: Array  # [T, B], of the actions taken
+    d_others: Array  # [n, T, B], of the u_i
+    td_error: Array  # [T, B]
     bound_share: float  # of the unmasked steps, those that the trust region changes
 
 
-def random_batch(seed, sizes=None, dtype=np.float64):
+def random_batch(seed: int, sizes: Sizes | None = None, dtype: type[np.floating[Any]] = np.float64) -> dict[str, Array]:
     """Gaussians, values and the episodes of `reference.random_batch`; `sizes.actions` is d."""
     sizes = sizes or Sizes(actions=3)
     rng = np.random.default_rng(seed)
@@ -43,7 +44,7 @@ def random_batch(seed, sizes=None, dtype=np.float64):
     return {name: array.astype(dtype) if array.dtype == np.float64 else array for name, array in batch.items()}
 
 
-def density(action, mean, log_std):
+def density(action: Array, mean: Array, log_std: Array) -> float:
     product = 1.0
     for a, m, s in zip(action, mean, log_std, strict=True):
         sigma = math.exp(s)
@@ -51,23 +52,23 @@ def density(action, mean, log_std):
     return product
 
 
-def ratio(action, mean, log_std, mu_mean, mu_log_std):
+def ratio(action: Array, mean: Array, log_std: Array, mu_mean: Array, mu_log_std: Array) -> float:
     return density(action, mean, log_std) / density(action, mu_mean, mu_log_std)
 
 
-def score(action, mean, log_std):
+def score(action: Array, mean: Array, log_std: Array) -> Array:
     """∇ log f(a) with respect to the mean."""
     return np.array([(a - m) / math.exp(s) ** 2 for a, m, s in zip(action, mean, log_std, strict=True)])
 
 
-def kl(mean, log_std, other_mean, other_log_std):
+def kl(mean: Array, log_std: Array, other_mean: Array, other_log_std: Array) -> float:
     total = 0.0
     for m, s, o, r in zip(mean, log_std, other_mean, other_log_std, strict=True):
         total += r - s + (math.exp(s) ** 2 + (m - o) ** 2) / (2 * math.exp(r) ** 2) - 0.5
     return total
 
 
-def ratios(batch):
+def ratios(batch: dict[str, Array]) -> Array:
     """ρ of the actions taken and of those sampled now, `[T, B]` each."""
     found = np.zeros((2, *batch["mask"].shape))
     for t, b in np.ndindex(batch["mask"].shape):
@@ -77,7 +78,7 @@ def ratios(batch):
     return found
 
 
-def targets(batch, q_taken, gamma):
+def targets(batch: dict[str, Array], q_taken: Array, gamma: float) -> tuple[Array, Array, Array]:
     """Q_ret, Q^opc and V's target, `[T, B]` each."""
     rho, _ = ratios(batch)
     given = q_taken, batch["value"], batch["reward"], batch["terminated"], batch["truncated"]
@@ -87,7 +88,7 @@ def targets(batch, q_taken, gamma):
     return q_ret, q_opc, np.minimum(1, rho) * (q_ret - q_taken) + batch["value"][:-1]
 
 
-def policy_gradient(step, q_opc, q_other, value, threshold):
+def policy_gradient(step: dict[str, Array], q_opc: float, q_other: float, value: float, threshold: float) -> Array:
     """d/d mean of one step's objective; `step` has its action, other_action, mean, log_std, mu_mean and mu_log_std."""
     f, mu = (step["mean"], step["log_std"]), (step["mu_mean"], step["mu_log_std"])
     rho, other_rho = (ratio(step[name], *f, *mu) for name in ("action", "other_action"))
@@ -97,12 +98,14 @@ def policy_gradient(step, q_opc, q_other, value, threshold):
     return gradient
 
 
-def step_of(batch, t, b):
+def step_of(batch: dict[str, Array], t: int, b: int) -> dict[str, Array]:
     names = ("action", "other_action", "mean", "mu_mean", "mu_log_std")
     return {name: batch[name][t, b] for name in names} | {"log_std": batch["log_std"]}
 
 
-def acer_loss(batch, *, gamma, truncation_threshold, trust_region_delta, q_cost):
+def acer_loss(
+    batch: dict[str, Array], *, gamma: float, truncation_threshold: float, trust_region_delta: float, q_cost: float
+) -> Loss:
     """The loss of a `random_batch` and its derivatives."""
     batch = {name: array.astype(np.float64) if array.dtype == np.float32 else array for name, array in batch.items()}
     mask, value = batch["mask"], batch["value"]

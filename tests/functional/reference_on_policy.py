@@ -3,30 +3,33 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
+from apex_acer.protocol.specification import Array
 
-def entropy(probs):
+
+def entropy(probs: Sequence[float]) -> float:
     return -sum(p * math.log(p) for p in probs if p > 0)
 
 
-def kl(probs, others):
+def kl(probs: Sequence[float], others: Sequence[float]) -> float:
     if any(p > 0 and q == 0 for p, q in zip(probs, others, strict=True)):
         return math.inf
     return sum(p * math.log(p / q) for p, q in zip(probs, others, strict=True) if p > 0)
 
 
-def gaussian_entropy(log_std):
+def gaussian_entropy(log_std: Array) -> float:
     return sum(0.5 * math.log(2 * math.pi * math.e * math.exp(s) ** 2) for s in log_std)
 
 
-def td_error(batch, t, b, gamma):
+def td_error(batch: dict[str, Array], t: int, b: int, gamma: float) -> float:
     after = 0.0 if batch["terminated"][t, b] else gamma * float(batch["value"][t + 1, b])
     return float(batch["reward"][t, b]) + after - float(batch["value"][t, b])
 
 
-def steps_from(batch, t, b):
+def steps_from(batch: dict[str, Array], t: int, b: int) -> list[int]:
     """The steps from t up to the end of its episode or of the segment; none from a dummy step."""
     steps = []
     for s in range(t, len(batch["reward"])):
@@ -38,7 +41,7 @@ def steps_from(batch, t, b):
     return steps
 
 
-def gae(batch, gamma, gae_lambda):
+def gae(batch: dict[str, Array], gamma: float, gae_lambda: float) -> tuple[Array, Array]:
     """Σ_s (γλ)^(s−t) δ_s over the steps of the episode, and that plus V."""
     advantage, value_target = np.zeros((2, *batch["reward"].shape))
     for t, b in np.ndindex(advantage.shape):
@@ -48,7 +51,9 @@ def gae(batch, gamma, gae_lambda):
     return advantage, value_target
 
 
-def vtrace_target(batch, t, b, gamma, gae_lambda, rho_bar, c_bar):
+def vtrace_target(
+    batch: dict[str, Array], t: int, b: int, gamma: float, gae_lambda: float, rho_bar: float, c_bar: float
+) -> float:
     """V_t + Σ_s γ^(s−t) (Π_{t≤i<s} c_i) min(ρ̄, ρ_s) δ_s, equation 1."""
     target, weight = float(batch["value"][t, b]), 1.0
     for s in steps_from(batch, t, b):
@@ -58,7 +63,9 @@ def vtrace_target(batch, t, b, gamma, gae_lambda, rho_bar, c_bar):
     return target
 
 
-def vtrace(batch, gamma, gae_lambda, rho_bar, c_bar):
+def vtrace(
+    batch: dict[str, Array], gamma: float, gae_lambda: float, rho_bar: float, c_bar: float
+) -> tuple[Array, Array]:
     """min(ρ̄, ρ_t) (r_t + γ v_{t+1} − V_t), and v."""
     given = gamma, gae_lambda, rho_bar, c_bar
     advantage, value_target = np.zeros((2, *batch["reward"].shape))
@@ -75,17 +82,17 @@ def vtrace(batch, gamma, gae_lambda, rho_bar, c_bar):
     return advantage, value_target
 
 
-def clipped_surrogate(log_ratio, advantage, clip):
+def clipped_surrogate(log_ratio: float, advantage: float, clip: float) -> float:
     ratio = math.exp(log_ratio)
     return -min(ratio * advantage, min(max(ratio, 1 - clip), 1 + clip) * advantage)
 
 
-def clipped_value_loss(value, old_value, target, clip):
+def clipped_value_loss(value: float, old_value: float, target: float, clip: float) -> float:
     clipped = min(max(value, old_value - clip), old_value + clip)
     return 0.5 * max((target - value) ** 2, (target - clipped) ** 2)
 
 
-def fisher(probs, scores):
+def fisher(probs: Array, scores: Array) -> Array:
     """The mean over states of Σ_a π(a) ∇ log π(a) ∇ log π(a)ᵀ; `probs` is [N, A], `scores` [N, A, n]."""
     matrix = np.zeros((scores.shape[-1], scores.shape[-1]))
     for state, action in np.ndindex(probs.shape):

@@ -7,9 +7,12 @@ after it, and a step that is masked belongs to no episode, or to the next one.
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
+
+from apex_acer.protocol.specification import Array
 
 EPSILON = 1e-3  # of the rescaling
 
@@ -22,19 +25,19 @@ class Return(NamedTuple):
 
 class Loss(NamedTuple):
     total: float
-    d_q_taken: np.ndarray  # [B]
-    q_taken: np.ndarray  # [B]
-    target: np.ndarray  # [B]
-    td_error: np.ndarray  # [B], 0 where masked
+    d_q_taken: Array  # [B]
+    q_taken: Array  # [B]
+    target: Array  # [B]
+    td_error: Array  # [B], 0 where masked
 
 
-def dueling(value, advantages):
+def dueling(value: float, advantages: Any) -> list[float]:
     """Of one state."""
     mean = sum(float(x) for x in advantages) / len(advantages)
     return [float(value) + float(x) - mean for x in advantages]
 
 
-def shape_reward(reward, terminated, clip, penalty):
+def shape_reward(reward: float, terminated: bool, clip: float, penalty: float) -> float:
     shaped = float(reward)
     if clip > 0:
         shaped = min(max(shaped, -clip), clip)
@@ -43,7 +46,7 @@ def shape_reward(reward, terminated, clip, penalty):
     return shaped
 
 
-def n_step(reward, terminated, truncated, mask, gamma):
+def n_step(reward: Any, terminated: Any, truncated: Any, mask: Any, gamma: float) -> Return:
     """Of one window: lists as long as it."""
     total, discount = 0.0, 1.0
     for step in range(len(reward)):
@@ -58,7 +61,7 @@ def n_step(reward, terminated, truncated, mask, gamma):
     return Return(total, discount, len(reward))
 
 
-def bootstrap(q_values, target_q_values):
+def bootstrap(q_values: Any, target_q_values: Any) -> float:
     """Of one state: `target_q_values` of the first action with the highest of `q_values`."""
     best = 0
     for action in range(len(q_values)):
@@ -67,11 +70,11 @@ def bootstrap(q_values, target_q_values):
     return float(target_q_values[best])
 
 
-def rescale(x):
+def rescale(x: float) -> float:
     return math.copysign(math.sqrt(abs(x) + 1) - 1, x) + EPSILON * x
 
 
-def unscale(y):
+def unscale(y: float) -> float:
     """By bisection."""
     low, high = 0.0, 1.0
     while rescale(high) < abs(y):
@@ -82,11 +85,22 @@ def unscale(y):
     return math.copysign(low, y)
 
 
-def huber(error):
+def huber(error: float) -> float:
     return 0.5 * error**2 if abs(error) <= 1 else abs(error) - 0.5
 
 
-def loss(windows, q_first, q_after, target_after, *, gamma, double, value_rescaling, reward_clip, terminal_penalty):
+def loss(
+    windows: dict[str, Any],
+    q_first: Any,
+    q_after: Any,
+    target_after: Any,
+    *,
+    gamma: float,
+    double: bool,
+    value_rescaling: bool,
+    reward_clip: float,
+    terminal_penalty: float,
+) -> Loss:
     """The loss of `windows`, arrays by the names of a `Batch`.
 
     `q_after` and `target_after` are `[n + 1, B, A]`, by steps ahead.
@@ -113,25 +127,27 @@ def loss(windows, q_first, q_after, target_after, *, gamma, double, value_rescal
     return Loss(total, *np.array(columns).T)
 
 
-def epsilon(base, alpha, index, count):
+def epsilon(base: float, alpha: float, index: int, count: int) -> float:
     """Of environment `index` of `count`."""
     return base if count == 1 else base ** (1 + index / (count - 1) * alpha)
 
 
 class SequenceLoss(NamedTuple):
     total: float
-    d_q_taken: np.ndarray  # [T, B]
-    target: np.ndarray  # [T, B]
-    priorities: np.ndarray  # [B]
+    d_q_taken: Array  # [T, B]
+    target: Array  # [T, B]
+    priorities: Array  # [B]
 
 
-def sequence_target(sequence, values, n_steps, gamma, *, value_rescaling):
+def sequence_target(
+    sequence: Sequence[Any], values: Any, n_steps: int, gamma: float, *, value_rescaling: bool
+) -> list[float]:
     """The target of each step of one sequence; `sequence` are lists as long as it, `values` has one more."""
     reward, terminated, truncated, mask = sequence
     targets = []
     for step in range(len(reward)):
-        window = (part[step : step + n_steps] for part in (reward, terminated, truncated, mask))
-        found = n_step(*window, gamma)
+        window = slice(step, step + n_steps)
+        found = n_step(reward[window], terminated[window], truncated[window], mask[window], gamma)
         value = float(values[step + found.length])
         if value_rescaling:
             targets.append(rescale(found.reward + found.discount * unscale(value)))
@@ -140,15 +156,24 @@ def sequence_target(sequence, values, n_steps, gamma, *, value_rescaling):
     return targets
 
 
-def sequence_priority(errors, mask):
+def sequence_priority(errors: Any, mask: Any) -> float:
     """0.9 · max + 0.1 · mean of |error| (Kapturowski et al. 2019, section 2.3); 0 if all steps are masked."""
     known = [abs(float(error)) for error, counts in zip(errors, mask, strict=True) if counts]
     return 0.9 * max(known) + 0.1 * sum(known) / len(known) if known else 0.0
 
 
 def sequence_loss(
-    batch, q_values, target_q_values, *, n_steps, gamma, double, value_rescaling, reward_clip, terminal_penalty
-):
+    batch: dict[str, Any],
+    q_values: Any,
+    target_q_values: Any,
+    *,
+    n_steps: int,
+    gamma: float,
+    double: bool,
+    value_rescaling: bool,
+    reward_clip: float,
+    terminal_penalty: float,
+) -> SequenceLoss:
     """Of sequences, arrays by the names of a `Batch`; both networks' values are `[T + 1, B, A]`."""
     length, num = batch["mask"].shape
     count = max(1, int(batch["mask"].sum()))

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 import torch
-from torch import nn
-from torch.func import functional_call
+from torch import Tensor, nn
 
 from apex_acer.functional import (
     Categorical,
-    Gaussian,
     clipped_surrogate,
     clipped_value_loss,
     conjugate_gradient,
@@ -24,29 +23,34 @@ from apex_acer.functional import (
 )
 from tests.functional import reference_on_policy as slow
 
-# PPO: the losses, and which samples they leave alone
-
-
 CLIP = 0.2
 
 
-def gradient_of(function, argument):
+def gradient_of(function: Callable[[Tensor], Tensor], argument: Tensor) -> Tensor:
     (gradient,) = torch.autograd.grad(function(argument.requires_grad_()).sum(), argument)
     return gradient
 
 
-def test_surrogate_is_the_smaller_of_the_two():
-    log_ratio, advantage = np.random.default_rng(0).normal(size=(2, 5, 9))
+# PPO: the losses, and which samples they leave alone
+
+
+def test_surrogate_is_the_smaller_and_the_value_s_loss_the_larger_of_the_two() -> None:
+    log_ratio, advantage = np.random.default_rng(0).normal(size=(2, 45))
     loss = clipped_surrogate(log_ratio=torch.from_numpy(log_ratio), advantage=torch.from_numpy(advantage), clip=CLIP)
-    expected = [slow.clipped_surrogate(*pair, CLIP) for pair in zip(log_ratio.flat, advantage.flat, strict=True)]
-    np.testing.assert_allclose(loss.flatten(), expected, rtol=1e-12)
+    expected = [slow.clipped_surrogate(*pair, CLIP) for pair in zip(log_ratio, advantage, strict=True)]
+    np.testing.assert_allclose(loss, expected, rtol=1e-12)
+    value, old_value, target = np.random.default_rng(1).normal(size=(3, 45))
+    given = {"value": value, "old_value": old_value, "target": target}
+    loss = clipped_value_loss(**{name: torch.from_numpy(array) for name, array in given.items()}, clip=CLIP)
+    expected = [slow.clipped_value_loss(*row, CLIP) for row in zip(value, old_value, target, strict=True)]
+    np.testing.assert_allclose(loss, expected, rtol=1e-12)
 
 
 @pytest.mark.parametrize(
     ("ratio", "advantage", "moves"),
     [(1.5, 2.0, False), (1.5, -2.0, True), (1.0, 2.0, True), (1.0, -2.0, True), (0.5, 2.0, True), (0.5, -2.0, False)],
 )
-def test_surrogate_only_leaves_alone_what_has_moved_far_enough(ratio, advantage, moves):
+def test_surrogate_only_leaves_alone_what_has_moved_far_enough(ratio: float, advantage: float, moves: bool) -> None:
     """The gradient is −ratio · advantage, that of the plain objective, or none."""
     log_ratio = torch.tensor([math.log(ratio)], dtype=torch.float64)
     gradient = gradient_of(
@@ -55,8 +59,8 @@ def test_surrogate_only_leaves_alone_what_has_moved_far_enough(ratio, advantage,
     assert gradient.item() == pytest.approx(-ratio * advantage if moves else 0)
 
 
-@pytest.mark.parametrize("size", [100.0, 1e4, torch.inf])
-def test_extreme_ratios_have_finite_losses_and_gradients(size):
+@pytest.mark.parametrize("size", [100.0, torch.inf])
+def test_extreme_ratios_have_finite_losses_and_gradients(size: float) -> None:
     log_ratio = torch.tensor([size, size, size, -size, -size, -size])
     advantage = torch.tensor([1.0, 0.0, -1.0, 1.0, 0.0, -1.0])
     loss = clipped_surrogate(log_ratio=log_ratio, advantage=advantage, clip=CLIP)
@@ -66,19 +70,13 @@ def test_extreme_ratios_have_finite_losses_and_gradients(size):
     assert gradient.isfinite().all()
 
 
-def test_value_loss_is_the_larger_of_the_two():
-    value, old_value, target = np.random.default_rng(1).normal(size=(3, 5, 9))
-    given = {"value": value, "old_value": old_value, "target": target}
-    loss = clipped_value_loss(**{name: torch.from_numpy(array) for name, array in given.items()}, clip=CLIP)
-    rows = zip(value.flat, old_value.flat, target.flat, strict=True)
-    np.testing.assert_allclose(loss.flatten(), [slow.clipped_value_loss(*row, CLIP) for row in rows], rtol=1e-12)
-
-
 @pytest.mark.parametrize(("value", "moves"), [(1.1, True), (1.3, False), (0.5, True)])
-def test_value_loss_only_leaves_alone_what_has_moved_far_enough(value, moves):
+def test_value_loss_only_leaves_alone_what_has_moved_far_enough(value: float, moves: bool) -> None:
     """From 1 towards a target of 2; the loss of 0.5, which moved away from it, is that of no clipping."""
-    given = {"old_value": torch.ones(1), "target": torch.full((1,), 2.0), "clip": CLIP}
-    gradient = gradient_of(lambda x: clipped_value_loss(value=x, **given), torch.tensor([value]))
+    old_value, target = torch.ones(1), torch.full((1,), 2.0)
+    gradient = gradient_of(
+        lambda x: clipped_value_loss(value=x, old_value=old_value, target=target, clip=CLIP), torch.tensor([value])
+    )
     assert gradient.item() == pytest.approx(value - 2 if moves else 0)
 
 
@@ -88,11 +86,11 @@ def test_value_loss_only_leaves_alone_what_has_moved_far_enough(value, moves):
 DAMPING = 0.1
 
 
-def random(*shape, seed=0):
+def random(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
 
-def positive_definite(size):
+def positive_definite(size: int) -> Tensor:
     root = random(size, size)
     return root @ root.T + torch.eye(size, dtype=torch.float64)
 
@@ -100,118 +98,82 @@ def positive_definite(size):
 class Policy(nn.Module):
     """A small policy beside a head that has no part in it."""
 
-    def __init__(self, kind):
+    def __init__(self) -> None:
         super().__init__()
         torch.manual_seed(0)
-        self.kind = kind
         self.layers = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
         self.value = nn.Linear(3, 1)
-        self.log_std = nn.Parameter(torch.tensor([0.3, -0.2]))
         self.double()
 
-    def forward(self, obs):
-        mean = self.layers(obs)
-        return Categorical(mean.log_softmax(-1)) if self.kind is Categorical else Gaussian(mean, self.log_std)
+    def forward(self, obs: Tensor) -> Categorical:
+        return Categorical(self.layers(obs).log_softmax(-1))
 
 
-def mean_kl(network, obs):
-    new = network(obs)
-    return type(new)(*(tensor.detach() for tensor in new)).kl(new).mean()
-
-
-def explicit_hessian(network, obs):
-    """Of the mean KL with respect to all parameters, as one matrix."""
-    names, shapes = zip(*((name, parameter.shape) for name, parameter in network.named_parameters()), strict=True)
-    sizes = [shape.numel() for shape in shapes]
-    old = type(network(obs))(*(tensor.detach() for tensor in network(obs)))
-
-    def divergence(flat):
-        parts = (part.view(shape) for part, shape in zip(flat.split(sizes), shapes, strict=True))
-        return old.kl(functional_call(network, dict(zip(names, parts, strict=True)), obs)).mean()
-
-    flat = torch.cat([parameter.detach().reshape(-1) for parameter in network.parameters()])
-    return torch.autograd.functional.hessian(divergence, flat)
-
-
-@pytest.mark.parametrize("kind", [Categorical, Gaussian])
-def test_products_are_those_of_the_damped_hessian(kind):
-    network, obs = Policy(kind), random(6, 3, seed=1)
-    matrix = explicit_hessian(network, obs)
+def test_products_are_those_of_the_damped_fisher_matrix() -> None:
+    network, obs = Policy(), random(6, 3, seed=1)
+    log_probs, parameters = network(obs).log_probs, list(network.parameters())
+    scores = np.zeros((*log_probs.shape, sum(parameter.numel() for parameter in parameters)))
+    for at in np.ndindex(scores.shape[:2]):
+        found = torch.autograd.grad(log_probs[at], parameters, retain_graph=True, materialize_grads=True)
+        scores[at] = torch.cat([gradient.reshape(-1) for gradient in found])
+    matrix = torch.from_numpy(slow.fisher(log_probs.exp().detach().numpy(), scores))
     damped = matrix + DAMPING * torch.eye(len(matrix), dtype=torch.float64)
-    product = fisher_product(mean_kl(network, obs), list(network.parameters()), DAMPING)
-    for seed in range(3):  # of one graph
-        vector = random(len(matrix), seed=seed)
-        found = product(vector)
-        torch.testing.assert_close(found, damped @ vector)
-        assert not found.requires_grad
-    assert all(parameter.grad is None for parameter in network.parameters())
+    kl = Categorical(log_probs.detach()).kl(network(obs)).mean()
+    product = fisher_product(kl, parameters, DAMPING)
+    found_rows = torch.stack([product(row) for row in torch.eye(len(matrix), dtype=torch.float64)])  # of one graph
+    torch.testing.assert_close(found_rows, damped)
+    assert not found_rows.requires_grad
+    assert all(parameter.grad is None for parameter in parameters)
+    vector = random(len(matrix), seed=2)
     solution = conjugate_gradient(product, vector, len(matrix))
     torch.testing.assert_close(solution, torch.linalg.solve(damped, vector), rtol=1e-4, atol=1e-4)
 
 
-def test_the_hessian_at_the_old_policy_is_the_fisher_matrix():
-    network, obs = Policy(Categorical), random(6, 3, seed=1)
-    log_probs, parameters = network(obs).log_probs, list(network.parameters())
-    scores = np.zeros((*log_probs.shape, sum(parameter.numel() for parameter in parameters)))
-    for state, action in np.ndindex(scores.shape[:2]):
-        found = torch.autograd.grad(log_probs[state, action], parameters, retain_graph=True, materialize_grads=True)
-        scores[state, action] = torch.cat([gradient.reshape(-1) for gradient in found])
-    expected = torch.from_numpy(slow.fisher(log_probs.exp().detach().numpy(), scores))
-    product = fisher_product(mean_kl(network, obs), parameters, 0.0)
-    found = torch.stack([product(row) for row in torch.eye(len(expected), dtype=torch.float64)])
-    torch.testing.assert_close(found, expected)
-
-
 @pytest.mark.parametrize("size", [1, 2, 10])
-def test_as_many_products_as_dimensions_solve_the_system(size):
+def test_as_many_products_as_dimensions_solve_the_system(size: int) -> None:
     matrix, vector = positive_definite(size), random(size, seed=1)
     solution = conjugate_gradient(matrix.mv, vector, size, tolerance=0.0)
     torch.testing.assert_close(solution, torch.linalg.solve(matrix, vector))
 
 
-@pytest.mark.parametrize("scale", [1e-8, 1.0, 1e8])
-def test_ends_once_the_residual_is_small_whatever_the_scale(scale):
+@pytest.mark.parametrize("scale", [1e-8, 1e8])
+def test_ends_once_the_residual_is_small_whatever_the_scale(scale: float) -> None:
     matrix, vector = positive_definite(10), scale * random(10, seed=1)
-    products = []
-    solution = conjugate_gradient(lambda x: products.append(x) or matrix @ x, vector, 1000, tolerance=1e-4)
-    assert 2 < len(products) < 10
+    directions = []
+
+    def product(direction: Tensor) -> Tensor:
+        directions.append(direction)
+        return matrix @ direction
+
+    solution = conjugate_gradient(product, vector, 1000, tolerance=1e-4)
+    assert 2 < len(directions) < 10
     assert (vector - matrix @ solution).norm() <= 1e-2 * vector.norm()
 
 
-def test_more_products_come_nearer():
-    matrix, vector = positive_definite(10), random(10, seed=1)
-    exact = torch.linalg.solve(matrix, vector)
-
-    def distance(count):
-        error = conjugate_gradient(matrix.mv, vector, count, tolerance=0.0) - exact
-        return (error @ matrix @ error).item()
-
-    distances = [distance(count) for count in range(11)]
-    assert distances == sorted(distances, reverse=True)
-
-
-def test_the_solution_for_nothing_is_nothing():
+def test_the_solution_for_nothing_is_nothing() -> None:
     solution = conjugate_gradient(lambda _: pytest.fail("no product is needed"), torch.zeros(3), 10)
     assert torch.equal(solution, torch.zeros(3))
 
 
-def test_stops_before_a_direction_without_positive_curvature():
-    vector = torch.tensor([1.0, 1.0])
-    for diagonal in ([-1.0, -2.0], [1.0, -1.0], [0.0, 0.0], [torch.nan, 1.0], [torch.inf, 1.0], [1e-45, 0.0]):
-        matrix = torch.tensor(diagonal)
-        assert torch.equal(conjugate_gradient(lambda x, matrix=matrix: matrix * x, vector, 10), torch.zeros(2)), (
-            diagonal
-        )
-    later = conjugate_gradient(
-        lambda x: torch.tensor([3.0, -1.0]) * x, vector, 10
-    )  # the second direction is the bad one
-    assert torch.equal(later, torch.tensor([1.0, 1.0]))
+@pytest.mark.parametrize(
+    ("diagonal", "expected"),
+    [
+        ([-1.0, -2.0], [0.0, 0.0]),
+        ([1.0, -1.0], [0.0, 0.0]),
+        ([torch.nan, 1.0], [0.0, 0.0]),
+        ([1e-45, 0.0], [0.0, 0.0]),
+        ([3.0, -1.0], [1.0, 1.0]),  # the second direction is the bad one
+    ],
+)
+def test_stops_before_a_direction_without_positive_curvature(diagonal: list[float], expected: list[float]) -> None:
+    found = conjugate_gradient(lambda x: torch.tensor(diagonal) * x, torch.ones(2), 10)
+    assert found.tolist() == expected
 
 
 # curiosity: its losses and its reward, and what has gradient
 
 
-def test_the_forward_error_is_half_the_squared_distance_and_moves_features_too():
+def test_the_forward_error_is_half_the_squared_distance_and_moves_features_too() -> None:
     predicted, features = torch.tensor([[1.0, 2.0], [0.0, 0.0]]), torch.tensor([[0.0, 4.0], [0.0, 6.0]])
     predicted, features = predicted.requires_grad_(), features.requires_grad_()
     error = forward_error(predicted, features)
@@ -220,24 +182,21 @@ def test_the_forward_error_is_half_the_squared_distance_and_moves_features_too()
     assert gradients[0].tolist() == (-gradients[1]).tolist() == [[1.0, -2.0], [0.0, -6.0]]
 
 
-def test_the_inverse_error_of_choices_is_their_cross_entropy():
+def test_the_inverse_error_is_a_cross_entropy_of_choices_or_half_the_squared_distance_of_numbers() -> None:
     logits, action = torch.tensor([[[0.0, 1.0, 3.0]], [[5.0, 2.0, 2.0]]]), torch.tensor([[2], [1]])
     first, second = (math.log(sum(map(math.exp, row))) for row in ((0, 1, 3), (5, 2, 2)))
     torch.testing.assert_close(inverse_error(logits, action), torch.tensor([[first - 3], [second - 2]]))
+    predicted, numbers = torch.tensor([[1.0, 2.0], [0.0, 0.5]]), torch.tensor([[0.0, 0.0], [0.0, 1.0]])
+    assert inverse_error(predicted, numbers).tolist() == [2.5, 0.125]
 
 
-def test_the_inverse_error_of_numbers_is_half_their_squared_distance():
-    predicted, action = torch.tensor([[1.0, 2.0], [0.0, 0.5]]), torch.tensor([[0.0, 0.0], [0.0, 1.0]])
-    assert inverse_error(predicted, action).tolist() == [2.5, 0.125]
+def test_the_loss_of_curiosity_weighs_the_models() -> None:
+    forward, inverse = torch.tensor([1.0, 0.0]), torch.tensor([0.0, 1.0])
+    assert curiosity_loss(forward=forward, inverse=inverse).tolist() == pytest.approx([0.2, 0.8])
+    assert curiosity_loss(forward=forward, inverse=inverse, beta=0.75).tolist() == [0.75, 0.25]
 
 
-def test_the_loss_of_curiosity_weighs_the_models():
-    error = {"forward": torch.tensor([1.0, 0.0]), "inverse": torch.tensor([0.0, 1.0])}
-    assert curiosity_loss(**error).tolist() == pytest.approx([0.2, 0.8])
-    assert curiosity_loss(**error, beta=0.75).tolist() == [0.75, 0.25]
-
-
-def test_dummy_steps_pay_nothing_and_the_reward_has_no_gradient():
+def test_dummy_steps_pay_nothing_and_the_reward_has_no_gradient() -> None:
     error = torch.tensor([[2.0, math.nan], [3.0, 4.0]], requires_grad=True)
     reward = intrinsic_reward(forward=error, mask=torch.tensor([[True, False], [False, True]]), eta=0.5)
     assert reward.tolist() == [[1.0, 0.0], [0.0, 2.0]]
