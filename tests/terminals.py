@@ -13,8 +13,9 @@ import sys
 import termios
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pyte
 
@@ -27,8 +28,10 @@ WITHIN_S = 40.0
 class Terminal:
     """A shell with job control that leaves the terminal's modes as programs leave them, unlike those that edit lines."""
 
-    def __init__(self, folder: Path, columns: int, lines: int, **environment: str) -> None:
-        """It stands in `folder`; `environment` is added to this one's."""
+    def __init__(
+        self, folder: Path, columns: int, lines: int, command: Sequence[str] = ("/bin/sh", "-i"), **environment: str
+    ) -> None:
+        """It stands in `folder`; `command` is the shell, `environment` is added to this one's."""
         self._screen = pyte.Screen(columns, lines)
         self._stream = pyte.ByteStream(self._screen)
         self._lock = threading.Lock()
@@ -39,7 +42,7 @@ class Terminal:
             path = {"PATH": f"{binaries}:{os.environ['PATH']}", "PS1": PROMPT, "TERM": "xterm-256color"}
             hidden = {"COLUMNS", "LINES", "NO_COLOR", "ENV"}
             kept = {name: value for name, value in os.environ.items() if name not in hidden}
-            os.execve("/bin/sh", ["sh", "-i"], {**kept, **path, **environment})
+            os.execvpe(command[0], command, {**kept, **path, **environment})
         self.resize(columns, lines)
         self._reader = threading.Thread(target=self._read)
         self._reader.start()
@@ -117,9 +120,9 @@ class Terminal:
 
 
 @contextlib.contextmanager
-def terminal(folder: Path, columns: int = 100, lines: int = 30, **environment: str) -> Iterator[Terminal]:
+def terminal(folder: Path, columns: int = 100, lines: int = 30, **more: Any) -> Iterator[Terminal]:
     """A terminal that is closed afterwards."""
-    opened = Terminal(folder, columns, lines, **environment)
+    opened = Terminal(folder, columns, lines, **more)
     try:
         yield opened
     finally:

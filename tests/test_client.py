@@ -24,6 +24,12 @@ SPACES: dict[str, Any] = {name: HELLO[name] for name in ("observation", "action"
 assert serve  # the fixture
 
 
+def cut(client: Client) -> None:
+    """Breaks its connection."""
+    assert client._connection
+    client._connection.socket.shutdown(2)
+
+
 def test_it_can_be_copied_to_where_there_is_no_torch(tmp_path: Any) -> None:
     import apex_acer.client as module
 
@@ -63,19 +69,15 @@ def test_a_gymnasium_environment(serve: Serve) -> None:
     until(lambda: acting.kinds().count("reset") == acting.kinds().count("terminated") == 3)
 
 
-@pytest.mark.parametrize(
-    ("space", "action"),
-    [
+def test_each_kind_of_actions_is_told_as_the_page_says() -> None:
+    told: list[tuple[Any, dict[str, Any]]] = [
         (Discrete(3, start=2), {"n": 3, "start": 2}),
         (MultiDiscrete([[3], [2]], start=[[1], [0]]), {"nvec": [3, 2], "start": [1, 0]}),
         (MultiBinary((2, 2)), {"nvec": [2, 2, 2, 2]}),
         (Box(-2, 2, (1,)), {"low": [-2.0], "high": [2.0]}),
-    ],
-    ids=str,
-)
-def test_each_kind_of_actions_is_told_as_the_page_says(space: Any, action: dict[str, Any]) -> None:
-    env = Spaces(action=space)
-    assert spaces(env) == {"observation": {"shape": [2], "dtype": "float32"}, "action": action}
+    ]
+    for space, action in told:
+        assert spaces(Spaces(action=space)) == {"observation": {"shape": [2], "dtype": "float32"}, "action": action}
 
 
 def test_a_broken_connection_goes_unnoticed(serve: Serve) -> None:
@@ -84,41 +86,28 @@ def test_a_broken_connection_goes_unnoticed(serve: Serve) -> None:
         client.reset(OBS)
         for number in range(20):
             if number % 3 == 0:
-                client._connection.socket.shutdown(2)  # type: ignore[union-attr]
+                cut(client)
             assert client.step([number, 0, 0, 0], 1) == number % 2
         client.end(OBS, 1, terminated=True)
     until(lambda: acting.kinds() == ["reset", *["step"] * 20, "terminated"])
 
 
-def test_an_episode_that_was_lost_is_reported_and_the_next_one_begins(serve: Serve) -> None:
+def test_an_episode_that_was_lost_is_reported_and_the_next_one_begins_in_whatever_session(serve: Serve) -> None:
     acting = serve(grace_s=0.0)
     with Client(acting.server.url, TOKEN, **SPACES) as client:
-        client.reset(OBS)
-        client._connection.socket.shutdown(2)  # type: ignore[union-attr]
-        until(lambda: LOST in acting.kinds())
-        with pytest.raises(EpisodeLost):
-            client.step(OBS, 1)
-        assert client.reset(OBS) == 0
-        assert client.step(OBS, 1) == 0
-
-
-def test_an_episode_can_begin_in_whatever_session_there_is(serve: Serve) -> None:
-    acting = serve(grace_s=0.0)
-    with Client(acting.server.url, TOKEN, **SPACES) as client:
-        client.reset(OBS)
-        client.end(OBS, 1, terminated=True)
-        client._connection.socket.shutdown(2)  # type: ignore[union-attr]
-        until(lambda: acting.server.num == 0)
-        assert client.reset(OBS) == 0
-        assert client.step(OBS, 1) == 0
-
-
-def test_the_environment_s_random_numbers_are_its_own() -> None:
-    random.seed(3)
-    expected = random.getstate()
-    with pytest.raises(RemoteError):
-        Client(f"ws://127.0.0.1:{free_port()}", TOKEN, **SPACES, patience_s=0.3)
-    assert random.getstate() == expected
+        for number in range(2):
+            client.reset(OBS)
+            if number:
+                client.end(OBS, 1, terminated=True)
+            cut(client)
+            until(lambda: acting.server.num == 0)
+            if not number:
+                with pytest.raises(EpisodeLost):
+                    client.step(OBS, 1)
+            assert client.reset(OBS) == 0
+            assert client.step(OBS, 1) == 0
+            client.end(OBS, 1, terminated=True)
+    assert acting.kinds().count(LOST) == 1
 
 
 def test_it_waits_for_a_server_that_comes_later_and_for_a_place(serve: Serve) -> None:
@@ -138,28 +127,25 @@ def test_it_waits_for_a_server_that_comes_later_and_for_a_place(serve: Serve) ->
     assert [played.episodes for played in results] == [1, 1]
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
+def test_what_is_refused_and_nobody_there_is_one_line(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
+    given, started = {"url": serve().server.url, "token": TOKEN, **SPACES}, time.monotonic()
+    nobody = f"ws://127.0.0.1:{free_port()}"
+    refusals: list[tuple[dict[str, Any], str]] = [
         ({"token": "open"}, "wrong token"),
-        ({"action": {"n": 3}}, "action is {'n': 3}, this server's is {'n': 2, 'start': 0}"),
+        ({"action": {"n": 3}}, r"action is \{.n.: 3}, this server.s is \{.n.: 2, .start.: 0}"),
         ({"url": "http://127.0.0.1"}, "http://127.0.0.1 isn't a valid URI"),
-    ],
-)
-def test_what_is_refused_is_one_line(serve: Serve, changes: dict[str, Any], message: str) -> None:
-    given = {"url": serve().server.url, "token": TOKEN, **SPACES, **changes}
-    with pytest.raises(RemoteError, match=message.replace("{", r"\{").replace("'", ".")):
-        Client(**given)
-
-
-def test_nobody_there_is_one_line_in_time(caplog: pytest.LogCaptureFixture) -> None:
-    port, started = free_port(), time.monotonic()
-    with pytest.raises(RemoteError, match=rf"ws://127.0.0.1:{port}: .*refused"):
-        Client(f"ws://127.0.0.1:{port}", TOKEN, **SPACES, patience_s=0.5)
+        ({"url": nobody, "patience_s": 0.5}, f"{nobody}: .*refused"),
+    ]
+    random.seed(3)
+    expected = random.getstate()
+    for changes, message in refusals:
+        with pytest.raises(RemoteError, match=message):
+            Client(**(given | changes))
     assert time.monotonic() - started < 3
-    (line,) = caplog.messages
-    assert line.startswith(f"ws://127.0.0.1:{port}: ")
+    (line,) = [record.getMessage() for record in caplog.records if record.name == "apex_acer.client"]
+    assert line.startswith(f"{nobody}: ")
     assert line.endswith("; trying again for 0.5 s")
+    assert random.getstate() == expected, "the environment's random numbers are its own"
 
 
 def test_the_server_s_goodbye_ends_a_run(serve: Serve) -> None:

@@ -22,9 +22,11 @@ from tests.runs import tiny_run
 
 DOCS = ROOT / "docs"
 EXAMPLES = DOCS / "examples"
-PAGES = {
-    "own-environment.md": ("corridor.py",),
-    "own-algorithm.md": ("expected_sarsa.py", "expected_sarsa.toml"),
+OWN = {"network__torso": "residual:Residual", "optimizer__name": "residual:make_optimizer"}
+SHOWN = {
+    "corridor.py": "own-environment.md",
+    "expected_sarsa.py": "own-algorithm.md",
+    "expected_sarsa.toml": "own-algorithm.md",
 }
 
 
@@ -33,26 +35,15 @@ def _examples_can_be_imported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(EXAMPLES)
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_pages_show_the_examples(page: str) -> None:
+def test_pages_show_the_examples() -> None:
     """Their other code is run by test_code_blocks.py."""
-    text = (DOCS / page).read_text(encoding="utf-8")
-    for name in PAGES[page]:
-        assert f"\n{(EXAMPLES / name).read_text(encoding='utf-8')}```\n" in text, name
+    for name, page in SHOWN.items():
+        text = (EXAMPLES / name).read_text(encoding="utf-8")
+        assert f"\n{text}```\n" in (DOCS / page).read_text(encoding="utf-8"), name
 
 
 @pytest.mark.parametrize("engine", ["serial", pytest.param("local", marks=pytest.mark.slow)])
-def test_a_function_looks_at_the_network_in_the_learner_s_process(
-    tmp_path: Path, engine: str, capfd: pytest.CaptureFixture[str]
-) -> None:
-    config = tiny_run(tmp_path, engine=engine, learner__callback="watching:watch_norms", stop__env_steps=300)
-    train(config)
-    said = capfd.readouterr().out if engine == "serial" else (tmp_path / "log.txt").read_text()
-    assert re.search(r"\d+ steps, entropy 0\.\d+: {'.*weight': \d+\.\d+", said)
-
-
-@pytest.mark.parametrize("engine", ["serial", pytest.param("local", marks=pytest.mark.slow)])
-def test_an_environment_of_one_s_own_is_learned(tmp_path: Path, engine: str) -> None:
+def test_an_environment_of_one_s_own_is_learned(tmp_path: Path, engine: str, capfd: pytest.CaptureFixture[str]) -> None:
     """3 steps are enough, which pay 0.7; chance takes 20, and pays below 0."""
     config = tiny_run(
         tmp_path,
@@ -65,20 +56,15 @@ def test_an_environment_of_one_s_own_is_learned(tmp_path: Path, engine: str) -> 
         optimizer__learning_rate=3e-3,
         stop__env_steps=20_000,
         stop__at_return=0.5,
+        learner__callback="watching:watch_norms",
     )
     result = train(config)
     assert result.reason == "at_return"
+    # a function looks at the network in the learner's process
+    said = capfd.readouterr().out if engine == "serial" else (tmp_path / "log.txt").read_text()
+    assert re.search(r"\d+ steps, entropy 0\.\d+: {'.*weight': \d+\.\d+", said)
     policy = load_policy(result.weights)
     assert [policy.act([x / 3]) for x in range(3)] == [1] * 3
-
-
-@pytest.mark.slow
-def test_a_wrapper_with_settings_of_one_s_own_is_used_in_every_process(tmp_path: Path) -> None:
-    own = {"environment__id": "Pendulum-v1", "environment__wrappers": ["torques:fine"], "evaluation__every": 500}
-    own |= {"stop__env_steps": 5000}  # long enough for the evaluator to have played
-    result = train(tiny_run(tmp_path, engine="local", **own))
-    assert result.eval_return is not None
-    assert result.policy.spec.num_actions == 11
 
 
 def expected_sarsa(**settings: Any) -> Any:
@@ -136,19 +122,11 @@ def test_an_algorithm_of_one_s_own_explores_at_its_actors_temperatures_and_refus
     assert message.endswith("network.lstm: 64 is not allowed; expected_sarsa:ExpectedSarsa has no memory; give 0")
 
 
-@pytest.mark.parametrize("lstm", [pytest.param(0, marks=pytest.mark.slow), 8])
-def test_a_torso_and_an_optimizer_of_one_s_own_go_on_exactly_after_a_resume(tmp_path: Path, lstm: int) -> None:
+def test_a_torso_and_an_optimizer_of_one_s_own_go_on_exactly_after_a_resume(tmp_path: Path) -> None:
     """Bit for bit the run that was not stopped."""
-    own: dict[str, Any] = {
-        "network__torso": "residual:Residual",
-        "network__lstm": lstm,
-        "optimizer__name": "residual:make_optimizer",
-        "checkpoint__replay": True,
-        "checkpoint__every": 600,
-        "stop__env_steps": 1200,
-    }
-    whole = train(tiny_run(tmp_path / "whole", **own))
-    train(tiny_run(tmp_path / "parts", **(own | {"stop__env_steps": 600})))
+    own: dict[str, Any] = OWN | {"network__lstm": 8, "checkpoint__replay": True, "checkpoint__every": 600}
+    whole = train(tiny_run(tmp_path / "whole", **own, stop__env_steps=1200))
+    train(tiny_run(tmp_path / "parts", **own, stop__env_steps=600))
     parts = resume(tmp_path / "parts", {"env_steps": 1200})
     one, other = (load_policy(result.weights).network for result in (whole, parts))
     assert type(one.torso).__name__ == "Residual"
@@ -158,15 +136,15 @@ def test_a_torso_and_an_optimizer_of_one_s_own_go_on_exactly_after_a_resume(tmp_
 
 
 @pytest.mark.slow
-def test_a_torso_and_an_optimizer_of_one_s_own_train_in_processes(tmp_path: Path) -> None:
-    own = {"network__torso": "residual:Residual", "optimizer__name": "residual:make_optimizer"}
-    config = tiny_run(tmp_path, engine="local", learner__precision="bfloat16", evaluation__every=500, **own)
+def test_a_torso_an_optimizer_and_a_wrapper_of_one_s_own_are_used_in_every_process(tmp_path: Path) -> None:
+    steps = {"evaluation__every": 500, "stop__env_steps": 5000}  # long enough for the evaluator to have played
+    wrapped = {"environment__id": "Pendulum-v1", "environment__wrappers": ["torques:fine"]}
+    config = tiny_run(tmp_path, engine="local", learner__precision="bfloat16", **OWN, **wrapped, **steps)
     result = train(config)
     assert result.updates > 50
     assert result.eval_return is not None
-    import residual
-
-    assert isinstance(load_policy(result.weights).network.torso, residual.Residual)
+    assert result.policy.spec.num_actions == 11
+    assert type(load_policy(result.weights, True).network.torso).__name__ == "Residual"
 
 
 # ── a notebook ──

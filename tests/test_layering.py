@@ -17,12 +17,7 @@ from docs.rooms import Room, imported_rooms, imports, rooms
 
 ROOT = Path(apex_acer.__file__).parent
 ROOMS = rooms()
-AT_THE_TOP = {
-    "__init__.py",
-    "__main__.py",
-    "client.py",
-    "wrappers.py",
-}  # of the package: its front door, and nothing behind it
+AT_THE_TOP = {"__init__.py", "__main__.py", "client.py", "wrappers.py"}  # the front door, and nothing behind it
 HOMES = {  # foreign package: where alone it is imported
     "zmq": "engines/local/",
     "msgpack": ("engines/local/", "remote/", "client.py"),
@@ -46,7 +41,7 @@ HOMES = {  # foreign package: where alone it is imported
     "dill": None,
 }
 ROLES = {"actor/actor.py", "learner/learner.py", "actor/evaluator.py"}
-FILES = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.rglob("*.py"))
+SOURCES = {path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8") for path in sorted(ROOT.rglob("*.py"))}
 
 
 def faults(file: str, source: str) -> list[str]:
@@ -71,9 +66,8 @@ def faults(file: str, source: str) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("file", FILES)
-def test_imports_point_down(file: str) -> None:
-    assert not faults(file, (ROOT / file).read_text(encoding="utf-8"))
+def test_imports_point_down() -> None:
+    assert not [fault for file, source in SOURCES.items() for fault in faults(file, source)]
 
 
 def order(known: dict[str, Room]) -> list[str]:
@@ -112,12 +106,8 @@ def circles(graph: Mapping[str, Collection[str]]) -> list[list[str]]:
     return [list(circle) for circle in sorted({tuple(files) for files in together.values() if files})]
 
 
-def test_no_files_import_each_other_in_a_circle() -> None:
-    sources = {file: (ROOT / file).read_text(encoding="utf-8") for file in FILES}
-    assert not circles(file_imports(sources))
-
-
-def test_circles_are_found_also_those_for_type_checkers_only() -> None:
+def test_no_files_import_each_other_in_a_circle_also_not_for_type_checkers_only() -> None:
+    assert not circles(file_imports(SOURCES))
     for_types = "if TYPE_CHECKING:\n    from apex_acer.a import one"
     sources = {
         "a/__init__.py": "from apex_acer.b import two",
@@ -128,68 +118,49 @@ def test_circles_are_found_also_those_for_type_checkers_only() -> None:
     assert circles(file_imports(sources)) == [["a/__init__.py", "b.py", "c/d.py"]]
 
 
-def test_what_acts_and_what_learns_do_not_know_each_other() -> None:
+def test_what_acts_and_what_learns_do_not_know_each_other_nor_how_they_are_run() -> None:
     assert "learner" not in ROOMS["actor"].may_import
     assert "actor" not in ROOMS["learner"].may_import
+    for file in [file for file in SOURCES if file in ROLES or file.startswith("algorithms/")]:
+        names = {name.split(".")[0] for name in imports(SOURCES[file], "apex_acer")}
+        assert not names & {"ray", "zmq", "multiprocessing"}, file
 
 
-@pytest.mark.parametrize("room", ROOMS)
-def test_a_room_imports_all_that_it_says(room: str) -> None:
-    sources = {f: (ROOT / f).read_text(encoding="utf-8") for f in FILES if f.rpartition("/")[0] == room}
-    used = {other for file, source in sources.items() for other in imported_rooms(file, source, ROOMS)}
-    assert used == ROOMS[room].may_import
+def test_a_room_imports_all_that_it_says_and_each_file_says_what_it_is_for() -> None:
+    used: dict[str, set[str]] = {room: set() for room in ROOMS}
+    for file, source in SOURCES.items():
+        if (room := file.rpartition("/")[0]) in used:
+            used[room] |= imported_rooms(file, source, ROOMS).keys()
+        text = ast.get_docstring(ast.parse(source)) or ""
+        assert text.partition("\n")[0].endswith((".", ":", ";")), file
+    assert used == {name: room.may_import for name, room in ROOMS.items()}
 
 
-@pytest.mark.parametrize("file", FILES)
-def test_each_file_says_first_what_it_is_for(file: str) -> None:
-    text = ast.get_docstring(ast.parse((ROOT / file).read_text(encoding="utf-8"))) or ""
-    assert text.partition("\n")[0].endswith((".", ":", ";"))
-
-
-@pytest.mark.parametrize(
-    ("file", "source", "part"),
-    [
-        (
-            "replay/sampler.py",
-            "from apex_acer.learner.learner import Learner",
-            "apex_acer.learner.learner.Learner; replay/",
-        ),
-        (
-            "networks/frames.py",
-            "def f():\n    import apex_acer.actor.policy",
-            "apex_acer.actor.policy; networks/__init__",
-        ),
-        ("replay/sampler.py", "from apex_acer import train", "apex_acer.train by the front door"),
-        ("actor/actor.py", "from apex_acer import manager", "apex_acer.manager; actor/__init__"),
-        ("engines/local/wire.py", "from ... import cli", "apex_acer.cli; engines/local/__init__"),
-        ("algorithms/acer.py", "from ..actor.rollout import Rollout", "apex_acer.actor.rollout.Rollout; algorithms/"),
-        (
-            "engines/engine.py",
-            "from apex_acer.engines.local import wire",
-            "apex_acer.engines.local.wire; engines/__init__",
-        ),
-        ("novelty.py", "", "novelty.py is in no room"),
-        ("engines/serial.py", "import zmq.asyncio", "zmq.asyncio; allowed: engines/local/"),
-        ("learner/learner.py", "from msgpack import packb", "msgpack.packb; allowed: engines/local/"),
-        ("engines/local/wire.py", "import lz4.frame", "lz4.frame; allowed: engines/ray/ replay/compressed.py"),
-        ("engines/local/wire.py", "import pickle", "pickle; allowed: nowhere"),
-    ],
+FAULTS = (
+    (
+        "replay/sampler.py",
+        "from apex_acer.learner.learner import Learner",
+        "apex_acer.learner.learner.Learner; replay/",
+    ),
+    ("networks/frames.py", "def f():\n    import apex_acer.actor.policy", "apex_acer.actor.policy; networks/__init__"),
+    ("replay/sampler.py", "from apex_acer import train", "apex_acer.train by the front door"),
+    ("actor/actor.py", "from apex_acer import manager", "apex_acer.manager; actor/__init__"),
+    ("engines/local/wire.py", "from ... import cli", "apex_acer.cli; engines/local/__init__"),
+    ("algorithms/acer.py", "from ..actor.rollout import Rollout", "apex_acer.actor.rollout.Rollout; algorithms/"),
+    ("engines/engine.py", "from apex_acer.engines.local import wire", "apex_acer.engines.local.wire; engines/__init__"),
+    ("novelty.py", "", "novelty.py is in no room"),
+    ("engines/serial.py", "import zmq.asyncio", "zmq.asyncio; allowed: engines/local/"),
+    ("engines/local/wire.py", "import pickle", "pickle; allowed: nowhere"),
 )
-def test_faults_are_found(file: str, source: str, part: str) -> None:
-    (fault,) = faults(file, source)
-    assert part in fault
 
 
-def test_what_is_allowed_is_not_a_fault() -> None:
+def test_faults_are_found() -> None:
+    for file, source, part in FAULTS:
+        (fault,) = faults(file, source)
+        assert part in fault
     assert not faults("manager/manager.py", "from apex_acer import __version__\nfrom apex_acer.engines import serial")
     assert not faults("engines/ray/link.py", "import ray, lz4.frame")
     assert not faults("engines/local/wire.py", "import msgpack, zmq\nfrom . import transport")
-
-
-@pytest.mark.parametrize("file", [f for f in FILES if f in ROLES or f.startswith("algorithms/")])
-def test_roles_do_not_know_how_they_are_run(file: str) -> None:
-    names = {name.split(".")[0] for name in imports((ROOT / file).read_text(encoding="utf-8"), "apex_acer")}
-    assert not names & {"ray", "zmq", "multiprocessing"}
 
 
 def loaded_by(statement: str) -> set[str]:
@@ -199,31 +170,32 @@ def loaded_by(statement: str) -> set[str]:
     return set(done.stdout.split())
 
 
-def test_the_manager_loads_no_torch() -> None:
-    loaded = loaded_by("import apex_acer, apex_acer.manager.manager\napex_acer.load_run('pong-apex-dqn')")
-    assert "apex_acer" in loaded
-    assert not loaded & {"torch", "safetensors", "tensorboardX", "tensorboard", "ray"}
+RUN = "apex_acer.cli.training, apex_acer.views.console, apex_acer.manager.manager, apex_acer.engines.local.launcher"
 
 
-def test_a_run_loads_no_extra() -> None:
-    imported = (
-        "apex_acer.cli.training, apex_acer.views.console, apex_acer.manager.manager, apex_acer.engines.local.launcher"
-    )
-    loaded = loaded_by(f"import {imported}\nfor name in apex_acer.engines.local.launcher.IMPORTED: __import__(name)")
-    assert {"torch", "tensorboardX"} <= loaded
-    assert not loaded & {"av", "matplotlib", "onnx", "pygame", "ray", "scipy", "tensorboard"}
-
-
-def test_figures_need_neither_torch_nor_scipy() -> None:
-    assert not loaded_by("import apex_acer.cli.showing, apex_acer.views.figures") & {"matplotlib"}
-    loaded = loaded_by("import apex_acer.views.plots, apex_acer.tools.runs")
-    assert "matplotlib" in loaded
-    assert not loaded & {"torch", "scipy"}
-
-
-def test_the_front_door_is_lazy() -> None:
-    loaded = loaded_by("import apex_acer\nassert set(apex_acer.__all__)")
-    assert not loaded & {"torch", "numpy", "gymnasium", "rich"}
+@pytest.mark.parametrize(
+    ("statement", "needed", "foreign"),
+    [
+        ("import apex_acer\nassert set(apex_acer.__all__)", {"apex_acer"}, {"torch", "numpy", "gymnasium", "rich"}),
+        (
+            "import apex_acer, apex_acer.manager.manager\napex_acer.load_run('pong-apex-dqn')",
+            {"apex_acer"},
+            {"torch", "safetensors", "tensorboardX", "tensorboard", "ray"},
+        ),
+        (
+            f"import {RUN}\nfor name in apex_acer.engines.local.launcher.IMPORTED: __import__(name)",
+            {"torch", "tensorboardX"},
+            {"av", "matplotlib", "onnx", "pygame", "ray", "scipy", "tensorboard"},
+        ),
+        ("import apex_acer.cli.showing, apex_acer.views.figures", {"apex_acer"}, {"matplotlib"}),
+        ("import apex_acer.views.plots, apex_acer.tools.runs", {"matplotlib"}, {"torch", "scipy"}),
+    ],
+    ids=["the front door", "the manager", "a run", "figures", "plots"],
+)
+def test_nothing_is_loaded_that_is_not_needed(statement: str, needed: set[str], foreign: set[str]) -> None:
+    loaded = loaded_by(statement)
+    assert needed <= loaded
+    assert not loaded & foreign
 
 
 def test_the_front_door_shows_its_public_names_and_no_others() -> None:
@@ -232,10 +204,6 @@ def test_the_front_door_shows_its_public_names_and_no_others() -> None:
     program = f"import apex_acer; {look}; apex_acer.train; {look}"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
     assert not done.returncode, done.stdout + done.stderr
-
-
-def test_every_public_name_resolves() -> None:
-    for name in apex_acer.__all__:
-        assert getattr(apex_acer, name) is not None
+    assert all(getattr(apex_acer, name) is not None for name in apex_acer.__all__)
     with pytest.raises(AttributeError, match="no attribute 'absent'"):
         apex_acer.absent  # noqa: B018

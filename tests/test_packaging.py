@@ -15,7 +15,6 @@ import zipfile
 from configparser import ConfigParser
 from importlib import metadata
 from pathlib import Path
-from typing import NamedTuple
 from urllib.request import urlopen
 
 import pytest
@@ -38,22 +37,19 @@ def call(*command: str | Path, cwd: Path = ROOT) -> str:
     return done.stdout + done.stderr
 
 
-def test_every_package_is_listed() -> None:
+def test_every_package_is_listed_and_the_version_written_once() -> None:
     config = ConfigParser()
     config.read(ROOT / "setup.cfg")
     found = {".".join(path.parent.relative_to(ROOT).parts) for path in (ROOT / "apex_acer").rglob("__init__.py")}
     assert set(config["options"]["packages"].split()) == {*found, "apex_acer.launch"}
-
-
-@pytest.mark.parametrize(("target", "expected"), [("run", False), ("install", True), ("test", True)])
-def test_the_tools_are_not_installed_for_a_run(target: str, expected: bool) -> None:
-    commands = call("make", "--dry-run", "--always-make", target)
-    assert "pip install" in commands
-    assert ("[dev]" in commands) == expected
-
-
-def test_the_version_is_written_once_for_all() -> None:
     assert metadata.version("apex_acer") == __version__
+
+
+def test_the_tools_are_not_installed_for_a_run() -> None:
+    for target, expected in {"run": False, "install": True, "test": True}.items():
+        commands = call("make", "--dry-run", "--always-make", target)
+        assert "pip install" in commands
+        assert ("[dev]" in commands) == expected, target
 
 
 @pytest.mark.slow
@@ -78,16 +74,12 @@ def test_the_dockerfile_has_no_faults(tmp_path: Path) -> None:
     assert "sudo" in done.stdout
 
 
-def test_what_the_dockerfile_copies_is_there_and_sent() -> None:
-    lines = (ROOT / "Dockerfile").read_text().splitlines()
-    copied = {name for line in lines if line.startswith("COPY ") for name in line.split()[1:-1]}
+def test_the_image_has_what_it_needs_and_runs_as_a_user_without_rights() -> None:
+    text = (ROOT / "Dockerfile").read_text()
+    copied = {name for line in text.splitlines() if line.startswith("COPY ") for name in line.split()[1:-1]}
     sent = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
     assert copied == sent
     assert all((ROOT / name).exists() for name in copied)
-
-
-def test_the_image_runs_as_a_user_without_rights_and_reaps() -> None:
-    text = (ROOT / "Dockerfile").read_text()
     assert re.search(r"^USER [1-9]\d*$", text, re.MULTILINE)
     assert 'ENTRYPOINT ["tini", "--", "apex-acer"]' in text
 
@@ -135,48 +127,27 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
     assert "# apex_acer" in described  # the page that a package index shows
 
 
-class Installed(NamedTuple):
-    """A wheel in an environment of its own, which takes the dependencies from this one."""
-
-    python: Path
-    command: Path
-    site: Path
-    folder: Path
-    """Where the user stands: empty, and outside of the repository."""
-
-
-@pytest.fixture(scope="module")
-def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Installed:
-    root = tmp_path_factory.mktemp("installed")
-    venv.create(root / "venv")
-    python, command = (root / "venv" / "bin" / name for name in ("python", "apex-acer"))
+@pytest.mark.slow
+def test_a_new_user_s_first_hour(wheel: Path, tmp_path: Path) -> None:
+    """Every verb of an installed wheel at the first try, in the order of the README, outside of the repository."""
+    venv.create(tmp_path / "venv")
+    python, command = (tmp_path / "venv" / "bin" / name for name in ("python", "apex-acer"))
     call(sys.executable, "-m", "pip", "--python", python, "install", "--no-deps", "--no-index", wheel)
-    (site,) = (root / "venv").glob("lib/python*/site-packages")
-    (site / "dependencies.pth").write_text(sysconfig.get_path("purelib"))
-    (root / "elsewhere").mkdir()
-    return Installed(python, command, site, root / "elsewhere")
-
-
-@pytest.mark.slow
-def test_an_installed_wheel_is_whole(installed: Installed) -> None:
-    where = call(installed.python, "-c", "import apex_acer; print(apex_acer.__file__)", cwd=installed.folder)
-    assert Path(where.strip()).is_relative_to(installed.site)
-    for program in ([installed.command], [installed.python, "-m", "apex_acer"]):
-        assert call(*program, "--version", cwd=installed.folder) == f"apex-acer {__version__}\n"
-        listed = call(*program, "presets", cwd=installed.folder).splitlines()
-        assert [line.split()[0] for line in listed] == list(presets())
-
-
-@pytest.mark.slow
-def test_a_new_user_s_first_hour(installed: Installed) -> None:
-    """Every verb at the first try, in the order of the README."""
+    (site,) = (tmp_path / "venv").glob("lib/python*/site-packages")
+    (site / "dependencies.pth").write_text(sysconfig.get_path("purelib"))  # they are this environment's
+    folder = tmp_path / "elsewhere"
+    folder.mkdir()
+    where = call(python, "-c", "import apex_acer; print(apex_acer.__file__)", cwd=folder)
+    assert Path(where.strip()).is_relative_to(site)
 
     def say(*arguments: str) -> str:
-        return call(installed.command, *arguments, cwd=installed.folder)
+        return call(command, *arguments, cwd=folder)
 
+    assert call(python, "-m", "apex_acer", "--version", cwd=folder) == say("--version") == f"apex-acer {__version__}\n"
+    assert [line.split()[0] for line in say("presets").splitlines()] == list(presets())
     trained = say("train", "cartpole")
     assert "the target return is reached" in trained
-    (run,) = (installed.folder / "runs").iterdir()
+    (run,) = (folder / "runs").iterdir()
     name, weights = f"runs/{run.name}", f"runs/{run.name}/weights.safetensors"
     assert f"weights: {run}/weights.safetensors" in trained
     row = next(line for line in say("runs").splitlines() if run.name in line)
@@ -184,12 +155,11 @@ def test_a_new_user_s_first_hour(installed: Installed) -> None:
     assert "ended: at_return" in row
     figures = say("plot", name).split()
     assert {Path(figure).name for figure in figures} == {f"{figure}.png" for figure in FIGURES}
-    assert all((installed.folder / figure).stat().st_size > 10_000 for figure in figures)
+    assert all((folder / figure).stat().st_size > 10_000 for figure in figures)
     assert "video: game.mp4" in say("play", weights, "--video", "game.mp4")
-    assert (installed.folder / "game.mp4").stat().st_size > 10_000
-    with subprocess.Popen(
-        [installed.command, "dashboard", name, "--port", "0"], cwd=installed.folder, stdout=subprocess.PIPE, text=True
-    ) as dashboard:
+    assert (folder / "game.mp4").stat().st_size > 10_000
+    shows = [command, "dashboard", name, "--port", "0"]
+    with subprocess.Popen(shows, cwd=folder, stdout=subprocess.PIPE, text=True) as dashboard:
         assert dashboard.stdout
         with urlopen(dashboard.stdout.readline().split()[0].partition("#")[0], timeout=60) as page:
             assert b"TensorBoard" in page.read()

@@ -7,7 +7,6 @@ import json
 import os
 import pickle
 import struct
-import zipfile
 import zlib
 from pathlib import Path
 from typing import Any
@@ -82,16 +81,7 @@ def renamed_files(mark: Path) -> dict[str, bytes]:
     zipped, array = io.BytesIO(), io.BytesIO()
     torch.save(Opened(mark), zipped)
     np.save(array, np.array([Opened(mark)], dtype=object), allow_pickle=True)
-    archive = io.BytesIO()
-    with zipfile.ZipFile(archive, "w") as file:
-        file.writestr("data.pkl", pickle.dumps(Opened(mark)))
-    return {
-        "pickle": pickle.dumps(Opened(mark)),
-        "old pickle": pickle.dumps(Opened(mark), protocol=0),
-        "torch": zipped.getvalue(),
-        "numpy": array.getvalue(),
-        "zip": archive.getvalue(),
-    }
+    return {"pickle": pickle.dumps(Opened(mark)), "torch": zipped.getvalue(), "numpy": array.getvalue()}
 
 
 def lying_headers() -> dict[str, bytes]:
@@ -99,7 +89,7 @@ def lying_headers() -> dict[str, bytes]:
     header, data = split(good_weights())
     name = next(key for key in header if key.startswith("network."))
     start, end = header[name]["data_offsets"]
-    metadata = {"__metadata__": header["__metadata__"]}
+    metadata, eight = {"__metadata__": header["__metadata__"]}, tensor("F32", [2], 0, 8)
 
     def instead(**changes: Any) -> bytes:
         return safetensors(header | {name: header[name] | changes}, data)
@@ -107,40 +97,26 @@ def lying_headers() -> dict[str, bytes]:
     return {
         "length beyond the file": struct.pack("<Q", 2**20) + b"{}",
         "length beyond memory": struct.pack("<Q", 2**63 - 1) + b"{}",
-        "length of all ones": b"\xff" * 8 + b"{}",
         "no length": b"\x01\x02",
         "empty header": safetensors(""),
         "header a list": safetensors([]),
         "header deeply nested": safetensors("[" * 100_000),
         "header nested in a name": safetensors('{"x":' * 100_000),
-        "header not a number": safetensors('{"x": NaN}'),
         "header not UTF-8": struct.pack("<Q", 4) + b'{"\xff"',
-        "header of zeros": struct.pack("<Q", 100) + bytes(100),
-        "offsets overlap": safetensors(
-            metadata | {"a": tensor("F32", [2], 0, 8), "b": tensor("F32", [2], 4, 12)}, bytes(12)
-        ),
-        "offsets the same": safetensors(
-            metadata | {"a": tensor("F32", [2], 0, 8), "b": tensor("F32", [2], 0, 8)}, bytes(8)
-        ),
+        "offsets overlap": safetensors(metadata | {"a": eight, "b": tensor("F32", [2], 4, 12)}, bytes(12)),
         "offsets negative": instead(data_offsets=[-8, end - start - 8]),
-        "offsets turned round": instead(data_offsets=[end, start]),
         "offsets beyond the file": instead(data_offsets=[start, end + 2**40]),
         "offsets beyond 64 bits": instead(data_offsets=[start, 2**70]),
-        "offsets of fractions": instead(data_offsets=[float(start), float(end)]),
         "hole": safetensors(metadata | {"a": tensor("F32", [2], 8, 16)}, bytes(16)),
         "shape negative": instead(shape=[-1, -4]),
         "shape beyond memory": safetensors(metadata | {"a": tensor("F32", [2**31, 2**31, 4], 0, 8)}, bytes(8)),
         "shape beyond memory but empty": safetensors(metadata | {"a": tensor("F32", [2**40, 0, 2**40], 0, 0)}),
-        "shape a text": instead(shape="4"),
         "type unknown": instead(dtype="OBJECT"),
         "type without a name in torch": safetensors(metadata | {"a": tensor("F8_E8M0", [8], 0, 8)}, bytes(8)),
-        "type of half a byte": safetensors(metadata | {"a": tensor("F4", [16], 0, 8)}, bytes(8)),
         "complex type": safetensors(metadata | {"a": tensor("C64", [1], 0, 8)}, bytes(8)),
         "no metadata": safetensors({key: header[key] for key in header if key != "__metadata__"}, data),
-        "metadata nothing": safetensors(header | {"__metadata__": None}, data),
         "metadata a list": safetensors(header | {"__metadata__": []}, data),
         "metadata nested": safetensors(header | {"__metadata__": {METADATA: {}}}, data),
-        "metadata another's": safetensors(header | {"__metadata__": {"format": "pt"}}, data),
         "no tensors": safetensors(metadata),
         "cut": good_weights()[:-1],
         "more": good_weights() + b"\0",
@@ -154,17 +130,16 @@ def wrong_tensors() -> dict[str, bytes]:
     entry = header[name]
     start, end = entry["data_offsets"]
 
-    def filled(value: float) -> bytes:
-        return safetensors(header, data[:start] + struct.pack("<f", value) * ((end - start) // 4) + data[end:])
+    def named(other: str) -> bytes:
+        return safetensors({(other if key == name else key): header[key] for key in header}, data)
 
     return {
-        "not a number": filled(float("nan")),
-        "infinite": filled(float("-inf")),
-        "integers": safetensors(header | {name: entry | {"dtype": "I32"}}, data),
-        "a tensor renamed": safetensors({("x" if key == name else key): header[key] for key in header}, data),
-        "a tensor on two lines": safetensors(
-            {("network.a\nb" if key == name else key): header[key] for key in header}, data
+        "not a number": safetensors(
+            header, data[:start] + struct.pack("<f", float("nan")) * ((end - start) // 4) + data[end:]
         ),
+        "integers": safetensors(header | {name: entry | {"dtype": "I32"}}, data),
+        "a tensor renamed": named("x"),
+        "a tensor on two lines": named("network.a\nb"),
     }
 
 
@@ -179,66 +154,41 @@ def wrong_metadata() -> dict[str, bytes]:
         return good | {"spec": good["spec"] | changes}
 
     said: dict[str, Any] = {
-        "a list": [],
         "a number": 5,
-        "nothing": None,
-        "no JSON": "{",
-        "empty": "",
         "nested too deeply": "[" * 100_000,
         "a number too long": "9" * 10_000,
         "not a number": json.dumps(good)[:-1] + ', "x": NaN}',
-        "infinite": json.dumps(good)[:-1] + ', "x": -Infinity}',
         "no format": {key: good[key] for key in good if key != "format"},
         "format of tomorrow": good | {"format": FORMAT + 1},
-        "format a list": good | {"format": []},
         "no config": {key: good[key] for key in good if key != "config"},
         "config a list": good | {"config": [1]},
-        "config an empty list": good | {"config": []},
-        "config a text": good | {"config": "x\ny"},
-        "config nothing": good | {"config": None},
         "config with another key": good | {"config": good["config"] | {"surprise": 1}},
         "config with a key on two lines": good | {"config": good["config"] | {"two\nlines": 1}},
         "section a number": good | {"config": good["config"] | {"network": 1}},
         "algorithm unknown": config("algorithm", name="os:system"),
-        "algorithm nothing": config("algorithm", name=None),
         "wrapper a list": config("environment", wrappers=[["os:system"]]),
         "kwargs nested too deeply": config("environment", kwargs="[" * 100_000),
         "torso of a module that prints": config("network", torso="this:d"),  # once it is imported
         "torso a function that ends the program": config("network", torso="os:abort"),
         "torso a class that is none": config("network", torso="subprocess:Popen"),
         "torso a module of torch's": config("network", torso="torch.nn:Linear"),
-        "torso a command": config("network", torso="os; rm:x"),
         "widths of text": config("network", hidden_sizes=["x"]),
         "widths beyond memory": config("network", hidden_sizes=[10**6, 10**6]),
-        "widths beyond 64 bits": config("network", hidden_sizes=[2**62, 2**62]),
         "width beyond anything": config("network", hidden_sizes=[10**30]),
-        "more layers than tensors": config("network", hidden_sizes=[16] * 100),
         "a memory beyond memory": config("network", lstm=10**7),
         "rate beyond a float": config("optimizer", learning_rate=10**400),
         "no spec": {key: good[key] for key in good if key != "spec"},
-        "spec nothing": good | {"spec": None},
-        "spec a list": good | {"spec": []},
         "spec empty": good | {"spec": {}},
-        "spec with another key": spec(surprise=1),
         "spec with a key on two lines": spec(**{"two\nlines": 1}),
-        "plane a number": spec(plane_shape=4),
-        "plane a text": spec(plane_shape="4"),
         "plane of text": spec(plane_shape=["4"]),
-        "plane of fractions": spec(plane_shape=[4.0]),
         "plane negative": spec(plane_shape=[-4]),
-        "plane empty": spec(plane_shape=[]),
         "plane beyond memory": spec(plane_shape=[10**12]),
-        "image beyond memory": spec(plane_shape=[3, 10**6, 10**6]),
         "plane beyond 64 bits": spec(plane_shape=[2**63]),
         "actions none": spec(actions={"n": 0, "start": 0}),
         "actions beyond memory": spec(actions={"n": 10**12, "start": 0}),
-        "actions of text": spec(actions={"n": "2", "start": 0}),
         "actions a flag": spec(actions={"n": True, "start": 0}),
-        "first action a text": spec(actions={"n": 2, "start": "0"}),
-        "stack nothing": spec(stack=None),
         "stack beyond memory": spec(stack=10**12),
         "observations of an unknown type": spec(dtype="object"),
-        "observations of a numbered type": spec(dtype=4),
         "channels a number": spec(channels_last=5),
     }
     return {f"says {name}": with_metadata(metadata) for name, metadata in said.items()} | wrong_boxes()
@@ -248,24 +198,17 @@ def wrong_boxes() -> dict[str, bytes]:
     """Weights files of a policy with continuous actions that say odd things of these."""
     good = good_metadata(continuous=True)
     actions = good["spec"]["actions"]
-    huge = [0.0] * 10**5
     said: dict[str, Any] = {
         "none": {},
-        "a list": [],
-        "a text": "low",
         "choices": {"n": 2, "start": 0},
         "of another number": actions | {"low": [-1.0], "high": [1.0], "given_shape": [1]},
-        "of very many numbers": actions | {"low": huge, "high": huge, "given_shape": [10**5]},
         "of no numbers": actions | {"low": [], "high": [], "given_shape": [0]},
         "without a bound": {name: actions[name] for name in ("low", "given_shape", "given_dtype")},
-        "bounds nothing": actions | {"low": None},
         "bounds of text": actions | {"low": ["-1", "0"]},
         "bounds crossed": actions | {"low": [4.0, 0.0]},
         "bounds beyond a float": actions | {"high": [3.0, 10**400]},
         "shape beyond memory": actions | {"given_shape": [10**9, 10**9]},
         "shape beyond 64 bits": actions | {"given_shape": [2**63, 2]},
-        "shape a number": actions | {"given_shape": 2},
-        "type unknown": actions | {"given_dtype": "object"},
         "type on two lines": actions | {"given_dtype": "float\n32"},
     }
     return {
@@ -278,22 +221,16 @@ def run_files() -> dict[str, bytes]:
     """Run files of which each is refused."""
     return {
         "not UTF-8": b"seed = 1 # \xff",
-        "binary": bytes(range(256)),
         "nested too deeply": b"seed = " + b"[" * 100_000,
-        "tables nested too deeply": b"[" + b"a." * 50_000 + b"a]\n",
+        "tables nested too deeply": b"[" + b"a." * 5_000 + b"a]\n",
         "a number too long": b"seed = " + b"9" * 10_000,
-        "a hexadecimal number too long": b"seed = 0x" + b"f" * 10_000,
         "a number beyond a float": b"[algorithm]\ngamma = 1" + b"0" * 400,
         "not a number": b"[algorithm]\ngamma = nan",
-        "infinite": b"[algorithm]\nreplay_ratio = inf",
         "a date": b"seed = 2020-01-01",
         "a key on two lines": b'"two\\nlines" = 1',
-        "a section on two lines": b'["two\\nlines"]\nx = 1',
         "a section a number": b"network = 1",
-        "a section a list": b"[[network]]\nlstm = 1",
         "a base a number": b"base = 5",
         "a base that is not there": b'base = "absent.toml"',
-        "a base on two lines": b'base = "two\\nlines"',
         "a base with a null": b'base = "x\\u0000.toml"',
         "a base beyond a path": b'base = "' + b"x" * 5000 + b'.toml"',
         "a base that is a device": b'base = "/dev/zero"',
@@ -356,10 +293,7 @@ def signed(manifest: Any) -> bytes:
     return json.dumps(manifest | {"checksum": checksum}).encode()
 
 
-CHECKPOINTS = (
-    *wrong_manifests(),
-    *("a file beyond memory", "a manifest that is a pipe", "a file that is a pipe"),
-)
+CHECKPOINTS = (*wrong_manifests(), "a file beyond memory", "a manifest that is a pipe", "a file that is a pipe")
 
 
 def write_all(folder: Path, files: dict[str, bytes], suffix: str) -> dict[str, Path]:

@@ -12,7 +12,7 @@ from typing import Any
 import msgpack
 import numpy as np
 
-from apex_acer.engines.local.wire import WireError, decode_message, decode_reply, encode_message, encode_reply
+from apex_acer.engines.local.wire import DTYPES, WireError, decode_message, decode_reply, encode_message, encode_reply
 from apex_acer.learner.inbox import Inbox
 from apex_acer.protocol.messages import Message, Peer, Reply
 from apex_acer.protocol.planes import unpack
@@ -24,22 +24,8 @@ TOKENS = (
     *(b"\xc0", b"\xc1", b"\xc2", b"\xc3", b"\xc4\x00", b"\xc7\x00\xff", b"\xd6\xff\0\0\0\1", b"\x81" * 90),
     *(b"\xcb\x7f\xf8" + b"\0" * 6, b"\xcf" + b"\xff" * 8, b"\xd3\x80" + b"\0" * 7, b"\xff", b"\x00", b"\x90", b"\x80"),
     *(kind + b"\xff\xff\xff\xff" for kind in (b"\xdb", b"\xdd", b"\xdf", b"\xc6", b"\xc9")),
-    *(
-        b"NaN",
-        b"-Infinity",
-        b"1e999",
-        b"9" * 30,
-        b"9" * 5000,
-        b"null",
-        b"[" * 90,
-        b"{",
-        b"}",
-        b'"',
-        b"'",
-        b"\n",
-        b"=",
-        b".",
-    ),
+    *(b"NaN", b"-Infinity", b"1e999", b"9" * 30, b"9" * 5000, b"null"),
+    *(b"[" * 90, b"{", b"}", b'"', b"'", b"\n", b"=", b"."),
 )
 """What means something to msgpack, JSON or TOML."""
 
@@ -53,21 +39,15 @@ ELEMENTS = (
 JUNK: tuple[Any, ...] = (
     *(None, True, False, -1, 0, 1, 2**31, 2**63 - 1, 2**63, 2**64 - 1, -(2**63), 1.5, -0.0, 1e300, math.inf, math.nan),
     *("", "x", "a\nb", "\0", "x" * 70_000, "acer", "float32", "object", "obs", "eval_return"),
-    *(
-        [],
-        [0],
-        [[]],
-        [[[[[]]]]],
-        [1, 2, 3],
-        {},
-        {"": 0},
-        {"a\nb": 1},
-        {"loss": math.nan},
-        {"actor_1": 2},
-        {"x": {"y": []}},
-    ),
+    *([], [0], [[]], [[[[[]]]]], [1, 2, 3]),
+    *({}, {"": 0}, {"a\nb": 1}, {"loss": math.nan}, {"actor_1": 2}, {"x": {"y": []}}),
 )
 """Values of every kind that msgpack and JSON can hold."""
+
+NAMES = (*ARRAY_FIELDS, "extras.log_probs", "state.cell", "extras.", "x", "")
+LENGTHS = (*range(-1, 8), 2**31, 2**32, 2**62, 2**63, "", "٣")
+KINDS = (*sorted(DTYPES), "object", "<f9", "")
+"""What a header may say of an array: its name, the lengths in its shape and its type."""
 
 
 class Mutator:
@@ -106,11 +86,8 @@ class Mutator:
         """A copy of `value`, plain nested dicts and lists, with one thing in it replaced, removed or added."""
         draw = self.random
         if not isinstance(value, dict | list) or not value or draw.random() < 0.15:
-            return (
-                draw.choice((value + 1, value - 1, -value))
-                if type(value) is int and draw.random() < 0.3
-                else self.junk()
-            )
+            near = type(value) is int and draw.random() < 0.3
+            return draw.choice((value + 1, value - 1, -value)) if near else self.junk()
         changed = copy.copy(value)
         keys: list[Any] = list(value) if isinstance(value, dict) else list(range(len(value)))
         key = draw.choice(keys)
@@ -135,13 +112,27 @@ class Mutator:
         """Any text."""
         return self.random.choice([value for value in JUNK if isinstance(value, str)])
 
+    def header(self, header: Any) -> Any:
+        """`header` with one thing in it changed, or the description of one of its arrays."""
+        arrays = header["arrays"].split(" ") if header.get("arrays") else []
+        if not arrays or self.random.random() < 0.7:
+            return self.value(header)
+        at = self.random.randrange(len(arrays))
+        name, kind, shape = arrays[at].split(":")
+        lengths = [str(self.random.choice(LENGTHS)) for _ in range(self.random.randrange(10))]
+        if self.random.random() < 0.5:  # as many elements as there are
+            lengths = self.random.sample(whole := [*shape.split(","), "1"], len(whole))
+        name, kind = self.random.choice((name, *NAMES)), self.random.choice((kind, kind, *KINDS))
+        arrays[at] = f"{name}:{kind}:{','.join(lengths)}"
+        return header | {"arrays": " ".join(arrays)}
+
     def parts(self, parts: list[bytes]) -> list[bytes]:
         """A message's parts with their header, an array or their number injured."""
         draw, injured = self.random, list(parts)
         at = draw.randrange(len(injured))
         match draw.randrange(12):
             case 0 | 1 | 2 | 3 | 4:
-                injured[0] = msgpack.packb(self.value(msgpack.unpackb(injured[0])))
+                injured[0] = msgpack.packb(self.header(msgpack.unpackb(injured[0])))
             case 5 | 6:
                 injured[0] = self.data(injured[0])
             case 7:
@@ -174,16 +165,9 @@ ACTOR, EVALUATOR, MANAGER = Peer("actor", 1, 2), Peer("evaluator", 0, 1), Peer("
 def good_messages(run: str) -> list[list[bytes]]:
     """The parts of messages that the inbox of `make_inbox` takes."""
     row = {"episode_return": 1.5, "time_waiting": 0.5, "episodes": 2}
+    unroll = made_up_unroll(RUNS[run], spec=SPECS[run])
     said: tuple[tuple[Peer, dict[str, Any]], ...] = (
-        (
-            ACTOR,
-            {
-                "unroll": made_up_unroll(RUNS[run], spec=SPECS[run]),
-                "rows": [row],
-                "weights_version": 4,
-                "acting_s": 1.25,
-            },
-        ),
+        (ACTOR, {"unroll": unroll, "rows": [row], "weights_version": 4, "acting_s": 1.25}),
         (ACTOR, {"wants_weights": True}),
         (EVALUATOR, {"wants_weights": True, "rows": [{"eval_return": 3.0}]}),
         (MANAGER, {"stop": "SIGINT", "incarnations": {"actor_1": 2, "evaluator": 1}}),

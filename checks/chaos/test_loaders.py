@@ -37,6 +37,7 @@ from checks.chaos.files import (
     wrong_tensors,
 )
 from checks.chaos.fuzz import Mutator
+from tests.programs import report
 
 PROGRAM = """
 import json, resource, sys
@@ -108,12 +109,20 @@ def outcomes(
     return dict(zip(paths, told[len(good) :], strict=True))
 
 
-def assert_refused(outcome: tuple[str, int], names: str) -> None:
-    raised, taken = outcome
-    assert raised.startswith("ConfigError: "), raised[:500]
-    assert raised.isprintable(), raised
-    assert names in raised
-    assert taken < MAX_BYTES
+def test_what_is_not_whole_is_refused_in_one_line_and_little_memory(
+    outcomes: dict[tuple[str, str], Outcome], paths: dict[tuple[str, str], Path]
+) -> None:
+    assert len(outcomes) == len(paths)
+    # though no policy's
+    valid = {("weights", name) for name in ("no tensors", "complex type", "shape beyond memory but empty")}
+    wrong = []
+    for (loader, name), (raised, taken) in outcomes.items():
+        named = str(paths[loader, name]) if loader != "run" else ""
+        refused = raised.startswith("ConfigError: ") and raised.isprintable() and named in raised
+        if (refused == ((loader, name) in valid)) or taken >= MAX_BYTES:
+            wrong.append(f"{loader} {name}: {raised[:200]} ({taken} bytes)")
+    assert not wrong, "\n".join(wrong)
+    assert not (paths["policy", "pickle"].parent / "mark").exists(), "a file was run"
 
 
 # ── weights ──
@@ -130,23 +139,6 @@ def weights_files(folder: Path) -> dict[str, Path]:
     places["sparse"].write_bytes(good_weights())
     os.truncate(places["sparse"], 10**12)
     return paths | places | {"device": Path("/dev/zero"), "folder": folder}
-
-
-@pytest.mark.parametrize("name", WEIGHTS)
-def test_no_policy_is_loaded(outcomes: dict[Any, Outcome], paths: dict[Any, Path], name: str) -> None:
-    assert_refused(outcomes["policy", name], str(paths["policy", name]))
-
-
-def test_nothing_in_a_file_is_run(outcomes: dict[Any, Outcome], paths: dict[Any, Path]) -> None:
-    assert len(outcomes) == len(paths)
-    assert not (paths["policy", "pickle"].parent / "mark").exists()
-
-
-def test_files_are_read_only_where_they_are_whole(outcomes: dict[Any, Outcome], paths: dict[Any, Path]) -> None:
-    valid = {"no tensors", "complex type", "shape beyond memory but empty"}  # though no policy's
-    assert {name for name in READ if outcomes["weights", name][0].startswith("(")} == valid
-    for name in set(READ) - valid:
-        assert_refused(outcomes["weights", name], str(paths["weights", name]))
 
 
 def weights_outcome(path: Path) -> str:
@@ -198,12 +190,6 @@ def fuzz_weights(path: Path, seed: int, count: int, *, continuous: bool = False)
     return outcomes
 
 
-@pytest.mark.parametrize(("continuous", "count"), [(False, 600), (True, 300)])
-def test_injured_weights_files_are_refused_or_whole(tmp_path: Path, continuous: bool, count: int) -> None:
-    outcomes = fuzz_weights(tmp_path / "weights.safetensors", seed=0, count=count, continuous=continuous)
-    assert min(outcomes["refused"], outcomes["loaded"]) > 20
-
-
 # ── run files ──
 
 
@@ -215,11 +201,6 @@ def run_paths(folder: Path) -> dict[str, Path]:
     sparse.touch()
     os.truncate(sparse, 10**12)
     return paths | {"pipe": pipe, "sparse": sparse, "a name beyond a path": Path("x" * 5000)}
-
-
-@pytest.mark.parametrize("name", RUNS)
-def test_no_run_is_loaded(outcomes: dict[Any, Outcome], name: str) -> None:
-    assert_refused(outcomes["run", name], "")
 
 
 def fuzz_runs(path: Path, seed: int, count: int) -> Counter[str]:
@@ -242,17 +223,7 @@ def run_outcome(path: Path) -> str:
     return "loaded"
 
 
-def test_injured_run_files_are_refused_or_whole(tmp_path: Path) -> None:
-    outcomes = fuzz_runs(tmp_path / "run.toml", seed=0, count=1000)
-    assert min(outcomes["refused"], outcomes["loaded"]) > 10
-
-
 # ── checkpoints ──
-
-
-@pytest.mark.parametrize("name", CHECKPOINTS)
-def test_no_checkpoint_is_loaded(outcomes: dict[Any, Outcome], name: str) -> None:
-    assert_refused(outcomes["checkpoint", name], name.replace(" ", "_"))
 
 
 def whole_checkpoint(path: str) -> tuple[Any, dict[str, bytes]]:
@@ -276,19 +247,17 @@ def fuzz_checkpoints(folder: Path, seed: int, count: int) -> Counter[str]:
     return outcomes
 
 
-def test_injured_checkpoints_are_refused_or_whole(tmp_path: Path) -> None:
-    outcomes = fuzz_checkpoints(tmp_path, seed=0, count=1000)
-    assert outcomes["refused"] > 500
-
-
-@pytest.mark.chaos
+@pytest.mark.parametrize("weights", [100, pytest.param(20_000, marks=pytest.mark.chaos)])
 @pytest.mark.timeout(3600)
-def test_many_injured_files_are_refused_or_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    weights = fuzz_weights(tmp_path / "weights.safetensors", seed=1, count=20_000)
-    weights += fuzz_weights(tmp_path / "weights.safetensors", seed=2, count=20_000, continuous=True)
-    run = fuzz_runs(tmp_path / "run.toml", seed=1, count=50_000)
-    checkpoints = fuzz_checkpoints(tmp_path / "run", seed=1, count=50_000)
-    with capsys.disabled():
-        print(f"\n{weights.total():,} weights files {dict(weights)}, {run.total():,} run files {dict(run)},", end=" ")
-        print(f"{checkpoints.total():,} checkpoints {dict(checkpoints)}")
-    assert min(*weights.values(), *run.values(), checkpoints["refused"]) > 500
+def test_injured_files_are_refused_or_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str], weights: int) -> None:
+    others, path = 4 * weights if weights < 1000 else 50_000, tmp_path / "weights.safetensors"
+    found = {
+        "weights": fuzz_weights(path, seed=0, count=weights),
+        "continuous": fuzz_weights(path, seed=1, count=weights, continuous=True),
+        "run": fuzz_runs(tmp_path / "run.toml", seed=0, count=others),
+        "checkpoints": fuzz_checkpoints(tmp_path / "run", seed=0, count=others),
+    }
+    report(capsys, "injured files", **found)
+    assert min(*found["weights"].values(), *found["continuous"].values()) > weights / 30
+    assert min(found["run"].values()) > others / 100
+    assert found["checkpoints"]["refused"] > others / 2

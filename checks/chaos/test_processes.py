@@ -10,7 +10,6 @@ import random
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections import Counter
@@ -31,7 +30,10 @@ from checks.chaos.faults import FAULTS
 from tests.programs import Program, eventually, program, report
 from tests.runs import CARTPOLE, RUN_ID, Speaker, made_up_unroll, tiny_layout, tiny_run
 
-pytestmark = pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="processes are looked up in /proc")
+pytestmark = [
+    pytest.mark.chaos,
+    pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="processes are looked up in /proc"),
+]
 
 KILLS, STORMS = 200, 5  # kills in all
 FASTER = {"backoff_s": 0.05, "ready_s": 20.0, "supervision__restarts": 1000}
@@ -63,31 +65,24 @@ SIGNS = {
 }
 
 
-@pytest.mark.parametrize(
-    "faults",
-    [pytest.param(("nan",), marks=pytest.mark.slow), pytest.param(tuple(FAULTS), marks=pytest.mark.chaos)],
-    ids=["some", "all"],
-)
 def test_every_fault_of_an_environment_is_survived_and_named(
-    faults: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    changes = faulty(tmp_path, *faults) | {"backoff_s": 0.05, "stop__env_steps": 1000}
+    changes = faulty(tmp_path, *FAULTS) | {"backoff_s": 0.05, "stop__env_steps": 1000}
     with program(tmp_path / "run", **changes) as run:
         result = run.ended(within_s=100)
     assert result["reason"] == "env_steps"
-    assert len(run.news) == len(faults)
-    for fault, line in zip(faults, run.news, strict=True):
+    assert len(run.news) == len(FAULTS)
+    for fault, line in zip(FAULTS, run.news, strict=True):
         assert line.startswith(f"actor_0: {SIGNS[fault]}")
-    assert run.statuses[-1]["restarts"]["actor_0"] == len(faults)
+    assert run.statuses[-1]["restarts"]["actor_0"] == len(FAULTS)
     log = (run.out / "log.txt").read_text()
-    assert log.count("raise ZeroDivisionError") == faults.count("raise"), "the traceback is not in the log once"
-    assert ("in _hang" in log) == ("hang" in faults), "where it hung is not in the log"
+    assert log.count("raise ZeroDivisionError") == 1, "the traceback is not in the log once"
+    assert "in _hang" in log, "where it hung is not in the log"
     assert_counters(run, result)
-    if len(faults) == len(FAULTS):
-        report(capsys, "faults", survived=list(faults))
+    report(capsys, "faults", survived=list(FAULTS))
 
 
-@pytest.mark.chaos
 def test_an_environment_that_always_raises_ends_the_run_with_its_traceback(tmp_path: Path) -> None:
     changes = faulty(tmp_path, "raise", endless=True) | {"backoff_s": 0.05, "supervision__restarts": 1}
     with program(tmp_path / "run", **changes) as run:
@@ -127,39 +122,25 @@ def storm(run: Program, chance: random.Random, strikes: int, pause_s: float) -> 
     return done
 
 
-def weather(folder: Path, seed: int, strikes: int, pause_s: float, **changes: Any) -> dict[str, Any]:
-    """A whole run with kills in it, which then goes on; what happened."""
-    changes = FASTER | ENDLESS | changes
-    with program(folder, **changes) as run:
-        run.wait_until_it_learns()
-        done = storm(run, random.Random(seed), strikes, pause_s)
-        restarts = sum(run.statuses[-1]["restarts"].values())
-        run.wait_until_it_learns(1000)
-        run.wait_for(lambda: len(run.children()) == 2 + changes["actors__count"])
-        run.send(signal.SIGINT)
-        result = run.ended(within_s=15)
-    assert result["reason"] == "SIGINT"
-    assert_counters(run, result)
-    assert restarts >= strikes - 5  # those still frozen or in backoff at the last look
-    return {"strikes": done, "env_steps": result["env_steps"]}
-
-
-@pytest.mark.slow
-def test_a_run_goes_on_through_some_kills(tmp_path: Path) -> None:
-    weather(tmp_path / "run", seed=0, strikes=3, pause_s=0.4, actors__count=2)
-
-
-@pytest.mark.chaos
 @pytest.mark.timeout(3600)
 def test_runs_go_on_through_200_kills(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    total: Counter[str] = Counter()
+    total, strikes, changes = Counter[str](), KILLS // STORMS, FASTER | ENDLESS
     for seed in range(STORMS):
-        total += weather(tmp_path / str(seed), seed, KILLS // STORMS, pause_s=1.0)["strikes"]
+        with program(tmp_path / str(seed), **changes) as run:
+            run.wait_until_it_learns()
+            total += storm(run, random.Random(seed), strikes, pause_s=1.0)
+            restarts = sum(run.statuses[-1]["restarts"].values())
+            run.wait_until_it_learns(1000)
+            run.wait_for(lambda run=run: len(run.children()) == 2 + changes["actors__count"])
+            run.send(signal.SIGINT)
+            result = run.ended(within_s=15)
+        assert result["reason"] == "SIGINT"
+        assert_counters(run, result)
+        assert restarts >= strikes - 5  # those still frozen or in backoff at the last look
     report(capsys, "kills", runs=STORMS, kills=total.total(), **total)
     assert total.total() >= KILLS
 
 
-@pytest.mark.chaos
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("seed", range(3))
 def test_cartpole_is_learned_while_an_actor_is_killed_every_second(
@@ -187,28 +168,6 @@ def test_cartpole_is_learned_while_an_actor_is_killed_every_second(
     report(capsys, "cartpole", kills=kills, wall_s=result["wall_s"], eval_return=result["eval_return"])
 
 
-@pytest.mark.chaos
-@pytest.mark.timeout(1800)
-def test_a_learner_is_killed_again_and_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    kills, chance = 20, random.Random(0)
-    changes = FASTER | ENDLESS | {"actors__count": 2, "checkpoint__every": 2000}
-    with program(tmp_path / "run", **changes) as run:
-        run.wait_for(lambda: any((run.out / "checkpoint").glob("*")))
-        for number in range(1, kills + 1):
-            run.wait_until_it_learns()
-            time.sleep(chance.uniform(0, 2))
-            before = {name: pid for name, pid in run.children().items() if name != "learner_0"}
-            run.kill_child("learner_0", chance.choice([signal.SIGKILL, signal.SIGSTOP]))
-            run.wait_for(lambda number=number: run.statuses[-1]["restarts"]["learner"] == number)
-            assert before == {name: pid for name, pid in run.children().items() if name != "learner_0"}
-        run.wait_until_it_learns()
-        run.send(signal.SIGINT)
-        result = run.ended(within_s=15)
-    assert load_policy(result["weights"]).metadata["env_steps"] == result["env_steps"]
-    report(capsys, "learner kills", kills=kills, env_steps=result["env_steps"])
-
-
-@pytest.mark.chaos
 @pytest.mark.timeout(1800)
 def test_nothing_is_left_of_a_run_whose_manager_is_killed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     kills, chance = 20, random.Random(0)
@@ -255,25 +214,20 @@ class Receiver:
         self._server.close()
 
 
-@pytest.mark.parametrize("kills", [5, pytest.param(100, marks=pytest.mark.chaos)])
 @pytest.mark.timeout(600)
-def test_every_answered_unroll_was_taken_exactly_once(kills: int, capsys: pytest.CaptureFixture[str]) -> None:
-    with tempfile.TemporaryDirectory(dir="/tmp") as folder:  # an ipc path is short
-        store_unroll(Path(folder) / "unroll.npz")
-        receiver, chance = Receiver(f"ipc://{folder}/inbox"), random.Random(0)
-        try:
-            answered = {number: speak_and_die(receiver, Path(folder), number, chance) for number in range(kills)}
-        finally:
-            receiver.close()
+def test_every_answered_unroll_was_taken_exactly_once(socket_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    kills, chance = 100, random.Random(0)
+    store_unroll(socket_folder / "unroll.npz")
+    with contextlib.closing(Receiver(f"ipc://{socket_folder}/inbox")) as receiver:
+        answered = {number: speak_and_die(receiver, socket_folder, number, chance) for number in range(kills)}
     assert len(receiver.taken) == len(set(receiver.taken)) > 100
     for incarnation, sequences in answered.items():
         assert sequences == list(range(len(sequences)))
         taken = [sequence for of, sequence in receiver.taken if of == incarnation]
         assert taken == list(range(len(taken)))
         assert len(sequences) <= len(taken) <= len(sequences) + 2
-    if kills > 5:
-        total = sum(map(len, answered.values()))
-        report(capsys, "answered once", kills=kills, taken=len(receiver.taken), answered=total)
+    total = sum(map(len, answered.values()))
+    report(capsys, "answered once", kills=kills, taken=len(receiver.taken), answered=total)
 
 
 def store_unroll(path: Path) -> None:

@@ -110,12 +110,7 @@ class Watch:
 
 
 @pytest.mark.parametrize(
-    "seconds",
-    [
-        pytest.param(15.0, marks=pytest.mark.slow),
-        pytest.param(60.0, marks=pytest.mark.chaos),
-        pytest.param(600.0, marks=pytest.mark.chaos),
-    ],
+    "seconds", [pytest.param(15.0, marks=pytest.mark.slow), pytest.param(600.0, marks=pytest.mark.chaos)]
 )
 @pytest.mark.timeout(1200)
 def test_a_run_outlives_its_clients(seconds: float, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -136,7 +131,7 @@ def test_a_run_outlives_its_clients(seconds: float, tmp_path: Path, capsys: pyte
         result = run.ended(within_s=20)
         assert players.ended(within_s=30) == [0] * CLIENTS
         made = players.made
-    figures = judge(watch.samples) if seconds >= 60 else {}
+    figures = judge(watch.samples) if seconds >= 600 else {}
     found: dict[str, Any] = {"disturbed": done.total(), **done, "made": made, "learned": result["env_steps"]}
     report(capsys, "clients", seconds=seconds, best=run.statuses[-1]["best"], **found, **figures)
     assert over <= 0, "more was learned from than was made"
@@ -145,9 +140,8 @@ def test_a_run_outlives_its_clients(seconds: float, tmp_path: Path, capsys: pyte
     assert made - (CLIENTS + 8) * settings - done.total() <= result["env_steps"] <= made
     assert result["reason"] == "SIGINT"
     assert "Traceback" not in (run.out / "log.txt").read_text()
-    if seconds >= 60:
-        assert run.statuses[-1]["best"] >= SOLVED
     if seconds >= 600:
+        assert run.statuses[-1]["best"] >= SOLVED
         assert figures["MB/min"] <= MAX_MB_PER_MINUTE
         assert figures["files later"] <= figures["files"] + CLIENTS
 

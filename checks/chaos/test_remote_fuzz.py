@@ -26,6 +26,7 @@ from apex_acer.protocol.specification import MASK, EnvironmentSpec
 from apex_acer.remote import server as server_module
 from apex_acer.remote.messages import RemoteError, decode, encode, most_bytes, parse_hello, parse_request
 from apex_acer.remote.session import Session
+from checks.chaos.floods import UPGRADE
 from checks.chaos.fuzz import Mutator
 from tests.programs import report
 from tests.remote.conftest import HELLO, TOKEN, Acting, Peer, Serve, serve, until
@@ -138,23 +139,20 @@ def injure(mutator: Mutator, values: Values, *, text: bool) -> str | bytes:
     return encode(mutator.value(values), text=text)
 
 
-@pytest.mark.parametrize(("name", "text"), CONVERSATIONS)
-def test_good_messages_are_taken(name: str, text: bool) -> None:
-    hello, *requests = (decode(encode(values, text=text)) for values in CONVERSATIONS[name, text])
-    assert parse_hello(hello, SPECS[name], TOKEN) == (True, "")
-    session = Session(0)
-    kinds = []
-    for values in requests:
-        event = session.take(parse_request(values, SPECS[name]))
-        session.decide(0)
-        kinds.append(event and event.kind)
-    assert kinds == ["reset", "step", "terminated", "reset", "truncated", None]
-
-
-def test_injured_messages_are_taken_or_refused_in_one_line() -> None:
-    fuzz = Fuzz(0).run(10_000)
-    assert min(fuzz.outcomes[name] for name in ("malformed", "refused", "taken")) > 500, fuzz.outcomes
-    assert fuzz.outcomes["out of turn"] > 100
+def test_good_messages_are_taken_and_injured_ones_are_or_are_refused_in_one_line() -> None:
+    for (name, text), conversation in CONVERSATIONS.items():
+        hello, *requests = (decode(encode(values, text=text)) for values in conversation)
+        assert parse_hello(hello, SPECS[name], TOKEN) == (True, "")
+        session = Session(0)
+        kinds = []
+        for values in requests:
+            event = session.take(parse_request(values, SPECS[name]))
+            session.decide(0)
+            kinds.append(event and event.kind)
+        assert kinds == ["reset", "step", "terminated", "reset", "truncated", None]
+    fuzz = Fuzz(0).run(4_000)
+    assert min(fuzz.outcomes[name] for name in ("malformed", "refused", "taken")) > 200, fuzz.outcomes
+    assert fuzz.outcomes["out of turn"] > 40
     assert fuzz.slowest_s < 1.0
 
 
@@ -291,12 +289,6 @@ class Strangers:
         return Frame(opcode, payload).serialize(mask=True)
 
 
-UPGRADE = (
-    b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
-    b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
-)
-
-
 def shake_hands(stream: socket.socket) -> bool:
     stream.sendall(UPGRADE)
     return stream.recv(4096).startswith(b"HTTP/1.1 101")
@@ -329,14 +321,7 @@ def unexpected(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     logging.getLogger("asyncio").removeHandler(handler)
 
 
-@pytest.mark.parametrize(
-    "seconds",
-    [
-        2.0,
-        pytest.param(15.0, marks=pytest.mark.slow),
-        pytest.param(120.0, marks=pytest.mark.chaos),
-    ],
-)
+@pytest.mark.parametrize("seconds", [1.0, pytest.param(120.0, marks=pytest.mark.chaos)])
 @pytest.mark.timeout(600)
 def test_strangers_disturb_nobody(
     seconds: float,

@@ -74,12 +74,6 @@ def disturbed(folder: Path, chance: random.Random, at_s: float) -> tuple[int, st
         return sent, assert_consistent(run)
 
 
-@pytest.mark.slow
-def test_signals_at_some_moments_leave_nothing_behind(tmp_path: Path) -> None:
-    for number, at_s in enumerate((0.1, 2.5)):
-        disturbed(tmp_path / str(number), random.Random(number), at_s)
-
-
 @pytest.mark.chaos
 @pytest.mark.timeout(3600)
 def test_signals_at_random_moments_leave_nothing_behind(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

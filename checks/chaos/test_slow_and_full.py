@@ -9,8 +9,6 @@ import resource
 import shutil
 import statistics
 import subprocess
-import tempfile
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,19 +17,14 @@ from typing import Any
 import gymnasium
 import pytest
 
-from apex_acer.actor.actor import Actor
 from apex_acer.actor.policy import load_policy
 from apex_acer.config import EnvironmentConfig
-from apex_acer.engines.local.transport import DealerLink, InboxServer
 from apex_acer.environments.check import check_environment
-from apex_acer.learner.learner import Learner
 from apex_acer.manager.callbacks import Callbacks
 from apex_acer.manager.manager import RunFailed, train
-from apex_acer.protocol.messages import Link, Message, Peer, Reply
-from apex_acer.storage.writers import Writers
 from apex_acer.system.files import write
 from tests.processes import processes
-from tests.runs import RUN_ID, MakeLearner, Speaker, known_speakers, tiny_run
+from tests.runs import tiny_run
 
 # ── full ──
 
@@ -55,17 +48,6 @@ def fill(folder: Path) -> None:
             pass
 
 
-def test_a_full_disk_leaves_the_file_before_it_and_is_named(small_disk: Path) -> None:
-    path = small_disk / "weights.safetensors"
-    write(path, b"old" * 1000)
-    fill(small_disk)
-    with pytest.raises(OSError, match="No space left on device") as raised:
-        write(path, bytes(100_000))
-    assert str(path) in str(raised.value)
-    assert path.read_bytes() == b"old" * 1000
-    assert {file.name for file in small_disk.iterdir()} == {path.name, "filler"}
-
-
 def test_a_limit_on_files_leaves_the_file_before_it_and_is_named(tmp_path: Path) -> None:
     path = tmp_path / "weights.safetensors"
     write(path, b"old")
@@ -81,26 +63,7 @@ def test_a_limit_on_files_leaves_the_file_before_it_and_is_named(tmp_path: Path)
     assert list(tmp_path.iterdir()) == [path]
 
 
-@pytest.mark.timeout(30)
-def test_curves_that_find_no_room_are_an_error_and_no_hang(small_disk: Path, tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    run.mkdir()
-    (run / "tb").symlink_to(small_disk)  # the rows still have room
-    writers = Writers(run)
-    writers.write("learner", 0, 0.0, {"loss": 0.5})
-    fill(small_disk)
-    with pytest.raises(OSError, match="No space left on device") as raised:
-        write_rows(writers, 2000)
-    assert str(run) in str(raised.value)
-    (small_disk / "filler").unlink()
-    writers.close()
-
-
-def write_rows(writers: Writers, count: int) -> None:
-    for step in range(1, count + 1):
-        writers.write("learner", step, 1.0, {"loss": 0.5, "entropy": 0.25})
-
-
+@pytest.mark.chaos
 @pytest.mark.timeout(200)
 def test_a_run_whose_disk_fills_up_ends_with_the_reason_and_whole_files(small_disk: Path) -> None:
     out = small_disk / "run"
@@ -121,94 +84,9 @@ def test_a_run_whose_disk_fills_up_ends_with_the_reason_and_whole_files(small_di
 # ── slow ──
 
 
-class CountingLink(Link):
-    """Keeps what an actor sent and what was answered."""
-
-    def __init__(self, link: Link) -> None:
-        self._link = link
-        self._steps: dict[int, int] = {}
-        self.answered_steps = 0
-        self.unanswered = self.most_unanswered = 0
-
-    def send(self, message: Message) -> None:
-        self._steps[message.sequence] = message.unroll.num_steps if message.unroll else 0
-        self.unanswered += 1
-        self.most_unanswered = max(self.most_unanswered, self.unanswered)
-        self._link.send(message)
-
-    def receive(self, timeout_s: float) -> Reply | None:
-        reply = self._link.receive(timeout_s)
-        if reply:
-            self.unanswered -= 1
-            self.answered_steps += 0 if reply.stop or reply.refused else self._steps[reply.sequence]
-        return reply
-
-
-class Fabric:
-    """A learner in this thread, its inbox behind a socket, and actors in threads of their own."""
-
-    def __init__(self, learner: Learner, folder: Path, config: Any) -> None:
-        self.learner, self._config = learner, config
-        address = f"ipc://{folder}/inbox"
-        self._server = InboxServer(learner.inbox, address)
-        peers = [Peer("actor", index, 0) for index in range(config.actors.count)]
-        known_speakers(learner.inbox, *peers)
-        self._sockets = [DealerLink(address, peer) for peer in peers]
-        self.links = [CountingLink(socket) for socket in self._sockets]
-        self._threads = [
-            threading.Thread(target=self._act, args=(peer, link)) for peer, link in zip(peers, self.links, strict=True)
-        ]
-        self.most_waiting = 0
-
-    def run(self, seconds: float, pause_s: float = 0.0) -> None:
-        """Learns for `seconds`, with a pause after each step, then stops everybody."""
-        for thread in self._threads:
-            thread.start()
-        end = time.monotonic() + seconds
-        while time.monotonic() < end and self.learner.step(0.1):
-            self.most_waiting = max(self.most_waiting, len(self.learner.inbox._unrolls))
-            time.sleep(pause_s)
-        Speaker(self.learner.inbox, Peer("manager", 0, 1)).say(stop="SIGINT")
-        self.learner.step(0)
-        self.learner.finish()
-        for thread in self._threads:
-            thread.join(20)
-        self._server.check()
-        self._server.close()
-        for socket in self._sockets:
-            socket.close()
-
-    def _act(self, peer: Peer, link: Link) -> None:
-        actor = Actor(self._config, RUN_ID, peer, link)
-        while actor.step(1.0):
-            pass
-        actor.close()
-
-    def assert_nothing_was_lost(self) -> None:
-        """Whether the learner accepted what the actors were answered for, and no more than allowed was under way."""
-        unanswered = self._config.actors.max_unanswered
-        assert self.learner.counters.env_steps == sum(link.answered_steps for link in self.links) > 0
-        assert self.learner.inbox.num_refused == 0
-        assert max(link.most_unanswered for link in self.links) == unanswered
-        assert self.most_waiting <= self._config.actors.count * unanswered
-
-
-def share(run: Path, source: str, name: str) -> float:
-    """The median of a share of the time that `source` reported."""
-    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    return statistics.median(row[name] for row in rows if row["source"] == source and name in row)
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    folder = Path(tempfile.mkdtemp(prefix="slow-", dir="/tmp"))  # an ipc path is short
-    yield folder
-    shutil.rmtree(folder)
-
-
 class Slow(gymnasium.Wrapper[Any, Any, Any, Any]):
     def step(self, action: Any) -> Any:
-        time.sleep(0.02)
+        time.sleep(0.1)
         return super().step(action)
 
 
@@ -216,28 +94,33 @@ def slow(environment: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:
     return Slow(environment)
 
 
-def test_a_learner_far_slower_than_its_actors_keeps_them_waiting(
-    make_learner: MakeLearner, folder: Path, tmp_path: Path
-) -> None:
-    config = tiny_run()  # an unroll takes an actor about 2 ms
-    fabric = Fabric(make_learner(config), folder, config)
-    fabric.run(seconds=3, pause_s=0.2)
-    fabric.assert_nothing_was_lost()
-    assert fabric.most_waiting == config.actors.count * config.actors.max_unanswered
-    assert share(tmp_path / "run_0", "actor_0", "time_waiting") > 0.8
-    assert share(tmp_path / "run_0", "learner", "time_waiting") < 0.2
+def pause(*_: object) -> None:
+    """Called by the learner with each row, ten times a second."""
+    time.sleep(0.5)
 
 
-def test_actors_far_slower_than_their_learner_keep_it_waiting(
-    make_learner: MakeLearner, folder: Path, tmp_path: Path
-) -> None:
-    config = tiny_run(environment__wrappers=(f"{__name__}:slow",))  # 20 steps an unroll, 400 ms
-    fabric = Fabric(make_learner(config), folder, config)
-    fabric.run(seconds=4)
-    assert fabric.learner.counters.env_steps == sum(link.answered_steps for link in fabric.links) > 0
-    assert fabric.most_waiting <= config.actors.count
-    assert share(tmp_path / "run_0", "actor_0", "time_environment") > 0.8
-    assert share(tmp_path / "run_0", "learner", "time_waiting") > 0.8
+@pytest.mark.chaos
+@pytest.mark.parametrize(
+    ("slowed", "waits", "works"),
+    [
+        ({"learner__callback": f"{__name__}:pause", "stop__env_steps": 600}, "actor_0", "learner"),
+        ({"environment__wrappers": (f"{__name__}:slow",), "stop__env_steps": 400}, "learner", "actor_0"),
+    ],
+    ids=["learner", "actors"],
+)
+def test_who_is_far_faster_than_the_other_waits(slowed: dict[str, Any], waits: str, works: str, tmp_path: Path) -> None:
+    result = train(tiny_run(tmp_path, engine="local", **slowed))
+    rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+
+    def share(source: str) -> float:
+        return statistics.median(
+            row["time_waiting"] for row in rows if row["source"] == source and "time_waiting" in row
+        )
+
+    assert result.reason == "env_steps"
+    assert share(waits) > 0.8
+    assert share(works) < 0.2
+    assert not [row for row in rows if row.get("refused_messages")]
 
 
 # ── a clock that jumps ──
@@ -261,40 +144,28 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
-jumps = pytest.mark.parametrize("jump_s", [3600.0, -3600.0], ids=["forward", "back"])
+def test_a_clock_that_jumps_changes_no_duration(tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forward while it starts, back while it learns."""
 
-
-@jumps
-def test_a_clock_that_jumps_changes_no_duration(tmp_path: Path, clock: Clock, jump_s: float) -> None:
-    def jump(status: dict[str, Any]) -> None:
-        clock.ahead_s = jump_s if status["env_steps"] else 0.0
-
-    began = time.monotonic()
-    result = train(tiny_run(tmp_path, stop__env_steps=30_000, stop__minutes=1 / 60), Callbacks(on_status=jump))
-    took = time.monotonic() - began
-    assert clock.ahead_s == jump_s
-    assert result.reason == "minutes"
-    assert 1 <= result.wall_s < took
-    rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
-    times = [row["wall_s"] for row in rows if row["source"] == "learner"]
-    assert times == sorted(times)
-    assert times[0] >= 0
-    assert times[-1] < took
-
-
-@jumps
-def test_a_clock_that_jumps_at_the_start_changes_no_duration(
-    tmp_path: Path, clock: Clock, jump_s: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
     def check(config: EnvironmentConfig) -> Any:
-        clock.ahead_s = jump_s
+        clock.ahead_s = 3600.0
         return check_environment(config)
+
+    def jump(status: dict[str, Any]) -> None:
+        clock.ahead_s = -3600.0 if status["env_steps"] else 3600.0
 
     monkeypatch.setattr("apex_acer.manager.preparation.check_environment", check)
     began = time.monotonic()
-    result = train(tiny_run(tmp_path, stop__env_steps=100))
-    assert clock.ahead_s == jump_s
-    assert 0 < result.startup_s < time.monotonic() - began
+    result = train(tiny_run(tmp_path, stop__env_steps=30_000, stop__minutes=1 / 60), Callbacks(on_status=jump))
+    took = time.monotonic() - began
+    assert clock.ahead_s == -3600.0
+    assert result.reason == "minutes"
+    assert 1 <= result.wall_s < took
+    assert 0 < result.startup_s < took
+    rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    times = [row["wall_s"] for row in rows if row["source"] == "learner"]
+    assert times == sorted(times)
+    assert 0 <= times[0] <= times[-1] < took
 
 
 # ── many ──

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-import pty
-import select
 import shutil
 import subprocess
-import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,9 +14,10 @@ import pytest
 from apex_acer.cli import main
 from apex_acer.cli.verbs import VERBS
 from apex_acer.config.runfile import presets
+from tests.cli.conftest import Refused, assert_refused
+from tests.terminals import terminal
 from tests.test_layering import loaded_by
 
-COMMAND = str(Path(sys.executable).with_name("apex-acer"))
 BASH = """source "$1"
 function=$(complete -p apex-acer | sed 's/.*-F \\([^ ]*\\) .*/\\1/')
 COMP_WORDS=("${@:2}"); COMP_CWORD=$((${#COMP_WORDS[@]} - 1))
@@ -32,8 +30,8 @@ def scripts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the script of each shell."""
     folder = tmp_path_factory.mktemp("scripts")
     for shell in ("bash", "zsh", "fish"):
-        with (folder / shell).open("w") as file:
-            subprocess.run([COMMAND, "completion", shell], stdout=file, timeout=30, check=True)
+        with (folder / shell).open("w") as file, contextlib.redirect_stdout(file):
+            assert main(["completion", shell]) == 0
     return folder
 
 
@@ -73,7 +71,7 @@ def test_each_place_gets_what_belongs_there(
     assert offered("") >= set(VERBS)
     assert offered("res") == {"resume"}
     assert offered("train", "") == {*presets(), "mine.toml", "my runs"}
-    assert offered("train", "atari") == {"atari", "atari-baselines", "atari-machado"}
+    assert offered("train", "atari") == {name for name in presets() if name.startswith("atari")}
     assert offered("resume", "") == {"my runs"}
     assert offered("evaluate", "") == {"best.safetensors", "my runs"}
     assert offered("train", "pong", "--algorithm.trust") == {"--algorithm.trust-region-delta"}
@@ -86,51 +84,23 @@ def test_each_place_gets_what_belongs_there(
     assert offered("train", "pong", "--out", "my") == {"my runs"}
 
 
-@pytest.mark.parametrize(
-    ("shell", "options"),
-    [
-        pytest.param(name, options, marks=pytest.mark.skipif(not shutil.which(name), reason=f"no {name}"))
-        for name, options in (("bash", ["--norc", "--noprofile"]), ("zsh", ["-f"]))
-    ],
-)
-def test_the_tab_key_completes(scripts: Path, folder: Path, shell: str, options: list[str]) -> None:
+@pytest.mark.parametrize(("shell", "options"), [("bash", ("--norc", "--noprofile")), ("zsh", ("-f",))])
+def test_the_tab_key_completes(scripts: Path, folder: Path, shell: str, options: tuple[str, ...]) -> None:
     """In an interactive shell on a real terminal."""
-    with Terminal([shell, *options, "-i"], folder) as terminal:
-        terminal.type(f"PS1='ready> '; source {scripts / shell}; echo sour''ced\n", until="sourced")
-        terminal.type("apex-acer tra\t", until="apex-acer train")
-        terminal.type("mine\t", until="mine.toml")
-        terminal.type(" --optimizer.le\t", until="--optimizer.learning-rate")
-        terminal.type("1e-3 --engine se\t", until="serial")
-        terminal.type("\x15apex-acer evaluate be\t", until="best.safetensors")
-        terminal.type("\x15apex-acer resume my\t", until="my\\ runs/")
-
-
-class Terminal:
-    """A program on a pseudo-terminal."""
-
-    def __init__(self, command: list[str], folder: Path) -> None:
-        self._parent, child = pty.openpty()
-        environment = {**os.environ, "TERM": "dumb", "HOME": str(folder), "COLUMNS": "200"}
-        self._process = subprocess.Popen(
-            command, stdin=child, stdout=child, stderr=child, cwd=folder, env=environment, start_new_session=True
-        )
-        os.close(child)
-
-    def __enter__(self) -> Terminal:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._process.kill()
-        self._process.wait()
-        os.close(self._parent)
-
-    def type(self, keys: str, until: str) -> None:
-        """Types, and waits until the terminal shows that text."""
-        os.write(self._parent, keys.encode())
-        shown, deadline = "", time.monotonic() + 10
-        while until not in shown:
-            assert select.select([self._parent], [], [], max(0, deadline - time.monotonic()))[0], (until, shown)
-            shown += os.read(self._parent, 65536).decode()
+    if not shutil.which(shell):
+        pytest.skip(f"no {shell}")
+    with terminal(folder, 200, command=(shell, *options, "-i"), TERM="dumb", HOME=str(folder)) as screen:
+        for keys, shown in (
+            (f"source {scripts / shell}; echo sour''ced\n", "^sourced"),
+            ("apex-acer tra\t", "apex-acer train"),
+            ("mine\t", r"mine\.toml"),
+            (" --optimizer.le\t", "--optimizer.learning-rate"),
+            ("1e-3 --engine se\t", "serial"),
+            ("\x15apex-acer evaluate be\t", r"best\.safetensors"),
+            ("\x15apex-acer resume my\t", r"my\\ runs/"),
+        ):
+            screen.type(keys)
+            screen.wait_for(shown)
 
 
 def test_completing_runs_no_python(scripts: Path, folder: Path) -> None:
@@ -147,10 +117,6 @@ def test_printing_a_script_loads_no_torch() -> None:
     assert not loaded & {"torch", "gymnasium", "matplotlib"}
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [([], "SHELL is missing"), (["tcsh"], "give bash, zsh or fish"), (["bash", "zsh"], "unexpected argument 'zsh'")],
-)
-def test_other_shells_are_refused(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["completion", *arguments]) == 2
-    assert words in capsys.readouterr().err
+def test_other_shells_are_refused(refused: Refused) -> None:
+    table = {"completion": "SHELL is missing", "completion tcsh": "give bash, zsh or fish"}
+    assert_refused(refused, table | {"completion bash zsh": "unexpected argument 'zsh'"})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import html
 import json
@@ -22,26 +21,26 @@ import pytest
 from selenium.webdriver import Chrome
 from selenium.webdriver.support.wait import WebDriverWait
 
-from apex_acer.cli import main
 from apex_acer.config import settings_classes
 from apex_acer.config.runfile import parse_run
 from apex_acer.manager.manager import train
 from apex_acer.storage.writers import charts_of
 from docs import pictures
 from tests.boards import lines
+from tests.cli.conftest import Refused, assert_refused
 from tests.programs import eventually, processes_of
+from tests.remote.conftest import free_port
 from tests.runs import tiny_run
 
 CATEGORIES = ["Actors and evaluator", "Losses and values", "Trust region", "Exploration", "Throughput and waiting"]
 ADDRESS = re.compile(r"(http://127\.0\.0\.1:(\d+)/)#custom_scalars  \(Ctrl-C ends it\)\n")
-HERE = "127.0.0.1"
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of two runs that differ in `algorithm.gamma`."""
     folder = tmp_path_factory.mktemp("runs")
-    changes = {"evaluation__every": 300, "stop__env_steps": 2000, "logging__every_seconds": 0.01}
+    changes = {"evaluation__every": 300, "stop__env_steps": 1300, "logging__every_seconds": 0.05}
     for name, gamma in {"near": 0.9, "far": 0.99}.items():
         train(tiny_run(folder / name, algorithm__gamma=gamma, **changes))
     return folder
@@ -77,7 +76,7 @@ class Served:
 
     def end(self, number: int = signal.SIGINT) -> tuple[int, str]:
         """Its exit code and what it said on standard error; nothing is left of it."""
-        if number == signal.SIGINT:  # a terminal's, for the whole session
+        if number == signal.SIGINT and self.process.poll() is None:  # a terminal's, for the whole session
             os.killpg(self.process.pid, number)
         else:
             self.process.send_signal(number)
@@ -86,91 +85,55 @@ class Served:
         return self.process.returncode, errors
 
 
-@contextlib.contextmanager
-def serving(*arguments: str, **environment: str) -> Iterator[Served]:
-    """A dashboard that is gone afterwards."""
-    served = Served(*arguments, **environment)
-    try:
-        yield served
-    finally:
-        served.process.kill()
-        served.process.communicate(timeout=10)
-
-
 @pytest.fixture(scope="module")
-def served(runs: Path) -> Iterator[Served]:
-    """The dashboard of both runs, which has read them."""
-    with serving(str(runs), "--port", "0") as served:
+def served(runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """A dashboard of all runs, on the port that was asked for; once it is interrupted, nothing is left of it."""
+    port, temporary = free_port(), tmp_path_factory.mktemp("temporary")
+    served = Served(str(runs), "--port", str(port), TMPDIR=str(temporary))
+    try:
+        assert served.url.endswith(f":{port}/")
         eventually(lambda: sum(map(bool, served.get("plugin/scalars/tags").values())) == 8, 20)
         yield served
+        assert served.end() == (0, "")
+        assert not list(temporary.iterdir())
+    finally:
+        served.process.kill()
 
 
 # ── beginning and ending ──
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
-def test_it_ends_at_a_signal_and_leaves_nothing(runs: Path, number: int, tmp_path: Path) -> None:
-    with serving(str(runs / "near"), "--port", "0", TMPDIR=str(tmp_path)) as served:
-        eventually(lambda: served.get("runs"), 20)
-        assert sorted(served.get("runs")) == ["actor_0", "actor_1", "evaluator", "learner"]
-        assert served.end(number) == (0, "")
-    assert not list(tmp_path.iterdir())
-
-
 @pytest.mark.slow
-def test_it_leaves_nothing_where_it_is_killed(runs: Path) -> None:
-    with serving(str(runs), "--port", "0") as served:
-        assert served.end(signal.SIGKILL) == (-signal.SIGKILL, "")
-
-
-def test_a_port_that_was_asked_for_is_had_or_refused(runs: Path) -> None:
-    with socket.create_server((HERE, 0)) as taken:
-        port = str(taken.getsockname()[1])
-        with serving(str(runs), "--port", port) as refused:
-            assert refused.process.wait(20) == 2
-            said = f"apex-acer: port: {port} is in use; give another port, or none for the next free one\n"
-            assert (refused.line, refused.end()[1]) == ("", said)
-    with serving(str(runs), "--port", port) as served:
-        assert served.url.endswith(f":{port}/")
-
-
-@pytest.mark.slow
-def test_the_next_free_port_is_taken_where_none_was_asked_for(runs: Path) -> None:
-    with serving(str(runs)) as one, serving(str(runs)) as other:
+def test_without_a_port_the_next_free_one_is_taken_and_nothing_is_left_of_who_is_killed(runs: Path) -> None:
+    one, other = Served(str(runs)), Served(str(runs))
+    try:
         assert one.url != other.url
         assert one.get("runs") is not None
         assert other.get("runs") is not None
+        assert one.end(signal.SIGTERM) == (0, "")
+    finally:
+        assert other.end(signal.SIGKILL) == (-signal.SIGKILL, "")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["absent"], "dashboard: 'absent' is not allowed; give the folder of a run, or a folder of runs"),
-        (["."], "dashboard: '.' is not allowed; give the folder of a run, or a folder of runs"),
-        ([".", "--port", "-1"], "port: -1 is not allowed; give 0 to 65535"),
-        ([".", "--port", "65536"], "port: 65536 is not allowed; give 0 to 65535"),
-    ],
-)
 def test_what_cannot_be_shown_is_one_line(
-    arguments: list[str],
-    message: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: Refused
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert main(["dashboard", *arguments]) == 2
-    assert capsys.readouterr() == ("", f"apex-acer: {message}\n")
-
-
-def test_the_missing_extra_is_named(
-    runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+    table = {
+        "dashboard absent": "dashboard: 'absent' is not allowed; give the folder of a run, or a folder of runs",
+        "dashboard .": "dashboard: '.' is not allowed; give the folder of a run, or a folder of runs",
+        "dashboard . --port 65536": "port: 65536 is not allowed; give 0 to 65535",
+    }
+    assert_refused(refused, table)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        in_use = Served(str(runs), "--port", port)
+        in_use.process.wait(60)
+        said = f"apex-acer: port: {port} is in use; give another port, or none for the next free one\n"
+        assert (in_use.line, in_use.end()) == ("", (2, said))
     monkeypatch.setitem(sys.modules, "tensorboard", None)
-    assert main(["dashboard", str(runs)]) == 2
-    error = capsys.readouterr().err
-    assert error.count("\n") == 1
-    assert "dashboard: tensorboard is not installed; pip install 'apex-acer[dashboard]'" in error
+    missing = "dashboard: tensorboard is not installed; pip install 'apex-acer[dashboard]'"
+    assert_refused(refused, {f"dashboard {runs}": missing})
 
 
 # ── what it serves ──
@@ -181,18 +144,11 @@ def test_every_algorithm_has_the_charts_that_it_has_lines_for() -> None:
         name: {title for charts in charts_of(kind()).values() for title in charts}
         for name, kind in settings_classes().items()
     }
-    assert titles["acer"] - titles["apex_dqn"] == {
-        "Policy loss",
-        "Share of samples it changed",
-        "KL from the average policy",
-        "Entropy",
-    }
+    shared = {"Policy loss", "Entropy"}
+    assert titles["acer"] - titles["apex_dqn"] == {"Share of samples it changed", "KL from the average policy", *shared}
     assert titles["apex_dqn"] - titles["acer"] == {"TD error"}
     spread, temperature = "Standard deviation of actions", "Temperature of the entropy"
-    assert titles["sac"] - titles["apex_dqn"] == {"Policy loss", "Entropy", spread, temperature}
-
-
-def test_an_algorithm_that_derives_from_one_has_its_charts() -> None:
+    assert titles["sac"] - titles["apex_dqn"] == {spread, temperature, *shared}
     acer = settings_classes()["acer"]()
     assert charts_of(dataclasses.replace(acer, name="mine:MyAcer")) == charts_of(acer)
 
@@ -240,16 +196,6 @@ def test_hyper_parameters_that_differ_come_first_and_scores_beside_them(served: 
 
 # ── the page ──
 
-needs_chromium = pytest.mark.skipif(
-    not (pictures.CHROMIUM and pictures.DRIVER), reason="chromium and chromedriver are not both installed"
-)
-
-
-@pytest.fixture(scope="module")
-def chromium() -> Iterator[Chrome]:
-    with pictures.browser(1900, 2300) as driver:
-        yield driver
-
 
 def shown(driver: Chrome, served: Served, tab: str, selector: str, part: str) -> list[str]:
     """What the elements of a tab say, once `part` is among it."""
@@ -260,37 +206,25 @@ def shown(driver: Chrome, served: Served, tab: str, selector: str, part: str) ->
 
 
 @pytest.mark.slow
-@needs_chromium
-def test_the_page_draws_a_line_for_every_process_of_every_run(chromium: Chrome, served: Served, tmp_path: Path) -> None:
-    drawn = pictures.open_charts(chromium, f"{served.url}#custom_scalars")
-    headings = pictures.texts(chromium, ".category-name")
-    assert [heading.strip() for heading in headings] == CATEGORIES
-    several = {  # lines, of two runs with two actors and an evaluator each
-        "Return": 6,
-        "Episode length": 6,
-        "Environment steps per second": 4,
-        "Policy lag": 6,
-        "Value and its target": 4,
-        "Share of time waiting": 6,
-    }
-    assert {title: len(points) for title, points in drawn.items()} == dict.fromkeys(drawn, 2) | several
-    picture = tmp_path / "dashboard.png"
-    assert chromium.save_screenshot(str(picture))
-    assert picture.stat().st_size > 50_000
-
-
-@pytest.mark.slow
-@needs_chromium
-def test_the_page_shows_the_configuration(chromium: Chrome, served: Served) -> None:
-    texts = shown(chromium, served, "text", "code", "[algorithm]")
-    assert len(texts) == 2
-    assert {re.findall(r"^gamma = (.*)$", text, re.MULTILINE)[0] for text in texts} == {"0.9", "0.99"}
-
-
-@pytest.mark.slow
-@needs_chromium
-def test_the_page_compares_the_runs(chromium: Chrome, served: Served) -> None:
-    cells = shown(chromium, served, "hparams", "vaadin-grid-cell-content", "far/tb/learner")
-    words = [cell.strip() for cell in cells if cell.strip()]
-    assert words.index("algorithm.gamma") < words.index("best_return") < words.index("env_steps")
-    assert {"near/tb/learner", "0.90000", "0.99000"} <= set(words)
+@pytest.mark.skipif(not (pictures.CHROMIUM and pictures.DRIVER), reason="chromium and chromedriver are missing")
+def test_the_page_draws_all_processes_shows_the_configurations_and_compares_the_runs(served: Served) -> None:
+    with pictures.browser(1900, 2300) as chromium:
+        drawn = pictures.open_charts(chromium, f"{served.url}#custom_scalars")
+        headings = pictures.texts(chromium, ".category-name")
+        assert [heading.strip() for heading in headings] == CATEGORIES
+        several = {  # lines, of two runs with two actors and an evaluator each
+            "Return": 6,
+            "Episode length": 6,
+            "Environment steps per second": 4,
+            "Policy lag": 6,
+            "Value and its target": 4,
+            "Share of time waiting": 6,
+        }
+        assert {title: len(points) for title, points in drawn.items()} == dict.fromkeys(drawn, 2) | several
+        texts = shown(chromium, served, "text", "code", "[algorithm]")
+        assert len(texts) == 2
+        assert {re.findall(r"^gamma = (.*)$", text, re.MULTILINE)[0] for text in texts} == {"0.9", "0.99"}
+        cells = shown(chromium, served, "hparams", "vaadin-grid-cell-content", "far/tb/learner")
+        words = [cell.strip() for cell in cells if cell.strip()]
+        assert words.index("algorithm.gamma") < words.index("best_return") < words.index("env_steps")
+        assert {"near/tb/learner", "0.90000", "0.99000"} <= set(words)

@@ -12,6 +12,7 @@ from matplotlib import rcParams
 
 from apex_acer.cli import main
 from apex_acer.views.figures import FIGURES
+from tests.cli.conftest import Refused, assert_refused
 from tests.histories import made_up_rows, make_up
 from tests.runs import tiny_run
 
@@ -58,46 +59,19 @@ def test_a_folder_of_a_sweep_or_of_runs_stands_for_all_of_its_runs(
     assert "runs/broken/config.toml" in caplog.text
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ([], ["plot", "DIR... is missing"]),
-        (["absent"], ["'absent'", "holds no run", "folder of a run"]),
-        (["full", "absent"], ["'absent'", "holds no run", "folder of a run"]),
-        (["full/log.txt"], ["'full/log.txt'", "holds no run"]),
-        (["empty"], ["empty", "no metrics yet", "try again"]),
-        (["full", "--out", "full/log.txt"], ["out", "full/log.txt", "cannot be written"]),
-    ],
-)
-def test_bad_input_gets_one_line_and_exit_code_2(
-    arguments: list[str],
-    words: list[str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_bad_input_gets_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: Refused) -> None:
     monkeypatch.chdir(tmp_path)
     make_up(Path("empty"), tiny_run(), [])
     make_up(Path("full"), tiny_run(), made_up_rows(0, 1, num=3))
-    assert main(["plot", *arguments]) == 2
-    error = capsys.readouterr().err
-    assert error.count("\n") == 1
-    assert all(word in error for word in words), error
-
-
-def test_without_matplotlib_it_says_what_to_install(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+    table = {
+        "plot": "plot … DIR... is missing",
+        "plot full absent": "'absent' … holds no run … folder of a run",
+        "plot full/log.txt": "'full/log.txt' … holds no run",
+        "plot empty": "empty … no metrics yet … try again",
+        "plot full --out full/log.txt": "out … full/log.txt … cannot be written",
+    }
+    assert_refused(refused, table)
     monkeypatch.delitem(sys.modules, "apex_acer.views.plots", raising=False)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     monkeypatch.setitem(sys.modules, "matplotlib.axes", None)
-    assert main(["plot", "anything"]) == 2
-    error = capsys.readouterr().err
-    assert error.count("\n") == 1
-    assert "pip install 'apex-acer[plot]'" in error
-
-
-def test_help_names_every_flag(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["plot", "--help"]) == 0
-    out = capsys.readouterr().out
-    assert all(flag in out for flag in ("DIR", "--out", "--svg"))
+    assert_refused(refused, {"plot anything": "pip install 'apex-acer[plot]'"})

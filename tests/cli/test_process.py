@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests import ROOT
+
 COMMAND = str(Path(sys.executable).with_name("apex-acer"))
 MODULE = f"{sys.executable} -m apex_acer"
 TINY = "cartpole --actors 1 --steps 400 --evaluation.every 100000"
@@ -27,34 +29,34 @@ def shell(command: str, folder: Path, **variables: str) -> subprocess.CompletedP
     )
 
 
-@pytest.mark.parametrize("unbuffered", ["", pytest.param("1", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("unbuffered", ["", "1"])
 def test_a_reader_who_leaves_does_not_end_the_run(tmp_path: Path, unbuffered: str) -> None:
     done = shell(f"{COMMAND} train {TINY} --out run | true", tmp_path, PYTHONUNBUFFERED=unbuffered)
     assert (done.returncode, done.stderr) == (0, "")
     assert (tmp_path / "run" / "weights.safetensors").is_file()
-    log = (tmp_path / "run" / "log.txt").read_text()
-    assert "ended: TrainResult(reason='env_steps'" in log
+    assert "ended: TrainResult(reason='env_steps'" in (tmp_path / "run" / "log.txt").read_text()
     for verb in ("--help", "runs .", "train --help", "presets"):
         done = shell(f"{COMMAND} {verb} | true", tmp_path, PYTHONUNBUFFERED=unbuffered)
         assert (done.returncode, done.stderr) == (0, "")
 
 
-@pytest.mark.parametrize("verb", ["--help", "runs .", f"train {TINY} --engine serial --out run"])
-def test_without_streams_there_is_no_traceback(tmp_path: Path, verb: str) -> None:
-    done = shell(f"{COMMAND} {verb} >&- 2>&- <&-", tmp_path)
-    assert (done.returncode, done.stderr) == (0, "")
+@pytest.mark.parametrize("streams", ["| true", ">&- 2>&- <&-"])
+def test_a_reader_who_leaves_and_closed_streams_end_no_run_and_give_no_traceback(tmp_path: Path, streams: str) -> None:
+    for command in ("--help", f"train {TINY} --engine serial --out run"):
+        done = shell(f"{COMMAND} {command} {streams}", tmp_path)
+        assert (done.returncode, done.stderr) == (0, "")
+    assert "ended: TrainResult(reason='env_steps'" in (tmp_path / "run" / "log.txt").read_text()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&- <&-"])
 def test_closed_streams_give_no_traceback(tmp_path: Path, closed: str) -> None:
-    done = shell(f"{COMMAND} train {TINY} --out run {closed}", tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert done.stderr == ""
     weights = "run/weights.safetensors"
-    for verb in ("--help", "runs .", f"evaluate {weights} --episodes 1", f"export {weights} --onnx", "plot run"):
-        done = shell(f"{COMMAND} {verb} {closed}", tmp_path)
-        assert done.returncode == 0, (verb, done.stderr)
+    others = ("--help", "runs .", f"evaluate {weights} --episodes 1", f"export {weights} --onnx", "plot run")
+    for command in (f"train {TINY} --out run", *others):
+        done = shell(f"{COMMAND} {command} {closed}", tmp_path)
+        assert done.returncode == 0, (command, done.stderr)
         assert "Traceback" not in done.stderr
     assert shell(f"{COMMAND} train nope {closed}", tmp_path).returncode == 2
     sizes = [path.stat().st_size for path in (tmp_path / "run").glob("plots/*.png")]
@@ -80,17 +82,17 @@ sys.meta_path.insert(0, Interrupt())
 """
 
 
-MODULES = ("apex_acer.cli.verbs", "difflib", "inspect", "numpy", "apex_acer.manager.manager")
-STARTS = [(command, module) for command in (COMMAND, MODULE) for module in MODULES]
-FAST_STARTS = [(COMMAND, "numpy"), (MODULE, "apex_acer.cli.verbs")]
-
-
 @pytest.mark.parametrize(
-    ("command", "module"), [pytest.param(*it, marks=[] if it in FAST_STARTS else pytest.mark.slow) for it in STARTS]
+    ("command", "module"),
+    [
+        (COMMAND, "numpy"),
+        (MODULE, "apex_acer.cli.verbs"),
+        *(pytest.param(COMMAND, module, marks=pytest.mark.slow) for module in ("difflib", "apex_acer.manager.manager")),
+    ],
 )
 def test_ctrl_c_while_python_imports_is_one_line(tmp_path: Path, command: str, module: str) -> None:
     (tmp_path / "sitecustomize.py").write_text(INTERRUPT)
-    done = shell(f"{command} train {TINY}", tmp_path, PYTHONPATH=str(tmp_path), AT_IMPORT_OF=module)
+    done = shell(f"{command} train {TINY}", tmp_path, PYTHONPATH=f"{tmp_path}:{ROOT}", AT_IMPORT_OF=module)
     assert (done.returncode, done.stderr) == (130, "apex-acer: interrupted\n")
 
 
@@ -115,30 +117,28 @@ def shadows(tmp_path: Path) -> Path:
     return tmp_path
 
 
-RUN = "mine.toml --actors 1 --steps 400 --evaluation.every 100000"
-
-
-VERBS = (f"train {RUN} --json", f"sweep {RUN} --seeds 1 --engine serial", "plan mine.toml --json")
+RUN = "mine.toml --actors 1 --steps 400 --evaluation.every 100000 --engine"
 
 
 @pytest.mark.parametrize(
-    ("command", "verb"),
+    "command",
     [
-        (COMMAND, VERBS[0]),
+        f"{COMMAND} train {RUN} serial --json",
         *(
-            pytest.param(*it, marks=pytest.mark.slow)
-            for it in [(MODULE, VERBS[1]), (COMMAND, VERBS[1]), (COMMAND, VERBS[2])]
+            pytest.param(command, marks=pytest.mark.slow)
+            for command in (
+                f"{MODULE} train {RUN} local --json",
+                f"{COMMAND} sweep {RUN} serial --seeds 1",
+                f"{MODULE} plan mine.toml --json",
+            )
         ),
-        *(pytest.param(*it, marks=pytest.mark.slow) for it in [(MODULE, VERBS[0]), (MODULE, VERBS[2])]),
     ],
 )
-def test_a_user_s_module_is_found_and_takes_the_place_of_none_of_python_s(
-    shadows: Path, command: str, verb: str
-) -> None:
-    done = shell(f"{command} {verb}", shadows)
+def test_a_user_s_module_is_found_and_takes_the_place_of_none_of_python_s(shadows: Path, command: str) -> None:
+    done = shell(command, shadows)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "sweep" in verb or "plan" in verb or list(shadows.glob("runs/mine-v0-*/weights.safetensors"))
-    if "--json" in verb:
+    assert " train " not in command or list(shadows.glob("runs/mine-v0-*/weights.safetensors"))
+    if "--json" in command:
         assert json.loads(done.stdout.splitlines()[-1])
 
 

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,20 +17,19 @@ import numpy as np
 import pytest
 
 from apex_acer import load_policy, train
-from apex_acer.cli import main
 from apex_acer.client import Client
+from apex_acer.config import RunConfig
+from tests.cli.conftest import Refused, assert_refused
 from tests.continuous import continuous_run
 from tests.programs import eventually
 from tests.remote.conftest import free_port
 from tests.runs import tiny_run
 
-RUNS: dict[str, tuple[Any, dict[str, Any]]] = {
-    "acer": (tiny_run, {"stop__env_steps": 300}),
-    "ppo_lstm": (
-        tiny_run,
-        {"algorithm__name": "ppo", "network__lstm": 8, "algorithm__minibatches": 1, "stop__env_steps": 300},
-    ),
-    "sac": (lambda out, **changes: continuous_run(out, "sac", **changes), {"stop__env_steps": 300}),
+PPO: dict[str, Any] = {"algorithm__name": "ppo", "network__lstm": 8, "algorithm__minibatches": 1}
+RUNS: dict[str, Callable[..., RunConfig]] = {
+    "acer": tiny_run,
+    "ppo_lstm": lambda out, **changes: tiny_run(out, **PPO, **changes),
+    "sac": lambda out, **changes: continuous_run(out, "sac", **changes),
 }
 
 
@@ -55,8 +54,7 @@ class Serving:
 
 @pytest.fixture
 def weights(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
-    make, changes = RUNS[request.param]
-    return Path(train(make(tmp_path / "run", **changes)).weights)
+    return Path(train(RUNS[request.param](tmp_path / "run", stop__env_steps=300)).weights)
 
 
 @pytest.fixture
@@ -67,9 +65,8 @@ def serving(weights: Path) -> Iterator[Serving]:
         found.process.kill()
 
 
-@pytest.mark.parametrize(
-    "weights", [name if name == "acer" else pytest.param(name, marks=pytest.mark.slow) for name in RUNS], indirect=True
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("weights", RUNS, indirect=True)
 def test_it_acts_as_the_policy_itself_does(weights: Path, serving: Serving) -> None:
     policy, rng = load_policy(weights), np.random.default_rng(0)
     token = (weights.parent / "token").read_text().strip()
@@ -83,8 +80,6 @@ def test_it_acts_as_the_policy_itself_does(weights: Path, serving: Serving) -> N
                 given = client.step(obs, 1.0) if step else client.reset(obs)
                 np.testing.assert_array_equal(given, policy.act(obs))
             client.end(obs, 0.0, terminated=True)
-    assert re.search(r"served \d+ actions, from request to action p50 [\d.]+ ms, p99 [\d.]+ ms\n$", serving.interrupt())
-    assert serving.process.returncode == 0
 
 
 @pytest.mark.parametrize("weights", ["acer"], indirect=True)
@@ -103,23 +98,18 @@ def test_new_weights_act_from_the_next_request_on(weights: Path, serving: Servin
         time.sleep(0.5)
         assert client.step(differs, 0.0) == new.act(differs)
     said = serving.interrupt()
+    assert serving.process.returncode == 0
+    assert re.search(r"served \d+ actions, from request to action p50 [\d.]+ ms, p99 [\d.]+ ms\n$", said)
     assert f"{weights}: new weights\n{weights}: not taken: {weights}: " in said
 
 
-@pytest.mark.parametrize("weights", ["acer"], indirect=True)
-def test_bad_input_is_one_line(weights: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_bad_input_is_one_line(finished_run: Path, refused: Refused, tmp_path: Path) -> None:
     (tmp_path / "empty").touch(0o600)
-    for flags, message in {
-        ("--listen", "7777"): "serve.listen: '7777' is not allowed; give ADDRESS:PORT, with a port from 1 to 65535",
-        (
-            "--listen",
-            "0.0.0.0:7777",
-        ): "serve.listen: '0.0.0.0:7777' is not allowed; beyond this machine, give certificate",
-        (
-            "--token-file",
-            str(tmp_path / "no"),
-        ): f"serve.token_file: '{tmp_path}/no': No such file or directory; give a file",
-        ("--token-file", str(tmp_path / "empty")): f"serve.token_file: '{tmp_path}/empty' is not allowed; give a file",
-    }.items():
-        assert main(["serve", str(weights), *flags]) == 2
-        assert capsys.readouterr().err.startswith(f"apex-acer: {message}") or print(capsys.readouterr())
+    table = {
+        "--listen 7777": "serve.listen: '7777' is not allowed; give ADDRESS:PORT, with a port from 1 to 65535",
+        "--listen 0.0.0.0:7777": "serve.listen: '0.0.0.0:7777' is not allowed; beyond this machine, give certificate",
+        f"--token-file {tmp_path}/no": f"serve.token_file: '{tmp_path}/no': No such file or directory; give a file",
+        f"--token-file {tmp_path}/empty": f"serve.token_file: '{tmp_path}/empty' is not allowed; give a file",
+    }
+    weights = finished_run / "weights.safetensors"
+    assert_refused(refused, {f"serve {weights} {flags}": parts for flags, parts in table.items()})
