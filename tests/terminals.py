@@ -42,7 +42,7 @@ class Terminal:
             path = {"PATH": f"{binaries}:{os.environ['PATH']}", "PS1": PROMPT, "TERM": "xterm-256color"}
             hidden = {"COLUMNS", "LINES", "NO_COLOR", "ENV"}
             kept = {name: value for name, value in os.environ.items() if name not in hidden}
-            os.execvpe(command[0], command, {**kept, **path, **environment})
+            os.execvpe(command[0], list(command), {**kept, **path, **environment})
         self.resize(columns, lines)
         self._reader = threading.Thread(target=self._read)
         self._reader.start()

@@ -79,7 +79,7 @@ def test_a_run_learns_while_one_watches(chromium: Chrome, tmp_path: Path) -> Non
             eventually(lambda: listens(int(re.findall(r"ws://127\.0\.0\.1:(\d+)", page)[0])), 60)
             chromium.get(page)
             eventually(lambda: pictures.shown_number(chromium, "mean") > 150, 120)
-            assert not chromium.get_log("browser")
+            assert not chromium.get_log("browser")  # type: ignore[no-untyped-call]
             assert chromium.save_screenshot(str(tmp_path / "page.png"))
             os.killpg(run.pid, signal.SIGINT)
             assert run.wait(20) == 130

@@ -158,7 +158,7 @@ def test_a_new_user_s_first_hour(wheel: Path, tmp_path: Path) -> None:
     assert all((folder / figure).stat().st_size > 10_000 for figure in figures)
     assert "video: game.mp4" in say("play", weights, "--video", "game.mp4")
     assert (folder / "game.mp4").stat().st_size > 10_000
-    shows = [command, "dashboard", name, "--port", "0"]
+    shows: list[str | Path] = [command, "dashboard", name, "--port", "0"]
     with subprocess.Popen(shows, cwd=folder, stdout=subprocess.PIPE, text=True) as dashboard:
         assert dashboard.stdout
         with urlopen(dashboard.stdout.readline().split()[0].partition("#")[0], timeout=60) as page:

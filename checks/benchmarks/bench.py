@@ -145,7 +145,7 @@ def show(result: Figures, before: Figures | None) -> None:
     print(f"replay: {result['replay_bytes_per_step']:,.0f} bytes an environment step")
     print("components per core and second, all cores busy:")
     for name, rate in result["components"].items():
-        print(f"  {name:<24}{rate:>10,.0f}{_change(rate, before and before['components'].get(name))}")
+        print(f"  {name:<24}{rate:>10,.0f}{_change(rate, before['components'].get(name) if before else None)}")
     for name, run in result["runs"].items():
         earlier = before["runs"].get(name) if before else None
         print(

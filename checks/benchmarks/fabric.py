@@ -25,7 +25,7 @@ from apex_acer.protocol.unroll import Layout, Unroll, layout
 SECONDS = 4.0
 UNANSWERED = 2  # per client, as actors have
 RUN_ID = "fabric"
-MU = {"log_probs": (6,)}
+MU: dict[str, tuple[int, ...]] = {"log_probs": (6,)}
 SPECS = {  # spec, unroll length, environments: 2.7 MB and 6 KB an unroll
     "large": (EnvironmentSpec((1, 84, 84), "uint8", Discrete(6, 0), 4, False, 4, (84, 84)), 20, 16),
     "small": (EnvironmentSpec((4,), "float32", Discrete(6, 0), 1, False, 1, (4,)), 10, 8),

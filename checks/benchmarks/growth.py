@@ -35,7 +35,7 @@ def measure(preset: str, steps: int) -> dict[str, Any]:
     queue = make_batch_queue(config, unroll_layout(config, spec), trainer.device)
     while queue.storage.num_steps < steps - k * num:
         queue.store(unroll, 0)
-    inserts, updates = [], []
+    inserts, updates = list[float](), list[float]()
     while len(updates) < UPDATES:
         start = time.perf_counter()
         queue.insert(unroll, 0)

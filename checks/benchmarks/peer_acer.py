@@ -12,6 +12,7 @@ import os
 import tempfile
 import time
 import warnings
+from typing import Any
 
 os.environ["OMP_NUM_THREADS"] = "1"  # before numpy and torch, as PFRL's examples do: each process has one core
 
@@ -37,7 +38,7 @@ class OldGym:
         self._environment.reset(seed=seed)
 
     def reset(self) -> np.ndarray:
-        return self._environment.reset()[0]
+        return np.asarray(self._environment.reset()[0])
 
     def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, dict[str, bool]]:
         obs, reward, terminated, truncated, _ = self._environment.step(int(action))
@@ -77,15 +78,15 @@ class Evaluation:
 
     @property
     def reached(self) -> bool:
-        return self.eval_return.value >= self.target
+        return bool(self.eval_return.value >= self.target)
 
     @property
     def wall_s(self) -> float:
         """First step to the end of the last evaluation."""
-        return self.end.value - self.start.value
+        return float(self.end.value - self.start.value)
 
 
-def greedy_return(model: nn.Module, environments: gymnasium.vector.VectorEnv) -> float:
+def greedy_return(model: Any, environments: gymnasium.vector.VectorEnv) -> float:
     """Mean return of the first episode of each environment: its length, as every step is worth 1."""
     obs, _ = environments.reset(seed=EVALUATION_SEED)
     lengths, running = np.zeros(EPISODES), np.ones(EPISODES, dtype=bool)

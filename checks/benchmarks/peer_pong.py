@@ -10,6 +10,7 @@ import json
 import os
 import tempfile
 import time
+from typing import Any
 
 os.environ["OMP_NUM_THREADS"] = "1"  # before numpy and torch, as PFRL's examples do: each process has one core
 
@@ -64,7 +65,7 @@ class OldGym:
 
     def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, dict[str, bool]]:
         obs, reward, terminated, truncated, _ = self._environment.step(int(action))
-        return np.asarray(obs), float(np.sign(reward)), terminated, {"needs_reset": truncated}
+        return np.asarray(obs), float(np.sign(float(reward))), terminated, {"needs_reset": truncated}
 
     def close(self) -> None:
         self._environment.close()
@@ -129,12 +130,13 @@ def sb3_ppo(network: str, seconds: float, processes: int) -> tuple[int, float]:
     torch.set_num_threads(processes)
 
     class Features(BaseFeaturesExtractor):
-        def __init__(self, space: gymnasium.Space) -> None:
+        def __init__(self, space: gymnasium.Space[Any]) -> None:
             super().__init__(space, WIDTHS[network])
             self.torso = torso(network)
 
         def forward(self, obs: torch.Tensor) -> torch.Tensor:
-            return self.torso(obs)
+            features: torch.Tensor = self.torso(obs)
+            return features
 
     class Clock(BaseCallback):
         def __init__(self) -> None:

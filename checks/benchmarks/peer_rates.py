@@ -66,13 +66,12 @@ def pong() -> Rates:
         return run
 
     def peer(name: str, network: str) -> Measure:
+        flags = ("--network", network, "--seconds")
         if name == "sample_factory_ppo":
-            flags = ("--network", network, "--seconds")
             return lambda seconds: last_json(
                 script("peer_sample_factory.py", *flags, str(seconds), venv=SAMPLE_FACTORY)
             )
-        flags = (name, "--network", network, "--seconds")
-        return lambda seconds: last_json(script("peer_pong.py", *flags, str(seconds)))
+        return lambda seconds: last_json(script("peer_pong.py", name, *flags, str(seconds)))
 
     peers = {"pfrl_acer": OURS, "sb3_ppo": OURS_PPO, "sample_factory_ppo": OURS_PPO}
     measures = {
@@ -85,7 +84,7 @@ def pong() -> Rates:
 
 SIZES = {"Pendulum-v1": (3, 1), "HalfCheetah-v5": (17, 6)}  # numbers of an observation and of an action
 ALGORITHMS = ("sac", "td3", "ddpg")
-NETWORKS = {"hidden_sizes": [256, 256], "batch_size": 256, "replay_steps": 100_000}
+NETWORKS: dict[str, Any] = {"hidden_sizes": [256, 256], "batch_size": 256, "replay_steps": 100_000}
 THREADS = {"": 0, "_1_thread": 1}  # 0: the trainer's own choice
 
 

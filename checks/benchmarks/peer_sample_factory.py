@@ -38,7 +38,9 @@ def make_pong(name: str, cfg: object = None, env_config: object = None, render_m
         gymnasium.register(ENVIRONMENT, "ale_py.env:AtariEnv", kwargs=given)
     environment = gymnasium.make(ENVIRONMENT, frameskip=1, repeat_action_probability=0.0)
     environment = gymnasium.wrappers.AtariPreprocessing(environment, noop_max=30, frame_skip=FRAME_SKIP)
-    return gymnasium.wrappers.TransformObservation(gymnasium.wrappers.FrameStack(environment, 4), np.asarray)
+    return gymnasium.wrappers.TransformObservation(  # type: ignore[call-arg]  # of its own gymnasium
+        gymnasium.wrappers.FrameStack(environment, 4), np.asarray
+    )
 
 
 class Clock(AlgoObserver):

@@ -32,7 +32,7 @@ class Task(NamedTuple):
 
 def off_policy(environment: str, preset: str, *algorithms: str, **limits: Any) -> Task:
     """Our presets `preset`-`algorithm`, each against Stable-Baselines3's algorithm of the same name."""
-    ours = {f"{OURS}_{name}": (f"{preset}-{name}",) for name in algorithms}
+    ours: dict[str, tuple[str, ...]] = {f"{OURS}_{name}": (f"{preset}-{name}",) for name in algorithms}
     flags = {name: ("--algorithm", name, "--environment", environment) for name in algorithms}
     peers = {f"sb3_{name}": Peer("peer_sb3.py", flags[name], f"{OURS}_{name}") for name in algorithms}
     return Task(environment, ours=ours, peers=peers, **limits)

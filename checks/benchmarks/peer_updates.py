@@ -38,10 +38,10 @@ def make_agent(
     agent = ALGORITHMS[algorithm]("MlpPolicy", spaces, buffer_size=env_steps, seed=0, device="cpu", **settings)
     agent.set_logger(Logger(None, []))
     rng = np.random.default_rng(0)
-    shape = spaces.observation_space.shape
+    shape, action_shape = spaces.observation_space.shape or (), spaces.action_space.shape or ()
     for _ in range(env_steps):
         obs, next_obs = (rng.normal(size=(1, *shape)).astype(np.float32) for _ in range(2))
-        action = rng.uniform(-1, 1, (1, *spaces.action_space.shape)).astype(np.float32)
+        action = rng.uniform(-1, 1, (1, *action_shape)).astype(np.float32)
         agent.replay_buffer.add(obs, next_obs, action, rng.normal(size=1), np.zeros(1), [{}])
     return agent
 

@@ -12,7 +12,7 @@ import statistics
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -34,7 +34,11 @@ from apex_acer.views.curves import Line, Panel
 from apex_acer.views.plots import plot_curves
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
-RUNS = {"float32": ("float32", 0), "float32, other draws": ("float32", 1), "bfloat16": ("bfloat16", 0)}
+RUNS: dict[str, tuple[Literal["float32", "bfloat16"], int]] = {
+    "float32": ("float32", 0),
+    "float32, other draws": ("float32", 1),
+    "bfloat16": ("bfloat16", 0),
+}
 WATCHED = ("q_loss", "entropy", "average_policy_kl", "value")
 AVERAGED = 25  # updates per point
 
@@ -95,7 +99,8 @@ def main(preset: str = "pong", env_steps: int = 16_000, updates: int = 1000, out
         print(f"{name:<20}", ", ".join(f"{what} {value:.4g}" for what, value in distances.items()))
     (out / f"precision-{preset}.json").write_text(json.dumps({"distances": found, "runs": runs}) + "\n")
     x = np.arange(AVERAGED, updates + 1, AVERAGED, dtype=np.float64)
-    lines = [Line(name, x, *[np.array(run["q_loss"])] * 3) for name, run in runs.items()]
+    losses = {name: np.array(run["q_loss"], np.float64) for name, run in runs.items()}
+    lines = [Line(name, x, loss, loss, loss) for name, loss in losses.items()]
     (out / f"precision-{preset}.png").write_bytes(
         plot_curves(config.environment.id, "Q loss", [Panel("updates", lines)])
     )

@@ -177,7 +177,8 @@ ENDLESS = "--engine local --stop.env-steps 1000000000 --stop.at-return None --ev
 def measure_waits(server: Served, seconds: float) -> list[float]:
     """Milliseconds from each observation to its action in a client that plays CartPole, after the warm-up."""
     env, waits, began = gymnasium.make("CartPole-v1"), list[float](), time.monotonic()
-    with Client(server.url, server.token, **spaces(env)) as client:
+    described: dict[str, Any] = spaces(env)
+    with Client(server.url, server.token, **described) as client:
         while (now := time.monotonic() - began) < WARM_UP_S + seconds:
             action, over = client.reset(env.reset()[0]), False
             while not over:

@@ -73,7 +73,7 @@ class Player:
         return {"type": "reset", "observation": obs.tobytes()}
 
     def _step(self, action: int) -> dict[str, Any]:
-        obs, reward, terminated, _, _ = self._env.step(action)
+        obs, reward, terminated, _, _ = self._env.step(action)  # type: ignore[no-untyped-call]
         self.steps, self._length = self.steps + 1, self._length + 1
         kind = "terminated" if terminated else "truncated" if self._length == LONGEST_EPISODE else "step"
         return {"type": kind, "observation": obs.tobytes(), "reward": float(reward)}

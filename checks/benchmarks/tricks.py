@@ -13,7 +13,7 @@ import importlib
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from functools import partial
 from unittest.mock import patch
@@ -26,7 +26,7 @@ from apex_acer.config.runfile import load_run
 from apex_acer.learner import optimizer
 from apex_acer.networks import frames, network
 from apex_acer.networks.device import CPU
-from apex_acer.networks.speed import Convolution
+from apex_acer.networks.speed import Convolution, zero_where
 from apex_acer.system.process import environment_variables
 from apex_acer.tools.capacity import components
 
@@ -42,7 +42,7 @@ def channels_first(planes: Tensor, episode_step: Tensor, stack: int) -> Tensor:
     stacked = torch.cat([planes[index : index + length] for index in range(stack)], 2)
     for index in range(stack - 1):
         before_episode = episode_step[stack - 1 :] < stack - 1 - index
-        frames.zero_where(stacked[:, :, index * channels : (index + 1) * channels], before_episode)
+        zero_where(stacked[:, :, index * channels : (index + 1) * channels], before_episode)
     return stacked
 
 
@@ -51,7 +51,7 @@ def by_mask(part: Tensor, mask: Tensor) -> None:
 
 
 @contextlib.contextmanager
-def without_innermost_channels():
+def without_innermost_channels() -> Iterator[None]:
     stack_planes = frames.stack_planes
     with contextlib.ExitStack() as patches:
         for name, module in list(sys.modules.items()):

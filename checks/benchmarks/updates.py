@@ -35,7 +35,7 @@ def sized(config: RunConfig, hidden: tuple[int, ...], batch_size: int, env_steps
         network=dataclasses.replace(config.network, hidden_sizes=hidden, normalise=False),
         learner=dataclasses.replace(config.learner, batch_size=batch_size, threads=threads),
         replay=dataclasses.replace(config.replay, capacity=env_steps, start=1, sampling="uniform"),
-        algorithm=dataclasses.replace(config.algorithm, replay_ratio=float(batch_size), n_steps=1),
+        algorithm=dataclasses.replace(config.algorithm, replay_ratio=float(batch_size), n_steps=1),  # type: ignore[call-arg]
     )
 
 

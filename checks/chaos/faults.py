@@ -70,4 +70,4 @@ class Faulty(Clock):
         return fault
 
 
-gymnasium.register("Faulty-v0", Faulty, disable_env_checker=True)
+gymnasium.register("Faulty-v0", f"{__name__}:Faulty", disable_env_checker=True)

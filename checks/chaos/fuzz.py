@@ -88,7 +88,7 @@ class Mutator:
         if not isinstance(value, dict | list) or not value or draw.random() < 0.15:
             near = type(value) is int and draw.random() < 0.3
             return draw.choice((value + 1, value - 1, -value)) if near else self.junk()
-        changed = copy.copy(value)
+        changed: Any = copy.copy(value)
         keys: list[Any] = list(value) if isinstance(value, dict) else list(range(len(value)))
         key = draw.choice(keys)
         match draw.randrange(8):
@@ -223,7 +223,7 @@ def assert_valid_unroll(unroll: Unroll, layout: Layout) -> None:
     for name, ((length, *rest), dtype) in expected.items():
         assert arrays[name].shape == (length, 4, *rest)
         assert arrays[name].dtype == dtype
-    states = {name: (array.shape, array.dtype) for name, array in unroll.state.items()}
+    states = {name: (array.shape, str(array.dtype)) for name, array in unroll.state.items()}
     assert states == {name: ((4, *shape), dtype) for name, (shape, dtype) in layout.state.items()}
     for array in (*arrays.values(), *unroll.state.values()):
         assert np.isfinite(array).all()

@@ -9,6 +9,7 @@ import random
 import signal
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -78,8 +79,8 @@ def play(url: str, token: str, counts: Path, number: int) -> None:
 
     made = np.memmap(counts, np.int64, "r+")
 
-    class Counting(gymnasium.Wrapper):  # type: ignore[type-arg]
-        def step(self, action):  # type: ignore[no-untyped-def]
+    class Counting(gymnasium.Wrapper[Any, Any, Any, Any]):
+        def step(self, action: Any) -> Any:
             made[number] += 1
             return self.env.step(action)
 

@@ -19,7 +19,7 @@ import pytest
 from apex_acer.actor.policy import Policy, load_policy
 from apex_acer.config import ConfigError
 from apex_acer.config.runfile import dump_run, load_run
-from apex_acer.protocol.actions import Discrete
+from apex_acer.protocol.actions import Box, Discrete
 from apex_acer.storage import checkpoint
 from checks.chaos.files import (
     CHECKPOINTS,
@@ -168,6 +168,7 @@ def assert_acts(policy: Policy) -> None:
         assert actions.shape == (3,)
         assert not spec.actions.refusal(actions - spec.actions.start)
     else:
+        assert isinstance(spec.actions, Box)
         assert actions.shape == (3, *spec.actions.given_shape)
         numbers = actions.reshape(3, -1)
         assert ((spec.actions.low <= numbers) & (numbers <= spec.actions.high)).all()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import json
 import os
 import random
@@ -105,6 +106,10 @@ def assert_counters(run: Program, result: dict[str, Any]) -> None:
     assert load_policy(result["weights"]).metadata["env_steps"] == result["env_steps"]
 
 
+def has_children(run: Program, count: int) -> bool:
+    return len(run.children()) == count
+
+
 def storm(run: Program, chance: random.Random, strikes: int, pause_s: float) -> Counter[str]:
     """Kills or freezes so many actors and evaluators, each process once; how often which."""
     struck: set[int] = set()
@@ -124,14 +129,15 @@ def storm(run: Program, chance: random.Random, strikes: int, pause_s: float) -> 
 
 @pytest.mark.timeout(3600)
 def test_runs_go_on_through_200_kills(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    total, strikes, changes = Counter[str](), KILLS // STORMS, FASTER | ENDLESS
+    total, strikes = Counter[str](), KILLS // STORMS
+    changes: dict[str, Any] = FASTER | ENDLESS
     for seed in range(STORMS):
         with program(tmp_path / str(seed), **changes) as run:
             run.wait_until_it_learns()
             total += storm(run, random.Random(seed), strikes, pause_s=1.0)
             restarts = sum(run.statuses[-1]["restarts"].values())
             run.wait_until_it_learns(1000)
-            run.wait_for(lambda run=run: len(run.children()) == 2 + changes["actors__count"])
+            run.wait_for(functools.partial(has_children, run, 2 + changes["actors__count"]))
             run.send(signal.SIGINT)
             result = run.ended(within_s=15)
         assert result["reason"] == "SIGINT"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import os
 import random
 import signal
@@ -90,6 +91,11 @@ def wait_for_all(run: Program) -> None:
     run.wait_for(lambda: run.statuses[-1]["rows"]["actor_0"]["clients"] == CLIENTS)
 
 
+def is_another(run: Program, pid: int) -> bool:
+    """Whether the actor has another process than `pid`."""
+    return run.children().get("actor_0", pid) != pid
+
+
 class Watch:
     """Looks at a process twice a second, in a thread of its own."""
 
@@ -152,10 +158,10 @@ def test_clients_outlive_the_actor(tmp_path: Path, capsys: pytest.CaptureFixture
     paused = []
     with played(tmp_path) as (run, players):
         for _ in range(3):
-            pid, before, began = run.children()["actor_0"], run.statuses[-1]["env_steps"], time.monotonic()
+            pid, began = run.children()["actor_0"], time.monotonic()
             os.kill(pid, signal.SIGKILL)
-            run.wait_for(lambda pid=pid: run.children().get("actor_0", pid) != pid)
-            run.wait_for(lambda before=before: run.statuses[-1]["env_steps"] > before + 500)
+            run.wait_for(functools.partial(is_another, run, pid))
+            run.wait_until_it_learns(500)
             paused.append(round(time.monotonic() - began, 1))
             assert players.living == CLIENTS
             assert run.statuses[-1]["env_steps"] <= players.made

@@ -109,7 +109,7 @@ class Fuzz:
                     assert event.obs is not None
                     arrays = event.obs if isinstance(event.obs, dict) else {"": event.obs}
                     for name, box in (spec.boxes or {"": spec}).items():
-                        assert (arrays[name].shape, arrays[name].dtype) == (box.given_shape, box.given_dtype)
+                        assert (arrays[name].shape, str(arrays[name].dtype)) == (box.given_shape, box.given_dtype)
                         assert np.isfinite(arrays[name]).all()
                     assert MASK not in arrays or arrays[MASK].any()
                     assert abs(event.reward) < 1e39
@@ -215,7 +215,7 @@ class Beside:
     def _play(self) -> None:
         """An episode; `Acting` answers with the parity of an observation's first number."""
         for at in range(20):
-            obs, began = np.float32([self.steps % 1000, 0, 0, 0]), time.monotonic()
+            obs, began = np.array([self.steps % 1000, 0, 0, 0], np.float32), time.monotonic()
             action = self._client.step(obs, 1.0) if at else self._client.reset(obs)
             assert action == self.steps % 2
             self.slowest_s = max(self.slowest_s, time.monotonic() - began)

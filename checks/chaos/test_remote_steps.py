@@ -98,7 +98,7 @@ class Player:
         episode.told = True
 
     def _observe(self, step: int) -> np.ndarray:
-        return np.float32([self.number, len(self.episodes) - 1, step, 0])
+        return np.array([self.number, len(self.episodes) - 1, step, 0], np.float32)
 
 
 def reward_of(client: int, step: int) -> float:

@@ -18,7 +18,7 @@ import gymnasium
 import pytest
 
 from apex_acer.actor.policy import load_policy
-from apex_acer.config import EnvironmentConfig
+from apex_acer.config import RunConfig
 from apex_acer.environments.check import check_environment
 from apex_acer.manager.callbacks import Callbacks
 from apex_acer.manager.manager import RunFailed, train
@@ -113,9 +113,8 @@ def test_who_is_far_faster_than_the_other_waits(slowed: dict[str, Any], waits: s
     rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
 
     def share(source: str) -> float:
-        return statistics.median(
-            row["time_waiting"] for row in rows if row["source"] == source and "time_waiting" in row
-        )
+        shares = [row["time_waiting"] for row in rows if row["source"] == source and "time_waiting" in row]
+        return float(statistics.median(shares))
 
     assert result.reason == "env_steps"
     assert share(waits) > 0.8
@@ -147,7 +146,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 def test_a_clock_that_jumps_changes_no_duration(tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     """Forward while it starts, back while it learns."""
 
-    def check(config: EnvironmentConfig) -> Any:
+    def check(config: RunConfig) -> Any:
         clock.ahead_s = 3600.0
         return check_environment(config)
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from checks.chaos.soak import Sample, draw, judge, look, processes
+from checks.chaos.soak import Sample, draw, judge, look
+from tests.processes import processes
 
 SECONDS = np.arange(600.0)
 

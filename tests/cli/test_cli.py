@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import fcntl
+import functools
 import io
 import json
 import re
@@ -65,7 +66,7 @@ def test_flags_are_those_of_the_algorithm_that_the_run_or_a_flag_names() -> None
         config, _ = parse_train(["cartpole", "--algorithm.n-steps", "5", *name.split()])
         assert config == load_run("cartpole", algorithm={"name": "apex_dqn", "n_steps": 5})
     for run, flag in (("pong-apex-dqn", "--algorithm.ema-decay"), ("pong", "--algorithm.n-steps")):
-        said = config_error(lambda run=run, flag=flag: parse_train([run, flag, "1"]))
+        said = config_error(functools.partial(parse_train, [run, flag, "1"]))
         assert said.startswith(f"{flag}: unknown flag; it is one of another algorithm")
     said = config_error(lambda: parse_train(["cartpole", "--algorithm.name", "sarsa"]))
     assert said == f"algorithm.name: 'sarsa' is not allowed; give {', '.join(ALGORITHMS)} or module:class"

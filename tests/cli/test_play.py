@@ -7,7 +7,7 @@ import resource
 import signal
 import sys
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import av
 import gymnasium
@@ -27,7 +27,7 @@ from tests.cli.conftest import Refused, assert_refused
 from tests.conftest import COUNTDOWN
 from tests.runs import tiny_run
 
-PONG = {
+PONG: dict[str, Any] = {
     "environment__id": "ALE/Pong-v5",
     "environment__stack": 4,
     "environment__kwargs": '{"max_num_frames_per_episode": 250}',
@@ -38,7 +38,10 @@ PONG = {
 class Painted(gymnasium.Env[Any, Any]):
     """Games of three steps whose returns tell the actions, with pictures of an odd size: blue, and ever more red."""
 
-    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["rgb_array"], "render_fps": 25}
+    metadata: dict[str, Any] = {  # noqa: RUF012
+        "render_modes": ["rgb_array"],
+        "render_fps": 25,
+    }
 
     def __init__(self, render_mode: str | None = None) -> None:
         self.observation_space, self.action_space = Box(-1.0, 1.0, (4,), np.float32), Discrete(2)
@@ -53,7 +56,7 @@ class Painted(gymnasium.Env[Any, Any]):
         self._step += 1
         return np.ones(4, np.float32), float(action * 10**self._step), self._step == 3, False, {}
 
-    def render(self) -> np.ndarray:  # type: ignore[override]
+    def render(self) -> np.ndarray:
         picture = np.zeros((51, 77, 3), np.uint8)
         picture[..., 2] = 200
         picture[:, :20, 0] = 80 * self._step
@@ -63,7 +66,7 @@ class Painted(gymnasium.Env[Any, Any]):
 class Growing(Painted):
     """Each picture is larger than the one before."""
 
-    def render(self) -> np.ndarray:  # type: ignore[override]
+    def render(self) -> np.ndarray:
         return np.zeros((60 + 2 * self._step, 64, 3), np.uint8)
 
 
@@ -74,10 +77,10 @@ class Undrawn(Painted):
         return None
 
 
-gymnasium.register("Painted-v0", Painted)
-gymnasium.register("Growing-v0", Growing, disable_env_checker=True)
-gymnasium.register("Undrawn-v0", Undrawn, disable_env_checker=True)
-PAINTED = {"environment__id": f"{__name__}:Painted-v0"}
+gymnasium.register("Painted-v0", f"{__name__}:Painted")
+gymnasium.register("Growing-v0", f"{__name__}:Growing", disable_env_checker=True)
+gymnasium.register("Undrawn-v0", f"{__name__}:Undrawn", disable_env_checker=True)
+PAINTED: dict[str, Any] = {"environment__id": f"{__name__}:Painted-v0"}
 
 
 def weights_file(folder: Path, seed: int = 1, **changes: Any) -> Path:
@@ -87,7 +90,7 @@ def weights_file(folder: Path, seed: int = 1, **changes: Any) -> Path:
     torch.manual_seed(seed)
     policy = Policy(config, environments.spec)
     with torch.no_grad():
-        policy.network.pi_logits.weight.mul_(300)
+        policy.network.get_parameter("pi_logits.weight").mul_(300)
     path = folder / "weights.safetensors"
     metadata = describe(config, policy.spec, env_steps=0, updates=0)
     write(path, pack(named_tensors(policy.network, "network"), metadata))
@@ -99,6 +102,7 @@ def decoded(path: Path) -> tuple[np.ndarray, float]:
     """Frames `[F, H, W, 3]`, and how many a second has."""
     with av.open(str(path)) as container:
         rate = container.streams.video[0].average_rate
+        assert rate is not None
         return np.stack([frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)]), float(rate)
 
 
