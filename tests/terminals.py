@@ -95,7 +95,7 @@ class Terminal:
     def assert_as_before(self) -> None:
         """The cursor is shown, and what is typed is, too."""
         self.wait_until(lambda: not self._screen.cursor.hidden, 2.0)
-        assert termios.tcgetattr(self._fd)[3] & termios.ECHO
+        assert self.echoes
         assert not self.find(r"\x1b|\^\[|\[\?25")
 
     @property

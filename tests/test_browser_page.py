@@ -38,7 +38,7 @@ def says(driver: Chrome, part: str) -> None:
     eventually(lambda: part in driver.find_element("id", "state").text, 20)
 
 
-def test_it_says_what_is_wrong(chromium: Chrome, serve: Serve) -> None:
+def test_it_says_what_is_wrong_and_pauses(chromium: Chrome, serve: Serve) -> None:
     with pages() as origin:
         acting = serve(origins=(origin,))
         page, url = f"{origin}/cartpole.html", acting.server.url
@@ -52,22 +52,14 @@ def test_it_says_what_is_wrong(chromium: Chrome, serve: Serve) -> None:
         says(chromium, f"No answer from {url}")
         acting.holds = False
         says(chromium, "Learning.")
-        chromium.get(f"{page.replace('127.0.0.1', 'localhost')}#url={url}&token=open%20sesame")
-        says(chromium, "The server refuses this page: origin 'http://localhost:")
-
-
-def test_it_pauses(chromium: Chrome, serve: Serve) -> None:
-    with pages() as origin:
-        acting = serve(origins=(origin,))
-        chromium.get(f"{origin}/cartpole.html#url={acting.server.url}&token=open%20sesame")
-        says(chromium, "Learning.")
         chromium.find_element("css selector", "input[value=paused]").click()
         says(chromium, "Paused.")
         eventually(lambda: pictures.shown_number(chromium, "rate") == 0, 10)
         chromium.find_element("css selector", "input[value=real]").click()
-        eventually(
-            lambda: 200 < pictures.shown_number(chromium, "rate") < 450, 20
-        )  # eight carts of 50 steps per second
+        # eight carts of 50 steps per second
+        eventually(lambda: 200 < pictures.shown_number(chromium, "rate") < 450, 20)
+        chromium.get(f"{page.replace('127.0.0.1', 'localhost')}#url={url}&token=open%20sesame")
+        says(chromium, "The server refuses this page: origin 'http://localhost:")
 
 
 def test_a_run_learns_while_one_watches(chromium: Chrome, tmp_path: Path) -> None:

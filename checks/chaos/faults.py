@@ -46,12 +46,12 @@ FAULTS: dict[str, Callable[[], Any]] = {
 class Faulty(Clock):
     """A `Clock` whose step number `at` brings the first of `faults` that is not in the file `done` yet.
 
-    The file lives longer than a process, so that each fault comes once; with `endless` the last one comes again and again.
+    The file lives longer than a process, so that each fault comes once.
     """
 
-    def __init__(self, faults: Sequence[str], done: str, at: int = 50, endless: bool = False) -> None:
+    def __init__(self, faults: Sequence[str], done: str, at: int = 50) -> None:
         super().__init__()
-        self._faults, self._done, self._at, self._endless = faults, Path(done), at, endless
+        self._faults, self._done, self._at = faults, Path(done), at
         self._steps = 0
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
@@ -62,9 +62,9 @@ class Faulty(Clock):
 
     def _next_fault(self) -> str:
         done = self._done.read_text().split() if self._done.exists() else []
-        if len(done) >= len(self._faults) and not self._endless:
+        if len(done) == len(self._faults):
             return ""
-        fault = self._faults[min(len(done), len(self._faults) - 1)]
+        fault = self._faults[len(done)]
         with self._done.open("a") as file:
             file.write(f"{fault}\n")
         return fault

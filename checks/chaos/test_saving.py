@@ -99,10 +99,6 @@ def was_restarted(run: Program, times: int) -> bool:
     return bool(run.statuses[-1]["restarts"]["learner"] == times)
 
 
-def has_learned(run: Program, steps: int) -> bool:
-    return bool(run.statuses[-1]["env_steps"] > steps)
-
-
 def wait_until_it_saves(run: Program) -> None:
     """Until a part of a checkpoint is there."""
     deadline = time.monotonic() + 60
@@ -125,14 +121,13 @@ def test_a_run_whose_learner_is_killed_and_frozen_goes_on(tmp_path: Path, capsys
                 time.sleep(chance.uniform(0, 0.01))
                 run.kill_child("learner_0")
                 amid += any((run.out / FOLDER).glob(".*.part"))
-                opened = whole(run)
+                whole(run)
             else:
                 time.sleep(chance.uniform(0, 2))
                 run.kill_child("learner_0", chance.choice([signal.SIGKILL, signal.SIGSTOP]))
             run.wait_for(functools.partial(was_restarted, run, number))
             assert before == {name: pid for name, pid in run.children().items() if name != "learner_0"}
-            steps = opened.state["env_steps"]
-            run.wait_for(functools.partial(has_learned, run, steps + 400))
+            run.wait_until_it_learns(400)
         run.send(signal.SIGINT)
         result = run.ended(within_s=15)
     assert load_policy(result["weights"]).metadata["env_steps"] == result["env_steps"]
