@@ -11,7 +11,7 @@ from gymnasium.spaces import Box, Discrete
 ROWS, COLUMNS = 10, 6
 
 
-class Catch(gymnasium.Env[np.ndarray, int]):
+class Catch(gymnasium.Env[Any, Any]):
     """Actions: left, stay, right. Reward 1 where the ball is caught, −1 where not, at the end of an episode."""
 
     observation_space = Box(0, 255, (ROWS, COLUMNS, 1), np.uint8)
@@ -37,4 +37,4 @@ class Catch(gymnasium.Env[np.ndarray, int]):
         return board
 
 
-gymnasium.register("Catch-v0", Catch)
+gymnasium.register("Catch-v0", f"{__name__}:Catch")

@@ -18,9 +18,8 @@ SMALL = [
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("game", ["Pong", "Seaquest"])
-def test_a_game_is_learned_from(game: str, tmp_path: Path) -> None:
-    flags = ["--environment.id", f"ALE/{game}-v5", "--steps", "1500", "--replay.capacity", "1000", *SMALL]
+def test_a_game_is_learned_from(tmp_path: Path) -> None:
+    flags = ["--environment.id", "ALE/Seaquest-v5", "--steps", "1500", "--replay.capacity", "1000", *SMALL]
     config, _ = parse_train(["atari", *flags, "--out", str(tmp_path / "run")])
     result = train(config)
     assert result.reason == "env_steps"

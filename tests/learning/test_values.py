@@ -16,10 +16,11 @@ from tests.runs import tiny_run
 GAMMA, LENGTH = 0.9, 20
 
 
-def learned_values(folder: Path, truncate: bool) -> np.ndarray:
-    """V at every step of `Clock` after a short training, `[LENGTH]`."""
+@pytest.mark.slow
+@pytest.mark.parametrize("truncate", [False, True])
+def test_the_value_goes_on_beyond_a_time_limit_and_ends_with_a_death(tmp_path: Path, truncate: bool) -> None:
     config = tiny_run(
-        folder,
+        tmp_path,
         environment__id="tests.environments_for_tests:Clock-v0",
         environment__kwargs=json.dumps({"length": LENGTH, "truncate": truncate}),
         actors__count=1,
@@ -39,17 +40,8 @@ def learned_values(folder: Path, truncate: bool) -> np.ndarray:
     network = load_policy(train(config).weights).network
     with torch.no_grad():
         output = network(torch.from_numpy(clock_observations(LENGTH)))
-    return (output.pi_logits.softmax(-1) * output.q_values).sum(-1).numpy()
-
-
-@pytest.mark.slow
-def test_the_value_goes_on_beyond_a_time_limit(tmp_path: Path) -> None:
-    np.testing.assert_allclose(learned_values(tmp_path, truncate=True), 1 / (1 - GAMMA), atol=0.5)
-
-
-@pytest.mark.slow
-def test_the_value_ends_with_a_death(tmp_path: Path) -> None:
-    values = learned_values(tmp_path, truncate=False)
-    left = np.arange(LENGTH, 0, -1)
-    np.testing.assert_allclose(values, (1 - GAMMA**left) / (1 - GAMMA), atol=0.5)
-    assert values[-1] == pytest.approx(1, abs=0.2)
+    values = (output.pi_logits.softmax(-1) * output.q_values).sum(-1).numpy()  # V at every step, `[LENGTH]`
+    left = np.inf if truncate else np.arange(LENGTH, 0, -1)
+    np.testing.assert_allclose(values, np.broadcast_to((1 - GAMMA**left) / (1 - GAMMA), LENGTH), atol=0.5)
+    if not truncate:
+        assert values[-1] == pytest.approx(1, abs=0.2)

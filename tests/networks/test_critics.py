@@ -21,7 +21,7 @@ def test_critics_evaluate_as_they_learn_but_only_actions_get_a_gradient() -> Non
     torch.testing.assert_close(q_values, network(inputs, action), rtol=0, atol=0)
     torch.testing.assert_close(network.evaluate(inputs, action, 1), q_values[:1], rtol=1e-5, atol=1e-6)
     (wanted,) = torch.autograd.grad(network(inputs, action).sum(), action)
-    q_values.sum().backward()
+    torch.autograd.backward(q_values.sum())
     torch.testing.assert_close(action.grad, wanted, rtol=0, atol=0)
     assert all(parameter.grad is None for parameter in network.parameters())
 
@@ -30,7 +30,7 @@ def test_evaluating_leaves_the_critics_to_the_other_parts_of_a_batch() -> None:
     # parts of a batch are computed in threads that share the critics: what one evaluates, another learns at that moment
     network = critics()
     inputs, action = torch.randn(5, 3), torch.rand(5, 2)
-    meanwhile = []
+    meanwhile: list[torch.nn.Parameter] = []
     network.activation.register_forward_hook(lambda *_: meanwhile.extend(network.parameters()))
     network.evaluate(inputs, action)
     assert meanwhile

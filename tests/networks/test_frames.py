@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -22,10 +24,10 @@ def slow_stacks(planes: np.ndarray, episode_step: np.ndarray, stack: int) -> np.
     return stacks
 
 
-@pytest.mark.parametrize("dtype", [np.uint8, np.float32, np.float64])
-@pytest.mark.parametrize("shape", [(5,), (1, 4, 3), (3, 4, 2)])
-@pytest.mark.parametrize("stack", [1, 2, 3, 4, 8])
-def test_stacks_equal_a_slow_loop(shape: tuple[int, ...], stack: int, dtype: type) -> None:
+@pytest.mark.parametrize(("shape", "dtype"), [((5,), np.float64), ((1, 4, 3), np.uint8), ((3, 4, 2), np.float32)])
+@pytest.mark.parametrize("stack", [1, 2, 8])
+def test_stacks_equal_a_slow_loop(shape: tuple[int, ...], dtype: type[Any], stack: int) -> None:
+    """Those of images have their channels innermost in memory."""
     random = np.random.default_rng(0)
     planes = random.integers(1, 256, size=(stack + 9, 3, *shape)).astype(dtype)
     episode_step = np.zeros((stack + 9, 3), np.int32)
@@ -36,6 +38,10 @@ def test_stacks_equal_a_slow_loop(shape: tuple[int, ...], stack: int, dtype: typ
     np.testing.assert_array_equal(stacks.numpy(), slow_stacks(planes, episode_step, stack))
     if stack > 1:
         assert (stacks == 0).any()  # some stacks reach over an episode's start
+        if len(shape) == 3:
+            assert stacks.flatten(0, 1).is_contiguous(memory_format=torch.channels_last)
+            floats = to_float(stacks.flatten(0, 1), torch.float32)
+            assert floats.is_contiguous(memory_format=torch.channels_last)
 
 
 def test_bytes_are_scaled_and_numbers_are_not() -> None:
@@ -43,14 +49,3 @@ def test_bytes_are_scaled_and_numbers_are_not() -> None:
     torch.testing.assert_close(to_float(pixels, torch.float64), torch.tensor([0.0, 0.2, 1.0], dtype=torch.float64))
     numbers = torch.tensor([-3.0, 255.0], dtype=torch.float64)
     torch.testing.assert_close(to_float(numbers, torch.float32), torch.tensor([-3.0, 255.0]))
-
-
-@pytest.mark.parametrize("channels", [1, 3])
-@pytest.mark.parametrize("stack", [2, 4])
-def test_stacks_of_images_have_their_channels_innermost(channels: int, stack: int) -> None:
-    planes = torch.randint(256, (stack + 4, 3, channels, 6, 5), generator=torch.Generator().manual_seed(0))
-    stacks = stack_planes(planes.to(torch.uint8), torch.arange(stack + 4).unsqueeze(-1).expand(-1, 3), stack)
-    assert stacks.shape == (5, 3, stack * channels, 6, 5)
-    assert stacks.flatten(0, 1).is_contiguous(memory_format=torch.channels_last)
-    floats = to_float(stacks.flatten(0, 1), torch.float32)
-    assert floats.is_contiguous(memory_format=torch.channels_last)

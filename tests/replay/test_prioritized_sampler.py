@@ -21,6 +21,7 @@ from tests.unrolls import COUNT, K, copy_into, plain_layout, plain_unroll
 ALPHA, BETA = 0.7, 0.4
 SETTINGS = ReplayConfig(sampling="prioritized", priority_exponent=ALPHA, importance_exponent=BETA)
 CAPACITY = 7  # two unrolls and a third of one
+WINDOWS = pytest.mark.parametrize("window", [0, 2])
 
 
 Replay = tuple[Storage, PrioritizedSampler]
@@ -46,27 +47,28 @@ def weights(replay: Replay) -> Array:
 
 
 def raised(priorities: Any, alpha: float = ALPHA) -> Array:
-    return (np.asarray(priorities, np.float64) + LEAST_PRIORITY) ** alpha
+    powers: Array = (np.asarray(priorities, np.float64) + LEAST_PRIORITY) ** alpha
+    return powers
 
 
-def newest_columns(unrolls: list[Unroll], field: str) -> Array:
-    """`[CAPACITY, K]` by slot: the columns that a full ring holds."""
-    held = {}
-    for number, unroll in enumerate(unrolls):
-        array = unroll.extras[field] if field == PRIORITY else getattr(unroll, field)
-        held |= {(number * COUNT + column) % CAPACITY: array[:, column] for column in range(COUNT)}
-    return np.stack([held[slot] for slot in range(CAPACITY)])
+def newest_columns(arrays: list[Array]) -> Array:
+    """`[CAPACITY, K]` by slot: the columns of `arrays` `[K, COUNT]` that a full ring holds."""
+    held = np.zeros((CAPACITY, K), arrays[0].dtype)
+    for number, column in enumerate(np.concatenate(arrays, 1).T):
+        held[number % CAPACITY] = column
+    return held
 
 
 # ── what is drawn ──
 
 
-@pytest.mark.parametrize("alpha", [0.0, 0.6, 1.0])
+@pytest.mark.parametrize("alpha", [0.0, 0.6])
 def test_steps_are_drawn_in_proportion_to_the_priorities_they_came_with(alpha: float) -> None:
     replay = make(3, given=True, priority_exponent=alpha)
     unrolls = insert(replay, range(4), given=True)
-    mask = newest_columns(unrolls, "mask").ravel()
-    expected = np.where(mask, raised(newest_columns(unrolls, PRIORITY).ravel(), alpha), 0.0)
+    mask = newest_columns([unroll.mask for unroll in unrolls]).ravel()
+    priorities = newest_columns([unroll.extras[PRIORITY] for unroll in unrolls]).ravel()
+    expected = np.where(mask, raised(priorities, alpha), 0.0)
     np.testing.assert_allclose(weights(replay), expected, rtol=1e-12)
     counts = np.bincount(torch.cat([replay[1].draw(64) for _ in range(800)]).numpy(), minlength=CAPACITY * K)
     assert 0 < (~mask).sum() == (expected == 0).sum()
@@ -86,7 +88,7 @@ def test_each_of_a_batch_comes_from_a_share_of_its_own() -> None:
         assert replay[1].draw(CAPACITY * K).tolist() == list(range(CAPACITY * K))
 
 
-@pytest.mark.parametrize("window", [0, 2])
+@WINDOWS
 def test_what_comes_without_a_priority_gets_the_highest_there_is(window: int) -> None:
     replay = make(window, given=False, capacity=20)
     starts = K if window else 1
@@ -103,17 +105,14 @@ def test_what_comes_without_a_priority_gets_the_highest_there_is(window: int) ->
 
 def test_segments_of_dummy_steps_only_are_not_drawn() -> None:
     replay = make(0, given=False)
+    with pytest.raises(ValueError, match="require a sequence in replay before sampling"):
+        replay[1].draw(1)
     unroll = plain_unroll(0, dummies=0.0)
     unroll.mask[:, 1] = False
     made.insert(replay, unroll, 0)
     assert set(replay[1].draw(300).tolist()) == {0, 2}
     replay[1].set_priorities(torch.tensor([0, 1, 2]), torch.tensor([1.0, 9.0, 1.0]), COUNT)
     assert weights(replay)[1] == 0
-
-
-def test_an_empty_replay_refuses_to_draw() -> None:
-    with pytest.raises(ValueError, match="require a sequence in replay before sampling"):
-        make(2, given=True)[1].draw(1)
 
 
 # ── what corrects for it ──
@@ -124,35 +123,23 @@ def importance_of(replay: Replay, items: torch.Tensor, progress: float) -> torch
     return replay[1].importance(probabilities, progress, probabilities.min())
 
 
-@pytest.mark.parametrize(("progress", "exponent"), [(0.0, 0.4), (0.25, 0.55), (0.5, 0.7), (1.0, 1.0), (1.7, 1.0)])
+@pytest.mark.parametrize(("progress", "exponent"), [(0.0, 0.4), (0.25, 0.55), (1.0, 1.0), (1.7, 1.0)])
 def test_importance_is_n_times_p_to_the_minus_beta_as_a_share_of_the_largest(progress: float, exponent: float) -> None:
     replay = make(3, given=True, importance_exponent=0.4, importance_exponent_final=1.0)
     insert(replay, range(4), given=True)
-    items = replay[1].draw(32)
-    all_weights = weights(replay)
-    num = np.count_nonzero(all_weights)
+    items, all_weights = replay[1].draw(32), weights(replay)
     probabilities = all_weights[items.numpy()] / all_weights.sum()
-    expected = (num * probabilities) ** -exponent
+    expected = (np.count_nonzero(all_weights) * probabilities) ** -exponent
     found = importance_of(replay, items, progress)
     assert found.dtype == torch.float32
     np.testing.assert_allclose(found.numpy(), expected / expected.max(), rtol=1e-6)
     assert found.max() == 1 > found.min() > 0
 
 
-FLAT = {"beta": {"importance_exponent": 0.0, "importance_exponent_final": 0.0}, "alpha": {"priority_exponent": 0.0}}
-
-
-@pytest.mark.parametrize("changes", FLAT.values(), ids=FLAT)
-def test_without_an_exponent_nothing_is_corrected(changes: dict[str, float]) -> None:
-    replay = make(3, given=True, **changes)
-    insert(replay, range(4), given=True)
-    assert (importance_of(replay, replay[1].draw(32), 0.5) == 1).all()
-
-
 # ── what is evicted ──
 
 
-@pytest.mark.parametrize(("window", "given"), [(0, False), (2, False), (2, True)])
+@pytest.mark.parametrize(("window", "given"), [(0, False), (0, True), (2, False), (2, True)])
 def test_the_oldest_segments_go_and_their_weights_with_them(window: int, given: bool) -> None:
     replay = make(window, given=given)
     starts = K if window else 1
@@ -160,22 +147,18 @@ def test_the_oldest_segments_go_and_their_weights_with_them(window: int, given: 
     everything = torch.arange(len(replay[0]) * starts)
     replay[1].set_priorities(everything, torch.full(everything.shape, 100.0), replay[0].num_inserted)
     unrolls = insert(replay, range(2, 4), given=given, dummies=0.0)
+    priorities = [np.full((K, COUNT), 100.0)] * 2
+    priorities += [unroll.extras[PRIORITY] if given else priorities[0] for unroll in unrolls]
+    expected = newest_columns(priorities)  # of the first two unrolls, segment 5 is left
     held = weights(replay).reshape(CAPACITY, starts)
-    # of the first two unrolls, segment 5 is left
-    assert (len(replay[0]), replay[0].num_inserted) == (CAPACITY, 4 * COUNT)
-    np.testing.assert_allclose(held[5], raised(100.0))
-    for number, unroll in enumerate(unrolls, 2):
-        for column in range(COUNT):
-            expected = raised(unroll.extras[PRIORITY][:, column]) if given else np.full(starts, raised(100.0))
-            np.testing.assert_allclose(held[(number * COUNT + column) % CAPACITY], expected)
+    np.testing.assert_allclose(held, raised(expected if window else expected.max(1, keepdims=True)))
     assert replay[1]._tree.total == pytest.approx(held.sum())
-    assert replay[0].num_steps == CAPACITY * K
 
 
 # ── priorities as they are learned ──
 
 
-@pytest.mark.parametrize("window", [0, 2])
+@WINDOWS
 def test_priorities_replace_those_before_and_dummies_stay_undrawn(window: int) -> None:
     replay = make(window, given=False)
     insert(replay, range(2), given=False, dummies=0.4)
@@ -199,9 +182,9 @@ def test_of_an_item_that_repeats_the_last_priority_counts() -> None:
     np.testing.assert_allclose(weights(replay)[[3, 4]], raised([7.0, 6.0]))
 
 
-@pytest.mark.parametrize("window", [0, 2])
-@pytest.mark.parametrize("before", [0, 1, 2, 3, 4, 9])
-@pytest.mark.parametrize("meanwhile", range(9))
+@WINDOWS
+@pytest.mark.parametrize("before", [0, 1, 2, 4])
+@pytest.mark.parametrize("meanwhile", [0, 1, 6, 7, 8])
 def test_priorities_of_what_was_overwritten_meanwhile_are_ignored(window: int, before: int, meanwhile: int) -> None:
     """One segment at a time: the ring, of 7, wraps around once, more often, exactly and not at all."""
     replay = make(window, given=False)
@@ -223,11 +206,12 @@ def test_priorities_of_what_was_overwritten_meanwhile_are_ignored(window: int, b
 # ── checkpoints ──
 
 
-@pytest.mark.parametrize("window", [0, 3])
-@pytest.mark.parametrize("unrolls_before", [1, 2, 3, 8])
+@WINDOWS
+@pytest.mark.parametrize("unrolls_before", [1, 3])
 def test_another_goes_on_bit_for_bit(window: int, unrolls_before: int) -> None:
     given = window > 0
     replay, another = (make(window, given=given, seed=seed) for seed in (1, 2))
+    assert weights(replay).shape == (0,)
     insert(replay, range(unrolls_before), given=given)
     learn(replay)
     copy_into(replay, another)
@@ -237,10 +221,7 @@ def test_another_goes_on_bit_for_bit(window: int, unrolls_before: int) -> None:
             insert(each, range(number, number + 1), given=given)
         for one, other in zip(learn(replay), learn(another), strict=True):
             assert torch.equal(one, other)
-        for part, other_part in zip(replay, another, strict=True):
-            for name, array in part.arrays().items():
-                np.testing.assert_array_equal(other_part.arrays()[name], array, err_msg=name)
-    assert (len(another[0]), another[0].num_steps) == (len(replay[0]), replay[0].num_steps)
+        np.testing.assert_array_equal(weights(another), weights(replay))
 
 
 def learn(replay: Replay) -> tuple[torch.Tensor, torch.Tensor]:
@@ -249,11 +230,3 @@ def learn(replay: Replay) -> tuple[torch.Tensor, torch.Tensor]:
     importance = importance_of(replay, items, 0.3)
     replay[1].set_priorities(items, items.float().sin().abs(), replay[0].num_inserted)
     return items, importance
-
-
-def test_arrays_have_a_weight_of_each_item() -> None:
-    for window, starts in ((0, 1), (2, K)):
-        replay = make(window, given=window > 0, capacity=100)
-        assert weights(replay).shape == (0,)
-        insert(replay, range(2), given=window > 0)
-        assert weights(replay).shape == (2 * COUNT * starts,)

@@ -4,13 +4,12 @@ import math
 
 import numpy as np
 import pytest
-from scipy import stats
 
 from apex_acer.protocol.specification import Array
 from apex_acer.replay.sum_tree import FAN_OUT, WIDEST_ROOT, SumTree
 
-# from the root alone to three levels below it, even and uneven
-CAPACITIES = (1, 7, WIDEST_ROOT, WIDEST_ROOT + 1, FAN_OUT * WIDEST_ROOT, 100_003, 1_200_007)
+# from the root alone to two levels below it, even and uneven
+CAPACITIES = pytest.mark.parametrize("capacity", [1, 7, WIDEST_ROOT, FAN_OUT * WIDEST_ROOT, 100_003])
 LAST_POINT = np.nextafter(1, 0)
 
 
@@ -25,13 +24,7 @@ def scattered(rng: np.random.Generator, capacity: int, num: int) -> Array:
     return np.unique(np.append(rng.integers(0, capacity, num - 2), [0, capacity - 1]))
 
 
-def with_neighbours(points: Array) -> Array:
-    """`points` and the next numbers on both sides, those in [0, 1), in no order."""
-    points = np.concatenate([points, np.nextafter(points, -1), np.nextafter(points, 2), [0, LAST_POINT]])
-    return points[(points >= 0) & (points < 1)]
-
-
-@pytest.mark.parametrize("capacity", CAPACITIES)
+@CAPACITIES
 def test_every_point_finds_its_item(capacity: int) -> None:
     rng = np.random.default_rng(capacity)
     items = scattered(rng, capacity, 1000)
@@ -45,17 +38,7 @@ def test_every_point_finds_its_item(capacity: int) -> None:
         np.testing.assert_array_equal(drawn, np.repeat(items, weights)[order])
 
 
-@pytest.mark.parametrize("capacity", CAPACITIES[1:])
-def test_draws_are_in_proportion_to_the_weights(capacity: int) -> None:
-    rng = np.random.default_rng(capacity)
-    items = scattered(rng, capacity, 1000)
-    weights = 10 ** rng.uniform(-2, 1, len(items))
-    drawn = filled(capacity, items, weights).draw(rng.random(1_000_000))
-    counts = np.bincount(np.searchsorted(items, drawn), minlength=len(items))
-    assert stats.chisquare(counts, weights / weights.sum() * 1_000_000).pvalue > 0.001
-
-
-@pytest.mark.parametrize("capacity", CAPACITIES)
+@CAPACITIES
 def test_evenly_spaced_points_give_each_item_its_share(capacity: int) -> None:
     rng = np.random.default_rng(capacity)
     items = scattered(rng, capacity, 1000)
@@ -68,12 +51,18 @@ def test_evenly_spaced_points_give_each_item_its_share(capacity: int) -> None:
     np.testing.assert_allclose(counts, weights / weights.sum() * num, atol=1 + 1e-6, rtol=0)
 
 
-@pytest.mark.parametrize("capacity", CAPACITIES)
-@pytest.mark.parametrize(("low", "high"), [(0, 0.5), (-15, 15), (-300.5, -300), (-323, -322), (300, 300.5)])
+def with_neighbours(points: Array) -> Array:
+    """`points` and the next numbers on both sides, those in [0, 1), in no order."""
+    points = np.concatenate([points, np.nextafter(points, -1), np.nextafter(points, 2), [0, LAST_POINT]])
+    return points[(points >= 0) & (points < 1)]
+
+
+@pytest.mark.parametrize("capacity", [7, WIDEST_ROOT + 1, 1_200_007])  # up to three levels below the root
+@pytest.mark.parametrize(("low", "high"), [(0, 0.5), (-15, 15), (-323, -322), (300, 300.5)])
 def test_weight_zero_is_never_drawn(capacity: int, low: float, high: float) -> None:
     rng = np.random.default_rng(capacity)
     for trial in range(40):
-        start = rng.integers(0, max(1, capacity - 40))  # trees in which rounding of a few sums is all there is
+        start = int(rng.integers(0, max(1, capacity - 40)))  # trees in which rounding of a few sums is all there is
         items = np.arange(start, min(start + 40, capacity)) if trial % 2 else scattered(rng, capacity, 40)
         weights = 10 ** rng.uniform(low, high, len(items)) * (rng.random(len(items)) < 0.4)
         weights[rng.integers(len(items))] = 10**high
@@ -83,41 +72,22 @@ def test_weight_zero_is_never_drawn(capacity: int, low: float, high: float) -> N
         assert tree.draw(np.zeros(1)) == items[weights > 0][0]
 
 
-def test_the_smallest_weight_there_is() -> None:
-    tree = filled(5000, np.array([4321]), np.array([5e-324]))
-    assert tree.total == 5e-324
-    assert tree.draw(np.array([0, 0.3, 0.7, LAST_POINT])).tolist() == [4321] * 4
-
-
 def test_sums_depend_on_the_weights_alone() -> None:
-    """After ten million updates nothing has drifted, and not a bit depends on the order of events."""
+    """After a million updates nothing has drifted, and not a bit depends on the order of events."""
     rng = np.random.default_rng(0)
     capacity, batch = 70_001, 20_000
     tree, weights = SumTree(capacity), np.zeros(capacity)
-    pool = 10 ** rng.uniform(-8, 8, 1_000_000)
-    for _ in range(10_000_000 // batch):
-        items, start = rng.integers(0, capacity, batch), rng.integers(len(pool) - batch)
-        tree.put(items, pool[start : start + batch])
-        weights[items] = pool[start : start + batch]
+    for _ in range(1_000_000 // batch):
+        items, values = rng.integers(0, capacity, batch), 10 ** rng.uniform(-8, 8, batch)
+        tree.put(items, values)
+        weights[items] = values  # of an item that repeats, the last one counts
     tree.put(np.arange(0, capacity, 2), rng.random((capacity + 1) // 2))  # what was large is small now
     weights[::2] = tree[np.arange(0, capacity, 2)]
     np.testing.assert_array_equal(tree[np.arange(capacity)], weights)
     assert tree.total == pytest.approx(math.fsum(weights), rel=1e-12)
-    below = weights.astype(np.longdouble)
-    for sums in tree._levels[1:]:
-        below = np.pad(below, (0, -len(below) % FAN_OUT)).reshape(-1, FAN_OUT).sum(axis=1)
-        np.testing.assert_allclose(sums[: len(below)], below.astype(np.float64), rtol=1e-12)
     anew = filled(capacity, np.arange(capacity), weights)
     for level, other in zip(tree._levels, anew._levels, strict=True):
         np.testing.assert_array_equal(level, other)
-
-
-@pytest.mark.parametrize("capacity", CAPACITIES)
-def test_the_last_of_repeated_items_counts(capacity: int) -> None:
-    items = np.array([capacity - 1, 0, capacity - 1, 0])
-    tree = filled(capacity, items, np.array([5.0, 6, 7, 8]))
-    assert tree[items].tolist() == ([8] * 4 if capacity == 1 else [7, 8, 7, 8])
-    assert tree.total == (8 if capacity == 1 else 15)
 
 
 def test_batches_may_be_empty() -> None:
@@ -128,10 +98,10 @@ def test_batches_may_be_empty() -> None:
     assert tree[none].shape == tree.draw(np.empty(0)).shape == (0,)
 
 
-@pytest.mark.parametrize("capacity", CAPACITIES)
+@CAPACITIES
 def test_nothing_is_drawn_where_all_weights_are_zero(capacity: int) -> None:
-    tree, items = SumTree(capacity), np.arange(capacity)
-    tree.put(items, np.random.default_rng(0).random(capacity))
+    items = np.arange(capacity)
+    tree = filled(capacity, items, np.random.default_rng(0).random(capacity))
     assert tree.total > 0
     tree.put(items, np.zeros(capacity))
     assert tree.total == 0
@@ -139,7 +109,7 @@ def test_nothing_is_drawn_where_all_weights_are_zero(capacity: int) -> None:
         tree.draw(np.array([0.5]))
 
 
-@pytest.mark.parametrize("weight", [-1.0, -1e-300, np.nan, np.inf, -np.inf, 1e306])
+@pytest.mark.parametrize("weight", [-1e-300, np.nan, np.inf, 1e306])
 def test_weights_that_no_share_follows_from_are_refused(weight: float) -> None:
     tree, items = filled(5000, np.arange(5000), np.ones(5000)), np.array([17, 18])
     with pytest.raises(ValueError, match=r"require weights from 0 to .*e\+304, got ") as refused:
@@ -149,8 +119,11 @@ def test_weights_that_no_share_follows_from_are_refused(weight: float) -> None:
     assert tree.total == 5000
 
 
-def test_the_largest_weights_have_a_total() -> None:
+def test_the_largest_and_the_smallest_weights_have_a_total() -> None:
     tree = SumTree(5000)
     tree.put(np.arange(5000), np.full(5000, tree._largest))
     assert math.isfinite(tree.total)
     assert tree.draw(np.array([0, 2500.5 / 5000, LAST_POINT])).tolist() == [0, 2500, 4999]
+    tree = filled(5000, np.array([4321]), np.array([5e-324]))
+    assert tree.total == 5e-324
+    assert tree.draw(np.array([0, 0.3, 0.7, LAST_POINT])).tolist() == [4321] * 4
