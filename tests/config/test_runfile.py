@@ -1,3 +1,5 @@
+"""Run files: what is written is what is read, files on top of others, and what is wrong in one line."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -10,9 +12,7 @@ import pytest
 from apex_acer.algorithms.acer.settings import AcerConfig
 from apex_acer.algorithms.dqn.settings import ApexDqnConfig
 from apex_acer.algorithms.on_policy.settings import PpoConfig
-from apex_acer.cli.training import parse_train
 from apex_acer.config import (
-    ALGORITHMS,
     ActorsConfig,
     AlgorithmConfig,
     AtariConfig,
@@ -30,8 +30,7 @@ from apex_acer.config import (
     StopConfig,
     SupervisionConfig,
 )
-from apex_acer.config.runfile import dump_run, from_dict, load_run, look_at_run, parse_run, presets, to_dict
-from apex_acer.environments.vector import environment_spec
+from apex_acer.config.runfile import dump_run, from_dict, leaves, load_run, look_at_run, parse_run, presets, to_dict
 from apex_acer.tools.sweep.variants import make_variants
 from tests import ROOT
 from tests.conftest import config_error
@@ -81,56 +80,16 @@ CHANGED = RunConfig(
     out="runs/ü \\ 'here'",
     load="some.safetensors",
 )
-CHANGED_DQN = dataclasses.replace(
-    CHANGED,
-    actors=dataclasses.replace(CHANGED.actors, temperature_low=1.0, temperature_high=1.0),
-    network=dataclasses.replace(CHANGED.network, lstm=0),
-    learner=dataclasses.replace(CHANGED.learner, count=2, device="cuda"),
-    replay=dataclasses.replace(CHANGED.replay, load=""),
-    checkpoint=CheckpointConfig(9),
-    algorithm=ApexDqnConfig(
-        gamma=0.9,
-        unroll_length=5,
-        replay_ratio=0.5,
-        reward_clip=1.0,
-        terminal_penalty=1.0,
-        n_steps=2,
-        double=False,
-        dueling=False,
-        epsilon=0.5,
-        epsilon_alpha=3.0,
-        evaluation_epsilon=0.01,
-        target_every=7,
-        value_rescaling=True,
-    ),
-)
-CONFIGS = {
-    "default": RunConfig(),
-    "changed": CHANGED,
-    "default dqn": RunConfig(algorithm=ApexDqnConfig()),
-    "changed dqn": CHANGED_DQN,
-}
+DEFAULT = RunConfig()
 
 
-def leaves(data: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for name, value in data.items():
-        flat |= leaves(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
-    return flat
+def test_the_changed_configuration_differs_everywhere() -> None:
+    default, changed = (dict(leaves(to_dict(config))) for config in (DEFAULT, CHANGED))
+    same = {name for name in changed if default.get(name) == changed[name]}
+    assert same == {"algorithm.name", "learner.count"}  # several learners cannot have all of the other keys
 
 
-WITH_SEVERAL = {"checkpoint.replay", "replay.load"}  # learners these cannot be
-OF_DQN = {"network.lstm", "actors.temperature_low", "actors.temperature_high"}
-
-
-@pytest.mark.parametrize(("of", "but"), [("", {"learner.count"}), (" dqn", WITH_SEVERAL | OF_DQN)])
-def test_the_changed_configuration_differs_everywhere(of: str, but: set[str]) -> None:
-    """`but` for what the other one changes."""
-    default, changed = (leaves(to_dict(CONFIGS[f"{kind}{of}"])) for kind in ("default", "changed"))
-    assert {name for name in changed if default.get(name) == changed[name]} == {"algorithm.name", *but}
-
-
-@pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
+@pytest.mark.parametrize("config", [DEFAULT, CHANGED, RunConfig(algorithm=ApexDqnConfig(n_steps=5))])
 def test_toml_and_dicts_give_back_the_same_configuration(config: RunConfig) -> None:
     assert parse_run(dump_run(config), "x") == config
     assert from_dict(to_dict(config)) == config
@@ -154,21 +113,17 @@ def test_a_base_gives_what_a_file_leaves_out(tmp_path: Path) -> None:
     assert mine.optimizer == dataclasses.replace(cartpole.optimizer, eps=1e-2)
     assert mine.environment.id == "Acrobot-v1"
     assert mine.replay == cartpole.replay
-    above = tmp_path / "above.toml"
-    above.write_text(f'base = "{path}"\nseed = 7\n')
-    assert load_run(str(above)) == dataclasses.replace(mine, seed=7)
+    assert parse_run(f'base = "{path}"\nseed = 7\n', "above") == dataclasses.replace(mine, seed=7)
+    path.write_text('base = "cartpole"\n[algorithm]\nname = "apex_dqn"\nn_steps = 5\n')
+    above = parse_run(f'base = "{path}"\nseed = 3\n[algorithm]\ngamma = 0.5', "above")
+    assert above.algorithm == ApexDqnConfig(n_steps=5, gamma=0.5)  # a file that names no algorithm keeps its base's
+    assert above.replay == cartpole.replay
 
 
 BASES = {
-    "its own defaults": ("cartpole", 'name = "apex_dqn"', ApexDqnConfig()),
     "with keys": ("cartpole", 'name = "apex_dqn"\nn_steps = 5', ApexDqnConfig(n_steps=5)),
     "back": ("cartpole-apex-dqn", 'name = "acer"\nq_cost = 2', AcerConfig(q_cost=2.0)),
     "the same, named": ("cartpole", 'name = "acer"', load_run("cartpole").algorithm),
-    "the same, not named": (
-        "cartpole-apex-dqn",
-        "n_steps = 5",
-        dataclasses.replace(load_run("cartpole-apex-dqn").algorithm, n_steps=5),
-    ),
 }
 
 
@@ -178,20 +133,9 @@ def test_a_base_of_another_algorithm_gives_all_but_its_algorithm(
 ) -> None:
     mine = parse_run(f'base = "{base}"\n[algorithm]\n{table}', "mine")
     assert mine == dataclasses.replace(load_run(base), algorithm=algorithm)
-
-
-def test_a_base_with_replay_gives_an_algorithm_without_it_none() -> None:
-    mine = parse_run('base = "cartpole"\n[algorithm]\nname = "ppo"', "mine")
-    assert (mine.algorithm, mine.replay) == (PpoConfig(), ReplayConfig())
-    assert mine.optimizer == load_run("cartpole").optimizer
-
-
-def test_the_algorithm_that_a_base_names_stays_below_files_that_name_none(tmp_path: Path) -> None:
-    middle = tmp_path / "middle.toml"
-    middle.write_text('base = "cartpole"\n[algorithm]\nname = "apex_dqn"\nn_steps = 5\n')
-    top = parse_run(f'base = "{middle}"\nseed = 3\n[algorithm]\ngamma = 0.5', "top")
-    assert top.algorithm == ApexDqnConfig(n_steps=5, gamma=0.5)
-    assert top.replay == load_run("cartpole").replay
+    without = parse_run(f'base = "{base}"\n[algorithm]\nname = "ppo"', "mine")
+    expected = dataclasses.replace(load_run(base), algorithm=PpoConfig(), replay=ReplayConfig())
+    assert without == expected  # it has no replay
 
 
 def test_bases_that_cannot_be_used_are_named(tmp_path: Path) -> None:
@@ -209,8 +153,18 @@ def test_runs_load_from_paths(tmp_path: Path) -> None:
     path.write_text(dump_run(CHANGED), encoding="utf-8")
     assert load_run(str(path)) == CHANGED
     plain = tmp_path / "plain"
-    plain.write_text("seed = 3", encoding="utf-8")
-    assert load_run(str(plain)) == dataclasses.replace(RunConfig(), seed=3)
+    plain.write_text("seed = 3", encoding="utf-8-sig")  # Windows' editors write a byte order mark
+    assert load_run(plain) == dataclasses.replace(DEFAULT, seed=3)
+    for name, content, problem in (
+        ("absent.toml", None, "No such file"),
+        ("binary.toml", b"\xff\xfe\x00", "not UTF-8"),
+    ):
+        if content:
+            (tmp_path / name).write_bytes(content)
+        assert config_error(lambda name=name: load_run(str(tmp_path / name))).startswith(
+            f"{tmp_path / name}: {problem}"
+        )
+    assert config_error(lambda: load_run(tmp_path)).endswith("preset; `apex-acer presets` lists all")
 
 
 def test_a_run_is_a_name_a_path_or_a_configuration_and_takes_changes(tmp_path: Path) -> None:
@@ -227,32 +181,28 @@ def test_a_run_is_a_name_a_path_or_a_configuration_and_takes_changes(tmp_path: P
         assert load_run(run, algorithm=ApexDqnConfig(n_steps=5)).algorithm == ApexDqnConfig(n_steps=5)
 
 
+TABLE = "is not a table; in a file write [stop], then env_steps = …; in Python give a dict"
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"sede": 1}, "unknown key sede; did you mean seed?"),
         ({"stop": {"env_step": 1}}, "unknown key stop.env_step; did you mean stop.env_steps?"),
-        ({"stop": 5}, "stop: 5 is not a table; in a file write [stop], then env_steps = …; in Python give a dict"),
-        (
-            {"environment": "Ant-v5"},
-            "environment: 'Ant-v5' is not a table; in a file write [environment], then id = …; in Python give a dict",
-        ),
+        ({"stop": 5}, f"stop: 5 {TABLE}"),
+        ({"stop": ReplayConfig()}, TABLE),
         ({"environment": {"id": RunConfig}}, "the one that it is registered as, or module:Id"),
+        ({"environment": {"wrappers": ReplayConfig()}}, "is not allowed; give a list"),
         ({"total_timesteps": 1}, "unknown key total_timesteps; did you mean env_steps in the section stop?"),
-        ({"learning_rate": 1}, "unknown key learning_rate; did you mean learning_rate in the section optimizer?"),
         ({"stop": {1: 2}}, "unknown key stop.1; allowed: env_steps, minutes, at_return"),
         ({"seed": -1}, "seed: -1 is not allowed; give 0 to 2147483647"),
-        ({"stop": ReplayConfig()}, "is not a table; in a file write [stop], then env_steps = …; in Python give a dict"),
-        ({"environment": {"wrappers": ReplayConfig()}}, "is not allowed; give a list"),
     ],
 )
-@pytest.mark.parametrize("run", ["cartpole", RunConfig()], ids=["preset", "configuration"])
-def test_changes_that_cannot_be_made_are_said_in_one_line(
-    run: str | RunConfig, changes: dict[str, Any], message: str
-) -> None:
-    said = config_error(lambda: load_run(run, **changes))
-    assert said.startswith("keywords: ")
-    assert said.endswith(message)
+def test_changes_that_cannot_be_made_are_said_in_one_line(changes: dict[str, Any], message: str) -> None:
+    for run in ("cartpole", DEFAULT):
+        said = config_error(lambda run=run: load_run(run, **changes))
+        assert said.startswith("keywords: ")
+        assert said.endswith(message)
 
 
 def test_a_keyword_s_error_is_not_blamed_on_the_file(tmp_path: Path) -> None:
@@ -279,23 +229,6 @@ def test_a_file_can_leave_out_what_its_base_has(tmp_path: Path) -> None:
     without = parse_run('base = "cartpole"\n[stop]\nat_return = "None"', "mine")
     assert without == load_run("cartpole", stop={"at_return": None})
     assert "at_return" not in dump_run(without)
-    message = config_error(lambda: parse_run('[stop]\nenv_steps = "None"', "mine"))
-    assert message == "mine: stop.env_steps: 'None' is not allowed; give int"
-
-
-def test_paths_that_cannot_be_read(tmp_path: Path) -> None:
-    absent = str(tmp_path / "absent.toml")
-    message = config_error(lambda: load_run(absent))
-    assert message.startswith(f"{absent}: No such file")
-    binary = tmp_path / "binary.toml"
-    binary.write_bytes(b"\xff\xfe\x00")
-    assert config_error(lambda: load_run(str(binary))).startswith(f"{binary}: not UTF-8")
-    folder = tmp_path / "folder.toml"
-    folder.mkdir()
-    assert config_error(lambda: load_run(str(folder))).startswith(f"{folder}: ")
-
-
-LISTED = "give a .toml file, the folder of a run or a preset; `apex-acer presets` lists all"
 
 
 @pytest.mark.parametrize(
@@ -303,75 +236,51 @@ LISTED = "give a .toml file, the folder of a run or a preset; `apex-acer presets
     [
         ("cartpol", "did you mean 'cartpole' or 'cartpole-ppo' or 'cartpole-dqn'? "),
         ("hopper", "did you mean 'hopper-sac' or 'hopper-trpo'? "),
-        ("TD3", "did you mean 'halfcheetah-td3' or 'lunarlander-continuous-td3' or 'pendulum-td3'? "),
         ("zzzz", ""),
     ],
 )
 def test_an_unknown_preset_suggests_the_nearest_few(name: str, near: str) -> None:
     message = config_error(lambda: load_run(name))
-    assert message == f"run: {name!r} is neither a preset nor a file; {near}{LISTED}"
-
-
-def test_a_file_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
-    path = tmp_path / "mine.toml"
-    path.write_text("seed = 3", encoding="utf-8-sig")
-    assert load_run(path).seed == 3
-
-
-@pytest.mark.parametrize("text", ["seed = ", "a = 1\na = 2", "[x"])
-def test_what_is_no_toml(text: str) -> None:
-    assert config_error(lambda: parse_run(text, "here.toml")).startswith("here.toml: not TOML: ")
+    listed = "give a .toml file, the folder of a run or a preset; `apex-acer presets` lists all"
+    assert message == f"run: {name!r} is neither a preset nor a file; {near}{listed}"
 
 
 @pytest.mark.parametrize(
-    ("text", "parts"),
+    ("text", "part"),
     [
-        ("lr = 1", ["unknown key lr;", "did you mean learning_rate in the section optimizer?"]),
-        ("[algorithm]\nlearning_rate = 1", ["did you mean optimizer.learning_rate?"]),
-        ("[environment]\nn_envs = 1", ["did you mean actors.environments?"]),
-        ("sed = 1", ["unknown key sed;", "did you mean seed?"]),
-        (
-            "[algorithm]\nunrol_length = 1",
-            ["unknown key algorithm.unrol_length;", "did you mean algorithm.unroll_length?"],
-        ),
-        ("[environment.atari]\nstiky_actions = 1", ["did you mean environment.atari.sticky_actions?"]),
-        ("[checkpoint]\nzzz = 1", ["unknown key checkpoint.zzz;", "allowed: every"]),
-        ("[actor]\ncount = 1", ["unknown key actor;", "did you mean actors?"]),
-        ("seed = 1.5", ["seed: 1.5 is not allowed; give int"]),
-        ("seed = -1", ["seed: -1 is not allowed"]),
-        ("seed = true", ["seed: True is not allowed; give int"]),
-        ("seed = '1'", ["seed: '1' is not allowed; give int"]),
-        ("engine = 1", ["engine: 1 is not allowed; give local, serial or ray"]),
-        ("[algorithm]\ngamma = '0.9'", ["algorithm.gamma: '0.9' is not allowed; give float"]),
-        ("[evaluation]\ngreedy = 1", ["evaluation.greedy: 1 is not allowed; give bool"]),
-        ("[stop]\nminutes = 'two'", ["stop.minutes: 'two' is not allowed; give float"]),
-        ("[stop]\nminutes = true", ["stop.minutes: True is not allowed; give float"]),
-        ("[network]\nhidden_sizes = 64", ["network.hidden_sizes: 64 is not allowed; give a list"]),
-        ("[network]\nhidden_sizes = [64, 'a']", ["network.hidden_sizes: 'a' is not allowed; give int"]),
-        ("[environment]\nkwargs = 3", ["environment.kwargs: 3 is not allowed; give str or dict"]),
-        ("actors = 2", ["actors: 2 is not a table; in a file write [actors]"]),
-        ("[actors]\ncount = 2020-01-01", ["actors.count", "give int"]),
-        ("algorithm = 'acer'", ["algorithm: 'acer' is not a table; in a file write [algorithm]"]),
-        ("[algorithm]\nname = 'apex_dqn'\nema_decay = 0.5", ["unknown key algorithm.ema_decay; allowed: name, gamma"]),
-        ("[algorithm]\nn_steps = 3", ["unknown key algorithm.n_steps; allowed: name, gamma"]),
-        ("[algorithm]\nname = 'apex_dqn'\nn_step = 3", ["did you mean algorithm.n_steps?"]),
-        ("base = 'pong'\n[algorithm]\nname = 'apex_dqn'\nq_cost = 3", ["unknown key algorithm.q_cost;"]),
-        ("base = 'pong'\nalgorithm = 3", ["algorithm: 3 is not a table; in a file write [algorithm]"]),
+        ("seed = ", "not TOML: "),
+        ("[x", "not TOML: "),
+        ("lr = 1", "unknown key lr; did you mean learning_rate in the section optimizer?"),
+        ("[algorithm]\nlearning_rate = 1", "did you mean optimizer.learning_rate?"),
+        ("[environment]\nn_envs = 1", "did you mean actors.environments?"),
+        ("[environment.atari]\nstiky_actions = 1", "did you mean environment.atari.sticky_actions?"),
+        ("[checkpoint]\nzzz = 1", "unknown key checkpoint.zzz; allowed: every"),
+        ("[actor]\ncount = 1", "unknown key actor; did you mean actors?"),
+        ("seed = 1.5", "seed: 1.5 is not allowed; give int"),
+        ("seed = true", "seed: True is not allowed; give int"),
+        ("engine = 1", "engine: 1 is not allowed; give local, serial or ray"),
+        ("[evaluation]\ngreedy = 1", "evaluation.greedy: 1 is not allowed; give bool"),
+        ("[stop]\nminutes = 'two'", "stop.minutes: 'two' is not allowed; give float"),
+        ("[stop]\nminutes = true", "stop.minutes: True is not allowed; give float"),
+        ("[stop]\nenv_steps = 'None'", "stop.env_steps: 'None' is not allowed; give int"),
+        ("[network]\nhidden_sizes = 64", "network.hidden_sizes: 64 is not allowed; give a list"),
+        ("[network]\nhidden_sizes = [64, 'a']", "network.hidden_sizes: 'a' is not allowed; give int"),
+        ("[environment]\nkwargs = 3", "environment.kwargs: 3 is not allowed; give str or dict"),
+        ("[actors]\ncount = 2020-01-01", "actors.count"),
+        ("actors = 2", "actors: 2 is not a table; in a file write [actors]"),
+        ("base = 'pong'\nalgorithm = 3", "algorithm: 3 is not a table; in a file write [algorithm]"),
+        ("[algorithm]\nn_steps = 3", "unknown key algorithm.n_steps; allowed: name, gamma"),
+        ("[algorithm]\nname = 'apex_dqn'\nn_step = 3", "did you mean algorithm.n_steps?"),
+        ("base = 'pong'\n[algorithm]\nname = 'apex_dqn'\nq_cost = 3", "unknown key algorithm.q_cost;"),
+        ("[algorithm]\nname = 'dqn'", "algorithm.name: 'dqn' is not allowed; give acer, "),
+        ("base = 'pong'\n[algorithm]\nname = 3", "algorithm.name: 3 is not allowed; give acer, "),
+        ("base = 'pong-apex-dqn'\n[algorithm]\nname = {a = 1}", "algorithm.name: {'a': 1} is not allowed; give acer, "),
     ],
 )
-def test_wrong_keys_and_types_are_said_in_one_line(text: str, parts: list[str]) -> None:
+def test_wrong_keys_and_types_are_said_in_one_line(text: str, part: str) -> None:
     message = config_error(lambda: parse_run(text, "here.toml"))
     assert message.startswith("here.toml: ")
-    for part in parts:
-        assert part in message
-
-
-@pytest.mark.parametrize("base", ["", "base = 'pong'\n", "base = 'pong-apex-dqn'\n"])
-@pytest.mark.parametrize("name", ["'dqn'", "''", "3", "true", "['acer']", "{a = 1}"])
-def test_names_that_are_no_algorithm_s(name: str, base: str) -> None:
-    message = config_error(lambda: parse_run(f"{base}[algorithm]\nname = {name}", "here.toml"))
-    assert message.startswith("here.toml: algorithm.name: ")
-    assert message.endswith(f" is not allowed; give {', '.join(ALGORITHMS)} or module:class")
+    assert part in message
 
 
 # ── a user's own algorithm ──
@@ -445,20 +354,11 @@ def test_keyword_arguments_may_be_a_table(text: str, tmp_path: Path) -> None:
     assert variant.config.environment.keyword_arguments() == {"length": 9}
 
 
-def test_the_command_line_takes_keyword_arguments_as_json(tmp_path: Path) -> None:
-    (tmp_path / "run.toml").write_text("[environment.kwargs]\nlength = 7\n")
-    config, _ = parse_train([str(tmp_path / "run.toml"), "--seed", "3"])
-    assert config.environment.keyword_arguments() == {"length": 7}
-    config, _ = parse_train([str(tmp_path / "run.toml"), "--environment.kwargs", '{"length": 9, "deep": {"a": [1]}}'])
-    assert config.environment.keyword_arguments() == {"length": 9, "deep": {"a": [1]}}
-
-
 def test_atari_machado_is_their_protocol() -> None:
     """Machado et al. 2018: sticky actions, the full action set, nothing told of lost lives, no help at a reset."""
     atari = load_run("atari-machado").environment.atari
     assert (atari.sticky_actions, atari.full_action_space, atari.frame_skip) == (0.25, True, 4)
     assert (atari.life_loss, atari.fire_reset, atari.noop_max) == (False, False, 0)
-    assert environment_spec(load_run("atari-machado").environment).num_actions == 18
 
 
 def test_a_file_with_the_name_that_a_key_had_is_read() -> None:

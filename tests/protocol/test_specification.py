@@ -26,46 +26,32 @@ def test_a_specification_returns_from_json_and_says_what_changed() -> None:
                                     "channels first, float32), the newest 2 together; actions: 2")  # fmt: skip
 
 
+VALUES = dataclasses.asdict(odd_spec())
+
+
 @pytest.mark.parametrize(
     "change",
     [
-        {"parts": [*dataclasses.asdict(odd_spec())["parts"][:2]]},
-        {"parts": 5},
-        {"parts": ["door"]},
-        {"parts": [{}]},
-        {"plane_shape": [7]},
-        {"dtype": "float32"},
-        {"choices": [2]},
-        {"first": [2]},
-        {"masks_in_info": True},
-        {"masks_in_info": 0},
+        *({"parts": VALUES["parts"][:2]}, {"parts": 5}, {"parts": ["door"]}, {"parts": [{}]}, {"plane_shape": [7]}),
+        *({"dtype": "float32"}, {"choices": [2]}, {"first": [2]}, {"masks_in_info": True}, {"masks_in_info": 0}),
     ],
+    ids=str,
 )
 def test_a_stranger_s_specification_is_checked(change: dict[str, Any]) -> None:
     with pytest.raises((TypeError, ValueError, KeyError)):
-        EnvironmentSpec.from_dict(dataclasses.asdict(odd_spec()) | change)
+        EnvironmentSpec.from_dict(VALUES | change)
 
 
 @pytest.mark.parametrize(
     "change",
     [
-        {"name": "camera"},
-        {"name": ""},
-        {"name": 3},
-        {"dtype": "object"},
-        {"dtype": "uint8"},
-        {"plane_shape": [0]},
-        {"plane_shape": [5]},
-        {"given_shape": [2]},
-        {"choices": [5]},
-        {"choices": [2.0, 2.0]},
-        {"first": []},
-        {"first": [2**40]},
-        {"parts": []},
+        *({"name": "camera"}, {"name": ""}, {"name": 3}, {"dtype": "object"}, {"dtype": "uint8"}, {"parts": []}),
+        *({"plane_shape": [0]}, {"plane_shape": [5]}, {"given_shape": [2]}),
+        *({"choices": [5]}, {"choices": [2.0, 2.0]}, {"first": []}, {"first": [2**40]}),
     ],
+    ids=str,
 )
 def test_a_stranger_s_part_is_checked(change: dict[str, Any]) -> None:
-    values = dataclasses.asdict(odd_spec())
-    parts = [part | (change if part["name"] == "room" else {}) for part in values["parts"]]
+    parts = [part | (change if part["name"] == "room" else {}) for part in VALUES["parts"]]
     with pytest.raises((TypeError, ValueError)):
-        EnvironmentSpec.from_dict(values | {"parts": parts})
+        EnvironmentSpec.from_dict(VALUES | {"parts": parts})
