@@ -216,13 +216,6 @@ class Broken(Spaces):
         raise RuntimeError("the emulator\nis missing")
 
 
-class BreaksLater(Spaces):
-    """Raises at its first step."""
-
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        raise RuntimeError("the emulator is lost")
-
-
 class Eager(gymnasium.vector.VectorEnv[Any, Any, Any]):
     """A vector class of `Clock`'s that begins the next episode on the step that ends one, and does not say so."""
 
@@ -318,26 +311,12 @@ class Rooms(gymnasium.Env[Any, Any]):
         return parts if self._kind == "Dict" else tuple(parts.values())
 
 
-class Scaled(gymnasium.RewardWrapper[Any, Any]):
-    """Multiplies rewards by 3."""
-
-    def reward(self, reward: Any) -> Any:
-        return 3 * reward
-
-
-class Shifted(gymnasium.RewardWrapper[Any, Any]):
-    """Adds 1 to rewards."""
-
-    def reward(self, reward: Any) -> Any:
-        return reward + 1
-
-
 def scaled(environment: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:
-    return Scaled(environment)
+    return gymnasium.wrappers.TransformReward(environment, lambda reward: 3 * reward)
 
 
 def shifted(environment: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:
-    return Shifted(environment)
+    return gymnasium.wrappers.TransformReward(environment, lambda reward: reward + 1)
 
 
 def short(environment: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:
@@ -367,24 +346,16 @@ _register("Told-v0", Told)
 _register("Rooms-v0", Rooms)
 _register("SmallRooms-v0", Rooms, size=10)
 _register("Broken-v0", Broken)
-_register("BreaksLater-v0", BreaksLater)
-_register("DictObservation-v0", Spaces, observation=Dict({"x": FLOATS}))
-_register("TupleObservation-v0", Spaces, observation=Tuple((FLOATS, FLOATS)))
-_register("ScalarObservation-v0", Spaces, observation=Box(-1.0, 1.0, ()))
 _register("EmptyObservation-v0", Spaces, observation=Box(-1.0, 1.0, (0,)))
-_register("TextObservation-v0", Spaces, observation=spaces.Text(5))
-_register("GraphObservation-v0", Spaces, observation=spaces.Graph(FLOATS, None))
 _register("NestedObservation-v0", Spaces, observation=Dict({"x": FLOATS, "y": Tuple([spaces.Sequence(Discrete(2))])}))
 _register("NoObservation-v0", Spaces, observation=Dict({}))
 _register("DottedObservation-v0", Spaces, observation=Dict({"a.b": FLOATS}))
 _register("NumberedObservation-v0", Spaces, observation=Dict({1: FLOATS, 2: FLOATS}))  # type: ignore[dict-item]
 _register("MaskedWrongly-v0", Spaces, observation=Dict({"observation": FLOATS, "action_mask": MultiBinary(3)}))
 _register("SequenceObservation-v0", Spaces, observation=spaces.Sequence(Discrete(2)))
-_register("DiscreteObservation-v0", Spaces, observation=Discrete(5))
 _register("ManyRooms-v0", Spaces, observation=Discrete(20_000))
 _register("BoxAction-v0", Spaces, action=FLOATS)
 _register("WideBoxAction-v0", Spaces, action=Box(-1.0, 1.0, (4,)))
-_register("UnboundedAction-v0", Spaces, action=Box(-np.inf, np.inf, (2,)))
 _register("HalfBoundedAction-v0", Spaces, action=Box(0.0, np.inf, (2,)))
 _register("NoNumberAction-v0", Spaces, action=box_with_nan())
 _register("WholeNumberAction-v0", Spaces, action=Box(0, 9, (2,), np.int64))

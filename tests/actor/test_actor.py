@@ -77,27 +77,6 @@ def make_unrolls(actor: Actor, link: RecordingLink, count: int) -> list[Message]
     return messages
 
 
-def test_each_step_is_a_heartbeat_also_to_another_learner(start_actor: StartActor) -> None:
-    actor, link = start_actor(tiny_run(algorithm__unroll_length=7))
-    make_unrolls(actor, link, 2)
-    assert link.heartbeats == 14
-    another = RecordingLink()
-    actor.reconnect(another)
-    another.replies.append(first_weights())
-    assert actor.step(0)
-    make_unrolls(actor, another, 1)
-    assert (link.heartbeats, another.heartbeats) == (14, 7)
-
-
-def test_first_asks_for_weights_and_waits_for_them() -> None:
-    link = RecordingLink()
-    actor = Actor(tiny_run(), RUN_ID, Peer("actor", 1, 0), link)
-    for _ in range(3):
-        assert actor.step(0)
-    assert link.sent == [Message(RUN_ID, Peer("actor", 1, 0), 0, wants_weights=True)]
-    actor.close()
-
-
 @pytest.mark.parametrize("lstm", [0, 8])
 def test_unrolls_fit_the_layout_and_are_numbered(start_actor: StartActor, lstm: int) -> None:
     config = tiny_run(network__lstm=lstm)
@@ -208,6 +187,8 @@ def test_with_another_learner_it_begins_anew_and_its_games_go_on(start_actor: St
     for _ in range(3):
         assert actor.step(0)
     before = link.sent[-1].unroll  # it and the one before will never be answered
+    beats = link.heartbeats
+    assert beats == 5 * len(link.sent[1:])  # one each step
     another = RecordingLink()
     actor.reconnect(another)
     for _ in range(3):
@@ -217,6 +198,7 @@ def test_with_another_learner_it_begins_anew_and_its_games_go_on(start_actor: St
     for _ in range(5):
         assert actor.step(0)
     assert [message.sequence for message in another.sent] == [0, 1, 2]
+    assert (link.heartbeats, another.heartbeats) == (beats, 5 * 2)
     after = another.sent[1]
     assert after.weights_version == 70
     assert before is not None

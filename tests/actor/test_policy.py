@@ -227,17 +227,6 @@ def test_a_recurrent_policy_remembers_between_calls_until_it_is_reset(tmp_path: 
     assert [loaded.act(batch[0]) for batch in obs] == single  # another number of observations is another episode
 
 
-def test_a_recurrent_network_itself_remembers_nothing(tmp_path: Path) -> None:
-    path, policy = saved(tmp_path, RECURRENT_RUN)
-    loaded, obs = load_policy(path), torch.from_numpy(observations(5))
-    shapes = {name: tuple(value.shape) for name, value in loaded.initial_state(3).items()}
-    assert shapes == {"hidden": (3, 16), "cell": (3, 16)}
-    first, _ = policy.network.step(obs, policy.initial_state(5))
-    for _ in range(2):
-        for one, other in zip(loaded.network(obs), first, strict=True):
-            torch.testing.assert_close(one, other)
-
-
 NAMED: dict[str, dict[str, Any]] = {
     "algorithm.name": {"algorithm": UnreadConfig(name="evil_of_a_file:Own")},
     "network.torso": {"network": NetworkConfig("evil_of_a_file:Plain")},

@@ -6,7 +6,7 @@ import dataclasses
 import itertools
 import json
 import logging
-from collections import Counter, deque
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -157,22 +157,6 @@ def test_what_is_sent_follows_the_seed_and_is_not_written_to_again(truncate: boo
     ends = np.arange(6)[:, None] == [4, 4]
     np.testing.assert_array_equal(firsts[0].truncated, ends & truncate)
     np.testing.assert_array_equal(firsts[0].terminated, ends & (not truncate))
-
-
-def test_vectors_are_stacked_too() -> None:
-    environments, policy = play(countdown(stack=3, lengths=[4, 6]), 2)
-    rollout = Rollout(environments, policy, seed=0)
-    unrolls = [rollout.unroll(5) for _ in range(4)]
-    planes, mask = joined(unrolls, "obs")[2:], joined(unrolls, "mask")
-    stacks = stacks_of(unrolls, 3)
-    for column in range(2):
-        newest = deque([np.zeros(3, np.float32)] * 3, maxlen=3)
-        for t in range(20):
-            if t and not mask[t - 1, column]:
-                newest.extend([np.zeros(3, np.float32)] * 3)
-            newest.append(planes[t, column])
-            np.testing.assert_array_equal(stacks[t, column].numpy(), np.concatenate(newest))
-    assert (~mask).sum(0).tolist() == [4, 2]  # 5 and 7 steps from one reset to the next
 
 
 def remembering(config: RunConfig) -> RunConfig:
