@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -97,7 +97,7 @@ class Aim(gymnasium.Env[Any, Any]):
     the bounds plus a quarter of their range times `obs`. Episodes have `length` steps, and end by turns in the two ways.
     """
 
-    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["rgb_array"], "render_fps": 10}
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 10}  # noqa: RUF012
 
     def __init__(
         self,
@@ -107,7 +107,7 @@ class Aim(gymnasium.Env[Any, Any]):
         length: int = 4,
         render_mode: str | None = None,
     ) -> None:
-        self.action_space = Box(np.array(low, dtype), np.array(high, dtype), dtype=np.dtype(dtype).type)
+        self.action_space = self._box = Box(np.array(low, dtype), np.array(high, dtype), dtype=np.dtype(dtype).type)
         self.observation_space = Box(-1.0, 1.0, (max(1, np.size(low)),), np.float32)
         self.render_mode, self._length, self._step, self._episodes = render_mode, length, 0, 0
 
@@ -120,7 +120,7 @@ class Aim(gymnasium.Env[Any, Any]):
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         if np.asarray(action).dtype != self.action_space.dtype or not self.action_space.contains(np.asarray(action)):
             raise ValueError(f"{action!r} is not in {self.action_space}")
-        low, high = (bound.astype(np.float64).ravel() for bound in (self.action_space.low, self.action_space.high))
+        low, high = (bound.astype(np.float64).ravel() for bound in (self._box.low, self._box.high))
         normalised = (np.asarray(action, np.float64).ravel() - (low + high) / 2) / (high - low) * 2
         reward = float(aim_reward(normalised, self._obs))
         self._step += 1
@@ -219,7 +219,7 @@ class Broken(Spaces):
 class Eager(gymnasium.vector.VectorEnv[Any, Any, Any]):
     """A vector class of `Clock`'s that begins the next episode on the step that ends one, and does not say so."""
 
-    metadata: ClassVar[dict[str, Any]] = {}
+    metadata = {}  # noqa: RUF012
 
     def __init__(self, num_envs: int, length: int = 3) -> None:
         self.num_envs = num_envs
@@ -247,7 +247,7 @@ class Spoilt(Clock):
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         obs, reward, *rest = super().step(action)
-        return (obs, self._value if (self._field, self._step) == ("reward", self._at) else reward, *rest)  # type: ignore[return-value]
+        return (obs, self._value if (self._field, self._step) == ("reward", self._at) else reward, *rest)
 
     def _observe(self) -> Any:
         obs = super()._observe()
@@ -267,7 +267,7 @@ class Told(Clock):
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         *rest, _ = super().step(action)
-        return (*rest, self._info())  # type: ignore[return-value]
+        return (*rest, self._info())
 
     def _info(self) -> dict[str, Any]:
         info = self._infos[(self._skipped + self._step) % len(self._infos)]
@@ -312,11 +312,11 @@ class Rooms(gymnasium.Env[Any, Any]):
 
 
 def scaled(environment: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:
-    return gymnasium.wrappers.TransformReward(environment, lambda reward: 3 * reward)
+    return gymnasium.wrappers.TransformReward(environment, lambda reward: 3 * float(reward))
 
 
 def shifted(environment: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:
-    return gymnasium.wrappers.TransformReward(environment, lambda reward: reward + 1)
+    return gymnasium.wrappers.TransformReward(environment, lambda reward: float(reward) + 1)
 
 
 def short(environment: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:
@@ -331,33 +331,34 @@ def box_with_nan() -> Box:
     return space
 
 
-def _register(name: str, entry_point: Any, **kwargs: Any) -> None:
-    gymnasium.register(name, entry_point, kwargs=kwargs, disable_env_checker=True)
+def register(name: str, entry_point: Any, vector: Any = None, *, checked: bool = False, **kwargs: Any) -> None:
+    """Makes an environment known, which gymnasium checks only if it is to be `checked`; `vector` makes vectors of it."""
+    gymnasium.register(name, entry_point, vector_entry_point=vector, kwargs=kwargs, disable_env_checker=not checked)
 
 
-_register("Countdown-v0", Countdown)
-_register("Clock-v0", Clock)
-gymnasium.register("Eager-v0", Clock, vector_entry_point=Eager, kwargs={"length": 3}, disable_env_checker=True)
-gymnasium.register("EagerAlone-v0", vector_entry_point=Eager)
-_register("Aim-v0", Aim)
-_register("Dials-v0", Dials)
-_register("Spoilt-v0", Spoilt)
-_register("Told-v0", Told)
-_register("Rooms-v0", Rooms)
-_register("SmallRooms-v0", Rooms, size=10)
-_register("Broken-v0", Broken)
-_register("EmptyObservation-v0", Spaces, observation=Box(-1.0, 1.0, (0,)))
-_register("NestedObservation-v0", Spaces, observation=Dict({"x": FLOATS, "y": Tuple([spaces.Sequence(Discrete(2))])}))
-_register("NoObservation-v0", Spaces, observation=Dict({}))
-_register("DottedObservation-v0", Spaces, observation=Dict({"a.b": FLOATS}))
-_register("NumberedObservation-v0", Spaces, observation=Dict({1: FLOATS, 2: FLOATS}))  # type: ignore[dict-item]
-_register("MaskedWrongly-v0", Spaces, observation=Dict({"observation": FLOATS, "action_mask": MultiBinary(3)}))
-_register("SequenceObservation-v0", Spaces, observation=spaces.Sequence(Discrete(2)))
-_register("ManyRooms-v0", Spaces, observation=Discrete(20_000))
-_register("BoxAction-v0", Spaces, action=FLOATS)
-_register("WideBoxAction-v0", Spaces, action=Box(-1.0, 1.0, (4,)))
-_register("HalfBoundedAction-v0", Spaces, action=Box(0.0, np.inf, (2,)))
-_register("NoNumberAction-v0", Spaces, action=box_with_nan())
-_register("WholeNumberAction-v0", Spaces, action=Box(0, 9, (2,), np.int64))
-_register("EmptyAction-v0", Spaces, action=Box(-1.0, 1.0, (0,)))
-_register("TooManyActions-v0", Spaces, action=MultiBinary(63))
+register("Countdown-v0", Countdown)
+register("Clock-v0", Clock)
+register("Eager-v0", Clock, Eager, length=3)
+register("EagerAlone-v0", None, Eager)
+register("Aim-v0", Aim)
+register("Dials-v0", Dials)
+register("Spoilt-v0", Spoilt)
+register("Told-v0", Told)
+register("Rooms-v0", Rooms)
+register("SmallRooms-v0", Rooms, size=10)
+register("Broken-v0", Broken)
+register("EmptyObservation-v0", Spaces, observation=Box(-1.0, 1.0, (0,)))
+register("NestedObservation-v0", Spaces, observation=Dict({"x": FLOATS, "y": Tuple([spaces.Sequence(Discrete(2))])}))
+register("NoObservation-v0", Spaces, observation=Dict({}))
+register("DottedObservation-v0", Spaces, observation=Dict({"a.b": FLOATS}))
+register("NumberedObservation-v0", Spaces, observation=Dict({1: FLOATS, 2: FLOATS}))  # type: ignore[dict-item]
+register("MaskedWrongly-v0", Spaces, observation=Dict({"observation": FLOATS, "action_mask": MultiBinary(3)}))
+register("SequenceObservation-v0", Spaces, observation=spaces.Sequence(Discrete(2)))
+register("ManyRooms-v0", Spaces, observation=Discrete(20_000))
+register("BoxAction-v0", Spaces, action=FLOATS)
+register("WideBoxAction-v0", Spaces, action=Box(-1.0, 1.0, (4,)))
+register("HalfBoundedAction-v0", Spaces, action=Box(0.0, np.inf, (2,)))
+register("NoNumberAction-v0", Spaces, action=box_with_nan())
+register("WholeNumberAction-v0", Spaces, action=Box(0, 9, (2,), np.int64))
+register("EmptyAction-v0", Spaces, action=Box(-1.0, 1.0, (0,)))
+register("TooManyActions-v0", Spaces, action=MultiBinary(63))

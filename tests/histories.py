@@ -22,7 +22,7 @@ def made_up_rows(seed: int, level: float, num: int = 100, actors: int = 2) -> li
         score = level * (1 - np.exp(-4 * i / num)) + random.normal(0, level / 15)
         if i % 5 == 4:
             best["best_return"] = max(score, best.get("best_return", score))
-        names = ("loss", "policy_loss", "q_loss", "entropy", "average_policy_kl", "trust_region_share")
+        names: tuple[str, ...] = ("loss", "policy_loss", "q_loss", "entropy", "average_policy_kl", "trust_region_share")
         names += ("grad_norm", "value", "q_ret", "policy_lag", "updates_per_s")
         names += ("time_learning", "time_taking", "time_saving", "time_waiting")
         rows.append({"source": "learner", **at, **{name: random.random() for name in names}, **best})

@@ -97,7 +97,8 @@ class Scripted(Algorithm):
 
     def loss(self, samples: Samples) -> LossOutput:
         check(samples)
-        weight, count = self.network.weight, samples.mask.sum()
+        weight: Any = self.network.weight
+        count = samples.mask.sum()
         mask = samples.mask if samples.mask.ndim == 1 else samples.mask[0]
         noise = samples.noise["noise"].mean((0, 2)) * mask
         loss = (weight.square() * samples.mask + 1e-3 * weight * noise).sum() / count.clamp(min=1)
@@ -108,14 +109,13 @@ class Scripted(Algorithm):
 
 def check(samples: Samples) -> None:
     """Raises AssertionError if something in `samples` does not belong to its observations."""
-    is_sequences = isinstance(samples, Sequences)
-    obs, inside = samples.obs[:-1] if is_sequences else samples.obs, samples.mask
+    obs, inside = samples.obs[:-1] if isinstance(samples, Sequences) else samples.obs, samples.mask
     assert samples.action.dtype == torch.float32
     assert samples.action.shape == samples.extras["sample"].shape == (*inside.shape, obs.shape[-1])
     assert samples.noise["noise"].shape == (2, *samples.action.shape[-2:])
     assert torch.equal(samples.action[inside], script(obs)[inside].clamp(-1, 1)), "another's actions"
     assert torch.equal(samples.extras["sample"][inside], script(obs)[inside]), "another's samples"
-    if is_sequences:
+    if isinstance(samples, Sequences):
         torch.testing.assert_close(
             samples.reward[inside], aim_reward(samples.action, obs)[inside], rtol=1e-4, atol=1e-5
         )

@@ -110,7 +110,7 @@ def test_asks_for_weights_every_weights_every_steps(start_actor: StartActor) -> 
 
 
 def test_temperatures_differ_by_actor_and_mu_is_recorded_after_them(start_actor: StartActor) -> None:
-    temperatures = {"actors__temperature_low": 0.5, "actors__temperature_high": 8.0}
+    temperatures: dict[str, Any] = {"actors__temperature_low": 0.5, "actors__temperature_high": 8.0}
     assert tiny_run(actors__count=1, **temperatures).actors.temperature(0) == 0.5
     config = tiny_run(actors__count=3, **temperatures)
     assert [config.actors.temperature(index) for index in range(3)] == pytest.approx([0.5, 2.0, 8.0])
@@ -167,7 +167,8 @@ def test_rows_say_how_continuous_actions_vary() -> None:
     masks = random.random((3, 5, 4)) < 0.8
     unrolls = [made_up_unroll(tiny_run(), action=part, mask=mask) for part, mask in zip(action, masks, strict=True)]
     expected = action[masks].std(0)
-    assert action_std(sum(map(action_moments, unrolls))) == {"action_std": pytest.approx(expected.mean(), rel=1e-6)}
+    moments = np.sum([action_moments(unroll) for unroll in unrolls], 0)
+    assert action_std(moments) == {"action_std": pytest.approx(expected.mean(), rel=1e-6)}
     masked = made_up_unroll(tiny_run(), action=np.ones((5, 4, 2), np.float32), mask=np.zeros((5, 4), bool))
     assert action_std(action_moments(masked)) == action_std(np.zeros((3, 1))) == {}
 

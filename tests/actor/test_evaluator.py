@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import av
-import gymnasium
 import pytest
 
 from apex_acer.actor.evaluator import Evaluator, evaluate_policy
@@ -18,11 +17,11 @@ from apex_acer.networks.weights import named_tensors, pack
 from apex_acer.protocol.messages import Peer, Reply, Row
 from tests.actor.test_actor import RecordingLink
 from tests.conftest import COUNTDOWN, play
-from tests.environments_for_tests import Clock
+from tests.environments_for_tests import Clock, register
 from tests.runs import RUN_ID, tiny_run
 
 EVALUATOR = Peer("evaluator", 0, 0)
-VIDEOS = {"evaluation__video_every": 2, "evaluation__episodes": 1, "evaluation__environments": 1}
+VIDEOS: dict[str, Any] = {"evaluation__video_every": 2, "evaluation__episodes": 1, "evaluation__environments": 1}
 
 
 def evaluated(config: RunConfig, folder: Path, confirmations: tuple[bool, ...] = (False,) * 4) -> list[Row]:
@@ -67,7 +66,7 @@ def test_every_second_evaluation_is_filmed(tmp_path: Path) -> None:
 class Undrawn(Clock):
     """Promises pictures and gives none."""
 
-    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["rgb_array"]}
+    metadata = {"render_modes": ["rgb_array"]}  # noqa: RUF012
     render_mode = "rgb_array"
 
     def __init__(self, render_mode: str = "") -> None:
@@ -77,7 +76,7 @@ class Undrawn(Clock):
         return None
 
 
-gymnasium.register("NoPicture-v0", Undrawn, disable_env_checker=True)
+register("NoPicture-v0", Undrawn)
 
 
 def test_a_drawing_fault_costs_the_video_only(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -11,7 +11,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import gymnasium
 import numpy as np
 import pytest
 import torch
@@ -26,7 +25,7 @@ from apex_acer.networks.weights import named_tensors, pack, unpack, write
 from apex_acer.protocol.planes import to_planes
 from apex_acer.system import imports
 from tests.conftest import COUNTDOWN, config_error, play, run_config
-from tests.environments_for_tests import Clock
+from tests.environments_for_tests import Clock, register
 from tests.runs import CARTPOLE, tiny_run
 
 RANDOM = np.random.default_rng(0)
@@ -94,7 +93,7 @@ class Doubles(Clock):
         torch.set_default_dtype(torch.float64)
 
 
-gymnasium.register("Doubles-v0", Doubles)
+register("Doubles-v0", Doubles, checked=True)
 
 
 @pytest.mark.parametrize("settings", [{"network__lstm": 4}, {"algorithm__name": "ppo"}])

@@ -72,7 +72,7 @@ class Clients:
                 continue
             self.num_steps += 1
             env = self._envs[session.slot]
-            given = np.float32(action) if isinstance(action, list) else action
+            given = np.array(action, np.float32) if isinstance(action, list) else action
             obs, reward, terminated, truncated, _ = env.step(given)
             kind = "terminated" if terminated else "truncated" if truncated else "step"
             self._send(session.slot, kind, obs, float(reward))
@@ -91,8 +91,8 @@ def remote(config: RunConfig, num: int = 1) -> tuple[RemoteRollout, Clients]:
 
 
 def unrolls_of(rollout: RemoteRollout, count: int, length: int = K) -> list[Unroll]:
-    found = [rollout.unroll(length) for _ in range(count)]
-    assert None not in found
+    found = [unroll for _ in range(count) if (unroll := rollout.unroll(length))]
+    assert len(found) == count
     return found
 
 

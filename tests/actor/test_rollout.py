@@ -212,12 +212,13 @@ def test_evaluate_policy_summarises_the_episodes() -> None:
 def test_a_random_action_after_stalled_steps() -> None:
     steps, every = 60, 3
     deviations = {}
-    for name, greedy, changes in (
-        ("stalls", True, {"reward": 0.0}),
-        ("pays", True, {"reward": 1.0}),
-        ("ends", True, {"reward": 0.0, "lengths": [2]}),  # a reset ends a stall
-        ("samples", False, {"reward": 1.0}),
-    ):
+    cases: dict[str, tuple[bool, dict[str, Any]]] = {
+        "stalls": (True, {"reward": 0.0}),
+        "pays": (True, {"reward": 1.0}),
+        "ends": (True, {"reward": 0.0, "lengths": [2]}),  # a reset ends a stall
+        "samples": (False, {"reward": 1.0}),
+    }
+    for name, (greedy, changes) in cases.items():
         environments, policy = play(countdown(**{"num_actions": 8, "lengths": [1000], **changes}), 4)
         rollout = Rollout(environments, policy, seed=0, greedy=greedy, stall_steps=every)
         unroll = rollout.unroll(steps)

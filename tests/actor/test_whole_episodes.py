@@ -169,13 +169,12 @@ def test_steps_that_were_not_made_are_no_experience() -> None:
     environments, policy = play(config, 2)
     unroll = Rollout(environments, policy, seed=0, actor=0).unroll(LENGTH)
     trainer = Trainer(config, policy.spec)
-    algorithm = trainer.algorithm
+    algorithm: Any = trainer.algorithm
     algorithm.observe(unroll, "actor_0")
     replay = make_storage(config, unroll_layout(config, policy.spec), 2 * LENGTH)
     trainer.update(replay.gather(replay.insert(unroll, 0), 2, torch.ones(2)), 0, 0)
-    moments: Any = algorithm.network.normaliser.moments
-    rewards: Any = algorithm.modules["rewards"]
+    moments = algorithm.network.normaliser.moments
     seen = unroll.obs[1:4].reshape(6, 3)
     np.testing.assert_allclose(moments.mean, seen.mean(0), rtol=1e-5)
     np.testing.assert_allclose(moments.variance, seen.var(0), rtol=1e-4)
-    assert moments.count == rewards.moments.count == 6
+    assert moments.count == algorithm.modules["rewards"].moments.count == 6

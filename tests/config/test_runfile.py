@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import json
 from pathlib import Path
 from typing import Any
@@ -155,15 +156,10 @@ def test_runs_load_from_paths(tmp_path: Path) -> None:
     plain = tmp_path / "plain"
     plain.write_text("seed = 3", encoding="utf-8-sig")  # Windows' editors write a byte order mark
     assert load_run(plain) == dataclasses.replace(DEFAULT, seed=3)
-    for name, content, problem in (
-        ("absent.toml", None, "No such file"),
-        ("binary.toml", b"\xff\xfe\x00", "not UTF-8"),
-    ):
-        if content:
-            (tmp_path / name).write_bytes(content)
-        assert config_error(lambda name=name: load_run(str(tmp_path / name))).startswith(
-            f"{tmp_path / name}: {problem}"
-        )
+    path.write_bytes(b"\xff\xfe\x00")
+    assert config_error(lambda: load_run(str(path))).startswith(f"{path}: not UTF-8")
+    path.unlink()
+    assert config_error(lambda: load_run(str(path))).startswith(f"{path}: No such file")
     assert config_error(lambda: load_run(tmp_path)).endswith("preset; `apex-acer presets` lists all")
 
 
@@ -184,6 +180,7 @@ def test_a_run_is_a_name_a_path_or_a_configuration_and_takes_changes(tmp_path: P
 TABLE = "is not a table; in a file write [stop], then env_steps = …; in Python give a dict"
 
 
+@pytest.mark.parametrize("run", ["cartpole", DEFAULT], ids=["preset", "configuration"])
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -198,11 +195,12 @@ TABLE = "is not a table; in a file write [stop], then env_steps = …; in Python
         ({"seed": -1}, "seed: -1 is not allowed; give 0 to 2147483647"),
     ],
 )
-def test_changes_that_cannot_be_made_are_said_in_one_line(changes: dict[str, Any], message: str) -> None:
-    for run in ("cartpole", DEFAULT):
-        said = config_error(lambda run=run: load_run(run, **changes))
-        assert said.startswith("keywords: ")
-        assert said.endswith(message)
+def test_changes_that_cannot_be_made_are_said_in_one_line(
+    run: str | RunConfig, changes: dict[str, Any], message: str
+) -> None:
+    said = config_error(lambda: load_run(run, **changes))
+    assert said.startswith("keywords: ")
+    assert said.endswith(message)
 
 
 def test_a_keyword_s_error_is_not_blamed_on_the_file(tmp_path: Path) -> None:
@@ -288,25 +286,22 @@ def test_wrong_keys_and_types_are_said_in_one_line(text: str, part: str) -> None
 OWN = 'base = "cartpole"\n[algorithm]\nname = "expected_sarsa:ExpectedSarsa"\n'
 
 
-@pytest.fixture
-def examples(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ("temperatur = 1", "unknown key algorithm.temperatur; did you mean algorithm.temperature?"),
+        ("temperature = 'hot'", "algorithm.temperature: 'hot' is not allowed; give float"),
+        ("temperature = 0", "algorithm.temperature: 0.0 is not allowed; give a number above 0"),
+        ("q_cost = 1", "unknown key algorithm.q_cost; "),
+    ],
+)
+def test_a_user_s_own_algorithm_has_its_own_settings(text: str, part: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(ROOT / "docs/examples")
-
-
-@pytest.mark.usefixtures("examples")
-def test_a_user_s_own_algorithm_has_its_own_settings() -> None:
     config = parse_run(f"{OWN}temperature = 2", "mine")
-    from expected_sarsa import Settings
-
-    assert config.algorithm == Settings(name="expected_sarsa:ExpectedSarsa", temperature=2.0)
+    settings: Any = importlib.import_module("expected_sarsa").Settings
+    assert config.algorithm == settings(name="expected_sarsa:ExpectedSarsa", temperature=2.0)
     assert parse_run(dump_run(config), "x") == from_dict(to_dict(config)) == config
-    for text, part in {
-        "temperatur = 1": "mine: unknown key algorithm.temperatur; did you mean algorithm.temperature?",
-        "temperature = 'hot'": "mine: algorithm.temperature: 'hot' is not allowed; give float",
-        "temperature = 0": "mine: algorithm.temperature: 0.0 is not allowed; give a number above 0",
-        "q_cost = 1": "mine: unknown key algorithm.q_cost; ",
-    }.items():
-        assert config_error(lambda text=text: parse_run(OWN + text, "mine")).startswith(part)
+    assert config_error(lambda: parse_run(OWN + text, "mine")).startswith(f"mine: {part}")
 
 
 def test_a_run_file_is_looked_at_without_its_algorithm_s_module(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ from apex_acer.environments.vector import environment_spec, make_environments
 from apex_acer.networks.weights import pack, read, write
 from apex_acer.tools.doctor.run import check_run
 from tests.conftest import COUNTDOWN, config_error, run_config
-from tests.environments_for_tests import Clock, Rooms
+from tests.environments_for_tests import Clock, Rooms, register
 from tests.runs import tiny_run
 
 MODULE = "tests.environments_for_tests"
@@ -70,19 +70,21 @@ def own(
     return run_config(id="own_environment:Own-v0")
 
 
-UNSEEDED = {"signature": "self"}
+FOUR = "self._obs(), 1.0, False, {}"  # values, of which there ought to be five
+UNSEEDED, UNCHECKED = {"signature": "self"}, {"options": ", disable_env_checker=True"}
 UNEXPECTED = "reset raised TypeError: Own.reset() got an unexpected keyword argument 'seed'"
 MISTAKES: list[tuple[dict[str, str], str, int]] = [  # and the line, from that of `reset`
     (UNSEEDED, UNEXPECTED, 0),
     (UNSEEDED | {"options": ", max_episode_steps=50"}, UNEXPECTED, 0),
-    (UNSEEDED | {"options": ", disable_env_checker=True"}, UNEXPECTED, 0),
+    (UNSEEDED | UNCHECKED, UNEXPECTED, 0),
+    ({"step": FOUR} | UNCHECKED, "step returned 4 values", 2),
     ({"reset": "self._obs(), {'next': seed + 1}"}, "reset raised TypeError: unsupported operand", 1),
     ({"reset": "self._obs()"}, "reset returned ", 0),
-    ({"reset": "self._obs(), None"}, "reset ", 0),
+    ({"reset": "self._obs(), None"} | UNCHECKED, "reset gave info = None, not a dictionary", 0),
     ({"reset": "np.zeros(4), {}"}, "reset gave an observation of shape [4], its observation_space has [3]", 0),
     ({"reset": "np.full(3, np.nan), {}"}, "reset gave an observation with nan, allowed is a", 0),
     ({"reset": "['a', 'b', 'c'], {}"}, "reset gave an observation of type <U1, its observation_space has", 0),
-    ({"step": "self._obs(), 1.0, False, {}"}, "step r", 2),
+    ({"step": FOUR}, "step r", 2),
     ({"step": "self._obs(), 1 / 0, False, False, {}"}, "step raised ZeroDivisionError: division by", 3),
     ({"step": "sys.exit(3)"}, "step raised SystemExit: 3", 3),
     ({"step": "self._obs(), None, False, False, {}"}, "step gave the reward None, not a number", 2),
@@ -99,7 +101,7 @@ def test_a_mistake_is_one_line_that_names_the_user_s_own_line(
     message = config_error(lambda: check_environment(config))
     assert message.startswith(f"environment.id: 'own_environment:Own-v0' fails: {what}")
     assert f", at own_environment.py:{LINE + line} in " in message
-    assert ("step(action) must return (observation, " in message) == (what == "step r")
+    assert ("step(action) must return (observation, " in message) == (changes.get("step") == FOUR)
 
 
 @pytest.mark.parametrize(
@@ -128,7 +130,7 @@ class Odd(Rooms):
         return {name: part for name, part in obs.items() if part is not None}
 
 
-gymnasium.register("Odd-v0", Odd, disable_env_checker=True)
+register("Odd-v0", Odd)
 
 
 @pytest.mark.parametrize(
@@ -149,7 +151,7 @@ def test_a_part_that_is_not_in_its_space_is_named(changes: dict[str, Any], messa
 class Sloppy(Clock):
     """Works, though gymnasium would warn of all that it does."""
 
-    def reset(self, seed: Any = 3, options: Any = None) -> tuple[Any, dict[str, Any]]:  # type: ignore[override]
+    def reset(self, seed: Any = 3, options: Any = None) -> tuple[Any, dict[str, Any]]:
         return super().reset(seed=seed)
 
     def step(self, action: Any) -> Any:
@@ -157,7 +159,7 @@ class Sloppy(Clock):
         return [float(obs[0]) + 7], np.array([[reward]]), np.array([int(terminated)]), None, info
 
 
-gymnasium.register("Sloppy-v0", Sloppy, kwargs={"length": 4})
+register("Sloppy-v0", Sloppy, checked=True, length=4)
 IMAGES = {"lengths": [2], "shape": [10, 10, 4], "dtype": "uint8", "first_action": 3}
 AIM = f"{MODULE}:Aim-v0"  # raises if an action has another type or shape or is out of its bounds
 
@@ -265,7 +267,7 @@ class Alone(Clock):
         Alone.alive = 0
 
 
-gymnasium.register("Alone-v0", Alone)
+register("Alone-v0", Alone, checked=True)
 
 
 @pytest.mark.parametrize("late", [False, True])
@@ -357,5 +359,5 @@ def test_every_way_to_begin_asks_whether_they_fit(
         assert said.out == ""
         assert said.err.count("\n") == said.err.count(f"is not allowed; {PENDULUM} has Box actions") == 1
     assert {path.name for path in tmp_path.iterdir()} == {"run.toml", "finished"}
-    (problem,) = [finding for finding in check_run(str(run), str) if finding.level == "problem"]
+    (problem,) = [finding for finding in check_run(str(run), lambda line: None) if finding.level == "problem"]
     assert f"{PENDULUM} has Box actions" in problem.text

@@ -25,7 +25,8 @@ def shrinking(size: int, screen: int) -> np.ndarray:
     edges = np.arange(size + 1) * screen / size
     pixels = np.arange(screen)
     overlap = np.minimum(edges[1:, None], pixels + 1) - np.maximum(edges[:-1, None], pixels)
-    return np.clip(overlap, 0, None) * size / screen
+    shares: np.ndarray = np.clip(overlap, 0, None) * size / screen
+    return shares
 
 
 def seen(frames: list[np.ndarray], config: AtariConfig) -> np.ndarray:
@@ -35,7 +36,8 @@ def seen(frames: list[np.ndarray], config: AtariConfig) -> np.ndarray:
         unscaled = [(frame @ [[0.299], [0.587], [0.114]]) for frame in unscaled]
     pooled = np.maximum.reduce(unscaled).transpose(2, 0, 1)
     size = config.screen_size
-    return shrinking(size, pooled.shape[1]) @ pooled @ shrinking(size, pooled.shape[2]).T
+    planes: np.ndarray = shrinking(size, pooled.shape[1]) @ pooled @ shrinking(size, pooled.shape[2]).T
+    return planes
 
 
 @pytest.mark.parametrize(("name", "frames", "rows", "settings"), GAMES.values(), ids=GAMES)
@@ -81,7 +83,8 @@ def test_others_are_drawn_by_themselves() -> None:
 def test_grey_becomes_colour_and_alpha_is_left_out(shape: tuple[int, ...]) -> None:
     picture = np.arange(np.prod(shape), dtype=np.uint8).reshape(shape)
     frame = as_frame("X-v0", picture)
-    assert (frame.shape, frame.dtype) == ((4, 6, 3), np.uint8)
+    assert frame.shape == (4, 6, 3)
+    assert frame.dtype == np.uint8
     channels = picture.reshape(4, 6, -1)
     np.testing.assert_array_equal(frame[..., 1], channels[..., 1 % channels.shape[2]])
 

@@ -11,7 +11,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import gymnasium
 import pytest
 
 from apex_acer.config import RunConfig
@@ -19,7 +18,7 @@ from apex_acer.environments import check
 from apex_acer.environments.check import check_environment
 from apex_acer.manager.preparation import prepare
 from tests.conftest import config_error
-from tests.environments_for_tests import Clock
+from tests.environments_for_tests import Clock, register
 from tests.runs import tiny_run
 
 MODULE = """
@@ -114,7 +113,7 @@ class Here(Clock):
 
 
 def test_an_id_of_this_program_alone_is_for_the_serial_engine() -> None:
-    gymnasium.register("Here-v0", Here)
+    register("Here-v0", Here)
     config = tiny_run(engine="local", environment__id="Here-v0")
     message = config_error(lambda: check_environment(config))
     assert message.startswith("environment.id: 'Here-v0' is registered in this program only, which its processes do")

@@ -91,7 +91,7 @@ def test_reset_after_an_end_leaves_no_dummy_step() -> None:
 
 def test_atari_resets_and_life_losses() -> None:
     count, seed, frames = 2, 21, 300
-    settings = {"id": BREAKOUT, "kwargs": json.dumps({"max_num_frames_per_episode": frames})}
+    settings: dict[str, Any] = {"id": BREAKOUT, "kwargs": json.dumps({"max_num_frames_per_episode": frames})}
     training = make(count, **settings)
     actions = np.random.default_rng(2).integers(training.spec.num_actions, size=(160, count))
     raw = AtariVectorEnv("breakout", count, stack_num=1, reward_clipping=False, max_num_frames_per_episode=frames)
@@ -119,7 +119,7 @@ def test_atari_resets_and_life_losses() -> None:
 
 def test_games_of_training_may_be_shorter_and_go_on_after_a_lost_life() -> None:
     atari = AtariConfig(training_frames=200, life_loss=False, noop_max=0)
-    settings = {"id": BREAKOUT, "kwargs": '{"max_num_frames_per_episode": 100000}', "atari": atari}
+    settings: dict[str, Any] = {"id": BREAKOUT, "kwargs": '{"max_num_frames_per_episode": 100000}', "atari": atari}
     actions = np.random.default_rng(3).integers(4, size=(60, 2))
     _, training = run(make(**settings), 0, actions)
     _, evaluation = run(make(training=False, **settings), 0, actions)
@@ -281,7 +281,7 @@ def test_nothing_in_info_but_a_mask_matters(masks: list[Any]) -> None:
     infos = [info | {"action_mask": mask} for info, mask in zip(INFOS, masks, strict=True)] if masks else INFOS
     environments = make(3, id=TOLD, kwargs={"infos": infos, "length": 4}, action_masks=bool(masks))
     _, steps = run(environments, 0, np.zeros((12, 3), int))
-    assert [step.reset.any() for step in steps].count(True) == 2  # it went on through two ends
+    assert sum(bool(step.reset.any()) for step in steps) == 2  # it went on through two ends
     assert environments.info_has_masks == bool(masks)
 
 
