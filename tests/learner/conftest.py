@@ -16,7 +16,7 @@ def _threads() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def pair() -> Iterator[Group]:
     """Two processes that are connected as two learners are."""
     with group(2) as found:

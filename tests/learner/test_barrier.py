@@ -77,7 +77,7 @@ def test_an_actor_that_was_replaced_while_it_waited_takes_no_turn() -> None:
 
 def strict_run(**changes: Any) -> RunConfig:
     """Each batch is three unrolls; an update is two optimizer steps."""
-    fixed = {
+    fixed: dict[str, Any] = {
         "algorithm__name": "ppo",
         "algorithm__epochs": 2,
         "algorithm__minibatches": 1,
@@ -105,7 +105,7 @@ def lags(monkeypatch: pytest.MonkeyPatch) -> Lags:
 class Cast:
     """Actors without environments, which make an unroll for each answer, as fast as each is."""
 
-    def __init__(self, learner: Learner, config: RunConfig, speeds: list[int], ahead: int = 1) -> None:
+    def __init__(self, learner: Learner, config: RunConfig, speeds: list[int], *, ahead: int = 1) -> None:
         """Each of them needs `speeds` turns for an unroll, and has at most `ahead` unanswered."""
         self._learner, self._config, self._speeds, self._ahead = learner, config, speeds, ahead
         self.speakers = speakers(learner, len(speeds))
@@ -131,17 +131,13 @@ class Cast:
         may_act = self._versions[index] >= 0 and self._unanswered[index] < self._ahead
         if may_act and turn % self._speeds[index] == 0:
             unroll = made_up_unroll(self._config, seed=turn)
-            asks = self._config.algorithm.pipelined  # those that wait get weights anyway
+            asks = not self._config.algorithm.waits  # those that wait get weights anyway
             speaker.say(unroll=unroll, weights_version=self._versions[index], wants_weights=asks, acting_s=0.0)
             self._unanswered[index] += 1
             self.sent[index] += 1
 
 
-@pytest.mark.parametrize(
-    "speeds",
-    [[1], [1, 1], [1, 1, 1], [1] * 7, [1, 4, 2, 7]],
-    ids=["one", "fewer", "as many", "more", "unequal"],
-)
+@pytest.mark.parametrize("speeds", [[1], [1, 4, 2, 7]], ids=["one", "unequal"])
 def test_every_step_is_on_policy_if_actors_wait(make_learner: MakeLearner, lags: Lags, speeds: list[int]) -> None:
     config = strict_run(actors__count=len(speeds))
     learner = make_learner(config)
@@ -154,13 +150,10 @@ def test_every_step_is_on_policy_if_actors_wait(make_learner: MakeLearner, lags:
     assert learner.inbox.num_refused == 0
 
 
-@pytest.mark.parametrize("ahead", [1, 2])
-def test_actors_that_go_on_are_a_bounded_number_of_updates_behind(
-    make_learner: MakeLearner, lags: Lags, ahead: int
-) -> None:
+def test_actors_that_go_on_are_a_bounded_number_of_updates_behind(make_learner: MakeLearner, lags: Lags) -> None:
     config = strict_run(algorithm__pipelined=True, algorithm__epochs=1, actors__count=6)
     learner = make_learner(config)
-    Cast(learner, config, [1, 1, 2, 1, 3, 1], ahead).play(20)
+    Cast(learner, config, [1, 1, 2, 1, 3, 1], ahead=2).play(20)
     behind = [lag for batch in lags for lag in batch]
     assert 0 < max(behind) <= 3 * 2  # the slowest takes three turns, in each of which there are two batches at most
     assert min(behind) == 0
@@ -196,39 +189,18 @@ def test_an_unroll_of_an_actor_that_was_replaced_costs_no_living_one_its_turn(
     learner = make_learner(config)
     first, second, third, fourth = begin(learner, 4)
     send(first, config, 0)
-    successor = replace(learner, 0)
-    successor.say(wants_weights=True)
+    replace(learner, 0)
     for speaker in (second, third):
         send(speaker, config, 0)
     work_off(learner)
     refused = first.hear()
     assert refused is not None
-    assert refused.refused
+    assert refused.refused == "the actor was replaced"
     assert fourth.hear() is not None  # it has the turn
     send(fourth, config, 0)
     work_off(learner)
     assert lags == [[0] * NEEDED * ENVIRONMENTS]
-    answered = [speaker.hear() for speaker in (second, third, successor)]
-    assert all(reply is not None and not reply.refused for reply in answered)
-    assert [reply.weights_version for reply in answered if reply] == [2, 2, 2]
-    assert fourth.hear() is None  # it waits for the next turn, and was not refused
     assert learner.inbox.num_refused == 1
-
-
-def test_what_comes_late_from_an_actor_that_was_replaced_is_refused(make_learner: MakeLearner, lags: Lags) -> None:
-    config = strict_run(actors__count=4)
-    learner = make_learner(config)
-    first, *others = begin(learner, 4)
-    replace(learner, 0)
-    work_off(learner)
-    assert others[2].hear() is not None
-    for speaker in others:
-        send(speaker, config, 0)
-    work_off(learner)
-    reply = send(first, config, 0)
-    assert reply is not None
-    assert "incarnation 0" in reply.refused
-    assert len(lags) == learner.inbox.num_refused == 1
 
 
 def test_weights_that_are_not_the_newest_are_refused(make_learner: MakeLearner) -> None:

@@ -57,16 +57,13 @@ def go_on(learner: Learner, ranks: Ranks, limit: int = STEPS) -> bool:
 
 
 def facts(learner: Learner) -> Found:
-    tensors = {name: tensor.clone().numpy() for name, tensor in learner._trainer.algorithm.tensors().items()}
-    counts = {
+    figures = learner._queue.figures()
+    return {
+        "tensors": {name: tensor.clone().numpy() for name, tensor in learner._trainer.algorithm.tensors().items()},
         "updates": learner.counters.updates,
         "env_steps": learner.counters.env_steps,
-        "ratio": learner._queue.figures()["replay_ratio"],
-    }
-    return {
-        "tensors": tensors,
-        **counts,
-        "held": learner._queue.figures()["replay_steps"],
+        "ratio": figures["replay_ratio"],
+        "held": figures["replay_steps"],
     }
 
 
@@ -78,9 +75,8 @@ def train_on(ranks: Ranks, config: RunConfig, numbers: list[list[int]], poisoned
         for number in everybodys[ranks.rank :: ranks.count]:
             give(learner, speaker, config, number)
         if round_ == poisoned and ranks.rank == 1:
-            learner._trainer.optimizer.gradient.fill_(
-                float("nan")
-            )  # and it stays so: what is not finite times 0 is not, too
+            # and it stays so: what is not finite times 0 is not, too
+            learner._trainer.optimizer.gradient.fill_(float("nan"))
             with torch.no_grad():
                 next(iter(learner._trainer.algorithm.network.parameters())).fill_(float("nan"))
         assert go_on(learner, ranks)
@@ -98,25 +94,12 @@ def assert_close(a: Found, b: Found, *, exactly: bool = False) -> None:
             np.testing.assert_allclose(tensor, b["tensors"][name], rtol=2e-4, atol=2e-6, err_msg=name)
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {},
-        {"optimizer__name": "adam", "optimizer__max_grad_norm": 0.1},
-        {"network__lstm": 8},
-    ],
-    ids=["rmsprop", "adam, clipped", "lstm"],
-)
-def test_two_learners_make_the_update_of_one(pair: Group, tmp_path: Path, changes: dict[str, Any]) -> None:
-    config = several(tmp_path / "two", **{"algorithm__replay_ratio": 0.0} | changes)
+def test_two_learners_make_the_updates_of_one(pair: Group, tmp_path: Path) -> None:
+    changes = {"algorithm__replay_ratio": 0.0, "optimizer__max_grad_norm": 0.1, "network__lstm": 8}
     rounds = [[2 * number, 2 * number + 1] for number in range(12)]
-    first, second = pair.run(train_on, config, rounds)
+    first, second = pair.run(train_on, several(tmp_path / "two", **changes), rounds)
     assert_close(first, second, exactly=True)
-    alone = train_on(
-        ALONE,
-        several(tmp_path / "one", engine="serial", learner__count=1, **{"algorithm__replay_ratio": 0.0} | changes),
-        rounds,
-    )
+    alone = train_on(ALONE, several(tmp_path / "one", engine="serial", learner__count=1, **changes), rounds)
     assert first["updates"] == alone["updates"] == 12
     assert first["env_steps"] == alone["env_steps"] > 300
     assert_close(first, alone)
@@ -127,13 +110,12 @@ def test_they_replay_as_much_as_one_does(pair: Group, tmp_path: Path) -> None:
         "algorithm__replay_ratio": 3.0,
         "replay__start": 100,
         "algorithm__normalise_rewards": True,
+        "network__normalise": True,
     }
     rounds = [[2 * number, 2 * number + 1] for number in range(30)]
-    first, second = pair.run(train_on, several(tmp_path / "two", network__normalise=True, **changes), rounds)
+    first, second = pair.run(train_on, several(tmp_path / "two", **changes), rounds)
     assert_close(first, second, exactly=True)
-    alone = train_on(
-        ALONE, several(tmp_path / "one", engine="serial", learner__count=1, network__normalise=True, **changes), rounds
-    )
+    alone = train_on(ALONE, several(tmp_path / "one", engine="serial", learner__count=1, **changes), rounds)
     assert first["held"] == second["held"] == alone["held"]
     assert first["updates"] == second["updates"]
     assert abs(first["updates"] - alone["updates"]) <= 3  # what a batch holds depends on what was drawn
@@ -142,8 +124,8 @@ def test_they_replay_as_much_as_one_does(pair: Group, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "changes",
-    [{}, {"algorithm__name": "apex_dqn", "algorithm__n_steps": 2}, {"algorithm__name": "r2d2", "network__lstm": 4}],
-    ids=["acer", "apex_dqn", "r2d2"],
+    [{}, {"algorithm__name": "apex_dqn", "algorithm__n_steps": 2, "replay__sampling": "prioritized"}],
+    ids=["acer", "apex_dqn"],
 )
 def test_a_learner_short_of_data_holds_up_nobody(pair: Group, tmp_path: Path, changes: dict[str, Any]) -> None:
     rounds = [[number] for number in range(30)]  # all of them the first one's
@@ -151,13 +133,6 @@ def test_a_learner_short_of_data_holds_up_nobody(pair: Group, tmp_path: Path, ch
     assert first["env_steps"] == second["env_steps"] > 400
     assert first["updates"] == second["updates"] > 20
     assert first["ratio"] == pytest.approx(1.0, abs=0.35)
-    assert_close(first, second, exactly=True)
-
-
-def test_prioritized_replay_of_each(pair: Group, tmp_path: Path) -> None:
-    rounds = [[2 * number, 2 * number + 1] for number in range(20)]
-    first, second = pair.run(train_on, several(tmp_path, replay__sampling="prioritized"), rounds)
-    assert first["updates"] > 20
     assert_close(first, second, exactly=True)
 
 
@@ -184,7 +159,6 @@ def write_and_stop(ranks: Ranks, config: RunConfig) -> Found:
         "ended": ended,
         "reason": result.reason,
         "env_steps": result.env_steps,
-        "sources": sorted(learner._reporter.status()["rows"]),
     }
 
 
@@ -196,7 +170,6 @@ def test_the_first_one_writes_everybody_s_rows_and_ends_the_run(pair: Group, tmp
     assert first["env_steps"] == second["env_steps"]
     rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert {row["source"]: row.get("episodes") for row in rows} == {"actor_0": 10.0, "actor_1": 11.0, "learner": None}
-    assert first["sources"] == ["actor_0", "actor_1", "learner"]
 
 
 def save_and_resume(ranks: Ranks, config: RunConfig) -> list[Found]:
@@ -221,7 +194,7 @@ def test_all_go_on_from_the_first_one_s_checkpoint(pair: Group, tmp_path: Path) 
     assert len(list(tmp_path.glob("checkpoint/*"))) == 1
 
 
-def load_and_compare(ranks: Ranks, config: RunConfig) -> Found:
+def loaded(ranks: Ranks, config: RunConfig) -> Found:
     learner = make(config, ranks)
     found = facts(learner)
     learner.close()
@@ -232,6 +205,6 @@ def test_weights_are_read_by_the_first_one_alone(pair: Group, tmp_path: Path) ->
     alone = make(several(tmp_path / "one", engine="serial", learner__count=1, seed=3), ALONE)
     saved, written = alone.save(), facts(alone)
     alone.close()
-    first, second = pair.run(load_and_compare, several(tmp_path / "two", seed=4, load=str(saved)))
+    first, second = pair.run(loaded, several(tmp_path / "two", seed=4, load=str(saved)))
     assert_close(first, written, exactly=True)
     assert_close(first, second, exactly=True)

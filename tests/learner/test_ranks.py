@@ -67,7 +67,7 @@ def test_nothing_listens_beyond_the_machine(pair: Group) -> None:
 
 def fall_silent(ranks: Ranks) -> str:
     if ranks.rank:
-        time.sleep(3.0)
+        time.sleep(1.5)
         return ""
     try:
         connected(ranks)

@@ -48,7 +48,9 @@ def test_an_algorithm_writes_the_metrics_that_the_table_says(
     name: str, settings: dict[str, Any], tmp_path: Path
 ) -> None:
     environment = "CartPole-v1" if settings_classes()[name].actions == "Discrete" else "Pendulum-v1"
-    small = tiny_run(tmp_path, algorithm__name=name, environment__id=environment, stop__env_steps=400, **settings)
+    small = tiny_run(
+        tmp_path, algorithm__name=name, environment__id=environment, stop__env_steps=150, replay__start=50, **settings
+    )
     train(dataclasses.replace(small, logging=LoggingConfig(every_seconds=1e-6)))
     history = History(read_rows(tmp_path / "metrics.jsonl"))
     learner, actor = history.log("learner").keys(), history.log("actor_0").keys()

@@ -111,16 +111,6 @@ def test_a_target_is_reached_only_if_other_games_reach_it_too(tmp_path: Path) ->
     assert (tmp_path / "best.safetensors").read_bytes() == scored(200, 8.0)
 
 
-def test_a_confirmation_comes_before_newer_snapshots(tmp_path: Path) -> None:
-    evaluator = evaluated(tmp_path, (100, 5.0))
-    evaluator.evaluations.offer(snapshot(200))
-    evaluator.evaluations.offer(snapshot(300))
-    for score in (6.0, 5.5, 1.0):
-        evaluator.ask(score)
-    assert evaluator.given[1:] == [snapshot(env_steps).data for env_steps in (200, 200, 300)]
-    assert evaluator.evaluations.best == 5.5
-
-
 @pytest.mark.parametrize("restarted", ["evaluator", "run"])
 def test_a_confirmation_is_played_again_if_who_played_it_is_gone(tmp_path: Path, restarted: str) -> None:
     before = evaluated(tmp_path, (100, 5.0), (200, 9.0)).evaluations
@@ -139,40 +129,33 @@ def test_a_confirmation_is_played_again_if_who_played_it_is_gone(tmp_path: Path,
 # ── checkpoints ──
 
 
-def test_scores_go_on(tmp_path: Path) -> None:
-    before = Evaluations(tmp_path, 9.0, SETTINGS)
-    evaluator = Evaluator(before)
-    for env_steps, score in ((100, 8.0), (200, 3.0)):
-        before.offer(snapshot(env_steps))
-        evaluator.ask()
-        evaluator.ask(score)
-    after = resumed(before, tmp_path, 9.0)
-    assert (after.best, after.last, after.passed) == (8.0, 3.0, None)
-    evaluator = Evaluator(after)
+def test_scores_go_on_and_a_target_that_was_reached_does_not_end_the_next_run(tmp_path: Path) -> None:
+    first = Evaluations(tmp_path, 5.0, SETTINGS)
+    after = resumed(first, tmp_path)
+    assert (after.best, after.last, first.state()[0]["passed"]) == (None, None, False)
+    evaluator = Evaluator(first)
+    evaluator.ask()
+    first.offer(snapshot(100))
+    evaluator.ask(7.0)
+    evaluator.ask(6.0)
+    first.offer(snapshot(200))
+    evaluator.ask(3.0)
+    assert first.state()[0]["passed"] is True
+    after = resumed(first, tmp_path, 8.0)
+    assert (after.best, after.last, after.passed) == (6.0, 3.0, None)
     after.offer(snapshot(300))
-    evaluator.ask()
-    evaluator.ask(7.0)  # not the best of the run, though the best since it was resumed
-    assert (tmp_path / "best.safetensors").read_bytes() == scored(100, 8.0)
-
-
-def test_there_are_no_scores_at_first(tmp_path: Path) -> None:
-    before = Evaluations(tmp_path, None, SETTINGS)
-    state = {"best": None, "score": None, "passed": False, "pending": None, "confirming": None}
-    assert before.state() == (state, {"snapshot": b"", "confirming": b""})
-    after = resumed(before, tmp_path)
-    assert (after.best, after.last) == (None, None)
     evaluator = Evaluator(after)
     evaluator.ask()
-    assert evaluator.given == []
+    evaluator.ask(5.5)  # not the best of the run, though the best since it was resumed
+    assert (tmp_path / "best.safetensors").read_bytes() == scored(100, 6.0)
 
 
-@pytest.mark.parametrize("situation", ["due", "playing", "playing and due"])
+@pytest.mark.parametrize("situation", ["playing", "playing and due"])
 def test_what_was_yet_to_be_scored_is_due_again(tmp_path: Path, situation: str) -> None:
     """One that waits is newer than what is played, which it replaces."""
     before = Evaluations(tmp_path, None, SETTINGS)
-    if "playing" in situation:
-        Evaluator(before).ask()
-        before.offer(snapshot(100))
+    Evaluator(before).ask()
+    before.offer(snapshot(100))
     if "due" in situation:
         before.offer(snapshot(200))
     expected = snapshot(200 if "due" in situation else 100)
@@ -182,17 +165,3 @@ def test_what_was_yet_to_be_scored_is_due_again(tmp_path: Path, situation: str) 
     assert evaluator.given == [expected.data]
     assert evaluator.ask(1.0) == {"eval_return": 1.0, "eval_seconds": 0.5, "eval_env_steps": expected.env_steps}
     assert evaluator.given == [expected.data]
-
-
-def test_a_target_that_was_reached_is_told_but_does_not_end_the_next_run(tmp_path: Path) -> None:
-    before = Evaluations(tmp_path, 5.0, SETTINGS)
-    evaluator = Evaluator(before)
-    before.offer(snapshot(100))
-    evaluator.ask()
-    evaluator.ask(7.0)
-    evaluator.ask(6.0)
-    assert before.passed == scored(100, 6.0)
-    assert before.state()[0]["passed"] is True
-    after = resumed(before, tmp_path, 8.0)
-    assert after.passed is None
-    assert after.best == 6.0
