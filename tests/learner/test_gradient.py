@@ -131,7 +131,7 @@ def computed(config: RunConfig, parts: int = 1, ranks: Ranks = ALONE, num_losses
     torch.manual_seed(1)
     algorithm: Any = algorithm_class(config.algorithm.name).make(config, spec, CPU)
     whole = algorithm.samples.make(batch)
-    own = split(dataclasses.replace(whole, noise=algorithm.noise(whole)), ranks.count)[ranks.rank]
+    own: Any = split(dataclasses.replace(whole, noise=algorithm.noise(whole)), ranks.count)[ranks.rank]
     algorithm.noise = lambda samples: own.noise
     if isinstance(algorithm, OnPolicy):
         descent: Any = ranks  # it needs no more than to add up

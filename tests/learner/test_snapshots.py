@@ -104,7 +104,7 @@ def test_a_better_score_counts_only_as_far_as_other_games_confirm_it(tmp_path: P
 
 def test_a_target_is_reached_only_if_other_games_reach_it_too(tmp_path: Path) -> None:
     evaluator = evaluated(tmp_path, (100, 9.0), (100, 7.0), (200, 8.0), target=8.0)
-    assert evaluator.evaluations.passed is None
+    assert not evaluator.evaluations.passed
     assert evaluator.replies[-1].confirms
     evaluator.ask(8.0)
     assert evaluator.evaluations.passed == scored(200, 8.0)
