@@ -9,7 +9,7 @@ export PYTHONDONTWRITEBYTECODE :=
 # compiled files come later: pip would compile thousands that nothing imports, on one core
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt
 
-.PHONY: help install run test test-slow simulate mutations chaos soak lint format types bench bench-gpu bench-peers docs docs-serve clean
+.PHONY: help install run test test-slow simulate mutations chaos goodput soak lint format types bench bench-gpu bench-peers docs docs-serve clean
 
 help:  ## list the commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 14
@@ -51,6 +51,9 @@ mutations: install  ## see that the tests of `make test` notice hundreds of faul
 
 chaos: install  ## kill, freeze, signal and feed it garbage, hundreds of times
 	$(BIN)/python -m pytest -m chaos --timeout 3600
+
+goodput: install  ## what CartPole and Pong lose by a kill a minute; half an hour, best alone
+	$(BIN)/python -m checks.goodput
 
 MINUTES ?= 30
 

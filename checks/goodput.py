@@ -85,7 +85,9 @@ def measure(config: RunConfig, every_s: float) -> dict[str, Any]:
             time.sleep(POLL_S)
             if every_s and time.monotonic() > at + every_s:
                 at += every_s
-                name = chance.choice(sorted(run.children()))
+                if not (names := sorted(run.children())):
+                    continue  # the run ends
+                name = chance.choice(names)
                 kills[name] += 1
                 run.kill_child(name)
                 if name == "learner_0":

