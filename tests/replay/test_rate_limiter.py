@@ -17,6 +17,7 @@ def drive(limiter: RateLimiter, fresh: list[int], batches: list[int]) -> list[in
         while limiter.owes(batches[number % len(batches)]):
             limiter.count_replayed(batches[number % len(batches)])
             number += 1
+            assert number - start < 10_000, "replays without end"
         done.append(number - start)
     return done
 
