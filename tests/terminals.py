@@ -31,7 +31,7 @@ class Terminal:
     def __init__(
         self, folder: Path, columns: int, lines: int, command: Sequence[str] = ("/bin/sh", "-i"), **environment: str
     ) -> None:
-        """It stands in `folder`; `command` is the shell, `environment` is added to this one's."""
+        """A terminal in `folder`; `command` is the shell, `environment` is added to this one's."""
         self._screen = pyte.Screen(columns, lines)
         self._stream = pyte.ByteStream(self._screen)
         self._lock = threading.Lock()

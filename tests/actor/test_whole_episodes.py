@@ -109,7 +109,7 @@ def test_an_unroll_ends_as_soon_as_all_episodes_have() -> None:
 
 @pytest.mark.parametrize("at", [2, LENGTH])
 def test_a_lost_life_ends_no_episode(at: int) -> None:
-    """It is lost on step `at`, and nothing is reset."""
+    """A life is lost on step `at`, and nothing is reset."""
     environments, policy = play(reinforce(environment__kwargs=json.dumps({"lengths": [9]})), 2)
     made, step = itertools.count(1), environments.step
 

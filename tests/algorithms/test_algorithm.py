@@ -74,7 +74,7 @@ def test_parts_of_a_batch_make_the_whole(name: str, num_parts: int) -> None:
 
 @EACH
 def test_what_was_done_on_a_masked_step_changes_nothing(name: str) -> None:
-    """Its observation counts, which may be the final one of a time limit; its action, its reward and its extras do not."""
+    """The observation counts, which may be the final one of a time limit; action, reward and extras do not."""
     algorithm, batch = MADE[name](1)
     other = replace(batch, action=batch.action.clone(), reward=batch.reward.clone())
     other = replace(other, extras={key: part.clone() for key, part in batch.extras.items()})

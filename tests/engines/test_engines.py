@@ -56,6 +56,8 @@ class WholeRun(NamedTuple):
     rows: Rows
     evaluations: list[Evaluation]
     ends: list[TrainResult]
+    seconds: float
+    """How long `train` took."""
 
 
 @pytest.fixture(scope="module")
@@ -67,8 +69,9 @@ def whole_run(engine: str, tmp_path_factory: pytest.TempPathFactory) -> WholeRun
     rows: Rows = []
     evaluations: list[Evaluation] = []
     ends: list[TrainResult] = []
+    begun = time.monotonic()
     result = train(config, Callbacks(statuses.append, rows.extend, evaluations.append, ends.append))
-    return WholeRun(config, result, statuses, rows, evaluations, ends)
+    return WholeRun(config, result, statuses, rows, evaluations, ends, time.monotonic() - begun)
 
 
 def rows_on_disk(run: WholeRun) -> Rows:
@@ -76,12 +79,12 @@ def rows_on_disk(run: WholeRun) -> Rows:
 
 
 def test_whole_run_returns_what_happened(whole_run: WholeRun) -> None:
-    config, result, statuses, *_ = whole_run
+    config, result, statuses, *_, seconds = whole_run
     assert (result.reason, result.exit_code) == ("env_steps", 0)
     assert 0 <= result.env_steps - config.stop.env_steps < 5 * 20
-    assert result.updates > 50
+    assert result.updates > 100
     assert result.eval_return is not None
-    assert result.wall_s > 0
+    assert 0 < result.wall_s < seconds
     assert 0 < result.startup_s < 100
     assert result.weights == str(Path(config.out) / "weights.safetensors")
     assert result.policy.metadata["env_steps"] == result.env_steps

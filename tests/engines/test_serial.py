@@ -197,7 +197,7 @@ def assert_equal_files(name: str, *folders: Path) -> None:
 
 @pytest.mark.parametrize("changes", RUNS.values(), ids=RUNS)
 def test_a_run_that_was_stopped_and_resumed_is_the_unbroken_one(tmp_path: Path, changes: dict[str, Any]) -> None:
-    """It was stopped at a checkpoint, as the unbroken one also made."""
+    """The run was stopped at a checkpoint, as the unbroken one also made."""
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     changes = {**EXACT, "schedule_steps": 400, **changes}
     expected = run(whole, stop__env_steps=400, **changes)

@@ -173,7 +173,7 @@ class ForBoxes(AlgorithmConfig):
 
 @dataclass(frozen=True)
 class ForBoth(AlgorithmConfig):
-    """These say nothing of actions."""
+    """Settings that say nothing of actions."""
 
 
 PENDULUM, OWN = "Pendulum-v1", "own:Own"

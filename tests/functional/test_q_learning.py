@@ -156,7 +156,7 @@ def test_smoothing_is_clipped_and_so_is_the_action() -> None:
 
 
 def test_correlated_noise_is_an_ornstein_uhlenbeck_process() -> None:
-    """It decays by 1 − θ a step, to which the innovation is added; with θ = 1 it is the innovation alone."""
+    """The noise decays by 1 − θ a step, to which the innovation is added; with θ = 1 it is the innovation alone."""
     noise, innovation = torch.tensor([[2.0, -1.0]]), torch.tensor([[0.5, 0.25]])
     torch.testing.assert_close(correlated_noise(noise, innovation, 0.15), torch.tensor([[2.2, -0.6]]))
     assert torch.equal(correlated_noise(noise, innovation, 1.0), innovation)

@@ -86,22 +86,18 @@ def test_each_dial_is_set(tmp_path: Path, algorithm: str, seed: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "seed", "env_steps"),
-    [("acer", 0, 1500), *(pytest.param(*case, 20_000, marks=pytest.mark.slow) for case in CASES)],
+    ("algorithm", "seed"),
+    [pytest.param(*case, marks=[] if case == ("acer", 0) else pytest.mark.slow) for case in CASES],
 )
 def test_no_forbidden_position_is_ever_taken(
-    tmp_path: Path, algorithm: str, seed: int, env_steps: int, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, algorithm: str, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In training at any exploration, in evaluations, by a random action where play stalls, and by a policy of a file.
-
-    In 20,000 steps it is also learned what to do.
-    """
+    """In training at any exploration, in evaluations, by a random action where play stalls, and by a policy of a file."""
     monkeypatch.setenv("DIALS_RAISE", "1")  # about half of the positions are forbidden, and taking one is an error
     stall = {"evaluation__stall_steps": 2, "evaluation__greedy": False, "actors__temperature_high": 3.0}
     stall |= {"actors__temperature_high": 1.0} if algorithm in ("apex_dqn", "r2d2") else {}
-    changes = {"environment__kwargs": MASKED, "evaluation__every": env_steps // 10, "stop__env_steps": env_steps}
-    result = train(dials_run(tmp_path, algorithm, seed=seed, **stall, **changes))
-    assert result.reason == "at_return" or env_steps < 20_000, result
+    result = train(dials_run(tmp_path, algorithm, seed=seed, environment__kwargs=MASKED, **stall))
+    assert result.reason == "at_return", result
     assert load_run(tmp_path / "config.toml").environment.action_masks is None  # what was found is not a setting
     policy = load_policy(result.weights)
     environments = make_environments(policy.config.environment, 8, training=False, found=policy.spec)
@@ -143,7 +139,7 @@ def test_an_algorithm_with_a_value_of_each_combination_takes_only_so_many(tmp_pa
     many = json.dumps({"nvec": [17, 17, 17]})
     message = config_error(lambda: train(dials_run(tmp_path, "acer", environment__kwargs=many)))
     assert message.startswith("algorithm.name: 'acer' is not allowed; ")
-    assert "4,913 combinations" in message
+    assert "17 x 17 x 17 = 4,913 combinations" in message
     assert message.endswith("4,096 at most; give actor_critic, ppo, trpo")
     quick = {"evaluation__every": 0, "stop__at_return": None, "stop__env_steps": 100}
     assert train(dials_run(tmp_path, "ppo", environment__kwargs=many, **quick)).env_steps >= 100

@@ -1,4 +1,4 @@
-"""Observations with parts: what no part shows alone is learned from all of them, on every engine."""
+"""Observations with parts: what no part shows alone is learned from all of them, on every engine and by the bit."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import onnxruntime
 import pytest
 from safetensors.numpy import load_file
 
-from apex_acer import load_policy, train
+from apex_acer import load_policy, resume, train
 from apex_acer.client import spaces
 from apex_acer.config import EnvironmentConfig, RemoteConfig, RunConfig
 from apex_acer.protocol.planes import parts_of
@@ -64,6 +64,17 @@ def small_run(out: Path, kind: str = "Dict", **changes: Any) -> RunConfig:
     settings: dict[str, Any] = {"stop__env_steps": 600, "evaluation__every": 0, "stop__at_return": None}
     settings |= {"environment__stack": 2, "network__normalise": True, "rooms": {"size": 10, "kind": kind}}
     return rooms_run(out, **(settings | changes))
+
+
+def test_a_run_and_its_resumption_are_the_same_run(tmp_path: Path) -> None:
+    exact = {"checkpoint__every": 200, "checkpoint__replay": True}
+    whole = train(small_run(tmp_path / "whole", **exact))
+    train(small_run(tmp_path / "halves", stop__env_steps=200, **exact))
+    halves = resume(tmp_path / "halves", {"env_steps": 600})
+    expected, found = load_file(whole.weights), load_file(halves.weights)
+    assert expected.keys() == found.keys()
+    for name, array in expected.items():
+        np.testing.assert_array_equal(found[name], array, err_msg=name)
 
 
 def looks(num: int, kind: str = "Dict") -> list[Any]:

@@ -27,7 +27,7 @@ def slow_stacks(planes: np.ndarray, episode_step: np.ndarray, stack: int) -> np.
 @pytest.mark.parametrize(("shape", "dtype"), [((5,), np.float64), ((1, 4, 3), np.uint8), ((3, 4, 2), np.float32)])
 @pytest.mark.parametrize("stack", [1, 2, 8])
 def test_stacks_equal_a_slow_loop(shape: tuple[int, ...], dtype: type[Any], stack: int) -> None:
-    """Those of images have their channels innermost in memory."""
+    """Stacks of images have their channels innermost in memory."""
     random = np.random.default_rng(0)
     planes = random.integers(1, 256, size=(stack + 9, 3, *shape)).astype(dtype)
     episode_step = np.zeros((stack + 9, 3), np.int32)

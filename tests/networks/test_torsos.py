@@ -34,7 +34,7 @@ def random_bytes(*shape: int) -> Tensor:
     ("plane", "stack"), [((1, 10, 10), 1), ((3, 210, 160), 1), ((1, 84, 84), 4), ((1, 5, 40), 2), ((3, 36, 36), 1)]
 )
 def test_images_of_any_size(plane: tuple[int, ...], stack: int) -> None:
-    """They become numbers in the parameters' type; bytes are scaled, and floats are not."""
+    """Planes become numbers in the parameters' type; bytes are scaled, and floats are not."""
     network, obs = build(plane, stack), random_bytes(2, stack * plane[0], *plane[1:])
     output = network(obs)
     assert "Convolution" in kinds(network)

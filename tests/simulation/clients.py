@@ -219,7 +219,7 @@ class Client:
 
 
 class Clients:
-    """Those of a run, which come back to whatever server there is."""
+    """The clients of a run, which come back to whatever server there is."""
 
     def __init__(self, world: World, count: int, token: str) -> None:
         self.world, self.token = world, token
