@@ -12,7 +12,7 @@ from torch import Tensor
 class RMSpropTF(torch.optim.Optimizer):
     """RMSProp whose mean square s starts at one, and with ε inside the root: Δθ = −η g / √(s + ε).
 
-    Its first steps are so the size of the gradient, where torch's are ten times as large.
+    The first steps are η g; where s starts at zero, as in torch, they are 10 η for each parameter, however small g is.
     """
 
     def __init__(self, params: Iterable[Tensor], lr: float, alpha: float, eps: float) -> None:

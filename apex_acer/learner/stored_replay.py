@@ -112,7 +112,10 @@ def _array(saved: checkpoint.Checkpoint, name: str, shape: tuple[int, ...], dtyp
         return saved.view(name, shape, dtype)
     sizes = saved.view(f"{name}.sizes", shape[:1], "int64")
     data = saved.view(f"{name}.lz4", (int(sizes.sum()),), "uint8")
-    return CompressedArray(shape[1:], dtype, unpack(sizes, data))
+    try:
+        return unpack(shape[1:], dtype, sizes, data)
+    except ValueError as error:
+        raise ConfigError(f"{saved.path / name}.lz4: {error}") from None
 
 
 def _unroll(arrays: Mapping[str, Array | CompressedArray], slots: Array) -> Unroll:

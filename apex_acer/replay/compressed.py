@@ -25,7 +25,8 @@ class CompressedArray:
     def __init__(self, shape: tuple[int, ...], dtype: Any, rows: list[bytes]) -> None:
         """`rows` are compressed rows; empty ones must be written before they are read."""
         self._shape, self._dtype, self._rows = shape, np.dtype(dtype), rows
-        self._row_bytes = math.prod(shape) * self._dtype.itemsize
+        self.row_bytes = math.prod(shape) * self._dtype.itemsize
+        """Bytes of a row that is not compressed."""
         self.num_bytes = sum(map(len, rows))
         """Bytes of all rows as they are held."""
 
@@ -33,7 +34,7 @@ class CompressedArray:
         """The rows at `indices` `[B]`: `[B, *shape]`."""
         rows = np.empty((len(indices), *self._shape), self._dtype)
         for row, index in zip(rows, indices, strict=True):
-            data = lz4.block.decompress(self._rows[index], uncompressed_size=self._row_bytes)
+            data = lz4.block.decompress(self._rows[index], uncompressed_size=self.row_bytes)
             row[...] = np.frombuffer(data, self._dtype).reshape(self._shape)
         return rows
 
@@ -42,16 +43,32 @@ class CompressedArray:
         self.num_bytes += len(data) - len(self._rows[index])
         self._rows[index] = data
 
+    def extend(self, num: int) -> None:
+        """Adds empty rows, up to `num` in all."""
+        self._rows += [b""] * (num - len(self._rows))
+
     def packed(self, num: int) -> dict[str, Array]:
         """The first `num` rows: `sizes` `[num]` int64, the bytes of each, and `lz4`, all bytes in their order."""
         rows = self._rows[:num]
         return {"sizes": np.array([len(row) for row in rows], np.int64), "lz4": np.frombuffer(b"".join(rows), np.uint8)}
 
 
-def unpack(sizes: Array, data: Array) -> list[bytes]:
-    """The compressed rows of which `CompressedArray.packed` gave the `sizes` and the `data`."""
-    ends = np.cumsum(sizes)
-    return [data[end - size : end].tobytes() for size, end in zip(sizes, ends, strict=True)]
+def require_sizes(sizes: Array, row_bytes: int) -> None:
+    """Raises ValueError unless each of `sizes` is one that a row of so many bytes can have; LZ4 says how large that is."""
+    if len(sizes) and not 0 < sizes.min() <= sizes.max() <= row_bytes + row_bytes // 255 + 16:
+        raise ValueError(f"a row of {row_bytes} bytes cannot have {sizes.min()} or {sizes.max()} when compressed")
+
+
+def unpack(shape: tuple[int, ...], dtype: Any, sizes: Array, data: Array) -> CompressedArray:
+    """The array whose `packed` rows are these; raises ValueError if a row is not of this `shape` and `dtype`."""
+    rows = [data[end - size : end].tobytes() for size, end in zip(sizes, np.cumsum(sizes), strict=True)]
+    array = CompressedArray(shape, dtype, rows)
+    try:
+        for index in range(len(rows)):
+            array[np.array([index])]
+    except lz4.block.LZ4BlockError as error:
+        raise ValueError(f"row {index}: {error}") from None
+    return array
 
 
 class CompressedStorage(Storage):
@@ -59,17 +76,13 @@ class CompressedStorage(Storage):
 
     def __init__(self, layout: Layout, capacity: int, window: int = 0) -> None:
         super().__init__(layout, capacity, window, apart=(OBS,))
-        self._hold([b""] * capacity)
-
-    def _hold(self, rows: list[bytes]) -> None:
-        self._obs = CompressedArray(*self.layout.fields[OBS], rows)
+        self._obs = CompressedArray(*layout.fields[OBS], [b""] * capacity)
 
     @property
     def num_bytes(self) -> int:
         """Bytes of the sequences when the ring is full, if those to come are compressed as well as those held."""
-        shape, dtype = self.layout.fields[OBS]
-        usual = math.prod(shape) * np.dtype(dtype).itemsize / USUAL_RATIO
-        return super().num_bytes + int(self.capacity * (self._obs.num_bytes / len(self) if len(self) else usual))
+        mean = self._obs.num_bytes / len(self) if len(self) else self._obs.row_bytes / USUAL_RATIO
+        return super().num_bytes + int(self.capacity * mean)
 
     def arrays(self) -> dict[str, Array]:
         packed = {f"{OBS}.{name}": array for name, array in self._obs.packed(len(self)).items()}
@@ -79,9 +92,11 @@ class CompressedStorage(Storage):
         super().restore(inserted, fill)
         sizes = np.empty(len(self), np.int64)
         fill(f"{OBS}.sizes", sizes)
+        require_sizes(sizes, self._obs.row_bytes)
         data = np.empty(sizes.sum(), np.uint8)
         fill(f"{OBS}.lz4", data)
-        self._hold([*unpack(sizes, data), *[b""] * (self.capacity - len(self))])
+        self._obs = unpack(*self.layout.fields[OBS], sizes, data)
+        self._obs.extend(self.capacity)
 
     def _write(self, name: str, values: Tensor) -> None:
         if name != OBS:

@@ -59,6 +59,22 @@ def test_frames_take_a_tenth_of_the_memory_or_less() -> None:
     assert compressed._obs.num_bytes < frame.size
 
 
+def test_what_was_not_compressed_so_is_refused_before_it_takes_memory() -> None:
+    fits = tiny_layout(tiny_run())
+    filled(tiny_run(), CARTPOLE, compressed := CompressedStorage(fits, CAPACITY))
+    arrays = compressed.arrays()
+    cases = {
+        "obs.lz4": (np.roll(arrays["obs.lz4"], 1), "row 0: "),
+        "obs.sizes": (np.full_like(arrays["obs.sizes"], 2**40), "bytes cannot have 1099511627776"),
+    }
+    for name, (wrong, problem) in cases.items():
+        contents = arrays | {name: wrong}
+        with pytest.raises(ValueError, match=problem):
+            CompressedStorage(fits, CAPACITY).restore(
+                compressed.num_inserted, lambda name, array, held=contents: np.copyto(array, held[name])
+            )
+
+
 def test_a_run_is_the_same_and_is_resumed_to_the_bit(tmp_path: Path) -> None:
     settings: dict[str, Any] = {
         "replay__capacity": 250,
