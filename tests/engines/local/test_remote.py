@@ -113,7 +113,9 @@ def refusal(folder: Path, url: str) -> str:
 @pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["ppo_lstm", "sac"])
 def test_a_recurrent_policy_and_continuous_actions_are_learned_from_clients(tmp_path: Path, algorithm: str) -> None:
-    changes = settings_of(algorithm) | ({} if algorithm == "ppo_lstm" else {"replay__start": 100})
+    changes = settings_of(algorithm) | (
+        {"algorithm__pipelined": True} if algorithm == "ppo_lstm" else {"replay__start": 100}
+    )
     config = remote_run(tmp_path, TAKING_AIM, **(changes | {"stop__env_steps": 600}))
     clients = Clients(tmp_path, config.environment.remote.url, AIM, 3)
     result = train(config)
