@@ -67,7 +67,7 @@ def small_run(out: Path, kind: str = "Dict", **changes: Any) -> RunConfig:
 
 
 def test_a_run_and_its_resumption_are_the_same_run(tmp_path: Path) -> None:
-    exact = {"checkpoint__every": 200, "checkpoint__replay": True}
+    exact: dict[str, Any] = {"checkpoint__every": 200, "checkpoint__replay": True}
     whole = train(small_run(tmp_path / "whole", **exact))
     train(small_run(tmp_path / "halves", stop__env_steps=200, **exact))
     halves = resume(tmp_path / "halves", {"env_steps": 600})

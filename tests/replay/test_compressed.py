@@ -69,10 +69,12 @@ def test_what_was_not_compressed_so_is_refused_before_it_takes_memory() -> None:
     }
     for name, (wrong, problem) in cases.items():
         contents = arrays | {name: wrong}
+
+        def fill(name: str, array: Any, contents: Any = contents) -> None:
+            np.copyto(array, contents[name])
+
         with pytest.raises(ValueError, match=problem):
-            CompressedStorage(fits, CAPACITY).restore(
-                compressed.num_inserted, lambda name, array, held=contents: np.copyto(array, held[name])
-            )
+            CompressedStorage(fits, CAPACITY).restore(compressed.num_inserted, fill)
 
 
 def test_a_run_is_the_same_and_is_resumed_to_the_bit(tmp_path: Path) -> None:

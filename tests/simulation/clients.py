@@ -135,7 +135,8 @@ class Client:
         self._hello = {"type": "hello", "version": VERSION, "token": clients.token, "action": {"n": 2, "start": 0}}
         self._hello["observation"] = {"shape": [2], "dtype": "float32"}
         self.number, self._made, self._in_episode = next(task.numbers), 0, -1
-        self._session, self._request = "", {"sequence": -1}
+        self._session = ""
+        self._request: dict[str, Any] = {"sequence": -1}
         self._connection: Connection | None = None
         self.frozen = self.gone = False
         self.world.after(self.world.some(AWAY_S), self._connect)

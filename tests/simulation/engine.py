@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import traceback
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -255,7 +255,7 @@ class SimulatedHandle(Handle):
             return False
         return worked
 
-    def together(self, calls: list[Callable[[], Any]]) -> list[Any]:
+    def together(self, calls: Sequence[Callable[[], Any]]) -> list[Any]:
         """What these calls of one function, one for each learner, return."""
         return self.group.run(calls) if len(calls) > 1 else [call() for call in calls]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import tempfile
 from collections.abc import Callable, Collection
 from pathlib import Path
@@ -129,7 +130,7 @@ class Schedule:
             engine.lost = lambda handle: self._check_lost(engine, handle)
             engine.began = self._check_restored
             for fault in faults:
-                self._world.after(fault.at, lambda fault=fault: self._happen(engine, fault))
+                self._world.after(fault.at, functools.partial(self._happen, engine, fault))
             self._world.after(ENDS_S, lambda: self._too_late(engine))
             return engine
 

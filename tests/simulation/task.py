@@ -61,7 +61,7 @@ class Numbered(VectorEnv[Any, Any, Any]):
         return np.stack([self._number, self._made], -1).astype(np.float32)
 
 
-gymnasium.register("Numbered-v0", vector_entry_point=Numbered)
+gymnasium.register("Numbered-v0", vector_entry_point=f"{__name__}:Numbered")
 
 
 class Output(NamedTuple):
@@ -70,7 +70,7 @@ class Output(NamedTuple):
     value: Tensor
 
 
-class Parameter(Network):
+class Parameter(Network[Output]):
     """One number."""
 
     def __init__(self, config: RunConfig, spec: EnvironmentSpec) -> None:
@@ -98,6 +98,8 @@ class Still(Algorithm):
     """Learns 0, and raises if a step's observation and the one after it are not of one environment and one step apart."""
 
     settings_class, agent_class = AlgorithmConfig, StillAgent
+
+    network: Parameter
 
     def loss(self, samples: Sequences) -> LossOutput:
         obs, mask = samples.obs, samples.mask  # [T+1, B, 2], [T, B]

@@ -101,5 +101,5 @@ def override(base: RunConfig, overrides: Values) -> RunConfig:
 
 
 def _name(overrides: Values, labels: Mapping[str, str]) -> str:
-    parts = (f"{labels[key]}={short_text(value)}" for key, value in overrides.items())
+    parts = (f"{labels[key]}={short_text(value) or 'none'}" for key, value in overrides.items())
     return re.sub(r"[^\w.+=,:-]", "_", ",".join(parts))  # only characters that are safe in a path

@@ -130,6 +130,9 @@ def test_variants_are_the_product_in_order_with_typed_values() -> None:
     assert (plain.name, plain.overrides, plain.config) == ("tiny", {}, base)
     (alike,) = make_variants(base, ["actors.threads=2", "learner.threads=1", "load=/home/me/a b"], "tiny")
     assert alike.name == "actors.threads=2,learner.threads=1,load=a_b", "a folder, which tells keys apart"
+    empty, _ = make_variants(base, ["environment.wrappers=,tests.helpers:plain"], "tiny")
+    weights = f"{empty.name}/seed_0/weights.safetensors"
+    assert portable(weights) == weights == "wrappers=none/seed_0/weights.safetensors"
 
 
 def test_a_sweep_may_vary_the_algorithm() -> None:
