@@ -25,7 +25,7 @@ import pytest
 
 from tests import ROOT
 
-COPIED = ("apex_acer", "launch", "tests", "checks")
+COPIED = ("apex_acer", "launch", "tests", "checks", "docs/examples")
 SLOW_IMPORTS = ("ale_py.vector_env", "safetensors.torch", "tensorboardX", "torch", "zmq")
 FAULTS = ROOT / "checks/faults.txt"
 
@@ -70,7 +70,7 @@ def first_failure(tests: list[str]) -> str:
     paths = [str(path) for name in tests for path in sorted(Path().glob(f"[tc]*s/{name}"))]
     said = io.StringIO()
     with contextlib.redirect_stdout(said):
-        code = pytest.main(["-x", "-q", "-p", "no:cacheprovider", *paths])
+        code = pytest.main(["-x", "-q", "--timeout=100", "-p", "no:cacheprovider", *paths])
     failed = [line.split(" ")[1] for line in said.getvalue().splitlines() if line.startswith("FAILED ")]
     return failed[0] if failed else said.getvalue()[-300:] if code else ""
 
