@@ -23,7 +23,7 @@ from tests.programs import Program, program
 
 POLL_S = 0.05
 LOG_S = 0.25  # between two rows, and so the resolution of the time to an update
-RUNS = {"cartpole": (600_000, 20_000), "pong": (300_000, 20_000)}
+RUNS = {"cartpole": (600_000, 20_000), "pong": (300_000, 5_000)}
 """Environment steps of each run, and between two checkpoints."""
 
 

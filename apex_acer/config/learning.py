@@ -116,7 +116,7 @@ class ReplayConfig:
     """Folder whose replay the run starts with: of a run with `checkpoint.replay`, or of `apex_acer.write_unrolls`;
     checkpoints then hold replay, too. Empty: none."""
     compress: bool = False
-    """Hold observations compressed with LZ4, in main memory: Atari's in less than a tenth of it, at little time."""
+    """Compress observations in main memory with LZ4, Atari's to less than a tenth; on a GPU they are not compressed."""
 
     def __post_init__(self) -> None:
         typed("replay", self)

@@ -28,6 +28,7 @@ PROCESS_BYTES = 0.35e9  # that a process of a Pong run takes: docs/performance.m
 LEAST_ACTOR_BYTES, LEAST_SERIAL_ACTOR_BYTES, LEAST_ENVIRONMENT_BYTES = 2e7, 1e5, 5e3
 WEIGHT_BYTES = 8  # at least, of a weight of the network and its gradient
 STEP_BYTES = 15  # of a step in replay besides its observation, without an algorithm's own arrays
+MOST_COMPRESSION = 255  # of LZ4, whose format allows no more
 OPEN_FILES = 64, 4  # of the process that has most of them: without actors, and for each actor
 CONTROL_GROUP = Path("/sys/fs/cgroup")  # a container's own limits
 
@@ -144,12 +145,13 @@ def _memory_takers(config: RunConfig, spec: EnvironmentSpec) -> dict[str, tuple[
     sequence_bytes = (spec.stack + k) * plane_bytes + k * STEP_BYTES
     actor_bytes = LEAST_SERIAL_ACTOR_BYTES if config.engine == "serial" else LEAST_ACTOR_BYTES
     environment_bytes = LEAST_ENVIRONMENT_BYTES + sequence_bytes
+    held_bytes = sequence_bytes / MOST_COMPRESSION if config.replay.compress else sequence_bytes
     here = config.replay.device == "cpu" or not has_gpu(config.learner.device)
     replays = here and config.algorithm.replay_ratio > 0
     return {
         "environment.stack": (spec.stack, plane_bytes),
         "algorithm.unroll_length": (k, plane_bytes + STEP_BYTES),
-        "replay.capacity": (config.replay.capacity if replays else 0, sequence_bytes / k),
+        "replay.capacity": (config.replay.capacity if replays else 0, held_bytes / k),
         "actors.environments": (actors.environments, environment_bytes),
         "actors.max_unanswered": (config.max_unanswered, actors.environments * sequence_bytes),
         "actors.count": (actors.count, actor_bytes + actors.environments * environment_bytes),

@@ -25,7 +25,7 @@ def unroll_layout(config: RunConfig, spec: EnvironmentSpec) -> Layout:
 
 def make_batch_queue(config: RunConfig, layout: Layout, device: torch.device, ranks: Ranks = ALONE) -> BatchQueue:
     """The batch queue of a learner on `device`, with its share of replay; raises `ConfigError` if a GPU has no room."""
-    replay_device = device if config.replay.device == "learner" and not config.replay.compress else CPU
+    replay_device = device if config.replay.device == "learner" else CPU
     storage = make_storage(config, layout, capacity(config) // ranks.count, replay_device)
     sampler = make_sampler(config, storage, ranks.rank)
     seed, replays = derive_seed(config.seed, "learner", 2), config.algorithm.sampling.replays
@@ -48,7 +48,7 @@ def capacity(config: RunConfig) -> int:
 def make_storage(config: RunConfig, layout: Layout, env_steps: int, device: torch.device = CPU) -> Storage:
     """A storage of `env_steps` environment steps on `device`; raises `ConfigError` if it has no room for them."""
     num_sequences, n_steps = env_steps // config.algorithm.unroll_length, config.algorithm.sampling.n_steps
-    if config.replay.compress:
+    if config.replay.compress and config.algorithm.replay_ratio and device == CPU:
         return CompressedStorage(layout, num_sequences, n_steps)
     try:
         return Storage(layout, num_sequences, n_steps, device)

@@ -100,10 +100,11 @@ def test_what_has_room_is_not_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_replay_on_a_gpu_is_not_this_machine_s() -> None:
-    settings: dict[str, Any] = {"replay__capacity": 10**9, "learner__device": "cuda"}
+    settings: dict[str, Any] = {"replay__capacity": 10**8, "learner__device": "cuda"}
     require_room(tiny_run(replay__device="learner", **settings), PONG)
     here = config_error(lambda: require_room(tiny_run(replay__device="cpu", **settings), PONG))
-    assert here.startswith("replay.capacity: 1000000000 is not allowed")
+    assert here.startswith("replay.capacity: 100000000 is not allowed")
+    require_room(tiny_run(replay__compress=True, replay__device="cpu", **settings), PONG)
 
 
 def placed(spec: EnvironmentSpec, cores: int, **changes: Any) -> tuple[int, int, int]:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from apex_acer.config import RunConfig
-from apex_acer.learner.parts import make_batch_queue
+from apex_acer.learner.parts import make_batch_queue, make_storage
 from apex_acer.learner.stored_replay import load_replay
 from apex_acer.manager.manager import resume, train
 from apex_acer.networks.weights import read
@@ -57,6 +57,14 @@ def test_frames_take_a_tenth_of_the_memory_or_less() -> None:
     frame[40:50, 10:70] = 200
     compressed._obs[0] = np.broadcast_to(frame, (24, *frame.shape))
     assert compressed._obs.num_bytes < frame.size
+
+
+@pytest.mark.parametrize(
+    ("device", "ratio", "kind"), [("cpu", 4, CompressedStorage), ("meta", 4, Storage), ("cpu", 0, Storage)]
+)
+def test_only_a_replay_memory_in_main_memory_is_compressed(device: str, ratio: float, kind: type[Storage]) -> None:
+    config = tiny_run(replay__compress=True, algorithm__replay_ratio=float(ratio))
+    assert type(make_storage(config, tiny_layout(config), 100, torch.device(device))) is kind
 
 
 def test_what_was_not_compressed_so_is_refused_before_it_takes_memory() -> None:

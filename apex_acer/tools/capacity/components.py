@@ -167,8 +167,10 @@ class _Recalled(Gradient):
 
 
 def replay_bytes_per_step(config: RunConfig, spec: EnvironmentSpec) -> float:
-    """Bytes of replay memory for one environment step."""
-    return _make_storage(config, spec, 1).num_bytes / config.algorithm.unroll_length
+    """Bytes of replay memory for one environment step, on the learner's GPU if it has one, which need not be here."""
+    on_gpu = config.learner.device.startswith("cuda") and config.replay.device == "learner"
+    device = torch.device("meta") if on_gpu else CPU
+    return _make_storage(config, spec, 1, device).num_bytes / config.algorithm.unroll_length
 
 
 def _make_storage(config: RunConfig, spec: EnvironmentSpec, sequences: int, device: torch.device = CPU) -> Storage:

@@ -15,13 +15,15 @@ from apex_acer.algorithms import make_agent
 from apex_acer.algorithms.acer.settings import AcerConfig
 from apex_acer.algorithms.dqn.settings import ApexDqnConfig
 from apex_acer.config import RunConfig
+from apex_acer.config.runfile import load_run
 from apex_acer.engines.local.wire import Part, encode_message
 from apex_acer.environments.vector import environment_spec
 from apex_acer.networks.device import CPU
 from apex_acer.networks.weights import named_tensors, pack
 from apex_acer.protocol.messages import Link, Message, Peer, Reply
 from apex_acer.tools.capacity import measure
-from apex_acer.tools.capacity.components import Components
+from apex_acer.tools.capacity.components import Components, replay_bytes_per_step
+from tests.engines.test_machine import PONG
 from tests.processes import children
 from tests.runs import tiny_run
 
@@ -136,6 +138,14 @@ def test_the_ceiling_is_that_of_the_busiest_resource() -> None:
     assert measure.ceiling(rates, replaying(0.25), 1, 2, gpu=True) == pytest.approx(2000)  # the actors
     only_replay = replaying(5.0, ApexDqnConfig)  # nothing is trained on fresh
     assert measure.ceiling(rates, only_replay, 8, 8) == pytest.approx(8 / each)
+
+
+def test_replay_is_compressed_in_main_memory_alone() -> None:
+    bytes_on = {
+        device: replay_bytes_per_step(load_run("pong", learner={"device": device}), PONG) for device in ("cpu", "cuda")
+    }
+    assert bytes_on["cuda"] == pytest.approx(8511, abs=1)
+    assert bytes_on["cpu"] < 1000
 
 
 def test_rates_become_what_one_environment_step_takes() -> None:
