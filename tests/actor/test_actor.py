@@ -78,35 +78,21 @@ def make_unrolls(actor: Actor, link: RecordingLink, count: int) -> list[Message]
 
 
 @pytest.mark.parametrize("lstm", [0, 8])
-def test_unrolls_fit_the_layout_and_are_numbered(start_actor: StartActor, lstm: int) -> None:
-    config = tiny_run(network__lstm=lstm)
+def test_unrolls_fit_the_layout_are_numbered_and_ask_for_weights_every_so_often(
+    start_actor: StartActor, lstm: int
+) -> None:
+    config = tiny_run(network__lstm=lstm, actors__weights_every=15)
     actor, link = start_actor(config)
-    messages = make_unrolls(actor, link, 4)
-    assert [(message.sequence, message.weights_version) for message in messages] == [(i, 0) for i in range(1, 5)]
+    messages = make_unrolls(actor, link, 6)
+    assert [(message.sequence, message.weights_version) for message in messages] == [(i, 0) for i in range(1, 7)]
+    assert [message.wants_weights for message in messages] == [False, False, True] * 2
     unrolls = [message.unroll for message in messages]
-    assert [unroll and tiny_layout(config).check(unroll, 4) for unroll in unrolls] == [None] * 4
+    assert [unroll and tiny_layout(config).check(unroll, 4) for unroll in unrolls] == [None] * 6
     state_is_new = [not any(part.any() for part in unroll.state.values()) for unroll in unrolls if unroll]
-    assert state_is_new == [True, *[not lstm] * 3]
+    assert state_is_new == [True, *[not lstm] * 5]
     times = [message.acting_s for message in messages]
     assert 0 < times[0] < times[-1] < 60
     assert times == sorted(times)
-
-
-def test_at_most_max_unanswered_messages_are_unanswered(start_actor: StartActor) -> None:
-    actor, link = start_actor(tiny_run(actors__max_unanswered=2))
-    for _ in range(10):
-        assert actor.step(0)
-    assert len(link.sent) == 1 + 2
-    link.replies.append(Reply(1, weights_version=0))
-    for _ in range(10):
-        assert actor.step(0)
-    assert len(link.sent) == 2 + 2
-
-
-def test_asks_for_weights_every_weights_every_steps(start_actor: StartActor) -> None:
-    actor, link = start_actor(tiny_run(actors__weights_every=15))
-    asked = [message.wants_weights for message in make_unrolls(actor, link, 9)]
-    assert asked == [False, False, True] * 3
 
 
 def test_temperatures_differ_by_actor_and_mu_is_recorded_after_them(start_actor: StartActor) -> None:

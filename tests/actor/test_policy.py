@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import re
 import signal
 import sys
 from pathlib import Path
@@ -20,7 +21,7 @@ from apex_acer.actor.policy import Policy, load_policy
 from apex_acer.cli import main
 from apex_acer.config import ConfigError, EnvironmentConfig, NetworkConfig, RunConfig, UnreadConfig
 from apex_acer.manager.manager import train
-from apex_acer.networks.metadata import FORMAT, describe
+from apex_acer.networks.metadata import describe
 from apex_acer.networks.weights import named_tensors, pack, unpack, write
 from apex_acer.protocol.planes import to_planes
 from apex_acer.system import imports
@@ -29,7 +30,6 @@ from tests.environments_for_tests import Clock, register
 from tests.runs import CARTPOLE, tiny_run
 
 RANDOM = np.random.default_rng(0)
-PIXELS = RANDOM.integers(256, size=(64, 12, 10, 3), dtype=np.uint8)  # as the environment gives them, channels last
 CARTPOLE_RUN = run_config(id="CartPole-v1")
 RECURRENT_RUN = dataclasses.replace(CARTPOLE_RUN, network=NetworkConfig(lstm=16))
 
@@ -117,27 +117,19 @@ def test_acts_on_what_the_environment_itself_gives(
     """One observation or a batch, as planes or as it is, with the numbers that the environment's actions have."""
     path, policy = saved(tmp_path, image_config(stack, shape=shape, dtype=dtype, first_action=7))
     loaded = load_policy(path)
-    given = RANDOM.integers(0, 255, (5, stack, *shape)).astype(dtype)
-    planes = to_planes(policy.spec, given, 5, stack).reshape(5, *policy.spec.obs_shape)
+    # some are bright, some dark: noise alone looks all the same to a convolution
+    bright = RANDOM.uniform(0, 1, (20, *[1] * len(shape), shape[-1]))
+    given = (RANDOM.integers(0, 255, (20, stack, *shape)) * bright).astype(dtype)
+    planes = to_planes(policy.spec, given, 20, stack).reshape(20, *policy.spec.obs_shape)
     expected = [7 + action for action in logits(policy, planes).argmax(-1).tolist()]
     batch = given if stack > 1 else given[:, 0]
     actions = loaded.act(batch)
     assert actions.dtype == np.int64
     assert actions.tolist() == loaded.act(planes).tolist() == expected
     assert [loaded.act(one) for one in batch] == [loaded.act(one.tolist()) for one in planes] == expected
+    assert len(set(expected)) > 1
     assert type(loaded.act(batch[0])) is int
-
-
-def test_images_with_channels_first_or_last(tmp_path: Path) -> None:
-    path, policy = saved(tmp_path, image_config(first_action=7))
-    loaded = load_policy(path)
-    first = np.ascontiguousarray(np.moveaxis(PIXELS, -1, 1))
-    actions = logits(policy, first).argmax(-1).numpy() + 7
-    assert len(set(actions)) > 1
-    for images in (PIXELS, first):
-        np.testing.assert_array_equal(loaded.act(images), actions)
-        assert [loaded.act(image) for image in images] == actions.tolist()
-    assert set(loaded.act(np.repeat(PIXELS, 20, 0), greedy=False)) == {7, 8, 9, 10}
+    assert set(loaded.act(batch[[0] * 200], greedy=False)) <= {7, 8, 9, 10}
 
 
 def test_sampling_follows_the_probabilities_and_the_seed(tmp_path: Path) -> None:
@@ -152,23 +144,20 @@ def test_sampling_follows_the_probabilities_and_the_seed(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("config", "shape", "own"),
+    ("config", "own", "shapes"),
     [
-        (CARTPOLE_RUN, (3,), [4]),
-        (CARTPOLE_RUN, (2, 2, 4), [4]),
-        (CARTPOLE_RUN, (4, 1), [4]),
-        (CARTPOLE_RUN, (), [4]),
-        (image_config(), (12, 3, 10), [3, 12, 10]),
-        (image_config(), (12, 10), [3, 12, 10]),
-        (image_config(), (1, 1, 12, 10, 3), [3, 12, 10]),
+        (CARTPOLE_RUN, [4], [(3,), (2, 2, 4), (4, 1), ()]),
+        (image_config(), [3, 12, 10], [(12, 3, 10), (12, 10), (1, 1, 12, 10, 3)]),
     ],
 )
-def test_observations_of_another_shape_are_refused(config: RunConfig, shape: tuple[int, ...], own: list[int]) -> None:
+def test_observations_of_another_shape_are_refused(
+    config: RunConfig, own: list[int], shapes: list[tuple[int, ...]]
+) -> None:
     _, policy = play(config, 1)
-    with pytest.raises(ValueError, match="require observations of shape") as caught:
-        policy.act(np.zeros(shape, np.float32))
-    assert str(caught.value).startswith(f"require observations of shape {own}")
-    assert str(caught.value).endswith(f"or [B, …] of them, got {list(shape)}")
+    for shape in shapes:
+        with pytest.raises(ValueError, match=re.escape(f"require observations of shape {own}")) as caught:
+            policy.act(np.zeros(shape, np.float32))
+        assert str(caught.value).endswith(f"or [B, …] of them, got {list(shape)}")
 
 
 def test_files_that_do_not_fit_are_refused_by_path(tmp_path: Path) -> None:
@@ -176,10 +165,7 @@ def test_files_that_do_not_fit_are_refused_by_path(tmp_path: Path) -> None:
     tensors, facts, spec = unpack(path.read_bytes()), describe(policy.config, policy.spec), dataclasses.asdict(CARTPOLE)
     cases: list[tuple[dict[str, Any], dict[str, Any], str]] = [
         (tensors, facts | {"format": 99}, "format 99"),
-        (tensors, {}, "format"),
-        (tensors, {"format": FORMAT}, "config"),
         (tensors, facts | {"config": facts["config"] | {"speed": 1}}, "unknown key speed"),
-        (tensors, facts | {"spec": spec | {"colour": 1}}, "colour"),
         (tensors, facts | {"spec": spec | {"channels_last": True}}, "channels_last"),
         (tensors, facts | {"spec": spec | {"given_shape": [12, 10]}}, "given_shape"),
         (tensors, facts | {"spec": spec | {"actions": {"n": 3, "start": 0}}}, "tensor network.pi_logits.bias is [2]"),

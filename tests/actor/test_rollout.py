@@ -19,7 +19,7 @@ from apex_acer.actor.rollout import Episode, Rollout, evaluate
 from apex_acer.config import EvaluationConfig, NetworkConfig, RunConfig
 from apex_acer.networks.frames import stack_planes
 from apex_acer.protocol.metrics import METRICS, Timers
-from apex_acer.protocol.unroll import Unroll, layout
+from apex_acer.protocol.unroll import Unroll
 from tests.conftest import COUNTDOWN, assert_equal_unrolls, joined, play, run_config
 from tests.runs import tiny_run
 from tests.scripted import NAME as SCRIPTED
@@ -120,20 +120,6 @@ def test_actions_are_drawn_from_mu(breakout: Any) -> None:
     deviation = (counts - probs.sum(0)) / np.sqrt((probs * (1 - probs)).sum(0))
     assert np.abs(deviation).max() < 4
     assert (action != probs.argmax(1)).any()
-
-
-def test_unrolls_fit_the_layout(breakout: Any) -> None:
-    policy, (unroll, *others), _ = breakout
-    fits = layout(policy.spec, K, {"log_probs": (policy.spec.num_actions,)})
-    assert [fits.check(each, COUNT) for each in (unroll, *others)] == [None] * UNROLLS
-    assert unroll.num_columns == COUNT
-    assert fits.check(unroll, COUNT + 1) == "obs: uint8[24, 3, 1, 84, 84], expected uint8[24, 4, 1, 84, 84]"
-    reward = unroll.reward.astype(np.float64)
-    assert fits.check(dataclasses.replace(unroll, reward=reward), COUNT) == (
-        "reward: float64[20, 3], expected float32[20, 3]"
-    )
-    assert "extra" in str(fits.check(dataclasses.replace(unroll, extras={"extra": reward}), COUNT))
-    assert "state" in str(fits.check(dataclasses.replace(unroll, state={"h": reward}), COUNT))
 
 
 @pytest.mark.parametrize("truncate", [False, True])

@@ -50,20 +50,11 @@ def test_a_run_of_far_too_many_actors_is_refused_at_once(
         ({"actors__environments": 10**7}, "actors.environments: 10000000 is not allowed; give at most "),
         ({"actors__max_unanswered": 10**8}, "actors.max_unanswered: 100000000 is not allowed; give at most "),
         ({"replay__capacity": 10**10}, "replay.capacity: 10000000000 is not allowed; give at most "),
-        (
-            {"network__hidden_sizes": (10**6, 10**6)},
-            "network.hidden_sizes: (1000000, 1000000) is not allowed; give less: ",
-        ),
-        (
-            {"algorithm__unroll_length": 10**9, "replay__capacity": 10**11},
-            "algorithm.unroll_length: 1000000000 is not ",
-        ),
+        ({"network__hidden_sizes": (10**6, 10**6)}, "network.hidden_sizes: (1000000, 1000000) is not allowed; "),
+        ({"algorithm__unroll_length": 10**9, "replay__capacity": 10**11}, "algorithm.unroll_length: 1000000000 is "),
         ({"algorithm__name": "sac", "algorithm__num_critics": 10**9}, "algorithm.num_critics: 1000000000 is not "),
         ({"network__lstm": 10**6}, "network.lstm: 1000000 is not allowed; give less: its 4,000,"),
-        (
-            {"evaluation__environments": 10**9, "evaluation__episodes": 10**8},
-            "evaluation.environments: 100000000 is not ",
-        ),
+        ({"evaluation__environments": 10**9, "evaluation__episodes": 10**8}, "evaluation.environments: 100000000 is "),
     ],
 )
 def test_each_key_that_takes_memory_is_named_with_what_is_allowed(changes: dict[str, Any], expected: str) -> None:
@@ -116,20 +107,12 @@ def placed(spec: EnvironmentSpec, cores: int, **changes: Any) -> tuple[int, int,
 @pytest.mark.parametrize(
     ("spec", "changes", "by_cores"),
     [
-        pytest.param(
-            PONG, {}, {1: (2, 1, 1), 2: (2, 1, 2), 16: (5, 1, 16), 64: (21, 1, 64)}, id="a third, the learner all"
-        ),
-        pytest.param(PONG, {"learner__device": "cuda"}, {1: (1, 1, 2), 2: (1, 1, 2), 16: (14, 1, 2)}, id="all but two"),
-        pytest.param(
-            CARTPOLE, {}, {1: (2, 1, 1), 2: (2, 1, 1), 4: (3, 1, 1), 64: (4, 8, 1)}, id="few, of many threads"
-        ),
-        pytest.param(
-            CARTPOLE, SIDE_BY_SIDE, {1: (2, 1, 1), 2: (2, 1, 2), 16: (4, 2, 2)}, id="a learner of two threads"
-        ),
-        pytest.param(
-            PONG, {"actors__count": 3, "actors__threads": 4, "learner__threads": 5}, {16: (3, 4, 5)}, id="given"
-        ),
-        pytest.param(PONG, {"actors__count": 1}, {16: (1, 8, 16)}, id="a given number"),
+        (PONG, {}, {1: (2, 1, 1), 2: (2, 1, 2), 16: (5, 1, 16), 64: (21, 1, 64)}),  # a third, the learner all
+        (PONG, {"learner__device": "cuda"}, {1: (1, 1, 2), 2: (1, 1, 2), 16: (14, 1, 2)}),  # all but two
+        (CARTPOLE, {}, {1: (2, 1, 1), 2: (2, 1, 1), 4: (3, 1, 1), 64: (4, 8, 1)}),  # few, of many threads
+        (CARTPOLE, SIDE_BY_SIDE, {1: (2, 1, 1), 2: (2, 1, 2), 16: (4, 2, 2)}),  # a learner of two threads
+        (PONG, {"actors__count": 3, "actors__threads": 4, "learner__threads": 5}, {16: (3, 4, 5)}),  # as given
+        (PONG, {"actors__count": 1}, {16: (1, 8, 16)}),
     ],
 )
 def test_cores_are_shared(

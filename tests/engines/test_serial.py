@@ -41,21 +41,6 @@ def test_one_seed_gives_the_same_bytes_and_another_seed_others(tmp_path: Path) -
     assert files[0][1] != files[2][1]
 
 
-def test_ends_when_its_minutes_are_over(tmp_path: Path) -> None:
-    result = run(tmp_path, stop__env_steps=10**9, stop__minutes=0.5 / 60)
-    assert result.reason == "minutes"
-    assert 0.5 <= result.wall_s < 3
-
-
-def test_ends_at_the_return_asked_for(tmp_path: Path) -> None:
-    result = run(tmp_path, stop__env_steps=10**9, evaluation__every=200, stop__at_return=5.0)
-    assert result.reason == "at_return"
-    assert result.eval_return is not None
-    assert result.eval_return >= 5.0
-    assert Path(result.weights).read_bytes() == (tmp_path / "best.safetensors").read_bytes()
-    assert load_policy(result.weights).metadata["env_steps"] < 240
-
-
 class Steps:
     """Counts steps by the number of environments that make them, and calls a function at one of them."""
 

@@ -172,15 +172,6 @@ def test_rows_come_once_they_are_whole(path: Path, read: Read) -> None:
     assert read() == [3, 4]
 
 
-def test_a_reader_begins_with_what_is_there(path: Path) -> None:
-    append(path, '{"n": 1}\n{"n": 2')
-    with contextlib.closing(RowReader(path)) as reader:
-        assert reader.read() == [{"n": 1}]
-        files.write(path, b'{"n": 1}\n')
-        append(path, '{"n": 7}\n')
-        assert reader.read() == [{"n": 7}]
-
-
 @pytest.mark.parametrize("kept", [0, 2, 3, 4])
 @pytest.mark.parametrize("num_new", [0, 1, 5])
 def test_a_file_written_anew_is_read_from_where_it_differs(path: Path, read: Read, kept: int, num_new: int) -> None:

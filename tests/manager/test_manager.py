@@ -29,11 +29,15 @@ def local_run(out: Path, **changes: Any) -> RunConfig:
     return tiny_run(out, **({"engine": "local"} | changes))
 
 
-def test_a_run_is_named_as_on_the_command_line(tmp_path: Path) -> None:
+def test_a_run_is_named_as_on_the_command_line_and_a_folder_behind_a_link_is_its_own(tmp_path: Path) -> None:
     run, out = tmp_path / "mine.toml", tmp_path / "run"
+    (tmp_path / "disk").mkdir()
+    out.symlink_to("disk")
     run.write_text(dump_run(tiny_run()))
     result = train(run, seed=3, out=out, stop={"env_steps": 200})
     assert (result.reason, result.folder) == ("env_steps", str(out))
+    assert (tmp_path / "disk" / "weights.safetensors").is_file()
+    assert make_folder(tiny_run(), tmp_path).parent == tmp_path / "runs"
     assert load_run(out / "config.toml", out=out) == tiny_run(out, seed=3, stop__env_steps=200)
 
 
@@ -134,20 +138,6 @@ def test_a_folder_of_another_run_or_with_files_of_the_user_s_is_left_as_it_is(
         assert line == f"out: '.' is not empty, it holds {name!r}; give a new or empty folder"
         assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {name: "mine\n"}
         (tmp_path / name).unlink()
-
-
-def test_a_folder_behind_a_link_is_the_run_s(tmp_path: Path) -> None:
-    (tmp_path / "disk").mkdir()
-    (tmp_path / "run").symlink_to("disk")
-    assert train(tiny_run(tmp_path / "run", stop__env_steps=100)).folder == str(tmp_path / "run")
-    assert (tmp_path / "disk" / "weights.safetensors").is_file()
-
-
-def test_runs_that_begin_at_once_have_a_folder_each(tmp_path: Path) -> None:
-    with ThreadPoolExecutor(8) as threads:
-        folders = set(threads.map(lambda _: make_folder(tiny_run(), tmp_path), range(8)))
-    assert len(folders) == 8
-    assert all(folder.is_dir() and folder.parent == tmp_path / "runs" for folder in folders)
 
 
 def test_runs_of_one_program_have_a_log_each(tmp_path: Path) -> None:

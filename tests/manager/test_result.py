@@ -5,15 +5,12 @@ from __future__ import annotations
 import dataclasses
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from apex_acer.manager.result import TrainResult
-from tests import ROOT
 from tests.conftest import config_error
 from tests.continuous import rows_of
 
@@ -75,21 +72,3 @@ def test_a_run_that_could_not_save_has_logs_and_no_policy(result: TrainResult) -
     message = config_error(lambda: unsaved.policy)
     assert message == f"weights: SIGINT ended the run in '{result.folder}' before they were written"
     assert len(unsaved.learner_log["env_steps"]) > 0
-
-
-@pytest.mark.slow
-def test_a_torso_of_one_s_own_need_not_be_imported_before(tmp_path: Path) -> None:
-    """Only the run's own processes have imported it."""
-    (tmp_path / "wide.py").write_text("from residual import Residual as Wide\n")
-    examples = ROOT / "docs" / "examples"
-    program = f"""
-import sys
-sys.path += [{str(tmp_path)!r}, {str(examples)!r}]
-from tests.runs import tiny_run
-from apex_acer import train
-result = train(tiny_run({str(tmp_path / "run")!r}, engine="local", network__torso="wide:Wide"))
-assert "wide" not in sys.modules
-print(type(result.policy.network.torso).__name__)
-"""
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=100, check=False)
-    assert (done.returncode, done.stdout) == (0, "Residual\n"), done.stderr

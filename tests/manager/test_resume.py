@@ -61,16 +61,10 @@ def saved_run(**changes: Any) -> RunConfig:
     return tiny_run(**(options | changes))
 
 
-def assert_equal_tensors(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> None:
-    assert one.keys() == other.keys()
-    for name, tensor in one.items():
-        assert torch.equal(tensor, other[name]), name
-
-
-def test_a_learner_is_restored_whole(
-    make_learner: MakeLearner, resume_learner: ResumeLearner, trained_on: list[Any]
+def test_what_a_learner_has_counted_drawn_and_heard_is_restored(
+    make_learner: MakeLearner, resume_learner: ResumeLearner
 ) -> None:
-    """Replay and the newest segments with it; from then on it learns as the one before would have."""
+    """That it learns as the one before would have is in tests/engines/test_serial.py."""
     config = saved_run(evaluation__every=100)
     before = make_learner(config)
     fresh = {name: tensor.clone() for name, tensor in before._trainer.algorithm.tensors().items()}
@@ -81,8 +75,6 @@ def test_a_learner_is_restored_whole(
         evaluator.say(rows=[{"eval_return": score}], wants_weights=True)
         work_off(before)
     before.counters.skipped = 5
-    actor.say(acting_s=7.0)
-    work_off(before)
     torch.rand(2)
     before.save()
     drawn = torch.rand(3)  # by a torso with dropout, say
@@ -90,68 +82,11 @@ def test_a_learner_is_restored_whole(
     assert torch.equal(torch.rand(3), drawn)
     counters = after.counters.env_steps, after.counters.updates, after.counters.skipped
     assert counters == (240, before.counters.updates, 5)
-    assert before.counters.updates > 20
-    now = before._trainer.algorithm.tensors()
+    now, then = after._trainer.algorithm.tensors(), before._trainer.algorithm.tensors()
     assert {name for name in now if torch.equal(now[name], fresh[name])} == set(), "there is nothing to restore"
-    assert any(not torch.equal(now[name], now[name.replace("network.", "average.")]) for name in now if "pi" in name)
-    assert_equal_tensors(after._trainer.algorithm.tensors(), before._trainer.algorithm.tensors())
-    assert_equal_tensors(after._trainer.optimizer.tensors(), before._trainer.optimizer.tensors())
-    assert after._queue.state() == before._queue.state()
+    assert {name for name in now if torch.equal(now[name], then[name])} == then.keys()
     assert after._reporter.status()["best"] == 7.0
     assert after._evaluations.last == 3.0
-
-    trained_on.clear()
-    first, second = (speakers(learner)[0] for learner in (before, after))
-    feed(before, actor, config, 10, first=20)
-    expected = list(trained_on)
-    trained_on.clear()
-    feed(after, second, config, 10, first=20)
-    assert first.peer == second.peer
-    assert len(trained_on) == len(expected) > 20
-    for batch, other in zip(trained_on, expected, strict=True):
-        assert torch.equal(batch.reward, other.reward)
-    assert_equal_tensors(after._trainer.algorithm.tensors(), before._trainer.algorithm.tensors())
-    assert_equal_tensors(after._trainer.optimizer.tensors(), before._trainer.optimizer.tensors())
-
-
-def test_wall_clock_and_rows_go_on(make_learner: MakeLearner, resume_learner: ResumeLearner, tmp_path: Path) -> None:
-    config = saved_run()
-    before = make_learner(config)
-    feed(before, speakers(before)[0], config, 5, acting_s=100.0)
-    result = before.finish()
-    assert 100 < result.wall_s < 110
-    after = resume_learner(config)
-    at_first = after._reporter.status()["wall_s"]
-    assert result.wall_s <= at_first < 110
-    feed(after, speakers(after)[0], config, 5, acting_s=50.0)  # an actor that was there before it
-    assert at_first < after._reporter.status()["wall_s"] < 110
-    final = after.finish()
-    assert final.wall_s < 110
-    rows = rows_of(tmp_path / "run_0", "learner")
-    assert {100, 200} <= {row["env_steps"] for row in rows}
-    for name in ("env_steps", "updates", "wall_s"):
-        values = [row[name] for row in rows]
-        assert values == sorted(values)
-
-
-def test_without_its_replay_it_learns_from_fresh_sequences_until_replay_starts(
-    make_learner: MakeLearner, resume_learner: ResumeLearner, trained_on: list[Any], tmp_path: Path
-) -> None:
-    config = saved_run(checkpoint__replay=False, replay__start=200)
-    before = make_learner(config)
-    feed(before, speakers(before)[0], config, 20)
-    before.finish()
-    (path,) = (tmp_path / "run_0" / checkpoint.FOLDER).iterdir()
-    assert {file.name for file in path.iterdir()} == {"manifest.json", "tensors.safetensors", "snapshot", "confirming"}
-    after = resume_learner(config)
-    trained_on.clear()
-    feed(after, speakers(after)[0], config, 30, first=100)
-    kinds = ["fresh" if bool(batch.fresh.all()) else "replayed" for batch in trained_on]
-    assert kinds[:10] == ["fresh"] * 10
-    assert kinds.count("fresh") == 30
-    assert 30 < kinds.count("replayed") < 90  # three for each of the 21 since then
-    assert after.counters.env_steps == 20 * 20 + 30 * 20
-    assert after.counters.updates == before.counters.updates + len(kinds)
 
 
 # ── what is refused ──
@@ -168,37 +103,6 @@ def saved(make_learner: MakeLearner, config: RunConfig, folder: Path) -> Path:
     return path
 
 
-OTHERS: dict[str, tuple[dict[str, Any], str]] = {
-    "network": ({"network__hidden_sizes": (8,)}, "tensor network."),
-    "optimizer": ({"optimizer__name": "adam"}, "optimizer.name: 'adam'"),
-    "replay": ({"replay__capacity": 100}, "replay."),
-}
-
-
-@pytest.mark.parametrize(("changes", "names"), OTHERS.values(), ids=OTHERS)
-def test_a_checkpoint_of_another_configuration_is_refused(
-    make_learner: MakeLearner, resume_learner: ResumeLearner, tmp_path: Path, changes: dict[str, Any], names: str
-) -> None:
-    path = saved(make_learner, saved_run(), tmp_path / "run_0")
-    message = config_error(lambda: resume_learner(saved_run(**changes)))
-    assert message.startswith(f"{path}: ")
-    assert message.count(str(path)) == 1
-    assert names in message
-
-
-def test_a_damaged_checkpoint_is_refused(
-    make_learner: MakeLearner, resume_learner: ResumeLearner, tmp_path: Path
-) -> None:
-    name = "replay.obs"
-    path = saved(make_learner, saved_run(), tmp_path / "run_0")
-    data = bytearray((path / name).read_bytes())
-    data[-1] ^= 1
-    (path / name).write_bytes(data)
-    message = config_error(lambda: resume_learner(saved_run()))
-    assert message.startswith(f"{path}: {name}: damaged")
-    assert message.count(str(path)) == 1
-
-
 def forge(path: Path, **state: Any) -> None:
     """Another state, with the right checksum."""
     manifest = json.loads((path / checkpoint.MANIFEST).read_text())
@@ -208,30 +112,43 @@ def forge(path: Path, **state: Any) -> None:
     (path / checkpoint.MANIFEST).write_text(json.dumps(manifest))
 
 
-WRONG: list[Any] = [None, "text", {}, 1e400]
-
-
-def test_states_of_another_kind_are_refused(
+def test_a_checkpoint_that_is_another_run_s_forged_or_damaged_is_refused_by_its_path(
     make_learner: MakeLearner, resume_learner: ResumeLearner, tmp_path: Path
 ) -> None:
-    """No damage makes them, but somebody could."""
     path = saved(make_learner, saved_run(), tmp_path / "run_0")
+
+    def refusal(**changes: Any) -> str:
+        message = config_error(lambda: resume_learner(saved_run(**changes)))
+        assert message.startswith(f"{path}: ")
+        assert message.count(str(path)) == 1
+        return message
+
+    assert "tensor network." in refusal(network__hidden_sizes=(8,))
+    assert "optimizer.name: 'adam'" in refusal(optimizer__name="adam")
+    assert "replay." in refusal(replay__capacity=100)
     state = checkpoint.load(path).state
+    nonsense: list[Any] = [None, "text", {}, 1e400]
     for name in "updates", "feed":
-        for wrong in WRONG:
+        for wrong in nonsense:  # no damage makes it, but somebody could
             forge(path, **{name: wrong})
-            assert config_error(lambda: resume_learner(saved_run())).startswith(f"{path}: ")
+            refusal()
         forge(path, **state)
     resume_learner(saved_run())
+    data = (path / "replay.obs").read_bytes()
+    (path / "replay.obs").write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    assert refusal().startswith(f"{path}: replay.obs: damaged")
 
 
-def test_where_there_is_nothing_to_go_on_from(
-    make_learner: MakeLearner, resume_learner: ResumeLearner, tmp_path: Path
-) -> None:
+def test_where_there_is_nothing_to_go_on_from(tmp_path: Path) -> None:
     for folder in (tmp_path, tmp_path / "nowhere"):
         assert refused(folder).startswith(f"resume: '{folder}' holds no whole checkpoint")
     message = config_error(lambda: resume(tmp_path, 2000))  # type: ignore[arg-type]
     assert message == "stop: 2000 is not allowed; give a dict: {'env_steps': 2000}"
+
+
+def test_a_checkpoint_needs_its_run_s_configuration_and_all_its_files(
+    make_learner: MakeLearner, resume_learner: ResumeLearner, tmp_path: Path
+) -> None:
     folder = tmp_path / "run_0"
     path = saved(make_learner, saved_run(), folder)
     (folder / "config.toml").write_text("stop = 3")
@@ -239,8 +156,8 @@ def test_where_there_is_nothing_to_go_on_from(
     (folder / "config.toml").unlink()
     assert refused(folder).startswith(f"{folder / 'config.toml'}: No such file")
     (path / "tensors.safetensors").unlink()
-    assert "holds no whole checkpoint" in refused(folder)
-    assert "holds no whole checkpoint" in config_error(lambda: resume_learner(saved_run()))
+    for message in (refused(folder), config_error(lambda: resume_learner(saved_run()))):
+        assert "holds no whole checkpoint" in message
 
 
 def refused(folder: Path, stop: dict[str, Any] | None = None) -> str:
@@ -275,19 +192,26 @@ def test_what_is_reached_already_is_refused(make_learner: MakeLearner, tmp_path:
     assert "stop.env_steps: -5 is not allowed" in refused(folder, {"env_steps": -5})
 
 
-def test_schedules_keep_their_end_unless_it_is_asked_to_change(make_learner: MakeLearner, tmp_path: Path) -> None:
+def test_the_end_of_schedules_and_a_target_stay_unless_they_are_asked_to_change(
+    make_learner: MakeLearner, tmp_path: Path
+) -> None:
     folder, linear = tmp_path / "run_0", {"optimizer__schedule": "linear", "stop__env_steps": 10_000}
     assert "schedule" not in describe(saved_run())
-    saved(make_learner, saved_run(**linear), folder)
+    saved(make_learner, saved_run(**linear, evaluation__every=100, stop__at_return=400.0), folder)
     for total in (500, 20_000):
         config = prepared(folder, env_steps=total)
-        assert (config.stop.env_steps, config.schedule_end) == (total, 10_000)
+        assert (config.stop.env_steps, config.schedule_end, config.stop.at_return) == (total, 10_000, 400.0)
         assert describe(config).endswith("; schedules end at 10,000 env steps (--schedule-steps)")
-    asked = prepare_resume(folder, {"env_steps": 20_000}, time.monotonic(), schedule_steps=30_000).config
-    assert asked.schedule_end == 30_000
+    assert prepared(folder, env_steps=500, at_return=300.0).stop.at_return == 300.0
+    line = "learning rate: 0 from env step 10,000 on, where its schedule ends"
+    notes = prepare_resume(folder, {"env_steps": 20_000}, 0.0).notes
+    assert notes[-1] == f"{line}; --schedule-steps 20000 lets it fall until the end of the run"
+    asked = prepare_resume(folder, {"env_steps": 20_000}, 0.0, schedule_steps=30_000)
+    assert asked.config.schedule_end == 30_000
+    assert not any("learning rate" in note for note in asked.notes)
     assert prepared(folder).schedule_steps == 0
     assert "schedule_steps: -1 is not allowed" in config_error(
-        lambda: prepare_resume(folder, {}, time.monotonic(), schedule_steps=-1)
+        lambda: prepare_resume(folder, {}, 0.0, schedule_steps=-1)
     )
 
 
@@ -309,20 +233,6 @@ def test_a_target_that_was_reached_is_not_asked_for_again(tmp_path: Path) -> Non
     assert last.eval_return >= 5.0
     kept = load_run(str(tmp_path / "config.toml"))
     assert (kept.stop.env_steps, kept.stop.at_return) == (2000, 5.0)
-
-
-def test_a_target_that_was_not_reached_stays_and_the_end_of_a_schedule_is_said(tmp_path: Path) -> None:
-    settings = {"stop__env_steps": 200, "evaluation__every": 100, "optimizer__schedule": "linear"}
-    train(tiny_run(tmp_path, stop__at_return=400.0, **settings))
-    assert prepared(tmp_path, env_steps=400).stop.at_return == 400.0
-    assert prepared(tmp_path, env_steps=400, at_return=300.0).stop.at_return == 300.0
-
-    def notes(**settings: Any) -> tuple[str, ...]:
-        return prepare_resume(tmp_path, {"env_steps": 4000}, 0.0, **settings).notes
-
-    line = "learning rate: 0 from env step 200 on, where its schedule ends"
-    assert notes()[-1] == f"{line}; --schedule-steps 4000 lets it fall until the end of the run"
-    assert not any("learning rate" in note for note in notes(schedule_steps=4000))
 
 
 def test_a_run_that_was_refused_is_left_as_it_was(tmp_path: Path) -> None:
@@ -391,6 +301,7 @@ def test_rows_and_curves_of_a_run_that_broke_do_not_double_back(
     assert path is not None
     state, before = checkpoint.load(path).state, rows_of(tmp_path, "learner")
     assert before[-1]["env_steps"] > state["env_steps"] + 50  # which are done again
+    assert "replay.obs" not in checkpoint.load(path).names, "nobody has asked for it"
     result = resume(tmp_path)
 
     for source in ("learner", "actor_0", "actor_1", "evaluator"):

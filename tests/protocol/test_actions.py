@@ -38,35 +38,15 @@ def test_the_ends_and_the_middle_are_the_bounds_and_their_middle(shape: tuple[in
         np.testing.assert_array_equal(found[1], middle.astype(dtype))
 
 
-def test_each_dimension_has_its_own_bounds() -> None:
+def test_each_dimension_has_its_own_bounds_and_actions_drawn_at_random_fill_them() -> None:
     action = np.array([[0.5, -0.5], [-2.0, 7.0]], np.float32)  # what is outside the box ends at its bounds
     np.testing.assert_array_equal(PLANE.to_environment(action), np.array([[2.0, 2.5], [-1.0, 10.0]], np.float32))
-
-
-def test_actions_drawn_at_random_fill_the_box() -> None:
     drawn = PLANE.sample(np.random.default_rng(0), 500, 4)
     assert drawn.shape == (500, 4, 2)
     assert drawn.dtype == np.float32
     assert PLANE.refusal(drawn) == ""
     assert drawn.min() < -0.99
     assert drawn.max() > 0.99
-
-
-@pytest.mark.parametrize(
-    ("value", "why"),
-    [
-        (1.0, ""),
-        (-1.0, ""),
-        (1.5, "action: -1.0 to 1.5, allowed -1 to 1"),
-        (-3.0, "action: -3.0 to 1.0, allowed -1 to 1"),
-        (np.nan, "action: not finite"),
-        (-np.inf, "action: not finite"),
-    ],
-)
-def test_what_is_refused(value: float, why: str) -> None:
-    actions = np.tile(np.array([-1.0, 1.0], np.float32), (5, 3, 1))
-    actions[2, 1, 0] = value
-    assert PLANE.refusal(actions) == why
 
 
 def test_each_combination_of_choices_is_an_action() -> None:
@@ -117,41 +97,30 @@ def test_they_are_described_in_words_and_come_back_from_a_file(actions: Actions,
     assert EnvironmentSpec.from_dict(json.loads(json.dumps(dataclasses.asdict(spec)))) == spec
 
 
-@pytest.mark.parametrize("values", [None, 3, "low", ["low"], {}, {"n": 2}], ids=str)
-def test_what_describes_no_actions_is_refused(values: Any) -> None:
-    """By the types of errors that a reader of cards turns into one line."""
-    with pytest.raises((TypeError, ValueError)):
-        actions_from_dict(values)
-
-
 DAMAGE: dict[Actions, list[dict[str, Any]]] = {
-    NUMBERED: [
-        {"n": 0}, {"n": True}, {"n": 2.0}, {"n": "2"}, {"start": None}, {"start": 2**31}, {"low": [0.0]},
-    ],
+    NUMBERED: [{"n": 0}, {"n": True}, {"n": 2.0}, {"start": None}, {"start": 2**31}, {"low": [0.0]}],
     DIALS: [
-        {"nvec": []}, {"nvec": None}, {"nvec": "3214"}, {"nvec": [3, 2, 4, 0]}, {"nvec": [3, 2, 4, True]},
-        {"nvec": [3, 2, 4]}, {"nvec": [2**62, 2, 4, 1]}, {"nvec": [[3], [2], [4], [1]]}, {"start": [0]},
-        {"start": [0, 0, 0, 2**31]}, {"start": [0, 0, 0, 0.5]}, {"given_shape": [4, 2]}, {"n": 24},
-        {"given_dtype": "float32"}, {"low": [0.0]},
+        {"nvec": [], "start": [], "given_shape": [0]}, {"nvec": None}, {"nvec": [3, 2, 4, 0]}, {"nvec": [3, 2, 4, True]},
+        {"nvec": [2**62, 2, 4, 1]}, {"start": [0]}, {"start": [0, 0, 0, 2**31]}, {"start": [0, 0, 0, 0.5]},
+        {"given_shape": [4, 2]}, {"given_dtype": "float32"}, {"low": [0.0]},
     ],
     PLANE: [
-        {"low": None}, {"low": -1.0}, {"low": "ab"}, {"low": [0.0]}, {"low": ["0", "0"]}, {"low": [[0.0], [0.0]]},
-        {"low": [False, False], "high": [True, True]}, {"low": [float("nan"), 0.0]}, {"low": [4.0, 0.0]},
-        {"high": [float("inf"), 10.0]}, {"high": [10**400, 10]}, {"low": [], "high": [], "given_shape": [0]},
-        {"given_shape": None}, {"given_shape": [3]}, {"given_shape": [-1, -2]}, {"given_shape": [2**63, 2]},
-        {"given_shape": [2**32, 2**32 + 1]}, {"given_shape": [2.0]}, {"given_shape": [2, True]}, {"kind": "Box"},
-        {"given_dtype": "int64"}, {"given_dtype": "float31"}, {"given_dtype": ["float32"]}, {"n": 3},
+        {"low": None}, {"low": ["0", "0"]}, {"low": [False, False], "high": [True, True]}, {"low": [float("nan"), 0.0]},
+        {"low": [4.0, 0.0]}, {"high": [10**400, 10]}, {"low": [0.0], "given_shape": [1]}, {"given_shape": None},
+        {"given_shape": [3]}, {"given_shape": [-1, -2]}, {"given_shape": [2, True]}, {"given_dtype": "int64"}, {"n": 3},
     ],
 }  # fmt: skip
-DAMAGED = [(actions, change) for actions, changes in DAMAGE.items() for change in changes]
 
 
-@pytest.mark.parametrize(("actions", "change"), DAMAGED, ids=str)
-def test_damage_is_refused(actions: Actions, change: dict[str, Any]) -> None:
+@pytest.mark.parametrize(("actions", "changes"), DAMAGE.items(), ids=str)
+def test_damage_is_refused_by_the_types_of_errors_that_a_reader_of_cards_turns_into_one_line(
+    actions: Actions, changes: list[dict[str, Any]]
+) -> None:
     values = dataclasses.asdict(dataclasses.replace(CARTPOLE, actions=actions))["actions"]
     assert actions_from_dict(json.loads(json.dumps(values))) == actions
-    with pytest.raises((TypeError, ValueError)):
-        actions_from_dict(values | change)
+    for wrong in (*(values | change for change in changes), None, [*values], {}):
+        with pytest.raises((TypeError, ValueError)):
+            actions_from_dict(wrong)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import contextlib
 
 import torch
 
-from apex_acer.protocol.metrics import METRICS, Means, Timers
+from apex_acer.protocol.metrics import Means, Timers
 
 
 class Clock:
@@ -56,12 +56,3 @@ def test_a_mean_is_of_the_updates_that_have_the_metric_and_is_emptied_when_read(
     assert means.take() == {}
     means.add({"q_loss": 7.0})
     assert means.take() == {"q_loss": 7.0}
-
-
-def test_every_metric_says_what_it_is() -> None:
-    for name, metric in METRICS.items():
-        assert name.isidentifier()
-        assert name == name.lower()
-        assert metric.unit, name
-        assert metric.meaning, name
-        assert "\n" not in metric.meaning, name

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from apex_acer.storage.folder import foreign, held, make_new, where
@@ -10,9 +11,11 @@ from apex_acer.storage.runlog import Log
 
 
 def test_a_new_folder_is_nobody_else_s(tmp_path: Path) -> None:
+    """Also where several are made at once."""
     path = tmp_path / "runs" / "mine"
-    made = [make_new(path) for _ in range(3)]
-    assert made == [path, path.with_name("mine-2"), path.with_name("mine-3")]
+    with ThreadPoolExecutor(8) as threads:
+        made = set(threads.map(make_new, [path] * 8))
+    assert made == {path, *(path.with_name(f"mine-{number}") for number in range(2, 9))}
     assert all(folder.is_dir() for folder in made)
 
 

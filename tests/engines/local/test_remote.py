@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
 import io
-import os
-import signal
 import socket
 import threading
 import time
@@ -17,7 +14,7 @@ from unittest import mock
 import gymnasium
 import pytest
 
-from apex_acer import Callbacks, RunFailed, load_policy, resume, train
+from apex_acer import Callbacks, load_policy, resume, train
 from apex_acer.client import Client, RemoteError, Summary, run, spaces
 from apex_acer.config import RunConfig
 from apex_acer.config.runfile import load_run
@@ -25,7 +22,6 @@ from apex_acer.manager.manager import watch
 from apex_acer.manager.preparation import prepare
 from tests.conftest import config_error
 from tests.continuous import AIM, rows_of, settings_of
-from tests.processes import processes
 from tests.programs import eventually
 from tests.remote.conftest import free_port
 from tests.runs import tiny_run
@@ -121,37 +117,6 @@ def test_a_recurrent_policy_and_continuous_actions_are_learned_from_clients(tmp_
     result = train(config)
     assert (result.updates > 0, result.skipped_updates) == (True, 0)
     assert result.env_steps <= sum(played.steps for played in clients.join())
-
-
-@pytest.mark.slow
-def test_a_run_waits_while_nobody_is_connected_and_says_so(tmp_path: Path) -> None:
-    """Longer than a process may be silent: one that waits for clients does not hang."""
-    config = remote_run(tmp_path, supervision__hung_seconds=4.0, stop__env_steps=100)
-    threading.Timer(10.0, lambda: Clients(tmp_path, config.environment.remote.url, "CartPole-v1", 1)).start()
-    waiting: list[float] = []
-    callbacks = Callbacks(on_status=lambda status: waiting.append(status["rows"].get("actor_0", {}).get("clients", 1)))
-    result = train(config, callbacks)
-    assert result.env_steps >= 100
-    assert 0 in waiting
-    assert "incarnation 1" not in (tmp_path / "log.txt").read_text()
-
-
-def test_clients_hear_goodbye_when_a_run_fails(tmp_path: Path) -> None:
-    config = dataclasses.replace(
-        remote_run(tmp_path), stop=dataclasses.replace(remote_run(Path()).stop, env_steps=10**9)
-    )
-    clients, killed = Clients(tmp_path, config.environment.remote.url, "CartPole-v1", 2), set[int]()
-
-    def fail(status: dict[str, Any]) -> None:
-        learner = processes(os.getpid()).get("learner_0")
-        if status["rows"].get("actor_0", {}).get("clients") == 2 and learner and learner not in killed:
-            killed.add(learner)
-            os.kill(learner, signal.SIGKILL)
-
-    supervision = dataclasses.replace(config.supervision, restarts=0)
-    with pytest.raises(RunFailed, match="learner: killed by SIGKILL"):
-        train(dataclasses.replace(config, supervision=supervision), Callbacks(on_status=fail))
-    assert [played.steps > 0 for played in clients.join()] == [True, True]
 
 
 def test_a_port_in_use_is_one_line(tmp_path: Path) -> None:

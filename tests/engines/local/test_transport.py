@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import msgpack
 import numpy as np
 import pytest
 import zmq
@@ -39,14 +38,6 @@ class Served:
         link = DealerLink(self.address, peer)
         self._close.append(link.close)
         return link
-
-    def raw(self, identity: bytes) -> zmq.Socket[bytes]:
-        socket: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.DEALER)
-        socket.setsockopt(zmq.IDENTITY, identity)
-        socket.setsockopt(zmq.LINGER, 0)
-        socket.connect(self.address)
-        self._close.append(socket.close)
-        return socket
 
     def take_other(self) -> Post:
         while not (post := self.inbox.take_other()):
@@ -114,30 +105,6 @@ def test_unrolls_arrive_whole_and_are_answered_when_the_learner_wants(served: Se
         assert link.receive(0) is None
         post.answer(Reply(post.message.sequence))
         assert link.receive(5) == Reply(post.message.sequence)
-
-
-def header_of(speaker: Peer, **changes: Any) -> bytes:
-    header = msgpack.unpackb(bytes(encode_message(hello(speaker))[0])) | changes
-    return bytes(msgpack.packb(header))
-
-
-MANAGER = Peer("manager", 0, 0)
-GARBAGE = {
-    "noise": (b"x", [bytes(np.random.default_rng(0).bytes(1000))]),
-    "many parts": (b"y", [b""] * 200),
-    "header only": (b"actor_0.0", [bytes(encode_message(hello(FIRST, unroll=made_up_unroll(CONFIG)))[0])]),
-    "incarnations a number": (b"manager.0", [header_of(MANAGER, incarnations=5, sequence=1)]),
-    "another's message": (b"intruder", [header_of(FIRST)]),
-    "another incarnation's": (b"actor_0.1", [header_of(FIRST)]),
-}
-
-
-def test_garbage_is_refused_and_counted_and_the_run_goes_on(served: Served) -> None:
-    for number, (identity, parts) in enumerate(GARBAGE.values(), 1):
-        served.raw(identity).send_multipart(parts)
-        eventually(lambda number=number: served.inbox.num_refused == number, 5)  # type: ignore[misc]
-    assert served.inbox.empty
-    assert_goes_on(served)
 
 
 def test_oversize_part_is_refused_and_counted_and_the_run_goes_on(
