@@ -125,6 +125,19 @@ def test_whole_episodes_begin_with_their_reset_and_are_masked_after_their_end() 
     assert learned + unlearned == sum(lengths) + 20  # of the last one, which goes on
 
 
+def test_each_client_has_segments_of_its_own() -> None:
+    rollout, _ = remote(a_run(), num=3)
+    last: dict[int, np.ndarray] = {}
+    for _ in range(60):
+        (unroll,) = unrolls_of(rollout, 1)
+        if rollout.slot in last:
+            np.testing.assert_array_equal(last[rollout.slot], unroll.obs[0])  # it goes on where the one before ended
+        last[rollout.slot] = unroll.obs[-1]
+    assert last.keys() == {0, 1, 2}
+    episodes = rollout.take_episodes()
+    assert all(episode.episode_return == episode.length for episode in episodes)
+
+
 def test_only_what_begins_after_count_is_counted_and_lost_episodes_are_made_up_for() -> None:
     rollout, clients = remote(a_run(), num=2)
     rollout.serve(0, K)
@@ -152,3 +165,10 @@ def test_clients_go_on_while_the_learner_is_busy_until_an_unroll_of_each_waits()
     unrolls_of(rollout, 2)
     link.replies.append(Reply(3))
     assert rollout.receive(link, 60.0, K) == Reply(3)
+
+
+def test_nobody_is_waited_for_forever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("apex_acer.actor.remote_rollout.LONGEST_WAIT_S", 0.05)
+    rollout, clients = remote(a_run())
+    clients.events.clear()
+    assert rollout.unroll(K) is None

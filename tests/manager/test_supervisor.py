@@ -10,6 +10,7 @@ import pytest
 from apex_acer.config import ConfigError
 from apex_acer.engines.engine import Engine, Handle, Run
 from apex_acer.learner.inbox import Inbox
+from apex_acer.manager.supervised_process import READY_S
 from apex_acer.manager.supervisor import BACKOFF_S, DOUBLINGS, LOOK_S, SAVED_BYTES_PER_S, RunFailed, Supervisor
 from apex_acer.protocol.messages import Link, Message, Outcome, Peer, Reply
 from tests.runs import CARTPOLE, RUN_ID, Speaker, made_up_unroll, tiny_layout, tiny_run
@@ -318,6 +319,24 @@ def test_an_evaluation_may_take_its_time_but_not_for_ever(world: World) -> None:
     assert world.news == ["evaluator: no progress for 60 s (supervision.evaluation_minutes); restart 1 of 3 in 0.5 s"]
 
 
+def test_who_does_not_get_ready_is_replaced(world: World) -> None:
+    world.engine.refuses_to_be_ready = {"actor_1"}
+    world.handle("actor_1").die()
+    world.tend(1)
+    world.tend(READY_S - 1)
+    assert len(world.news) == 1
+    world.tend(2)
+    assert world.news[1].startswith(f"actor_1: not ready for {READY_S:g} s; restart")
+
+
+def test_a_silent_learner_without_a_checkpoint_ends_the_run(world: World) -> None:
+    world.engine.silent = True
+    world.tend(9)
+    with pytest.raises(RunFailed, match=r"learner: no progress for 10 s \(.*\); there is no checkpoint"):
+        world.tend(3)
+    assert world.handle("learner").dumped
+
+
 def test_a_learner_that_answers_but_does_nothing_is_replaced_as_soon_as_it_may_have_saved(world: World) -> None:
     world.checkpoint = Path("checkpoint/1")
     world.tend(300)
@@ -368,6 +387,20 @@ def test_a_learner_goes_on_from_its_checkpoint_and_the_others_meet_it_once_it_kn
     assert len(world.news) == 2
     world.tend(3)  # who does not come to the new learner hangs
     assert world.news[2:] == ["actor_0: no progress for 10 s (supervision.hung_seconds); restart 1 of 3 in 0.5 s"]
+
+
+def test_who_left_when_told_stays_away_unless_another_learner_goes_on(world: World) -> None:
+    world.checkpoint = Path("checkpoint/1")
+    world.answer()
+    world.engine.inbox.stop("env_steps")
+    world.handle("actor_0").die(how="")
+    world.tend(30)
+    assert world.started == ALL
+    assert world.status["restarts"]["actor_0"] == 0
+    world.handle("learner").die("killed by SIGKILL")  # before it has saved
+    world.tend(5)
+    assert world.started == [*ALL, "learner.1", "actor_0.1"]
+    assert len(world.news) == 1
 
 
 def test_nobody_is_replaced_once_the_run_is_about_to_end(world: World) -> None:
