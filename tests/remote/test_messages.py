@@ -58,6 +58,7 @@ WIDE: Any = "x" * 60
 for _ in range(6):
     WIDE = [WIDE] * 6
 WRONG_STEPS: dict[str, tuple[str | bytes, str]] = {
+    "a list": ("[1]", "require a map with a string as type"),
     "no JSON": ("{", "not JSON: "),
     "NaN in JSON": (json.dumps(STEP | {"reward": math.nan}), "not JSON: NaN is not allowed"),
     "type": (json.dumps(STEP | {"type": "jump"}), "type 'jump' is unknown; allowed: reset, step, "),
