@@ -196,6 +196,18 @@ def program(folder: Path, **changes: Any) -> Iterator[Program]:
         started.kill()
 
 
+def signal_when(condition: Callable[[], object], *signals: signal.Signals) -> None:
+    """Sends this process signals, a second apart, from another thread."""
+
+    def send() -> None:
+        eventually(condition, 60)
+        for index, number in enumerate(signals):
+            time.sleep(index and 1.0)
+            os.kill(os.getpid(), number)
+
+    threading.Thread(target=send, daemon=True).start()
+
+
 def report(capsys: pytest.CaptureFixture[str], test: str, **found: Any) -> None:
     """A line of results past pytest's capture."""
     with capsys.disabled():

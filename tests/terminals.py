@@ -71,12 +71,6 @@ class Terminal:
             text = "\n".join(line.rstrip() for line in self._screen.display)
         return text.rstrip().split("\n")
 
-    @property
-    def coloured(self) -> bool:
-        """Whether anything on the screen has a colour."""
-        with self._lock:
-            return any(cell.fg != "default" for line in self._screen.buffer.values() for cell in line.values())
-
     def find(self, pattern: str) -> list[str]:
         """The lines on the screen in which `pattern` is found."""
         return [line for line in self.lines if re.search(pattern, line)]

@@ -47,7 +47,7 @@ def test_processes_that_one_process_forks_do_not_return_together() -> None:
     assert one != other
 
 
-def test_an_episode(serve: Serve) -> None:
+def test_episodes_until_the_run_ends(serve: Serve) -> None:
     acting = serve()
     with Client(acting.server.url, TOKEN, **SPACES) as client:
         assert client.reset(OBS) == 0
@@ -56,8 +56,12 @@ def test_an_episode(serve: Serve) -> None:
         assert client.reset(OBS) == 0
     until(lambda: acting.kinds() == ["reset", "step", "truncated", "reset", LOST])
     assert [event.reward for event in acting.events] == [0, 1, 2.5, 0, 0]
-    assert isinstance(acting.events[1].obs, np.ndarray)
-    assert acting.events[1].obs.tolist() == [1, 2, 3, 4]
+    assert np.asarray(acting.events[1].obs).tolist() == [1, 2, 3, 4]
+    with Client(acting.server.url, TOKEN, **SPACES) as client:
+        client.reset(OBS)
+        acting.server.close()
+        with pytest.raises(Ended, match="the run has ended"):
+            client.step(OBS, 1)
 
 
 def test_a_gymnasium_environment(serve: Serve) -> None:
@@ -146,15 +150,6 @@ def test_what_is_refused_and_nobody_there_is_one_line(serve: Serve, caplog: pyte
     assert line.startswith(f"{nobody}: ")
     assert line.endswith("; trying again for 0.5 s")
     assert random.getstate() == expected, "the environment's random numbers are its own"
-
-
-def test_the_server_s_goodbye_ends_a_run(serve: Serve) -> None:
-    acting = serve()
-    with Client(acting.server.url, TOKEN, **SPACES) as client:
-        client.reset(OBS)
-        acting.server.close()
-        with pytest.raises(Ended, match="the run has ended"):
-            client.step(OBS, 1)
 
 
 def test_numbers_of_another_type_are_converted(serve: Serve) -> None:

@@ -40,11 +40,6 @@ def test_links_between_pages_and_names_of_files_and_code_lead_somewhere() -> Non
     assert all(link.name for link in links)
 
 
-def test_a_name_leads_to_its_line() -> None:
-    source = "A = 1\nb: int = 2\nclass C:\n    x: int\n    def f(self): ...\ndef g():\n    def h(): ...\n"
-    assert definitions(source) == {"A": 1, "b": 2, "C": 3, "C.x": 4, "C.f": 5, "g": 6}
-
-
 def test_rows_of_a_table_have_as_many_cells_as_its_head_and_formulas_are_understood_whole() -> None:
     """A `|` in a cell would begin another, of which nothing is shown."""
     wrong = []

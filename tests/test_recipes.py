@@ -196,13 +196,7 @@ def test_a_job_that_is_ended_while_it_waits_for_its_nodes_stops_ray(make_job: Ca
     assert job.ended(20) == 143
 
 
-def test_two_jobs_on_a_node_have_other_ports() -> None:
-    (rule,) = re.findall(r"^port=\$\(\((.*)\)\)$", (LAUNCH / "slurm.sh").read_text(), re.MULTILINE)
-    rules = [f"echo $(({rule.replace('SLURM_JOB_ID', job)}))" for job in ("5999", "6000", "6001")]
-    assert call("bash", "-c", ";".join(rules)).split() == ["31998", "20000", "20002"]  # and the next one, each
-
-
-def test_slurm_without_arguments_says_how_it_is_called_and_the_script_has_no_faults(
+def test_the_script_has_no_faults_and_two_jobs_on_a_node_have_other_ports_and_no_run_is_said(
     make_job: Callable[..., Job],
 ) -> None:
     job = make_job()
@@ -210,6 +204,9 @@ def test_slurm_without_arguments_says_how_it_is_called_and_the_script_has_no_fau
     assert job.ended(10) != 0
     assert "usage: sbatch launch/slurm.sh RUN --actors N" in job.output
     assert not call(tool("shellcheck"), LAUNCH / "slurm.sh")
+    (rule,) = re.findall(r"^port=\$\(\((.*)\)\)$", (LAUNCH / "slurm.sh").read_text(), re.MULTILINE)
+    rules = [f"echo $(({rule.replace('SLURM_JOB_ID', job)}))" for job in ("5999", "6000", "6001")]
+    assert call("bash", "-c", ";".join(rules)).split() == ["31998", "20000", "20002"]  # and the next one, each
 
 
 @pytest.mark.parametrize("path", CLUSTERS, ids=lambda path: path.name)
@@ -228,6 +225,9 @@ def test_ray_takes_a_cluster_s_file_that_names_a_run_and_copies_the_checkout(pat
     caches = {name for name in made if name.endswith("_cache") or name == ".hypothesis"}
     assert read(path)["file_mounts"] == {"~/apex-acer-source": "."}
     assert set(read(path)["rsync_exclude"]) == (made - caches) | {".git"}
+    (version,) = re.findall(r"^ray==(.+)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
+    images = [config.get("docker", {}).get(kind, "") for kind in ("head_image", "worker_image")]
+    assert all(image.startswith(f"rayproject/ray:{version}-py311-") for image in images if image)
     (command,) = re.findall(r"apex-acer train ([^']+)'", path.read_text())
     run, _ = parse_train(shlex.split(command))
     assert (run.engine, run.ray.address) == ("ray", "auto")
@@ -245,13 +245,6 @@ def test_machines_find_the_ray_that_is_to_be_stopped(tmp_path: Path) -> None:
     shell = ["setsid", "bash", "--login", "-c", "-i", "source ~/.bashrc; command -v ray"]  # has no terminal to take
     assert str(program) in call("env", f"HOME={tmp_path}", *shell).splitlines()
     assert len((tmp_path / ".bashrc").read_text().splitlines()) == 1
-
-
-def test_images_have_the_ray_that_is_installed_into_them() -> None:
-    docker = read(LAUNCH / "ray-aws.yaml")["docker"]
-    (version,) = re.findall(r"^ray==(.+)$", (LAUNCH.parent / "constraints.txt").read_text(), re.MULTILINE)
-    for kind in ("head_image", "worker_image"):
-        assert docker[kind].startswith(f"rayproject/ray:{version}-py311-")
 
 
 def read(path: Path) -> dict[str, Any]:

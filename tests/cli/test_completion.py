@@ -14,7 +14,7 @@ import pytest
 from apex_acer.cli import main
 from apex_acer.cli.verbs import VERBS
 from apex_acer.config.runfile import presets
-from tests.cli.conftest import Refused, assert_refused
+from tests.conftest import Refused, assert_refused
 from tests.terminals import terminal
 from tests.test_layering import loaded_by
 

@@ -1,14 +1,13 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from apex_acer.cli import main
-from tests.cli.conftest import Refused, assert_refused
+from tests.conftest import Refused, assert_refused
 
 
 @pytest.mark.slow
@@ -34,7 +33,7 @@ def test_a_plan_says_what_to_expect_and_what_limits_it(
     assert said["machines"]["learners"] == 1
 
 
-def test_refusals_are_one_line(refused: Refused, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refusals_are_one_line(refused: Refused) -> None:
     table = {
         "--actors 0": "--actors … 0 … 1 or more",
         "--gpus -1": "--gpus … 0 or more",
@@ -45,10 +44,6 @@ def test_refusals_are_one_line(refused: Refused, monkeypatch: pytest.MonkeyPatch
         "cartpol": "did you mean 'cartpole' or ",
     }
     assert_refused(refused, {f"plan {arguments}": parts for arguments, parts in table.items()})
-    monkeypatch.delitem(sys.modules, "apex_acer.engines.ray.link", raising=False)
-    monkeypatch.setitem(sys.modules, "lz4", None)
-    monkeypatch.setitem(sys.modules, "lz4.frame", None)
-    assert_refused(refused, {"plan cartpole --compress": "pip install 'apex-acer[ray]'"})
 
 
 def test_a_piece_that_fails_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from apex_acer.cli import main
 from apex_acer.cli.showing import RANKED
-from tests.cli.conftest import Refused, assert_refused
+from tests.conftest import Refused, assert_refused
 from tests.histories import made_up_rows, make_up
 from tests.runs import tiny_run
 
@@ -77,30 +77,19 @@ def on_terminal(folder: Path, columns: int) -> list[str]:
     return re.sub(r"\x1b\[[\d;]*m", "", shown.decode()).splitlines()
 
 
-@pytest.mark.parametrize(
-    ("columns", "heads"),
-    [
-        (40, ["name", "state"]),
-        (80, ["name", "env steps", "best", "last", "wall", "age", "state"]),
-        (120, ["name", "environment", "algorithm", "seed", "env steps", "best", "last", "wall", "age", "state"]),
-    ],
-)
-def test_a_terminal_shows_whole_names_and_the_columns_that_fit(
-    columns: int, heads: list[str], folder: Path, tmp_path: Path
-) -> None:
+def test_a_terminal_shows_whole_names_and_the_columns_that_fit(folder: Path, tmp_path: Path) -> None:
     name = "cartpole-v1-20261121-193032"
     make_up(tmp_path / "few/runs" / name, tiny_run(), made_up_rows(0, 100, num=20), FAILED)
-    head, row = on_terminal(tmp_path / "few", columns)
-    assert [found.strip() for found in re.findall(r"env steps|\w+", head)] == heads
+    head, row = on_terminal(tmp_path / "few", 80)
+    assert re.findall(r"env steps|\w+", head) == ["name", "env steps", "best", "last", "wall", "age", "state"]
     assert row.startswith(f"{name} ")
     assert "failed" in row
-    assert max(len(head), len(row)) <= columns
+    assert max(len(head), len(row)) <= 80
     assert row.endswith("…")  # of the reason as much as there is room for
-    if columns == 40:  # a name longer than the terminal is broken by that alone
-        head, *rows = on_terminal(folder, columns)
-        assert head.split() == ["name", "state"]
-        assert any(line.startswith(f"{LONG} failed") for line in rows)
-        assert len(rows) == 2
+    head, *rows = on_terminal(folder, 40)  # a name longer than the terminal is broken by that alone
+    assert head.split() == ["name", "state"]
+    assert any(line.startswith(f"{LONG} failed") for line in rows)
+    assert len(rows) == 2
 
 
 def test_no_runs_and_no_folder(

@@ -19,7 +19,7 @@ import pytest
 from apex_acer import load_policy, train
 from apex_acer.client import Client
 from apex_acer.config import RunConfig
-from tests.cli.conftest import Refused, assert_refused
+from tests.conftest import Refused, assert_refused
 from tests.continuous import continuous_run
 from tests.programs import eventually
 from tests.remote.conftest import free_port

@@ -25,9 +25,8 @@ from apex_acer.networks.weights import METADATA, named_tensors, pack, write
 from apex_acer.protocol.specification import EnvironmentSpec
 from apex_acer.tools import export
 from apex_acer.tools.export import export_onnx
-from tests.conftest import COUNTDOWN, config_error
+from tests.conftest import COUNTDOWN, Refused, assert_refused, config_error
 from tests.runs import CARTPOLE, tiny_run
-from tests.tools.conftest import refusal
 
 IMAGES = {"shape": [12, 10, 3], "dtype": "uint8", "num_actions": 4, "first_action": 2}
 
@@ -169,20 +168,14 @@ def test_inputs_and_actions_are_those_of_the_environment(
     assert len({str(action) for action in chosen}) > 3
 
 
-@pytest.mark.parametrize(
-    ("flags", "words"),
-    [
-        ("", ["onnx", "give --onnx"]),
-        ("--onnx --out absent/p.onnx", ["out", "absent/p.onnx", "folder that exists"]),
-        (f"--onnx --out {'x' * 254}.onnx", ["out: 'xxx", "File name too long", "give a writable folder"]),
-        ("--onnx --out ./weights.safetensors", ["it is the weights file; give another"]),
-    ],
-)
-def test_bad_input_gets_one_line(
-    flags: str, words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_bad_input_gets_one_line(tmp_path: Path, refused: Refused, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("weights.safetensors").write_bytes(b"whatever they are")
-    line = refusal(capsys, "export", "weights.safetensors", *flags.split())
-    assert all(word in line for word in words), line
+    table = {
+        "": "export: no format is given; give --onnx",
+        "--onnx --out absent/p.onnx": "out … absent/p.onnx … folder that exists",
+        f"--onnx --out {'x' * 254}.onnx": "out: 'xxx … File name too long … give a writable folder",
+        "--onnx --out ./weights.safetensors": "it is the weights file; give another",
+    }
+    assert_refused(refused, {f"export weights.safetensors {flags}": parts for flags, parts in table.items()})
     assert Path("weights.safetensors").read_bytes() == b"whatever they are"

@@ -13,14 +13,12 @@ from typing import Any
 
 import pytest
 
-from apex_acer.config import ConfigError
 from apex_acer.manager.callbacks import Callbacks
 from apex_acer.manager.manager import train
 from apex_acer.protocol.messages import Status
 from apex_acer.storage.history import TAIL_BYTES
 from apex_acer.tools import runs
 from apex_acer.tools.runs import RunStatus, list_runs
-from tests.conftest import config_error
 from tests.histories import made_up_rows, make_up
 from tests.runs import tiny_run
 
@@ -168,11 +166,3 @@ def test_broken_rows_and_checkpoints_do_no_harm(finished_run: Path, tmp_path: Pa
     assert (found["rows"].best, found["rows"].env_steps) == (before.best, 0)
     assert (found["manifest"].best, found["manifest"].checkpoint) == (before.best, False)
     assert (found["pipe"].last, found["pipe"].state) == (before.last, "ended")
-
-
-def test_what_is_no_folder_is_refused(tmp_path: Path) -> None:
-    assert "is no folder" in config_error(lambda: list_runs(tmp_path / "absent"))
-    (tmp_path / "file").touch()
-    with pytest.raises(ConfigError):
-        list_runs(tmp_path / "file")
-    assert list_runs(tmp_path) == []

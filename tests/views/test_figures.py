@@ -37,12 +37,15 @@ def test_one_run_has_a_line_for_each_actor_and_one_for_each_share_of_time(finish
     assert make_title("time", runs) == "Where time goes: run"
 
 
-def test_many_actors_are_one_line_with_a_band(tmp_path: Path) -> None:
-    folder = make_up(tmp_path / "run", tiny_run(), made_up_rows(0, 100, actors=MOST_SOURCES + 1))
-    _, actors = make_panels("returns", read_runs([folder]))
-    (line,) = actors.lines
+def test_many_actors_are_one_line_with_a_band_and_of_several_runs_each_counts_with_its_mean(tmp_path: Path) -> None:
+    folder = make_up(tmp_path / "many", tiny_run(), made_up_rows(0, 100, actors=MOST_SOURCES + 1))
+    (line,) = make_panels("returns", read_runs([folder]))[1].lines
     assert line.label == f"{MOST_SOURCES + 1} actors: median and quartiles"
     assert (line.high > line.low).all()
+    rows = [row | {"episode_return": 10.0 * (row["source"] == "actor_1")} for row in made_up_rows(0, 1)]
+    folders = [make_up(tmp_path / name, tiny_run(seed=seed), rows) for seed, name in enumerate("ab")]
+    (line,) = make_panels("returns", read_runs(folders))[1].lines
+    np.testing.assert_allclose([line.low, line.middle, line.high], 5.0)
 
 
 def test_seeds_are_one_group_and_what_differs_names_the_groups(tmp_path: Path) -> None:
@@ -64,14 +67,6 @@ def test_seeds_are_one_group_and_what_differs_names_the_groups(tmp_path: Path) -
         np.testing.assert_allclose((line.high - line.low)[-1] / line.middle[-1], 10 / level, rtol=0.01)
     assert len(make_panels("time", runs)) == 7  # one for each share
     assert make_title("lag", runs) == "Policy lag: CartPole-v1 (median and quartiles over the runs of a line)"
-
-
-def test_a_run_of_several_actors_counts_with_their_mean(tmp_path: Path) -> None:
-    rows = [row | {"episode_return": 10.0 * (row["source"] == "actor_1")} for row in made_up_rows(0, 1)]
-    folders = [make_up(tmp_path / name, tiny_run(seed=seed), rows) for seed, name in enumerate("ab")]
-    (panel,) = (panel for panel in make_panels("returns", read_runs(folders)) if panel.title == "actors")
-    (line,) = panel.lines
-    np.testing.assert_allclose([line.low, line.middle, line.high], 5.0)
 
 
 def test_of_seeds_only_evaluations_at_a_target_go_on_flat(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,22 +114,19 @@ def test_lines_are_named_by_algorithm_then_environment_then_the_keys_that_differ
 
 
 def test_where_many_keys_differ_lines_have_the_names_of_their_folders(tmp_path: Path) -> None:
-    changes: dict[str, Any] = {
-        "learner__batch_size": 8,
-        "optimizer__learning_rate": 0.1,
-        "network__hidden_sizes": (8, 8),
-    }
-    many = changes | {"algorithm__gamma": 0.5}
-    for name, changed in {"small": {}, "large": many}.items():
-        for seed in range(2):
-            make_up(tmp_path / name / f"seed_{seed}", tiny_run(seed=seed, **changed), made_up_rows(seed, 1))
-    folders = sorted(tmp_path.glob("*/*"))
-    assert names(folders) == ["large/seed_0 … (2 runs)", "small/seed_0 … (2 runs)"]
-    others = [folder.rename(tmp_path / f"{folder.parent.name}-{folder.name}") for folder in folders]
-    assert names(others) == ["large-seed_0 … (2 runs)", "small-seed_0 … (2 runs)"]
-    few = make_up(tmp_path / "few", tiny_run(**changes), made_up_rows(0, 1))
+    few: dict[str, Any] = {"learner__batch_size": 8, "optimizer__learning_rate": 0.1, "network__hidden_sizes": (8, 8)}
+    many = few | {"algorithm__gamma": 0.5}
+    made = {"plain": {}, "few": few, "sweep/many": many}
+    folders = {name: make_up(tmp_path / name, tiny_run(**made[name]), made_up_rows(0, 1)) for name in made}
+    folders["seed"] = make_up(tmp_path / "sweep/seed_1", tiny_run(seed=1, **many), made_up_rows(1, 1))
     rate = tiny_run().optimizer.learning_rate
-    assert names([few, others[-1]])[1] == f"batch_size=4, learning_rate={rate}, hidden_sizes=16 (1 run)"
+    assert (
+        names([folders["few"], folders["plain"]])[1] == f"batch_size=4, learning_rate={rate}, hidden_sizes=16 (1 run)"
+    )
+    assert names([folders["sweep/many"], folders["plain"], folders["seed"]]) == [
+        "sweep/many … (2 runs)",
+        "plain … (1 run)",
+    ]
 
 
 def test_a_group_without_data_keeps_its_place_and_a_panel_without_any_is_left_out(tmp_path: Path) -> None:

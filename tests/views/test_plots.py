@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import inspect
 import io
 from dataclasses import replace
 from pathlib import Path
@@ -11,15 +10,9 @@ from matplotlib import rcParams
 from matplotlib.colors import to_rgb
 from PIL import Image
 
-from apex_acer.algorithms.acer.acer import Acer
-from apex_acer.algorithms.algorithm import LossOutput
-from apex_acer.algorithms.samples import Sequences
-from apex_acer.manager.manager import train
-from apex_acer.views import plots
 from apex_acer.views.curves import Line, Panel, band, single
 from apex_acer.views.figures import FIGURES
 from apex_acer.views.plots import COLOURS, REACHED, compact, plot_curves, plot_runs
-from tests.boards import lines, scalars
 from tests.histories import made_up_rows, make_up
 from tests.runs import tiny_run
 
@@ -41,49 +34,18 @@ def has(pixels: np.ndarray, colour: str) -> bool:
     return bool((np.abs(pixels - rgb) <= 2).all(-1).any())
 
 
-def test_every_line_is_in_every_panel() -> None:
-    lines = [line("one", 1.0), line("two", 2.0)]
+def test_every_line_is_in_every_panel_with_its_band_and_the_curve_behind_it() -> None:
+    lines = [line("one", 1.0), line("of one point", 2.0, points=1)]
     pixels = drawn(plot_curves("Title", "return", [Panel("steps", lines), Panel("seconds", lines)]))
-    left, right = np.array_split(pixels, 2, axis=1)
-    axes_left, axes_right = (half[: int(0.8 * len(half))] for half in (left, right))  # without the legend below
-    for half in (axes_left, axes_right):
-        assert has(half, COLOURS[0])
-        assert has(half, COLOURS[1])
-        assert not has(half, COLOURS[2])
+    for half in np.array_split(pixels[: int(0.8 * len(pixels))], 2, axis=1):  # without the legend below
+        assert [has(half, colour) for colour in COLOURS[:3]] == [True, True, False]
     assert has(pixels[int(0.85 * len(pixels)) :], COLOURS[1])
-
-
-def test_the_band_and_a_line_of_one_point_are_drawn() -> None:
-    x = np.arange(5.0)
-    wide, none = (plot_curves("", "", [Panel("", [Line("one", x, x, x - width, x + width)])]) for width in (3.0, 0.0))
-    assert np.mean(drawn(wide) != 255) > 2 * np.mean(drawn(none) != 255)
-    pixels = drawn(plot_curves("", "", [Panel("", [line("one", 1.0, points=1)])]))
-    assert has(pixels[: int(0.8 * len(pixels))], COLOURS[0])
-
-
-def test_the_legend_has_room_for_more_lines_than_colours_and_panels_go_on_in_the_next_row() -> None:
-    few, many, four = (
-        drawn(plot_curves("", "", [Panel("", [line(f"variant number {i}", i) for i in range(lines)])] * panels)).shape
-        for lines, panels in ((2, 1), (2 * len(COLOURS), 1), (2, 4))
-    )
-    assert many[0] > few[0] + 100
-    assert many[1] == few[1]
-    assert four[1] > 2.5 * few[1], "three side by side"
-    assert four[0] > 1.8 * (few[0] - 40)
-
-
-@pytest.mark.parametrize(
-    ("value", "label"),
-    [(0, "0"), (0.25, "0.25"), (-21, "-21"), (999, "999"), (1000, "1k"), (12_500, "12.5k"), (-2_500_000, "-2.5M")],
-)
-def test_compact(value: float, label: str) -> None:
-    assert compact(value) == label
-
-
-def test_pyplot_is_not_used() -> None:
-    imports = [line for line in inspect.getsource(plots).splitlines() if line.strip().startswith(("import ", "from "))]
-    assert "from matplotlib.figure import Figure" in imports
-    assert not [line for line in imports if "pyplot" in line]
+    x = np.arange(200.0)
+    smooth = single("one", (x, np.where(x % 2 == 0, 1.0, -1.0)))
+    wide = Line("one", x, x, x - 100, x + 100)
+    for more, less in ((smooth, replace(smooth, behind=())), (wide, replace(wide, low=x, high=x))):
+        inked, plain = (np.mean(drawn(plot_curves("", "", [Panel("x", [each])])) != 255) for each in (more, less))
+        assert inked > 1.5 * plain
 
 
 # ── runs ──
@@ -109,32 +71,9 @@ def test_figures_of_several_runs_name_units_and_what_differs(tmp_path: Path, mon
         "throughput": ("env_steps_per_s (env steps / s)", "wall-clock time (s)"),
         "returns": ("eval_return (reward)", "environment steps"),
     }
+    assert [compact(value) for value in (0, 0.25, 999, 12_500, -2_500_000)] == ["0", "0.25", "999", "12.5k", "-2.5M"]
     assert all(f">{label}<" in texts[name] for name, each in labels.items() for label in each)
     assert not any(">my_loss<" in text for name, text in texts.items() if name != "learner")
-
-
-def test_a_metric_of_a_user_s_own_algorithm_is_written_everywhere(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    loss = Acer.loss
-
-    def with_metric(self: Acer, samples: Sequences) -> LossOutput:
-        output = loss(self, samples)
-        return output._replace(metrics=output.metrics | {"my_loss": 2 * output.loss.detach()})
-
-    monkeypatch.setattr(Acer, "loss", with_metric)
-    train(tiny_run(tmp_path / "run", stop__env_steps=300, logging__every_seconds=0.01))
-    assert any("my_loss" in row for row in lines(tmp_path / "run"))
-    assert scalars(tmp_path / "run", "learner")["my_loss"]
-
-
-def test_a_smoothed_line_has_its_curve_behind_it() -> None:
-    x = np.arange(200.0)
-    smooth = single("one", (x, np.where(x % 2 == 0, 1.0, -1.0)))
-    assert smooth.behind
-    alone = replace(smooth, behind=())
-    both, without = (drawn(plot_curves("", "", [Panel("x", [line])])) for line in (smooth, alone))
-    assert np.mean(both != 255) > 1.5 * np.mean(without != 255)
 
 
 @pytest.mark.usefixtures("_texts_stay_texts")
@@ -164,7 +103,7 @@ def test_names_from_files_are_drawn_as_text_whatever_is_in_them_and_stay_within_
     text = plot_curves("title\x07", "", [panel], "svg").decode()
     assert all(f">{name}<" in text for name in ("two lines\\x1b[2J", "bell\\x07 of $a metric^$", "title\\x07"))
     label = "learning_rate=0.001, entropy_cost=0.01, hidden_sizes=64+64 (5 runs)"
-    long = Panel("x", [line(f"{label} {i}", i) for i in range(9)], "a_name_of_a_hundred_characters" * 4)
-    pixels = drawn(plot_curves("Where time goes: cartpole-v1-20261121-193032-12345 and more", "", [long]))
+    long = Panel("x", [line(f"{label} {i}", i) for i in range(2 * len(COLOURS))], "a_name_of_a_hundred_characters" * 4)
+    pixels = drawn(plot_curves("Where time goes: cartpole-v1-20261121-193032-12345 and more", "", [long] * 4))
     edge = np.concatenate([pixels[:3].ravel(), pixels[:, :3].ravel(), pixels[:, -3:].ravel(), pixels[-3:].ravel()])
     assert (edge == 255).all()

@@ -9,7 +9,7 @@ import pytest
 
 from apex_acer.config import RunConfig, StopConfig
 from apex_acer.protocol.messages import Outcome
-from apex_acer.views.progress import KEPT_NEWS, KEPT_RETURNS, Progress, clock
+from apex_acer.views.progress import KEPT_NEWS, KEPT_RETURNS, Progress
 from tests.runs import a_status
 
 CONFIG = RunConfig(stop=StopConfig(env_steps=10_000))
@@ -48,71 +48,49 @@ def test_the_budget_that_ends_first_counts(minutes: float | None, left: float, s
     assert progress.share == pytest.approx(share)
 
 
-def test_each_return_is_kept_once() -> None:
+def test_each_return_is_kept_once_and_no_more_than_can_be_drawn() -> None:
     """A row is told of again and again until there is a newer one, and not every row has an episode's end."""
     progress = Progress.before(CONFIG)
-    for number in range(3):
-        row = {"episodes": number, "episode_return": 5.0 * number, "episode_return_max": 10.0 - number}
-        scored = {"eval_env_steps": 100 * number, "eval_return": float(number)}
-        for _ in range(2):
-            progress = progress.after(a_status(rows={"actor_0": row, "evaluator": scored, "actor_1": {"episodes": 0}}))
-    assert progress.returns == {"actor_0": (0.0, 5.0, 10.0), "evaluator": (0.0, 1.0, 2.0), "actor_1": ()}
-    assert progress.best == {"actor_0": 10.0}
-
-
-def test_what_is_kept_is_bounded_and_can_be_drawn() -> None:
-    progress = Progress.before(CONFIG)
-    for number in range(500):
-        score = float("nan") if number == 490 else float(number)
-        rows = {"actor_0": {"episodes": number, "episode_return": score}}
-        progress = progress.after(a_status(rows=rows, news=[f"news {number}"]))
-    kept = [float(number) for number in range(499 - KEPT_RETURNS, 500) if number != 490]
+    for number in range(100):
+        score = float("nan") if number == 90 else float(number)
+        row = {"episodes": number, "episode_return": score, "episode_return_max": 100.0 - number}
+        scored = {"eval_env_steps": 100 * number, "eval_return": float(number // 98)}
+        for news in ([f"news {number}"], []):
+            rows = {"actor_0": row, "evaluator": scored, "actor_1": {"episodes": 0}}
+            progress = progress.after(a_status(rows=rows, news=news))
+    kept = [float(number) for number in range(99 - KEPT_RETURNS, 100) if number != 90]
     assert progress.returns["actor_0"] == tuple(kept)
-    assert [line.split()[-1] for line in progress.news] == [str(number) for number in range(500 - KEPT_NEWS, 500)]
+    assert progress.returns["evaluator"] == (*[0.0] * (KEPT_RETURNS - 2), 1.0, 1.0)
+    assert progress.returns["actor_1"] == ()
+    assert progress.best == {"actor_0": 100.0}
+    assert [line.split()[-1] for line in progress.news] == [str(number) for number in range(100 - KEPT_NEWS, 100)]
 
 
-def test_what_an_environment_says_cannot_move_the_cursor() -> None:
+def test_states_and_news_cannot_move_the_cursor_and_say_who_waits_for_a_client() -> None:
     evil = "killed\x1b[2J\x1b[H\nby\tit\x07"
-    progress = Progress.before(CONFIG).after(a_status(news=[evil], states={"actor_0": f"dead: {evil}"}))
+    states = {"actor_0": f"dead: {evil}", "actor_1": "running"}
+    rows = {"actor_1": {"clients": 0.0}}
+    progress = Progress.before(CONFIG).after(a_status(wall_s=400_000.0, news=[evil], states=states, rows=rows))
     assert all(text.isprintable() for text in (*progress.news, *progress.states.values()))
+    assert progress.news[0].startswith("111 h 06 min  killed")
+    assert progress.states["actor_1"] == "waiting: for a client"
 
 
-@pytest.mark.parametrize(("heard", "score", "best"), [(7.0, 7.0, 7.0), (7.0, 9.0, 7.0), (0.0, -5.0, 0.0)])
-def test_the_end_is_that_of_the_result(heard: float, score: float, best: float) -> None:
+@pytest.mark.parametrize(("heard", "score", "best"), [(7.0, 7.0, 7.0), (7.0, 9.0, 8.5), (0.0, -5.0, 0.0)])
+def test_the_end_is_that_of_the_result_and_of_what_was_written_after_the_last_status(
+    heard: float, score: float, best: float
+) -> None:
     """The newest score is no best one before it is confirmed."""
-    rows: dict[str, Any] = {"evaluator": {"eval_env_steps": 50, "eval_return": heard}, "learner": {"updates": 3}}
+    actor: dict[str, Any] = {"episodes": 1, "episode_return": 5.0, "episode_return_max": 6.0, "policy_lag": 4}
+    rows: dict[str, Any] = {"evaluator": {"eval_env_steps": 50, "eval_return": heard}, "actor_0": actor}
     progress = Progress.before(CONFIG).after(a_status(rows=rows, best=heard))
-    ended = progress.ended(Outcome("env_steps", 10_100, 5, 12.0, 1.0, score, "weights", "run"))
+    written: dict[str, Any] = {"actor_0": {"episodes": 2, "episode_return": 8.0, "episode_return_max": 9.0}}
+    written |= {"learner": {"updates": 4} | ({"best_return": 8.5} if best == 8.5 else {})}
+    ended = progress.ended(Outcome("env_steps", 10_100, 5, 12.0, 1.0, score, "weights", "run"), written)
     assert (ended.env_steps, ended.wall_s, ended.share, ended.best_evaluation) == (10_100, 12.0, 1.0, best)
     assert ended.rows["learner"]["updates"] == 5
+    assert ended.rows["actor_0"] == actor | written["actor_0"]
+    assert (ended.returns["actor_0"], ended.best) == ((5.0, 8.0), {"actor_0": 9.0})
     assert ended.steps_per_s == pytest.approx(10_100 / 12)
     assert ended.returns["evaluator"] == ((heard,) if score == heard else (heard, score))
     assert set(ended.states.values()) == {"ended"}
-
-
-def test_what_was_written_after_the_last_status_is_in_the_end() -> None:
-    actor: dict[str, Any] = {"episodes": 1, "episode_return": 5.0, "episode_return_max": 6.0, "policy_lag": 4}
-    progress = Progress.before(CONFIG).after(a_status(rows={"actor_0": actor}, best=3.0))
-    rows: dict[str, Any] = {
-        "actor_0": {"episodes": 2, "episode_return": 8.0, "episode_return_max": 9.0},
-        "evaluator": {"eval_env_steps": 50, "eval_return": 2.0},
-        "learner": {
-            "updates": 4,
-            "replay_steps": 700,
-            "best_return": 8.5,
-        },  # an evaluation of which nothing else is known
-    }
-    ended = progress.ended(Outcome("env_steps", 10_100, 5, 12.0, 1.0, 2.0, "weights", "run"), rows)
-    assert ended.returns == {"actor_0": (5.0, 8.0), "evaluator": (2.0,), "learner": ()}
-    assert (ended.best, ended.best_evaluation) == ({"actor_0": 9.0}, 8.5)
-    assert ended.rows["actor_0"] == {**actor, **rows["actor_0"]}
-    assert ended.rows["learner"] == {**rows["learner"], "updates": 5}
-
-
-def test_durations() -> None:
-    assert [clock(seconds) for seconds in (59.9, 60, 3600, 400_000)] == [
-        "59 s",
-        "1 min 00 s",
-        "1 h 00 min",
-        "111 h 06 min",
-    ]

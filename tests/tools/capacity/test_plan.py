@@ -33,66 +33,56 @@ def advice(machines: Machines, *, compressed: bool = False, **work: Any) -> str:
     return "; ".join(advise(changed, machines, make_plan(changed, machines), compressed=compressed))
 
 
-def test_the_learner_is_the_limit() -> None:
+NARROW = dataclasses.replace(CLUSTER, network_gbit=0.1)
+MANY_LEARNERS = dataclasses.replace(CLUSTER, actors=33, learners=32, gpus=32)
+ALONE = Machines(actors=2, cores_per_node=2, threads=2)
+ON_CORES = {"gradient_s": 1e-3, "stepping_s": 1e-4}
+CASES: dict[
+    str, tuple[Machines, dict[str, float], float, str]
+] = {  # the limit: on which machines, its rate, the advice
+    "learner": (CLUSTER, {}, 1 / 3.5e-4, "--learners 2 --gpus 2 for at most 5,257 env steps/s … --actors 3 do as well"),
+    "actors": (MANY_LEARNERS, {"weights_bytes": 0.0}, 33_000, "--actors 92, after which the next limit is reached"),
+    "network, by unrolls": (NARROW, {"weights_bytes": 0.0}, 12.5e6 / 8000, "--compress"),
+    # each machine fetches a version once
+    "network, by weights": (NARROW, {}, 12.5e6 / (3e6 / 320), "actors.weights_every"),
+    "cores": (ALONE, ON_CORES, 2 / (1e-3 + 1e-4 + 1e-4 + 1e-3), "GPU"),  # nobody waits
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_first_limit_has_its_rate_and_its_advice(case: str) -> None:
+    machines, work, rate, text = CASES[case]
+    found, limit = plan(machines, **work), case.partition(",")[0]
+    assert found.limit == limit
+    assert found.limits[limit] == pytest.approx(rate)
+    assert found.env_steps_per_s == pytest.approx(USUAL * rate)
+    assert all(part in advice(machines, **work) for part in text.split(" … "))
+
+
+def test_samples_updates_and_bytes_follow_from_the_environment_steps() -> None:
     found = plan()
-    assert found.limit == "learner"
-    assert found.limits["learner"] == pytest.approx(1 / 3.5e-4)
-    assert found.env_steps_per_s == pytest.approx(USUAL / 3.5e-4)
     assert found.samples_per_s == pytest.approx(5 * found.env_steps_per_s)
     assert found.updates_per_s == pytest.approx(found.samples_per_s / 320)
     assert found.enough_actors == 3  # of 100
-    assert "--learners 2 --gpus 2 for at most 5,257 env steps/s" in advice(CLUSTER)
-    assert "--actors 3 do as well" in advice(CLUSTER)
-
-
-def test_the_actors_are_the_limit() -> None:
-    machines = dataclasses.replace(CLUSTER, actors=33, learners=32, gpus=32)
-    found = plan(machines, weights_bytes=0.0)
-    assert found.limit == "actors"
-    assert found.limits["actors"] == pytest.approx(33_000)
-    assert machines.nodes == 2
-    assert advice(machines, weights_bytes=0.0) == "--actors 92, after which the next limit is reached"
-
-
-def test_one_machine_is_judged_by_what_takes_turns() -> None:
-    machines = Machines(actors=2, cores_per_node=2)
-    slower = dataclasses.replace(WORK, acting_s=2e-3)
-    alone, in_turns = plan(machines), plan(machines, in_turns=slower)
-    assert alone.limits.keys() == in_turns.limits.keys() == {"actors", "learner", "cores"}
-    assert in_turns.limits["cores"] == pytest.approx(plan(machines, acting_s=2e-3).limits["cores"])
-    assert {name for name, limit in alone.limits.items() if limit != in_turns.limits[name]} == {"cores"}
-
-
-def test_unrolls_fill_the_network() -> None:
-    machines = dataclasses.replace(CLUSTER, network_gbit=0.1)
-    found = plan(machines, weights_bytes=0.0)
-    assert found.limit == "network"
-    assert found.limits["network"] == pytest.approx(12.5e6 / 8000)
-    assert found.network_in == pytest.approx(USUAL * 12.5e6)
-    assert found.network_out == 0
-    assert advice(machines, weights_bytes=0.0) == "--compress"
-    assert advice(machines, weights_bytes=0.0, compressed=True) == "a faster network"
-
-
-def test_weights_fill_the_network_but_each_machine_fetches_a_version_once() -> None:
-    found = plan(dataclasses.replace(CLUSTER, network_gbit=0.1))
-    assert found.limit == "network"
-    assert found.limits["network"] == pytest.approx(12.5e6 / (3e6 / 320))
-    assert "actors.weights_every" in advice(dataclasses.replace(CLUSTER, network_gbit=0.1))
+    unrolls = plan(NARROW, weights_bytes=0.0)
+    assert (unrolls.network_in, unrolls.network_out) == (pytest.approx(USUAL * 12.5e6), 0)
+    assert advice(NARROW, weights_bytes=0.0, compressed=True) == "a faster network"
     seldom = plan(updates=1 / 32_000)  # four machines and so few versions that not every request gets one
     assert seldom.network_out == pytest.approx(seldom.env_steps_per_s * 4 * 3e6 / 32_000)
+    assert MANY_LEARNERS.nodes == 2
 
 
 def test_actors_and_learner_share_the_cores_of_one_machine() -> None:
-    machines = Machines(actors=2, cores_per_node=2, threads=2)
-    found = plan(machines, gradient_s=1e-3, stepping_s=1e-4)
-    assert found.limit == "cores"
-    assert found.limits["cores"] == pytest.approx(2 / (1e-3 + 1e-4 + 1e-4 + 1e-3))  # nobody waits
+    slower = dataclasses.replace(WORK, acting_s=2e-3)
+    found, in_turns = plan(ALONE), plan(ALONE, in_turns=slower)  # judged by what takes turns
+    assert found.limits.keys() == in_turns.limits.keys() == {"actors", "learner", "cores"}
+    assert in_turns.limits["cores"] == pytest.approx(plan(ALONE, acting_s=2e-3).limits["cores"])
+    assert {name for name, limit in found.limits.items() if limit != in_turns.limits[name]} == {"cores"}
     assert found.network_in == found.network_out == 0
-    alone = plan(dataclasses.replace(machines, actors=1), gradient_s=1e-3, stepping_s=1e-4)
-    assert alone.limits["cores"] < found.limits["cores"]  # one core is idle while the learner waits for one actor
-    assert "--actors 2 for " in advice(dataclasses.replace(machines, actors=1), gradient_s=1e-3)
-    assert "GPU" in advice(machines, gradient_s=1e-3)
+    one_actor = dataclasses.replace(ALONE, actors=1)
+    # one core is idle while the learner waits for one actor
+    assert plan(one_actor, **ON_CORES).limits["cores"] < plan(ALONE, **ON_CORES).limits["cores"]
+    assert "--actors 2 for " in advice(one_actor, gradient_s=1e-3)
     left_over = plan(Machines(actors=31, cores_per_node=32, threads=1))
     assert left_over.limit == "learner"
     assert left_over.limits["cores"] == left_over.limits["learner"]

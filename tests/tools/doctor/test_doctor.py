@@ -100,22 +100,26 @@ def test_missing_and_old_packages_are_found(tmp_path: Path, monkeypatch: pytest.
     assert extra[1].text.startswith("absent is not installed: pip install 'apex-acer[all]'")
 
 
-def test_a_limit_on_open_files_below_what_the_actors_need(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_memory_and_disk_that_a_run_has_not_enough_of_and_games_that_are_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("resource.getrlimit", lambda kind: (1024, 4096))
     assert check_open_files(PLAIN).level == "ok"
     found = check_open_files(cartpole("actors", count=400))
     assert (found.level, found.advice) == ("problem", "ulimit -n 1664")
-
-
-def test_memory_or_disk_that_replay_does_not_fit_into(tmp_path: Path) -> None:
     assert check_memory(PLAIN, 1e15).level == "problem"
     assert check_memory(PLAIN, 0).level != "problem"
     (tmp_path / "file").touch()
-    for config in (PLAIN, cartpole("checkpoint", replay=True)):
+    stored = cartpole("checkpoint", replay=True)
+    for config in (PLAIN, stored):
         assert check_disk(dataclasses.replace(config, out=str(tmp_path / "run")), 1.0).level == "ok"
         assert check_disk(dataclasses.replace(config, out=str(tmp_path / "file" / "run")), 0).level == "problem"
-    assert check_disk(PLAIN, 1e18).level == "ok"  # replay stays in memory
-    assert check_disk(cartpole("checkpoint", replay=True), 1e18).level == "problem"
+    # without it replay stays in memory
+    assert [check_disk(config, 1e18).level for config in (PLAIN, stored)] == ["ok", "problem"]
+    assert check_games(needed=True).level == "ok"
+    monkeypatch.setenv("ALE_ROMS_DIR", str(tmp_path))
+    assert [check_games(needed=needed).level for needed in (True, False)] == ["problem", "warning"]
+    assert "0 of " in check_games(needed=True).text
 
 
 def test_a_containers_limits_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,13 +132,6 @@ def test_a_containers_limits_count(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert memory.text == "100.0 MB unused of 3.0 GB; about 1.4 GB needed"
     (tmp_path / "cpu.max").write_text("max 100000\n")
     assert "limited" not in check_cores().text
-
-
-def test_games_that_are_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert check_games(needed=True).level == "ok"
-    monkeypatch.setenv("ALE_ROMS_DIR", str(tmp_path))
-    assert [check_games(needed=needed).level for needed in (True, False)] == ["problem", "warning"]
-    assert "0 of " in check_games(needed=True).text
 
 
 def test_a_device_that_is_not_there_or_lacks_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,8 +24,9 @@ from apex_acer.tools.tune import tune as tune_module
 from apex_acer.tools.tune.plan import Range, make_space, settings, start
 from apex_acer.tools.tune.study import is_in_lowest_quarter
 from apex_acer.tools.tune.tune import score
+from tests.conftest import Refused, assert_refused
+from tests.programs import signal_when
 from tests.runs import tiny_run
-from tests.tools.conftest import refusal, signal_when
 
 # stands in for `python -m apex_acer`: the nearer gamma is to 0.7, the faster the run learns, and above 0.9 it fails
 MADE_UP = """
@@ -104,34 +105,25 @@ def test_flags_are_ranges_and_choices() -> None:
     assert start(make_space(base, ["algorithm.gamma=0.1:0.2"]), base) is None
 
 
-@pytest.mark.parametrize(
-    ("flags", "words"),
-    [
-        ("", ["vary", "KEY=LOW:HIGH"]),
-        ("--vary algorithm.gama=0:1", ["unknown key algorithm.gama", "algorithm.gamma"]),
-        ("--vary algorithm.gamma=0:1:lin", ["'algorithm.gamma=0:1:lin'", "KEY=LOW:HIGH:log"]),
-        ("--vary algorithm.gamma=0:1:log", ["above 0"]),
-        ("--vary algorithm.gamma=0.9:0.5", ["the lower end first"]),
-        ("--vary algorithm.gamma=0.5:inf", ["algorithm.gamma", "finite numbers"]),
-        ("--vary algorithm.gamma=0.5:2", ["algorithm.gamma", "2.0", "0 to 1"]),
-        ("--vary algorithm.gamma=0.5,0.5", ["each value once"]),
-        ("--vary learner.batch_size=1.5:3", ["learner.batch_size", "int"]),
-        ("--vary learner.batch_size=4:1000", ["replay.capacity"]),
-        ("--vary stop.minutes=1:2", ["'stop.minutes'", "compared by it"]),
-        (f"{VARY} --trials 0", ["trials", "1 or more"]),
-        (f"{VARY} --jobs -1", ["jobs", "0 or more"]),
-        (f"{VARY} --until None --evaluation.every 0", ["evaluation.every", "1 or more"]),
-        (f"{VARY} --steps 99 --evaluation.every 100", ["evaluation.every: 100", "at most stop.env_steps (99)"]),
-        (f"{VARY} --out other", ["out", "'other'", "not empty"]),
-    ],
-)
-def test_bad_input_gets_one_line_before_anything_starts(
-    folder: Path, flags: str, words: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_bad_input_gets_one_line_before_anything_starts(folder: Path, refused: Refused) -> None:
     Path("other").mkdir()
     Path("other/file").touch()
-    line = refusal(capsys, *TUNE, *flags.split())
-    assert all(word in line for word in words), line
+    table = {
+        "": "vary … KEY=LOW:HIGH",
+        "--vary algorithm.gamma=0:1:lin": "'algorithm.gamma=0:1:lin' … KEY=LOW:HIGH:log",
+        "--vary algorithm.gamma=0:1:log": "above 0",
+        "--vary algorithm.gamma=0.9:0.5": "the lower end first",
+        "--vary algorithm.gamma=0.5:inf": "algorithm.gamma … finite numbers",
+        "--vary algorithm.gamma=0.5:2": "algorithm.gamma … 2.0 … 0 to 1",
+        "--vary algorithm.gamma=0.5,0.5": "each value once",
+        "--vary learner.batch_size=1.5:3": "learner.batch_size … int",
+        "--vary stop.minutes=1:2": "'stop.minutes' … compared by it",
+        f"{VARY} --trials 0": "trials … 1 or more",
+        f"{VARY} --until None --evaluation.every 0": "evaluation.every … 1 or more",
+        f"{VARY} --steps 99 --evaluation.every 100": "evaluation.every: 100 … at most stop.env_steps (99)",
+        f"{VARY} --out other": "out … 'other' … not empty",
+    }
+    assert_refused(refused, {f"{' '.join(TUNE)} {flags}": parts for flags, parts in table.items()})
     assert not Path("out").exists()
 
 
@@ -210,14 +202,14 @@ def test_a_study_finds_a_better_setting_and_writes_it_down(folder: Path, capsys:
     assert json.loads(Path("whole/results.json").read_text())["trials"] == trials
 
 
-def test_another_study_in_the_folder_is_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_another_study_in_the_folder_is_refused(folder: Path, refused: Refused) -> None:
     assert tune(f"{VARY} --trials 1 --seeds 1") == 0
     before = Path("out/study.journal").read_bytes()
     for flags in (f"{VARY} --seeds 2", "--vary algorithm.gamma=0.1:0.8 --seeds 1", f"{VARY} --seeds 1 --actors 1"):
-        assert "holds another study" in refusal(capsys, *TUNE, *flags.split())
+        assert "holds another study" in refused(*TUNE, *flags.split())
     assert Path("out/study.journal").read_bytes() == before
     Path("out/study.journal").write_text("{}\n{")
-    assert "is damaged" in refusal(capsys, *TUNE, *VARY.split())
+    assert "is damaged" in refused(*TUNE, *VARY.split())
 
 
 def test_a_setting_whose_run_fails_is_a_bad_one(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
