@@ -78,6 +78,8 @@ def test_actors_and_learner_share_the_cores_of_one_machine() -> None:
     assert in_turns.limits["cores"] == pytest.approx(plan(ALONE, acting_s=2e-3).limits["cores"])
     assert {name for name, limit in found.limits.items() if limit != in_turns.limits[name]} == {"cores"}
     assert found.network_in == found.network_out == 0
+    one_thread = plan(dataclasses.replace(ALONE, threads=1))  # beside it an actor acts
+    assert one_thread.limits["cores"] == pytest.approx(1 / (3.5e-4 + (1e-3 - 3.5e-4) / 2))
     one_actor = dataclasses.replace(ALONE, actors=1)
     # one core is idle while the learner waits for one actor
     assert plan(one_actor, **ON_CORES).limits["cores"] < plan(ALONE, **ON_CORES).limits["cores"]
