@@ -12,7 +12,7 @@ from torch import Tensor
 from apex_acer.algorithms.ddpg.ddpg import Ddpg
 from apex_acer.algorithms.sac.sac import Sac
 from apex_acer.networks.frames import stack_planes
-from tests.algorithms.learning import NoisyBatch
+from tests.algorithms.learning import NoisyBatch, gradients, gradients_of
 from tests.algorithms.windows import COLUMNS, DIM, STACK
 from tests.functional import reference_q
 
@@ -130,3 +130,20 @@ def ddpg_losses(algorithm: Ddpg, batch: NoisyBatch) -> Losses:
         losses[0].append(critics)
         losses[1].append(-q_values(algorithm.critics, window.first, best)[0])
     return means(batch, losses, errors)
+
+
+def assert_learns(algorithm: Sac | Ddpg, batch: NoisyBatch, expected: Losses) -> dict[str, Tensor]:
+    """Each group gets the gradient of its own loss, and metrics and priorities are those expected; the metrics."""
+    output, found = gradients_of(algorithm, batch)
+    torch.testing.assert_close(output.loss, expected.critics + expected.network + expected.temperature)
+    torch.testing.assert_close(output.priorities, expected.td_error)
+    assert output.num_samples == batch.mask[0].sum()
+    assert found.keys() == algorithm.groups().keys()
+    for name, gradient in found.items():
+        torch.testing.assert_close(gradient, gradients(getattr(expected, name), algorithm)[name], msg=name)
+        assert gradient.abs().max() > 1e-3
+    metrics = dict(output.metrics)
+    torch.testing.assert_close(metrics["q_loss"], expected.critics.detach())
+    torch.testing.assert_close(metrics["policy_loss"], expected.network.detach())
+    torch.testing.assert_close(metrics["td_error"], expected.td_error[batch.mask[0]].mean())
+    return metrics

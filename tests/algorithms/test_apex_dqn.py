@@ -36,7 +36,7 @@ def test_loss_priorities_and_gradients_match_the_paper(changes: dict[str, Any]) 
     )
     settings = {name: getattr(algorithm.settings, name) for name in NAMES}
     heard = q_values.detach().numpy()
-    expected = reference_q.loss(as_arrays(batch), heard[0], heard, target.detach().numpy(), **settings)
+    expected = reference_q.loss(as_arrays(batch), heard, target.detach().numpy(), **settings)
     taken = q_values[0].gather(-1, batch.action[0].unsqueeze(-1)).squeeze(-1)
     parameters = list(algorithm.network.parameters())
     gradients = torch.autograd.grad(taken, parameters, torch.from_numpy(expected.d_q_taken))

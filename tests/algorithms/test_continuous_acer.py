@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from apex_acer.algorithms.acer.continuous import ContinuousAcer
+from apex_acer.functional import Gaussian, continuous_acer_targets, log_ratio
 from apex_acer.networks.frames import stack_planes
 from apex_acer.networks.memory import reset_state
 from apex_acer.protocol.unroll import Batch
@@ -25,8 +26,8 @@ from tests.functional import reference_continuous as reference
 LSTM, BURN_IN = 6, 3
 
 
-def expected_of(acer: ContinuousAcer, batch: Batch, arrays: Arrays) -> tuple[reference.Loss, Any]:
-    """The reference's loss on what the networks say, and its gradients carried through the network.
+def expected_of(acer: ContinuousAcer, batch: Batch, arrays: Arrays) -> tuple[reference.Loss, Any, dict[str, float]]:
+    """The reference's loss on what the networks say, its gradients carried through the network, and its metrics.
 
     Densities are of the action as sampled, and Q is of the action as clipped to the box. The actions that the advantage is
     averaged over are samples of the policy, but constants.
@@ -58,34 +59,41 @@ def expected_of(acer: ContinuousAcer, batch: Batch, arrays: Arrays) -> tuple[ref
     gradients = torch.autograd.grad(
         [mean, value, taken, others], list(acer.network.parameters()), [torch.from_numpy(d) for d in derivatives]
     )
-    return loss, gradients
+    mask, q_taken = arrays["mask"], (value[:-1] + taken - others.mean(0)).detach().numpy()
+    q_ret, q_opc, _ = reference.targets(known, q_taken, given.gamma)
+    rho, _ = reference.ratios(known)
+    averages, policies = (known[name][: SIZES.length][mask] for name in ("average_mean", "mean"))
+    log_std = known["log_std"]
+    divergences = [reference.kl(one, log_std, other, log_std) for one, other in zip(averages, policies, strict=True)]
+    metrics = {
+        "average_policy_kl": np.mean(divergences),
+        "rho": np.minimum(rho, max(given.truncation_threshold, 1.0))[mask].mean(),
+        "truncated_share": (rho > given.truncation_threshold)[mask].mean(),
+        "trust_region_share": loss.bound_share,
+        "value": known["value"][:-1][mask].mean(),
+        "q_ret": q_ret[mask].mean(),
+        "q_opc": q_opc[mask].mean(),
+        "action_std": given.std,
+    }
+    return loss, gradients, {name: float(value) for name, value in metrics.items()}
 
 
-@pytest.mark.parametrize(("delta", "lstm"), [(0.02, 0), (1.0, LSTM)])
-def test_loss_and_parameter_gradients_match_the_paper(delta: float, lstm: int) -> None:
-    acer = build_continuous(lstm=lstm, trust_region_delta=delta, truncation_threshold=1.5)
+@pytest.mark.parametrize(("delta", "threshold", "lstm"), [(0.02, 1.5, 0), (1.0, 1.5, LSTM), (1.0, 0.2, 0)])
+def test_loss_metrics_and_parameter_gradients_match_the_paper(delta: float, threshold: float, lstm: int) -> None:
+    acer = build_continuous(lstm=lstm, trust_region_delta=delta, truncation_threshold=threshold)
     batch, arrays = random_continuous_segments(lstm=lstm)
     arrays["importance"][:] = np.random.default_rng(0).uniform(0.2, 1.0, SIZES.columns)
     batch = replace(batch, importance=torch.from_numpy(arrays["importance"]))
-    expected, expected_gradients = expected_of(acer, batch, arrays)
+    expected, expected_gradients, metrics = expected_of(acer, batch, arrays)
     loss, gradients = gradients_of(acer, batch)
     assert loss.loss.item() == pytest.approx(expected.total, rel=1e-9)
     torch.testing.assert_close(gradients["network"], flat(expected_gradients), rtol=1e-8, atol=1e-11)
     mean_error = expected.td_error.sum(0) / arrays["mask"].sum(0)
     np.testing.assert_allclose(loss.priorities.numpy(), mean_error, rtol=1e-9)
-    assert loss.metrics["trust_region_share"].item() == pytest.approx(expected.bound_share)
+    assert {name: loss.metrics[name].item() for name in metrics} == pytest.approx(metrics)
+    assert 0 < metrics["truncated_share"] < 1
     assert 0 < expected.bound_share < 1
     assert (batch.action != batch.extras["sample"]).any()
-
-
-def test_q_is_that_of_the_action_as_the_environment_took_it() -> None:
-    acer = build_continuous(5)
-    batch, _ = random_continuous_segments(5)
-    beyond = replace(batch, extras=batch.extras | {"sample": batch.extras["sample"] * 3})
-    other = replace(batch, action=-batch.action)
-    q_taken, same, another = (acer._outputs(samples_of(acer, each)).q_taken for each in (batch, beyond, other))
-    assert torch.equal(same, q_taken)
-    assert not torch.isclose(another, q_taken).any()
 
 
 def test_noise_is_drawn_for_the_action_asked_about_and_for_those_averaged_over() -> None:
@@ -142,7 +150,7 @@ def test_an_actor_s_temperature_widens_its_policy() -> None:
 # extremes
 
 
-@pytest.mark.parametrize(("far", "std"), [(0.0, 1e-3), (50.0, 0.3), (-1e6, 1e-3), (-1e6, 100.0)])
+@pytest.mark.parametrize(("far", "std"), [(0.0, 1e-3), (50.0, 0.3), (1e25, 0.3), (-1e6, 1e-3), (-1e6, 100.0)])
 def test_policies_that_are_far_apart_learn_finite_steps(far: float, std: float) -> None:
     acer = build_continuous(17, stack=1, dtype=torch.float32, std=std)
     batch, _ = random_continuous_segments(17, stack=1, dtype=torch.float32)
@@ -151,3 +159,23 @@ def test_policies_that_are_far_apart_learn_finite_steps(far: float, std: float) 
     loss, gradients = gradients_of(acer, batch)
     assert all(torch.isfinite(number).all() for number in (*gradients.values(), *loss.metrics.values()))
     assert gradients["network"].any()
+
+
+def test_an_action_that_the_policy_excludes_cuts_the_trace_in_any_dimension() -> None:
+    """At ρ = e^−810 and d = 20 the trace is e^−40.5; were log ρ cut at −30, it would be 0.22."""
+    zeros = torch.zeros(2, 1, 20)
+    log_rho = log_ratio(zeros + 9, Gaussian(zeros, zeros), Gaussian(zeros + 9, zeros))
+    reward = torch.tensor([[0.0], [100.0]])
+    found = continuous_acer_targets(
+        log_rho=log_rho,
+        q_taken=reward * 0,
+        value=torch.zeros(3, 1),
+        reward=reward,
+        discount=(reward == 0).float(),
+        mask=reward >= 0,
+        action_dim=20,
+    )
+    assert log_rho[0, 0].item() == pytest.approx(-810)
+    assert found.q_ret[0, 0].item() == pytest.approx(100 * math.exp(-40.5), rel=1e-4)
+    assert found.q_opc[0, 0] == 100
+    assert found.value_target[1, 0] == 0

@@ -15,8 +15,8 @@ from apex_acer.algorithms.ddpg.ddpg import NOISE, Ddpg
 from apex_acer.config import RunConfig
 from apex_acer.learner.gradient import Gradient
 from apex_acer.learner.optimizer import Optimizer
-from tests.algorithms.continuous import ddpg_losses
-from tests.algorithms.learning import PLANE, act, gradients, gradients_of, run_of, samples_of
+from tests.algorithms.continuous import assert_learns, ddpg_losses
+from tests.algorithms.learning import PLANE, act, gradients, run_of, samples_of
 from tests.algorithms.segments import CPU, flat
 from tests.algorithms.windows import DIM, STACK, build, random_windows, spec_for
 from tests.conftest import play
@@ -40,19 +40,8 @@ def test_policy_and_critics_get_the_gradient_of_their_own_loss(changes: dict[str
     algorithm = build("ddpg", 1, **changes)
     batch = random_windows(algorithm, 1)
     expected = ddpg_losses(algorithm, batch)
-    output, found = gradients_of(algorithm, batch)
-    torch.testing.assert_close(output.loss, expected.critics + expected.network)
-    torch.testing.assert_close(output.priorities, expected.td_error)
-    assert output.num_samples == batch.mask[0].sum()
-    assert found.keys() == {"network", "critics"}
-    for name, gradient in found.items():
-        torch.testing.assert_close(gradient, gradients(getattr(expected, name), algorithm)[name], msg=name)
-        assert gradient.abs().max() > 1e-3
-    metrics = output.metrics
-    torch.testing.assert_close(metrics["q_loss"], expected.critics.detach())
-    torch.testing.assert_close(metrics["policy_loss"], expected.network.detach())
+    metrics = assert_learns(algorithm, batch, expected)
     torch.testing.assert_close(metrics["value"], -expected.network.detach())
-    torch.testing.assert_close(metrics["td_error"], expected.td_error[batch.mask[0]].mean())
 
 
 def due(algorithm: Ddpg, updates: int) -> Collection[str]:

@@ -16,7 +16,6 @@ from apex_acer.algorithms.ddpg.settings import DdpgConfig
 from apex_acer.algorithms.dqn.settings import ApexDqnConfig, R2d2Config
 from apex_acer.config import EnvironmentConfig, LearnerConfig, NetworkConfig, ReplayConfig, RunConfig
 from apex_acer.learner.parts import make_sampler, make_storage
-from apex_acer.networks.frames import stack_planes
 from apex_acer.protocol.unroll import PRIORITY, Unroll
 from tests.algorithms.learning import loss_of, randomise
 from tests.algorithms.segments import CPU
@@ -119,15 +118,3 @@ def test_looking_ahead_does_not_change_what_is_played(
     assert first.take_episodes() == second.take_episodes() != []
     assert [sorted(unroll.extras) for unroll in (one[0], other[0])] == [[PRIORITY], []]
     assert len(np.unique(joined(one, "action"))) >= 3
-
-
-@pytest.mark.parametrize("epsilon", [0.0, 1.0])
-def test_evaluations_explore_as_the_algorithm_says_and_keep_the_values(epsilon: float) -> None:
-    config = run(ApexDqnConfig, countdown(lengths=[1000]), evaluation_epsilon=epsilon)
-    policy, (unroll,), _ = played(config, actor=None, num_unrolls=1)
-    obs = stack_planes(torch.from_numpy(unroll.obs), torch.from_numpy(unroll.episode_step), 2)[:-1]
-    with torch.no_grad():
-        q_values = policy.network(obs.flatten(0, 1)).q_values.view(K, COUNT, -1)
-    torch.testing.assert_close(torch.from_numpy(unroll.extras["q_values"]), q_values)
-    share = (q_values.numpy().argmax(-1) == unroll.action).mean()
-    assert share == 1 if epsilon == 0 else 0.2 < share < 1

@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from apex_acer.algorithms import algorithm_class
-from apex_acer.algorithms.dqn.settings import ApexDqnConfig
 from apex_acer.algorithms.on_policy.common import OnPolicy
 from apex_acer.algorithms.samples import SampleMaker, Samples, Sequences, prepared, split
 from apex_acer.config import AlgorithmConfig, SequenceConfig
@@ -85,28 +84,6 @@ def test_sequences_have_stacks_shaped_rewards_and_discounts(stack: int) -> None:
     for name in ("action", "mask", "importance", "fresh"):
         assert torch.equal(getattr(made, name), getattr(batch, name)), name
     torch.testing.assert_close((made.state, made.extras), (batch.state, batch.extras))
-
-
-@STACKS
-def test_transitions_have_n_step_sums_up_to_the_end_of_the_episode(stack: int) -> None:
-    whole = numbered_batch(stack)
-    steps = {name: getattr(whole, name)[:N] for name in ("action", "reward", "terminated", "truncated", "mask")}
-    planes = {name: getattr(whole, name)[: N + stack] for name in ("obs", "episode_step")}
-    batch = dataclasses.replace(whole, **steps, **planes, extras={"log_probs": whole.extras["log_probs"][:N]})
-    made: Any = SampleMaker(ApexDqnConfig(**SHAPING, n_steps=N)).make(batch)
-    lengths = set()
-    for b in range(B):
-        ended = batch.terminated[:, b]
-        rewards = [shaped(x, bool(end)) for x, end in zip(batch.reward[:, b].tolist(), ended, strict=True)]
-        expected = reference_q.n_step(rewards, ended, batch.truncated[:, b], batch.mask[:, b], 0.9)
-        assert made.reward[b].item() == pytest.approx(expected.reward, rel=1e-6)
-        assert made.discount[b].item() == pytest.approx(expected.discount, rel=1e-6)
-        assert torch.equal(made.obs[b], stacked(batch, 0, b))
-        assert torch.equal(made.next_obs[b], stacked(batch, expected.length, b))
-        lengths.add(expected.length)
-    assert len(lengths) > 1
-    assert torch.equal(made.action, batch.action[0])
-    assert torch.equal(made.extras["log_probs"], batch.extras["log_probs"][0])
 
 
 def test_rewards_are_scaled_by_the_returns_observed_so_far() -> None:

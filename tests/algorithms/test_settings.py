@@ -153,9 +153,3 @@ def test_what_fits_is_allowed() -> None:
     reinforce: Any = from_dict(run_of("actor_critic", baseline=False, gae_lambda=1.0)).algorithm
     assert not reinforce.baseline
     assert from_dict(run_of("actor_critic", pipelined=True) | {"learner": {"batch_size": 20}}).max_unanswered > 1
-
-
-def test_a_setting_of_another_algorithm_is_unknown() -> None:
-    message = config_error(lambda: from_dict(run_of("trpo", clip=1.0)))
-    assert message.startswith("unknown key algorithm.clip; allowed: name, gamma, ")
-    assert "max_kl" in message

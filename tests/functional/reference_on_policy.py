@@ -90,12 +90,3 @@ def clipped_surrogate(log_ratio: float, advantage: float, clip: float) -> float:
 def clipped_value_loss(value: float, old_value: float, target: float, clip: float) -> float:
     clipped = min(max(value, old_value - clip), old_value + clip)
     return 0.5 * max((target - value) ** 2, (target - clipped) ** 2)
-
-
-def fisher(probs: Array, scores: Array) -> Array:
-    """The mean over states of Σ_a π(a) ∇ log π(a) ∇ log π(a)ᵀ; `probs` is [N, A], `scores` [N, A, n]."""
-    matrix = np.zeros((scores.shape[-1], scores.shape[-1]))
-    for state, action in np.ndindex(probs.shape):
-        score = scores[state, action]
-        matrix += probs[state, action] * np.outer(score, score) / len(probs)
-    return matrix

@@ -7,7 +7,6 @@ after it, and a step that is masked belongs to no episode, or to the next one.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -89,37 +88,44 @@ def huber(error: float) -> float:
     return 0.5 * error**2 if abs(error) <= 1 else abs(error) - 0.5
 
 
-def loss(
-    windows: dict[str, Any],
-    q_first: Any,
-    q_after: Any,
-    target_after: Any,
+def targets_of(
+    batch: dict[str, Any],
+    column: int,
+    q_values: Any,
+    target_q_values: Any,
     *,
+    n_steps: int,
     gamma: float,
     double: bool,
     value_rescaling: bool,
     reward_clip: float,
     terminal_penalty: float,
-) -> Loss:
-    """The loss of `windows`, arrays by the names of a `Batch`.
+) -> list[float]:
+    """The target of each step of a column of `batch`, arrays by the names of a `Batch`; values are `[T + 1, B, A]`."""
+    terminated, truncated, mask = (batch[name][:, column] for name in ("terminated", "truncated", "mask"))
+    pairs = zip(batch["reward"][:, column], terminated, strict=True)
+    reward = [shape_reward(paid, ended, reward_clip, terminal_penalty) for paid, ended in pairs]
+    targets = []
+    for step in range(len(reward)):
+        window = slice(step, step + n_steps)
+        found = n_step(reward[window], terminated[window], truncated[window], mask[window], gamma)
+        judge = target_q_values[step + found.length, column]
+        value = bootstrap(q_values[step + found.length, column] if double else judge, judge)
+        if value_rescaling:
+            targets.append(rescale(found.reward + found.discount * unscale(value)))
+        else:
+            targets.append(found.reward + found.discount * value)
+    return targets
 
-    `q_after` and `target_after` are `[n + 1, B, A]`, by steps ahead.
-    """
-    num = windows["mask"].shape[1]
+
+def loss(windows: dict[str, Any], q_values: Any, target_q_values: Any, **settings: Any) -> Loss:
+    """The loss of the first steps of `windows`; settings are those of `targets_of`."""
+    length, num = windows["mask"].shape
     count = max(1, int(windows["mask"][0].sum()))
     total, columns = 0.0, []
     for b in range(num):
-        terminated = windows["terminated"][:, b]
-        pairs = zip(windows["reward"][:, b], terminated, strict=True)
-        rewards = [shape_reward(reward, ended, reward_clip, terminal_penalty) for reward, ended in pairs]
-        found = n_step(rewards, terminated, windows["truncated"][:, b], windows["mask"][:, b], gamma)
-        judge = target_after[found.length, b]
-        value = bootstrap(q_after[found.length, b] if double else judge, judge)
-        if value_rescaling:
-            target = rescale(found.reward + found.discount * unscale(value))
-        else:
-            target = found.reward + found.discount * value
-        q_taken = float(q_first[b, windows["action"][0, b]])
+        target = targets_of(windows, b, q_values, target_q_values, n_steps=length, **settings)[0]
+        q_taken = float(q_values[0, b, windows["action"][0, b]])
         error = target - q_taken if windows["mask"][0, b] else 0.0
         weight = float(windows["importance"][b]) / count
         total += weight * huber(error)
@@ -139,58 +145,23 @@ class SequenceLoss(NamedTuple):
     priorities: Array  # [B]
 
 
-def sequence_target(
-    sequence: Sequence[Any], values: Any, n_steps: int, gamma: float, *, value_rescaling: bool
-) -> list[float]:
-    """The target of each step of one sequence; `sequence` are lists as long as it, `values` has one more."""
-    reward, terminated, truncated, mask = sequence
-    targets = []
-    for step in range(len(reward)):
-        window = slice(step, step + n_steps)
-        found = n_step(reward[window], terminated[window], truncated[window], mask[window], gamma)
-        value = float(values[step + found.length])
-        if value_rescaling:
-            targets.append(rescale(found.reward + found.discount * unscale(value)))
-        else:
-            targets.append(found.reward + found.discount * value)
-    return targets
-
-
 def sequence_priority(errors: Any, mask: Any) -> float:
     """0.9 · max + 0.1 · mean of |error| (Kapturowski et al. 2019, section 2.3); 0 if all steps are masked."""
     known = [abs(float(error)) for error, counts in zip(errors, mask, strict=True) if counts]
     return 0.9 * max(known) + 0.1 * sum(known) / len(known) if known else 0.0
 
 
-def sequence_loss(
-    batch: dict[str, Any],
-    q_values: Any,
-    target_q_values: Any,
-    *,
-    n_steps: int,
-    gamma: float,
-    double: bool,
-    value_rescaling: bool,
-    reward_clip: float,
-    terminal_penalty: float,
-) -> SequenceLoss:
-    """Of sequences, arrays by the names of a `Batch`; both networks' values are `[T + 1, B, A]`."""
+def sequence_loss(batch: dict[str, Any], q_values: Any, target_q_values: Any, **settings: Any) -> SequenceLoss:
+    """The loss of all steps of sequences; settings are those of `targets_of`."""
     length, num = batch["mask"].shape
     count = max(1, int(batch["mask"].sum()))
     total, slopes, targets, priorities = 0.0, np.zeros((length, num)), np.zeros((length, num)), []
     for b in range(num):
-        terminated, mask = batch["terminated"][:, b], batch["mask"][:, b]
-        pairs = zip(batch["reward"][:, b], terminated, strict=True)
-        rewards = [shape_reward(reward, ended, reward_clip, terminal_penalty) for reward, ended in pairs]
-        judges = target_q_values[:, b]
-        values = [bootstrap(q if double else judge, judge) for q, judge in zip(q_values[:, b], judges, strict=True)]
-        sequence = rewards, terminated, batch["truncated"][:, b], mask
-        targets[:, b] = sequence_target(sequence, values, n_steps, gamma, value_rescaling=value_rescaling)
+        targets[:, b] = targets_of(batch, b, q_values, target_q_values, **settings)
         errors = [targets[t, b] - float(q_values[t, b, batch["action"][t, b]]) for t in range(length)]
         weight = float(batch["importance"][b]) / count
-        for t in range(length):
-            if mask[t]:
-                total += weight * huber(errors[t])
-                slopes[t, b] = -weight * min(max(errors[t], -1.0), 1.0)
-        priorities.append(sequence_priority(errors, mask))
+        for t in np.flatnonzero(batch["mask"][:, b]):
+            total += weight * huber(errors[t])
+            slopes[t, b] = -weight * min(max(errors[t], -1.0), 1.0)
+        priorities.append(sequence_priority(errors, batch["mask"][:, b]))
     return SequenceLoss(total, slopes, targets, np.array(priorities))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
@@ -79,14 +78,6 @@ def test_an_action_that_is_never_taken_adds_nothing(measure: Callable[[Categoric
     torch.testing.assert_close(value, expected)
     torch.testing.assert_close(gradient[:, :2], torch.autograd.grad(expected.sum(), without)[0])
     assert not gradient[:, 2].any()
-
-
-def test_squashed_density_is_that_of_the_tanh_of_a_gaussian() -> None:
-    normal = torch.distributions.Normal(0.3, 0.8)
-    squashed: Any = torch.distributions.TransformedDistribution(normal, torch.distributions.TanhTransform())
-    grid = torch.linspace(-3, 3, 1001, dtype=torch.float64).unsqueeze(-1)
-    log_prob = squashed_log_prob(grid, torch.tensor([0.3]).double(), torch.tensor([0.8]).double().log())
-    torch.testing.assert_close(log_prob, squashed.log_prob(grid.tanh()).squeeze(-1), rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("size", [10.0, -1000.0])

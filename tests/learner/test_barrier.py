@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Collection
 from typing import Any
 
 import pytest
@@ -21,55 +20,25 @@ ENVIRONMENTS = 4
 Lags = list[list[int]]
 
 
-def post(index: int, incarnation: int = 0) -> Post:
-    return Post(Message(RUN_ID, Peer("actor", index, incarnation), 0), lambda reply: None)
-
-
-def released(barrier: Barrier, num_collected: int = 0) -> list[int]:
-    """The indices of the actors that are answered."""
-    return [each.message.peer.index for each in barrier.release(num_collected)]
-
-
-def full(needed: int, count: int, replaced: Collection[Peer] = ()) -> Barrier:
-    barrier = Barrier(needed, lambda peer: peer not in replaced)
-    for index in range(count):
-        barrier.put(post(index))
-    return barrier
-
-
-def test_nobody_waits_if_nothing_is_needed() -> None:
-    barrier = full(0, 5)
-    assert released(barrier) == [0, 1, 2, 3, 4]
-    assert released(barrier) == []
-    assert barrier.clear() == []
-
-
 def test_as_many_act_as_a_batch_needs_in_the_order_in_which_they_came() -> None:
-    barrier = full(3, 5)
-    assert released(barrier) == [0, 1, 2]
-    assert released(barrier) == []  # these three act
-    barrier.put(post(1))
-    assert released(barrier, 1) == []  # one is collected, two act
-    barrier.put(post(0))
-    barrier.put(post(2))
-    assert released(barrier, 3) == []
-    assert released(barrier) == [3, 4, 1]
-    assert [each.message.peer.index for each in barrier.clear()] == [0, 2]
+    barrier = Barrier(3, lambda peer: True)
 
+    def put(*indices: int) -> None:
+        for index in indices:
+            barrier.put(Post(Message(RUN_ID, Peer("actor", index, 0), 0), lambda reply: None))
 
-def test_the_turn_of_an_actor_that_was_replaced_goes_to_another() -> None:
-    replaced: set[Peer] = set()
-    barrier = full(2, 3, replaced)
-    assert released(barrier) == [0, 1]
-    barrier.put(post(0, incarnation=1))
-    replaced.add(Peer("actor", 0, 0))
-    assert released(barrier) == [2]
-    assert released(barrier) == []
+    def released(num_collected: int = 0) -> list[int]:
+        return [post.message.peer.index for post in barrier.release(num_collected)]
 
-
-def test_an_actor_that_was_replaced_while_it_waited_takes_no_turn() -> None:
-    barrier = full(1, 2, {Peer("actor", 0, 0)})
-    assert released(barrier) == [0, 1]  # the first one is answered for good order alone
+    put(0, 1, 2, 3, 4)
+    assert released() == [0, 1, 2]
+    assert released() == []  # these three act
+    put(1)
+    assert released(1) == []  # one is collected, two act
+    put(0, 2)
+    assert released(3) == []
+    assert released() == [3, 4, 1]
+    assert [post.message.peer.index for post in barrier.clear()] == [0, 2]
 
 
 # ── a learner and its actors ──
@@ -102,73 +71,15 @@ def lags(monkeypatch: pytest.MonkeyPatch) -> Lags:
     return found
 
 
-class Cast:
-    """Actors without environments, which make an unroll for each answer, as fast as each is."""
-
-    def __init__(self, learner: Learner, config: RunConfig, speeds: list[int], *, ahead: int = 1) -> None:
-        """Each of them needs `speeds` turns for an unroll, and has at most `ahead` unanswered."""
-        self._learner, self._config, self._speeds, self._ahead = learner, config, speeds, ahead
-        self.speakers = speakers(learner, len(speeds))
-        self._versions = [-1] * len(speeds)
-        self._unanswered = [1] * len(speeds)
-        self.sent = [0] * len(speeds)
-        for speaker in self.speakers:
-            speaker.say(wants_weights=True)
-
-    def play(self, turns: int) -> None:
-        for turn in range(turns):
-            assert work_off(self._learner)
-            for index in range(len(self.speakers)):
-                self._turn(index, turn)
-
-    def _turn(self, index: int, turn: int) -> None:
-        speaker = self.speakers[index]
-        while reply := speaker.hear():
-            assert not reply.refused
-            self._unanswered[index] -= 1
-            if reply.weights is not None:
-                self._versions[index] = reply.weights_version
-        may_act = self._versions[index] >= 0 and self._unanswered[index] < self._ahead
-        if may_act and turn % self._speeds[index] == 0:
-            unroll = made_up_unroll(self._config, seed=turn)
-            asks = not self._config.algorithm.waits  # those that wait get weights anyway
-            speaker.say(unroll=unroll, weights_version=self._versions[index], wants_weights=asks, acting_s=0.0)
-            self._unanswered[index] += 1
-            self.sent[index] += 1
-
-
-@pytest.mark.parametrize("speeds", [[1], [1, 4, 2, 7]], ids=["one", "unequal"])
-def test_every_step_is_on_policy_if_actors_wait(make_learner: MakeLearner, lags: Lags, speeds: list[int]) -> None:
-    config = strict_run(actors__count=len(speeds))
-    learner = make_learner(config)
-    cast = Cast(learner, config, speeds)
-    cast.play(40)
-    assert len(lags) > 5
-    assert not any(map(any, lags))
-    assert learner.counters.updates == 2 * len(lags)
-    assert min(cast.sent) > 0  # nobody is forgotten
-    assert learner.inbox.num_refused == 0
-
-
-def test_actors_that_go_on_are_a_bounded_number_of_updates_behind(make_learner: MakeLearner, lags: Lags) -> None:
-    config = strict_run(algorithm__pipelined=True, algorithm__epochs=1, actors__count=6)
-    learner = make_learner(config)
-    Cast(learner, config, [1, 1, 2, 1, 3, 1], ahead=2).play(20)
-    behind = [lag for batch in lags for lag in batch]
-    assert 0 < max(behind) <= 3 * 2  # the slowest takes three turns, in each of which there are two batches at most
-    assert min(behind) == 0
-    assert learner.inbox.num_refused == 0
-
-
 def replace(learner: Learner, index: int, incarnation: int = 1) -> Speaker:
     """The successor of an actor, of which the manager has told the inbox."""
     learner.inbox.expect({f"actor_{index}": incarnation})
     return Speaker(learner.inbox, Peer("actor", index, incarnation))
 
 
-def send(speaker: Speaker, config: RunConfig, version: int) -> Reply | None:
+def send(speaker: Speaker, config: RunConfig, version: int, **said: Any) -> Reply | None:
     """The reply, if there is one at once."""
-    return speaker.say(unroll=made_up_unroll(config), weights_version=version, acting_s=0.0)
+    return speaker.say(unroll=made_up_unroll(config), weights_version=version, acting_s=0.0, **said)
 
 
 def begin(learner: Learner, count: int) -> list[Speaker]:
@@ -179,28 +90,6 @@ def begin(learner: Learner, count: int) -> list[Speaker]:
     work_off(learner)
     assert [speaker.hear() is not None for speaker in found] == [index < NEEDED for index in range(count)]
     return found
-
-
-def test_an_unroll_of_an_actor_that_was_replaced_costs_no_living_one_its_turn(
-    make_learner: MakeLearner, lags: Lags
-) -> None:
-    """It waits in the inbox when the turn of its actor is passed on: there must not be one unroll too many."""
-    config = strict_run(actors__count=4)
-    learner = make_learner(config)
-    first, second, third, fourth = begin(learner, 4)
-    send(first, config, 0)
-    replace(learner, 0)
-    for speaker in (second, third):
-        send(speaker, config, 0)
-    work_off(learner)
-    refused = first.hear()
-    assert refused is not None
-    assert refused.refused == "the actor was replaced"
-    assert fourth.hear() is not None  # it has the turn
-    send(fourth, config, 0)
-    work_off(learner)
-    assert lags == [[0] * NEEDED * ENVIRONMENTS]
-    assert learner.inbox.num_refused == 1
 
 
 def test_weights_that_are_not_the_newest_are_refused(make_learner: MakeLearner) -> None:
@@ -215,11 +104,14 @@ def test_weights_that_are_not_the_newest_are_refused(make_learner: MakeLearner) 
     assert learner._queue.num_fresh == 0
 
 
-def test_actors_come_and_go_and_the_run_goes_on(make_learner: MakeLearner, lags: Lags) -> None:
+@pytest.mark.parametrize("count", [1, 5])
+def test_every_step_is_on_policy_if_actors_wait_though_some_come_and_go(
+    make_learner: MakeLearner, lags: Lags, count: int
+) -> None:
     """Some die with the turn, some with an unroll on its way; no living one is refused, and no batch is short."""
-    config = strict_run(actors__count=5)
+    config = strict_run(actors__count=count)
     learner, chance = make_learner(config), random.Random(0)
-    cast = speakers(learner, 5)
+    cast = speakers(learner, count)
     acts: dict[int, int] = {}  # by actor, the version of the weights with which it makes an unroll
     for speaker in cast:
         speaker.say(wants_weights=True)
@@ -229,7 +121,7 @@ def test_actors_come_and_go_and_the_run_goes_on(make_learner: MakeLearner, lags:
             if reply := speaker.hear():
                 assert not reply.refused
                 acts[index] = reply.weights_version
-        index = chance.randrange(5)
+        index = chance.randrange(count)
         if index in acts and chance.random() < 0.8:
             send(cast[index], config, acts.pop(index))
         elif chance.random() < 0.3:
@@ -239,6 +131,25 @@ def test_actors_come_and_go_and_the_run_goes_on(make_learner: MakeLearner, lags:
     assert len(lags) > 10
     assert not any(map(any, lags))
     assert {len(lag) for lag in lags} == {NEEDED * ENVIRONMENTS}
+    assert learner.counters.updates == 2 * len(lags)
+
+
+def test_actors_that_go_on_are_a_bounded_number_of_updates_behind(make_learner: MakeLearner, lags: Lags) -> None:
+    config = strict_run(algorithm__pipelined=True, algorithm__epochs=1, actors__count=6)
+    learner = make_learner(config)
+    cast, versions = speakers(learner, 6), [0] * 6
+    for turn in range(20):
+        for index, speaker in enumerate(cast):
+            version = versions[index]  # of the weights before those that have come
+            while reply := speaker.hear():
+                assert not reply.refused
+                versions[index] = reply.weights_version
+            if turn % (1 + index % 3) == 0:  # some are slower than others
+                send(speaker, config, version, wants_weights=True)
+        work_off(learner)
+    behind = [lag for batch in lags for lag in batch]
+    assert 0 < max(behind) <= 3 * 2  # the slowest takes three turns, in each of which there are two batches at most
+    assert min(behind) == 0
 
 
 @pytest.mark.parametrize("pipelined", [False, True])

@@ -12,14 +12,14 @@ import pytest
 import torch
 
 from apex_acer.config import RunConfig
-from apex_acer.learner.batch_queue import BatchQueue, mover
+from apex_acer.learner.batch_queue import BatchQueue
 from apex_acer.learner.parts import make_sampler, make_storage
 from apex_acer.learner.ranks import ALONE, Ranks
 from apex_acer.protocol.specification import Array
 from apex_acer.protocol.unroll import Batch, Unroll
 from apex_acer.replay.rate_limiter import RateLimiter
 from apex_acer.replay.sampler import LEAST_PRIORITY
-from tests.runs import made_up_unroll, numbered_unroll, segment_numbers, tiny_layout, tiny_run
+from tests.runs import numbered_unroll, segment_numbers, tiny_layout, tiny_run
 
 MIXES: dict[str, dict[str, Any]] = {
     "poisson": {"algorithm__replay_ratio": 1.5},
@@ -151,17 +151,6 @@ def test_what_is_owed_of_replay_comes_before_what_is_fresh() -> None:
     assert replay_ratio(queue) == 2.0
 
 
-def test_nothing_is_replayed_before_it_starts() -> None:
-    config = queue_run(replay__start=100)
-    queue = make_queue(config, replays="fixed")
-    for number in range(4):
-        insert_agreed(queue, numbered_unroll(config, number), number)
-        assert [num for _, num in learn(queue)] == [4]
-    assert replay_ratio(queue) == 0.0
-    insert_agreed(queue, numbered_unroll(config, 4), 4)
-    assert [num for _, num in learn(queue)] == [4, 0]
-
-
 @pytest.mark.parametrize(("make_run", "capacity"), [(queue_run, 203), (steps_run, 200)])  # 40 segments hold either
 def test_replay_that_is_full_has_started_although_dummy_steps_are_not_held(
     make_run: Callable[..., RunConfig], capacity: int
@@ -184,13 +173,11 @@ def test_steps_are_replayed_at_the_ratio_once_replay_has_started(ratio: float, s
     queue = make_queue(config, early=early)
     inserted = replayed = 0
     for number in range(130):
-        before = queue._limiter.fresh_steps
         steps = insert(queue, config, number)
         if held(queue) < 100:
             assert not queue.ready
             continue
         inserted += steps
-        assert queue._limiter.fresh_steps - before == steps
         while queue.ready:
             batch = queue.next_batch()
             assert not batch.fresh.any()
@@ -199,7 +186,7 @@ def test_steps_are_replayed_at_the_ratio_once_replay_has_started(ratio: float, s
         assert num_fresh(queue) == 0
     assert inserted > 2000
     assert replayed == pytest.approx(ratio * inserted, rel=0.01)
-    assert replay_ratio(queue) == pytest.approx(replayed / inserted)
+    assert replay_ratio(queue) == replayed / inserted
 
 
 # ── a batch on its way ──
@@ -235,66 +222,32 @@ def test_what_fails_on_its_way_is_raised(monkeypatch: pytest.MonkeyPatch) -> Non
         queue.next_batch()
 
 
-def test_a_batch_that_has_come_is_the_one_that_was_gathered() -> None:
-    config = queue_run()
-    queue = make_queue(config)
-    insert(queue, config, 3)
-    gathered = queue.storage.gather(torch.tensor([0, 2]), 1)
-    come = vars(mover(CPU)(gathered))
-    for name, value in vars(gathered).items():
-        fields = [(value[key], come[name][key]) for key in value] if isinstance(value, dict) else [(value, come[name])]
-        assert all(torch.equal(one, other) for one, other in fields)
-
-
 # ── checkpoints ──
 
 
-def test_a_batch_on_its_way_at_a_checkpoint_is_chosen_again_and_counted_once() -> None:
-    config = queue_run(**MIXES["prioritized"])
-    queue, another = make_queue(config, early=True), make_queue(config)
-    for number in range(8):
-        insert(queue, config, number)
-    queue.next_batch()
-    assert queue._pending
-    state = through_json(queue)
-    restore(another, state, copied(queue))
-    inserted = int(queue.storage._steps.sum())
-    waiting = int(queue.storage.count_steps(torch.tensor(state["sequences"]["fresh"])).sum())
-    assert state["rate_limiter"]["fresh_steps"] == inserted - waiting > 0
-    expected = [segment_numbers(queue.next_batch()) for _ in range(3)]
-    assert [segment_numbers(another.next_batch()) for _ in range(3)] == expected
-
-
-def test_with_a_batch_of_steps_on_its_way_another_begins_with_that_one() -> None:
-    config = steps_run(replay__sampling="uniform")
-    queue, another = make_queue(config, early=True), make_queue(config, early=True)
-    go_on(queue, config, 0, 20)
-    insert(queue, config, 20)
-    queue.next_batch(0.5)
-    restore(another, through_json(queue), copied(queue))
-    expected = learn(another) + go_on(another, config, 21, 20)
-    assert learn(queue) + go_on(queue, config, 21, 20) == expected
-    assert len(expected) > 40
-
-
 @pytest.mark.parametrize(
-    ("config", "stopped_after"),
+    ("config", "stopped_after", "early"),
     [
-        (queue_run(**MIXES["fresh only"]), 0),
-        (queue_run(**MIXES["poisson"]), 7),
-        (queue_run(**MIXES["prioritized"]), 30),
-        (steps_run(replay__sampling="uniform"), 7),
-        (steps_run(), 30),
+        (queue_run(**MIXES["fresh only"]), 0, True),
+        (queue_run(**MIXES["poisson"]), 7, False),
+        (queue_run(**MIXES["prioritized"]), 30, False),
+        (queue_run(**MIXES["prioritized"]), 8, True),
+        (steps_run(replay__sampling="uniform"), 20, True),
+        (steps_run(), 30, False),
     ],
-    ids=["fresh only", "poisson", "prioritized", "steps", "prioritized steps"],
+    ids=["fresh only", "poisson", "prioritized", "prioritized, early", "steps, early", "prioritized steps"],
 )
-def test_with_its_arrays_another_goes_on_as_this_one_does(config: RunConfig, stopped_after: int) -> None:
-    queue, another = make_queue(config), make_queue(config)
+def test_with_its_arrays_another_goes_on_as_this_one_does(config: RunConfig, stopped_after: int, early: bool) -> None:
+    """A batch that is on its way at a checkpoint is chosen again, and counted once."""
+    queue, another = (make_queue(config, early=early) for _ in range(2))
     go_on(queue, config, 0, stopped_after)
-    insert(queue, config, stopped_after)  # not learned from yet
-    insert(queue, config, stopped_after + 1)
+    for number in range(stopped_after, stopped_after + 2):  # not learned from yet
+        insert(queue, config, number)
+    if early:
+        queue.next_batch(0.5)
+        assert queue._pending
     restore(another, through_json(queue), copied(queue))
-    assert another.figures() == queue.figures()
+    assert early or another.figures() == queue.figures()
     expected = learn(queue) + go_on(queue, config, stopped_after + 2, 20)
     assert len(expected) > 20
     assert learn(another) + go_on(another, config, stopped_after + 2, 20) == expected
@@ -311,29 +264,16 @@ def test_without_its_segments_nothing_is_owed_and_replay_fills_again() -> None:
     assert not another.ready
     assert (held(another), num_fresh(another)) == (0, 0)
     assert replay_ratio(another) == replay_ratio(queue)  # of the whole run
-    drawn: Drawn = []
-    for number in range(30, 60):
-        insert(another, config, number)
-        started = held(another) >= 100
-        batches = learn(another)
-        drawn += batches
-        assert started or [len(numbers) - num for numbers, num in batches] == [0] * len(batches)
+    drawn = go_on(another, config, 30, 5)
+    assert held(another) < 100
+    assert all(len(numbers) == num for numbers, num in drawn)
+    drawn += go_on(another, config, 35, 25)
     fresh = [number for numbers, num in drawn for number in numbers[:num]]
     replayed = [number for numbers, num in drawn for number in numbers[num:]]
     assert fresh == list(range(120, 120 + len(fresh)))
-    assert all(number >= 120 for number in replayed)
-    expected = config.algorithm.replay_ratio * (len(fresh) - 16)  # since the fifth unroll or so
+    assert min(replayed) >= 120
+    expected = config.algorithm.replay_ratio * (len(fresh) - 20)
     assert len(replayed) == pytest.approx(expected, rel=0.25, abs=1)
-
-
-def test_arrays_are_replay_s_own_memory() -> None:
-    config = queue_run()
-    queue = make_queue(config)
-    insert_agreed(queue, made_up_unroll(config), 0)
-    arrays = queue.arrays()
-    assert {len(array) for array in arrays.values()} == {4}
-    arrays["reward"][:] = 77.0
-    assert (queue.next_batch().reward == 77.0).all()
 
 
 # ── priorities ──
@@ -383,21 +323,18 @@ def test_priorities_of_what_was_overwritten_meanwhile_are_ignored(early: bool) -
 def test_fresh_sequences_have_weight_one_and_get_priorities_too() -> None:
     """Of ACER, which learns each segment once as it comes."""
     config = queue_run(algorithm__replay_ratio=3.0, replay__sampling="prioritized")
-    queue, lowest = make_queue(config), 1.0
+    queue = make_queue(config)
     for number in range(9):
         insert(queue, config, number)
         while queue.ready:
             batch = queue.next_batch()
             num = int(batch.fresh.sum())
             assert (batch.importance[:num] == 1).all()
-            if num < 4:
-                assert batch.importance[num:].max() == 1
-                lowest = min(lowest, batch.importance.min().item())
+            assert batch.importance.max() == 1
             slots = batch.reward[0].long()  # nothing was overwritten
             queue.set_priorities(batch.reward[0] + 1)
             found = queue.arrays()["weights"][slots.numpy()]
             np.testing.assert_allclose(found, raised(batch.reward[0] + 1), rtol=1e-12)
-    assert lowest < 0.7
 
 
 # ── several learners ──
@@ -424,25 +361,10 @@ def several(says: Callable[[Array], Any], **changes: Any) -> BatchQueue:
     return queue
 
 
-def second(given: Array) -> tuple[int | bool, ...]:
-    """Steps, fresh sequences, steps held, is full, stops, row due."""
-    return 0, 7, 400, False, True, False
-
-
-def test_steps_add_up_and_the_first_one_decides_when_to_stop_and_to_write() -> None:
-    queue = several(second)
-    assert queue.agree(20, False, True) == (20, False, True)
-    assert held(queue) == queue.storage.num_steps + 400
-    assert queue.ready
-    alone = make_queue(queue_run())
-    assert alone.agree(7, True, False) == (7, True, False)
-    assert not alone.takes_more
-
-
 @pytest.mark.parametrize(("batch_size", "ready"), [(10, True), (12, False)])
 def test_a_batch_is_ready_once_all_have_the_whole_of_it(batch_size: int, ready: bool) -> None:
     """The first one has 4 of its 5 or 6 sequences, the other one 7."""
-    queue = several(second, learner__batch_size=batch_size)
+    queue = several(lambda given: given + 3 * (np.arange(6) == 1), learner__batch_size=batch_size)
     assert queue.ready == ready
     assert queue.takes_more
 

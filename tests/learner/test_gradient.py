@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
-import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +13,14 @@ import torch
 from apex_acer.actor.rollout import Rollout
 from apex_acer.algorithms import algorithm_class
 from apex_acer.algorithms.algorithm import LossOutput
-from apex_acer.algorithms.on_policy.common import OnPolicy
 from apex_acer.algorithms.sac.sac import Sac
 from apex_acer.algorithms.samples import Samples, split
 from apex_acer.config import RunConfig
-from apex_acer.learner.gradient import Gradient, num_parts
+from apex_acer.learner.gradient import Gradient, make_gradient, num_parts
 from apex_acer.learner.learner import Learner
 from apex_acer.learner.optimizer import Optimizer, make_optimizer
 from apex_acer.learner.parts import capacity, make_storage, unroll_layout
 from apex_acer.learner.ranks import ALONE, Ranks
-from apex_acer.learner.trainer import Trainer
 from apex_acer.protocol.specification import EnvironmentSpec
 from apex_acer.protocol.unroll import Batch
 from tests.algorithms import segments
@@ -107,15 +102,16 @@ def test_a_part_has_two_segments_at_least(threads: int, batch_size: int, expecte
 # ── an algorithm that draws random numbers ──
 
 
-def a_batch(config: RunConfig) -> tuple[EnvironmentSpec, Batch]:
-    """Samples of what a fresh policy did; parts of it have different numbers of steps."""
+def a_batch(config: RunConfig, ranks: Ranks = ALONE) -> tuple[EnvironmentSpec, Batch]:
+    """A learner's share of samples of what a fresh policy did; parts of it have different numbers of steps."""
     environments, policy = play(config, 4)
     rollout = Rollout(environments, policy, seed=0)
     storage = make_storage(config, unroll_layout(config, policy.spec), capacity(config))
     for _ in range(SIZE):
         storage.insert(rollout.unroll(config.algorithm.unroll_length), 0)
     environments.close()
-    return policy.spec, storage.gather(torch.arange(0, 2 * SIZE, 2), num_fresh=2)
+    samples = torch.arange(0, 2 * SIZE, 2).chunk(ranks.count)[ranks.rank]
+    return policy.spec, storage.gather(samples, num_fresh=2)
 
 
 def a_run(algorithm: str, **changes: Any) -> RunConfig:
@@ -133,9 +129,6 @@ def computed(config: RunConfig, parts: int = 1, ranks: Ranks = ALONE, num_losses
     whole = algorithm.samples.make(batch)
     own: Any = split(dataclasses.replace(whole, noise=algorithm.noise(whole)), ranks.count)[ranks.rank]
     algorithm.noise = lambda samples: own.noise
-    if isinstance(algorithm, OnPolicy):
-        descent: Any = ranks  # it needs no more than to add up
-        own = algorithm.prepare(own, descent)
     optimizer = make_optimizer(config, algorithm.groups())
     optimizer.gradient.fill_(7.0)  # of another batch
     gradient = Gradient(algorithm, optimizer, parts, ranks, num_losses)
@@ -169,31 +162,13 @@ def test_a_thread_for_each_loss_changes_no_bit(algorithm: str, updates: int) -> 
     assert np.abs(gradient).max() > 1e-3
 
 
-@pytest.mark.parametrize("algorithm", ["sac", "td3", "continuous_acer", "ppo_lstm"])
+@pytest.mark.parametrize("algorithm", ["sac", "td3", "continuous_acer"])
 def test_two_learners_make_the_update_of_one(pair: Group, algorithm: str) -> None:
     """If each has its share of the random numbers, too."""
     config = a_run(algorithm)
     first, second = pair.run(computed_by_one_of_several, config)
     np.testing.assert_array_equal(first[0], second[0])
     assert_close(first, computed(config))
-
-
-def threads_of(config: RunConfig, spec: EnvironmentSpec, monkeypatch: pytest.MonkeyPatch, num: int) -> set[str]:
-    """The names of the threads that compute the losses of an update; `num` losses wait until all of them have begun."""
-    found, begun = set(), threading.Barrier(num)
-
-    def noted(sac: Sac, loss: Callable[..., LossOutput], *given: Any) -> LossOutput:
-        begun.wait(10.0)
-        found.add(threading.current_thread().name)
-        return loss(sac, *given)
-
-    trainer = Trainer(config, spec)
-    with monkeypatch.context() as patch:
-        for name in ("_critics_loss", "_policy_loss"):
-            patch.setattr(Sac, name, functools.partialmethod(noted, getattr(Sac, name)))
-        trainer.update(a_batch(config)[1], 0, 0)
-    trainer.close()
-    return found
 
 
 class OwnLoss(Sac):
@@ -204,15 +179,20 @@ class OwnLoss(Sac):
         return output._replace(loss=2 * output.loss)
 
 
-def test_each_loss_has_a_thread_if_the_learner_has_several_and_a_loss_of_ones_own_is_computed_whole(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    config, alone = (a_run("sac", learner__threads=n) for n in (2, 1))
-    spec, here = a_batch(config)[0], threading.current_thread().name
-    assert len(threads_of(config, spec, monkeypatch, 2)) == 2
-    assert threads_of(alone, spec, monkeypatch, 1) == {here}
-    monkeypatch.setattr("apex_acer.learner.trainer.algorithm_class", lambda name: OwnLoss)
-    assert threads_of(config, spec, monkeypatch, 1) == {here}
+def test_each_loss_has_a_thread_if_the_learner_has_several_and_a_loss_of_ones_own_is_computed_whole() -> None:
+    config = a_run("sac")
+    spec, batch = a_batch(config)
+    found, losses = [], []
+    for kind, threads in ((Sac, 2), (Sac, 1), (OwnLoss, 2)):
+        torch.manual_seed(1)
+        algorithm = kind.make(config, spec, CPU)
+        optimizer = make_optimizer(config, algorithm.groups())
+        gradient = make_gradient(algorithm, optimizer, threads, 2 * SIZE)
+        losses.append(gradient.compute(algorithm.samples.make(batch), optimizer.due(0)).loss)
+        found.append(gradient._pool is not None)
+        gradient.close()
+    assert found == [True, False, False]
+    torch.testing.assert_close(losses[1:], [losses[0], 2 * losses[0]])
 
 
 def drawn(ranks: Ranks, config: RunConfig) -> list[np.ndarray]:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import shutil
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +15,10 @@ import torch
 
 from apex_acer.config import RunConfig
 from apex_acer.learner.learner import Learner
-from apex_acer.learner.ranks import ALONE, Ranks
+from apex_acer.learner.ranks import ALONE, LearnerLost, Ranks
 from apex_acer.protocol.messages import Peer
 from apex_acer.protocol.unroll import Unroll
-from tests.ranks import Group
+from tests.ranks import Group, connected
 from tests.runs import CARTPOLE, RUN_ID, Speaker, numbered_unroll, speakers, tiny_run
 
 STEPS = 400  # of the loop, at most
@@ -143,68 +146,86 @@ def test_what_is_not_finite_on_one_is_skipped_by_all(pair: Group, tmp_path: Path
     assert first["updates"] == second["updates"] == 2
 
 
-def write_and_stop(ranks: Ranks, config: RunConfig) -> Found:
-    """The second one's actor sends rows; the first one's manager ends the run."""
+def write_save_and_resume(ranks: Ranks, config: RunConfig) -> tuple[list[Found], tuple[bool, int]]:
+    """Each one's actor sends rows; the first one's manager ends the run, which two other learners go on with."""
     learner = make(config, ranks)
     (speaker,) = speakers(learner, 1)
     speaker.peer = Peer("actor", ranks.rank, 0)
     learner.inbox.expect({speaker.peer.name: 0})
     speaker.say(unroll=unroll_of(config, ranks.rank), acting_s=0.0, rows=[{"episodes": 10.0 + ranks.rank}])
-    assert go_on(learner, ranks)
+    for number in range(1, 8):
+        give(learner, speaker, config, 2 * number + ranks.rank)
+        assert go_on(learner, ranks)
     if ranks.rank == 0:
         learner.inbox.stop("SIGINT")
     ended = not go_on(learner, ranks)
-    result = learner.finish()
-    return {
-        "ended": ended,
-        "reason": result.reason,
-        "env_steps": result.env_steps,
-    }
-
-
-def test_the_first_one_writes_everybody_s_rows_and_ends_the_run(pair: Group, tmp_path: Path) -> None:
-    first, second = pair.run(write_and_stop, several(tmp_path, logging__every_seconds=100.0))
-    assert first["ended"]
-    assert second["ended"]
-    assert first["reason"] == "SIGINT"
-    assert first["env_steps"] == second["env_steps"]
-    rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
-    assert {row["source"]: row.get("episodes") for row in rows} == {"actor_0": 10.0, "actor_1": 11.0, "learner": None}
-
-
-def save_and_resume(ranks: Ranks, config: RunConfig) -> list[Found]:
-    learner = make(config, ranks)
-    (speaker,) = speakers(learner, 1)
-    for number in range(8):
-        give(learner, speaker, config, 2 * number + ranks.rank)
-        assert go_on(learner, ranks)
     learner.save()
-    before = facts(learner)
-    resumed = make(config, ranks, resume=True)
-    return [before, facts(resumed)]
+    copy = dataclasses.replace(config, out=f"{config.out}/copy")
+    if ranks.rank == 0:
+        shutil.copytree(f"{config.out}/checkpoint", f"{copy.out}/checkpoint")
+    found = [facts(learner), facts(make(copy, ranks, resume=True))]
+    result = learner.finish()
+    assert ranks.rank or result.reason == "SIGINT"
+    return found, (ended, result.env_steps)
 
 
-def test_all_go_on_from_the_first_one_s_checkpoint(pair: Group, tmp_path: Path) -> None:
-    config = several(tmp_path, optimizer__name="adam")
-    for before, resumed in pair.run(save_and_resume, config):
+def test_the_first_one_writes_everybody_s_rows_ends_the_run_and_saves_it_for_all(pair: Group, tmp_path: Path) -> None:
+    config = several(tmp_path, logging__every_seconds=100.0, optimizer__name="adam")
+    found = pair.run(write_save_and_resume, config)
+    for (before, resumed), (ended, env_steps) in found:
+        assert ended
+        assert env_steps == before["env_steps"]
         assert_close(before, resumed, exactly=True)
         assert resumed["updates"] == before["updates"] > 4
         assert resumed["env_steps"] == before["env_steps"]
         assert resumed["held"] == 0
     assert len(list(tmp_path.glob("checkpoint/*"))) == 1
-
-
-def loaded(ranks: Ranks, config: RunConfig) -> Found:
-    learner = make(config, ranks)
-    found = facts(learner)
-    learner.close()
-    return found
+    rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert {row["source"]: row.get("episodes") for row in rows} == {"actor_0": 10.0, "actor_1": 11.0, "learner": None}
 
 
 def test_weights_are_read_by_the_first_one_alone(pair: Group, tmp_path: Path) -> None:
     alone = make(several(tmp_path / "one", engine="serial", learner__count=1, seed=3), ALONE)
     saved, written = alone.save(), facts(alone)
     alone.close()
-    first, second = pair.run(loaded, several(tmp_path / "two", seed=4, load=str(saved)))
+    first, second = pair.run(train_on, several(tmp_path / "two", seed=4, load=str(saved)), [])
     assert_close(first, written, exactly=True)
     assert_close(first, second, exactly=True)
+
+
+# ── connections ──
+
+
+def listening_addresses(ranks: Ranks) -> list[str]:
+    connected(ranks)
+    inodes = {Path(f"/proc/self/fd/{fd.name}").readlink().name for fd in Path("/proc/self/fd").iterdir() if fd.exists()}
+    found = []
+    for table in ("/proc/self/net/tcp", "/proc/self/net/tcp6"):
+        for line in Path(table).read_text().splitlines()[1:]:
+            _, local, _, state, *rest = line.split()
+            if state == "0A" and f"socket:[{rest[5]}]" in inodes:
+                found.append(local.partition(":")[0])
+    return found
+
+
+@pytest.mark.skipif(not Path("/proc/self/net/tcp").exists(), reason="asks Linux")
+def test_nothing_listens_beyond_the_machine(pair: Group) -> None:
+    first, second = pair.run(listening_addresses)
+    assert len(first) >= 2  # where they meet, and where gloo's connection is made
+    assert {*first, *second} == {"0100007F"}
+
+
+def fall_silent(ranks: Ranks) -> str:
+    if ranks.rank:
+        time.sleep(1.5)
+        return ""
+    try:
+        connected(ranks)
+    except LearnerLost as error:
+        return str(error)
+    return "nothing"
+
+
+def test_a_silent_learner_is_noticed_at_the_deadline(pair: Group) -> None:
+    assert "imed out" in pair.run(fall_silent, timeout_s=1.0)[0]
+    assert pair.run(connected) == [2, 2]

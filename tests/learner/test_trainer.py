@@ -12,10 +12,8 @@ import torch
 from apex_acer.algorithms.on_policy.common import ADVANTAGE, standardise
 from apex_acer.algorithms.samples import Sequences
 from apex_acer.config import RunConfig
-from apex_acer.learner.gradient import Gradient
 from apex_acer.learner.ranks import ALONE, Ranks
 from apex_acer.learner.trainer import Trainer
-from apex_acer.protocol.unroll import Batch
 from tests import on_policy
 from tests.learner.test_gradient import SIZE, a_batch
 from tests.ranks import Group
@@ -46,19 +44,19 @@ def a_run(**changes: Any) -> RunConfig:
     return tiny_run("", **(fixed | changes))
 
 
-def updated(config: RunConfig, parts: int = 1, ranks: Ranks = ALONE) -> dict[str, np.ndarray]:
+def updated(config: RunConfig, ranks: Ranks = ALONE) -> dict[str, np.ndarray]:
     """All weights after an update on one batch, of which each learner has a share, and the number of steps.
 
     The first learner has seen other observations than the second.
     """
-    spec, batch = a_batch(config)
-    batch = dataclasses.replace(batch, reward=batch.reward * torch.arange(SIZE))  # the shares differ
+    spec, batch = a_batch(config, ranks)
+    scale = torch.arange(SIZE).chunk(ranks.count)[ranks.rank]  # the shares differ
+    batch = dataclasses.replace(batch, reward=batch.reward * scale)
     trainer = Trainer(config, spec, ranks)
-    trainer.gradient = Gradient(trainer.algorithm, trainer.optimizer, parts, ranks)
     unroll = made_up_unroll(config, seed=ranks.rank, spec=spec)
     trainer.algorithm.observe(dataclasses.replace(unroll, obs=unroll.obs * (1 + 5 * ranks.rank)), "actor")
     torch.manual_seed(1)
-    update = trainer.update(share(batch, ranks), 0, 0)
+    update = trainer.update(batch, 0, 0)
     trainer.close()
     assert not update.num_skipped
     tensors = {name: tensor.detach().numpy().copy() for name, tensor in trainer.algorithm.tensors().items()}
@@ -66,21 +64,8 @@ def updated(config: RunConfig, parts: int = 1, ranks: Ranks = ALONE) -> dict[str
     return {name: array for name, array in tensors.items() if "moments" not in name}
 
 
-def share(batch: Batch, ranks: Ranks) -> Batch:
-    """A learner's part of a batch."""
-
-    def part(name: str, value: Any) -> Any:
-        if isinstance(value, dict):
-            return {key: part(name, each) for key, each in value.items()}
-        return value.chunk(ranks.count, 0 if name in ("state", "weights_version", "fresh", "importance") else 1)[
-            ranks.rank
-        ]
-
-    return Batch(**{name: part(name, value) for name, value in vars(batch).items()})
-
-
 def updated_by_one_of_several(ranks: Ranks, config: RunConfig) -> dict[str, np.ndarray]:
-    return updated(config, ranks=ranks)
+    return updated(config, ranks)
 
 
 def assert_close(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> None:
@@ -97,12 +82,6 @@ def test_two_learners_make_the_update_of_one(pair: Group, name: str) -> None:
         np.testing.assert_array_equal(array, second[each], err_msg=each)
     assert_close(first, updated(config))
     assert {"ppo, target": 2 < first["steps"] < 20}.get(name, first["steps"] in (1, 2))
-
-
-@pytest.mark.parametrize("name", ["impala", "ppo_lstm"])
-def test_parts_make_the_update_of_the_whole(name: str) -> None:
-    config = a_run(**(on_policy.ALGORITHMS[name] | {"learner__batch_size": 2 * SIZE}))
-    assert_close(updated(config, parts=3), updated(config))
 
 
 def test_advantages_are_standardised_over_all_that_is_learned_from() -> None:

@@ -16,7 +16,7 @@ from apex_acer.protocol.unroll import PRIORITY, Unroll
 from apex_acer.replay.sampler import LEAST_PRIORITY, PrioritizedSampler
 from apex_acer.replay.storage import Storage
 from tests import unrolls as made
-from tests.unrolls import COUNT, K, copy_into, plain_layout, plain_unroll
+from tests.unrolls import COUNT, K, plain_layout, plain_unroll
 
 ALPHA, BETA = 0.7, 0.4
 SETTINGS = ReplayConfig(sampling="prioritized", priority_exponent=ALPHA, importance_exponent=BETA)
@@ -27,11 +27,11 @@ WINDOWS = pytest.mark.parametrize("window", [0, 2])
 Replay = tuple[Storage, PrioritizedSampler]
 
 
-def make(window: int, *, given: bool, capacity: int = CAPACITY, seed: int = 0, **settings: Any) -> Replay:
+def make(window: int, *, given: bool, capacity: int = CAPACITY, **settings: Any) -> Replay:
     """`given`: unrolls come with priorities."""
     exponents = dataclasses.replace(SETTINGS, **settings)
     storage = Storage(plain_layout(prioritized=given), capacity, window)
-    return storage, PrioritizedSampler(storage, seed, exponents)
+    return storage, PrioritizedSampler(storage, 0, exponents)
 
 
 def insert(replay: Replay, numbers: range, *, given: bool, dummies: float = 0.2) -> list[Unroll]:
@@ -139,47 +139,7 @@ def test_importance_is_n_times_p_to_the_minus_beta_as_a_share_of_the_largest(pro
 # ── what is evicted ──
 
 
-@pytest.mark.parametrize(("window", "given"), [(0, False), (0, True), (2, False), (2, True)])
-def test_the_oldest_segments_go_and_their_weights_with_them(window: int, given: bool) -> None:
-    replay = make(window, given=given)
-    starts = K if window else 1
-    insert(replay, range(2), given=given, dummies=0.0)
-    everything = torch.arange(len(replay[0]) * starts)
-    replay[1].set_priorities(everything, torch.full(everything.shape, 100.0), replay[0].num_inserted)
-    unrolls = insert(replay, range(2, 4), given=given, dummies=0.0)
-    priorities = [np.full((K, COUNT), 100.0)] * 2
-    priorities += [unroll.extras[PRIORITY] if given else priorities[0] for unroll in unrolls]
-    expected = newest_columns(priorities)  # of the first two unrolls, segment 5 is left
-    held = weights(replay).reshape(CAPACITY, starts)
-    np.testing.assert_allclose(held, raised(expected if window else expected.max(1, keepdims=True)))
-    assert replay[1]._tree.total == pytest.approx(held.sum())
-
-
 # ── priorities as they are learned ──
-
-
-@WINDOWS
-def test_priorities_replace_those_before_and_dummies_stay_undrawn(window: int) -> None:
-    replay = make(window, given=False)
-    insert(replay, range(2), given=False, dummies=0.4)
-    before = weights(replay)
-    items = torch.arange(0, len(before), 2)
-    priorities = torch.linspace(0.0, 3.0, len(items))
-    replay[1].set_priorities(items, priorities, replay[0].num_inserted)
-    expected = before.copy()
-    expected[::2] = np.where(before[::2] > 0, raised(priorities.numpy()), 0.0)
-    np.testing.assert_allclose(weights(replay), expected, rtol=1e-12)
-    assert replay[1]._tree.total == pytest.approx(expected.sum())
-    if window:
-        assert (before[::2] == 0).any()
-    assert (expected[::2][before[::2] > 0] > 0).all()  # even a priority of zero is drawn now and then
-
-
-def test_of_an_item_that_repeats_the_last_priority_counts() -> None:
-    replay = make(2, given=True)
-    insert(replay, range(1), given=True, dummies=0.0)
-    replay[1].set_priorities(torch.tensor([3, 4, 3]), torch.tensor([5.0, 6.0, 7.0]), COUNT)
-    np.testing.assert_allclose(weights(replay)[[3, 4]], raised([7.0, 6.0]))
 
 
 @WINDOWS
@@ -204,29 +164,3 @@ def test_priorities_of_what_was_overwritten_meanwhile_are_ignored(window: int, b
 
 
 # ── checkpoints ──
-
-
-@WINDOWS
-@pytest.mark.parametrize("unrolls_before", [1, 3])
-def test_another_goes_on_bit_for_bit(window: int, unrolls_before: int) -> None:
-    given = window > 0
-    replay, another = (make(window, given=given, seed=seed) for seed in (1, 2))
-    assert weights(replay).shape == (0,)
-    insert(replay, range(unrolls_before), given=given)
-    learn(replay)
-    copy_into(replay, another)
-    assert another[1]._tree.total == replay[1]._tree.total
-    for number in range(unrolls_before, unrolls_before + 4):
-        for each in (replay, another):
-            insert(each, range(number, number + 1), given=given)
-        for one, other in zip(learn(replay), learn(another), strict=True):
-            assert torch.equal(one, other)
-        np.testing.assert_array_equal(weights(another), weights(replay))
-
-
-def learn(replay: Replay) -> tuple[torch.Tensor, torch.Tensor]:
-    """A draw and its weights; new priorities are set."""
-    items = replay[1].draw(16)
-    importance = importance_of(replay, items, 0.3)
-    replay[1].set_priorities(items, items.float().sin().abs(), replay[0].num_inserted)
-    return items, importance

@@ -17,7 +17,7 @@ from apex_acer.protocol.specification import EnvironmentSpec
 from apex_acer.protocol.unroll import ARRAY_FIELDS, Batch, Layout, Unroll, layout
 from apex_acer.replay.sampler import Sampler
 from apex_acer.replay.storage import Storage
-from tests.unrolls import COUNT, PLANE, K, copy_into, insert, plain_unroll
+from tests.unrolls import COUNT, PLANE, K, plain_unroll
 
 CAPACITY, LSTM = 7, 4  # the ring holds two unrolls and a third of one
 PIXELS = EnvironmentSpec((1, 84, 84), "uint8", Discrete(4, 0), 4, False, 4, (84, 84))
@@ -83,18 +83,6 @@ def test_samples_are_slices_of_the_newest_unrolls(window: int, stack: int) -> No
     assert storage.count_steps(samples).tolist() == trained_on.sum(0).tolist()
 
 
-def test_samples_may_repeat_have_weights_and_be_fresh() -> None:
-    storage = Storage(layout_of(), CAPACITY, window=3)
-    storage.insert(numbered(0), 0)
-    importance = torch.tensor([0.5, 0.25, 1.0])
-    for num_fresh in range(4):
-        batch = storage.gather(torch.tensor([8, 8, 13]), num_fresh, importance)
-        for place, sample in enumerate((8, 8, 13)):
-            assert_sample(batch, place, numbered(0), sample // K, sample % K, 1)
-        assert torch.equal(batch.importance, importance)
-        assert batch.fresh.tolist() == [True] * num_fresh + [False] * (3 - num_fresh)
-
-
 @pytest.mark.parametrize("window", [0, 3])
 def test_draws_are_uniform_over_what_was_inserted(window: int) -> None:
     storage = Storage(layout_of(), 1000, window)
@@ -109,27 +97,6 @@ def test_draws_are_uniform_over_what_was_inserted(window: int) -> None:
     assert 1e-3 < stats.chisquare(counts.numpy()).pvalue < 1 - 1e-3
     assert torch.equal(drawn, again)
     assert not torch.equal(drawn[:100], other.draw(100))
-
-
-@pytest.mark.parametrize("window", [0, 3])
-@pytest.mark.parametrize("unrolls_before", [0, 2, 5])
-def test_another_goes_on_with_its_arrays(unrolls_before: int, window: int) -> None:
-    """Before and after the ring is full."""
-    storages = [Storage(layout_of(), CAPACITY, window) for _ in range(2)]
-    one, other = ((storage, Sampler(storage, seed)) for seed, storage in enumerate(storages))
-    for version in range(unrolls_before):
-        insert(one, numbered(version), version)
-        one[1].draw(5)
-    copy_into(one, other)
-    for version in range(unrolls_before, unrolls_before + 3):
-        assert torch.equal(insert(one, numbered(version), version), insert(other, numbered(version), version))
-        drawn = one[1].draw(16)
-        assert torch.equal(other[1].draw(16), drawn)
-        for name, array in storages[0].arrays().items():
-            np.testing.assert_array_equal(storages[1].arrays()[name], array, err_msg=name)
-        assert torch.equal(storages[1].gather(drawn).obs, storages[0].gather(drawn).obs)
-        assert storages[1].count_steps(drawn).tolist() == storages[0].count_steps(drawn).tolist()
-        assert storages[1].num_steps == storages[0].num_steps
 
 
 def test_arrays_are_views_of_what_is_held() -> None:

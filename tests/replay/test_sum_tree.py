@@ -38,19 +38,6 @@ def test_every_point_finds_its_item(capacity: int) -> None:
         np.testing.assert_array_equal(drawn, np.repeat(items, weights)[order])
 
 
-@CAPACITIES
-def test_evenly_spaced_points_give_each_item_its_share(capacity: int) -> None:
-    rng = np.random.default_rng(capacity)
-    items = scattered(rng, capacity, 1000)
-    weights = 10 ** rng.uniform(-15, 15, len(items)) * (rng.random(len(items)) < 0.8)
-    weights[0] = 1
-    num = 300_001
-    drawn = filled(capacity, items, weights).draw((np.arange(num) + 0.5) / num)
-    counts = np.bincount(np.searchsorted(items, drawn), minlength=len(items))
-    assert np.all(np.diff(drawn) >= 0)
-    np.testing.assert_allclose(counts, weights / weights.sum() * num, atol=1 + 1e-6, rtol=0)
-
-
 def with_neighbours(points: Array) -> Array:
     """`points` and the next numbers on both sides, those in [0, 1), in no order."""
     points = np.concatenate([points, np.nextafter(points, -1), np.nextafter(points, 2), [0, LAST_POINT]])
