@@ -98,6 +98,15 @@ def gradients_of(algorithm: Algorithm, batch: Batch) -> tuple[LossOutput, dict[s
     return output, gradients(output.loss, algorithm)
 
 
+def assert_learns_finite_numbers(algorithm: Algorithm, batch: Batch) -> LossOutput:
+    """The loss of a batch, of which all numbers are finite, as is the gradient, which is not 0."""
+    output, found = gradients_of(algorithm, batch)
+    for number in (output.loss, output.priorities, *found.values(), *output.metrics.values()):
+        assert number.isfinite().all()
+    assert found["network"].any()
+    return output
+
+
 def act(
     algorithm: Algorithm,
     obs: Tensor,

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from apex_acer.protocol.specification import Array
 from tests.functional import reference
 from tests.functional.reference import Sizes
-
-NUM_OTHERS = 5  # the actions u_i that the average advantage is taken over
 
 
 class Loss(NamedTuple):
@@ -24,24 +22,15 @@ class Loss(NamedTuple):
     bound_share: float  # of the unmasked steps, those that the trust region changes
 
 
-def random_batch(seed: int, sizes: Sizes | None = None, dtype: type[np.floating[Any]] = np.float64) -> dict[str, Array]:
-    """Gaussians, values and the episodes of `reference.random_batch`; `sizes.actions` is d."""
-    sizes = sizes or Sizes(actions=3)
+def random_batch(seed: int, sizes: Sizes) -> dict[str, Array]:
+    """Gaussian behaviour policies, what they did, and the episodes of `reference.random_batch`; `sizes.actions` is d."""
     rng = np.random.default_rng(seed)
-    length, columns, dim = sizes
     names = ("reward", "terminated", "truncated", "mask", "importance")
     batch = {name: array for name, array in reference.random_batch(seed, sizes).items() if name in names}
-    batch["mean"] = rng.normal(size=(length + 1, columns, dim))
-    batch["log_std"] = np.log(rng.uniform(0.5, 1.5, size=dim))
-    batch["average_mean"] = batch["mean"][:-1] + 0.5 * rng.normal(size=(length, columns, dim))
-    batch["mu_mean"] = batch["mean"][:-1] + 0.5 * rng.normal(size=(length, columns, dim))
-    batch["mu_log_std"] = np.log(rng.uniform(0.5, 1.5, size=(length, columns, dim)))
-    batch["action"] = batch["mu_mean"] + np.exp(batch["mu_log_std"]) * rng.normal(size=(length, columns, dim))
-    batch["other_action"] = batch["mean"][:-1] + np.exp(batch["log_std"]) * rng.normal(size=(length, columns, dim))
-    batch["value"] = 3 * rng.normal(size=(length + 1, columns))
-    batch["advantage"], batch["other_advantage"] = 3 * rng.normal(size=(2, length, columns))
-    batch["other_advantages"] = 3 * rng.normal(size=(NUM_OTHERS, length, columns))
-    return {name: array.astype(dtype) if array.dtype == np.float64 else array for name, array in batch.items()}
+    batch["mu_mean"] = 1.1 * rng.normal(size=sizes)
+    batch["mu_log_std"] = np.log(rng.uniform(0.5, 1.5, size=sizes))
+    batch["action"] = batch["mu_mean"] + np.exp(batch["mu_log_std"]) * rng.normal(size=sizes)
+    return batch
 
 
 def density(action: Array, mean: Array, log_std: Array) -> float:
@@ -106,8 +95,7 @@ def step_of(batch: dict[str, Array], t: int, b: int) -> dict[str, Array]:
 def acer_loss(
     batch: dict[str, Array], *, gamma: float, truncation_threshold: float, trust_region_delta: float, q_cost: float
 ) -> Loss:
-    """The loss of a `random_batch` and its derivatives."""
-    batch = {name: array.astype(np.float64) if array.dtype == np.float32 else array for name, array in batch.items()}
+    """The loss of a `random_batch` and its derivatives, given what the networks say of it."""
     mask, value = batch["mask"], batch["value"]
     mean_advantage = batch["other_advantages"].mean(0)
     q_taken = value[:-1] + batch["advantage"] - mean_advantage

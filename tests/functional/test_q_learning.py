@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from apex_acer.functional import dueling, rescale, unscale
+from apex_acer.functional import dueling, rescale, sequence_priority, unscale
 from tests.functional import reference_q
 
 
@@ -22,6 +22,15 @@ def test_dueling_is_a_value_plus_advantages_around_zero(actions: int, dtype: tor
     assert result.dtype == dtype
     expected = [reference_q.dueling(*row) for row in zip(value, advantage, strict=True)]
     np.testing.assert_allclose(result, expected, rtol=tolerance, atol=tolerance)
+
+
+def test_the_priority_of_a_sequence_is_mostly_its_largest_error_that_is_not_masked() -> None:
+    generator = torch.manual_seed(3)
+    error, mask = torch.randn(9, 50, generator=generator), torch.rand(9, 50, generator=generator) < 0.5
+    mask[:, 0], mask[:, 1] = False, True
+    expected = [reference_q.sequence_priority(error[:, b], mask[:, b].tolist()) for b in range(50)]
+    np.testing.assert_allclose(sequence_priority(error, mask), expected, rtol=1e-5)
+    assert expected[0] == 0
 
 
 def magnitudes(dtype: torch.dtype) -> Tensor:

@@ -16,7 +16,7 @@ from apex_acer.learner.batch_queue import BatchQueue
 from apex_acer.learner.parts import make_sampler, make_storage
 from apex_acer.learner.ranks import ALONE, Ranks
 from apex_acer.protocol.specification import Array
-from apex_acer.protocol.unroll import Batch, Unroll
+from apex_acer.protocol.unroll import Batch
 from apex_acer.replay.rate_limiter import RateLimiter
 from apex_acer.replay.sampler import LEAST_PRIORITY
 from tests.runs import numbered_unroll, segment_numbers, tiny_layout, tiny_run
@@ -49,16 +49,11 @@ def make_queue(config: RunConfig, ranks: Ranks = ALONE, *, early: bool = False, 
     return BatchQueue(config, storage, sampler, limiter, CPU if early else None, ranks)
 
 
-def insert_agreed(queue: BatchQueue, unroll: Unroll, weights_version: int) -> None:
-    """Inserts `unroll` and counts its steps, as a learner does."""
-    queue.insert(unroll, weights_version)
-    queue.agree(unroll.num_steps, False, False)
-
-
-def insert(queue: BatchQueue, config: RunConfig, number: int) -> int:
-    """Inserts the numbered unroll, with a dummy step here and there; the number of its steps."""
-    mask = np.random.default_rng(number).random((5, 4)) < 0.9
-    insert_agreed(queue, numbered_unroll(config, number, mask=mask), number)
+def insert(queue: BatchQueue, config: RunConfig, number: int, *, dummies: float = 0.1) -> int:
+    """Inserts the numbered unroll, a share of `dummies` among its steps, and counts the others, as a learner does."""
+    mask = np.random.default_rng(number).random((5, 4)) >= dummies
+    queue.insert(numbered_unroll(config, number, mask=mask), number)
+    queue.agree(int(mask.sum()), False, False)
     return int(mask.sum())
 
 
@@ -141,7 +136,7 @@ def test_what_is_owed_of_replay_comes_before_what_is_fresh() -> None:
     config = queue_run(algorithm__replay_ratio=2.0)
     queue = make_queue(config, replays="fixed")
     for number in range(3):
-        insert_agreed(queue, numbered_unroll(config, number), 0)
+        insert(queue, config, number, dummies=0.0)
     assert num_fresh(queue) == 12
     kinds = []
     while queue.ready:
@@ -203,12 +198,12 @@ def test_what_is_on_its_way_is_not_overwritten_and_counts_as_not_trained_on(monk
 
     monkeypatch.setattr(queue.storage, "gather", slowly)
     for number in range(2):
-        insert_agreed(queue, numbered_unroll(config, number), number)
+        insert(queue, config, number, dummies=0.0)
     assert segment_numbers(queue.next_batch()) == [0, 1, 2, 3]
     assert num_fresh(queue) == 4
     assert queue.state()["sequences"]["fresh"] == [4, 5, 6, 7]
     for number in range(2, 20):  # more than replay holds
-        insert_agreed(queue, numbered_unroll(config, number), number)
+        insert(queue, config, number, dummies=0.0)
     assert segment_numbers(queue.next_batch()) == [4, 5, 6, 7]
 
 
