@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -13,6 +14,7 @@ from apex_acer.functional import (
     clipped_surrogate,
     clipped_value_loss,
     conjugate_gradient,
+    intrinsic_reward,
 )
 from apex_acer.protocol.specification import Array
 from tests.functional import reference_on_policy as slow
@@ -118,3 +120,13 @@ def test_the_solution_for_nothing_is_nothing() -> None:
 def test_stops_before_a_direction_without_positive_curvature(diagonal: list[float], expected: list[float]) -> None:
     found = conjugate_gradient(lambda x: torch.tensor(diagonal) * x, torch.ones(2), 10)
     assert found.tolist() == expected
+
+
+# curiosity: `tests/algorithms/test_curiosity.py` has its losses
+
+
+def test_dummy_steps_pay_nothing_and_the_reward_has_no_gradient() -> None:
+    error = torch.tensor([[2.0, math.nan], [3.0, 4.0]], requires_grad=True)
+    reward = intrinsic_reward(forward=error, mask=torch.tensor([[True, False], [False, True]]), eta=0.5)
+    assert reward.tolist() == [[1.0, 0.0], [0.0, 2.0]]
+    assert not reward.requires_grad

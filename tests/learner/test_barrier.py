@@ -92,6 +92,28 @@ def begin(learner: Learner, count: int) -> list[Speaker]:
     return found
 
 
+def test_an_unroll_of_an_actor_that_was_replaced_costs_no_living_one_its_turn(
+    make_learner: MakeLearner, lags: Lags
+) -> None:
+    """It waits in the inbox when the turn of its actor is passed on: there must not be one unroll too many."""
+    config = strict_run(actors__count=4)
+    learner = make_learner(config)
+    first, second, third, fourth = begin(learner, 4)
+    send(first, config, 0)
+    replace(learner, 0)
+    for speaker in (second, third):
+        send(speaker, config, 0)
+    work_off(learner)
+    refused = first.hear()
+    assert refused is not None
+    assert refused.refused == "the actor was replaced"
+    assert fourth.hear() is not None  # it has the turn
+    send(fourth, config, 0)
+    work_off(learner)
+    assert lags == [[0] * NEEDED * ENVIRONMENTS]
+    assert learner.inbox.num_refused == 1
+
+
 def test_weights_that_are_not_the_newest_are_refused(make_learner: MakeLearner) -> None:
     config = strict_run(actors__count=1)
     learner = make_learner(config)
