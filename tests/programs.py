@@ -21,17 +21,15 @@ import pytest
 
 from apex_acer.config import RunConfig
 from apex_acer.config.runfile import dump_run
-from apex_acer.system.private import PLACE
 from tests.runs import tiny_run
 
 PROGRAM = """
-import dataclasses, json, pathlib, signal, sys, tempfile
+import dataclasses, json, signal, sys, tempfile
 signal.signal(signal.SIGINT, signal.default_int_handler)  # whatever the tests themselves run under
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 import apex_acer
 from apex_acer.manager import supervised_process, supervisor
 from apex_acer.config.runfile import load_run
-from apex_acer.system import private
 
 def say(**said):
     print(json.dumps(said), flush=True)
@@ -43,7 +41,6 @@ def noted(*arguments, make=tempfile.mkdtemp, **more):
 
 tempfile.mkdtemp = noted
 supervisor.BACKOFF_S, supervised_process.READY_S = json.loads(sys.argv[2])
-private.PLACE = pathlib.Path(sys.argv[3])
 say(started=True)
 try:
     result = apex_acer.train(load_run(sys.argv[1]), apex_acer.Callbacks(on_status=lambda status: say(status=status)))
@@ -71,13 +68,9 @@ class Program:
         config: RunConfig | None = None,
         backoff_s: float = 0.5,
         ready_s: float = 120.0,
-        place: Path = PLACE,
         **changes: Any,
     ) -> None:
-        """The run is `config`, or else `tiny_run` with `changes`; `backoff_s` and `ready_s` are the supervisor's.
-
-        Its private folder is made in `place`.
-        """
+        """The run is `config`, or else `tiny_run` with `changes`; `backoff_s` and `ready_s` are the supervisor's."""
         folder.mkdir(parents=True)
         self.out = folder / "run"
         self._errors = folder / "stderr.txt"
@@ -86,7 +79,7 @@ class Program:
         constants = json.dumps([backoff_s, ready_s])
         with self._errors.open("wb") as errors:
             self._process = subprocess.Popen(
-                [sys.executable, "-c", PROGRAM, str(folder / "run.toml"), constants, str(place)],
+                [sys.executable, "-c", PROGRAM, str(folder / "run.toml"), constants],
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 text=True,

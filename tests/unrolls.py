@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from apex_acer.protocol.actions import Discrete
-from apex_acer.protocol.specification import Array, EnvironmentSpec
+from apex_acer.protocol.specification import EnvironmentSpec
 from apex_acer.protocol.unroll import PRIORITY, Layout, Unroll, layout
 from apex_acer.replay.sampler import Sampler
 from apex_acer.replay.storage import Storage
@@ -45,18 +45,3 @@ def insert(replay: Replay, unroll: Unroll, weights_version: int) -> torch.Tensor
     slots = storage.insert(unroll, weights_version)
     sampler.insert(slots, unroll)
     return slots
-
-
-def copy_into(replay: Replay, another: Replay) -> None:
-    """`another` holds what `replay` does, by way of its arrays, and goes on as that one will."""
-    (storage, sampler), (other_storage, other_sampler) = replay, another
-    held = {name: array.copy() for name, array in (storage.arrays() | sampler.arrays()).items()}
-
-    def fill(name: str, array: Array) -> None:
-        assert (array.shape, array.dtype) == (held[name].shape, held[name].dtype)
-        array[...] = held.pop(name)
-
-    other_storage.restore(storage.num_inserted, fill)
-    other_sampler.restore(fill)
-    other_sampler.generator.set_state(sampler.generator.get_state())
-    assert held == {}
