@@ -73,7 +73,6 @@ class Facts(Acer):
     [
         ("no_such_module:X", "cannot be imported (ModuleNotFoundError: No module named 'no_such_module')"),
         (f"{__name__}:Absent", "is not a class of the module; give module:class"),
-        (f"{__name__}:MoreSettings", "give module:class of an apex_acer.algorithms.algorithm.Algorithm"),
         ("json:dumps", "give module:class of an apex_acer.algorithms.algorithm.Algorithm"),
         (f"{__name__}:Unfinished", "have it define agent_class, loss"),
         (f"{__name__}:WithPlainSettings", "a frozen dataclass that derives from AlgorithmConfig"),
@@ -93,16 +92,13 @@ def test_a_default_of_another_type_is_named() -> None:
     assert message == "algorithm.more: '3' is not allowed; give int"
 
 
-def test_an_algorithm_may_derive_from_one_of_ours_and_has_its_own_settings() -> None:
+def test_each_algorithm_has_its_own_settings_and_one_may_derive_from_ours() -> None:
+    assert {name: algorithm_class(name).settings_class for name in ALGORITHMS} == settings_classes()
     name = f"{__name__}:More"
     assert algorithm_settings(name) is MoreSettings
     assert algorithm_class(name) is More
     message = config_error(lambda: prepare(RunConfig(algorithm=AlgorithmConfig(name=name)), 0.0))
     assert message.endswith(f"'AlgorithmConfig' is not allowed; the settings of {name} are MoreSettings")
-
-
-def test_settings_that_are_found_without_torch_are_the_algorithm_s() -> None:
-    assert {name: algorithm_class(name).settings_class for name in ALGORITHMS} == settings_classes()
 
 
 @pytest.mark.parametrize(

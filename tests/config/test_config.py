@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-import json
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +11,13 @@ import numpy as np
 import pytest
 
 from apex_acer.algorithms.acer.settings import AcerConfig
-from apex_acer.algorithms.dqn.settings import ApexDqnConfig
 from apex_acer.config import (
     ALGORITHMS,
     ActorsConfig,
     AlgorithmConfig,
     AtariConfig,
     EnvironmentConfig,
+    ListenConfig,
     NetworkConfig,
     RunConfig,
     StopConfig,
@@ -39,41 +38,37 @@ REFUSED: Refused = [
     ("0 or more", -1, "actors.count environment.atari.noop_max environment.remote.num_actions network.lstm"),
     ("0 or more", -1, "replay.start algorithm.burn_in evaluation.every evaluation.stall_steps"),
     ("0 or more", -1, "evaluation.video_every checkpoint.every supervision.restarts schedule_steps"),
-    ("0 or more", -1.0, "algorithm.terminal_penalty algorithm.replay_ratio algorithm.truncation_threshold"),
+    ("0 or more", -0.5, "algorithm.terminal_penalty algorithm.replay_ratio algorithm.truncation_threshold"),
     ("0 or more", -0.5, "algorithm.q_cost algorithm.reward_clip ray.actor_cpus environment.remote.grace_s"),
-    ("0 or more", -0.5, "logging.histograms_every_seconds"),
-    ("0 or more", INFINITE, "algorithm.entropy_cost"),
+    ("0 or more", -0.5, "logging.histograms_every_seconds algorithm.entropy_cost"),
+    ("0 or more, and finite", INFINITE, "algorithm.entropy_cost"),
     ("above 0", 0.0, "actors.temperature_low optimizer.learning_rate optimizer.eps algorithm.trust_region_delta"),
-    ("above 0", 0.0, "logging.every_seconds supervision.hung_seconds stop.minutes"),
-    ("above 0", -1.0, "optimizer.learning_rate optimizer.max_grad_norm supervision.window_minutes"),
+    ("above 0", 0.0, "logging.every_seconds supervision.hung_seconds stop.minutes optimizer.max_grad_norm"),
+    ("above 0", 0.0, "actors.temperature_high supervision.window_minutes supervision.evaluation_minutes"),
     ("above 0", NAN, "optimizer.learning_rate"),
-    ("above 0, and finite", INFINITE, "stop.minutes actors.temperature_high supervision.evaluation_minutes"),
     ("0 to 1", 1.5, "environment.atari.sticky_actions optimizer.final_fraction replay.priority_exponent"),
-    ("0 to 1", -0.1, "environment.atari.sticky_actions replay.importance_exponent algorithm.ema_decay"),
-    ("0 to 1", NAN, "replay.importance_exponent_final algorithm.gamma"),
+    ("0 to 1", -0.1, "algorithm.ema_decay replay.importance_exponent replay.importance_exponent_final"),
     ("0 to 1", 1.01, "algorithm.gamma"),
     ("0 to 1, below 1", 1.0, "optimizer.decay"),
     ("0 to 2147483647", 2**31, "seed"),
     ("0 to 1024", -1, "actors.threads learner.threads"),
     ("0 to 1024", 1025, "actors.threads learner.threads"),
-    ("1 to 1024", 0, "environment.atari.screen_size"),
     ("1 to 1024", 10**5, "environment.atari.screen_size"),
     ("1 to 4096", 5000, "environment.remote.clients"),
     ("a gymnasium id", "", "environment.id"),
     ("one JSON object", "gravity = 1", "environment.kwargs environment.remote.observations"),
-    ("one JSON object", "[]", "environment.kwargs environment.remote.observations"),
+    ("one JSON object", "[]", "environment.kwargs"),
     ("values that JSON has", {"since": datetime.date(2020, 1, 1)}, "environment.kwargs"),
     ("values that JSON has", {"limit": INFINITE}, "environment.kwargs"),
     ("values that JSON has", {3: 4}, "environment.kwargs"),
     ("module:function", ["a:b", "a:b:c"], "environment.wrappers"),
-    ("module:function", "module", "learner.callback optimizer.name"),
+    ("module:function", "module", "learner.callback"),
     ("rmsprop, rmsprop_tf, adam or module:function", "my package:make", "optimizer.name"),
     ("auto, mlp, conv or module:class", "lstm", "network.torso"),
     ("module:class", "my_package.", "network.torso"),
     (f"{', '.join(ALGORITHMS)} or module:class", "a2c", "algorithm.name"),
     ("auto, first or last", "middle", "environment.channels"),
     ("cpu, cuda, cuda:N or auto", "gpu", "actors.device learner.device"),
-    ("cpu, cuda, cuda:N or auto", "cuda:first", "learner.device"),
     ("learner or cpu", "cuda", "replay.device"),
     ("auto, float32 or bfloat16", "float16", "learner.precision"),
     ("constant or linear", "cosine", "optimizer.schedule"),
@@ -104,27 +99,14 @@ REFUSED: Refused = [
     ("above its action_low", [1.0], "environment.remote.action_high"),
     ("a finite bound", [1e300], "environment.remote.action_high"),
 ]
-REFUSED_BY_APEX_DQN: Refused = [
-    ("0 to 1", 1.01, "algorithm.gamma algorithm.epsilon algorithm.evaluation_epsilon"),
-    (OR_MORE, 0, "algorithm.unroll_length algorithm.n_steps algorithm.target_every"),
-    ("0 or more", -1.0, "algorithm.reward_clip algorithm.terminal_penalty algorithm.epsilon_alpha"),
-    ("above 0", 0.0, "algorithm.replay_ratio"),
-    ("at most algorithm.unroll_length (20)", 21, "algorithm.n_steps"),
-]
 REFUSED_BY_CONTINUOUS_ACER: Refused = [
-    ("above 0", 0.0, "algorithm.std algorithm.trust_region_delta"),
+    ("above 0", 0.0, "algorithm.std"),
     (OR_MORE, 0, "algorithm.num_samples"),
-    ("0 or more", -1.0, "algorithm.truncation_threshold algorithm.q_cost"),
-    ("0 to 1", 1.5, "algorithm.ema_decay"),
     ("less than algorithm.unroll_length (20)", 20, "algorithm.burn_in"),
 ]
 CASES = [
     (algorithm, key, value, allowed)
-    for algorithm, table in (
-        ("acer", REFUSED),
-        ("apex_dqn", REFUSED_BY_APEX_DQN),
-        ("continuous_acer", REFUSED_BY_CONTINUOUS_ACER),
-    )
+    for algorithm, table in (("acer", REFUSED), ("continuous_acer", REFUSED_BY_CONTINUOUS_ACER))
     for allowed, value, keys in table
     for key in keys.split()
 ]
@@ -154,10 +136,6 @@ def every_field(config: Any, prefix: str = "") -> set[str]:
     return {name for name, value in values.items() if not dataclasses.is_dataclass(value)}.union(*nested_names)
 
 
-def keys_of(table: Refused) -> set[str]:
-    return {key for _, _, keys in table for key in keys.split()}
-
-
 def test_every_field_that_can_be_wrong_has_a_case_above() -> None:
     anything_goes = {
         *(f"environment.atari.{name}" for name in ("fire_reset", "life_loss", "full_action_space", "grayscale")),
@@ -166,12 +144,18 @@ def test_every_field_that_can_be_wrong_has_a_case_above() -> None:
         *("algorithm.normalise_rewards", "checkpoint.replay", "logging.tracker_weights", "replay.compress"),
         *("replay.load", "evaluation.greedy", "stop.at_return", "out", "load"),
     }
-    assert every_field(RunConfig()) - keys_of(REFUSED) == anything_goes
-    anything_goes = {f"algorithm.{name}" for name in ("name", "double", "dueling", "value_rescaling")}
-    assert every_field(ApexDqnConfig(), "algorithm.") - keys_of(REFUSED_BY_APEX_DQN) == anything_goes
+    refused = {key for _, _, keys in REFUSED for key in keys.split()}
+    assert every_field(RunConfig()) - refused == anything_goes
 
 
 RAY: dict[str, Any] = {"engine": "ray", "learner": {"count": 2}}
+ONE_KIND = "give one of num_actions, num_choices, and action_low with action_high"
+
+
+def clients(remote: dict[str, Any] | None = None, **sections: Any) -> dict[str, Any]:
+    """A run whose environments are remote clients."""
+    environment = {"id": "remote", "remote": {"observation_shape": [4], "num_actions": 2, **(remote or {})}}
+    return {"environment": environment, "actors": {"environments": 1}, **sections}
 
 
 @pytest.mark.parametrize(
@@ -186,11 +170,18 @@ RAY: dict[str, Any] = {"engine": "ray", "learner": {"count": 2}}
         (RAY | {"learner": {"count": 2, "device": "cuda:1"}}, "learner.device cuda:1 is one device for all"),
         (RAY | {"checkpoint": {"replay": True}}, "checkpoint.replay and replay.load work with one learner only"),
         (RAY | {"replay": {"load": "runs/first"}}, "and replay.load work with one learner only"),
+        (clients(engine="serial"), "engine: 'serial' is not allowed; environment.id remote needs engine local"),
+        (clients(actors={"count": 2, "environments": 1}), "actors.count: 2 is not allowed; one actor serves all"),
+        (clients(actors={"environments": 8}), "actors.environments: 8 is not allowed; an unroll has the steps of one"),
+        (clients(algorithm={"name": "ppo"}), "algorithm.pipelined: False is not allowed; remote clients do not wait"),
+        (clients({"observation_shape": []}), "remote.observation_shape: () is not allowed; give the shape"),
+        (clients({"num_actions": 0}), f"environment.remote.num_actions: 0 is not allowed; {ONE_KIND}"),
+        (clients({"action_low": [0.0], "action_high": [1.0]}), f"num_actions: 2 is not allowed; {ONE_KIND}"),
     ],
+    ids=str,
 )
 def test_keys_that_do_not_fit_each_other(data: dict[str, Any], part: str) -> None:
     assert part in config_error(lambda: from_dict(data))
-    assert from_dict({"engine": "ray", "learner": {"count": 4}, "actors": {"count": 4}}).learner.count == 4
 
 
 @pytest.mark.parametrize(
@@ -208,20 +199,28 @@ def test_keys_that_do_not_fit_each_other(data: dict[str, Any], part: str) -> Non
 def test_borders_are_allowed(key: str, value: Any) -> None:
     data = nested(key, value)
     assert dict(leaves(data)).items() <= flat(from_dict(data)).items()
+    assert from_dict({"engine": "ray", "learner": {"count": 4}, "actors": {"count": 4}}).learner.count == 4
 
 
-def test_keyword_arguments_and_kind_of_environment() -> None:
-    kwargs = {"lengths": [1, 2], "name": "x", "deep": {"y": None}}
-    assert EnvironmentConfig(kwargs=json.dumps(kwargs)).keyword_arguments() == kwargs
-    assert EnvironmentConfig(kwargs=kwargs).keyword_arguments() == kwargs
-    assert EnvironmentConfig(id="ALE/Pong-v5").is_atari
-    assert not EnvironmentConfig().is_atari
+def test_a_local_environment_stands_in_for_clients_where_one_is_named() -> None:
+    named = load_run("cartpole-remote").environment
+    assert (named.id, named.local.id) == ("remote", "CartPole-v1")
+    unnamed = from_dict(clients()).environment
+    assert config_error(lambda: unnamed.local).startswith("environment.remote.local: '' is not allowed")
+
+
+@pytest.mark.parametrize(
+    ("listen", "address", "loopback"),
+    [("127.0.0.1:7777", ("127.0.0.1", 7777), True), ("[::1]:7", ("::1", 7), True), ("host:7", ("host", 7), False)],
+)
+def test_addresses_of_clients(listen: str, address: tuple[str, int], loopback: bool) -> None:
+    settings = ListenConfig(listen=listen, insecure=True)
+    assert (settings.address, settings.is_loopback, settings.url) == (address, loopback, f"ws://{listen}")
 
 
 @pytest.mark.parametrize(
     ("cls", "values", "message"),
     [
-        (RunConfig, {"seed": "x"}, "seed: 'x' is not allowed; give int"),
         (RunConfig, {"seed": True}, "seed: True is not allowed; give int"),
         (RunConfig, {"seed": 1.5}, "seed: 1.5 is not allowed; give int"),
         (RunConfig, {"engine": 3}, "engine: 3 is not allowed; give local, serial or ray"),
@@ -231,9 +230,10 @@ def test_keyword_arguments_and_kind_of_environment() -> None:
         (RunConfig, {"algorithm": AlgorithmConfig()}, "algorithm.name: '' is not allowed; give acer, "),
         (StopConfig, {"minutes": "1"}, "stop.minutes: '1' is not allowed; give float or None"),
         (NetworkConfig, {"hidden_sizes": 64}, "network.hidden_sizes: 64 is not allowed; give a list"),
+        (NetworkConfig, {"hidden_sizes": (64, "a")}, "network.hidden_sizes: 'a' is not allowed; give int"),
         (ActorsConfig, {"count": 10**400}, "an integer beyond 64 bits is not allowed; give one of less than 2^63"),
         (ActorsConfig, {"device": None}, "actors.device: None is not allowed; give str"),
-        (EnvironmentConfig, {"wrappers": "a:b"}, "environment.wrappers: 'a:b' is not allowed; give a list"),
+        (EnvironmentConfig, {"kwargs": 3}, "environment.kwargs: 3 is not allowed; give str or dict"),
         (AtariConfig, {"fire_reset": 1}, "environment.atari.fire_reset: 1 is not allowed; give bool"),
     ],
 )

@@ -84,22 +84,17 @@ CHANGED = RunConfig(
 DEFAULT = RunConfig()
 
 
-def test_the_changed_configuration_differs_everywhere() -> None:
-    default, changed = (dict(leaves(to_dict(config))) for config in (DEFAULT, CHANGED))
-    same = {name for name in changed if default.get(name) == changed[name]}
-    assert same == {"algorithm.name", "learner.count"}  # several learners cannot have all of the other keys
-
-
 @pytest.mark.parametrize("config", [DEFAULT, CHANGED, RunConfig(algorithm=ApexDqnConfig(n_steps=5))])
 def test_toml_and_dicts_give_back_the_same_configuration(config: RunConfig) -> None:
     assert parse_run(dump_run(config), "x") == config
     assert from_dict(to_dict(config)) == config
     assert "None" not in dump_run(config)
+    default, changed = (dict(leaves(to_dict(config))) for config in (DEFAULT, CHANGED))
+    same = {name for name in changed if default.get(name) == changed[name]}
+    assert same == {"algorithm.name", "learner.count"}  # several learners cannot have all of the other keys
 
 
 def test_presets_load_and_describe_themselves() -> None:
-    assert "cartpole" in presets()
-    assert list(presets()) == sorted(presets())
     for name, description in presets().items():
         assert isinstance(load_run(name), RunConfig), name
         assert description, name
@@ -111,24 +106,26 @@ def test_a_base_gives_what_a_file_leaves_out(tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
     path.write_text('base = "cartpole"\n[optimizer]\neps = 1e-2\n[environment]\nid = "Acrobot-v1"\n')
     cartpole, mine = load_run("cartpole"), load_run(str(path))
-    assert mine.optimizer == dataclasses.replace(cartpole.optimizer, eps=1e-2)
-    assert mine.environment.id == "Acrobot-v1"
-    assert mine.replay == cartpole.replay
+    environment = dataclasses.replace(cartpole.environment, id="Acrobot-v1")
+    optimizer = dataclasses.replace(cartpole.optimizer, eps=1e-2)
+    assert mine == dataclasses.replace(cartpole, environment=environment, optimizer=optimizer)
     assert parse_run(f'base = "{path}"\nseed = 7\n', "above") == dataclasses.replace(mine, seed=7)
     path.write_text('base = "cartpole"\n[algorithm]\nname = "apex_dqn"\nn_steps = 5\n')
     above = parse_run(f'base = "{path}"\nseed = 3\n[algorithm]\ngamma = 0.5', "above")
     assert above.algorithm == ApexDqnConfig(n_steps=5, gamma=0.5)  # a file that names no algorithm keeps its base's
-    assert above.replay == cartpole.replay
+    without = parse_run('base = "cartpole"\n[stop]\nat_return = "None"', "mine")  # TOML has no None
+    assert without == load_run("cartpole", stop={"at_return": None}) != cartpole
+    assert "at_return" not in dump_run(without)
 
 
-BASES = {
-    "with keys": ("cartpole", 'name = "apex_dqn"\nn_steps = 5', ApexDqnConfig(n_steps=5)),
-    "back": ("cartpole-apex-dqn", 'name = "acer"\nq_cost = 2', AcerConfig(q_cost=2.0)),
-    "the same, named": ("cartpole", 'name = "acer"', load_run("cartpole").algorithm),
-}
-
-
-@pytest.mark.parametrize(("base", "table", "algorithm"), BASES.values(), ids=BASES)
+@pytest.mark.parametrize(
+    ("base", "table", "algorithm"),
+    [
+        ("cartpole", 'name = "apex_dqn"\nn_steps = 5', ApexDqnConfig(n_steps=5)),
+        ("cartpole-apex-dqn", 'name = "acer"\nq_cost = 2', AcerConfig(q_cost=2.0)),
+        ("cartpole", 'name = "acer"', load_run("cartpole").algorithm),
+    ],
+)
 def test_a_base_of_another_algorithm_gives_all_but_its_algorithm(
     base: str, table: str, algorithm: AlgorithmConfig
 ) -> None:
@@ -141,12 +138,13 @@ def test_a_base_of_another_algorithm_gives_all_but_its_algorithm(
 
 def test_bases_that_cannot_be_used_are_named(tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
-    path.write_text('base = "cartpol"')
-    assert "did you mean 'cartpole'" in config_error(lambda: load_run(str(path)))
-    path.write_text("base = 3")
-    assert config_error(lambda: load_run(str(path))) == "base: 3 is not allowed; give a preset or a TOML file"
-    path.write_text(f'base = "{path}"')
-    assert "cannot be built on each other" in config_error(lambda: load_run(str(path)))
+    for base, said in (
+        ('"cartpol"', "did you mean 'cartpole'"),
+        ("3", "base: 3 is not allowed; give a preset or a TOML file"),
+        (f'"{path}"', "cannot be built on each other"),
+    ):
+        path.write_text(f"base = {base}")
+        assert said in config_error(lambda: load_run(str(path)))
 
 
 def test_runs_load_from_paths(tmp_path: Path) -> None:
@@ -177,17 +175,11 @@ def test_a_run_is_a_name_a_path_or_a_configuration_and_takes_changes(tmp_path: P
         assert load_run(run, algorithm=ApexDqnConfig(n_steps=5)).algorithm == ApexDqnConfig(n_steps=5)
 
 
-TABLE = "is not a table; in a file write [stop], then env_steps = …; in Python give a dict"
-
-
-@pytest.mark.parametrize("run", ["cartpole", DEFAULT], ids=["preset", "configuration"])
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"sede": 1}, "unknown key sede; did you mean seed?"),
         ({"stop": {"env_step": 1}}, "unknown key stop.env_step; did you mean stop.env_steps?"),
-        ({"stop": 5}, f"stop: 5 {TABLE}"),
-        ({"stop": ReplayConfig()}, TABLE),
+        ({"stop": ReplayConfig()}, "is not a table; in a file write [stop], then env_steps = …; in Python give a dict"),
         ({"environment": {"id": RunConfig}}, "the one that it is registered as, or module:Id"),
         ({"environment": {"wrappers": ReplayConfig()}}, "is not allowed; give a list"),
         ({"total_timesteps": 1}, "unknown key total_timesteps; did you mean env_steps in the section stop?"),
@@ -195,22 +187,18 @@ TABLE = "is not a table; in a file write [stop], then env_steps = …; in Python
         ({"seed": -1}, "seed: -1 is not allowed; give 0 to 2147483647"),
     ],
 )
-def test_changes_that_cannot_be_made_are_said_in_one_line(
-    run: str | RunConfig, changes: dict[str, Any], message: str
+def test_changes_that_cannot_be_made_are_said_in_one_line_and_not_blamed_on_the_file(
+    changes: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
-    said = config_error(lambda: load_run(run, **changes))
-    assert said.startswith("keywords: ")
-    assert said.endswith(message)
-
-
-def test_a_keyword_s_error_is_not_blamed_on_the_file(tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
     path.write_text("[stop]\nenv_steps = 5\n")
-    message = config_error(lambda: load_run(path, stop={"env_steps": -1}))
-    assert message == "keywords: stop.env_steps: -1 is not allowed; give 1 or more"
+    for run in (path, DEFAULT):
+        said = config_error(lambda run=run: load_run(run, **changes))  # type: ignore[misc]
+        assert said.startswith("keywords: ")
+        assert said.endswith(message)
     path.write_text("[stop]\nenv_steps = 0\n")
-    message = config_error(lambda: load_run(path, seed=3))
-    assert message == f"{path}: stop.env_steps: 0 is not allowed; give 1 or more"
+    wrong = f"{path}: stop.env_steps: 0 is not allowed; give 1 or more"
+    assert config_error(lambda: load_run(path, seed=3)) == wrong
     assert load_run(path, stop={"env_steps": 7}).stop.env_steps == 7
 
 
@@ -221,22 +209,7 @@ def test_what_is_no_run_is_said_in_one_line(run: Any) -> None:
     assert "give a preset's name, a path or a RunConfig; keys are keywords: seed=1" in message
 
 
-def test_a_file_can_leave_out_what_its_base_has(tmp_path: Path) -> None:
-    """TOML has no None: the word that a flag takes, too."""
-    assert load_run("cartpole").stop.at_return is not None
-    without = parse_run('base = "cartpole"\n[stop]\nat_return = "None"', "mine")
-    assert without == load_run("cartpole", stop={"at_return": None})
-    assert "at_return" not in dump_run(without)
-
-
-@pytest.mark.parametrize(
-    ("name", "near"),
-    [
-        ("cartpol", "did you mean 'cartpole' or 'cartpole-ppo' or 'cartpole-dqn'? "),
-        ("hopper", "did you mean 'hopper-sac' or 'hopper-trpo'? "),
-        ("zzzz", ""),
-    ],
-)
+@pytest.mark.parametrize(("name", "near"), [("hopper", "did you mean 'hopper-sac' or 'hopper-trpo'? "), ("zzzz", "")])
 def test_an_unknown_preset_suggests_the_nearest_few(name: str, near: str) -> None:
     message = config_error(lambda: load_run(name))
     listed = "give a .toml file, the folder of a run or a preset; `apex-acer presets` lists all"
@@ -247,32 +220,20 @@ def test_an_unknown_preset_suggests_the_nearest_few(name: str, near: str) -> Non
     ("text", "part"),
     [
         ("seed = ", "not TOML: "),
-        ("[x", "not TOML: "),
         ("lr = 1", "unknown key lr; did you mean learning_rate in the section optimizer?"),
         ("[algorithm]\nlearning_rate = 1", "did you mean optimizer.learning_rate?"),
         ("[environment]\nn_envs = 1", "did you mean actors.environments?"),
-        ("[environment.atari]\nstiky_actions = 1", "did you mean environment.atari.sticky_actions?"),
         ("[checkpoint]\nzzz = 1", "unknown key checkpoint.zzz; allowed: every"),
         ("[actor]\ncount = 1", "unknown key actor; did you mean actors?"),
         ("seed = 1.5", "seed: 1.5 is not allowed; give int"),
-        ("seed = true", "seed: True is not allowed; give int"),
-        ("engine = 1", "engine: 1 is not allowed; give local, serial or ray"),
-        ("[evaluation]\ngreedy = 1", "evaluation.greedy: 1 is not allowed; give bool"),
         ("[stop]\nminutes = 'two'", "stop.minutes: 'two' is not allowed; give float"),
-        ("[stop]\nminutes = true", "stop.minutes: True is not allowed; give float"),
         ("[stop]\nenv_steps = 'None'", "stop.env_steps: 'None' is not allowed; give int"),
-        ("[network]\nhidden_sizes = 64", "network.hidden_sizes: 64 is not allowed; give a list"),
-        ("[network]\nhidden_sizes = [64, 'a']", "network.hidden_sizes: 'a' is not allowed; give int"),
-        ("[environment]\nkwargs = 3", "environment.kwargs: 3 is not allowed; give str or dict"),
         ("[actors]\ncount = 2020-01-01", "actors.count"),
         ("actors = 2", "actors: 2 is not a table; in a file write [actors]"),
         ("base = 'pong'\nalgorithm = 3", "algorithm: 3 is not a table; in a file write [algorithm]"),
-        ("[algorithm]\nn_steps = 3", "unknown key algorithm.n_steps; allowed: name, gamma"),
         ("[algorithm]\nname = 'apex_dqn'\nn_step = 3", "did you mean algorithm.n_steps?"),
         ("base = 'pong'\n[algorithm]\nname = 'apex_dqn'\nq_cost = 3", "unknown key algorithm.q_cost;"),
-        ("[algorithm]\nname = 'dqn'", "algorithm.name: 'dqn' is not allowed; give acer, "),
         ("base = 'pong'\n[algorithm]\nname = 3", "algorithm.name: 3 is not allowed; give acer, "),
-        ("base = 'pong-apex-dqn'\n[algorithm]\nname = {a = 1}", "algorithm.name: {'a': 1} is not allowed; give acer, "),
     ],
 )
 def test_wrong_keys_and_types_are_said_in_one_line(text: str, part: str) -> None:
@@ -290,7 +251,6 @@ OWN = 'base = "cartpole"\n[algorithm]\nname = "expected_sarsa:ExpectedSarsa"\n'
     ("text", "part"),
     [
         ("temperatur = 1", "unknown key algorithm.temperatur; did you mean algorithm.temperature?"),
-        ("temperature = 'hot'", "algorithm.temperature: 'hot' is not allowed; give float"),
         ("temperature = 0", "algorithm.temperature: 0.0 is not allowed; give a number above 0"),
         ("q_cost = 1", "unknown key algorithm.q_cost; "),
     ],
@@ -314,12 +274,6 @@ def test_a_run_file_is_looked_at_without_its_algorithm_s_module(tmp_path: Path) 
     assert "'absent:ExpectedSarsa' cannot be imported" in config_error(lambda: parse_run(text, "mine"))
 
 
-def test_whole_numbers_serve_as_floats() -> None:
-    config = parse_run("[algorithm]\ngamma = 1\n[stop]\nat_return = 20", "x")
-    assert (config.algorithm.gamma, config.stop.at_return) == (1.0, 20.0)
-    assert type(config.algorithm.gamma) is type(config.stop.at_return) is float
-
-
 def test_a_runs_folder_stands_for_its_config_and_a_preset_goes_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -339,12 +293,10 @@ def test_a_runs_folder_stands_for_its_config_and_a_preset_goes_first(
 
 
 @pytest.mark.parametrize("text", ["[environment.kwargs]\nlength = 7\n", "[environment]\nkwargs = {length = 7}\n"])
-def test_keyword_arguments_may_be_a_table(text: str, tmp_path: Path) -> None:
-    config = parse_run(text, "given")
+def test_keyword_arguments_may_be_a_table(text: str) -> None:
+    config = parse_run(f'base = "cartpole"\n{text}', "given")
     assert config.environment.keyword_arguments() == {"length": 7}
     assert parse_run(dump_run(config), "dumped") == config == from_dict(json.loads(json.dumps(to_dict(config))))
-    (tmp_path / "below.toml").write_text(text)
-    assert parse_run(f'base = "{tmp_path}/below.toml"\n', "above") == config
     (variant,) = make_variants(config, ['environment.kwargs={"length": 9}'], "plain")
     assert variant.config.environment.keyword_arguments() == {"length": 9}
 
