@@ -9,7 +9,6 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -18,35 +17,17 @@ from apex_acer.environments import check
 from apex_acer.environments.check import check_environment
 from apex_acer.manager.preparation import prepare
 from tests.conftest import config_error
+from tests.environments.test_check import own
 from tests.environments_for_tests import Clock, register
 from tests.runs import tiny_run
 
-MODULE = """
-import os, signal, subprocess, sys, threading, time
-import gymnasium
-import numpy as np
-from gymnasium.spaces import Box, Discrete
-
-class Own(gymnasium.Env):
-    observation_space, action_space = Box(-1, 1, (3,), np.float32), Discrete(2)
-    def __init__(self):
-        {}
-    def reset(self, *, seed=None, options=None):
-        return np.zeros(3, np.float32), {{}}
-    def step(self, action):
-        return np.zeros(3, np.float32), 1.0, False, False, {{}}
-
-gymnasium.register('Own-v0', Own)
-"""
-LATE = "environment.id: 'own_module:Own-v0' did not answer within 0.6 s; give one that answers"
+NAME = "own_environment:Own-v0"
+LATE = f"environment.id: {NAME!r} did not answer within 0.6 s; give one that answers"
 
 
-def own(folder: Path, monkeypatch: pytest.MonkeyPatch, made: str, **changes: Any) -> RunConfig:
+def apart(folder: Path, monkeypatch: pytest.MonkeyPatch, made: str) -> RunConfig:
     """The configuration of a run of processes in an environment whose constructor does what `made` says."""
-    (folder / "own_module.py").write_text(MODULE.format(made))
-    monkeypatch.chdir(folder)
-    monkeypatch.syspath_prepend(folder)
-    return tiny_run(engine="local", environment__id="own_module:Own-v0", **changes)
+    return dataclasses.replace(own(folder, monkeypatch, made=made), engine="local", out="run")
 
 
 def runs(pid: int) -> bool:
@@ -60,11 +41,11 @@ def test_folders_threads_prints_and_programs_are_its_own(
 ) -> None:
     written = f"open({str(tmp_path / 'pid')!r}, 'a').write(f'{{subprocess.Popen([\"sleep\", \"987\"]).pid}} ')"
     made = f"print('made'); os.chdir('/'); threading.Thread(target=time.sleep, args=(10_000,)).start(); {written}"
-    run = prepare(own(tmp_path, monkeypatch, made, out="run"), 0.0)
+    run = prepare(apart(tmp_path, monkeypatch, made), 0.0)
     assert run.folder == tmp_path / "run"
     assert Path.cwd() == tmp_path
     assert {thread for thread in threading.enumerate() if not thread.daemon} == {threading.main_thread()}
-    assert "own_module" not in sys.modules
+    assert "own_environment" not in sys.modules
     assert capfd.readouterr() == ("", "made\nmade\n")
     assert run.notes == (run.spec.describe(),)
     programs = [int(pid) for pid in (tmp_path / "pid").read_text().split()]
@@ -80,14 +61,13 @@ def test_folders_threads_prints_and_programs_are_its_own(
     [
         ("os.kill(os.getpid(), signal.SIGSEGV)", "ended the process that tried it (SIGSEGV); give one that goes on"),
         ("os._exit(3)", "ended the process that tried it (exit code 3); give one that goes on"),
-        ("1 / 0", "could not be made; ZeroDivisionError: division by zero, at own_module.py:10 in __init__"),
     ],
 )
 def test_a_crash_of_it_is_one_line_and_no_folder_is_made(
     made: str, problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    message = config_error(lambda: prepare(own(tmp_path, monkeypatch, made, out="run"), 0.0))
-    assert message.startswith(f"environment.id: 'own_module:Own-v0' {problem}")
+    message = config_error(lambda: prepare(apart(tmp_path, monkeypatch, made), 0.0))
+    assert message.startswith(f"environment.id: {NAME!r} {problem}")
     assert not (tmp_path / "run").exists()
 
 
@@ -96,16 +76,16 @@ def test_a_hang_of_it_is_told_and_given_up(
 ) -> None:
     monkeypatch.setattr(check, "NOTICE_S", 0.2)
     monkeypatch.setattr(check, "DEADLINE_S", 0.6)
-    assert config_error(lambda: check_environment(own(tmp_path, monkeypatch, "time.sleep(60)"))) == LATE
-    where = "own_module.py:10 in __init__"
-    said = f"environment.id: 'own_module:Own-v0' has not answered for 0.2 s, at {where}; Ctrl-C ends this"
+    assert config_error(lambda: check_environment(apart(tmp_path, monkeypatch, "time.sleep(60)"))) == LATE
+    where = "own_environment.py:10 in __init__"
+    said = f"environment.id: {NAME!r} has not answered for 0.2 s, at {where}; Ctrl-C ends this"
     assert caplog.messages == [said]
 
 
 def test_native_code_that_never_returns_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(check, "DEADLINE_S", 0.6)
     monkeypatch.setattr(check, "GRACE_S", 0.0)
-    assert config_error(lambda: check_environment(own(tmp_path, monkeypatch, "sum(range(10 ** 12))"))) == LATE
+    assert config_error(lambda: check_environment(apart(tmp_path, monkeypatch, "sum(range(10 ** 12))"))) == LATE
 
 
 class Here(Clock):
@@ -121,11 +101,11 @@ def test_an_id_of_this_program_alone_is_for_the_serial_engine() -> None:
 
 
 def test_a_script_needs_no_guard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    own(tmp_path, monkeypatch, "pass")
+    own(tmp_path, monkeypatch)
     script = """
 from apex_acer.config import EnvironmentConfig, RunConfig
 from apex_acer.environments.check import check_environment
-print(check_environment(RunConfig(environment=EnvironmentConfig(id='own_module:Own-v0'))).spec.describe())
+print(check_environment(RunConfig(environment=EnvironmentConfig(id='own_environment:Own-v0'))).spec.describe())
 """
     (tmp_path / "script.py").write_text(script)
     command = [sys.executable, str(tmp_path / "script.py")]

@@ -67,20 +67,6 @@ def test_vector_equals_single_environments_stepped_by_hand(name: str, steps: int
     assert (sum(step.terminated.sum() for step in taken) >= 3) == (name == "CartPole-v1")
 
 
-def test_cartpole_s_own_vector_class_has_dummy_steps_and_the_true_final_observation() -> None:
-    environments = make(4, id="CartPole-v1")
-    first, steps = run(environments, 0, np.random.default_rng(1).integers(2, size=(200, 4)))
-    obs = np.stack([first, *(step.obs for step in steps)])
-    reset = np.stack([np.ones(4, bool), *(step.reset for step in steps)])
-    reward = np.stack([step.reward for step in steps])
-    terminated = np.stack([step.terminated for step in steps])
-    assert (np.abs(obs[reset]) <= 0.05).all()  # CartPole's first states
-    assert not (np.abs(obs[1:][terminated][:, [0, 2]]) <= [2.4, 0.2095]).all(-1).any()  # true last states are outside
-    np.testing.assert_array_equal(reset[2:], terminated[:-1])
-    np.testing.assert_array_equal(reward, ~reset[1:])
-    assert reset[1:].sum() > 10
-
-
 def test_reset_after_an_end_leaves_no_dummy_step() -> None:
     environments = make(id=COUNTDOWN, kwargs='{"lengths": [2]}')
     for _ in range(2):
@@ -93,7 +79,7 @@ def test_atari_resets_and_life_losses() -> None:
     count, seed, frames = 3, 21, 400
     settings: dict[str, Any] = {"id": BREAKOUT, "kwargs": json.dumps({"max_num_frames_per_episode": frames})}
     training = make(count, **settings)
-    actions = np.random.default_rng(2).integers(training.spec.num_actions, size=(210, count))
+    actions = np.random.default_rng(2).integers(training.spec.num_actions, size=(150, count))
     raw = AtariVectorEnv("breakout", count, stack_num=1, reward_clipping=False, max_num_frames_per_episode=frames)
     first, trained = run(training, seed, actions)
     _, evaluated = run(make(count, training=False, **settings), seed, actions)
@@ -133,8 +119,8 @@ def test_games_of_training_may_be_shorter_and_go_on_after_a_lost_life() -> None:
 
 def test_atari_s_games_follow_the_seed_and_pay_their_own_rewards() -> None:
     """Also if a reset comes in the middle of a game."""
-    environments = make(id="ALE/MsPacman-v5", kwargs='{"max_num_frames_per_episode": 400}')
-    actions = np.random.default_rng(7).integers(9, size=(90, 2))
+    environments = make(id="ALE/Carnival-v5", kwargs='{"max_num_frames_per_episode": 400}')
+    actions = np.random.default_rng(7).integers(6, size=(30, 2))
     runs = [run(environments, seed, actions, last=False) for seed in (5, 5, 9)]
     (first, steps), (again, repeated), (_, others) = runs
     environments.close()
@@ -143,7 +129,7 @@ def test_atari_s_games_follow_the_seed_and_pay_their_own_rewards() -> None:
         for name in Step._fields:
             np.testing.assert_array_equal(getattr(one, name), getattr(other, name), err_msg=name)
     assert any((one.obs != other.obs).any() for one, other in zip(steps, others, strict=True))
-    assert {float(reward) for step in steps for reward in step.reward} >= {0.0, 10.0}
+    assert {float(reward) for step in steps for reward in step.reward} >= {0.0, 20.0}
 
 
 @pytest.mark.parametrize(
@@ -156,7 +142,6 @@ def test_atari_s_games_follow_the_seed_and_pay_their_own_rewards() -> None:
         ([4, 7, 9], "uint8", "auto", "images of 7 x 9 pixels, 4 channels, channels first"),
         ([10, 10, 10], "uint8", "first", "images of 10 x 10 pixels, 10 channels, channels first"),
         ([4, 7, 9], "uint8", "last", "images of 4 x 7 pixels, 9 channels, channels last"),
-        ([1, 9, 9], "uint8", "auto", "images of 9 x 9 pixels, 1 channel"),
         ([9, 7], "uint8", "auto", "images of 9 x 7 pixels, 1 channel"),
         ([4, 5], "float32", "auto", "vectors of 20 numbers (of [4, 5])"),
         ([6], "float64", "auto", "vectors of 6 numbers"),
@@ -265,6 +250,11 @@ def test_numbers_that_cannot_be_learned_from_are_named(field: str, at: int, valu
     assert str(raised.value) == f"environment.id: '{MODULE}:Spoilt-v0' has {problem}"
 
 
+def test_a_part_that_is_not_finite_is_named() -> None:
+    with pytest.raises(FloatingPointError, match=r"has arm.joints in an observation with nan.* 0 of 2, 3 steps after"):
+        run(make(2, id=f"{MODULE}:SmallRooms-v0", kwargs={"spoilt": "joints"}), 0, np.zeros((3, 2), int))
+
+
 def test_numbers_up_to_the_largest_are_taken() -> None:
     kwargs = '{"field": "reward", "at": 2, "value": -1e15}'
     _, steps = run(make(2, id=f"{MODULE}:Spoilt-v0", kwargs=kwargs), 0, np.zeros((2, 2), int))
@@ -300,10 +290,18 @@ def test_a_mask_may_come_with_steps_only() -> None:
 
 
 @pytest.mark.parametrize(
-    ("mask", "said"), [([0, -math.inf], "-inf"), ([1, math.nan], "nan"), ([1, 0.5], "0.5"), ([2, 1], "2")]
+    ("mask", "said"),
+    [
+        ([0, -math.inf], "-inf; give 0, 1, False or True .* environment 1 of 2"),
+        ([1, math.nan], "nan"),
+        ([1, 0.5], "0.5"),
+        ([2, 1], "2"),
+        ([0, 0], "no legal action: environment 1 of 2"),
+        ([1, 1, 1], "3 numbers, for 2 choices"),
+    ],
 )
 def test_a_mask_is_of_zeros_and_ones(mask: list[float], said: str) -> None:
-    with pytest.raises(ValueError, match=f"an action mask with {said}; give 0, 1, False or True .* environment 1 of 2"):
+    with pytest.raises(ValueError, match=f"an action mask (with|of) {said}"):
         told(None, mask).reset(0)
 
 

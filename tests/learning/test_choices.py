@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium
-import numpy as np
 import pytest
 
 from apex_acer import load_policy, train
@@ -20,19 +19,6 @@ from tests.runs import tiny_run
 
 DIALS = "tests.environments_for_tests:Dials-v0"
 MASKED = json.dumps({"nvec": [3, 2, 4], "masked": True})
-
-
-def without_mask(env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:
-    """Gives no `info`."""
-
-    class Hidden(gymnasium.Wrapper[Any, Any, Any, Any]):
-        def reset(self, **options: Any) -> tuple[Any, dict[str, Any]]:
-            return super().reset(**options)[0], {}
-
-        def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-            return *super().step(action)[:4], {}
-
-    return Hidden(env)
 
 
 ALGORITHMS: dict[str, dict[str, Any]] = {
@@ -71,18 +57,21 @@ def dials_run(out: Path, algorithm: str, **changes: Any) -> RunConfig:
 CASES = [(name, seed) for name in ALGORITHMS for seed in (range(5) if name in ("acer", "ppo") else [0])]
 
 
+SPACES: list[dict[str, Any]] = [  # with rows, counted from 5; MultiBinary; one dial
+    {"nvec": [[3, 2], [4, 2]], "start": 5},
+    {"nvec": [2, 2, 2], "binary": True},
+    {"nvec": [3]},
+]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(("algorithm", "seed"), CASES)
-def test_each_dial_is_set(tmp_path: Path, algorithm: str, seed: int) -> None:
-    """Of 3, 2 and 4 positions; random play has a return of 1.44, the best is 4."""
-    result = train(dials_run(tmp_path, algorithm, seed=seed))
+@pytest.mark.parametrize(
+    ("algorithm", "space"), [*((name, {}) for name in ALGORITHMS), *(("ppo", space) for space in SPACES)], ids=str
+)
+def test_each_dial_is_set(tmp_path: Path, algorithm: str, space: dict[str, Any]) -> None:
+    """By default of 3, 2 and 4 positions, with a return of 1.44 by random play; the environment raises beyond its space."""
+    result = train(dials_run(tmp_path, algorithm, environment__kwargs=json.dumps(space)))
     assert result.reason == "at_return", result
-    policy = load_policy(result.weights)
-    obs = np.random.default_rng(0).uniform(0, 1, (200, 9)).astype(np.float32)
-    best = np.stack([part.argmax(-1) for part in np.split(obs, [3, 5], -1)], -1)
-    assert (policy.act(obs) == best).mean() > 0.7
-    one = policy.act(obs[0])
-    assert (one.shape, one.dtype) == ((3,), np.int64)
 
 
 @pytest.mark.parametrize(
@@ -111,28 +100,6 @@ def test_no_forbidden_position_is_ever_taken(
             obs, info = env.reset()
     with pytest.raises(ValueError, match="give mask=info"):
         policy.act(obs)
-
-
-@pytest.mark.slow
-def test_without_masks_it_is_not_learned(tmp_path: Path) -> None:
-    """The same dials, of which nothing tells what is forbidden."""
-    hidden = {"environment__kwargs": MASKED, "environment__wrappers": (f"{__name__}:without_mask",)}
-    result = train(dials_run(tmp_path, "acer", stop__env_steps=10_000, **hidden))
-    assert result.reason == "env_steps", result
-    assert result.eval_return is not None
-    assert result.eval_return < 1.5
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "space",
-    [{"nvec": [[3, 2], [4, 2]], "start": 5}, {"nvec": [2, 2, 2], "binary": True}, {"nvec": [3]}],
-    ids=["with rows, counted from 5", "MultiBinary", "one dial"],
-)
-def test_spaces_of_every_form(tmp_path: Path, space: dict[str, Any]) -> None:
-    """The environment raises if an action is not in its space."""
-    result = train(dials_run(tmp_path, "ppo", environment__kwargs=json.dumps(space)))
-    assert result.reason == "at_return", result
 
 
 def test_an_algorithm_with_a_value_of_each_combination_takes_only_so_many(tmp_path: Path) -> None:

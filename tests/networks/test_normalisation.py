@@ -31,33 +31,18 @@ def random(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
 # moments
 
 
-@pytest.mark.parametrize(("shape", "offset"), [((), 1e3), ((3,), 0.0), ((2, 4, 5), -3e4)])
+@pytest.mark.parametrize(("shape", "offset"), [((), 1e4), ((3,), 0.0), ((2, 4, 5), -3e4)])
 def test_moments_over_uneven_chunks_are_those_of_the_whole(shape: tuple[int, ...], offset: float) -> None:
-    chunks = [0.3 * number + random(length, *shape) for number, length in enumerate((1, 7, 0, 2, 100, 1, 500))]
+    """Also over many, of large numbers: in float32 the mean would stand still."""
+    lengths = (1, 7, 0, 2, 100, 1, 500) * 30
+    chunks = [offset + 0.01 * number + random(length, *shape) for number, length in enumerate(lengths)]
     moments = RunningMoments(*shape)
     for chunk in chunks:
-        moments.update(chunk + offset)
-    whole = torch.cat([chunk + offset for chunk in chunks]).double()
+        moments.update(chunk)
+    whole = torch.cat(chunks).double()
     assert moments.count == len(whole)
     torch.testing.assert_close(moments.mean, whole.mean(0), rtol=1e-6, atol=1e-5)
     torch.testing.assert_close(moments.variance, whole.var(0, correction=0), rtol=1e-4, atol=0)
-
-
-def test_moments_of_bytes_and_of_one_value() -> None:
-    moments = RunningMoments(2)
-    moments.update(torch.tensor([[250, 3]], dtype=torch.uint8))
-    assert (moments.mean.tolist(), moments.variance.tolist()) == ([250, 3], [0, 0])
-    moments.update(torch.tensor([[254, 3]], dtype=torch.uint8))
-    assert (moments.mean.tolist(), moments.variance.tolist()) == ([252, 3], [4, 0])
-
-
-def test_moments_follow_a_small_shift_of_large_numbers() -> None:
-    moments = RunningMoments()
-    for mean in (1e4, 1e4 + 3):
-        for values in mean + random(1000, 160):
-            moments.update(values)
-    assert moments.mean.item() == pytest.approx(1e4 + 1.5, abs=0.01)
-    assert moments.variance.item() == pytest.approx(1 + 1.5**2, rel=0.01)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), 1e300])
@@ -210,8 +195,7 @@ def test_actors_and_files_have_the_statistics_of_what_the_learner_has_seen(
     assert all(torch.equal(tensor, again[name]) for name, tensor in statistics(written).items())
 
 
-@pytest.mark.parametrize("normalise", [False, True])
-def test_weights_do_not_fit_a_network_that_differs_in_normalising(make_learner: MakeLearner, normalise: bool) -> None:
-    path = make_learner(tiny_run(network__normalise=normalise)).finish().weights
-    message = config_error(lambda: make_learner(tiny_run(load=path, network__normalise=not normalise)))
-    assert message == f"{path}: network.normalise is {normalise}, this run's is {not normalise}"
+def test_weights_do_not_fit_a_network_that_differs_in_normalising(make_learner: MakeLearner) -> None:
+    path = make_learner(tiny_run(network__normalise=True)).finish().weights
+    message = config_error(lambda: make_learner(tiny_run(load=path)))
+    assert message == f"{path}: network.normalise is True, this run's is False"

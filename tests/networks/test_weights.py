@@ -1,11 +1,8 @@
 from __future__ import annotations
 
-import resource
-import threading
 from pathlib import Path
 
 import pytest
-import safetensors.torch
 import torch
 from torch import Tensor, nn
 
@@ -77,69 +74,6 @@ def test_the_first_tensor_that_differs_is_named_and_the_network_left_alone(
     target = network(2)
     assert config_error(lambda: load_tensors(target, "network", tensors)) == f"weights: {message}"
     assert_equal_tensors(target.state_dict(), network(2).state_dict())
-
-
-def test_no_file_and_a_folder(tmp_path: Path) -> None:
-    absent = tmp_path / "absent.safetensors"
-    message = config_error(lambda: read(absent))
-    assert message == f"{absent}: No such file or directory; give a weights file"
-    assert config_error(lambda: read(tmp_path)).startswith(f"{tmp_path}: Is a directory")
-
-
-DATA = pack({"network.x": torch.zeros(50)}, METADATA)
-OTHER = {
-    "empty": b"",
-    "cut in its header": DATA[:40],
-    "cut last": DATA[:-1],
-    "more": DATA + b"\0",
-    "text": b"seed = 1\n" * 30,
-    "ones": b"\xff" * 100,
-    "foreign": safetensors.torch.save({"x": torch.zeros(2)}, {"format": "pt"}),
-}
-
-
-@pytest.mark.parametrize("kind", OTHER)
-def test_files_of_another_kind_are_refused_by_path(tmp_path: Path, kind: str) -> None:
-    path = tmp_path / "other.safetensors"
-    path.write_bytes(OTHER[kind])
-    message = config_error(lambda: read(path))
-    assert message.startswith(f"{path}: ")
-    assert message.endswith("give a file this program wrote")
-
-
-def test_whoever_reads_meanwhile_finds_a_whole_file(tmp_path: Path) -> None:
-    path, found = tmp_path / "weights.safetensors", set[tuple[int, frozenset[int]]]()
-    write(path, bytes(500_000))
-    written = threading.Event()
-
-    def look() -> None:
-        while not written.is_set():
-            data = path.read_bytes()
-            found.add((len(data), frozenset(data)))
-
-    reader = threading.Thread(target=look)
-    reader.start()
-    for number in range(20):
-        write(path, bytes([number]) * 500_000)
-    written.set()
-    reader.join()
-    assert found
-    assert [(length, values) for length, values in found if length != 500_000 or len(values) != 1] == []
-    assert list(tmp_path.iterdir()) == [path]
-
-
-def test_the_old_file_stays_whole_when_writing_fails(tmp_path: Path) -> None:
-    path = tmp_path / "weights.safetensors"
-    write(path, b"old")
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, hard))  # as a full disk: a part fits, the whole does not
-    try:
-        with pytest.raises(OSError, match="File too large"):
-            write(path, bytes(100_000))
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert path.read_bytes() == b"old"
-    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_actors_get_the_policy_alone() -> None:
