@@ -12,7 +12,7 @@ from apex_acer.algorithms.acer.acer import Acer
 from apex_acer.algorithms.acer.settings import AcerConfig
 from apex_acer.algorithms.algorithm import Algorithm
 from apex_acer.config import ALGORITHMS, AlgorithmConfig, RunConfig, algorithm_settings, settings_classes
-from apex_acer.config.runfile import from_dict
+from apex_acer.config.runfile import dump_run, from_dict, parse_run, to_dict
 from apex_acer.manager.preparation import prepare
 from tests.conftest import config_error
 
@@ -99,6 +99,15 @@ def test_each_algorithm_has_its_own_settings_and_one_may_derive_from_ours() -> N
     assert algorithm_class(name) is More
     message = config_error(lambda: prepare(RunConfig(algorithm=AlgorithmConfig(name=name)), 0.0))
     assert message.endswith(f"'AlgorithmConfig' is not allowed; the settings of {name} are MoreSettings")
+
+
+def test_a_run_file_has_the_settings_of_an_algorithm_of_one_s_own() -> None:
+    text = f'base = "cartpole"\n[algorithm]\nname = "{__name__}:More"\n'
+    config = parse_run(f"{text}more = 7", "mine")
+    assert config.algorithm == MoreSettings(name=f"{__name__}:More", more=7)
+    assert parse_run(dump_run(config), "x") == from_dict(to_dict(config)) == config
+    said = config_error(lambda: parse_run(f"{text}mor = 7", "mine"))
+    assert said == "mine: unknown key algorithm.mor; did you mean algorithm.more?"
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import json
 from pathlib import Path
 from typing import Any
@@ -33,7 +32,6 @@ from apex_acer.config import (
 )
 from apex_acer.config.runfile import dump_run, from_dict, leaves, load_run, look_at_run, parse_run, presets, to_dict
 from apex_acer.tools.sweep.variants import make_variants
-from tests import ROOT
 from tests.conftest import config_error
 
 CHANGED = RunConfig(
@@ -242,30 +240,8 @@ def test_wrong_keys_and_types_are_said_in_one_line(text: str, part: str) -> None
     assert part in message
 
 
-# ── a user's own algorithm ──
-
-OWN = 'base = "cartpole"\n[algorithm]\nname = "expected_sarsa:ExpectedSarsa"\n'
-
-
-@pytest.mark.parametrize(
-    ("text", "part"),
-    [
-        ("temperatur = 1", "unknown key algorithm.temperatur; did you mean algorithm.temperature?"),
-        ("temperature = 0", "algorithm.temperature: 0.0 is not allowed; give a number above 0"),
-        ("q_cost = 1", "unknown key algorithm.q_cost; "),
-    ],
-)
-def test_a_user_s_own_algorithm_has_its_own_settings(text: str, part: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(ROOT / "docs/examples")
-    config = parse_run(f"{OWN}temperature = 2", "mine")
-    settings: Any = importlib.import_module("expected_sarsa").Settings
-    assert config.algorithm == settings(name="expected_sarsa:ExpectedSarsa", temperature=2.0)
-    assert parse_run(dump_run(config), "x") == from_dict(to_dict(config)) == config
-    assert config_error(lambda: parse_run(OWN + text, "mine")).startswith(f"mine: {part}")
-
-
 def test_a_run_file_is_looked_at_without_its_algorithm_s_module(tmp_path: Path) -> None:
-    text = f"{OWN.replace('expected_sarsa', 'absent')}temperature = 2"
+    text = 'base = "cartpole"\n[algorithm]\nname = "absent:ExpectedSarsa"\ntemperature = 2'
     (tmp_path / "mine.toml").write_text(text)
     config = look_at_run(tmp_path / "mine.toml")
     assert config.algorithm.name == "absent:ExpectedSarsa"

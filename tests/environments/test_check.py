@@ -45,6 +45,9 @@ class Own(gymnasium.Env):
     observation_space, action_space = Box(-1, 1, (3,), np.float32), Discrete(2)
     def __init__(self):
         {made}
+    def close(self):
+        if hasattr(self, 'lock'):
+            os.rmdir('lock')
     def _obs(self):
         return np.zeros(3, np.float32)
 """
@@ -111,7 +114,7 @@ def test_a_mistake_is_one_line_that_names_the_user_s_own_line(
 @pytest.mark.parametrize(
     ("changes", "line"),
     [
-        ({"made": "1 / 0"}, f"{LINE - 3} in __init__"),
+        ({"made": "1 / 0"}, f"{LINE - 6} in __init__"),
         ({"options": ", max_episode_steps=1 / 0"}, f"{LINE + 4} in <module>"),
     ],
 )
@@ -236,45 +239,23 @@ def test_masks_are_found_when_they_come_with_steps_only_and_a_setting_is_kept(
     assert make_environments(config.environment, 2, training=True, found=checked.spec).spec == checked.spec
 
 
-class Alone(Clock):
-    """Owns something of which there is one: the second copy fails when it is made, or when it is `reset`."""
-
-    alive = 0
-
-    def __init__(self, late: bool = False) -> None:
-        super().__init__()
-        self._late = late
-        if not late:
-            self._take()
-
-    def _take(self) -> None:
-        if Alone.alive:
-            raise OSError("Address already in use")
-        Alone.alive, self._owns = 1, True
-
-    def reset(self, *, seed: Any = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
-        if self._late:
-            self._take()
-        self._late = False
-        return super().reset(seed=seed)
-
-    def close(self) -> None:
-        Alone.alive = 0
+LOCK = "hasattr(self, 'lock') or setattr(self, 'lock', os.mkdir('lock'))"  # which is removed by `close`
 
 
-register("Alone-v0", Alone, checked=True)
-
-
-@pytest.mark.parametrize("late", [False, True])
-def test_an_environment_of_which_only_one_can_live_is_told_how(late: bool) -> None:
-    run = run_config(id=f"{__name__}:Alone-v0", kwargs={"late": late})
+@pytest.mark.parametrize(
+    "changes", [{"made": LOCK}, {"reset": f"[{LOCK}, self._obs(), {{}}][1:]"}], ids=["made", "reset"]
+)
+def test_an_environment_of_which_only_one_can_live_is_told_how(
+    changes: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = own(tmp_path, monkeypatch, **changes)
     message = config_error(lambda: check_environment(run))
-    assert "OSError: Address already in use" in message
+    assert "FileExistsError: " in message
     assert message.endswith("give --actors 1 --actors.environments 1 --evaluation.every 0")
     run = dataclasses.replace(run, actors=dataclasses.replace(run.actors, count=1, environments=1))
     assert "only one can live" in config_error(lambda: check_environment(run))
     check_environment(dataclasses.replace(run, evaluation=dataclasses.replace(run.evaluation, every=0)))
-    assert Alone.alive == 0
+    assert not (tmp_path / "lock").exists()
 
 
 @pytest.mark.parametrize(

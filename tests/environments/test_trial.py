@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
-import subprocess
 import sys
 import threading
 import time
@@ -98,16 +96,3 @@ def test_an_id_of_this_program_alone_is_for_the_serial_engine() -> None:
     message = config_error(lambda: check_environment(config))
     assert message.startswith("environment.id: 'Here-v0' is registered in this program only, which its processes do")
     check_environment(dataclasses.replace(config, engine="serial"))
-
-
-def test_a_script_needs_no_guard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    own(tmp_path, monkeypatch)
-    script = """
-from apex_acer.config import EnvironmentConfig, RunConfig
-from apex_acer.environments.check import check_environment
-print(check_environment(RunConfig(environment=EnvironmentConfig(id='own_environment:Own-v0'))).spec.describe())
-"""
-    (tmp_path / "script.py").write_text(script)
-    command = [sys.executable, str(tmp_path / "script.py")]
-    said = subprocess.run(command, capture_output=True, text=True, timeout=60, env=os.environ)
-    assert (said.stdout, said.stderr) == ("observations: vectors of 3 numbers, float32; actions: 2\n", "")

@@ -34,18 +34,25 @@ def recurrent() -> Recurrent:
 
 
 def slow_unroll(network: Any, obs: Tensor, reset: Tensor, state: dict[str, Tensor]) -> Tensor:
-    """One column and one observation at a time; an episode begins with no state at all."""
+    """One column and one observation at a time, by torch's own LSTM; an episode begins with no state at all."""
     outputs = []
     for column in range(COLUMNS):
         own = {name: value[column : column + 1] for name, value in state.items()}
         for t in range(LENGTH):
-            output, own = network.step(obs[t, column : column + 1], {} if reset[t, column] else own)
-            outputs.append(torch.stack(output))
+            seen, own = obs[t, column : column + 1], {} if reset[t, column] else own
+            hidden, cell = network.lstm(network.torso(seen), (own["hidden"], own["cell"]) if own else None)
+            output = torch.stack([network.pi_logits(hidden), network.q_values(hidden)])
+            found, own = network.step(seen, own)
+            torch.testing.assert_close(torch.stack(found), output)
+            torch.testing.assert_close(own, {"hidden": hidden, "cell": cell})
+            outputs.append(output)
     return torch.cat(outputs, 1).view(2, COLUMNS, LENGTH, -1).transpose(1, 2)
 
 
 @pytest.mark.parametrize("detach_at", [0, 3])
-def test_unroll_is_repeated_steps_that_forget_where_an_episode_begins(recurrent: Recurrent, detach_at: int) -> None:
+def test_memory_is_torch_s_lstm_step_by_step_and_begins_anew_with_an_episode(
+    recurrent: Recurrent, detach_at: int
+) -> None:
     network, obs, reset, state = recurrent
     inputs = network.prepare(obs.flatten(0, 1))
     expected = slow_unroll(network, obs, reset, state)
@@ -54,17 +61,6 @@ def test_unroll_is_repeated_steps_that_forget_where_an_episode_begins(recurrent:
     assert not torch.allclose(never[:, :, 1:], expected[:, :, 1:])
     without = slow_unroll(network, obs, reset, {})
     torch.testing.assert_close(torch.stack(network.unroll(inputs, reset, {}, detach_at)), without)
-
-
-def test_memory_is_torch_s_lstm(recurrent: Recurrent) -> None:
-    network, obs, reset, state = recurrent
-    reference = torch.nn.LSTM(8, 6).double()
-    reference.load_state_dict({f"{name}_l0": tensor for name, tensor in network.lstm.state_dict().items()})
-    features = network.torso(obs.flatten(0, 1)).view(LENGTH, COLUMNS, -1)
-    remembered, _ = reference(features, (state["hidden"].unsqueeze(0), state["cell"].unsqueeze(0)))
-    found = network.unroll(obs.flatten(0, 1), torch.zeros_like(reset), state)
-    torch.testing.assert_close(found.q_values, network.q_values(remembered))
-    torch.testing.assert_close(found.pi_logits, network.pi_logits(remembered))
 
 
 def influence(network: Any, obs: Tensor, reset: Tensor, state: dict[str, Tensor], detach_at: int) -> Tensor:
