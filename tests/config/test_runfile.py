@@ -224,6 +224,7 @@ def test_an_unknown_preset_suggests_the_nearest_few(name: str, near: str) -> Non
         ("[checkpoint]\nzzz = 1", "unknown key checkpoint.zzz; allowed: every"),
         ("[actor]\ncount = 1", "unknown key actor; did you mean actors?"),
         ("seed = 1.5", "seed: 1.5 is not allowed; give int"),
+        ("[evaluation]\ngreedy = 1", "evaluation.greedy: 1 is not allowed; give bool"),
         ("[stop]\nminutes = 'two'", "stop.minutes: 'two' is not allowed; give float"),
         ("[stop]\nenv_steps = 'None'", "stop.env_steps: 'None' is not allowed; give int"),
         ("[actors]\ncount = 2020-01-01", "actors.count"),

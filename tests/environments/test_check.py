@@ -92,6 +92,7 @@ MISTAKES: list[tuple[dict[str, str], str, int]] = [  # and the line, from that o
     ({"reset": "np.full(3, np.nan), {}"}, "reset gave an observation with nan, allowed is a", 0),
     ({"reset": "['a', 'b', 'c'], {}"}, "reset gave an observation of type <U1, its observation_space has", 0),
     ({"step": FOUR}, "step r", 2),
+    ({"step": "np.zeros(4), 1.0, False, False, {}"}, "step gave an observation of shape [4]", 2),
     ({"step": "self._obs(), 1 / 0, False, False, {}"}, "step raised ZeroDivisionError: division by", 3),
     ({"step": "sys.exit(3)"}, "step raised SystemExit: 3", 3),
     ({"step": "self._obs(), None, False, False, {}"}, "step gave the reward None, not a number", 2),

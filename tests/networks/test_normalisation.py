@@ -56,28 +56,40 @@ def test_an_update_that_is_not_finite_changes_nothing(value: float) -> None:
 # observations
 
 
-@pytest.mark.parametrize("shape", [(3,), (1, 4, 5)])
-def test_numbers_are_centred_before_they_lose_digits_and_left_as_they_were(shape: tuple[int, ...]) -> None:
-    normaliser = normaliser_of(shape, "float64")
-    planes = 1e9 + random(2, 50, *shape, dtype=torch.float64)
-    kept = planes.clone()
-    normaliser.observe(planes)
-    found = normaliser(planes[-1], torch.float32)
-    seen = planes[-1] if len(shape) == 3 else planes.flatten(0, 1)
-    assert found.dtype == torch.float32
-    deviation = seen.var(0, correction=0).mean().sqrt() if len(shape) == 3 else seen.std(0, correction=0)
-    torch.testing.assert_close(found, ((planes[-1] - seen.mean(0)) / deviation).float(), rtol=1e-4, atol=1e-4)
-    assert torch.equal(planes, kept)
+@pytest.mark.parametrize(
+    ("shape", "dtype", "stack", "shift"),
+    [
+        ((3,), "float32", 2, -1000.0),
+        ((3,), "float64", 1, 1e9),
+        ((1, 4, 5), "float64", 1, 1e9),
+        ((2, 4, 5), "uint8", 1, 128.0),
+        ((2, 4, 5), "uint8", 3, 128.0),
+    ],
+)
+def test_each_element_has_its_own_mean_and_scale_and_pixels_share_one_scale(
+    shape: tuple[int, ...], dtype: str, stack: int, shift: float
+) -> None:
+    """Numbers are centred before they lose digits; of an image, only the newest planes count."""
+    rng, is_image = np.random.default_rng(2), len(shape) == 3
+    scale = np.resize([0.1, 30.0, 2.0], shape)
 
+    def looks(*lead: int) -> np.ndarray:
+        looked: np.ndarray = (shift + scale * rng.normal(size=(*lead, *shape)).clip(-3, 3)).astype(dtype)
+        return looked
 
-def test_each_element_of_a_vector_has_its_own_scale() -> None:
-    shift, scale = torch.tensor([5.0, -1000.0, 0.0]), torch.tensor([0.1, 30.0, 2.0])
-    planes, obs = shift + scale * random(60, 4, 3), (shift + scale * random(18, 3)).view(9, 6)
-    normaliser = normaliser_of((3,), stack=2)
-    normaliser.observe(planes)
-    seen = planes.double().flatten(0, 1)
-    expected = (obs - seen.mean(0).repeat(2)) / seen.std(0, correction=0).repeat(2)
-    torch.testing.assert_close(normaliser(obs, torch.float64), expected, rtol=1e-4, atol=1e-4)
+    planes, obs = looks(6, 50), np.concatenate([looks(7) for _ in range(stack)], 1)
+    normaliser = normaliser_of(shape, dtype, stack)
+    given = torch.from_numpy(planes.copy())
+    normaliser.observe(given)
+    np.testing.assert_array_equal(given.numpy(), planes)  # are left as they were
+    seen = (planes[-1] if is_image else planes.reshape(-1, *shape)).astype(np.float64)
+    deviation = np.sqrt(seen.var(0).mean()) if is_image else np.tile(seen.std(0), stack)
+    expected = (obs - np.tile(seen.mean(0), (stack, *[1] * (len(shape) - 1)))) / deviation
+    for memory in (torch.contiguous_format, torch.channels_last) if is_image else (torch.contiguous_format,):
+        found = normaliser(torch.from_numpy(obs).contiguous(memory_format=memory), torch.float32)
+        assert found.dtype == torch.float32
+        assert found.is_contiguous(memory_format=memory)
+        np.testing.assert_allclose(found.numpy(), expected, rtol=1e-4, atol=1e-4)
 
 
 def test_vectors_are_clipped_at_ten_deviations() -> None:
@@ -87,23 +99,6 @@ def test_vectors_are_clipped_at_ten_deviations() -> None:
     obs = torch.tensor([[9.9, 22.1, 1000.1], [-11.0, -17.8, 1000.6], [1e30, -1e30, 999.9]])
     expected = torch.tensor([[9.9, 10.0, 0.0], [-10.0, -9.9, 10.0], [10.0, -10.0, -10.0]])
     torch.testing.assert_close(normaliser(obs, torch.float32), expected)
-
-
-@pytest.mark.parametrize("stack", [1, 3])
-def test_pixels_have_their_own_mean_and_one_scale(stack: int) -> None:
-    bytes_from = np.random.default_rng(2)
-    planes = bytes_from.integers(0, 40, size=(6, 8, 2, 4, 5), dtype=np.uint8)
-    planes[..., :2, :] += 200
-    planes[:, :, 1, 0, 0] = 77  # a pixel that never changes
-    normaliser = normaliser_of((2, 4, 5), "uint8", stack)
-    normaliser.observe(torch.from_numpy(planes))
-    newest = planes[-1].astype(np.float64)
-    obs = bytes_from.integers(0, 256, size=(7, stack * 2, 4, 5), dtype=np.uint8)
-    expected = (obs - np.tile(newest.mean(0), (stack, 1, 1))) / np.sqrt(newest.var(0).mean())
-    for memory in (torch.contiguous_format, torch.channels_last):
-        found = normaliser(torch.from_numpy(obs).contiguous(memory_format=memory), torch.float32)
-        assert found.is_contiguous(memory_format=memory)
-        np.testing.assert_allclose(found.numpy(), expected, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("shape", [(20,), (1, 4, 5)])
