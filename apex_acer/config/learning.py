@@ -85,6 +85,9 @@ class NetworkConfig:
     """Units of an LSTM between the fully connected layers and the heads; 0: no LSTM."""
     activation: Literal["relu", "tanh"] = "relu"
     """Activation of the fully connected layers; convolutions always use relu."""
+    layer_norm: bool = False
+    """Layer normalisation (arXiv 1607.06450) of each layer's outputs before its activation, of convolutions over the
+    channels of each pixel; the LSTM, the last layers of heads and a torso of your own have none."""
 
     def __post_init__(self) -> None:
         typed("network", self)

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import layer_norm
 
 from apex_acer.config import NetworkConfig
 from apex_acer.networks.network import Network, TorsoNetwork
@@ -46,24 +47,30 @@ class Critics(TorsoNetwork):
         pairs = list(itertools.pairwise(sizes))
         self.weights = nn.ParameterList([_uniform(num_critics, *pair, fan_in=pair[0]) for pair in pairs])
         self.biases = nn.ParameterList([_uniform(num_critics, 1, size, fan_in=fan_in) for fan_in, size in pairs])
+        normalised = config.hidden_sizes if config.layer_norm else ()
+        self.norm_weights = nn.ParameterList([nn.Parameter(torch.ones(num_critics, 1, size)) for size in normalised])
+        self.norm_biases = nn.ParameterList([nn.Parameter(torch.zeros(num_critics, 1, size)) for size in normalised])
 
     def forward(self, inputs: Tensor, action: Tensor) -> Tensor:
         """Q `[num_critics, B]` of `prepare`d observations `[B, *obs_shape]` and actions `[B, d]`."""
-        return self._q_values(self.features(inputs), action, list(self.weights), list(self.biases))
+        return self._q_values(self.features(inputs), action, self._layers())
 
     def evaluate(self, inputs: Tensor, action: Tensor, num: int | None = None) -> Tensor:
         """Q of all critics, or of the first `num`, with gradient to `action` only.
 
         Parameters keep their `requires_grad`, because another thread may compute their gradient at the same time.
         """
-        layers = (self.weights, self.biases)
-        weights, biases = ([parameter.detach()[:num] for parameter in parameters] for parameters in layers)
-        return self._q_values(self.features(inputs).detach(), action, weights, biases)
+        layers = [[parameter.detach()[:num] for parameter in layer] for layer in self._layers()]
+        return self._q_values(self.features(inputs).detach(), action, layers)
 
-    def _q_values(
-        self, features: Tensor, action: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor]
-    ) -> Tensor:
-        first, *inner, last = zip(weights, biases, strict=True)
+    def _layers(self) -> list[Sequence[Tensor]]:
+        """Weight and bias of each layer, `[num, F, H]` and `[num, 1, H]`, and those of its normalisation if it has one."""
+        pairs = zip(self.weights, self.biases, strict=True)
+        norms = zip(self.norm_weights, self.norm_biases, strict=True)
+        return [(*pair, *norm) for pair, norm in itertools.zip_longest(pairs, norms, fillvalue=())]
+
+    def _q_values(self, features: Tensor, action: Tensor, layers: Sequence[Sequence[Tensor]]) -> Tensor:
+        first, *inner, last = layers
         joined = torch.cat([features, action], -1)  # [B, F + d], in the parameters' type: it keeps the action's digits
         x = self._layer(joined.expand(len(first[0]), *joined.shape), *first)  # [num, B, H]
         with self.cast(features.device):
@@ -72,9 +79,13 @@ class Critics(TorsoNetwork):
         weight, bias = last  # [num, H, 1] and [num, 1, 1]
         return (x.to(weight.dtype) * weight.transpose(1, 2)).sum(-1) + bias.squeeze(-1)
 
-    def _layer(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        hidden: Tensor = self.activation(torch.baddbmm(bias, x, weight))
-        return hidden
+    def _layer(self, x: Tensor, weight: Tensor, bias: Tensor, *norm: Tensor) -> Tensor:
+        hidden = torch.baddbmm(bias, x, weight)
+        if norm:
+            scale, shift = norm
+            hidden = torch.addcmul(shift, layer_norm(hidden, hidden.shape[-1:]), scale)
+        activated: Tensor = self.activation(hidden)
+        return activated
 
 
 def _uniform(*shape: int, fan_in: int) -> nn.Parameter:

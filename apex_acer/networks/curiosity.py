@@ -22,8 +22,8 @@ class Curiosity(TorsoNetwork):
         super().__init__(config, spec, config.hidden_sizes)
         self._branches = list(spec.actions.branches)
         num = spec.num_choices + spec.action_dim
-        self.inverse_model = head(2 * self.width, HIDDEN, num, activation=config.activation)
-        self.forward_model = head(self.width + num, HIDDEN, self.width, activation=config.activation)
+        self.inverse_model = head(config, 2 * self.width, HIDDEN, num)
+        self.forward_model = head(config, self.width + num, HIDDEN, self.width)
 
     def forward(self, inputs: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
         """Forward and inverse errors `[T, B]` of `action` `[T, B, …]` between `prepare`d observations `[(T+1) * B, …]`."""

@@ -52,8 +52,8 @@ class QNetwork(Network[QOutput]):
     def __init__(self, config: NetworkConfig, spec: EnvironmentSpec, *, is_dueling: bool) -> None:
         super().__init__(config, spec, config.hidden_sizes[:-1] if is_dueling else None)
         sizes = (self.width, config.hidden_sizes[-1]) if is_dueling else (self.width,)
-        self.value = head(*sizes, 1, activation=config.activation) if is_dueling else None
-        self.advantage = head(*sizes, spec.num_actions, activation=config.activation)
+        self.value = head(config, *sizes, 1) if is_dueling else None
+        self.advantage = head(config, *sizes, spec.num_actions)
 
     def heads(self, features: Tensor, inputs: Tensor) -> QOutput:
         advantage = self._outputs(self.advantage, features)

@@ -16,13 +16,18 @@ from pathlib import Path
 from typing import Any
 
 from apex_acer import __version__
-from apex_acer.config import ConfigError, EvaluationConfig, RunConfig, reading
+from apex_acer.config import ConfigError, EvaluationConfig, NetworkConfig, RunConfig, reading
 from apex_acer.config.runfile import dump_run, from_dict, to_dict
 from apex_acer.protocol.specification import EnvironmentSpec
 
 METADATA = "apex_acer"  # the key of the metadata
 FORMAT = 3
-SIZES = "hidden_sizes", "lstm", "normalise"  # keys of `[network]` that decide names and shapes of its tensors
+SIZES = (
+    "hidden_sizes",
+    "lstm",
+    "normalise",
+    "layer_norm",
+)  # keys of `[network]` that decide names and shapes of its tensors
 PACKAGES = ("torch", "gymnasium", "ale-py")
 
 
@@ -94,13 +99,13 @@ def require_match(metadata: Mapping[str, Any], config: RunConfig, spec: Environm
         before, shapes = metadata["config"], [EnvironmentSpec.from_dict(metadata["spec"]).input_shape, spec.input_shape]
         keys: dict[str, tuple[Any, Any]] = {"algorithm.name": (before["algorithm"]["name"], config.algorithm.name)}
         if ":" not in config.network.torso:  # a user's own torso may ignore the sizes
-            network = to_dict(config.network)
-            keys |= {f"network.{key}": (before["network"][key], network[key]) for key in SIZES}
+            network, written = to_dict(config.network), to_dict(NetworkConfig()) | before["network"]
+            keys |= {f"network.{key}": (written[key], network[key]) for key in SIZES}
             if max(map(len, shapes)) == 1:
                 keys["the shape of observations"] = list(shapes[0]), list(shapes[1])
-    for key, (written, wanted) in keys.items():
-        if written != wanted:
-            raise ConfigError(f"{key} is {written!r}, this run's is {wanted!r}")
+    for key, (value, wanted) in keys.items():
+        if value != wanted:
+            raise ConfigError(f"{key} is {value!r}, this run's is {wanted!r}")
 
 
 def written_by(metadata: Mapping[str, Any]) -> str:

@@ -41,6 +41,7 @@ class StochasticDueling(Network[MeanAndValue]):
         self.advantage_of_features = linear(width, hidden, gain=1.0)
         self.advantage_of_action = linear(spec.action_dim, hidden, gain=1.0)
         self.activation = ACTIVATIONS[config.activation]()
+        self.norm = nn.LayerNorm(hidden) if config.layer_norm else nn.Identity()
         self.advantage_head = linear(hidden, 1, gain=0.01)
 
     def step_prepared(self, inputs: Tensor, state: State) -> tuple[MeanAndValue, State]:
@@ -69,7 +70,7 @@ class StochasticDueling(Network[MeanAndValue]):
     def advantage(self, features: Tensor, actions: Tensor) -> Tensor:
         """A(s, a) `[n, ...]` of several actions `[n, ..., d]` for each of the critic's `features` `[..., F]`."""
         hidden = self.advantage_of_features(features) + self.advantage_of_action(actions)
-        advantage: Tensor = self.advantage_head(self.activation(hidden))
+        advantage: Tensor = self.advantage_head(self.activation(self.norm(hidden)))
         return advantage.squeeze(-1)
 
 

@@ -24,9 +24,9 @@ SMALL = ((32, 3, 1), (64, 3, 2))  # for images that are too small for the above
 LARGE_MINIMUM = 36  # pixels; the smallest side that leaves one output
 
 
-def head(*sizes: int, activation: str) -> nn.Sequential:
+def head(config: NetworkConfig, *sizes: int) -> nn.Sequential:
     """Fully connected layers of these widths; the last is linear with small weights, so that outputs start near 0."""
-    return nn.Sequential(*_hidden_layers(sizes[:-1], activation), linear(*sizes[-2:], gain=0.01))
+    return nn.Sequential(*_hidden_layers(config, sizes[:-1]), linear(*sizes[-2:], gain=0.01))
 
 
 def build_torso(config: NetworkConfig, spec: EnvironmentSpec, hidden_sizes: tuple[int, ...]) -> tuple[nn.Module, int]:
@@ -37,17 +37,20 @@ def build_torso(config: NetworkConfig, spec: EnvironmentSpec, hidden_sizes: tupl
         return _parts_torso(config, spec, hidden_sizes)
     require_torso(config, spec)
     is_conv = config.torso != "mlp" and fits_conv(spec)
-    layers = _convolutions(config.convolutions, spec.obs_shape) if is_conv else []
+    layers = _convolutions(config, spec.obs_shape) if is_conv else []
     layers.append(nn.Flatten())
     with torch.no_grad():
         width = nn.Sequential(*layers)(torch.zeros(1, *spec.obs_shape)).shape[1]
-    hidden = _hidden_layers((width, *hidden_sizes), config.activation)
+    hidden = _hidden_layers(config, (width, *hidden_sizes))
     return nn.Sequential(*layers, *hidden), hidden_sizes[-1] if hidden_sizes else width
 
 
-def _hidden_layers(sizes: tuple[int, ...], activation: str) -> list[nn.Module]:
-    pairs = itertools.pairwise(sizes)
-    return [layer for pair in pairs for layer in (linear(*pair, gain=2**0.5), ACTIVATIONS[activation]())]
+def _hidden_layers(config: NetworkConfig, sizes: tuple[int, ...]) -> list[nn.Module]:
+    layers: list[nn.Module] = []
+    for inputs, outputs in itertools.pairwise(sizes):
+        norm = [nn.LayerNorm(outputs)] if config.layer_norm else []
+        layers += [linear(inputs, outputs, gain=2**0.5), *norm, ACTIVATIONS[config.activation]()]
+    return layers
 
 
 def _parts_torso(config: NetworkConfig, spec: EnvironmentSpec, hidden_sizes: tuple[int, ...]) -> tuple[nn.Module, int]:
@@ -56,7 +59,7 @@ def _parts_torso(config: NetworkConfig, spec: EnvironmentSpec, hidden_sizes: tup
     boxes = list(spec.seen.values())
     of_parts = dataclasses.replace(config, torso="auto") if config.torso == "conv" else config
     torsos, widths = zip(*(build_torso(of_parts, box, ()) for box in boxes), strict=True)
-    hidden = nn.Sequential(*_hidden_layers((sum(widths), *hidden_sizes), config.activation))
+    hidden = nn.Sequential(*_hidden_layers(config, (sum(widths), *hidden_sizes)))
     return PartsTorso(boxes, torsos, hidden), hidden_sizes[-1] if hidden_sizes else sum(widths)
 
 
@@ -94,15 +97,23 @@ def _custom_torso(config: NetworkConfig, spec: EnvironmentSpec) -> tuple[nn.Modu
     return torso, features.shape[1]
 
 
-def _convolutions(name: str, shape: tuple[int, ...]) -> list[nn.Module]:
+class ChannelNorm(nn.LayerNorm):
+    """Layer normalisation over the channels of each pixel of `[B, C, H, W]`, as in the programs of PQN's authors."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """The normalised `inputs`, with their memory format."""
+        return super().forward(inputs.movedim(1, -1)).movedim(-1, 1)
+
+
+def _convolutions(config: NetworkConfig, shape: tuple[int, ...]) -> list[nn.Module]:
     layers: list[nn.Module] = []
     channels = shape[0]
-    large = NATURE if name == "nature" else A3C
+    large = NATURE if config.convolutions == "nature" else A3C
     for width, kernel, stride in large if min(shape[1:]) >= LARGE_MINIMUM else SMALL:
         convolution = Convolution(channels, width, kernel, stride)
         nn.init.orthogonal_(convolution.weight, 2**0.5)
         nn.init.zeros_(convolution.bias)  # type: ignore[arg-type]
-        layers += [convolution, nn.ReLU()]
+        layers += [convolution, *([ChannelNorm(width)] if config.layer_norm else []), nn.ReLU()]
         channels = width
     return layers
 

@@ -168,6 +168,8 @@ def test_weights_that_do_not_fit_are_refused_with_one_line(make_learner: MakeLea
     message = config_error(lambda: make_learner(tiny_run(load=str(trained_file), network__hidden_sizes=(8,))))
     assert str(trained_file) in message
     assert "network.hidden_sizes is " in message
+    message = config_error(lambda: make_learner(tiny_run(load=str(trained_file), network__layer_norm=True)))
+    assert "network.layer_norm is False, this run's is True" in message
     tensors, metadata = weights.read(trained_file)
     metadata["config"]["algorithm"]["name"] = "apex_dqn"
     trained_file.write_bytes(weights.pack(tensors, metadata))

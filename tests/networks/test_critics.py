@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pytest
 import torch
 
 from apex_acer.config import NetworkConfig
@@ -8,11 +9,33 @@ from apex_acer.protocol.actions import Box
 from apex_acer.protocol.specification import EnvironmentSpec
 
 
-def test_critics_evaluate_as_they_learn_but_only_actions_get_a_gradient() -> None:
+def critics(num: int = 2, *, layer_norm: bool = False) -> Critics:
     torch.manual_seed(0)
     bounds = Box((-1.0,) * 2, (1.0,) * 2, (2,), "float32")
-    spec = EnvironmentSpec((3,), "float32", bounds, 1, False, 1, (3,))
-    network = Critics(NetworkConfig(hidden_sizes=(8, 8)), spec, 2)
+    config = NetworkConfig(hidden_sizes=(8, 8), layer_norm=layer_norm)
+    return Critics(config, EnvironmentSpec((3,), "float32", bounds, 1, False, 1, (3,)), num)
+
+
+def test_hidden_layers_of_each_critic_are_normalised() -> None:
+    network = critics(3, layer_norm=True).double()
+    for parameter in network.parameters():
+        torch.nn.init.normal_(parameter)
+    inputs, action = torch.randn(5, 3).double(), torch.rand(5, 2).double()
+    found = network(inputs, action)
+    assert len(critics().state_dict()) + 4 == len(network.state_dict())
+    for number, q_values in enumerate(found):
+        x = torch.cat([inputs, action], -1)
+        for layer in (0, 1):
+            x = x @ network.weights[layer][number] + network.biases[layer][number]
+            scale, shift = network.norm_weights[layer][number, 0], network.norm_biases[layer][number, 0]
+            x = torch.nn.functional.layer_norm(x, (8,), scale, shift).relu()
+        x = x @ network.weights[2][number] + network.biases[2][number]
+        torch.testing.assert_close(q_values, x.squeeze(-1), rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("layer_norm", [False, True])
+def test_critics_evaluate_as_they_learn_but_only_actions_get_a_gradient(layer_norm: bool) -> None:
+    network = critics(layer_norm=layer_norm)
     inputs, action = torch.randn(5, 3), torch.rand(5, 2, requires_grad=True)
     expected = network(inputs, action)
     (wanted,) = torch.autograd.grad(expected.sum(), action)

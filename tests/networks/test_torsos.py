@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from apex_acer.config import NetworkConfig
 from apex_acer.networks.discrete import ActorCritic
+from apex_acer.networks.torsos import ChannelNorm
 from apex_acer.protocol.actions import Discrete
 from apex_acer.protocol.specification import EnvironmentSpec
 from tests.conftest import config_error
@@ -151,3 +152,45 @@ def test_a_torso_that_cannot_be_used_is_said_in_one_line(name: str, part: str) -
     message = config_error(lambda: build((1, 10, 10), torso=name))
     assert message.startswith(f"network.torso: '{name}' ")
     assert part in message
+
+
+# layer normalisation
+
+
+def test_layer_norm_stands_before_each_activation() -> None:
+    assert kinds(build((7,), dtype="float32", layer_norm=True)) == ["Flatten", *2 * ["Linear", "LayerNorm", "ReLU"]]
+    convolutions = 3 * ["Convolution", "ChannelNorm", "ReLU"]
+    network = build((1, 84, 84), 4, layer_norm=True, hidden_sizes=(8,))
+    assert kinds(network) == [*convolutions, "Flatten", "Linear", "LayerNorm", "ReLU"]
+
+
+@pytest.mark.parametrize("plane", [(7,), (1, 10, 10)])
+def test_layer_norm_makes_features_independent_of_the_scale_of_weights(plane: tuple[int, ...]) -> None:
+    """Each pixel has channels with a mean of 0 and a variance of 1 then, and each fully connected layer units."""
+    network = build(plane, dtype="float32", layer_norm=True, activation="tanh").double()
+    obs = torch.rand(5, *plane, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    before, outputs = network(obs), list[Tensor]()
+    for layer in network.torso:
+        if isinstance(layer, nn.LayerNorm):
+            layer.register_forward_hook(lambda _, inputs, output: outputs.append(output.movedim(1, -1)))
+        elif isinstance(layer, nn.Linear | nn.Conv2d):
+            layer.weight.data *= 1e4
+    after = network(obs)
+    for output in outputs:
+        torch.testing.assert_close(output.mean(-1), torch.zeros_like(output[..., 0]), rtol=0, atol=1e-9)
+        torch.testing.assert_close(output.var(-1, correction=0), torch.ones_like(output[..., 0]), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(after, before, rtol=1e-2, atol=1e-4)
+
+
+def test_the_norm_of_channels_is_layer_norm_of_each_pixel_and_keeps_the_memory_format() -> None:
+    norm, inputs = ChannelNorm(6), torch.randn(3, 6, 4, 5, generator=torch.Generator().manual_seed(0))
+    for parameter in norm.parameters():
+        nn.init.normal_(parameter, generator=torch.Generator().manual_seed(2))
+    found = norm(inputs.contiguous(memory_format=torch.channels_last))
+    assert found.is_contiguous(memory_format=torch.channels_last)
+    for row in range(4):
+        for column in range(5):
+            pixel = inputs[:, :, row, column]
+            deviation = (pixel.var(-1, correction=0, keepdim=True) + norm.eps).sqrt()
+            expected = (pixel - pixel.mean(-1, keepdim=True)) / deviation * norm.weight + norm.bias
+            torch.testing.assert_close(found[:, :, row, column], expected)
