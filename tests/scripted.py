@@ -69,7 +69,7 @@ class ScriptedAgent(Agent):
         self.state = {"steps": (spec.action_dim,)}  # made in the episode, once for each number of an action
         self.extras = {"sample": (spec.action_dim,)} | self.state
 
-    def exploration(self, num: int, actor: int | None = None) -> Tensor:
+    def exploration(self, num: int, actor: int | None = None, env_steps: int = 0) -> Tensor:
         return torch.zeros(num)
 
     def act(

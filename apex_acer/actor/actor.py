@@ -135,6 +135,7 @@ class Actor:
             self._policy.load(unpack(reply.weights), reply.weights_version)
             log.debug("weights of version %d", reply.weights_version)
             self._rollout = self._rollout or self._begin(reply.env_steps)
+            self._rollout.explore(reply.env_steps)
         return not reply.stop
 
     def _begin(self, env_steps: int) -> Rollout | RemoteRollout:

@@ -133,9 +133,9 @@ class Policy:
         return Action(chosen.action.cpu(), extras, chosen.state)
 
     @in_float32()
-    def exploration(self, num: int, actor: int | None = None) -> Tensor:
+    def exploration(self, num: int, actor: int | None = None, env_steps: int = 0) -> Tensor:
         """Exploration of each of `num` environments (`Agent.exploration`), on the network's device."""
-        return self._agent.exploration(num, actor).to(self.device)
+        return self._agent.exploration(num, actor, env_steps).to(self.device)
 
     @property
     def looks_ahead(self) -> bool:

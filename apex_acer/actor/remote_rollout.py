@@ -83,6 +83,7 @@ class RemoteRollout:
     ) -> None:
         """With an `actor`'s index, explores as that actor does and makes unrolls."""
         self._server, self._policy, self._timers = server, policy, timers or Timers()
+        self._actor = actor
         num, spec = server.most, policy.spec
         self.exploration = policy.exploration(num, actor)
         """Exploration of each slot, `[num]` (`Agent.exploration`)."""
@@ -110,6 +111,10 @@ class RemoteRollout:
         self._unlearned_steps = 0  # since the newest unroll
         self.version = policy.version
         """Version of the weights with which the newest unroll began."""
+
+    def explore(self, env_steps: int) -> None:
+        """Explores as the actor does once the run has made `env_steps`."""
+        self.exploration = self._policy.exploration(len(self.exploration), self._actor, env_steps)
 
     def unroll(self, length: int) -> Unroll | None:
         """The next `length` steps (k) of one client, `[k, 1]`; None if no client completes an unroll within a second."""

@@ -61,6 +61,7 @@ class Rollout:
         """
         require_unchanged(environments.id, environments.spec, policy.spec)
         self._environments, self._policy, self._stall_steps = environments, policy, stall_steps
+        self._actor = actor
         self.exploration = policy.exploration(environments.num, actor)
         """Exploration of each environment, `[N]` (`Agent.exploration`)."""
         self.slot = 0
@@ -75,7 +76,7 @@ class Rollout:
         self._ahead: Action | None = None  # for the observation after the newest unroll
         self._timers, self._heartbeat = timers or Timers(), heartbeat
         generator = torch.Generator(policy.device).manual_seed(seed)
-        self._act = functools.partial(policy.step, greedy=greedy, exploration=self.exploration, generator=generator)
+        self._choose = functools.partial(policy.step, greedy=greedy, generator=generator)
         self._random = np.random.default_rng(seed)
         self._episodes: list[Episode] = []
         self._begin(seed)
@@ -96,6 +97,10 @@ class Rollout:
         """Version of the policy's weights."""
         return self._policy.version
 
+    def explore(self, env_steps: int) -> None:
+        """Explores as the actor does once the run has made `env_steps`."""
+        self.exploration = self._policy.exploration(len(self.exploration), self._actor, env_steps)
+
     def unroll(self, length: int) -> Unroll:
         """The next `length` steps (k) of all environments; an actor's unroll has its burn-in in front (`overlap`).
 
@@ -112,7 +117,7 @@ class Rollout:
             if t == length - self._burn_in:
                 late_state = self._state_arrays()
             with self._timers.phase("policy"):
-                chosen = self._ahead or self._act(obs[t : t + stack], episode_step[t : t + stack], self._state)
+                chosen = self._ahead or self._act(obs[t : t + stack], episode_step[t : t + stack])
                 self._state, self._ahead = chosen.state, None
                 put_choice(unroll, t, self._unstalled(chosen.action.numpy(), obs[t + stack - 1]), _arrays(chosen))
             with self._timers.phase("environment"):
@@ -158,6 +163,9 @@ class Rollout:
         episodes, self._episodes = self._episodes, []
         return episodes
 
+    def _act(self, planes: Array, episode_step: Array) -> Action:
+        return self._choose(planes, episode_step, self._state, exploration=self.exploration)
+
     def _state_arrays(self) -> dict[str, Array]:
         return {name: value.cpu().numpy() for name, value in self._state.items()}
 
@@ -165,7 +173,7 @@ class Rollout:
         if not self._policy.looks_ahead:
             return self._policy.complete(unroll, {})
         with self._timers.phase("policy"):
-            self._ahead = self._act(self._obs, self._episode_step, self._state)
+            self._ahead = self._act(self._obs, self._episode_step)
         return self._policy.complete(unroll, _arrays(self._ahead))
 
     def _unstalled(self, action: Array, planes: Array) -> Array:

@@ -62,10 +62,11 @@ class Agent(ABC):
             updates: the number of updates of the network's weights.
         """
 
-    def exploration(self, num: int, actor: int | None = None) -> Tensor:
+    def exploration(self, num: int, actor: int | None = None, env_steps: int = 0) -> Tensor:
         """The exploration of each of `num` environments, `[num]` float32: an ε or a standard deviation; here a temperature.
 
-        `actor` is the actor's index, None in an evaluation.
+        `actor` is the actor's index, None in an evaluation. Actors ask again whenever new weights arrive, with the
+        `env_steps` that the run has made.
         """
         return torch.full((num,), self.temperature(actor))
 

@@ -50,8 +50,8 @@ class AlgorithmConfig:
     """Name of the setting with the number of equal minibatches per batch; empty: there is none."""
 
     name: str = ""
-    """The algorithm: `acer`, `continuous_acer`, `apex_dqn`, `r2d2`, `ddpg`, `sac`, `actor_critic`, `ppo`, `trpo`, or
-    `module:class` of your own."""
+    """The algorithm: `acer`, `continuous_acer`, `apex_dqn`, `r2d2`, `ddpg`, `sac`, `actor_critic`, `ppo`, `trpo`, `pqn`,
+    or `module:class` of your own."""
     gamma: float = 0.99
     """Discount γ per environment step."""
     unroll_length: int = 20
@@ -72,6 +72,11 @@ class AlgorithmConfig:
     @property
     def waits(self) -> bool:
         """Whether actors wait for each update, so that all samples come from the newest weights."""
+        return False
+
+    @property
+    def has_schedule(self) -> bool:
+        """Whether exploration changes during the run."""
         return False
 
     @property
@@ -132,6 +137,7 @@ ALGORITHMS = {
     "actor_critic": "apex_acer.algorithms.on_policy.actor_critic:ActorCritic",
     "ppo": "apex_acer.algorithms.on_policy.ppo:Ppo",
     "trpo": "apex_acer.algorithms.on_policy.trpo:Trpo",
+    "pqn": "apex_acer.algorithms.on_policy.pqn:Pqn",
 }
 """The package's algorithms by name: `module:class`, whose settings are `<class>Config` in `settings.py` beside it."""
 

@@ -44,7 +44,8 @@ class RunConfig:
     seed: int = 0
     """Random seed, from which every process derives its own."""
     schedule_steps: int = 0
-    """Environment steps at which the learning rate and the importance exponent are final; 0: `stop.env_steps`."""
+    """Environment steps at which the learning rate and the importance exponent are final, and of which
+    `algorithm.epsilon_fraction` is a fraction; 0: `stop.env_steps`."""
     out: str = ""
     """Folder of the run; empty: a new one in `runs/`."""
     load: str = ""
@@ -78,10 +79,11 @@ class RunConfig:
 
     @property
     def has_schedule(self) -> bool:
-        """Whether the learning rate or the importance exponent changes during the run."""
+        """Whether the learning rate, the importance exponent or exploration changes during the run."""
         replay = self.replay
         anneals = replay.importance_exponent != replay.importance_exponent_final
-        return self.optimizer.schedule != "constant" or (replay.sampling == "prioritized" and anneals)
+        prioritized = replay.sampling == "prioritized" and anneals
+        return self.optimizer.schedule != "constant" or prioritized or self.algorithm.has_schedule
 
     @property
     def max_unanswered(self) -> int:

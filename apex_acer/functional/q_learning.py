@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from apex_acer.functional.returns import NStep
+from apex_acer.functional.returns import NStep, gae
 
 EPSILON = 1e-3  # of the rescaling; it makes the inverse Lipschitz
 ETA = 0.9  # the share of the largest error in the priority of a sequence (Kapturowski et al. 2019)
@@ -46,6 +46,28 @@ def sequence_priority(td_error: Tensor, mask: Tensor) -> Tensor:
     """R2D2's priority η max |δ| + (1 − η) mean |δ| over the unmasked of T steps, `[B]`, η = 0.9; 0 if there are none."""
     error = torch.where(mask, td_error.abs(), 0.0)
     return ETA * error.amax(0) + (1 - ETA) * error.sum(0) / mask.sum(0).clamp(min=1)
+
+
+def q_lambda_target(
+    *,
+    reward: Tensor,
+    q_values: Tensor,
+    terminated: Tensor,
+    truncated: Tensor,
+    mask: Tensor,
+    gamma: float,
+    q_lambda: float,
+) -> Tensor:
+    """Q(λ) targets G_t = r_t + γ (λ G_{t+1} + (1 − λ) max Q_{t+1}) `[T, B]`, up to the episode's end, without gradient.
+
+    Peng and Williams 1994, as in PQN (Gallici et al. 2025, arXiv 2407.04811): exploratory actions do not cut the sum. At the
+    end of the sequence and of a truncated episode λ is 0, after a terminated step nothing follows. `q_values` are
+    `[T+1, B, A]`, of illegal actions as low as `forbid` leaves them, and their last row is only bootstrapped from; the
+    others are `[T, B]`. On masked steps it is max Q_t. Raises ValueError if a shape differs.
+    """
+    # with V = max Q these are the targets of V of generalised advantages
+    flags = {"terminated": terminated, "truncated": truncated, "mask": mask}
+    return gae(reward=reward, value=q_values.amax(-1), **flags, gamma=gamma, gae_lambda=q_lambda).value_target
 
 
 def rescale(value: Tensor) -> Tensor:

@@ -42,7 +42,8 @@ EXPLORING, THROUGHPUT = "Exploration", "Throughput and waiting"
 RETURN, LENGTH, TARGET = (PLAYING, "Return"), (PLAYING, "Episode length"), (LOSSES, "Value and its target")
 STEP, CURIOUS = (TRUST_REGION, "Clipped share, step scale"), (EXPLORING, "Losses of curiosity")
 ACER, ON_POLICY = ("acer", "continuous_acer"), ("actor_critic", "ppo", "trpo")
-VALUE_BASED = "apex_dqn", "r2d2", "ddpg", "sac"
+REPLAYED = "apex_dqn", "r2d2", "ddpg", "sac"
+VALUE_BASED = (*REPLAYED, "pqn")
 METRICS = {
     # episodes and evaluations
     "episode_return": Metric(
@@ -73,7 +74,7 @@ METRICS = {
     "exploration": Metric(
         "1",
         "mean temperature of the actor's policy (ACER for discrete actions, actor-critic, PPO, TRPO), standard deviation "
-        "(continuous ACER), epsilon (Ape-X DQN, R2D2) or scale of noise (DDPG); 1 for SAC",
+        "(continuous ACER), epsilon (Ape-X DQN, R2D2, PQN) or scale of noise (DDPG); 1 for SAC",
         ACTOR,
     ),
     "env_steps_per_s": Metric(
@@ -177,9 +178,9 @@ METRICS = {
         "reward", "mean off-policy corrected target of the policy (Q_opc)", TARGET, ("continuous_acer",)
     ),
     "q_taken": _learning("reward", "mean Q of the actions taken", only=VALUE_BASED),
-    "q_target": _learning("reward", "mean n-step target", TARGET, VALUE_BASED),
+    "q_target": _learning("reward", "mean n-step target (PQN: Q(λ) target)", TARGET, VALUE_BASED),
     "td_error": _learning("reward", "mean absolute TD error, target − Q", (LOSSES, "TD error"), VALUE_BASED),
-    "importance": Metric("1", "mean importance weight of samples in the loss", only=VALUE_BASED),
+    "importance": Metric("1", "mean importance weight of samples in the loss", only=REPLAYED),
     # throughput, and where time goes
     "updates_per_s": Metric(
         "updates / s",

@@ -108,6 +108,18 @@ def test_one_client_s_unrolls_are_those_of_a_rollout(changes: dict[str, Any]) ->
         assert_equal_unrolls(one, other)
 
 
+def test_both_rollouts_explore_as_the_run_goes_on() -> None:
+    config = a_run(algorithm__name="pqn", algorithm__pipelined=True, algorithm__minibatches=1)
+    environments, policy = play(config, 1)
+    for rollout in (Rollout(environments, policy, seed=SEED, actor=0), remote(config, num=3)[0]):
+        num = len(rollout.exploration)
+        for env_steps, epsilon in ((0, 1.0), (50, 0.505), (100, 0.01)):  # of 1,000
+            rollout.explore(env_steps)
+            assert rollout.exploration.tolist() == pytest.approx([epsilon] * num)
+        assert rollout.unroll(K) is not None
+    environments.close()
+
+
 def test_whole_episodes_begin_with_their_reset_and_are_masked_after_their_end() -> None:
     rollout, _ = remote(a_run(**on_policy.ALGORITHMS["reinforce"], algorithm__pipelined=True))
     learned = unlearned = 0

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from apex_acer.algorithms import algorithm_class
 from apex_acer.algorithms.algorithm import Action, Algorithm, LossOutput
+from apex_acer.algorithms.on_policy.pqn import Pqn
 from apex_acer.config import RunConfig
 from apex_acer.protocol.specification import EnvironmentSpec
 from apex_acer.protocol.unroll import Batch
@@ -72,8 +73,9 @@ def batch_of(obs: Tensor, action: Tensor, **fields: Any) -> NoisyBatch:
 
 
 def samples_of(algorithm: Algorithm, batch: Batch) -> Any:
-    """What `algorithm` learns from, made of `batch`."""
-    return replace(algorithm.samples.make(batch), noise=getattr(batch, "noise", {}))
+    """What `algorithm` learns from, made of `batch`; for PQN with its targets."""
+    samples: Any = replace(algorithm.samples.make(batch), noise=getattr(batch, "noise", {}))
+    return algorithm.prepare(samples) if isinstance(algorithm, Pqn) else samples
 
 
 def loss_of(algorithm: Algorithm, batch: Batch) -> LossOutput:

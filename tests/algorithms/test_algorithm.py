@@ -25,6 +25,8 @@ from tests.algorithms.segments import (
     random_continuous_segments,
     random_segments,
 )
+from tests.algorithms.test_pqn import build_pqn
+from tests.algorithms.test_pqn import sequences as pqn_sequences
 from tests.algorithms.test_r2d2 import build_r2d2, sequences
 from tests.algorithms.windows import build as build_windows
 from tests.algorithms.windows import random_windows
@@ -47,6 +49,7 @@ MADE: dict[str, Callable[[int], tuple[Algorithm, Any]]] = {
     "continuous_acer": lambda seed: (build_continuous(seed, lstm=6), random_continuous_segments(seed, lstm=6)[0]),
     "apex_dqn": with_windows("apex_dqn"),
     "r2d2": lambda seed: (build_r2d2(seed), sequences(seed)),
+    "pqn": lambda seed: (build_pqn(seed), pqn_sequences(seed)[0]),
     "sac": with_windows("sac"),
     "td3": with_windows("ddpg", **TD3),
     "ape-x dpg": with_windows("ddpg", replay__sampling="prioritized"),

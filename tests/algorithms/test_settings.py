@@ -10,7 +10,7 @@ import pytest
 
 from apex_acer.algorithms.ddpg.settings import DdpgConfig
 from apex_acer.algorithms.dqn.settings import R2d2Config
-from apex_acer.algorithms.on_policy.settings import ActorCriticConfig, PpoConfig, TrpoConfig
+from apex_acer.algorithms.on_policy.settings import ActorCriticConfig, PpoConfig, PqnConfig, TrpoConfig
 from apex_acer.algorithms.sac.settings import SacConfig
 from apex_acer.config import ReplayConfig
 from apex_acer.config.runfile import from_dict
@@ -40,6 +40,14 @@ REFUSED: list[tuple[str, str, Any, str]] = [
     ("trpo", "value_minibatches", 0, "1 or more"),
     ("actor_critic", "targets", "retrace", "gae or vtrace"),
     ("actor_critic", "baseline", False, "give algorithm.gae_lambda 1 and targets gae"),
+    ("pqn", "replay_ratio", 1.0, "pqn has no replay; give 0"),
+    ("pqn", "q_lambda", 1.5, "0 to 1"),
+    ("pqn", "epochs", 0, "1 or more"),
+    ("pqn", "minibatches", 0, "1 or more"),
+    ("pqn", "epsilon", 1.5, "0 to 1"),
+    ("pqn", "epsilon_final", -0.1, "0 to 1"),
+    ("pqn", "epsilon_fraction", 2.0, "0 to 1"),
+    ("pqn", "evaluation_epsilon", NAN, "0 to 1"),
     ("sac", "num_critics", 0, "1 or more"),
     ("sac", "ema_decay", 1.5, "0 to 1"),
     ("sac", "initial_temperature", 0.0, "above 0"),
@@ -74,7 +82,8 @@ def test_every_setting_that_can_be_wrong_has_a_case_above() -> None:
     known = {key for _, key, _, _ in REFUSED}
     switches = {"pipelined", "normalise_advantages", "normalise_rewards", "whole_episodes"}
     switches |= {"double", "dueling", "value_rescaling"}
-    for settings in (ActorCriticConfig(), PpoConfig(), TrpoConfig(), SacConfig(), DdpgConfig(), R2d2Config()):
+    on_policy = (ActorCriticConfig(), PpoConfig(), TrpoConfig(), PqnConfig())
+    for settings in (*on_policy, SacConfig(), DdpgConfig(), R2d2Config()):
         assert every_field(settings) <= known | switches | {"name"}
 
 
@@ -123,6 +132,8 @@ CASES: list[tuple[dict[str, Any], str, str]] = [
     (run_of("trpo", value_minibatches=7, unroll_length=10), "algorithm.value_minibatches: 7", EQUAL_STEPS),
     (run_of("ppo") | {"learner": {"batch_size": 20}}, "learner.batch_size: 20", f"{WAITING} (8)"),
     (run_of("ppo") | two_learners(24), "learner.batch_size: 24", f"{WAITING} (16)"),
+    (run_of("pqn", minibatches=3, unroll_length=10), "algorithm.minibatches: 3", EQUAL_STEPS),
+    (run_of("pqn") | {"actors": {"temperature_low": 0.5}}, "actors.temperature_low: 0.5", "pqn has no softmax; give 1"),
     (run_of("trpo") | MEMORY, "network.lstm: 8", "trpo has no memory; give 0"),
     (run_of("trpo") | two_learners(), "learner.count: 2", "trpo has one learner; give 1"),
     (

@@ -146,6 +146,16 @@ APEX_DQN = {
     "network__normalise": True,
 }
 CONTINUOUS = {"replay__capacity": 200, "replay__start": 100, "algorithm__replay_ratio": 3.0}
+PQN = {
+    "algorithm__name": "pqn",
+    "algorithm__minibatches": 2,
+    "algorithm__epsilon_fraction": 0.8,  # it falls on both sides of the checkpoint
+    "learner__batch_size": 8,
+    "network__layer_norm": True,
+    "network__lstm": 8,
+    "optimizer__name": "adam",
+    "optimizer__schedule": "linear",
+}
 EPISODES = {"algorithm__unroll_length": 15}  # of CartPole, of which some are cut
 NORMALISING = {"network__normalise": True, "algorithm__normalise_rewards": True}
 RUNS: dict[str, dict[str, Any]] = {
@@ -166,6 +176,7 @@ RUNS: dict[str, dict[str, Any]] = {
     "reinforce": {**on_policy.ALGORITHMS["reinforce"], **NORMALISING, **EPISODES},
     "ppo": {**on_policy.ALGORITHMS["ppo_lstm"], **NORMALISING, "algorithm__curiosity": 0.1},
     "trpo": {**on_policy.ALGORITHMS["trpo"], **EPISODES},
+    "pqn": {**PQN, **NORMALISING},
 }
 
 

@@ -133,6 +133,28 @@ def loss(windows: dict[str, Any], q_values: Any, target_q_values: Any, **setting
     return Loss(total, *np.array(columns).T)
 
 
+def q_lambda_targets(batch: dict[str, Array], q_values: Array, gamma: float, q_lambda: float) -> Array:
+    """R_t = r_t + γ (λ R_{t+1} + (1 − λ) max Q_{t+1}) (arXiv 2407.04811), `[T, B]`, of `q_values` `[T+1, B, A]`."""
+    length, columns = batch["reward"].shape
+    targets = np.zeros((length, columns))
+    for b in range(columns):
+        for t in reversed(range(length)):
+            best = max(float(q) for q in q_values[t + 1, b])
+            known = t + 1 < length and batch["mask"][t + 1, b] and not batch["truncated"][t, b]
+            ahead = q_lambda * float(targets[t + 1, b]) + (1 - q_lambda) * best if known else best
+            if batch["terminated"][t, b]:
+                ahead = 0.0
+            targets[t, b] = float(batch["reward"][t, b]) + gamma * ahead
+            if not batch["mask"][t, b]:
+                targets[t, b] = max(float(q) for q in q_values[t, b])
+    return targets
+
+
+def falling_epsilon(first: float, last: float, steps: float, env_steps: int) -> float:
+    """From `first` to `last` in `steps` environment steps."""
+    return last if env_steps >= steps else first + (last - first) * env_steps / steps
+
+
 def epsilon(base: float, alpha: float, index: int, count: int) -> float:
     """Of environment `index` of `count`."""
     return base if count == 1 else base ** (1 + index / (count - 1) * alpha)

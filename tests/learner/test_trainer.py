@@ -21,6 +21,7 @@ from tests.runs import made_up_unroll, tiny_run
 
 NORMALISED: dict[str, Any] = {"network__normalise": True, "algorithm__normalise_rewards": True}
 PPO: dict[str, Any] = {"algorithm__name": "ppo", "algorithm__epochs": 2, "algorithm__minibatches": 1}
+PQN: dict[str, Any] = {"algorithm__name": "pqn", "algorithm__minibatches": 1, "network__layer_norm": True}
 ACTOR_CRITIC: dict[str, Any] = {"algorithm__name": "actor_critic", "algorithm__normalise_advantages": True}
 IMPALA: dict[str, Any] = {**ACTOR_CRITIC, "algorithm__targets": "vtrace", "algorithm__pipelined": True}
 UPDATES: dict[str, dict[str, Any]] = {
@@ -29,6 +30,8 @@ UPDATES: dict[str, dict[str, Any]] = {
     "ppo, target": {**PPO, "algorithm__epochs": 20, "algorithm__target_kl": 1e-3},
     "ppo, curious": {**PPO, **NORMALISED, "algorithm__curiosity": 0.1},
     "actor_critic": ACTOR_CRITIC,
+    "pqn": {**PQN, **NORMALISED},
+    "pqn, lstm": {**PQN, "network__lstm": 8},
     "impala": {**IMPALA, **NORMALISED},
 }
 
@@ -145,7 +148,7 @@ def test_the_ratio_is_that_to_the_policy_as_it_acted() -> None:
     assert shares[1] == 1 > shares[0]  # a ratio of e^0.5 times the first
 
 
-@pytest.mark.parametrize("changes", [{"algorithm__name": "apex_dqn"}, *on_policy.ALGORITHMS.values()])
+@pytest.mark.parametrize("changes", [{"algorithm__name": "apex_dqn"}, PQN, *on_policy.ALGORITHMS.values()])
 def test_a_batch_of_dummies_takes_no_step(changes: dict[str, Any]) -> None:
     """Momentum alone must not move the weights."""
     config = a_run(**(changes | {"learner__batch_size": 2 * SIZE}))

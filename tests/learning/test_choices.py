@@ -28,6 +28,7 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
     "actor_critic": {"algorithm__normalise_advantages": True, "optimizer__learning_rate": 1e-2},
     "ppo": {"algorithm__epochs": 4, "algorithm__minibatches": 2},
     "trpo": {"algorithm__max_kl": 0.03, "algorithm__value_epochs": 2},
+    "pqn": {"algorithm__epsilon_fraction": 0.5, "network__layer_norm": True},
 }
 
 
@@ -84,7 +85,7 @@ def test_no_forbidden_position_is_ever_taken(
     """In training at any exploration, in evaluations, by a random action where play stalls, and by a policy of a file."""
     monkeypatch.setenv("DIALS_RAISE", "1")  # about half of the positions are forbidden, and taking one is an error
     stall = {"evaluation__stall_steps": 2, "evaluation__greedy": False, "actors__temperature_high": 3.0}
-    stall |= {"actors__temperature_high": 1.0} if algorithm in ("apex_dqn", "r2d2") else {}
+    stall |= {"actors__temperature_high": 1.0} if algorithm in ("apex_dqn", "r2d2", "pqn") else {}
     result = train(dials_run(tmp_path, algorithm, seed=seed, environment__kwargs=MASKED, **stall))
     assert result.reason == "at_return", result
     assert load_run(tmp_path / "config.toml").environment.action_masks is None  # what was found is not a setting

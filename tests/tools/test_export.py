@@ -144,6 +144,7 @@ CHOICES: spaces.Space[Any] = spaces.MultiDiscrete(np.array([[3, 2], [4, 2]]), st
 CASES: dict[str, tuple[str, spaces.Space[Any], int]] = {
     "parts": ("ppo", spaces.Dict(PARTS), 1),
     "stacked, with Q values of joint actions": ("apex_dqn", PARTS["matrix"], 3),
+    "with layer normalisation": ("pqn", spaces.Dict(PARTS), 1),
 }
 
 
@@ -151,7 +152,8 @@ CASES: dict[str, tuple[str, spaces.Space[Any], int]] = {
 def test_inputs_and_actions_are_those_of_the_environment(
     tmp_path: Path, algorithm: str, space: spaces.Space[Any], stack: int
 ) -> None:
-    config = tiny_run(algorithm__name=algorithm, environment__stack=stack)
+    given: dict[str, Any] = {"network__layer_norm": True, "algorithm__minibatches": 1} if algorithm == "pqn" else {}
+    config = tiny_run(algorithm__name=algorithm, environment__stack=stack, **given)
     policy = make_policy(config, specify(config.environment, CHOICES, space, 1))
     export_onnx(policy, tmp_path / "policy.onnx")
     session = onnxruntime.InferenceSession(tmp_path / "policy.onnx")

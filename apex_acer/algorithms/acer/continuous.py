@@ -66,7 +66,7 @@ class ContinuousAcerAgent(Agent):
         shapes = lstm_shapes(config.network.lstm)
         self.state = shapes | {f"{CRITIC}{name}": shape for name, shape in shapes.items()}
 
-    def exploration(self, num: int, actor: int | None = None) -> Tensor:
+    def exploration(self, num: int, actor: int | None = None, env_steps: int = 0) -> Tensor:
         """Standard deviations `[num]`: `std` times the actor's temperature."""
         return torch.full((num,), self.settings.std * self.temperature(actor))
 

@@ -43,7 +43,7 @@ class DdpgAgent(Agent):
         if self.settings.noise == "ornstein_uhlenbeck":
             self.state = {NOISE: spec.actions.shape}
 
-    def exploration(self, num: int, actor: int | None = None) -> Tensor:
+    def exploration(self, num: int, actor: int | None = None, env_steps: int = 0) -> Tensor:
         """Standard deviations of noise `[num]`: noise_std ^ (1 + i / (N − 1) · alpha) for environment i of all N."""
         if actor is None:
             return torch.full((num,), self.settings.noise_std)

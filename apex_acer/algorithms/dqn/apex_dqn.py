@@ -12,46 +12,28 @@ from collections.abc import Collection
 import torch
 from torch import Tensor, nn
 
-from apex_acer.algorithms.algorithm import Action, Agent, Algorithm, LossOutput
+from apex_acer.algorithms.algorithm import Agent, Algorithm, LossOutput
 from apex_acer.algorithms.dqn.settings import ApexDqnConfig
+from apex_acer.algorithms.epsilon_greedy import Q_VALUES, EpsilonGreedy
 from apex_acer.algorithms.samples import Transitions
-from apex_acer.config import RunConfig
-from apex_acer.functional import bootstrap_value, masked_means, n_step_target, random_legal
+from apex_acer.functional import bootstrap_value, masked_means, n_step_target
 from apex_acer.networks.discrete import QNetwork
-from apex_acer.networks.memory import State, lstm_shapes
-from apex_acer.protocol.specification import EnvironmentSpec
-
-Q_VALUES = "q_values"  # recorded for first priorities, not sent
 
 
-class EpsilonGreedy(Agent):
+class ApexDqnAgent(EpsilonGreedy):
     """An ε-greedy policy with an ε per environment."""
 
     settings: ApexDqnConfig
-    network: QNetwork
 
-    def __init__(self, config: RunConfig, spec: EnvironmentSpec) -> None:
-        super().__init__(config, spec)
-        self.network = QNetwork(config.network, spec, is_dueling=self.settings.dueling)
-        self.state = lstm_shapes(config.network.lstm)
+    @property
+    def is_dueling(self) -> bool:
+        return self.settings.dueling
 
-    def exploration(self, num: int, actor: int | None = None) -> Tensor:
+    def exploration(self, num: int, actor: int | None = None, env_steps: int = 0) -> Tensor:
         """Epsilons `[num]`: epsilon ^ (1 + i / (N − 1) · alpha) for environment i of all N, one per actor in the paper."""
         if actor is None:
             return torch.full((num,), self.settings.evaluation_epsilon)
         return self.spread(num, actor, self.settings.epsilon, self.settings.epsilon_alpha)
-
-    def act(
-        self, obs: Tensor, state: State, *, greedy: bool, exploration: Tensor, generator: torch.Generator, updates: int
-    ) -> Action:
-        """Takes the action of the highest Q, or unless `greedy` with probability ε a random legal one."""
-        output, state = self.network.step(obs, state)
-        q_values = output.q_values.float()  # [N, A]
-        action = q_values.argmax(-1)
-        if not greedy:
-            chance, choice = torch.rand(2, len(action), generator=generator, device=obs.device)
-            action = torch.where(chance < exploration, random_legal(q_values, choice), action)
-        return Action(action, {Q_VALUES: q_values}, state)
 
     def priority(self, steps: Transitions) -> Tensor:
         """|n-step target − Q| `[k, N]` by the actor's weights alone; 0 on masked steps."""
@@ -65,7 +47,7 @@ class ApexDqn(Algorithm):
     """A Q network and its target network."""
 
     settings_class = ApexDqnConfig
-    agent_class = EpsilonGreedy
+    agent_class = ApexDqnAgent
     settings: ApexDqnConfig
     network: QNetwork
 

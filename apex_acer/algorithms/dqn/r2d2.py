@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 
 from apex_acer.algorithms.algorithm import LossOutput
-from apex_acer.algorithms.dqn.apex_dqn import ApexDqn, EpsilonGreedy, q_loss
+from apex_acer.algorithms.dqn.apex_dqn import ApexDqn, ApexDqnAgent, q_loss
 from apex_acer.algorithms.dqn.settings import R2d2Config
 from apex_acer.algorithms.samples import Sequences, Transitions, prepared
 from apex_acer.functional import bootstrap_value, n_step_returns, sequence_priority, sequence_targets
 
 
-class R2d2Agent(EpsilonGreedy):
-    """An `EpsilonGreedy` agent whose priorities are of sequences."""
+class R2d2Agent(ApexDqnAgent):
+    """An ε-greedy policy whose priorities are of sequences."""
 
     def priority(self, steps: Transitions) -> Tensor:
         """The priority of each sequence, repeated for each of its steps, `[k, N]`."""

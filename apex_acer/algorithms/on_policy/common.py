@@ -106,17 +106,6 @@ class OnPolicy(Algorithm):
         assert value is not None
         return policy, value
 
-    def minibatches(self, samples: Sequences, num: int) -> Iterator[Sequences]:
-        """Random parts of the batch, `num` in all: of its unmasked steps, or of sequences if the policy is recurrent."""
-        mask = samples.mask
-        if self.agent.state:
-            for part in torch.randperm(mask.shape[1]).tensor_split(num):
-                yield samples.select(part.to(mask.device))
-            return
-        steps = mask.flatten().nonzero().squeeze(-1)
-        for part in torch.randperm(len(steps)).tensor_split(num):
-            yield samples.steps(steps[part.to(steps.device)])
-
 
 class PolicyGradient(OnPolicy):
     """One loss of policy, critic, entropy and curiosity; subclasses have the `policy_loss`."""
@@ -181,6 +170,18 @@ class PolicyGradient(OnPolicy):
     def value_loss(self, samples: Sequences, value: Tensor) -> Tensor:
         """Value loss ½ (target − V)² per step, `[T, B]`."""
         return 0.5 * (samples.targets[VALUE_TARGET] - value).square()
+
+
+def minibatches(samples: Sequences, num: int) -> Iterator[Sequences]:
+    """Random parts of the batch, `num` in all: of its unmasked steps, or of sequences if they have a recurrent state."""
+    mask = samples.mask
+    if samples.state:
+        for part in torch.randperm(mask.shape[1]).tensor_split(num):
+            yield samples.select(part.to(mask.device))
+        return
+    steps = mask.flatten().nonzero().squeeze(-1)
+    for part in torch.randperm(len(steps)).tensor_split(num):
+        yield samples.steps(steps[part.to(steps.device)])
 
 
 def standardise(advantage: Tensor, mask: Tensor, add: Callable[[Tensor], None]) -> Tensor:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from torch import Tensor
 
 from apex_acer.algorithms.algorithm import Descent
-from apex_acer.algorithms.on_policy.common import ADVANTAGE, VALUE, VALUE_TARGET, PolicyGradient
+from apex_acer.algorithms.on_policy.common import ADVANTAGE, VALUE, VALUE_TARGET, PolicyGradient, minibatches
 from apex_acer.algorithms.on_policy.settings import PpoConfig
 from apex_acer.algorithms.samples import Sequences
 from apex_acer.functional import clipped_surrogate, clipped_value_loss
@@ -22,7 +22,7 @@ class Ppo(PolicyGradient):
     def update(self, samples: Sequences, descent: Descent) -> None:
         samples = self.prepare(samples, descent)
         for _ in range(self.settings.epochs):
-            steps = [descent.step(part) for part in self.minibatches(samples, self.settings.minibatches)]
+            steps = [descent.step(part) for part in minibatches(samples, self.settings.minibatches)]
             if self.settings.target_kl and _mean_kl(steps) > 1.5 * self.settings.target_kl:
                 break
 

@@ -1,4 +1,4 @@
-"""Settings of the algorithms that learn from fresh data only: actor-critic, PPO and TRPO."""
+"""Settings of the algorithms that learn from fresh data only: actor-critic, PPO, TRPO and PQN."""
 
 from __future__ import annotations
 
@@ -9,24 +9,15 @@ from apex_acer.config import Sampling, SequenceConfig, at_least, fraction, posit
 
 
 @dataclass(frozen=True)
-class OnPolicyConfig(SequenceConfig):
-    """The settings of on-policy algorithms, which learn from each batch of sequences as it arrives and drop it."""
+class FreshConfig(SequenceConfig):
+    """The settings of algorithms that learn from each batch of sequences as it arrives and drop it."""
 
     has_replay = False
-    shares_torso: ClassVar[bool] = True
-    """Whether V is a head on the policy's torso if that is of images or recurrent."""
 
     replay_ratio: float = 0.0
     """Always 0: these algorithms have no replay."""
     pipelined: bool = False
     """Let actors act with older weights during an update; otherwise they wait for it, and every step is on-policy."""
-    gae_lambda: float = 0.95
-    """λ of generalised advantage estimation: 0 is one-step TD, 1 is Monte Carlo."""
-    normalise_advantages: bool = False
-    """Give the advantages of each batch a mean of 0 and a standard deviation of 1."""
-    initial_std: float = 1.0
-    """Standard deviation of a Gaussian policy at the start, for actions in [−1, 1]; it is learned, and is the same for all
-    observations."""
 
     @property
     def waits(self) -> bool:
@@ -37,6 +28,25 @@ class OnPolicyConfig(SequenceConfig):
         super().__post_init__()
         without = f"{self.name} has no replay; give 0"
         require(self.replay_ratio == 0, "algorithm.replay_ratio", self.replay_ratio, without)
+
+
+@dataclass(frozen=True)
+class OnPolicyConfig(FreshConfig):
+    """The settings of algorithms with a policy and a critic."""
+
+    shares_torso: ClassVar[bool] = True
+    """Whether V is a head on the policy's torso if that is of images or recurrent."""
+
+    gae_lambda: float = 0.95
+    """λ of generalised advantage estimation: 0 is one-step TD, 1 is Monte Carlo."""
+    normalise_advantages: bool = False
+    """Give the advantages of each batch a mean of 0 and a standard deviation of 1."""
+    initial_std: float = 1.0
+    """Standard deviation of a Gaussian policy at the start, for actions in [−1, 1]; it is learned, and is the same for all
+    observations."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
         fraction("algorithm", self, "gae_lambda")
         positive("algorithm", self, "initial_std")
 
@@ -134,3 +144,39 @@ class TrpoConfig(OnPolicyConfig):
         positive("algorithm", self, "max_kl")
         at_least(0, "algorithm", self, "damping")
         at_least(1, "algorithm", self, "value_epochs", "value_minibatches")
+
+
+@dataclass(frozen=True)
+class PqnConfig(FreshConfig):
+    """PQN (Gallici et al. 2025, arXiv 2407.04811): Q(λ) without replay and target network, for networks with layer norm."""
+
+    actions = "Discrete"
+    has_softmax = False
+    minibatches_key = "minibatches"
+
+    name: str = "pqn"
+    q_lambda: float = 0.65
+    """λ of Q(λ): 0 is one-step Q-learning, 1 sums all rewards of the sequence before it bootstraps."""
+    epochs: int = 2
+    """Passes over each batch."""
+    minibatches: int = 4
+    """Optimizer steps per epoch, each on an equal share of the batch's steps, or of its sequences if there is an LSTM."""
+    epsilon: float = 1.0
+    """Share of random actions at the start of the run."""
+    epsilon_final: float = 0.01
+    """Share of random actions once it has fallen, which it does linearly."""
+    epsilon_fraction: float = 0.1
+    """Fraction of the run (`stop.env_steps`, or `schedule_steps`) in which the share of random actions falls."""
+    evaluation_epsilon: float = 0.001
+    """Share of random actions in evaluations, unless they are greedy."""
+
+    @property
+    def has_schedule(self) -> bool:
+        """Whether exploration changes during the run."""
+        return self.epsilon_fraction > 0 and self.epsilon != self.epsilon_final
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least(1, "algorithm", self, "epochs", "minibatches")
+        shares = "epsilon", "epsilon_final", "epsilon_fraction", "evaluation_epsilon"
+        fraction("algorithm", self, "q_lambda", *shares)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from apex_acer.algorithms.algorithm import Agent, Descent, Group, LossOutput, trainable
-from apex_acer.algorithms.on_policy.common import ADVANTAGE, VALUE_TARGET, OnPolicy
+from apex_acer.algorithms.on_policy.common import ADVANTAGE, VALUE_TARGET, OnPolicy, minibatches
 from apex_acer.algorithms.on_policy.settings import TrpoConfig
 from apex_acer.algorithms.samples import Sequences, prepared
 from apex_acer.functional import (
@@ -45,7 +45,7 @@ class Trpo(OnPolicy):
         samples = self.prepare(samples, descent)
         descent.count(self.improve(samples))
         for _ in range(self.settings.value_epochs):
-            for part in self.minibatches(samples, self.settings.value_minibatches):
+            for part in minibatches(samples, self.settings.value_minibatches):
                 descent.step(part)
 
     def loss(self, samples: Sequences) -> LossOutput:
