@@ -140,7 +140,13 @@ def test_every_field_that_can_be_wrong_has_a_case_above() -> None:
     anything_goes = {
         *(f"environment.atari.{name}" for name in ("fire_reset", "life_loss", "full_action_space", "grayscale")),
         *(f"environment.remote.{name}" for name in ("token_file", "certificate", "insecure", "origins", "action_low")),
-        *("environment.action_masks", "environment.remote.local", "ray.compress", "network.normalise"),
+        *(
+            "environment.action_masks",
+            "environment.remote.local",
+            "ray.compress",
+            "network.normalise",
+            "network.layer_norm",
+        ),
         *("algorithm.normalise_rewards", "checkpoint.replay", "logging.tracker_weights", "replay.compress"),
         *("replay.load", "evaluation.greedy", "stop.at_return", "out", "load"),
     }
