@@ -22,12 +22,7 @@ from apex_acer.protocol.specification import EnvironmentSpec
 
 METADATA = "apex_acer"  # the key of the metadata
 FORMAT = 3
-SIZES = (
-    "hidden_sizes",
-    "lstm",
-    "normalise",
-    "layer_norm",
-)  # keys of `[network]` that decide names and shapes of its tensors
+SIZES = "hidden_sizes", "lstm", "normalise", "layer_norm"  # keys of `[network]` that shape its tensors
 PACKAGES = ("torch", "gymnasium", "ale-py")
 
 
