@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import gymnasium
@@ -95,7 +96,8 @@ def make_pictured(config: EnvironmentConfig, found: EnvironmentSpec | None = Non
     creator = load_env_creator(spec.entry_point) if isinstance(spec.entry_point, str) else spec.entry_point
     modes = getattr(creator, "metadata", {}).get("render_modes", ())
     require("rgb_array" in modes, "environment.id", config.id, "it draws no pictures (render_mode rgb_array)")
-    vector = make_vector(config, 1, vectorization_mode="sync", render_mode="rgb_array")
+    kwargs = {**config.keyword_arguments(), "render_mode": "rgb_array"}  # the run may have it, too, or another
+    vector = make_vector(dataclasses.replace(config, kwargs=kwargs), 1, vectorization_mode="sync")
     return Pictured(vector, config, masks=uses_masks(config, found))
 
 

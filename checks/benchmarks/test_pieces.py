@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from apex_acer.config.runfile import load_run
-from checks.benchmarks import growth, precision, priorities, tricks
+from checks.benchmarks import growth, pictures, precision, priorities, tricks
 
 
 def test_growth(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -36,3 +36,11 @@ def test_tricks() -> None:
     found, pairs = tricks.ratio("cartpole", "update", "without_compiler", seconds=0.0)
     assert pairs == 3
     assert found > 0
+
+
+def test_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pictures, "STEPS", 3)
+    monkeypatch.setattr(pictures, "WARM_UP", 1)
+    found = pictures.measure("Pendulum-v1")
+    assert found["frame"] == [500, 500, 3]
+    assert found["step_with_pictures_ms"] > found["step_ms"] > 0

@@ -21,7 +21,7 @@ from apex_acer.manager.result import TrainResult
 from apex_acer.networks.weights import read
 from apex_acer.protocol.unroll import Unroll
 from tests import on_policy
-from tests.continuous import settings_of
+from tests.continuous import AIM, settings_of
 from tests.runs import tiny_run
 
 
@@ -167,6 +167,14 @@ RUNS: dict[str, dict[str, Any]] = {
         "replay__importance_exponent_final": 1.0,
     },
     "apex_dqn": APEX_DQN,
+    "apex_dqn, pictures": {
+        **APEX_DQN,
+        "environment__id": AIM,
+        "environment__kwargs": {"render_mode": "rgb_array"},
+        "environment__wrappers": ("apex_acer.wrappers:DiscreteActions", "tests.environments_for_tests:small_pixels"),
+        "environment__stack": 2,
+        "replay__compress": True,
+    },
     "r2d2": {**APEX_DQN, "algorithm__name": "r2d2", "algorithm__burn_in": 3, "network__lstm": 8},
     "td3": {**settings_of("td3"), **CONTINUOUS, "algorithm__noise": "ornstein_uhlenbeck"},
     "sac": settings_of("sac") | CONTINUOUS,

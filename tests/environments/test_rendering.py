@@ -11,6 +11,7 @@ import pytest
 from apex_acer.config import AtariConfig, EnvironmentConfig
 from apex_acer.environments.rendering import ATARI_SCALE, PicturedAtari, as_frame, make_pictured
 from apex_acer.environments.vector import Step, make_environments
+from apex_acer.environments.wrappers import shrink
 from tests.conftest import COUNTDOWN, config_error
 
 COLOUR = {"grayscale": False, "screen_size": 50, "frame_skip": 3, "noop_max": 0, "fire_reset": False}
@@ -104,8 +105,26 @@ def test_what_is_no_picture_is_said_in_one_line(picture: Any, drew: str) -> None
     assert message.startswith(f"environment.id: 'X-v0' drew {drew}; have render give uint8")
 
 
-def test_no_pictures_and_a_render_mode_of_the_run_s_own_are_said_in_one_line() -> None:
+def test_no_pictures_are_said_in_one_line() -> None:
     message = config_error(lambda: make_pictured(EnvironmentConfig(id=COUNTDOWN)))
     assert message == f"environment.id: {COUNTDOWN!r} is not allowed; it draws no pictures (render_mode rgb_array)"
-    config = EnvironmentConfig(id="CartPole-v1", kwargs='{"render_mode": "human"}')
-    assert "multiple values for keyword argument 'render_mode'" in config_error(lambda: make_pictured(config))
+
+
+@pytest.mark.parametrize("mode", ["human", "rgb_array"])
+def test_a_render_mode_of_the_run_s_own_gives_way_to_pictures(mode: str) -> None:
+    kwargs = {"render_mode": mode, "sutton_barto_reward": True}
+    pictured = make_pictured(EnvironmentConfig(id="CartPole-v1", kwargs=kwargs))
+    pictured.reset(1)
+    assert [frame.shape for frame in pictured.frames] == [(400, 600, 3)]
+    assert pictured.step(np.array([1])).reward.tolist() == [0.0]  # the other keyword counts
+    pictured.close()
+
+
+def test_a_policy_that_sees_pictures_plays_the_game_that_is_shown() -> None:
+    wrappers = ("apex_acer.wrappers:DiscreteActions", "apex_acer.wrappers:pixels")
+    pictured = make_pictured(EnvironmentConfig("Pendulum-v1", {"render_mode": "rgb_array"}, wrappers))
+    obs = pictured.reset(1)
+    for action in ([0], [4]):
+        np.testing.assert_array_equal(obs[0, 0], shrink(pictured.frames[0], 84))
+        obs = pictured.step(np.array(action)).obs
+    pictured.close()

@@ -1,7 +1,9 @@
-"""The package's own wrappers: velocities hidden, continuous actions as discrete ones, repeated actions."""
+"""The package's own wrappers: velocities hidden, continuous actions as discrete ones, repeated actions, pictures."""
 
 from __future__ import annotations
 
+import os
+from fractions import Fraction
 from typing import Any
 
 import gymnasium
@@ -9,9 +11,10 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete, MultiDiscrete, Space
 
-from apex_acer.environments.wrappers import DiscreteActions, RepeatActions, hide_velocities
-from tests.conftest import COUNTDOWN, config_error
-from tests.environments_for_tests import Spaces
+from apex_acer.environments.vector import make_environments
+from apex_acer.environments.wrappers import DiscreteActions, RepeatActions, hide_velocities, pixels, shrink
+from tests.conftest import COUNTDOWN, config_error, run_config
+from tests.environments_for_tests import Aim, Spaces
 
 
 def uneven(*bounds: tuple[float, float], dtype: Any = np.float32) -> Box:
@@ -84,3 +87,101 @@ def test_rewards_of_a_repeated_action_add_up_until_the_episode_ends() -> None:
     environment = RepeatActions(gymnasium.make(COUNTDOWN, lengths=(5,), reward=2.0), 3)
     environment.reset(seed=0)
     assert [environment.step(0)[1:4] for _ in range(2)] == [(6.0, False, False), (4.0, True, False)]
+
+
+# ── pictures ──
+
+PICTURES = '{"render_mode": "rgb_array"}'
+
+
+def slowly_shrunk(frame: np.ndarray, size: int) -> list[list[int]]:
+    """Averages in fractions: each pixel becomes `size` by `size` equal ones, of which blocks are averaged."""
+    height, width, _ = frame.shape
+    grey = [[Fraction(299 * r + 587 * g + 114 * b, 1000) for r, g, b in row] for row in frame.tolist()]
+    fine = [[grey[y // size][x // size] for x in range(width * size)] for y in range(height * size)]
+
+    def block(row: int, column: int) -> Fraction:
+        inside = range(column * width, (column + 1) * width)
+        return sum((fine[y][x] for y in range(row * height, (row + 1) * height) for x in inside), Fraction())
+
+    return [[round(block(y, x) / (height * width)) for x in range(size)] for y in range(size)]
+
+
+@pytest.mark.parametrize(("height", "width", "size"), [(13, 10, 4), (8, 12, 4), (3, 5, 4), (6, 6, 6), (7, 1, 2)])
+def test_a_picture_is_shrunk_by_exact_area_averages(height: int, width: int, size: int) -> None:
+    rng = np.random.default_rng(height)
+    frame = rng.integers(256, size=(height, width, 3), dtype=np.uint8)
+    frame[:, : width // 2] //= 64  # dark halves, which differ by little
+    assert shrink(frame, size).tolist() == slowly_shrunk(frame, size)
+
+
+def test_equal_distances_are_rounded_to_even_and_white_stays_white() -> None:
+    halves = np.array([[[0] * 3, [1] * 3], [[1] * 3, [2] * 3]], np.uint8)
+    assert shrink(halves[:1], 1).tolist() == [[0]]
+    assert shrink(halves[1:], 1).tolist() == [[2]]
+    assert (shrink(np.full((500, 501, 3), 255, np.uint8), 84) == 255).all()
+
+
+def test_a_large_picture_loses_no_digits() -> None:
+    """One shade of one pixel decides how the average of 100 x 100 is rounded."""
+    frame = np.zeros((1000, 1000, 3), np.uint8)
+    frame[:50, :100] = 255
+    assert shrink(frame, 10)[0, 0] == 128  # 127.5
+    frame[0, 0] -= 1
+    assert shrink(frame, 10)[0, 0] == 127
+
+
+def test_training_steps_pendulum_as_without_pictures_and_sees_its_picture(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER"):
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+    pictures = run_config(id="Pendulum-v1", wrappers=("apex_acer.wrappers:pixels",), kwargs=PICTURES).environment
+    environments = make_environments(pictures, 2, training=True)
+    assert (environments.spec.plane_shape, environments.spec.dtype) == ((1, 84, 84), "uint8")
+    whole = gymnasium.make_vec("Pendulum-v1", 2, vectorization_mode="sync", render_mode="rgb_array")
+    whole.reset(seed=7)
+    obs, resets = environments.reset(7), 0
+    for number, action in enumerate(np.random.default_rng(0).uniform(-1, 1, size=(202, 2, 1)).astype(np.float32)):
+        if number % 100 < 3:
+            drawn: Any = whole.render()
+            np.testing.assert_array_equal(obs[:, 0], [shrink(frame, 84) for frame in drawn])
+        step, (_, reward, _, truncated, _) = environments.step(action), whole.step(2 * action)
+        np.testing.assert_array_equal(step.reward, reward.astype(np.float32))
+        np.testing.assert_array_equal(step.truncated, truncated)
+        obs, resets = step.obs, resets + int(step.reset.sum())
+    assert resets == 2
+    assert os.environ["SDL_VIDEODRIVER"] == "dummy"  # nothing looked for a display
+    environments.close()
+
+
+def test_a_display_is_left_to_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DISPLAY", ":0")
+    monkeypatch.setenv("SDL_VIDEODRIVER", "")
+    monkeypatch.delenv("SDL_VIDEODRIVER")
+    pixels(Aim(render_mode="rgb_array")).reset(seed=0)
+    assert "SDL_VIDEODRIVER" not in os.environ
+
+
+def test_pictures_have_another_size_if_it_is_given() -> None:
+    env = pixels(Aim(render_mode="rgb_array"), 10)
+    obs, _ = env.reset(seed=0)
+    assert env.observation_space == Box(0, 255, (10, 10), np.uint8)
+    assert obs in env.observation_space
+    drawn: Any = env.render()
+    assert (obs == drawn[0, 0, 0]).all()
+
+
+def test_an_environment_without_pictures_is_refused_in_one_line() -> None:
+    fine = run_config(id=COUNTDOWN, wrappers=("apex_acer.wrappers:pixels",)).environment
+    message = config_error(lambda: make_environments(fine, 1, training=True))
+    assert message.startswith("environment.id: 'Countdown-v0' is not allowed; pixels needs pictures, and it draws none")
+    message = config_error(lambda: pixels(Aim()))
+    assert message.startswith("environment.kwargs: 'render_mode None' is not allowed; pixels needs rgb_array")
+    assert message.endswith(f"give --environment.kwargs '{PICTURES}'")
+
+
+def test_a_picture_that_is_none_is_refused_in_one_line() -> None:
+    env = Aim(render_mode="rgb_array")
+    env.render = lambda: None  # type: ignore[method-assign]
+    message = config_error(lambda: pixels(env).reset())
+    assert message.startswith("environment.id: 'Aim' drew NoneType; have render give uint8")
