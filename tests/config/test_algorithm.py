@@ -106,8 +106,8 @@ def test_a_run_file_has_the_settings_of_an_algorithm_of_one_s_own() -> None:
     config = parse_run(f"{text}more = 7", "mine")
     assert config.algorithm == MoreSettings(name=f"{__name__}:More", more=7)
     assert parse_run(dump_run(config), "x") == from_dict(to_dict(config)) == config
-    said = config_error(lambda: parse_run(f"{text}mor = 7", "mine"))
-    assert said == "mine: unknown key algorithm.mor; did you mean algorithm.more?"
+    said = config_error(lambda: parse_run(f"{text}mores = 7", "mine"))
+    assert said == "mine: unknown key algorithm.mores; did you mean algorithm.more?"
 
 
 @pytest.mark.parametrize(
