@@ -1,6 +1,6 @@
 """PQN: Q(λ) from fresh data by many environments, without replay and target network (arXiv 2407.04811).
 
-Layer normalisation (`network.layer_norm`) is what keeps it from diverging.
+In the paper's analysis layer normalisation (`network.layer_norm`) is what keeps it from diverging.
 """
 
 from __future__ import annotations
