@@ -287,13 +287,13 @@ class Rooms(gymnasium.Env[Any, Any]):
     They are a camera, of which the left or the right half is bright, a vector whose sum is above 0 or below, and a room.
     """
 
-    def __init__(self, hidden: str = "", spoilt: str = "", kind: str = "Dict", size: int = 42) -> None:
-        """The part `hidden` looks always alike; the part `spoilt` is not finite from the third step on."""
+    def __init__(self, spoilt: str = "", kind: str = "Dict", size: int = 42) -> None:
+        """The part `spoilt` is not finite from the third step on."""
         camera = Box(0, 255, (size, size, 1), np.uint8)
         parts = {"camera": camera, "room": Discrete(2, start=3), "arm": Dict({"joints": Box(-9, 9, (5,), np.float32)})}
         self.observation_space = Dict(parts) if kind == "Dict" else Tuple(tuple(parts.values()))
         self.action_space = Discrete(8)
-        self._hidden, self._spoilt, self._kind, self._size = hidden, spoilt, kind, size
+        self._spoilt, self._kind, self._size = spoilt, kind, size
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
@@ -307,7 +307,7 @@ class Rooms(gymnasium.Env[Any, Any]):
 
     def _observe(self) -> Any:
         self._digits = self.np_random.integers(2, size=3)
-        right, above, room = np.where([self._hidden == name for name in ("camera", "joints", "room")], 0, self._digits)
+        right, above, room = self._digits
         camera = self.np_random.integers(0, 100, (self._size, self._size, 1), np.uint8)
         half = self._size // 2
         camera[:, half * right : half * (right + 1)] += 150

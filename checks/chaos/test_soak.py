@@ -42,7 +42,7 @@ def test_a_process_is_looked_at() -> None:
     assert more == files + 1
     look(seen, 3.0, 2**22 + 1)  # nobody
     assert len(seen) == 2
-    assert processes(os.getpid()) == {"manager": os.getpid()}
+    assert processes(os.getpid())["manager"] == os.getpid()
 
 
 def test_figures_are_drawn(tmp_path: Path) -> None:
