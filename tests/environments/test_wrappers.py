@@ -11,8 +11,10 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete, MultiDiscrete, Space
 
-from apex_acer.environments.vector import make_environments
+from apex_acer.config.runfile import load_run
+from apex_acer.environments.vector import environment_spec, make_environments
 from apex_acer.environments.wrappers import DiscreteActions, RepeatActions, hide_velocities, pixels, shrink
+from tests import ROOT
 from tests.conftest import COUNTDOWN, config_error, run_config
 from tests.environments_for_tests import Aim, Spaces
 
@@ -185,3 +187,8 @@ def test_a_picture_that_is_none_is_refused_in_one_line() -> None:
     env.render = lambda: None  # type: ignore[method-assign]
     message = config_error(lambda: pixels(env).reset())
     assert message.startswith("environment.id: 'Aim' drew NoneType; have render give uint8")
+
+
+def test_the_preset_sees_three_grey_pictures() -> None:
+    spec = environment_spec(load_run(ROOT / "launch/pendulum-pixels-apex-dqn.toml").environment)
+    assert (spec.obs_shape, spec.dtype, spec.num_actions) == ((3, 84, 84), "uint8", 5)
