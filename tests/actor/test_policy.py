@@ -129,7 +129,8 @@ def test_acts_on_what_the_environment_itself_gives(
     assert [loaded.act(one) for one in batch] == [loaded.act(one.tolist()) for one in planes] == expected
     assert len(set(expected)) > 1
     assert type(loaded.act(batch[0])) is int
-    assert set(loaded.act(batch[[0] * 200], greedy=False)) <= {7, 8, 9, 10}
+    drawn = set(loaded.act(batch[[0] * 200], greedy=False).tolist())
+    assert drawn == {7, 8, 9, 10} or (dtype != "uint8" and drawn < {7, 8, 9, 10})  # whose numbers are large
 
 
 def test_sampling_follows_the_probabilities_and_the_seed(tmp_path: Path) -> None:
