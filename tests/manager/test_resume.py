@@ -64,7 +64,7 @@ def saved_run(**changes: Any) -> RunConfig:
 def test_what_a_learner_has_counted_drawn_and_heard_is_restored(
     make_learner: MakeLearner, resume_learner: ResumeLearner
 ) -> None:
-    """That it learns as the one before would have is in tests/engines/test_serial.py."""
+    """A check of what is saved; tests/engines/test_serial.py shows that a resumed run learns the same."""
     config = saved_run(evaluation__every=100)
     before = make_learner(config)
     fresh = {name: tensor.clone() for name, tensor in before._trainer.algorithm.tensors().items()}

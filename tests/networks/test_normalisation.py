@@ -33,7 +33,7 @@ def random(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
 
 @pytest.mark.parametrize(("shape", "offset"), [((), 1e4), ((3,), 0.0), ((2, 4, 5), -3e4)])
 def test_moments_over_uneven_chunks_are_those_of_the_whole(shape: tuple[int, ...], offset: float) -> None:
-    """Also over many, of large numbers: in float32 the mean would stand still."""
+    """Means of many large numbers are exact, too: in float32 they would stand still."""
     lengths = (1, 7, 0, 2, 100, 1, 500) * 30
     chunks = [offset + 0.01 * number + random(length, *shape) for number, length in enumerate(lengths)]
     moments = RunningMoments(*shape)

@@ -11,7 +11,7 @@ from apex_acer.storage.runlog import Log
 
 
 def test_a_new_folder_is_nobody_else_s(tmp_path: Path) -> None:
-    """Also where several are made at once."""
+    """Two runs that begin at once have two folders."""
     path = tmp_path / "runs" / "mine"
     with ThreadPoolExecutor(8) as threads:
         made = set(threads.map(make_new, [path] * 8))
