@@ -134,7 +134,8 @@ def test_every_step_is_on_policy_if_actors_wait_though_some_come_and_go(
     config = strict_run(actors__count=count)
     learner, chance = make_learner(config), random.Random(0)
     cast = speakers(learner, count)
-    acts: dict[int, int] = {}  # by actor, the version of the weights with which it makes an unroll
+    has: dict[int, int] = {}  # by actor, the version of its weights
+    acts: dict[int, int] = {}  # of those that make an unroll
     for speaker in cast:
         speaker.say(wants_weights=True)
     for _ in range(150):
@@ -142,13 +143,16 @@ def test_every_step_is_on_policy_if_actors_wait_though_some_come_and_go(
         for index, speaker in enumerate(cast):
             if reply := speaker.hear():
                 assert not reply.refused
-                acts[index] = reply.weights_version
+                # new ones come to those that wait without being asked for
+                assert (reply.weights is None) == (has.get(index) == reply.weights_version)
+                acts[index] = has[index] = reply.weights_version
         index = chance.randrange(count)
         if index in acts and chance.random() < 0.8:
             send(cast[index], config, acts.pop(index))
         elif chance.random() < 0.3:
             cast[index] = replace(learner, index, cast[index].peer.incarnation + 1)
             acts.pop(index, None)
+            has.pop(index, None)
             cast[index].say(wants_weights=True)
     assert len(lags) > 10
     assert not any(map(any, lags))
