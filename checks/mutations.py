@@ -25,7 +25,7 @@ import pytest
 
 from tests import ROOT
 
-COPIED = ("apex_acer", "launch", "tests", "checks", "docs/examples")
+COPIED = ("apex_acer", "launch", "tests", "checks", "docs")
 SLOW_IMPORTS = ("ale_py.vector_env", "safetensors.torch", "tensorboardX", "torch", "zmq")
 FAULTS = ROOT / "checks/faults.txt"
 
