@@ -95,6 +95,16 @@ def test_loss_metrics_and_parameter_gradients_match_the_paper(delta: float, thre
     assert (batch.action != batch.extras["sample"]).any()
 
 
+def test_q_is_that_of_the_action_as_the_environment_took_it() -> None:
+    acer = build_continuous(5)
+    batch, _ = random_continuous_segments(5)
+    beyond = replace(batch, extras=batch.extras | {"sample": batch.extras["sample"] * 3})
+    other = replace(batch, action=-batch.action)
+    q_taken, same, another = (acer._outputs(samples_of(acer, each)).q_taken for each in (batch, beyond, other))
+    assert torch.equal(same, q_taken)
+    assert not torch.isclose(another, q_taken).any()
+
+
 def test_noise_is_drawn_for_the_action_asked_about_and_for_those_averaged_over() -> None:
     batch, _ = random_continuous_segments()
     for num_samples in (5, 9):
