@@ -21,7 +21,7 @@ from apex_acer.remote.messages import BUSY, RemoteError, error_message
 WRITE_S = 10.0  # for a peer to read what it was sent
 LINGER_S, LINGER_BYTES = 2.0, 1 << 20  # that a peer may go on sending after it broke a rule of WebSocket's
 SMALL_BYTES = 126  # a control frame has fewer
-SMALL_PER_SECOND, SMALL_BURST = 10.0, 30.0  # control frames and other small frames that end no message
+SMALL_PER_SECOND, SMALL_BURST = 10.0, 10.0  # control frames and other small frames that end no message
 
 
 class Protocol(ServerProtocol):

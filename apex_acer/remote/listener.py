@@ -17,7 +17,7 @@ from websockets.asyncio.connection import Connection
 from apex_acer.config import ConfigError, ListenConfig
 
 UNAUTHENTICATED = 128  # connections that have not said hello, at most
-PER_SECOND, BURST = 32.0, 64.0  # new connections without a good hello; the others wait in the kernel's queue
+PER_SECOND, BURST = 24.0, 64.0  # new connections without a good hello; the others wait in the kernel's queue
 PAUSE_S = 0.5  # less than the second after which asyncio looks for connections again
 
 

@@ -20,7 +20,7 @@ from tests.remote.conftest import Acting, Peer, Serve, serve, until
 
 assert serve  # the fixture
 MOST_LOST = 0.1  # of the steps per second of the client beside the flood
-MOST_CORES = 0.1  # that a flood may cost; unlike steps per second, they hardly depend on the machine's other work
+MOST_CORES = 0.1  # that a flood may cost, twice what it does; steps per second depend on the machine's other work
 MOST_LINES = 10
 NEWCOMERS, WELCOME_S = 3, 30.0  # for each of them
 TURN_S = 10.0

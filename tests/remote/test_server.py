@@ -280,7 +280,7 @@ def test_a_flood_of_small_frames_ends_the_connection(
 ) -> None:
     acting = serve()
     with raw(acting) as stream:
-        stream.sendall(Frame(Opcode.TEXT, b"", fin=False).serialize(mask=True) + flood * 20)
+        stream.sendall(Frame(Opcode.TEXT, b"", fin=False).serialize(mask=True) + flood * 8)
         assert not stream_ends(stream, 0.5)
         with contextlib.suppress(OSError):
             stream.sendall(flood * 100_000)
