@@ -126,8 +126,9 @@ def test_policies_that_act_and_learn_are_the_same(tmp_path: Path, name: str) -> 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("engine", "learners"), [("local", 1), ("ray", 1), ("ray", 2)])
-@pytest.mark.parametrize("algorithm", ["sac", "ppo", "impala"])
+@pytest.mark.parametrize(
+    ("algorithm", "engine", "learners"), [("ppo", "local", 1), ("impala", "ray", 1), ("sac", "ray", 2)]
+)
 def test_they_learn_on_other_engines(
     tmp_path: Path, algorithm: str, engine: str, learners: int, request: pytest.FixtureRequest
 ) -> None:
