@@ -369,3 +369,64 @@ register("NoNumberAction-v0", Spaces, action=box_with_nan())
 register("WholeNumberAction-v0", Spaces, action=Box(0, 9, (2,), np.int64))
 register("EmptyAction-v0", Spaces, action=Box(-1.0, 1.0, (0,)))
 register("TooManyActions-v0", Spaces, action=MultiBinary(63))
+
+
+class Party:
+    """A game with PettingZoo's parallel API, whose agents come and go: agent i plays the steps of `plays[i]`.
+
+    A step pays agent i i + 1. An observation is the agent's number, the step and the number of the game, which counts up from
+    the seed; a mask forbids the first action.
+    """
+
+    def __init__(
+        self,
+        plays: Sequence[Sequence[int]] = ((0, 3), (0, 1), (2, 5)),
+        truncate: bool = False,
+        masks: bool = False,
+        one_differs: bool = False,
+        render_mode: str | None = None,
+    ) -> None:
+        self.possible_agents = [f"guest_{index}" for index in range(len(plays))]
+        self.agents: list[str] = []
+        self._plays, self._truncate, self._masks, self._one_differs = plays, truncate, masks, one_differs
+        self.metadata = {"render_modes": ["rgb_array"], "render_fps": 5}
+        self._step, self._game = 0, 0
+
+    def observation_space(self, agent: str) -> Space[Any]:
+        obs = Box(0, np.inf, (4 if self._one_differs and agent == self.possible_agents[-1] else 3,), np.float32)
+        return Dict({"observation": obs, "action_mask": MultiBinary(2)}) if self._masks else obs
+
+    def action_space(self, agent: str) -> Space[Any]:
+        return Discrete(2)
+
+    def reset(self, seed: int | None = None, options: Any = None) -> tuple[dict[str, Any], dict[str, Any]]:
+        self._step, self._game = 0, self._game + 1 if seed is None else 10 * seed + 1
+        self.agents = self._present()
+        return {agent: self._observe(agent) for agent in self.agents}, {}
+
+    def step(self, actions: dict[str, Any]) -> tuple[dict[str, Any], ...]:
+        assert set(actions) == set(self.agents)
+        assert not (self._masks and 0 in actions.values()), "a forbidden action"
+        self._step += 1
+        acted, ends = self.agents, {agent: self._bounds(agent)[1] == self._step for agent in self.agents}
+        self.agents = [agent for agent in self._present() if not ends.get(agent)]
+        seen = {agent: self._observe(agent) for agent in {*acted, *self.agents}}
+        rewards = {agent: self.possible_agents.index(agent) + 1.0 for agent in acted}
+        no = dict.fromkeys(acted, False)
+        return seen, rewards, no if self._truncate else ends, ends if self._truncate else no, {}
+
+    def render(self) -> np.ndarray:
+        return np.full((16, 16, 3), 50 * self._step % 256, np.uint8)
+
+    def close(self) -> None:
+        pass
+
+    def _bounds(self, agent: str) -> Sequence[int]:
+        return self._plays[self.possible_agents.index(agent)]
+
+    def _present(self) -> list[str]:
+        return [a for a in self.possible_agents if self._bounds(a)[0] <= self._step < self._bounds(a)[1]]
+
+    def _observe(self, agent: str) -> Any:
+        obs = np.array([self.possible_agents.index(agent), self._step, self._game], np.float32)
+        return {"observation": obs, "action_mask": np.array([0, 1], np.int8)} if self._masks else obs

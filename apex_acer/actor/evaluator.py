@@ -64,7 +64,8 @@ class Evaluator:
         seed = derive_seed(self._config.seed + reply.confirms, "evaluator")
         start = time.monotonic()
         episodes = evaluate(environments, policy, self._config.evaluation, seed, self._link.heartbeat)
-        self._conclude([{**summarise(episodes), "eval_seconds": time.monotonic() - start}])
+        row = {**summarise(episodes), **environments.metrics(), "eval_seconds": time.monotonic() - start}
+        self._conclude([row])
         self._num_evaluations += not reply.confirms
         every = self._config.evaluation.video_every
         if every and self._num_evaluations % every == 0 and not reply.confirms:
@@ -136,7 +137,8 @@ def evaluate_policy(policy: Policy, settings: EvaluationConfig, seed: int, threa
     policy.require_known_environment()
     environments = _environments(policy.config.environment, settings, threads, policy.spec)
     try:
-        return summarise(evaluate(environments, policy, settings, derive_seed(seed, "evaluator")))
+        row = summarise(evaluate(environments, policy, settings, derive_seed(seed, "evaluator")))
+        return {**row, **environments.metrics()}
     finally:
         environments.close()
 

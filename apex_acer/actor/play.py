@@ -31,7 +31,9 @@ def play(
     greedy, stall_steps, seed = settings.greedy, settings.stall_steps, derive_seed(seed, "evaluator")
     rollout = Rollout(environment, policy, seed=seed, greedy=greedy, stall_steps=stall_steps, heartbeat=heartbeat)
     num, steps = 0, rollout.play(1)
-    while num < settings.episodes:  # a game's end is known at the next reset, whose frame is not shown
+    while (
+        num < settings.episodes * environment.num
+    ):  # a game's end is known at the next reset, whose frame is not shown
         for frame in environment.frames:
             show(frame)
         for episode in next(steps):

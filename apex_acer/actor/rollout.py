@@ -188,10 +188,11 @@ class Rollout:
     def _count(self, step: Step) -> Array:
         """Adds up returns and keeps the episodes that ended; returns the step's mask `[N]`: false on autoreset steps."""
         reset, reward = step.reset, step.reward
-        for column in np.flatnonzero(reset & self._counts):
+        over = reset & (self._length > 0)  # an agent may wait for many steps
+        for column in np.flatnonzero(over & self._counts):
             self._episodes.append(Episode(int(column), float(self._return[column]), int(self._length[column])))
         if self._whole_episodes:
-            self._counts = self._counts & ~reset
+            self._counts = self._counts & ~over
         self._return = np.where(reset, 0.0, self._return + reward)
         self._length = np.where(reset, 0, self._length + 1)
         self._since_reward = np.where(reset | (reward != 0), 0, self._since_reward + 1)

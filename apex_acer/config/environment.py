@@ -61,11 +61,12 @@ class EnvironmentConfig:
     """The environment, and how the network sees its observations."""
 
     id: str = "CartPole-v1"
-    """A registered gymnasium id, `module:Id` to import the module that registers it, or `remote` for remote clients."""
+    """A registered gymnasium id, `module:Id` to import the module that registers it, `module:function` for PettingZoo's
+    games of several agents, or `remote` for remote clients."""
     kwargs: str | dict[str, Any] = "{}"
     """Keyword arguments of the environment as one JSON object; a table in a run file and a dict in Python work too."""
     wrappers: tuple[str, ...] = ()
-    """Wrappers as `module:function`, innermost first; each function takes and returns a gymnasium environment."""
+    """Wrappers as `module:function`, innermost first; each takes and returns a gymnasium environment, or a game."""
     stack: int = 1
     """Frame stack: number of newest observations in one network input, oldest first."""
     channels: Literal["auto", "first", "last"] = "auto"
@@ -122,7 +123,7 @@ class ActorsConfig:
     count: int = 0
     """Number of actor processes; 0: chosen by the number of cores."""
     environments: int = 8
-    """Environments per actor, stepped together as one vector."""
+    """Environments per actor, stepped together as one vector; of games of several agents, the number of agents."""
     temperature_low: float = 1.0
     """Softmax temperature of the first actor's policy; the recorded behaviour policy includes it."""
     temperature_high: float = 1.0

@@ -52,6 +52,8 @@ def check_environment(run: RunConfig) -> Checked:
     """
     checked = _check_remote(run) if run.environment.is_remote else _check(run, run.environment)
     require_fit(run.algorithm, run.environment.id, checked.spec)
+    num, agents = run.actors.environments, checked.spec.agents
+    require(num % agents == 0, "actors.environments", num, f"a multiple of the {agents} agents of a game")
     return checked
 
 

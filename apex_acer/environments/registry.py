@@ -10,7 +10,7 @@ import logging
 import re
 import sys
 import warnings
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, cast
 
 import gymnasium
@@ -19,6 +19,7 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
 from apex_acer.config import ConfigError, EnvironmentConfig, require
+from apex_acer.environments.agents import AgentsVector
 from apex_acer.protocol.specification import MASK
 from apex_acer.system import imports
 
@@ -54,6 +55,18 @@ def find_spec(config: EnvironmentConfig) -> EnvSpec:
         added = gymnasium.registry.keys() - before
         hint = _hint_of_module(module, name, added) if module else _hint(name, " ".join(str(error).split()))
         raise ConfigError(f"environment.id: {config.id!r} is not registered; {hint}") from None
+
+
+def find_game(config: EnvironmentConfig) -> Callable[[], Any] | None:
+    """A function that makes a game of several agents with its wrappers, if the id is `module:function`."""
+    module, _, name = config.id.rpartition(":")
+    function = getattr(imports.import_module("environment.id", config.id, module), name, None) if module else None
+    is_class_of_one = isinstance(function, type) and issubclass(function, gymnasium.Env)
+    if not callable(function) or is_class_of_one or name in gymnasium.registry:
+        return None
+    wrappers = [imports.load("environment.wrappers", wrapper) for wrapper in config.wrappers]
+    kwargs = config.keyword_arguments()
+    return lambda: functools.reduce(lambda env, wrapper: wrapper(env), wrappers, function(**kwargs))
 
 
 def nearest_id(name: str) -> str | None:
@@ -150,12 +163,14 @@ def _only_mask(info: Mapping[str, Any]) -> dict[str, Any]:
 def make_vector(
     config: EnvironmentConfig, count: int, made: list[Any] | None = None, **options: Any
 ) -> VectorEnv[Any, Any, Any]:
-    """`gymnasium.make_vec` of an environment other than Atari, with `options`; raises `ConfigError`.
+    """`gymnasium.make_vec` of an environment other than Atari, with `options`, or games; raises `ConfigError`.
 
     An environment's own vector class (CartPole has one) is used if it has NEXT_STEP autoreset and there are no wrappers,
     which it does not support. Otherwise the vector consists of single environments, each in an `Adapter`, which are
     appended to `made` as soon as they are made.
     """
+    if game := find_game(config):
+        return AgentsVector(config.id, game, count)
     spec = find_spec(config)
     _log_warnings(spec)
     wrappers = [imports.load("environment.wrappers", name) for name in config.wrappers]

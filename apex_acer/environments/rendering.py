@@ -11,7 +11,7 @@ from gymnasium.envs.registration import EnvSpec, load_env_creator
 from gymnasium.vector import VectorEnv
 
 from apex_acer.config import ConfigError, EnvironmentConfig, require
-from apex_acer.environments.registry import find_spec, make_atari_vector, make_vector
+from apex_acer.environments.registry import find_game, find_spec, make_atari_vector, make_vector
 from apex_acer.environments.vector import AtariEnvironments, Environments, Step, uses_masks
 from apex_acer.protocol.specification import Array, EnvironmentSpec
 
@@ -21,7 +21,7 @@ USUAL_FPS = 30  # if an environment's metadata have none
 
 
 class Pictured(Environments):
-    """One environment; `frames` are the pictures since the last reset or step, each `[H, W, 3]` uint8."""
+    """One environment, or game of agents; `frames` are the pictures since the last reset or step, each `[H, W, 3]` uint8."""
 
     frames: list[Array]
 
@@ -87,15 +87,16 @@ def make_pictured(config: EnvironmentConfig, found: EnvironmentSpec | None = Non
     `found` is the specification from the check of the environment, if there was one.
     """
     config = config.local
-    spec = find_spec(config)
     if config.is_atari:
-        height, width = _screen_size(spec)
+        height, width = _screen_size(find_spec(config))
         screen: dict[str, Any] = {"grayscale": False, "img_height": height, "img_width": width}
         screen |= {"frameskip": 1, "maxpool": False}
         return PicturedAtari(make_atari_vector(config, 1), make_atari_vector(config, 1, **screen), config)
-    creator = load_env_creator(spec.entry_point) if isinstance(spec.entry_point, str) else spec.entry_point
-    modes = getattr(creator, "metadata", {}).get("render_modes", ())
-    require("rgb_array" in modes, "environment.id", config.id, "it draws no pictures (render_mode rgb_array)")
+    if not find_game(config):  # whose pictures are known once it is made
+        entry = find_spec(config).entry_point
+        creator = load_env_creator(entry) if isinstance(entry, str) else entry
+        modes = getattr(creator, "metadata", {}).get("render_modes", ())
+        require("rgb_array" in modes, "environment.id", config.id, "it draws no pictures (render_mode rgb_array)")
     kwargs = {**config.keyword_arguments(), "render_mode": "rgb_array"}  # the run may have it, too, or another
     vector = make_vector(dataclasses.replace(config, kwargs=kwargs), 1, vectorization_mode="sync")
     return Pictured(vector, config, masks=uses_masks(config, found))

@@ -6,12 +6,14 @@ the next episode. In Atari training a lost life sets `terminated`, but no autore
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, NamedTuple
 
 import numpy as np
 from gymnasium.vector import VectorEnv
 
 from apex_acer.config import EnvironmentConfig
+from apex_acer.environments.agents import TEAM_RETURNS, WAITS, AgentsVector
 from apex_acer.environments.registry import make_atari_vector, make_vector
 from apex_acer.environments.spaces import specify
 from apex_acer.protocol.actions import has_choice
@@ -27,7 +29,7 @@ class Step(NamedTuple):
     reward: Array  # [N] float32
     terminated: Array  # [N] bool
     truncated: Array  # [N] bool
-    reset: Array  # [N] bool: whether this was an autoreset step
+    reset: Array  # [N] bool: whether this was an autoreset step, or a step that an agent waits
 
 
 class Environments:
@@ -45,7 +47,7 @@ class Environments:
         self._vector, self._masks_in_info = vector, masks
         self.info_has_masks = False
         """Whether any `info` had an action mask, used or not."""
-        self._ended = np.zeros(vector.num_envs, bool)
+        self._ended = np.zeros(vector.num_envs, bool)  # whose next action is ignored
         self._steps = 0
         self.id = config.id
         observations = vector.single_observation_space
@@ -58,7 +60,7 @@ class Environments:
         Raises FloatingPointError if a number is not usable (`unusable`), and ValueError if no action is legal.
         """
         obs, info = self._vector.reset(seed=seed)
-        self._ended[:] = False
+        self._ended[:] = info.get(WAITS, False)
         self._resets(info)
         self._steps = 0
         return self._planes(obs, info)
@@ -70,7 +72,7 @@ class Environments:
         """
         obs, reward, terminated, truncated, info = self._vector.step(self.spec.actions.to_environment(action))
         reset = self._resets(info)
-        self._ended = terminated | truncated
+        self._ended = terminated | truncated | info.get(WAITS, False)
         self._steps += 1
         return Step(
             self._planes(obs, info),
@@ -141,6 +143,26 @@ class Environments:
         return self._ended
 
 
+class AgentEnvironments(Environments):
+    """Games of several agents, each of which has a column."""
+
+    def __init__(
+        self, vector: AgentsVector, config: EnvironmentConfig, action_repeat: int = 1, *, masks: bool | None = None
+    ) -> None:
+        self._team_returns: list[float] = []
+        super().__init__(vector, config, action_repeat, masks=masks)
+        self.spec = dataclasses.replace(self.spec, agents=vector.num_agents)
+
+    def metrics(self) -> Row:
+        """The mean return of a team in the games that ended since the last call."""
+        returns, self._team_returns = self._team_returns, []
+        return {"team_return": sum(returns) / len(returns)} if returns else {}
+
+    def _resets(self, info: dict[str, Any]) -> Array:
+        self._team_returns += info.get(TEAM_RETURNS, ())
+        return super()._resets(info)
+
+
 class AtariEnvironments(Environments):
     """ALE's vector environment without its frame stack; `networks/frames.py` builds stacks."""
 
@@ -162,7 +184,7 @@ def make_environments(
 
     Args:
         config: the environment.
-        count: number of copies.
+        count: number of copies, or of agents: games have as many together, or a few more.
         training: whether a lost life ends an episode and games are shorter, in Atari.
         threads: number of threads of Atari's emulators.
         found: specification from the check of the environment, if there was one.
@@ -171,7 +193,14 @@ def make_environments(
     if config.is_atari:
         vector = make_atari_vector(config, count, training=training, num_threads=threads)
         return AtariEnvironments(vector, config, config.atari.frame_skip)
-    return Environments(make_vector(config, count), config, masks=uses_masks(config, found))
+    return of_vector(make_vector(config, count), config, masks=uses_masks(config, found))
+
+
+def of_vector(vector: VectorEnv[Any, Any, Any], config: EnvironmentConfig, *, masks: bool | None) -> Environments:
+    """The environments of a `vector` that is not Atari's."""
+    if isinstance(vector, AgentsVector):
+        return AgentEnvironments(vector, config, masks=masks)
+    return Environments(vector, config, masks=masks)
 
 
 def uses_masks(config: EnvironmentConfig, found: EnvironmentSpec | None) -> bool | None:

@@ -71,6 +71,9 @@ METRICS = {
     "fresh_sequences": Metric("sequences", "accepted sequences that have not been trained on yet"),
     "refused_messages": Metric("messages", "malformed, stale or foreign messages refused"),
     "clients": Metric("clients", "connected remote clients", ACTOR),
+    "team_return": Metric(
+        "reward", "mean sum of the returns of a game's agents, if there are several", ("actor", "evaluator")
+    ),
     "exploration": Metric(
         "1",
         "mean temperature of the actor's policy (ACER for discrete actions, actor-critic, PPO, TRPO), standard deviation "

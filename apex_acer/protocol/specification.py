@@ -72,6 +72,8 @@ class EnvironmentSpec:
     """The arrays of a `Dict` or `Tuple` observation; empty for other observations."""
     masks_in_info: bool = False
     """Whether the mask of legal actions comes from `info["action_mask"]` instead of from a part of the observation."""
+    agents: int = 1
+    """Number of agents of a game, each of which has a column of an unroll."""
 
     @classmethod
     def of_parts(cls, parts: tuple[Part, ...], actions: Actions, stack: int, action_repeat: int) -> EnvironmentSpec:
@@ -101,7 +103,7 @@ class EnvironmentSpec:
 
     def _check(self) -> None:
         """Raises ValueError if the fields do not fit each other."""
-        counts = (*self.plane_shape, *self.given_shape, *self.choices, self.stack, self.action_repeat)
+        counts = (*self.plane_shape, *self.given_shape, *self.choices, self.stack, self.action_repeat, self.agents)
         if not self.plane_shape or any(type(count) is not int or count < 1 for count in counts):
             raise ValueError(f"sizes {counts}, allowed are integers of 1 or more")
         if type(self.channels_last) is not bool:
@@ -131,7 +133,8 @@ class EnvironmentSpec:
     def describe(self) -> str:
         """The observations and actions in one line of text."""
         stacked = f", the newest {self.stack} together" if self.stack > 1 else ""
-        return f"observations: {self.describe_planes()}{stacked}; actions: {self.actions.describe()}"
+        agents = f"{self.agents} agents; " if self.agents > 1 else ""
+        return f"{agents}observations: {self.describe_planes()}{stacked}; actions: {self.actions.describe()}"
 
     def describe_planes(self) -> str:
         """One plane in words."""
