@@ -74,9 +74,9 @@ class NetworkConfig:
     torso: str = "auto"
     """`conv`, `mlp`, `auto` (conv for images, mlp for vectors and for images that are too small), or `module:class` of
     your own (docs/own-algorithm.md)."""
-    convolutions: Literal["nature", "a3c"] = "nature"
-    """Layers of a conv torso: three (`nature`, Mnih et al. 2015), or two at a third of the cost (`a3c`, Mnih et al.
-    2016)."""
+    convolutions: Literal["nature", "a3c", "universe"] = "nature"
+    """Layers of a conv torso: three (`nature`, Mnih et al. 2015), two at a third of the cost (`a3c`, Mnih et al. 2016),
+    or four of 32 channels with ELU, for images of 42 pixels (`universe`, of OpenAI's universe-starter-agent)."""
     normalise: bool = False
     """Normalise observations by running statistics, which the learner updates and weights files contain."""
     hidden_sizes: tuple[int, ...] = (64, 64)
@@ -84,7 +84,7 @@ class NetworkConfig:
     lstm: int = 0
     """Units of an LSTM between the fully connected layers and the heads; 0: no LSTM."""
     activation: Literal["relu", "tanh"] = "relu"
-    """Activation of the fully connected layers; convolutions always use relu."""
+    """Activation of the fully connected layers; convolutions use relu, or elu (`universe`)."""
     layer_norm: bool = False
     """Layer normalisation (arXiv 1607.06450) of each layer's outputs before its activation, of convolutions over the
     channels of each pixel; the LSTM, the last layers of heads and a torso of your own have none."""

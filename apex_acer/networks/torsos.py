@@ -18,9 +18,12 @@ from apex_acer.protocol.specification import EnvironmentSpec
 from apex_acer.system import imports
 
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {"relu": functools.partial(nn.ReLU, inplace=True), "tanh": nn.Tanh}
-NATURE = ((32, 8, 4), (64, 4, 2), (64, 3, 1))  # channels, kernel, stride (Mnih et al. 2015)
-A3C = ((16, 8, 4), (32, 4, 2))  # Mnih et al. 2016
-SMALL = ((32, 3, 1), (64, 3, 2))  # for images that are too small for the above
+CONVOLUTIONS = {  # channels, kernel, stride, padding
+    "nature": ((32, 8, 4, 0), (64, 4, 2, 0), (64, 3, 1, 0)),
+    "a3c": ((16, 8, 4, 0), (32, 4, 2, 0)),
+    "universe": ((32, 3, 2, 1),) * 4,
+}
+SMALL = ((32, 3, 1, 0), (64, 3, 2, 0))  # for images that are too small for the above
 LARGE_MINIMUM = 36  # pixels; the smallest side that leaves one output
 
 
@@ -108,12 +111,13 @@ class ChannelNorm(nn.LayerNorm):
 def _convolutions(config: NetworkConfig, shape: tuple[int, ...]) -> list[nn.Module]:
     layers: list[nn.Module] = []
     channels = shape[0]
-    large = NATURE if config.convolutions == "nature" else A3C
-    for width, kernel, stride in large if min(shape[1:]) >= LARGE_MINIMUM else SMALL:
-        convolution = Convolution(channels, width, kernel, stride)
+    activation = nn.ELU if config.convolutions == "universe" else nn.ReLU
+    sizes = CONVOLUTIONS[config.convolutions] if min(shape[1:]) >= LARGE_MINIMUM else SMALL
+    for width, kernel, stride, padding in sizes:
+        convolution = Convolution(channels, width, kernel, stride, padding)
         nn.init.orthogonal_(convolution.weight, 2**0.5)
         nn.init.zeros_(convolution.bias)  # type: ignore[arg-type]
-        layers += [convolution, *([ChannelNorm(width)] if config.layer_norm else []), nn.ReLU()]
+        layers += [convolution, *([ChannelNorm(width)] if config.layer_norm else []), activation()]
         channels = width
     return layers
 

@@ -82,15 +82,28 @@ def test_first_policy_is_nearly_uniform_first_values_nearly_zero_and_seeded() ->
     assert one.q_values.abs().min() > 0
 
 
-LARGE = {"nature": [(32, 4, 8, 8), (64, 32, 4, 4), (64, 64, 3, 3)], "a3c": [(16, 4, 8, 8), (32, 16, 4, 4)]}
+LARGE = {
+    "nature": [(32, 4, 8, 8), (64, 32, 4, 4), (64, 64, 3, 3)],
+    "a3c": [(16, 4, 8, 8), (32, 16, 4, 4)],
+    "universe": [(32, 4, 3, 3), *3 * [(32, 32, 3, 3)]],
+}
+STRIDES = {"nature": [4, 2, 1], "a3c": [4, 2], "universe": [2, 2, 2, 2]}
 
 
 @pytest.mark.parametrize("name", LARGE)
 def test_convolutions_are_those_of_the_papers_but_for_small_images(name: str) -> None:
     large, small = ([*build(plane, convolutions=name).torso] for plane in ((4, 84, 84), (2, 10, 10)))
     assert [tuple(layer.weight.shape) for layer in large if hasattr(layer, "stride")] == LARGE[name]
-    assert [layer.stride for layer in large if hasattr(layer, "stride")] == [(4, 4), (2, 2), (1, 1)][: len(LARGE[name])]
+    assert [layer.stride[0] for layer in large if hasattr(layer, "stride")] == STRIDES[name]
     assert [tuple(layer.weight.shape) for layer in small[:4:2]] == [(32, 2, 3, 3), (64, 32, 3, 3)]
+
+
+def test_universe_s_convolutions_leave_nine_places_of_42_pixels_and_pass_negative_features_on() -> None:
+    network = build((1, 42, 42), convolutions="universe", hidden_sizes=(8,))
+    *convolutions, _, _, _ = network.torso
+    features = nn.Sequential(*convolutions)(torch.randn(2, 1, 42, 42))
+    assert features.shape == (2, 32, 3, 3)
+    assert -1 < features.min() < 0
 
 
 # a user's own torso
