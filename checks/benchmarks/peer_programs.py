@@ -21,8 +21,6 @@ class Venv(NamedTuple):
 
     name: str
     requirements: tuple[str, ...]
-    pinned: bool
-    """Whether packages have the versions that the project pins."""
 
     @property
     def folder(self) -> Path:
@@ -37,12 +35,12 @@ class Venv(NamedTuple):
     def make(self) -> None:
         """Installs it, unless it is there."""
         done = self.folder / ".installed"
-        wanted = "\n".join([*self.requirements, CONSTRAINTS.read_text(encoding="utf-8") if self.pinned else ""])
+        wanted = "\n".join([*self.requirements, CONSTRAINTS.read_text(encoding="utf-8")])
         if done.exists() and done.read_text(encoding="utf-8") == wanted:
             return
         venv.create(self.folder, with_pip=True, clear=True)
         install = [self.python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-        install += ["--constraint", str(CONSTRAINTS)] if self.pinned else []
+        install += ["--constraint", str(CONSTRAINTS)]
         subprocess.run([*install, TORCH], check=True)
         subprocess.run([*install, *self.requirements], check=True)
         done.write_text(wanted, encoding="utf-8")
@@ -58,9 +56,7 @@ PEERS = Venv(
         "gymnasium[box2d]",
         "opencv-python-headless",  # PFRL does not say that it needs it
     ),
-    pinned=True,
 )
-SAMPLE_FACTORY = Venv("sample-factory", ("sample-factory==2.1.1", "ale-py==0.12.1", "setuptools<81"), pinned=False)
 OURS = "apex_acer"
 DISTRIBUTIONS = ("stable-baselines3", "pfrl", "torch", "gymnasium", "numpy")
 DEADLINE_S = 300.0
@@ -72,9 +68,9 @@ class Failed(Exception):
     """A program that gave no record; the message is one line."""
 
 
-def script(name: str, *flags: str, venv: Venv = PEERS) -> list[str]:
+def script(name: str, *flags: str) -> list[str]:
     """The command that runs a peer's script in its environment."""
-    return [venv.python, "-W", "ignore", str(Path(__file__).with_name(name)), *flags]
+    return [PEERS.python, "-W", "ignore", str(Path(__file__).with_name(name)), *flags]
 
 
 def last_json(command: list[str], deadline_s: float = DEADLINE_S, variables: dict[str, str] | None = None) -> Record:
@@ -99,8 +95,8 @@ def last_json(command: list[str], deadline_s: float = DEADLINE_S, variables: dic
     return record
 
 
-def versions(*venvs: Venv) -> dict[str, str]:
-    """Those of the packages that ran; the first environment has all of `DISTRIBUTIONS`."""
+def versions() -> dict[str, str]:
+    """Those of the packages that ran."""
     code = "import json, sys; from importlib.metadata import version; print(json.dumps([version(n) for n in sys.argv[1:]]))"
 
     def of(python: str, *names: str) -> dict[str, str]:
@@ -108,5 +104,4 @@ def versions(*venvs: Venv) -> dict[str, str]:
             zip(names, json.loads(subprocess.check_output([python, "-c", code, *names], text=True)), strict=True)
         )
 
-    found = of(sys.executable, OURS) | of(PEERS.python, *DISTRIBUTIONS)
-    return found | (of(SAMPLE_FACTORY.python, "sample-factory") if SAMPLE_FACTORY in venvs else {})
+    return of(sys.executable, OURS) | of(PEERS.python, *DISTRIBUTIONS)

@@ -1,7 +1,7 @@
 """Rates of apex_acer and its peers, in turns on this machine: `make bench-peers`.
 
 `--task pong`: environment steps per second while learning Pong. The game and the networks are the same; ACER replays 4 steps
-per fresh one; PPO, which Sample Factory calls APPO, learns from each step in 4 epochs of minibatches of 256.
+per fresh one; PPO learns from each step in 4 epochs of minibatches of 256.
 `--task continuous`: updates per second of SAC, TD3 and DDPG with the same networks (256 x 256), batch (256) and full replay,
 for the sizes of two environments, with the threads that each takes by itself and with one. Ours start as in a run, with the
 environment variables of its processes.
@@ -21,7 +21,7 @@ import tyro
 
 from apex_acer.system.process import environment_variables
 from checks.benchmarks.bench import RESULTS, measure_run
-from checks.benchmarks.peer_programs import OURS, PEERS, SAMPLE_FACTORY, Record, Venv, last_json, script, versions
+from checks.benchmarks.peer_programs import OURS, PEERS, Record, last_json, script, versions
 
 Measure = Callable[[float], Record]
 """Measures for so many seconds; the record has the rate."""
@@ -36,7 +36,6 @@ class Rates(NamedTuple):
     measures: dict[str, dict[str, Measure]]
     beside: dict[str, str]
     seconds: float  # of each measurement, after its warm-up
-    venvs: tuple[Venv, ...] = (PEERS,)
 
 
 PRESETS = {"a3c": "pong", "nature": "atari"}  # by the name of their convolutions
@@ -67,19 +66,15 @@ def pong() -> Rates:
 
     def peer(name: str, network: str) -> Measure:
         flags = ("--network", network, "--seconds")
-        if name == "sample_factory_ppo":
-            return lambda seconds: last_json(
-                script("peer_sample_factory.py", *flags, str(seconds), venv=SAMPLE_FACTORY)
-            )
         return lambda seconds: last_json(script("peer_pong.py", name, *flags, str(seconds)))
 
-    peers = {"pfrl_acer": OURS, "sb3_ppo": OURS_PPO, "sample_factory_ppo": OURS_PPO}
+    peers = {"pfrl_acer": OURS, "sb3_ppo": OURS_PPO}
     measures = {
         network: {OURS: ours(network), OURS_PPO: ours_ppo(network)} | {name: peer(name, network) for name in peers}
         for network in PRESETS
     }
     facts = {"environment": "ALE/Pong-v5", "replay_ratio": REPLAY_RATIO}
-    return Rates(facts, "env_steps_per_s", "network", measures, peers, seconds=60.0, venvs=(PEERS, SAMPLE_FACTORY))
+    return Rates(facts, "env_steps_per_s", "network", measures, peers, seconds=60.0)
 
 
 SIZES = {"Pendulum-v1": (3, 1), "HalfCheetah-v5": (17, 6)}  # numbers of an observation and of an action
@@ -158,11 +153,10 @@ def main(
         out: the file of results; by default in docs/results.
     """
     rates = TASKS[task]()
-    for venv in rates.venvs:
-        venv.make()
+    PEERS.make()
     wanted = {name: some for name, some in rates.measures.items() if not cases or any(case in name for case in cases)}
     found, records = measure_all(rates._replace(measures=wanted), rounds, seconds or rates.seconds)
-    facts = {**rates.facts, "cores": os.cpu_count(), "versions": versions(*rates.venvs)}
+    facts = {**rates.facts, "cores": os.cpu_count(), "versions": versions()}
     path = out or RESULTS / f"peers-{task}{'-rates' if task == 'continuous' else ''}.json"
     path.write_text(json.dumps({**facts, f"{rates.case}s": found, "runs": records}, indent=2) + "\n")
     return 0

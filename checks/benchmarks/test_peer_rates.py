@@ -41,7 +41,7 @@ def test_rates_are_compared_by_medians_with_the_same_threads(
 
     monkeypatch.setattr(peer_rates, "last_json", answer)
     monkeypatch.setattr(Venv, "make", lambda self: None)
-    monkeypatch.setattr(peer_rates, "versions", lambda *venvs: {})
+    monkeypatch.setattr(peer_rates, "versions", dict)
     path = tmp_path / "rates.json"
     assert peer_rates.main("continuous", rounds=3, seconds=1.0, cases=("HalfCheetah-v5 sac",), out=path) == 0
     written = json.loads(path.read_text())
