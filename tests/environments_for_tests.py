@@ -374,7 +374,7 @@ register("TooManyActions-v0", Spaces, action=MultiBinary(63))
 class Party:
     """A game with PettingZoo's parallel API, whose agents come and go: agent i plays the steps of `plays[i]`.
 
-    A step pays agent i i + 1. An observation is the agent's number, the step and the number of the game, which counts up from
+    A step pays agent i i + 1. An observation is the agent's number, the step and the number of the game, which begins with
     the seed; a mask forbids the first action.
     """
 
