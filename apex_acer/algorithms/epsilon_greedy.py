@@ -22,13 +22,18 @@ class EpsilonGreedy(Agent):
 
     def __init__(self, config: RunConfig, spec: EnvironmentSpec) -> None:
         super().__init__(config, spec)
-        self.network = QNetwork(config.network, spec, is_dueling=self.is_dueling)
+        self.network = QNetwork(config.network, spec, is_dueling=self.is_dueling, num_quantiles=self.num_quantiles)
         self.state = lstm_shapes(config.network.lstm)
 
     @property
     def is_dueling(self) -> bool:
         """Whether Q is computed from a value and advantages."""
         return False
+
+    @property
+    def num_quantiles(self) -> int:
+        """Number of quantiles of each action's return that the network gives."""
+        return 1
 
     def act(
         self, obs: Tensor, state: State, *, greedy: bool, exploration: Tensor, generator: torch.Generator, updates: int

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.nn.functional import huber_loss
 
 from apex_acer.functional.returns import NStep, gae
 
 EPSILON = 1e-3  # of the rescaling; it makes the inverse Lipschitz
+TEMPERATURE, LEAST_BONUS = 0.03, -1.0  # of Munchausen Q-learning (Vieillard et al. 2020)
 ETA = 0.9  # the share of the largest error in the priority of a sequence (Kapturowski et al. 2019)
 
 
@@ -26,6 +28,36 @@ def bootstrap_value(q_values: Tensor, target_q_values: Tensor) -> Tensor:
     Double Q-learning (van Hasselt et al. 2016, arXiv 1509.06461); with `target_q_values` for both, Q-learning.
     """
     return target_q_values.gather(-1, q_values.argmax(-1, keepdim=True)).squeeze(-1)
+
+
+def quantile_loss(quantiles: Tensor, target: Tensor) -> Tensor:
+    """Quantile Huber loss `[B]` of `quantiles` `[B, K]` beside K samples of the `target` `[B, K]`.
+
+    Σ_i mean_j |τ_i − 1{u_ij < 0}| H(u_ij) with u_ij = target_j − quantile_i and τ_i = (i + ½) / K: Dabney et al. 2018 (arXiv
+    1710.10044), equation 10 with κ = 1.
+    """
+    count = quantiles.shape[-1]
+    level = (torch.arange(count, device=quantiles.device, dtype=quantiles.dtype) + 0.5) / count
+    error = target.unsqueeze(-2) - quantiles.unsqueeze(-1)  # [B, i, j]
+    huber = huber_loss(error, torch.zeros_like(error), reduction="none")
+    weight = (level.unsqueeze(-1) - (error.detach() < 0).to(level)).abs()
+    return (weight * huber).mean(-1).sum(-1)
+
+
+def munchausen_bonus(q_values: Tensor, action: Tensor) -> Tensor:
+    """τ log π(a|o), no less than −1, `[B]`: Vieillard et al. 2020 (arXiv 2007.14430), equation 2; π = softmax(Q / τ).
+
+    `q_values` `[B, A]` are the target network's, of illegal actions as low as `forbid` leaves them; τ = 0.03.
+    """
+    log_prob = (q_values / TEMPERATURE).log_softmax(-1).gather(-1, action.unsqueeze(-1)).squeeze(-1)
+    return (TEMPERATURE * log_prob).clamp(LEAST_BONUS, 0.0)
+
+
+def soft_value(q_values: Tensor, quantiles: Tensor) -> Tensor:
+    """Σ_a π(a) (θ_j(a) − τ log π(a)) `[B, K]` of `quantiles` θ `[B, A, K]`, for π as in `munchausen_bonus`."""
+    log_prob = (q_values / TEMPERATURE).log_softmax(-1).unsqueeze(-1)
+    prob = log_prob.exp()
+    return torch.where(prob > 0, prob * (quantiles - TEMPERATURE * log_prob), 0.0).sum(1)
 
 
 def n_step_target(*, reward: Tensor, discount: Tensor, bootstrap: Tensor, rescaled: bool) -> Tensor:

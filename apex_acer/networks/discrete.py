@@ -21,9 +21,10 @@ class ActorCriticOutput(NamedTuple):
 
 
 class QOutput(NamedTuple):
-    """`q_values`, `[B, A]`."""
+    """`q_values` `[B, A]`, the means of `quantiles` `[B, A, K]`, of which illegal actions' are not masked."""
 
     q_values: Tensor
+    quantiles: Tensor
 
 
 class ActorCritic(Network[ActorCriticOutput]):
@@ -44,21 +45,26 @@ class ActorCritic(Network[ActorCriticOutput]):
 
 
 class QNetwork(Network[QOutput]):
-    """Q values; if `is_dueling`, computed from a value and advantages (Wang et al. 2016, arXiv 1511.06581).
+    """K quantiles of each action's return, or its mean; if `is_dueling`, from a value and advantages (arXiv 1511.06581).
 
     Value and advantages then have a hidden layer each, as wide as the last of `network.hidden_sizes`.
     """
 
-    def __init__(self, config: NetworkConfig, spec: EnvironmentSpec, *, is_dueling: bool) -> None:
+    def __init__(
+        self, config: NetworkConfig, spec: EnvironmentSpec, *, is_dueling: bool, num_quantiles: int = 1
+    ) -> None:
         super().__init__(config, spec, config.hidden_sizes[:-1] if is_dueling else None)
         sizes = (self.width, config.hidden_sizes[-1]) if is_dueling else (self.width,)
-        self.value = head(config, *sizes, 1) if is_dueling else None
-        self.advantage = head(config, *sizes, spec.num_actions)
+        self._num_quantiles = num_quantiles
+        self.value = head(config, *sizes, num_quantiles) if is_dueling else None
+        self.advantage = head(config, *sizes, num_quantiles * spec.num_actions)
 
     def heads(self, features: Tensor, inputs: Tensor) -> QOutput:
         advantage = self._outputs(self.advantage, features)
-        q_values = dueling(self._outputs(self.value, features), advantage) if self.value else advantage
-        return QOutput(self.forbid_combinations(q_values, inputs))
+        advantage = advantage.view(*advantage.shape[:-1], self._num_quantiles, -1)  # [B, K, A]
+        value = self._outputs(self.value, features).unsqueeze(-1) if self.value else None
+        quantiles = advantage if value is None else dueling(value, advantage)
+        return QOutput(self.forbid_combinations(quantiles.mean(-2), inputs), quantiles.movedim(-1, -2))
 
     def _outputs(self, layers: nn.Sequential, features: Tensor) -> Tensor:
         """The outputs of a head, whose hidden layer computes in `precision`: with images it is the largest layer."""

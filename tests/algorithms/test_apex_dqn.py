@@ -10,6 +10,7 @@ import torch
 
 from apex_acer.algorithms import make_agent
 from apex_acer.algorithms.dqn.apex_dqn import ApexDqn
+from apex_acer.functional import forbid, munchausen_bonus, soft_value
 from apex_acer.networks.frames import stack_planes
 from tests.algorithms.learning import PLANE, act, gradients_of, run_of
 from tests.algorithms.segments import CPU, flat
@@ -58,6 +59,46 @@ def test_loss_priorities_and_gradients_match_the_paper(changes: dict[str, Any]) 
     means = {name: column[mask].mean() for name, column in columns.items()}
     metrics = {name: value.item() for name, value in output.metrics.items()}
     assert metrics == pytest.approx(means | {"loss": expected.total, "q_loss": expected.total}, rel=1e-12)
+
+
+DISTRIBUTIONS: dict[str, dict[str, Any]] = {
+    "quantiles": {"quantiles": 5},
+    "one network chooses quantiles": {"quantiles": 4, "double": False, "dueling": False},
+    "Munchausen": {"munchausen": 0.9, "reward_clip": 1.0},
+    "Munchausen with quantiles": {"quantiles": 3, "munchausen": 0.5, "n_steps": 1},
+}
+
+
+@pytest.mark.parametrize("changes", DISTRIBUTIONS.values(), ids=DISTRIBUTIONS)
+def test_the_loss_of_quantiles_and_munchausen_s_rewards_match_the_papers(changes: dict[str, Any]) -> None:
+    algorithm = build("apex_dqn", 1, **changes)
+    batch = random_windows(algorithm, 1)
+    obs = stack_planes(batch.obs, batch.episode_step, STACK)
+    quantiles, target = (
+        network(obs.flatten(0, 1)).quantiles.unflatten(0, obs.shape[:2])
+        for network in (algorithm.network, algorithm.target_network)
+    )
+    names = ("gamma", "double", "munchausen", "reward_clip", "terminal_penalty")
+    settings = {name: getattr(algorithm.settings, name) for name in names}
+    heard, judged = quantiles.detach().numpy(), target.detach().numpy()
+    expected = reference_q.quantile_loss(as_arrays(batch), heard, judged, **settings)
+    taken = quantiles[0][torch.arange(len(batch.importance)), batch.action[0]]  # [B, K]
+    parameters = list(algorithm.network.parameters())
+    gradients = torch.autograd.grad(taken, parameters, torch.from_numpy(expected.d_quantiles))
+    output, found = gradients_of(algorithm, batch)
+    assert output.loss.item() == pytest.approx(expected.total, rel=1e-11)
+    np.testing.assert_allclose(output.priorities.numpy(), expected.td_error, rtol=1e-11, atol=1e-12)
+    torch.testing.assert_close(found["network"], flat(gradients), rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(algorithm.network(obs[0]).q_values, quantiles[0].mean(-1))
+
+
+def test_illegal_actions_have_no_part_in_the_soft_value_however_high_their_quantiles() -> None:
+    q_values = torch.tensor([[0.1, 5.0, 0.13]], dtype=torch.float64)
+    legal = torch.tensor([[True, False, True]])
+    quantiles = q_values.unsqueeze(-1) + torch.tensor([-1.0, 1.0])
+    value = soft_value(forbid(q_values, legal), quantiles)
+    torch.testing.assert_close(value, soft_value(q_values[:, ::2], quantiles[:, ::2]))
+    assert munchausen_bonus(forbid(q_values, legal), torch.tensor([1])).item() == -1
 
 
 def test_the_target_moves_every_so_many_updates_and_not_between() -> None:

@@ -68,6 +68,10 @@ REFUSED: list[tuple[str, str, Any, str]] = [
     ("r2d2", "epsilon_alpha", -1.0, "0 or more"),
     ("r2d2", "evaluation_epsilon", NAN, "0 to 1"),
     ("r2d2", "target_every", 0, "1 or more"),
+    ("r2d2", "quantiles", 5, "r2d2 learns means only; give 1"),
+    ("r2d2", "munchausen", 0.5, "r2d2 has no Munchausen reward; give 0"),
+    ("apex_dqn", "quantiles", 0, "1 or more"),
+    ("apex_dqn", "munchausen", 1.5, "0 to 1"),
 ]
 
 

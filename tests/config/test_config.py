@@ -72,7 +72,7 @@ REFUSED: Refused = [
     ("learner or cpu", "cuda", "replay.device"),
     ("auto, float32 or bfloat16", "float16", "learner.precision"),
     ("constant or linear", "cosine", "optimizer.schedule"),
-    ("nature or a3c", "resnet", "network.convolutions"),
+    ("nature, a3c or universe", "resnet", "network.convolutions"),
     ("relu or tanh", "gelu", "network.activation"),
     ("uniform or prioritized", "newest", "replay.sampling"),
     ("local, serial or ray", "threads", "engine"),

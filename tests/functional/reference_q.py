@@ -133,6 +133,74 @@ def loss(windows: dict[str, Any], q_values: Any, target_q_values: Any, **setting
     return Loss(total, *np.array(columns).T)
 
 
+def log_softmax(values: Any, temperature: float) -> list[float]:
+    """Of one state."""
+    highest = max(float(value) for value in values)
+    total = sum(math.exp((float(value) - highest) / temperature) for value in values)
+    return [(float(value) - highest) / temperature - math.log(total) for value in values]
+
+
+class QuantileLoss(NamedTuple):
+    total: float
+    d_quantiles: Array  # [B, K], of the actions taken
+    td_error: Array  # [B], of means, 0 where masked
+
+
+def quantile_loss(
+    windows: dict[str, Any],
+    quantiles: Any,
+    target_quantiles: Any,
+    *,
+    gamma: float,
+    double: bool,
+    munchausen: float,
+    reward_clip: float,
+    terminal_penalty: float,
+) -> QuantileLoss:
+    """The loss of the first steps of `windows` (arXiv 1710.10044, 2007.14430); quantiles are `[T + 1, B, A, K]`.
+
+    One quantile is the mean, whose loss is Huber's.
+    """
+    _length, num = windows["mask"].shape
+    levels, temperature = quantiles.shape[-1], 0.03
+    count, total, slopes, errors = max(1, int(windows["mask"][0].sum())), 0.0, [], []
+    for b in range(num):
+        terminated, truncated, mask = (windows[name][:, b] for name in ("terminated", "truncated", "mask"))
+        pairs = zip(windows["reward"][:, b], terminated, strict=True)
+        found = n_step(
+            [shape_reward(paid, ended, reward_clip, terminal_penalty) for paid, ended in pairs],
+            terminated,
+            truncated,
+            mask,
+            gamma,
+        )
+        reward, judge, action = found.reward, target_quantiles[found.length, b], windows["action"][0, b]
+        means = judge.mean(-1)
+        if munchausen:
+            log_prob = log_softmax(target_quantiles[0, b].mean(-1), temperature)[action]
+            reward += munchausen * max(-1.0, temperature * log_prob)
+            log_probs = log_softmax(means, temperature)
+            ahead = [
+                sum(math.exp(log) * (float(judge[a, j]) - temperature * log) for a, log in enumerate(log_probs))
+                for j in range(levels)
+            ]
+        else:
+            best = int(np.argmax(quantiles[found.length, b].mean(-1) if double else means))
+            ahead = [float(value) for value in judge[best]]
+        target, own = [reward + found.discount * value for value in ahead], quantiles[0, b, action]
+        weight = float(windows["importance"][b]) / count if mask[0] else 0.0
+        slope = [0.0] * levels
+        for i in range(levels):
+            for j in range(levels):
+                error = target[j] - float(own[i])
+                share = 1.0 if levels == 1 else abs((i + 0.5) / levels - (error < 0)) / levels
+                total += weight * share * huber(error)
+                slope[i] -= weight * share * min(max(error, -1.0), 1.0)
+        slopes.append(slope)
+        errors.append(abs(sum(target) / levels - float(own.mean())) if mask[0] else 0.0)
+    return QuantileLoss(total, np.array(slopes), np.array(errors))
+
+
 def q_lambda_targets(batch: dict[str, Array], q_values: Array, gamma: float, q_lambda: float) -> Array:
     """R_t = r_t + γ (λ R_{t+1} + (1 − λ) max Q_{t+1}) (arXiv 2407.04811), `[T, B]`, of `q_values` `[T+1, B, A]`."""
     length, columns = batch["reward"].shape

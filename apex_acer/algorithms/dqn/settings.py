@@ -32,10 +32,19 @@ class ApexDqnConfig(NStepConfig):
     value_rescaling: bool = False
     """Learn approximately the square root of Q, so that rewards need no clipping (Pohlen et al. 2018)."""
 
+    quantiles: int = 1
+    """Quantiles of each action's return that are learned (QR-DQN, arXiv 1710.10044, has 200); 1: only its mean."""
+    munchausen: float = 0.0
+    """Share of τ log π(a) that is added to the reward, π the softmax of the target network's Q / τ, which also replaces
+    its maximum (Munchausen, arXiv 2007.14430, has 0.9 with clipped rewards); 0: none."""
+
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least(1, "algorithm", self, "target_every")
+        at_least(1, "algorithm", self, "target_every", "quantiles")
         at_least(0, "algorithm", self, "epsilon_alpha")
+        fraction("algorithm", self, "munchausen")
+        is_plain = not (self.munchausen and self.value_rescaling)
+        require(is_plain, "algorithm.munchausen", self.munchausen, "value_rescaling changes what τ means; give 0")
         fraction("algorithm", self, "epsilon", "evaluation_epsilon")
 
 
@@ -54,6 +63,8 @@ class R2d2Config(ApexDqnConfig):
     """Masked steps in front of each sequence, copied from the previous one, that only warm up the recurrent state."""
 
     def __post_init__(self) -> None:
+        require(self.quantiles == 1, "algorithm.quantiles", self.quantiles, "r2d2 learns means only; give 1")
+        require(self.munchausen == 0, "algorithm.munchausen", self.munchausen, "r2d2 has no Munchausen reward; give 0")
         super().__post_init__()
         at_least(0, "algorithm", self, "burn_in")
         allowed = f"give at most algorithm.unroll_length ({self.unroll_length})"
