@@ -250,6 +250,15 @@ def test_actions_and_the_order_of_episodes_change_nothing() -> None:
     torch.testing.assert_close(other.tensors(), cem.tensors(), rtol=0, atol=0)
 
 
+def test_a_batch_in_which_nothing_was_played_changes_nothing() -> None:
+    cem, counted = build_cem(9), Counted()
+    before = {name: tensor.clone() for name, tensor in cem.tensors().items()}
+    samples = generation(cem, 0)
+    cem.update(dataclasses.replace(samples, mask=torch.zeros_like(samples.mask)), counted)
+    torch.testing.assert_close(cem.tensors(), before, rtol=0, atol=0)
+    assert not counted.metrics
+
+
 def test_the_learner_makes_the_members_again_that_actors_played() -> None:
     """From the unroll of a real actor."""
     config = run_of("cem", environment__id="CartPole-v1", network__normalise=True, learner__batch_size=8)

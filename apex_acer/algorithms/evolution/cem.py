@@ -29,6 +29,8 @@ class Cem(Algorithm):
     def update(self, samples: Sequences, descent: Descent) -> None:
         """Moves the distribution to the elites of a batch of whole episodes."""
         settings, network, played = self.settings, self.network, samples.mask[0]
+        if not played.any():  # the moments of nothing are not finite
+            return
         returns = discounted_return(samples.reward, samples.mask, settings.gamma)[played]
         numbers, fitness = mean_fitness(samples.extras[MEMBER][0, played].squeeze(-1), returns)
         num_elites = max(1, round(settings.elite_fraction * len(numbers)))
