@@ -10,7 +10,8 @@ from pathlib import Path
 
 from apex_acer import config as configuration
 from apex_acer.cli.flags import field_docs
-from apex_acer.protocol.metrics import METRICS, Metric
+from apex_acer.config import settings_classes
+from apex_acer.protocol.metrics import GRADIENT, METRICS, Metric
 from docs import rooms
 
 HERE = Path(__file__).parent
@@ -39,7 +40,11 @@ def metrics_page() -> str:
 def _metric_line(name: str, metric: Metric) -> str:
     figure = f"`{metric.figure}`" if metric.figure else ""
     drawn = ", ".join(filter(None, [figure, metric.chart[1]])) or "–"
-    algorithms = ", ".join(metric.only) or (f"with `{metric.needs}`" if metric.needs else "all")
+    without = ", ".join(
+        name for name, settings in settings_classes().items() if not getattr(settings, metric.needs, True)
+    )
+    with_key = f"all but {without}" if metric.needs == GRADIENT else f"with `{metric.needs}`"
+    algorithms = ", ".join(metric.only) or (with_key if metric.needs else "all")
     cells = [f"`{name}`", metric.unit, ", ".join(metric.by), drawn, algorithms, metric.meaning]
     return f"| {' | '.join(cells)} |"
 

@@ -69,12 +69,17 @@ TINY: dict[str, Any] = {
 
 
 def tiny_run(out: Path | str = "", **changes: Any) -> RunConfig:
-    """A run that takes a moment; `changes` are keys with `__` for the dot. On-policy algorithms get no keys of replay."""
+    """A run that takes a moment; `changes` are keys with `__` for the dot.
+
+    On-policy algorithms get no keys of replay, and those without an optimizer none of it.
+    """
     nested: dict[str, Any] = {"out": str(out)}
-    has_replay = settings_classes().get(changes.get("algorithm__name", ""), AlgorithmConfig).has_replay
+    settings = settings_classes().get(changes.get("algorithm__name", ""), AlgorithmConfig)
     for key, value in (TINY | {name.replace("__", "."): value for name, value in changes.items()}).items():
         section, _, name = key.rpartition(".")
-        if has_replay or not (section == "replay" or name == "replay_ratio"):
+        if section == "optimizer" and not settings.has_optimizer:
+            continue
+        if settings.has_replay or not (section == "replay" or name == "replay_ratio"):
             (nested.setdefault(section, {}) if section else nested)[name] = value
     return from_dict(nested)
 

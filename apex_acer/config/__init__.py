@@ -15,6 +15,7 @@ from apex_acer.config.algorithm import UnreadConfig as UnreadConfig
 from apex_acer.config.algorithm import algorithm_settings as algorithm_settings
 from apex_acer.config.algorithm import settings_classes as settings_classes
 from apex_acer.config.checks import at_least as at_least
+from apex_acer.config.checks import between as between
 from apex_acer.config.checks import fraction as fraction
 from apex_acer.config.checks import positive as positive
 from apex_acer.config.environment import ActorsConfig as ActorsConfig

@@ -42,6 +42,10 @@ class AlgorithmConfig:
     """Whether actors sample from a policy that has a temperature."""
     has_replay: ClassVar[bool] = True
     """Whether the algorithm can learn from replay; otherwise the section `[replay]` must be left out."""
+    has_optimizer: ClassVar[bool] = True
+    """Whether gradients train the network; otherwise the section `[optimizer]` must be left out."""
+    needs_hidden_layer: ClassVar[bool] = True
+    """Whether the network has one or more hidden layers; otherwise `network.hidden_sizes` may be empty: a linear policy."""
     shares_updates: ClassVar[bool] = True
     """Whether several learners can make an update together."""
     num_losses: ClassVar[int] = 1
@@ -51,7 +55,7 @@ class AlgorithmConfig:
 
     name: str = ""
     """The algorithm: `acer`, `continuous_acer`, `apex_dqn`, `r2d2`, `ddpg`, `sac`, `actor_critic`, `ppo`, `trpo`, `pqn`,
-    or `module:class` of your own."""
+    `cem`, or `module:class` of your own."""
     gamma: float = 0.99
     """Discount γ per environment step."""
     unroll_length: int = 20
@@ -138,6 +142,7 @@ ALGORITHMS = {
     "ppo": "apex_acer.algorithms.on_policy.ppo:Ppo",
     "trpo": "apex_acer.algorithms.on_policy.trpo:Trpo",
     "pqn": "apex_acer.algorithms.on_policy.pqn:Pqn",
+    "cem": "apex_acer.algorithms.evolution.cem:Cem",
 }
 """The package's algorithms by name: `module:class`, whose settings are `<class>Config` in `settings.py` beside it."""
 

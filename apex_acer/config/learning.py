@@ -80,7 +80,7 @@ class NetworkConfig:
     normalise: bool = False
     """Normalise observations by running statistics, which the learner updates and weights files contain."""
     hidden_sizes: tuple[int, ...] = (64, 64)
-    """Units of each fully connected layer, after the convolutions if there are any."""
+    """Units of each fully connected layer, after the convolutions if there are any; empty: none, which CEM alone allows."""
     lstm: int = 0
     """Units of an LSTM between the fully connected layers and the heads; 0: no LSTM."""
     activation: Literal["relu", "tanh"] = "relu"
@@ -93,8 +93,8 @@ class NetworkConfig:
         typed("network", self)
         importable("network.torso", self.torso, "module:class", "auto", "mlp", "conv")
         at_least(0, "network", self, "lstm")
-        ok = len(self.hidden_sizes) > 0 and min(self.hidden_sizes) >= 1
-        require(ok, "network.hidden_sizes", self.hidden_sizes, "give one width or more, each 1 or more")
+        ok = min(self.hidden_sizes, default=1) >= 1
+        require(ok, "network.hidden_sizes", self.hidden_sizes, "give widths that are each 1 or more")
 
 
 @dataclass(frozen=True)

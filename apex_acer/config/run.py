@@ -65,10 +65,12 @@ class RunConfig:
         cluster_is_rays(self)
         learners_share_updates(self)
         clients_have_one_actor(self)
-        replay_is_used(self)
+        sections_are_used(self)
+        hidden_layers_are_there(self)
         lstm_is_used(self)
         temperature_is_used(self)
         minibatches_are_equal(self)
+        members_play_whole_shares(self)
         loaded_replay_is_kept(self)
         target_is_measured(self)
 
@@ -161,16 +163,28 @@ def clients_have_one_actor(run: RunConfig) -> None:
         require(actors.count <= 1, "actors.count", actors.count, "one actor serves all remote clients; give 1")
         allowed = "an unroll has the steps of one remote client; give 1"
         require(actors.environments == 1, "actors.environments", actors.environments, allowed)
-        allowed = "remote clients do not wait for each other; give True"
-        require(not run.algorithm.waits, "algorithm.pipelined", False, allowed)
+        waits, name = run.algorithm.waits, run.algorithm.name
+        if hasattr(run.algorithm, "pipelined"):
+            require(not waits, "algorithm.pipelined", False, "remote clients do not wait for each other; give True")
+        require(not waits, "environment.id", "remote", f"remote clients do not wait for updates, as {name}'s actors do")
 
 
-def replay_is_used(run: RunConfig) -> None:
-    """Only an algorithm that replays has settings of replay."""
-    for key in () if run.algorithm.has_replay else dataclasses.fields(run.replay):
-        value = getattr(run.replay, key.name)
-        allowed = f"{run.algorithm.name} has no replay; leave it out"
-        require(value == key.default, f"replay.{key.name}", value, allowed)
+def sections_are_used(run: RunConfig) -> None:
+    """Only an algorithm that replays has settings of replay, and only one that has gradients those of the optimizer."""
+    used = {"replay": run.algorithm.has_replay, "optimizer": run.algorithm.has_optimizer}
+    for section, is_used in used.items():
+        settings = getattr(run, section)
+        for key in () if is_used else dataclasses.fields(settings):
+            value = getattr(settings, key.name)
+            allowed = f"{run.algorithm.name} has no {section}; leave it out"
+            require(value == key.default, f"{section}.{key.name}", value, allowed)
+
+
+def hidden_layers_are_there(run: RunConfig) -> None:
+    """The network has hidden layers, unless the algorithm needs none."""
+    allowed = f"{run.algorithm.name} needs a hidden layer; give one width or more, each 1 or more"
+    are_there = len(run.network.hidden_sizes) > 0 or not run.algorithm.needs_hidden_layer
+    require(are_there, "network.hidden_sizes", run.network.hidden_sizes, allowed)
 
 
 def lstm_is_used(run: RunConfig) -> None:
@@ -199,6 +213,13 @@ def minibatches_are_equal(run: RunConfig) -> None:
             size, what = size * run.algorithm.unroll_length, f"{what} * algorithm.unroll_length"
         value = getattr(run.algorithm, key)
         require(size % value == 0, f"algorithm.{key}", value, f"give a divisor of {what} ({size})")
+
+
+def members_play_whole_shares(run: RunConfig) -> None:
+    """Each actor's environments are shared equally by members that play several episodes."""
+    each, num = getattr(run.algorithm, "episodes_per_member", 1), run.actors.environments
+    allowed = f"give a divisor of actors.environments ({num})"
+    require(num % each == 0, "algorithm.episodes_per_member", each, allowed)
 
 
 def loaded_replay_is_kept(run: RunConfig) -> None:

@@ -169,15 +169,16 @@ def _resolve(text: str, source: str, above: tuple[str, ...]) -> dict[str, Any]:
 def over(base: Mapping[str, Any], data: Mapping[str, Any]) -> dict[str, Any]:
     """The keys of `base`, replaced by the keys of `data`.
 
-    If `data` has another algorithm, the keys of the old algorithm are dropped, and replay's if the new one has no replay.
+    If `data` has another algorithm, the keys of the old algorithm are dropped, and those of replay and the optimizer if the
+    new one has none.
     """
     default = _algorithm(base, RunConfig().algorithm.name)
     name = _algorithm(data, default)
     if name == default:
         return _merge(base, data)
-    without_replay = isinstance(name, str) and not settings_classes().get(name, AlgorithmConfig).has_replay
-    dropped = ("algorithm", "replay") if without_replay else ("algorithm",)
-    return _merge({key: base[key] for key in base if key not in dropped}, data)
+    settings = settings_classes().get(name, AlgorithmConfig) if isinstance(name, str) else AlgorithmConfig
+    kept = {"algorithm": False, "replay": settings.has_replay, "optimizer": settings.has_optimizer}
+    return _merge({key: base[key] for key in base if kept.get(key, True)}, data)
 
 
 def _algorithm(data: Mapping[str, Any], default: Any) -> Any:

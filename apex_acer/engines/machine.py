@@ -133,7 +133,7 @@ def _weights(config: RunConfig, spec: EnvironmentSpec) -> dict[str, tuple[object
     hidden = sum(map(math.prod, itertools.pairwise(sizes)))
     return {
         "network.hidden_sizes": (network.hidden_sizes, hidden),
-        "network.lstm": (network.lstm, 4 * network.lstm * (network.hidden_sizes[-1] + network.lstm)),
+        "network.lstm": (network.lstm, 4 * network.lstm * (sum(network.hidden_sizes[-1:]) + network.lstm)),
         "algorithm.num_critics": (num_critics, num_critics * hidden),
     }
 

@@ -39,6 +39,7 @@ from apex_acer.functional.distributions import (
     squashed_log_prob,
     sum_of,
 )
+from apex_acer.functional.evolution import discounted_return, extra_variance, fit_elites, mean_fitness
 from apex_acer.functional.means import masked_mean, masked_means, squared_error_loss
 from apex_acer.functional.policy_gradient import (
     clipped_surrogate,
@@ -92,9 +93,12 @@ __all__ = [
     "continuous_acer_targets",
     "correlated_noise",
     "curiosity_loss",
+    "discounted_return",
     "dueling",
     "each_tensor",
+    "extra_variance",
     "fisher_product",
+    "fit_elites",
     "forbid",
     "forward_error",
     "gae",
@@ -108,6 +112,7 @@ __all__ = [
     "log_ratio",
     "masked_mean",
     "masked_means",
+    "mean_fitness",
     "mean_kl_gradient",
     "munchausen_bonus",
     "n_step_return",

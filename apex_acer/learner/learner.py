@@ -205,6 +205,7 @@ class Learner:
     def _figures(self) -> Row:
         """The metrics of this moment in the learner's row."""
         counters, best = self.counters, self._evaluations.best
+        learning_rate = self._trainer.optimizer.learning_rate(counters.env_steps)
         return {
             "env_steps": counters.env_steps,
             "frames": counters.env_steps * self._action_repeat,
@@ -212,7 +213,7 @@ class Learner:
             "skipped_updates": counters.skipped,
             **self._queue.figures(),
             "refused_messages": self.inbox.num_refused,
-            "learning_rate": self._trainer.optimizer.learning_rate(counters.env_steps),
+            **({"learning_rate": learning_rate} if self._config.algorithm.has_optimizer else {}),
             **({} if best is None else {"best_return": best}),
         }
 

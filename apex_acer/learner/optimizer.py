@@ -183,11 +183,12 @@ def _build(settings: OptimizerConfig, vector: nn.Parameter) -> torch.optim.Optim
 
 
 def flatten(parameters: Sequence[nn.Parameter]) -> tuple[Tensor, Tensor]:
-    """One vector of `parameters` and one of their gradients, which become views of them.
+    """One vector of `parameters`, of which there may be none, and one of their gradients, which become views of them.
 
     Each parameter keeps its memory format. Nothing may move or convert the network afterwards.
     """
-    vector = parameters[0].new_empty(sum(parameter.numel() for parameter in parameters)).detach()
+    size = sum(parameter.numel() for parameter in parameters)
+    vector = parameters[0].new_empty(size).detach() if parameters else torch.empty(0)
     gradient = torch.zeros_like(vector)
     start = 0
     for parameter in parameters:

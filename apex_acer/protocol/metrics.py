@@ -27,12 +27,14 @@ class Metric(NamedTuple):
     only: tuple[str, ...] = ()
     """Algorithms that have it; empty: all."""
     needs: str = ""
-    """Setting of the algorithm without which it is not written."""
+    """Setting or class variable of the algorithm's settings without which it is not written."""
 
 
-def _learning(unit: str, meaning: str, chart: tuple[str, str] = ("", ""), only: tuple[str, ...] = ()) -> Metric:
+def _learning(
+    unit: str, meaning: str, chart: tuple[str, str] = ("", ""), only: tuple[str, ...] = (), needs: str = ""
+) -> Metric:
     """A metric of the learner with a panel in the figure `learner`."""
-    return Metric(unit, meaning, LEARNER, "learner", chart, only)
+    return Metric(unit, meaning, LEARNER, "learner", chart, only, needs)
 
 
 OWN = Metric("1", "a metric of a user's own algorithm", ("learner", "actor", "evaluator"), "learner")
@@ -44,6 +46,7 @@ STEP, CURIOUS = (TRUST_REGION, "Clipped share, step scale"), (EXPLORING, "Losses
 ACER, ON_POLICY = ("acer", "continuous_acer"), ("actor_critic", "ppo", "trpo")
 REPLAYED = "apex_dqn", "r2d2", "ddpg", "sac"
 VALUE_BASED = (*REPLAYED, "pqn")
+GRADIENT, FITNESS = "has_optimizer", (PLAYING, "Fitness")
 METRICS = {
     # episodes and evaluations
     "episode_return": Metric(
@@ -65,7 +68,7 @@ METRICS = {
         "env steps", "environment steps of accepted unrolls, learned from or not, without autoreset steps"
     ),
     "frames": Metric("frames", "`env_steps` times the action repeat"),
-    "updates": Metric("updates", "optimizer steps applied"),
+    "updates": Metric("updates", "optimizer steps applied; generations of CEM"),
     "skipped_updates": Metric("updates", "updates skipped because they were not finite"),
     "replay_steps": Metric("env steps", "environment steps in replay"),
     "fresh_sequences": Metric("sequences", "accepted sequences that have not been trained on yet"),
@@ -77,7 +80,8 @@ METRICS = {
     "exploration": Metric(
         "1",
         "mean temperature of the actor's policy (ACER for discrete actions, actor-critic, PPO, TRPO), standard deviation "
-        "(continuous ACER), epsilon (Ape-X DQN, R2D2, PQN) or scale of noise (DDPG); 1 for SAC",
+        "(continuous ACER), epsilon (Ape-X DQN, R2D2, PQN), scale of noise (DDPG) or mean standard deviation of parameters "
+        "(CEM); 1 for SAC",
         ACTOR,
     ),
     "env_steps_per_s": Metric(
@@ -95,7 +99,9 @@ METRICS = {
         (PLAYING, "Policy lag"),
     ),
     # what an algorithm computes
-    "loss": _learning("1", "total loss that the update minimises, with the algorithm's weights of its parts"),
+    "loss": _learning(
+        "1", "total loss that the update minimises, with the algorithm's weights of its parts", needs=GRADIENT
+    ),
     "policy_loss": _learning(
         "1",
         "loss of the policy: surrogate of the projected gradient, whose value has no meaning (ACER); −Q of its actions "
@@ -168,8 +174,16 @@ METRICS = {
     ),
     "truncated_share": Metric("1", "fraction of samples whose importance weight was truncated", only=ACER),
     "rho": Metric("1", "mean importance weight of the actions taken, truncated at the threshold", only=ACER),
-    "learning_rate": Metric("1", "learning rate", chart=(LOSSES, "Learning rate")),
-    "grad_norm": _learning("1", "mean global gradient norm before clipping", (LOSSES, "Gradient norm")),
+    "learning_rate": Metric("1", "learning rate", chart=(LOSSES, "Learning rate"), needs=GRADIENT),
+    "grad_norm": _learning("1", "mean global gradient norm before clipping", (LOSSES, "Gradient norm"), needs=GRADIENT),
+    "fitness": _learning("reward", "mean fitness of a generation's members", FITNESS, ("cem",)),
+    "elite_fitness": _learning("reward", "mean fitness of a generation's elites", FITNESS, ("cem",)),
+    "member_std": _learning(
+        "1",
+        "mean standard deviation of the parameters of the next generation's members",
+        (EXPLORING, "Standard deviation of parameters"),
+        ("cem",),
+    ),
     "value": _learning(
         "reward",
         "mean of V: Σ π Q (ACER), the critic's estimate (continuous ACER, actor-critic, PPO, TRPO), max Q (Ape-X DQN, "

@@ -10,6 +10,7 @@ import pytest
 
 from apex_acer.algorithms.ddpg.settings import DdpgConfig
 from apex_acer.algorithms.dqn.settings import R2d2Config
+from apex_acer.algorithms.evolution.settings import CemConfig
 from apex_acer.algorithms.on_policy.settings import ActorCriticConfig, PpoConfig, PqnConfig, TrpoConfig
 from apex_acer.algorithms.sac.settings import SacConfig
 from apex_acer.config import ReplayConfig
@@ -48,6 +49,13 @@ REFUSED: list[tuple[str, str, Any, str]] = [
     ("pqn", "epsilon_final", -0.1, "0 to 1"),
     ("pqn", "epsilon_fraction", 2.0, "0 to 1"),
     ("pqn", "evaluation_epsilon", NAN, "0 to 1"),
+    ("cem", "replay_ratio", 1.0, "cem has no replay; give 0"),
+    ("cem", "episodes_per_member", 0, "1 or more"),
+    ("cem", "initial_std", 0.0, "above 0"),
+    ("cem", "initial_std", 1e7, "0 to 1000000"),
+    ("cem", "elite_fraction", 1.5, "0 to 1"),
+    ("cem", "extra_std", -0.1, "0 to 1000000"),
+    ("cem", "extra_generations", -1, "0 or more"),
     ("sac", "num_critics", 0, "1 or more"),
     ("sac", "ema_decay", 1.5, "0 to 1"),
     ("sac", "initial_temperature", 0.0, "above 0"),
@@ -87,7 +95,7 @@ def test_every_setting_that_can_be_wrong_has_a_case_above() -> None:
     switches = {"pipelined", "normalise_advantages", "normalise_rewards", "whole_episodes"}
     switches |= {"double", "dueling", "value_rescaling"}
     on_policy = (ActorCriticConfig(), PpoConfig(), TrpoConfig(), PqnConfig())
-    for settings in (*on_policy, SacConfig(), DdpgConfig(), R2d2Config()):
+    for settings in (*on_policy, CemConfig(), SacConfig(), DdpgConfig(), R2d2Config()):
         assert every_field(settings) <= known | switches | {"name"}
 
 

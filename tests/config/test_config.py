@@ -78,7 +78,7 @@ REFUSED: Refused = [
     ("local, serial or ray", "threads", "engine"),
     ("debug, info, warning or error", "loud", "logging.level"),
     ("wandb or mlflow", ("comet",), "logging.trackers"),
-    ("each 1 or more", [], "network.hidden_sizes"),
+    ("acer needs a hidden layer; give one width or more, each 1 or more", [], "network.hidden_sizes"),
     ("each 1 or more", [64, 0], "network.hidden_sizes"),
     ("give float or None", "soon", "stop.minutes"),
     ("replay.capacity (100000)", 100_001, "replay.start"),

@@ -156,6 +156,13 @@ PQN = {
     "optimizer__name": "adam",
     "optimizer__schedule": "linear",
 }
+CEM = {
+    "algorithm__name": "cem",
+    "algorithm__episodes_per_member": 2,
+    "algorithm__elite_fraction": 0.5,
+    "algorithm__extra_generations": 20,  # more than there are, so that the noise falls on both sides of the checkpoint
+    "learner__batch_size": 12,
+}
 EPISODES = {"algorithm__unroll_length": 15}  # of CartPole, of which some are cut
 NORMALISING = {"network__normalise": True, "algorithm__normalise_rewards": True}
 RUNS: dict[str, dict[str, Any]] = {
@@ -185,6 +192,7 @@ RUNS: dict[str, dict[str, Any]] = {
     "ppo": {**on_policy.ALGORITHMS["ppo_lstm"], **NORMALISING, "algorithm__curiosity": 0.1},
     "trpo": {**on_policy.ALGORITHMS["trpo"], **EPISODES},
     "pqn": {**PQN, **NORMALISING},
+    "cem": {**CEM, "network__normalise": True, **EPISODES},
 }
 
 
