@@ -121,4 +121,3 @@ def test_only_images_are_shifted() -> None:
     allowed = "observations are [3], it moves images without other parts; give 0"
     assert message == f"algorithm.image_shift: 4 is not allowed; {allowed}"
     assert "image_shift" in config_error(lambda: require_images(SacConfig(image_shift=4), PARTS))
-    assert "algorithm.image_shift" in config_error(lambda: SacConfig(image_shift=-1))
