@@ -8,6 +8,7 @@ May import: system.
 
 from apex_acer.config.algorithm import ALGORITHMS as ALGORITHMS
 from apex_acer.config.algorithm import AlgorithmConfig as AlgorithmConfig
+from apex_acer.config.algorithm import ContinuousConfig as ContinuousConfig
 from apex_acer.config.algorithm import NStepConfig as NStepConfig
 from apex_acer.config.algorithm import Sampling as Sampling
 from apex_acer.config.algorithm import SequenceConfig as SequenceConfig

@@ -121,6 +121,21 @@ class NStepConfig(AlgorithmConfig):
 
 
 @dataclass(frozen=True)
+class ContinuousConfig(NStepConfig):
+    """Settings of algorithms that learn critics and a policy for continuous actions from replayed n-step transitions."""
+
+    actions = "Box"
+    num_losses = 2
+
+    image_shift: int = 0
+    """Largest random shift, in pixels, of the images that updates learn from (DrQ, arXiv 2004.13649, has 4); 0: none."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least(0, "algorithm", self, "image_shift")
+
+
+@dataclass(frozen=True)
 class UnreadConfig(AlgorithmConfig):
     """Settings of a user's own algorithm whose module was not imported, because the run file may come from anywhere."""
 

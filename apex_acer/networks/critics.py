@@ -1,18 +1,23 @@
-"""Networks of DDPG, TD3 and SAC: critics, which are computed together, and policies."""
+"""Networks of DDPG, TD3 and SAC: critics, which are computed together, and policies.
+
+From images both see the features of one encoder, which only the critics' loss trains: the policy's gradient would ruin it
+(Yarats et al. 2019, arXiv 1910.01741).
+"""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import layer_norm
 
 from apex_acer.config import NetworkConfig
+from apex_acer.networks.images import shares_encoder
 from apex_acer.networks.network import Network, TorsoNetwork
-from apex_acer.networks.torsos import ACTIVATIONS
+from apex_acer.networks.torsos import ACTIVATIONS, build_torso, build_trunk
 from apex_acer.protocol.specification import EnvironmentSpec
 
 LOG_STD_RANGE = -20.0, 2.0  # of Haarnoja et al. 2018
@@ -36,12 +41,16 @@ class PolicyOutput(NamedTuple):
 class Critics(TorsoNetwork):
     """`num_critics` networks Q(s, a) with the hidden layers of `config`, computed together.
 
-    Of a vector, each critic's first layer sees observation and action. A torso with convolutions, or a user's own, is
-    shared by all critics, and the action joins its features.
+    Each critic's first layer sees observation and action; of a user's own torso the features, of a policy's encoder a
+    bottleneck, which all critics share.
     """
 
-    def __init__(self, config: NetworkConfig, spec: EnvironmentSpec, num_critics: int) -> None:
-        super().__init__(config, spec, ())
+    def __init__(self, config: NetworkConfig, spec: EnvironmentSpec, num_critics: int, encoder_width: int = 0) -> None:
+        """`encoder_width` is the policy's: the width of encoded observations, 0 if it has no encoder."""
+        if encoder_width:
+            super().__init__(build_trunk(config, encoder_width, ()), (encoder_width,))
+        else:
+            super().__init__(build_torso(config, spec, ()), spec.input_shape)
         self.activation = ACTIVATIONS[config.activation]()
         sizes = (self.width + spec.action_dim, *config.hidden_sizes, 1)
         pairs = list(itertools.pairwise(sizes))
@@ -52,7 +61,7 @@ class Critics(TorsoNetwork):
         self.norm_biases = nn.ParameterList([nn.Parameter(torch.zeros(num_critics, 1, size)) for size in normalised])
 
     def forward(self, inputs: Tensor, action: Tensor) -> Tensor:
-        """Q `[num_critics, B]` of `prepare`d observations `[B, *obs_shape]` and actions `[B, d]`."""
+        """Q `[num_critics, B]` of observations, as the policy `encode`s them, and actions `[B, d]`."""
         return self._q_values(self.features(inputs), action, self._layers())
 
     def evaluate(self, inputs: Tensor, action: Tensor, num: int | None = None) -> Tensor:
@@ -93,7 +102,42 @@ def _uniform(*shape: int, fan_in: int) -> nn.Parameter:
     return nn.Parameter(torch.empty(shape).uniform_(-bound, bound))
 
 
-class SquashedGaussian(Network[GaussianOutput]):
+Output = TypeVar("Output")
+
+
+class Actor(Network[Output]):
+    """The base of policies; from images it has the encoder that critics share."""
+
+    def __init__(self, config: NetworkConfig, spec: EnvironmentSpec) -> None:
+        shares = shares_encoder(config, spec)
+        super().__init__(config, spec, () if shares else None)
+        self.encoder_width = self.width if shares else 0
+        """The width of encoded observations; 0: they are not encoded."""
+        self.trunk: nn.Module | None = None
+        if shares:
+            self.trunk, self.width = build_trunk(config, self.width, config.hidden_sizes)
+
+    @property
+    def encoder(self) -> nn.Module | None:
+        """The layers that critics share and train."""
+        return None if self.trunk is None else self.torso
+
+    def encode(self, inputs: Tensor) -> Tensor:
+        """What actor and critics see of `prepare`d observations: `[B, encoder_width]`, or the observations themselves."""
+        return inputs if self.encoder is None else self.run(self.encoder, inputs)
+
+    def features(self, inputs: Tensor) -> Tensor:
+        return self._own_features(self.encode(inputs))
+
+    def decide(self, encoded: Tensor) -> Output:
+        """The output for `encode`d observations."""
+        return self.heads(self._own_features(encoded), encoded)
+
+    def _own_features(self, encoded: Tensor) -> Tensor:
+        return self.run(self.torso if self.trunk is None else self.trunk, encoded)
+
+
+class SquashedGaussian(Actor[GaussianOutput]):
     """SAC's policy: a Gaussian squashed by tanh, whose mean and standard deviation depend on the observation."""
 
     def __init__(self, config: NetworkConfig, spec: EnvironmentSpec) -> None:
@@ -105,7 +149,7 @@ class SquashedGaussian(Network[GaussianOutput]):
         return GaussianOutput(mean.tanh(), mean, log_std.clamp(*LOG_STD_RANGE))
 
 
-class DeterministicPolicy(Network[PolicyOutput]):
+class DeterministicPolicy(Actor[PolicyOutput]):
     """DDPG's policy, and `critics` if `num_critics` of them travel with it to the actors."""
 
     def __init__(self, config: NetworkConfig, spec: EnvironmentSpec, *, num_critics: int = 0) -> None:
@@ -113,7 +157,7 @@ class DeterministicPolicy(Network[PolicyOutput]):
         self.head = nn.Linear(self.width, spec.action_dim)
         nn.init.uniform_(self.head.weight, -SMALL_HEAD, SMALL_HEAD)
         nn.init.zeros_(self.head.bias)
-        self.critics = Critics(config, spec, num_critics) if num_critics else None
+        self.critics = Critics(config, spec, num_critics, self.encoder_width) if num_critics else None
 
     def heads(self, features: Tensor, inputs: Tensor) -> PolicyOutput:
         return PolicyOutput(self.head(features).tanh())

@@ -9,7 +9,7 @@ from torch.nn.functional import one_hot
 from apex_acer.config import NetworkConfig
 from apex_acer.functional import forward_error, inverse_error, split_choices, sum_of
 from apex_acer.networks.network import TorsoNetwork
-from apex_acer.networks.torsos import head
+from apex_acer.networks.torsos import build_torso, head
 from apex_acer.protocol.specification import EnvironmentSpec
 
 HIDDEN = 256  # units of each model's hidden layer, as in the paper
@@ -19,7 +19,7 @@ class Curiosity(TorsoNetwork):
     """Features of observations, a forward model of the next features and an inverse model of the action between two."""
 
     def __init__(self, config: NetworkConfig, spec: EnvironmentSpec) -> None:
-        super().__init__(config, spec, config.hidden_sizes)
+        super().__init__(build_torso(config, spec, config.hidden_sizes), spec.input_shape)
         self._branches = list(spec.actions.branches)
         num = spec.num_choices + spec.action_dim
         self.inverse_model = head(config, 2 * self.width, HIDDEN, num)

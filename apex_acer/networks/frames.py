@@ -27,6 +27,19 @@ def stack_planes(planes: Tensor, episode_step: Tensor, stack: int) -> Tensor:
     return stacked.movedim(-1, 2)
 
 
+def shift_images(images: Tensor, offset: Tensor) -> Tensor:
+    """Images `[B, C, H, W]` moved down and right by `offset` `[B, 2]` pixels, where edges repeat (DrQ, arXiv 2004.13649)."""
+    rows, columns = (
+        (torch.arange(size, device=images.device) - steps.unsqueeze(-1)).clamp(0, size - 1)  # [B, size]
+        for size, steps in zip(images.shape[2:], offset.unbind(-1), strict=True)
+    )
+    index = rows.unsqueeze(-1) * images.shape[3] + columns.unsqueeze(1)  # [B, H, W]
+    first = torch.arange(len(images), device=images.device).view(-1, 1, 1) * images.shape[2] * images.shape[3]
+    pixels = images.movedim(1, -1)
+    moved = pixels.reshape(-1, images.shape[1]).index_select(0, (first + index).flatten())
+    return moved.view(pixels.shape).movedim(-1, 1)
+
+
 def unpack(obs: Tensor, spec: EnvironmentSpec) -> dict[str, Tensor]:
     """The parts `[B, *obs_shape]` of packed observations `[B, S * num_bytes]` uint8, each of its own shape and type."""
     planes = obs.reshape(len(obs), spec.stack, spec.num_bytes)

@@ -26,10 +26,11 @@ class TorsoNetwork(nn.Module):
     precision: torch.dtype | None = None
     """The type that large layers compute in; None: the parameters' type."""
 
-    def __init__(self, config: NetworkConfig, spec: EnvironmentSpec, hidden_sizes: tuple[int, ...]) -> None:
+    def __init__(self, torso: tuple[nn.Module, int], input_shape: tuple[int, ...]) -> None:
+        """`torso` is a module and the width of its output, for inputs `[B, *input_shape]`."""
         super().__init__()
-        self._input_shape = spec.input_shape
-        self.torso, self.width = build_torso(config, spec, hidden_sizes)
+        self._input_shape = input_shape
+        self.torso, self.width = torso
 
     def compute_in(self, name: str, device: torch.device) -> None:
         """Sets `precision` to what `learner.precision` = `name` means on `device`, where the network is already."""
@@ -64,7 +65,8 @@ class Network(TorsoNetwork, Generic[Output]):
         self, config: NetworkConfig, spec: EnvironmentSpec, hidden_sizes: tuple[int, ...] | None = None
     ) -> None:
         """`hidden_sizes` replace those of `config`; the heads' features have `width` numbers."""
-        super().__init__(config, spec, config.hidden_sizes if hidden_sizes is None else hidden_sizes)
+        hidden_sizes = config.hidden_sizes if hidden_sizes is None else hidden_sizes
+        super().__init__(build_torso(config, spec, hidden_sizes), spec.input_shape)
         self._spec = spec
         normaliser = PartsNormaliser if spec.parts else ObservationNormaliser
         self.normaliser = normaliser(spec) if config.normalise else None

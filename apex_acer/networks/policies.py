@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from apex_acer.config import NetworkConfig
 from apex_acer.functional import Distribution, Factored, Gaussian, join_choices, split_choices
 from apex_acer.networks.network import Network, State, TorsoNetwork
-from apex_acer.networks.torsos import linear
+from apex_acer.networks.torsos import build_torso, linear
 from apex_acer.protocol.actions import Actions, Box, Choices
 from apex_acer.protocol.specification import EnvironmentSpec
 from apex_acer.protocol.unroll import Shapes
@@ -122,7 +122,7 @@ class ValueNetwork(TorsoNetwork):
     """V, with a torso of its own."""
 
     def __init__(self, config: NetworkConfig, spec: EnvironmentSpec) -> None:
-        super().__init__(config, spec, config.hidden_sizes)
+        super().__init__(build_torso(config, spec, config.hidden_sizes), spec.input_shape)
         self.value = linear(self.width, 1, gain=1.0)
 
     def forward(self, inputs: Tensor) -> Tensor:

@@ -24,6 +24,7 @@ CONVOLUTIONS = {  # channels, kernel, stride, padding
     "universe": ((32, 3, 2, 1),) * 4,
 }
 SMALL = ((32, 3, 1, 0), (64, 3, 2, 0))  # for images that are too small for the above
+BOTTLENECK = 50  # features of an encoder that actor and critics see (Yarats et al. 2019)
 LARGE_MINIMUM = 36  # pixels; the smallest side that leaves one output
 
 
@@ -46,6 +47,16 @@ def build_torso(config: NetworkConfig, spec: EnvironmentSpec, hidden_sizes: tupl
         width = nn.Sequential(*layers)(torch.zeros(1, *spec.obs_shape)).shape[1]
     hidden = _hidden_layers(config, (width, *hidden_sizes))
     return nn.Sequential(*layers, *hidden), hidden_sizes[-1] if hidden_sizes else width
+
+
+def build_trunk(config: NetworkConfig, width: int, hidden_sizes: tuple[int, ...]) -> tuple[nn.Module, int]:
+    """Layers on the features of a shared encoder, and the width of their output (Yarats et al. 2019).
+
+    A bottleneck of 50 features, normalised and between −1 and 1, comes first: among thousands an action would hardly count.
+    """
+    bottleneck = linear(width, BOTTLENECK, gain=1.0), nn.LayerNorm(BOTTLENECK), nn.Tanh()
+    hidden = _hidden_layers(config, (BOTTLENECK, *hidden_sizes))
+    return nn.Sequential(*bottleneck, *hidden), hidden_sizes[-1] if hidden_sizes else BOTTLENECK
 
 
 def _hidden_layers(config: NetworkConfig, sizes: tuple[int, ...]) -> list[nn.Module]:

@@ -48,20 +48,39 @@ def windows_of(algorithm: Sac | Ddpg, batch: NoisyBatch) -> Iterator[Window]:
         rewards = [reference_q.shape_reward(x, ended, given.reward_clip, given.terminal_penalty) for x, ended in pairs]
         found = reference_q.n_step(rewards, terminated, batch.truncated[:, b], batch.mask[:, b], given.gamma)
         obs = stack_planes(batch.obs[:, [b]], batch.episode_step[:, [b]], STACK)
-        first, after = (algorithm.network.prepare(obs[t]) for t in (0, found.length))
+        both = [obs[0], obs[found.length]]
+        if given.image_shift:
+            both = [slow_shift(image, *batch.noise["shift"][end, b].tolist()) for end, image in enumerate(both)]
+        first, after = map(algorithm.network.prepare, both)
         yield Window(first, after, batch.action[0, [b]], found, float(batch.importance[b]), b)
+
+
+def slow_shift(images: Tensor, down: int, right: int) -> Tensor:
+    """`images` moved by so many pixels, one pixel after the other."""
+    moved, (height, width) = torch.empty_like(images), images.shape[-2:]
+    for y in range(height):
+        for x in range(width):
+            row, column = min(max(y - down, 0), height - 1), min(max(x - right, 0), width - 1)
+            moved[..., y, x] = images[..., row, column]
+    return moved
 
 
 def q_values(critics: Any, inputs: Tensor, action: Tensor) -> list[Tensor]:
     """Q of each critic."""
     found = []
     for critic in range(len(critics.weights[0])):
-        x = torch.cat([critics.torso(inputs), action], -1)
+        x = torch.cat([critics.torso(inputs), action], -1)  # of images the torso is the bottleneck
         layers = list(zip(critics.weights, critics.biases, strict=True))
         for number, (weight, bias) in enumerate(layers):
             x = x @ weight[critic] + bias[critic]
             x = x if number == len(layers) - 1 else x.clamp(min=0)
         found.append(x.squeeze())
+    return found
+
+
+def encoded(network: Any, inputs: Tensor) -> Tensor:
+    """What critics see: of images an encoder's features."""
+    found: Tensor = network.torso(inputs) if network.trunk else inputs
     return found
 
 
@@ -79,7 +98,8 @@ def squashed(output: Any, noise: Tensor) -> tuple[Tensor, Tensor]:
 def critic_error(algorithm: Sac | Ddpg, window: Window, value: Tensor) -> tuple[Any, Tensor]:
     """The critics' weighted loss and their mean |target − Q|, given the value after the window."""
     target = (window.found.reward + window.found.discount * value).detach()
-    errors = [target - q for q in q_values(algorithm.critics, window.first, window.action)]
+    first = encoded(algorithm.network, window.first)
+    errors = [target - q for q in q_values(algorithm.critics, first, window.action)]
     loss = window.weight * sum(0.5 * error**2 for error in errors)
     return loss, torch.stack(errors).abs().mean().detach()
 
@@ -102,10 +122,11 @@ def sac_losses(algorithm: Sac, batch: NoisyBatch) -> Losses:
     for window in windows_of(algorithm, batch):
         now, later = batch.noise["action"][:, window.column]
         action, log_prob = squashed(algorithm.network.output(window.after), later)
-        value = min(q_values(algorithm.target_critics, window.after, action)) - alpha * log_prob
+        after = encoded(algorithm.network, window.after)
+        value = min(q_values(algorithm.target_critics, after, action)) - alpha * log_prob
         critics, errors[window.column] = critic_error(algorithm, window, value)
         action, log_prob = squashed(algorithm.network.output(window.first), now)
-        network = alpha * log_prob - min(q_values(algorithm.critics, window.first, action))
+        network = alpha * log_prob - min(q_values(algorithm.critics, encoded(algorithm.network, window.first), action))
         temperature = -log_alpha * (log_prob.detach() - DIM)
         for terms, term in zip(losses, (critics, network, temperature), strict=True):
             terms.append(term)
@@ -124,11 +145,12 @@ def ddpg_losses(algorithm: Ddpg, batch: NoisyBatch) -> Losses:
             pairs = zip(action[0].tolist(), smoothing.tolist(), strict=True)
             smoothed = [min(max(a + min(max(x, -clip), clip), -1.0), 1.0) for a, x in pairs]
             action = torch.tensor([smoothed], dtype=torch.float64)
-        value = min(q_values(algorithm.target_critics, window.after, action))
+        after = encoded(algorithm.target_network, window.after)
+        value = min(q_values(algorithm.target_critics, after, action))
         critics, errors[window.column] = critic_error(algorithm, window, value)
         best = algorithm.network.output(window.first).action
         losses[0].append(critics)
-        losses[1].append(-q_values(algorithm.critics, window.first, best)[0])
+        losses[1].append(-q_values(algorithm.critics, encoded(algorithm.network, window.first), best)[0])
     return means(batch, losses, errors)
 
 

@@ -22,10 +22,12 @@ from tests.algorithms.windows import DIM, STACK, build, random_windows, spec_for
 from tests.conftest import play
 from tests.functional import reference_q
 
-TD3 = {"num_critics": 2, "policy_every": 2, "target_noise": 0.4, "target_noise_clip": 0.3}
+TD3: dict[str, Any] = {"num_critics": 2, "policy_every": 2, "target_noise": 0.4, "target_noise_clip": 0.3}
 SETTINGS: dict[str, dict[str, Any]] = {
     "ddpg": {"n_steps": 1},
     "td3": TD3,
+    "td3, shifted images": {**TD3, "images": True, "image_shift": 2},
+    "prioritized, images": {"images": True, "replay__sampling": "prioritized"},
     "td3, prioritized": {**TD3, "replay__sampling": "prioritized"},
     "shaped rewards, normalised": {
         "reward_clip": 1.0,
@@ -53,7 +55,7 @@ def test_a_policy_that_is_not_due_costs_nothing(monkeypatch: pytest.MonkeyPatch)
     algorithm = build("ddpg", 2, **TD3)
     batch = random_windows(algorithm, 2)
     expected = ddpg_losses(algorithm, batch)
-    monkeypatch.setattr(algorithm.network, "output", None)
+    monkeypatch.setattr(algorithm.network, "decide", None)
     gradient = Gradient(algorithm, Optimizer(RunConfig(), algorithm.groups()), 1)
     output = gradient._loss(samples_of(algorithm, batch), due(algorithm, 5))
     torch.testing.assert_close(output.loss, expected.critics)

@@ -15,6 +15,8 @@ from tests.algorithms.windows import DIM, STACK, build, random_windows, spec_for
 SETTINGS: dict[str, dict[str, Any]] = {
     "as published": {},
     "one critic, one step": {"num_critics": 1, "n_steps": 1},
+    "images": {"images": True},
+    "shifted images": {"images": True, "image_shift": 2},
     "three critics, shaped rewards": {"num_critics": 3, "reward_clip": 1.0, "terminal_penalty": 0.5},
 }
 
@@ -25,8 +27,10 @@ def test_each_group_gets_the_gradient_of_its_own_loss(changes: dict[str, Any]) -
     batch = random_windows(algorithm, 1)
     metrics = assert_learns(algorithm, batch, sac_losses(algorithm, batch))
     mask = batch.mask[0]
-    q_taken = algorithm.critics(algorithm.network.prepare(samples_of(algorithm, batch).obs), batch.action[0]).mean(0)
-    torch.testing.assert_close(metrics["q_taken"], q_taken[mask].mean().detach())
+    if "shift" not in batch.noise:
+        inputs = algorithm.network.prepare(samples_of(algorithm, batch).obs)
+        q_taken = algorithm.critics(algorithm.network.encode(inputs), batch.action[0]).mean(0)
+        torch.testing.assert_close(metrics["q_taken"], q_taken[mask].mean().detach())
     torch.testing.assert_close(metrics["importance"], batch.importance[mask].mean())
     torch.testing.assert_close(metrics["temperature"], algorithm.temperature["log"].exp().detach())
 
@@ -72,3 +76,13 @@ def test_actions_are_uniform_before_the_first_update_and_the_policy_s_afterwards
     torch.testing.assert_close(after.std(0), torch.tensor([-1.0, -0.5]).exp(), rtol=0.03, atol=0)
     mean = torch.tensor([[0.3, -0.2]])
     torch.testing.assert_close(act(algorithm, obs[:1], greedy=True).action, mean.tanh())
+
+
+def test_images_are_shifted_up_to_so_many_pixels_in_every_direction() -> None:
+    algorithm = build("sac", 7, images=True, image_shift=2)
+    samples = samples_of(algorithm, random_windows(algorithm, 7))
+    shifts = torch.stack([algorithm.noise(samples)["shift"] for _ in range(50)])
+    assert shifts.shape == (50, 2, len(samples.importance), 2)
+    shares = torch.stack([(shifts == pixels).float().mean((0, 2)) for pixels in range(-2, 3)])
+    torch.testing.assert_close(shares, torch.full_like(shares, 0.2), rtol=0, atol=0.03)
+    assert "shift" not in build("sac", 7).noise(samples)

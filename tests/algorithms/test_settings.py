@@ -61,6 +61,7 @@ REFUSED: list[tuple[str, str, Any, str]] = [
     ("sac", "initial_temperature", 0.0, "above 0"),
     ("sac", "n_steps", 21, "at most algorithm.unroll_length (20)"),
     ("sac", "replay_ratio", 0.0, "above 0"),
+    ("sac", "image_shift", -1, "0 or more"),
     ("ddpg", "num_critics", 0, "1 or more"),
     ("ddpg", "policy_every", 0, "1 or more"),
     ("ddpg", "target_noise", -0.1, "0 or more"),

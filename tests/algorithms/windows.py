@@ -20,14 +20,18 @@ DIM = 2  # of continuous actions
 DISCRETE, BOX = Discrete(ACTIONS, 0), Box((-1.0,) * DIM, (1.0,) * DIM, (DIM,), "float32")
 
 
+IMAGES = EnvironmentSpec((1, 7, 7), "float32", BOX, STACK, False, 1, (7, 7))
+"""Images that convolutions suit, with continuous actions."""
+
+
 def spec(stack: int = 1, actions: Actions = DISCRETE) -> EnvironmentSpec:
     """What the algorithm is told of an environment of vectors."""
     return EnvironmentSpec((PLANE,), "float32", actions, stack, False, 1, (PLANE,))
 
 
-def build(name: str, seed: int = 0, **changes: Any) -> Any:
+def build(name: str, seed: int = 0, *, images: bool = False, **changes: Any) -> Any:
     """`apex_dqn`, `ddpg` or `sac` as after some training."""
-    return made(name, spec_for(name), seed, **{"n_steps": STEPS} | changes)
+    return made(name, IMAGES if images else spec_for(name), seed, **{"n_steps": STEPS} | changes)
 
 
 def spec_for(name: str) -> EnvironmentSpec:
@@ -44,7 +48,7 @@ def random_windows(algorithm: Any, seed: int = 0) -> NoisyBatch:
     if algorithm.settings.actions == "Box":
         given["action"] = 2 * torch.rand(steps, COLUMNS, DIM, generator=generator, dtype=torch.float64) - 1
     batch = batch_of(
-        torch.randn(planes, COLUMNS, PLANE, generator=generator, dtype=torch.float64),
+        torch.randn(planes, COLUMNS, *algorithm.agent.spec.plane_shape, generator=generator, dtype=torch.float64),
         **given,
         reward=2 * torch.from_numpy(arrays["reward"]),
         episode_step=torch.randint(0, 4, (planes, COLUMNS), generator=generator, dtype=torch.int32),
@@ -52,7 +56,8 @@ def random_windows(algorithm: Any, seed: int = 0) -> NoisyBatch:
     )
     assert 0 < batch.mask[0].sum() < COLUMNS
     torch.manual_seed(seed)
-    noise = {name: part.double() for name, part in algorithm.noise(algorithm.samples.make(batch)).items()}
+    drawn = algorithm.noise(algorithm.samples.make(batch))
+    noise = {name: part.double() if part.is_floating_point() else part for name, part in drawn.items()}
     return dataclasses.replace(batch, noise=noise)
 
 

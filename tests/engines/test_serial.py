@@ -163,6 +163,13 @@ CEM = {
     "algorithm__extra_generations": 20,  # more than there are, so that the noise falls on both sides of the checkpoint
     "learner__batch_size": 12,
 }
+PICTURES = {
+    "environment__kwargs": {"render_mode": "rgb_array"},
+    "environment__wrappers": ("tests.environments_for_tests:small_pixels",),
+    "environment__stack": 2,
+    "replay__compress": True,
+}
+SHIFTED = {**CONTINUOUS, **PICTURES, "algorithm__image_shift": 1, "network__normalise": True}
 EPISODES = {"algorithm__unroll_length": 15}  # of CartPole, of which some are cut
 NORMALISING = {"network__normalise": True, "algorithm__normalise_rewards": True}
 RUNS: dict[str, dict[str, Any]] = {
@@ -176,15 +183,15 @@ RUNS: dict[str, dict[str, Any]] = {
     "apex_dqn": APEX_DQN,
     "apex_dqn, pictures": {
         **APEX_DQN,
+        **PICTURES,
         "environment__id": AIM,
-        "environment__kwargs": {"render_mode": "rgb_array"},
         "environment__wrappers": ("apex_acer.wrappers:DiscreteActions", "tests.environments_for_tests:small_pixels"),
-        "environment__stack": 2,
-        "replay__compress": True,
     },
     "r2d2": {**APEX_DQN, "algorithm__name": "r2d2", "algorithm__burn_in": 3, "network__lstm": 8},
     "td3": {**settings_of("td3"), **CONTINUOUS, "algorithm__noise": "ornstein_uhlenbeck"},
+    "td3, shifted pictures": {**settings_of("td3"), **SHIFTED},
     "sac": settings_of("sac") | CONTINUOUS,
+    "sac, shifted pictures": settings_of("sac") | SHIFTED,
     "continuous_acer": settings_of("continuous_acer") | CONTINUOUS,
     "a2c, three unrolls a batch": {**on_policy.ALGORITHMS["a2c"], "learner__batch_size": 12, "actors__count": 5},
     "impala": {**on_policy.ALGORITHMS["impala"], **EPISODES},

@@ -189,6 +189,10 @@ def test_a_picture_that_is_none_is_refused_in_one_line() -> None:
     assert message.startswith("environment.id: 'Aim' drew NoneType; have render give uint8")
 
 
-def test_the_preset_sees_three_grey_pictures() -> None:
-    spec = environment_spec(load_run(ROOT / "launch/pendulum-pixels-apex-dqn.toml").environment)
-    assert (spec.obs_shape, spec.dtype, spec.num_actions) == ((3, 84, 84), "uint8", 5)
+def test_presets_see_three_grey_pictures() -> None:
+    dqn, sac = (
+        environment_spec(load_run(ROOT / f"launch/pendulum-pixels-{name}.toml").environment)
+        for name in ("apex-dqn", "sac")
+    )
+    assert [(spec.obs_shape, spec.dtype) for spec in (dqn, sac)] == [((3, 84, 84), "uint8")] * 2
+    assert (dqn.num_actions, sac.action_dim) == (5, 1)

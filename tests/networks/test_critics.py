@@ -3,10 +3,14 @@ from __future__ import annotations
 import pytest
 import torch
 
+from apex_acer.algorithms.on_policy.settings import PpoConfig
+from apex_acer.algorithms.sac.settings import SacConfig
 from apex_acer.config import NetworkConfig
-from apex_acer.networks.critics import Critics
+from apex_acer.networks.critics import Critics, SquashedGaussian
+from apex_acer.networks.images import require_images
 from apex_acer.protocol.actions import Box
-from apex_acer.protocol.specification import EnvironmentSpec
+from apex_acer.protocol.specification import EnvironmentSpec, Part
+from tests.conftest import config_error
 
 
 def critics(num: int = 2, *, layer_norm: bool = False) -> Critics:
@@ -52,3 +56,68 @@ def test_critics_evaluate_as_they_learn_but_only_actions_get_a_gradient(layer_no
     torch.autograd.backward(q_values.sum())
     torch.testing.assert_close(action.grad, wanted, rtol=0, atol=0)
     assert all(parameter.grad is None for parameter in network.parameters())
+
+
+BOX = Box((-1.0,) * 2, (1.0,) * 2, (2,), "float32")
+IMAGES = EnvironmentSpec((1, 12, 12), "uint8", BOX, 2, False, 1, (12, 12))
+VECTORS = EnvironmentSpec((3,), "float32", BOX, 1, False, 1, (3,))
+PARTS = EnvironmentSpec.of_parts(
+    (Part("image", (1, 12, 12), "uint8", False, (12, 12)), Part("vector", (3,), "float32", False, (3,))), BOX, 1, 1
+)
+OWN = f"{__name__}:OwnTorso"
+
+
+class OwnTorso(torch.nn.Module):
+    """A user's torso with a parameter and seven features."""
+
+    def __init__(self, config: NetworkConfig, spec: EnvironmentSpec) -> None:
+        super().__init__()
+        self.scale = torch.nn.Parameter(torch.ones(7))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return inputs.flatten(1)[:, :1] * self.scale
+
+
+@pytest.mark.parametrize(
+    ("spec", "torso", "width"),
+    [
+        (IMAGES, "auto", 1024),
+        (IMAGES, "conv", 1024),
+        (IMAGES, OWN, 7),
+        (PARTS, "auto", 1027),
+        (IMAGES, "mlp", 0),
+        (VECTORS, "auto", 0),
+        (VECTORS, OWN, 0),
+    ],
+)
+def test_actor_and_critics_see_the_features_of_one_encoder_of_images(
+    spec: EnvironmentSpec, torso: str, width: int
+) -> None:
+    torch.manual_seed(0)
+    config = NetworkConfig(torso=torso, hidden_sizes=(16, 8))
+    actor = SquashedGaussian(config, spec)
+    network = Critics(config, spec, 2, actor.encoder_width)
+    inputs = torch.rand(5, *spec.input_shape)
+    encoded = actor.encode(inputs)
+    assert actor.encoder_width == width
+    assert encoded.shape[1:] == ((width,) if width else spec.input_shape)
+    assert (actor.encoder is None) == (not width) == torch.equal(encoded, inputs)
+    assert network(encoded, torch.rand(5, 2)).shape == (2, 5)
+    if width:
+        assert [tuple(weight.shape) for weight in network.weights] == [(2, 52, 16), (2, 16, 8), (2, 8, 1)]
+        assert not any(isinstance(module, (torch.nn.Conv2d, OwnTorso)) for module in network.modules())
+        seen = network.torso(encoded)
+        assert seen.abs().max() < 1
+        torch.testing.assert_close(seen.atanh().mean(-1), torch.zeros(5), rtol=0, atol=1e-5)
+    for one, other in zip(actor.output(inputs), actor.decide(encoded), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_only_images_are_shifted() -> None:
+    require_images(SacConfig(image_shift=4), IMAGES)
+    require_images(SacConfig(), VECTORS)
+    require_images(PpoConfig(), VECTORS)
+    message = config_error(lambda: require_images(SacConfig(image_shift=4), VECTORS))
+    allowed = "observations are [3], it moves images without other parts; give 0"
+    assert message == f"algorithm.image_shift: 4 is not allowed; {allowed}"
+    assert "image_shift" in config_error(lambda: require_images(SacConfig(image_shift=4), PARTS))

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from apex_acer.networks.frames import stack_planes, to_float
+from apex_acer.networks.frames import shift_images, stack_planes, to_float
+from tests.algorithms.continuous import slow_shift
 
 
 def slow_stacks(planes: np.ndarray, episode_step: np.ndarray, stack: int) -> np.ndarray:
@@ -49,3 +50,13 @@ def test_bytes_are_scaled_and_numbers_are_not() -> None:
     torch.testing.assert_close(to_float(pixels, torch.float64), torch.tensor([0.0, 0.2, 1.0], dtype=torch.float64))
     numbers = torch.tensor([-3.0, 255.0], dtype=torch.float64)
     torch.testing.assert_close(to_float(numbers, torch.float32), torch.tensor([-3.0, 255.0]))
+
+
+def test_images_are_shifted_as_far_as_each_is_to_be_and_edges_repeat() -> None:
+    images = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (49, 5, 7, 3)).astype(np.uint8)).movedim(-1, 1)
+    offset = torch.cartesian_prod(torch.arange(-3, 4), torch.arange(-3, 4))
+    shifted = shift_images(images, offset)
+    for image, (down, right), moved in zip(images, offset.tolist(), shifted, strict=True):
+        assert torch.equal(moved, slow_shift(image, down, right))
+    assert shifted.dtype == torch.uint8
+    assert shifted.is_contiguous(memory_format=torch.channels_last)

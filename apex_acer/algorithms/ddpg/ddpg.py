@@ -12,7 +12,7 @@ from collections.abc import Collection
 import torch
 from torch import Tensor
 
-from apex_acer.algorithms.algorithm import Action, Agent, Group, LossOutput, polyak_update_, trainable
+from apex_acer.algorithms.algorithm import Action, Agent, Group, LossOutput, polyak_update_
 from apex_acer.algorithms.critics import CriticLosses, uniform
 from apex_acer.algorithms.ddpg.settings import DdpgConfig
 from apex_acer.algorithms.samples import Transitions
@@ -56,10 +56,10 @@ class DdpgAgent(Agent):
 
         Before the first update actions are uniform, unless the noise is correlated, which explores well enough.
         """
-        inputs = self.network.prepare(obs)
-        best = self.network.output(inputs).action
+        encoded = self.network.encode(self.network.prepare(obs))
+        best = self.network.decide(encoded).action
         if greedy:
-            return Action(best, self._q_values(inputs, best, best), state)
+            return Action(best, self._q_values(encoded, best, best), state)
         innovation = torch.randn(best.shape, generator=generator, device=obs.device)
         noise = exploration.unsqueeze(-1) * innovation  # [N, d]
         if self._has_memory:
@@ -67,7 +67,7 @@ class DdpgAgent(Agent):
             state = {NOISE: noise}
         is_trained = updates or self.config.load or self._has_memory
         action = (best + noise).clamp(-1.0, 1.0) if is_trained else uniform(innovation)
-        return Action(action, self._q_values(inputs, action, best), state)
+        return Action(action, self._q_values(encoded, action, best), state)
 
     def priority(self, steps: Transitions) -> Tensor:
         """|n-step target − Q| `[k, N]`, the mean over critics, by the actor's weights alone; 0 on masked steps."""
@@ -75,12 +75,12 @@ class DdpgAgent(Agent):
         error = (target.unsqueeze(-1) - steps.extras[Q_TAKEN]).abs().mean(-1)
         return torch.where(steps.mask, error, 0.0)
 
-    def _q_values(self, inputs: Tensor, action: Tensor, best: Tensor) -> dict[str, Tensor]:
+    def _q_values(self, encoded: Tensor, action: Tensor, best: Tensor) -> dict[str, Tensor]:
         """Q of the action taken `[N, num]`, and the smallest Q of the policy's action `[N]`; empty without critics."""
         critics = self.network.critics
         if critics is None:
             return {}
-        return {Q_TAKEN: critics(inputs, action).T.float(), VALUE: critics(inputs, best).amin(0).float()}
+        return {Q_TAKEN: critics(encoded, action).T.float(), VALUE: critics(encoded, best).amin(0).float()}
 
 
 class Ddpg(CriticLosses):
@@ -94,7 +94,8 @@ class Ddpg(CriticLosses):
     def __init__(self, agent: Agent, device: torch.device) -> None:
         super().__init__(agent, device)
         config = agent.config
-        critics = self.network.critics or Critics(config.network, agent.spec, self.settings.num_critics)
+        width = self.network.encoder_width
+        critics = self.network.critics or Critics(config.network, agent.spec, self.settings.num_critics, width)
         self.critics = to_train(critics, config, device)
         self.target_network, self.target_critics = copy.deepcopy((self.network, self.critics))
         self.modules["target_network"] = self.target_network
@@ -104,30 +105,31 @@ class Ddpg(CriticLosses):
             module.requires_grad_(False)
 
     def groups(self) -> dict[str, Group]:
-        critics = trainable(self.critics)
-        of_critics = {id(parameter) for parameter in critics}
-        policy = [parameter for parameter in trainable(self.network) if id(parameter) not in of_critics]
-        return {"network": Group(policy, every=self.settings.policy_every), "critics": Group(critics)}
+        parameters = self.parameters()
+        policy = Group(parameters["network"], every=self.settings.policy_every)
+        return {"network": policy, "critics": Group(parameters["critics"])}
 
     def noise(self, samples: Transitions) -> dict[str, Tensor]:
-        """The noise `[1, B, d]` that smooths the targets' actions."""
-        if not self.settings.target_noise:
-            return {}
-        shape = (1, len(samples.importance), self.agent.spec.action_dim)
-        return {"target": self.settings.target_noise * torch.randn(shape)}
+        """The noise `[1, B, d]` that smooths the targets' actions, and shifts of images."""
+        noise = super().noise(samples)
+        if self.settings.target_noise:
+            shape = (1, len(samples.importance), self.agent.spec.action_dim)
+            noise["target"] = self.settings.target_noise * torch.randn(shape)
+        return noise
 
-    def _policy_loss(self, samples: Transitions, inputs: Tensor) -> LossOutput:
-        q_values = self.critics.evaluate(inputs, self.network.output(inputs).action, 1)[0]
+    def _policy_loss(self, samples: Transitions, encoded: Tensor) -> LossOutput:
+        q_values = self.critics.evaluate(encoded, self.network.decide(encoded).action, 1)[0]
         loss = -masked_mean(q_values, samples.mask)
         metrics = {"value": -loss.detach(), "policy_loss": loss.detach()}
         return LossOutput(loss, metrics, torch.zeros_like(q_values), samples.mask.sum())
 
     @torch.no_grad()
     def _target(self, samples: Transitions, next_inputs: Tensor) -> Tensor:
-        action = self.target_network.output(next_inputs).action
-        if samples.noise:
+        encoded = self.target_network.encode(next_inputs)
+        action = self.target_network.decide(encoded).action
+        if "target" in samples.noise:
             action = smoothed_action(action, samples.noise["target"][0], self.settings.target_noise_clip)
-        q_values = self.target_critics(next_inputs, action)
+        q_values = self.target_critics(encoded, action)
         return smallest_target(reward=samples.reward, discount=samples.discount, q_values=q_values)
 
     def after_step(self, updates: int, stepped: Collection[str]) -> None:

@@ -5,15 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from apex_acer.config import NStepConfig, at_least, fraction
+from apex_acer.config import ContinuousConfig, at_least, fraction
 
 
 @dataclass(frozen=True)
-class DdpgConfig(NStepConfig):
+class DdpgConfig(ContinuousConfig):
     """DDPG (arXiv 1509.02971), for continuous actions; with two critics, delays and smoothing TD3 (arXiv 1802.09477)."""
-
-    actions = "Box"
-    num_losses = 2
 
     name: str = "ddpg"
     num_critics: int = 1

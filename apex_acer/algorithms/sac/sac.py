@@ -60,7 +60,9 @@ class Sac(CriticLosses):
     def __init__(self, agent: Agent, device: torch.device) -> None:
         super().__init__(agent, device)
         config = agent.config
-        self.critics = to_train(Critics(config.network, agent.spec, self.settings.num_critics), config, device)
+        width = self.network.encoder_width
+        critics = Critics(config.network, agent.spec, self.settings.num_critics, width)
+        self.critics = to_train(critics, config, device)
         self.target_critics = copy.deepcopy(self.critics).requires_grad_(False)
         self.temperature = nn.ParameterDict({"log": torch.tensor(math.log(self.settings.initial_temperature))})
         self.modules |= {
@@ -70,17 +72,19 @@ class Sac(CriticLosses):
         }
 
     def groups(self) -> dict[str, Group]:
-        return {name: Group(trainable(self.modules[name])) for name in ("network", "critics", "temperature")}
+        parameters = self.parameters() | {"temperature": trainable(self.temperature)}
+        return {name: Group(group) for name, group in parameters.items()}
 
     def noise(self, samples: Transitions) -> dict[str, Tensor]:
-        """Standard normal noise of the policy's actions at both ends of each transition, `[2, B, d]`."""
-        return {"action": torch.randn(2, len(samples.importance), self.agent.spec.action_dim)}
+        """Standard normal noise `[2, B, d]` of the policy at both ends of each transition, and shifts of images."""
+        action = torch.randn(2, len(samples.importance), self.agent.spec.action_dim)
+        return {"action": action, **super().noise(samples)}
 
-    def _policy_loss(self, samples: Transitions, inputs: Tensor) -> LossOutput:
+    def _policy_loss(self, samples: Transitions, encoded: Tensor) -> LossOutput:
         mask, temperature = samples.mask, self._temperature()
-        output = self.network.output(inputs)
+        output = self.network.decide(encoded)
         action, log_prob = _sample(output, samples.noise["action"][0])
-        q_values = self.critics.evaluate(inputs, action)
+        q_values = self.critics.evaluate(encoded, action)
         policy_loss = masked_mean(soft_policy_loss(q_values=q_values, log_prob=log_prob, temperature=temperature), mask)
         target_entropy = -float(self.agent.spec.action_dim)
         alpha_loss = masked_mean(temperature_loss(self.temperature["log"], log_prob, target_entropy), mask)
@@ -94,11 +98,12 @@ class Sac(CriticLosses):
 
     @torch.no_grad()
     def _target(self, samples: Transitions, next_inputs: Tensor) -> Tensor:
-        action, log_prob = _sample(self.network.output(next_inputs), samples.noise["action"][1])
+        encoded = self.network.encode(next_inputs)
+        action, log_prob = _sample(self.network.decide(encoded), samples.noise["action"][1])
         return soft_target(
             reward=samples.reward,
             discount=samples.discount,
-            q_values=self.target_critics(next_inputs, action),
+            q_values=self.target_critics(encoded, action),
             log_prob=log_prob,
             temperature=self._temperature(),
         )

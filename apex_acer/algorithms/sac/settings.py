@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from apex_acer.config import NStepConfig, at_least, fraction, positive
+from apex_acer.config import ContinuousConfig, at_least, fraction, positive
 
 
 @dataclass(frozen=True)
-class SacConfig(NStepConfig):
+class SacConfig(ContinuousConfig):
     """Soft actor-critic (arXiv 1812.05905), for continuous actions."""
-
-    actions = "Box"
-    num_losses = 2
 
     name: str = "sac"
     num_critics: int = 2
