@@ -48,10 +48,12 @@ class AlgorithmConfig:
     """Number of losses without shared parameters, which as many threads can compute in parallel."""
     minibatches_key: ClassVar[str] = ""
     """Name of the setting with the number of equal minibatches per batch; empty: there is none."""
+    pixels_key: ClassVar[str] = ""
+    """Name of the setting that must be 0 if observations have no image; empty: there is none."""
 
     name: str = ""
     """The algorithm: `acer`, `continuous_acer`, `apex_dqn`, `r2d2`, `ddpg`, `sac`, `actor_critic`, `ppo`, `trpo`, `pqn`,
-    or `module:class` of your own."""
+    `unreal`, or `module:class` of your own."""
     gamma: float = 0.99
     """Discount γ per environment step."""
     unroll_length: int = 20
@@ -138,6 +140,7 @@ ALGORITHMS = {
     "ppo": "apex_acer.algorithms.on_policy.ppo:Ppo",
     "trpo": "apex_acer.algorithms.on_policy.trpo:Trpo",
     "pqn": "apex_acer.algorithms.on_policy.pqn:Pqn",
+    "unreal": "apex_acer.algorithms.unreal.unreal:Unreal",
 }
 """The package's algorithms by name: `module:class`, whose settings are `<class>Config` in `settings.py` beside it."""
 

@@ -156,6 +156,13 @@ PQN = {
     "optimizer__name": "adam",
     "optimizer__schedule": "linear",
 }
+UNREAL = {
+    "algorithm__name": "unreal",
+    "algorithm__replay_ratio": 1.0,
+    "learner__batch_size": 8,
+    "network__lstm": 8,
+    "replay__capacity": 200,  # it wraps around
+}
 EPISODES = {"algorithm__unroll_length": 15}  # of CartPole, of which some are cut
 NORMALISING = {"network__normalise": True, "algorithm__normalise_rewards": True}
 RUNS: dict[str, dict[str, Any]] = {
@@ -185,6 +192,19 @@ RUNS: dict[str, dict[str, Any]] = {
     "ppo": {**on_policy.ALGORITHMS["ppo_lstm"], **NORMALISING, "algorithm__curiosity": 0.1},
     "trpo": {**on_policy.ALGORITHMS["trpo"], **EPISODES},
     "pqn": {**PQN, **NORMALISING},
+    "unreal": {
+        **UNREAL,
+        **NORMALISING,
+        "algorithm__pixel_control": 0.0,
+        "algorithm__curiosity": 0.1,
+        "replay__sampling": "prioritized",
+    },
+    "unreal, pictures": {
+        **UNREAL,
+        "environment__id": "tests.learning.catch:Catch-v0",
+        "environment__stack": 2,
+        "replay__sampling": "rewarded",
+    },
 }
 
 

@@ -26,9 +26,10 @@ def make(window: int) -> tuple[Storage, RewardedSampler]:
 
 
 def sparse(number: int, share: float = 0.15) -> Unroll:
-    """A plain unroll in which a `share` of the steps have a reward, some of them masked ones."""
+    """A plain unroll in which a `share` of the steps have a reward, and all masked ones, where it does not count."""
     unroll = plain_unroll(number)
     pays = np.random.default_rng(100 + number).random(unroll.reward.shape) < share
+    pays |= ~unroll.mask
     return dataclasses.replace(unroll, reward=np.where(pays, unroll.reward, 0).astype(np.float32))
 
 
