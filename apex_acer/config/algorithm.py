@@ -52,10 +52,12 @@ class AlgorithmConfig:
     """Number of losses without shared parameters, which as many threads can compute in parallel."""
     minibatches_key: ClassVar[str] = ""
     """Name of the setting with the number of equal minibatches per batch; empty: there is none."""
+    pixels_key: ClassVar[str] = ""
+    """Name of the setting that must be 0 if observations have no image; empty: there is none."""
 
     name: str = ""
     """The algorithm: `acer`, `continuous_acer`, `apex_dqn`, `r2d2`, `ddpg`, `sac`, `actor_critic`, `ppo`, `trpo`, `pqn`,
-    `cem`, or `module:class` of your own."""
+    `cem`, `unreal`, or `module:class` of your own."""
     gamma: float = 0.99
     """Discount γ per environment step."""
     unroll_length: int = 20
@@ -158,6 +160,7 @@ ALGORITHMS = {
     "trpo": "apex_acer.algorithms.on_policy.trpo:Trpo",
     "pqn": "apex_acer.algorithms.on_policy.pqn:Pqn",
     "cem": "apex_acer.algorithms.evolution.cem:Cem",
+    "unreal": "apex_acer.algorithms.unreal.unreal:Unreal",
 }
 """The package's algorithms by name: `module:class`, whose settings are `<class>Config` in `settings.py` beside it."""
 

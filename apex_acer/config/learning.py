@@ -105,8 +105,9 @@ class ReplayConfig:
     """Environment steps that replay holds; the oldest sequence is overwritten first."""
     start: int = 1_000
     """Environment steps in replay at which updates from it begin; a full memory is enough, too."""
-    sampling: Literal["uniform", "prioritized"] = "uniform"
-    """`uniform`, or `prioritized`: in proportion to each sample's last error (Schaul et al. 2016)."""
+    sampling: Literal["uniform", "prioritized", "rewarded"] = "uniform"
+    """`uniform`; `prioritized`: in proportion to each sample's last error (Schaul et al. 2016); or `rewarded`: half of the
+    samples have a non-zero reward, and importance weights correct the loss for that (Jaderberg et al. 2017)."""
     priority_exponent: float = 0.6
     """Exponent α of errors in prioritized sampling; 0: uniform."""
     importance_exponent: float = 0.4

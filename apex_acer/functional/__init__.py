@@ -13,6 +13,7 @@ from apex_acer.functional.acer import (
     surrogate_loss,
     trust_region_projection,
 )
+from apex_acer.functional.auxiliary import NUM_CLASSES, pixel_change, recent, reward_class, skewed_weights
 from apex_acer.functional.continuous_acer import (
     ContinuousTargets,
     continuous_acer_metrics,
@@ -73,6 +74,7 @@ from apex_acer.functional.q_learning import (
 from apex_acer.functional.returns import Advantages, NStep, gae, n_step_return, n_step_returns, shape_rewards, vtrace
 
 __all__ = [
+    "NUM_CLASSES",
     "Advantages",
     "Categorical",
     "ContinuousTargets",
@@ -118,15 +120,19 @@ __all__ = [
     "n_step_return",
     "n_step_returns",
     "n_step_target",
+    "pixel_change",
     "q_lambda_target",
     "quantile_loss",
     "random_legal",
+    "recent",
     "rescale",
     "retrace",
+    "reward_class",
     "sample_actions",
     "sequence_priority",
     "sequence_targets",
     "shape_rewards",
+    "skewed_weights",
     "smallest_target",
     "smoothed_action",
     "soft_policy_loss",

@@ -50,6 +50,7 @@ class Learner:
         """Continues from the newest checkpoint if `resume`; raises `ConfigError` if that or the device does not fit."""
         self._config, self._ranks, self._action_repeat = config, ranks, spec.action_repeat
         self._columns, self._waits = config.actors.environments, config.algorithm.waits
+        self._has_replay = config.algorithm.replay_ratio > 0
         self._max_wait_s = math.inf if ranks is ALONE else MAX_WAIT_S
         layout = unroll_layout(config, spec)
         waiting = config.actors.count * config.max_unanswered
@@ -162,8 +163,10 @@ class Learner:
                     self._barrier.put(post)
                 elif row := self._evaluations.take(post):
                     self._reporter.log("evaluator", row, int(row["eval_env_steps"]))
-            for post in self._barrier.release(self._queue.num_fresh // self._columns):
-                self._answer_actor(post)
+            # actors that wait for updates wait for the replayed batches that are due, too
+            if not (self._waits and self._has_replay and self._queue.ready):
+                for post in self._barrier.release(self._queue.num_fresh // self._columns):
+                    self._answer_actor(post)
 
     def _answer_actor(self, post: Post) -> None:
         message, updates = post.message, self.counters.updates

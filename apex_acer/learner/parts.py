@@ -13,7 +13,7 @@ from apex_acer.protocol.specification import EnvironmentSpec
 from apex_acer.protocol.unroll import Layout
 from apex_acer.replay.compressed import CompressedStorage
 from apex_acer.replay.rate_limiter import RateLimiter
-from apex_acer.replay.sampler import PrioritizedSampler, Sampler
+from apex_acer.replay.sampler import PrioritizedSampler, RewardedSampler, Sampler
 from apex_acer.replay.storage import Storage
 from apex_acer.system.seeds import derive_seed
 
@@ -60,6 +60,6 @@ def make_storage(config: RunConfig, layout: Layout, env_steps: int, device: torc
 def make_sampler(config: RunConfig, storage: Storage, rank: int = 0) -> Sampler:
     """The sampler of `storage` that `config` asks for; each learner, of number `rank`, draws with its own generator."""
     seed = derive_seed(config.seed, "learner", 1, *([rank] if rank else []))
-    if config.replay.sampling == "uniform":
-        return Sampler(storage, seed)
-    return PrioritizedSampler(storage, seed, config.replay)
+    if config.replay.sampling == "prioritized":
+        return PrioritizedSampler(storage, seed, config.replay)
+    return (RewardedSampler if config.replay.sampling == "rewarded" else Sampler)(storage, seed)

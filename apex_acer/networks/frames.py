@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from apex_acer.networks.images import first_image
 from apex_acer.networks.speed import zero_where
 from apex_acer.protocol.specification import EnvironmentSpec
 
@@ -48,6 +49,18 @@ def unpack(obs: Tensor, spec: EnvironmentSpec) -> dict[str, Tensor]:
     rows = (row.clone(memory_format=torch.contiguous_format) for row in torch.split(planes, sizes, -1))
     pairs = zip(spec.boxes.items(), rows, strict=True)
     return {name: row.view(getattr(torch, box.dtype)).view(len(obs), *box.obs_shape) for (name, box), row in pairs}
+
+
+def newest_images(obs: Tensor, spec: EnvironmentSpec) -> Tensor:
+    """The newest image, the first if there are several, in each of raw observations `[L, B, *obs_shape]` with images.
+
+    Returns `[L, B, C, H, W]` floats; bytes are scaled to 0..1.
+    """
+    name, box = first_image(spec)
+    if name:
+        obs = unpack(obs.flatten(0, 1), spec)[name].view(*obs.shape[:2], *box.obs_shape)
+    newest = obs[:, :, -box.plane_shape[0] :]
+    return newest if newest.is_floating_point() else to_float(newest, torch.float32)
 
 
 def to_float(obs: Tensor, dtype: torch.dtype) -> Tensor:

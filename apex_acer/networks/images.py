@@ -6,6 +6,7 @@ from apex_acer.config import AlgorithmConfig, ContinuousConfig, NetworkConfig, r
 from apex_acer.protocol.specification import EnvironmentSpec
 
 SMALL_MINIMUM = 5  # pixels; the smallest side that leaves one output
+CELL = 4  # pixels; the side of a cell of pixel control
 
 
 def fits_conv(spec: EnvironmentSpec) -> bool:
@@ -33,3 +34,29 @@ def require_images(algorithm: AlgorithmConfig, spec: EnvironmentSpec) -> None:
     shift = algorithm.image_shift if isinstance(algorithm, ContinuousConfig) else 0
     allowed = f"observations are {list(spec.obs_shape)}, it moves images without other parts; give 0"
     require(not shift or spec.is_image, "algorithm.image_shift", shift, allowed)
+
+
+def require_image(algorithm: AlgorithmConfig, spec: EnvironmentSpec) -> None:
+    """Raises `ConfigError` if the algorithm has a loss on pixels and the observations have no image."""
+    if key := algorithm.pixels_key:
+        weight = getattr(algorithm, key)
+        allowed = "the observations have no image; give 0"
+        require(not weight or spec.has_images, f"algorithm.{key}", weight, allowed)
+
+
+def first_image(spec: EnvironmentSpec) -> tuple[str, EnvironmentSpec]:
+    """Name and specification of the first part that is an image; without one an empty name and `spec`."""
+    return next(((name, box) for name, box in spec.seen.items() if box.is_image), ("", spec))
+
+
+def cells_of(height: int, width: int) -> tuple[int, int, int]:
+    """The side of pixel control's cells in pixels, and how many rows and columns of them an image has.
+
+    From 40 pixels a side cells are 4 × 4 and their numbers even: the 20 × 20 of the middle 80 × 80 of 84 × 84 pixels. In a
+    smaller image they are the largest of 4, 2 and 1 that leave no pixel out and make four cells or more a side.
+    """
+    if min(height, width) >= 10 * CELL:
+        return CELL, height // (2 * CELL) * 2, width // (2 * CELL) * 2
+    sizes = (cell for cell in (CELL, 2) if not height % cell and not width % cell and min(height, width) >= 4 * cell)
+    cell = next(sizes, 1)
+    return cell, height // cell, width // cell

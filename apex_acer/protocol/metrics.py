@@ -39,11 +39,17 @@ def _learning(
 
 OWN = Metric("1", "a metric of a user's own algorithm", ("learner", "actor", "evaluator"), "learner")
 """The entry of every name that the table lacks."""
-PLAYING, LOSSES, TRUST_REGION = "Actors and evaluator", "Losses and values", "Trust region"
+PLAYING, LOSSES, TRUST_REGION, AUXILIARY = (
+    "Actors and evaluator",
+    "Losses and values",
+    "Trust region",
+    "Auxiliary losses",
+)
 EXPLORING, THROUGHPUT = "Exploration", "Throughput and waiting"
 RETURN, LENGTH, TARGET = (PLAYING, "Return"), (PLAYING, "Episode length"), (LOSSES, "Value and its target")
 STEP, CURIOUS = (TRUST_REGION, "Clipped share, step scale"), (EXPLORING, "Losses of curiosity")
 ACER, ON_POLICY = ("acer", "continuous_acer"), ("actor_critic", "ppo", "trpo")
+POLICY = (*ON_POLICY, "unreal")
 REPLAYED = "apex_dqn", "r2d2", "ddpg", "sac"
 VALUE_BASED = (*REPLAYED, "pqn")
 GRADIENT, FITNESS = "has_optimizer", (PLAYING, "Fitness")
@@ -108,7 +114,7 @@ METRICS = {
         "(DDPG), plus temperature · log π (SAC); −advantage · log π (actor-critic); clipped surrogate (PPO); surrogate "
         "before the update (TRPO)",
         (LOSSES, "Policy loss"),
-        (*ACER, "ddpg", "sac", *ON_POLICY),
+        (*ACER, "ddpg", "sac", *POLICY),
     ),
     "q_loss": _learning(
         "reward²",
@@ -116,14 +122,12 @@ METRICS = {
         (LOSSES, "Q loss"),
         (*ACER, *VALUE_BASED),
     ),
-    "value_loss": _learning(
-        "reward²", "mean of ½ (target − V)²", (LOSSES, "Value loss"), ("continuous_acer", *ON_POLICY)
-    ),
+    "value_loss": _learning("reward²", "mean of ½ (target − V)²", (LOSSES, "Value loss"), ("continuous_acer", *POLICY)),
     "behaviour_kl": Metric(
         "nats",
         "mean KL divergence from the behaviour policy to the policy",
         chart=(TRUST_REGION, "KL from the policy that acted"),
-        only=ON_POLICY,
+        only=POLICY,
     ),
     "step_scale": Metric(
         "1", "fraction of the natural gradient step that the line search took; 0: none", chart=STEP, only=("trpo",)
@@ -133,7 +137,7 @@ METRICS = {
         "nats",
         "mean entropy of the policy; SAC estimates it as −log π of actions in [−1, 1]",
         (EXPLORING, "Entropy"),
-        ("acer", "sac", *ON_POLICY),
+        ("acer", "sac", *POLICY),
     ),
     "action_std": Metric(
         "1",
@@ -159,6 +163,39 @@ METRICS = {
         "curiosity: mean cross-entropy of actions predicted from two observations; ½ ‖error‖² of continuous actions",
         chart=CURIOUS,
         needs="curiosity",
+    ),
+    "value_replay_loss": _learning(
+        "reward²", "mean of ½ (target − V)² on replayed sequences", (AUXILIARY, "Value replay"), ("unreal",)
+    ),
+    "pixel_control_loss": Metric(
+        "1",
+        "mean of ½ (target − Q)² of pixel control, summed over cells",
+        figure="learner",
+        chart=(AUXILIARY, "Pixel control"),
+        only=("unreal",),
+        needs="pixel_control",
+    ),
+    "pixel_change": Metric(
+        "1",
+        "mean absolute change of pixels per step, the reward of pixel control",
+        chart=(AUXILIARY, "Change of pixels"),
+        only=("unreal",),
+        needs="pixel_control",
+    ),
+    "reward_prediction_loss": Metric(
+        "nats",
+        "mean cross-entropy of the next reward's sign; half of the weight is on non-zero rewards",
+        figure="learner",
+        chart=(AUXILIARY, "Reward prediction"),
+        only=("unreal",),
+        needs="reward_prediction",
+    ),
+    "reward_accuracy": Metric(
+        "1",
+        "share of rewards whose sign is predicted; half of the weight is on non-zero rewards",
+        chart=(AUXILIARY, "Predicted rewards"),
+        only=("unreal",),
+        needs="reward_prediction",
     ),
     "average_policy_kl": _learning(
         "nats",
@@ -186,8 +223,8 @@ METRICS = {
     ),
     "value": _learning(
         "reward",
-        "mean of V: Σ π Q (ACER), the critic's estimate (continuous ACER, actor-critic, PPO, TRPO), max Q (Ape-X DQN, "
-        "R2D2), or Q of the policy's action (DDPG, SAC)",
+        "mean of V: Σ π Q (ACER), the critic's estimate (continuous ACER, actor-critic, UNREAL, PPO, TRPO), max Q (Ape-X "
+        "DQN, R2D2), or Q of the policy's action (DDPG, SAC)",
         TARGET,
     ),
     "q_ret": _learning("reward", "mean Retrace target", TARGET, ACER),

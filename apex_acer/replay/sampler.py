@@ -1,4 +1,4 @@
-"""How replayed samples are drawn from a storage: uniformly, or in proportion to priorities."""
+"""How replayed samples are drawn from a storage: uniformly, in proportion to priorities, or half of them with a reward."""
 
 from __future__ import annotations
 
@@ -120,3 +120,51 @@ class PrioritizedSampler(Sampler):
     def _raised(self, priorities: Array) -> Array:
         raised: Array = (priorities.astype(np.float64) + LEAST_PRIORITY) ** self._settings.priority_exponent
         return raised
+
+
+class RewardedSampler(Sampler):
+    """Draws samples with a non-zero reward and samples without one in turn (Jaderberg et al. 2017, arXiv 1611.05397).
+
+    A sequence has one if an unmasked step has, a transition if its first step has. While replay lacks one of the two kinds,
+    all samples are of the other.
+    """
+
+    def __init__(self, storage: Storage, seed: int) -> None:
+        super().__init__(storage, seed)
+        self._rewarded = np.zeros(storage.capacity * storage.starts, bool)
+
+    def insert(self, slots: Tensor, unroll: Unroll) -> None:
+        rewarded, starts = (unroll.reward != 0) & unroll.mask, self._storage.starts  # [k, N]
+        of_samples = rewarded.T if starts > 1 else rewarded.any(0)[:, None]  # [N, starts]
+        self._rewarded.reshape(-1, starts)[slots.numpy()] = of_samples
+
+    def draw(self, num: int) -> Tensor:
+        """Draws `num` samples, alternately of both kinds; which kind is first is random."""
+        self._require_sequences()
+        rewarded = torch.from_numpy(self._held())
+        kinds = [kind for kind in (rewarded.nonzero(), (~rewarded).nonzero()) if len(kind)]
+        first = torch.randint(len(kinds), (), generator=self.generator)
+        chosen = (torch.arange(num) + first) % len(kinds)
+        places = [torch.randint(len(kind), (num,), generator=self.generator) for kind in kinds]
+        drawn = torch.stack([kind[place, 0] for kind, place in zip(kinds, places, strict=True)])  # [kinds, num]
+        return drawn.gather(0, chosen.unsqueeze(0)).squeeze(0)
+
+    def probabilities(self, samples: Tensor) -> Array:
+        held = self._held()
+        sizes = np.bincount(held, minlength=2)  # of the kinds without and with a reward
+        probabilities: Array = 1 / (np.count_nonzero(sizes) * sizes[held[samples.numpy()].astype(int)])
+        return probabilities
+
+    def importance(self, probabilities: Array, progress: float, least: float) -> Tensor:
+        """1 / (N P(i)), whose mean over draws is 1."""
+        return torch.from_numpy(1 / (self._storage.num_samples * probabilities)).float()
+
+    def arrays(self) -> dict[str, Array]:
+        return {"rewarded": self._held()}
+
+    def restore(self, fill: Callable[[str, Array], None]) -> None:
+        fill("rewarded", self._held())
+
+    def _held(self) -> Array:
+        """Whether each of the samples held has a non-zero reward; a view."""
+        return self._rewarded[: self._storage.num_samples]

@@ -11,7 +11,9 @@ from torch import Tensor, nn
 from apex_acer.algorithms import algorithm_class
 from apex_acer.algorithms.algorithm import Action, Algorithm, LossOutput
 from apex_acer.algorithms.on_policy.pqn import Pqn
+from apex_acer.algorithms.unreal.unreal import Unreal
 from apex_acer.config import RunConfig
+from apex_acer.learner.ranks import ALONE
 from apex_acer.protocol.specification import EnvironmentSpec
 from apex_acer.protocol.unroll import Batch
 from tests.runs import tiny_run
@@ -73,8 +75,11 @@ def batch_of(obs: Tensor, action: Tensor, **fields: Any) -> NoisyBatch:
 
 
 def samples_of(algorithm: Algorithm, batch: Batch) -> Any:
-    """What `algorithm` learns from, made of `batch`; for PQN with its targets."""
+    """What `algorithm` learns from, made of `batch`; for PQN and UNREAL with its targets."""
     samples: Any = replace(algorithm.samples.make(batch), noise=getattr(batch, "noise", {}))
+    if isinstance(algorithm, Unreal):
+        alone: Any = ALONE  # it adds up what all learners have
+        return algorithm.prepare(samples, alone)
     return algorithm.prepare(samples) if isinstance(algorithm, Pqn) else samples
 
 

@@ -28,6 +28,8 @@ from tests.algorithms.segments import (
 from tests.algorithms.test_pqn import build_pqn
 from tests.algorithms.test_pqn import sequences as pqn_sequences
 from tests.algorithms.test_r2d2 import build_r2d2, sequences
+from tests.algorithms.test_unreal import build_unreal
+from tests.algorithms.test_unreal import sequences as replayed
 from tests.algorithms.windows import build as build_windows
 from tests.algorithms.windows import random_windows
 from tests.conftest import config_error
@@ -50,6 +52,7 @@ MADE: dict[str, Callable[[int], tuple[Algorithm, Any]]] = {
     "apex_dqn": with_windows("apex_dqn"),
     "r2d2": lambda seed: (build_r2d2(seed), sequences(seed)),
     "pqn": lambda seed: (build_pqn(seed), pqn_sequences(seed)[0]),
+    "unreal": lambda seed: (build_unreal(seed), replayed(seed)[0]),
     "sac": with_windows("sac"),
     "td3": with_windows("ddpg", **TD3),
     "ape-x dpg": with_windows("ddpg", replay__sampling="prioritized"),

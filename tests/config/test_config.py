@@ -74,7 +74,7 @@ REFUSED: Refused = [
     ("constant or linear", "cosine", "optimizer.schedule"),
     ("nature, a3c or universe", "resnet", "network.convolutions"),
     ("relu or tanh", "gelu", "network.activation"),
-    ("uniform or prioritized", "newest", "replay.sampling"),
+    ("uniform, prioritized or rewarded", "newest", "replay.sampling"),
     ("local, serial or ray", "threads", "engine"),
     ("debug, info, warning or error", "loud", "logging.level"),
     ("wandb or mlflow", ("comet",), "logging.trackers"),

@@ -170,6 +170,13 @@ PICTURES = {
     "replay__compress": True,
 }
 SHIFTED = {**CONTINUOUS, **PICTURES, "algorithm__image_shift": 1, "network__normalise": True}
+UNREAL = {
+    "algorithm__name": "unreal",
+    "algorithm__replay_ratio": 1.0,
+    "learner__batch_size": 8,
+    "network__lstm": 8,
+    "replay__capacity": 200,  # it wraps around
+}
 EPISODES = {"algorithm__unroll_length": 15}  # of CartPole, of which some are cut
 NORMALISING = {"network__normalise": True, "algorithm__normalise_rewards": True}
 RUNS: dict[str, dict[str, Any]] = {
@@ -200,6 +207,19 @@ RUNS: dict[str, dict[str, Any]] = {
     "trpo": {**on_policy.ALGORITHMS["trpo"], **EPISODES},
     "pqn": {**PQN, **NORMALISING},
     "cem": {**CEM, "network__normalise": True, **EPISODES},
+    "unreal": {
+        **UNREAL,
+        **NORMALISING,
+        "algorithm__pixel_control": 0.0,
+        "algorithm__curiosity": 0.1,
+        "replay__sampling": "prioritized",
+    },
+    "unreal, pictures": {
+        **UNREAL,
+        "environment__id": "tests.learning.catch:Catch-v0",
+        "environment__stack": 2,
+        "replay__sampling": "rewarded",
+    },
 }
 
 

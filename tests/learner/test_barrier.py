@@ -45,15 +45,15 @@ def test_as_many_act_as_a_batch_needs_in_the_order_in_which_they_came() -> None:
 
 
 def strict_run(**changes: Any) -> RunConfig:
-    """Each batch is three unrolls; an update is two optimizer steps."""
+    """Each batch is three unrolls; an update of PPO, the default, is two optimizer steps."""
     fixed: dict[str, Any] = {
         "algorithm__name": "ppo",
-        "algorithm__epochs": 2,
-        "algorithm__minibatches": 1,
         "learner__batch_size": NEEDED * ENVIRONMENTS,
         "actors__environments": ENVIRONMENTS,
         "stop__env_steps": 10**6,
     }
+    if "algorithm__name" not in changes:
+        fixed |= {"algorithm__epochs": 2, "algorithm__minibatches": 1}
     return tiny_run(**(fixed | changes))
 
 
@@ -158,6 +158,30 @@ def test_every_step_is_on_policy_if_actors_wait_though_some_come_and_go(
     assert not any(map(any, lags))
     assert {len(lag) for lag in lags} == {NEEDED * ENVIRONMENTS}
     assert learner.counters.updates == 2 * len(lags)
+
+
+def test_actors_that_wait_do_so_for_replayed_batches_too(make_learner: MakeLearner, lags: Lags) -> None:
+    """Every other batch is a replayed one; the weights that actors get are those after it."""
+    config = strict_run(
+        algorithm__name="unreal",
+        algorithm__pixel_control=0.0,
+        algorithm__replay_ratio=1.0,
+        replay__start=0,
+        actors__count=1,
+    )
+    learner = make_learner(config)
+    (speaker,) = known_speakers(learner.inbox, Peer("actor", 0, 0))
+    speaker.say(wants_weights=True)
+    for _ in range(NEEDED * 5):
+        work_off(learner)
+        reply = speaker.hear()
+        assert reply is not None
+        assert not reply.refused
+        send(speaker, config, reply.weights_version)
+    work_off(learner)
+    assert learner.counters.updates == len(lags) == 10
+    assert not any(map(any, lags[::2]))
+    assert all(map(all, lags[1::2]))
 
 
 def test_actors_that_go_on_are_a_bounded_number_of_updates_behind(make_learner: MakeLearner, lags: Lags) -> None:

@@ -40,7 +40,7 @@ def test_a_last_row_that_follows_at_once_has_no_rates(
 WITH_CURIOSITY = [(name, {"algorithm__curiosity": 0.1}) for name in ("actor_critic", "ppo")]
 
 
-NEEDS: dict[str, dict[str, Any]] = {"r2d2": {"network__lstm": 8}}
+NEEDS: dict[str, dict[str, Any]] = {"r2d2": {"network__lstm": 8}, "unreal": {"algorithm__pixel_control": 0.0}}
 
 
 @pytest.mark.parametrize(("name", "settings"), [*((name, NEEDS.get(name, {})) for name in ALGORITHMS), *WITH_CURIOSITY])

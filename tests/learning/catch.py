@@ -12,10 +12,16 @@ ROWS, COLUMNS = 10, 6
 
 
 class Catch(gymnasium.Env[Any, Any]):
-    """Actions: left, stay, right. Reward 1 where the ball is caught, −1 where not, at the end of an episode."""
+    """Actions: left, stay, right. Reward 1 where the ball is caught, −1 where not, at the end of an episode.
+
+    The ball is seen in the first `visible` rows only; with fewer than all the player needs a memory.
+    """
 
     observation_space = Box(0, 255, (ROWS, COLUMNS, 1), np.uint8)
     action_space = Discrete(3)
+
+    def __init__(self, visible: int = ROWS) -> None:
+        self._visible = visible
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -33,7 +39,9 @@ class Catch(gymnasium.Env[Any, Any]):
 
     def _board(self) -> np.ndarray:
         board = np.zeros((ROWS, COLUMNS, 1), np.uint8)
-        board[self._row, self._ball] = board[ROWS - 1, self._paddle] = 255
+        board[ROWS - 1, self._paddle] = 255
+        if self._row < self._visible:
+            board[self._row, self._ball] = 255
         return board
 
 

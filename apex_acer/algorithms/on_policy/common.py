@@ -129,13 +129,17 @@ class PolicyGradient(OnPolicy):
 
     def prepare(self, samples: Sequences, descent: Descent) -> Sequences:
         """`samples` with the intrinsic reward, if there is curiosity, and with each step's advantage, V and target of V."""
-        if self.curiosity:
-            with torch.no_grad():
-                forward, _ = self.curiosity(prepared(self.network, samples.obs), samples.action)
-            reward = intrinsic_reward(forward=forward, mask=samples.mask, eta=self.settings.curiosity)
-            targets = {INTRINSIC_REWARD: reward}
-            samples = dataclasses.replace(samples, reward=samples.reward + reward, targets=targets)
-        return super().prepare(samples, descent)
+        return super().prepare(self.with_curiosity(samples), descent)
+
+    def with_curiosity(self, samples: Sequences) -> Sequences:
+        """`samples` with the intrinsic reward, if there is curiosity, in `reward` and as one of `targets`."""
+        if not self.curiosity:
+            return samples
+        with torch.no_grad():
+            forward, _ = self.curiosity(prepared(self.network, samples.obs), samples.action)
+        reward = intrinsic_reward(forward=forward, mask=samples.mask, eta=self.settings.curiosity)
+        targets = samples.targets | {INTRINSIC_REWARD: reward}
+        return dataclasses.replace(samples, reward=samples.reward + reward, targets=targets)
 
     def loss(self, samples: Sequences) -> LossOutput:
         """The sum of policy loss, weighted value loss and entropy bonus, and curiosity's loss: means over unmasked steps."""

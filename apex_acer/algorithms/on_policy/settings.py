@@ -10,7 +10,7 @@ from apex_acer.config import Sampling, SequenceConfig, at_least, fraction, posit
 
 @dataclass(frozen=True)
 class FreshConfig(SequenceConfig):
-    """The settings of algorithms that learn from each batch of sequences as it arrives and drop it."""
+    """The settings of algorithms that learn from each batch of sequences as it arrives, and without replay drop it."""
 
     has_replay = False
 
@@ -27,7 +27,7 @@ class FreshConfig(SequenceConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         without = f"{self.name} has no replay; give 0"
-        require(self.replay_ratio == 0, "algorithm.replay_ratio", self.replay_ratio, without)
+        require(self.has_replay or self.replay_ratio == 0, "algorithm.replay_ratio", self.replay_ratio, without)
 
 
 @dataclass(frozen=True)
