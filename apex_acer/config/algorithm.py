@@ -128,6 +128,7 @@ class ContinuousConfig(NStepConfig):
 
     actions = "Box"
     num_losses = 2
+    pixels_key = "image_shift"
 
     image_shift: int = 0
     """Largest random shift, in pixels, of the images that updates learn from (DrQ, arXiv 2004.13649, has 4); 0: none."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from apex_acer.config import AlgorithmConfig, ContinuousConfig, NetworkConfig, require
+from apex_acer.config import AlgorithmConfig, NetworkConfig, require
 from apex_acer.protocol.specification import EnvironmentSpec
 
 SMALL_MINIMUM = 5  # pixels; the smallest side that leaves one output
@@ -29,19 +29,13 @@ def require_torso(config: NetworkConfig, spec: EnvironmentSpec) -> None:
     require(fits, "network.torso", config.torso, f"{problem} of {SMALL_MINIMUM} pixels or more; give mlp")
 
 
-def require_images(algorithm: AlgorithmConfig, spec: EnvironmentSpec) -> None:
-    """Raises `ConfigError` if `algorithm.image_shift` is to move observations that are not images."""
-    shift = algorithm.image_shift if isinstance(algorithm, ContinuousConfig) else 0
-    allowed = f"observations are {list(spec.obs_shape)}, it moves images without other parts; give 0"
-    require(not shift or spec.is_image, "algorithm.image_shift", shift, allowed)
-
-
 def require_image(algorithm: AlgorithmConfig, spec: EnvironmentSpec) -> None:
-    """Raises `ConfigError` if the algorithm has a loss on pixels and the observations have no image."""
+    """Raises `ConfigError` if a setting needs an image, `image_shift` one without other parts, and there is none."""
     if key := algorithm.pixels_key:
-        weight = getattr(algorithm, key)
-        allowed = "the observations have no image; give 0"
-        require(not weight or spec.has_images, f"algorithm.{key}", weight, allowed)
+        value = getattr(algorithm, key)
+        fits = spec.is_image if key == "image_shift" else spec.has_images
+        allowed = f"the observations are {spec.describe_planes()}, it needs images; give 0"
+        require(not value or fits, f"algorithm.{key}", value, allowed)
 
 
 def first_image(spec: EnvironmentSpec) -> tuple[str, EnvironmentSpec]:

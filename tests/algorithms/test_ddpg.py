@@ -16,7 +16,7 @@ from apex_acer.config import RunConfig
 from apex_acer.learner.gradient import Gradient
 from apex_acer.learner.optimizer import Optimizer
 from tests.algorithms.continuous import assert_learns, ddpg_losses
-from tests.algorithms.learning import PLANE, act, gradients, run_of, samples_of
+from tests.algorithms.learning import PLANE, act, gradients, gradients_of, run_of, samples_of
 from tests.algorithms.segments import CPU, flat
 from tests.algorithms.windows import DIM, STACK, build, random_windows, spec_for
 from tests.conftest import play
@@ -44,6 +44,17 @@ def test_policy_and_critics_get_the_gradient_of_their_own_loss(changes: dict[str
     expected = ddpg_losses(algorithm, batch)
     metrics = assert_learns(algorithm, batch, expected)
     torch.testing.assert_close(metrics["value"], -expected.network.detach())
+
+
+def test_weights_of_critics_decay_and_nothing_else() -> None:
+    decayed, plain = (build("ddpg", 1, critic_decay=decay, **TD3) for decay in (0.3, 0.0))
+    batch = random_windows(plain, 1)
+    (output, found), (other, expected) = (gradients_of(algorithm, batch) for algorithm in (decayed, plain))
+    penalty = sum(0.15 * (weight**2).sum() for weight in decayed.critics.weights)
+    torch.testing.assert_close(output.loss, other.loss + penalty)
+    assert torch.equal(output.metrics["q_loss"], other.metrics["q_loss"])
+    assert torch.equal(found["network"], expected["network"])
+    torch.testing.assert_close(found["critics"], expected["critics"] + gradients(penalty, decayed)["critics"])
 
 
 def due(algorithm: Ddpg, updates: int) -> Collection[str]:

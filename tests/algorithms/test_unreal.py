@@ -226,7 +226,8 @@ def unreal_run(out: Any, **changes: Any) -> Any:
 
 def test_pixels_of_vectors_are_refused(tmp_path: Any) -> None:
     message = config_error(lambda: prepare(unreal_run(tmp_path / "run"), 0.0))
-    assert message == "algorithm.pixel_control: 0.05 is not allowed; the observations have no image; give 0"
+    allowed = "the observations are vectors of 4 numbers, float32, it needs images; give 0"
+    assert message == f"algorithm.pixel_control: 0.05 is not allowed; {allowed}"
     prepare(unreal_run(tmp_path / "run", algorithm__pixel_control=0.0), 0.0)
 
 

@@ -7,7 +7,7 @@ from apex_acer.algorithms.on_policy.settings import PpoConfig
 from apex_acer.algorithms.sac.settings import SacConfig
 from apex_acer.config import NetworkConfig
 from apex_acer.networks.critics import Critics, SquashedGaussian
-from apex_acer.networks.images import require_images
+from apex_acer.networks.images import require_image
 from apex_acer.protocol.actions import Box
 from apex_acer.protocol.specification import EnvironmentSpec, Part
 from tests.conftest import config_error
@@ -114,10 +114,10 @@ def test_actor_and_critics_see_the_features_of_one_encoder_of_images(
 
 
 def test_only_images_are_shifted() -> None:
-    require_images(SacConfig(image_shift=4), IMAGES)
-    require_images(SacConfig(), VECTORS)
-    require_images(PpoConfig(), VECTORS)
-    message = config_error(lambda: require_images(SacConfig(image_shift=4), VECTORS))
-    allowed = "observations are [3], it moves images without other parts; give 0"
+    require_image(SacConfig(image_shift=4), IMAGES)
+    require_image(SacConfig(), VECTORS)
+    require_image(PpoConfig(), VECTORS)
+    message = config_error(lambda: require_image(SacConfig(image_shift=4), VECTORS))
+    allowed = "the observations are vectors of 3 numbers, float32, it needs images; give 0"
     assert message == f"algorithm.image_shift: 4 is not allowed; {allowed}"
-    assert "image_shift" in config_error(lambda: require_images(SacConfig(image_shift=4), PARTS))
+    assert "image_shift" in config_error(lambda: require_image(SacConfig(image_shift=4), PARTS))

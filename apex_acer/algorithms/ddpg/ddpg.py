@@ -117,6 +117,13 @@ class Ddpg(CriticLosses):
             noise["target"] = self.settings.target_noise * torch.randn(shape)
         return noise
 
+    def _critics_loss(self, samples: Transitions, encoded: Tensor, next_inputs: Tensor) -> LossOutput:
+        output = super()._critics_loss(samples, encoded, next_inputs)
+        if not self.settings.critic_decay:
+            return output
+        squares = torch.stack([weight.square().sum() for weight in self.critics.weights]).sum()
+        return output._replace(loss=output.loss + 0.5 * self.settings.critic_decay * squares)
+
     def _policy_loss(self, samples: Transitions, encoded: Tensor) -> LossOutput:
         q_values = self.critics.evaluate(encoded, self.network.decide(encoded).action, 1)[0]
         loss = -masked_mean(q_values, samples.mask)

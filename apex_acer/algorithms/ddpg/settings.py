@@ -21,6 +21,8 @@ class DdpgConfig(ContinuousConfig):
     """Standard deviation of the noise that smooths the target policy's actions; 0.2 in TD3."""
     target_noise_clip: float = 0.5
     """Smoothing noise is clipped to ± this value."""
+    critic_decay: float = 0.0
+    """Weight λ of ½ λ Σ w² of the critics' weights, without biases, in their loss; 0.01 in the paper."""
     ema_decay: float = 0.995
     """Decay of the target networks' weights per update of the policy."""
     noise: Literal["gaussian", "ornstein_uhlenbeck"] = "gaussian"
@@ -36,5 +38,5 @@ class DdpgConfig(ContinuousConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         at_least(1, "algorithm", self, "num_critics", "policy_every")
-        at_least(0, "algorithm", self, "target_noise", "target_noise_clip", "noise_std", "noise_alpha")
+        at_least(0, "algorithm", self, "target_noise", "target_noise_clip", "critic_decay", "noise_std", "noise_alpha")
         fraction("algorithm", self, "ema_decay", "noise_theta")
