@@ -400,7 +400,7 @@ class Party:
         return Discrete(2)
 
     def reset(self, seed: int | None = None, options: Any = None) -> tuple[dict[str, Any], dict[str, Any]]:
-        self._step, self._game = 0, self._game + 1 if seed is None else 10 * seed + 1
+        self._step, self._game = 0, self._game + 1 if seed is None else 10 * (seed % 10) + 1
         self.agents = self._present()
         return {agent: self._observe(agent) for agent in self.agents}, {}
 

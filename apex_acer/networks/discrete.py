@@ -61,7 +61,7 @@ class QNetwork(Network[QOutput]):
 
     def heads(self, features: Tensor, inputs: Tensor) -> QOutput:
         advantage = self._outputs(self.advantage, features)
-        advantage = advantage.view(*advantage.shape[:-1], self._num_quantiles, -1)  # [B, K, A]
+        advantage = advantage.view(*advantage.shape[:-1], self._num_quantiles, self._spec.num_actions)  # [B, K, A]
         value = self._outputs(self.value, features).unsqueeze(-1) if self.value else None
         quantiles = advantage if value is None else dueling(value, advantage)
         return QOutput(self.forbid_combinations(quantiles.mean(-2), inputs), quantiles.movedim(-1, -2))

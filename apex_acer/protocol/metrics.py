@@ -146,7 +146,7 @@ METRICS = {
         BOTH,
         "learner",
         (EXPLORING, "Standard deviation of actions"),
-        ("continuous_acer", "ddpg", "sac", *ON_POLICY),
+        ("continuous_acer", "ddpg", "sac", *ON_POLICY, "cem"),
     ),
     "temperature": _learning("1", "weight α of the entropy", (EXPLORING, "Temperature of the entropy"), ("sac",)),
     "intrinsic_reward": Metric(

@@ -83,6 +83,7 @@ REFUSED: list[tuple[str, str, Any, str]] = [
     ("r2d2", "quantiles", 5, "r2d2 learns means only; give 1"),
     ("r2d2", "munchausen", 0.5, "r2d2 has no Munchausen reward; give 0"),
     ("apex_dqn", "quantiles", 0, "1 or more"),
+    ("ddpg", "critic_decay", -0.1, "0 or more"),
     ("apex_dqn", "munchausen", 1.5, "0 to 1"),
 ]
 

@@ -108,6 +108,6 @@ def test_an_algorithm_with_a_value_of_each_combination_takes_only_so_many(tmp_pa
     message = config_error(lambda: train(dials_run(tmp_path, "acer", environment__kwargs=many)))
     assert message.startswith("algorithm.name: 'acer' is not allowed; ")
     assert "17 x 17 x 17 = 4,913 combinations" in message
-    assert message.endswith("4,096 at most; give actor_critic, ppo, trpo")
+    assert message.endswith("4,096 at most; give actor_critic, cem, ppo, trpo")
     quick = {"evaluation__every": 0, "stop__at_return": None, "stop__env_steps": 100}
     assert train(dials_run(tmp_path, "ppo", environment__kwargs=many, **quick)).env_steps >= 100
