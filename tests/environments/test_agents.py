@@ -88,7 +88,7 @@ def test_an_episode_is_an_agent_s_and_each_step_is_learned_from_once(tmp_path: P
 ALGORITHMS: dict[str, dict[str, Any]] = {
     "acer": {"network__lstm": 8, "environment__stack": 2},
     "apex_dqn": {"algorithm__n_steps": 3, "replay__sampling": "prioritized"},
-    "ppo": {"algorithm__normalise_rewards": True, "network__normalise": True},
+    "ppo": {"algorithm__epochs": 2, "algorithm__normalise_rewards": True, "network__normalise": True},
     "reinforce": {**on_policy.ALGORITHMS["reinforce"], "algorithm__unroll_length": 12},
     "pqn": {"algorithm__minibatches": 2},
 }
