@@ -383,12 +383,14 @@ class Party:
         plays: Sequence[Sequence[int]] = ((0, 3), (0, 1), (2, 5)),
         truncate: bool = False,
         masks: bool = False,
+        lists_all: bool = False,
         one_differs: bool = False,
         render_mode: str | None = None,
     ) -> None:
         self.possible_agents = [f"guest_{index}" for index in range(len(plays))]
         self.agents: list[str] = []
         self._plays, self._truncate, self._masks, self._one_differs = plays, truncate, masks, one_differs
+        self._lists_all = lists_all  # also those who have ended, which the API forbids
         self.metadata = {"render_modes": ["rgb_array"], "render_fps": 5}
         self._step, self._game = 0, 0
 
@@ -408,8 +410,8 @@ class Party:
         assert set(actions) == set(self.agents)
         assert not (self._masks and 0 in actions.values()), "a forbidden action"
         self._step += 1
-        acted, ends = self.agents, {agent: self._bounds(agent)[1] == self._step for agent in self.agents}
-        self.agents = [agent for agent in self._present() if not ends.get(agent)]
+        acted, ends = self.agents, {agent: self._bounds(agent)[1] <= self._step for agent in self.agents}
+        self.agents = acted if self._lists_all else [agent for agent in self._present() if not ends.get(agent)]
         seen = {agent: self._observe(agent) for agent in {*acted, *self.agents}}
         rewards = {agent: self.possible_agents.index(agent) + 1.0 for agent in acted}
         no = dict.fromkeys(acted, False)

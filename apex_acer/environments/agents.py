@@ -58,6 +58,8 @@ class Game:
             values[:, index] = [values_of[agent] for values_of in dicts]
         self.team_return += float(values[0].sum())
         self._look(obs)
+        if not (self.plays & ~values[1:].any(0)).any():  # some games list their agents for ever
+            self.plays[:] = False
         return values
 
     def _look(self, obs: dict[Any, Any]) -> None:

@@ -146,11 +146,9 @@ class Environments:
 class AgentEnvironments(Environments):
     """Games of several agents, each of which has a column."""
 
-    def __init__(
-        self, vector: AgentsVector, config: EnvironmentConfig, action_repeat: int = 1, *, masks: bool | None = None
-    ) -> None:
+    def __init__(self, vector: AgentsVector, config: EnvironmentConfig, *, masks: bool | None) -> None:
         self._team_returns: list[float] = []
-        super().__init__(vector, config, action_repeat, masks=masks)
+        super().__init__(vector, config, masks=masks)
         self.spec = dataclasses.replace(self.spec, agents=vector.num_agents)
 
     def metrics(self) -> Row:

@@ -96,7 +96,7 @@ def last_json(command: list[str], deadline_s: float = DEADLINE_S, variables: dic
 
 
 def versions() -> dict[str, str]:
-    """Those of the packages that ran."""
+    """Versions of the packages that ran, by name."""
     code = "import json, sys; from importlib.metadata import version; print(json.dumps([version(n) for n in sys.argv[1:]]))"
 
     def of(python: str, *names: str) -> dict[str, str]:

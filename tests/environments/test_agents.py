@@ -67,6 +67,14 @@ def test_an_agent_s_steps_are_those_from_its_coming_to_its_going() -> None:
             environments.step(np.zeros(6, np.int64))
 
 
+def test_a_game_that_lists_its_agents_for_ever_begins_anew_once_all_have_ended() -> None:
+    environments = make_environments(party(plays=[[0, 3], [0, 1]], lists_all=True), 2, training=True)
+    environments.reset(0)
+    steps = [environments.step(np.zeros(2, np.int64)) for _ in range(5)]
+    assert [step.reset.all() for step in steps] == [False, False, False, True, False]
+    assert steps[3].obs.tolist() == [[0, 0, 2], [1, 0, 2]]
+
+
 def test_an_episode_is_an_agent_s_and_each_step_is_learned_from_once(tmp_path: Path) -> None:
     config = party_run(tmp_path)
     environments = make_environments(config.environment, 6, training=True)

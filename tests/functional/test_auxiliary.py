@@ -48,7 +48,7 @@ def test_rewards_have_three_classes() -> None:
 
 @pytest.mark.parametrize("num", [1, 3, 10])
 def test_the_newest_observations_are_of_one_episode(num: int) -> None:
-    """Those before the episode are zero and known; those before the sequence are not known."""
+    """Observations before the episode are zero and known, and before the sequence not known."""
     features = torch.randn(T, B, 2, generator=generator(0))
     first = torch.rand(T, B, generator=generator(1)) < 0.25
     assert 0 < first[0].sum() < B
