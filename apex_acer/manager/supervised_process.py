@@ -75,6 +75,10 @@ class SupervisedProcess:
         self._deaths = [*(at for at in self._deaths if now - at < window_s), now]
         return len(self._deaths)
 
+    def deaths_within(self, seconds: float) -> int:
+        """Number of counted deaths within the last `seconds`."""
+        return sum(time.monotonic() - at < seconds for at in self._deaths)
+
     def schedule_restart(self, delay_s: float, died_of: str = "") -> None:
         """Has the next incarnation start in `delay_s` seconds; `died_of` is the cause of this one's death, if it died."""
         self.died_of = died_of

@@ -23,7 +23,8 @@ log = logging.getLogger(__name__)
 LOOK_S = 0.5  # between two questions to the learner
 LONGEST_LOOK_S = 2 * LOOK_S  # the most that counts between two looks: after more, this process was stopped or busy
 SAVED_BYTES_PER_S = 50e6  # of replay, on a slow disk
-BACKOFF_S = 0.5  # pause before the first restart within the window, doubled for each further one ...
+BACKOFF_S = 0.5  # pause before a restart, doubled for each other death within ...
+QUICK_S = 40.0  # ... the last seconds, so that who has worked for a while comes back at once ...
 DOUBLINGS = 4  # ... at most this often
 DUMP_S = 0.5  # in which a hung process writes where it is, before it is killed
 
@@ -232,7 +233,7 @@ class Supervisor:
         deaths = process.count_death(60 * settings.window_minutes)
         if refused := self._refusal(handle, deaths):
             raise RunFailed(f"{handle.failure}\n{name}: {why}; {refused}".strip())
-        delay_s = BACKOFF_S * 2 ** min(deaths - 1, DOUBLINGS)
+        delay_s = BACKOFF_S * 2 ** min(process.deaths_within(QUICK_S) - 1, DOUBLINGS)
         self._news.append(f"{name}: {why}; restart {deaths} of {settings.restarts} in {delay_s:g} s")
         log.warning(self._news[-1])
         process.schedule_restart(delay_s, why)

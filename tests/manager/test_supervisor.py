@@ -11,7 +11,15 @@ from apex_acer.config import ConfigError
 from apex_acer.engines.engine import Engine, Handle, Run
 from apex_acer.learner.inbox import Inbox
 from apex_acer.manager.supervised_process import READY_S
-from apex_acer.manager.supervisor import BACKOFF_S, DOUBLINGS, LOOK_S, SAVED_BYTES_PER_S, RunFailed, Supervisor
+from apex_acer.manager.supervisor import (
+    BACKOFF_S,
+    DOUBLINGS,
+    LOOK_S,
+    QUICK_S,
+    SAVED_BYTES_PER_S,
+    RunFailed,
+    Supervisor,
+)
 from apex_acer.protocol.messages import Link, Message, Outcome, Peer, Reply
 from tests.runs import CARTPOLE, RUN_ID, Speaker, made_up_unroll, tiny_layout, tiny_run
 
@@ -229,6 +237,14 @@ def test_deaths_are_forgotten_after_the_window_and_the_pause_does_not_grow_for_e
     world.handle("actor_0").die()
     world.tend()
     assert "restart 1 of" in world.news[-1]
+
+
+def test_who_dies_after_a_while_comes_back_as_soon_as_after_the_first_death(world: World) -> None:
+    for number in range(3):
+        world.handle("actor_0").die()
+        world.tend()
+        assert world.news[-1].endswith(f"restart {number + 1} of 3 in {BACKOFF_S:g} s")
+        world.tend(QUICK_S)
 
 
 def test_one_death_too_many_ends_the_run_with_the_traceback_and_the_name(world: World) -> None:
