@@ -45,6 +45,8 @@ if gamma == 0.2:  # cannot be interrupted, nor can what it started
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     pathlib.Path("grandchild").write_text(str(subprocess.Popen(["sleep", "60"]).pid))
 note("start")
+while os.path.exists("together") and open("notes").read().count("start") < 2:
+    time.sleep(0.01)
 folder.mkdir()
 if gamma == 0.1 and not os.path.exists("mended"):
     print("Traceback\\nZeroDivisionError: in " + os.getcwd() + "/env.py\\n", file=sys.stderr)
@@ -202,6 +204,7 @@ def test_runs_go_seed_by_seed_with_final_episodes_and_their_results_are_kept(
 
 
 def test_no_more_than_jobs_at_once_and_one_that_ends_makes_room(folder: Path) -> None:
+    Path("together").touch()
     assert run_sweep("--seeds 4 --jobs 2") == 0
     kinds = [json.loads(line)[0] for line in marks()]
     assert [kinds.count(kind) for kind in ("start", "end")] == [4, 4]
