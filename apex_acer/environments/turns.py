@@ -144,15 +144,15 @@ class TurnsVector(VectorEnv[Any, Any, Any]):
 
     def step(self, actions: Any) -> tuple[Any, Array, Array, Array, dict[str, Any]]:
         """Makes the players' moves and the replies to them; a game that is over begins anew instead."""
+        played = [index for index, game in enumerate(self.games) if not game.over]
         begun = [index for index, game in enumerate(self.games) if game.over]
-        for index, (game, action) in enumerate(zip(self.games, actions, strict=True)):
-            if game.over:
-                self._begin(index)
-            else:
-                game.move(action)
+        for index in played:
+            self.games[index].move(actions[index])
+        for index in begun:
+            self._begin(index)
         self._reply(begun)
         values = np.zeros((3, self.num_envs))
-        for index in set(range(self.num_envs)).difference(begun):
+        for index in played:
             values[:, index] = self.games[index].take_step()
             if self.games[index].over:
                 self.opponent.end(index, self.games[index].episode_return)
