@@ -432,3 +432,66 @@ class Party:
     def _observe(self, agent: str) -> Any:
         obs = np.array([self.possible_agents.index(agent), self._step, self._game], np.float32)
         return {"observation": obs, "action_mask": np.array([0, 1], np.int8)} if self._masks else obs
+
+
+class Race:
+    """A game with PettingZoo's AEC API: in turn, players add 1 or 2 to a total; who reaches `target` gets 1, the other −1.
+
+    After `limit` moves it is truncated. An observation is the agent's number, the total and the number of the game, which
+    begins with the seed.
+    """
+
+    def __init__(
+        self,
+        target: int = 4,
+        limit: int = 99,
+        pays_first: float = 0.0,
+        players: int = 2,
+        render_mode: str | None = None,
+    ) -> None:
+        self.possible_agents = [f"runner_{index}" for index in range(players)]
+        self.agent_selection = self.possible_agents[0]
+        self.metadata = {"render_fps": 5}
+        self._target, self._limit, self._pays_first, self._game = target, limit, pays_first, 0
+
+    def observation_space(self, agent: str) -> Space[Any]:
+        return Box(0, np.inf, (3,), np.float32)
+
+    def action_space(self, agent: str) -> Space[Any]:
+        return Discrete(2)
+
+    def reset(self, seed: int | None = None, options: Any = None) -> None:
+        self._game = self._game + 1 if seed is None else 10 * (seed % 10) + 1
+        self._total = self._moves = 0
+        self.agent_selection = self.possible_agents[0]
+        self.terminations = dict.fromkeys(self.possible_agents, False)
+        self.truncations = dict.fromkeys(self.possible_agents, False)
+
+    def observe(self, agent: str) -> Any:
+        return np.array([self.possible_agents.index(agent), self._total, self._game], np.float32)
+
+    def step(self, action: Any) -> None:
+        mover = self.possible_agents.index(self.agent_selection)
+        other = self.possible_agents[1 - mover]
+        self._total, self._moves = self._total + 1 + int(action), self._moves + 1
+        reward = self._pays_first if self._moves == 1 else 0.0
+        if self._total >= self._target:
+            reward = 1.0
+            self.terminations = dict.fromkeys(self.possible_agents, True)
+        elif self._moves >= self._limit:
+            self.truncations = dict.fromkeys(self.possible_agents, True)
+        self.rewards = {self.agent_selection: reward, other: -reward}
+        self.agent_selection = other
+
+    def render(self) -> np.ndarray:
+        return np.full((16, 16, 3), 50 * self._total % 256, np.uint8)
+
+
+def add_one(obs: np.ndarray, rng: np.random.Generator) -> int:
+    """A slow runner."""
+    return 0
+
+
+def add_two(obs: np.ndarray, rng: np.random.Generator) -> int:
+    """A fast runner."""
+    return 1

@@ -25,6 +25,7 @@ EXAMPLES = DOCS / "examples"
 OWN = {"network__torso": "residual:Residual", "optimizer__name": "residual:make_optimizer"}
 SHOWN = {
     "corridor.py": "own-environment.md",
+    "tic_tac_toe.py": "own-environment.md",
     "expected_sarsa.py": "own-algorithm.md",
     "expected_sarsa.toml": "own-algorithm.md",
 }

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from apex_acer.actor.opponents import SnapshotPool
 from apex_acer.actor.policy import Policy
 from apex_acer.actor.rollout import Rollout
 from apex_acer.config import RunConfig
+from apex_acer.environments.turns import outcomes
 from apex_acer.environments.vector import Environments, make_environments
 from apex_acer.networks.device import choose_device
 from apex_acer.networks.weights import unpack
@@ -57,6 +59,10 @@ class Actor:
         device = choose_device(config.actors.device, "actors.device")
         self._policy = Policy(config, self._environments.spec, device)
         self._policy.compute_as_the_learner()
+        self._pool: SnapshotPool | None = None
+        if isinstance(self._environments, Environments) and self._environments.spec.takes_turns:
+            self._pool = SnapshotPool(self._policy, peer.index)
+            self._environments.face(self._pool)
         self._rollout: Rollout | RemoteRollout | None = None  # made when the first weights arrive
         self._sequence = self._unanswered = 0
         self._steps_since_weights = 0.0  # of each environment
@@ -132,7 +138,10 @@ class Actor:
         if reply.refused:
             raise RuntimeError(f"the learner refused a message: {reply.refused}")
         if reply.weights is not None:
-            self._policy.load(unpack(reply.weights), reply.weights_version)
+            tensors = unpack(reply.weights)
+            self._policy.load(tensors, reply.weights_version)
+            if self._pool:
+                self._pool.add(tensors, reply.weights_version, reply.env_steps)
             log.debug("weights of version %d", reply.weights_version)
             self._rollout = self._rollout or self._begin(reply.env_steps)
             self._rollout.explore(reply.env_steps)
@@ -172,6 +181,7 @@ class Actor:
                 "episode_return": sum(returns) / len(returns),
                 "episode_return_max": max(returns),
                 "episode_length": sum(episode.length for episode in episodes) / len(episodes),
+                **(outcomes(returns) if self._pool else {}),
             }
         row["episodes"] = self._episodes
         self._row_at, self._steps_in_row, self._action_moments = now, 0, np.zeros((3, 1))

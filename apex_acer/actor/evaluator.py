@@ -8,9 +8,11 @@ from pathlib import Path
 
 import numpy as np
 
+from apex_acer.actor.opponents import face
 from apex_acer.actor.policy import Policy
 from apex_acer.actor.rollout import Episode, evaluate
 from apex_acer.config import EnvironmentConfig, EvaluationConfig, RunConfig
+from apex_acer.environments.turns import outcomes
 from apex_acer.environments.vector import Environments, make_environments
 from apex_acer.networks.weights import unpack, unpack_metadata
 from apex_acer.protocol.messages import Link, Message, Peer, Reply, Row
@@ -57,6 +59,7 @@ class Evaluator:
         if self._player is None:
             config = self._config
             environments = _environments(config.environment, config.evaluation, self._threads, self._spec)
+            face(environments, config.evaluation)
             self._player = environments, Policy(config, environments.spec)
         environments, policy = self._player
         policy.load(unpack(reply.weights), reply.weights_version)
@@ -64,7 +67,7 @@ class Evaluator:
         seed = derive_seed(self._config.seed + reply.confirms, "evaluator")
         start = time.monotonic()
         episodes = evaluate(environments, policy, self._config.evaluation, seed, self._link.heartbeat)
-        row = {**summarise(episodes), **environments.metrics(), "eval_seconds": time.monotonic() - start}
+        row = {**_scores(episodes, environments), "eval_seconds": time.monotonic() - start}
         self._conclude([row])
         self._num_evaluations += not reply.confirms
         every = self._config.evaluation.video_every
@@ -128,6 +131,13 @@ def summarise(episodes: list[Episode]) -> Row:
     }
 
 
+def _scores(episodes: list[Episode], environments: Environments) -> Row:
+    """The metrics of `episodes` and of the `environments` that they were played in."""
+    row = {**summarise(episodes), **environments.metrics()}
+    returns = [episode.episode_return for episode in episodes]
+    return {**row, **(outcomes(returns) if environments.spec.takes_turns else {})}
+
+
 def evaluate_policy(policy: Policy, settings: EvaluationConfig, seed: int, threads: int = 1) -> Row:
     """The evaluator's metrics of whole games that `policy` plays in this process, with `threads` for Atari's emulators.
 
@@ -137,8 +147,8 @@ def evaluate_policy(policy: Policy, settings: EvaluationConfig, seed: int, threa
     policy.require_known_environment()
     environments = _environments(policy.config.environment, settings, threads, policy.spec)
     try:
-        row = summarise(evaluate(environments, policy, settings, derive_seed(seed, "evaluator")))
-        return {**row, **environments.metrics()}
+        face(environments, settings, import_modules=policy.may_import)
+        return _scores(evaluate(environments, policy, settings, derive_seed(seed, "evaluator")), environments)
     finally:
         environments.close()
 

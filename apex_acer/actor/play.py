@@ -7,6 +7,7 @@ import dataclasses
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from apex_acer.actor.opponents import face
 from apex_acer.actor.policy import Policy
 from apex_acer.actor.rollout import Episode, Rollout
 from apex_acer.config import EvaluationConfig
@@ -46,6 +47,7 @@ def record(
 ) -> None:
     """Writes a video of an evaluation's first game to `path`; `heartbeat` is called after each step."""
     environment = make_pictured(policy.config.environment, policy.spec)
+    face(environment, settings)
     with contextlib.closing(environment), video(path, environment.fps) as show:
         for _ in play(environment, policy, dataclasses.replace(settings, episodes=1), seed, show, heartbeat):
             pass

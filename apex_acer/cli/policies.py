@@ -17,6 +17,7 @@ from apex_acer.system.imports import needs
 from apex_acer.system.output import printable, printable_lines, say
 
 SCORES = {"mean": "", "std": "_std", "min": "_min", "max": "_max"}
+SHARES = "win_share", "draw_share", "loss_share"  # of a game of two players
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,8 @@ class Evaluate(WeightsFlags):
     """Seed of the environments and of sampling; by default the run's, with which the run's evaluator played."""
     policy: Literal["greedy", "sampled"] | None = None
     """Greedy or sampled actions; by default as in the run's evaluations."""
+    opponent: str | None = None
+    """Opponent in a game of two players, as `evaluation.opponent`; by default that of the run's evaluations."""
     card: bool = False
     """Print the file's metadata, which has its configuration and its score, and play nothing."""
     json: bool = False
@@ -58,7 +61,7 @@ def evaluate(arguments: list[str]) -> int:
         print(json.dumps(metadata) if options.json else printable_lines(text))
         return 0
     policy = load_policy(options.weights, options.import_modules)
-    settings = evaluation_settings(policy.config, options.episodes, options.policy)
+    settings = evaluation_settings(policy.config, options.episodes, options.policy, options.opponent)
     import torch
 
     from apex_acer.actor.evaluator import evaluate_policy
@@ -71,13 +74,18 @@ def evaluate(arguments: list[str]) -> int:
         row = evaluate_policy(policy, settings, seed, threads)
     scores = {name: row[f"eval_return{suffix}"] for name, suffix in SCORES.items()}
     environment, how = policy.config.environment.id, "greedy" if settings.greedy else "sampled"
+    shares = {name: row[name] for name in SHARES if name in row}
     if options.json:
         played = {"episodes": settings.episodes, "seed": seed, **scores, "length": row["eval_length"]}
+        against = {"opponent": settings.opponent, **shares} if shares else {}
         weights = {"env_steps": policy.metadata["env_steps"], "stored": policy.metadata["score"]}
-        print(json.dumps({**played, "environment": environment, "policy": how, **weights}))
+        print(json.dumps({**played, **against, "environment": environment, "policy": how, **weights}))
     else:
         figures = ", ".join(f"{name} {score:.2f}" for name, score in scores.items())
         print(f"{printable(environment)}: {settings.episodes} {how} episodes: {figures}")
+        if shares:
+            won, drew, lost = shares.values()
+            print(f"against {printable(settings.opponent)}: won {won:.1%}, drew {drew:.1%}, lost {lost:.1%}")
         with reading(options.weights):
             stored = score_text(policy.metadata["score"])
         print(f"its run's evaluation: {printable(stored)}")
@@ -94,6 +102,8 @@ class Play(WeightsFlags):
     """Whole games to play."""
     policy: Literal["greedy", "sampled"] | None = None
     """Greedy or sampled actions; by default as in the run's evaluations."""
+    opponent: str | None = None
+    """Opponent in a game of two players, as `evaluation.opponent`; by default that of the run's evaluations."""
     seed: int | None = None
     """Seed of the environment and of sampling; by default the run's."""
     fps: int | None = None
@@ -107,6 +117,7 @@ def play(arguments: list[str]) -> int:
         from apex_acer.environments import display
     import torch
 
+    from apex_acer.actor.opponents import face
     from apex_acer.actor.play import play as episodes_of
     from apex_acer.actor.policy import load_policy
     from apex_acer.environments.rendering import make_pictured
@@ -118,10 +129,11 @@ def play(arguments: list[str]) -> int:
     torch.set_num_threads(1)  # a single observation is too little work for several
     policy = load_policy(options.weights, options.import_modules)
     config = policy.config
-    settings = evaluation_settings(config, options.episodes, options.policy)
+    settings = evaluation_settings(config, options.episodes, options.policy, options.opponent)
     seed = _playing_seed(config, options.seed)
     policy.require_known_environment()
     environment = make_pictured(config.environment, policy.spec)
+    face(environment, settings, import_modules=options.import_modules)
     fps = options.fps or environment.fps
     shown = display.video(path, fps) if path else display.window(printable(config.environment.id), fps)
     with contextlib.closing(environment), contextlib.suppress(display.Closed), shown as show:
@@ -169,12 +181,15 @@ def export(arguments: list[str]) -> int:
     return 0
 
 
-def evaluation_settings(config: RunConfig, episodes: int | None, policy: str | None) -> EvaluationConfig:
-    """The evaluation settings of a run; `episodes` and `policy` (greedy or sampled) replace them unless None."""
+def evaluation_settings(
+    config: RunConfig, episodes: int | None, policy: str | None, opponent: str | None = None
+) -> EvaluationConfig:
+    """The evaluation settings of a run; `episodes`, `policy` (greedy or sampled) and `opponent` replace them unless None."""
     require(episodes is None or episodes >= 1, "episodes", episodes, "give 1 or more")
     settings = config.evaluation
     greedy = settings.greedy if policy is None else policy == "greedy"
-    return dataclasses.replace(settings, episodes=episodes or settings.episodes, greedy=greedy)
+    opponent = settings.opponent if opponent is None else opponent
+    return dataclasses.replace(settings, episodes=episodes or settings.episodes, greedy=greedy, opponent=opponent)
 
 
 def _playing_seed(config: RunConfig, seed: int | None) -> int:

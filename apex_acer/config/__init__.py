@@ -22,6 +22,7 @@ from apex_acer.config.checks import positive as positive
 from apex_acer.config.environment import ActorsConfig as ActorsConfig
 from apex_acer.config.environment import AtariConfig as AtariConfig
 from apex_acer.config.environment import EnvironmentConfig as EnvironmentConfig
+from apex_acer.config.environment import SelfPlayConfig as SelfPlayConfig
 from apex_acer.config.learning import LearnerConfig as LearnerConfig
 from apex_acer.config.learning import NetworkConfig as NetworkConfig
 from apex_acer.config.learning import OptimizerConfig as OptimizerConfig

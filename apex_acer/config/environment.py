@@ -149,3 +149,21 @@ class ActorsConfig:
         """T_i = low · (high / low)^(i / (N − 1)), the temperature of actor `index`."""
         low, high = self.temperature_low, self.temperature_high
         return low if self.count == 1 else float(low * (high / low) ** (index / (self.count - 1)))
+
+
+@dataclass(frozen=True)
+class SelfPlayConfig:
+    """Opponents of the actors in games of two players who take turns: the newest weights, and snapshots of earlier ones."""
+
+    pool: int = 10
+    """Number of snapshots that an actor keeps, the newest ones; 0: all games are against the newest weights."""
+    every: int = 20_000
+    """Environment steps of the run between two snapshots."""
+    newest: float = 0.5
+    """Probability that a game is against the newest weights; otherwise it is against a snapshot, each as likely."""
+
+    def __post_init__(self) -> None:
+        typed("self_play", self)
+        at_least(0, "self_play", self, "pool")
+        at_least(1, "self_play", self, "every")
+        fraction("self_play", self, "newest")

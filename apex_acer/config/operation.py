@@ -7,8 +7,10 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from apex_acer.config.checks import at_least, positive, typed
+from apex_acer.config.checks import at_least, importable, positive, typed
 from apex_acer.system.errors import require
+
+WEIGHTS = ".safetensors"  # suffix of weights files
 
 
 @dataclass(frozen=True)
@@ -27,11 +29,21 @@ class EvaluationConfig:
     """Steps without a reward after which one random action is taken, for games that wait for FIRE; 0: never."""
     video_every: int = 0
     """Evaluations between two videos of an episode, in `videos/` of the run; 0: none. Needs the extra `video`."""
+    opponent: str = "random"
+    """Opponent in games of two players who take turns: `random`, `module:function` with the observation and a source of
+    random numbers as arguments and an action as result, or a weights file, whose policy is sampled."""
 
     def __post_init__(self) -> None:
         typed("evaluation", self)
         at_least(1, "evaluation", self, "episodes", "environments")
         at_least(0, "evaluation", self, "every", "stall_steps", "video_every")
+        if not self.opponent_file:
+            importable("evaluation.opponent", self.opponent, f"module:function or a {WEIGHTS} file", "random")
+
+    @property
+    def opponent_file(self) -> str:
+        """`opponent` if it is a weights file; otherwise empty."""
+        return self.opponent if self.opponent.endswith(WEIGHTS) else ""
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import Literal
 
 from apex_acer.config.algorithm import AlgorithmConfig, NStepConfig, settings_classes
 from apex_acer.config.checks import importable, typed
-from apex_acer.config.environment import ActorsConfig, EnvironmentConfig
+from apex_acer.config.environment import ActorsConfig, EnvironmentConfig, SelfPlayConfig
 from apex_acer.config.learning import LearnerConfig, NetworkConfig, OptimizerConfig, ReplayConfig
 from apex_acer.config.operation import (
     CheckpointConfig,
@@ -32,6 +32,7 @@ class RunConfig:
     network: NetworkConfig = field(default_factory=NetworkConfig)
     replay: ReplayConfig = field(default_factory=ReplayConfig)
     algorithm: AlgorithmConfig = field(default_factory=lambda: settings_classes()["acer"]())
+    self_play: SelfPlayConfig = field(default_factory=SelfPlayConfig)
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     logging: LoggingConfig = field(default_factory=LoggingConfig)

@@ -79,8 +79,8 @@ class AgentsVector(VectorEnv[Any, Any, Any]):
         self.num_agents = len(game.agents)
         self.games = [game, *(Game(name, make) for _ in range((count - 1) // self.num_agents))]
         self.num_envs = len(self.games) * self.num_agents
-        self.single_observation_space = _common(name, "observation", game.env.observation_space, game.agents)
-        self.single_action_space = _common(name, "action", game.env.action_space, game.agents)
+        self.single_observation_space = common_space(name, "observation", game.env.observation_space, game.agents)
+        self.single_action_space = common_space(name, "action", game.env.action_space, game.agents)
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
         self.action_space = batch_space(self.single_action_space, self.num_envs)
         self.metadata = {**(getattr(game.env, "metadata", None) or {}), "autoreset_mode": AutoresetMode.NEXT_STEP}
@@ -126,14 +126,13 @@ def _parallel(name: str, make: Callable[[], Any]) -> Any:
         from pettingzoo.utils.conversions import aec_to_parallel
 
         env = aec_to_parallel(env)
-    takes_turns = hasattr(env, "agent_iter")
-    if takes_turns or not getattr(env, "possible_agents", None):
-        what = "its agents take turns" if takes_turns else f"it gave {type(env).__name__}"
-        raise ConfigError(f"environment.id: {name!r}: {what}; give a function of a PettingZoo ParallelEnv")
+    if not getattr(env, "possible_agents", None):
+        allowed = "give a function of a PettingZoo ParallelEnv, or of an AECEnv of two players"
+        raise ConfigError(f"environment.id: {name!r}: it gave {type(env).__name__}; {allowed}")
     return env
 
 
-def _common(name: str, what: str, space_of: Callable[[Any], Space[Any]], agents: list[Any]) -> Space[Any]:
+def common_space(name: str, what: str, space_of: Callable[[Any], Space[Any]], agents: list[Any]) -> Space[Any]:
     """The space that all agents have; raises `ConfigError` if they differ."""
     first = space_of(agents[0])
     for agent in agents:

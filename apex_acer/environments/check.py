@@ -7,6 +7,7 @@ does not import gymnasium, which takes time.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import logging
 import os
@@ -54,7 +55,20 @@ def check_environment(run: RunConfig) -> Checked:
     require_fit(run.algorithm, run.environment.id, checked.spec)
     num, agents = run.actors.environments, checked.spec.agents
     require(num % agents == 0, "actors.environments", num, f"a multiple of the {agents} agents of a game")
+    if not checked.spec.takes_turns:
+        _require_no_opponents(run)
     return checked
+
+
+def _require_no_opponents(run: RunConfig) -> None:
+    """Raises `ConfigError` if a key for games of two players is set."""
+    settings: tuple[tuple[str, Any], ...] = (("self_play", run.self_play), ("evaluation", run.evaluation))
+    for section, values in settings:
+        for key in dataclasses.fields(values):
+            if section == "self_play" or key.name == "opponent":
+                value = getattr(values, key.name)
+                allowed = f"{run.environment.id} is no game of two players who take turns; leave it out"
+                require(value == key.default, f"{section}.{key.name}", value, allowed)
 
 
 def _check_remote(run: RunConfig) -> Checked:

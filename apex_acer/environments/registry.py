@@ -20,6 +20,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
 from apex_acer.config import ConfigError, EnvironmentConfig, require
 from apex_acer.environments.agents import AgentsVector
+from apex_acer.environments.turns import TurnsVector, takes_turns
 from apex_acer.protocol.specification import MASK
 from apex_acer.system import imports
 
@@ -170,7 +171,7 @@ def make_vector(
     appended to `made` as soon as they are made.
     """
     if game := find_game(config):
-        return AgentsVector(config.id, game, count)
+        return _make_games(config.id, game, count)
     spec = find_spec(config)
     _log_warnings(spec)
     wrappers = [imports.load("environment.wrappers", name) for name in config.wrappers]
@@ -190,6 +191,13 @@ def make_vector(
         vector.close()
         raise ConfigError(f"environment.id: {config.id!r} has autoreset mode {mode}; supported: NEXT_STEP")
     return vector
+
+
+def _make_games(name: str, make: Callable[[], Any], count: int) -> AgentsVector | TurnsVector:
+    """Games with `count` columns of agents who act together, or of players who take turns; raises `ConfigError`."""
+    first = [imports.attempt("environment.id", name, make)]  # the first game; there may be room for no other
+    kind = TurnsVector if takes_turns(first[0]) else AgentsVector
+    return kind(name, lambda: first.pop() if first else make(), count)
 
 
 def _noted(made: list[Any], env: Any) -> Any:

@@ -16,6 +16,7 @@ from apex_acer.config import EnvironmentConfig
 from apex_acer.environments.agents import TEAM_RETURNS, WAITS, AgentsVector
 from apex_acer.environments.registry import make_atari_vector, make_vector
 from apex_acer.environments.spaces import specify
+from apex_acer.environments.turns import MoveOpponent, Opponent, TurnsVector, random_move
 from apex_acer.protocol.actions import has_choice
 from apex_acer.protocol.messages import Row
 from apex_acer.protocol.planes import is_legal, to_planes, unpack, with_mask
@@ -53,6 +54,9 @@ class Environments:
         observations = vector.single_observation_space
         self.spec = specify(config, vector.single_action_space, observations, action_repeat, masks_in_info=bool(masks))
         self.num = vector.num_envs
+        if isinstance(vector, TurnsVector):
+            self.spec = dataclasses.replace(self.spec, takes_turns=True)
+            self.face(MoveOpponent(random_move(self.spec.actions, self.spec.has_masks)))
 
     def reset(self, seed: int) -> Array:
         """Seeds the environments with `seed`, `seed + 1`, … and starts new episodes; returns observations `[N, *plane]`.
@@ -82,12 +86,17 @@ class Environments:
             reset,
         )
 
+    def face(self, opponent: Opponent) -> None:
+        """Has `opponent` move for the other players from the next reset on; until then it is one that moves at random."""
+        assert isinstance(self._vector, TurnsVector), "a game of two players who take turns"
+        self._vector.opponent = opponent
+
     def close(self) -> None:
         self._vector.close()
 
     def metrics(self) -> Row:
-        """Metrics of an actor besides its episodes: none."""
-        return {}
+        """Metrics of an actor besides its episodes: the opponent's, if two players take turns."""
+        return self._vector.opponent.metrics() if isinstance(self._vector, TurnsVector) else {}
 
     def _planes(self, obs: Any, info: dict[str, Any]) -> Array:
         if MASK in info and self.spec.actions.branches:

@@ -35,7 +35,7 @@ def prepare(config: RunConfig, started_at: float) -> Run:
     if config.load and not Path(config.load).is_file():
         raise ConfigError(f"load: {config.load!r} is not a file; {weights_hint(Path(config.load))}")
     _require_installed(config)
-    config, here = _with_replay(config), Path.cwd()  # code of the user's may go to another folder
+    config, here = _with_opponent(_with_replay(config)), Path.cwd()  # code of the user's may go to another folder
     settings, algorithm = algorithm_settings(config.algorithm.name), type(config.algorithm)
     allowed = f"the settings of {config.algorithm.name} are {settings.__name__}"
     require(algorithm is settings, "algorithm", algorithm.__name__, allowed)
@@ -116,6 +116,13 @@ def _with_replay(config: RunConfig) -> RunConfig:
     return dataclasses.replace(config, replay=dataclasses.replace(config.replay, load=str(Path(load).absolute())))
 
 
+def _with_opponent(config: RunConfig) -> RunConfig:
+    """`config` with the whole path of the opponent's weights file, so that it is found from everywhere."""
+    weights = config.evaluation.opponent_file
+    evaluation = dataclasses.replace(config.evaluation, opponent=str(Path(weights).absolute())) if weights else None
+    return dataclasses.replace(config, evaluation=evaluation) if evaluation else config
+
+
 def _schedule_notes(config: RunConfig) -> list[str]:
     """The learning rate after the end of its schedule, if a resumed run goes on beyond that."""
     end, steps, optimizer = config.schedule_end, config.stop.env_steps, config.optimizer
@@ -131,6 +138,10 @@ def _require_importable(config: RunConfig) -> None:
     for key, (name, kind) in (named | {"learner.callback": (config.learner.callback, "function")}).items():
         if ":" in name:
             imports.require_there(key, name, kind)
+    if weights := config.evaluation.opponent_file:
+        require(Path(weights).is_file(), "evaluation.opponent", weights, "give a file that is there")
+    elif ":" in config.evaluation.opponent:
+        imports.require_there("evaluation.opponent", config.evaluation.opponent, "function")
     environment = config.environment
     is_here = not environment.is_remote or environment.remote.local
     if config.engine != "serial" and is_here and "gymnasium" in sys.modules:  # else this program registers nothing

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 ACTOR, EVALUATOR, LEARNER, BOTH = ("actor",), ("evaluator",), ("learner",), ("learner", "actor")
+PLAYERS = ("actor", "evaluator")
 MAX_NAME = 100  # characters
 
 
@@ -80,8 +81,18 @@ METRICS = {
     "fresh_sequences": Metric("sequences", "accepted sequences that have not been trained on yet"),
     "refused_messages": Metric("messages", "malformed, stale or foreign messages refused"),
     "clients": Metric("clients", "connected remote clients", ACTOR),
-    "team_return": Metric(
-        "reward", "mean sum of the returns of a game's agents, if there are several", ("actor", "evaluator")
+    "team_return": Metric("reward", "mean sum of the returns of a game's agents, if there are several", PLAYERS),
+    "win_share": Metric(
+        "1", "share of games of two players that the player won: its return is positive", PLAYERS, "returns"
+    ),
+    "draw_share": Metric("1", "share of games of two players whose return is 0", PLAYERS),
+    "loss_share": Metric("1", "share of games of two players that the player lost", PLAYERS),
+    "rating": Metric(
+        "1",
+        "self-play: Elo rating of the newest weights by their games against snapshots since the actor's start; 400 more are "
+        "ten wins for each loss",
+        ACTOR,
+        "returns",
     ),
     "exploration": Metric(
         "1",

@@ -74,6 +74,8 @@ class EnvironmentSpec:
     """Whether the mask of legal actions comes from `info["action_mask"]` instead of from a part of the observation."""
     agents: int = 1
     """Number of agents of a game, each of which has a column of an unroll."""
+    takes_turns: bool = False
+    """Whether two players take turns, of whom one has a column and an opponent moves for the other."""
 
     @classmethod
     def of_parts(cls, parts: tuple[Part, ...], actions: Actions, stack: int, action_repeat: int) -> EnvironmentSpec:
@@ -106,8 +108,8 @@ class EnvironmentSpec:
         counts = (*self.plane_shape, *self.given_shape, *self.choices, self.stack, self.action_repeat, self.agents)
         if not self.plane_shape or any(type(count) is not int or count < 1 for count in counts):
             raise ValueError(f"sizes {counts}, allowed are integers of 1 or more")
-        if type(self.channels_last) is not bool:
-            raise ValueError(f"channels_last {self.channels_last!r}")
+        if type(self.channels_last) is not bool or type(self.takes_turns) is not bool:
+            raise ValueError(f"channels_last {self.channels_last!r}, takes_turns {self.takes_turns!r}")
         is_name = isinstance(self.dtype, str) and self.dtype in np.sctypeDict
         if not is_name or np.dtype(self.dtype).kind not in "fiub":
             raise ValueError(f"dtype {self.dtype!r}, allowed are names of numeric types")
@@ -133,7 +135,9 @@ class EnvironmentSpec:
     def describe(self) -> str:
         """The observations and actions in one line of text."""
         stacked = f", the newest {self.stack} together" if self.stack > 1 else ""
-        agents = f"{self.agents} agents; " if self.agents > 1 else ""
+        agents = (
+            f"{self.agents} agents; " if self.agents > 1 else "two players take turns; " if self.takes_turns else ""
+        )
         return f"{agents}observations: {self.describe_planes()}{stacked}; actions: {self.actions.describe()}"
 
     def describe_planes(self) -> str:

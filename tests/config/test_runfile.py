@@ -27,6 +27,7 @@ from apex_acer.config import (
     RemoteConfig,
     ReplayConfig,
     RunConfig,
+    SelfPlayConfig,
     StopConfig,
     SupervisionConfig,
 )
@@ -67,7 +68,8 @@ CHANGED = RunConfig(
         terminal_penalty=1.0,
         normalise_rewards=True,
     ),
-    evaluation=EvaluationConfig(7, 3, 2, False, 30, 4),
+    evaluation=EvaluationConfig(7, 3, 2, False, 30, 4, "mine:strong"),
+    self_play=SelfPlayConfig(3, 50, 0.25),
     checkpoint=CheckpointConfig(9, True),
     logging=LoggingConfig(0.1, 30.0, "debug", ("mlflow",), True),
     supervision=SupervisionConfig(5.0, 1.5, 3, 2.0),
