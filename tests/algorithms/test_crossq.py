@@ -50,19 +50,18 @@ def normalised(rows: Rows, norm: BatchRenorm, critic: int | None, *, running: bo
     parts = (norm.weight, norm.bias, norm.mean, norm.variance)
     weight, bias, running_mean, running_variance = ((part if critic is None else part[critic])[0] for part in parts)
     columns = []
-    for feature in range(len(rows[0])):
-        values = [row[feature] for row in rows]
+    for feature, values in enumerate(torch.stack(rows).unbind(1)):
         mean, variance, ratio, offset = running_mean[feature], running_variance[feature], 1.0, 0.0
         running_std = (variance + EPS).sqrt()
         if not running:
-            mean = torch.stack(values).sum() / len(values)
-            variance = torch.stack([(value - mean) ** 2 for value in values]).sum() / len(values)
+            mean = values.sum() / len(values)
+            variance = ((values - mean) ** 2).sum() / len(values)
             if norm.count >= WARM_UP:
                 ratio = min(max(float((variance.detach() + EPS).sqrt() / running_std), 1 / 3), 3.0)
                 offset = min(max(float((mean.detach() - running_mean[feature]) / running_std), -5.0), 5.0)
-        std = (variance + EPS).sqrt()
-        columns.append([weight[feature] * ((v - mean) / std * ratio + offset) + bias[feature] for v in values])
-    return [torch.stack(row) for row in zip(*columns, strict=True)]
+        scaled = (values - mean) / (variance + EPS).sqrt() * ratio + offset
+        columns.append(weight[feature] * scaled + bias[feature])
+    return [*torch.stack(columns, 1)]
 
 
 def q_values(critics: Any, rows: Rows, *, running: bool) -> list[Rows]:
