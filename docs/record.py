@@ -100,7 +100,8 @@ def learner_curve(rows: Iterable[Mapping[str, Any]], width: int) -> list[dict[st
     curve = []
     for begin, part in itertools.groupby(learned, lambda row: row["env_steps"] // width * width):
         own = list(part)
-        means = {name: statistics.fmean(row[name] for row in own) for name in LEARNER if name in own[0]}
+        values = {name: [row[name] for row in own if name in row] for name in LEARNER}  # a delayed policy has gaps
+        means = {name: statistics.fmean(found) for name, found in values.items() if found}
         curve.append({"env_steps": begin, **means})
     return curve
 

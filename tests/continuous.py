@@ -17,6 +17,13 @@ AIM = "tests.environments_for_tests:Aim-v0"
 SMALL_BATCHES = {"learner__batch_size": 4, "optimizer__learning_rate": 1e-2, "algorithm__normalise_advantages": True}
 ALGORITHMS: dict[str, dict[str, Any]] = {
     "sac": {"algorithm__name": "sac"},
+    "crossq": {
+        "algorithm__name": "sac",
+        "algorithm__batch_norm": True,
+        "algorithm__policy_every": 3,
+        "algorithm__critic_hidden_sizes": (64,),
+        "optimizer__beta1": 0.5,
+    },
     "ddpg": {"algorithm__name": "ddpg", "algorithm__noise": "ornstein_uhlenbeck"},
     "td3": {
         "algorithm__name": "ddpg",

@@ -35,6 +35,7 @@ def test_the_games_of_training_are_those_of_all_actors() -> None:
 def test_a_curve_of_the_learner_has_means_of_equal_stretches() -> None:
     reported = [
         (5, {"grad_norm": 1.0, "entropy": 2.0}),
+        (20, {"grad_norm": 2.0}),  # the policy had no turn
         (90, {"grad_norm": 3.0, "entropy": 1.0}),
         (120, {"grad_norm": 4.0}),
     ]

@@ -55,8 +55,8 @@ class CriticLosses(SeparateLosses):
 
     def _critics_loss(self, samples: Transitions, encoded: Tensor, next_inputs: Tensor) -> LossOutput:
         """Mean of Σ ½ (target − Q)² over critics; priorities are the critics' mean |target − Q|."""
-        mask, importance, q_values = samples.mask, samples.importance, self.critics(encoded, samples.action)
-        target = self._target(samples, next_inputs)
+        mask, importance = samples.mask, samples.importance
+        q_values, target = self._estimate(samples, encoded, next_inputs)
         loss, error = squared_error_loss(q_values, target, importance, mask)
         td_error = error.abs().mean(0)
         means = {"q_target": target, "q_taken": target - error.mean(0), "importance": importance}
@@ -64,8 +64,8 @@ class CriticLosses(SeparateLosses):
         return LossOutput(loss, metrics, td_error, mask.sum())
 
     @abstractmethod
-    def _target(self, samples: Transitions, next_inputs: Tensor) -> Tensor:
-        """Target of Q, `[B]`, from the prepared next observations."""
+    def _estimate(self, samples: Transitions, encoded: Tensor, next_inputs: Tensor) -> tuple[Tensor, Tensor]:
+        """Q of the actions taken `[num_critics, B]`, and their target `[B]` from the prepared next observations."""
 
     @abstractmethod
     def _policy_loss(self, samples: Transitions, encoded: Tensor) -> LossOutput:

@@ -58,12 +58,17 @@ class OptimizerConfig:
     """Decay of the mean squared gradient (RMSProp's α, Adam's β₂)."""
     max_grad_norm: float = 40.0
     """Maximum global gradient norm; larger gradients are scaled down to it."""
+    beta1: float = 0.9
+    """Decay of the mean gradient (Adam's β₁); RMSProp has none."""
 
     def __post_init__(self) -> None:
         typed("optimizer", self)
         importable("optimizer.name", self.name, "module:function", "rmsprop", "rmsprop_tf", "adam")
         positive("optimizer", self, "learning_rate", "eps", "max_grad_norm")
-        fraction("optimizer", self, "decay", one=False)
+        fraction("optimizer", self, "decay", "beta1", one=False)
+        is_used = self.beta1 == OptimizerConfig.beta1 or self.name not in ("rmsprop", "rmsprop_tf")
+        allowed = f"{self.name} has none; give optimizer.name adam, or leave it out"
+        require(is_used, "optimizer.beta1", self.beta1, allowed)
         fraction("optimizer", self, "final_fraction")
 
 

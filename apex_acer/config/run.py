@@ -69,6 +69,7 @@ class RunConfig:
         sections_are_used(self)
         hidden_layers_are_there(self)
         lstm_is_used(self)
+        layers_have_one_norm(self)
         temperature_is_used(self)
         minibatches_are_equal(self)
         members_play_whole_shares(self)
@@ -151,6 +152,7 @@ def learners_share_updates(run: RunConfig) -> None:
         f"learner.device {learner.device} is one device for all; give auto, cpu or cuda": ":" not in learner.device,
         "checkpoint.replay and replay.load work with one learner only; give 1": not keeps_replay,
         f"{run.algorithm.name} has one learner; give 1": run.algorithm.shares_updates,
+        "algorithm.batch_norm needs the moments of the whole batch; give 1": not _has_batch_norm(run),
     }
     for allowed, is_met in requirements.items():
         require(is_met, "learner.count", count, allowed)
@@ -197,6 +199,16 @@ def lstm_is_used(run: RunConfig) -> None:
     elif algorithm.recurrent is not None:
         why = "learns from single steps; give 0" if isinstance(algorithm, NStepConfig) else "has no memory; give 0"
         require(lstm == 0, "network.lstm", lstm, f"{algorithm.name} {why}")
+
+
+def layers_have_one_norm(run: RunConfig) -> None:
+    """Layers are not normalised twice."""
+    is_one = not (run.network.layer_norm and _has_batch_norm(run))
+    require(is_one, "network.layer_norm", True, "algorithm.batch_norm normalises the same layers; give one of them")
+
+
+def _has_batch_norm(run: RunConfig) -> bool:
+    return bool(getattr(run.algorithm, "batch_norm", False))
 
 
 def temperature_is_used(run: RunConfig) -> None:

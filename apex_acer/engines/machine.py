@@ -129,12 +129,18 @@ def _weights(config: RunConfig, spec: EnvironmentSpec) -> dict[str, tuple[object
     network, num_critics = config.network, getattr(config.algorithm, "num_critics", 0)
     if ":" in network.torso:
         return {}
-    sizes = [*([] if spec.has_images else [math.prod(spec.input_shape)]), *network.hidden_sizes]
-    hidden = sum(map(math.prod, itertools.pairwise(sizes)))
+    of_critics: tuple[int, ...] = getattr(config.algorithm, "critic_hidden_sizes", ())
+    inputs = [] if spec.has_images else [math.prod(spec.input_shape)]
+
+    def count(sizes: tuple[int, ...]) -> int:
+        return sum(map(math.prod, itertools.pairwise([*inputs, *sizes])))
+
+    hidden = count(network.hidden_sizes)
     return {
         "network.hidden_sizes": (network.hidden_sizes, hidden),
         "network.lstm": (network.lstm, 4 * network.lstm * (sum(network.hidden_sizes[-1:]) + network.lstm)),
-        "algorithm.num_critics": (num_critics, num_critics * hidden),
+        "algorithm.critic_hidden_sizes": (of_critics, count(of_critics)),
+        "algorithm.num_critics": (num_critics, num_critics * count(of_critics or network.hidden_sizes)),
     }
 
 

@@ -171,7 +171,7 @@ def _try_out(config: RunConfig) -> None:
 def _build(settings: OptimizerConfig, vector: nn.Parameter) -> torch.optim.Optimizer:
     rate, decay, eps = settings.learning_rate, settings.decay, settings.eps
     if settings.name == "adam":
-        return torch.optim.Adam([vector], rate, (0.9, decay), eps, fused=True)
+        return torch.optim.Adam([vector], rate, (settings.beta1, decay), eps, fused=True)
     if settings.name == "rmsprop":
         return torch.optim.RMSprop([vector], rate, decay, eps, foreach=False)
     if settings.name == "rmsprop_tf":

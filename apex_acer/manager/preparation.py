@@ -18,7 +18,7 @@ from apex_acer.engines.engine import Run
 from apex_acer.engines.machine import place, require_gpus, require_room
 from apex_acer.environments.check import check_environment, require_unchanged
 from apex_acer.manager.record import in_use
-from apex_acer.networks.images import require_image, require_torso
+from apex_acer.networks.images import require_image, require_torso, require_vectors
 from apex_acer.networks.metadata import read_metadata, require_match, weights_hint, written_by
 from apex_acer.protocol.specification import EnvironmentSpec
 from apex_acer.remote.token import make_token, token_file
@@ -42,6 +42,7 @@ def prepare(config: RunConfig, started_at: float) -> Run:
     run = _checked(config, started_at)
     require_torso(run.config.network, run.spec)
     require_image(run.config.algorithm, run.spec)
+    require_vectors(run.config.algorithm, run.spec)
     if config.load:
         _require_weights(Path(config.load), run)
     return _with_token(dataclasses.replace(run, folder=make_folder(run.config, here)))

@@ -6,8 +6,9 @@ From images both see the features of one encoder, which only the critics' loss t
 
 from __future__ import annotations
 
+import functools
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeVar
 
 import torch
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn.functional import layer_norm
 
 from apex_acer.config import NetworkConfig
+from apex_acer.networks.batch_norm import BatchRenorm, Normalisation, NormalisedLayers, batch_renorms
 from apex_acer.networks.images import shares_encoder
 from apex_acer.networks.network import Network, TorsoNetwork
 from apex_acer.networks.torsos import ACTIVATIONS, build_torso, build_trunk
@@ -45,8 +47,19 @@ class Critics(TorsoNetwork):
     bottleneck, which all critics share.
     """
 
-    def __init__(self, config: NetworkConfig, spec: EnvironmentSpec, num_critics: int, encoder_width: int = 0) -> None:
-        """`encoder_width` is the policy's: the width of encoded observations, 0 if it has no encoder."""
+    def __init__(
+        self,
+        config: NetworkConfig,
+        spec: EnvironmentSpec,
+        num_critics: int,
+        encoder_width: int = 0,
+        *,
+        batch_norm: bool = False,
+    ) -> None:
+        """`encoder_width` is the policy's: the width of encoded observations, 0 if it has no encoder.
+
+        With `batch_norm` the inputs of every layer are batch renormalised.
+        """
         if encoder_width:
             super().__init__(build_trunk(config, encoder_width, ()), (encoder_width,))
         else:
@@ -59,10 +72,16 @@ class Critics(TorsoNetwork):
         normalised = config.hidden_sizes if config.layer_norm else ()
         self.norm_weights = nn.ParameterList([nn.Parameter(torch.ones(num_critics, 1, size)) for size in normalised])
         self.norm_biases = nn.ParameterList([nn.Parameter(torch.zeros(num_critics, 1, size)) for size in normalised])
+        inner = sizes[:-1] if batch_norm else ()
+        self.batch_norms = nn.ModuleList(BatchRenorm(num_critics, 1, size) for size in inner)
 
-    def forward(self, inputs: Tensor, action: Tensor) -> Tensor:
-        """Q `[num_critics, B]` of observations, as the policy `encode`s them, and actions `[B, d]`."""
-        return self._q_values(self.features(inputs), action, self._layers())
+    def forward(self, inputs: Tensor, action: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Q `[num_critics, B]` of observations, as the policy `encode`s them, and actions `[B, d]`.
+
+        Batch renormalisation uses the moments of the samples with a true `mask` `[B]`; without a mask the running ones.
+        """
+        norms = [functools.partial(norm, mask=mask) for norm in self.batch_norms]
+        return self._q_values(self.features(inputs), action, self._layers(), norms)
 
     def evaluate(self, inputs: Tensor, action: Tensor, num: int | None = None) -> Tensor:
         """Q of all critics, or of the first `num`, with gradient to `action` only.
@@ -70,7 +89,9 @@ class Critics(TorsoNetwork):
         Parameters keep their `requires_grad`, because another thread may compute their gradient at the same time.
         """
         layers = [[parameter.detach()[:num] for parameter in layer] for layer in self._layers()]
-        return self._q_values(self.features(inputs).detach(), action, layers)
+        running = (norm.running() for norm in batch_renorms(self.batch_norms))
+        norms = [Normalisation(*(part.detach()[:num] for part in norm)).apply for norm in running]
+        return self._q_values(self.features(inputs).detach(), action, layers, norms)
 
     def _layers(self) -> list[Sequence[Tensor]]:
         """Weight and bias of each layer, `[num, F, H]` and `[num, 1, H]`, and those of its normalisation if it has one."""
@@ -78,15 +99,22 @@ class Critics(TorsoNetwork):
         norms = zip(self.norm_weights, self.norm_biases, strict=True)
         return [(*pair, *norm) for pair, norm in itertools.zip_longest(pairs, norms, fillvalue=())]
 
-    def _q_values(self, features: Tensor, action: Tensor, layers: Sequence[Sequence[Tensor]]) -> Tensor:
+    def _q_values(
+        self,
+        features: Tensor,
+        action: Tensor,
+        layers: Sequence[Sequence[Tensor]],
+        norms: Sequence[Callable[[Tensor], Tensor]],
+    ) -> Tensor:
         first, *inner, last = layers
+        first_norm, *inner_norms, last_norm = norms or [nn.Identity()] * len(layers)
         joined = torch.cat([features, action], -1)  # [B, F + d], in the parameters' type: it keeps the action's digits
-        x = self._layer(joined.expand(len(first[0]), *joined.shape), *first)  # [num, B, H]
+        x = self._layer(first_norm(joined.expand(len(first[0]), *joined.shape)), *first)  # [num, B, H]
         with self.cast(features.device):
-            for layer in inner:
-                x = self._layer(x, *layer)
+            for norm, layer in zip(inner_norms, inner, strict=True):
+                x = self._layer(norm(x), *layer)
         weight, bias = last  # [num, H, 1] and [num, 1, 1]
-        return (x.to(weight.dtype) * weight.transpose(1, 2)).sum(-1) + bias.squeeze(-1)
+        return (last_norm(x).to(weight.dtype) * weight.transpose(1, 2)).sum(-1) + bias.squeeze(-1)
 
     def _layer(self, x: Tensor, weight: Tensor, bias: Tensor, *norm: Tensor) -> Tensor:
         hidden = torch.baddbmm(bias, x, weight)
@@ -108,9 +136,12 @@ Output = TypeVar("Output")
 class Actor(Network[Output]):
     """The base of policies; from images it has the encoder that critics share."""
 
-    def __init__(self, config: NetworkConfig, spec: EnvironmentSpec) -> None:
+    def __init__(
+        self, config: NetworkConfig, spec: EnvironmentSpec, hidden_sizes: tuple[int, ...] | None = None
+    ) -> None:
+        """`hidden_sizes` replace those of `config` if there is no encoder."""
         shares = shares_encoder(config, spec)
-        super().__init__(config, spec, () if shares else None)
+        super().__init__(config, spec, () if shares else hidden_sizes)
         self.encoder_width = self.width if shares else 0
         """The width of encoded observations; 0: they are not encoded."""
         self.trunk: nn.Module | None = None
@@ -138,13 +169,26 @@ class Actor(Network[Output]):
 
 
 class SquashedGaussian(Actor[GaussianOutput]):
-    """SAC's policy: a Gaussian squashed by tanh, whose mean and standard deviation depend on the observation."""
+    """SAC's policy: a Gaussian squashed by tanh, whose mean and standard deviation depend on the observation.
 
-    def __init__(self, config: NetworkConfig, spec: EnvironmentSpec) -> None:
-        super().__init__(config, spec)
-        self.head = nn.Linear(self.width, 2 * spec.action_dim)
+    With `batch_norm` the inputs of every fully connected layer are batch renormalised; there must be no encoder.
+    """
 
-    def heads(self, features: Tensor, inputs: Tensor) -> GaussianOutput:
+    def __init__(self, config: NetworkConfig, spec: EnvironmentSpec, *, batch_norm: bool = False) -> None:
+        super().__init__(config, spec, () if batch_norm else None)
+        self.hidden = NormalisedLayers(config, self.width) if batch_norm else None
+        self.head = nn.Linear(config.hidden_sizes[-1] if batch_norm else self.width, 2 * spec.action_dim)
+
+    def decide(self, encoded: Tensor, mask: Tensor | None = None) -> GaussianOutput:
+        """The output for `encode`d observations.
+
+        Batch renormalisation uses the moments of those with a true `mask` `[B]`; without a mask the running ones.
+        """
+        return self.heads(self._own_features(encoded), encoded, mask)
+
+    def heads(self, features: Tensor, inputs: Tensor, mask: Tensor | None = None) -> GaussianOutput:
+        if self.hidden is not None:
+            features = self.run(functools.partial(self.hidden, mask=mask), features)
         mean, log_std = self.head(features).chunk(2, -1)
         return GaussianOutput(mean.tanh(), mean, log_std.clamp(*LOG_STD_RANGE))
 

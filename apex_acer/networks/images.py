@@ -38,6 +38,13 @@ def require_image(algorithm: AlgorithmConfig, spec: EnvironmentSpec) -> None:
         require(not value or fits, f"algorithm.{key}", value, allowed)
 
 
+def require_vectors(algorithm: AlgorithmConfig, spec: EnvironmentSpec) -> None:
+    """Raises `ConfigError` if `batch_norm` meets images: batches of them are split, and encoders have no moments."""
+    value = getattr(algorithm, "batch_norm", False)
+    allowed = f"the observations are {spec.describe_planes()}, it needs vectors; give False"
+    require(not (value and spec.has_images), "algorithm.batch_norm", value, allowed)
+
+
 def first_image(spec: EnvironmentSpec) -> tuple[str, EnvironmentSpec]:
     """Name and specification of the first part that is an image; without one an empty name and `spec`."""
     return next(((name, box) for name, box in spec.seen.items() if box.is_image), ("", spec))

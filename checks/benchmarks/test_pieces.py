@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from apex_acer.config.runfile import load_run
-from checks.benchmarks import growth, pictures, precision, priorities, tricks
+from checks.benchmarks import critic_widths, growth, pictures, precision, priorities, tricks
 
 
 def test_growth(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -13,6 +13,12 @@ def test_growth(monkeypatch: pytest.MonkeyPatch) -> None:
     found = growth.measure("cartpole", 1_000)
     assert 900 < found["steps"] <= 1_000
     assert found["update_ms"] > 0
+
+
+def test_critic_widths() -> None:
+    found = critic_widths.measure(critic_widths.variants((8, 16), (8,), 4), turns=2, obs=3, actions=1)
+    assert found.keys() == {"sac", "crossq 8", "crossq 16"}
+    assert min(found.values()) > 0
 
 
 def test_precision(monkeypatch: pytest.MonkeyPatch) -> None:

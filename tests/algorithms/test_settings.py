@@ -60,6 +60,8 @@ REFUSED: list[tuple[str, str, Any, str]] = [
     ("cem", "extra_std", -0.1, "0 to 1000000"),
     ("cem", "extra_generations", -1, "0 or more"),
     ("sac", "num_critics", 0, "1 or more"),
+    ("sac", "policy_every", 0, "1 or more"),
+    ("sac", "critic_hidden_sizes", (8, 0), "each 1 or more"),
     ("sac", "ema_decay", 1.5, "0 to 1"),
     ("sac", "initial_temperature", 0.0, "above 0"),
     ("sac", "n_steps", 21, "at most algorithm.unroll_length (20)"),
@@ -98,7 +100,7 @@ def test_refused_values_name_the_key_and_what_is_allowed(algorithm: str, key: st
 def test_every_setting_that_can_be_wrong_has_a_case_above() -> None:
     known = {key for _, key, _, _ in REFUSED}
     switches = {"pipelined", "normalise_advantages", "normalise_rewards", "whole_episodes"}
-    switches |= {"double", "dueling", "value_rescaling"}
+    switches |= {"double", "dueling", "value_rescaling", "batch_norm"}
     on_policy = (ActorCriticConfig(), PpoConfig(), TrpoConfig(), PqnConfig())
     for settings in (*on_policy, CemConfig(), SacConfig(), DdpgConfig(), R2d2Config()):
         assert every_field(settings) <= known | switches | {"name"}
@@ -138,6 +140,7 @@ def two_learners(batch_size: int = 16) -> dict[str, Any]:
     return {"engine": "ray", "learner": {"batch_size": batch_size, "count": 2}}
 
 
+CROSSQ = run_of("sac", batch_norm=True)
 CASES: list[tuple[dict[str, Any], str, str]] = [
     (run_of("ppo", minibatches=3, unroll_length=10), "algorithm.minibatches: 3", EQUAL_STEPS),
     (run_of("ppo", minibatches=5) | MEMORY, "algorithm.minibatches: 5", "give a divisor of learner.batch_size (16)"),
@@ -153,6 +156,9 @@ CASES: list[tuple[dict[str, Any], str, str]] = [
     (run_of("pqn") | {"actors": {"temperature_low": 0.5}}, "actors.temperature_low: 0.5", "pqn has no softmax; give 1"),
     (run_of("trpo") | MEMORY, "network.lstm: 8", "trpo has no memory; give 0"),
     (run_of("trpo") | two_learners(), "learner.count: 2", "trpo has one learner; give 1"),
+    (CROSSQ | two_learners(), "learner.count: 2", "algorithm.batch_norm needs the moments of the whole batch; give 1"),
+    (CROSSQ | {"network": {"layer_norm": True}}, "network.layer_norm: True", "algorithm.batch_norm normalises"),
+    (run_of("sac", batch_norm=True, ema_decay=0.9), "algorithm.ema_decay: 0.9", "batch_norm has no target critics"),
     (
         run_of("actor_critic", baseline=False, gae_lambda=1.0, targets="vtrace"),
         "algorithm.baseline: False",

@@ -51,7 +51,7 @@ CHANGED = RunConfig(
     ),
     actors=ActorsConfig(3, 5, 0.5, 2.0, 40, 3, "cuda", 1),
     learner=LearnerConfig(1, "cuda:1", "bfloat16", 8, 2, 7, "my_module:look"),
-    optimizer=OptimizerConfig("adam", 3e-4, "linear", 0.05, 1e-8, 0.999, 1.0),
+    optimizer=OptimizerConfig("adam", 3e-4, "linear", 0.05, 1e-8, 0.999, 1.0, 0.5),
     network=NetworkConfig("conv", "a3c", True, (512, 16), 32, "tanh", True),
     replay=ReplayConfig(5_000, 0, "prioritized", 0.7, 0.5, 1.0, "cpu", "runs/first", True),
     algorithm=AcerConfig(

@@ -53,6 +53,10 @@ def test_a_run_of_far_too_many_actors_is_refused_at_once(
         ({"network__hidden_sizes": (10**6, 10**6)}, "network.hidden_sizes: (1000000, 1000000) is not allowed; "),
         ({"algorithm__unroll_length": 10**9, "replay__capacity": 10**11}, "algorithm.unroll_length: 1000000000 is "),
         ({"algorithm__name": "sac", "algorithm__num_critics": 10**9}, "algorithm.num_critics: 1000000000 is not "),
+        (
+            {"algorithm__name": "sac", "algorithm__critic_hidden_sizes": (10**6, 10**6)},
+            "algorithm.critic_hidden_sizes: (1000000, 1000000) is not allowed; ",
+        ),
         ({"network__lstm": 10**6}, "network.lstm: 1000000 is not allowed; give less: its 4,000,"),
         ({"evaluation__environments": 10**9, "evaluation__episodes": 10**8}, "evaluation.environments: 100000000 is "),
     ],

@@ -198,6 +198,7 @@ RUNS: dict[str, dict[str, Any]] = {
     "td3": {**settings_of("td3"), **CONTINUOUS, "algorithm__noise": "ornstein_uhlenbeck"},
     "td3, shifted pictures": {**settings_of("td3"), **SHIFTED},
     "sac": settings_of("sac") | CONTINUOUS,
+    "crossq": settings_of("crossq") | CONTINUOUS,
     "sac, shifted pictures": settings_of("sac") | SHIFTED,
     "continuous_acer": settings_of("continuous_acer") | CONTINUOUS,
     "a2c, three unrolls a batch": {**on_policy.ALGORITHMS["a2c"], "learner__batch_size": 12, "actors__count": 5},

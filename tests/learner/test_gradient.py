@@ -153,7 +153,9 @@ def test_parts_share_the_noise_of_the_whole() -> None:
     assert_close(computed(a_run("sac"), parts=5), computed(a_run("sac")))
 
 
-@pytest.mark.parametrize(("algorithm", "updates"), [("sac", 0), ("td3", 0), ("td3", 1)])  # the policy has no turn at 1
+@pytest.mark.parametrize(
+    ("algorithm", "updates"), [("sac", 0), ("td3", 0), ("td3", 1), ("crossq", 0), ("crossq", 1)]
+)  # the policy has no turn at 1
 def test_a_thread_for_each_loss_changes_no_bit(algorithm: str, updates: int) -> None:
     config = a_run(algorithm)
     (gradient, figures), (expected, alone) = (computed(config, num_losses=num, updates=updates) for num in (2, 1))

@@ -115,6 +115,17 @@ def assert_same_weights(one: nn.Module, other: nn.Module, rtol: float | None = N
         torch.testing.assert_close(ours, theirs, rtol=rtol, atol=atol)
 
 
+def test_adam_has_the_first_decay_that_is_asked_for() -> None:
+    (network, optimizer), other = build(name="adam", beta1=0.5, decay=0.99, eps=1e-3), Two()
+    theirs = torch.optim.Adam(other.parameters(), 0.1, (0.5, 0.99), eps=1e-3)
+    for target in (1.0, -2.0, 5.0):
+        step(optimizer, (network.weight - target).square().sum())
+        theirs.zero_grad()
+        (other.weight - target).square().sum().backward()  # type: ignore[no-untyped-call]
+        theirs.step()
+    torch.testing.assert_close(network.weight, other.weight)
+
+
 def test_frozen_parameters_are_not_in_the_vector() -> None:
     network = build_layers()
     network[2].requires_grad_(False)

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import functools
+
 import pytest
 import torch
 
@@ -7,7 +9,7 @@ from apex_acer.algorithms.on_policy.settings import PpoConfig
 from apex_acer.algorithms.sac.settings import SacConfig
 from apex_acer.config import NetworkConfig
 from apex_acer.networks.critics import Critics, SquashedGaussian
-from apex_acer.networks.images import require_image
+from apex_acer.networks.images import require_image, require_vectors
 from apex_acer.protocol.actions import Box
 from apex_acer.protocol.specification import EnvironmentSpec, Part
 from tests.conftest import config_error
@@ -111,6 +113,16 @@ def test_actor_and_critics_see_the_features_of_one_encoder_of_images(
         torch.testing.assert_close(seen.atanh().mean(-1), torch.zeros(5), rtol=0, atol=1e-5)
     for one, other in zip(actor.output(inputs), actor.decide(encoded), strict=True):
         assert torch.equal(one, other)
+
+
+def test_batch_normalisation_needs_vectors() -> None:
+    require_vectors(SacConfig(batch_norm=True), VECTORS)
+    require_vectors(SacConfig(), IMAGES)
+    require_vectors(PpoConfig(), IMAGES)
+    for spec in (IMAGES, PARTS):
+        message = config_error(functools.partial(require_vectors, SacConfig(batch_norm=True), spec))
+        assert message.startswith("algorithm.batch_norm: True is not allowed; the observations are ")
+        assert message.endswith("it needs vectors; give False")
 
 
 def test_only_images_are_shifted() -> None:

@@ -130,6 +130,9 @@ class Ddpg(CriticLosses):
         metrics = {"value": -loss.detach(), "policy_loss": loss.detach()}
         return LossOutput(loss, metrics, torch.zeros_like(q_values), samples.mask.sum())
 
+    def _estimate(self, samples: Transitions, encoded: Tensor, next_inputs: Tensor) -> tuple[Tensor, Tensor]:
+        return self.critics(encoded, samples.action), self._target(samples, next_inputs)
+
     @torch.no_grad()
     def _target(self, samples: Transitions, next_inputs: Tensor) -> Tensor:
         encoded = self.target_network.encode(next_inputs)
