@@ -147,7 +147,7 @@ class RemoteRollout:
             events = self._server.take(timeout_s)
         count = 0
         for event in events:
-            if event.session.slot in self._asking:  # a second observation of the same client
+            if event.slot in self._asking:  # a second observation of the same client
                 count += self._act(length)
             self._note(event)
         return count + self._act(length)
@@ -164,7 +164,7 @@ class RemoteRollout:
 
     def _note(self, event: Event) -> None:
         """Adds the step that led to `event` to the slot's unroll, and keeps its observation."""
-        slot = event.session.slot
+        slot = event.slot
         partial = self._partial.get(slot)
         self._count(event, slot)
         if event.kind == LOST:
@@ -218,7 +218,7 @@ class RemoteRollout:
         actions = self._policy.spec.actions
         decisions = zip(asking.values(), actions.for_clients(actions.to_environment(action)), strict=True)
         # an episode's last observation gets an action, too, for the autoreset step, but nobody waits for that
-        self._server.answer((event.session, one) for event, one in decisions if event.kind in ("reset", "step"))
+        self._server.answer((event, one) for event, one in decisions if event.kind in ("reset", "step"))
         if self._records:
             for at, slot in enumerate(slots):
                 self._chosen[slot] = action[at, None], {name: part[at, None] for name, part in extras.items()}

@@ -48,7 +48,7 @@ class Clients:
         self.num_steps = 0
         given = config.environment
         self._envs = [gymnasium.make(given.id, **given.keyword_arguments()) for _ in range(num)]
-        self.sessions = [Session(slot) for slot in range(num)]
+        self.sessions = [Session([slot]) for slot in range(num)]
         self.events = deque[Event]()
         for slot in range(num):
             self.begin(slot, seed=SEED + slot)
@@ -58,8 +58,8 @@ class Clients:
 
     def lose(self, slot: int) -> None:
         """The client is gone for good; the next one begins."""
-        self.events.append(Event(self.sessions[slot], LOST, None, 0.0))
-        self.sessions[slot] = Session(slot)
+        self.events.append(Event(self.sessions[slot], slot, LOST, None, 0.0))
+        self.sessions[slot] = Session([slot])
         self.begin(slot)
 
     def take(self, timeout_s: float) -> list[Event]:
@@ -67,21 +67,21 @@ class Clients:
         self.events.clear()
         return taken
 
-    def answer(self, decisions: Iterable[tuple[Session, Any]]) -> None:
-        for session, action in decisions:
-            if session is not self.sessions[session.slot]:
+    def answer(self, decisions: Iterable[tuple[Event, Any]]) -> None:
+        for (session, slot, *_), action in decisions:
+            if session is not self.sessions[slot]:
                 continue
             self.num_steps += 1
-            env = self._envs[session.slot]
+            env = self._envs[slot]
             given = np.array(action, np.float32) if isinstance(action, list) else action
             obs, reward, terminated, truncated, _ = env.step(given)
             kind = "terminated" if terminated else "truncated" if truncated else "step"
-            self._send(session.slot, kind, obs, float(reward))
+            self._send(slot, kind, obs, float(reward))
             if terminated or truncated:
-                self.begin(session.slot)
+                self.begin(slot)
 
     def _send(self, slot: int, kind: str, obs: Any, reward: float) -> None:
-        self.events.append(Event(self.sessions[slot], kind, np.asarray(obs), reward))
+        self.events.append(Event(self.sessions[slot], slot, kind, np.asarray(obs), reward))
 
 
 def remote(config: RunConfig, num: int = 1) -> tuple[RemoteRollout, Clients]:
@@ -161,7 +161,7 @@ def test_only_what_begins_after_count_is_counted_and_lost_episodes_are_made_up_f
         rollout.serve(0, K)
         found += rollout.take_episodes()
         if len(found) == 1 and not lost:
-            clients.events = deque(event for event in clients.events if event.session.slot != 0)
+            clients.events = deque(event for event in clients.events if event.slot != 0)
             clients.lose(0)
             lost = True
     assert lost
