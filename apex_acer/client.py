@@ -63,6 +63,7 @@ class Client:
         observation: Mapping[str, Any],
         action: Mapping[str, Any],
         agents: int | None = None,
+        name: str = "",
         train: bool = True,
         patience_s: float = 60.0,
     ) -> None:
@@ -74,13 +75,14 @@ class Client:
             observation: `{"shape": [4], "dtype": "float32"}`, or such a description of each part by its name.
             action: `{"n": 2}`, `{"nvec": [3, 2]}` for several choices, or `{"low": […], "high": […]}` for a `Box`.
             agents: how many agents act together, through `steps`; None: one, through `reset`, `step` and `end`.
+            name: a client with `agents` may have one; the run logs what it has done.
             train: whether the run learns from the steps.
             patience_s: seconds to try to connect, at the start and whenever the connection breaks.
         """
         self._url, self._patience_s = url, patience_s
         self._observation = observation
         self._hello: dict[str, Any] = {"type": "hello", "version": 2 if agents else 1, "token": token, "train": train}
-        self._hello |= {"agents": agents} if agents else {}
+        self._hello |= ({"agents": agents} if agents else {}) | ({"name": name} if name else {})
         self._hello |= {"observation": dict(observation), "action": dict(action)}
         self._action_dtype = np.float32 if "low" in action else np.int64
         self._session, self._sequence, self._server_has = "", -1, -1

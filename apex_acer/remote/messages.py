@@ -21,6 +21,7 @@ WRONG, BUSY = 1008, 1013  # WebSocket's codes for a broken rule and for trying a
 HELLO_BYTES = 1 << 16
 BYTES_PER_NUMBER = 32  # at most, in JSON
 LONGEST = 200  # of what a refusal quotes, characters
+LONGEST_NAME = 40  # characters
 NUMBERS = {bool, int, float}
 USABLE = f"a number from {-LARGEST:g} to {LARGEST:g}"
 ENDS = "terminated", "truncated"
@@ -50,6 +51,8 @@ class Hello(NamedTuple):
     """The session that it wants to go on with; empty: a new one."""
     agents: int | None
     """Number of agents in each message of version 2; None in version 1, which knows no agents."""
+    name: str = ""
+    """The client's name in the log; empty: it is not logged."""
 
 
 class Step(NamedTuple):
@@ -108,7 +111,7 @@ def parse_hello(values: Values, spec: EnvironmentSpec, token: str) -> Hello:
     if values["type"] != "hello":
         raise RemoteError("require hello first")  # without what came, which may be the token
     has_agents = values.get("version") == 2
-    _require_keys(values, HELLO_2 if has_agents else HELLO, {"train", "session"})
+    _require_keys(values, HELLO_2 if has_agents else HELLO, {"train", "session", "name"})
     if not hmac.compare_digest(values["token"].encode(errors="replace"), token.encode()):
         raise RemoteError("wrong token")
     if values["version"] not in VERSIONS:
@@ -120,7 +123,8 @@ def parse_hello(values: Values, spec: EnvironmentSpec, token: str) -> Hello:
     if not spec.actions.fits(values["action"]):
         actions = _short(spec.actions.client_space())
         raise RemoteError(f"action is {_short(values['action'])}, this server's is {actions}")
-    return Hello(values.get("train", True), values.get("session", ""), int(values["agents"]) if has_agents else None)
+    agents = int(values["agents"]) if has_agents else None
+    return Hello(values.get("train", True), values.get("session", ""), agents, values.get("name", ""))
 
 
 def parse_request(values: Values, spec: EnvironmentSpec, agents: int | None = None) -> Request:
@@ -171,6 +175,10 @@ def _is_count(value: Any) -> bool:
     return _is_sequence(value) and value > 0
 
 
+def _is_name(value: Any) -> bool:
+    return isinstance(value, str) and len(value) <= LONGEST_NAME and value.isprintable()
+
+
 def _are_kinds(value: Any) -> bool:
     return isinstance(value, list) and all(isinstance(kind, str) and kind in STEPS for kind in value)
 
@@ -199,7 +207,11 @@ HELLO: Fields = {
     "train": (lambda value: isinstance(value, bool), "true or false"),
     "session": (_is_text, "a string"),
 }
-HELLO_2: Fields = {**HELLO, "agents": (_is_count, "a whole number from 1 to 2^53 - 1")}
+HELLO_2: Fields = {
+    **HELLO,
+    "agents": (_is_count, "a whole number from 1 to 2^53 - 1"),
+    "name": (_is_name, f"a string of at most {LONGEST_NAME} printable characters"),
+}
 
 
 def _require_keys(values: Values, fields: Fields, optional: Set[str] = frozenset()) -> None:

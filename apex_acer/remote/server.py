@@ -83,6 +83,7 @@ class Server:
         self._listener = listener or listen(settings)
         self._latencies: deque[float] = deque(maxlen=LATENCIES)
         self._logged: set[str] = set()
+        self._refused = 0
         self._tasks: set[asyncio.Task[None]] = set()  # asyncio keeps only weak references
         self._loop = asyncio.new_event_loop()  # made here, so that it can be called from the start
         self._stopping = asyncio.Event()
@@ -123,7 +124,7 @@ class Server:
 
     def metrics(self) -> Row:
         """Metrics of an actor about its clients."""
-        return {"clients": self.num}
+        return {"clients": self.num, "refused_clients": self._refused}
 
     def close(self) -> None:
         """Sends all clients the close message and ends the thread."""
@@ -168,6 +169,7 @@ class Server:
                     server.close()
                     await server.wait_closed()
             self._listener.abort()
+            self._sessions.close()
 
     async def _welcome_and_hear(self, connection: Any) -> None:
         data: str | bytes = ""
@@ -193,6 +195,7 @@ class Server:
             await self._refuse(connection, error, text=isinstance(data, str))
         except ConnectionClosed:
             if isinstance(broken := connection.protocol.parser_exc, ProtocolError | PayloadTooBig):
+                self._refused += 1
                 self._log_once(str(broken))
         finally:
             self._relayed.pop(connection, None)
@@ -223,7 +226,7 @@ class Server:
                 session.cancel_end = self._loop.call_later(self._settings.grace_s, self._sessions.end, session).cancel
 
     def _admit(self, hello: Hello, connection: ServerConnection, *, text: bool) -> Session:
-        session = self._sessions.find(hello.session, hello.agents)
+        session = self._sessions.find(hello._replace(name=hello.name.replace(self._token, "…")))
         if session.connection is not None:  # the old connection may be broken without anybody knowing
             self._later(session.connection.close(reason="the client has connected again"))
         session.arrive(connection, text=text)
@@ -253,6 +256,7 @@ class Server:
 
     async def _refuse(self, connection: ServerConnection, error: RemoteError, *, text: bool) -> None:
         line = str(error).replace(self._token, "…")  # a client may put it anywhere
+        self._refused += 1
         self._log_once(line)
         with contextlib.suppress(ConnectionClosed):
             await connection.send(error_message(line, retry=error.code == BUSY, text=text))

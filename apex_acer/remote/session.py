@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import secrets
 import time
 from collections.abc import Callable, Sequence
@@ -9,9 +10,10 @@ from heapq import heappop, heappush
 from typing import Any, NamedTuple
 
 from apex_acer.config import ListenConfig
-from apex_acer.remote.messages import BUSY, WAIT, Observation, RemoteError, Request, encode
+from apex_acer.remote.messages import BUSY, ENDS, WAIT, Hello, Observation, RemoteError, Request, encode
 
 LOST = "lost"
+log = logging.getLogger(__name__)
 
 
 class Event(NamedTuple):
@@ -30,9 +32,9 @@ class Event(NamedTuple):
 class Session:
     """One client, from its first `hello` to its `bye`, or until it has been away for too long. Each agent has a slot."""
 
-    def __init__(self, slots: Sequence[int], agents: int | None = None) -> None:
-        """`agents` is their number in version 2, None in version 1 (`Hello.agents`)."""
-        self.id, self.slots, self.agents = secrets.token_hex(16), tuple(slots), agents
+    def __init__(self, slots: Sequence[int], agents: int | None = None, name: str = "") -> None:
+        """`agents` is their number in version 2, None in version 1; `name` is the client's (`Hello`)."""
+        self.id, self.slots, self.agents, self.name = secrets.token_hex(16), tuple(slots), agents, name
         self.text = True  # whether it speaks JSON
         self.sequence = -1  # of the newest message
         self.connection: Any = None  # None while it is away
@@ -44,6 +46,9 @@ class Session:
         self._playing: set[int] = set()  # slots whose episode has begun and not ended
         self._asking: set[int] = set()  # slots that wait for an action
         self._actions: dict[int, Any] = {}  # by slot, for the newest message
+        self._began, self._steps = time.monotonic(), 0
+        self._returns = dict.fromkeys(slots, 0.0)  # so far of each slot's episode
+        self._episodes, self._sum = 0, 0.0  # episodes that have ended, and the sum of their returns
 
     def take(self, request: Request) -> list[Event] | None:
         """The events of the next message, None for `bye`; raises `RemoteError` for a message out of order."""
@@ -57,6 +62,8 @@ class Session:
         events = [Event(self, slot, *step) for slot, step in zip(self.slots, steps, strict=True) if step.kind != WAIT]
         for event in events:
             self._require_turn(event)
+        for event in events:
+            self._tally(event)
         self._asking = {event.slot for event in events if event.kind in ("reset", "step")}
         self._playing = self._playing - {event.slot for event in events} | self._asking
         self.sequence += 1
@@ -70,6 +77,21 @@ class Session:
         self._actions[slot] = action
         self._asking.discard(slot)
         self._answer_if_decided()
+
+    def summary(self) -> str:
+        """The client's agents, steps, rate and mean return since it first came, in one line."""
+        rate = self._steps / max(1e-9, time.monotonic() - self._began)
+        mean = (
+            f", mean return {self._sum / self._episodes:.1f} of {self._episodes:,} episodes" if self._episodes else ""
+        )
+        return f"{len(self.slots)} agents, {self._steps:,} steps, {rate:,.0f}/s{mean}"
+
+    def _tally(self, event: Event) -> None:
+        begins, slot = event.kind == "reset", event.slot
+        self._steps += not begins
+        self._returns[slot] = event.reward + (0.0 if begins else self._returns[slot])
+        if event.kind in ENDS:
+            self._episodes, self._sum = self._episodes + 1, self._sum + self._returns[slot]
 
     def _require_turn(self, event: Event) -> None:
         """Raises `RemoteError` if an agent's episode begins before the last one has ended, or goes on after that."""
@@ -117,15 +139,17 @@ class Sessions:
         self._sessions: dict[str, Session] = {}
         self._free = list(range(settings.clients))
 
-    def find(self, wanted: str, agents: int | None) -> Session:
-        """The session of this id or, if there is none, a new one for so many agents.
+    def find(self, hello: Hello) -> Session:
+        """The session that `hello` wants or, if there is none, a new one for its agents.
 
         Raises `RemoteError` if there are too few slots, or if the session has another number of agents.
         """
-        session = self._sessions.get(wanted)
+        agents, session = hello.agents, self._sessions.get(hello.session)
         if session is None:
-            session = Session(self._slots(1 if agents is None else agents), agents)
+            session = Session(self._slots(1 if agents is None else agents), agents, hello.name)
             self._sessions[session.id] = session
+            if session.name:
+                log.info("client %r has come with %d agents", session.name, agents)
         elif session.agents != agents:
             raise RemoteError(f"hello is of {_form(agents)}, but its session is of {_form(session.agents)}")
         return session
@@ -136,9 +160,19 @@ class Sessions:
             return
         if events := session.end():
             self._put(events)
+        self._tell(session)
         del self._sessions[session.id]
         for slot in session.slots:
             heappush(self._free, slot)
+
+    def close(self) -> None:
+        """Logs what the clients have done, as the server ends."""
+        for session in self._sessions.values():
+            self._tell(session)
+
+    def _tell(self, session: Session) -> None:
+        if session.name:
+            log.info("client %r has left: %s", session.name, session.summary())
 
     def connected(self) -> list[Session]:
         """The sessions that have a connection; other threads may call this."""

@@ -53,7 +53,7 @@ def conversation(spec: EnvironmentSpec, *, text: bool, agents: int | None) -> li
     described = {name: {"shape": [*box.given_shape], "dtype": box.given_dtype} for name, box in boxes.items()}
     observation = described if spec.parts else described[""]
     hello = HELLO | {"observation": observation, "action": action, "train": True, "session": ""}
-    hello |= {"version": 2, "agents": agents} if agents else {}
+    hello |= {"version": 2, "agents": agents, "name": "unity"} if agents else {}
     requests, lead = list[Values](), (agents,) if agents else ()
     for sequence, kind in enumerate(("reset", "step", "terminated", "reset", "truncated", "bye")):
         arrays = {
@@ -122,8 +122,9 @@ class Fuzz:
             values = decode(data)
             stage = "refused"
             if hello:
-                train, wanted, agents = parse_hello(values, spec, TOKEN)
-                assert list(map(type, (train, wanted))) == [bool, str]
+                train, wanted, agents, name = parse_hello(values, spec, TOKEN)
+                assert list(map(type, (train, wanted, name))) == [bool, str, str]
+                assert name.isprintable()
                 assert agents is None or agents > 0
             else:
                 request = parse_request(values, spec, session.agents)
@@ -166,7 +167,7 @@ def injure(mutator: Mutator, values: Values, *, text: bool) -> str | bytes:
 def test_good_messages_are_taken_and_injured_ones_are_or_are_refused_in_one_line() -> None:
     for (name, text, agents), conversation in CONVERSATIONS.items():
         hello, *requests = (decode(encode(values, text=text)) for values in conversation)
-        assert parse_hello(hello, SPECS[name], TOKEN) == Hello(True, "", agents)
+        assert parse_hello(hello, SPECS[name], TOKEN) == Hello(True, "", agents, "unity" if agents else "")
         kinds = converse(Session(range(agents or 1), agents), requests, SPECS[name])
         each = [
             [kind] * (agents - 1 if agents else 1) for kind in ("reset", "step", "terminated", "reset", "truncated")

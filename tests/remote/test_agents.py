@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import logging
+import re
 from pathlib import Path
 from typing import Any
 
@@ -229,3 +231,40 @@ def test_a_hello_that_is_refused_gets_no_room(serve: Serve) -> None:
     assert peer.hear()["message"] == "wrong token"
     peer = Peer(acting.server.url, None)
     assert peer.ask(padded(HELLO_3, (1 << 16) + 4 * 32 + 1))["message"].startswith("a message is too large")
+
+
+# ── what is told of clients ──
+
+
+def test_the_log_has_a_named_client_s_steps_rate_and_mean_return(
+    serve: Serve, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    acting = serve()
+    Peer(acting.server.url).reset()  # without a name
+    leaving, staying = (Peer(acting.server.url, HELLO_3 | {"name": name}) for name in (f"unity {TOKEN}", "godot"))
+    leaving.ask(steps(0, "reset", "reset", "wait"))
+    leaving.ask(steps(1, "step", "truncated", "wait"))
+    leaving.ask(steps(2, "terminated", "reset", "wait"))
+    leaving.ask(steps(3, "reset", "truncated", "wait"))
+    leaving.say({"type": "bye", "sequence": 4})
+    assert leaving.closed() == 1000
+    staying.ask(steps(0, "reset", "reset", "reset"))
+    acting.server.close()
+    came = [f"client {name!r} has come with 3 agents" for name in ("unity …", "godot")]
+    said = [line for line in caplog.messages if line.startswith("client ")]
+    assert said[:2] == came
+    assert re.sub(r"[\d,]+/s", "n/s", said[2]) == (
+        "client 'unity …' has left: 3 agents, 4 steps, n/s, mean return 2.0 of 3 episodes"  # 1 + 1, 2, 2
+    )
+    assert said[3:] == ["client 'godot' has left: 3 agents, 0 steps, 0/s"]
+
+
+def test_refused_clients_are_counted(serve: Serve) -> None:
+    acting = serve(clients=1)
+    peer = Peer(acting.server.url)
+    assert acting.server.metrics() == {"clients": 1, "refused_clients": 0}
+    refusal(acting, HELLO_3)
+    refusal(acting, HELLO)
+    assert peer.step(0)["type"] == "error"
+    until(lambda: acting.server.metrics() == {"clients": 0, "refused_clients": 3})

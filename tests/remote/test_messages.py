@@ -40,6 +40,11 @@ WRONG_HELLOS = {
     "version": (HELLO | {"version": 3}, "version 3 of the protocol; this server speaks 1 and 2"),
     "agents of version 1": (HELLO | {"agents": 2}, "hello: unknown key 'agents'; allowed: type, version, token, "),
     "no agents": (HELLO | {"version": 2}, "hello: agents missing"),
+    "a name of version 1": (HELLO | {"name": "x"}, "hello: unknown key 'name'; allowed: type, version, token, "),
+    "a long name": (
+        HELLO | {"version": 2, "agents": 1, "name": "x" * 41},
+        "hello: name is of type str; require a string of at most 40 printable characters",
+    ),
     "0 agents": (HELLO | {"version": 2, "agents": 0}, "hello: agents is 0; require a whole number from 1 to 2^53"),
     "missing": ({"type": "hello", "token": TOKEN}, "hello: action, observation, version missing"),
     "unknown": (HELLO | {"colour": 1}, "hello: unknown key 'colour'; allowed: type, version, "),
