@@ -278,13 +278,14 @@ def main(
         "serve": lambda: serve(clients, seconds),
         "agents": lambda: agents(seeds, seconds),
     }
-    records = []
+    records, before = [], round(os.getloadavg()[0], 1)  # of other programs
     for record in tasks[task]():
         print(json.dumps(record), flush=True)
         records.append(record)
     path = out or RESULTS / f"remote-{task}{f'-{clients}' if task == 'clients' and clients != 64 else ''}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps({"cores": os.cpu_count(), "records": records}, indent=2) + "\n")
+    conditions = {"cores": os.cpu_count(), "load_average_before": before}
+    path.write_text(json.dumps({**conditions, "records": records}, indent=2) + "\n")
     return 0
 
 
