@@ -1,6 +1,7 @@
 """A client of `apex-acer train` with remote environments, and of `apex-acer serve`.
 
-It speaks version 1 of docs/remote.md's protocol. The file can be copied: it needs only numpy, msgpack and websockets.
+It speaks docs/remote.md's protocol: version 2 if it has agents, else version 1.
+The file can be copied: it needs only numpy, msgpack and websockets.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import logging
 import math
 import random
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, NamedTuple
 
@@ -22,7 +23,7 @@ from websockets.sync.client import ClientConnection, connect
 
 log = logging.getLogger(__name__)
 
-VERSION = 1
+ENDS = "terminated", "truncated"
 CONNECT_S = 10.0  # for one attempt to connect
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 2.0  # between attempts
 JITTER = random.SystemRandom()  # an environment may draw from the shared generator, and forks repeat any other
@@ -52,7 +53,7 @@ class Summary(NamedTuple):
 
 
 class Client:
-    """A connection for one environment, for code with its own loop. It reconnects by itself."""
+    """A connection for one environment, or for several agents, for code with its own loop. It reconnects by itself."""
 
     def __init__(
         self,
@@ -61,6 +62,8 @@ class Client:
         *,
         observation: Mapping[str, Any],
         action: Mapping[str, Any],
+        agents: int | None = None,
+        name: str = "",
         train: bool = True,
         patience_s: float = 60.0,
     ) -> None:
@@ -71,12 +74,15 @@ class Client:
             token: the run's token.
             observation: `{"shape": [4], "dtype": "float32"}`, or such a description of each part by its name.
             action: `{"n": 2}`, `{"nvec": [3, 2]}` for several choices, or `{"low": […], "high": […]}` for a `Box`.
+            agents: how many agents act together, through `steps`; None: one, through `reset`, `step` and `end`.
+            name: a client with `agents` may have one; the run logs what it has done.
             train: whether the run learns from the steps.
             patience_s: seconds to try to connect, at the start and whenever the connection breaks.
         """
         self._url, self._patience_s = url, patience_s
         self._observation = observation
-        self._hello = {"type": "hello", "version": VERSION, "token": token, "train": train}
+        self._hello: dict[str, Any] = {"type": "hello", "version": 2 if agents else 1, "token": token, "train": train}
+        self._hello |= ({"agents": agents} if agents else {}) | ({"name": name} if name else {})
         self._hello |= {"observation": dict(observation), "action": dict(action)}
         self._action_dtype = np.float32 if "low" in action else np.int64
         self._session, self._sequence, self._server_has = "", -1, -1
@@ -96,6 +102,20 @@ class Client:
         """Sends the result of the last action, with which the episode was `terminated` or else truncated."""
         kind = "terminated" if terminated else "truncated"
         self._ask({"type": kind, "observation": self._bytes(observation), "reward": float(reward)})
+
+    def steps(self, kinds: Sequence[str], observations: Observation, rewards: npt.ArrayLike) -> list[Any]:
+        """Sends what is new of each agent; returns the next action of each, None for those that have asked for none.
+
+        After `EpisodeLost` the episodes of all agents are over, so each begins a new one.
+
+        Args:
+            kinds: of each agent: `reset`, `step`, `terminated`, `truncated`, or `wait` if nothing is new.
+            observations: `[agents, *shape]`, or such an array of each part; rows of agents that wait are not looked at.
+            rewards: `[agents]` finite numbers; those of agents that wait or reset are not looked at.
+        """
+        values = {"type": "steps", "kinds": list(kinds), "observations": self._bytes(observations)}
+        answer: list[Any] = self._ask(values | {"rewards": np.asarray(rewards, np.float64).tolist()})
+        return answer
 
     def close(self) -> None:
         """Closes the connection; an episode that has not ended counts as truncated."""
@@ -117,11 +137,15 @@ class Client:
         return {name: _bytes(_find(observation, name), part) for name, part in self._observation.items()}
 
     def _ask(self, values: dict[str, Any]) -> Any:
-        """Sends a message until the server has it; returns the action in the answer, None after an episode's end."""
+        """Sends a message until the server has it; returns the action in the answer, or those of all agents.
+
+        An action is None after an episode's end.
+        """
         self._sequence += 1
+        begins = values["type"] == "reset" or set(values.get("kinds", ())) == {"reset"}
         while True:
             if self._connection is None:
-                self._come_back(begins=values["type"] == "reset")
+                self._come_back(begins=begins)
             connection = self._connection
             assert connection is not None
             try:
@@ -137,13 +161,15 @@ class Client:
                 with contextlib.suppress(ConnectionClosed):
                     while True:  # the server's close message may have come before
                         _read(connection)
-        if answer["type"] == "ended":
-            return None
-        action = answer["action"]
-        return np.array(action, self._action_dtype) if isinstance(action, list) else int(action)
+        if "actions" in answer:
+            return [self._action(action) for action in answer["actions"]]
+        return self._action(answer.get("action"))
+
+    def _action(self, action: int | list[float] | None) -> Any:
+        return np.array(action, self._action_dtype) if isinstance(action, list) else action
 
     def _come_back(self, *, begins: bool) -> None:
-        """Reconnects; raises `EpisodeLost` if the session is a new one, unless the next message `begins` an episode."""
+        """Reconnects; raises `EpisodeLost` if the session is a new one, unless the next message `begins` all episodes."""
         before = self._session
         self._connect()
         if self._session == before:
@@ -205,9 +231,11 @@ def _find(observation: Any, name: str) -> Any:
     return observation
 
 
-def spaces(env: Any) -> dict[str, dict[str, Any]]:
-    """Arguments `observation` and `action` of `Client` for the gymnasium environment `env`."""
-    return {"observation": _observation(env.observation_space), "action": _actions(env.action_space)}
+def spaces(env: Any) -> dict[str, Any]:
+    """Arguments `observation` and `action` of `Client` for a gymnasium environment, or for each copy of a vector of them."""
+    single = "single_" if hasattr(env, "num_envs") else ""
+    observation, action = (getattr(env, f"{single}{name}_space") for name in ("observation", "action"))
+    return {"observation": _observation(observation), "action": _actions(action)}
 
 
 def _observation(space: Any, name: str = "") -> dict[str, Any]:
@@ -242,10 +270,11 @@ def run(
     seed: int | None = None,
     patience_s: float = 60.0,
 ) -> Summary:
-    """Plays a gymnasium environment until the server closes or `episodes` have ended.
+    """Plays a gymnasium environment, or a vector of them at once, until the server closes or `episodes` have ended.
 
     Args:
-        env: an environment with `Discrete`, `MultiDiscrete`, `MultiBinary` or `Box` actions.
+        env: an environment, or a `VectorEnv` with NEXT_STEP autoreset (gymnasium's default), that has
+            `Discrete`, `MultiDiscrete`, `MultiBinary` or `Box` actions.
         url: `ws://…` or `wss://…`.
         token: the run's token.
         episodes: how many to play; None: no limit.
@@ -256,6 +285,8 @@ def run(
     Raises:
         RemoteError: if the server refuses or cannot be reached.
     """
+    if hasattr(env, "num_envs"):
+        return _run_vector(env, url, token, episodes=episodes, train=train, seed=seed, patience_s=patience_s)
     returns, steps, shape = list[float](), 0, env.action_space.shape
     with Client(url, token, **spaces(env), train=train, patience_s=patience_s) as client, contextlib.suppress(Ended):
         while episodes is None or len(returns) < episodes:
@@ -273,4 +304,30 @@ def run(
                         returns.append(total)
                     else:
                         action = client.step(obs, reward)
+    return Summary(len(returns), steps, returns)
+
+
+def _run_vector(envs: Any, url: str, token: str, *, episodes: int | None, seed: int | None, **options: Any) -> Summary:
+    """`run` for a `VectorEnv`, whose copies are the agents of one client."""
+    returns, steps, num, space = list[float](), 0, envs.num_envs, envs.single_action_space
+    with Client(url, token, **spaces(envs), agents=num, **options) as client, contextlib.suppress(Ended):
+        while episodes is None or len(returns) < episodes:
+            obs, _ = envs.reset(seed=seed)
+            seed, kinds, rewards, totals = None, ["reset"] * num, np.zeros(num), np.zeros(num)
+            actions: list[Any] = [None] * num
+            with contextlib.suppress(EpisodeLost):
+                while True:
+                    answers = client.steps(kinds, obs, rewards)
+                    over = np.array([kind in ENDS for kind in kinds])
+                    returns += totals[over].tolist()
+                    if episodes is not None and len(returns) >= episodes:
+                        break
+                    # an environment that resets itself ignores its action, but must get one
+                    actions = [old if new is None else new for new, old in zip(answers, actions, strict=True)]
+                    obs, rewards, terminated, truncated, _ = envs.step(
+                        np.array(actions, space.dtype).reshape(num, *space.shape)
+                    )
+                    totals = np.where(over, 0.0, totals + rewards)
+                    steps += int((~over).sum())
+                    kinds = np.select([over, terminated, truncated], ["reset", *ENDS], "step").tolist()
     return Summary(len(returns), steps, returns)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import subprocess
 import sys
@@ -71,6 +72,47 @@ def test_a_gymnasium_environment(serve: Serve) -> None:
     assert played.episodes == len(played.returns) == 3
     assert played.steps == sum(played.returns) == acting.kinds().count("step") + 3
     until(lambda: acting.kinds().count("reset") == acting.kinds().count("terminated") == 3)
+
+
+def test_a_vector_of_environments_plays_on_one_connection(serve: Serve) -> None:
+    acting = serve(clients=3)
+    envs = gymnasium.make_vec("CartPole-v1", 3, vectorization_mode="sync")
+    played = run(envs, acting.server.url, TOKEN, episodes=5, seed=1)
+    assert len(played.returns) == played.episodes >= 5
+    assert sum(played.returns) <= played.steps == sum(event.kind not in ("reset", LOST) for event in acting.events)
+    until(lambda: acting.server.num == 0)
+    kinds = [[event.kind for event in acting.events if event.slot == slot] for slot in range(3)]
+    assert sum(each.count("terminated") for each in kinds) == played.episodes
+    for each in kinds:  # an episode's end, then a reset
+        assert each[0] == "reset"
+        assert [after for before, after in itertools.pairwise(each) if before == "terminated"] == ["reset"] * (
+            each.count("reset") - 1
+        )
+    assert sum(event.reward for event in acting.events if event.kind == "reset") == 0
+
+
+def test_agents_go_on_after_a_cut_and_begin_again_after_a_long_one(serve: Serve) -> None:
+    acting, zeros = serve(grace_s=60.0), np.zeros(2)
+    with Client(acting.server.url, TOKEN, **SPACES, agents=2) as client:
+        assert client.steps(["reset", "wait"], [OBS, OBS], zeros) == [0, None]
+        for number in range(6):
+            if number % 2 == 0:
+                cut(client)
+            kinds = ["step", "step" if number else "reset"]
+            assert client.steps(kinds, np.array([[number, 0, 0, 0], OBS]), zeros) == [number % 2, 0]
+        client.steps(["wait", "terminated"], [OBS, OBS], [0, 2.5])
+    until(lambda: acting.kinds()[-2:] == ["terminated", LOST])
+    assert len(acting.events) == 15
+    acting = serve(grace_s=0.0)
+    with Client(acting.server.url, TOKEN, **SPACES, agents=2) as client:
+        for kinds in (["step", "wait"], ["reset", "wait"]):
+            client.steps(["reset", "reset"], [OBS, OBS], zeros)
+            client.steps(["terminated", "step"], [OBS, OBS], zeros)
+            cut(client)
+            until(lambda: acting.server.num == 0)
+            with pytest.raises(EpisodeLost):  # also if it is that of an agent that waits
+                client.steps(kinds, [OBS, OBS], zeros)
+        assert client.steps(["reset", "reset"], [OBS, OBS], zeros) == [0, 0]
 
 
 def test_each_kind_of_actions_is_told_as_the_page_says() -> None:
@@ -157,7 +199,7 @@ def test_numbers_of_another_type_are_converted(serve: Serve) -> None:
     bounds = {"low": [-1.0, 0.0], "high": [3.0, 10.0]}
     with Client(acting.server.url, TOKEN, observation=SPACES["observation"], action=bounds) as client:
         acting.holds = True
-        threading.Timer(0.2, lambda: acting.server.answer([(acting.events[0].session, [0.5, 2.0])])).start()
+        threading.Timer(0.2, lambda: acting.server.answer([(acting.events[0], [0.5, 2.0])])).start()
         np.testing.assert_array_equal(client.reset([1, 2, 3, 4]), np.array([0.5, 2.0], np.float32))
     assert isinstance(acting.events[0].obs, np.ndarray)
     assert acting.events[0].obs.dtype == CARTPOLE.dtype

@@ -6,6 +6,7 @@ import functools
 import math
 import time
 from collections import deque
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +22,7 @@ from apex_acer.protocol.metrics import Timers
 from apex_acer.protocol.planes import to_planes
 from apex_acer.protocol.specification import Array
 from apex_acer.protocol.unroll import Unroll
+from apex_acer.remote.messages import Observation
 from apex_acer.remote.server import Server
 from apex_acer.remote.session import LOST, Event
 from apex_acer.remote.token import read_token
@@ -145,11 +147,17 @@ class RemoteRollout:
         """Acts for all clients that wait, the first of which may take `timeout_s` seconds; returns the number of actions."""
         with self._timers.phase("environment"):
             events = self._server.take(timeout_s)
-        count = 0
+        count, fresh = 0, dict[int, Event]()  # by slot
         for event in events:
-            if event.session.slot in self._asking:  # a second observation of the same client
-                count += self._act(length)
-            self._note(event)
+            self._count(event)
+            if event.slot in fresh:  # a second event of the same client
+                self._note(fresh)
+                count, fresh = count + self._act(length), {}
+            if event.kind == LOST:
+                self._lose(event.slot)
+            else:
+                fresh[event.slot] = event
+        self._note(fresh)
         return count + self._act(length)
 
     def count(self, num: int) -> None:
@@ -162,31 +170,42 @@ class RemoteRollout:
         episodes, self._episodes = self._episodes, []
         return episodes
 
-    def _note(self, event: Event) -> None:
-        """Adds the step that led to `event` to the slot's unroll, and keeps its observation."""
-        slot = event.session.slot
-        partial = self._partial.get(slot)
-        self._count(event, slot)
-        if event.kind == LOST:
-            if partial:
-                partial.truncate()
-                if self._whole_episodes:
-                    self._finish(slot)
-            return
-        assert event.obs is not None
-        begins = event.kind == "reset"
-        plane = to_planes(self._policy.spec, event.obs, 1)[0]
-        episode_step = 0 if begins else int(self._episode_step[-1, slot]) + 1
-        if partial and not partial.is_full:
-            partial.add(self._chosen[slot], event, plane, episode_step)
-        elif not begins:
-            self._unlearned_steps += 1
-        self._obs[:, slot] = np.concatenate([self._obs[1:, slot], plane[None]])
-        self._episode_step[:, slot] = [*self._episode_step[1:, slot], episode_step]
-        self._asking[slot] = event
+    def _lose(self, slot: int) -> None:
+        """Truncates the slot's episode, which will not go on."""
+        if partial := self._partial.get(slot):
+            partial.truncate()
+            if self._whole_episodes:
+                self._finish(slot)
 
-    def _count(self, event: Event, slot: int) -> None:
+    def _note(self, events: dict[int, Event]) -> None:
+        """Adds the steps that led to the events to their slots' unrolls, and keeps the observations."""
+        if not events:
+            return
+        slots = list(events)
+        planes = self._planes([event.obs for event in events.values()])
+        begins = np.array([event.kind == "reset" for event in events.values()])
+        episode_steps = np.where(begins, 0, self._episode_step[-1, slots] + 1)
+        for at, (slot, event) in enumerate(events.items()):
+            partial = self._partial.get(slot)
+            if partial and not partial.is_full:
+                partial.add(self._chosen[slot], event, planes[at], int(episode_steps[at]))
+            elif event.kind != "reset":
+                self._unlearned_steps += 1
+        self._obs[:-1, slots], self._obs[-1, slots] = self._obs[1:, slots], planes
+        self._episode_step[:-1, slots], self._episode_step[-1, slots] = self._episode_step[1:, slots], episode_steps
+        self._asking |= events
+
+    def _planes(self, observations: Sequence[Observation | None]) -> Array:
+        """The observations as planes `[N, *plane]`."""
+        spec, num = self._policy.spec, len(observations)
+        if not spec.parts:
+            return to_planes(spec, np.stack(observations), num)  # type: ignore[arg-type]
+        parts = {name: np.stack([obs[name] for obs in observations]) for name in spec.boxes}  # type: ignore[index]
+        return to_planes(spec, parts, num)
+
+    def _count(self, event: Event) -> None:
         """Adds up returns, and counts the episodes that begin and end; another one is counted for one that was lost."""
+        slot = event.slot
         if event.kind == "reset":
             self._return[slot] = self._steps[slot] = 0
             self._is_counted[slot] = self._to_count > 0
@@ -218,7 +237,7 @@ class RemoteRollout:
         actions = self._policy.spec.actions
         decisions = zip(asking.values(), actions.for_clients(actions.to_environment(action)), strict=True)
         # an episode's last observation gets an action, too, for the autoreset step, but nobody waits for that
-        self._server.answer((event.session, one) for event, one in decisions if event.kind in ("reset", "step"))
+        self._server.answer((event, one) for event, one in decisions if event.kind in ("reset", "step"))
         if self._records:
             for at, slot in enumerate(slots):
                 self._chosen[slot] = action[at, None], {name: part[at, None] for name, part in extras.items()}

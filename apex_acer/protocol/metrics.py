@@ -80,7 +80,10 @@ METRICS = {
     "replay_steps": Metric("env steps", "environment steps in replay"),
     "fresh_sequences": Metric("sequences", "accepted sequences that have not been trained on yet"),
     "refused_messages": Metric("messages", "malformed, stale or foreign messages refused"),
-    "clients": Metric("clients", "connected remote clients", ACTOR),
+    "clients": Metric("clients", "connected remote clients; each agent of a client counts", ACTOR),
+    "refused_clients": Metric(
+        "clients", "remote clients that were refused: they broke a rule, or there was no place for them", ACTOR
+    ),
     "team_return": Metric("reward", "mean sum of the returns of a game's agents, if there are several", PLAYERS),
     "win_share": Metric(
         "1", "share of games of two players that the player won: its return is positive", PLAYERS, "returns"

@@ -16,16 +16,18 @@ from apex_acer.protocol.actions import Actions, has_choice
 from apex_acer.protocol.planes import is_legal
 from apex_acer.protocol.specification import LARGEST, MASK, Array, EnvironmentSpec, unusable
 
-VERSION = 1
+VERSIONS = 1, 2
 WRONG, BUSY = 1008, 1013  # WebSocket's codes for a broken rule and for trying again later
 HELLO_BYTES = 1 << 16
 BYTES_PER_NUMBER = 32  # at most, in JSON
 LONGEST = 200  # of what a refusal quotes, characters
+LONGEST_NAME = 40  # characters
 NUMBERS = {bool, int, float}
 USABLE = f"a number from {-LARGEST:g} to {LARGEST:g}"
 ENDS = "terminated", "truncated"
 WITH_REWARD = "step", *ENDS
-KINDS = "reset", *WITH_REWARD, "bye"
+WAIT = "wait"
+STEPS = "reset", *WITH_REWARD, WAIT  # of an agent
 
 Values = dict[str, Any]
 Fields = Mapping[str, tuple[Callable[[Any], bool], str]]  # by key: a check of the value, and what is allowed
@@ -40,19 +42,42 @@ class RemoteError(Exception):
         self.code = code
 
 
-class Request(NamedTuple):
-    """A client's message during play: `kind` is one of `KINDS`."""
+class Hello(NamedTuple):
+    """What a client asks for."""
+
+    train: bool
+    """Whether its steps are for training."""
+    session: str
+    """The session that it wants to go on with; empty: a new one."""
+    agents: int | None
+    """Number of agents in each message of version 2; None in version 1, which knows no agents."""
+    name: str = ""
+    """The client's name in the log; empty: it is not logged."""
+
+
+class Step(NamedTuple):
+    """What a message says of one agent: `kind` is one of `STEPS`."""
 
     kind: str
-    sequence: int
     obs: Observation | None
-    """`[*given_shape]`, or an array of each part by name; None with `bye`."""
+    """`[*given_shape]`, or an array of each part by name; None if the agent waits."""
     reward: float
 
 
-def most_bytes(spec: EnvironmentSpec) -> int:
-    """Largest size in bytes of a client's message."""
-    return HELLO_BYTES + BYTES_PER_NUMBER * sum(math.prod(box.given_shape) for box in spec.boxes.values() or [spec])
+class Request(NamedTuple):
+    """A client's message during play."""
+
+    kind: str
+    """The message's type."""
+    sequence: int
+    steps: list[Step]
+    """One for each agent; none with `bye`."""
+
+
+def most_bytes(spec: EnvironmentSpec, agents: int = 1) -> int:
+    """Largest size in bytes of a client's message about so many agents."""
+    numbers = sum(math.prod(box.given_shape) for box in spec.boxes.values() or [spec])
+    return HELLO_BYTES + BYTES_PER_NUMBER * numbers * agents
 
 
 def decode(data: str | bytes) -> Values:
@@ -81,39 +106,46 @@ def error_message(message: str, *, retry: bool = False, text: bool) -> str | byt
     return encode({"type": "error", "message": message, "retry": retry}, text=text)
 
 
-def parse_hello(values: Values, spec: EnvironmentSpec, token: str) -> tuple[bool, str]:
-    """Checks a `hello`: its token, version and spaces.
-
-    Returns whether the client's steps are for training, and the session that it wants to go on with (empty: a new one).
-    Raises `RemoteError`.
-    """
+def parse_hello(values: Values, spec: EnvironmentSpec, token: str) -> Hello:
+    """Checks a `hello`: its token, version and spaces; raises `RemoteError`."""
     if values["type"] != "hello":
         raise RemoteError("require hello first")  # without what came, which may be the token
-    _require_keys(values, HELLO, {"train", "session"})
+    has_agents = values.get("version") == 2
+    _require_keys(values, HELLO_2 if has_agents else HELLO, {"train", "session", "name"})
     if not hmac.compare_digest(values["token"].encode(errors="replace"), token.encode()):
         raise RemoteError("wrong token")
-    if values["version"] != VERSION:
-        raise RemoteError(f"version {_short(values['version'])} of the protocol; this server speaks {VERSION}")
+    if values["version"] not in VERSIONS:
+        spoken = " and ".join(map(str, VERSIONS))
+        raise RemoteError(f"version {_short(values['version'])} of the protocol; this server speaks {spoken}")
     space = {name: _space(box) for name, box in spec.boxes.items()} or _space(spec)
     if values["observation"] != space:
         raise RemoteError(f"observation is {_short(values['observation'])}, this server's is {space}")
     if not spec.actions.fits(values["action"]):
         actions = _short(spec.actions.client_space())
         raise RemoteError(f"action is {_short(values['action'])}, this server's is {actions}")
-    return values.get("train", True), values.get("session", "")
+    agents = int(values["agents"]) if has_agents else None
+    return Hello(values.get("train", True), values.get("session", ""), agents, values.get("name", ""))
 
 
-def parse_request(values: Values, spec: EnvironmentSpec) -> Request:
-    """A message during play; raises `RemoteError`."""
+def parse_request(values: Values, spec: EnvironmentSpec, agents: int | None = None) -> Request:
+    """A message during play, in version 2 one of so many `agents`; raises `RemoteError`."""
     kind = values["type"]
-    if kind not in KINDS:
-        raise RemoteError(f"type {_short(kind)} is unknown; allowed: {', '.join(KINDS)}")
-    _require_keys(values, REQUESTS[kind])
-    reward = float(values.get("reward", 0.0))
-    obs = _observation(values["observation"], spec) if kind != "bye" else None
-    if spec.has_masks and isinstance(obs, dict):
-        obs[MASK] = _mask(obs[MASK], spec.actions, is_over=kind in ENDS)
-    return Request(kind, int(values["sequence"]), obs, reward)
+    allowed = REQUESTS if agents is None else REQUESTS_2
+    if kind not in allowed:
+        raise RemoteError(f"type {_short(kind)} is unknown; allowed: {', '.join(allowed)}")
+    _require_keys(values, allowed[kind])
+    sequence = int(values["sequence"])
+    if kind == "bye":
+        return Request(kind, sequence, [])
+    if agents is None:
+        return Request(kind, sequence, _steps([kind], [values.get("reward", 0.0)], values["observation"], spec, ()))
+    kinds, rewards = values["kinds"], values["rewards"]
+    if not len(kinds) == len(rewards) == agents:
+        counts = f"{len(kinds)} kinds and {len(rewards)} rewards"
+        raise RemoteError(f"{kind}: {counts}; require one for each agent, which are {agents}")
+    if set(kinds) == {WAIT}:
+        raise RemoteError(f"{kind}: all agents wait; require another kind of one at least")
+    return Request(kind, sequence, _steps(kinds, rewards, values["observations"], spec, (agents,)))
 
 
 # ── checks ──
@@ -139,10 +171,33 @@ def _is_map(value: Any) -> bool:
     return isinstance(value, dict)
 
 
+def _is_count(value: Any) -> bool:
+    return _is_sequence(value) and value > 0
+
+
+def _is_name(value: Any) -> bool:
+    return isinstance(value, str) and len(value) <= LONGEST_NAME and value.isprintable()
+
+
+def _are_kinds(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(kind, str) and kind in STEPS for kind in value)
+
+
+def _are_rewards(value: Any) -> bool:
+    return isinstance(value, list) and all(map(_is_reward, value))
+
+
 BYE: Fields = {"type": (_is_text, "a string"), "sequence": (_is_sequence, "a whole number from 0 to 2^53 - 1")}
-RESET: Fields = {**BYE, "observation": (lambda value: True, "")}  # `_observation` checks it
+RESET: Fields = {**BYE, "observation": (lambda value: True, "")}  # `_observations` checks it
 STEP: Fields = {**RESET, "reward": (_is_reward, USABLE)}
-REQUESTS = {"bye": BYE, "reset": RESET, **dict.fromkeys(WITH_REWARD, STEP)}
+REQUESTS = {"reset": RESET, **dict.fromkeys(WITH_REWARD, STEP), "bye": BYE}
+BATCH: Fields = {
+    **BYE,
+    "kinds": (_are_kinds, f"a list of {', '.join(STEPS)}"),
+    "observations": RESET["observation"],
+    "rewards": (_are_rewards, f"a list, each {USABLE}"),
+}
+REQUESTS_2 = {"steps": BATCH, "bye": BYE}
 HELLO: Fields = {
     "type": (_is_text, "a string"),
     "version": (_is_whole, "a whole number"),
@@ -151,6 +206,11 @@ HELLO: Fields = {
     "action": (_is_map, "a map"),
     "train": (lambda value: isinstance(value, bool), "true or false"),
     "session": (_is_text, "a string"),
+}
+HELLO_2: Fields = {
+    **HELLO,
+    "agents": (_is_count, "a whole number from 1 to 2^53 - 1"),
+    "name": (_is_name, f"a string of at most {LONGEST_NAME} printable characters"),
 }
 
 
@@ -172,13 +232,30 @@ def _space(spec: EnvironmentSpec) -> Values:
     return {"shape": list(spec.given_shape), "dtype": spec.given_dtype}
 
 
-def _observation(value: Any, spec: EnvironmentSpec) -> Observation:
-    """`value` as an array `[*given_shape]` of the environment's type, or as one of each part; raises `RemoteError`."""
+def _steps(
+    kinds: list[str], rewards: list[float], value: Any, spec: EnvironmentSpec, lead: tuple[int, ...]
+) -> list[Step]:
+    """The step of each agent, whose observations are in `value` `[*lead, *given_shape]`; raises `RemoteError`."""
+    acting = [at for at, kind in enumerate(kinds) if kind != WAIT]
+    steps = [Step(WAIT, None, 0.0)] * len(kinds)
+    for at, obs in zip(acting, _observations(value, spec, lead, acting), strict=True):
+        kind = kinds[at]
+        if spec.has_masks and isinstance(obs, dict):
+            obs[MASK] = _mask(obs[MASK], spec.actions, is_over=kind in ENDS)
+        steps[at] = Step(kind, obs, float(rewards[at]) if kind in WITH_REWARD else 0.0)
+    return steps
+
+
+def _observations(value: Any, spec: EnvironmentSpec, lead: tuple[int, ...], rows: list[int]) -> list[Observation]:
+    """The observation in each of the `rows` of `value` `[*lead, *given_shape]`; raises `RemoteError`."""
+    what = "observations" if lead else "observation"
     if not spec.parts:
-        return _array(value, spec, "observation")
+        array = _array(value, spec, what, lead, rows)
+        return [array[at, ...] for at in range(len(rows))]
     if not isinstance(value, dict) or value.keys() != spec.boxes.keys():
-        raise RemoteError(f"observation is {_short(value)}; require a map with the keys {', '.join(spec.boxes)}")
-    return {name: _array(value[name], box, f"{name} in observation") for name, box in spec.boxes.items()}
+        raise RemoteError(f"{what} is {_short(value)}; require a map with the keys {', '.join(spec.boxes)}")
+    parts = {name: _array(value[name], box, f"{name} in {what}", lead, rows) for name, box in spec.boxes.items()}
+    return [{name: array[at, ...] for name, array in parts.items()} for at in range(len(rows))]
 
 
 def _mask(mask: Array, actions: Actions, *, is_over: bool) -> Array:
@@ -194,30 +271,33 @@ def _mask(mask: Array, actions: Actions, *, is_over: bool) -> Array:
     return np.ones_like(mask)
 
 
-def _array(value: Any, spec: EnvironmentSpec, what: str) -> Array:
-    dtype, shape = np.dtype(spec.given_dtype), spec.given_shape
+def _array(value: Any, spec: EnvironmentSpec, what: str, lead: tuple[int, ...], rows: list[int]) -> Array:
+    """The `rows` of `value` `[*lead, *given_shape]` in the environment's type; the other rows may have any numbers."""
+    dtype, shape = np.dtype(spec.given_dtype), (*lead, *spec.given_shape)
     if isinstance(value, bytes):
         expected = math.prod(shape) * dtype.itemsize
         if len(value) != expected:
             raise RemoteError(f"{what} has {len(value)} bytes, expected {expected}")
         array = np.frombuffer(value, dtype.newbyteorder("<"))
-        if dtype.kind == "b" and array.view(np.uint8).max() > 1:
-            raise RemoteError(f"{what} has a byte that is neither 0 nor 1")
     elif isinstance(value, list) or (not shape and type(value) in NUMBERS):
         array = _from_list(value if isinstance(value, list) else [value], what)
     else:
         raise RemoteError(f"{what} is {_short(value)}; require {'a list' if shape else 'a number'} or bytes")
     if array.shape != shape and array.shape != (math.prod(shape),):
         raise RemoteError(f"{what} has shape {list(array.shape)}, expected {list(shape)}")
+    array = array.reshape(-1, *spec.given_shape)[rows]
+    if isinstance(value, bytes) and dtype.kind == "b" and array.view(np.uint8).max() > 1:
+        raise RemoteError(f"{what} has a byte that is neither 0 nor 1")
     with np.errstate(all="ignore"):  # what does not fit is told apart below
-        converted = array.astype(dtype).reshape(shape)
+        converted = array.astype(dtype)
     if dtype.kind == "f" and unusable(converted):
         wrong = array.reshape(-1)[np.argmin(np.abs(converted.reshape(-1)) <= LARGEST)]
         raise RemoteError(f"{what} has {wrong:g}; require {USABLE}")
-    if dtype.kind != "f" and (converted != array.reshape(shape)).any():
+    if dtype.kind != "f" and (converted != array).any():
         raise RemoteError(f"{what} has a number that is not a {dtype.name}")
-    if problem := spec.refusal(converted):
-        raise RemoteError(f"{what}: {problem}")
+    for row in converted if spec.choices else ():
+        if problem := spec.refusal(row):
+            raise RemoteError(f"{what}: {problem}")
     return converted
 
 

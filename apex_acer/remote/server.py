@@ -28,7 +28,7 @@ from apex_acer.remote.listener import Listener, listen, tls_options
 from apex_acer.remote.messages import (
     BUSY,
     SHORT,
-    VERSION,
+    Hello,
     RemoteError,
     decode,
     encode,
@@ -77,12 +77,13 @@ class Server:
         self.spec, self.url = spec, settings.url
         self._settings, self._token, self._evaluator, self._evaluates = settings, token, evaluator, evaluates
         self._tls = {} if listener else tls_options(settings, HELLO_S)
-        self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        self._events: queue.SimpleQueue[list[Event]] = queue.SimpleQueue()  # those of a message together
         self._sessions = Sessions(settings, self._events.put)
         self._relayed: dict[ServerConnection, bool] = {}  # to the evaluator, and whether they speak JSON
         self._listener = listener or listen(settings)
         self._latencies: deque[float] = deque(maxlen=LATENCIES)
         self._logged: set[str] = set()
+        self._refused = 0
         self._tasks: set[asyncio.Task[None]] = set()  # asyncio keeps only weak references
         self._loop = asyncio.new_event_loop()  # made here, so that it can be called from the start
         self._stopping = asyncio.Event()
@@ -95,15 +96,15 @@ class Server:
 
     def take(self, timeout_s: float) -> list[Event]:
         """The events since the last call, in their order; waits up to `timeout_s` seconds for the first."""
-        events = []
+        events: list[Event] = []
         with contextlib.suppress(queue.Empty):
-            events.append(self._events.get(timeout=timeout_s))
+            events += self._events.get(timeout=timeout_s)
             while True:
-                events.append(self._events.get_nowait())
+                events += self._events.get_nowait()
         return events
 
-    def answer(self, decisions: Iterable[tuple[Session, int | list[float]]]) -> None:
-        """Sends each session its action."""
+    def answer(self, decisions: Iterable[tuple[Event, int | list[float]]]) -> None:
+        """Sends the action for each event's observation, once there is one for all agents of its message."""
         self._call(self._deliver, list(decisions))
 
     def take_latencies(self) -> list[float]:
@@ -113,17 +114,17 @@ class Server:
 
     @property
     def most(self) -> int:
-        """Largest number of clients; their slots are below it."""
+        """Largest number of clients, counted by their agents; their slots are below it."""
         return self._settings.clients
 
     @property
     def num(self) -> int:
-        """Number of connected clients."""
-        return len(self._sessions.connected())
+        """Number of connected clients, counted by their agents."""
+        return sum(len(session.slots) for session in self._sessions.connected())
 
     def metrics(self) -> Row:
         """Metrics of an actor about its clients."""
-        return {"clients": self.num}
+        return {"clients": self.num, "refused_clients": self._refused}
 
     def close(self) -> None:
         """Sends all clients the close message and ends the thread."""
@@ -168,6 +169,7 @@ class Server:
                     server.close()
                     await server.wait_closed()
             self._listener.abort()
+            self._sessions.close()
 
     async def _welcome_and_hear(self, connection: Any) -> None:
         data: str | bytes = ""
@@ -179,12 +181,13 @@ class Server:
                 raise RemoteError(f"no hello within {HELLO_S:g} s") from None
             connection.protocol.text = isinstance(data, str)
             self._require_origin(connection)
-            train, session = parse_hello(decode(data), self.spec, self._token)
+            hello = parse_hello(decode(data), self.spec, self._token)
             self._listener.authenticated(connection)
-            if not train and not self._evaluates:
+            if not hello.train and not self._evaluates:
                 raise RemoteError(NO_EVALUATOR)
-            if train or self._evaluator is None:
-                await self._attend(connection, self._admit(session, connection, text=isinstance(data, str)))
+            connection.protocol.max_message_size = most_bytes(self.spec, min(hello.agents or 1, self.most))
+            if hello.train or self._evaluator is None:
+                await self._attend(connection, self._admit(hello, connection, text=isinstance(data, str)))
             else:
                 self._relayed[connection] = isinstance(data, str)
                 await relay(connection, data, self._evaluator, logger=NO_LOG)
@@ -192,6 +195,7 @@ class Server:
             await self._refuse(connection, error, text=isinstance(data, str))
         except ConnectionClosed:
             if isinstance(broken := connection.protocol.parser_exc, ProtocolError | PayloadTooBig):
+                self._refused += 1
                 self._log_once(str(broken))
         finally:
             self._relayed.pop(connection, None)
@@ -221,8 +225,8 @@ class Server:
                 session.leave()
                 session.cancel_end = self._loop.call_later(self._settings.grace_s, self._sessions.end, session).cancel
 
-    def _admit(self, wanted: str, connection: ServerConnection, *, text: bool) -> Session:
-        session = self._sessions.find(wanted)
+    def _admit(self, hello: Hello, connection: ServerConnection, *, text: bool) -> Session:
+        session = self._sessions.find(hello._replace(name=hello.name.replace(self._token, "…")))
         if session.connection is not None:  # the old connection may be broken without anybody knowing
             self._later(session.connection.close(reason="the client has connected again"))
         session.arrive(connection, text=text)
@@ -230,18 +234,20 @@ class Server:
 
     def _hear(self, session: Session, data: str | bytes) -> bool:
         """Takes a message; returns whether more may follow."""
-        event = session.take(parse_request(decode(data), self.spec))
-        if event:
-            self._events.put(event)
+        events = session.take(parse_request(decode(data), self.spec, session.agents))
+        if events is None:
+            return False
+        self._events.put(events)
+        if session.answer is not None:
+            self._later(self._send(session))
+        return True
+
+    def _deliver(self, decisions: list[tuple[Event, int | list[float]]]) -> None:
+        for (session, slot, *_), action in decisions:
+            session.decide(slot, action)
+            self._latencies.append(time.perf_counter() - session.asked_at)
             if session.answer is not None:
                 self._later(self._send(session))
-        return event is not None
-
-    def _deliver(self, decisions: list[tuple[Session, int | list[float]]]) -> None:
-        for session, action in decisions:
-            session.decide(action)
-            self._latencies.append(time.perf_counter() - session.asked_at)
-            self._later(self._send(session))
 
     async def _send(self, session: Session) -> None:
         if session.connection is not None and session.answer is not None:
@@ -250,6 +256,7 @@ class Server:
 
     async def _refuse(self, connection: ServerConnection, error: RemoteError, *, text: bool) -> None:
         line = str(error).replace(self._token, "…")  # a client may put it anywhere
+        self._refused += 1
         self._log_once(line)
         with contextlib.suppress(ConnectionClosed):
             await connection.send(error_message(line, retry=error.code == BUSY, text=text))
@@ -273,7 +280,8 @@ class Server:
             await connection.send(encode({"type": "bye", "message": "the run has ended"}, text=text))
 
     def _welcome(self, session: Session) -> str | bytes:
-        values = {"type": "welcome", "version": VERSION, "session": session.id, "sequence": session.sequence}
+        version = 1 if session.agents is None else 2
+        values = {"type": "welcome", "version": version, "session": session.id, "sequence": session.sequence}
         return encode(values, text=session.text)
 
     def _later(self, coroutine: Any) -> None:

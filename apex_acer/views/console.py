@@ -14,7 +14,7 @@ from typing import TextIO
 from rich.console import Console
 
 from apex_acer.config import RunConfig
-from apex_acer.protocol.messages import Outcome, Status
+from apex_acer.protocol.messages import Outcome, Row, Status
 from apex_acer.storage.history import last_rows
 from apex_acer.system.output import printable, say
 from apex_acer.views.progress import Progress, variety
@@ -125,7 +125,7 @@ class PlainLines:
         rate = sum(row.get("env_steps_per_s", 0.0) for row in rows.values())
         returns = [row["episode_return"] for row in rows.values() if "episode_return" in row]
         parts = [f"{steps:,}/{budget:,} steps", f"{rate:,.0f}/s"]
-        parts += [f"{row['clients']:.0f} clients" for row in rows.values() if "clients" in row]
+        parts += [_clients(row) for row in rows.values() if "clients" in row]
         skipped = f", {number:,.0f} skipped" if (number := learner.get("skipped_updates")) else ""
         parts.append(f"{learner.get('updates', 0):,.0f} updates ({learner.get('updates_per_s', 0):,.0f}/s){skipped}")
         if returns:
@@ -146,3 +146,8 @@ def _conclusion(result: Outcome) -> list[str]:
     times = f"{result.wall_s:.1f} s (start-up {result.startup_s:.1f} s)"
     lines = [f"{reason}: {counts} in {times}{score}", f"weights: {result.weights or 'not saved'}"]
     return [*lines, result.warning] if result.warning else lines
+
+
+def _clients(row: Row) -> str:
+    refused = f", {number:,.0f} refused" if (number := row.get("refused_clients")) else ""
+    return f"{row['clients']:.0f} clients{refused}"

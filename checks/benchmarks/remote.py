@@ -1,4 +1,4 @@
-"""What remote clients cost: `python -m checks.benchmarks.remote --task {solved,latency,clients,serve}`.
+"""What remote clients cost: `python -m checks.benchmarks.remote --task {solved,latency,clients,serve,agents}`.
 
 Prints a record for each measurement and writes all of a task into docs/results.
 
@@ -7,6 +7,7 @@ Prints a record for each measurement and writes all of a task into docs/results.
   that keep the learner busy.
 - `clients`: many clients of one run: steps a second, and how even they are.
 - `serve`: the same of `apex-acer serve`, for one client and many.
+- `agents`: steps a second of 16 agents on one connection and of 16 connections, in turns, in training and with `serve`.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ from tests.remote.conftest import free_port
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
 PROGRAM = str(Path(sys.executable).with_name("apex-acer"))
-TARGET, PYTHON_CLIENTS, PROCESSES = 475.0, 8, 4
+REMOTE = "--environment.remote."
+TARGET, PYTHON_CLIENTS, PROCESSES, AGENTS = 475.0, 8, 4, 16
 WARM_UP_S, START_S, DEADLINE_S = 10.0, 60.0, 300.0
 PLAY = "import gymnasium, sys; from apex_acer.client import run; run(gymnasium.make('CartPole-v1'), *sys.argv[1:])"
 
@@ -77,11 +79,11 @@ def wait_for(folder: Path, process: subprocess.Popen[str]) -> str:
     raise RuntimeError(f"no token within {START_S:.0f} s")
 
 
-def start_load(server: Served, clients: int, seconds: float) -> list[subprocess.Popen[str]]:
-    """Processes that play with so many clients in all."""
+def start_load(server: Served, clients: int, seconds: float, agents: int = 0) -> list[subprocess.Popen[str]]:
+    """Processes that play with so many clients in all, each of which may have several `agents`."""
     processes = min(PROCESSES, clients)
     shares = [len(range(number, clients, processes)) for number in range(processes)]
-    flags = ["--warm-up", str(WARM_UP_S), "--seconds", str(seconds)]
+    flags = ["--warm-up", str(WARM_UP_S), "--seconds", str(seconds), "--agents", str(agents)]
     command = [sys.executable, "-m", "checks.benchmarks.remote_load", server.url, server.token, *flags]
     return [
         subprocess.Popen(
@@ -126,7 +128,7 @@ def run_local(seed: int) -> Record:
 def run_remote(seed: int) -> Record:
     """`cartpole-remote`, with clients as a user starts them."""
     command = f"train cartpole-remote --engine local --until {TARGET} --seed {seed} --json --out {{folder}}/run"
-    with served(command, "--environment.remote.", PYTHON_CLIENTS) as server:
+    with served(command, REMOTE, PYTHON_CLIENTS) as server:
         play = [sys.executable, "-c", PLAY, server.url, server.token]
         clients = [subprocess.Popen(play) for _ in range(PYTHON_CLIENTS)]
         try:
@@ -163,7 +165,7 @@ def solved(seeds: int) -> Iterator[Record]:
 def latency(seconds: float) -> Iterator[Record]:
     """One client's waits, alone and beside seven others."""
     for others in (0, 7):
-        with served(f"train cartpole-remote {ENDLESS}", "--environment.remote.", 64) as server:
+        with served(f"train cartpole-remote {ENDLESS}", REMOTE, 64) as server:
             load = start_load(server, others, seconds) if others else []
             waits = measure_waits(server, seconds)
             if others:
@@ -211,24 +213,50 @@ def shares(folder: Path) -> Record:
 
 def many(clients: int, seconds: float) -> Iterator[Record]:
     """Many clients of one run."""
-    with served(f"train cartpole-remote {ENDLESS}", "--environment.remote.", clients) as server:
+    with served(f"train cartpole-remote {ENDLESS}", REMOTE, clients) as server:
         figures = take_load(start_load(server, clients, seconds))
         yield figures | shares(server.folder)
 
 
-def serve(clients: int, seconds: float) -> Iterator[Record]:
-    """`apex-acer serve` with one client, and with many."""
+@contextlib.contextmanager
+def some_weights() -> Iterator[Path]:
+    """A file with the weights of a short run."""
     with tempfile.TemporaryDirectory() as folder:
         train = "train cartpole --engine serial --steps 2000 --evaluation.every 0 --stop.at-return None --quiet"
         subprocess.run([PROGRAM, *train.split(), "--out", f"{folder}/run"], check=True, timeout=DEADLINE_S)
-        weights = Path(folder, "run", "weights.safetensors")
+        yield Path(folder, "run", "weights.safetensors")
+
+
+SERVE = "serve {folder}/weights.safetensors"
+
+
+def serve(clients: int, seconds: float) -> Iterator[Record]:
+    """`apex-acer serve` with one client, and with many."""
+    with some_weights() as weights:
         for count in (1, clients):
-            with served("serve {folder}/weights.safetensors", "--", count, weights) as server:
+            with served(SERVE, "--", count, weights) as server:
                 yield take_load(start_load(server, count, seconds))
 
 
+def agents(rounds: int, seconds: float) -> Iterator[Record]:
+    """As many agents on one connection as clients with one each, in turns, and how many times as many steps they make."""
+    rates: dict[tuple[str, int], list[int]] = {}
+    with some_weights() as weights:
+        servers = {"serve": (SERVE, "--", weights), "train": (f"train cartpole-remote {ENDLESS}", REMOTE, None)}
+        for name, (command, section, file) in [*servers.items()] * rounds:
+            for connections, num in ((AGENTS, 0), (1, AGENTS)):
+                with served(command, section, AGENTS, file) as server:
+                    figures = take_load(start_load(server, connections, seconds, num))
+                rates.setdefault((name, connections), []).append(figures["steps_per_s"])
+                yield {"program": name, "connections": connections, **figures}
+    medians = {key: statistics.median(values) for key, values in rates.items()}
+    yield {
+        f"{name}_one_over_{AGENTS}_connections": round(medians[name, 1] / medians[name, AGENTS], 2) for name in servers
+    }
+
+
 def main(
-    task: Literal["solved", "latency", "clients", "serve"],
+    task: Literal["solved", "latency", "clients", "serve", "agents"],
     seeds: int = 5,
     clients: int = 64,
     seconds: float = 30.0,
@@ -238,7 +266,7 @@ def main(
 
     Args:
         task: what is measured.
-        seeds: runs of each kind, for `solved`.
+        seeds: runs of each kind, for `solved` and `agents`.
         clients: how many at once, for `clients` and `serve`.
         seconds: of each measurement after its warm-up.
         out: the file of results; by default in docs/results.
@@ -248,14 +276,16 @@ def main(
         "latency": lambda: latency(seconds),
         "clients": lambda: many(clients, seconds),
         "serve": lambda: serve(clients, seconds),
+        "agents": lambda: agents(seeds, seconds),
     }
-    records = []
+    records, before = [], round(os.getloadavg()[0], 1)  # of other programs
     for record in tasks[task]():
         print(json.dumps(record), flush=True)
         records.append(record)
     path = out or RESULTS / f"remote-{task}{f'-{clients}' if task == 'clients' and clients != 64 else ''}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps({"cores": os.cpu_count(), "records": records}, indent=2) + "\n")
+    conditions = {"cores": os.cpu_count(), "load_average_before": before}
+    path.write_text(json.dumps({**conditions, "records": records}, indent=2) + "\n")
     return 0
 
 

@@ -1,7 +1,8 @@
 """Remote clients that cost little, so that the server is what is measured: many in a process, each plays CartPole.
 
 `python -m checks.benchmarks.remote_load URL TOKEN --clients 16 --warm-up 5 --seconds 20` prints JSON: the steps of each
-client, the milliseconds from observation to action of each step, and what a step cost these processes.
+client (or of each of its agents, with `--agents 16`), the milliseconds from observation to action of each step, and what a
+step cost these processes.
 """
 
 from __future__ import annotations
@@ -28,15 +29,36 @@ UPGRADE = (
 )
 
 
-class Player:
-    """One client; speaks WebSocket itself, which takes a tenth of a library's time."""
+class Cart:
+    """A CartPole that resets itself."""
 
-    def __init__(self, token: str, seed: int) -> None:
+    def __init__(self, seed: int) -> None:
         self.steps = 0
+        self._env, self._seed, self._length = CartPoleEnv(), seed, -1  # -1: an episode is to begin
+
+    def go_on(self, action: int | None) -> tuple[str, bytes, float]:
+        """Makes a step, or resets after an episode's end; returns its kind, the observation and the reward."""
+        self._length += 1
+        if self._length == 0:
+            obs, _ = self._env.reset(seed=self._seed if self.steps == 0 else None)
+            return "reset", obs.tobytes(), 0.0
+        self.steps += 1
+        obs, reward, terminated, _, _ = self._env.step(action)  # type: ignore[no-untyped-call]
+        kind = "terminated" if terminated else "truncated" if self._length == LONGEST_EPISODE else "step"
+        if kind != "step":
+            self._length = -1
+        return kind, obs.tobytes(), float(reward)
+
+
+class Player:
+    """One client, perhaps of several agents; speaks WebSocket itself, which takes a tenth of a library's time."""
+
+    def __init__(self, token: str, seed: int, agents: int) -> None:
+        """Without `agents` it speaks version 1."""
+        self.carts = [Cart(seed + number) for number in range(agents or 1)]
         self.waits_ms: list[float] = []
         """From observation to action, since they were last cleared."""
-        self._token, self._seed, self._env, self._length = token, seed, CartPoleEnv(), 0
-        self._sequence = -1
+        self._token, self._agents, self._sequence = token, agents, -1
 
     async def play(self, host: str, port: int) -> None:
         """Plays without an end."""
@@ -52,31 +74,26 @@ class Player:
 
     async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         space = {"observation": {"shape": [4], "dtype": "float32"}, "action": {"n": 2}}
-        write(writer, BINARY, msgpack.packb({"type": "hello", "version": 1, "token": self._token, **space}))
+        version = {"version": 2, "agents": self._agents} if self._agents else {"version": 1}
+        write(writer, BINARY, msgpack.packb({"type": "hello", **version, "token": self._token, **space}))
         while True:
             asked_at = time.perf_counter()
             values = await hear(reader, writer)
-            match values["type"]:
-                case "action":
-                    self.waits_ms.append(1000 * (time.perf_counter() - asked_at))
-                    message = self._step(values["action"])
-                case "welcome" | "ended":
-                    message = self._reset()
-                case _:
-                    raise RuntimeError(f"the server ended: {values}")
+            if values["type"] not in ("welcome", "action", "ended", "actions"):
+                raise RuntimeError(f"the server ended: {values}")
+            if "action" in values or "actions" in values:
+                self.waits_ms.append(1000 * (time.perf_counter() - asked_at))
+            actions = values.get("actions") or [values.get("action")] * len(self.carts)
             self._sequence += 1
+            message = self._message([cart.go_on(action) for cart, action in zip(self.carts, actions, strict=True)])
             write(writer, BINARY, msgpack.packb(message | {"sequence": self._sequence}))
 
-    def _reset(self) -> dict[str, Any]:
-        obs, _ = self._env.reset(seed=self._seed if self.steps == 0 else None)
-        self._length = 0
-        return {"type": "reset", "observation": obs.tobytes()}
-
-    def _step(self, action: int) -> dict[str, Any]:
-        obs, reward, terminated, _, _ = self._env.step(action)  # type: ignore[no-untyped-call]
-        self.steps, self._length = self.steps + 1, self._length + 1
-        kind = "terminated" if terminated else "truncated" if self._length == LONGEST_EPISODE else "step"
-        return {"type": kind, "observation": obs.tobytes(), "reward": float(reward)}
+    def _message(self, steps: list[tuple[str, bytes, float]]) -> dict[str, Any]:
+        kinds, observations, rewards = zip(*steps, strict=True)
+        if self._agents:
+            return {"type": "steps", "kinds": kinds, "observations": b"".join(observations), "rewards": rewards}
+        reward = {} if kinds[0] == "reset" else {"reward": rewards[0]}
+        return {"type": kinds[0], "observation": observations[0], **reward}
 
 
 def write(writer: asyncio.StreamWriter, opcode: int, payload: bytes) -> None:
@@ -101,20 +118,23 @@ async def hear(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> di
             raise RuntimeError("the server closed the connection")
 
 
-async def load(url: str, token: str, clients: int, warm_up: float, seconds: float, seed: int) -> dict[str, Any]:
-    """What so many clients saw in `seconds` after the warm-up."""
+async def load(
+    url: str, token: str, clients: int, agents: int, warm_up: float, seconds: float, seed: int
+) -> dict[str, Any]:
+    """What so many clients, each of so many agents, saw in `seconds` after the warm-up."""
     address = urlsplit(url)
-    players = [Player(token, seed + number) for number in range(clients)]
+    players = [Player(token, seed + number * (agents or 1), agents) for number in range(clients)]
+    carts = [cart for player in players for cart in player.carts]
     assert address.hostname
     assert address.port
     tasks = [asyncio.create_task(player.play(address.hostname, address.port)) for player in players]
     await asyncio.sleep(warm_up)
     for player in players:
         player.waits_ms.clear()
-    before, cpu_s, began = [player.steps for player in players], cpu_seconds(), time.monotonic()
+    before, cpu_s, began = [cart.steps for cart in carts], cpu_seconds(), time.monotonic()
     await asyncio.wait(tasks, timeout=seconds, return_when=asyncio.FIRST_EXCEPTION)
     elapsed = time.monotonic() - began
-    steps = [player.steps - num for player, num in zip(players, before, strict=True)]
+    steps = [cart.steps - num for cart, num in zip(carts, before, strict=True)]
     cost_us = 1e6 * (cpu_seconds() - cpu_s) / max(1, sum(steps))
     for task in tasks:
         if task.done():
@@ -133,12 +153,13 @@ def main(
     url: tyro.conf.Positional[str],
     token: tyro.conf.Positional[str],
     clients: int = 16,
+    agents: int = 0,
     warm_up: float = 5.0,
     seconds: float = 20.0,
     seed: int = 0,
 ) -> int:
     """Plays and prints the figures."""
-    print(json.dumps(asyncio.run(load(url, token, clients, warm_up, seconds, seed))))
+    print(json.dumps(asyncio.run(load(url, token, clients, agents, warm_up, seconds, seed))))
     return 0
 
 

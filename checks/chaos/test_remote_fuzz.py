@@ -24,7 +24,7 @@ from apex_acer.client import Client
 from apex_acer.protocol.actions import Box
 from apex_acer.protocol.specification import MASK, EnvironmentSpec
 from apex_acer.remote import server as server_module
-from apex_acer.remote.messages import RemoteError, decode, encode, most_bytes, parse_hello, parse_request
+from apex_acer.remote.messages import Hello, RemoteError, decode, encode, most_bytes, parse_hello, parse_request
 from apex_acer.remote.session import Session
 from checks.chaos.floods import UPGRADE
 from checks.chaos.fuzz import Mutator
@@ -44,8 +44,8 @@ SPECS = {
 }
 
 
-def conversation(spec: EnvironmentSpec, *, text: bool) -> list[Values]:
-    """Messages that a server takes, one after the other: a hello, and two episodes."""
+def conversation(spec: EnvironmentSpec, *, text: bool, agents: int | None) -> list[Values]:
+    """Messages that a server takes, one after the other: a hello, and two episodes, perhaps of several agents."""
     random = np.random.default_rng(0)
     actions = spec.actions
     action = {"low": [*actions.low], "high": [*actions.high]} if isinstance(actions, Box) else {"n": 2, "start": 0}
@@ -53,20 +53,44 @@ def conversation(spec: EnvironmentSpec, *, text: bool) -> list[Values]:
     described = {name: {"shape": [*box.given_shape], "dtype": box.given_dtype} for name, box in boxes.items()}
     observation = described if spec.parts else described[""]
     hello = HELLO | {"observation": observation, "action": action, "train": True, "session": ""}
-    requests = []
+    hello |= {"version": 2, "agents": agents, "name": "unity"} if agents else {}
+    requests, lead = list[Values](), (agents,) if agents else ()
     for sequence, kind in enumerate(("reset", "step", "terminated", "reset", "truncated", "bye")):
-        arrays = {name: random.integers(0, 2, box.given_shape) + sum(box.first) for name, box in boxes.items()}
+        arrays = {
+            name: random.integers(0, 2, (*lead, *box.given_shape)) + sum(box.first) for name, box in boxes.items()
+        }
         if MASK in arrays:
-            arrays[MASK][0] = 1
+            arrays[MASK][..., 0] = 1
         arrays = {name: array.astype(boxes[name].given_dtype) for name, array in arrays.items()}
         sent = {name: array.tolist() if text or sequence % 2 else array.tobytes() for name, array in arrays.items()}
         given = {"observation": sent if spec.parts else sent[""]} if kind != "bye" else {}
         reward = {"reward": 1.5} if kind not in ("reset", "bye") else {}
-        requests.append({"type": kind, "sequence": sequence, **given, **reward})
+        values = {"type": kind, **given, **reward}
+        if agents and kind != "bye":
+            kinds = [kind] * (agents - 1) + ["wait"]
+            values = {"type": "steps", "kinds": kinds, "observations": given["observation"], "rewards": [1.5] * agents}
+        requests.append({"sequence": sequence, **values})
     return [hello, *requests]
 
 
-CONVERSATIONS = {(name, text): conversation(spec, text=text) for name, spec in SPECS.items() for text in (False, True)}
+CONVERSATIONS = {
+    (name, text, agents): conversation(spec, text=text, agents=agents)
+    for name, spec in SPECS.items()
+    for text in (False, True)
+    for agents in (None, 3)
+}
+
+
+def converse(session: Session, requests: list[Values], spec: EnvironmentSpec) -> list[list[str] | None]:
+    """The kinds of events that each message gives, all of which are answered; None for `bye`."""
+    kinds: list[list[str] | None] = []
+    for values in requests:
+        events = session.take(parse_request(values, spec, session.agents))
+        for event in events or ():
+            if event.kind in ("reset", "step"):
+                session.decide(event.slot, 0)
+        kinds.append(None if events is None else [event.kind for event in events])
+    return kinds
 
 
 # ── in this process ──
@@ -82,30 +106,30 @@ class Fuzz:
     def run(self, count: int) -> Fuzz:
         """Delivers so many messages; fails if one is neither taken nor refused as it should be."""
         for _ in range(count):
-            name, text = self._mutator.random.choice([*CONVERSATIONS])
-            messages = CONVERSATIONS[name, text]
+            name, text, agents = self._mutator.random.choice([*CONVERSATIONS])
+            messages = CONVERSATIONS[name, text, agents]
             at = self._mutator.random.randrange(len(messages))
             data = injure(self._mutator, messages[at], text=text)
-            if len(data) <= most_bytes(SPECS[name]):  # a longer one is not read
-                self._deliver(SPECS[name], messages[1:at], data, hello=at == 0)
+            if len(data) <= most_bytes(SPECS[name], agents or 1):  # a longer one is not read
+                session = Session(range(agents or 1), agents)
+                converse(session, messages[1:at], SPECS[name])
+                self._deliver(SPECS[name], session, data, hello=at == 0)
         return self
 
-    def _deliver(self, spec: EnvironmentSpec, before: list[Values], data: str | bytes, *, hello: bool) -> None:
-        session = Session(0)
-        for values in before:
-            session.take(parse_request(values, spec))
-            session.decide(0)
+    def _deliver(self, spec: EnvironmentSpec, session: Session, data: str | bytes, *, hello: bool) -> None:
         began, stage = time.process_time(), "malformed"
         try:
             values = decode(data)
             stage = "refused"
             if hello:
-                assert list(map(type, parse_hello(values, spec, TOKEN))) == [bool, str]
+                train, wanted, agents, name = parse_hello(values, spec, TOKEN)
+                assert list(map(type, (train, wanted, name))) == [bool, str, str]
+                assert name.isprintable()
+                assert agents is None or agents > 0
             else:
-                request = parse_request(values, spec)
+                request = parse_request(values, spec, session.agents)
                 stage = "out of turn"
-                event = session.take(request)
-                if event:
+                for event in session.take(request) or ():
                     assert event.obs is not None
                     arrays = event.obs if isinstance(event.obs, dict) else {"": event.obs}
                     for name, box in (spec.boxes or {"": spec}).items():
@@ -127,29 +151,28 @@ class Fuzz:
 
 def injure(mutator: Mutator, values: Values, *, text: bool) -> str | bytes:
     """`values` with a thing in it changed, or its frame's bytes."""
+    name = "observations" if "observations" in values else "observation"
     match mutator.random.randrange(10):
         case 0 | 1 | 2:
             frame = encode(values, text=text)
             injured = mutator.data(frame.encode() if isinstance(frame, str) else frame)
             return injured.decode(errors="replace") if text else injured
-        case 3 | 4 if isinstance(values.get("observation"), bytes):
-            return encode(values | {"observation": mutator.elements(values["observation"])}, text=text)
-        case 3 | 4 if "observation" in values:
-            return encode(values | {"observation": mutator.value(values["observation"])}, text=text)
+        case 3 | 4 if isinstance(values.get(name), bytes):
+            return encode(values | {name: mutator.elements(values[name])}, text=text)
+        case 3 | 4 if name in values:
+            return encode(values | {name: mutator.value(values[name])}, text=text)
     return encode(mutator.value(values), text=text)
 
 
 def test_good_messages_are_taken_and_injured_ones_are_or_are_refused_in_one_line() -> None:
-    for (name, text), conversation in CONVERSATIONS.items():
+    for (name, text, agents), conversation in CONVERSATIONS.items():
         hello, *requests = (decode(encode(values, text=text)) for values in conversation)
-        assert parse_hello(hello, SPECS[name], TOKEN) == (True, "")
-        session = Session(0)
-        kinds = []
-        for values in requests:
-            event = session.take(parse_request(values, SPECS[name]))
-            session.decide(0)
-            kinds.append(event and event.kind)
-        assert kinds == ["reset", "step", "terminated", "reset", "truncated", None]
+        assert parse_hello(hello, SPECS[name], TOKEN) == Hello(True, "", agents, "unity" if agents else "")
+        kinds = converse(Session(range(agents or 1), agents), requests, SPECS[name])
+        each = [
+            [kind] * (agents - 1 if agents else 1) for kind in ("reset", "step", "terminated", "reset", "truncated")
+        ]
+        assert kinds == [*each, None]
     fuzz = Fuzz(0).run(4_000)
     assert min(fuzz.outcomes[name] for name in ("malformed", "refused", "taken")) > 200, fuzz.outcomes
     assert fuzz.outcomes["out of turn"] > 40
@@ -251,7 +274,9 @@ class Strangers:
         if not shake_hands(stream):
             return
         text = draw.random() < 0.5
-        frames = [self._frame(encode(values, text=text)) for values in CONVERSATIONS["vector", text]]
+        frames = [
+            self._frame(encode(values, text=text)) for values in CONVERSATIONS["vector", text, draw.choice((None, 3))]
+        ]
         for good in frames[: draw.randrange(3)]:
             stream.sendall(good)
             stream.recv(4096)
@@ -274,7 +299,7 @@ class Strangers:
         if not shake_hands(stream):
             return
         text = draw.random() < 0.5
-        messages = CONVERSATIONS["vector", text]
+        messages = CONVERSATIONS["vector", text, draw.choice((None, 3))]
         at = draw.randrange(len(messages))
         for values in messages[:at]:
             self.sent["good messages"] += 1

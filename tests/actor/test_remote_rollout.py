@@ -15,13 +15,14 @@ from apex_acer.actor.remote_rollout import RemoteRollout
 from apex_acer.actor.rollout import Episode, Rollout
 from apex_acer.config import RunConfig
 from apex_acer.protocol.messages import Reply
+from apex_acer.protocol.planes import to_planes
 from apex_acer.protocol.unroll import Unroll
 from apex_acer.remote.session import LOST, Event, Session
 from tests import on_policy
 from tests.actor.test_actor import RecordingLink
 from tests.conftest import COUNTDOWN, assert_equal_unrolls, play
 from tests.continuous import settings_of
-from tests.runs import tiny_run
+from tests.runs import CARTPOLE, PARTS, tiny_run
 
 K, UNROLLS, SEED = 5, 15, 7
 RUNS: dict[str, dict[str, Any]] = {
@@ -48,7 +49,7 @@ class Clients:
         self.num_steps = 0
         given = config.environment
         self._envs = [gymnasium.make(given.id, **given.keyword_arguments()) for _ in range(num)]
-        self.sessions = [Session(slot) for slot in range(num)]
+        self.sessions = [Session([slot]) for slot in range(num)]
         self.events = deque[Event]()
         for slot in range(num):
             self.begin(slot, seed=SEED + slot)
@@ -58,8 +59,8 @@ class Clients:
 
     def lose(self, slot: int) -> None:
         """The client is gone for good; the next one begins."""
-        self.events.append(Event(self.sessions[slot], LOST, None, 0.0))
-        self.sessions[slot] = Session(slot)
+        self.events.append(Event(self.sessions[slot], slot, LOST, None, 0.0))
+        self.sessions[slot] = Session([slot])
         self.begin(slot)
 
     def take(self, timeout_s: float) -> list[Event]:
@@ -67,21 +68,21 @@ class Clients:
         self.events.clear()
         return taken
 
-    def answer(self, decisions: Iterable[tuple[Session, Any]]) -> None:
-        for session, action in decisions:
-            if session is not self.sessions[session.slot]:
+    def answer(self, decisions: Iterable[tuple[Event, Any]]) -> None:
+        for (session, slot, *_), action in decisions:
+            if session is not self.sessions[slot]:
                 continue
             self.num_steps += 1
-            env = self._envs[session.slot]
+            env = self._envs[slot]
             given = np.array(action, np.float32) if isinstance(action, list) else action
             obs, reward, terminated, truncated, _ = env.step(given)
             kind = "terminated" if terminated else "truncated" if truncated else "step"
-            self._send(session.slot, kind, obs, float(reward))
+            self._send(slot, kind, obs, float(reward))
             if terminated or truncated:
-                self.begin(session.slot)
+                self.begin(slot)
 
     def _send(self, slot: int, kind: str, obs: Any, reward: float) -> None:
-        self.events.append(Event(self.sessions[slot], kind, np.asarray(obs), reward))
+        self.events.append(Event(self.sessions[slot], slot, kind, np.asarray(obs), reward))
 
 
 def remote(config: RunConfig, num: int = 1) -> tuple[RemoteRollout, Clients]:
@@ -151,6 +152,31 @@ def test_each_client_has_segments_of_its_own() -> None:
     assert all(episode.episode_return == episode.length for episode in episodes)
 
 
+def test_observations_that_come_together_become_the_planes_that_each_has_alone() -> None:
+    random = np.random.default_rng(0)
+    arrays = [{name: random.integers(3, 5, box.given_shape) for name, box in PARTS.boxes.items()} for _ in range(3)]
+    observations = [{name: np.asarray(each) for name, each in obs.items()} for obs in arrays]
+    rollout, _ = remote(a_run())
+    for spec, given in ((PARTS, observations), (CARTPOLE, random.normal(size=(3, 4)))):
+        rollout._policy.spec = spec
+        expected = [to_planes(spec, obs, 1)[0] for obs in given]
+        np.testing.assert_array_equal(rollout._planes([*given]), expected)
+
+
+def test_a_client_that_is_lost_makes_way_for_the_next_one_in_its_slot_at_once() -> None:
+    rollout, clients = remote(a_run(), num=2)
+    rollout.serve(0, K)
+    clients.take(0)
+    for slot in range(2):
+        clients._send(slot, "step", np.full(4, slot, np.float32), 1.0)
+    clients.lose(0)  # a step, the loss and a reset of one slot come together with the other's step
+    assert rollout.serve(0, K) == 3
+    partial = rollout._partial[0].unroll
+    assert partial.mask[:2, 0].tolist() == [True, False]
+    assert partial.truncated[:2, 0].tolist() == [True, False]
+    assert rollout._partial[1].num == 1
+
+
 def test_only_what_begins_after_count_is_counted_and_lost_episodes_are_made_up_for() -> None:
     rollout, clients = remote(a_run(), num=2)
     rollout.serve(0, K)
@@ -161,7 +187,7 @@ def test_only_what_begins_after_count_is_counted_and_lost_episodes_are_made_up_f
         rollout.serve(0, K)
         found += rollout.take_episodes()
         if len(found) == 1 and not lost:
-            clients.events = deque(event for event in clients.events if event.session.slot != 0)
+            clients.events = deque(event for event in clients.events if event.slot != 0)
             clients.lose(0)
             lost = True
     assert lost

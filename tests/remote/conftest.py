@@ -64,7 +64,7 @@ class Acting:
             self._held += [event for event in new if event.kind in ("reset", "step")]
             if not self.holds:
                 self.server.answer(
-                    (event.session, int(event.obs[0]) % 2) for event in self._held if isinstance(event.obs, np.ndarray)
+                    (event, int(event.obs[0]) % 2) for event in self._held if isinstance(event.obs, np.ndarray)
                 )
                 self._held = []
 

@@ -15,7 +15,18 @@ import pytest
 from apex_acer.protocol.actions import Discrete
 from apex_acer.protocol.planes import to_planes, unpack
 from apex_acer.protocol.specification import EnvironmentSpec, Part
-from apex_acer.remote.messages import USABLE, RemoteError, decode, encode, parse_hello, parse_request
+from apex_acer.remote.messages import (
+    STEPS,
+    USABLE,
+    Hello,
+    RemoteError,
+    Step,
+    decode,
+    encode,
+    most_bytes,
+    parse_hello,
+    parse_request,
+)
 from tests import ROOT
 from tests.remote.conftest import HELLO, TOKEN
 from tests.runs import BOX, CARTPOLE
@@ -26,7 +37,15 @@ WRONG_HELLOS = {
     "first": ({"type": "reset", "sequence": 0}, "require hello first"),
     "token": (HELLO | {"token": "open"}, "wrong token"),
     "token's type": (HELLO | {"token": 5}, "hello: token is 5; require a string"),
-    "version": (HELLO | {"version": 2}, "version 2 of the protocol; this server speaks 1"),
+    "version": (HELLO | {"version": 3}, "version 3 of the protocol; this server speaks 1 and 2"),
+    "agents of version 1": (HELLO | {"agents": 2}, "hello: unknown key 'agents'; allowed: type, version, token, "),
+    "no agents": (HELLO | {"version": 2}, "hello: agents missing"),
+    "a name of version 1": (HELLO | {"name": "x"}, "hello: unknown key 'name'; allowed: type, version, token, "),
+    "a long name": (
+        HELLO | {"version": 2, "agents": 1, "name": "x" * 41},
+        "hello: name is of type str; require a string of at most 40 printable characters",
+    ),
+    "0 agents": (HELLO | {"version": 2, "agents": 0}, "hello: agents is 0; require a whole number from 1 to 2^53"),
     "missing": ({"type": "hello", "token": TOKEN}, "hello: action, observation, version missing"),
     "unknown": (HELLO | {"colour": 1}, "hello: unknown key 'colour'; allowed: type, version, "),
     "observations": (
@@ -97,7 +116,7 @@ def test_whole_numbers_may_be_written_as_floats_and_the_largest_are_taken() -> N
     assert parse_hello(HELLO | {"version": 1.0, "action": {"n": 2.0}}, CARTPOLE, TOKEN)
     sequence = parse_request(decode('{"type":"bye","sequence":3.0}'), CARTPOLE).sequence
     assert (sequence, type(sequence)) == (3, int)
-    assert parse_request(STEP | {"observation": [1e15, -1e15, 0, 0], "reward": -(10**15)}, CARTPOLE).reward == -1e15
+    assert only(STEP | {"observation": [1e15, -1e15, 0, 0], "reward": -(10**15)}, CARTPOLE).reward == -1e15
 
 
 @pytest.mark.parametrize(("data", "message"), WRONG_STEPS.values(), ids=WRONG_STEPS)
@@ -107,6 +126,12 @@ def test_a_wrong_message_is_refused_in_one_line(data: str | bytes, message: str)
     assert str(error.value).startswith(message)
     assert "\n" not in str(error.value)
     assert len(str(error.value)) < 400
+
+
+def only(values: dict[str, Any], spec: EnvironmentSpec) -> Step:
+    """What a message of version 1 says of its agent."""
+    (step,) = parse_request(values, spec).steps
+    return step
 
 
 def test_texts_take_no_more_memory_than_they_have() -> None:
@@ -148,12 +173,12 @@ def test_integers_and_bools(spec: EnvironmentSpec, observation: Any, found: Any)
 
 def read(observation: Any, spec: EnvironmentSpec) -> Any:
     try:
-        request = parse_request(STEP | {"observation": observation}, spec)
+        step = only(STEP | {"observation": observation}, spec)
     except RemoteError as error:
         return str(error)
-    assert isinstance(request.obs, np.ndarray)
-    assert request.obs.dtype == spec.dtype
-    return request.obs.tolist()
+    assert isinstance(step.obs, np.ndarray)
+    assert step.obs.dtype == spec.dtype
+    return step.obs.tolist()
 
 
 # ── observations with parts ──
@@ -164,10 +189,10 @@ SPACES = {"arm.load": {"shape": [2], "dtype": "float32"}, "room": {"shape": [], 
 
 
 def test_parts_are_a_map_by_their_names() -> None:
-    assert parse_hello(HELLO | {"observation": SPACES}, PARTS, TOKEN) == (True, "")
+    assert parse_hello(HELLO | {"observation": SPACES}, PARTS, TOKEN) == Hello(True, "", None)
     obs = {"room": 6, "arm.load": np.array([1, 2], "<f4").tobytes()}
-    request = parse_request({"type": "reset", "sequence": 0, "observation": obs}, PARTS)
-    found = unpack(PARTS, to_planes(PARTS, request.obs, 1), PARTS.boxes)
+    step = only({"type": "reset", "sequence": 0, "observation": obs}, PARTS)
+    found = unpack(PARTS, to_planes(PARTS, step.obs, 1), PARTS.boxes)
     assert {name: array.tolist() for name, array in found.items()} == {"arm.load": [[1, 2]], "room": [[0, 1, 0]]}
 
 
@@ -204,24 +229,106 @@ def test_a_mask_allows_an_action_until_the_episode_is_over() -> None:
         with pytest.raises(RemoteError, match="no action is legal, though the episode goes on"):
             parse_request(message | {"sequence": 0, "observation": obs}, MASKED)
     for kind in ("terminated", "truncated"):
-        found = parse_request({"type": kind, "sequence": 0, "observation": obs, "reward": 0}, MASKED).obs
+        found = only({"type": kind, "sequence": 0, "observation": obs, "reward": 0}, MASKED).obs
         assert isinstance(found, dict)
         assert found["action_mask"].tolist() == [1, 1], "what is bootstrapped from has an action"
 
 
+# ── several agents ──
+
+BATCH: dict[str, Any] = {
+    "type": "steps",
+    "sequence": 7,
+    "kinds": ["step", "wait", "reset", "truncated"],
+    "observations": [[0, 0.5, 1, 2], [9] * 4, [3] * 4, [4] * 4],
+    "rewards": [1, 2, 3, -4.5],
+}
+NOTHING = np.full((4, 4), np.nan, "<f4")
+
+
+def batch_of(values: dict[str, Any], spec: EnvironmentSpec) -> list[tuple[str, Any, float]]:
+    """What a message of version 2 says of each agent."""
+    agents = len(values["kinds"])
+    return [(each.kind, as_list(each.obs), each.reward) for each in parse_request(values, spec, agents).steps]
+
+
+def as_list(obs: Any) -> Any:
+    return (
+        {name: part.tolist() for name, part in obs.items()} if isinstance(obs, dict) else getattr(obs, "tolist", str)()
+    )
+
+
+def test_each_agent_has_its_row_and_one_that_waits_has_nothing() -> None:
+    expected = [("step", [0, 0.5, 1, 2], 1), ("wait", "", 0), ("reset", [3] * 4, 0), ("truncated", [4] * 4, -4.5)]
+    assert batch_of(BATCH, CARTPOLE) == expected
+    flat = np.array(BATCH["observations"], "<f4")
+    assert batch_of(BATCH | {"observations": flat.ravel().tolist()}, CARTPOLE) == expected
+    flat[1] = np.nan  # nobody looks at it
+    assert batch_of(BATCH | {"observations": flat.tobytes()}, CARTPOLE) == expected
+
+
+def test_each_agent_has_its_row_of_each_part() -> None:
+    obs: dict[str, Any] = {"room": [8, 5], "arm.load": np.array([[1, 2], [3, 4]], "<f4").tobytes()}
+    values = {"type": "steps", "sequence": 0, "kinds": ["wait", "step"], "observations": obs, "rewards": [0, 2]}
+    assert batch_of(values, PARTS) == [("wait", "", 0), ("step", {"arm.load": [3, 4], "room": 5}, 2)]
+    with pytest.raises(RemoteError, match="room in observations: observation 8, allowed is an integer from 5 to 7"):
+        batch_of(values | {"kinds": ["step", "step"]}, PARTS)
+    obs = {"action_mask": [[0, 0], [0, 1]], "arm": [0] * 6, "camera": [0] * 16, "room": [3, 3]}
+    values |= {"observations": obs, "kinds": ["terminated", "step"]}
+    assert [each["action_mask"] for _, each, _ in batch_of(values, MASKED)] == [[1, 1], [0, 1]]
+    with pytest.raises(RemoteError, match="no action is legal, though the episode goes on"):
+        batch_of(values | {"kinds": ["step", "step"]}, MASKED)
+
+
+WRONG_BATCHES: dict[str, tuple[dict[str, Any], str]] = {
+    "a message of version 1": (STEP, "type 'step' is unknown; allowed: steps, bye"),
+    "no kinds": (
+        {**BATCH, "kinds": "step"},
+        "steps: kinds is of type str; require a list of reset, step, terminated, ",
+    ),
+    "a kind": (BATCH | {"kinds": ["bye"] * 4}, "steps: kinds is of type list; require a list of reset, step, "),
+    "too few kinds": (BATCH | {"kinds": ["step"] * 3}, "steps: 3 kinds and 4 rewards; require one for each agent, "),
+    "too many rewards": (BATCH | {"rewards": [0] * 5}, "steps: 4 kinds and 5 rewards; require one for each agent, "),
+    "all wait": (BATCH | {"kinds": ["wait"] * 4}, "steps: all agents wait; require another kind of one at least"),
+    "NaN reward": (
+        BATCH | {"rewards": [0, 0, 0, math.nan]},
+        f"steps: rewards is of type list; require a list, each {USABLE}",
+    ),
+    "one reward": (BATCH | {"rewards": 1}, "steps: rewards is 1; require a list, each"),
+    "rows": (BATCH | {"observations": [[0] * 4] * 3}, "observations has shape [3, 4], expected [4, 4]"),
+    "columns": (BATCH | {"observations": [[0] * 3] * 4}, "observations has shape [4, 3], expected [4, 4]"),
+    "bytes": (BATCH | {"observations": bytes(63)}, "observations has 63 bytes, expected 64"),
+    "NaN": (BATCH | {"observations": NOTHING.tobytes()}, "observations has nan; require "),
+    "no observations": ({key: BATCH[key] for key in BATCH if key != "observations"}, "steps: observations missing"),
+}
+
+
+@pytest.mark.parametrize(("values", "message"), WRONG_BATCHES.values(), ids=WRONG_BATCHES)
+def test_a_wrong_message_about_agents_is_refused_in_one_line(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(RemoteError) as error:
+        parse_request(decode(msgpack.packb(values)), CARTPOLE, 4)
+    assert str(error.value).startswith(message)
+    assert "\n" not in str(error.value)
+
+
+def test_a_message_of_many_agents_may_be_longer() -> None:
+    assert most_bytes(CARTPOLE, 3) - most_bytes(CARTPOLE) == 2 * 32 * 4
+    assert most_bytes(MASKED, 3) - most_bytes(MASKED) == 2 * 32 * (2 + 3 + 8 + 1)
+
+
 # ── the page ──
 
-ROWS = [
-    [cell.strip("` ") for cell in line.strip("|").split("|")]
-    for line in (ROOT / "docs/remote.md").read_text().partition("### Bytes")[2].splitlines()
-    if line.startswith("| `")
-]
+ROWS, ROWS_2 = (
+    [[cell.strip("` ") for cell in line.strip("|").split("|")] for line in text.splitlines() if line.startswith("| `")]
+    for text in (ROOT / "docs/remote.md").read_text().partition("### Bytes")[2].split("Version 2, with two agents")
+)
 
 
 def shown(text: str) -> Any:
     """A message as the page shows it; a `bin` begins with that word."""
     values = json.loads(text)
     observation = values.get("observation")
+    assert set(values.get("kinds", ())) <= set(STEPS)
     named = observation if isinstance(observation, dict) else values
     for name, value in named.items():
         if str(value).startswith("bin "):
@@ -229,7 +336,7 @@ def shown(text: str) -> Any:
     return values
 
 
-@pytest.mark.parametrize(("direction", "text", "data"), ROWS)
+@pytest.mark.parametrize(("direction", "text", "data"), ROWS + ROWS_2)
 def test_the_bytes_on_the_page_are_those_of_its_messages(direction: str, text: str, data: str) -> None:
     if direction == ">":
         assert decode(bytes.fromhex(data)) == shown(text)
@@ -243,21 +350,32 @@ def test_the_server_takes_the_conversation_on_the_page() -> None:
     actions = Discrete(3, start=0)
     spec = dataclasses.replace(CARTPOLE, plane_shape=(2,), given_shape=(2,), actions=actions)
     hello, *said = [decode(bytes.fromhex(data)) for direction, _, data in ROWS[:-1] if direction == ">"]
-    assert parse_hello(hello, spec, TOKEN) == (True, "")
+    assert parse_hello(hello, spec, TOKEN) == Hello(True, "", None)
     requests = [parse_request(values, spec) for values in said]
-    assert [(each.kind, each.sequence, each.reward) for each in requests] == [
-        ("reset", 0, 0.0),
-        ("step", 1, 1.0),
-        ("truncated", 2, -0.5),
-        ("bye", 3, 0.0),
+    assert [(each.kind, each.sequence) for each in requests] == [
+        ("reset", 0),
+        ("step", 1),
+        ("truncated", 2),
+        ("bye", 3),
     ]
-    seen = [[0.5, -1.0], [0.5, -1.0], [0.0, 0.5]]
-    assert [np.asarray(each.obs).tolist() for each in requests] == [*seen, None]
+    assert [(step.kind, as_list(step.obs), step.reward) for each in requests for step in each.steps] == [
+        ("reset", [0.5, -1.0], 0.0),
+        ("step", [0.5, -1.0], 1.0),
+        ("truncated", [0.0, 0.5], -0.5),
+    ]
+    hello, *said = [decode(bytes.fromhex(data)) for direction, _, data in ROWS_2 if direction == ">"]
+    assert parse_hello(hello, spec, TOKEN) == Hello(True, "", 2)
+    requests = [parse_request(values, spec, 2) for values in said]
+    assert [(each.kind, each.sequence) for each in requests] == [("steps", 0), ("steps", 1), ("bye", 2)]
+    assert [(step.kind, as_list(step.obs), step.reward) for each in requests for step in each.steps] == [
+        ("reset", [0.5, -1.0], 0.0),
+        ("wait", "", 0.0),
+        ("terminated", [0.0, 0.5], 1.5),
+        ("reset", [0.5, -1.0], 0.0),
+    ]
 
 
 def test_the_server_takes_the_parts_on_the_page() -> None:
-    request = parse_request(decode(bytes.fromhex(ROWS[-1][2])), MASKED)
-    assert isinstance(request.obs, dict)
-    found = {name: array.tolist() for name, array in request.obs.items()}
+    found = as_list(only(decode(bytes.fromhex(ROWS[-1][2])), MASKED).obs)
     camera = [[[0, 1], [2, 3]], [[4, 5], [6, 7]]]
     assert found == {"action_mask": [0, 1], "arm": [0.5, -1.0, 0.0], "camera": camera, "room": 5}

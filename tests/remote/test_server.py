@@ -101,10 +101,11 @@ def test_connections_beyond_a_rate_wait_for_their_turn(serve: Serve, monkeypatch
     started = time.monotonic()
     for _ in range(20):
         Peer(url)  # they say hello
+    silent_at = time.monotonic()
+    assert silent_at - started < 10.0  # 15 s if they counted
     silent = [Peer(url, None) for _ in range(5)]
-    assert time.monotonic() - started < 0.8
     assert Peer(url).reset()["type"] == "action"
-    assert time.monotonic() - started > 0.9
+    assert time.monotonic() - silent_at > 0.9
     assert silent
 
 

@@ -10,7 +10,6 @@ from typing import Any
 
 from websockets.exceptions import ConnectionClosedError
 
-from apex_acer.remote.messages import VERSION
 from apex_acer.remote.server import Server
 from apex_acer.remote.session import Event
 from tests.simulation import task
@@ -127,14 +126,35 @@ class Connection:
             self._world.after(self._world.some(AWAY_S), lambda: self._client.lose(self))
 
 
-class Client:
-    """An environment as in `task.Numbered`, which speaks the protocol of docs/remote.md."""
+class Agent:
+    """An environment as in `task.Numbered`."""
 
-    def __init__(self, clients: Clients) -> None:
-        self.world, self._clients = clients.world, clients
-        self._hello = {"type": "hello", "version": VERSION, "token": clients.token, "action": {"n": 2, "start": 0}}
+    def __init__(self) -> None:
+        self.number, self._made, self.in_episode = next(task.numbers), 0, -1
+
+    def go_on(self) -> str:
+        """Makes a step of the environment, or resets it; returns what it was."""
+        self._made += 1
+        self.in_episode = (self.in_episode + 1) % (task.EPISODE + 1)
+        if self.in_episode == task.EPISODE:
+            self.in_episode = -1
+            return "terminated" if self._made % 2 else "truncated"
+        return "step" if self.in_episode else "reset"
+
+    @property
+    def observation(self) -> list[int]:
+        return [self.number, self._made]
+
+
+class Client:
+    """Speaks the protocol of docs/remote.md, for one agent in version 1 or for several in version 2."""
+
+    def __init__(self, clients: Clients, agents: int | None) -> None:
+        self.world, self._clients, self._num = clients.world, clients, agents
+        self._hello = {"type": "hello", "version": 1, "token": clients.token, "action": {"n": 2, "start": 0}}
         self._hello["observation"] = {"shape": [2], "dtype": "float32"}
-        self.number, self._made, self._in_episode = next(task.numbers), 0, -1
+        self._hello |= {"version": 2, "agents": agents} if agents else {}
+        self._agents = [Agent() for _ in range(agents or 1)]
         self._session = ""
         self._request: dict[str, Any] = {"sequence": -1}
         self._connection: Connection | None = None
@@ -151,7 +171,7 @@ class Client:
         if self._connection and not quietly:
             self._connection.say({"type": "bye", "sequence": self._request["sequence"] + 1})
         self.cut()
-        self._clients.all[self._clients.all.index(self)] = Client(self._clients)
+        self._clients.all[self._clients.all.index(self)] = Client(self._clients, self._num)
 
     def lose(self, connection: Connection) -> None:
         if connection is self._connection:
@@ -178,41 +198,46 @@ class Client:
     def _hear_welcome(self, values: dict[str, Any]) -> None:
         sequence, server_has = self._request["sequence"], values["sequence"]
         if values["session"] != self._session:  # what was played of the episode is over
-            self._session, self._in_episode, self._request = values["session"], -1, {"sequence": -1}
+            self._session, self._request = values["session"], {"sequence": -1}
+            for agent in self._agents:
+                agent.in_episode = -1
             self._play()
         elif server_has == sequence - 1:
             self._say()
         elif server_has != sequence:
-            raise Broken(f"client {self.number} has sent message {sequence}, the server has {server_has}")
+            raise Broken(f"client {self._name} has sent message {sequence}, the server has {server_has}")
 
     def _hear_action(self, values: dict[str, Any]) -> None:
         if values["sequence"] == self._request["sequence"]:
             self.world.after(self.world.some(STEP_S), self._play_once(values["sequence"]))
 
-    _hear_ended = _hear_action
+    _hear_ended = _hear_actions = _hear_action
 
     def _hear_error(self, values: dict[str, Any]) -> None:
         if not values["retry"]:
-            raise Broken(f"client {self.number} was refused: {values['message']}")
+            raise Broken(f"client {self._name} was refused: {values['message']}")
 
     def _play_once(self, sequence: int) -> Any:
         """Plays on, unless the answer has come twice."""
         return lambda: self._play() if self._request["sequence"] == sequence and not self.gone else None
 
     def _play(self) -> None:
-        """Makes a step of the environment, or resets it, and sends what came of it."""
-        self._made += 1
-        self._in_episode = (self._in_episode + 1) % (task.EPISODE + 1)
-        kind = "step" if self._in_episode else "reset"
-        if self._in_episode == task.EPISODE:
-            kind, self._in_episode = "terminated" if self._made % 2 else "truncated", -1
-        self._request = {
-            "type": kind,
-            "sequence": self._request["sequence"] + 1,
-            "observation": [self.number, self._made],
-            **({} if kind == "reset" else {"reward": 1.0}),
-        }
+        """Makes a step of each environment, of which all but the first may wait, and sends what came of it."""
+        if self._num is None:
+            (agent,) = self._agents
+            kind = agent.go_on()
+            request = {"type": kind, "observation": agent.observation, **({} if kind == "reset" else {"reward": 1.0})}
+        else:
+            waits = [at > 0 and self.world.random.random() < 0.3 for at in range(self._num)]
+            kinds = ["wait" if waits else agent.go_on() for agent, waits in zip(self._agents, waits, strict=True)]
+            observations = [agent.observation for agent in self._agents]
+            request = {"type": "steps", "kinds": kinds, "observations": observations, "rewards": [1.0] * self._num}
+        self._request = {**request, "sequence": self._request["sequence"] + 1}
         self._say()
+
+    @property
+    def _name(self) -> str:
+        return "+".join(str(agent.number) for agent in self._agents)
 
     def _say(self) -> None:
         if self._connection:
@@ -220,12 +245,12 @@ class Client:
 
 
 class Clients:
-    """The clients of a run, which come back to whatever server there is."""
+    """The clients of a run, which come back to whatever server there is; of three, two are agents of one client."""
 
     def __init__(self, world: World, count: int, token: str) -> None:
         self.world, self.token = world, token
         self.server: SimulatedServer | None = None
-        self.all = [Client(self) for _ in range(count)]
+        self.all = [Client(self, agents) for agents in ([None, 2] if count == 3 else [None] * count)]
 
     def serve(self, *arguments: Any, **options: Any) -> SimulatedServer:
         """What the actor makes its server with."""

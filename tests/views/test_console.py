@@ -59,8 +59,9 @@ def test_some_runs_have_more_in_their_line(clock: list[float]) -> None:
     stream = io.StringIO()
     with live_view(CONFIG, stream) as view:
         clock[0] += 1.0
-        view.update(a_status(env_steps=300, rows={"learner": learner, "actor_0": {"clients": 0.0}}))
-    assert stream.getvalue().startswith("300/100,000 steps | 0/s | 0 clients | 50 updates (")
+        actor = {"clients": 0.0, "refused_clients": 2.0}
+        view.update(a_status(env_steps=300, rows={"learner": learner, "actor_0": actor}))
+    assert stream.getvalue().startswith("300/100,000 steps | 0/s | 0 clients, 2 refused | 50 updates (")
     assert stream.getvalue().endswith("), 83 skipped | action std 0.300, Q loss 0.25\n")
 
 
