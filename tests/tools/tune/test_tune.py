@@ -266,4 +266,4 @@ def test_several_commands_share_a_study(folder: Path, monkeypatch: pytest.Monkey
         thread.join()
     assert codes == [0, 0]
     assert sorted(path for path, _ in notes()) == [f"out/trials/{number:04d}/seed_0.toml" for number in range(10)]
-    assert {trial["state"] for trial in results()["trials"]} == {"complete"}
+    assert {trial["state"] for trial in results()["trials"]} <= {"complete", "pruned"}  # by whose score came first
