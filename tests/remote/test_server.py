@@ -105,7 +105,7 @@ def test_connections_beyond_a_rate_wait_for_their_turn(serve: Serve, monkeypatch
     assert silent_at - started < 10.0  # 15 s if they counted
     silent = [Peer(url, None) for _ in range(5)]
     assert Peer(url).reset()["type"] == "action"
-    assert time.monotonic() - silent_at > 0.9
+    assert 0.9 < time.monotonic() - silent_at < 5.0  # the sixth waits a second; 6 s if the five before it did, too
     assert silent
 
 
