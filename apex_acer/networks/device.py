@@ -14,7 +14,7 @@ CPU = torch.device("cpu")
 
 @contextlib.contextmanager
 def one_thread() -> Iterator[None]:
-    """A context in which torch computes in one thread: a forked process has no others, and would wait for them."""
+    """A context, or decorator, in which torch computes in one thread: in a fork others would be waited for in vain."""
     num = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

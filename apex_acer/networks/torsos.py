@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from apex_acer.config import NetworkConfig, require
+from apex_acer.networks.device import one_thread
 from apex_acer.networks.images import fits_conv, require_torso
 from apex_acer.networks.speed import Convolution
 from apex_acer.protocol.specification import EnvironmentSpec
@@ -126,8 +127,7 @@ def _convolutions(config: NetworkConfig, shape: tuple[int, ...]) -> list[nn.Modu
     sizes = CONVOLUTIONS[config.convolutions] if min(shape[1:]) >= LARGE_MINIMUM else SMALL
     for width, kernel, stride, padding in sizes:
         convolution = Convolution(channels, width, kernel, stride, padding)
-        nn.init.orthogonal_(convolution.weight, 2**0.5)
-        nn.init.zeros_(convolution.bias)  # type: ignore[arg-type]
+        _initialise(convolution, 2**0.5)
         layers += [convolution, *([ChannelNorm(width)] if config.layer_norm else []), activation()]
         channels = width
     return layers
@@ -136,6 +136,11 @@ def _convolutions(config: NetworkConfig, shape: tuple[int, ...]) -> list[nn.Modu
 def linear(inputs: int, outputs: int, *, gain: float) -> nn.Linear:
     """A fully connected layer with orthogonal weights of this gain and biases of 0."""
     layer = nn.Linear(inputs, outputs)
-    nn.init.orthogonal_(layer.weight, gain)
-    nn.init.zeros_(layer.bias)
+    _initialise(layer, gain)
     return layer
+
+
+@one_thread()  # several, on cores that other processes use, wait for each other and need seconds instead of milliseconds
+def _initialise(layer: nn.Linear | nn.Conv2d, gain: float) -> None:
+    nn.init.orthogonal_(layer.weight, gain)
+    nn.init.zeros_(layer.bias)  # type: ignore[arg-type]
