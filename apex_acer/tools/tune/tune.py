@@ -29,8 +29,8 @@ def run_study(plan: TunePlan) -> int:
     """Does what is missing of the study; returns 0, 1 if no trial is complete, or 128 plus a signal's number."""
     with writing("out", plan.folder):
         plan.folder.mkdir(parents=True, exist_ok=True)
-        is_other = not (plan.folder / JOURNAL).exists() and any(plan.folder.iterdir())
-    require(not is_other, "out", str(plan.folder), "the folder is not empty; give a new one")
+        names = {path.name for path in plan.folder.iterdir()}  # one look: another command may begin the study meanwhile
+    require(not names or JOURNAL in names, "out", str(plan.folder), "the folder is not empty; give a new one")
     with Signals() as signals:
         return Tuner(plan, Study(plan), signals).run()
 

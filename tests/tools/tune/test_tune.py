@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Literal
@@ -22,7 +23,7 @@ from apex_acer.tools.sweep import training
 from apex_acer.tools.sweep.commands import Commands
 from apex_acer.tools.tune import tune as tune_module
 from apex_acer.tools.tune.plan import Range, make_space, settings, start
-from apex_acer.tools.tune.study import is_in_lowest_quarter
+from apex_acer.tools.tune.study import JOURNAL, is_in_lowest_quarter
 from apex_acer.tools.tune.tune import score
 from tests.conftest import Refused, assert_refused
 from tests.programs import signal_when
@@ -252,6 +253,18 @@ def test_ctrl_c_leaves_a_trial_that_the_same_command_finishes(folder: Path, caps
     seeds = [path for path, _ in notes() if "0000" in path]
     assert seeds == [f"out/trials/0000/seed_{seed}.toml" for seed in (0, 1, 1, 2)], "a finished seed is kept"
     assert [trial["state"] for trial in results()["trials"]] == ["complete"] * 2
+
+
+def test_a_study_that_another_command_begins_meanwhile_is_shared(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    list_folder = Path.iterdir
+
+    def begin_and_list(path: Path) -> Iterator[Path]:
+        if path.name == "out":
+            (path / JOURNAL).touch()
+        return list_folder(path)
+
+    monkeypatch.setattr(Path, "iterdir", begin_and_list)
+    assert tune(f"{VARY} --seeds 1 --trials 1") == 0
 
 
 def test_several_commands_share_a_study(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
