@@ -174,7 +174,7 @@ def test_wrappers_apply_from_the_inside_out(name: str) -> None:
 
 
 SEEN = "supported: Box of numbers, Discrete, MultiDiscrete, MultiBinary, and Dict and Tuple of them"
-ACTIONS = "; supported: Discrete, MultiDiscrete, MultiBinary, and a Box of floats with finite bounds; give a wrapper"
+ACTIONS = "; supported: Discrete, MultiDiscrete, MultiBinary, a Box of floats with finite bounds, and Dict and Tuple"
 OWN = [  # ids of this package's environments
     ("Broken-v0", "RuntimeError: the emulator is missing"),
     ("SequenceObservation-v0", f"observation space Sequence(Discrete(2), stack=False); {SEEN}; give a wrapper of your"),
@@ -189,6 +189,11 @@ OWN = [  # ids of this package's environments
     ("NoNumberAction-v0", "could not be made; ValueError: No low value"),
     ("WholeNumberAction-v0", ACTIONS),
     ("EmptyAction-v0", ACTIONS),
+    ("NestedAction-v0", ACTIONS),
+    ("NoAction-v0", "has action space Tuple(); give one that is not empty"),
+    ("DottedAction-v0", "has an action with the key 'a.b'; give keys that are text without dots"),
+    ("NumberedAction-v0", "has an action with the key '0'; give a key that is no number, as those of a Tuple are"),
+    ("TooManyTogether-v0", "at most 2^53 combinations of choices are supported"),
     ("EagerAlone-v0", "has autoreset mode None; supported: NEXT_STEP"),
 ]
 
