@@ -56,7 +56,7 @@ class PolicyOpponent(Opponent):
         for policy in dict.fromkeys(self._policies[game] for game in games):
             rows = np.array([game for game in games if self._policies[game] is policy])
             action[rows] = self._choose(policy, rows, exploration)
-        return [*spec.actions.to_environment(action[index])]
+        return [spec.actions.for_user(spec.actions.to_environment(action[[game]])) for game in games]
 
     def _choose(self, policy: Policy, rows: Array, exploration: Tensor) -> Array:
         """Actions of `policy` in the games `rows`, whose recurrent states advance."""

@@ -80,7 +80,8 @@ class Policy:
     def act(self, obs: Any, greedy: bool = True, mask: npt.ArrayLike | None = None) -> Any:
         """The action for one observation, or an array of actions for a batch, as the environment takes it.
 
-        An action is an int if the actions are `Discrete`, otherwise an array of choices or between the bounds of a `Box`.
+        An action is an int if the actions are `Discrete`, otherwise an array of choices or between the bounds of a `Box`, or
+        the `Dict` or `Tuple` of them.
 
         `obs` is an observation of the environment or has `spec.obs_shape`: images with their channels first. With
         `environment.stack` S above 1 it is the newest S observations, oldest first: `[S, …]`, or joined along the channels.

@@ -28,7 +28,7 @@ class Sequences:
     first: Tensor
     """`[T+1, B]` bool, true if an episode begins at the observation."""
     action: Tensor
-    """`[T, B]` int64 for discrete actions, `[T, B, d]` float32 in [−1, 1] for continuous ones."""
+    """`[T, B]` int64 for discrete actions, `[T, B, d]` float32 in [−1, 1] for continuous ones, `[T, B, 1 + d]` for both."""
     reward: Tensor
     """`[T, B]` float32, clipped, penalised and scaled as the settings say."""
     discount: Tensor

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal
 from apex_acer.cli.notice import Notice
 from apex_acer.cli.parsing import parse
 from apex_acer.cli.policies import WeightsFlags, evaluation_settings
-from apex_acer.config import ConfigError, ListenConfig, reading
+from apex_acer.config import ConfigError, ListenConfig, reading, require
 from apex_acer.system.imports import needs
 from apex_acer.system.output import say
 from apex_acer.system.signals import Signals
@@ -51,6 +51,8 @@ def serve(arguments: list[str]) -> int:
     torch.set_num_threads(1)
     path, settings = Path(options.weights), options.server
     policy = load_policy(path, options.import_modules)
+    allowed = "remote clients cannot have Dict or Tuple actions; give a policy with others"
+    require(bool(policy.spec.actions.client_space()), "serve", options.weights, allowed)
     new, token = make_token(settings, path.parent), read_token(settings, path.parent)
     with contextlib.closing(Server(settings, policy.spec, token)) as server:
         say(f"serving {policy.spec.describe()}")

@@ -35,7 +35,7 @@ class AlgorithmConfig:
     """
 
     actions: ClassVar[str] = ""
-    """Kind of action space that the algorithm supports: `Discrete` or `Box`; empty: both."""
+    """Kind of action space that the algorithm supports: `Discrete` or `Box`; empty: both, also at once."""
     recurrent: ClassVar[bool | None] = None
     """Whether the network has an LSTM: always (True), never (False), or as `network.lstm` says (None)."""
     has_softmax: ClassVar[bool] = True

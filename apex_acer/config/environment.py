@@ -62,11 +62,11 @@ class EnvironmentConfig:
 
     id: str = "CartPole-v1"
     """A registered gymnasium id, `module:Id` to import the module that registers it, `module:function` for PettingZoo's
-    games of several agents, or `remote` for remote clients."""
+    games of several agents or for a vector of `num_envs` environments, or `remote` for remote clients."""
     kwargs: str | dict[str, Any] = "{}"
     """Keyword arguments of the environment as one JSON object; a table in a run file and a dict in Python work too."""
     wrappers: tuple[str, ...] = ()
-    """Wrappers as `module:function`, innermost first; each takes and returns a gymnasium environment, or a game."""
+    """Wrappers as `module:function`, innermost first; each takes and returns an environment, a vector or a game."""
     stack: int = 1
     """Frame stack: number of newest observations in one network input, oldest first."""
     channels: Literal["auto", "first", "last"] = "auto"

@@ -5,13 +5,13 @@ A game is known by the attributes of PettingZoo's parallel API (arXiv 2009.14471
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 from gymnasium.spaces import Space
 from gymnasium.vector import AutoresetMode, VectorEnv
-from gymnasium.vector.utils import batch_space, concatenate, create_empty_array
+from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
 
 from apex_acer.config import ConfigError
 from apex_acer.protocol.specification import Array
@@ -46,7 +46,7 @@ class Game:
         if not self.plays.any():
             raise ValueError("nobody plays after reset: agents is empty")
 
-    def step(self, actions: Array) -> Array:
+    def step(self, actions: Sequence[Any]) -> Array:
         """Rewards, and who was terminated and truncated, `[3, A]`; if nobody plays, the game begins anew instead."""
         values = np.zeros((3, len(self.agents)))
         if not self.plays.any():
@@ -94,7 +94,8 @@ class AgentsVector(VectorEnv[Any, Any, Any]):
 
     def step(self, actions: Any) -> tuple[Any, Array, Array, Array, dict[str, Any]]:
         """Steps the games with an action for each column, which is ignored where nobody plays."""
-        parts = np.split(actions, len(self.games))
+        each = [*iterate(self.action_space, actions)]
+        parts = [each[start : start + self.num_agents] for start in range(0, self.num_envs, self.num_agents)]
         played = [game.plays.any() for game in self.games]
         values = np.concatenate([game.step(part) for game, part in zip(self.games, parts, strict=True)], 1)
         over = [game for game, before in zip(self.games, played, strict=True) if before and not game.plays.any()]

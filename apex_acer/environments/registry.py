@@ -6,6 +6,7 @@ import contextlib
 import difflib
 import functools
 import importlib
+import inspect
 import logging
 import re
 import sys
@@ -58,8 +59,11 @@ def find_spec(config: EnvironmentConfig) -> EnvSpec:
         raise ConfigError(f"environment.id: {config.id!r} is not registered; {hint}") from None
 
 
-def find_game(config: EnvironmentConfig) -> Callable[[], Any] | None:
-    """A function that makes a game of several agents with its wrappers, if the id is `module:function`."""
+def find_game(config: EnvironmentConfig, count: int = 1) -> Callable[[], Any] | None:
+    """A function that makes a game or a vector of `count` environments, with its wrappers, if the id is `module:function`.
+
+    A function of vectors has a parameter `num_envs`.
+    """
     module, _, name = config.id.rpartition(":")
     function = getattr(imports.import_module("environment.id", config.id, module), name, None) if module else None
     is_class_of_one = isinstance(function, type) and issubclass(function, gymnasium.Env)
@@ -67,6 +71,9 @@ def find_game(config: EnvironmentConfig) -> Callable[[], Any] | None:
         return None
     wrappers = [imports.load("environment.wrappers", wrapper) for wrapper in config.wrappers]
     kwargs = config.keyword_arguments()
+    with contextlib.suppress(ValueError):  # a function of C may have no signature
+        if "num_envs" in inspect.signature(function).parameters:
+            kwargs = {**kwargs, "num_envs": count}
     return lambda: functools.reduce(lambda env, wrapper: wrapper(env), wrappers, function(**kwargs))
 
 
@@ -164,14 +171,14 @@ def _only_mask(info: Mapping[str, Any]) -> dict[str, Any]:
 def make_vector(
     config: EnvironmentConfig, count: int, made: list[Any] | None = None, **options: Any
 ) -> VectorEnv[Any, Any, Any]:
-    """`gymnasium.make_vec` of an environment other than Atari, with `options`, or games; raises `ConfigError`.
+    """`gymnasium.make_vec` of an environment other than Atari, with `options`, or games, or a user's vector.
 
     An environment's own vector class (CartPole has one) is used if it has NEXT_STEP autoreset and there are no wrappers,
     which it does not support. Otherwise the vector consists of single environments, each in an `Adapter`, which are
-    appended to `made` as soon as they are made.
+    appended to `made` as soon as they are made. Raises `ConfigError`.
     """
-    if game := find_game(config):
-        return _make_games(config.id, game, count)
+    if game := find_game(config, count):
+        return _with_next_step(config, _make_games(config.id, game, count))
     spec = find_spec(config)
     _log_warnings(spec)
     wrappers = [imports.load("environment.wrappers", name) for name in config.wrappers]
@@ -186,6 +193,10 @@ def make_vector(
         vector = _make_vec(config, spec.id, count, **{**options, "vectorization_mode": "sync", "wrappers": wrappers})
         if isinstance(vector, SyncVectorEnv):
             vector.envs = [Adapter(env) for env in vector.envs]  # type: ignore[misc]
+    return _with_next_step(config, vector)
+
+
+def _with_next_step(config: EnvironmentConfig, vector: VectorEnv[Any, Any, Any]) -> VectorEnv[Any, Any, Any]:
     mode = _autoreset_mode(vector)
     if mode != AutoresetMode.NEXT_STEP:
         vector.close()
@@ -193,9 +204,14 @@ def make_vector(
     return vector
 
 
-def _make_games(name: str, make: Callable[[], Any], count: int) -> AgentsVector | TurnsVector:
-    """Games with `count` columns of agents who act together, or of players who take turns; raises `ConfigError`."""
+def _make_games(name: str, make: Callable[[], Any], count: int) -> VectorEnv[Any, Any, Any]:
+    """Games with `count` columns of agents who act together, or of players who take turns, or a user's vector."""
     first = [imports.attempt("environment.id", name, make)]  # the first game; there may be room for no other
+    if isinstance(first[0], VectorEnv):
+        vector: VectorEnv[Any, Any, Any] = first[0]
+        allowed = f"it gave {vector.num_envs} environments for {count}; have it take num_envs"
+        require(vector.num_envs == count, "environment.id", name, allowed)
+        return vector
     kind = TurnsVector if takes_turns(first[0]) else AgentsVector
     return kind(name, lambda: first.pop() if first else make(), count)
 

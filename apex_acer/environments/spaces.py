@@ -13,6 +13,7 @@ from gymnasium.spaces import Space
 
 from apex_acer.config import ConfigError, EnvironmentConfig, RemoteConfig, require
 from apex_acer.protocol.actions import MAX_COMBINATIONS, Actions, Box, Discrete, MultiDiscrete
+from apex_acer.protocol.composite import MAX_EXACT, Composite
 from apex_acer.protocol.planes import OBSERVATION
 from apex_acer.protocol.specification import MASK, ONE_HOT, EnvironmentSpec, Part
 
@@ -57,18 +58,20 @@ def _packed(
     return spec
 
 
-def leaves(name: str, space: Space[Any], outer: str = "") -> dict[str, Space[Any]]:
+def leaves(name: str, space: Space[Any], outer: str = "", what: str = "observation") -> dict[str, Space[Any]]:
     """The spaces in a Dict or Tuple by name; spaces in nested ones are named `outer.inner`."""
     if not isinstance(space, spaces.Dict | spaces.Tuple):
         return {outer: space}
     inner_spaces: dict[str, Space[Any]] = {}
     for key, inner in space.items() if isinstance(space, spaces.Dict) else enumerate(space):
-        has = f"environment.id: {name!r} has an observation with the key {key!r}"
+        has = f"environment.id: {name!r} has an {what} with the key {key!r}"
         if isinstance(space, spaces.Dict) and not (isinstance(key, str) and key and "." not in key):
             raise ConfigError(f"{has}; give keys that are text without dots")
-        inner_spaces |= leaves(name, inner, f"{outer}.{key}".removeprefix("."))
+        if isinstance(space, spaces.Dict) and what == "action" and str(key).isdigit():
+            raise ConfigError(f"{has}; give a key that is no number, as those of a Tuple are")
+        inner_spaces |= leaves(name, inner, f"{outer}.{key}".removeprefix("."), what)
     if not inner_spaces:
-        raise ConfigError(f"environment.id: {name!r} has observation space {_line(space)}; give one that is not empty")
+        raise ConfigError(f"environment.id: {name!r} has {what} space {_line(space)}; give one that is not empty")
     return inner_spaces
 
 
@@ -124,12 +127,24 @@ def _actions(name: str, space: Space[Any]) -> Actions:
         return Discrete(int(space.n), int(space.start))
     if isinstance(space, (spaces.MultiDiscrete, spaces.MultiBinary)):
         return _choices(name, space)
+    if isinstance(space, spaces.Dict | spaces.Tuple):
+        return _composite(name, space)
     if not isinstance(space, spaces.Box) or space.dtype.kind != "f" or not space.is_bounded() or 0 in space.shape:
-        supported = "supported: Discrete, MultiDiscrete, MultiBinary, and a Box of floats with finite bounds"
+        supported = (
+            "supported: Discrete, MultiDiscrete, MultiBinary, a Box of floats with finite bounds, and Dict and Tuple"
+        )
         hint = "give a wrapper that converts it, such as gymnasium.wrappers.TransformAction"
         raise ConfigError(f"environment.id: {name!r} has action space {_line(space)}; {supported}; {hint}")
     low, high = (tuple(bound.ravel().tolist()) for bound in (space.low, space.high))
     return Box(low, high, space.shape, space.dtype.name)
+
+
+def _composite(name: str, space: Space[Any]) -> Composite:
+    named = leaves(name, space, what="action")
+    actions = Composite(tuple(named), tuple(_actions(name, leaf) for leaf in named.values()))
+    allowed = f"{name} has action space {_line(space)}; at most 2^53 combinations of choices are supported"
+    require(actions.n <= MAX_EXACT, "environment.id", name, allowed)
+    return actions
 
 
 def _choices(name: str, space: spaces.MultiDiscrete | spaces.MultiBinary) -> MultiDiscrete:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
-from gymnasium.vector.utils import batch_space, concatenate, create_empty_array
+from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
 
 from apex_acer.config import ConfigError
 from apex_acer.environments.agents import common_space
@@ -65,7 +65,7 @@ def random_move(actions: Actions, has_masks: bool) -> Move:
 
     def move(obs: Any, rng: np.random.Generator) -> Any:
         legal = is_legal(np.ravel(find(obs, MASK)))[None] if has_masks else None
-        return actions.to_environment(actions.sample(rng, 1, legal=legal))[0]
+        return actions.for_user(actions.to_environment(actions.sample(rng, 1, legal=legal)))
 
     return move
 
@@ -144,6 +144,7 @@ class TurnsVector(VectorEnv[Any, Any, Any]):
 
     def step(self, actions: Any) -> tuple[Any, Array, Array, Array, dict[str, Any]]:
         """Makes the players' moves and the replies to them; a game that is over begins anew instead."""
+        actions = [*iterate(self.action_space, actions)]
         played = [index for index, game in enumerate(self.games) if not game.over]
         begun = [index for index, game in enumerate(self.games) if game.over]
         for index in played:

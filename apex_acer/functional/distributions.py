@@ -1,4 +1,4 @@
-"""Distributions of actions: categorical, several choices, Gaussian and squashed Gaussian; and action masks.
+"""Distributions of actions: categorical, several choices, Gaussian, hybrid and squashed Gaussian; and action masks.
 
 Several choices (`MultiDiscrete` actions) are one joint action, counted in C order, the last choice fastest. Logits and
 values of illegal actions are so low that they are never chosen.
@@ -93,6 +93,35 @@ class Gaussian(NamedTuple):
         log_ratio = self.log_std - other.log_std
         distance = (self.mean - other.mean) * (-other.log_std).exp()
         return 0.5 * ((2 * log_ratio).exp() + distance.square() - 1 - 2 * log_ratio).sum(-1)
+
+
+class Hybrid(tuple[Tensor, ...]):
+    """Independent choices and a Gaussian: log-probabilities `[..., n]` of each choice, then `mean` and `log_std` `[..., d]`.
+
+    An action `[..., 1 + d]` is the number of a combination (`join_choices`) and then the Gaussian's sample.
+    """
+
+    def __new__(cls, *tensors: Tensor) -> Self:
+        return super().__new__(cls, tensors)
+
+    @property
+    def choices(self) -> Factored:
+        return Factored(*self[:-2])
+
+    @property
+    def numbers(self) -> Gaussian:
+        return Gaussian(*self[-2:])
+
+    def log_prob(self, action: Tensor) -> Tensor:
+        """Log-density of `action` `[..., 1 + d]`."""
+        choices = self.choices.log_prob(action[..., 0].long())
+        return choices + self.numbers.log_prob(action[..., 1:].to(choices.dtype))
+
+    def entropy(self) -> Tensor:
+        return self.choices.entropy() + self.numbers.entropy()
+
+    def kl(self, other: Hybrid) -> Tensor:
+        return self.choices.kl(other.choices) + self.numbers.kl(other.numbers)
 
 
 AnyDistribution = TypeVar("AnyDistribution", bound=Distribution)

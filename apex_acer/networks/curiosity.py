@@ -7,8 +7,9 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from apex_acer.config import NetworkConfig
-from apex_acer.functional import forward_error, inverse_error, split_choices, sum_of
+from apex_acer.functional import forward_error, inverse_error, sum_of
 from apex_acer.networks.network import TorsoNetwork
+from apex_acer.networks.policies import split_action
 from apex_acer.networks.torsos import build_torso, head
 from apex_acer.protocol.specification import EnvironmentSpec
 
@@ -20,7 +21,7 @@ class Curiosity(TorsoNetwork):
 
     def __init__(self, config: NetworkConfig, spec: EnvironmentSpec) -> None:
         super().__init__(build_torso(config, spec, config.hidden_sizes), spec.input_shape)
-        self._branches = list(spec.actions.branches)
+        self._actions = spec.actions
         num = spec.num_choices + spec.action_dim
         self.inverse_model = head(config, 2 * self.width, HIDDEN, num)
         self.forward_model = head(config, self.width + num, HIDDEN, self.width)
@@ -34,14 +35,13 @@ class Curiosity(TorsoNetwork):
         return forward_error(predicted, after), self._inverse_error(predicted_action, action)
 
     def _vector(self, action: Tensor) -> Tensor:
-        """`action` as floats `[T, B, num]`: choices as one-hot vectors, side by side."""
-        if not self._branches:
-            return action
-        choices = zip(split_choices(action, self._branches), self._branches, strict=True)
-        return torch.cat([one_hot(choice, size) for choice, size in choices], -1)
+        """`action` `[T, B, num]`: choices as one-hot vectors, side by side, and then numbers."""
+        choices, numbers = split_action(self._actions, action)
+        sizes = self._actions.branches
+        return torch.cat([*(one_hot(*pair) for pair in zip(choices, sizes, strict=True)), numbers], -1)
 
     def _inverse_error(self, predicted: Tensor, action: Tensor) -> Tensor:
-        if not self._branches:
-            return inverse_error(predicted, action)
-        choices = zip(torch.split(predicted, self._branches, -1), split_choices(action, self._branches), strict=True)
-        return sum_of(inverse_error(logits, choice) for logits, choice in choices)
+        choices, numbers = split_action(self._actions, action)
+        *logits, mean = torch.split(predicted, [*self._actions.branches, self._actions.dim], -1)
+        errors = [inverse_error(*pair) for pair in zip(logits, choices, strict=True)]
+        return sum_of([*errors, inverse_error(mean, numbers.to(mean.dtype))] if self._actions.dim else errors)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -18,8 +18,14 @@ from apex_acer.protocol.specification import EnvironmentSpec
 MOST_MEMBERS = 2**24  # numbers below it are exact in float32
 
 
+class Scores(NamedTuple):
+    """`scores` `[B, Σ branches + d]`: the logits of each choice, then the numbers of the action."""
+
+    scores: Tensor
+
+
 class MemberNetwork(Network[Any]):
-    """Logits of choices, or an action in the box [−1, 1], by one linear layer on the torso.
+    """Logits of choices, an action in the box [−1, 1], or both, by one linear layer on the torso.
 
     Its parameters are the mean of the distribution of members. A member's parameters follow from the member's number and the
     distribution, so that a number is all that an actor has to send.
@@ -40,11 +46,11 @@ class MemberNetwork(Network[Any]):
         """The output for raw observations `[B, *obs_shape]`, or for `prepare`d ones."""
         return self.output(obs if is_prepared else self.prepare(obs))
 
-    def heads(self, features: Tensor, inputs: Tensor) -> CategoricalOutput | PolicyOutput:
+    def heads(self, features: Tensor, inputs: Tensor) -> CategoricalOutput | PolicyOutput | Scores:
         output = self.head(features)
-        if self._spec.actions.branches:
-            return CategoricalOutput(self.forbid(output, inputs))
-        return PolicyOutput(output.clamp(-1, 1))
+        if not self._spec.num_choices:
+            return PolicyOutput(output.clamp(-1, 1))
+        return (Scores if self._spec.action_dim else CategoricalOutput)(self.forbid(output, inputs))
 
     def mean(self) -> Tensor:
         """The trained parameters as one vector `[P]`, a copy."""

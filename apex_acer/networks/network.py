@@ -8,6 +8,7 @@ from typing import Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import pad
 
 from apex_acer.config import NetworkConfig, RunConfig
 from apex_acer.functional import forbid, legal_combinations
@@ -162,8 +163,11 @@ class Network(TorsoNetwork, Generic[Output]):
     # ── action masks ──
 
     def forbid(self, logits: Tensor, inputs: Tensor) -> Tensor:
-        """Masks illegal choices in logits `[..., choices]` for as many `prepare`d observations `[B, …]`."""
-        return forbid(logits, self._legal(inputs).view_as(logits)) if self._spec.has_masks else logits
+        """Masks illegal choices in logits `[..., choices]`, which other columns may follow, of `prepare`d observations."""
+        if not self._spec.has_masks:
+            return logits
+        others = logits.shape[-1] - self._spec.num_choices
+        return forbid(logits, pad(self._legal(inputs), (0, others), value=True).view_as(logits))
 
     def forbid_combinations(self, values: Tensor, inputs: Tensor) -> Tensor:
         """Masks illegal actions in values `[..., A]` of all joint actions."""

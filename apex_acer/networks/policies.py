@@ -1,7 +1,7 @@
 """Networks of on-policy algorithms, a stochastic policy and V, and greedy actions from any network's output.
 
-The policy's head suits the action space: categorical for choices, Gaussian for a `Box`. It also knows what an actor records,
-so that algorithms need not ask for the kind of actions.
+The policy's head suits the action space: categorical for choices, Gaussian for numbers, or both. It also knows what an actor
+records, so that algorithms need not ask for the kind of actions.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ import torch
 from torch import Tensor, nn
 
 from apex_acer.config import NetworkConfig
-from apex_acer.functional import Distribution, Factored, Gaussian, join_choices, split_choices
+from apex_acer.functional import Distribution, Factored, Gaussian, Hybrid, join_choices, split_choices
 from apex_acer.networks.network import Network, State, TorsoNetwork
 from apex_acer.networks.torsos import build_torso, linear
 from apex_acer.protocol.actions import Actions, Box, Choices
+from apex_acer.protocol.composite import Composite
 from apex_acer.protocol.specification import EnvironmentSpec
 from apex_acer.protocol.unroll import Shapes
 
@@ -97,19 +98,79 @@ class GaussianHead(nn.Module):
         return Gaussian(extras["mean"], extras["log_std"]), extras["sample"]
 
 
+class HybridOutput(NamedTuple):
+    """`scores` `[B, Σ branches + d]`, the logits of each choice and then means; `log_std` `[B, d]`."""
+
+    scores: Tensor
+    log_std: Tensor
+
+
+class HybridHead(nn.Module):
+    """A categorical and a Gaussian head side by side."""
+
+    def __init__(self, width: int, spec: EnvironmentSpec, initial_std: float) -> None:
+        super().__init__()
+        self.choices, self.numbers = CategoricalHead(width, spec), GaussianHead(width, spec, initial_std)
+        self._sizes = [spec.num_choices, spec.action_dim]
+
+    @property
+    def extras(self) -> Shapes:
+        """The extras of both."""
+        return {**self.choices.extras, **self.numbers.extras}
+
+    def forward(self, features: Tensor) -> HybridOutput:
+        (logits,), (mean, log_std) = self.choices(features), self.numbers(features)
+        return HybridOutput(torch.cat([logits, mean], -1), log_std)
+
+    def distribution(self, output: HybridOutput, temperature: Tensor | None = None) -> Distribution:
+        """The policy at `temperature` `[B]`."""
+        logits, mean = torch.split(output.scores, self._sizes, -1)
+        choices = self.choices.distribution(CategoricalOutput(logits), temperature)
+        return Hybrid(*choices, *self.numbers.distribution(Gaussian(mean, output.log_std), temperature))
+
+    def sample(self, policy: Any, generator: torch.Generator, *, greedy: bool) -> tuple[Tensor, dict[str, Tensor]]:
+        """Actions `[B, 1 + d]`, the likeliest if `greedy`, and the extras."""
+        choices, records = self.choices.sample(policy.choices, generator, greedy=greedy)
+        numbers, others = self.numbers.sample(policy.numbers, generator, greedy=greedy)
+        return hybrid_action(choices, numbers), records | others
+
+    def recorded(self, action: Tensor, extras: dict[str, Tensor]) -> tuple[Distribution, Tensor]:
+        """The behaviour policy, and the actions as it sampled them."""
+        choices, combination = self.choices.recorded(action[..., 0], extras)
+        numbers, sample = self.numbers.recorded(action[..., 1:], extras)
+        return Hybrid(*choices, *numbers), hybrid_action(combination, sample)
+
+
+def hybrid_action(combination: Tensor, numbers: Tensor) -> Tensor:
+    """Actions `[..., 1 + d]` float64 of a `combination` of choices `[...]` and `numbers` `[..., d]`."""
+    return torch.cat([combination.unsqueeze(-1).double(), numbers.double()], -1)
+
+
+def split_action(actions: Actions, action: Tensor) -> tuple[list[Tensor], Tensor]:
+    """The choice `[...]` of each branch, and the numbers `[..., d]`, in actions `[..., *shape]`."""
+    columns, first = action if actions.dim else action.unsqueeze(-1), int(actions.n > 0)
+    choices = split_choices(columns[..., 0].long(), actions.branches) if first else []
+    return choices, columns[..., first:]
+
+
+def make_head(width: int, spec: EnvironmentSpec, initial_std: float) -> CategoricalHead | GaussianHead | HybridHead:
+    """The head that suits the actions."""
+    if not spec.action_dim:
+        return CategoricalHead(width, spec)
+    return (HybridHead if spec.num_choices else GaussianHead)(width, spec, initial_std)
+
+
 class PolicyNetwork(Network[Any]):
     """A policy's head, and a head of V if `with_value`."""
 
     def __init__(self, config: NetworkConfig, spec: EnvironmentSpec, initial_std: float, *, with_value: bool) -> None:
         super().__init__(config, spec)
-        is_box = isinstance(spec.actions, Box)
-        self.head = GaussianHead(self.width, spec, initial_std) if is_box else CategoricalHead(self.width, spec)
+        self.head = make_head(self.width, spec, initial_std)
         self.value = linear(self.width, 1, gain=1.0) if with_value else None
 
     def heads(self, features: Tensor, inputs: Tensor) -> Any:
         output = self.head(features)
-        is_choice = isinstance(output, CategoricalOutput)
-        return CategoricalOutput(self.forbid(output.pi_logits, inputs)) if is_choice else output
+        return type(output)(self.forbid(output[0], inputs), *output[1:])
 
     def evaluate(self, inputs: Tensor, reset: Tensor, state: State) -> tuple[Distribution, Tensor | None]:
         """The policy, and V if the network has it, `[L, B]`, of `prepare`d observations; arguments as in `unroll`."""
@@ -134,17 +195,32 @@ class ValueNetwork(TorsoNetwork):
 def greedy(actions: Actions, output: Tensor, *, is_joint: bool) -> Tensor:
     """The best actions `[B, *shape]` by the first field of a network's output.
 
-    For a `Box` it is the actions themselves; for choices the logits `[B, Σ branches]` of each, or if it `is_joint`, the
-    values `[B, A]` of all joint actions.
+    For numbers it is the actions themselves; for choices the logits `[B, Σ branches]` of each, or if it `is_joint`, the
+    values `[B, A]` of all joint actions; for both the logits and then the numbers.
     """
-    if isinstance(actions, Box):
+    if not actions.n:
         return output.clamp(-1, 1)
     sizes = [actions.n] if is_joint else list(actions.branches)
-    return join_choices((part.argmax(-1) for part in torch.split(output, sizes, -1)), sizes)
+    logits, numbers = output[..., : sum(sizes)], output[..., sum(sizes) :]
+    combination = join_choices((part.argmax(-1) for part in torch.split(logits, sizes, -1)), sizes)
+    return hybrid_action(combination, numbers.clamp(-1, 1)) if actions.dim else combination
 
 
-def as_given(actions: Actions, action: Tensor) -> Tensor:
-    """`Actions.to_environment` for tensors: `[B, *shape]` as `[B, *given_shape]`."""
+def as_given(actions: Actions, action: Tensor) -> dict[str, Tensor]:
+    """`Actions.to_environment` for tensors `[B, *shape]`: `action` as the environment takes it, or each `action.<part>`."""
+    if not isinstance(actions, Composite):
+        return {"action": _single_as_given(actions, action)}
+    (choices, numbers), given = split_action(actions, action), {}
+    for name, part in zip(actions.names, actions.parts, strict=True):
+        if part.dim:
+            mine, numbers = numbers[..., : part.dim], numbers[..., part.dim :]
+        else:
+            mine, choices = join_choices(choices[: len(part.branches)], part.branches), choices[len(part.branches) :]
+        given[f"action.{name}"] = _single_as_given(part, mine)
+    return given
+
+
+def _single_as_given(actions: Actions, action: Tensor) -> Tensor:
     if isinstance(actions, Box):
         low, high = (torch.tensor(bounds, dtype=torch.float64) for bounds in (actions.low, actions.high))
         share = (action.double() + 1) / 2

@@ -1,7 +1,7 @@
 """Action spaces: one choice, several choices at once, or a vector of numbers. Torch-free.
 
-`environments/spaces.py` makes them from gymnasium's spaces, and `networks/policies.py` has a distribution for each. No
-other file depends on the kind of actions.
+`composite.py` puts several together, `environments/spaces.py` makes them from gymnasium's spaces, and `networks/policies.py`
+has a distribution for each. No other file depends on the kind of actions.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +20,7 @@ Array = npt.NDArray[Any]
 MAX_COMBINATIONS = 2**62  # of choices; their numbers are int64
 LARGEST_START = 2**31
 FLOATS = "float16", "float32", "float64"
+DTYPES = {"Discrete": "int64", "Box": "float32", "Hybrid": "float64"}
 INTEGERS = "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"
 TOLERANCE = 1e-6  # of bounds, which a client may have in another precision
 
@@ -30,16 +31,22 @@ class Actions(ABC):
     A policy chooses a number from 0, or numbers in [−1, 1]; `to_environment` alone turns it into what the environment takes.
     """
 
-    kind: ClassVar[str]
-    """`Discrete` or `Box`, as in `AlgorithmConfig.actions`."""
-    dtype: ClassVar[str]
-    """NumPy name of the type of a policy's actions, on the wire and in replay."""
     n: int
     """Number of discrete actions, or of combinations of several choices; 0 for continuous actions."""
     given_shape: tuple[int, ...]
     """Shape of one action as the environment takes it."""
     given_dtype: str
     """NumPy name of the type of an action as the environment takes it."""
+
+    @property
+    def kind(self) -> str:
+        """`Discrete`, `Box`, or `Hybrid` for both at once, as in `AlgorithmConfig.actions`."""
+        return "Discrete" if not self.dim else "Hybrid" if self.n else "Box"
+
+    @property
+    def dtype(self) -> str:
+        """NumPy name of the type of a policy's actions, on the wire and in replay."""
+        return DTYPES[self.kind]
 
     @property
     def branches(self) -> tuple[int, ...]:
@@ -53,8 +60,8 @@ class Actions(ABC):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Shape of a policy's action: `()` or `(d,)`."""
-        return (self.dim,) if self.dim else ()
+        """Shape of a policy's action: `()`, `(d,)`, or `(1 + d,)` with the number of the combination of choices first."""
+        return (bool(self.n) + self.dim,) if self.dim else ()
 
     @abstractmethod
     def refusal(self, action: Array) -> str:
@@ -65,21 +72,21 @@ class Actions(ABC):
         """Random actions `[*size, *shape]`, uniform over the `legal` ones, a mask `[*size, Σ branches]` bool."""
 
     @abstractmethod
-    def to_environment(self, action: Array) -> Array:
+    def to_environment(self, action: Array) -> Any:
         """Converts a policy's actions `[N, *shape]` to the environment's actions `[N, *given_shape]`."""
 
-    def for_user(self, actions: Array) -> Any:
+    def for_user(self, actions: Any) -> Any:
         """The first of the environment's actions `[N, *given_shape]`, as `Policy.act` returns it."""
         return actions[0, ...]  # `...`: an array, even of no dimensions
 
-    def for_clients(self, actions: Array) -> list[Any]:
+    def for_clients(self, actions: Any) -> list[Any]:
         """The environment's actions `[N, *given_shape]` as JSON values, one for each remote client."""
         flat: list[Any] = actions.reshape(len(actions), -1).tolist()
         return flat
 
     @abstractmethod
     def client_space(self) -> dict[str, Any]:
-        """The action space as it is in a remote client's `hello`."""
+        """The action space as it is in a remote client's `hello`; empty if remote clients cannot have it."""
 
     @abstractmethod
     def fits(self, space: dict[str, Any]) -> bool:
@@ -97,8 +104,6 @@ class Actions(ABC):
 class Choices(Actions):
     """Discrete actions: one of `n` choices or of `n` combinations of choices. A policy counts them from 0."""
 
-    kind = "Discrete"
-    dtype = "int64"
     start: int | tuple[int, ...]
     """The environment's number of the first choice, for each branch if there are several."""
 
@@ -111,7 +116,11 @@ class Choices(Actions):
             drawn: Array = rng.integers(self.n, size=size)
             return drawn
         parts = split(legal + rng.random(legal.shape), self.branches)
-        combined: Array = (np.stack([part.argmax(-1) for part in parts], -1) * self._strides).sum(-1)
+        return self.combine(np.stack([part.argmax(-1) for part in parts], -1))
+
+    def combine(self, choices: Array) -> Array:
+        """The numbers `[...]` of the combinations of `choices` `[..., branches]`, each counted from 0."""
+        combined: Array = (choices * self._strides).sum(-1)
         return combined
 
     @property
@@ -224,8 +233,6 @@ class Box(Actions):
     given_shape: tuple[int, ...]
     given_dtype: str
 
-    kind = "Box"
-    dtype = "float32"
     n = 0
 
     @property
@@ -271,20 +278,6 @@ class Box(Actions):
             raise ValueError(f"bounds {self.low} and {self.high}, allowed are pairs of a lower and an upper one")
         if self.given_dtype not in FLOATS:
             raise ValueError(f"given_dtype {self.given_dtype!r}, allowed are {', '.join(FLOATS)}")
-
-
-KINDS = {"n": Discrete, "nvec": MultiDiscrete, "low": Box}
-"""Classes of action spaces, by a field that only the class has."""
-
-
-def actions_from_dict(values: dict[str, Any]) -> Actions:
-    """The action space from its `dataclasses.asdict`, or from that by way of JSON; raises TypeError or ValueError."""
-    kind = next((kind for key, kind in KINDS.items() if isinstance(values, dict) and key in values), None)
-    if kind is None:
-        raise TypeError(f"actions {values!r}, allowed is a table with one of {', '.join(KINDS)}")
-    actions: Actions = kind(**{name: tuple(v) if isinstance(v, list) else v for name, v in values.items()})
-    actions.check()
-    return actions
 
 
 def split(values: Array, branches: Sequence[int]) -> list[Array]:

@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from apex_acer.protocol.actions import Actions, actions_from_dict
+from apex_acer.protocol.actions import Actions
 from apex_acer.protocol.actions import Array as Array
+from apex_acer.protocol.composite import actions_from_dict
 
 DECISIVE = {
     "plane_shape": "the shape of an observation",

@@ -28,7 +28,7 @@ class Unroll:
     episode_step: Array
     """`[S-1+k+1, N]` int32, steps since the reset at each observation."""
     action: Array
-    """`[k, N]` int64 for `Discrete` actions, `[k, N, d]` float32 in [−1, 1] for a `Box`."""
+    """`[k, N]` int64 for `Discrete` actions, `[k, N, d]` float32 in [−1, 1] for a `Box`, `[k, N, 1 + d]` for both."""
     reward: Array
     """`[k, N]` float32, unclipped."""
     terminated: Array

@@ -19,10 +19,12 @@ from apex_acer.config import ConfigError
 from apex_acer.networks.metadata import describe
 from apex_acer.networks.policies import as_given, greedy
 from apex_acer.networks.weights import METADATA
+from apex_acer.protocol.composite import flatten
 from apex_acer.protocol.specification import Array, EnvironmentSpec
 from apex_acer.system import files
 
 BATCHES = 1, 5  # batch sizes on which the outputs are compared
+LOGITS = "pi_logits", "scores"  # outputs that begin with logits of each choice
 TOLERANCE = 1e-4  # times the largest output, or times 1 if that is larger
 
 
@@ -45,14 +47,16 @@ class OnnxPolicy(nn.Module):
         output, state = self.network.step(torch.zeros(1, *policy.spec.obs_shape, dtype=obs_dtype), {})
         self.heads = [f"normalised_{name}" if name == "action" else name for name in output._fields]
         """Names of the network's outputs; the first says the greedy action."""
+        self.actions = list(as_given(self.spec.actions, self.greedy(output[0])))
+        """Names of the outputs that are the greedy action, or a part of it."""
         self.state = list(state)
         """Names of the recurrent state's parts."""
         self.boxes = {f"obs.{name}": box for name, box in self.spec.boxes.items()} or {"obs": self.spec}
         """The specification of each input that is an observation or a part of one."""
         self.inputs = [*self.boxes, *self.state]
         """Names of the inputs of `forward`."""
-        probabilities = ["probabilities"] if "pi_logits" in self.heads else []
-        self.outputs = [*self.heads, *probabilities, "action", *(f"next_{name}" for name in self.state)]
+        probabilities = ["probabilities"] if self.heads[0] in LOGITS else []
+        self.outputs = [*self.heads, *probabilities, *self.actions, *(f"next_{name}" for name in self.state)]
         """Names of the outputs of `forward`."""
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
@@ -61,17 +65,18 @@ class OnnxPolicy(nn.Module):
         planes = [_planes(tensors[name], box) for name, box in self.boxes.items()]
         obs: Any = dict(zip(self.spec.boxes, planes, strict=True)) if self.spec.parts else planes[0]
         output, after = self.network.step(obs, {name: tensors[name] for name in self.state})
-        probabilities = [self._probabilities(output.pi_logits)] if "pi_logits" in self.heads else []
+        probabilities = [self._probabilities(output[0])] if "probabilities" in self.outputs else []
         action = as_given(self.spec.actions, self.greedy(output[0]))
-        return *output, *probabilities, action, *after.values()
+        return *output, *probabilities, *action.values(), *after.values()
 
     def _probabilities(self, logits: Tensor) -> Tensor:
-        parts = [part.softmax(-1) for part in torch.split(logits, list(self.spec.actions.branches), -1)]
+        branches = list(self.spec.actions.branches)
+        parts = [part.softmax(-1) for part in torch.split(logits[..., : sum(branches)], branches, -1)]
         return torch.cat(parts, -1) if len(parts) > 1 else parts[0]
 
     def greedy(self, output: Tensor) -> Tensor:
         """The greedy actions `[B, …]` according to the first output."""
-        return greedy(self.spec.actions, output, is_joint=self.heads[0] != "pi_logits")
+        return greedy(self.spec.actions, output, is_joint=self.heads[0] not in LOGITS)
 
 
 def export_onnx(policy: Policy, path: Path) -> Export:
@@ -161,7 +166,7 @@ def _difference(module: OnnxPolicy, session: onnxruntime.InferenceSession, input
     outputs = dict(zip(module.outputs, session.run(module.outputs, arrays), strict=True))
     with torch.inference_mode():
         expected = {name: output.numpy() for name, output in zip(module.outputs, module(*inputs), strict=True)}
-    names = outputs.keys() - {"action"}  # two actions that are nearly equally likely may be confused
+    names = outputs.keys() - {*module.actions}  # two actions that are nearly equally likely may be confused
     difference = max(float(np.abs(outputs[name] - expected[name]).max()) for name in names)
     scale = max(1.0, *(float(np.abs(expected[name]).max()) for name in names))
     if not difference <= TOLERANCE * scale or not _acts_by_its_output(module, outputs):
@@ -172,5 +177,6 @@ def _difference(module: OnnxPolicy, session: onnxruntime.InferenceSession, input
 def _acts_by_its_output(module: OnnxPolicy, outputs: dict[str, Array]) -> bool:
     """Whether the actions in `outputs` are the greedy ones according to the first output in it."""
     actions, best = module.spec.actions, module.greedy(torch.from_numpy(outputs[module.heads[0]])).numpy()
-    expected, tolerance = actions.to_environment(best), TOLERANCE if actions.dim else 0.0
-    return np.allclose(outputs["action"], expected, rtol=tolerance, atol=tolerance * np.abs(expected).max())
+    tolerance = TOLERANCE if actions.dim else 0.0
+    pairs = zip((outputs[name] for name in module.actions), flatten(actions.to_environment(best)), strict=True)
+    return all(np.allclose(a, b, rtol=tolerance, atol=tolerance * np.abs(b).max()) for a, b in pairs)

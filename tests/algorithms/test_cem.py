@@ -301,7 +301,8 @@ def test_a_linear_policy_learns_and_its_mean_is_saved(tmp_path: Path) -> None:
     policy = load_policy(result.weights)
     obs = np.random.default_rng(0).uniform(-1, 1, (50, 2)).astype(np.float32)
     action = policy.network(torch.from_numpy(obs)).action.detach()
-    torch.testing.assert_close(torch.from_numpy(policy.act(obs)), as_given(policy.spec.actions, action))
+    expected = as_given(policy.spec.actions, action)["action"]
+    torch.testing.assert_close(torch.from_numpy(policy.act(obs)), expected)
     rows = rows_of(tmp_path, "learner")
     names = {name for row in rows for name in row}
     assert not {"loss", "grad_norm", "learning_rate"} & names

@@ -15,13 +15,16 @@ from apex_acer.config import RunConfig
 from apex_acer.functional import masked_mean
 from apex_acer.learner.ranks import ALONE
 from apex_acer.learner.trainer import Trainer
+from apex_acer.networks.policies import hybrid_action
 from apex_acer.protocol.actions import Box, Discrete
+from apex_acer.protocol.composite import Composite
 from apex_acer.protocol.specification import EnvironmentSpec
 from apex_acer.protocol.unroll import Batch
 from tests.algorithms.learning import batch_of, run_of, samples_of
 
 T, B, WIDTH = 6, 4, 3
-ACTIONS = {"Discrete": Discrete(3, 0), "Box": Box((-1.0, 0.0), (3.0, 10.0), (2,), "float32")}
+BOX = Box((-1.0, 0.0), (3.0, 10.0), (2,), "float32")
+ACTIONS = {"Discrete": Discrete(3, 0), "Box": BOX, "Hybrid": Composite(("0", "1"), (BOX, Discrete(3, 0)))}
 CPU = torch.device("cpu")
 ETA = 0.5
 
@@ -43,21 +46,22 @@ def build(name: str = "ppo", spec: EnvironmentSpec | None = None, **changes: Any
 def curious_batch(spec: EnvironmentSpec) -> Batch:
     """Segments without ends, but for a dummy step in the first column, before which its episode ended."""
     torch.manual_seed(1)
-    discrete = isinstance(spec.actions, Discrete)
-    action = torch.randint(3, (T, B)) if discrete else torch.rand(T, B, 2) * 2 - 1
+    choice, numbers = torch.randint(3, (T, B)), torch.rand(T, B, 2) * 2 - 1
+    actions = {"Discrete": choice, "Box": numbers, "Hybrid": hybrid_action(choice, numbers)}
     terminated, mask = torch.zeros(T, B, dtype=torch.bool), torch.ones(T, B, dtype=torch.bool)
     terminated[2, 0], mask[3, 0] = True, False
     episode_step = torch.arange(spec.stack + T).unsqueeze(-1).repeat(1, B) + 5
     episode_step[spec.stack + 3 :, 0] = torch.arange(T - 3)
     zeros = torch.zeros(T, B, 2)
-    log_probs = torch.randn(T, B, 3).log_softmax(-1)
+    choices = {"log_probs": torch.randn(T, B, 3).log_softmax(-1)} if spec.num_choices else {}
+    gaussian = {"mean": zeros, "log_std": zeros, "sample": numbers} if spec.action_dim else {}
     return batch_of(
         torch.randn(spec.stack + T, B, *spec.plane_shape),
-        action,
+        actions[spec.actions.kind],
         episode_step=episode_step,
         terminated=terminated,
         mask=mask,
-        extras={"log_probs": log_probs} if discrete else {"mean": zeros, "log_std": zeros, "sample": action},
+        extras=choices | gaussian,
     )
 
 
@@ -76,14 +80,14 @@ def errors_of(algorithm: Any, batch: Batch) -> tuple[Tensor, Tensor]:
 def slow_errors(curiosity: Any, batch: Batch, t: int, b: int) -> tuple[Tensor, Tensor]:
     """½ ‖φ̂ − φ′‖², and the inverse model's error, of one transition."""
     before, after = (curiosity.torso(batch.obs[row, b].unsqueeze(0)) for row in (t, t + 1))
-    action = batch.action[t, b]
-    vector = action if action.is_floating_point() else torch.eye(3)[action]
+    action = batch.action[t, b].ravel()
+    choice, numbers = (action[:1].long(), action[1:].float()) if len(action) != 2 else (action[:0].long(), action)
+    vector = torch.cat([torch.eye(3)[choice].flatten(), numbers])
     expected = curiosity.forward_model(torch.cat([before, vector.unsqueeze(0)], -1))
     guessed = curiosity.inverse_model(torch.cat([before, after], -1))[0]
     forward = 0.5 * (expected - after).square().sum()
-    if action.is_floating_point():
-        return forward, 0.5 * (guessed - action).square().sum()
-    return forward, -guessed.log_softmax(-1)[action]
+    logits = guessed[: 3 * len(choice)]
+    return forward, 0.5 * (guessed[len(logits) :] - numbers).square().sum() - logits.log_softmax(-1)[choice].sum()
 
 
 @pytest.mark.parametrize("actions", ACTIONS)

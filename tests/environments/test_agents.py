@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+from gymnasium.spaces import Box, Dict, Discrete, Space, Tuple
 
 from apex_acer import load_policy
 from apex_acer.actor.evaluator import evaluate_policy
+from apex_acer.actor.opponents import PolicyOpponent
 from apex_acer.actor.play import record
 from apex_acer.actor.policy import Policy
 from apex_acer.actor.rollout import Rollout
 from apex_acer.config import EnvironmentConfig
+from apex_acer.environments.agents import AgentsVector
 from apex_acer.environments.check import check_environment
-from apex_acer.environments.vector import make_environments
+from apex_acer.environments.turns import TurnsVector
+from apex_acer.environments.vector import make_environments, of_vector
 from apex_acer.manager.manager import resume, train
 from tests import on_policy
 from tests.conftest import config_error
@@ -124,6 +128,59 @@ def test_a_run_learns_from_agents_and_is_resumed_to_the_bit(tmp_path: Path, algo
     assert {(row["eval_return"], row["team_return"]) for row in scores} == {(sum(RETURNS) / 3, sum(RETURNS))}
     policy = load_policy(result.weights, import_modules=True)
     assert evaluate_policy(policy, policy.config.evaluation, 1)["team_return"] == sum(RETURNS)
+
+
+class Pair:
+    """Two players who move together, or in turn, and note the actions that they get."""
+
+    possible_agents = agents = ("first", "second")
+    agent_selection = "first"
+    rewards: ClassVar = dict.fromkeys(agents, 0.0)
+    terminations: ClassVar = dict.fromkeys(agents, False)
+    truncations: ClassVar = dict.fromkeys(agents, False)
+    metadata: ClassVar[dict[str, Any]] = {}
+
+    def __init__(self) -> None:
+        self.got: list[Any] = []
+
+    def observation_space(self, agent: str) -> Space[Any]:
+        return Box(-1.0, 1.0, (2,), np.float32)
+
+    def action_space(self, agent: str) -> Space[Any]:
+        return Dict({"go": Discrete(3, start=1), "far": Tuple([Box(0.0, 2.0, (1,), np.float32)])})
+
+    def reset(self, seed: int | None = None, options: Any = None) -> Any:
+        return {agent: self.observe(agent) for agent in self.agents}, {}
+
+    def observe(self, agent: str) -> Any:
+        return np.zeros(2, np.float32)
+
+    def step(self, actions: dict[str, Any]) -> tuple[dict[str, Any], ...]:
+        self.got += [actions] if "go" in actions else actions.values()
+        self.agent_selection = "second" if self.agent_selection == "first" else "first"
+        return self.reset()[0], self.rewards, self.terminations, self.truncations, {}
+
+
+@pytest.mark.parametrize("vector", [AgentsVector, TurnsVector])
+def test_each_agent_gets_its_own_choices_and_numbers(vector: Any) -> None:
+    """Also those of an opponent at random, and of one that is a policy."""
+    games = vector("pair", Pair, 4)
+    environments = of_vector(games, EnvironmentConfig(), masks=False)
+    environments.reset(0)
+    if vector is TurnsVector:
+        policy = Policy(tiny_run(algorithm__name="ppo"), environments.spec)
+        environments.face(PolicyOpponent(policy))
+        environments.reset(0)
+    environments.step(np.array([[index % 3, index / 4] for index in range(4)]))
+    assert len(games.games) == (2 if vector is AgentsVector else 4)
+    for index, game in enumerate(games.games):
+        got = game.env.got
+        assert all(game.env.action_space("first").contains(action) for action in got)
+        if vector is AgentsVector:
+            expected = [((2 * index + agent) % 3 + 1, 1 + (2 * index + agent) / 4) for agent in range(2)]
+            assert [(action["go"], action["far"][0].item()) for action in got] == expected
+        else:  # the player's move is before or after one of the opponent, by lot
+            assert (index % 3 + 1, 1 + index / 4) in [(action["go"], action["far"][0].item()) for action in got]
 
 
 def test_a_video_shows_a_game_to_its_end(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -13,9 +14,12 @@ from ale_py.vector_env import AtariVectorEnv
 
 from apex_acer.config import AtariConfig, EnvironmentConfig
 from apex_acer.environments.vector import Environments, Step, make_environments
+from apex_acer.manager.manager import resume, train
 from apex_acer.protocol.planes import unpack
 from tests.conftest import COUNTDOWN, config_error
+from tests.engines.test_serial import assert_equal_files
 from tests.environments_for_tests import countdown_observation
+from tests.runs import tiny_run
 
 MODULE = "tests.environments_for_tests"
 SHORT = f"{MODULE}:short"
@@ -174,7 +178,7 @@ def test_wrappers_apply_from_the_inside_out(name: str) -> None:
 
 
 SEEN = "supported: Box of numbers, Discrete, MultiDiscrete, MultiBinary, and Dict and Tuple of them"
-ACTIONS = "; supported: Discrete, MultiDiscrete, MultiBinary, and a Box of floats with finite bounds; give a wrapper"
+ACTIONS = "; supported: Discrete, MultiDiscrete, MultiBinary, a Box of floats with finite bounds, and Dict and Tuple"
 OWN = [  # ids of this package's environments
     ("Broken-v0", "RuntimeError: the emulator is missing"),
     ("SequenceObservation-v0", f"observation space Sequence(Discrete(2), stack=False); {SEEN}; give a wrapper of your"),
@@ -189,6 +193,11 @@ OWN = [  # ids of this package's environments
     ("NoNumberAction-v0", "could not be made; ValueError: No low value"),
     ("WholeNumberAction-v0", ACTIONS),
     ("EmptyAction-v0", ACTIONS),
+    ("NestedAction-v0", ACTIONS),
+    ("NoAction-v0", "has action space Tuple(); give one that is not empty"),
+    ("DottedAction-v0", "has an action with the key 'a.b'; give keys that are text without dots"),
+    ("NumberedAction-v0", "has an action with the key '0'; give a key that is no number, as those of a Tuple are"),
+    ("TooManyTogether-v0", "at most 2^53 combinations of choices are supported"),
     ("EagerAlone-v0", "has autoreset mode None; supported: NEXT_STEP"),
 ]
 
@@ -222,6 +231,41 @@ def test_an_environment_that_cannot_be_used_is_one_line(name: str, part: str) ->
 )
 def test_settings_that_cannot_be_used_are_one_line(settings: dict[str, Any], part: str) -> None:
     assert part in config_error(lambda: make(**settings))
+
+
+def test_a_function_of_a_vector_is_asked_for_as_many_as_the_run_has(tmp_path: Path) -> None:
+    """With wrappers of vectors; a run of it is resumed to the bit."""
+    settings: dict[str, Any] = {
+        "id": f"{MODULE}:clocks",
+        "kwargs": {"truncate": True},
+        "wrappers": (f"{MODULE}:doubled",),
+    }
+    _, steps = run(make(3, **settings), 0, np.zeros((12, 3), int))
+    for column, length in enumerate((3, 4, 5)):
+        each = [(step.reward[column], bool(step.truncated[column]), bool(step.reset[column])) for step in steps]
+        expected = [(2.0, step == length - 1, False) for step in range(length)] + [(0.0, False, True)]
+        assert each == (expected * 4)[:12]
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    changes = {f"environment__{key}": value for key, value in settings.items()}
+    changes |= {"algorithm__name": "ppo", "checkpoint__every": 100, "evaluation__every": 100}
+    train(tiny_run(whole, stop__env_steps=200, schedule_steps=200, **changes))
+    train(tiny_run(parts, stop__env_steps=100, schedule_steps=200, **changes))
+    assert resume(parts, {"env_steps": 200}).eval_return == 9.0  # of lengths 3, 4, 5 and 6
+    assert_equal_files("weights.safetensors", whole, parts)
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "part"),
+    [
+        ({"mode": "SAME_STEP"}, "has autoreset mode AutoresetMode.SAME_STEP; supported: NEXT_STEP"),
+        ({"mode": "DISABLED"}, "has autoreset mode AutoresetMode.DISABLED; supported: NEXT_STEP"),
+        ({"least": 3}, "it gave 3 environments for 2; have it take num_envs"),
+    ],
+)
+def test_a_vector_that_cannot_be_used_is_one_line(kwargs: dict[str, Any], part: str) -> None:
+    message = config_error(lambda: make(2, id=f"{MODULE}:clocks", kwargs=kwargs))
+    assert message.startswith(f"environment.id: '{MODULE}:clocks' ")
+    assert part in message
 
 
 def test_a_vector_class_that_does_not_say_how_it_resets_is_not_used() -> None:

@@ -15,6 +15,7 @@ from apex_acer.functional import (
     Categorical,
     Factored,
     Gaussian,
+    Hybrid,
     forbid,
     is_legal,
     join_choices,
@@ -133,6 +134,35 @@ def test_log_probability_entropy_and_divergence_are_those_of_the_combinations() 
 
 
 LEGAL = torch.tensor([[True, False, True, False], [False, False, False, True]])
+
+
+def test_choices_and_numbers_together_are_the_sums_of_the_definitions() -> None:
+    """Densities of three choices, two more and three numbers, as sums over all combinations of what each of them has."""
+    torch.manual_seed(0)
+    first, second = (
+        Hybrid(*(torch.randn(6, n, dtype=torch.float64).log_softmax(-1) for n in (3, 2)), *gaussian(seed))
+        for seed in (0, 1)
+    )
+    sample, combination = gaussian(2).mean, torch.tensor([0, 1, 2, 3, 4, 5])
+    found = (
+        first.log_prob(torch.cat([combination.double().unsqueeze(-1), sample], -1)),
+        first.entropy(),
+        first.kl(second),
+    )
+    for row in range(6):
+        joint, other = (
+            [(a * b).item() for a in one[0][row].exp() for b in one[1][row].exp()] for one in (first, second)
+        )
+        mean, log_std, its_mean, its_log_std = (part[row].numpy() for part in (*first.numbers, *second.numbers))
+        density = math.log(reference.density(sample[row].numpy(), mean, log_std))
+        expected = (
+            math.log(joint[row]) + density,
+            reference_on_policy.entropy(joint) + reference_on_policy.gaussian_entropy(log_std),
+            reference_on_policy.kl(joint, other) + reference.kl(mean, log_std, its_mean, its_log_std),
+        )
+        np.testing.assert_allclose([values[row].item() for values in found], expected, rtol=1e-12)
+    single = Hybrid(*(tensor.float() for tensor in first))
+    assert single.log_prob(torch.zeros(6, 4, dtype=torch.float64)).dtype == torch.float32  # as of any other policy
 
 
 def test_the_probability_is_zero_at_every_temperature() -> None:

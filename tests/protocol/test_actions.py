@@ -12,13 +12,22 @@ import numpy as np
 import pytest
 
 import apex_acer
-from apex_acer.protocol.actions import Actions, Box, Discrete, MultiDiscrete, actions_from_dict, has_choice
+from apex_acer.protocol.actions import Actions, Box, Discrete, MultiDiscrete, has_choice
+from apex_acer.protocol.composite import MAX_EXACT, Composite, actions_from_dict
 from apex_acer.protocol.specification import EnvironmentSpec
 from tests.runs import CARTPOLE
 
 NUMBERED = Discrete(4, -2)
 PLANE = Box((-1.0, 0.0), (3.0, 10.0), (2,), "float32")
 DIALS = MultiDiscrete((3, 2, 4, 1), (5, 0, -2, 0), (2, 2), "int64")
+SPACES = {"arm.0": PLANE, "arm.1": DIALS, "gear": NUMBERED, "heat": Box((0.0,), (4.0,), (), "float64")}
+
+
+def composite(*names: str) -> Composite:
+    return Composite(names, tuple(SPACES[name] for name in names))
+
+
+ROBOT, SWITCHES, ARM = composite(*SPACES), composite("arm.1", "gear"), composite("arm.0")
 
 
 @pytest.mark.parametrize(("shape", "dtype"), [((), "float16"), ((6,), "float32"), ((2, 3), "float64")])
@@ -65,6 +74,64 @@ def test_each_combination_of_choices_is_an_action() -> None:
     assert bits.refusal(bits.sample(np.random.default_rng(0), 100)) == ""
 
 
+def test_choices_and_numbers_side_by_side_are_what_each_part_makes_of_its_own() -> None:
+    """Choices are one combination in front, in the order of the parts; parts of one kind are as one space of that kind."""
+    assert [(each.kind, each.dtype, each.shape) for each in (ROBOT, SWITCHES, ARM)] == [
+        ("Hybrid", "float64", (4,)),
+        ("Discrete", "int64", ()),
+        ("Box", "float32", (2,)),
+    ]
+    assert (ROBOT.n, ROBOT.branches, ROBOT.dim) == (96, (3, 2, 4, 1, 4), 3)
+    assert (ARM.n, SWITCHES.dim) == (0, 0)
+    number = 4 * 23 + 3  # the last of all combinations
+    given = ROBOT.to_environment(np.array([[number, -1.0, 1.0, 0.5], [0, 0.0, 0.0, 0.0]]))
+    assert [*given] == ["arm", "gear", "heat"]
+    (plane, dials), gear, heat = given.values()
+    np.testing.assert_array_equal(plane, PLANE.to_environment(np.array([[-1.0, 1.0], [0.0, 0.0]], np.float32)))
+    np.testing.assert_array_equal(dials, DIALS.to_environment(np.array([23, 0])))
+    assert (gear.tolist(), heat.tolist(), plane.dtype.name, heat.dtype.name) == (
+        [1, -2],
+        [3.0, 2.0],
+        "float32",
+        "float64",
+    )
+    user = ROBOT.for_user(given)
+    assert (type(user["arm"]), type(user["gear"]), user["gear"]) == (tuple, int, 1)
+    assert user["arm"][1].tolist() == [[7, 1], [1, 0]]
+    (dials,), gears = SWITCHES.to_environment(np.array([number])).values()
+    assert (dials[0].tolist(), gears.tolist()) == ([[7, 1], [1, 0]], [1])
+    ((plane,),) = ARM.to_environment(np.array([[0.5, -0.5]], np.float32)).values()
+    assert plane.tolist() == [[2.0, 2.5]]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "line"),
+    [
+        ([96, 0, 0, 0], "0.0 to 96.0, allowed 0 to 95"),
+        ([1.5, 0, 0, 0], "a choice that is no integer"),
+        ([np.nan, 0, 0, 0], "a choice that is no integer"),
+        ([np.inf, 0, 0, 0], "0.0 to inf, allowed 0 to 95"),
+        ([0, 0, 1.1, 0], "0.0 to 1.1, allowed -1 to 1"),
+        ([0, 0, np.nan, 0], "not finite"),
+    ],
+)
+def test_choices_and_numbers_that_are_not_allowed_are_named(wrong: list[float], line: str) -> None:
+    assert ROBOT.refusal(np.array([[0.0] * 4, wrong])) == f"action: {line}"
+
+
+@pytest.mark.parametrize("actions", [ROBOT, SWITCHES, ARM], ids=str)
+def test_choices_and_numbers_are_drawn_together(actions: Composite) -> None:
+    rng = np.random.default_rng(0)
+    drawn = actions.sample(rng, 200, 3)
+    assert (drawn.shape, drawn.dtype.name, actions.refusal(drawn)) == ((200, 3, *actions.shape), actions.dtype, "")
+    assert len(np.unique(drawn)) > 90
+    if actions.n:
+        legal = np.zeros((50, sum(actions.branches)), bool)
+        legal[:, np.cumsum(actions.branches) - 1] = True  # the last choice of each
+        drawn = actions.sample(rng, 50, legal=legal).reshape(50, -1)
+        assert (drawn[:, 0] == actions.n - 1).all()
+
+
 @pytest.mark.parametrize("actions", [Discrete(5, 1), DIALS], ids=str)
 def test_only_legal_choices_are_drawn(actions: Actions) -> None:
     rng = np.random.default_rng(0)
@@ -88,6 +155,8 @@ SCALAR, GRID = Box((-2.0,), (1 / 3,), (), "float64"), Box((-1.0,) * 6, (1.0,) * 
         (PLANE, "2 numbers in [-1, 3] x [0, 10]"),
         (SCALAR, "1 number in [-2, 0.333333]"),
         (GRID, "6 numbers in [-1, 1] each"),
+        (SWITCHES, "arm.1 (3 x 2 x 4 x 1), gear (4)"),
+        (composite("gear", "heat"), "gear (4), heat (1 number in [0, 4])"),
     ],
     ids=str,
 )
@@ -108,6 +177,12 @@ DAMAGE: dict[Actions, list[dict[str, Any]]] = {
         {"low": None}, {"low": ["0", "0"]}, {"low": [False, False], "high": [True, True]}, {"low": [float("nan"), 0.0]},
         {"low": [4.0, 0.0]}, {"high": [10**400, 10]}, {"low": [0.0], "given_shape": [1]}, {"given_shape": None},
         {"given_shape": [3]}, {"given_shape": [-1, -2]}, {"given_shape": [2, True]}, {"given_dtype": "int64"}, {"n": 3},
+    ],
+    SWITCHES: [
+        {"names": ["gear"]}, {"names": ["gear", "gear"]}, {"names": ["gear", "gear.1"]}, {"names": ["gear", ""]},
+        {"names": ["gear", "arm..1"]}, {"names": ["gear", 1]}, {"names": None}, {"names": [], "parts": []}, {"parts": None},
+        {"parts": [{"n": 2, "start": 0}, {"n": 0, "start": 0}]}, {"parts": [dataclasses.asdict(ARM)] * 2}, {"n": 3},
+        {"parts": [{"n": MAX_EXACT, "start": 0}, {"n": 2, "start": 0}]}, {"parts": "n"},
     ],
 }  # fmt: skip
 
@@ -156,8 +231,9 @@ def test_a_client_s_space_is_the_one_that_is_announced(actions: Actions) -> None
         assert not actions.fits(space | {key: changed})
 
 
-def test_only_three_files_know_which_kinds_there_are() -> None:
+def test_only_four_files_know_which_kinds_there_are() -> None:
     names = r"^from apex_acer\.protocol\.actions import .*\b(Choices|Discrete|MultiDiscrete|Box)\b"
     kinds, root = re.compile(names, re.MULTILINE), Path(apex_acer.__file__).parent
     files = {path.relative_to(root).as_posix() for path in root.rglob("*.py") if kinds.search(path.read_text())}
-    assert files - {"protocol/actions.py"} == {"environments/spaces.py", "networks/policies.py"}
+    others = {"protocol/composite.py", "environments/spaces.py", "networks/policies.py"}
+    assert files - {"protocol/actions.py"} == others
