@@ -114,13 +114,15 @@ class Actor:
         wants_weights = self._steps_since_weights >= self._config.actors.weights_every
         if wants_weights:
             self._steps_since_weights = 0.0
+        rows = self._row()
         message = Message(
             self._run_id,
             self._peer,
             self._sequence,
             weights_version=rollout.version,
             wants_weights=wants_weights,
-            rows=self._row(),
+            rows=rows,
+            clients=self._client_rows() if rows else {},
             unroll=unroll,
             unlearned_steps=unlearned_steps,
             slot=rollout.slot,
@@ -186,6 +188,9 @@ class Actor:
         row["episodes"] = self._episodes
         self._row_at, self._steps_in_row, self._action_moments = now, 0, np.zeros((3, 1))
         return [row]
+
+    def _client_rows(self) -> dict[str, Row]:
+        return {} if isinstance(self._environments, Environments) else self._environments.client_rows()
 
 
 def action_moments(unroll: Unroll) -> Array:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
+import queue
+import shutil
 import sys
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from logging.handlers import QueueHandler
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -16,16 +20,20 @@ from apex_acer.cli.notice import Notice
 from apex_acer.cli.parsing import parse
 from apex_acer.cli.policies import WeightsFlags, evaluation_settings
 from apex_acer.config import ConfigError, ListenConfig, reading, require
+from apex_acer.protocol.messages import Row
 from apex_acer.system.imports import needs
 from apex_acer.system.output import say
 from apex_acer.system.signals import Signals
+from apex_acer.views.progress import describe_clients
 
 if TYPE_CHECKING:
     from apex_acer.actor.policy import Policy
     from apex_acer.remote.server import Server
 
+Lines = queue.SimpleQueue[logging.LogRecord]
 WAIT_S = 0.2  # for requests, between two looks at signals and the file
 NOTICE_S = 1.0
+MOST_CLIENTS, MARGIN = 3, 5  # in the notice, and columns that it leaves
 LATENCIES = 100_000  # the newest, for the last line
 
 
@@ -60,29 +68,59 @@ def serve(arguments: list[str]) -> int:
         if new and sys.stdout.isatty():
             say(f"token: {new}")
         greedy = evaluation_settings(policy.config, None, options.policy).greedy
-        say(_act(server, policy, path, greedy=greedy))
+        with _logged() as lines:
+            summary = _act(server, policy, path, lines, greedy=greedy)
+            server.close()  # it logs what its clients have done
+            _say_all(lines)
+        say(summary)
     return 0
 
 
-def _act(server: Server, policy: Policy, path: Path, *, greedy: bool) -> str:
+@contextlib.contextmanager
+def _logged() -> Iterator[Lines]:
+    """What the server's thread logs about its clients."""
+    lines: Lines = queue.SimpleQueue()
+    logger, handler = logging.getLogger("apex_acer.remote"), QueueHandler(lines)
+    level = logger.level
+    logger.setLevel(logging.INFO)
+    logger.addHandler(handler)
+    try:
+        yield lines
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
+
+
+def _say_all(lines: Lines) -> None:
+    while not lines.empty():
+        say(lines.get().getMessage())
+
+
+def _act(server: Server, policy: Policy, path: Path, lines: Lines, *, greedy: bool) -> str:
     """Acts for clients with the newest weights in the file `path` until a signal comes; returns a line that sums it up."""
     from apex_acer.actor.remote_rollout import RemoteRollout
 
     rollout = RemoteRollout(server, policy, seed=policy.config.seed, greedy=greedy)
     latencies: deque[float] = deque(maxlen=LATENCIES)
     loaded, shown_at = _stamp(path), time.monotonic()
-    actions = actions_shown = 0
+    actions, actions_shown, clients = 0, 0, dict[str, Row]()
     with Signals() as signals, Notice() as notice:
         while not signals.received:
             actions += rollout.serve(WAIT_S)
             if (newest := _stamp(path)) not in (loaded, None):
                 loaded = newest
                 _load(policy, path)
+            if not lines.empty():
+                notice.clear()
+                _say_all(lines)
             if (seconds := time.monotonic() - shown_at) >= NOTICE_S:
                 recent = server.take_latencies()
                 latencies.extend(recent)
                 rate = (actions - actions_shown) / seconds
-                notice.say(f"{server.num} clients, {rate:,.0f} actions/s{_latency(recent)}")
+                clients |= {name: clients.get(name, {}) | row for name, row in server.client_rows().items()}
+                text = f"{server.num} clients, {rate:,.0f} actions/s{_latency(recent)}"
+                text = " | ".join([text, *describe_clients(clients, MOST_CLIENTS)])
+                notice.say(text[: shutil.get_terminal_size().columns - MARGIN])
                 shown_at, actions_shown = time.monotonic(), actions
     latencies.extend(server.take_latencies())
     return f"served {actions:,} actions{_latency(latencies)}"

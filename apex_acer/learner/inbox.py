@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from apex_acer.protocol.messages import Message, Peer, Reply
-from apex_acer.protocol.metrics import MAX_NAME, is_name
+from apex_acer.protocol.metrics import MAX_NAME, is_client, is_name
 from apex_acer.protocol.specification import EnvironmentSpec
 from apex_acer.protocol.unroll import Layout
 
@@ -171,7 +171,9 @@ class Inbox:
         expected = self._next_sequence.get(peer, 0)
         if message.sequence != expected:
             return f"sequence {message.sequence}, expected {expected}"
-        if odd := [name for row in message.rows for name in row if not is_name(name)]:
+        if odd := [name for name in message.clients if not is_client(name)]:
+            return f"a client is named {odd[0]!r:.60}; allowed: 1 to {MAX_NAME} letters, digits and _.@-"
+        if odd := [name for row in (*message.rows, *message.clients.values()) for name in row if not is_name(name)]:
             return f"a metric is named {odd[0]!r:.60}; allowed: 1 to {MAX_NAME} printable characters"
         scores = [row.get("eval_return", math.nan) for row in message.rows]
         if peer.role == "evaluator" and not all(map(math.isfinite, scores)):

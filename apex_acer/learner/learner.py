@@ -21,6 +21,7 @@ from apex_acer.learner.snapshots import Evaluations
 from apex_acer.learner.trainer import Trainer
 from apex_acer.networks.device import in_float32
 from apex_acer.protocol.messages import Message, Outcome, Reply, Row
+from apex_acer.protocol.metrics import CLIENT
 from apex_acer.protocol.specification import EnvironmentSpec
 
 log = logging.getLogger(__name__)
@@ -160,6 +161,8 @@ class Learner:
                     lag = self.counters.updates - message.weights_version
                     for row in message.rows:
                         self._reporter.log(message.peer.name, row | {"policy_lag": lag})
+                    for name, row in message.clients.items():
+                        self._reporter.log(f"{CLIENT}_{name}", row)
                     self._barrier.put(post)
                 elif row := self._evaluations.take(post):
                     self._reporter.log("evaluator", row, int(row["eval_env_steps"]))

@@ -40,7 +40,8 @@ class Callbacks:
     """
 
     on_status: Callable[[Status], object] = _ignore
-    """Gets the newest row of every process in `rows`, none at the start, and in `news` which were restarted and why."""
+    """Gets the newest row of every process, and of every remote client with a name, in `rows`, none at the start, and in
+    `news` which processes were restarted and why."""
     on_rows: Callable[[list[LoggedRow]], object] = _ignore
     """Gets the rows that were written to `metrics.jsonl` since the last call, each once. If a learner has died, `env_steps`
     goes back to its checkpoint, and later rows are written again."""

@@ -41,6 +41,8 @@ class Message:
     """Version of the weights that the peer acts with; −1: it has none yet."""
     wants_weights: bool = False
     rows: list[Row] = field(default_factory=list)
+    clients: dict[str, Row] = field(default_factory=dict)
+    """With `rows` of an actor of remote clients: the row of each client that has a name."""
     unroll: Unroll | None = None
     unlearned_steps: int = 0
     """With `unroll`: environment steps that are not in it, such as the ones after the end of a whole episode."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
@@ -9,6 +10,9 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 ACTOR, EVALUATOR, LEARNER, BOTH = ("actor",), ("evaluator",), ("learner",), ("learner", "actor")
+CLIENT = "client"
+"""Kind of source of a remote client's rows; the source is `client_<name>`."""
+ACTING = (*ACTOR, CLIENT)
 PLAYERS = ("actor", "evaluator")
 MAX_NAME = 100  # characters
 
@@ -57,11 +61,11 @@ GRADIENT, FITNESS = "has_optimizer", (PLAYING, "Fitness")
 METRICS = {
     # episodes and evaluations
     "episode_return": Metric(
-        "reward", "mean unclipped return of the episodes that ended since the last row", ACTOR, "returns", RETURN
+        "reward", "mean unclipped return of the episodes that ended since the last row", ACTING, "returns", RETURN
     ),
-    "episode_return_max": Metric("reward", "highest unclipped return of those episodes", ACTOR),
+    "episode_return_max": Metric("reward", "highest unclipped return of those episodes", ACTING),
     "episode_length": Metric("env steps", "mean length of those episodes", ACTOR, chart=LENGTH),
-    "episodes": Metric("episodes", "episodes ended since the start of the process", ACTOR),
+    "episodes": Metric("episodes", "episodes ended since the start of the process", ACTING),
     "eval_return": Metric("reward", "mean unclipped return of an evaluation's episodes", EVALUATOR, "returns", RETURN),
     "eval_return_std": Metric("reward", "standard deviation of the returns in the evaluation", EVALUATOR),
     "eval_return_min": Metric("reward", "lowest return in the evaluation", EVALUATOR),
@@ -80,9 +84,9 @@ METRICS = {
     "replay_steps": Metric("env steps", "environment steps in replay"),
     "fresh_sequences": Metric("sequences", "accepted sequences that have not been trained on yet"),
     "refused_messages": Metric("messages", "malformed, stale or foreign messages refused"),
-    "clients": Metric("clients", "connected remote clients; each agent of a client counts", ACTOR),
+    "clients": Metric("clients", "connected remote clients; each agent of a client counts", ACTING),
     "refused_clients": Metric(
-        "clients", "remote clients that were refused: they broke a rule, or there was no place for them", ACTOR
+        "clients", "remote clients that were refused: they broke a rule, or there was no place for them", ACTING
     ),
     "team_return": Metric("reward", "mean sum of the returns of a game's agents, if there are several", PLAYERS),
     "win_share": Metric(
@@ -107,7 +111,7 @@ METRICS = {
     "env_steps_per_s": Metric(
         "env steps / s",
         "environment steps per second since the last row, without autoreset steps",
-        BOTH,
+        (*BOTH, CLIENT),
         "throughput",
         (PLAYING, "Environment steps per second"),
     ),
@@ -292,6 +296,11 @@ def written(name: str, algorithm: Any) -> bool:
 def is_name(name: str) -> bool:
     """Whether `name` can name a metric: it is printable, because files, charts and logs show it, and not too long."""
     return 0 < len(name) <= MAX_NAME and name.isprintable()
+
+
+def is_client(name: str) -> bool:
+    """Whether `name` can name a client's folder of TensorBoard; the server of the clients makes such names."""
+    return len(name) <= MAX_NAME and re.fullmatch(r"[\w.@-]+", name, re.ASCII) is not None
 
 
 class Timers:

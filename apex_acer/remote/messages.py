@@ -37,9 +37,10 @@ Observation = Array | dict[str, Array]
 class RemoteError(Exception):
     """Error of a client: the message is one line for it, `code` WebSocket's close code."""
 
-    def __init__(self, message: str, code: int = WRONG) -> None:
+    def __init__(self, message: str, code: int = WRONG, name: str = "") -> None:
+        """`name` is the client's if it knows the token."""
         super().__init__(message)
-        self.code = code
+        self.code, self.name = code, name
 
 
 class Hello(NamedTuple):
@@ -52,7 +53,7 @@ class Hello(NamedTuple):
     agents: int | None
     """Number of agents in each message of version 2; None in version 1, which knows no agents."""
     name: str = ""
-    """The client's name in the log; empty: it is not logged."""
+    """The client's name in the log and in metrics, without the token; empty: it has none."""
 
 
 class Step(NamedTuple):
@@ -114,17 +115,19 @@ def parse_hello(values: Values, spec: EnvironmentSpec, token: str) -> Hello:
     _require_keys(values, HELLO_2 if has_agents else HELLO, {"train", "session", "name"})
     if not hmac.compare_digest(values["token"].encode(errors="replace"), token.encode()):
         raise RemoteError("wrong token")
+    name = values.get("name", "").replace(token, "…")
     if values["version"] not in VERSIONS:
         spoken = " and ".join(map(str, VERSIONS))
         raise RemoteError(f"version {_short(values['version'])} of the protocol; this server speaks {spoken}")
     space = {name: _space(box) for name, box in spec.boxes.items()} or _space(spec)
     if values["observation"] != space:
-        raise RemoteError(f"observation is {_short(values['observation'])}, this server's is {space}")
+        line = f"observation is {_short(values['observation'])}, this server's is {space}"
+        raise RemoteError(line, name=name)
     if not spec.actions.fits(values["action"]):
         actions = _short(spec.actions.client_space())
-        raise RemoteError(f"action is {_short(values['action'])}, this server's is {actions}")
+        raise RemoteError(f"action is {_short(values['action'])}, this server's is {actions}", name=name)
     agents = int(values["agents"]) if has_agents else None
-    return Hello(values.get("train", True), values.get("session", ""), agents, values.get("name", ""))
+    return Hello(values.get("train", True), values.get("session", ""), agents, name)
 
 
 def parse_request(values: Values, spec: EnvironmentSpec, agents: int | None = None) -> Request:

@@ -126,6 +126,10 @@ class Server:
         """Metrics of an actor about its clients."""
         return {"clients": self.num, "refused_clients": self._refused}
 
+    def client_rows(self) -> dict[str, Row]:
+        """Metrics since the last call of each client with a name, and of addresses at which others were refused."""
+        return self._sessions.rows()
+
     def close(self) -> None:
         """Sends all clients the close message and ends the thread."""
         self._call(self._stopping.set)
@@ -173,6 +177,7 @@ class Server:
 
     async def _welcome_and_hear(self, connection: Any) -> None:
         data: str | bytes = ""
+        name = ""
         try:
             try:
                 async with asyncio.timeout(HELLO_S):
@@ -182,6 +187,7 @@ class Server:
             connection.protocol.text = isinstance(data, str)
             self._require_origin(connection)
             hello = parse_hello(decode(data), self.spec, self._token)
+            name = hello.name
             self._listener.authenticated(connection)
             if not hello.train and not self._evaluates:
                 raise RemoteError(NO_EVALUATOR)
@@ -192,11 +198,10 @@ class Server:
                 self._relayed[connection] = isinstance(data, str)
                 await relay(connection, data, self._evaluator, logger=NO_LOG)
         except RemoteError as error:
-            await self._refuse(connection, error, text=isinstance(data, str))
+            await self._refuse(connection, error, name or error.name, text=isinstance(data, str))
         except ConnectionClosed:
             if isinstance(broken := connection.protocol.parser_exc, ProtocolError | PayloadTooBig):
-                self._refused += 1
-                self._log_once(str(broken))
+                self._note_refusal(connection, name, str(broken))
         finally:
             self._relayed.pop(connection, None)
 
@@ -226,7 +231,7 @@ class Server:
                 session.cancel_end = self._loop.call_later(self._settings.grace_s, self._sessions.end, session).cancel
 
     def _admit(self, hello: Hello, connection: ServerConnection, *, text: bool) -> Session:
-        session = self._sessions.find(hello._replace(name=hello.name.replace(self._token, "…")))
+        session = self._sessions.find(hello)
         if session.connection is not None:  # the old connection may be broken without anybody knowing
             self._later(session.connection.close(reason="the client has connected again"))
         session.arrive(connection, text=text)
@@ -254,20 +259,27 @@ class Server:
             with contextlib.suppress(ConnectionClosed):
                 await session.connection.send(session.answer)
 
-    async def _refuse(self, connection: ServerConnection, error: RemoteError, *, text: bool) -> None:
+    async def _refuse(self, connection: ServerConnection, error: RemoteError, name: str, *, text: bool) -> None:
         line = str(error).replace(self._token, "…")  # a client may put it anywhere
-        self._refused += 1
-        self._log_once(line)
+        self._note_refusal(connection, name, line)
         with contextlib.suppress(ConnectionClosed):
             await connection.send(error_message(line, retry=error.code == BUSY, text=text))
             await connection.close(error.code)
 
-    def _log_once(self, line: str) -> None:
-        """Logs why a client was refused, once for lines that differ only in numbers and quoted words."""
-        kind = re.sub(r"[\d.]+|'.*'", "", line)
+    def _note_refusal(self, connection: ServerConnection, name: str, line: str) -> None:
+        """Counts and logs a refusal by the client's name or, without one, by its address."""
+        peer = connection.remote_address
+        address = str(peer[0]) if isinstance(peer, tuple) else "local"
+        self._refused += 1
+        self._sessions.tallies.refuse(name, address)
+        self._log_once(line, f"client {name!r}" if name else f"a client at {address}", name)
+
+    def _log_once(self, line: str, who: str = "a client", name: str = "") -> None:
+        """Logs why a client was refused, once for each `name` and lines that differ only in numbers and quoted words."""
+        kind = name + re.sub(r"[\d.]+|'.*'", "", line)
         if kind not in self._logged and len(self._logged) < KINDS_LOGGED:
             self._logged.add(kind)
-            log.warning("refused a client: %s", line)
+            log.warning("refused %s: %s", who, line)
 
     def _note_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """Logs an error of asyncio's in one line, without the traceback."""

@@ -10,7 +10,9 @@ from heapq import heappop, heappush
 from typing import Any, NamedTuple
 
 from apex_acer.config import ListenConfig
+from apex_acer.protocol.messages import Row
 from apex_acer.remote.messages import BUSY, ENDS, WAIT, Hello, Observation, RemoteError, Request, encode
+from apex_acer.remote.tally import Tallies, Tally
 
 LOST = "lost"
 log = logging.getLogger(__name__)
@@ -32,9 +34,12 @@ class Event(NamedTuple):
 class Session:
     """One client, from its first `hello` to its `bye`, or until it has been away for too long. Each agent has a slot."""
 
-    def __init__(self, slots: Sequence[int], agents: int | None = None, name: str = "") -> None:
+    def __init__(
+        self, slots: Sequence[int], agents: int | None = None, name: str = "", tally: Tally | None = None
+    ) -> None:
         """`agents` is their number in version 2, None in version 1; `name` is the client's (`Hello`)."""
         self.id, self.slots, self.agents, self.name = secrets.token_hex(16), tuple(slots), agents, name
+        self.tally = tally or Tally()
         self.text = True  # whether it speaks JSON
         self.sequence = -1  # of the newest message
         self.connection: Any = None  # None while it is away
@@ -89,9 +94,11 @@ class Session:
     def _tally(self, event: Event) -> None:
         begins, slot = event.kind == "reset", event.slot
         self._steps += not begins
+        self.tally.steps += not begins
         self._returns[slot] = event.reward + (0.0 if begins else self._returns[slot])
         if event.kind in ENDS:
             self._episodes, self._sum = self._episodes + 1, self._sum + self._returns[slot]
+            self.tally.end_episode(self._returns[slot])
 
     def _require_turn(self, event: Event) -> None:
         """Raises `RemoteError` if an agent's episode begins before the last one has ended, or goes on after that."""
@@ -138,6 +145,7 @@ class Sessions:
         self._settings, self._put = settings, put
         self._sessions: dict[str, Session] = {}
         self._free = list(range(settings.clients))
+        self.tallies = Tallies()
 
     def find(self, hello: Hello) -> Session:
         """The session that `hello` wants or, if there is none, a new one for its agents.
@@ -146,7 +154,8 @@ class Sessions:
         """
         agents, session = hello.agents, self._sessions.get(hello.session)
         if session is None:
-            session = Session(self._slots(1 if agents is None else agents), agents, hello.name)
+            slots, name = self._slots(1 if agents is None else agents), hello.name
+            session = Session(slots, agents, name, self.tallies.of(name))
             self._sessions[session.id] = session
             if session.name:
                 log.info("client %r has come with %d agents", session.name, agents)
@@ -169,6 +178,8 @@ class Sessions:
         """Logs what the clients have done, as the server ends."""
         for session in self._sessions.values():
             self._tell(session)
+        if refusals := self.tallies.refusals():
+            log.info("refused clients: %s", refusals)
 
     def _tell(self, session: Session) -> None:
         if session.name:
@@ -177,6 +188,10 @@ class Sessions:
     def connected(self) -> list[Session]:
         """The sessions that have a connection; other threads may call this."""
         return [session for session in list(self._sessions.values()) if session.connection is not None]
+
+    def rows(self) -> dict[str, Row]:
+        """`Tallies.rows` of the clients that are connected; another thread may call this."""
+        return self.tallies.rows((session.tally, len(session.slots)) for session in self.connected())
 
     def _slots(self, num: int) -> list[int]:
         """The `num` lowest free slots; if too few are free, the clients that have been away for longest lose theirs."""

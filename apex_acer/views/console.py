@@ -17,13 +17,14 @@ from apex_acer.config import RunConfig
 from apex_acer.protocol.messages import Outcome, Row, Status
 from apex_acer.storage.history import last_rows
 from apex_acer.system.output import printable, say
-from apex_acer.views.progress import Progress, variety
+from apex_acer.views.progress import Progress, clients_in, describe_clients, variety
 from apex_acer.views.screen import Screen
 from apex_acer.views.terminal import Terminal
 
 log = logging.getLogger(__name__)
 
 PLAIN_EVERY_S = 5.0
+MOST_CLIENTS = 3  # in a plain line
 NOTEBOOK_SIZE = 100, 40  # columns, and the most lines
 NOTEBOOK_HTML = "<pre style=\"line-height:1.2;font-family:Menlo,'DejaVu Sans Mono',monospace\">{code}</pre>"
 REASONS = {
@@ -122,10 +123,11 @@ class PlainLines:
     def _line(self, status: Status) -> str:
         steps, budget, rows = status["env_steps"], self._config.stop.env_steps, status["rows"]
         learner, evaluator = rows.get("learner", {}), rows.get("evaluator", {})
-        rate = sum(row.get("env_steps_per_s", 0.0) for row in rows.values())
-        returns = [row["episode_return"] for row in rows.values() if "episode_return" in row]
+        processes = [row for name, row in rows.items() if name in status["states"]]
+        rate = sum(row.get("env_steps_per_s", 0.0) for row in processes)
+        returns = [row["episode_return"] for row in processes if "episode_return" in row]
         parts = [f"{steps:,}/{budget:,} steps", f"{rate:,.0f}/s"]
-        parts += [_clients(row) for row in rows.values() if "clients" in row]
+        parts += [_clients(row) for row in processes if "clients" in row]
         skipped = f", {number:,.0f} skipped" if (number := learner.get("skipped_updates")) else ""
         parts.append(f"{learner.get('updates', 0):,.0f} updates ({learner.get('updates_per_s', 0):,.0f}/s){skipped}")
         if returns:
@@ -136,6 +138,7 @@ class PlainLines:
         metric, varies = variety(rows)
         if varies is not None and "q_loss" in learner:
             parts.append(f"{metric.replace('_', ' ')} {varies:.3f}, Q loss {learner['q_loss']:.3g}")
+        parts += describe_clients(clients_in(rows), MOST_CLIENTS)
         return " | ".join(parts)
 
 

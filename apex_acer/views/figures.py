@@ -17,6 +17,7 @@ from apex_acer.views.curves import Line, Panel, band, mean, single
 
 log = logging.getLogger(__name__)
 
+PLURAL = {"actor": "actors", "client": "clients"}
 X_LABELS = {"env_steps": "environment steps", "wall_s": "wall-clock time (s)"}
 OWN_KEYS = ("seed", "out", "load")  # runs that differ only in these form a group
 MOST_SOURCES = 8  # the most that are drawn as a line each
@@ -59,7 +60,7 @@ class DrawnRun(NamedTuple):
 
 
 FIGURES = {
-    "returns": Figure("Returns", ("evaluator", "actor")),
+    "returns": Figure("Returns", ("evaluator", "actor", "client")),
     "learner": Figure("Learner", ("learner", "actor", "evaluator")),
     "throughput": Figure("Throughput", ("learner",), over="wall_s"),
     "time": Figure("Where time goes", ("learner", "actor"), over="wall_s", together="share of the time"),
@@ -108,7 +109,7 @@ def make_panels(name: str, runs: Sequence[DrawnRun]) -> list[Panel]:
         else:  # a line for each group, even an empty one, so that a group has the same colour in every figure
             lines = [_line_of_group(kind, metrics[0], figure.over, *named) for named in groups.items()]
         label = _y_label(metrics[0], figure.together if len(metrics) > 1 else "")
-        panels.append(Panel(X_LABELS[figure.over], lines, label, "actors" if kind == "actor" else kind))
+        panels.append(Panel(X_LABELS[figure.over], lines, label, PLURAL.get(kind, kind)))
     return [panel for panel in panels if not all(line.is_empty for line in panel.lines)]
 
 

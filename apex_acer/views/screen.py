@@ -15,9 +15,11 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from apex_acer.protocol.metrics import CLIENT
 from apex_acer.views.progress import Progress, clock, variety
 
 NAME_WIDTH, BAR_WIDTH = 9, 30
+LONGEST_NAME = 24  # columns of a client's name
 NEWS_LINES = 3
 TAIL_WIDTH = 10  # the least width of the last column, which takes the rest
 BALANCE = 0.1  # smaller differences between two shares of waiting are ignored
@@ -36,6 +38,13 @@ COLUMNS = {  # width by title, in the order in which they stand
     "last": 8,
     "best": 8,
 }
+OF_CLIENTS = {
+    "": "client",
+    "state": "agents",
+    "restarts": "refused",
+    "lag": "",
+    "waiting": "",
+}  # titles of clients' cells
 RANKED = "", "state", "steps/s", "last", "best", "waiting", "restarts", "lag"  # columns in the order of importance
 
 
@@ -65,13 +74,17 @@ def _table(progress: Progress, room: int, width: int) -> Table:
     ends = accumulate(COLUMNS[title] + 1 for title in RANKED)
     shown = {title for title, end in zip(RANKED, ends, strict=True) if end <= width - TAIL_WIDTH}
     rest = width - sum(COLUMNS[title] + 1 for title in shown)
+    longest = max((len(name) for name in progress.clients), default=0)
+    wider = max(0, min(longest, LONGEST_NAME, NAME_WIDTH + rest - TAIL_WIDTH) - NAME_WIDTH)
+    rest -= wider
     titles = [title for title in COLUMNS if title in shown]
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
     for title in titles:
         justify: JustifyMethod = "left" if title in ("", "state") else "right"
-        table.add_column(title, justify=justify, width=COLUMNS[title], no_wrap=True)
+        table.add_column(title, justify=justify, width=COLUMNS[title] + (0 if title else wider), no_wrap=True)
     table.add_column("returns", width=max(1, rest), no_wrap=True)
-    for names in _rows(progress, room):
+    processes = _rows(progress, room)
+    for names in processes:
         cells = _cells(progress, names)
         state, _, why = progress.states[names[0]].partition(": ")
         returns = sparkline(progress.returns.get(names[0], ())[-rest:])
@@ -82,7 +95,27 @@ def _table(progress: Progress, room: int, width: int) -> Table:
         else:
             cells |= {"": names[0].replace("_", " "), "state": state}
         table.add_row(*(Text(cells[title], _style(state) if title == "state" else "") for title in titles), tail)
+    _add_clients(table, titles, progress, room - sum(names != ["evaluator"] for names in processes), rest)
     return table
+
+
+def _add_clients(table: Table, titles: Sequence[str], progress: Progress, room: int, rest: int) -> None:
+    """Adds titles and a row for each client or, if they need more `room`, for the busiest and for all others together."""
+    clients = progress.clients
+    if not clients or room < 2:
+        return
+    by_rate = sorted(clients, key=lambda name: -clients[name].get("env_steps_per_s", -1.0))
+    shown = clients.keys() if len(clients) < room else set(by_rate[: room - 2])
+    others = [name for name in clients if name not in shown]
+    table.add_row(*(OF_CLIENTS.get(title, title) for title in titles), "returns", style="bold")
+    for names in [[name] for name in clients if name in shown] + ([others] if others else []):
+        sources, rows = [f"{CLIENT}_{name}" for name in names], [clients[name] for name in names]
+        cells = _cells(progress, sources) | {"lag": "", "waiting": ""}
+        agents, refused = _known(rows, "clients"), _known(rows, "refused_clients")
+        cells |= {"state": number(sum(agents) if agents else None, 0), "restarts": number(sum(refused), 0)}
+        cells |= {} if names == others else {"": names[0]}
+        returns = () if names == others else progress.returns.get(sources[0], ())
+        table.add_row(*(cells[title] for title in titles), Text(sparkline(returns[-rest:]), SPARK_STYLE))
 
 
 def _style(state: str) -> str:

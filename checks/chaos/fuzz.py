@@ -167,7 +167,7 @@ def good_messages(run: str) -> list[list[bytes]]:
     row = {"episode_return": 1.5, "time_waiting": 0.5, "episodes": 2}
     unroll = made_up_unroll(RUNS[run], spec=SPECS[run])
     said: tuple[tuple[Peer, dict[str, Any]], ...] = (
-        (ACTOR, {"unroll": unroll, "rows": [row], "weights_version": 4, "acting_s": 1.25}),
+        (ACTOR, {"unroll": unroll, "rows": [row], "clients": {"robot": row}, "weights_version": 4, "acting_s": 1.25}),
         (ACTOR, {"wants_weights": True}),
         (EVALUATOR, {"wants_weights": True, "rows": [{"eval_return": 3.0}]}),
         (MANAGER, {"stop": "SIGINT", "incarnations": {"actor_1": 2, "evaluator": 1}}),

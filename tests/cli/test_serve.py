@@ -97,8 +97,11 @@ def test_new_weights_act_from_the_next_request_on(weights: Path, serving: Servin
         weights.write_bytes(b"no weights")
         time.sleep(0.5)
         assert client.step(differs, 0.0) == new.act(differs)
+    with Client(f"ws://{serving.url}", token, **spaces, agents=1, name="robot") as client:
+        client.steps(["reset"], [differs], [0.0])
     said = serving.interrupt()
     assert serving.process.returncode == 0
+    assert "client 'robot' has come with 1 agents\nclient 'robot' has left: 1 agents, 0 steps, " in said
     assert re.search(r"served \d+ actions, from request to action p50 [\d.]+ ms, p99 [\d.]+ ms\n$", said)
     assert f"{weights}: new weights\n{weights}: not taken: {weights}: " in said
 

@@ -68,6 +68,8 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "run id": ({"run_id": "that-run"} | fields(), "run id 'that-run' is another run's"),
     "incarnation gone": ({"peer": Peer("actor", 0, 7)} | fields(), "incarnation 7 is not the current one"),
     "metric": ({"rows": [{"two\nlines": 0.5}]}, "1 to 100 printable characters"),
+    "client": ({"clients": {"../robot": {"clients": 1.0}}}, "a client is named '../robot'; allowed: 1 to 100 letters"),
+    "metric of a client": ({"clients": {"robot": {"two\nlines": 0.5}}}, "1 to 100 printable characters"),
     "slot": ({"slot": 1} | fields(), "slot 1, allowed 0 to 0"),
     "sequence skipped": ({"sequence": 1} | fields(), "sequence 1, expected 0"),
     "sequence negative": ({"sequence": -1} | fields(), "sequence -1, expected 0"),

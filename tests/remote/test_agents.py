@@ -268,3 +268,40 @@ def test_refused_clients_are_counted(serve: Serve) -> None:
     refusal(acting, HELLO)
     assert peer.step(0)["type"] == "error"
     until(lambda: acting.server.metrics() == {"clients": 0, "refused_clients": 3})
+    assert acting.server.client_rows() == {"@127.0.0.1": {"refused_clients": 3}}
+
+
+def test_each_name_has_a_row_and_who_knows_no_token_has_none(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    acting = serve(clients=6)
+    robot = HELLO_3 | {"name": "robot"}
+    peer, other = Peer(acting.server.url, robot), Peer(acting.server.url, robot | {"agents": 2, "name": f"a {TOKEN}"})
+    Peer(acting.server.url).reset()  # without a name
+    peer.ask(steps(0, "reset", "reset", "wait"))
+    peer.ask(steps(1, "terminated", "step", "wait"))
+    rows = acting.server.client_rows()
+    assert rows["robot"].pop("env_steps_per_s") > 0
+    played = {"clients": 3, "episodes": 1, "episode_return": 1, "episode_return_max": 1, "refused_clients": 0}
+    assert rows.pop("robot") == played
+    assert rows.keys() == {"a__"}, "a name without the token"
+    refused: list[tuple[dict[str, Any], str]] = [
+        ({"token": "a guess", "name": "evil"}, "a client at 127.0.0.1: wrong token"),
+        ({"name": "evil" * 11}, "a client at 127.0.0.1: hello: name is of type str; require a string of"),
+        ({"action": {"n": 3}}, "client 'robot': action is {'n': 3}, this server's is"),
+        ({"observation": {"shape": [2], "dtype": "float32"}}, "client 'robot': observation is"),
+        ({"agents": 7}, "client 'robot': agents is 7, serve.clients allows 6"),
+    ]
+    for change, _ in refused:
+        refusal(acting, robot | change)
+    assert other.ask(steps(0, "reset", "step", "wait"))["type"] == "error"
+    assert peer.ask(steps(0, "reset", "reset", "wait"))["type"] == "error"
+    said = [line.removeprefix("refused ") for line in caplog.messages if line.startswith("refused ")]
+    starts = [*(start for _, start in refused), "client 'a …': steps: 3 kinds", "client 'robot': steps has sequence 0"]
+    assert all(line.startswith(start) for line, start in zip(said, starts, strict=True)), said
+    until(lambda: acting.server.num == 1)
+    counts = {name: row["refused_clients"] for name, row in acting.server.client_rows().items()}
+    assert counts == {"robot": 4, "a__": 1, "@127.0.0.1": 2}
+    acting.server.close()
+    assert caplog.messages[-1] == "refused clients: robot 4, a__ 1, @127.0.0.1 2"
+    assert TOKEN not in caplog.text
+    assert "evil" not in caplog.text

@@ -375,6 +375,17 @@ def test_the_server_takes_the_conversation_on_the_page() -> None:
     ]
 
 
+def test_a_name_is_taken_without_the_token() -> None:
+    hello = HELLO | {"version": 2, "agents": 2, "name": f"my {TOKEN}!"}
+    assert parse_hello(hello, CARTPOLE, TOKEN).name == "my …!"
+    with pytest.raises(RemoteError) as raised:
+        parse_hello(hello | {"action": {"n": 3}}, CARTPOLE, TOKEN)
+    assert raised.value.name == "my …!"
+    with pytest.raises(RemoteError) as raised:
+        parse_hello(hello | {"token": "a guess"}, CARTPOLE, TOKEN)
+    assert raised.value.name == ""
+
+
 def test_the_server_takes_the_parts_on_the_page() -> None:
     found = as_list(only(decode(bytes.fromhex(ROWS[-1][2])), MASKED).obs)
     camera = [[[0, 1], [2, 3]], [[4, 5], [6, 7]]]

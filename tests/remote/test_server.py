@@ -69,7 +69,7 @@ def test_who_breaks_a_rule_is_told_and_harms_nobody(
         peer.ask(values)
     assert peer.ask(said[-1]) == {"type": "error", "message": message, "retry": False}
     assert peer.closed() == 1008
-    assert f"refused a client: {message}" in caplog.messages
+    assert f"refused a client at 127.0.0.1: {message}" in caplog.messages
     assert other.step(1)["sequence"] == 1
 
 
@@ -286,7 +286,7 @@ def test_a_flood_of_small_frames_ends_the_connection(
         with contextlib.suppress(OSError):
             stream.sendall(flood * 100_000)
         assert stream_ends(stream, 5)
-    until(lambda: "refused a client: more than 10 pings or small fragments per second" in caplog.messages)
+    until(lambda: "refused a client at 127.0.0.1: more than 10 pings or small fragments per second" in caplog.messages)
     assert len(caplog.messages) == 1
 
 

@@ -65,6 +65,21 @@ def test_some_runs_have_more_in_their_line(clock: list[float]) -> None:
     assert stream.getvalue().endswith("), 83 skipped | action std 0.300, Q loss 0.25\n")
 
 
+def test_the_busiest_clients_are_in_the_line_and_count_once(clock: list[float]) -> None:
+    rows: dict[str, Row] = {"actor_0": {"clients": 9.0, "env_steps_per_s": 800.0, "episode_return": 20.0}}
+    rows["client_slow"] = {"clients": 1.0, "env_steps_per_s": 10.0}
+    rows["client_robot"] = {"clients": 8.0, "env_steps_per_s": 700.0, "episode_return": 100.0, "refused_clients": 0.0}
+    rows["client_@10.0.0.7"] = {"refused_clients": 5.0}
+    rows["client_gone"] = {"clients": 0.0, "env_steps_per_s": 0.0, "episode_return": 7.0, "refused_clients": 1.0}
+    stream = io.StringIO()
+    with live_view(CONFIG, stream) as view:
+        clock[0] += 1.0
+        view.update(a_status(env_steps=300, rows=rows))
+    assert stream.getvalue().startswith("300/100,000 steps | 800/s | 9 clients | 0 updates (0/s) | return 20.0 | ")
+    ends = " | robot 700/s, return 100.0 | slow 10/s | gone return 7.0, 1 refused\n"
+    assert stream.getvalue().endswith(ends)
+
+
 def test_updates_that_were_not_made_are_told_at_the_end() -> None:
     for updates, skipped, line, exit_code in (
         (65, 83, "83 of 148 updates were skipped because they were not finite", 0),

@@ -10,6 +10,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from apex_acer.config import ActorsConfig, EvaluationConfig, RunConfig, StopConfig
+from apex_acer.protocol.messages import Row
 from apex_acer.views.progress import Progress
 from apex_acer.views.screen import Screen, bottleneck, number, sparkline
 from tests.runs import a_status
@@ -129,6 +130,55 @@ def test_figures_of_a_row_are_those_of_its_process() -> None:
     rows["actor_0"] |= {"action_std": 0.25}
     rows["actor_1"] |= {"action_std": 0.75}
     assert "action std 0.500" in drawn(progress.after(a_status(rows=rows)), 120, 24)[-3]
+
+
+def clients(num: int) -> dict[str, Row]:
+    """Rows of an actor and of so many clients, the last of which is the fastest."""
+    rows: dict[str, Row] = {"actor_0": {"clients": float(num), "env_steps_per_s": 1e4}}
+    for at in range(num):
+        row = {"clients": 1.0 + at, "env_steps_per_s": 10.0 * at, "episodes": 1.0, "refused_clients": float(at % 2)}
+        rows[f"client_unity-arena_{at}"] = row | {"episode_return": 20.0 + at, "episode_return_max": 30.0 + at}
+    return rows | {"client_@10.0.0.7": {"refused_clients": 5.0}}
+
+
+def of_clients(num: int) -> Progress:
+    """A run of one actor with so many clients, and refusals at an address."""
+    states = {"learner": "running", "actor_0": "running", "evaluator": "running"}
+    return Progress.before(RunConfig()).after(a_status(rows=clients(num), states=states))
+
+
+def test_each_client_with_a_name_has_a_row_below_the_processes() -> None:
+    lines = drawn(of_clients(2), 110, 24)
+    assert [line.split() for line in lines[4:8]] == [
+        ["client", "agents", "refused", "steps/s", "last", "best", "returns"],
+        ["unity-arena_0", "1", "0", "0", "20.0", "30.0", "▄"],
+        ["unity-arena_1", "2", "1", "10", "21.0", "31.0", "▄"],
+        ["@10.0.0.7", "–", "5", "–", "–", "–"],
+    ]
+    assert lines[1].index("steps/s") == lines[4].index("steps/s"), "in the same column"
+    narrow = drawn(of_clients(2), 80, 24)
+    assert narrow[5].startswith("unity-ar… 1 ")
+
+
+@pytest.mark.parametrize(("width", "height"), SIZES)
+def test_the_busiest_clients_are_shown_and_the_others_summed_up(width: int, height: int) -> None:
+    lines = drawn(of_clients(40), width, height)
+    assert_fits(lines, width, height)
+    shown = [line.split() for line in lines[5:-3]]
+    assert shown[-2][0].startswith("unity-a")
+    assert shown[-2][1] == "40", "the fastest"
+    hidden = 40 - (len(shown) - 1)
+    assert shown[-1][:3] == [str(hidden + 1), "more", str(sum(range(1, hidden + 1)))]
+
+
+@pytest.mark.parametrize("height", range(1, 16))
+def test_clients_take_no_room_that_is_not_there(height: int) -> None:
+    progress = dataclasses.replace(
+        of_clients(3), states={"learner": "running", "actor_0": "running", "evaluator": "running"}
+    )
+    lines = drawn(progress, 120, height)
+    assert len(lines) <= max(height, 7)
+    assert ("10.0.0.7" in "\n".join(lines)) == (height >= 12)
 
 
 def test_the_side_that_is_waited_for_is_the_bottleneck() -> None:

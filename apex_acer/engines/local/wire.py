@@ -129,6 +129,7 @@ MESSAGE: dict[str, Fits] = {
     "weights_version": lambda value: _is_count(value, least=-1),
     "wants_weights": _is_flag,
     "rows": lambda value: isinstance(value, list) and all(map(_is_row, value)),
+    "clients": lambda value: _is_table(value, _is_row),
     "unlearned_steps": _is_count,
     "slot": _is_count,
     "acting_s": lambda value: type(value) is float and 0 <= value < math.inf,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import socket
 import threading
@@ -12,10 +13,11 @@ from typing import Any
 from unittest import mock
 
 import gymnasium
+import numpy as np
 import pytest
 
 from apex_acer import Callbacks, load_policy, resume, train
-from apex_acer.client import Client, RemoteError, Summary, run, spaces
+from apex_acer.client import Client, Ended, RemoteError, Summary, run, spaces
 from apex_acer.config import RunConfig
 from apex_acer.config.runfile import load_run
 from apex_acer.manager.manager import watch
@@ -88,13 +90,59 @@ def test_clients_are_learned_from_and_evaluated_and_the_run_can_be_resumed(tmp_p
     assert min(played.episodes for played in evaluated) > 0
     assert load_policy(result.weights).metadata["env_steps"] == result.env_steps
     assert refused.result().startswith("observation is {'dtype': 'float32', 'shape': [2]}, this server's is")
-    assert "actor_0: refused a client: observation is" in (tmp_path / "log.txt").read_text()
+    assert "actor_0: refused a client at 127.0.0.1: observation is" in (tmp_path / "log.txt").read_text()
     token = (tmp_path / "token").read_text()
     assert token.strip() not in "".join(path.read_text() for path in tmp_path.glob("*.t*xt"))
     again = Clients(tmp_path, url, "CartPole-v1", 2)
     assert resume(tmp_path, {"env_steps": 2000}).env_steps >= 2000
     again.join()
     assert (tmp_path / "token").read_text() == token
+
+
+def test_a_client_with_a_name_has_metrics_of_its_own(tmp_path: Path) -> None:
+    """A client of two agents; its name becomes the name of a folder."""
+    config = remote_run(tmp_path, stop__env_steps=600, logging__every_seconds=0.05)
+    played = ThreadPoolExecutor(1).submit(play_two, tmp_path, config.environment.remote.url)
+    train(config)
+    returns = played.result(40)
+    rows = rows_of(tmp_path, "client_unity_arena")
+    assert max(row["clients"] for row in rows) == 2
+    means = [row["episode_return"] for row in rows if "episode_return" in row]
+    assert means
+    assert min(returns) <= min(means) <= max(means) <= max(returns)
+    assert rows[-1]["episodes"] <= len(returns)
+    assert [*(tmp_path / "tb" / "client_unity_arena").iterdir()]
+    assert "actor_0: client 'unity/arena' has left: 2 agents, " in (tmp_path / "log.txt").read_text()
+
+
+def play_two(folder: Path, url: str) -> list[float]:
+    """Plays two copies of CartPole on one connection until the run ends; returns the episodes' returns."""
+    eventually((folder / "token").exists, 30)
+    envs = [gymnasium.make("CartPole-v1") for _ in range(2)]
+    described: dict[str, Any] = {**spaces(envs[0])}
+    token = (folder / "token").read_text().strip()
+    returns, totals, over = list[float](), [0.0, 0.0], [True, True]
+    with (
+        Client(url, token, **described, agents=2, name="unity/arena", patience_s=30) as client,
+        contextlib.suppress(Ended),
+    ):
+        actions: list[Any] = [None, None]
+        while True:
+            kinds, observations, rewards = list[str](), list[Any](), list[float]()
+            for at, env in enumerate(envs):
+                if over[at]:
+                    obs, reward, kind, over[at], totals[at] = env.reset()[0], 0.0, "reset", False, 0.0
+                else:
+                    obs, given, terminated, truncated, _ = env.step(actions[at])
+                    reward, over[at] = float(given), terminated or truncated
+                    kind = "terminated" if terminated else "truncated" if truncated else "step"
+                    totals[at] += reward
+                    returns += [totals[at]] if over[at] else []
+                kinds.append(kind)
+                observations.append(obs)
+                rewards.append(reward)
+            actions = client.steps(kinds, np.array(observations), rewards)
+    return returns
 
 
 def refusal(folder: Path, url: str) -> str:

@@ -83,6 +83,7 @@ def test_a_message_with_an_unroll_comes_back_as_aligned_views(unroll: Unroll) ->
         Message(RUN_ID, Peer("evaluator", 0, 0), 0, wants_weights=True),
         Message(RUN_ID, Peer("manager", 0, 0), 7, stop="SIGINT", incarnations={"actor_0": 1}),
         Message(RUN_ID, Peer("actor", 0, 0), 0, rows=[{"a": float("inf"), "b": -5, "c": 2**63}]),
+        Message(RUN_ID, Peer("actor", 0, 0), 0, rows=[{"a": 1.0}], clients={"robot": {"clients": 3, "a": 0.5}}),
     ],
 )
 def test_message_without_unroll_comes_back(message: Message) -> None:
@@ -128,6 +129,8 @@ MALFORMED = {
     "a second manager": changed(peer=["manager", 1, 0]),
     "rows no list": changed(rows={"a": 1.0}),
     "row name not text": changed(rows=[{b"a": 1.0}]),
+    "clients a list": changed(clients=[{"a": 1.0}]),
+    "row of a client not of numbers": changed(clients={"robot": {"a": "b"}}),
     "run id a number": changed(run_id=5),
     "row of flags": changed(rows=[{"a": True}]),
     "sequence beyond 63 bits": changed(sequence=2**63),
