@@ -45,6 +45,7 @@ HELLO_S = 10.0  # for a client to say hello
 PING_S = 10.0  # between two pings; a connection that has not answered one by then is closed
 START_S = CLOSE_S = 10.0
 CLOSE_MESSAGE_S = 1.0  # for clients to hear that the server ends and to close
+MOST_REASON = 123  # bytes of text in a WebSocket's close
 LATENCIES = 10_000  # that are kept
 KINDS_LOGGED = 100  # of refusals, one line each
 NO_LOG = logging.Logger("websockets", logging.CRITICAL + 1)  # it logs a traceback for each malformed handshake
@@ -260,7 +261,7 @@ class Server:
         self._log_once(line)
         with contextlib.suppress(ConnectionClosed):
             await connection.send(error_message(line, retry=error.code == BUSY, text=text))
-            await connection.close(error.code)
+            await connection.close(error.code, line.encode()[:MOST_REASON].decode(errors="ignore"))
 
     def _log_once(self, line: str) -> None:
         """Logs why a client was refused, once for lines that differ only in numbers and quoted words."""
