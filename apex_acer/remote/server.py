@@ -45,6 +45,7 @@ HELLO_S = 10.0  # for a client to say hello
 PING_S = 10.0  # between two pings; a connection that has not answered one by then is closed
 START_S = CLOSE_S = 10.0
 CLOSE_MESSAGE_S = 1.0  # for clients to hear that the server ends and to close
+MOST_REASON = 123  # bytes of text in a WebSocket's close
 LATENCIES = 10_000  # that are kept
 KINDS_LOGGED = 100  # of refusals, one line each
 NO_LOG = logging.Logger("websockets", logging.CRITICAL + 1)  # it logs a traceback for each malformed handshake
@@ -264,7 +265,7 @@ class Server:
         self._note_refusal(connection, name, line)
         with contextlib.suppress(ConnectionClosed):
             await connection.send(error_message(line, retry=error.code == BUSY, text=text))
-            await connection.close(error.code)
+            await connection.close(error.code, line.encode()[:MOST_REASON].decode(errors="ignore"))
 
     def _note_refusal(self, connection: ServerConnection, name: str, line: str) -> None:
         """Counts and logs a refusal by the client's name or, without one, by its address."""

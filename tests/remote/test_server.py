@@ -69,6 +69,7 @@ def test_who_breaks_a_rule_is_told_and_harms_nobody(
         peer.ask(values)
     assert peer.ask(said[-1]) == {"type": "error", "message": message, "retry": False}
     assert peer.closed() == 1008
+    assert peer.socket.close_reason == message
     assert f"refused a client at 127.0.0.1: {message}" in caplog.messages
     assert other.step(1)["sequence"] == 1
 
@@ -79,6 +80,16 @@ def test_a_page_must_come_from_a_known_origin(serve: Serve) -> None:
     stranger = Peer(url, None, origin="https://other.org")
     assert stranger.ask(HELLO)["message"] == "origin 'https://other.org' is not among serve.origins"
     assert stranger.closed() == 1008
+
+
+def test_the_reason_of_a_close_is_as_much_of_the_line_as_fits(serve: Serve) -> None:
+    peer = Peer(serve().server.url, None)
+    line = peer.ask(HELLO | {"é" * 50: 1})["message"]
+    assert peer.closed() == 1008
+    assert len(line.encode()) > 123
+    reason = peer.socket.close_reason
+    assert line.startswith(str(reason))
+    assert len(str(reason).encode()) in (122, 123)
 
 
 def test_who_says_no_hello_or_a_wrong_one_is_disconnected(
