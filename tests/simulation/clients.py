@@ -79,6 +79,7 @@ class Connection:
     """A client's connection, as the server's coroutines use it; what they send arrives late and in order."""
 
     request = None
+    remote_address = ("127.0.0.1", 1)
 
     def __init__(self, server: SimulatedServer, client: Client) -> None:
         self.protocol = SimpleNamespace(text=True, parser_exc=None)
