@@ -217,11 +217,12 @@ def test_it_says_what_the_page_says(run: Any, language: str) -> None:
 
 def test_episodes_through_connections_that_break(serve: Serve, run: Any) -> None:
     acting = serve(grace_s=60.0)
+    acting.hold_at = [180, 330]
     playing = run("play", port_of(acting), TOKEN, 200)
-    for num in (30, 180, 330):
-        until(lambda num=num: len(acting.events) > num, 30)  # type: ignore[misc]
-        acting.holds = num > 30  # the server has a message, and its answer is missed
-        until(lambda: len(acting._held) == 3 or not acting.holds)
+    until(lambda: len(acting.events) > 30, 30)
+    cut(acting)
+    while acting.hold_at or acting.holds:
+        until(lambda: acting._held and acting.holds, 30)  # the server has a message, and its answer is missed
         cut(acting)
         acting.holds = False
     lines = playing.ended()

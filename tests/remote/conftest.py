@@ -44,6 +44,7 @@ class Acting:
     def __init__(self, server: Server) -> None:
         self.server, self.events = server, list[Event]()
         self.holds = False  # whether it answers nobody
+        self.hold_at: list[int] = []  # numbers of events from which on it holds
         self._held: list[Event] = []
         self._stops = False
         self._thread = threading.Thread(target=self._act)
@@ -61,6 +62,9 @@ class Acting:
         while not self._stops:
             new = self.server.take(0.02)
             self.events += new
+            if self.hold_at and len(self.events) >= self.hold_at[0]:
+                self.holds = True
+                del self.hold_at[0]
             self._held += [event for event in new if event.kind in ("reset", "step")]
             if not self.holds:
                 self.server.answer(
