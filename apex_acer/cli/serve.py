@@ -78,7 +78,7 @@ def serve(arguments: list[str]) -> int:
 
 @contextlib.contextmanager
 def _logged() -> Iterator[Lines]:
-    """What the server's thread logs about its clients."""
+    """The lines that the server's thread logs about its clients."""
     lines: Lines = queue.SimpleQueue()
     logger, handler = logging.getLogger("apex_acer.remote"), QueueHandler(lines)
     level = logger.level

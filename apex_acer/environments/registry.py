@@ -59,7 +59,7 @@ def find_spec(config: EnvironmentConfig) -> EnvSpec:
         raise ConfigError(f"environment.id: {config.id!r} is not registered; {hint}") from None
 
 
-def find_game(config: EnvironmentConfig, count: int = 1) -> Callable[[], Any] | None:
+def find_function(config: EnvironmentConfig, count: int = 1) -> Callable[[], Any] | None:
     """A function that makes a game or a vector of `count` environments, with its wrappers, if the id is `module:function`.
 
     A function of vectors has a parameter `num_envs`.
@@ -71,10 +71,16 @@ def find_game(config: EnvironmentConfig, count: int = 1) -> Callable[[], Any] | 
         return None
     wrappers = [imports.load("environment.wrappers", wrapper) for wrapper in config.wrappers]
     kwargs = config.keyword_arguments()
-    with contextlib.suppress(ValueError):  # a function of C may have no signature
-        if "num_envs" in inspect.signature(function).parameters:
-            kwargs = {**kwargs, "num_envs": count}
+    if _makes_vectors(function):
+        require("num_envs" not in kwargs, "environment.kwargs", kwargs, "leave num_envs out; the run sets it")
+        kwargs = {**kwargs, "num_envs": count}
     return lambda: functools.reduce(lambda env, wrapper: wrapper(env), wrappers, function(**kwargs))
+
+
+def _makes_vectors(function: Callable[..., Any]) -> bool:
+    with contextlib.suppress(ValueError):  # a function of C may have no signature
+        return "num_envs" in inspect.signature(function).parameters
+    return False
 
 
 def nearest_id(name: str) -> str | None:
@@ -177,8 +183,8 @@ def make_vector(
     which it does not support. Otherwise the vector consists of single environments, each in an `Adapter`, which are
     appended to `made` as soon as they are made. Raises `ConfigError`.
     """
-    if game := find_game(config, count):
-        return _with_next_step(config, _make_games(config.id, game, count))
+    if function := find_function(config, count):
+        return _with_next_step(config, _vector_from(config.id, function, count))
     spec = find_spec(config)
     _log_warnings(spec)
     wrappers = [imports.load("environment.wrappers", name) for name in config.wrappers]
@@ -204,7 +210,7 @@ def _with_next_step(config: EnvironmentConfig, vector: VectorEnv[Any, Any, Any])
     return vector
 
 
-def _make_games(name: str, make: Callable[[], Any], count: int) -> VectorEnv[Any, Any, Any]:
+def _vector_from(name: str, make: Callable[[], Any], count: int) -> VectorEnv[Any, Any, Any]:
     """Games with `count` columns of agents who act together, or of players who take turns, or a user's vector."""
     first = [imports.attempt("environment.id", name, make)]  # the first game; there may be room for no other
     if isinstance(first[0], VectorEnv):

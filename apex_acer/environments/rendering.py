@@ -11,7 +11,7 @@ from gymnasium.envs.registration import EnvSpec, load_env_creator
 from gymnasium.vector import VectorEnv
 
 from apex_acer.config import ConfigError, EnvironmentConfig, require
-from apex_acer.environments.registry import find_game, find_spec, make_atari_vector, make_vector
+from apex_acer.environments.registry import find_function, find_spec, make_atari_vector, make_vector
 from apex_acer.environments.vector import AtariEnvironments, Environments, Step, uses_masks
 from apex_acer.protocol.specification import Array, EnvironmentSpec
 
@@ -92,7 +92,7 @@ def make_pictured(config: EnvironmentConfig, found: EnvironmentSpec | None = Non
         screen: dict[str, Any] = {"grayscale": False, "img_height": height, "img_width": width}
         screen |= {"frameskip": 1, "maxpool": False}
         return PicturedAtari(make_atari_vector(config, 1), make_atari_vector(config, 1, **screen), config)
-    if not find_game(config):  # whose pictures are known once it is made
+    if not find_function(config):  # whose pictures are known once it is made
         entry = find_spec(config).entry_point
         creator = load_env_creator(entry) if isinstance(entry, str) else entry
         modes = getattr(creator, "metadata", {}).get("render_modes", ())

@@ -84,7 +84,6 @@ class Server:
         self._listener = listener or listen(settings)
         self._latencies: deque[float] = deque(maxlen=LATENCIES)
         self._logged: set[str] = set()
-        self._refused = 0
         self._tasks: set[asyncio.Task[None]] = set()  # asyncio keeps only weak references
         self._loop = asyncio.new_event_loop()  # made here, so that it can be called from the start
         self._stopping = asyncio.Event()
@@ -125,7 +124,7 @@ class Server:
 
     def metrics(self) -> Row:
         """Metrics of an actor about its clients."""
-        return {"clients": self.num, "refused_clients": self._refused}
+        return {"clients": self.num, "refused_clients": self._sessions.tallies.refused}
 
     def client_rows(self) -> dict[str, Row]:
         """Metrics since the last call of each client with a name, and of addresses at which others were refused."""
@@ -271,7 +270,6 @@ class Server:
         """Counts and logs a refusal by the client's name or, without one, by its address."""
         peer = connection.remote_address
         address = str(peer[0]) if isinstance(peer, tuple) else "local"
-        self._refused += 1
         self._sessions.tallies.refuse(name, address)
         self._log_once(line, f"client {name!r}" if name else f"a client at {address}", name)
 

@@ -68,7 +68,7 @@ class Session:
         for event in events:
             self._require_turn(event)
         for event in events:
-            self._tally(event)
+            self._count(event)
         self._asking = {event.slot for event in events if event.kind in ("reset", "step")}
         self._playing = self._playing - {event.slot for event in events} | self._asking
         self.sequence += 1
@@ -91,7 +91,7 @@ class Session:
         )
         return f"{len(self.slots)} agents, {self._steps:,} steps, {rate:,.0f}/s{mean}"
 
-    def _tally(self, event: Event) -> None:
+    def _count(self, event: Event) -> None:
         begins, slot = event.kind == "reset", event.slot
         self._steps += not begins
         self.tally.steps += not begins

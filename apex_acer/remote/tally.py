@@ -16,14 +16,14 @@ RETURNS = 10_000  # of the newest episodes in a row
 
 
 class Tally:
-    """What the clients of one name do. The server's thread counts; another one takes rows."""
+    """Counts of the clients of one name. The server's thread counts; another one takes rows."""
 
     def __init__(self) -> None:
         self.steps = self.episodes = 0
         self.refused = 0
         """How often clients were refused."""
         self.returns: deque[float] = deque(maxlen=RETURNS)
-        """Of the episodes that ended since the newest row."""
+        """Returns of the episodes that ended since the newest row."""
         self._steps_in_rows = 0
         self._news = 0, 0.0, 0  # clients, rate and refusals in the newest row
 
@@ -64,6 +64,11 @@ class Tallies:
         """Counts a refusal for the client's `name` or, if it is empty, for its `address`."""
         label = "@" + re.sub(r"[^\w.]", "-", address, flags=re.ASCII)  # no name has an @
         (self.of(name) if name else self._find(self._at_address, ADDRESSES, label)).refused += 1
+
+    @property
+    def refused(self) -> int:
+        """How often clients were refused."""
+        return sum(tally.refused for _, tally in self._labelled())
 
     def rows(self, present: Iterable[tuple[Tally, int]]) -> dict[str, Row]:
         """A row for each tally with news, by a name for files; `present` has tallies and how many clients are there."""

@@ -160,7 +160,7 @@ def clients_in(rows: Mapping[str, Row]) -> dict[str, Row]:
 
 
 def describe_clients(clients: Mapping[str, Row], most: int) -> list[str]:
-    """What each of the `most` busiest clients does, by name: `robot 812/s, return 21.3, 1 refused`."""
+    """A text for each of the `most` busiest clients: `robot 812/s, return 21.3, 1 refused`."""
     busiest = sorted(clients.items(), key=lambda named: -named[1].get("env_steps_per_s", -1.0))[:most]
     return [
         f"{name} {', '.join(form.format(row[key]) for key, form in FORMS if row.get(key))}" for name, row in busiest

@@ -268,6 +268,12 @@ def test_a_vector_that_cannot_be_used_is_one_line(kwargs: dict[str, Any], part: 
     assert part in message
 
 
+def test_the_number_of_a_vector_s_environments_is_the_run_s() -> None:
+    message = config_error(lambda: make(2, id=f"{MODULE}:clocks", kwargs={"num_envs": 3}))
+    assert message.startswith("environment.kwargs: ")
+    assert message.endswith("leave num_envs out; the run sets it")
+
+
 def test_a_vector_class_that_does_not_say_how_it_resets_is_not_used() -> None:
     """The next episode would begin on what is taken for a dummy step."""
     _, steps = run(make(id=f"{MODULE}:Eager-v0"), 0, np.zeros((8, 2), int))

@@ -32,23 +32,28 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
 }
 
 
+QUICK: dict[str, Any] = {
+    "actors__count": 1,
+    "actors__environments": 8,
+    "learner__batch_size": 8,
+    "optimizer__name": "adam",
+    "optimizer__learning_rate": 3e-3,
+    "optimizer__eps": 1e-8,
+    "network__hidden_sizes": (32,),
+    "algorithm__gamma": 0.5,
+    "evaluation__every": 2000,
+    "evaluation__episodes": 50,
+}
+"""Settings of a run whose best actions are seen."""
+
+
 def dials_run(out: Path, algorithm: str, **changes: Any) -> RunConfig:
     """A run of `algorithm` that sets dials."""
-    settings = {
+    settings = QUICK | {
         "algorithm__name": algorithm,
         "environment__id": DIALS,
-        "actors__count": 1,
-        "actors__environments": 8,
-        "learner__batch_size": 8,
-        "optimizer__name": "adam",
-        "optimizer__learning_rate": 3e-3,
-        "optimizer__eps": 1e-8,
-        "network__hidden_sizes": (32,),
         "replay__capacity": 10_000,
         "replay__start": 200,
-        "algorithm__gamma": 0.5,
-        "evaluation__every": 2000,
-        "evaluation__episodes": 50,
         "stop__env_steps": 20_000,
         "stop__at_return": 3.0,
     }

@@ -18,6 +18,7 @@ from apex_acer.manager.manager import resume
 from apex_acer.tools.export import export_onnx
 from tests.conftest import Refused, assert_refused, config_error
 from tests.engines.test_serial import assert_equal_files
+from tests.learning.test_choices import QUICK
 from tests.on_policy import ALGORITHMS
 from tests.runs import tiny_run
 
@@ -49,21 +50,7 @@ OTHERS: list[tuple[str, list[str], float]] = [
 
 def throw_run(out: Path, settings: dict[str, Any], **changes: Any) -> RunConfig:
     """A run that throws; random play has a return of 5.7, and the best play one of 12."""
-    fixed: dict[str, Any] = {
-        "environment__id": THROW,
-        "actors__count": 1,
-        "actors__environments": 8,
-        "learner__batch_size": 8,
-        "optimizer__name": "adam",
-        "optimizer__learning_rate": 3e-3,
-        "optimizer__eps": 1e-8,
-        "network__hidden_sizes": (32,),
-        "algorithm__gamma": 0.5,
-        "evaluation__every": 2000,
-        "evaluation__episodes": 50,
-        "stop__env_steps": 60_000,
-        "stop__at_return": 10.5,
-    }
+    fixed = QUICK | {"environment__id": THROW, "stop__env_steps": 60_000, "stop__at_return": 10.5}
     return tiny_run(out, **(fixed | settings | changes))
 
 

@@ -100,7 +100,7 @@ def test_a_second_signal_kills_at_once_what_does_not_answer(start: Start) -> Non
     time.sleep(0.3)
     assert run.running
     run.send(signal.SIGINT)
-    result = run.ended(within_s=10)
+    result = run.ended(within_s=5)
     assert (result["reason"], result["weights"]) == ("SIGINT", "")
     assert not (run.out / "weights.safetensors").exists()
 

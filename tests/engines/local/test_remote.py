@@ -54,9 +54,9 @@ class Clients:
 
     def _play(self, seed: int) -> Summary:
         folder, url, name, train = self._given
-        eventually((folder / "token").exists, 60)
+        eventually((folder / "token").exists, 30)
         env = Together(gymnasium.make(name), self._connected)
-        return run(env, url, (folder / "token").read_text().strip(), train=train, seed=seed, patience_s=60)
+        return run(env, url, (folder / "token").read_text().strip(), train=train, seed=seed, patience_s=30)
 
     def join(self) -> list[Summary]:
         """What each of them has played; raises what one of them has raised."""
