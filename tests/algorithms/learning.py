@@ -42,6 +42,7 @@ def run_of(name: str, **changes: Any) -> RunConfig:
     """A run of the algorithm `name`; keys without a section are its settings."""
     common: dict[str, Any] = {
         "network__hidden_sizes": (16, 8),
+        "learner__precision": "float32",  # that of the parameters, on any processor
         "unroll_length": 8,
         "gamma": 0.9,
         "name": name,

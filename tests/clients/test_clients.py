@@ -228,6 +228,7 @@ def test_episodes_through_connections_that_break(serve: Serve, run: Any) -> None
     lines = playing.ended()
     rounds = ["[0,][1,][0,]", "[1,][0,][1,]"]
     assert lines == ["[][][]" if number % 10 == 9 else rounds[number % 2] for number in range(200)]
+    until(lambda: len(acting.events) >= 600)
     assert [event.kind for event in acting.events] == [*["reset"] * 3, *["step"] * 24, *["truncated"] * 3] * 20
     assert [event.reward for event in acting.events[3:6]] == [1, 2, 3]
     until(lambda: acting.server.num == 0)
