@@ -91,7 +91,7 @@ class Match:
     def reset(self, seed: int | None = None) -> None:
         """Begins anew; draws which of the two the player is, and with it who begins."""
         if seed is not None:
-            self._random = np.random.default_rng(seed)
+            self._random = np.random.default_rng(derive_seed(seed, "player"))  # not the game's own numbers
         first = int(self._random.integers(2))
         self.player, self.other = self.env.possible_agents[first], self.env.possible_agents[1 - first]
         self.env.reset(seed=seed)

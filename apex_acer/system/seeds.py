@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-ROLES = ("learner", "actor", "evaluator", "opponent")
+ROLES = ("learner", "actor", "evaluator", "opponent", "player")
 ROOM = 2**16  # for vector environments, which count up from their seed; ALE takes seeds below 2**31
 
 

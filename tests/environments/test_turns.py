@@ -20,9 +20,11 @@ from apex_acer.actor.rollout import Rollout
 from apex_acer.cli import main
 from apex_acer.config import EnvironmentConfig
 from apex_acer.environments.check import check_environment
-from apex_acer.environments.turns import MoveOpponent, Opponent, outcomes
+from apex_acer.environments.turns import Move, MoveOpponent, Opponent, outcomes
 from apex_acer.environments.vector import Environments, make_environments
 from apex_acer.manager.manager import resume, train
+from apex_acer.protocol.specification import Array
+from docs.examples.small_pong import follow
 from tests import on_policy
 from tests.conftest import config_error
 from tests.engines.test_serial import assert_equal_files
@@ -30,6 +32,7 @@ from tests.environments_for_tests import add_one
 from tests.runs import tiny_run
 
 RACE = "tests.environments_for_tests:Race"
+SMALL_PONG = "docs.examples.small_pong:SmallPong"
 TIC_TAC_TOE = "docs.examples.tic_tac_toe:TicTacToe"
 ONE, TWO = (f"tests.environments_for_tests:add_{number}" for number in ("one", "two"))
 
@@ -60,6 +63,25 @@ class Recorder(Opponent):
 
     def end(self, game: int, episode_return: float) -> None:
         self.told.append(("end", game, episode_return))
+
+
+def test_two_who_move_at_once_have_the_same_chances() -> None:
+    """Who follows the ball wins against random moves, and half the rallies against its like."""
+
+    def returns(player: Move) -> Array:
+        environments = make_environments(EnvironmentConfig(id=SMALL_PONG), 40, training=False)
+        environments.face(MoveOpponent(follow))
+        obs, random = environments.reset(0), np.random.default_rng(0)
+        assert {*obs[:, 4]} == {-1, 1}, "who is served to and who is the player are two lots"
+        total, over = np.zeros(40), np.zeros(40, bool)
+        while not over.all():
+            step = environments.step(np.array([player(each, random) for each in obs]))
+            total += np.where(over, 0, step.reward)
+            obs, over = step.obs, over | step.terminated | step.truncated
+        return total
+
+    assert abs(returns(follow).mean()) < 0.3
+    assert returns(lambda _, random: int(random.integers(3))).mean() < -0.6
 
 
 def test_a_step_is_a_move_and_its_reply_and_the_seed_says_who_begins() -> None:
