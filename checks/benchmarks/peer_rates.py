@@ -5,6 +5,7 @@ per fresh one; PPO learns from each step in 4 epochs of minibatches of 256.
 `--task continuous`: updates per second of SAC, TD3 and DDPG with the same networks (256 x 256), batch (256) and full replay,
 for the sizes of two environments, with the threads that each takes by itself and with one. Ours start as in a run, with the
 environment variables of its processes.
+Peers compute in float32. Ours are measured in float32, too, which is what a processor without bfloat16 instructions gives.
 """
 
 from __future__ import annotations
@@ -13,12 +14,14 @@ import json
 import os
 import statistics
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+import torch
 import tyro
 
+from apex_acer.networks.speed import multiplies_bfloat16
 from apex_acer.system.process import environment_variables
 from checks.benchmarks.bench import RESULTS, measure_run
 from checks.benchmarks.peer_programs import OURS, PEERS, Record, last_json, script, versions
@@ -28,7 +31,7 @@ Measure = Callable[[float], Record]
 
 
 class Rates(NamedTuple):
-    """What is compared: for each `case` the measures by trainer, and which of ours each peer is held against."""
+    """What is compared: for each `case` the measures by trainer, and which peer each of ours is held against."""
 
     facts: dict[str, Any]
     figure: str
@@ -38,8 +41,11 @@ class Rates(NamedTuple):
     seconds: float  # of each measurement, after its warm-up
 
 
+CPU = torch.device("cpu")
+PRECISIONS = {"": "auto", "_float32": "float32"}  # of ours, by the end of its name
 PRESETS = {"a3c": "pong", "nature": "atari"}  # by the name of their convolutions
 OURS_PPO = f"{OURS}_ppo"
+PONG_PEERS = {OURS: "pfrl_acer", OURS_PPO: "sb3_ppo"}
 PPO_NETWORKS = {
     "a3c": (),
     "nature": ("--network.convolutions", "nature", "--network.hidden-sizes", "512"),
@@ -50,17 +56,9 @@ REPLAY_RATIO = 4.0
 def pong() -> Rates:
     """Environment steps per second while learning Pong, by network."""
 
-    def ours(network: str) -> Measure:
+    def ours(preset: str, ratio: float | None, flags: Sequence[str]) -> Measure:
         def run(seconds: float) -> Record:
-            rate = measure_run(PRESETS[network], REPLAY_RATIO, seconds)["env_steps_per_s"]
-            return {"env_steps_per_s": round(rate, 1)}
-
-        return run
-
-    def ours_ppo(network: str) -> Measure:
-        def run(seconds: float) -> Record:
-            rate = measure_run("pong-ppo", None, seconds, flags=PPO_NETWORKS[network])["env_steps_per_s"]
-            return {"env_steps_per_s": round(rate, 1)}
+            return {"env_steps_per_s": round(measure_run(preset, ratio, seconds, flags=flags)["env_steps_per_s"], 1)}
 
         return run
 
@@ -68,13 +66,16 @@ def pong() -> Rates:
         flags = ("--network", network, "--seconds")
         return lambda seconds: last_json(script("peer_pong.py", name, *flags, str(seconds)))
 
-    peers = {"pfrl_acer": OURS, "sb3_ppo": OURS_PPO}
-    measures = {
-        network: {OURS: ours(network), OURS_PPO: ours_ppo(network)} | {name: peer(name, network) for name in peers}
-        for network in PRESETS
-    }
+    measures: dict[str, dict[str, Measure]] = {network: {} for network in PRESETS}
+    for network, measured in measures.items():
+        for suffix, precision in PRECISIONS.items():
+            flags = ("--learner.precision", precision)
+            measured[f"{OURS}{suffix}"] = ours(PRESETS[network], REPLAY_RATIO, flags)
+            measured[f"{OURS_PPO}{suffix}"] = ours("pong-ppo", None, (*PPO_NETWORKS[network], *flags))
+        measured |= {name: peer(name, network) for name in PONG_PEERS.values()}
+    beside = {f"{own}{suffix}": name for own, name in PONG_PEERS.items() for suffix in PRECISIONS}
     facts = {"environment": "ALE/Pong-v5", "replay_ratio": REPLAY_RATIO}
-    return Rates(facts, "env_steps_per_s", "network", measures, peers, seconds=60.0)
+    return Rates(facts, "env_steps_per_s", "network", measures, beside, seconds=60.0)
 
 
 SIZES = {"Pendulum-v1": (3, 1), "HalfCheetah-v5": (17, 6)}  # numbers of an observation and of an action
@@ -85,8 +86,9 @@ THREADS = {"": 0, "_1_thread": 1}  # 0: the trainer's own choice
 
 def continuous() -> Rates:
     """Updates per second of learners for continuous actions, by sizes and algorithm."""
-    ours = [sys.executable, "-m", "checks.benchmarks.updates"]
-    commands = {OURS: (ours, environment_variables()), "sb3": (script("peer_updates.py"), dict[str, str]())}
+    ours, variables = [sys.executable, "-m", "checks.benchmarks.updates", "--precision"], environment_variables()
+    commands = {f"{OURS}{suffix}": ([*ours, precision], variables) for suffix, precision in PRECISIONS.items()}
+    commands["sb3"] = script("peer_updates.py"), {}
 
     def measure(name: str, algorithm: str, sizes: tuple[int, int], threads: int) -> Measure:
         flags = ["--obs", str(sizes[0]), "--actions", str(sizes[1]), "--threads", str(threads)]
@@ -104,7 +106,7 @@ def continuous() -> Rates:
         for task, sizes in SIZES.items()
         for algorithm in ALGORITHMS
     }
-    beside = {f"sb3{suffix}": f"{OURS}{suffix}" for suffix in THREADS}
+    beside = {f"{OURS}{end}{threads}": f"sb3{threads}" for end in PRECISIONS for threads in THREADS}
     return Rates(NETWORKS, "updates_per_s", "case", measures, beside, seconds=10.0)
 
 
@@ -125,14 +127,14 @@ def measure_all(rates: Rates, rounds: int, seconds: float) -> tuple[dict[str, Re
 
 
 def compare(rates: Rates, records: list[Record]) -> Record:
-    """Median rates, and how many times a peer's ours is."""
+    """Median rates, and how many times its peer's each of ours is."""
     names = dict.fromkeys(record["peer"] for record in records)
     median = {
         name: statistics.median(record[rates.figure] for record in records if record["peer"] == name) for name in names
     }
     return {
         rates.figure: median,
-        "times": {peer: round(median[own] / median[peer], 2) for peer, own in rates.beside.items()},
+        "times": {own: round(median[own] / median[peer], 2) for own, peer in rates.beside.items()},
     }
 
 
@@ -156,7 +158,7 @@ def main(
     PEERS.make()
     wanted = {name: some for name, some in rates.measures.items() if not cases or any(case in name for case in cases)}
     found, records = measure_all(rates._replace(measures=wanted), rounds, seconds or rates.seconds)
-    facts = {**rates.facts, "cores": os.cpu_count(), "versions": versions()}
+    facts = {**rates.facts, "cores": os.cpu_count(), "has_bfloat16": multiplies_bfloat16(CPU), "versions": versions()}
     path = out or RESULTS / f"peers-{task}{'-rates' if task == 'continuous' else ''}.json"
     path.write_text(json.dumps({**facts, f"{rates.case}s": found, "runs": records}, indent=2) + "\n")
     return 0

@@ -29,14 +29,17 @@ def test_rates_are_compared_by_medians_with_the_same_threads(
     rounds: dict[tuple[str, str], list[float]] = {
         (OURS, "0"): [30.0, 90.0, 80.0],
         (OURS, "1"): [50.0, 60.0, 70.0],
+        (f"{OURS}_float32", "0"): [15.0, 16.0, 17.0],
+        (f"{OURS}_float32", "1"): [45.0, 44.0, 46.0],
         ("sb3", "0"): [40.0, 20.0, 10.0],
         ("sb3", "1"): [30.0, 30.0, 31.0],
     }
 
     def answer(command: list[str], variables: dict[str, str]) -> Record:
         assert command[command.index("--obs") + 1] == "17"
-        name = OURS if "checks.benchmarks.updates" in command else "sb3"
-        assert bool(variables) == (name == OURS)
+        is_ours = "checks.benchmarks.updates" in command
+        assert bool(variables) == is_ours
+        name = "sb3" if not is_ours else f"{OURS}_float32" if "float32" in command else OURS
         return {"updates_per_s": rounds[name, command[command.index("--threads") + 1]].pop(0), "computes": "cpu"}
 
     monkeypatch.setattr(peer_rates, "last_json", answer)
@@ -45,9 +48,10 @@ def test_rates_are_compared_by_medians_with_the_same_threads(
     path = tmp_path / "rates.json"
     assert peer_rates.main("continuous", rounds=3, seconds=1.0, cases=("HalfCheetah-v5 sac",), out=path) == 0
     written = json.loads(path.read_text())
-    rates = {OURS: 80.0, "sb3": 20.0, f"{OURS}_1_thread": 60.0, "sb3_1_thread": 30.0}
-    times = {"sb3": 4.0, "sb3_1_thread": 2.0}
+    rates = {OURS: 80.0, f"{OURS}_float32": 16.0, "sb3": 20.0}
+    rates |= {f"{OURS}_1_thread": 60.0, f"{OURS}_float32_1_thread": 45.0, "sb3_1_thread": 30.0}
+    times = {OURS: 4.0, f"{OURS}_1_thread": 2.0, f"{OURS}_float32": 0.8, f"{OURS}_float32_1_thread": 1.5}
     assert written["cases"] == {"HalfCheetah-v5 sac": {"updates_per_s": rates, "times": times}}
     assert written["runs"][0] == {"case": "HalfCheetah-v5 sac", "peer": OURS, "updates_per_s": 30.0, "computes": "cpu"}
     assert [run["peer"] for run in written["runs"]] == list(rates) * 3
-    assert capsys.readouterr().out.count("\n") == 13
+    assert capsys.readouterr().out.count("\n") == 19

@@ -11,6 +11,7 @@ import json
 import sys
 import time
 from collections.abc import Iterator
+from typing import Literal
 
 import numpy as np
 import torch
@@ -107,6 +108,7 @@ def main(
     batch_size: int = 256,
     env_steps: int = 100_000,
     threads: int = 0,
+    precision: Literal["auto", "float32"] = "auto",
     seconds: float = 10.0,
 ) -> int:
     """Prints the rate, and the device and precision of the arithmetic, as JSON.
@@ -119,10 +121,12 @@ def main(
         batch_size: steps of a batch.
         env_steps: steps in replay.
         threads: of the learner; 0: as many as a run has.
+        precision: of the learner's arithmetic.
         seconds: to measure for.
     """
     spec = box_spec(obs, actions)
-    config = place(sized(load_run(f"pendulum-{algorithm}"), hidden, batch_size, env_steps, threads), spec)
+    run = load_run(f"pendulum-{algorithm}", learner={"precision": precision})
+    config = place(sized(run, hidden, batch_size, env_steps, threads), spec)
     torch.set_num_threads(config.learner.threads)  # as a learner's process does
     updates = Updates(config, spec)
     updates.make(WARM_UP)
