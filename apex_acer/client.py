@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 ENDS = "terminated", "truncated"
 CONNECT_S = 10.0  # for one attempt to connect
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 2.0  # between attempts
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 2.0  # before an attempt; each is twice as long as the one before
 JITTER = random.SystemRandom()  # an environment may draw from the shared generator, and forks repeat any other
 
 Observation = npt.ArrayLike | Mapping[str, Any]
@@ -87,6 +87,7 @@ class Client:
         self._action_dtype = np.float32 if "low" in action else np.int64
         self._session, self._sequence, self._server_has = "", -1, -1
         self._connection: ClientConnection | None = None
+        self._pause_s = FIRST_PAUSE_S
         self._closing = contextlib.ExitStack()  # closes the connection
         self._connect()
 
@@ -141,7 +142,7 @@ class Client:
 
         An action is None after an episode's end.
         """
-        self._sequence += 1
+        self._sequence, self._pause_s = self._sequence + 1, FIRST_PAUSE_S
         begins = values["type"] == "reset" or set(values.get("kinds", ())) == {"reset"}
         while True:
             if self._connection is None:
@@ -156,11 +157,12 @@ class Client:
                 while answer.get("sequence") != self._sequence:
                     answer = _read(connection)
                 break
-            except ConnectionClosed:
+            except ConnectionClosed as error:
                 self._connection = None
                 with contextlib.suppress(ConnectionClosed):
                     while True:  # the server's close message may have come before
                         _read(connection)
+                self._pause(error)
         if "actions" in answer:
             return [self._action(action) for action in answer["actions"]]
         return self._action(answer.get("action"))
@@ -179,20 +181,25 @@ class Client:
             raise EpisodeLost("the connection was broken for too long; begin a new episode")
 
     def _connect(self) -> None:
-        ends_at, pause_s, tries = time.monotonic() + self._patience_s, FIRST_PAUSE_S, 0
+        ends_at = time.monotonic() + self._patience_s
         while True:
             try:
                 return self._try_to_connect()
             except (OSError, ConnectionClosed, InvalidHandshake, InvalidMessage) as error:
-                if time.monotonic() + pause_s > ends_at:
+                if time.monotonic() + self._pause_s > ends_at:
                     raise RemoteError(f"{self._url}: {error or type(error).__name__}") from None
-                tries += 1
-                if tries == 2:  # the first may just have come too early
-                    log.warning("%s: %s; trying again for %g s", self._url, error, self._patience_s)
+                self._pause(error)
             except InvalidURI as error:
                 raise RemoteError(str(error)) from None
-            time.sleep(pause_s * JITTER.uniform(0.5, 1.0))  # clients that were cut off together do not return together
-            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+
+    def _pause(self, error: Exception) -> None:
+        """Waits before an attempt to connect: twice as long as before the one before, until a message is answered."""
+        if self._pause_s == 2 * FIRST_PAUSE_S:  # the first may just have come too early
+            log.warning("%s: %s; trying again for %g s", self._url, error, self._patience_s)
+        time.sleep(
+            self._pause_s * JITTER.uniform(0.5, 1.0)
+        )  # clients that were cut off together do not return together
+        self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
 
     def _try_to_connect(self) -> None:
         self._closing.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import random
 import subprocess
@@ -18,7 +19,7 @@ from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
 
 from apex_acer.client import Client, Ended, EpisodeLost, RemoteError, run, spaces
 from tests.environments_for_tests import Spaces
-from tests.remote.conftest import HELLO, LOST, OBS, TOKEN, Serve, free_port, serve, until
+from tests.remote.conftest import HELLO, LOST, OBS, TOKEN, Serve, broken_server, free_port, serve, until
 from tests.runs import BOX, CARTPOLE
 
 SPACES: dict[str, Any] = {name: HELLO[name] for name in ("observation", "action")}
@@ -171,6 +172,23 @@ def test_it_waits_for_a_server_that_comes_later_and_for_a_place(serve: Serve) ->
     for thread in threads:
         thread.join(20)
     assert [played.episodes for played in results] == [1, 1]
+
+
+def test_pauses_grow_as_long_as_no_message_is_answered(caplog: pytest.LogCaptureFixture) -> None:
+    def play() -> None:
+        with (
+            contextlib.suppress(RemoteError),
+            Client(f"ws://127.0.0.1:{port}", TOKEN, **SPACES, patience_s=1.0) as client,
+        ):
+            client.reset(OBS)
+
+    with broken_server() as (port, welcomes):
+        playing = threading.Thread(target=play)
+        playing.start()
+        until(lambda: len(welcomes) >= 5, 30)
+    playing.join(30)
+    assert welcomes[4] - welcomes[0] > 0.5 * (0.1 + 0.2 + 0.4 + 0.8)
+    assert caplog.messages[0].endswith("; trying again for 1 s")
 
 
 def test_what_is_refused_and_nobody_there_is_one_line(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:

@@ -53,7 +53,7 @@ namespace ApexAcer {
     /// between. Pings are answered also while it is paused. Call Dispose in OnDestroy. Web builds have no such sockets.
     /// </summary>
     public sealed class Client : IDisposable {
-        const double OpeningS = 10, AnswerS = 60, ClosingS = 5, LongestPauseS = 2;
+        const double OpeningS = 10, AnswerS = 60, ClosingS = 5, FirstPauseS = 0.1, LongestPauseS = 2;
         readonly Uri _url;
         readonly Observation[] _observations;
         readonly int _agents;
@@ -61,7 +61,7 @@ namespace ApexAcer {
         readonly Action<string> _warn;
         readonly Func<string, byte[]> _hello;  // of a session
         readonly Random _random = new Random(Guid.NewGuid().GetHashCode());  // many clients may start within one tick
-        string _session = "";
+        string _session = ""; double _pauseS = FirstPauseS;
         long _sequence = -1, _serverHas = -1;
         Connection _connection;
 
@@ -88,15 +88,15 @@ namespace ApexAcer {
             if (kinds.Length != _agents || rewards.Length != _agents || numbers.Length != _observations.Length)
                 throw new ArgumentException($"require {_agents} kinds and rewards, and {_observations.Length} arrays");
             byte[][] bytes = _observations.Zip(numbers, (each, its) => each.Bytes(its, _agents)).ToArray();
-            for (++_sequence;;) try {
+            for (++_sequence, _pauseS = FirstPauseS;;) try {
                 if (_connection == null) ComeBack(kinds.All(kind => kind == Kind.Reset));
                 if (_serverHas < _sequence) _connection.Send(Message(kinds, bytes, rewards));
                 _serverHas = _sequence;
                 Dictionary<string, object> answer;
                 do answer = Hear(AnswerS); while (Get<double>(answer, "sequence") != _sequence);  // from before it broke
                 return Get<List<object>>(answer, "actions").Select(Numbers).ToArray();
-            } catch (Broken) {
-                Leave();
+            } catch (Broken error) {
+                Leave(); Pause(error);
             }
         }
 
@@ -158,28 +158,28 @@ namespace ApexAcer {
         }
 
         void Join() {
-            Stopwatch clock = Stopwatch.StartNew();
-            for (double pauseS = 0.1; ; pauseS = Math.Min(2 * pauseS, LongestPauseS)) {
-                try {
-                    _connection = new Connection(_url, OpeningS);
-                    _connection.Send(_hello(_session));
-                    Dictionary<string, object> welcome = Hear(OpeningS);
-                    _session = Get<string>(welcome, "session");
-                    _serverHas = (long)Get<double>(welcome, "sequence");
-                    return;
-                } catch (Broken error) {
-                    Drop();
-                    if (clock.Elapsed.TotalSeconds + pauseS > _patienceS) throw new RemoteError($"{_url}: {error.Message}");
-                    if (pauseS == 0.2) _warn($"{_url}: {error.Message}; trying again for {_patienceS} s");  // on the second try
-                }
-                Thread.Sleep((int)(1000 * pauseS * (0.5 + _random.NextDouble() / 2)));  // clients cut off together come apart
+            for (Stopwatch clock = Stopwatch.StartNew(); ; ) try {
+                _connection = new Connection(_url, OpeningS);
+                _connection.Send(_hello(_session));
+                Dictionary<string, object> welcome = Hear(OpeningS);
+                _session = Get<string>(welcome, "session");
+                _serverHas = (long)Get<double>(welcome, "sequence");
+                return;
+            } catch (Broken error) {
+                Drop();
+                if (clock.Elapsed.TotalSeconds + _pauseS > _patienceS) throw new RemoteError($"{_url}: {error.Message}");
+                Pause(error);
             }
         }
 
-        void Leave() {
-            try { while (_connection != null) Hear(ClosingS); }  // the server's bye may have come before
-            catch (Broken) { }
-            finally { Drop(); }
+        void Pause(Broken error) {  // longer each time until a message is answered; the first may just have come too early
+            if (_pauseS == 2 * FirstPauseS) _warn($"{_url}: {error.Message}; trying again for {_patienceS} s");
+            Thread.Sleep((int)(1000 * _pauseS * (0.5 + _random.NextDouble() / 2)));  // clients cut off together come apart
+            _pauseS = Math.Min(2 * _pauseS, LongestPauseS);
+        }
+
+        void Leave() {  // the server's bye may have come before
+            try { while (_connection != null) Hear(ClosingS); } catch (Broken) { } finally { Drop(); }
         }
 
         void Drop() { _connection?.Dispose(); _connection = null; }

@@ -24,6 +24,7 @@ enum Failure {
 const OPENING_S := 10.0  # for a connection, and for the server's welcome
 const ANSWER_S := 60.0  # without one, the client connects again
 const CLOSING_S := 5.0
+const FIRST_PAUSE_S := 0.1
 const LONGEST_PAUSE_S := 2.0
 const LEAST_BYTES := 1 << 16  # of the longest message that the server takes,
 const BYTES_PER_NUMBER := 32  # and so many more for each number
@@ -46,6 +47,7 @@ var _session := ""
 var _sequence := -1  # of the newest message
 var _server_has := -1
 var _asking := false
+var _pause_s := FIRST_PAUSE_S
 var _why := ""  # the last connection broke
 var _socket: WebSocketPeer = null
 var _tree := Engine.get_main_loop() as SceneTree
@@ -96,6 +98,7 @@ func steps(kinds: Array, observations: Variant, rewards: Variant) -> Array:
 	failure = Failure.NONE
 	message = ""
 	_sequence += 1
+	_pause_s = FIRST_PAUSE_S
 	var values := {"type": "steps", "sequence": _sequence, "kinds": kinds}
 	values.merge({"observations": observations, "rewards": rewards})
 	var actions := []
@@ -126,6 +129,8 @@ func _exchange(values: Dictionary) -> Array:
 	var answer := await _hear(ANSWER_S)
 	while answer and answer.get("sequence") != _sequence:  # from before the connection broke
 		answer = await _hear(ANSWER_S)
+	if not answer and not failure:
+		await _pause()
 	return answer.get("actions", [])
 
 
@@ -144,7 +149,6 @@ func _come_back(begins: bool) -> void:
 
 func _join() -> void:
 	var ends_at := Time.get_ticks_msec() + 1000 * patience_s
-	var pause_s := 0.1
 	while true:
 		var welcome := await _try_to_join()
 		if failure:
@@ -153,15 +157,20 @@ func _join() -> void:
 			_session = welcome["session"]
 			_server_has = int(welcome["sequence"])
 			return
-		if Time.get_ticks_msec() + 1000 * pause_s > ends_at:
+		if Time.get_ticks_msec() + 1000 * _pause_s > ends_at:
 			_fail(Failure.REFUSED, "%s: %s" % [_url, _why])
 			return
-		if pause_s == 0.2:  # the first try may just have come too early
-			push_warning("%s: %s; trying again for %d s" % [_url, _why, patience_s])
-		# clients that were cut off together come back apart
-		var share := 0.5 + Time.get_ticks_usec() % 1000 / 2000.0
-		await _tree.create_timer(share * pause_s, true, false, true).timeout
-		pause_s = minf(2 * pause_s, LONGEST_PAUSE_S)
+		await _pause()
+
+
+## Waits before the next try: twice as long as before the one before, until a message is answered.
+func _pause() -> void:
+	if _pause_s == 2 * FIRST_PAUSE_S:  # the first try may just have come too early
+		push_warning("%s: %s; trying again for %d s" % [_url, _why, patience_s])
+	# clients that were cut off together come back apart
+	var share := 0.5 + Time.get_ticks_usec() % 1000 / 2000.0
+	await _tree.create_timer(share * _pause_s, true, false, true).timeout
+	_pause_s = minf(2 * _pause_s, LONGEST_PAUSE_S)
 
 
 ## Returns the server's welcome; empty if there is none.

@@ -164,7 +164,7 @@ class Socket {
             const int opcode = head[0] & 15, length = head[1] & 127;
             const std::string longer = read(length == 126 ? 2 : length == 127 ? 8 : 0);
             const std::string payload = read(longer.empty() ? length : Reader{longer}.big(int(longer.size())));
-            if (opcode == 8) throw Broken("the server closed the connection");
+            if (opcode == 8) send(payload, 8), throw Broken("the server closed the connection");
             if (opcode == 9) send(payload, 10);
             if (opcode < 8) message += payload;
             if (opcode < 8 && head[0] & 0x80) return message;
@@ -203,7 +203,7 @@ class Client {
                                            const std::vector<double>& rewards) {
         if (kinds.size() != std::size_t(setup_.agents) || observations.size() != setup_.arrays.size())
             throw std::invalid_argument("require a kind of each agent, and a pointer to each array's observations");
-        for (++sequence_;;) try {
+        for (++sequence_, pause_s_ = FIRST_PAUSE_S;;) try {
             if (!socket_) come_back(std::count(kinds.begin(), kinds.end(), Kind::reset) == setup_.agents);
             if (server_has_ < sequence_) socket_->send(message(kinds, observations, rewards));
             server_has_ = sequence_;
@@ -217,7 +217,7 @@ class Client {
             }
         } catch (const detail::Broken&) {
             try { while (socket_) hear(); } catch (const detail::Broken&) {}  // the server's bye may have come before
-            socket_.reset();
+            socket_.reset(), pause();
         }
     }
  private:
@@ -273,24 +273,25 @@ class Client {
     }
     void join() {
         const auto ends_at = std::chrono::steady_clock::now() + std::chrono::duration<double>(setup_.patience_s);
-        for (double pause_s = 0.1;; pause_s = std::min(2 * pause_s, 2.0)) {
-            try {
-                socket_.emplace(setup_.host, setup_.port);
-                socket_->upgrade(setup_.host);
-                socket_->send(hello());
-                detail::Value welcome = hear();
-                session_ = welcome.fields["session"].text;
-                server_has_ = std::int64_t(welcome.fields["sequence"].number);
-                return;
-            } catch (const detail::Broken& error) {
-                socket_.reset();
-                const std::chrono::duration<double> pause(pause_s * (0.5 + std::random_device{}() % 1000 / 2000.0));
-                if (std::chrono::steady_clock::now() + pause > ends_at)
-                    throw RemoteError(setup_.host + ":" + setup_.port + ": " + error.what());
-                std::this_thread::sleep_for(pause);  // clients that were cut off together do not return together
-            }
+        for (;;) try {
+            socket_.emplace(setup_.host, setup_.port);
+            socket_->upgrade(setup_.host);
+            socket_->send(hello());
+            detail::Value welcome = hear();
+            session_ = welcome.fields["session"].text;
+            server_has_ = std::int64_t(welcome.fields["sequence"].number);
+            return;
+        } catch (const detail::Broken& error) {
+            if (socket_.reset(); std::chrono::steady_clock::now() + std::chrono::duration<double>(pause_s_) > ends_at)
+                throw RemoteError(setup_.host + ":" + setup_.port + ": " + error.what());
+            pause();
         }
     }
+    void pause() {  // longer each time until a message is answered; clients that were cut off together come back apart
+        std::this_thread::sleep_for(std::chrono::duration<double>(pause_s_ * (0.5 + std::random_device{}() % 1000 / 2000.0)));
+        pause_s_ = std::min(2 * pause_s_, 2.0);
+    }
+    static constexpr double FIRST_PAUSE_S = 0.1; double pause_s_ = FIRST_PAUSE_S;
     Setup setup_; std::string session_;
     std::int64_t sequence_ = -1, server_has_ = -1;
     std::optional<detail::Socket> socket_;

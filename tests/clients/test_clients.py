@@ -16,7 +16,7 @@ from websockets.sync.server import ServerConnection
 from websockets.sync.server import serve as serve_script
 
 from tests import ROOT
-from tests.remote.conftest import LOST, TOKEN, Acting, Serve, serve, until
+from tests.remote.conftest import LOST, TOKEN, Acting, Serve, broken_server, serve, until
 from tests.remote.test_messages import ROWS_2
 
 EXAMPLES, HERE = ROOT / "docs/examples", Path(__file__).parent
@@ -232,6 +232,13 @@ def test_episodes_through_connections_that_break(serve: Serve, run: Any) -> None
     assert [event.kind for event in acting.events] == [*["reset"] * 3, *["step"] * 24, *["truncated"] * 3] * 20
     assert [event.reward for event in acting.events[3:6]] == [1, 2, 3]
     until(lambda: acting.server.num == 0)
+
+
+def test_pauses_grow_as_long_as_no_message_is_answered(run: Any) -> None:
+    with broken_server() as (port, welcomes):
+        run("play", port, TOKEN, 1)
+        until(lambda: len(welcomes) >= 5, 30)
+    assert welcomes[4] - welcomes[0] > 0.5 * (0.1 + 0.2 + 0.4 + 0.8)
 
 
 def test_lost_episodes_refusals_and_the_end_are_told(serve: Serve, run: Any) -> None:

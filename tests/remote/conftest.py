@@ -4,14 +4,18 @@ import contextlib
 import json
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgpack
 import numpy as np
 import pytest
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
+from websockets.sync.server import ServerConnection
+from websockets.sync.server import serve as serve_script
 
 from apex_acer.config import ListenConfig
 from apex_acer.protocol.specification import EnvironmentSpec
@@ -133,9 +137,27 @@ def serve() -> Iterator[Serve]:
         yield start
 
 
+@contextlib.contextmanager
+def broken_server() -> Iterator[tuple[int, list[float]]]:
+    """A server that says welcome and breaks the connection at the first message: its port, and when it said welcome."""
+    welcomes: list[float] = []
+
+    def welcome(connection: ServerConnection) -> None:
+        hello = connection.recv(timeout=10)
+        values = {"type": "welcome", "session": "1", "sequence": -1}
+        connection.send(json.dumps(values) if isinstance(hello, str) else msgpack.packb(values))
+        welcomes.append(time.monotonic())
+        connection.recv(timeout=10)
+
+    with serve_script(welcome, "127.0.0.1", 0, compression=None) as server:
+        threading.Thread(target=server.serve_forever).start()
+        yield server.socket.getsockname()[1], welcomes
+        server.shutdown()
+
+
 def until(condition: Callable[[], object], within_s: float = 5.0) -> None:
     """Waits until `condition` is true."""
     eventually(condition, within_s)
 
 
-__all__ = ["HELLO", "LOST", "OBS", "TOKEN", "Acting", "Peer", "Serve", "free_port", "serve", "until"]
+__all__ = ["HELLO", "LOST", "OBS", "TOKEN", "Acting", "Peer", "Serve", "broken_server", "free_port", "serve", "until"]
