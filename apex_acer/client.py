@@ -196,9 +196,8 @@ class Client:
         """Waits before an attempt to connect: twice as long as before the one before, until a message is answered."""
         if self._pause_s == 2 * FIRST_PAUSE_S:  # the first may just have come too early
             log.warning("%s: %s; trying again for %g s", self._url, error, self._patience_s)
-        time.sleep(
-            self._pause_s * JITTER.uniform(0.5, 1.0)
-        )  # clients that were cut off together do not return together
+        # clients that were cut off together do not return together
+        time.sleep(self._pause_s * JITTER.uniform(0.5, 1.0))
         self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
 
     def _try_to_connect(self) -> None:
