@@ -79,9 +79,11 @@ class NetworkConfig:
     torso: str = "auto"
     """`conv`, `mlp`, `auto` (conv for images, mlp for vectors and for images that are too small), or `module:class` of
     your own (docs/own-algorithm.md)."""
-    convolutions: Literal["nature", "a3c", "universe"] = "nature"
+    convolutions: Literal["nature", "a3c", "universe", "board"] = "nature"
     """Layers of a conv torso: three (`nature`, Mnih et al. 2015), two at a third of the cost (`a3c`, Mnih et al. 2016),
-    or four of 32 channels with ELU, for images of 42 pixels (`universe`, of OpenAI's universe-starter-agent)."""
+    four of 32 channels with ELU, for images of 42 pixels (`universe`, of OpenAI's universe-starter-agent), or one of 64
+    over each 4 x 4 cells of a board (`board`). Images of less than 36 pixels get two small layers instead of the first
+    three."""
     normalise: bool = False
     """Normalise observations by running statistics, which the learner updates and weights files contain."""
     hidden_sizes: tuple[int, ...] = (64, 64)

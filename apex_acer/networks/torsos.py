@@ -23,6 +23,7 @@ CONVOLUTIONS = {  # channels, kernel, stride, padding
     "nature": ((32, 8, 4, 0), (64, 4, 2, 0), (64, 3, 1, 0)),
     "a3c": ((16, 8, 4, 0), (32, 4, 2, 0)),
     "universe": ((32, 3, 2, 1),) * 4,
+    "board": ((64, 4, 1, 0),),
 }
 SMALL = ((32, 3, 1, 0), (64, 3, 2, 0))  # for images that are too small for the above
 BOTTLENECK = 50  # features of an encoder that actor and critics see (Yarats et al. 2019)
@@ -124,7 +125,8 @@ def _convolutions(config: NetworkConfig, shape: tuple[int, ...]) -> list[nn.Modu
     layers: list[nn.Module] = []
     channels = shape[0]
     activation = nn.ELU if config.convolutions == "universe" else nn.ReLU
-    sizes = CONVOLUTIONS[config.convolutions] if min(shape[1:]) >= LARGE_MINIMUM else SMALL
+    fits = config.convolutions == "board" or min(shape[1:]) >= LARGE_MINIMUM
+    sizes = CONVOLUTIONS[config.convolutions] if fits else SMALL
     for width, kernel, stride, padding in sizes:
         convolution = Convolution(channels, width, kernel, stride, padding)
         _initialise(convolution, 2**0.5)

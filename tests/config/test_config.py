@@ -74,7 +74,7 @@ REFUSED: Refused = [
     ("learner or cpu", "cuda", "replay.device"),
     ("auto, float32 or bfloat16", "float16", "learner.precision"),
     ("constant or linear", "cosine", "optimizer.schedule"),
-    ("nature, a3c or universe", "resnet", "network.convolutions"),
+    ("nature, a3c, universe or board", "resnet", "network.convolutions"),
     ("relu or tanh", "gelu", "network.activation"),
     ("uniform, prioritized or rewarded", "newest", "replay.sampling"),
     ("local, serial or ray", "threads", "engine"),

@@ -106,6 +106,12 @@ def test_universe_s_convolutions_leave_nine_places_of_42_pixels_and_pass_negativ
     assert -1 < features.min() < 0
 
 
+def test_a_board_s_convolution_has_a_place_for_each_square_of_four_cells() -> None:
+    convolution, _, _, hidden, *_ = build((2, 6, 7), convolutions="board").torso
+    assert convolution(torch.zeros(1, 2, 6, 7)).shape == (1, 64, 3, 4)
+    assert hidden.in_features == 64 * 3 * 4
+
+
 # a user's own torso
 
 
