@@ -43,9 +43,10 @@ class TorsoNetwork(nn.Module):
 
     def run(self, layers: Callable[[Tensor], Tensor], inputs: Tensor) -> Tensor:
         """The output of large `layers`, in the parameters' dtype; they compute in `precision`."""
+        if self.precision is None:
+            return layers(inputs.to(self._dtype))
         with self.cast(inputs.device):
-            output = layers(inputs if self.precision else inputs.to(self._dtype))
-        return output.to(self._dtype)
+            return layers(inputs).to(self._dtype)
 
     @property
     def _dtype(self) -> torch.dtype:
