@@ -39,7 +39,7 @@ test: lint types  ## lint, types and a test of every behaviour; about 8 minutes 
 	$(PYTEST)
 
 test-slow: install  ## what `make test` leaves out: learning and other whole runs, pages, wheels, browsers; about 10 minutes
-	$(PYTEST) -n 2 -m slow --timeout 600
+	$(PYTEST) -m slow --timeout 600
 
 SCHEDULES ?= 20000
 
