@@ -55,10 +55,12 @@ PEERS = Venv(
         "ale-py",
         "gymnasium[box2d]",
         "opencv-python-headless",  # PFRL does not say that it needs it
+        "supersuit",
+        "mpe2",
     ),
 )
 OURS = "apex_acer"
-DISTRIBUTIONS = ("stable-baselines3", "pfrl", "torch", "gymnasium", "numpy")
+DISTRIBUTIONS = ("stable-baselines3", "pfrl", "supersuit", "torch", "gymnasium", "numpy")
 DEADLINE_S = 300.0
 
 Record = dict[str, Any]

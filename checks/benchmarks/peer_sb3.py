@@ -2,12 +2,14 @@
 
 The settings are those of the files hyperparams/{ppo,sac,td3,ddpg}.yml in https://github.com/DLR-RM/rl-baselines3-zoo (commit
 22e3ff2 of April 2026); what a file leaves out is Stable-Baselines3's default, as in the Zoo. Its `noise_type: normal` with
-`noise_std: 0.1` is NormalActionNoise, and its `lin_7.3e-4` falls from there to 0 over `n_timesteps`.
+`noise_std: 0.1` is NormalActionNoise, and its `lin_7.3e-4` falls from there to 0 over `n_timesteps`. The Zoo has no game of
+several agents: simple_spread has the settings of our preset, and SuperSuit makes its agents columns.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import time
 from collections.abc import Callable
@@ -21,7 +23,7 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.noise import NormalActionNoise
-from stable_baselines3.common.vec_env import VecEnv
+from stable_baselines3.common.vec_env import VecEnv, VecNormalize, sync_envs_normalization
 
 EPISODES, EVALUATION_SEED = 100, 1_000_000
 
@@ -34,6 +36,7 @@ class Zoo(NamedTuple):
     falling: tuple[str, ...] = ()  # settings that fall linearly to 0 over `n_timesteps`
     noise_std: float = 0.0
     n_envs: int = 1
+    normalize: bool = False  # observations and rewards, by running statistics
 
 
 def deterministic(n_timesteps: int) -> Zoo:
@@ -55,6 +58,13 @@ LUNAR_SAC = {
     "gamma": 0.99,
     "tau": 0.01,
 }
+SPREAD_PPO = {
+    "n_steps": 50,  # of 24 agents, the 1,200 steps of our batch
+    "batch_size": 300,
+    "n_epochs": 10,
+    "ent_coef": 0.01,
+    "learning_rate": 1e-3,
+}
 CARTPOLE_PPO = {
     "n_steps": 32,
     "batch_size": 256,
@@ -68,6 +78,9 @@ CARTPOLE_PPO = {
 ALGORITHMS: dict[str, type[BaseAlgorithm]] = {"ppo": PPO, "sac": SAC, "td3": TD3, "ddpg": DDPG}
 SETTINGS = {
     ("ppo", "CartPole-v1"): Zoo(100_000, CARTPOLE_PPO, falling=("learning_rate", "clip_range"), n_envs=8),
+    ("ppo", "mpe2.simple_spread_v3:parallel_env"): Zoo(
+        1_000_000, SPREAD_PPO, falling=("learning_rate",), n_envs=8, normalize=True
+    ),
     ("sac", "Pendulum-v1"): Zoo(20_000, {"learning_rate": 1e-3}),
     ("td3", "Pendulum-v1"): deterministic(20_000),
     ("ddpg", "Pendulum-v1"): deterministic(20_000),
@@ -109,6 +122,7 @@ class Evaluation(BaseCallback):
     def _evaluate(self) -> None:
         start = time.perf_counter()
         self.environments.seed(EVALUATION_SEED)
+        sync_envs_normalization(self.training_env, self.environments)
         self.eval_return = float(evaluate_policy(self.model, self.environments, EPISODES, deterministic=True)[0])
         self.paused_s += time.perf_counter() - start
 
@@ -118,10 +132,25 @@ def falling(initial: float, n_timesteps: int, env_steps: int) -> Callable[[float
     return lambda remaining: initial * (1.0 - (1.0 - remaining) * env_steps / n_timesteps % 1.0)
 
 
+def make_environments(name: str, num: int, seed: int | None = None) -> VecEnv:
+    """`num` environments; of a game of several agents, a `module:function`, each agent is a column."""
+    if ":" not in name:
+        return make_vec_env(name, n_envs=num, seed=seed)
+    import supersuit
+
+    module, function = name.split(":")
+    columns = supersuit.pettingzoo_env_to_vec_env_v1(getattr(importlib.import_module(module), function)())
+    environments = supersuit.concat_vec_envs_v1(columns, num, base_class="stable_baselines3")
+    environments.venv.seed = lambda seed: environments.venv.reset(seed=seed)  # which Stable-Baselines3 expects
+    return environments
+
+
 def make_agent(algorithm: str, environment: str, env_steps: int, seed: int) -> BaseAlgorithm:
     """The agent and its environments, for a run of at most `env_steps`."""
     zoo = SETTINGS[algorithm, environment]
-    environments = make_vec_env(environment, n_envs=zoo.n_envs, seed=seed)
+    environments = make_environments(environment, zoo.n_envs, seed)
+    if zoo.normalize:
+        environments = VecNormalize(environments)
     settings = dict(zoo.settings)
     for name in zoo.falling:
         settings[name] = falling(settings[name], zoo.n_timesteps, env_steps)
@@ -148,7 +177,9 @@ def main() -> None:
     if arguments.threads:
         torch.set_num_threads(arguments.threads)
     agent = make_agent(arguments.algorithm, arguments.environment, arguments.env_steps, arguments.seed)
-    environments = make_vec_env(arguments.environment, n_envs=EPISODES)
+    environments = make_environments(arguments.environment, EPISODES)
+    if SETTINGS[arguments.algorithm, arguments.environment].normalize:
+        environments = VecNormalize(environments, training=False, norm_reward=False)
     evaluation = Evaluation(environments, arguments.every, arguments.target, arguments.limit)
     agent.learn(arguments.env_steps, callback=evaluation)
     wall_s = evaluation.wall_s

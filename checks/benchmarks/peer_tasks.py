@@ -39,6 +39,7 @@ def off_policy(environment: str, preset: str, *algorithms: str, **limits: Any) -
 
 
 CARTPOLE_PPO = ("--algorithm", "ppo", "--environment", "CartPole-v1", "--threads", "1")
+SPREAD = "mpe2.simple_spread_v3:parallel_env"
 TASKS = {
     "cartpole": Task(
         "CartPole-v1",
@@ -60,6 +61,15 @@ TASKS = {
         limit_s=240.0,
         ours={f"{OURS}_ppo": ("cartpole-ppo",)},
         peers={"sb3_ppo": Peer("peer_sb3.py", CARTPOLE_PPO, f"{OURS}_ppo")},
+    ),
+    "simple-spread": Task(
+        SPREAD,
+        target=-20.0,
+        every=100_000,
+        env_steps=1_000_000,
+        limit_s=900.0,
+        ours={f"{OURS}_ppo": ("simple-spread-ppo", "--steps", "1000000")},
+        peers={"sb3_ppo": Peer("peer_sb3.py", ("--algorithm", "ppo", "--environment", SPREAD), f"{OURS}_ppo")},
     ),
     "pendulum": off_policy(
         "Pendulum-v1",

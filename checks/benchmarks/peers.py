@@ -120,7 +120,7 @@ def show(table: dict[str, Record], over: dict[str, Record]) -> None:
 
 
 def main(
-    task: Literal["cartpole", "cartpole-ppo", "pendulum", "lunarlander-continuous"] = "cartpole",
+    task: Literal["cartpole", "cartpole-ppo", "simple-spread", "pendulum", "lunarlander-continuous"] = "cartpole",
     seeds: int = 5,
     peers: tuple[str, ...] = (),
     limit_s: float | None = None,
