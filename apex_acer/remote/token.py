@@ -28,7 +28,7 @@ def make_token(settings: ListenConfig, folder: Path) -> str:
     if settings.token_file or path.exists():
         read_token(settings, folder)
         return ""
-    token = secrets.token_urlsafe(24)
+    token = secrets.token_hex(24)  # never begins with a dash, which programs take for a flag
     with writing("out", path), files.replacing(path) as beside:  # some wait for the file and read it at once
         beside.touch(mode=0o600)
         beside.write_text(f"{token}\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import stat
 import threading
 from pathlib import Path
@@ -38,6 +39,11 @@ def test_only_its_owner_reads_it_and_it_is_made_once(tmp_path: Path) -> None:
     assert stat.S_IMODE((tmp_path / "token").stat().st_mode) == 0o600
     assert make_token(ListenConfig(), tmp_path) == ""
     assert read_token(ListenConfig(), tmp_path) == made
+
+
+def test_a_program_takes_no_token_for_a_flag(tmp_path: Path) -> None:
+    """One in 64 began with a dash, and a client that was given it on its command line did not start."""
+    assert re.fullmatch("[0-9a-f]{48}", make_token(ListenConfig(), tmp_path))
     assert [path.name for path in tmp_path.iterdir()] == ["token"]
 
 
