@@ -55,7 +55,7 @@ def test_the_tools_are_not_installed_for_a_run() -> None:
 @pytest.mark.slow
 def test_a_strict_type_check_accepts_the_public_names(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(f"from apex_acer import {', '.join(apex_acer.__all__)}\n")
-    # other packages are not followed: torch alone takes most of a minute and changes no verdict
+    # other packages are not followed: with torch's types it takes ten times as long
     strict = f"[mypy]\nmypy_path = {ROOT}\nstrict = True\nfollow_imports = skip\nignore_missing_imports = True\n"
     (tmp_path / "mypy.ini").write_text(f"{strict}[mypy-apex_acer.*]\nfollow_imports = silent\n")
     call(tool("mypy"), "mine.py", cwd=tmp_path)
