@@ -289,9 +289,13 @@ def run(
         patience_s: seconds to try to connect, at the start and whenever the connection breaks.
 
     Raises:
+        ValueError: if the vector has another autoreset.
         RemoteError: if the server refuses or cannot be reached.
     """
     if hasattr(env, "num_envs"):
+        mode = (env.metadata or {}).get("autoreset_mode")
+        if getattr(mode, "name", None) in ("SAME_STEP", "DISABLED"):
+            raise ValueError(f"env has autoreset mode {mode}; require NEXT_STEP")
         return _run_vector(env, url, token, episodes=episodes, train=train, seed=seed, patience_s=patience_s)
     returns, steps, shape = list[float](), 0, env.action_space.shape
     with Client(url, token, **spaces(env), train=train, patience_s=patience_s) as client, contextlib.suppress(Ended):

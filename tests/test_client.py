@@ -92,6 +92,12 @@ def test_a_vector_of_environments_plays_on_one_connection(serve: Serve) -> None:
     assert sum(event.reward for event in acting.events if event.kind == "reset") == 0
 
 
+def test_a_vector_that_resets_itself_otherwise_is_refused_in_one_line() -> None:
+    envs = gymnasium.make_vec("CartPole-v1", 2, vectorization_mode="sync", vector_kwargs={"autoreset_mode": "SameStep"})
+    with pytest.raises(ValueError, match=r"^env has autoreset mode AutoresetMode.SAME_STEP; require NEXT_STEP$"):
+        run(envs, "ws://127.0.0.1:9", TOKEN, patience_s=0.0)
+
+
 def test_agents_go_on_after_a_cut_and_begin_again_after_a_long_one(serve: Serve) -> None:
     acting, zeros = serve(grace_s=60.0), np.zeros(2)
     with Client(acting.server.url, TOKEN, **SPACES, agents=2) as client:

@@ -124,7 +124,7 @@ class Rollout:
                 step = self._environments.step(unroll.action[t])
             self._heartbeat()
             obs[t + stack] = step.obs
-            episode_step[t + stack] = np.where(step.reset, 0, episode_step[t + stack - 1] + 1)
+            episode_step[t + stack] = np.where(step.begins, 0, episode_step[t + stack - 1] + 1)
             unroll.reward[t], unroll.mask[t] = step.reward, self._count(step)
             unroll.terminated[t], unroll.truncated[t] = step.terminated, step.truncated
             if not self._counts.any():
@@ -186,18 +186,24 @@ class Rollout:
         return action
 
     def _count(self, step: Step) -> Array:
-        """Adds up returns and keeps the episodes that ended; returns the step's mask `[N]`: false on autoreset steps."""
-        reset, reward = step.reset, step.reward
-        over = reset & (self._length > 0)  # an agent may wait for many steps
+        """Adds up returns and keeps the episodes that ended; returns the step's mask `[N]`.
+
+        It is false on autoreset steps, and on a truncated step after which there is only the next episode's observation,
+        from which it must not be bootstrapped; so the step before it is bootstrapped, from the observation between them.
+        """
+        happened, begins = ~step.reset, step.begins
+        learned: Array = happened & ~(step.truncated & begins) & self._counts
+        self._return += np.where(happened, step.reward, 0.0)
+        self._length += happened
+        over = begins & (self._length > 0)  # an agent may wait for many steps
         for column in np.flatnonzero(over & self._counts):
             self._episodes.append(Episode(int(column), float(self._return[column]), int(self._length[column])))
         if self._whole_episodes:
             self._counts = self._counts & ~over
-        self._return = np.where(reset, 0.0, self._return + reward)
-        self._length = np.where(reset, 0, self._length + 1)
-        self._since_reward = np.where(reset | (reward != 0), 0, self._since_reward + 1)
-        self._num_steps += int(np.count_nonzero(~reset))
-        return ~reset & self._counts
+        self._return[begins] = self._length[begins] = 0
+        self._since_reward = np.where(begins | (step.reward != 0), 0, self._since_reward + 1)
+        self._num_steps += int(np.count_nonzero(happened))
+        return learned
 
 
 def start_unroll(length: int, planes: Array, episode_step: Array, actions: Actions, state: dict[str, Array]) -> Unroll:

@@ -57,6 +57,11 @@ class Sequences:
         """`[T, B]` bool."""
         return self.discount == 0
 
+    @property
+    def stays(self) -> Tensor:
+        """`[T, B]` bool, true if the observation after the step is of the same episode."""
+        return ~self.first[1:]
+
     def axis(self, name: str) -> int:
         """The axis of a field that counts samples."""
         return 0 if name in self.WITHOUT_TIME else 1

@@ -179,19 +179,19 @@ def make_vector(
 ) -> VectorEnv[Any, Any, Any]:
     """`gymnasium.make_vec` of an environment other than Atari, with `options`, or games, or a user's vector.
 
-    An environment's own vector class (CartPole has one) is used if it has NEXT_STEP autoreset and there are no wrappers,
-    which it does not support. Otherwise the vector consists of single environments, each in an `Adapter`, which are
-    appended to `made` as soon as they are made. Raises `ConfigError`.
+    An environment's own vector class (CartPole has one) is used if there are no wrappers, which it does not support, and if
+    it has NEXT_STEP autoreset or nothing but that class. Otherwise the vector consists of single environments, each in an
+    `Adapter`, which are appended to `made` as soon as they are made. Raises `ConfigError`.
     """
     if function := find_function(config, count):
-        return _with_next_step(config, _vector_from(config.id, function, count))
+        return _with_autoreset(config, _vector_from(config.id, function, count))
     spec = find_spec(config)
     _log_warnings(spec)
     wrappers = [imports.load("environment.wrappers", name) for name in config.wrappers]
     vector = None
     if spec.vector_entry_point is not None and not wrappers and "vectorization_mode" not in options:
         vector = _make_vec(config, spec.id, count, **options)
-        if spec.entry_point is not None and _autoreset_mode(vector) != AutoresetMode.NEXT_STEP:
+        if spec.entry_point is not None and autoreset_mode(vector) != AutoresetMode.NEXT_STEP:
             vector.close()
             vector = None
     if vector is None:
@@ -199,14 +199,14 @@ def make_vector(
         vector = _make_vec(config, spec.id, count, **{**options, "vectorization_mode": "sync", "wrappers": wrappers})
         if isinstance(vector, SyncVectorEnv):
             vector.envs = [Adapter(env) for env in vector.envs]  # type: ignore[misc]
-    return _with_next_step(config, vector)
+    return _with_autoreset(config, vector)
 
 
-def _with_next_step(config: EnvironmentConfig, vector: VectorEnv[Any, Any, Any]) -> VectorEnv[Any, Any, Any]:
-    mode = _autoreset_mode(vector)
-    if mode != AutoresetMode.NEXT_STEP:
+def _with_autoreset(config: EnvironmentConfig, vector: VectorEnv[Any, Any, Any]) -> VectorEnv[Any, Any, Any]:
+    mode = autoreset_mode(vector)
+    if mode not in (AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP):
         vector.close()
-        raise ConfigError(f"environment.id: {config.id!r} has autoreset mode {mode}; supported: NEXT_STEP")
+        raise ConfigError(f"environment.id: {config.id!r} has autoreset mode {mode}; supported: NEXT_STEP, SAME_STEP")
     return vector
 
 
@@ -236,7 +236,8 @@ def _make_vec(config: EnvironmentConfig, name: str, count: int, **options: Any) 
         )
 
 
-def _autoreset_mode(vector: VectorEnv[Any, Any, Any]) -> Any:
+def autoreset_mode(vector: VectorEnv[Any, Any, Any]) -> Any:
+    """What a vector says of itself; None if it says nothing."""
     return (vector.metadata or {}).get("autoreset_mode")
 
 

@@ -1,7 +1,8 @@
-"""Vector environments: gymnasium's, and ALE's own for Atari. All run with NEXT_STEP autoreset.
+"""Vector environments: gymnasium's, and ALE's own for Atari. They run with NEXT_STEP autoreset, some with SAME_STEP.
 
 On an autoreset step an environment was reset: the action is ignored, the reward is 0, and the observation is the first of
-the next episode. In Atari training a lost life sets `terminated`, but no autoreset step follows.
+the next episode. In Atari training a lost life sets `terminated`, but no autoreset step follows. With SAME_STEP none ever
+does: the observation after an episode's last step is the first of the next one.
 """
 
 from __future__ import annotations
@@ -10,11 +11,11 @@ import dataclasses
 from typing import Any, NamedTuple
 
 import numpy as np
-from gymnasium.vector import VectorEnv
+from gymnasium.vector import AutoresetMode, VectorEnv
 
 from apex_acer.config import EnvironmentConfig
 from apex_acer.environments.agents import TEAM_RETURNS, WAITS, AgentsVector
-from apex_acer.environments.registry import make_atari_vector, make_vector
+from apex_acer.environments.registry import autoreset_mode, make_atari_vector, make_vector
 from apex_acer.environments.spaces import specify
 from apex_acer.environments.turns import MoveOpponent, Opponent, TurnsVector, random_move
 from apex_acer.protocol.actions import has_choice
@@ -31,6 +32,7 @@ class Step(NamedTuple):
     terminated: Array  # [N] bool
     truncated: Array  # [N] bool
     reset: Array  # [N] bool: whether this was an autoreset step, or a step that an agent waits
+    begins: Array  # [N] bool: whether an episode begins at `obs`
 
 
 class Environments:
@@ -46,6 +48,7 @@ class Environments:
     ) -> None:
         """`masks`: whether masks in `info` are used; None: a mask in `info` is an error."""
         self._vector, self._masks_in_info = vector, masks
+        self._same_step = autoreset_mode(vector) == AutoresetMode.SAME_STEP
         self.info_has_masks = False
         """Whether any `info` had an action mask, used or not."""
         self._ended = np.zeros(vector.num_envs, bool)  # whose next action is ignored
@@ -75,8 +78,8 @@ class Environments:
         Raises FloatingPointError if a number is not usable (`unusable`), and ValueError if no action is legal.
         """
         obs, reward, terminated, truncated, info = self._vector.step(self.spec.actions.to_environment(action))
-        reset = self._resets(info)
-        self._ended = terminated | truncated | info.get(WAITS, False)
+        reset, over = self._resets(info), terminated | truncated
+        self._ended = np.zeros(self.num, bool) if self._same_step else over | info.get(WAITS, False)
         self._steps += 1
         return Step(
             self._planes(obs, info),
@@ -84,6 +87,7 @@ class Environments:
             terminated,
             truncated,
             reset,
+            over if self._same_step else reset,
         )
 
     def face(self, opponent: Opponent) -> None:

@@ -36,7 +36,7 @@ class Unroll:
     truncated: Array
     """`[k, N]` bool."""
     mask: Array
-    """`[k, N]` bool, false on an autoreset step, on which the environment was reset."""
+    """`[k, N]` bool, false on an autoreset step, on which the environment was reset, and on others not to learn from."""
     extras: dict[str, Array]
     """`[k, N, …]` float32: what the algorithm records besides, such as μ or each step's initial priority (`PRIORITY`)."""
     state: dict[str, Array]
@@ -49,7 +49,7 @@ class Unroll:
 
     @property
     def num_steps(self) -> int:
-        """Environment steps, without autoreset steps."""
+        """Environment steps to learn from."""
         return int(np.count_nonzero(self.mask))
 
     def refusal(self, spec: EnvironmentSpec) -> str:

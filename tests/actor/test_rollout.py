@@ -17,6 +17,7 @@ from ale_py.vector_env import AtariVectorEnv
 from apex_acer.actor.evaluator import evaluate_policy, summarise
 from apex_acer.actor.rollout import Episode, Rollout, evaluate
 from apex_acer.config import EvaluationConfig, NetworkConfig, RunConfig
+from apex_acer.functional import gae
 from apex_acer.networks.frames import stack_planes
 from apex_acer.protocol.metrics import METRICS, Timers
 from apex_acer.protocol.unroll import Unroll
@@ -143,6 +144,38 @@ def test_what_is_sent_follows_the_seed_and_is_not_written_to_again(truncate: boo
     ends = np.arange(6)[:, None] == [4, 4]
     np.testing.assert_array_equal(firsts[0].truncated, ends & truncate)
     np.testing.assert_array_equal(firsts[0].terminated, ends & (not truncate))
+
+
+@pytest.mark.parametrize("truncate", [False, True])
+def test_same_step_autoreset_gives_the_steps_of_next_step_and_no_target_of_another_episode(truncate: bool) -> None:
+    """After a time limit there is no observation; the step before it is bootstrapped, and that last step is not learned."""
+    rows, episodes = {}, {}
+    for mode in ("NEXT_STEP", "SAME_STEP"):
+        kwargs = json.dumps({"mode": mode, "truncate": truncate})
+        environments, policy = play(run_config(id="tests.environments_for_tests:clocks", kwargs=kwargs), 2)
+        rollout = Rollout(environments, policy, seed=SEED, actor=0)
+        unrolls, unlearned = [rollout.unroll(7) for _ in range(5)], rollout.unlearned_steps
+        rows[mode] = {name: joined(unrolls, name) for name in ("reward", "terminated", "truncated", "mask")}
+        for name in ("obs", "episode_step"):
+            rows[mode][name] = np.concatenate([getattr(unroll, name)[:7] for unroll in unrolls])
+        episodes[mode] = rollout.take_episodes()
+        environments.close()
+    same = rows["SAME_STEP"]
+    for column in range(2):
+        happened = np.flatnonzero(rows["NEXT_STEP"]["mask"][:, column])
+        for name in ("obs", "reward", "terminated", "truncated", "episode_step"):
+            expected = rows["NEXT_STEP"][name][happened, column]
+            np.testing.assert_array_equal(same[name][: len(expected), column], expected)
+    np.testing.assert_array_equal(same["mask"], ~same["truncated"])
+    assert unlearned == same["truncated"][-7:].sum()
+    assert {episode[1:] for episode in episodes["SAME_STEP"]} == {(3.0, 3), (4.0, 4)}
+    assert len(episodes["SAME_STEP"]) > len(episodes["NEXT_STEP"])
+
+    flags = {name: torch.from_numpy(part[:-1]) for name, part in same.items() if name not in ("obs", "episode_step")}
+    begins = torch.from_numpy(same["episode_step"] == 0)
+    targets = [gae(value=value, gamma=0.9, gae_lambda=1.0, **flags) for value in (begins * 0.0, begins * 100.0)]
+    learned = flags["mask"] & ~begins[:-1]
+    torch.testing.assert_close(targets[0].value_target[learned], targets[1].value_target[learned])
 
 
 def remembering(config: RunConfig) -> RunConfig:

@@ -23,6 +23,7 @@ from apex_acer.protocol.unroll import Batch
 from tests.algorithms.learning import batch_of, run_of, samples_of
 
 T, B, WIDTH = 6, 4, 3
+END = 4  # the step that ends an episode of the second column
 BOX = Box((-1.0, 0.0), (3.0, 10.0), (2,), "float32")
 ACTIONS = {"Discrete": Discrete(3, 0), "Box": BOX, "Hybrid": Composite(("0", "1"), (BOX, Discrete(3, 0)))}
 CPU = torch.device("cpu")
@@ -44,14 +45,15 @@ def build(name: str = "ppo", spec: EnvironmentSpec | None = None, **changes: Any
 
 
 def curious_batch(spec: EnvironmentSpec) -> Batch:
-    """Segments without ends, but for a dummy step in the first column, before which its episode ended."""
+    """Segments without ends, but for one before a dummy step in the first column, and one without it in the second."""
     torch.manual_seed(1)
     choice, numbers = torch.randint(3, (T, B)), torch.rand(T, B, 2) * 2 - 1
     actions = {"Discrete": choice, "Box": numbers, "Hybrid": hybrid_action(choice, numbers)}
     terminated, mask = torch.zeros(T, B, dtype=torch.bool), torch.ones(T, B, dtype=torch.bool)
-    terminated[2, 0], mask[3, 0] = True, False
+    terminated[2, 0], mask[3, 0], terminated[END, 1] = True, False, True
     episode_step = torch.arange(spec.stack + T).unsqueeze(-1).repeat(1, B) + 5
     episode_step[spec.stack + 3 :, 0] = torch.arange(T - 3)
+    episode_step[spec.stack + END :, 1] = torch.arange(T - END)
     zeros = torch.zeros(T, B, 2)
     choices = {"log_probs": torch.randn(T, B, 3).log_softmax(-1)} if spec.num_choices else {}
     gaussian = {"mean": zeros, "log_std": zeros, "sample": numbers} if spec.action_dim else {}
@@ -71,10 +73,10 @@ def prepared(algorithm: Any, batch: Batch) -> Any:
 
 
 def errors_of(algorithm: Any, batch: Batch) -> tuple[Tensor, Tensor]:
-    forward, inverse = algorithm.curiosity(
-        prepared_obs(algorithm.network, samples_of(algorithm, batch).obs), batch.action
-    )
-    return forward, inverse
+    samples = samples_of(algorithm, batch)
+    forward, inverse = algorithm.curiosity(prepared_obs(algorithm.network, samples.obs), batch.action)
+    goes_on = ~samples.first[1:]
+    return forward * goes_on, inverse * goes_on
 
 
 def slow_errors(curiosity: Any, batch: Batch, t: int, b: int) -> tuple[Tensor, Tensor]:
@@ -112,12 +114,12 @@ V_TRACE = {"targets": "vtrace"}
 
 @pytest.mark.parametrize(("name", "settings"), [("ppo", {}), ("actor_critic", {}), ("actor_critic", V_TRACE)])
 def test_the_reward_is_that_of_the_environment_and_of_curiosity(name: str, settings: dict[str, Any]) -> None:
-    """The step that ends an episode leads somewhere, too; a dummy step does not."""
+    """The step that ends an episode leads somewhere, too, if its last observation is there; a dummy step does not."""
     batch, algorithm = curious_batch(spec_of()), build(name, **settings)
     samples = prepared(algorithm, batch)
     paid = samples.targets["intrinsic_reward"]
     assert not paid.requires_grad
-    assert paid[3, 0] == 0
+    assert paid[3, 0] == paid[END, 1] == 0
     for t, b in ((0, 0), (2, 0), (5, 3)):
         torch.testing.assert_close(paid[t, b], ETA * slow_errors(algorithm.curiosity, batch, t, b)[0].detach())
     torch.testing.assert_close(samples.reward, batch.reward + paid)

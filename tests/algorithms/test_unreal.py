@@ -92,6 +92,7 @@ def slow_losses(algorithm: Unreal, batch: NoisyBatch, arrays: dict[str, Any]) ->
     q_values = algorithm.auxiliary["pixel_control"](hidden)  # [T+1, B, rows, columns, A]
     images = samples.obs[:, :, -1:].numpy()
     change = slow.pixel_change(images, *CELLS)
+    change[samples.first.numpy()[1:]] = 0  # another episode's observation is no change
     best = q_values.detach().amax(-1).numpy()
     first, mask = samples.first.numpy(), arrays["mask"]
     losses = {name: torch.zeros((), dtype=torch.float64) for name in ("value_replay", "pixel_control")}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 from pathlib import Path
@@ -62,10 +63,11 @@ def test_vector_equals_single_environments_stepped_by_hand(name: str, steps: int
         single = gymnasium.wrappers.TimeLimit(gymnasium.make(name), 30)
         rows = stepped_by_hand(single, seed + column, actions[:, column])
         np.testing.assert_array_equal(first[column], single.reset(seed=seed + column)[0])
-        for field, expected in zip(Step._fields, zip(*rows, strict=True), strict=True):
+        for field, expected in zip(Step._fields[:-1], zip(*rows, strict=True), strict=True):
             found = np.array([getattr(step, field)[column] for step in taken])
             np.testing.assert_array_equal(found, np.array(expected), err_msg=field)
         single.close()
+    assert all(step.begins is step.reset for step in taken)
     assert sum(step.reset.sum() for step in taken) >= 3  # a comparison without resets would say nothing
     assert sum(step.truncated.sum() for step in taken) >= 3
     assert (sum(step.terminated.sum() for step in taken) >= 3) == (name == "CartPole-v1")
@@ -98,7 +100,7 @@ def test_atari_resets_and_life_losses() -> None:
         lost = (info["lives"] < lives) & ~ended
         np.testing.assert_array_equal(step.terminated, terminated | lost)
         np.testing.assert_array_equal(step.truncated, truncated & ~lost)  # of both, ALE names the lost life
-        for name, expected in zip(Step._fields, (obs, reward, terminated, truncated, ended), strict=True):
+        for name, expected in zip(Step._fields, (obs, reward, terminated, truncated, ended, ended), strict=True):
             np.testing.assert_array_equal(getattr(whole, name), expected, err_msg=name)
         ended, lives = terminated | truncated, info["lives"]
         losses, resets = losses + int((lost & ~terminated).sum()), resets + int(step.reset.sum())
@@ -226,24 +228,30 @@ def test_an_environment_that_cannot_be_used_is_one_line(name: str, part: str) ->
         ({"id": PONG, "channels": "first"}, "environment.channels: 'first' is not allowed; ALE's are known; give auto"),
         ({"channels": "last"}, "environment.channels: 'last' is not allowed; "),
         ({"kwargs": '{"gravity_": 1}'}, "'CartPole-v1' could not be made"),
-        ({"id": COUNTDOWN, "kwargs": '{"vector_kwargs": {"autoreset_mode": "SameStep"}}'}, "supported: NEXT_STEP"),
+        ({"id": COUNTDOWN, "kwargs": '{"vector_kwargs": {"autoreset_mode": "Disabled"}}'}, "supported: NEXT_STEP"),
     ],
 )
 def test_settings_that_cannot_be_used_are_one_line(settings: dict[str, Any], part: str) -> None:
     assert part in config_error(lambda: make(**settings))
 
 
-def test_a_function_of_a_vector_is_asked_for_as_many_as_the_run_has(tmp_path: Path) -> None:
+@pytest.mark.parametrize("mode", ["NEXT_STEP", "SAME_STEP"])
+def test_a_function_of_a_vector_is_asked_for_as_many_as_the_run_has(mode: str, tmp_path: Path) -> None:
     """With wrappers of vectors; a run of it is resumed to the bit."""
     settings: dict[str, Any] = {
         "id": f"{MODULE}:clocks",
-        "kwargs": {"truncate": True},
+        "kwargs": {"truncate": True, "mode": mode},
         "wrappers": (f"{MODULE}:doubled",),
     }
     _, steps = run(make(3, **settings), 0, np.zeros((12, 3), int))
     for column, length in enumerate((3, 4, 5)):
-        each = [(step.reward[column], bool(step.truncated[column]), bool(step.reset[column])) for step in steps]
-        expected = [(2.0, step == length - 1, False) for step in range(length)] + [(0.0, False, True)]
+        each = [
+            [float(part[column]) for part in (step.reward, step.truncated, step.reset, step.begins)] for step in steps
+        ]
+        if mode == "NEXT_STEP":
+            expected = [[2, step == length - 1, 0, 0] for step in range(length)] + [[0, 0, 1, 1]]
+        else:
+            expected = [[2, step == length - 1, 0, step == length - 1] for step in range(length)]
         assert each == (expected * 4)[:12]
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     changes = {f"environment__{key}": value for key, value in settings.items()}
@@ -257,8 +265,7 @@ def test_a_function_of_a_vector_is_asked_for_as_many_as_the_run_has(tmp_path: Pa
 @pytest.mark.parametrize(
     ("kwargs", "part"),
     [
-        ({"mode": "SAME_STEP"}, "has autoreset mode AutoresetMode.SAME_STEP; supported: NEXT_STEP"),
-        ({"mode": "DISABLED"}, "has autoreset mode AutoresetMode.DISABLED; supported: NEXT_STEP"),
+        ({"mode": "DISABLED"}, "has autoreset mode AutoresetMode.DISABLED; supported: NEXT_STEP, SAME_STEP"),
         ({"least": 3}, "it gave 3 environments for 2; have it take num_envs"),
     ],
 )
@@ -353,6 +360,20 @@ def test_a_mask_may_come_with_steps_only() -> None:
 def test_a_mask_is_of_zeros_and_ones(mask: list[float], said: str) -> None:
     with pytest.raises(ValueError, match=f"an action mask (with|of) {said}"):
         told(None, mask).reset(0)
+
+
+def test_with_same_step_autoreset_a_mask_is_the_next_episode_s() -> None:
+    for begins, legal in (([0, 1], True), ([0, 0], False)):
+        infos = [{"action_mask": mask} for mask in (begins, [1, 0], [1, 0], [0, 0])]
+        kwargs = {"infos": infos, "length": 2, "vector_kwargs": {"autoreset_mode": "SameStep"}}
+        environments = make(1, id=TOLD, kwargs=kwargs, action_masks=True)
+        environments.reset(1)  # skips the first
+        environments.step(np.zeros(1, int))
+        with contextlib.nullcontext() if legal else pytest.raises(ValueError, match="no legal action"):
+            step = environments.step(np.zeros(1, int))
+            assert step.terminated.all()
+            assert unpack(environments.spec, step.obs, ("action_mask",))["action_mask"].tolist() == [begins]
+        environments.close()
 
 
 def test_a_mask_that_the_check_did_not_see_is_not_ignored() -> None:

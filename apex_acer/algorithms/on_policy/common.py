@@ -136,10 +136,16 @@ class PolicyGradient(OnPolicy):
         if not self.curiosity:
             return samples
         with torch.no_grad():
-            forward, _ = self.curiosity(prepared(self.network, samples.obs), samples.action)
+            forward, _ = self.curiosity_errors(samples)
         reward = intrinsic_reward(forward=forward, mask=samples.mask, eta=self.settings.curiosity)
         targets = samples.targets | {INTRINSIC_REWARD: reward}
         return dataclasses.replace(samples, reward=samples.reward + reward, targets=targets)
+
+    def curiosity_errors(self, samples: Sequences) -> tuple[Tensor, Tensor]:
+        """Forward and inverse error of each step, `[T, B]`; 0 if another episode's observation follows."""
+        assert self.curiosity
+        forward, inverse = self.curiosity(prepared(self.network, samples.obs), samples.action)
+        return torch.where(samples.stays, forward, 0.0), torch.where(samples.stays, inverse, 0.0)
 
     def loss(self, samples: Sequences) -> LossOutput:
         """The sum of policy loss, weighted value loss and entropy bonus, and curiosity's loss: means over unmasked steps."""
@@ -150,7 +156,7 @@ class PolicyGradient(OnPolicy):
         value_loss, entropy = self.value_loss(samples, value), policy.entropy()
         costs = policy_loss + settings.value_cost * value_loss - settings.entropy_cost * entropy  # [T, B]
         if self.curiosity:
-            forward, inverse = self.curiosity(prepared(self.network, samples.obs), samples.action)
+            forward, inverse = self.curiosity_errors(samples)
             costs = costs + curiosity_loss(forward=forward, inverse=inverse)
             means |= {"forward_loss": forward, "inverse_loss": inverse}
             means |= {INTRINSIC_REWARD: samples.targets[INTRINSIC_REWARD]}

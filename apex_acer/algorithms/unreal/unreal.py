@@ -105,6 +105,7 @@ class Unreal(PolicyGradient):
         """
         q_values = self.auxiliary["pixel_control"](features)  # [T+1, B, rows, columns, A]
         change = pixel_change(newest_images(samples.obs, self.agent.spec), *self.cells).to(q_values.dtype)
+        change = torch.where(samples.stays[..., None, None], change, 0.0)
         combinations = q_values.new_zeros(len(obs), q_values.shape[-1])
         legal = is_legal(self.network.forbid_combinations(combinations, obs)).view(*samples.first.shape, 1, 1, -1)
         target = self.returns(samples, change, forbid(q_values, legal), PIXEL_GAMMA)
