@@ -37,6 +37,12 @@ RUNS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An unroll of clients that are never late may take long where other programs have the processor."""
+    monkeypatch.setattr("apex_acer.actor.remote_rollout.LONGEST_WAIT_S", 60.0)
+
+
 def a_run(**changes: Any) -> RunConfig:
     return tiny_run("", **{"actors__count": 1, "actors__environments": 1, **changes})
 
