@@ -70,6 +70,7 @@ def draw_published() -> bytes:
         lines += [line(label, np.array(published[game][key], float)) for key, label in PUBLISHED.items()]
         if game == "SpaceInvaders":
             lines.append(training_line("apex_acer ACER, replay of 800,000 steps", "spaceinvaders-replay"))
+            lines.append(training_line("… and a constant learning rate", "spaceinvaders-constant"))
         panels.append(Panel("env steps", lines, title=game))
     return plot_curves("Return of training games on Atari", "", panels)
 
