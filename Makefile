@@ -9,7 +9,7 @@ export PYTHONDONTWRITEBYTECODE :=
 # compiled files come later: pip would compile thousands that nothing imports, on one core
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt
 
-.PHONY: help install run test test-slow simulate mutations chaos goodput soak lint format types bench bench-gpu bench-peers docs docs-serve clean
+.PHONY: help install run test test-slow simulate mutations chaos goodput soak lint format types bench bench-gpu bench-peers race docs docs-serve clean
 
 help:  ## list the commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 14
@@ -85,6 +85,10 @@ bench-peers: install  ## race known trainers on CartPole and Pendulum, and compa
 	$(BIN)/python -m checks.benchmarks.peers --task pendulum
 	$(BIN)/python -m checks.benchmarks.peer_rates --task pong
 	$(BIN)/python -m checks.benchmarks.peer_rates --task continuous --rounds 3
+
+TASK ?= pong
+race: install  ## scores after 10, 30 and 60 minutes of TASK=pong (halfcheetah, …), ours and others'; an hour each, best alone
+	$(BIN)/python -m checks.benchmarks.race --task $(TASK)
 
 docs: install  ## write the reference pages that come from the code, and the site into build/site
 	$(BIN)/python -m docs.reference

@@ -1,4 +1,4 @@
-"""The peers' own environments, which `make bench-peers` makes, and programs that print their record last."""
+"""The peers' own environments, which `make bench-peers` and `make race` make, and programs that print their record last."""
 
 from __future__ import annotations
 
@@ -12,8 +12,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 ROOT = Path(__file__).parents[2]
-CONSTRAINTS = ROOT / "constraints.txt"
-TORCH = next(line for line in CONSTRAINTS.read_text(encoding="utf-8").splitlines() if line.startswith("torch=="))
+# what computes has our version; the rest has what the peers ask for
+SHARED = "torch", "numpy", "gymnasium", "ale-py", "mujoco"
+PINS = [
+    line
+    for line in (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    if line.split("==")[0] in SHARED
+]
 
 
 class Venv(NamedTuple):
@@ -35,14 +40,12 @@ class Venv(NamedTuple):
     def make(self) -> None:
         """Installs it, unless it is there."""
         done = self.folder / ".installed"
-        wanted = "\n".join([*self.requirements, CONSTRAINTS.read_text(encoding="utf-8")])
+        wanted = "\n".join([*self.requirements, *PINS])
         if done.exists() and done.read_text(encoding="utf-8") == wanted:
             return
         venv.create(self.folder, with_pip=True, clear=True)
         install = [self.python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-        install += ["--constraint", str(CONSTRAINTS)]
-        subprocess.run([*install, TORCH], check=True)
-        subprocess.run([*install, *self.requirements], check=True)
+        subprocess.run([*install, *PINS, *self.requirements], check=True)
         done.write_text(wanted, encoding="utf-8")
 
 
@@ -50,17 +53,17 @@ PEERS = Venv(
     "peers",
     (
         "stable-baselines3==2.9.2",
+        "rl_zoo3==2.9.2",
         "pfrl==0.4.0",
         "packaging",
-        "ale-py",
-        "gymnasium[box2d]",
+        "gymnasium[box2d,mujoco]",
         "opencv-python-headless",  # PFRL does not say that it needs it
         "supersuit",
         "mpe2",
     ),
 )
 OURS = "apex_acer"
-DISTRIBUTIONS = ("stable-baselines3", "pfrl", "supersuit", "torch", "gymnasium", "numpy")
+DISTRIBUTIONS = ("stable-baselines3", "sb3-contrib", "rl_zoo3", "pfrl", "supersuit", "torch", "gymnasium", "numpy")
 DEADLINE_S = 300.0
 
 Record = dict[str, Any]

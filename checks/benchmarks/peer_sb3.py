@@ -1,9 +1,8 @@
-"""Stable-Baselines3 on a task with the settings that its RL Zoo publishes for it; a script of `make bench-peers`.
+"""Stable-Baselines3 and its contrib package as their RL Zoo trains them; a script of `make bench-peers` and `make race`.
 
-The settings are those of the files hyperparams/{ppo,sac,td3,ddpg}.yml in https://github.com/DLR-RM/rl-baselines3-zoo (commit
-22e3ff2 of April 2026); what a file leaves out is Stable-Baselines3's default, as in the Zoo. Its `noise_type: normal` with
-`noise_std: 0.1` is NormalActionNoise, and its `lin_7.3e-4` falls from there to 0 over `n_timesteps`. The Zoo has no game of
-several agents: simple_spread has the settings of our preset, and SuperSuit makes its agents columns.
+Settings, wrappers, the number of steps and whether evaluations are greedy are what the Zoo's package has for the task; a
+MuJoCo task of version 5 gets those of version 4, the newest there. The Zoo has no game of several agents: simple_spread has
+the settings of our preset, and SuperSuit makes its agents columns.
 """
 
 from __future__ import annotations
@@ -11,133 +10,165 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
+import tempfile
 import time
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import ale_py
+import gymnasium
 import numpy as np
+import supersuit
 import torch
-from stable_baselines3 import DDPG, PPO, SAC, TD3
+from rl_zoo3.exp_manager import ExperimentManager
+from stable_baselines3 import PPO
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback
-from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.evaluation import evaluate_policy
-from stable_baselines3.common.noise import NormalActionNoise
-from stable_baselines3.common.vec_env import VecEnv, VecNormalize, sync_envs_normalization
+from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecNormalize, sync_envs_normalization
 
-EPISODES, EVALUATION_SEED = 100, 1_000_000
-
-
-class Zoo(NamedTuple):
-    """What the Zoo's file says of an algorithm on an environment."""
-
-    n_timesteps: int
-    settings: dict[str, Any]
-    falling: tuple[str, ...] = ()  # settings that fall linearly to 0 over `n_timesteps`
-    noise_std: float = 0.0
-    n_envs: int = 1
-    normalize: bool = False  # observations and rewards, by running statistics
-
-
-def deterministic(n_timesteps: int) -> Zoo:
-    """What td3.yml and ddpg.yml say of both tasks."""
-    networks = {"policy_kwargs": {"net_arch": [400, 300]}, "learning_rate": 1e-3}
-    replay = {"buffer_size": 200_000, "learning_starts": 10_000, "train_freq": 1, "gradient_steps": 1}
-    return Zoo(n_timesteps, {"gamma": 0.98, **networks, **replay}, noise_std=0.1)
-
-
-LUNAR_SAC = {
-    "policy_kwargs": {"net_arch": [400, 300]},
-    "learning_rate": 7.3e-4,
-    "batch_size": 256,
-    "buffer_size": 1_000_000,
-    "learning_starts": 10_000,
-    "train_freq": 1,
-    "gradient_steps": 1,
-    "ent_coef": "auto",
-    "gamma": 0.99,
-    "tau": 0.01,
-}
+EVALUATION_SEED = 1_000_000
+ATARI = {"frameskip": 1, "repeat_action_probability": 0.0}  # the Zoo's wrapper skips frames
+PARALLEL = "ppo", "a2c"  # step several environments at once
 SPREAD_PPO = {
     "n_steps": 50,  # of 24 agents, the 1,200 steps of our batch
     "batch_size": 300,
     "n_epochs": 10,
     "ent_coef": 0.01,
-    "learning_rate": 1e-3,
+    "learning_rate": lambda remaining: 1e-3 * remaining,
 }
-CARTPOLE_PPO = {
-    "n_steps": 32,
-    "batch_size": 256,
-    "n_epochs": 20,
-    "gamma": 0.98,
-    "gae_lambda": 0.8,
-    "ent_coef": 0.0,
-    "learning_rate": 1e-3,
-    "clip_range": 0.2,
-}
-ALGORITHMS: dict[str, type[BaseAlgorithm]] = {"ppo": PPO, "sac": SAC, "td3": TD3, "ddpg": DDPG}
-SETTINGS = {
-    ("ppo", "CartPole-v1"): Zoo(100_000, CARTPOLE_PPO, falling=("learning_rate", "clip_range"), n_envs=8),
-    ("ppo", "mpe2.simple_spread_v3:parallel_env"): Zoo(
-        1_000_000, SPREAD_PPO, falling=("learning_rate",), n_envs=8, normalize=True
-    ),
-    ("sac", "Pendulum-v1"): Zoo(20_000, {"learning_rate": 1e-3}),
-    ("td3", "Pendulum-v1"): deterministic(20_000),
-    ("ddpg", "Pendulum-v1"): deterministic(20_000),
-    ("sac", "LunarLanderContinuous-v3"): Zoo(500_000, LUNAR_SAC, falling=("learning_rate",)),
-    ("td3", "LunarLanderContinuous-v3"): deterministic(300_000),
-    ("ddpg", "LunarLanderContinuous-v3"): deterministic(300_000),
-}
+
+gymnasium.register_envs(ale_py)
+
+
+class Trainer(NamedTuple):
+    """An agent with its environments, what it is evaluated in, and for how long the Zoo trains it."""
+
+    agent: BaseAlgorithm
+    environments: VecEnv
+    greedy: bool
+    env_steps: int
 
 
 class Evaluation(BaseCallback):
-    """Plays the same 100 greedy episodes every so often, stops at the target or the limit and knows the time it took."""
+    """Plays the same games whenever one is due, and knows how long training took without that."""
 
-    def __init__(self, environments: VecEnv, every: int, target: float, limit_s: float) -> None:
+    def __init__(self, trainer: Trainer, episodes: int) -> None:
         super().__init__()
-        self.environments, self.every, self.target, self.limit_s = environments, every, target, limit_s
-        self.count = 0
+        self.environments, self.greedy, self.episodes = trainer.environments, trainer.greedy, episodes
         self.paused_s = 0.0
-        self.eval_return = float("-inf")
-
-    @property
-    def reached(self) -> bool:
-        return self.eval_return >= self.target
 
     @property
     def wall_s(self) -> float:
         """Since the first step."""
         return time.perf_counter() - self.start
 
+    @property
+    def train_s(self) -> float:
+        """Since the first step, without evaluations."""
+        return self.wall_s - self.paused_s
+
+    def is_due(self) -> bool:
+        """Whether to evaluate after this step."""
+        raise NotImplementedError
+
+    def is_last(self, returns: np.ndarray) -> bool:
+        """Whether training ends with an evaluation of these returns."""
+        raise NotImplementedError
+
     def _on_training_start(self) -> None:
         self.start = time.perf_counter()
 
     def _on_step(self) -> bool:
-        if self.num_timesteps // self.every == self.count:
-            return True
-        self.count = self.num_timesteps // self.every
-        self._evaluate()
-        return not self.reached and self.wall_s < self.limit_s
+        return not self.is_due() or self.evaluate()
 
-    def _evaluate(self) -> None:
+    def evaluate(self) -> bool:
+        """Plays the games; returns whether training goes on."""
         start = time.perf_counter()
         self.environments.seed(EVALUATION_SEED)
         sync_envs_normalization(self.training_env, self.environments)
-        self.eval_return = float(evaluate_policy(self.model, self.environments, EPISODES, deterministic=True)[0])
+        returns, _ = evaluate_policy(
+            self.model, self.environments, self.episodes, deterministic=self.greedy, return_episode_rewards=True
+        )
         self.paused_s += time.perf_counter() - start
+        return not self.is_last(np.asarray(returns))
 
 
-def falling(initial: float, n_timesteps: int, env_steps: int) -> Callable[[float], float]:
-    """From `initial` to 0 over the Zoo's steps, and again for a run that needs more than those."""
-    return lambda remaining: initial * (1.0 - (1.0 - remaining) * env_steps / n_timesteps % 1.0)
+class ToTarget(Evaluation):
+    """Every so many steps, until the target or the limit is reached."""
+
+    def __init__(self, trainer: Trainer, episodes: int, every: int, target: float, limit_s: float) -> None:
+        super().__init__(trainer, episodes)
+        self.every, self.target, self.limit_s = every, target, limit_s
+        self.count, self.eval_return = 0, float("-inf")
+
+    def is_due(self) -> bool:
+        before, self.count = self.count, self.num_timesteps // self.every
+        return self.count > before
+
+    def is_last(self, returns: np.ndarray) -> bool:
+        self.eval_return = float(returns.mean())
+        return self.eval_return >= self.target or self.wall_s >= self.limit_s
+
+    def record(self) -> dict[str, Any]:
+        """What the run took, and its last evaluation."""
+        seconds = {"train_s": round(self.train_s, 3), "wall_s": round(self.wall_s, 3)}
+        score = {"eval_return": round(self.eval_return, 2), "reached": self.eval_return >= self.target}
+        return {"env_steps": self.num_timesteps, **seconds, **score}
 
 
-def make_environments(name: str, num: int, seed: int | None = None) -> VecEnv:
-    """`num` environments; of a game of several agents, a `module:function`, each agent is a column."""
-    if ":" not in name:
-        return make_vec_env(name, n_envs=num, seed=seed)
-    import supersuit
+class AfterMinutes(Evaluation):
+    """After each of these minutes of training."""
 
+    def __init__(self, trainer: Trainer, episodes: int, minutes: list[float]) -> None:
+        super().__init__(trainer, episodes)
+        self.minutes, self.scores = minutes, list[dict[str, float]]()
+
+    def is_due(self) -> bool:
+        return self.train_s >= 60.0 * self.minutes[len(self.scores)]
+
+    def _on_training_end(self) -> None:
+        while len(self.scores) < len(self.minutes):  # it had all its steps; what it scores now stands
+            self.evaluate()
+
+    def is_last(self, returns: np.ndarray) -> bool:
+        score = {"minutes": self.minutes[len(self.scores)], "env_steps": self.num_timesteps}
+        self.scores.append(score | {"mean": float(returns.mean()), "std": float(returns.std())})
+        return len(self.scores) == len(self.minutes)
+
+    def record(self) -> dict[str, Any]:
+        """The score after each of the minutes."""
+        return {"scores": self.scores}
+
+
+def make_trainer(algorithm: str, environment: str, episodes: int, seed: int, folder: str) -> Trainer:
+    """The Zoo's trainer; of a game of several agents, a `module:function`, ours."""
+    if ":" in environment:
+        training, evaluating = make_columns(environment, 8), make_columns(environment, episodes)
+        agent = PPO("MlpPolicy", VecNormalize(training), seed=seed, device="cpu", **SPREAD_PPO)
+        return Trainer(agent, VecNormalize(evaluating, training=False, norm_reward=False), True, 1_000_000)
+    is_atari = environment.startswith("ALE/")
+    name = environment if is_atari else environment.replace("-v5", "-v4")
+    gymnasium.registry[name] = gymnasium.spec(environment)
+    manager = ExperimentManager(
+        argparse.Namespace(),
+        algorithm,
+        name,
+        folder,
+        eval_freq=-1,
+        env_kwargs=ATARI if is_atari else {},
+        seed=seed,
+        verbose=0,
+        vec_env_type="subproc" if is_atari and algorithm in PARALLEL else "dummy",
+        device="cpu",
+    )
+    agent, _ = manager.setup_experiment()
+    manager.vec_env_class = DummyVecEnv
+    environments = manager.create_envs(episodes, eval_env=True)
+    return Trainer(agent, environments, manager.deterministic_eval, manager.n_timesteps)
+
+
+def make_columns(name: str, num: int) -> VecEnv:
+    """`num` copies of a game of several agents, of which each is a column."""
     module, function = name.split(":")
     columns = supersuit.pettingzoo_env_to_vec_env_v1(getattr(importlib.import_module(module), function)())
     environments = supersuit.concat_vec_envs_v1(columns, num, base_class="stable_baselines3")
@@ -145,29 +176,15 @@ def make_environments(name: str, num: int, seed: int | None = None) -> VecEnv:
     return environments
 
 
-def make_agent(algorithm: str, environment: str, env_steps: int, seed: int) -> BaseAlgorithm:
-    """The agent and its environments, for a run of at most `env_steps`."""
-    zoo = SETTINGS[algorithm, environment]
-    environments = make_environments(environment, zoo.n_envs, seed)
-    if zoo.normalize:
-        environments = VecNormalize(environments)
-    settings = dict(zoo.settings)
-    for name in zoo.falling:
-        settings[name] = falling(settings[name], zoo.n_timesteps, env_steps)
-    if zoo.noise_std:
-        num = environments.action_space.shape[0]
-        settings["action_noise"] = NormalActionNoise(np.zeros(num), np.full(num, zoo.noise_std))
-    return ALGORITHMS[algorithm]("MlpPolicy", environments, seed=seed, device="cpu", **settings)
-
-
 def main() -> None:
     """Trains once and prints the record."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--algorithm", choices=ALGORITHMS, required=True)
+    parser.add_argument("--algorithm", required=True, help="by the Zoo's name")
     parser.add_argument("--environment", required=True)
-    parser.add_argument("--target", type=float, required=True)
-    parser.add_argument("--every", type=int, required=True, help="steps between evaluations")
-    parser.add_argument("--env-steps", type=int, required=True, help="at most")
+    parser.add_argument("--episodes", type=int, default=100, help="of an evaluation")
+    parser.add_argument("--minutes", type=float, nargs="+", help="of training, after each of which it is evaluated")
+    parser.add_argument("--target", type=float, help="of an evaluation, in place of minutes")
+    parser.add_argument("--every", type=int, help="steps between evaluations on the way to the target")
     parser.add_argument(
         "--limit", type=float, default=float("inf"), help="seconds; the evaluation after them is the last"
     )
@@ -176,23 +193,16 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.threads:
         torch.set_num_threads(arguments.threads)
-    agent = make_agent(arguments.algorithm, arguments.environment, arguments.env_steps, arguments.seed)
-    environments = make_environments(arguments.environment, EPISODES)
-    if SETTINGS[arguments.algorithm, arguments.environment].normalize:
-        environments = VecNormalize(environments, training=False, norm_reward=False)
-    evaluation = Evaluation(environments, arguments.every, arguments.target, arguments.limit)
-    agent.learn(arguments.env_steps, callback=evaluation)
-    wall_s = evaluation.wall_s
-    record = {
-        "peer": f"sb3_{arguments.algorithm}",
-        "seed": arguments.seed,
-        "env_steps": agent.num_timesteps,
-        "train_s": round(wall_s - evaluation.paused_s, 3),
-        "wall_s": round(wall_s, 3),
-        "eval_return": round(evaluation.eval_return, 2),
-        "reached": evaluation.reached,
-    }
-    print(json.dumps(record))
+    with tempfile.TemporaryDirectory() as folder:
+        trainer = make_trainer(arguments.algorithm, arguments.environment, arguments.episodes, arguments.seed, folder)
+        evaluation: ToTarget | AfterMinutes
+        if arguments.minutes:
+            evaluation = AfterMinutes(trainer, arguments.episodes, arguments.minutes)
+        else:
+            evaluation = ToTarget(trainer, arguments.episodes, arguments.every, arguments.target, arguments.limit)
+        trainer.agent.learn(trainer.env_steps, callback=evaluation)
+        record = evaluation.record()
+    print(json.dumps({"peer": f"sb3_{arguments.algorithm}", "seed": arguments.seed, **record}))
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from checks.benchmarks.peer_programs import OURS
 class Peer(NamedTuple):
     """Another trainer's script, and the one of ours that it is held against.
 
-    The script also gets --target, --every, --env-steps, --limit and --seed, and prints a record.
+    The script also gets --target, --every, --limit and --seed, and prints a record.
     """
 
     script: str
@@ -24,7 +24,6 @@ class Task(NamedTuple):
     environment: str
     target: float
     every: int
-    env_steps: int  # at most, of a peer; ours has what its preset says
     limit_s: float  # of each run: what has not reached the target by then counts with what it took
     ours: dict[str, tuple[str, ...]]  # by its name in the results: our preset, and flags
     peers: dict[str, Peer]
@@ -45,19 +44,17 @@ TASKS = {
         "CartPole-v1",
         target=475.0,
         every=1_000,
-        env_steps=200_000,
         limit_s=240.0,
         ours={OURS: ("cartpole", "--engine", "local", "--actors", "2")},
         peers={
             "sb3_ppo": Peer("peer_sb3.py", CARTPOLE_PPO, OURS),
-            "pfrl_acer": Peer("peer_acer.py", ("--processes", "2"), OURS),
+            "pfrl_acer": Peer("peer_acer.py", ("--processes", "2", "--env-steps", "200000"), OURS),
         },
     ),
     "cartpole-ppo": Task(
         "CartPole-v1",
         target=475.0,
         every=1_000,
-        env_steps=200_000,
         limit_s=240.0,
         ours={f"{OURS}_ppo": ("cartpole-ppo",)},
         peers={"sb3_ppo": Peer("peer_sb3.py", CARTPOLE_PPO, f"{OURS}_ppo")},
@@ -66,7 +63,6 @@ TASKS = {
         SPREAD,
         target=-20.0,
         every=100_000,
-        env_steps=1_000_000,
         limit_s=900.0,
         ours={f"{OURS}_ppo": ("simple-spread-ppo", "--steps", "1000000")},
         peers={"sb3_ppo": Peer("peer_sb3.py", ("--algorithm", "ppo", "--environment", SPREAD), f"{OURS}_ppo")},
@@ -77,7 +73,6 @@ TASKS = {
         *("sac", "td3", "ddpg"),
         target=-160.0,
         every=1_000,
-        env_steps=50_000,
         limit_s=1_200.0,
     ),
     "lunarlander-continuous": off_policy(
@@ -86,7 +81,6 @@ TASKS = {
         *("sac", "td3"),
         target=250.0,
         every=10_000,
-        env_steps=500_000,
         limit_s=7_200.0,
     ),
 }

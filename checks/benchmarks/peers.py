@@ -51,7 +51,7 @@ def run_ours(task: Task, name: str, seed: int) -> Record:
 
 def run_peer(task: Task, peer: Peer, seed: int) -> Record:
     """The record of a run of another trainer."""
-    flags = ["--target", str(task.target), "--every", str(task.every), "--env-steps", str(task.env_steps)]
+    flags = ["--target", str(task.target), "--every", str(task.every)]
     flags += ["--limit", str(task.limit_s), "--seed", str(seed)]
     return last_json(script(peer.script, *peer.flags, *flags), deadline_s(task))
 
