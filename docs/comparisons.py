@@ -1,4 +1,4 @@
-"""Figures that hold results against others: published curves on Atari, and races against other trainers."""
+"""Figures that compare results: with published curves on Atari, with each other, and with other trainers' in races."""
 
 from __future__ import annotations
 
@@ -27,6 +27,28 @@ GAMES = {
     "Seaquest": "seaquest",
     "BeamRider": "beamrider",
     "SpaceInvaders": "spaceinvaders",
+}
+# other runs: label, file, env steps before it
+OTHERS = {
+    "SpaceInvaders": [
+        ("apex_acer ACER, replay of 800,000", "spaceinvaders-replay", 0),
+        ("replay of 800,000, constant rate", "spaceinvaders-constant", 0),
+    ],
+    "BeamRider": [
+        ("replay of 800,000, constant rate", "beamrider-constant", 0),
+        ("from there on a quarter of the rate", "beamrider-slower", 5_822_858),
+    ],
+}
+# runs with a constant learning rate, whose learners are compared
+CONSTANT = {
+    "SpaceInvaders": "spaceinvaders-constant",
+    "BeamRider": "beamrider-constant",
+    "SpaceInvaders, published recipe": "spaceinvaders-baselines",
+}
+LEARNER = {
+    "entropy": "entropy of the policy, nats",
+    "average_policy_kl": "KL divergence from the average policy",
+    "rho": "mean of the truncated importance weights",
 }
 PUBLISHED = {"acer": "baselines ACER, six runs", "ppo2": "baselines PPO", "deepq": "baselines DQN"}
 LAST = 10_000_000  # env steps
@@ -68,16 +90,27 @@ def draw_published() -> bytes:
     for game, name in GAMES.items():
         lines = [training_line("apex_acer ACER, one seed", name)]
         lines += [line(label, np.array(published[game][key], float)) for key, label in PUBLISHED.items()]
-        if game == "SpaceInvaders":
-            lines.append(training_line("apex_acer ACER, replay of 800,000 steps", "spaceinvaders-replay"))
-            lines.append(training_line("… and a constant learning rate", "spaceinvaders-constant"))
+        lines += [training_line(*other) for other in OTHERS.get(game, [])]
         panels.append(Panel("env steps", lines, title=game))
     return plot_curves("Return of training games on Atari", "", panels)
 
 
-def training_line(label: str, name: str) -> Line:
-    """A run's training curve; a point stands in the middle of its env steps."""
+def draw_learners() -> bytes:
+    """What the learners of ACER measured in runs whose learning rate is constant."""
+    panels = []
+    for metric, title in LEARNER.items():
+        lines = []
+        for label, name in CONSTANT.items():
+            curve = [point for point in read(name)["learner_curve"] if point["env_steps"] < LAST]
+            lines.append(line(label, np.array([(point["env_steps"], point[metric]) for point in curve])))
+        panels.append(Panel("env steps", lines, title=title))
+    return plot_curves("Learners of ACER with a constant learning rate, one seed each", "", panels)
+
+
+def training_line(label: str, name: str, before: int = 0) -> Line:
+    """A run's training curve, `before` env steps later; a point stands in the middle of its env steps."""
     begins, _, returns = np.array(read(name)["training_curve"], float).T
+    begins += before
     points = np.column_stack([begins + (begins[1] - begins[0]) / 2, returns])
     return line(label, points[begins < LAST])
 
@@ -130,6 +163,7 @@ def draw_races(races: Sequence[Race] = RACES) -> bytes:
 
 
 def redraw() -> None:
-    """Writes both figures."""
+    """Writes the figures."""
     (RESULTS / "published-atari.png").write_bytes(draw_published())
+    (RESULTS / "acer-learners.png").write_bytes(draw_learners())
     (RESULTS / "peers.png").write_bytes(draw_races())
