@@ -44,14 +44,7 @@ class Race(NamedTuple):
 
 def atari(game: str) -> Race:
     """A game on which schedules end at 10M env steps, as in the Zoo."""
-    flags = (
-        "--environment.id",
-        f"ALE/{game}-v5",
-        "--environment.atari.training-frames",
-        "108000",
-        "--steps",
-        "10000000",
-    )
+    flags = f"--environment.id ALE/{game}-v5 --environment.atari.training-frames 108000 --steps 10000000".split()
     presets = {"acer": "breakout", "apex_dqn": "pong-apex-dqn", "pqn": "pong-pqn", "ppo": "pong-ppo"}
     ours: dict[str, tuple[str, ...]] = {f"{OURS}_{name}": (preset, *flags) for name, preset in presets.items()}
     return Race(f"ALE/{game}-v5", ours, ("ppo", "a2c", "dqn"))
