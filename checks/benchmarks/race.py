@@ -21,6 +21,7 @@ import torch
 import tyro
 
 from apex_acer.networks.speed import multiplies_bfloat16
+from apex_acer.system.files import write
 from checks.benchmarks.bench import RESULTS
 from checks.benchmarks.peer_programs import OURS, PEERS, Failed, Record, last_json, script, versions
 
@@ -115,7 +116,7 @@ def main(
 
     Args:
         task: what is learned.
-        minutes: of training, ascending; there is a score after each.
+        minutes: of training; there is a score after each.
         seeds: runs of each trainer, with seeds from 0.
         peers: who runs, ours included; all if none is named.
         episodes: fresh games of a score.
@@ -124,10 +125,13 @@ def main(
     race, path = RACES[task], out or RESULTS / f"race-{task}.json"
     if unknown := set(peers) - set(race.names):
         sys.exit(f"--peers: {', '.join(sorted(unknown))} is not allowed; give some of {', '.join(race.names)}")
-    asked = {"environment": race.environment, "minutes": list(minutes), "episodes": episodes}
-    runs = earlier_runs(path, asked)
+    minutes = tuple(sorted(minutes))
+    facts = {"environment": race.environment, "minutes": list(minutes), "episodes": episodes}
+    facts |= {"cores": os.cpu_count(), "has_bfloat16": multiplies_bfloat16(CPU)}
+    runs = earlier_runs(path, facts)
+    path.parent.mkdir(parents=True, exist_ok=True)
     PEERS.make()
-    facts = {**asked, "cores": os.cpu_count(), "has_bfloat16": multiplies_bfloat16(CPU), "versions": versions()}
+    facts["versions"] = versions()
     complete = True
     for seed, name in itertools.product(range(seeds), peers or race.names):
         if (name, seed) in {(found["peer"], found["seed"]) for found in runs}:
@@ -139,19 +143,19 @@ def main(
             print(f"{name}, seed {seed}: {failure}", flush=True)
             continue
         print(json.dumps(runs[-1]), flush=True)
-        path.write_text(json.dumps({**facts, "runs": runs}, indent=2) + "\n")
+        write(path, (json.dumps({**facts, "runs": runs}, indent=2) + "\n").encode())
     show(runs, minutes)
     return 0 if complete else 1
 
 
-def earlier_runs(path: Path, asked: Record) -> list[Record]:
-    """The runs in a file of results; exits with a message if they answer another question."""
+def earlier_runs(path: Path, facts: Record) -> list[Record]:
+    """The runs in a file of results; exits with a message if they answer another question or are another machine's."""
     if not path.exists():
         return []
     found: Record = json.loads(path.read_text(encoding="utf-8"))
-    if different := [name for name, value in asked.items() if found[name] != value]:
+    if different := [name for name, value in facts.items() if found[name] != value]:
         name = different[0]
-        sys.exit(f"--out: {path} has runs with {name} {found[name]}, not {asked[name]}; give another file")
+        sys.exit(f"--out: {path} has runs with {name} {found[name]}, not {facts[name]}; give another file")
     runs: list[Record] = found["runs"]
     return runs
 

@@ -17,7 +17,7 @@ PONG = race.RACES["pong"]
 PQN = f"{OURS}_pqn"
 SCORES = [
     {"minutes": 10.0, "env_steps": 7, "mean": -3.0, "std": 1.0},
-    {"minutes": 60.0, "env_steps": 9} | {"mean": 18.5},
+    {"minutes": 60.0, "env_steps": 9, "mean": 18.5, "std": 1.0},
 ]
 
 
@@ -78,7 +78,7 @@ def test_a_run_that_had_its_steps_keeps_its_score(said: list[list[str]]) -> None
 def test_a_race_goes_on_where_it_stopped(
     said: list[list[str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = tmp_path / "race.json"
+    path = tmp_path / "new" / "race.json"
 
     def run(seeds: int) -> int:
         peers = PQN, "sb3_ppo", "sb3_dqn"
@@ -100,11 +100,18 @@ def test_a_race_goes_on_where_it_stopped(
     [
         (lambda path: race.main("pong", peers=("sb3_sac",), out=path), "--peers: sb3_sac is not allowed; give some of"),
         (lambda path: race.main("pong", episodes=3, out=path), "has runs with episodes 5, not 3; give another file"),
+        (lambda path: race.main("pong", episodes=5, out=path), "has runs with cores 0, not "),
     ],
 )
 def test_a_wrong_question_is_one_line(tmp_path: Path, ask: Callable[[Path], int], line: str) -> None:
     path = tmp_path / "race.json"
-    asked = {"environment": PONG.environment, "minutes": [10.0, 30.0, 60.0], "episodes": 5}
+    asked = {
+        "environment": PONG.environment,
+        "minutes": [10.0, 30.0, 60.0],
+        "episodes": 5,
+        "cores": 0,
+        "has_bfloat16": None,
+    }
     path.write_text(json.dumps({**asked, "runs": []}))
     with pytest.raises(SystemExit, match=line):
         ask(path)
