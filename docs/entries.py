@@ -147,7 +147,7 @@ def of_runs(records: list[dict[str, Any]], fields: dict[str, Any]) -> dict[str, 
 
 def digits_of(score: float) -> int:
     """How many decimals a score has in the table."""
-    return 0 if abs(score) >= 30 else 1 if abs(score) >= 10 else 2
+    return 0 if abs(score) >= 100 else 1 if abs(score) >= 10 else 2
 
 
 def number(value: float, digits: int) -> str:
