@@ -13,7 +13,7 @@ from apex_acer.actor.opponents import SnapshotPool
 from apex_acer.actor.policy import Policy
 from apex_acer.actor.rollout import Rollout
 from apex_acer.config import RunConfig
-from apex_acer.environments.turns import outcomes
+from apex_acer.environments.turns import player_metrics
 from apex_acer.environments.vector import Environments, make_environments
 from apex_acer.networks.device import choose_device
 from apex_acer.networks.weights import unpack
@@ -89,8 +89,12 @@ class Actor:
         self._policy.version = -1
         self._sequence = self._unanswered = 0
 
-    def close(self) -> None:
-        self._environments.close()
+    def close(self, *, failed: bool = False) -> None:
+        """Closes the environments; remote clients are told of the run's end unless this role has `failed`."""
+        if isinstance(self._environments, Environments):
+            self._environments.close()
+        else:
+            self._environments.close(failed=failed)
 
     def _receive(self, wait_s: float) -> Reply | None:
         if self._rollout is None or isinstance(self._rollout, Rollout):
@@ -177,13 +181,13 @@ class Actor:
             **self._environments.metrics(),
         }
         if episodes := self._rollout.take_episodes():
-            returns = [episode.episode_return for episode in episodes]
+            returns = np.array([episode.episode_return for episode in episodes])
             self._episodes += len(episodes)
             row |= {
-                "episode_return": sum(returns) / len(returns),
-                "episode_return_max": max(returns),
+                "episode_return": float(returns.mean()),
+                "episode_return_max": float(returns.max()),
                 "episode_length": sum(episode.length for episode in episodes) / len(episodes),
-                **(outcomes(returns) if self._pool else {}),
+                **player_metrics(self._policy.spec, returns),
             }
         row["episodes"] = self._episodes
         self._row_at, self._steps_in_row, self._action_moments = now, 0, np.zeros((3, 1))

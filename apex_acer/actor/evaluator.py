@@ -12,7 +12,7 @@ from apex_acer.actor.opponents import face
 from apex_acer.actor.policy import Policy
 from apex_acer.actor.rollout import Episode, evaluate
 from apex_acer.config import EnvironmentConfig, EvaluationConfig, RunConfig
-from apex_acer.environments.turns import outcomes
+from apex_acer.environments.turns import player_metrics
 from apex_acer.environments.vector import Environments, make_environments
 from apex_acer.networks.weights import unpack, unpack_metadata
 from apex_acer.protocol.messages import Link, Message, Peer, Reply, Row
@@ -67,7 +67,7 @@ class Evaluator:
         seed = derive_seed(self._config.seed + reply.confirms, "evaluator")
         start = time.monotonic()
         episodes = evaluate(environments, policy, self._config.evaluation, seed, self._link.heartbeat)
-        row = {**_scores(episodes, environments), "eval_seconds": time.monotonic() - start}
+        row = {**summarise(environments.spec, episodes), "eval_seconds": time.monotonic() - start}
         self._conclude([row])
         self._num_evaluations += not reply.confirms
         every = self._config.evaluation.video_every
@@ -79,7 +79,8 @@ class Evaluator:
         """Asks another learner for weights, and drops a score that was not sent yet."""
         self._link, self._sequence, self._has_asked, self._rows = link, 0, False, []
 
-    def close(self) -> None:
+    def close(self, *, failed: bool = False) -> None:
+        """Closes the environments; remote clients are told of the run's end unless this role has `failed`."""
         if self._player:
             self._player[0].close()
 
@@ -119,8 +120,8 @@ def _check_videos(config: RunConfig) -> None:
     make_pictured(config.environment).close()
 
 
-def summarise(episodes: list[Episode]) -> Row:
-    """The metrics of an evaluation's `episodes`."""
+def summarise(spec: EnvironmentSpec, episodes: list[Episode]) -> Row:
+    """The metrics of an evaluation's `episodes` in an environment with `spec`."""
     returns = np.array([episode.episode_return for episode in episodes])
     return {
         "eval_return": float(returns.mean()),
@@ -128,14 +129,8 @@ def summarise(episodes: list[Episode]) -> Row:
         "eval_return_min": float(returns.min()),
         "eval_return_max": float(returns.max()),
         "eval_length": float(np.mean([episode.length for episode in episodes])),
+        **player_metrics(spec, returns),
     }
-
-
-def _scores(episodes: list[Episode], environments: Environments) -> Row:
-    """The metrics of `episodes` and of the `environments` that they were played in."""
-    row = {**summarise(episodes), **environments.metrics()}
-    returns = [episode.episode_return for episode in episodes]
-    return {**row, **(outcomes(returns) if environments.spec.takes_turns else {})}
 
 
 def evaluate_policy(policy: Policy, settings: EvaluationConfig, seed: int, threads: int = 1) -> Row:
@@ -148,7 +143,8 @@ def evaluate_policy(policy: Policy, settings: EvaluationConfig, seed: int, threa
     environments = _environments(policy.config.environment, settings, threads, policy.spec)
     try:
         face(environments, settings, import_modules=policy.may_import)
-        return _scores(evaluate(environments, policy, settings, derive_seed(seed, "evaluator")), environments)
+        episodes = evaluate(environments, policy, settings, derive_seed(seed, "evaluator"))
+        return summarise(environments.spec, episodes)
     finally:
         environments.close()
 

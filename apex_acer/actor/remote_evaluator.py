@@ -14,6 +14,7 @@ from apex_acer.protocol.messages import Link, Reply
 from apex_acer.remote.listener import listen_at
 from apex_acer.remote.server import Server
 from apex_acer.remote.token import read_token
+from apex_acer.storage.folder import where
 from apex_acer.system import files
 from apex_acer.system.private import PrivateFolder
 from apex_acer.system.seeds import derive_seed
@@ -28,10 +29,10 @@ class RemoteEvaluator(Evaluator):
     def _start(self) -> None:
         config, folder = self._config, self._folder
         settings, spec = config.environment.remote, self._spec or specify_remote(config.environment)
-        self._private, self._address = PrivateFolder("evaluator-"), folder / EVALUATOR
+        self._private = PrivateFolder("evaluator-")
         socket = self._private.path / "socket"
         self._server = Server(settings, spec, read_token(settings, folder), listener=listen_at(socket))
-        files.write(self._address, str(socket).encode())
+        files.write(folder / EVALUATOR, str(socket).encode())
         self._policy = Policy(config, spec)
         seed, greedy = derive_seed(config.seed, "evaluator"), config.evaluation.greedy
         self._rollout = RemoteRollout(self._server, self._policy, seed=seed, greedy=greedy)
@@ -46,7 +47,8 @@ class RemoteEvaluator(Evaluator):
         if reply and reply.weights is not None:
             self._begin(reply)
         if self._policy.version >= 0:
-            self._rollout.serve(LOOK_S)
+            if self._rollout.serve(LOOK_S):
+                self._link.heartbeat()
             self._conclude_if_over()
         return not (reply and reply.stop)
 
@@ -54,10 +56,10 @@ class RemoteEvaluator(Evaluator):
         super().reconnect(link)
         self._is_evaluating = False
 
-    def close(self) -> None:
-        self._server.close()
+    def close(self, *, failed: bool = False) -> None:
+        self._server.close(failed=failed)
         self._private.remove()
-        self._address.unlink(missing_ok=True)
+        (where(self._folder) / EVALUATOR).unlink(missing_ok=True)
 
     def _begin(self, reply: Reply) -> None:
         assert reply.weights is not None
@@ -74,4 +76,5 @@ class RemoteEvaluator(Evaluator):
         is_done = len(self._episodes) >= self._config.evaluation.episodes
         if self._is_evaluating and (is_done or now - self._seen_at > DESERTED_S):
             self._is_evaluating = False
-            self._conclude([{**summarise(self._episodes), "eval_seconds": now - self._began_at}] if is_done else [])
+            row = {"eval_seconds": now - self._began_at}
+            self._conclude([summarise(self._policy.spec, self._episodes) | row] if is_done else [])

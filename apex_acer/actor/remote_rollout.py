@@ -26,6 +26,7 @@ from apex_acer.remote.messages import Observation
 from apex_acer.remote.server import Server
 from apex_acer.remote.session import LOST, Event
 from apex_acer.remote.token import read_token
+from apex_acer.storage.folder import where
 
 Arrays = dict[str, Array]
 Choice = tuple[Array, Arrays]
@@ -268,5 +269,5 @@ def serve_clients(config: RunConfig, folder: Path) -> Server:
     """The server of a run's remote environments; raises `ConfigError` if it cannot listen or the token cannot be read."""
     settings, spec = config.environment.remote, specify_remote(config.environment)
     evaluates = not settings.local and bool(config.evaluation.every)
-    token, evaluator = read_token(settings, folder), folder / EVALUATOR
-    return Server(settings, spec, token, evaluator=evaluator, evaluates=evaluates)
+    token = read_token(settings, folder)
+    return Server(settings, spec, token, evaluator=lambda: where(folder) / EVALUATOR, evaluates=evaluates)

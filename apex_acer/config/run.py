@@ -166,6 +166,10 @@ def clients_have_one_actor(run: RunConfig) -> None:
         require(actors.count <= 1, "actors.count", actors.count, "one actor serves all remote clients; give 1")
         allowed = "an unroll has the steps of one remote client; give 1"
         require(actors.environments == 1, "actors.environments", actors.environments, allowed)
+        evaluation, allowed = run.evaluation, "clients play the evaluation's games; leave it out or give remote.local"
+        for key in ("video_every", "stall_steps") if evaluation.every and not run.environment.remote.local else ():
+            value, default = getattr(evaluation, key), getattr(EvaluationConfig, key)
+            require(value == default, f"evaluation.{key}", value, allowed)
         waits, name = run.algorithm.waits, run.algorithm.name
         if hasattr(run.algorithm, "pipelined"):
             require(not waits, "algorithm.pipelined", False, "remote clients do not wait for each other; give True")

@@ -19,8 +19,6 @@ from apex_acer.system import imports
 
 WAITS = "waits"
 """In `info`: whose next action is ignored, because the agent is gone or has not come, or its game is over; `[N]` bool."""
-TEAM_RETURNS = "team_returns"
-"""In `info`: of each game that is over, the rewards of all agents together."""
 
 
 class Game:
@@ -28,8 +26,6 @@ class Game:
 
     obs: list[Any]
     """What each agent sees."""
-    team_return: float
-    """The rewards of all agents together, since the reset."""
 
     def __init__(self, name: str, make: Callable[[], Any]) -> None:
         """The result of `make` with PettingZoo's parallel API, of the environment `name`; raises `ConfigError`."""
@@ -41,7 +37,7 @@ class Game:
     def reset(self, seed: int | None = None) -> None:
         """Begins anew; raises ValueError if nobody plays."""
         obs, _ = self.env.reset(seed=seed)
-        self.obs, self.team_return = [next(iter(obs.values()), None)] * len(self.agents), 0.0
+        self.obs = [next(iter(obs.values()), None)] * len(self.agents)
         self._look(obs)
         if not self.plays.any():
             raise ValueError("nobody plays after reset: agents is empty")
@@ -56,7 +52,6 @@ class Game:
         obs, *dicts, _ = self.env.step({agent: actions[index] for index, agent in acting})
         for index, agent in acting:
             values[:, index] = [values_of[agent] for values_of in dicts]
-        self.team_return += float(values[0].sum())
         self._look(obs)
         if not (self.plays & ~values[1:].any(0)).any():  # some games list their agents for ever
             self.plays[:] = False
@@ -96,11 +91,8 @@ class AgentsVector(VectorEnv[Any, Any, Any]):
         """Steps the games with an action for each column, which is ignored where nobody plays."""
         each = [*iterate(self.action_space, actions)]
         parts = [each[start : start + self.num_agents] for start in range(0, self.num_envs, self.num_agents)]
-        played = [game.plays.any() for game in self.games]
         values = np.concatenate([game.step(part) for game, part in zip(self.games, parts, strict=True)], 1)
-        over = [game for game, before in zip(self.games, played, strict=True) if before and not game.plays.any()]
-        info = {WAITS: self._waits(), TEAM_RETURNS: [game.team_return for game in over]}
-        return self._batch(), values[0], values[1] > 0, values[2] > 0, info
+        return self._batch(), values[0], values[1] > 0, values[2] > 0, {WAITS: self._waits()}
 
     def render(self) -> tuple[Any, ...]:
         """A picture of each game."""

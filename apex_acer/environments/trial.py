@@ -27,7 +27,7 @@ from apex_acer.environments import late
 from apex_acer.environments.inspector import ALONE, Fault, attempt, definitions, inspect
 from apex_acer.environments.registry import make_vector
 from apex_acer.environments.spaces import oddities
-from apex_acer.environments.vector import Environments, environment_spec, of_vector
+from apex_acer.environments.vector import Environments, environment_spec
 from apex_acer.protocol.planes import random_action
 from apex_acer.protocol.specification import MASK, EnvironmentSpec
 from apex_acer.system import imports
@@ -87,7 +87,7 @@ def _try(vector: Any, config: EnvironmentConfig, *, masks: bool) -> Result:
 
     `masks`: whether to use the masks in `info`. If not, but there are some and no setting forbids them, it starts again.
     """
-    environments = of_vector(vector, config, masks=masks)
+    environments = Environments(vector, config, masks=masks)
     seeks_masks = not masks and config.action_masks is None
     inspectors = inspect(vector)
     planes = attempt("reset", lambda: environments.reset(0))

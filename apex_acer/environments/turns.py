@@ -18,7 +18,7 @@ from apex_acer.environments.agents import common_space
 from apex_acer.protocol.actions import Actions
 from apex_acer.protocol.messages import Row
 from apex_acer.protocol.planes import find, is_legal
-from apex_acer.protocol.specification import MASK, Array
+from apex_acer.protocol.specification import MASK, Array, EnvironmentSpec
 from apex_acer.system import imports
 from apex_acer.system.seeds import derive_seed
 
@@ -194,7 +194,11 @@ def takes_turns(env: Any) -> bool:
     return (hasattr(env, "agent_iter") or hasattr(env, "agent_selection")) and not is_parallelizable
 
 
-def outcomes(returns: Sequence[float]) -> Row:
-    """Metrics of games with these `returns` of the player: the shares that it won, drew and lost."""
+def player_metrics(spec: EnvironmentSpec, returns: Array) -> Row:
+    """Metrics of games with these `returns` of players: a team's mean return, or the shares won, drawn and lost."""
+    if spec.agents > 1:
+        return {"team_return": spec.agents * float(returns.mean())}
+    if not spec.takes_turns:
+        return {}
     signs = np.sign(returns)
     return {f"{name}_share": float((signs == sign).mean()) for name, sign in (("win", 1), ("draw", 0), ("loss", -1))}

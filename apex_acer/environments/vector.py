@@ -14,7 +14,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from apex_acer.config import EnvironmentConfig
-from apex_acer.environments.agents import TEAM_RETURNS, WAITS, AgentsVector
+from apex_acer.environments.agents import WAITS, AgentsVector
 from apex_acer.environments.registry import autoreset_mode, make_atari_vector, make_vector
 from apex_acer.environments.spaces import specify
 from apex_acer.environments.turns import MoveOpponent, Opponent, TurnsVector, random_move
@@ -57,6 +57,8 @@ class Environments:
         observations = vector.single_observation_space
         self.spec = specify(config, vector.single_action_space, observations, action_repeat, masks_in_info=bool(masks))
         self.num = vector.num_envs
+        if isinstance(vector, AgentsVector):
+            self.spec = dataclasses.replace(self.spec, agents=vector.num_agents)
         if isinstance(vector, TurnsVector):
             self.spec = dataclasses.replace(self.spec, takes_turns=True)
             self.face(MoveOpponent(random_move(self.spec.actions, self.spec.has_masks)))
@@ -156,24 +158,6 @@ class Environments:
         return self._ended
 
 
-class AgentEnvironments(Environments):
-    """Games of several agents, each of which has a column."""
-
-    def __init__(self, vector: AgentsVector, config: EnvironmentConfig, *, masks: bool | None) -> None:
-        self._team_returns: list[float] = []
-        super().__init__(vector, config, masks=masks)
-        self.spec = dataclasses.replace(self.spec, agents=vector.num_agents)
-
-    def metrics(self) -> Row:
-        """The mean return of a team in the games that ended since the last call."""
-        returns, self._team_returns = self._team_returns, []
-        return {"team_return": sum(returns) / len(returns)} if returns else {}
-
-    def _resets(self, info: dict[str, Any]) -> Array:
-        self._team_returns += info.get(TEAM_RETURNS, ())
-        return super()._resets(info)
-
-
 class AtariEnvironments(Environments):
     """ALE's vector environment without its frame stack; `networks/frames.py` builds stacks."""
 
@@ -204,14 +188,7 @@ def make_environments(
     if config.is_atari:
         vector = make_atari_vector(config, count, training=training, num_threads=threads)
         return AtariEnvironments(vector, config, config.atari.frame_skip)
-    return of_vector(make_vector(config, count), config, masks=uses_masks(config, found))
-
-
-def of_vector(vector: VectorEnv[Any, Any, Any], config: EnvironmentConfig, *, masks: bool | None) -> Environments:
-    """The environments of a `vector` that is not Atari's."""
-    if isinstance(vector, AgentsVector):
-        return AgentEnvironments(vector, config, masks=masks)
-    return Environments(vector, config, masks=masks)
+    return Environments(make_vector(config, count), config, masks=uses_masks(config, found))
 
 
 def uses_masks(config: EnvironmentConfig, found: EnvironmentSpec | None) -> bool | None:

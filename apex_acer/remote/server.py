@@ -62,7 +62,7 @@ class Server:
         token: str,
         *,
         listener: Listener | None = None,
-        evaluator: Path | None = None,
+        evaluator: Callable[[], Path] | None = None,
         evaluates: bool = True,
     ) -> None:
         """Listens, and raises `ConfigError` if it cannot.
@@ -72,7 +72,7 @@ class Server:
             spec: spaces that a client must name.
             token: word that a client must know.
             listener: socket to use instead of the address, without TLS; only this process's user may reach it.
-            evaluator: file with the address of the server that gets clients with `train = false`; None: this server.
+            evaluator: path of a file with the address of the server for clients with `train = false`; None: this one.
             evaluates: whether clients with `train = false` are served at all.
         """
         self.spec, self.url = spec, settings.url
@@ -86,7 +86,7 @@ class Server:
         self._logged: set[str] = set()
         self._tasks: set[asyncio.Task[None]] = set()  # asyncio keeps only weak references
         self._loop = asyncio.new_event_loop()  # made here, so that it can be called from the start
-        self._stopping = asyncio.Event()
+        self._stopping, self._says_bye = asyncio.Event(), True
         started: Future[None] = Future()
         self._thread = threading.Thread(target=self._run, args=(started,), name="remote clients", daemon=True)
         self._thread.start()
@@ -130,8 +130,12 @@ class Server:
         """Metrics since the last call of each client with a name, and of addresses at which others were refused."""
         return self._sessions.rows()
 
-    def close(self) -> None:
-        """Sends all clients the close message and ends the thread."""
+    def close(self, *, failed: bool = False) -> None:
+        """Sends all clients the close message, unless the server's role has `failed` and a new one will serve them.
+
+        Then ends the thread.
+        """
+        self._says_bye = not failed
         self._call(self._stopping.set)
         self._thread.join(CLOSE_S)
 
@@ -169,7 +173,8 @@ class Server:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(CLOSE_MESSAGE_S):
                     clients = {session.connection: session.text for session in self._sessions.connected()}
-                    await asyncio.gather(*(self._say_bye(*each) for each in (clients | self._relayed).items()))
+                    if self._says_bye:
+                        await asyncio.gather(*(self._say_bye(*each) for each in (clients | self._relayed).items()))
                     server.close()
                     await server.wait_closed()
             self._listener.abort()
@@ -196,7 +201,7 @@ class Server:
                 await self._attend(connection, self._admit(hello, connection, text=isinstance(data, str)))
             else:
                 self._relayed[connection] = isinstance(data, str)
-                await relay(connection, data, self._evaluator, logger=NO_LOG)
+                await relay(connection, data, self._evaluator(), logger=NO_LOG)
         except RemoteError as error:
             await self._refuse(connection, error, name or error.name, text=isinstance(data, str))
         except ConnectionClosed:
@@ -218,6 +223,8 @@ class Server:
             if session.answer is not None:
                 await connection.send(session.answer)
             async for data in connection:
+                if session.connection is not connection:  # the client sends this again on its new one
+                    return
                 if not self._hear(session, data):
                     self._sessions.end(session)
                     return

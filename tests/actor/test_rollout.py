@@ -219,11 +219,11 @@ def test_episodes_are_assigned_to_slots_beforehand(episodes: int, slots: int) ->
 
 
 def test_evaluate_policy_summarises_the_episodes() -> None:
-    _, policy = play(countdown(lengths=[4]), 1)
+    environments, policy = play(countdown(lengths=[4]), 1)
     row = evaluate_policy(policy, EvaluationConfig(episodes=3, environments=10), seed=0)
     expected = {"return": 4.0, "return_std": 0.0, "return_min": 4.0, "return_max": 4.0, "length": 4.0}
     assert row == {f"eval_{name}": value for name, value in expected.items()}
-    row = summarise([Episode(0, 1.0, 10), Episode(1, -3.0, 20)])
+    row = summarise(environments.spec, [Episode(0, 1.0, 10), Episode(1, -3.0, 20)])
     assert row.keys() <= METRICS.keys()
     assert list(row.values()) == [-1.0, 2.0, -3.0, 1.0, 15.0]
 

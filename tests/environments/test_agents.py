@@ -20,7 +20,7 @@ from apex_acer.config import EnvironmentConfig
 from apex_acer.environments.agents import AgentsVector
 from apex_acer.environments.check import check_environment
 from apex_acer.environments.turns import TurnsVector
-from apex_acer.environments.vector import make_environments, of_vector
+from apex_acer.environments.vector import Environments, make_environments
 from apex_acer.manager.manager import resume, train
 from tests import on_policy
 from tests.conftest import config_error
@@ -65,10 +65,6 @@ def test_an_agent_s_steps_are_those_from_its_coming_to_its_going() -> None:
     assert steps[1].obs[2].tolist() == [2, 2, 1], "the first observation of who comes late"
     assert steps[4].obs[2].tolist() == [2, 5, 1], "the last observation of who goes"
     assert steps[5].obs[:2].tolist() == [[0, 0, 2], [1, 0, 2]]
-    for returns in ({"team_return": sum(RETURNS)}, {}, {"team_return": sum(RETURNS)}):
-        assert environments.metrics() == returns
-        for _ in range(3):
-            environments.step(np.zeros(6, np.int64))
 
 
 def test_a_game_that_lists_its_agents_for_ever_begins_anew_once_all_have_ended() -> None:
@@ -165,7 +161,7 @@ class Pair:
 def test_each_agent_gets_its_own_choices_and_numbers(vector: Any) -> None:
     """Also those of an opponent at random, and of one that is a policy."""
     games = vector("pair", Pair, 4)
-    environments = of_vector(games, EnvironmentConfig(), masks=False)
+    environments = Environments(games, EnvironmentConfig(), masks=False)
     environments.reset(0)
     if vector is TurnsVector:
         policy = Policy(tiny_run(algorithm__name="ppo"), environments.spec)

@@ -20,7 +20,7 @@ from apex_acer.actor.rollout import Rollout
 from apex_acer.cli import main
 from apex_acer.config import EnvironmentConfig
 from apex_acer.environments.check import check_environment
-from apex_acer.environments.turns import Move, MoveOpponent, Opponent, outcomes
+from apex_acer.environments.turns import Move, MoveOpponent, Opponent, player_metrics
 from apex_acer.environments.vector import Environments, make_environments
 from apex_acer.manager.manager import resume, train
 from apex_acer.protocol.specification import Array
@@ -29,7 +29,7 @@ from tests import on_policy
 from tests.conftest import config_error
 from tests.engines.test_serial import assert_equal_files
 from tests.environments_for_tests import add_one
-from tests.runs import tiny_run
+from tests.runs import CARTPOLE, tiny_run
 
 RACE = "tests.environments_for_tests:Race"
 SMALL_PONG = "docs.examples.small_pong:SmallPong"
@@ -243,8 +243,12 @@ def test_evaluations_are_against_a_function_or_weights_and_give_the_shares(
     assert path.stat().st_size > 0
 
 
-def test_shares_are_of_wins_draws_and_losses() -> None:
-    assert outcomes([2.0, 0.5, 0.0, -1.0]) == {"win_share": 0.5, "draw_share": 0.25, "loss_share": 0.25}
+def test_metrics_of_players_are_a_team_s_return_or_shares_of_wins_draws_and_losses() -> None:
+    returns = np.array([2.0, 0.5, 0.0, -1.5])
+    assert player_metrics(CARTPOLE, returns) == {}
+    assert player_metrics(dataclasses.replace(CARTPOLE, agents=4), returns) == {"team_return": 1.0}
+    shares = {"win_share": 0.5, "draw_share": 0.25, "loss_share": 0.25}
+    assert player_metrics(dataclasses.replace(CARTPOLE, takes_turns=True), returns) == shares
 
 
 NO_GAME = "CartPole-v1 is no game of two players who take turns; leave it out"

@@ -129,7 +129,8 @@ def serve() -> Iterator[Serve]:
             **settings: Any,
         ) -> Acting:
             listening = ListenConfig(**{"listen": f"127.0.0.1:{free_port()}", "grace_s": 0.3, **settings})
-            server = Server(listening, spec, TOKEN, listener=listener, evaluator=evaluator, evaluates=evaluates)
+            address = (lambda: evaluator) if evaluator else None
+            server = Server(listening, spec, TOKEN, listener=listener, evaluator=address, evaluates=evaluates)
             acting = Acting(server)
             stack.callback(acting.close)
             return acting

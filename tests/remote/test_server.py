@@ -15,6 +15,7 @@ from typing import Any
 
 import msgpack
 import pytest
+from websockets.exceptions import ConnectionClosed
 from websockets.frames import Frame, Opcode
 
 from apex_acer.config import ListenConfig
@@ -178,6 +179,38 @@ def test_a_client_comes_back_while_its_old_connection_looks_alive_and_hears_its_
     assert peer.closed() == 1000
     assert again.step(1)["sequence"] == 1
     until(lambda: acting.kinds() == ["reset", "step"])
+
+
+def test_what_still_comes_on_an_old_connection_is_not_heard(serve: Serve) -> None:
+    """The client sends it again on its new one."""
+    acting = serve()
+    step = {"type": "step", "sequence": 1, "observation": OBS, "reward": 1}
+    with raw(acting) as stream:
+
+        def say(values: dict[str, Any]) -> None:
+            stream.sendall(Frame(Opcode.TEXT, json.dumps(values).encode()).serialize(mask=True))
+
+        say(HELLO)
+        heard = stream.recv(4096)
+        welcome = json.loads(heard[heard.index(b"{") :])
+        say({"type": "reset", "sequence": 0, "observation": OBS})
+        until(lambda: acting.kinds() == ["reset"])
+        again = Peer(acting.server.url, HELLO | {"session": welcome["session"]})
+        assert again.hear()["sequence"] == 0
+        say(step)
+        time.sleep(0.3)
+        assert again.ask(step)["sequence"] == 1
+    until(lambda: acting.kinds() == ["reset", "step"])
+
+
+def test_who_is_served_by_a_role_that_failed_is_not_told_that_the_run_has_ended(serve: Serve) -> None:
+    """It connects again, to the role's successor."""
+    acting = serve()
+    peer = Peer(acting.server.url)
+    acting.server.close(failed=True)
+    with pytest.raises(ConnectionClosed):
+        peer.hear()
+    assert peer.closed() == 1001
 
 
 def test_the_close_message_waits_for_nobody_who_does_not_listen(serve: Serve) -> None:

@@ -64,7 +64,8 @@ class SimulatedServer(Server):
             self.go_on()
             self._world.after(LOOK_S, self._look)
 
-    def close(self) -> None:
+    def close(self, *, failed: bool = False) -> None:
+        del failed
         if self.open:
             for each in asyncio.all_tasks(self._loop):
                 each.cancel()

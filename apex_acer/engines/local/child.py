@@ -192,7 +192,8 @@ def _run_peer(parent: Parent) -> None:
         run, address = Run.from_start(parent.start), parent.address
         take_share(run, peer.role)
         link = DealerLink(address, peer, parent.beat)
-        worker = afterwards.enter_context(contextlib.closing(make_peer(run, peer, link)))
+        worker = make_peer(run, peer, link)
+        afterwards.push(lambda kind, *_: worker.close(failed=kind is not None))
         parent.report(ready=True)
         while not parent.dismissed and worker.step(WAIT_S):
             if address != parent.address:  # there is a new learner
