@@ -48,7 +48,7 @@ class Counters:
     def note_first_step(self, acting_s: float) -> None:
         """Notes that an actor made its first step `acting_s` seconds ago; time counts from the earliest first step.
 
-        If the actor already acted for an earlier learner, that time was counted by that learner.
+        If the actor already acted for an earlier learner, its time until the state that was restored is counted there.
         """
         at = time.monotonic() - acting_s
         startup_s = max(0.0, at - self._started_at)
@@ -59,17 +59,21 @@ class Counters:
     def state(self) -> dict[str, Any]:
         """Plain values for `restore`."""
         counts = {name: getattr(self, name) for name in SAVED}
-        return {**counts, "wall_s": self.wall_s, "run_id": self._run_id, "startup_s": self.startup_s}
+        times = {"wall_s": self.wall_s, "saved_at": time.monotonic(), "startup_s": self.startup_s}
+        return {**counts, **times, "run_id": self._run_id}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Continues from a `state`; raises `ConfigError` if its step count is too large for TensorBoard.
 
-        A learner that was restarted within the same program keeps its `startup_s`.
+        A learner that was restarted within the same program keeps its `startup_s`, and its time goes on from that state.
         """
         for name in SAVED:
             setattr(self, name, int(state[name]))
         self._before_s, self._resumed_at = float(state["wall_s"]), time.monotonic()
-        self.startup_s = float(state["startup_s"]) if str(state["run_id"]) == self._run_id else 0.0
+        self.startup_s = 0.0
+        if str(state["run_id"]) == self._run_id:
+            self.startup_s = float(state["startup_s"])
+            self._resumed_at = self._first_step_at = float(state["saved_at"])
         require(0 <= self.env_steps < 2**62, "env_steps", self.env_steps, "give a count below 2^62")
 
 
@@ -95,11 +99,11 @@ class Reporter:
         self._config, self._counters, self._network, self._inbox, self._ranks = config, counters, network, inbox, ranks
         self._status = status
         resumed_at = counters.env_steps if resume else None
+        callback = config.learner.callback if ranks.rank == 0 else ""
+        self._callback = imports.load("learner.callback", callback) if callback else None  # before any file is touched
         self._writers = Writers(folder, resumed_at, counters.rows_length) if ranks.rank == 0 else None
         if self._writers:
             self._writers.describe(config)
-        callback = config.learner.callback if ranks.rank == 0 else ""
-        self._callback = imports.load("learner.callback", callback) if callback else None
         self._unsent: list[tuple[str, Row, int]] = []  # rows for the first learner
         self.timers, self.means = Timers(), Means()  # of the learner; emptied into its rows
         self._rows: dict[str, Row] = {}  # the newest of each process, by name

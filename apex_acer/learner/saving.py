@@ -46,7 +46,7 @@ class Saver:
         self._config, self._spec, self._folder, self._ranks = config, spec, folder, ranks
         self._algorithm, self._optimizer = trainer.algorithm, trainer.optimizer
         self._queue, self._evaluations, self._counters = queue, evaluations, counters
-        self._saved: tuple[int, int, float | None] | None = None  # what a checkpoint was written of last
+        self._saved: tuple[int, int, dict[str, Any]] | None = None  # what a checkpoint was written of last
 
     def snapshot(self) -> Snapshot:
         """The current weights, for an evaluation."""
@@ -69,7 +69,7 @@ class Saver:
     def save(self) -> Path:
         """Writes the weights file and a checkpoint, if this is the first learner; returns the path of the weights file."""
         path, counters = self.save_weights(), self._counters
-        moment = (counters.env_steps, counters.updates, self._evaluations.last)
+        moment = (counters.env_steps, counters.updates, self._evaluations.state()[0])
         if moment != self._saved and self._ranks.rank == 0:
             self._saved = moment
             self._write_checkpoint()

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from apex_acer.config import EvaluationConfig
+from apex_acer.config import ConfigError, EvaluationConfig
 from apex_acer.learner.inbox import Post
 from apex_acer.networks import weights
-from apex_acer.networks.metadata import make_score
+from apex_acer.networks.metadata import make_score, read_metadata
 from apex_acer.protocol.messages import Reply, Row
 from apex_acer.storage.folder import where
 
@@ -124,5 +126,13 @@ class Evaluations:
             self.passed = data
         if leads:
             self.best = score
-            weights.write(where(self._folder) / "best.safetensors", data)
+            self._keep(data, score)
         return {**row, "eval_env_steps": snapshot.env_steps}
+
+    def _keep(self, data: bytes, score: float) -> None:
+        """Writes the best weights, unless a learner that died after the checkpoint that was resumed has left better ones."""
+        path, before = where(self._folder) / "best.safetensors", -math.inf
+        with contextlib.suppress(ConfigError, LookupError, TypeError):  # none yet, or a damaged one
+            before = float(read_metadata(path)["score"]["eval_return"])
+        if not before > score:
+            weights.write(path, data)

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from apex_acer.protocol.metrics import MIN_INTERVAL
+from apex_acer.storage.folder import where
 
 LoggedRow = dict[str, Any]
 """A row of `metrics.jsonl`: `source`, `wall_s`, and metrics by name, which are None if not finite."""
@@ -83,13 +84,14 @@ def last_rows(path: Path) -> dict[str, dict[str, float]]:
 
 
 class RowReader:
-    """Reads the rows of a `metrics.jsonl` as they are appended, also if a resumed learner replaces the file.
+    """Reads the rows of a run's `metrics.jsonl` as they are appended, also if a resumed learner replaces the file.
 
     The new file lacks the rows after the checkpoint.
     """
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, folder: Path) -> None:
+        """`folder` is the run's, which may be renamed if it is `held`."""
+        self._folder = folder
         self._file: BinaryIO | None = None
 
     def read(self) -> list[LoggedRow]:
@@ -113,7 +115,11 @@ class RowReader:
         start, data = self._file.tell(), self._file.read()
         num_bytes = data.rfind(b"\n") + 1
         self._file.seek(start + num_bytes)
-        return [json.loads(line) for line in data[:num_bytes].splitlines()]
+        return [row for row in map(_parse, data[:num_bytes].splitlines()) if row is not None]
+
+    @property
+    def _path(self) -> Path:
+        return where(self._folder) / "metrics.jsonl"
 
     def _replaced(self) -> bool:
         try:

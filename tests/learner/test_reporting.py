@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 
 from apex_acer.config import ALGORITHMS, LoggingConfig, settings_classes
+from apex_acer.learner.reporting import Counters
 from apex_acer.manager.manager import train
 from apex_acer.protocol.metrics import METRICS, RATES, written
 from apex_acer.storage.history import History, read_rows
+from tests.conftest import config_error
 from tests.runs import MakeLearner, tiny_run
 
 
@@ -35,6 +37,31 @@ def test_a_last_row_that_follows_at_once_has_no_rates(
     assert last["updates"] == 32
     assert not last.keys() & RATES
     assert reporter.status()["rows"]["learner"]["updates_per_s"] == 2.0
+
+
+def test_a_learner_that_succeeds_another_counts_the_time_since_that_one_saved(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the same program; a resumed run's time begins with its first step."""
+    now = 100.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    first = Counters("run", started_at=90.0)
+    first.note_first_step(0.0)
+    now = 160.0
+    state = first.state()
+    for run_id, wall_s, startup_s in (("run", 460.0, 10.0), ("another", 120.0, 405.0)):
+        now = 500.0
+        after = Counters(run_id, started_at=90.0)
+        after.restore(state)
+        after.note_first_step(5.0 if run_id == "another" else 300.0)
+        now = 560.0
+        assert (after.wall_s, after.startup_s) == (wall_s, startup_s)
+
+
+def test_a_callback_that_cannot_be_imported_is_refused_before_a_file_is_written(
+    make_learner: MakeLearner, tmp_path: Path
+) -> None:
+    message = config_error(lambda: make_learner(tiny_run(learner__callback="json:absent")))
+    assert message.startswith("learner.callback: ")
+    assert not [*tmp_path.rglob("metrics.jsonl"), *tmp_path.rglob("tb")]
 
 
 WITH_CURIOSITY = [(name, {"algorithm__curiosity": 0.1}) for name in ("actor_critic", "ppo")]

@@ -150,6 +150,27 @@ def test_scores_go_on_and_a_target_that_was_reached_does_not_end_the_next_run(tm
     assert (tmp_path / "best.safetensors").read_bytes() == scored(100, 6.0)
 
 
+def test_better_weights_of_a_learner_that_died_after_the_checkpoint_stay(tmp_path: Path) -> None:
+    evaluator = evaluated(tmp_path, (100, 5.0))
+    state = json.loads(json.dumps(evaluator.evaluations.state()[0]))
+    evaluator = evaluated(tmp_path, (200, 9.0), (200, 9.0))  # which no checkpoint knows of
+    after = Evaluations(tmp_path, None, SETTINGS)
+    after.restore(state, lambda name: b"")
+    evaluator = Evaluator(after)
+    evaluator.ask()
+    for env_steps, score, best in ((150, 7.0, scored(200, 9.0)), (300, 9.5, scored(300, 9.5))):
+        after.offer(snapshot(env_steps))
+        evaluator.ask(score)
+        evaluator.ask(score)
+        assert after.best == score
+        assert (tmp_path / "best.safetensors").read_bytes() == best
+    (tmp_path / "best.safetensors").write_bytes(b"damaged")
+    after.offer(snapshot(400))
+    evaluator.ask(10.0)
+    evaluator.ask(10.0)
+    assert (tmp_path / "best.safetensors").read_bytes() == scored(400, 10.0)
+
+
 @pytest.mark.parametrize("situation", ["playing", "playing and due"])
 def test_what_was_yet_to_be_scored_is_due_again(tmp_path: Path, situation: str) -> None:
     """One that waits is newer than what is played, which it replaces."""

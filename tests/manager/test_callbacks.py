@@ -21,6 +21,7 @@ from apex_acer.actor.policy import load_policy
 from apex_acer.config import ConfigError, StopConfig
 from apex_acer.manager.callbacks import Callbacks
 from apex_acer.manager.manager import RunFailed, resume, train
+from apex_acer.storage.folder import held
 from apex_acer.storage.history import RowReader
 from apex_acer.system import files
 from tests.conftest import config_error
@@ -152,7 +153,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def read(path: Path) -> Iterator[Read]:
-    with contextlib.closing(RowReader(path)) as reader:
+    with contextlib.closing(RowReader(path.parent)) as reader:
         yield lambda: [row["n"] for row in reader.read()]
 
 
@@ -161,29 +162,46 @@ def append(path: Path, text: str) -> None:
         file.write(text)
 
 
+def row(n: int) -> str:
+    return json.dumps({"n": n, "source": "learner", "env_steps": n, "wall_s": 0.5}) + "\n"
+
+
 def test_rows_come_once_they_are_whole(path: Path, read: Read) -> None:
+    """A damaged line, as a power cut may leave one, is left out."""
     assert read() == []
-    append(path, '{"n": 1}\n{"n": 2}\n{"n"')
+    append(path, row(1) + "\0\0\n" + row(2) + row(3)[:9])
     assert read() == [1, 2]
     assert read() == []
-    append(path, ": 3}")
+    append(path, row(3)[9:-1])
     assert read() == []
-    append(path, '\n{"n": 4}\n')
+    append(path, "\n" + row(4))
     assert read() == [3, 4]
+
+
+def test_rows_come_from_a_folder_that_was_renamed(tmp_path: Path) -> None:
+    """Although another run has begun at its place, and a learner that was restarted has written its file anew."""
+    at, moved = tmp_path / "run", tmp_path / "moved"
+    at.mkdir()
+    append(at / "metrics.jsonl", row(1))
+    with held(at, "run"), contextlib.closing(RowReader(at)) as reader:
+        assert [row["n"] for row in reader.read()] == [1]
+        at.rename(moved)
+        at.mkdir()
+        append(at / "metrics.jsonl", row(9))
+        files.write(moved / "metrics.jsonl", (row(1) + row(2)).encode())
+        assert [row["n"] for row in reader.read()] == [2]
 
 
 @pytest.mark.parametrize("kept", [0, 2, 3, 4])
 @pytest.mark.parametrize("num_new", [0, 1, 5])
 def test_a_file_written_anew_is_read_from_where_it_differs(path: Path, read: Read, kept: int, num_new: int) -> None:
     """Also rows that were never read, and a torn one that its writer left."""
-    before = [f'{{"n": {n}}}\n' for n in range(3)]
+    before = [row(n) for n in range(3)]
     append(path, "".join(before))
     assert read() == [0, 1, 2]
-    append(path, '{"n": 3}\n{"n": 4')
+    append(path, row(3) + row(4)[:9])
     new = list(range(10, 10 + num_new))
-    files.write(
-        path, "".join([*before, '{"n": 3}\n'][:kept]).encode() + "".join(f'{{"n": {n}}}\n' for n in new).encode()
-    )
+    files.write(path, "".join([*before, row(3)][:kept] + [row(n) for n in new]).encode())
     assert read() == [3, *new]
-    append(path, '{"n": 99}\n')
+    append(path, row(99))
     assert read() == [99]

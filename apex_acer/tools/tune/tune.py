@@ -137,7 +137,7 @@ class Tuner:
             attempt.close()  # left behind
             return
         attempt.job.train(self._commands, attempt.lock)
-        attempt.watch(RowReader(attempt.job.out / "metrics.jsonl"))
+        attempt.watch(RowReader(attempt.job.out))
         self._attempts[attempt.job.name] = attempt
 
     def _look(self) -> None:
