@@ -201,21 +201,23 @@ class Algorithm(ABC):
 
         Without replay `observe_batch` updates the statistics of observations.
         """
-        settings, stack = self.settings, self.agent.spec.stack
-        if settings.has_replay:
-            new = len(unroll.action) - settings.sampling.burn_in
-            self.network.observe(torch.from_numpy(unroll.obs[-new:]))
-        self.samples.observe(unroll, source, stack, self.device)
+        if self.settings.replay_ratio:
+            new = len(unroll.action) - self.settings.sampling.burn_in
+            self._observe(torch.from_numpy(unroll.obs[-new:]), torch.from_numpy(unroll.mask[-new:]))
+        self.samples.observe(unroll, source, self.agent.spec.stack, self.device)
 
     def observe_batch(self, batch: Batch) -> None:
         """Adds a batch's observations to the statistics after the update on it, if there is no replay.
 
         So π is computed with the statistics of the behaviour policy: of the same weights, its ratio to it is 1.
         """
-        if not self.settings.has_replay:
-            planes = batch.obs[batch.stack :]
-            whole = self.settings.sampling.whole_episodes
-            self.network.observe(planes[batch.mask].unsqueeze(0) if whole else planes)
+        if not self.settings.replay_ratio:
+            self._observe(batch.obs[batch.stack :], batch.mask)
+
+    def _observe(self, planes: Tensor, mask: Tensor) -> None:
+        """Adds `planes` `[L, N, *plane]`, without those of steps that an agent waited or that an unroll had no room for."""
+        may_lack_steps = self.agent.spec.agents > 1 or self.settings.sampling.whole_episodes
+        self.network.observe(planes[mask].unsqueeze(0) if may_lack_steps else planes)
 
     def statistics(self) -> list[Tensor]:
         """The running statistics, which the first of several learners sends to the others around each update."""

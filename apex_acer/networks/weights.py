@@ -22,7 +22,6 @@ from apex_acer.networks.metadata import weights_hint
 from apex_acer.system.files import read as read_file
 from apex_acer.system.files import write as write
 
-OBSOLETE = "trained"  # an unused tensor in files of DDPG and SAC until July 2026
 MAX_BYTES = 1 << 30  # of a file
 
 
@@ -39,7 +38,6 @@ def load_tensors(module: nn.Module, prefix: str, tensors: Mapping[str, Tensor]) 
 def check_tensors(module: nn.Module, prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The tensors under `prefix.` by their names in `module`; raises `ConfigError` naming the first that does not fit."""
     saved = {name.removeprefix(f"{prefix}."): t for name, t in tensors.items() if name.startswith(f"{prefix}.")}
-    saved.pop(OBSOLETE, None)
     expected = module.state_dict()
     for name in sorted(expected.keys() | saved.keys()):
         where = f"weights: tensor {prefix}.{name}"

@@ -10,10 +10,13 @@ import numpy as np
 import pytest
 import torch
 
+from apex_acer.algorithms.acer.acer import Acer
 from apex_acer.algorithms.algorithm import Algorithm
 from apex_acer.algorithms.dqn.r2d2 import R2d2
 from apex_acer.algorithms.samples import split
 from apex_acer.learner.gradient import merge
+from apex_acer.learner.parts import make_storage, unroll_layout
+from apex_acer.learner.trainer import Trainer
 from apex_acer.networks.weights import pack, unpack
 from apex_acer.protocol.metrics import METRICS
 from tests.algorithms.learning import gradients, gradients_of, loss_of, samples_of
@@ -141,6 +144,30 @@ def test_tensors_that_lack_a_module_are_refused_by_name() -> None:
     policy = {name: tensor for name, tensor in build(12).tensors().items() if name.startswith("network.")}
     message = config_error(lambda: build(13).load(policy))
     assert message == "weights: tensor average.pi_logits.bias is missing; expected [3]"
+
+
+def test_observations_of_agents_that_wait_are_not_observed() -> None:
+    config = tiny_run(network__normalise=True)
+    algorithm: Any = Acer.make(config, replace(CARTPOLE, agents=2), CPU)
+    unroll = made_up_unroll(config)
+    unroll.mask[2:, 1] = False
+    algorithm.observe(unroll, "a")
+    seen = unroll.obs[-len(unroll.mask) :][unroll.mask]
+    np.testing.assert_allclose(algorithm.network.normaliser.moments.mean.numpy(), seen.mean(0), rtol=1e-5)
+    assert algorithm.network.normaliser.moments.count == unroll.mask.sum() < unroll.mask.size
+
+
+def test_without_replay_observations_are_observed_after_their_update() -> None:
+    """Also by an algorithm that can replay: the ratio of equal policies is 1."""
+    config = tiny_run(network__normalise=True, algorithm__replay_ratio=0.0)
+    trainer = Trainer(config, CARTPOLE)
+    unroll = made_up_unroll(config)
+    moments: Any = trainer.algorithm.network.normaliser
+    trainer.algorithm.observe(unroll, "a")
+    assert moments.moments.count == 0
+    storage = make_storage(config, unroll_layout(config, CARTPOLE), 1000)
+    trainer.update(storage.gather(storage.insert(unroll, 0), unroll.num_columns, torch.ones(unroll.num_columns)), 0, 0)
+    assert moments.moments.count == unroll.mask.size
 
 
 def test_only_the_newest_planes_of_an_unroll_are_observed() -> None:

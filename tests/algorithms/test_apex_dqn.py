@@ -12,7 +12,7 @@ from apex_acer.algorithms import make_agent
 from apex_acer.algorithms.dqn.apex_dqn import ApexDqn
 from apex_acer.functional import forbid, munchausen_bonus, soft_value
 from apex_acer.networks.frames import stack_planes
-from tests.algorithms.learning import PLANE, act, gradients_of, run_of
+from tests.algorithms.learning import PLANE, act, gradients_of, loss_of, run_of
 from tests.algorithms.segments import CPU, flat
 from tests.algorithms.windows import ACTIONS, STACK, as_arrays, build, random_windows, spec
 from tests.functional import reference_q
@@ -90,6 +90,17 @@ def test_the_loss_of_quantiles_and_munchausen_s_rewards_match_the_papers(changes
     np.testing.assert_allclose(output.priorities.numpy(), expected.td_error, rtol=1e-11, atol=1e-12)
     torch.testing.assert_close(found["network"], flat(gradients), rtol=1e-10, atol=1e-12)
     torch.testing.assert_close(algorithm.network(obs[0]).q_values, quantiles[0].mean(-1))
+
+
+def test_munchausen_s_bonus_sees_observations_as_the_newest_statistics_have_them() -> None:
+    """The target network's own are those of its copy: before the first one, there are none."""
+    algorithm = build("apex_dqn", 1, munchausen=0.9, network__normalise=True)
+    batch = random_windows(algorithm, 1)
+    algorithm.network.observe(5.0 + 3.0 * batch.obs)
+    found = loss_of(algorithm, batch).metrics["q_target"]
+    newest = dict(algorithm.network.named_buffers())
+    algorithm.target_network.load_state_dict(algorithm.target_network.state_dict() | newest)
+    assert loss_of(algorithm, batch).metrics["q_target"] == found
 
 
 def test_illegal_actions_have_no_part_in_the_soft_value_however_high_their_quantiles() -> None:

@@ -185,3 +185,9 @@ def test_the_features_are_of_a_torso_of_its_own_which_stays_with_the_learner() -
     torsos = [[p.shape for p in module.torso.parameters()] for module in (algorithm.curiosity, algorithm.network)]
     assert torsos[0] == torsos[1]
     assert not {id(p) for p in algorithm.curiosity.parameters()} & {id(p) for p in algorithm.network.parameters()}
+
+
+def test_a_minibatch_without_steps_has_no_errors() -> None:
+    algorithm = build()
+    curiosity, action = algorithm.modules["curiosity"], torch.zeros(1, 0, dtype=torch.int64)
+    assert [error.shape for error in curiosity(torch.zeros(0, WIDTH), action)] == [(1, 0), (1, 0)]

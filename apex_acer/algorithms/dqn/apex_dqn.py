@@ -77,7 +77,7 @@ class ApexDqn(Algorithm):
         settings, inputs, reward = self.settings, self.network.prepare(samples.next_obs), samples.reward
         evaluated = self.target_network.output(inputs)
         if settings.munchausen:
-            before = self.target_network(samples.obs).q_values
+            before = self.target_network.output(self.network.prepare(samples.obs)).q_values  # of the same statistics
             reward = reward + settings.munchausen * munchausen_bonus(before, samples.action)
             value = soft_value(evaluated.q_values, evaluated.quantiles)
         else:

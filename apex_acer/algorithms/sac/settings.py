@@ -18,7 +18,7 @@ class SacConfig(ContinuousConfig):
     """Decay of the target critics' weights per update; CrossQ has none."""
     batch_norm: bool = False
     """Batch renormalisation of the inputs of all layers, of critics over both ends of the batch's transitions, in place
-    of target critics (CrossQ); it warms up in 100,000 updates."""
+    of target critics (CrossQ); a layer warms up in its first 100,000 batches."""
     policy_every: int = 1
     """Updates of the critics per update of the policy and the temperature; 3 in CrossQ."""
     critic_hidden_sizes: tuple[int, ...] = ()
