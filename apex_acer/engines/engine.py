@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
 import traceback
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from apex_acer.config.runfile import from_dict, to_dict
 from apex_acer.protocol.messages import Link, Outcome, Peer
 from apex_acer.protocol.specification import EnvironmentSpec
 from apex_acer.storage.folder import where
+from apex_acer.system.imports import search_path
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Run:
             "resume": self.resume or peer.incarnation > 0,
             "peer": [peer.role, peer.index, peer.incarnation],
             "incarnations": incarnations,
-            "path": sys.path,
+            "path": search_path(),
             **more,
         }
 
@@ -99,6 +99,7 @@ class Engine(ABC):
     """Starts roles, and waits for them."""
 
     restarts: bool  # whether a role that died can be started again
+    busy = False  # whether a role works in the manager's thread, where a second signal must interrupt it
     link: Link
     """The manager's link to the learner; each learner that is started has a new one."""
 

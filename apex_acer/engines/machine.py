@@ -16,11 +16,14 @@ from apex_acer.config import ConfigError, RunConfig, require
 from apex_acer.protocol.messages import Role
 from apex_acer.protocol.specification import EnvironmentSpec
 from apex_acer.system.private import PLACE, PrivateFolder
+from apex_acer.system.process import available_cores
 
 CORES_PER_ACTOR = 3  # without a GPU: a frame costs the learner twice the time that it costs the actor
 GIVE_WAY = 10  # by which actors lower their priority; 19 is the most
 DEVICES = Path("/dev")
-GPU_FILES = "nvidia[0-9]*", "nvhost-*", "nvgpu", "dxg", "kfd"  # there: of NVIDIA, of its Tegra, of WSL, of AMD
+NVIDIA_FILES = "nvidia[0-9]*"  # there; a container may have any of a machine's GPUs
+# and of NVIDIA's Tegra, of WSL, of AMD; the last two are also where there is no GPU for torch
+GPU_FILES = NVIDIA_FILES, "nvhost-*", "nvgpu", "dxg", "kfd"
 VECTOR_ACTORS = 2, 4  # at least and at most, for small networks, because their learner keeps up with only a few
 PROCESS_BYTES = 0.35e9  # that a process of a Pong run takes: docs/performance.md
 # lower bounds: of an actor in its own process, without the libraries that processes share, of an actor of the serial
@@ -73,21 +76,20 @@ def niceness(config: RunConfig, spec: EnvironmentSpec, role: Role) -> int:
     return GIVE_WAY if gives_way and learns_on_every_core(config.learner.device, spec) else 0
 
 
-def available_cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def has_gpu(device: str) -> bool:
     """Whether the setting `device` leads to a GPU, as far as can be told without asking CUDA."""
-    return device.startswith("cuda") or (device == "auto" and Path("/dev/nvidia0").exists())
+    return device.startswith("cuda") or (device == "auto" and _is_there(NVIDIA_FILES))
 
 
 def require_gpus(config: RunConfig) -> None:
     """Raises `ConfigError` if a device is asked for that cannot be here, as far as can be told without asking CUDA."""
     for key, name in (("learner.device", config.learner.device), ("actors.device", config.actors.device)):
-        if name.startswith("cuda") and not any(path for pattern in GPU_FILES for path in DEVICES.glob(pattern)):
+        if name.startswith("cuda") and not _is_there(*GPU_FILES):
             raise ConfigError(f"{key}: {name!r} is not there; this machine has 0 CUDA devices; give cpu or auto")
+
+
+def _is_there(*patterns: str) -> bool:
+    return any(path for pattern in patterns for path in DEVICES.glob(pattern))
 
 
 def describe(config: RunConfig) -> str:

@@ -63,6 +63,8 @@ class SerialHandle(Handle):
                 self.config_error, going = str(error), False
             except Dismissed:
                 going = False
+            except KeyboardInterrupt:  # a second signal
+                raise
             except BaseException as error:  # `sys.exit` in a user's code is an error, too
                 log.exception("failed")
                 self.raised = one_line(error)
@@ -120,8 +122,12 @@ class SerialEngine(Engine):
     def wait(self, timeout_s: float) -> None:
         """Gives each role a turn, the learner first: after a resume it may owe updates before it reads messages."""
         del timeout_s
-        for handle in self._handles:
-            handle.turn()
+        self.busy = True
+        try:
+            for handle in self._handles:
+                handle.turn()
+        finally:
+            self.busy = False
 
     def wake(self) -> None:
         """Ends the unroll or the evaluation that runs: a signal has come."""

@@ -23,6 +23,7 @@ from apex_acer.config import AlgorithmConfig, ConfigError, EnvironmentConfig, Ru
 from apex_acer.config.runfile import to_dict
 from apex_acer.environments import late
 from apex_acer.protocol.specification import EnvironmentSpec
+from apex_acer.system.imports import search_path
 from apex_acer.system.process import environment_variables
 
 log = logging.getLogger(__name__)
@@ -121,7 +122,7 @@ def _try_apart(config: EnvironmentConfig, copies: int) -> Checked:
     )
     os.close(telling)
     try:
-        start = {"path": sys.path, "environment": to_dict(config), "copies": copies}
+        start = {"path": search_path(), "environment": to_dict(config), "copies": copies}
         start |= {"notice_s": NOTICE_S, "deadline_s": DEADLINE_S}
         assert process.stdin is not None
         with contextlib.suppress(BrokenPipeError), process.stdin:

@@ -150,7 +150,7 @@ class Manager:
 
     def __init__(self, run: Run, callbacks: Callbacks, signals: Signals, record: Record) -> None:
         self._folder, self._is_resumed, self._record, self._callbacks = run.folder, run.resume, record, callbacks
-        self._rows = RowReader(run.folder / "metrics.jsonl")
+        self._rows = RowReader(run.folder)
         self._rows.read()  # those of before
         self._is_telling = False  # whether a callback is running
         self._engine: Engine = engine_class(run.config.engine)(run)
@@ -193,9 +193,9 @@ class Manager:
             self._is_telling = False
 
     def _wake(self) -> None:
-        """Called at each signal; the second one interrupts a callback."""
+        """Called at each signal; the second one interrupts a callback, or a role that this thread runs."""
         self._engine.wake()
-        if self._is_telling and self._killing:
+        if self._killing and (self._is_telling or self._engine.busy):
             raise KeyboardInterrupt
 
     @property
@@ -254,6 +254,7 @@ class Manager:
     def _wait_while(self, condition: Callable[[], bool], until: float) -> None:
         """Waits while `condition` holds, but not beyond monotonic time `until` or a second signal."""
         while condition() and not self._killing and (left := until - time.monotonic()) > 0:
+            self._supervisor.drop_replies()  # one that is not taken would end each wait at once
             self._engine.wait(left)
 
     def _unsaved(self) -> TrainResult:

@@ -107,21 +107,27 @@ def in_use(folder: Path) -> ConfigError:
 def log_file(folder: Path, level: LogLevel) -> Iterator[None]:
     """Writes what this package logs of the run into its folder, and locks that folder; raises `ConfigError`.
 
-    Lines of a thread that was started without this one's context go to the logs of all runs.
+    Lines of a thread that was started without this one's context go to the logs of all runs. On a file system without
+    locks a run is not locked, and a warning says so.
     """
+    unlocked = ""
     with writing("out", folder):
         file = Log(folder)
     try:
         fcntl.flock(file.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
+    except BlockingIOError:
         file.close()
         raise in_use(folder) from None
+    except OSError as error:
+        unlocked = f"{str(folder)!r} cannot be locked ({error.strerror}); have no other program train there"
     handler = logging.StreamHandler(Speech(file).stream())
     handler.setLevel(level.upper())
     handler.addFilter(lambda record: _current.get() in (None, file))
     token = _current.set(file)
     try:
         with _handling(handler):
+            if unlocked:
+                logger.warning("%s", unlocked)
             try:
                 yield
             except BaseException as error:

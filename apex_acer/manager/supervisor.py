@@ -140,6 +140,12 @@ class Supervisor:
         """Tells the learner to save and to end the run for this `reason`."""
         self._conversation.send(self._incarnations(), reason)
 
+    def drop_replies(self) -> None:
+        """Takes the replies of a learner that has been told to stop, and looks at none."""
+        if self.learner.handle:
+            while self._engine.link.receive(0):
+                pass
+
     def dismiss(self) -> None:
         """Has actors and evaluator leave, because the run is over."""
         for process in self._peers:

@@ -126,6 +126,7 @@ class Trackers:
         """`run` is the flat configuration of which they hear."""
         self._keeps_weights, self._run, self._folder = settings.tracker_weights, run, folder
         self._ids: dict[str, str] = {}
+        self._ids_lock = threading.Lock()
         with contextlib.suppress(OSError, TypeError, ValueError):
             self._ids = dict(json.loads((folder / IDS).read_text(encoding="utf-8")))
         self._queues: dict[str, queue.Queue[Heard]] = {name: queue.Queue(MOST_WAITING) for name in settings.trackers}
@@ -192,8 +193,10 @@ class Trackers:
         # such as `cartpole-v1-20260101-120000-7`, or `gamma=0.9/seed_1` in a sweep
         title = "/".join(self._folder.parts[-2:]).removeprefix("runs/")
         try:
-            self._ids[name] = tracker.begin(title, self._run, self._folder, self._ids.get(name, ""))
-            files.write(self._folder / IDS, json.dumps(self._ids).encode())
+            run_id = tracker.begin(title, self._run, self._folder, self._ids.get(name, ""))
+            with self._ids_lock:
+                self._ids[name] = run_id
+                files.write(self._folder / IDS, json.dumps(self._ids).encode())
             while isinstance(heard := waiting.get(), list):
                 for row in heard:
                     tracker.write(row)

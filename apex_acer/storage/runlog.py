@@ -74,6 +74,8 @@ def is_held(folder: Path) -> bool:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
             return True
+        except OSError:  # a file system without locks
+            return False
     return False
 
 

@@ -22,6 +22,11 @@ OURS = ("apex_acer", "gymnasium", "ale_py")  # packages that may be imported by 
 FOREIGN = {*OURS, "numpy", "torch"}  # errors may be raised here, but the user's mistake is elsewhere
 
 
+def search_path() -> list[str]:
+    """The folders in which Python looks for modules: what else is in `sys.path`, such as a `Path`, it passes over."""
+    return [entry for entry in sys.path if isinstance(entry, str)]
+
+
 def load(key: str, name: str, kind: str = "function") -> Callable[..., Any]:
     """The function or class `module:name`, which is the value of `key`; raises `ConfigError` if there is none."""
     module, _, attribute = name.partition(":")

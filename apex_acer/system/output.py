@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import sys
 from typing import TextIO
 
@@ -18,6 +19,20 @@ def printable_lines(text: str) -> str:
 
 def _spelt_out(letter: str) -> str:
     return " " if letter.isspace() else letter.encode("unicode_escape").decode()
+
+
+def is_read(stream: TextIO, wait_s: float) -> bool:
+    """Whether `stream` takes a few lines at once, or within `wait_s` seconds: a pipe is full if its reader stands still.
+
+    It does if the reader has left, too.
+    """
+    try:
+        descriptor = stream.fileno()
+    except (AttributeError, OSError, ValueError):  # no file
+        return True
+    poller = select.poll()
+    poller.register(descriptor, select.POLLOUT)
+    return bool(poller.poll(1000 * wait_s))
 
 
 def say(text: str, stream: TextIO | None = None) -> bool:

@@ -28,6 +28,11 @@ def environment_variables() -> dict[str, str]:
     return {**limits, "OMP_WAIT_POLICY": "PASSIVE", "PYTHONUNBUFFERED": "1"}
 
 
+def available_cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def die_with_the_parent() -> None:
     """Has Linux kill this process when its parent dies, even if it is frozen or native code never returns to Python."""
     _set_death_signal(signal.SIGKILL)

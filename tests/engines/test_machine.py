@@ -152,8 +152,10 @@ def test_a_gpu_that_cannot_be_there_is_refused(key: str, tmp_path: Path, monkeyp
     allowed = "this machine has 0 CUDA devices; give cpu or auto"
     assert message == f"{key}.device: 'cuda:0' is not there; {allowed}"
     machine.require_gpus(tiny_run())
+    assert not has_gpu("auto")
     (tmp_path / "nvidia3").touch()  # a container may have only this one
     machine.require_gpus(config)
+    assert has_gpu("auto")
 
 
 def test_several_learners_share_the_cores_and_one_line_says_what_is_used() -> None:

@@ -5,6 +5,8 @@ import json
 import os
 import signal
 import sys
+import threading
+import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -97,6 +99,23 @@ def test_a_signal_saves_and_closes_everything_at_once(
     assert result.reason == "SIGINT"
     assert load_policy(result.weights).metadata["env_steps"] == result.env_steps > 0
     assert {each.num for each in unclosed} <= {2}  # the check before the run closes its own in another way
+
+
+def test_a_second_signal_ends_a_step_that_hangs(tmp_path: Path, steps: Steps) -> None:
+    def press_twice() -> None:
+        for _ in range(2):
+            time.sleep(0.5)
+            os.kill(os.getpid(), signal.SIGINT)
+
+    def hang() -> None:
+        threading.Thread(target=press_twice).start()
+        time.sleep(60)
+
+    steps.call_at(4, 105, hang)
+    began_at = time.monotonic()
+    result = run(tmp_path, **ENDLESS)
+    assert time.monotonic() - began_at < 30
+    assert (result.reason, result.weights) == ("SIGINT", "")
 
 
 def test_an_environment_that_exits_fails_the_run_which_saves(

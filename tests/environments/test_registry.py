@@ -55,7 +55,7 @@ def refusal(name: str) -> str:
 def own_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
     """Writes a module of the user's into the current folder, which is searched last."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path), tmp_path])  # Python passes over what is no text
 
     def write(name: str) -> None:
         (tmp_path / f"{name}.py").write_text(OWN)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import fcntl
 import json
 import time
@@ -25,6 +26,7 @@ from apex_acer.protocol.messages import Peer
 from apex_acer.protocol.unroll import Unroll
 from apex_acer.storage import checkpoint
 from apex_acer.storage.runlog import Log
+from apex_acer.tools.sweep.training import lock_folder
 from tests.boards import scalars, session_starts
 from tests.conftest import config_error
 from tests.continuous import rows_of
@@ -280,6 +282,21 @@ def test_a_run_that_has_not_saved_yet_is_not_resumed_while_it_runs(tmp_path: Pat
     finally:
         log.close()
     assert message == f"out: '{tmp_path}' is in use; another program trains there"
+
+
+def test_a_run_on_a_file_system_without_locks_says_so_and_can_be_resumed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(descriptor: Any, operation: int) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    train(tiny_run(tmp_path, stop__env_steps=200))
+    assert resume(tmp_path, {"env_steps": 400}).env_steps >= 400
+    warned = f"'{tmp_path}' cannot be locked (No locks available); have no other program train there"
+    assert [line.message for line in caplog.records].count(warned) == 2
+    message = config_error(lambda: lock_folder(tmp_path))
+    assert message == f"out: '{tmp_path}' cannot be locked (No locks available); give a folder on a local disk"
 
 
 def test_rows_and_curves_of_a_run_that_broke_do_not_double_back(

@@ -162,9 +162,14 @@ class Server:
         for descriptor in stdin, output, pipe:
             os.set_inheritable(descriptor, False)
         self._private = arguments[2]
-        pid = (self._fork if self._forks else _spawn)(arguments, stdin, output, pipe)
-        self._pipes[pid] = pipe
-        _report(pipe, pid=pid)
+        try:
+            pid = (self._fork if self._forks else _spawn)(arguments, stdin, output, pipe)
+        except OSError:  # there is no room for another process; the end of its pipe tells the manager
+            traceback.print_exc()
+            os.close(pipe)
+        else:
+            self._pipes[pid] = pipe
+            _report(pipe, pid=pid)
         os.close(stdin)
         os.close(output)
 

@@ -23,10 +23,11 @@ from pathlib import Path
 from typing import Any
 
 from apex_acer.config import ConfigError, RayConfig
-from apex_acer.engines.machine import available_cores, private_folder
+from apex_acer.engines.machine import private_folder
 from apex_acer.storage.runlog import LAST_BYTES
 from apex_acer.system.imports import needs
 from apex_acer.system.private import PrivateFolder
+from apex_acer.system.process import available_cores
 
 PROBE = "import ray, sys; ray.init(sys.argv[1], log_to_driver=False, logging_level='ERROR')"
 MEND = "start Ray there, or set RAY_AUTH_MODE=token if it asks for one"

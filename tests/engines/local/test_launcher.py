@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -16,7 +18,7 @@ from typing import Any
 import pytest
 
 from apex_acer.config.runfile import to_dict
-from apex_acer.engines.local.launcher import LEAVE_S, Launcher
+from apex_acer.engines.local.launcher import LEAVE_S, Launcher, Server
 from apex_acer.manager.manager import RunFailed, train
 from tests.processes import children
 from tests.programs import eventually
@@ -127,6 +129,28 @@ def test_what_becomes_of_roles_is_told_and_closing_ends_them(
     assert [role.ended()["exit"] for role in (learner, waiting)] == [-signal.SIGKILL] * 2
     assert not [role.pid for role in (learner, *actors) if Path(f"/proc/{role.pid}").exists()]
     assert (tmp_path / "launcher.out").read_text() == ""
+
+
+def test_a_role_for_which_there_is_no_room_ends_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse() -> int:
+        raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(os, "fork", refuse)
+    ours, theirs = socket.socketpair()
+    with ours, theirs, contextlib.ExitStack() as afterwards:
+        afterwards.callback(signal.signal, signal.SIGCHLD, signal.getsignal(signal.SIGCHLD))
+        afterwards.callback(signal.set_wakeup_fd, -1)
+        server, (hearing, saying) = Server(theirs, forks=True), os.pipe()
+        role = [os.open(os.devnull, os.O_RDWR), os.open(os.devnull, os.O_RDWR), saying]
+        socket.send_fds(ours, [json.dumps(["actor", "0", str(tmp_path)]).encode()], role)
+        for number in role:
+            os.close(number)
+        assert server.serve()
+        assert os.read(hearing, 99) == b"", "its pipe is at its end"
+        os.close(hearing)
+    assert "Resource temporarily unavailable" in capsys.readouterr().err
 
 
 def test_what_a_launcher_has_not_got_to_yet_is_never_started(tmp_path: Path) -> None:
