@@ -50,7 +50,8 @@ def _run(arguments: list[str]) -> int:
         say(f"{PROGRAM}: {printable(str(error))}", sys.stderr)
         return EXIT_USAGE
     except (Exception, SystemExit) as error:  # the latter of an environment, which evaluates in this process
-        if isinstance(error, OSError) and not _can_be_written(sys.stdout):
+        # an error of a file has its name
+        if isinstance(error, OSError) and error.filename is None and not _can_be_written(sys.stdout):
             return 0  # `_flush` decides on the exit code
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             say(_write_error(error), sys.stderr)

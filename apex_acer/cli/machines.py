@@ -109,6 +109,8 @@ def plan(arguments: list[str]) -> int:
     from apex_acer.tools.capacity.plan import make_plan
 
     config = load_run(options.run)
+    allowed = "the clients decide on its speed; give a run whose environments are made here"
+    require(not config.environment.is_remote, "run", options.run, allowed)
     device = str(choose_device(config.learner.device, "learner.device"))
     gpu = "" if device == "cpu" else device
     spec = check_environment(config).spec
@@ -145,8 +147,9 @@ def _place(
     options: Plan, config: RunConfig, spec: EnvironmentSpec, has_gpu: bool
 ) -> tuple[RunConfig, capacity.Machines]:
     """The run as it would be placed on the machines of the `options`, and these machines."""
-    from apex_acer.engines.machine import available_cores, learns_on_every_core, place
+    from apex_acer.engines.machine import learns_on_every_core, place
     from apex_acer.learner.gradient import num_parts
+    from apex_acer.system.process import available_cores
     from apex_acer.tools.capacity.plan import Machines
 
     cores = options.cores_per_node or available_cores()
@@ -168,6 +171,7 @@ def _place(
 def _lines(
     config: RunConfig, work: capacity.Work, machines: capacity.Machines, plan: capacity.Plan
 ) -> Iterator[tuple[str, str]]:
+    from apex_acer.learner import parts
     from apex_acer.tools.capacity.plan import advise
 
     yield "machines", _machines(machines)
@@ -182,7 +186,7 @@ def _lines(
     if machines.nodes > 1:
         text = f"{into} into the learner's machine, {out} out of it"
         yield "network", f"{text}; {machines.network_gbit:g} Gbit/s are {line} each way"
-    replay = work.replay_bytes * config.replay.capacity / machines.learners
+    replay = work.replay_bytes * parts.capacity(config) / machines.learners
     yield "replay", f"{decimal(int(replay))} of memory{' in each learner' if machines.learners > 1 else ''}"
     yield "limit", _limit(plan)
     for text in advise(work, machines, plan, compressed=config.ray.compress):

@@ -159,10 +159,12 @@ def export(arguments: list[str]) -> int:
     options = parse(Export, arguments)
     if not options.onnx:
         raise ConfigError("export: no format is given; give --onnx")
-    path = Path(options.out) if options.out else Path(options.weights).with_suffix(".onnx")
+    weights = Path(options.weights)
+    require(bool(weights.name), "weights", options.weights, "give a weights file")
+    path = Path(options.out) if options.out else weights.with_suffix(".onnx")
     with writing("out", path):
         require(path.parent.is_dir() and not path.is_dir(), "out", str(path), "give a file in a folder that exists")
-        is_own = path.exists() and path.samefile(options.weights)
+        is_own = path.exists() and weights.exists() and path.samefile(weights)
         require(not is_own, "out", str(path), "it is the weights file; give another")
     with needs("export", "onnx"):
         from apex_acer.tools.export import BATCHES, export_onnx

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from apex_acer.remote.server import Server
 
 Lines = queue.SimpleQueue[logging.LogRecord]
+Stamp = tuple[int, ...]
 WAIT_S = 0.2  # for requests, between two looks at signals and the file
 NOTICE_S = 1.0
 MOST_CLIENTS, MARGIN = 3, 5  # in the notice, and columns that it leaves
@@ -58,7 +59,7 @@ def serve(arguments: list[str]) -> int:
 
     torch.set_num_threads(1)
     path, settings = Path(options.weights), options.server
-    policy = load_policy(path, options.import_modules)
+    loaded, policy = _stamp(path), load_policy(path, options.import_modules)
     allowed = "remote clients cannot have Dict or Tuple actions; give a policy with others"
     require(bool(policy.spec.actions.client_space()), "serve", options.weights, allowed)
     new, token = make_token(settings, path.parent), read_token(settings, path.parent)
@@ -69,7 +70,7 @@ def serve(arguments: list[str]) -> int:
             say(f"token: {new}")
         greedy = evaluation_settings(policy.config, None, options.policy).greedy
         with _logged() as lines:
-            summary = _act(server, policy, path, lines, greedy=greedy)
+            summary = _act(server, policy, path, loaded, lines, greedy=greedy)
             server.close()  # it logs what its clients have done
             _say_all(lines)
         say(summary)
@@ -96,13 +97,16 @@ def _say_all(lines: Lines) -> None:
         say(lines.get().getMessage())
 
 
-def _act(server: Server, policy: Policy, path: Path, lines: Lines, *, greedy: bool) -> str:
-    """Acts for clients with the newest weights in the file `path` until a signal comes; returns a line that sums it up."""
+def _act(server: Server, policy: Policy, path: Path, loaded: Stamp | None, lines: Lines, *, greedy: bool) -> str:
+    """Acts for clients with the newest weights in the file `path` until a signal comes; returns a line that sums it up.
+
+    `loaded` is the stamp of the file with the weights that `policy` has.
+    """
     from apex_acer.actor.remote_rollout import RemoteRollout
 
     rollout = RemoteRollout(server, policy, seed=policy.config.seed, greedy=greedy)
     latencies: deque[float] = deque(maxlen=LATENCIES)
-    loaded, shown_at = _stamp(path), time.monotonic()
+    shown_at = time.monotonic()
     actions, actions_shown, clients = 0, 0, dict[str, Row]()
     with Signals() as signals, Notice() as notice:
         while not signals.received:
@@ -139,7 +143,7 @@ def _load(policy: Policy, path: Path) -> None:
         say(f"{path}: not taken: {error}")
 
 
-def _stamp(path: Path) -> tuple[int, ...] | None:
+def _stamp(path: Path) -> Stamp | None:
     """Inode, time and size, of which some change with the file; None if there is none."""
     with contextlib.suppress(OSError):
         stat = os.stat(path)

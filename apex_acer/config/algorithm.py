@@ -142,6 +142,8 @@ class ContinuousConfig(NStepConfig):
 class UnreadConfig(AlgorithmConfig):
     """Settings of a user's own algorithm whose module was not imported, because the run file may come from anywhere."""
 
+    needs_hidden_layer = False
+
     others: dict[str, Any] = field(default_factory=dict)
     """Keys that `AlgorithmConfig` lacks, and their unchecked values."""
 

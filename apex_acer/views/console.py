@@ -16,7 +16,7 @@ from rich.console import Console
 from apex_acer.config import RunConfig
 from apex_acer.protocol.messages import Outcome, Row, Status
 from apex_acer.storage.history import last_rows
-from apex_acer.system.output import printable, say
+from apex_acer.system.output import is_read, printable, say
 from apex_acer.views.progress import Progress, clients_in, describe_clients, variety
 from apex_acer.views.screen import Screen
 from apex_acer.views.terminal import Terminal
@@ -24,6 +24,7 @@ from apex_acer.views.terminal import Terminal
 log = logging.getLogger(__name__)
 
 PLAIN_EVERY_S = 5.0
+CONCLUDE_S = 10.0  # for a reader that stands still to take the last lines
 MOST_CLIENTS = 3  # in a plain line
 NOTEBOOK_SIZE = 100, 40  # columns, and the most lines
 NOTEBOOK_HTML = "<pre style=\"line-height:1.2;font-family:Menlo,'DejaVu Sans Mono',monospace\">{code}</pre>"
@@ -84,7 +85,7 @@ def live_view(config: RunConfig, stream: TextIO | None = None) -> Iterator[View]
         else:
             view = View(config, PlainLines(config, out).show)
         yield view
-    if view.result:
+    if view.result and is_read(out, CONCLUDE_S):
         say("\n".join(_conclusion(view.result)), out)
 
 
@@ -111,12 +112,12 @@ class PlainLines:
         self._printed_at = time.monotonic() - PLAIN_EVERY_S + 1.0  # the first comes after a second
 
     def show(self, status: Status) -> None:
-        """Prints the lines that are due, unless the reader has gone."""
+        """Prints the lines that are due, unless the reader has gone or stands still: nobody must delay a run."""
         lines = [printable(line) for line in status["news"]]
         if time.monotonic() - self._printed_at >= PLAIN_EVERY_S:
             self._printed_at = time.monotonic()
             lines.append(self._line(status))
-        if lines and self._is_read and not say("\n".join(lines), self._stream):
+        if lines and self._is_read and is_read(self._stream, 0) and not say("\n".join(lines), self._stream):
             self._is_read = False
             log.info("nobody reads the progress any more; training continues")
 

@@ -30,8 +30,8 @@ import tyro
 
 from apex_acer.config import RunConfig
 from apex_acer.config.runfile import load_run
-from apex_acer.engines.machine import available_cores
 from apex_acer.environments.vector import environment_spec
+from apex_acer.system.process import available_cores
 from apex_acer.tools.capacity.components import replay_bytes_per_step
 from apex_acer.tools.capacity.measure import ceiling, measure, samples_per_step
 from checks.benchmarks import fabric

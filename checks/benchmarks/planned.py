@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import tyro
 
-from apex_acer.engines.machine import available_cores
+from apex_acer.system.process import available_cores
 
 RESULT = Path(__file__).parents[2] / "docs" / "results" / "planned.json"
 PROGRAM = str(Path(sys.executable).with_name("apex-acer"))

@@ -20,6 +20,7 @@ import apex_acer
 from apex_acer.actor.policy import Policy, load_policy
 from apex_acer.cli import main
 from apex_acer.config import ConfigError, EnvironmentConfig, NetworkConfig, RunConfig, UnreadConfig
+from apex_acer.config.runfile import from_dict
 from apex_acer.manager.manager import train
 from apex_acer.networks.metadata import describe
 from apex_acer.networks.weights import named_tensors, pack, unpack, write
@@ -211,6 +212,12 @@ def test_a_recurrent_policy_remembers_between_calls_until_it_is_reset(tmp_path: 
     loaded.act(obs[0])
     single = [actions[0] for actions in likeliest(policy, obs[:, :1])]
     assert [loaded.act(batch[0]) for batch in obs] == single  # another number of observations is another episode
+
+
+def test_a_run_of_an_own_algorithm_without_hidden_layers_can_be_looked_at() -> None:
+    """Which of them need one is known to their settings, whose module is not imported."""
+    data = {"algorithm": {"name": "evil_of_a_file:Own"}, "network": {"hidden_sizes": []}}
+    assert from_dict(data, import_modules=False).network.hidden_sizes == ()
 
 
 NAMED: dict[str, dict[str, Any]] = {

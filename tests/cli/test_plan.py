@@ -41,6 +41,7 @@ def test_refusals_are_one_line(refused: Refused) -> None:
         "--samples-per-s nan": "--samples-per-s … above 0",
         "--learners 3 --actors 3": "learner.count … divisor of learner.batch_size",
         "--learners 4 --actors 2": "learner.count … actors.count",
+        "cartpole-remote": "cartpole-remote … clients decide",
         "cartpol": "did you mean 'cartpole' or ",
     }
     assert_refused(refused, {f"plan {arguments}": parts for arguments, parts in table.items()})

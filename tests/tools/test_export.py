@@ -180,4 +180,7 @@ def test_bad_input_gets_one_line(tmp_path: Path, refused: Refused, monkeypatch: 
         "--onnx --out ./weights.safetensors": "it is the weights file; give another",
     }
     assert_refused(refused, {f"export weights.safetensors {flags}": parts for flags, parts in table.items()})
+    Path("p.onnx").touch()
+    assert_refused(refused, {"export . --onnx": "weights: '.' … give a weights file"})
+    assert_refused(refused, {"export missing.safetensors --onnx --out p.onnx": "missing.safetensors … No such file"})
     assert Path("weights.safetensors").read_bytes() == b"whatever they are"

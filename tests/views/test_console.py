@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import io
+import os
 import sys
 import types
 from pathlib import Path
@@ -111,6 +113,25 @@ def test_a_terminal_that_cannot_show_the_table_gets_lines(
         view.update(a_status(news=["actor_0: größer ▁"]))
     expected = {"utf-8": "größer ▁", "ascii": "gr??er ?"}[encoding]
     assert stream.buffer.getvalue().decode() == f"actor_0: {expected}\n"  # type: ignore[attr-defined]
+
+
+def test_a_reader_that_stands_still_delays_no_run(clock: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
+    """As `less` does, whose pipe is full once nobody turns its pages."""
+    monkeypatch.setattr("apex_acer.views.console.CONCLUDE_S", 0.1)
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            os.write(writing, b"." * 4096)
+    os.set_blocking(writing, True)
+    with os.fdopen(reading, "rb") as reader, os.fdopen(writing, "w") as stream:
+        with live_view(CONFIG, stream) as view:
+            view.update(a_status(news=["nobody sees this"]))
+            view.conclude(RESULT)
+        full = len(os.read(reader.fileno(), 1 << 20))
+        with live_view(CONFIG, stream) as view:
+            view.update(a_status(news=["read again"]))
+        assert (full % 4096, os.read(reader.fileno(), 1 << 20)) == (0, b"read again\n")
 
 
 def test_a_run_that_fails_has_no_last_lines() -> None:

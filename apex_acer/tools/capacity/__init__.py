@@ -1,4 +1,4 @@
 """Measures what the components of a run cost on this machine, and predicts its speed on other machines.
 
-May import: engines, engines/local, actor, learner, algorithms, replay, networks, environments, config, protocol, system.
+May import: engines/local, actor, learner, algorithms, replay, networks, environments, config, protocol, system.
 """

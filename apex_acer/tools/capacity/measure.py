@@ -23,10 +23,9 @@ import torch
 
 from apex_acer.config import RunConfig
 from apex_acer.config.runfile import dump_run, load_run
-from apex_acer.engines.machine import available_cores
 from apex_acer.protocol.specification import EnvironmentSpec
 from apex_acer.system import look_here_last
-from apex_acer.system.process import environment_variables
+from apex_acer.system.process import available_cores, environment_variables
 from apex_acer.tools.capacity.components import Components, replay_bytes_per_step
 from apex_acer.tools.capacity.plan import Machines, Work
 

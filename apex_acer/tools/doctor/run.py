@@ -16,8 +16,10 @@ from apex_acer.config.runfile import load_run
 from apex_acer.engines import machine
 from apex_acer.environments.check import check_environment
 from apex_acer.environments.vector import environment_spec
+from apex_acer.learner.parts import capacity
 from apex_acer.networks.device import CPU, choose_device
 from apex_acer.networks.speed import multiplies_bfloat16
+from apex_acer.system.process import available_cores
 from apex_acer.tools.capacity.components import replay_bytes_per_step
 from apex_acer.tools.capacity.measure import ceiling, measure
 from apex_acer.tools.doctor.installation import Finding, judge
@@ -49,8 +51,8 @@ def check_run(run: str, say: Callable[[str], None]) -> Iterator[Finding]:
     yield Finding("environment", "ok", "; ".join([config.environment.id, *notes]))
     yield check_bfloat16(device, matters=machine.learns_on_every_core(config.learner.device, spec))
     config = machine.place(config, spec)
-    on_gpu = device.type == "cuda" and config.replay.device == "learner"
-    yield from check_machine(config, 0 if on_gpu else config.replay.capacity * replay_bytes_per_step(config, spec))
+    stored, on_gpu = capacity(config) * replay_bytes_per_step(config, spec), device.type == "cuda"
+    yield from check_machine(config, stored, 0 if on_gpu and config.replay.device == "learner" else stored)
     yield Finding("settings", "ok", machine.describe(config))
     say("measuring the speed, half a minute")
     yield from check_speed(run, config, device)
@@ -58,7 +60,7 @@ def check_run(run: str, say: Callable[[str], None]) -> Iterator[Finding]:
 
 def check_cores() -> Finding:
     """The cores that a run may use, and whether a container limits their time."""
-    cores, (quota, _, period) = machine.available_cores(), machine.control("cpu.max").partition(" ")
+    cores, (quota, _, period) = available_cores(), machine.control("cpu.max").partition(" ")
     limit = float(quota) / float(period) if quota.isdigit() else cores  # processor seconds per second
     text = f"{cores} available of {os.cpu_count()}"
     if limit < cores:
@@ -67,9 +69,9 @@ def check_cores() -> Finding:
     return judge("cores", text, "actors and the learner take turns; two cores or more are better", well=cores > 1)
 
 
-def check_machine(config: RunConfig, replay_bytes: float) -> Iterator[Finding]:
-    """Memory, files and disk for the placed `config`, whose replay takes `replay_bytes` of memory."""
-    yield check_memory(config, replay_bytes)
+def check_machine(config: RunConfig, replay_bytes: float, here: float) -> Iterator[Finding]:
+    """Memory, files and disk for the placed `config`, whose replay takes `replay_bytes`, of which `here` in main memory."""
+    yield check_memory(config, here)
     yield check_open_files(config)
     writable = os.access(SOCKETS, os.W_OK | os.X_OK)
     yield judge("sockets", f"they are in {SOCKETS}", f"make {SOCKETS} writable", works=writable)
@@ -81,7 +83,8 @@ def check_memory(config: RunConfig, replay_bytes: float) -> Finding:
     total, unused = machine.memory_bytes()
     need = machine.usual_bytes(config.actors.count, replay_bytes)
     text = f"{decimal(int(unused))} unused of {decimal(int(total))}; about {decimal(int(need))} needed"
-    advice = f"give --replay.capacity below {config.replay.capacity} or --actors below {config.actors.count}"
+    replay = f"--replay.capacity below {config.replay.capacity} or " if config.algorithm.has_replay else ""
+    advice = f"give {replay}--actors below {config.actors.count}"
     return judge("memory", text, advice, works=need < total, well=need < unused)
 
 
@@ -145,7 +148,7 @@ def check_games(*, needed: bool) -> Finding:
 
 def check_speed(run: str, config: RunConfig, device: torch.device) -> Iterator[Finding]:
     """The rates of the components, and the speed to expect of the placed `config`."""
-    gpu, cores = device.type == "cuda", 1 if config.engine == "serial" else machine.available_cores()
+    gpu, cores = device.type == "cuda", 1 if config.engine == "serial" else available_cores()
     try:
         rates = measure(run, ACTING if gpu else ACTING + LEARNING, seconds=SECONDS, count=cores)
         if gpu:

@@ -12,6 +12,7 @@ import os
 import shlex
 import sys
 import time
+import zlib
 from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -38,7 +39,7 @@ def plan_sweep(
     """
     for key, value, least in (("seeds", seeds, 1), ("jobs", at_once, 0), ("final_episodes", final_episodes, 0)):
         require(value >= least, key, value, f"give {least} or more")
-    name = Path(arguments[0]).stem
+    name = Path(arguments[0]).resolve().stem  # of a run's folder, too, which may be `.`
     variants = make_variants(base, vary, name)
     folder = Path(base.out or f"sweeps/{name}-{time.strftime('%Y%m%d-%H%M%S')}")
     numbers = range(base.seed, base.seed + seeds)
@@ -55,6 +56,7 @@ def plan_sweep(
         "final_episodes": final_episodes,
         "variants": {variant.name: {"overrides": variant.overrides, "runs": {}} for variant in variants},
     }
+    data["checksum"] = _checksum(data)
     return Sweep(folder, jobs, at_once or runs_at_once(job.config for job in jobs), portable(data))
 
 
@@ -93,7 +95,7 @@ class Sweep:
                 require(is_empty, "out", str(self.folder), "the folder is not empty; give a new one")
                 return
             before: Data = json.loads(path.read_text(encoding="utf-8"))
-            is_same = _identity(before) == _identity(self._data)
+            is_same = before["checksum"] == self._data["checksum"]
         except (OSError, ValueError, LookupError, TypeError, AttributeError):
             raise ConfigError(f"out: {str(path)!r} is not of a sweep; give a new or empty folder") from None
         require(is_same, "out", str(self.folder), "it holds another sweep; give a new folder")
@@ -169,10 +171,10 @@ class Sweep:
         return exit_code(signals.received, self.folder, "sweep", int(bool(self._failed)))
 
 
-def _identity(data: Data) -> Data:
-    """What must be the same for a sweep to go on."""
+def _checksum(data: Data) -> int:
+    """Checksum of what must be the same for a sweep to go on, with whole paths, which the file cuts."""
     overrides = {name: variant["overrides"] for name, variant in data["variants"].items()}
-    return {"overrides": overrides, **{key: data[key] for key in ("run", "seeds", "final_episodes")}}
+    return zlib.crc32(json.dumps([overrides, *(data[key] for key in ("run", "seeds", "final_episodes"))]).encode())
 
 
 def _line(run: Mapping[str, Any]) -> str:

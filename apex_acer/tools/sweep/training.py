@@ -13,10 +13,11 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from apex_acer.config import RunConfig, require
+from apex_acer.config import ConfigError, RunConfig, require
 from apex_acer.config.runfile import dump_run, to_dict
 from apex_acer.environments.check import check_environment
 from apex_acer.system.output import say
+from apex_acer.system.process import available_cores
 from apex_acer.tools.sweep.commands import Commands
 from apex_acer.tools.sweep.report import read_curve
 
@@ -103,7 +104,7 @@ def check_before(configs: Iterable[RunConfig]) -> None:
 def runs_at_once(configs: Iterable[RunConfig]) -> int:
     """Runs that the cores allow: two cores for each, or one if the engine is serial."""
     each = 1 if all(config.engine == "serial" for config in configs) else 2
-    return max(1, (os.cpu_count() or 1) // each)
+    return max(1, available_cores() // each)
 
 
 def exit_code(signals: Sequence[signal.Signals], folder: Path, what: str, code: int) -> int:
@@ -115,12 +116,26 @@ def exit_code(signals: Sequence[signal.Signals], folder: Path, what: str, code: 
 
 
 def lock_folder(folder: Path) -> int | None:
-    """Makes and locks the folder, as long as any process has the returned descriptor open; None if it is locked already."""
+    """Makes and locks the folder, as long as any process has the returned descriptor open; None if it is locked already.
+
+    Raises `ConfigError` on a file system without locks.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     lock = os.open(folder, os.O_RDONLY)
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        lock_file(lock, folder)
     except BlockingIOError:
         os.close(lock)
         return None
     return lock
+
+
+def lock_file(descriptor: int, folder: Path, *, waits: bool = False) -> None:
+    """Locks the open file, or raises BlockingIOError unless it `waits`; `ConfigError` if the `folder` has no locks."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if waits else fcntl.LOCK_NB))
+    except BlockingIOError:
+        raise
+    except OSError as error:
+        what = f"{str(folder)!r} cannot be locked ({error.strerror}); give a folder on a local disk"
+        raise ConfigError(f"out: {what}") from None

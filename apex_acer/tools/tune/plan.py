@@ -83,7 +83,7 @@ def plan_tuning(
     require(0 < every <= budget, "evaluation.every", every, allowed)
     space = make_space(base, vary)
     check_before(corners(base, space))
-    name, numbers = Path(arguments[0]).stem, range(base.seed, base.seed + seeds)
+    name, numbers = Path(arguments[0]).resolve().stem, range(base.seed, base.seed + seeds)
     return TunePlan(
         command=shlex.join(["apex-acer", "tune", *arguments]),
         folder=Path(base.out or f"studies/{name}-{time.strftime('%Y%m%d-%H%M%S')}"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 from collections.abc import Iterator, Mapping
@@ -18,7 +17,7 @@ from optuna.storages.journal import JournalFileBackend
 from optuna.trial import FrozenTrial, TrialState
 
 from apex_acer.config import ConfigError, require, writing
-from apex_acer.tools.sweep.training import lock_folder
+from apex_acer.tools.sweep.training import lock_file, lock_folder
 from apex_acer.tools.tune.plan import Range, TunePlan, group, start
 
 NAME, JOURNAL = "apex-acer", "study.journal"
@@ -139,7 +138,7 @@ class Study:
         """Keeps other processes from taking trials and writing files meanwhile."""
         lock = os.open(self._folder, os.O_RDONLY)
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+            lock_file(lock, self._folder, waits=True)
             yield
         finally:
             os.close(lock)

@@ -22,6 +22,7 @@ from apex_acer.config.runfile import dump_run, load_run
 from apex_acer.system.files import write
 from apex_acer.tools.sweep import commands, report, training
 from apex_acer.tools.sweep.report import bootstrap_interval, interquartile_mean, portable, read_curve
+from apex_acer.tools.sweep.sweep import plan_sweep
 from apex_acer.tools.sweep.variants import make_variants
 from tests.conftest import Refused, assert_refused
 from tests.programs import eventually, signal_when
@@ -169,6 +170,14 @@ def test_bad_input_gets_one_line_before_anything_starts(folder: Path, refused: R
     assert {path.name for path in Path("other").iterdir()} == {"file"}
 
 
+def test_a_sweep_of_the_folder_in_which_one_stands_has_that_folder_s_name(folder: Path) -> None:
+    Path("run/seed_0").mkdir(parents=True)
+    Path("run/config.toml").write_text(dump_run(tiny_run()))
+    for name in (".", "../run"):
+        jobs = plan_sweep(tiny_run(out="out"), [name], seeds=1, vary=[], at_once=1, final_episodes=0)._jobs
+        assert [*jobs] == [f"{folder.name if name == '.' else 'run'}/seed_0"]
+
+
 # ── made-up runs ──
 
 
@@ -249,6 +258,13 @@ def test_a_folder_in_use_or_of_another_sweep_is_refused(folder: Path, refused: R
     for flags in ("--seeds 2", "--seeds 1 --final-episodes 1", "--seeds 1 --algorithm.gamma 0.7"):
         assert "holds another sweep" in refused(*SWEEP, *flags.split())
         assert saved() == before
+    for name in ("a", "b"):  # the file has only the last part of a path
+        Path(name).mkdir()
+        Path(name, "x.safetensors").touch()
+    assert main([*SWEEP[:-1], "loaded", "--seeds", "1", "--load", f"{folder}/a/x.safetensors"]) == 0
+    assert "holds another sweep" in refused(
+        *SWEEP[:-1], "loaded", "--seeds", "1", "--load", f"{folder}/b/x.safetensors"
+    )
     Path("out/results.json").write_text('{"seeds": []}')
     assert "results.json" in refused(*SWEEP)
 
