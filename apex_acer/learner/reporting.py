@@ -73,7 +73,10 @@ class Counters:
         self.startup_s = 0.0
         if str(state["run_id"]) == self._run_id:
             self.startup_s = float(state["startup_s"])
-            self._resumed_at = self._first_step_at = float(state["saved_at"])
+            at = min(
+                float(state["saved_at"]), time.monotonic()
+            )  # Ray may start it on another machine, with another clock
+            self._resumed_at = self._first_step_at = at
         require(0 <= self.env_steps < 2**62, "env_steps", self.env_steps, "give a count below 2^62")
 
 

@@ -28,9 +28,8 @@ class Curiosity(TorsoNetwork):
 
     def forward(self, inputs: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
         """Forward and inverse errors `[T, B]` of `action` `[T, B, …]` between `prepare`d observations `[(T+1) * B, …]`."""
-        features = torch.unflatten(
-            self.features(inputs), 0, (len(action) + 1, action.shape[1])
-        )  # [T+1, B, F]; B may be 0
+        # [T+1, B, F]; B may be 0, of a minibatch without steps
+        features = torch.unflatten(self.features(inputs), 0, (len(action) + 1, action.shape[1]))
         before, after = features[:-1], features[1:]
         predicted_action = self.inverse_model(torch.cat([before, after], -1))
         predicted = self.forward_model(torch.cat([before, self._vector(action).to(before.dtype)], -1))

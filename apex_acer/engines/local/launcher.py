@@ -175,8 +175,13 @@ class Server:
 
     def _fork(self, arguments: list[str], stdin: int, output: int, pipe: int) -> int:
         signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)  # until the role has its own handlers
-        if pid := os.fork():
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
+        pid = -1
+        try:
+            pid = os.fork()
+        finally:
+            if pid:  # also if there is no room for another process
+                signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
+        if pid:
             os.setpgid(pid, pid)
             return pid
         code = 1
