@@ -33,6 +33,7 @@ OTHERS = {
     "SpaceInvaders": [
         ("apex_acer ACER, replay of 800,000", "spaceinvaders-replay", 0),
         ("replay of 800,000, constant rate", "spaceinvaders-constant", 0),
+        ("published recipe, small network", "spaceinvaders-baselines-small", 0),
     ],
     "BeamRider": [
         ("replay of 800,000, constant rate", "beamrider-constant", 0),
@@ -43,7 +44,7 @@ OTHERS = {
 CONSTANT = {
     "SpaceInvaders": "spaceinvaders-constant",
     "BeamRider": "beamrider-constant",
-    "SpaceInvaders, published recipe": "spaceinvaders-baselines",
+    "SpaceInvaders, published recipe, small network": "spaceinvaders-baselines-small",
 }
 LEARNER = {
     "entropy": "entropy of the policy, nats",
