@@ -98,7 +98,8 @@ def describe(config: RunConfig) -> str:
     device = learner.device if learner.device != "auto" else "cuda" if has_gpu("auto") else "cpu"
     learners, of_each = ("learner", "") if learner.count == 1 else (f"{learner.count} learners", " each")
     threads, learner_threads = (f"{n} thread{'s' if n > 1 else ''}" for n in (actors.threads, learner.threads))
-    acting = f"{actors.count} actors of {actors.environments} environments, {threads} each"
+    who = f"{actors.count} actor{'s' if actors.count > 1 else ''}"
+    acting = f"{who} of {actors.environments} environments, {threads} each"
     if config.environment.is_remote:
         acting = f"1 actor of up to {remote.clients} remote clients, {threads}"
     uses = f"{acting}; {learners} on {device}, {learner_threads}{of_each}"

@@ -161,6 +161,8 @@ def test_a_gpu_that_cannot_be_there_is_refused(key: str, tmp_path: Path, monkeyp
 def test_several_learners_share_the_cores_and_one_line_says_what_is_used() -> None:
     config = place(tiny_run(**OPEN, learner__device="cpu", actors__environments=8), CARTPOLE, cores=4)
     assert describe(config) == "3 actors of 8 environments, 1 thread each; learner on cpu, 1 thread"
+    alone = place(tiny_run(**OPEN | {"actors__count": 1}, learner__device="cpu"), CARTPOLE, cores=1)
+    assert describe(alone).startswith("1 actor of ")
     several: dict[str, Any] = {"engine": "ray", "learner__count": 2, "learner__device": "cpu"}
     config = place(tiny_run(**(OPEN | several)), PONG, cores=6)
     assert config.learner.threads == 3

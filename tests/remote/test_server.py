@@ -199,8 +199,8 @@ def test_what_still_comes_on_an_old_connection_is_not_heard(serve: Serve) -> Non
         assert again.hear()["sequence"] == 0
         say(step)
         time.sleep(0.3)
-        assert again.ask(step)["sequence"] == 1
-    until(lambda: acting.kinds() == ["reset", "step"])
+        assert [again.ask(step)["sequence"], again.step(2)["sequence"]] == [1, 2]
+    until(lambda: acting.kinds() == ["reset", "step", "step"])
 
 
 def test_who_is_served_by_a_role_that_failed_is_not_told_that_the_run_has_ended(serve: Serve) -> None:
