@@ -215,7 +215,7 @@ def test_a_recurrent_policy_remembers_between_calls_until_it_is_reset(tmp_path: 
 
 
 def test_a_run_of_an_own_algorithm_without_hidden_layers_can_be_looked_at() -> None:
-    """Which of them need one is known to their settings, whose module is not imported."""
+    """Whether the algorithm needs one is known to its settings, whose module is not imported."""
     data = {"algorithm": {"name": "evil_of_a_file:Own"}, "network": {"hidden_sizes": []}}
     assert from_dict(data, import_modules=False).network.hidden_sizes == ()
 

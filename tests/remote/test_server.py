@@ -204,7 +204,7 @@ def test_what_still_comes_on_an_old_connection_is_not_heard(serve: Serve) -> Non
 
 
 def test_who_is_served_by_a_role_that_failed_is_not_told_that_the_run_has_ended(serve: Serve) -> None:
-    """It connects again, to the role's successor."""
+    """The client connects again, to the role's successor."""
     acting = serve()
     peer = Peer(acting.server.url)
     acting.server.close(failed=True)
