@@ -19,7 +19,7 @@ from apex_acer.protocol.specification import Array
 from apex_acer.protocol.unroll import Batch, Unroll
 from apex_acer.replay.rate_limiter import RateLimiter
 from apex_acer.replay.sampler import Sampler
-from apex_acer.replay.storage import Storage
+from apex_acer.replay.storage import Read, Storage
 
 
 class Selection(NamedTuple):
@@ -151,17 +151,17 @@ class BatchQueue:
     def arrays(self) -> dict[str, Array]:
         return self.storage.arrays() | self._sampler.arrays()
 
-    def restore(self, state: Mapping[str, Any], fill: Callable[[str, Array], None] | None) -> None:
-        """Continues from the first learner's `state`, with what `fill` writes into each of `arrays`; `agree` must follow.
+    def restore(self, state: Mapping[str, Any], read: Read | None) -> None:
+        """Continues from the first learner's `state`, with `arrays` as `read` returns them; `agree` must follow.
 
-        Without `fill` replay begins empty and nothing is owed, so that there is no burst of updates.
+        Without `read` replay begins empty and nothing is owed, so that there is no burst of updates.
         """
-        self._limiter.restore(state["rate_limiter"], keep_credit=fill is not None)
+        self._limiter.restore(state["rate_limiter"], keep_credit=read is not None)
         if self._ranks.rank == 0:  # the other learners keep their own generators
             self._sampler.generator.set_state(torch.frombuffer(bytearray.fromhex(state["sampling"]), dtype=torch.uint8))
-        if fill:
-            self.storage.restore(int(state["sequences"]["inserted"]), fill)
-            self._sampler.restore(fill)
+        if read:
+            self.storage.restore(int(state["sequences"]["inserted"]), read)
+            self._sampler.restore(read)
             self._fresh = deque(state["sequences"]["fresh"])
 
     def close(self) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from apex_acer.learner.trainer import Trainer
 from apex_acer.networks import weights
 from apex_acer.networks.metadata import describe, require_match, written_by
 from apex_acer.protocol.specification import Array, EnvironmentSpec
+from apex_acer.replay.storage import Read
 from apex_acer.storage import checkpoint
 from apex_acer.storage.folder import where
 
@@ -123,8 +125,8 @@ class Saver:
         saved = checkpoint.load(path)
         try:
             has_replay = any(name.startswith("replay.") for name in saved.names)
-            fill = (lambda name, array: saved.read_into(f"replay.{name}", array)) if has_replay else None
-            self._take(saved.state, saved.read(TENSORS), fill)
+            read = functools.partial(stored_replay.read_array, saved) if has_replay else None
+            self._take(saved.state, saved.read(TENSORS), read)
             self._evaluations.restore(saved.state["evaluations"], saved.read)
         except ConfigError as error:
             raise ConfigError(f"{path}: {str(error).removeprefix('weights: ').removeprefix(f'{path}/')}") from None
@@ -133,11 +135,11 @@ class Saver:
         self._ranks.collect(json.dumps(saved.state).encode())
         self._ranks.collect(saved.read(TENSORS))
 
-    def _take(self, state: Mapping[str, Any], data: bytes, fill: Callable[[str, Array], None] | None) -> None:
+    def _take(self, state: Mapping[str, Any], data: bytes, read: Read | None) -> None:
         tensors = weights.unpack(data)
         self._algorithm.load(tensors)
         self._optimizer.load(tensors, state["optimizer"])
-        self._queue.restore(state["feed"], fill)
+        self._queue.restore(state["feed"], read)
         self._counters.restore(state)
         if self._ranks.rank == 0:  # the other learners keep their own generators
             torch.set_rng_state(tensors["rng.torch"])

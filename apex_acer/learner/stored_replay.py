@@ -94,6 +94,8 @@ def _open(path: Path, spec: EnvironmentSpec, layout: Layout) -> tuple[dict[str, 
         num, oldest = int(replay["sequences"]), int(replay["oldest"])
     except UNUSABLE as error:
         raise ConfigError(f"{path}: its replay is not described as this program does it ({error})") from None
+    if num < 1:
+        raise ConfigError(f"{path}: its replay is empty; give a folder of a run that had stored unrolls")
     if changes:
         raise ConfigError(f"{path}: is of another environment: {changes}")
     fields = layout.fields.items()
@@ -101,12 +103,15 @@ def _open(path: Path, spec: EnvironmentSpec, layout: Layout) -> tuple[dict[str, 
         if there.get(name) != needed:
             give = "give one of the same algorithm and algorithm.unroll_length"
             raise ConfigError(f"{path}: {name} is {there.get(name, 'missing')}, this run needs {needed}; {give}")
-    arrays = {name: _array(saved, name, (num, *shape), dtype) for name, (shape, dtype) in fields}
+    arrays = {name: read_array(saved, name, (num, *shape), dtype) for name, (shape, dtype) in fields}
     return arrays, (oldest + np.arange(num)) % num
 
 
-def _array(saved: checkpoint.Checkpoint, name: str, shape: tuple[int, ...], dtype: str) -> Array | CompressedArray:
-    """The array of this `shape` in the replay of a checkpoint, whether it is compressed there or not."""
+def read_array(saved: checkpoint.Checkpoint, name: str, shape: tuple[int, ...], dtype: str) -> Array | CompressedArray:
+    """The array of this `shape` in the replay of a checkpoint, whether it is compressed there or not.
+
+    Raises `ConfigError` if it is not there, damaged, or of another size.
+    """
     name = f"replay.{name}"
     if f"{name}.sizes" not in saved.names:
         return saved.view(name, shape, dtype)

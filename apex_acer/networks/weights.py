@@ -22,7 +22,7 @@ from apex_acer.networks.metadata import weights_hint
 from apex_acer.system.files import read as read_file
 from apex_acer.system.files import write as write
 
-MAX_BYTES = 1 << 30  # of a file
+MAX_BYTES = 1 << 32  # of a file
 
 
 def named_tensors(module: nn.Module, prefix: str) -> dict[str, Tensor]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import lz4.block
@@ -13,7 +12,7 @@ from torch import Tensor
 
 from apex_acer.protocol.specification import Array
 from apex_acer.protocol.unroll import Layout, take_rows
-from apex_acer.replay.storage import Storage
+from apex_acer.replay.storage import Read, Storage
 
 OBS = "obs"
 USUAL_RATIO = 10  # of the bytes of observations to those that are held, until some are
@@ -53,12 +52,6 @@ class CompressedArray:
         return {"sizes": np.array([len(row) for row in rows], np.int64), "lz4": np.frombuffer(b"".join(rows), np.uint8)}
 
 
-def require_sizes(sizes: Array, row_bytes: int) -> None:
-    """Raises ValueError unless each of `sizes` is one that a row of so many bytes can have; LZ4 says how large that is."""
-    if len(sizes) and not 0 < sizes.min() <= sizes.max() <= row_bytes + row_bytes // 255 + 16:
-        raise ValueError(f"a row of {row_bytes} bytes cannot have {sizes.min()} or {sizes.max()} when compressed")
-
-
 def unpack(shape: tuple[int, ...], dtype: Any, sizes: Array, data: Array) -> CompressedArray:
     """The array whose `packed` rows are these; raises ValueError if a row is not of this `shape` and `dtype`."""
     rows = [data[end - size : end].tobytes() for size, end in zip(sizes, np.cumsum(sizes), strict=True)]
@@ -88,15 +81,16 @@ class CompressedStorage(Storage):
         packed = {f"{OBS}.{name}": array for name, array in self._obs.packed(len(self)).items()}
         return super().arrays() | packed
 
-    def restore(self, inserted: int, fill: Callable[[str, Array], None]) -> None:
-        super().restore(inserted, fill)
-        sizes = np.empty(len(self), np.int64)
-        fill(f"{OBS}.sizes", sizes)
-        require_sizes(sizes, self._obs.row_bytes)
-        data = np.empty(sizes.sum(), np.uint8)
-        fill(f"{OBS}.lz4", data)
-        self._obs = unpack(*self.layout.fields[OBS], sizes, data)
-        self._obs.extend(self.capacity)
+    def restore(self, inserted: int, read: Read) -> None:
+        super().restore(inserted, read)
+        shape, dtype = self.layout.fields[OBS]
+        saved = read(OBS, (len(self), *shape), dtype)
+        if isinstance(saved, CompressedArray):
+            self._obs = saved
+            self._obs.extend(self.capacity)
+        else:  # by a learner whose replay was on a GPU
+            for index, row in enumerate(saved):
+                self._obs[index] = row
 
     def _write(self, name: str, values: Tensor) -> None:
         if name != OBS:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -11,7 +9,7 @@ from torch import Tensor
 from apex_acer.config import ReplayConfig
 from apex_acer.protocol.specification import Array
 from apex_acer.protocol.unroll import PRIORITY, Unroll
-from apex_acer.replay.storage import Storage
+from apex_acer.replay.storage import Read, Storage
 from apex_acer.replay.sum_tree import SumTree
 
 LEAST_PRIORITY = 1e-6  # added to each priority, so that every sample is drawn now and then
@@ -54,8 +52,8 @@ class Sampler:
         """What must be saved for the samples held, by name; may be empty."""
         return {}
 
-    def restore(self, fill: Callable[[str, Array], None]) -> None:
-        """Takes what `fill` writes into each of `arrays`; the storage was restored before."""
+    def restore(self, read: Read) -> None:
+        """Takes each of `arrays` from where it was saved; the storage was restored before."""
 
     def _require_sequences(self) -> None:
         if not len(self._storage):
@@ -109,10 +107,9 @@ class PrioritizedSampler(Sampler):
     def arrays(self) -> dict[str, Array]:
         return {"weights": self._weights()}
 
-    def restore(self, fill: Callable[[str, Array], None]) -> None:
-        weights = self._weights()
-        fill("weights", weights)
-        self._tree.put(np.arange(len(weights)), weights)
+    def restore(self, read: Read) -> None:
+        samples = np.arange(self._storage.num_samples)
+        self._tree.put(samples, read("weights", samples.shape, "float64"))
 
     def _weights(self) -> Array:
         return self._tree[np.arange(self._storage.num_samples)]
@@ -162,8 +159,9 @@ class RewardedSampler(Sampler):
     def arrays(self) -> dict[str, Array]:
         return {"rewarded": self._held()}
 
-    def restore(self, fill: Callable[[str, Array], None]) -> None:
-        fill("rewarded", self._held())
+    def restore(self, read: Read) -> None:
+        held = self._held()
+        held[...] = read("rewarded", held.shape, "bool")
 
     def _held(self) -> Array:
         """Whether each of the samples held has a non-zero reward; a view."""

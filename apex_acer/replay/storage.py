@@ -12,7 +12,13 @@ from torch import Tensor
 
 from apex_acer.networks.device import CPU
 from apex_acer.protocol.specification import Array
-from apex_acer.protocol.unroll import Batch, Layout, Unroll, take_rows
+from apex_acer.protocol.unroll import Batch, Kind, Layout, Unroll, take_rows
+
+CHUNK = 1024  # sequences that are copied at once
+VERSION: dict[str, Kind] = {"version": ((), "int64")}  # of the weights that acted; stored with each sequence
+
+Read = Callable[[str, tuple[int, ...], str], Any]
+"""A function that returns the saved array of a name, shape and type, whose rows can be taken by their numbers."""
 
 
 class Storage:
@@ -46,8 +52,7 @@ class Storage:
         self.num_steps = 0
         """Environment steps held, masked ones not counted."""
         # the kernel provides pages of zeros when they are first written, so an empty ring takes no memory
-        fields = layout.fields | {"version": ((), "int64")}
-        shapes = {name: field for name, field in fields.items() if name not in apart}
+        shapes = {name: field for name, field in (layout.fields | VERSION).items() if name not in apart}
         arrays = {name: np.zeros((capacity, *shape), dtype) for name, (shape, dtype) in shapes.items()}
         self._tensors = {name: torch.from_numpy(array).to(device) for name, array in arrays.items()}
 
@@ -131,15 +136,18 @@ class Storage:
         contents = {name: tensor[: len(self)].cpu().numpy() for name, tensor in self._tensors.items()}
         return contents | {"steps": self._steps[: len(self)]}
 
-    def restore(self, inserted: int, fill: Callable[[str, Array], None]) -> None:
-        """Takes the contents that `fill` writes into each of `arrays`, as they were after `inserted` sequences."""
+    def restore(self, inserted: int, read: Read) -> None:
+        """Takes each of `arrays` as it was after `inserted` sequences."""
         self.num_inserted = inserted
+        fields = self.layout.fields | VERSION
         for name, tensor in self._tensors.items():
-            array = tensor[: len(self)].cpu().numpy()
-            fill(name, array)
-            tensor[: len(self)].copy_(torch.from_numpy(array))
-        fill("steps", self._steps[: len(self)])
-        self.num_steps = int(self._steps.sum())
+            shape, dtype = fields[name]
+            rows = read(name, (len(self), *shape), dtype)
+            for chunk in np.split(np.arange(len(self)), range(CHUNK, len(self), CHUNK)):
+                tensor[torch.from_numpy(chunk)] = torch.from_numpy(rows[chunk]).to(self._device)
+        steps = self._steps[: len(self)]
+        steps[...] = read("steps", steps.shape, "int32")
+        self.num_steps = int(steps.sum())
 
     def _read(self, name: str, rows: Tensor) -> Tensor:
         """The field's `rows` `[rows, B]`, counted through all sequences; each column is of one sequence."""

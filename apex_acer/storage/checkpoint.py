@@ -25,7 +25,7 @@ from apex_acer.system import files
 FOLDER, MANIFEST = "checkpoint", "manifest.json"
 FORMAT = 3
 MAX_MANIFEST_BYTES = 1 << 24
-MAX_READ_BYTES = 1 << 30  # of a file that does not fill a given array
+MAX_READ_BYTES = 1 << 32  # of a file that is not viewed
 
 
 @dataclass(frozen=True)
@@ -42,31 +42,30 @@ class Checkpoint:
 
     def read(self, name: str) -> bytes:
         """The contents of the file `name`; raises `ConfigError` if it is missing or damaged."""
-        length = self._facts(name)[0]
-        if length > MAX_READ_BYTES:
-            raise ConfigError(f"{self.path / name}: {length} bytes, at most {MAX_READ_BYTES} are read")
-        data = bytearray(length)
-        self._fill(name, memoryview(data))
-        return bytes(data)
-
-    def read_into(self, name: str, array: Array) -> None:
-        """Fills a contiguous `array` with the raw file `name`; raises `ConfigError` if it does not fit or is damaged."""
-        length = self._facts(name)[0]
-        if length != array.nbytes:
-            raise ConfigError(f"{self.path / name}: {length} bytes, this run needs {array.nbytes}")
-        self._fill(name, _buffer(array))
+        path, facts = self.path / name, self._facts(name)
+        try:
+            data = files.read(path, MAX_READ_BYTES)
+        except OSError as error:
+            raise ConfigError(f"{path}: {error.strerror}") from None
+        self._require_whole(path, data, facts)
+        return data
 
     def view(self, name: str, shape: tuple[int, ...], dtype: str) -> Array:
-        """The raw file `name` as an array, which is read as it is used; raises `ConfigError` as `read_into` does."""
-        length, needed = self._facts(name)[0], math.prod(shape) * np.dtype(dtype).itemsize
-        if length != needed or not length:
-            raise ConfigError(f"{self.path / name}: {length} bytes, this run needs {needed or 'some'}")
+        """The raw file `name` as an array, which is read as it is used.
+
+        Raises `ConfigError` if it is missing, damaged or of another size.
+        """
+        path, facts = self.path / name, self._facts(name)
+        needed = math.prod(shape) * np.dtype(dtype).itemsize
+        if facts[0] != needed:
+            raise ConfigError(f"{path}: {facts[0]} bytes, this run needs {needed}")
+        if not needed:
+            return np.empty(shape, dtype)  # nothing can be mapped
         try:
-            array: Array = np.memmap(self.path / name, np.dtype(dtype), mode="c", shape=shape)
-        except OSError as error:
-            raise ConfigError(f"{self.path / name}: {error.strerror}") from None
-        if zlib.crc32(_buffer(array)) != self._files[name][1]:
-            raise ConfigError(f"{self.path / name}: damaged; its checksum is not the manifest's")
+            array: Array = np.memmap(path, np.dtype(dtype), mode="c", shape=shape)
+        except (OSError, ValueError) as error:  # ValueError: it has become shorter
+            raise ConfigError(f"{path}: {getattr(error, 'strerror', error)}") from None
+        self._require_whole(path, array, facts)
         return array
 
     def _facts(self, name: str) -> tuple[int, int]:
@@ -75,14 +74,10 @@ class Checkpoint:
         except KeyError:
             raise ConfigError(f"{self.path / MANIFEST}: names no file {name!r}") from None
 
-    def _fill(self, name: str, buffer: memoryview) -> None:
-        path = self.path / name
-        try:
-            with path.open("rb") as file:
-                num = file.readinto(buffer)
-        except OSError as error:
-            raise ConfigError(f"{path}: {error.strerror}") from None
-        if num != len(buffer) or zlib.crc32(buffer) != self._files[name][1]:
+    @staticmethod
+    def _require_whole(path: Path, content: bytes | Array, facts: tuple[int, int]) -> None:
+        buffer = _buffer(content)
+        if (len(buffer), zlib.crc32(buffer)) != facts:
             raise ConfigError(f"{path}: damaged; its checksum is not the manifest's")
 
 

@@ -19,6 +19,7 @@ from apex_acer.protocol.specification import Array
 from apex_acer.protocol.unroll import Batch
 from apex_acer.replay.rate_limiter import RateLimiter
 from apex_acer.replay.sampler import LEAST_PRIORITY
+from apex_acer.replay.storage import Read
 from tests.runs import numbered_unroll, segment_numbers, tiny_layout, tiny_run
 
 MIXES: dict[str, dict[str, Any]] = {
@@ -99,23 +100,23 @@ def go_on(queue: BatchQueue, config: RunConfig, first: int, count: int) -> Drawn
     return drawn
 
 
-def copied(queue: BatchQueue) -> Callable[[str, Array], None]:
-    """Fills another's arrays with what `queue` holds now."""
+def copied(queue: BatchQueue) -> Read:
+    """Returns the arrays that `queue` holds now."""
     kept = {name: array.copy() for name, array in queue.arrays().items()}
 
-    def fill(name: str, array: Array) -> None:
-        assert (array.shape, array.dtype) == (kept[name].shape, kept[name].dtype)
-        array[...] = kept[name]
+    def read(name: str, shape: tuple[int, ...], dtype: str) -> Array:
+        assert (shape, dtype) == (kept[name].shape, str(kept[name].dtype))
+        return kept[name]
 
-    return fill
+    return read
 
 
 def through_json(queue: BatchQueue) -> Any:
     return json.loads(json.dumps(queue.state()))
 
 
-def restore(queue: BatchQueue, state: Any, fill: Callable[[str, Array], None] | None) -> None:
-    queue.restore(state, fill)
+def restore(queue: BatchQueue, state: Any, read: Read | None) -> None:
+    queue.restore(state, read)
     queue.agree(0, False, False)
 
 

@@ -83,8 +83,7 @@ def test_the_newest_of_a_ring_are_loaded_in_the_order_in_which_it_was_filled(
     saved = checkpoint.load(checkpoint.newest(tmp_path) or Path())
     held = saved.state["replay"]
     assert held["sequences"] == 23 > held["oldest"] > 0
-    obs = np.empty((23, 6, 4), np.float32)
-    saved.read_into("replay.obs", obs)
+    obs = saved.view("replay.obs", (23, 6, 4), "float32")
     for capacity in (23, 20):
         batch = loaded(tmp_path, replay__capacity=5 * capacity).gather(torch.arange(capacity))
         expected = np.roll(obs, -held["oldest"], 0)[-capacity:]
@@ -161,6 +160,10 @@ def test_damage_is_seen_before_anything_is_loaded(tmp_path: Path) -> None:
     checkpoint.write(tmp_path, 0, {"replay": {"fields": 3}}, {})
     said = config_error(lambda: load_replay(str(tmp_path), config, CARTPOLE, queue))
     assert "its replay is not described as this program does it" in said
+    state = checkpoint.load(folder / "checkpoint/0").state
+    checkpoint.write(tmp_path / "empty", 0, state | {"replay": state["replay"] | {"sequences": 0}}, {})
+    said = config_error(lambda: load_replay(str(tmp_path / "empty"), config, CARTPOLE, queue))
+    assert "its replay is empty" in said
 
 
 CONFIG = tiny_run()

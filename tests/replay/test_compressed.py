@@ -15,7 +15,7 @@ from apex_acer.networks.weights import read
 from apex_acer.protocol.actions import Discrete
 from apex_acer.protocol.specification import EnvironmentSpec
 from apex_acer.protocol.unroll import layout
-from apex_acer.replay.compressed import CompressedStorage
+from apex_acer.replay.compressed import CompressedStorage, unpack
 from apex_acer.replay.storage import Storage
 from tests.runs import CARTPOLE, made_up_unroll, tiny_layout, tiny_run
 
@@ -67,22 +67,30 @@ def test_only_a_replay_memory_in_main_memory_is_compressed(device: str, ratio: f
     assert type(make_storage(config, tiny_layout(config), 100, torch.device(device))) is kind
 
 
-def test_what_was_not_compressed_so_is_refused_before_it_takes_memory() -> None:
+def test_rows_that_were_not_compressed_so_are_refused() -> None:
     fits = tiny_layout(tiny_run())
     filled(tiny_run(), CARTPOLE, compressed := CompressedStorage(fits, CAPACITY))
     arrays = compressed.arrays()
-    cases = {
-        "obs.lz4": (np.roll(arrays["obs.lz4"], 1), "row 0: "),
-        "obs.sizes": (np.full_like(arrays["obs.sizes"], 2**40), "bytes cannot have 1099511627776"),
-    }
-    for name, (wrong, problem) in cases.items():
-        contents = arrays | {name: wrong}
+    sizes, data = arrays["obs.sizes"], arrays["obs.lz4"]
+    for wrong_sizes, wrong_data in [(sizes, np.roll(data, 1)), (-sizes, data), (np.full_like(sizes, 2**40), data)]:
+        with pytest.raises(ValueError, match="row 0: "):
+            unpack(*fits.obs, wrong_sizes, wrong_data)
 
-        def fill(name: str, array: Any, contents: Any = contents) -> None:
-            np.copyto(array, contents[name])
 
-        with pytest.raises(ValueError, match=problem):
-            CompressedStorage(fits, CAPACITY).restore(compressed.num_inserted, fill)
+@pytest.mark.parametrize("compresses", [False, True])
+def test_a_storage_takes_what_one_of_the_other_kind_has_saved(compresses: bool) -> None:
+    """A run goes on on another device: replay is compressed in main memory alone."""
+    fits = tiny_layout(tiny_run())
+    plain, compressed = Storage(fits, CAPACITY), CompressedStorage(fits, CAPACITY)
+    after, before = (compressed, plain) if compresses else (plain, compressed)
+    filled(tiny_run(), CARTPOLE, before)
+    saved = before.arrays()
+    if not compresses:
+        saved["obs"] = unpack(*fits.obs, saved["obs.sizes"], saved["obs.lz4"])  # type: ignore[assignment]
+    after.restore(before.num_inserted, lambda name, *_: saved[name])
+    samples = torch.arange(len(before))
+    assert torch.equal(after.gather(samples).obs, before.gather(samples).obs)
+    assert (len(after), after.num_steps) == (len(before), before.num_steps)
 
 
 def test_a_run_is_the_same_and_is_resumed_to_the_bit(tmp_path: Path) -> None:

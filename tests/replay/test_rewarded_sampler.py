@@ -94,8 +94,8 @@ def test_what_is_restored_draws_the_same(window: int) -> None:
     saved = {name: array.copy() for name, array in {**storage.arrays(), **sampler.arrays()}.items()}
     np.testing.assert_array_equal(saved["rewarded"], rewarded)
     other_storage, other = make(window)
-    other_storage.restore(storage.num_inserted, lambda name, array: np.copyto(array, saved[name]))
-    other.restore(lambda name, array: np.copyto(array, saved[name]))
+    other_storage.restore(storage.num_inserted, lambda name, *_: saved[name])
+    other.restore(lambda name, *_: saved[name])
     other.generator.set_state(sampler.generator.get_state())
     assert torch.equal(other.draw(50), sampler.draw(50))
 
