@@ -119,10 +119,8 @@ class Saver:
             state, data = self._ranks.collect(b"")[0], self._ranks.collect(b"")[0]
             self._take(json.loads(state), data, None)
             return
-        path = checkpoint.newest(self._folder)
-        if path is None:
-            raise ConfigError(f"{self._folder}: holds no whole checkpoint; give the folder of a run that has saved one")
-        saved = checkpoint.load(path)
+        saved = checkpoint.load_newest(self._folder)
+        path = saved.path
         try:
             has_replay = any(name.startswith("replay.") for name in saved.names)
             read = functools.partial(stored_replay.read_array, saved) if has_replay else None

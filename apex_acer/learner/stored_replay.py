@@ -42,10 +42,8 @@ def load_replay(folder: str, config: RunConfig, spec: EnvironmentSpec, queue: Ba
     """
     storage, log_probs = queue.storage, make_agent(config, spec).log_probs
     try:
-        path = checkpoint.newest(Path(folder))
-        if path is None:
-            raise ConfigError(f"{folder!r} holds no whole checkpoint")
-        arrays, slots = _open(path, spec, storage.layout)
+        saved = checkpoint.load_newest(Path(folder))
+        arrays, slots = _open(saved, spec, storage.layout)
         slots = slots[-storage.capacity :]
         chunks = np.split(slots, range(CHUNK, len(slots), CHUNK))
         for chunk in chunks:
@@ -54,7 +52,7 @@ def load_replay(folder: str, config: RunConfig, spec: EnvironmentSpec, queue: Ba
         raise ConfigError(f"replay.load: {error}") from None
     for chunk in chunks:
         queue.store(_unroll(arrays, chunk), 0)
-    log.info("replay starts with %d sequences, %d steps, of %s", len(storage), storage.num_steps, path)
+    log.info("replay starts with %d sequences, %d steps, of %s", len(storage), storage.num_steps, saved.path)
 
 
 def store_unrolls(folder: Path, config: RunConfig, spec: EnvironmentSpec, unrolls: Sequence[Unroll]) -> Path:
@@ -79,12 +77,14 @@ def store_unrolls(folder: Path, config: RunConfig, spec: EnvironmentSpec, unroll
     return checkpoint.write(folder, 0, {"spec": dataclasses.asdict(spec), "replay": replay}, arrays)
 
 
-def _open(path: Path, spec: EnvironmentSpec, layout: Layout) -> tuple[dict[str, Array | CompressedArray], Array]:
-    """The arrays `[sequences, …]` of `layout` in the checkpoint `path`, and their slots, the oldest first.
+def _open(
+    saved: checkpoint.Checkpoint, spec: EnvironmentSpec, layout: Layout
+) -> tuple[dict[str, Array | CompressedArray], Array]:
+    """The arrays `[sequences, …]` of `layout` in a checkpoint, and their slots, the oldest first.
 
     Raises `ConfigError` if the replay there is of another environment or algorithm.
     """
-    saved = checkpoint.load(path)
+    path = saved.path
     if "replay" not in saved.state:
         raise ConfigError(f"{path}: holds no replay; give a folder of a run with checkpoint.replay")
     try:

@@ -59,10 +59,8 @@ def prepare_resume(
     require(isinstance(stop, Mapping), "stop", stop, "give a dict: {'env_steps': 2000}")
     if is_held(folder):  # before its files are read, which change under that program's hands
         raise in_use(folder)
-    path = checkpoint.newest(folder)
-    if path is None:
-        raise ConfigError(f"resume: {str(folder)!r} holds no whole checkpoint; give the folder of a run that saved one")
-    state, before = checkpoint.load(path).state, load_run(folder / "config.toml")
+    saved, before = _newest_checkpoint("resume", folder), load_run(folder / "config.toml")
+    path, state = saved.path, saved.state
     config = dataclasses.replace(before, stop=_stop_of_rest(before.stop, stop, path, state))
     if schedule_steps is not None:
         config = dataclasses.replace(config, schedule_steps=schedule_steps)
@@ -110,11 +108,16 @@ def _with_replay(config: RunConfig) -> RunConfig:
     load = config.replay.load
     if not load:
         return config
-    allowed = (
-        "it holds no whole checkpoint; give the folder of a run with checkpoint.replay or of apex_acer.write_unrolls"
-    )
-    require(checkpoint.newest(Path(load)) is not None, "replay.load", load, allowed)
+    _newest_checkpoint("replay.load", Path(load))
     return dataclasses.replace(config, replay=dataclasses.replace(config.replay, load=str(Path(load).absolute())))
+
+
+def _newest_checkpoint(key: str, folder: Path) -> checkpoint.Checkpoint:
+    """The newest whole checkpoint in `folder`, the value of `key`; raises `ConfigError`."""
+    try:
+        return checkpoint.load_newest(folder)
+    except ConfigError as error:
+        raise ConfigError(f"{key}: {error}") from None
 
 
 def _with_opponent(config: RunConfig) -> RunConfig:

@@ -120,13 +120,21 @@ def write(folder: Path, number: int, state: Mapping[str, Any], contents: Mapping
 
 def newest(folder: Path) -> Path | None:
     """The newest whole checkpoint of the run in `folder`; None if there is none."""
+    try:
+        return load_newest(folder).path
+    except ConfigError:
+        return None
+
+
+def load_newest(folder: Path) -> Checkpoint:
+    """Opens the newest whole checkpoint of the run in `folder`; raises `ConfigError`, which says why there is none."""
+    problem = ""
     for path in reversed(_numbered(folder)):
         try:
-            load(path)
-        except ConfigError:
-            continue
-        return path
-    return None
+            return load(path)
+        except ConfigError as error:
+            problem = problem or f" ({error})"
+    raise ConfigError(f"{folder}: holds no whole checkpoint{problem}; give the folder of a run that has saved one")
 
 
 def load(path: Path) -> Checkpoint:
@@ -139,9 +147,9 @@ def load(path: Path) -> Checkpoint:
         sizes = {name: (path / name).stat().st_size for name in facts if _is_plain(path, name)}
         damaged = checksum != zlib.crc32(_text(data))
     except OSError as error:
-        raise ConfigError(f"{manifest}: {error.strerror}; give a whole checkpoint") from None
+        raise ConfigError(f"{manifest}: {error.strerror}") from None
     except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError):
-        raise ConfigError(f"{manifest}: not a manifest of this program; give a whole checkpoint") from None
+        raise ConfigError(f"{manifest}: not a manifest of this program") from None
     if version != FORMAT:
         raise ConfigError(f"{manifest}: not of format {FORMAT}, which this program reads")
     if damaged:

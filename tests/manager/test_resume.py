@@ -143,7 +143,7 @@ def test_a_checkpoint_that_is_another_run_s_forged_or_damaged_is_refused_by_its_
 
 def test_where_there_is_nothing_to_go_on_from(tmp_path: Path) -> None:
     for folder in (tmp_path, tmp_path / "nowhere"):
-        assert refused(folder).startswith(f"resume: '{folder}' holds no whole checkpoint")
+        assert refused(folder).startswith(f"resume: {folder}: holds no whole checkpoint; give the folder of a run")
     message = config_error(lambda: resume(tmp_path, 2000))  # type: ignore[arg-type]
     assert message == "stop: 2000 is not allowed; give a dict: {'env_steps': 2000}"
 
@@ -159,7 +159,7 @@ def test_a_checkpoint_needs_its_run_s_configuration_and_all_its_files(
     assert refused(folder).startswith(f"{folder / 'config.toml'}: No such file")
     (path / "tensors.safetensors").unlink()
     for message in (refused(folder), config_error(lambda: resume_learner(saved_run()))):
-        assert "holds no whole checkpoint" in message
+        assert f"holds no whole checkpoint ({path}: 'tensors.safetensors' is not the file" in message
 
 
 def refused(folder: Path, stop: dict[str, Any] | None = None) -> str:
