@@ -112,8 +112,6 @@ class Group(NamedTuple):
     """Parameters with an optimizer and gradient clipping of their own."""
 
     parameters: list[nn.Parameter]
-    learning_rate: float | None = None
-    """Learning rate at the start; None: `optimizer.learning_rate`."""
     every: int = 1
     """Updates per optimizer step of this group."""
 

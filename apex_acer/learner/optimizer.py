@@ -45,15 +45,11 @@ class Optimizer:
         }
 
     def learning_rate(self, env_steps: int) -> float:
-        """The learning rate, of groups without their own, when the run has made `env_steps`."""
-        return self._config.learning_rate * self._scheduled(env_steps)
-
-    def _scheduled(self, env_steps: int) -> float:
-        """The factor that the schedule gives all learning rates."""
+        """The learning rate when the run has made `env_steps`."""
+        rate, final = self._config.learning_rate, self._config.final_fraction
         if self._config.schedule == "constant":
-            return 1.0
-        final = self._config.final_fraction
-        return final + (1 - final) * max(0.0, 1 - env_steps / self._schedule_end)
+            return rate
+        return rate * (final + (1 - final) * max(0.0, 1 - env_steps / self._schedule_end))
 
     def backward(self, loss: Tensor) -> None:
         """Replaces the parameters' `.grad` by the gradient of `loss`."""
@@ -74,10 +70,10 @@ class Optimizer:
         norm = norms[0] if len(norms) == 1 else torch.linalg.vector_norm(torch.stack(norms))
         finite = math.isfinite(norm + loss)
         if finite:
-            factor = self._scheduled(env_steps)
+            rate = self.learning_rate(env_steps)
             for (name, group), group_norm in zip(self._groups.items(), norms, strict=True):
                 if name in due:
-                    group.step(group_norm, factor)
+                    group.step(group_norm, rate)
         return norm, finite
 
     def tensors(self) -> dict[str, Tensor]:
@@ -108,7 +104,6 @@ class _GroupOptimizer:
 
     def __init__(self, config: OptimizerConfig, group: Group, vector: Tensor, gradient: Tensor) -> None:
         self._config, self.gradient, self.every = config, gradient, group.every
-        self._learning_rate = config.learning_rate if group.learning_rate is None else group.learning_rate
         self._vector = nn.Parameter(vector)
         self._vector.grad = gradient
         self._optimizer = _build(config, self._vector)
@@ -116,9 +111,9 @@ class _GroupOptimizer:
         self._first_settings = dict(self._settings)
         self._step = without_compiler(self._optimizer) if config.name in STATE else self._optimizer.step
 
-    def step(self, norm: Tensor, factor: float) -> None:
+    def step(self, norm: Tensor, learning_rate: float) -> None:
         self.gradient.mul_((self._config.max_grad_norm / (norm + 1e-6)).clamp(max=1.0))
-        self._settings["lr"] = self._learning_rate * factor
+        self._settings["lr"] = learning_rate
         self._step()
 
     def state(self) -> dict[str, Any]:

@@ -208,11 +208,11 @@ Built = tuple[nn.Sequential, Mapping[str, Group], Optimizer]
 
 
 def build_groups(**settings: Any) -> Built:
-    """A first layer that steps every third update at its own rate, beside the rest, which has the run's."""
+    """A first layer that steps every third update, beside the rest."""
     network = build_layers()
     first = list(network[0].parameters())
     groups = {
-        "slow": Group(first, learning_rate=0.002, every=3),
+        "slow": Group(first, every=3),
         "rest": Group([p for p in network.parameters() if all(p is not q for q in first)]),
     }
     fixed = {"learning_rate": 0.01, "max_grad_norm": 0.5, "eps": 1e-3}
@@ -223,11 +223,10 @@ def build_groups(**settings: Any) -> Built:
 @BOTH
 @pytest.mark.parametrize("scale", [100.0, 0.01])
 def test_groups_step_as_separate_optimizers_do(name: str, scale: float) -> None:
-    """Each by torch's own: with its learning rate, of which the schedule leaves less, its clipping, on its updates."""
+    """Each by torch's own: with a learning rate that the schedule lowers, its clipping, on its updates."""
     network, _, optimizer = build_groups(name=name, schedule="linear")
     copy, groups, _ = build_groups(name=name)
-    rates = {"slow": 0.002, "rest": 0.01}
-    separate = {key: torchs_own(name, list(group.parameters), rates[key]) for key, group in groups.items()}
+    separate = {key: torchs_own(name, list(group.parameters), 0.01) for key, group in groups.items()}
     for updates, x in enumerate(images(8)):
         norm, taken = step(optimizer, scale * network(x).square().mean(), 100 * updates, updates)
         copy.zero_grad()
@@ -235,7 +234,7 @@ def test_groups_step_as_separate_optimizers_do(name: str, scale: float) -> None:
         norms = [nn.utils.clip_grad_norm_(group.parameters, 0.5) for group in groups.values()]
         assert min(norms) > 0.5 if scale == 100 else max(norms) < 0.5
         for key, each in separate.items():
-            each.param_groups[0]["lr"] = rates[key] * (1 - updates / 10)
+            each.param_groups[0]["lr"] = 0.01 * (1 - updates / 10)
             if key == "rest" or updates % 3 == 0:
                 each.step()
         assert taken
