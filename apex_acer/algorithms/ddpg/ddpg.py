@@ -39,7 +39,6 @@ class DdpgAgent(Agent):
         super().__init__(config, spec)
         num_critics = self.settings.num_critics if self.gives_priorities else 0
         self.network = DeterministicPolicy(config.network, spec, num_critics=num_critics)
-        self._has_memory = self.settings.noise == "ornstein_uhlenbeck" and self.settings.noise_theta < 1
         if self.settings.noise == "ornstein_uhlenbeck":
             self.state = {NOISE: spec.actions.shape}
 
@@ -62,10 +61,10 @@ class DdpgAgent(Agent):
             return Action(best, self._q_values(encoded, best, best), state)
         innovation = torch.randn(best.shape, generator=generator, device=obs.device)
         noise = exploration.unsqueeze(-1) * innovation  # [N, d]
-        if self._has_memory:
+        if self.state:
             noise = correlated_noise(state.get(NOISE, torch.zeros_like(noise)), noise, self.settings.noise_theta)
             state = {NOISE: noise}
-        is_trained = updates or self.config.load or self._has_memory
+        is_trained = updates or self.config.load or self.state
         action = (best + noise).clamp(-1.0, 1.0) if is_trained else uniform(innovation)
         return Action(action, self._q_values(encoded, action, best), state)
 
