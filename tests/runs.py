@@ -15,7 +15,6 @@ from apex_acer.config.runfile import from_dict
 from apex_acer.engines.serial import DirectLink
 from apex_acer.learner.inbox import Inbox
 from apex_acer.learner.learner import Learner
-from apex_acer.learner.parts import unroll_layout
 from apex_acer.protocol.actions import Box, Discrete
 from apex_acer.protocol.messages import Message, Peer, Reply
 from apex_acer.protocol.planes import pack
@@ -86,7 +85,7 @@ def tiny_run(out: Path | str = "", **changes: Any) -> RunConfig:
 
 def tiny_layout(config: RunConfig, spec: EnvironmentSpec = CARTPOLE) -> Layout:
     """The layout of `config`'s unrolls."""
-    return unroll_layout(config, spec)
+    return make_agent(config, spec).layout
 
 
 def made_up_unroll(config: RunConfig, seed: int = 0, spec: EnvironmentSpec = CARTPOLE, **replaced: Any) -> Unroll:

@@ -13,7 +13,7 @@ from rich.filesize import decimal
 
 from apex_acer.config import RunConfig
 from apex_acer.learner.inbox import Barrier, Inbox, Post
-from apex_acer.learner.parts import make_batch_queue, unroll_layout
+from apex_acer.learner.parts import make_batch_queue
 from apex_acer.learner.ranks import ALONE, Ranks
 from apex_acer.learner.reporting import Counters, Reporter
 from apex_acer.learner.saving import Saver
@@ -53,13 +53,13 @@ class Learner:
         self._columns, self._waits = config.actors.environments, config.algorithm.waits
         self._has_replay = config.algorithm.replay_ratio > 0
         self._max_wait_s = math.inf if ranks is ALONE else MAX_WAIT_S
-        layout = unroll_layout(config, spec)
+        self._trainer = Trainer(config, spec, ranks)
+        layout = self._trainer.algorithm.agent.layout
         waiting = config.actors.count * config.max_unanswered
         slots = config.environment.remote.clients if config.environment.is_remote else 1
         self.inbox = Inbox(run_id, layout, self._columns, spec, waiting, slots)
         unrolls = config.learner.batch_size // ranks.count // self._columns  # in a batch; a whole number if actors wait
         self._barrier = Barrier(unrolls if self._waits else 0, self.inbox.is_current)
-        self._trainer = Trainer(config, spec, ranks)
         self._queue = make_batch_queue(config, layout, self._trainer.device, ranks)
         log.info("learner on %s; replay holds up to %s", self._trainer.computes, decimal(self._queue.storage.num_bytes))
         self.counters = Counters(run_id, started_at)

@@ -1,26 +1,19 @@
-"""The parts of a run's learner, as its configuration says: the layout of unrolls, replay, the batch queue."""
+"""The parts of a run's learner, as its configuration says: the batch queue, and its storage and sampler."""
 
 from __future__ import annotations
 
 import torch
 
-from apex_acer.algorithms import make_agent
 from apex_acer.config import ConfigError, RunConfig
 from apex_acer.learner.batch_queue import BatchQueue
 from apex_acer.learner.ranks import ALONE, Ranks
 from apex_acer.networks.device import CPU
-from apex_acer.protocol.specification import EnvironmentSpec
 from apex_acer.protocol.unroll import Layout
 from apex_acer.replay.compressed import CompressedStorage
 from apex_acer.replay.rate_limiter import RateLimiter
 from apex_acer.replay.sampler import PrioritizedSampler, RewardedSampler, Sampler
 from apex_acer.replay.storage import Storage
 from apex_acer.system.seeds import derive_seed
-
-
-def unroll_layout(config: RunConfig, spec: EnvironmentSpec) -> Layout:
-    """The layout of a run's unrolls."""
-    return make_agent(config, spec).layout
 
 
 def make_batch_queue(config: RunConfig, layout: Layout, device: torch.device, ranks: Ranks = ALONE) -> BatchQueue:

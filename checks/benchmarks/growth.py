@@ -14,9 +14,10 @@ import tyro
 
 from apex_acer.actor.policy import Policy
 from apex_acer.actor.rollout import Rollout
+from apex_acer.algorithms import make_agent
 from apex_acer.config.runfile import load_run
 from apex_acer.environments.vector import make_environments
-from apex_acer.learner.parts import make_batch_queue, unroll_layout
+from apex_acer.learner.parts import make_batch_queue
 from apex_acer.learner.trainer import Trainer
 
 UPDATES = 300
@@ -32,7 +33,7 @@ def measure(preset: str, steps: int) -> dict[str, Any]:
     unroll = Rollout(environments, Policy(config, spec), seed=0).unroll(k)
     environments.close()
     trainer = Trainer(config, spec)
-    queue = make_batch_queue(config, unroll_layout(config, spec), trainer.device)
+    queue = make_batch_queue(config, make_agent(config, spec).layout, trainer.device)
     while queue.storage.num_steps < steps - k * num:
         queue.store(unroll, 0)
     inserts, updates = list[float](), list[float]()

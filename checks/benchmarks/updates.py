@@ -17,10 +17,11 @@ import numpy as np
 import torch
 import tyro
 
+from apex_acer.algorithms import make_agent
 from apex_acer.config import RunConfig
 from apex_acer.config.runfile import load_run
 from apex_acer.engines.machine import place
-from apex_acer.learner.parts import make_batch_queue, unroll_layout
+from apex_acer.learner.parts import make_batch_queue
 from apex_acer.learner.trainer import Trainer
 from apex_acer.protocol.actions import Box
 from apex_acer.protocol.specification import EnvironmentSpec
@@ -49,7 +50,7 @@ def box_spec(obs: int, actions: int) -> EnvironmentSpec:
 def random_unrolls(config: RunConfig, spec: EnvironmentSpec) -> Iterator[Unroll]:
     """Unrolls of noise, without end."""
     k, num, rng = config.algorithm.unroll_length, ENVIRONMENTS, np.random.default_rng(0)
-    shapes = unroll_layout(config, spec)
+    shapes = make_agent(config, spec).layout
     while True:
         yield Unroll(
             obs=rng.normal(size=(k + 1, num, *spec.plane_shape)).astype(spec.dtype),
@@ -69,7 +70,7 @@ class Updates:
 
     def __init__(self, config: RunConfig, spec: EnvironmentSpec) -> None:
         self._trainer = Trainer(config, spec)
-        shapes = unroll_layout(config, spec)
+        shapes = make_agent(config, spec).layout
         self._queue = make_batch_queue(config, shapes, self._trainer.device)
         self._unrolls = random_unrolls(config, spec)
         self.computes = self._trainer.computes

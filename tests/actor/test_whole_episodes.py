@@ -11,9 +11,10 @@ import pytest
 import torch
 
 from apex_acer.actor.rollout import Episode, Rollout
+from apex_acer.algorithms import make_agent
 from apex_acer.config import RunConfig
 from apex_acer.environments.vector import Environments, Step
-from apex_acer.learner.parts import make_storage, unroll_layout
+from apex_acer.learner.parts import make_storage
 from apex_acer.learner.trainer import Trainer
 from apex_acer.protocol.unroll import Unroll
 from tests.conftest import COUNTDOWN, play
@@ -171,7 +172,7 @@ def test_steps_that_were_not_made_are_no_experience() -> None:
     trainer = Trainer(config, policy.spec)
     algorithm: Any = trainer.algorithm
     algorithm.observe(unroll, "actor_0")
-    replay = make_storage(config, unroll_layout(config, policy.spec), 2 * LENGTH)
+    replay = make_storage(config, make_agent(config, policy.spec).layout, 2 * LENGTH)
     trainer.update(replay.gather(replay.insert(unroll, 0), 2, torch.ones(2)), 0, 0)
     moments = algorithm.network.normaliser.moments
     seen = unroll.obs[1:4].reshape(6, 3)

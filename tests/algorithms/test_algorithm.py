@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 import torch
 
+from apex_acer.algorithms import make_agent
 from apex_acer.algorithms.acer.acer import Acer
 from apex_acer.algorithms.algorithm import Algorithm
 from apex_acer.algorithms.dqn.r2d2 import R2d2
 from apex_acer.algorithms.samples import split
 from apex_acer.learner.gradient import merge
-from apex_acer.learner.parts import make_storage, unroll_layout
+from apex_acer.learner.parts import make_storage
 from apex_acer.learner.trainer import Trainer
 from apex_acer.networks.weights import pack, unpack
 from apex_acer.protocol.metrics import METRICS
@@ -165,7 +166,7 @@ def test_without_replay_observations_are_observed_after_their_update() -> None:
     moments: Any = trainer.algorithm.network.normaliser
     trainer.algorithm.observe(unroll, "a")
     assert moments.moments.count == 0
-    storage = make_storage(config, unroll_layout(config, CARTPOLE), 1000)
+    storage = make_storage(config, make_agent(config, CARTPOLE).layout, 1000)
     trainer.update(storage.gather(storage.insert(unroll, 0), unroll.num_columns, torch.ones(unroll.num_columns)), 0, 0)
     assert moments.moments.count == unroll.mask.size
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from apex_acer.actor.rollout import Rollout
-from apex_acer.algorithms import algorithm_class
+from apex_acer.algorithms import algorithm_class, make_agent
 from apex_acer.algorithms.algorithm import LossOutput
 from apex_acer.algorithms.sac.sac import Sac
 from apex_acer.algorithms.samples import Samples, split
@@ -19,7 +19,7 @@ from apex_acer.config import RunConfig
 from apex_acer.learner.gradient import Gradient, make_gradient, num_parts
 from apex_acer.learner.learner import Learner
 from apex_acer.learner.optimizer import Optimizer, make_optimizer
-from apex_acer.learner.parts import capacity, make_storage, unroll_layout
+from apex_acer.learner.parts import capacity, make_storage
 from apex_acer.learner.ranks import ALONE, Ranks
 from apex_acer.protocol.specification import EnvironmentSpec
 from apex_acer.protocol.unroll import Batch
@@ -106,7 +106,7 @@ def a_batch(config: RunConfig, ranks: Ranks = ALONE) -> tuple[EnvironmentSpec, B
     """A learner's share of samples of what a fresh policy did; parts of it have different numbers of steps."""
     environments, policy = play(config, 4)
     rollout = Rollout(environments, policy, seed=0)
-    storage = make_storage(config, unroll_layout(config, policy.spec), capacity(config))
+    storage = make_storage(config, make_agent(config, policy.spec).layout, capacity(config))
     for _ in range(SIZE):
         storage.insert(rollout.unroll(config.algorithm.unroll_length), 0)
     environments.close()

@@ -14,6 +14,7 @@ import torch
 
 from apex_acer.actor.policy import Policy
 from apex_acer.actor.rollout import Rollout
+from apex_acer.algorithms import make_agent
 from apex_acer.algorithms.algorithm import LossOutput
 from apex_acer.algorithms.samples import Samples
 from apex_acer.config import RunConfig
@@ -21,7 +22,7 @@ from apex_acer.engines.local.wire import decode_message, encode_message
 from apex_acer.environments.vector import make_environments
 from apex_acer.learner.gradient import Gradient
 from apex_acer.learner.inbox import Inbox
-from apex_acer.learner.parts import make_sampler, make_storage, unroll_layout
+from apex_acer.learner.parts import make_sampler, make_storage
 from apex_acer.learner.trainer import Trainer
 from apex_acer.networks import weights
 from apex_acer.networks.device import CPU
@@ -62,7 +63,7 @@ class Components:
         self._unroll, self._message = unroll, Message(RUN_ID, ACTOR, 0, unroll=unroll)
         # writable, like the parts of a message that was received
         self._parts = [memoryview(bytearray(part)) for part in encode_message(self._message)]
-        self._inbox = Inbox(RUN_ID, unroll_layout(config, spec), unroll.num_columns, spec, max_waiting=1)
+        self._inbox = Inbox(RUN_ID, self._storage.layout, unroll.num_columns, spec, max_waiting=1)
         self._inbox.expect({ACTOR.name: ACTOR.incarnation})
         self._sequence = itertools.count()
         unrolls_per_request = math.ceil(config.actors.weights_every / k)
@@ -174,7 +175,7 @@ def replay_bytes_per_step(config: RunConfig, spec: EnvironmentSpec) -> float:
 
 
 def _make_storage(config: RunConfig, spec: EnvironmentSpec, sequences: int, device: torch.device = CPU) -> Storage:
-    return make_storage(config, unroll_layout(config, spec), sequences * config.algorithm.unroll_length, device)
+    return make_storage(config, make_agent(config, spec).layout, sequences * config.algorithm.unroll_length, device)
 
 
 def compression() -> ModuleType:
