@@ -45,7 +45,6 @@ from apex_acer.functional.evolution import discounted_return, extra_variance, fi
 from apex_acer.functional.means import masked_mean, masked_means, squared_error_loss
 from apex_acer.functional.policy_gradient import (
     clipped_surrogate,
-    clipped_value_loss,
     conjugate_gradient,
     curiosity_loss,
     fisher_product,
@@ -90,7 +89,6 @@ __all__ = [
     "acer_targets",
     "bootstrap_value",
     "clipped_surrogate",
-    "clipped_value_loss",
     "conjugate_gradient",
     "continuous_acer_metrics",
     "continuous_acer_policy_gradient",

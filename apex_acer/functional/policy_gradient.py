@@ -27,15 +27,6 @@ def clipped_surrogate(*, log_ratio: Tensor, advantage: Tensor, clip: float) -> T
     return -torch.minimum(ratio * advantage, ratio.clamp(1 - clip, 1 + clip) * advantage)
 
 
-def clipped_value_loss(*, value: Tensor, old_value: Tensor, target: Tensor, clip: float) -> Tensor:
-    """PPO's value loss ½ max((target − V)², (target − V_clipped)²), `[...]`, with gradient to `value`.
-
-    V_clipped is V within ± `clip` of `old_value`. It is in the authors' program, not in the paper.
-    """
-    clipped = old_value + (value - old_value).clamp(-clip, clip)
-    return 0.5 * torch.maximum((target - value).square(), (target - clipped).square())
-
-
 def conjugate_gradient(
     product: Callable[[Tensor], Tensor], vector: Tensor, iterations: int, tolerance: float = 1e-10
 ) -> Tensor:

@@ -33,8 +33,6 @@ REFUSED: list[tuple[str, str, Any, str]] = [
     ("ppo", "epochs", 0, "1 or more"),
     ("ppo", "minibatches", 0, "1 or more"),
     ("ppo", "clip", 0.0, "above 0"),
-    ("ppo", "value_clip", -0.2, "0 or more"),
-    ("ppo", "target_kl", -0.01, "0 or more"),
     ("trpo", "max_kl", 0.0, "above 0"),
     ("trpo", "damping", -0.1, "0 or more"),
     ("trpo", "value_epochs", 0, "1 or more"),

@@ -85,8 +85,3 @@ def vtrace(
 def clipped_surrogate(log_ratio: float, advantage: float, clip: float) -> float:
     ratio = math.exp(log_ratio)
     return -min(ratio * advantage, min(max(ratio, 1 - clip), 1 + clip) * advantage)
-
-
-def clipped_value_loss(value: float, old_value: float, target: float, clip: float) -> float:
-    clipped = min(max(value, old_value - clip), old_value + clip)
-    return 0.5 * max((target - value) ** 2, (target - clipped) ** 2)

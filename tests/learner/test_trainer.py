@@ -27,7 +27,6 @@ IMPALA: dict[str, Any] = {**ACTOR_CRITIC, "algorithm__targets": "vtrace", "algor
 UPDATES: dict[str, dict[str, Any]] = {
     "ppo": {**PPO, **NORMALISED},
     "ppo, lstm": {**PPO, "network__lstm": 8},
-    "ppo, target": {**PPO, "algorithm__epochs": 20, "algorithm__target_kl": 1e-3},
     "ppo, curious": {**PPO, **NORMALISED, "algorithm__curiosity": 0.1},
     "actor_critic": ACTOR_CRITIC,
     "pqn": {**PQN, **NORMALISED},
@@ -84,7 +83,7 @@ def test_two_learners_make_the_update_of_one(pair: Group, name: str) -> None:
     for each, array in first.items():
         np.testing.assert_array_equal(array, second[each], err_msg=each)
     assert_close(first, updated(config))
-    assert {"ppo, target": 2 < first["steps"] < 20}.get(name, first["steps"] in (1, 2))
+    assert first["steps"] in (1, 2)
 
 
 def test_advantages_are_standardised_over_all_that_is_learned_from() -> None:

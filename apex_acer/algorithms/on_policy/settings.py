@@ -106,16 +106,11 @@ class PpoConfig(PolicyGradientConfig):
     """Optimizer steps per epoch, each on an equal share of the batch's steps, or of its sequences if there is an LSTM."""
     clip: float = 0.2
     """Clip range of the ratio of probabilities: [1 − ε, 1 + ε]."""
-    value_clip: float = 0.0
-    """Clip range of V around its value before the update; 0: not clipped."""
-    target_kl: float = 0.0
-    """KL divergence from the old policy; an epoch that exceeds 1.5 times it is the batch's last. 0: no limit."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         at_least(1, "algorithm", self, "epochs", "minibatches")
         positive("algorithm", self, "clip")
-        at_least(0, "algorithm", self, "value_clip", "target_kl")
 
 
 @dataclass(frozen=True)
