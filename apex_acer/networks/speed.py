@@ -18,7 +18,6 @@ from torch.nn.functional import conv2d
 from apex_acer.config import require
 
 WIDE = 256  # units of a fully connected layer from which bfloat16 gains more than the conversions take
-VECTOR = 32  # numbers in bfloat16 that AVX512 takes at once
 TRIAL = 64  # observations; libraries compute small batches in other ways
 TOLERANCE = 0.2  # of the norm; with Atari's networks rounding is below 0.01, and the fault above 0.5
 
@@ -59,14 +58,6 @@ class Convolution(nn.Conv2d):
         split = self.weight.view(*self.weight.shape[:-1], kernel // across, across)
         weight = split.movedim(-1, 1).flatten(1, 2)  # [out, s * C, kernel, kernel / s]
         return conv2d(blocks, weight, self.bias, (down, 1))
-
-
-def widened(rows: Tensor, dtype: torch.dtype) -> Tensor:
-    """`rows` `[…, C]` for layer normalisation: in `dtype`, the parameters', if C is less than a processor's vector.
-
-    With 16 channels in bfloat16 the gradient of a layer takes three times as long as in float32.
-    """
-    return rows if rows.shape[-1] >= VECTOR else rows.to(dtype)
 
 
 def choose_precision(

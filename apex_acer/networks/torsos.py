@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from apex_acer.config import NetworkConfig, require
 from apex_acer.networks.device import one_thread
 from apex_acer.networks.images import fits_conv, require_torso
-from apex_acer.networks.speed import Convolution, widened
+from apex_acer.networks.speed import Convolution
 from apex_acer.protocol.specification import EnvironmentSpec
 from apex_acer.system import imports
 
@@ -117,9 +117,8 @@ class ChannelNorm(nn.LayerNorm):
     """Layer normalisation over the channels of each pixel of `[B, C, H, W]`, as in the programs of PQN's authors."""
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """The normalised `inputs`, with their type and memory format."""
-        rows = inputs.movedim(1, -1)
-        return super().forward(widened(rows, self.weight.dtype)).to(inputs.dtype).movedim(-1, 1)
+        """The normalised `inputs`, with their memory format."""
+        return super().forward(inputs.movedim(1, -1)).movedim(-1, 1)
 
 
 def _convolutions(config: NetworkConfig, shape: tuple[int, ...]) -> list[nn.Module]:

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from apex_acer.config.runfile import load_run
 from apex_acer.learner import optimizer
-from apex_acer.networks import frames, network, torsos
+from apex_acer.networks import frames, network
 from apex_acer.networks.device import CPU
 from apex_acer.networks.speed import Convolution, zero_where
 from apex_acer.system.process import environment_variables
@@ -65,14 +65,12 @@ WITHOUT: Mapping[str, Callable[[], AbstractContextManager[object]]] = {
     "innermost": without_innermost_channels,
     "zero_where": partial(patch.object, frames, "zero_where", by_mask),
     "blocks": partial(patch.object, Convolution, "forward", nn.Conv2d.forward),
-    "widened": partial(patch.object, torsos, "widened", lambda rows, dtype: rows),
     "without_compiler": partial(patch.object, optimizer, "without_compiler", lambda own: own.step),
 }
 MEASURED = {
     "innermost": [("pong", "update"), ("pong", "acting")],
     "zero_where": [("pong", "update"), ("pong", "acting")],
     "blocks": [("pong", "update")],
-    "widened": [("pong-pqn", "update")],
     "without_compiler": [("cartpole", "update")],
 }
 

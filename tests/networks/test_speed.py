@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from apex_acer.config import ConfigError, NetworkConfig
-from apex_acer.networks.speed import Convolution, choose_precision, widened
+from apex_acer.networks.speed import Convolution, choose_precision
 from apex_acer.networks.torsos import build_torso
 from apex_acer.protocol.actions import Discrete
 from apex_acer.protocol.specification import EnvironmentSpec
@@ -90,8 +90,3 @@ def test_a_convolution_has_torch_s_sums_and_gradients(
         torch.testing.assert_close(found, wanted)
     with torch.no_grad():
         assert torch.equal(own(inputs), expected)
-
-
-@pytest.mark.parametrize(("channels", "dtype"), [(16, torch.float32), (32, torch.bfloat16)])
-def test_few_channels_are_normalised_in_the_type_of_parameters(channels: int, dtype: torch.dtype) -> None:
-    assert widened(torch.zeros(2, channels, dtype=torch.bfloat16), torch.float32).dtype == dtype

@@ -215,16 +215,6 @@ def test_the_norm_of_channels_is_layer_norm_of_each_pixel_and_keeps_the_memory_f
             torch.testing.assert_close(found[:, :, row, column], expected)
 
 
-@pytest.mark.parametrize("channels", [16, 32])
-def test_the_norm_of_channels_keeps_the_type_of_its_inputs(channels: int) -> None:
-    norm = ChannelNorm(channels)
-    inputs = torch.randn(3, channels, 4, 5, generator=torch.Generator().manual_seed(0)).bfloat16()
-    with torch.autocast("cpu", torch.bfloat16):
-        found = norm(inputs)
-    assert found.dtype == torch.bfloat16
-    torch.testing.assert_close(found.float(), norm(inputs.float()), rtol=0.01, atol=0.01)
-
-
 def test_initial_weights_are_drawn_by_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two that share a busy core need seconds for a matrix of 512 x 3,136, which a killed learner's successor waits for."""
     before, threads = torch.get_num_threads(), set[int]()
