@@ -16,13 +16,12 @@ from apex_acer.learner.batch_queue import BatchQueue
 from apex_acer.protocol.specification import Array, EnvironmentSpec
 from apex_acer.protocol.unroll import Layout, Unroll
 from apex_acer.replay.compressed import CompressedArray, unpack
-from apex_acer.replay.storage import nested, sequences
+from apex_acer.replay.storage import CHUNK, nested, sequences
 from apex_acer.storage import checkpoint
 
 log = logging.getLogger(__name__)
 
 ROUNDING = 1e-3  # of the sum of the probabilities of actors, which may compute in bfloat16
-CHUNK = 1024  # sequences that are checked or copied at once
 UNUSABLE = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 
 
