@@ -158,7 +158,8 @@ def main(
     PEERS.make()
     wanted = {name: some for name, some in rates.measures.items() if not cases or any(case in name for case in cases)}
     found, records = measure_all(rates._replace(measures=wanted), rounds, seconds or rates.seconds)
-    facts = {**rates.facts, "cores": os.cpu_count(), "has_bfloat16": multiplies_bfloat16(CPU), "versions": versions()}
+    machine = {"cores": os.cpu_count(), "cpu_capability": torch.backends.cpu.get_cpu_capability()}
+    facts = {**rates.facts, **machine, "has_bfloat16": multiplies_bfloat16(CPU), "versions": versions()}
     path = out or RESULTS / f"peers-{task}{'-rates' if task == 'continuous' else ''}.json"
     path.write_text(json.dumps({**facts, f"{rates.case}s": found, "runs": records}, indent=2) + "\n")
     return 0
