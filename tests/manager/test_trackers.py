@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import json
 import os
+import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,6 +19,7 @@ from apex_acer.manager.callbacks import Callbacks
 from apex_acer.manager.manager import resume, train, watch
 from apex_acer.manager.preparation import prepare
 from apex_acer.manager.trackers import TRACKERS, Trackers, WandB
+from apex_acer.system import files
 from tests.conftest import config_error
 from tests.continuous import rows_of
 from tests.programs import eventually
@@ -54,6 +57,31 @@ def use(monkeypatch: pytest.MonkeyPatch, cls: type[WandB]) -> None:
 
 def tracked(out: Path, **changes: Any) -> Any:
     return tiny_run(out, logging__trackers=("wandb",), evaluation__every=500, **changes)
+
+
+def test_the_numbers_that_two_trackers_give_at_the_same_time_are_both_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    meeting = threading.Barrier(2)
+
+    class Hasty(WandB):
+        def begin(self, name: str, config: Mapping[str, Any], folder: Path, known: str) -> str:
+            meeting.wait(10)
+            return f"of {id(self)}"
+
+    write, delays = files.write, iter([0.3, 0.0])  # the first to write is overtaken
+
+    def slowly(path: Path, data: bytes) -> None:
+        time.sleep(next(delays))
+        write(path, data)
+
+    monkeypatch.setattr(files, "write", slowly)
+    for name in ("wandb", "mlflow"):
+        monkeypatch.setitem(TRACKERS, name, Hasty)
+    told = Trackers(LoggingConfig(trackers=("wandb", "mlflow")), {}, tmp_path)
+    told.begin()
+    told.close(None, [])
+    assert json.loads((tmp_path / trackers.IDS).read_text()).keys() == {"wandb", "mlflow"}
 
 
 @pytest.mark.parametrize("keeps_weights", [False, True])

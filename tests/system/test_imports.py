@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from apex_acer.system.imports import require_there
+from apex_acer.system.imports import require_there, search_path
 from tests.conftest import config_error
 
 
@@ -54,3 +54,8 @@ def test_what_a_module_lacks_is_found_without_running_it(
     else:
         require_there("network.torso", name, "class")
     assert "unrun" not in sys.modules
+
+
+def test_what_is_no_text_in_the_search_path_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", [Path("/a/path"), "/a/folder", ""])
+    assert search_path() == ["/a/folder", ""]

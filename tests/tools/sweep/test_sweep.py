@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import fcntl
 import json
 import os
@@ -407,3 +408,20 @@ def test_a_run_whose_sweep_is_killed_saves_and_ends(real: Path) -> None:
         return lock is not None
 
     eventually(can_be_locked, 60)
+
+
+@pytest.mark.parametrize(
+    ("engines", "cores", "at_once"), [(("local", "serial"), 7, 3), (("serial", "serial"), 7, 7), (("local",), 1, 1)]
+)
+def test_a_sweep_runs_as_many_at_once_as_it_has_cores_for(
+    engines: tuple[Any, ...], cores: int, at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(training, "available_cores", lambda: cores)
+    configs = [dataclasses.replace(load_run("cartpole"), engine=engine) for engine in engines]
+    assert training.runs_at_once(configs) == at_once
+
+
+def test_a_process_that_may_use_one_core_of_several_knows_it() -> None:
+    code = "import os; os.sched_setaffinity(0, [min(os.sched_getaffinity(0))]); "
+    code += "from apex_acer.system.process import available_cores; print(available_cores())"
+    assert subprocess.check_output([sys.executable, "-c", code], text=True) == "1\n"
