@@ -419,9 +419,3 @@ def test_a_sweep_runs_as_many_at_once_as_it_has_cores_for(
     monkeypatch.setattr(training, "available_cores", lambda: cores)
     configs = [dataclasses.replace(load_run("cartpole"), engine=engine) for engine in engines]
     assert training.runs_at_once(configs) == at_once
-
-
-def test_a_process_that_may_use_one_core_of_several_knows_it() -> None:
-    code = "import os; os.sched_setaffinity(0, [min(os.sched_getaffinity(0))]); "
-    code += "from apex_acer.system.process import available_cores; print(available_cores())"
-    assert subprocess.check_output([sys.executable, "-c", code], text=True) == "1\n"
