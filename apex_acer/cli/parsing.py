@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import re
 import textwrap
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -109,7 +110,10 @@ def _split(arguments: Sequence[str], flags: Mapping[str, Flag], cls: type) -> tu
         flag = flags.get(name.replace("_", "-"))
         if flag is None:
             raise _unknown(name, flags, flags_of(cls))
-        require(not (equals and flag.switch is not None), name, text, "it takes no value")
+        if flag.switch is not None and (equals or (rest and rest[0].lower() in ("true", "false"))):
+            opposite = next((key for key, each in flags.items() if each == flag._replace(switch=not flag.switch)), "")
+            hint = f"; {opposite} is its opposite" if opposite else ""
+            require(False, name, text if equals else rest[0], f"it takes no value{hint}")
         *sections, last = flag.key.split(".")
         section = values
         for each in sections:
@@ -143,6 +147,7 @@ def _unknown(name: str, flags: Mapping[str, Flag], others: Mapping[str, Flag]) -
     if name.replace("_", "-") in others:
         return ConfigError(f"{name}: unknown flag; it is one of another algorithm, which --algorithm.name chooses")
     keys = {flag.removeprefix("--").replace("-", "_"): flag for flag in flags}
+    keys |= {re.sub(r"(.*\.)no_", r"no_\1", key): flag for key, flag in keys.items()}
     near = keys.get(nearest(name.removeprefix("--"), keys))
     if near is None:
         return ConfigError(f"{name}: unknown flag; --help-all lists all")

@@ -141,7 +141,10 @@ BAD_INPUT = {
     "train cartpole --algorithm.name": "--algorithm.name: no value is given; give one",
     "train cartpole --steps 1.5": "--steps: 1.5 is not allowed; give int",
     "resume x --steps --json": "--steps: no value is given; give int",
-    "train cartpole --json=yes": "--json: 'yes' is not allowed",
+    "train cartpole --json=yes": "--json: 'yes' is not allowed; it takes no value",
+    "train pong --replay.compress false": "'false' is not allowed; it takes no value; --replay.no-compress is its",
+    "train pong --replay.no-compress=1": "'1' is not allowed; it takes no value; --replay.compress is its opposite",
+    "train pong --no-replay.compress": "did you mean --replay.no-compress?",
     "train cartpole --until never": "--until: 'never' is not allowed; give float or None",
     "train cartpole --network.hidden-sizes [64,64]": "give the values apart, as --network.hidden-sizes 64 64",
 }
