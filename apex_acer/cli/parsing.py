@@ -111,9 +111,7 @@ def _split(arguments: Sequence[str], flags: Mapping[str, Flag], cls: type) -> tu
         if flag is None:
             raise _unknown(name, flags, flags_of(cls))
         if flag.switch is not None and (equals or (rest and rest[0].lower() in ("true", "false"))):
-            opposite = next((key for key, each in flags.items() if each == flag._replace(switch=not flag.switch)), "")
-            hint = f"; {opposite} is its opposite" if opposite else ""
-            require(False, name, text if equals else rest[0], f"it takes no value{hint}")
+            require(False, name, text if equals else rest[0], f"it takes no value{_opposite(flag, flags)}")
         *sections, last = flag.key.split(".")
         section = values
         for each in sections:
@@ -142,11 +140,18 @@ def _value(name: str, flag: Flag, rest: deque[str]) -> Any:
     raise ConfigError(f"{name}: no value is given; give one")
 
 
+def _opposite(flag: Flag, flags: Mapping[str, Flag]) -> str:
+    """Names the switch that sets the same key to the other value, if there is one."""
+    names = [name for name, each in flags.items() if each == flag._replace(switch=not flag.switch)]
+    return f"; {names[0]} is its opposite" if names else ""
+
+
 def _unknown(name: str, flags: Mapping[str, Flag], others: Mapping[str, Flag]) -> ConfigError:
     """The error for an unknown flag; `others` are the flags of all algorithms."""
     if name.replace("_", "-") in others:
         return ConfigError(f"{name}: unknown flag; it is one of another algorithm, which --algorithm.name chooses")
     keys = {flag.removeprefix("--").replace("-", "_"): flag for flag in flags}
+    # `--no-replay.compress` means `--replay.no-compress`
     keys |= {re.sub(r"(.*\.)no_", r"no_\1", key): flag for key, flag in keys.items()}
     near = keys.get(nearest(name.removeprefix("--"), keys))
     if near is None:
