@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -54,6 +55,7 @@ LEARNER = {
 PUBLISHED = {"acer": "baselines ACER, six runs", "ppo2": "baselines PPO", "deepq": "baselines DQN"}
 LAST = 10_000_000  # env steps
 OURS, THEIRS = COLOURS[0], COLOURS[1]
+ALGORITHMS = {"apex_dqn": "Ape-X DQN", "crossq": "CrossQ"}  # the others' names are capitals
 
 
 class Race(NamedTuple):
@@ -145,11 +147,7 @@ def draw_races(races: Sequence[Race] = RACES) -> bytes:
     ax.set_xscale("log")
     ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     ax.set_xlabel("seconds from the first env step to the end, on two cores with AVX512-bf16 (log scale)")
-    ax.grid(axis="x", color="#DDDDDD", linewidth=0.6)
-    ax.set_axisbelow(True)
-    ax.spines[["top", "right", "left"]].set_visible(False)
-    ax.tick_params(axis="y", length=0)
-    ax.tick_params(axis="x", color=GREY, labelcolor=GREY)
+    only_x(ax)
     keys = {
         "seed": Line2D([], [], linestyle="", marker="o", color=GREY),
         "seed that missed the target": Line2D([], [], linestyle="", marker="o", color=GREY, markerfacecolor="white"),
@@ -158,6 +156,57 @@ def draw_races(races: Sequence[Race] = RACES) -> bytes:
     }
     figure.suptitle("Time to a score beside Stable-Baselines3 (five seeds each, in turns)", fontsize=12)
     figure.legend(keys.values(), keys, loc="outside lower center", ncols=4, frameon=False, fontsize=9)
+    return png(figure)
+
+
+def draw_minutes() -> bytes:
+    """Scores after minutes of training, a panel for each file of `make race`; the best of its trainers is on top."""
+    found = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(RESULTS.glob("race-*.json"))]
+    rows = [len({run["peer"] for run in race["runs"]}) for race in found]
+    figure = Figure((9, 0.8 + sum(0.5 + 0.3 * num for num in rows)), dpi=150, layout="constrained")
+    FigureCanvasAgg(figure)
+    for ax, race in zip(figure.subplots(len(found), squeeze=False, height_ratios=rows)[:, 0], found, strict=True):
+        draw_scores(ax, race)
+    figure.suptitle("Score after minutes of training on two cores", fontsize=12)
+    return png(figure)
+
+
+def draw_scores(ax: Axes, race: dict[str, Any]) -> None:
+    """The scores of one task: the later, the darker; a seed each, with the standard error over its games."""
+    last = {run["peer"]: run["scores"][-1]["mean"] for run in race["runs"]}
+    places = {peer: -place for place, peer in enumerate(sorted(last, key=last.__getitem__, reverse=True))}
+    for run in race["runs"]:
+        colour, y = OURS if run["peer"].startswith("apex_acer") else THEIRS, places[run["peer"]]
+        for age, score in enumerate(run["scores"], start=1):
+            error, alpha = score["std"] / race["episodes"] ** 0.5, age / len(run["scores"])
+            ax.errorbar(score["mean"], y, xerr=error, fmt="o", markersize=6, color=colour, alpha=alpha, capsize=2)
+        ax.annotate(f"{score['mean']:,.0f}", (score["mean"], y), xytext=(0, 6), textcoords="offset points", ha="center")
+    ax.set_yticks(list(places.values()), [trainer(peer) for peer in places])
+    ax.set_ylim(0.2 - len(places), 0.9)
+    minutes = " and ".join(f"{after:g}" for after in race["minutes"])
+    processor = "a processor with bfloat16" if race["has_bfloat16"] else "a processor without bfloat16"
+    ax.set_title(f"{race['environment']}, {minutes} minutes, {processor}", fontsize=10)
+    only_x(ax)
+
+
+def trainer(peer: str) -> str:
+    """How a trainer of a race is named: whose it is, and its algorithm."""
+    algorithm = peer.removeprefix("apex_acer_").removeprefix("sb3_")
+    whose = "SB3" if peer.startswith("sb3_") else "apex_acer"
+    return f"{whose}, {ALGORITHMS.get(algorithm, algorithm.upper())}"
+
+
+def only_x(ax: Axes) -> None:
+    """Keeps the x axis and a grid for it; what stands beside the rows is their names."""
+    ax.grid(axis="x", color="#DDDDDD", linewidth=0.6)
+    ax.set_axisbelow(True)
+    ax.spines[["top", "right", "left"]].set_visible(False)
+    ax.tick_params(axis="y", length=0)
+    ax.tick_params(axis="x", color=GREY, labelcolor=GREY)
+
+
+def png(figure: Figure) -> bytes:
+    """A figure as a PNG file."""
     file = io.BytesIO()
     figure.savefig(file, format="png")
     return file.getvalue()
@@ -168,3 +217,4 @@ def redraw() -> None:
     (RESULTS / "published-atari.png").write_bytes(draw_published())
     (RESULTS / "acer-learners.png").write_bytes(draw_learners())
     (RESULTS / "peers.png").write_bytes(draw_races())
+    (RESULTS / "race.png").write_bytes(draw_minutes())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from docs.comparisons import draw_learners, draw_published, draw_races
+from docs.comparisons import draw_learners, draw_minutes, draw_published, draw_races
 from docs.entries import RESULTS, anchors, of_runs, pages, read_entries, slug
 from docs.record import last_games, learner_curve, training_curve, training_games
 
@@ -70,3 +70,4 @@ def test_comparisons_are_drawn() -> None:
     assert draw_published().startswith(b"\x89PNG")
     assert draw_learners().startswith(b"\x89PNG")
     assert draw_races().startswith(b"\x89PNG")
+    assert draw_minutes().startswith(b"\x89PNG")
