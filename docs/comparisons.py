@@ -127,7 +127,6 @@ def line(label: str, points: np.ndarray[Any, Any]) -> Line:
 def draw_races(races: Sequence[Race] = RACES) -> bytes:
     """Seconds to a score: every seed, and the medians with and without pauses for evaluation."""
     figure = Figure((9, 4.4), dpi=150, layout="constrained")
-    FigureCanvasAgg(figure)
     ax = figure.subplots()
     for index, race in enumerate(races):
         y = -index - 0.6 * (index // 2)
@@ -164,7 +163,6 @@ def draw_minutes() -> bytes:
     found = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(RESULTS.glob("race-*.json"))]
     rows = [len({run["peer"] for run in race["runs"]}) for race in found]
     figure = Figure((9, 0.8 + sum(0.5 + 0.3 * num for num in rows)), dpi=150, layout="constrained")
-    FigureCanvasAgg(figure)
     for ax, race in zip(figure.subplots(len(found), squeeze=False, height_ratios=rows)[:, 0], found, strict=True):
         draw_scores(ax, race)
     figure.suptitle("Score after minutes of training on two cores", fontsize=12)
@@ -207,6 +205,7 @@ def only_x(ax: Axes) -> None:
 
 def png(figure: Figure) -> bytes:
     """A figure as a PNG file."""
+    FigureCanvasAgg(figure)
     file = io.BytesIO()
     figure.savefig(file, format="png")
     return file.getvalue()
