@@ -28,6 +28,7 @@ GAMES = {
     "Seaquest": "seaquest",
     "BeamRider": "beamrider",
     "SpaceInvaders": "spaceinvaders",
+    "Enduro": "enduro",
 }
 # other runs: label, file, env steps before it
 OTHERS = {
@@ -87,7 +88,7 @@ def read(name: str) -> dict[str, Any]:
 
 
 def draw_published() -> bytes:
-    """Returns of training games on six Atari games beside the published curves."""
+    """Returns of training games on seven Atari games beside the published curves."""
     published = read("published-atari")["games"]
     panels = []
     for game, name in GAMES.items():
