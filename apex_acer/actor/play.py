@@ -29,8 +29,8 @@ def play(
     With the run's seed and settings they are the games of its evaluator's first environment. `heartbeat` is called after
     each step.
     """
-    greedy, stall_steps, seed = settings.greedy, settings.stall_steps, derive_seed(seed, "evaluator")
-    rollout = Rollout(environment, policy, seed=seed, greedy=greedy, stall_steps=stall_steps, heartbeat=heartbeat)
+    seed = derive_seed(seed, "evaluator")
+    rollout = Rollout(environment, policy, seed=seed, greedy=settings.greedy, heartbeat=heartbeat)
     num, steps = 0, rollout.play(1)
     while (
         num < settings.episodes * environment.num

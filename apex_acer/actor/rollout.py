@@ -19,7 +19,6 @@ from apex_acer.environments.check import require_unchanged
 from apex_acer.environments.vector import Environments, Step
 from apex_acer.protocol.actions import Actions
 from apex_acer.protocol.metrics import Timers
-from apex_acer.protocol.planes import random_action
 from apex_acer.protocol.specification import Array
 from apex_acer.protocol.unroll import Unroll
 
@@ -50,7 +49,6 @@ class Rollout:
         seed: int,
         greedy: bool = False,
         actor: int | None = None,
-        stall_steps: int = 0,
         timers: Timers | None = None,
         heartbeat: Callable[[], None] = lambda: None,
     ) -> None:
@@ -60,14 +58,14 @@ class Rollout:
         `heartbeat` is called after each step of the environments.
         """
         require_unchanged(environments.id, environments.spec, policy.spec)
-        self._environments, self._policy, self._stall_steps = environments, policy, stall_steps
+        self._environments, self._policy = environments, policy
         self._actor = actor
         self.exploration = policy.exploration(environments.num, actor)
         """Exploration of each environment, `[N]` (`Agent.exploration`)."""
         self.slot = 0
         """Slot of an unroll's first column."""
         self.unlearned_steps = 0
-        """Environment steps during the newest unroll that are masked in it: those after the end of a whole episode."""
+        """Environment steps of the newest unroll that are masked in it: they start a life, or follow a whole episode."""
         self._num_steps = 0  # environment steps during the newest unroll, masked or not
         self._completes = actor is not None
         self._whole_episodes = actor is not None and policy.sampling.whole_episodes
@@ -89,7 +87,6 @@ class Rollout:
         self._state = self._policy.initial_state(num)
         self._return = np.zeros(num, np.float64)
         self._length = np.zeros(num, np.int64)
-        self._since_reward = np.zeros(num, np.int64)
         self._counts = np.ones(num, bool)  # false once an environment has played its only episode
 
     @property
@@ -119,12 +116,12 @@ class Rollout:
             with self._timers.phase("policy"):
                 chosen = self._ahead or self._act(obs[t : t + stack], episode_step[t : t + stack])
                 self._state, self._ahead = chosen.state, None
-                put_choice(unroll, t, self._unstalled(chosen.action.numpy(), obs[t + stack - 1]), _arrays(chosen))
+                put_choice(unroll, t, chosen.action.numpy(), _arrays(chosen))
             with self._timers.phase("environment"):
                 step = self._environments.step(unroll.action[t])
             self._heartbeat()
             obs[t + stack] = step.obs
-            episode_step[t + stack] = np.where(step.begins, 0, episode_step[t + stack - 1] + 1)
+            episode_step[t + stack] = np.where(step.begins | step.forced, 0, episode_step[t + stack - 1] + 1)
             unroll.reward[t], unroll.mask[t] = step.reward, self._count(step)
             unroll.terminated[t], unroll.truncated[t] = step.terminated, step.truncated
             if not self._counts.any():
@@ -176,23 +173,15 @@ class Rollout:
             self._ahead = self._act(self._obs, self._episode_step)
         return self._policy.complete(unroll, _arrays(self._ahead))
 
-    def _unstalled(self, action: Array, planes: Array) -> Array:
-        """`action`, or a random one in environments without a reward for `stall_steps`."""
-        if not self._stall_steps:
-            return action
-        stalled, action = self._since_reward >= self._stall_steps, action.copy()
-        action[stalled] = random_action(self._policy.spec, self._random, planes)[stalled]
-        self._since_reward[stalled] = 0
-        return action
-
     def _count(self, step: Step) -> Array:
         """Adds up returns and keeps the episodes that ended; returns the step's mask `[N]`.
 
-        It is false on autoreset steps, and on a truncated step after which there is only the next episode's observation,
-        from which it must not be bootstrapped; so the step before it is bootstrapped, from the observation between them.
+        It is false on autoreset steps, on those that start a life, and on a truncated step after which there is only the
+        next episode's observation, from which it must not be bootstrapped; so the step before it is bootstrapped, from the
+        observation between them.
         """
         happened, begins = ~step.reset, step.begins
-        learned: Array = happened & ~(step.truncated & begins) & self._counts
+        learned: Array = happened & ~step.forced & ~(step.truncated & begins) & self._counts
         self._return += np.where(happened, step.reward, 0.0)
         self._length += happened
         over = begins & (self._length > 0)  # an agent may wait for many steps
@@ -201,7 +190,6 @@ class Rollout:
         if self._whole_episodes:
             self._counts = self._counts & ~over
         self._return[begins] = self._length[begins] = 0
-        self._since_reward = np.where(begins | (step.reward != 0), 0, self._since_reward + 1)
         self._num_steps += int(np.count_nonzero(happened))
         return learned
 
@@ -242,8 +230,7 @@ def evaluate(
     """
     num = environments.num
     share = [settings.episodes // num + (column < settings.episodes % num) for column in range(num)]
-    greedy, stall_steps = settings.greedy, settings.stall_steps
-    rollout = Rollout(environments, policy, seed=seed, greedy=greedy, stall_steps=stall_steps, heartbeat=heartbeat)
+    rollout = Rollout(environments, policy, seed=seed, greedy=settings.greedy, heartbeat=heartbeat)
     games = rollout.play(8)
     episodes: list[Episode] = []
     while any(share):

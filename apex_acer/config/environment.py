@@ -35,7 +35,7 @@ class AtariConfig:
     noop_max: int = 30
     """Maximum number of no-op frames after a reset; the number is random."""
     fire_reset: bool = True
-    """Press FIRE after a reset in games that wait for it."""
+    """Press FIRE after a reset and after a lost life, where the game has it; a life begins with an empty frame stack."""
     life_loss: bool = True
     """In training, a lost life sets `terminated` while the game goes on; evaluations always play whole games."""
     training_frames: int = 108_000

@@ -25,8 +25,6 @@ class EvaluationConfig:
     """Environments stepped together; each plays an equal share of the episodes."""
     greedy: bool = True
     """Take the most likely action; False: sample from the policy."""
-    stall_steps: int = 0
-    """Steps without a reward after which one random action is taken, for games that wait for FIRE; 0: never."""
     video_every: int = 0
     """Evaluations between two videos of an episode, in `videos/` of the run; 0: none. Needs the extra `video`."""
     opponent: str = "random"
@@ -36,7 +34,7 @@ class EvaluationConfig:
     def __post_init__(self) -> None:
         typed("evaluation", self)
         at_least(1, "evaluation", self, "episodes", "environments")
-        at_least(0, "evaluation", self, "every", "stall_steps", "video_every")
+        at_least(0, "evaluation", self, "every", "video_every")
         if not self.opponent_file:
             importable("evaluation.opponent", self.opponent, f"module:function or a {WEIGHTS} file", "random")
 

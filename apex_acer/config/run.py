@@ -167,9 +167,8 @@ def clients_have_one_actor(run: RunConfig) -> None:
         allowed = "an unroll has the steps of one remote client; give 1"
         require(actors.environments == 1, "actors.environments", actors.environments, allowed)
         evaluation, allowed = run.evaluation, "clients play the evaluation's games; leave it out or give remote.local"
-        for key in ("video_every", "stall_steps") if evaluation.every and not run.environment.remote.local else ():
-            value, default = getattr(evaluation, key), getattr(EvaluationConfig, key)
-            require(value == default, f"evaluation.{key}", value, allowed)
+        by_clients = evaluation.every > 0 and not run.environment.remote.local
+        require(not (by_clients and evaluation.video_every), "evaluation.video_every", evaluation.video_every, allowed)
         waits, name = run.algorithm.waits, run.algorithm.name
         if hasattr(run.algorithm, "pipelined"):
             require(not waits, "algorithm.pipelined", False, "remote clients do not wait for each other; give True")

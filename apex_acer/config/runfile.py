@@ -29,6 +29,7 @@ from apex_acer.system.errors import ConfigError, reading, require
 T = TypeVar("T")
 MAX_BYTES = 1 << 20  # of a run file
 RENAMED = {"critics": "num_critics"}  # keys of `[algorithm]` in files written before December 2026
+REMOVED = ("evaluation.stall_steps",)  # keys of such files that have no effect any more
 KEYWORDS = "keywords"  # the source of a Python caller's changes, in errors
 
 
@@ -218,9 +219,9 @@ def _algorithm_settings(section: Mapping[str, Any], import_modules: bool) -> Alg
 def _build(cls: type[T], data: Mapping[str, Any], prefix: str) -> T:
     hints = field_types(cls)
     for key in data:
-        if key not in hints:
+        if key not in hints and f"{prefix}{key}" not in REMOVED:
             raise ConfigError(f"unknown key {prefix}{key}; {_hint(str(key), hints, prefix)}")
-    return cls(**{key: _convert(hints[key], value, prefix + key) for key, value in data.items()})
+    return cls(**{key: _convert(hints[key], value, prefix + key) for key, value in data.items() if key in hints})
 
 
 def _hint(key: str, names: Collection[str], prefix: str) -> str:

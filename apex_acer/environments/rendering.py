@@ -67,6 +67,7 @@ class PicturedAtari(AtariEnvironments):
         return obs
 
     def step(self, action: Array) -> Step:
+        action = self.played(action)
         step = super().step(action)
         self.frames = []
         for _ in range(1 if step.reset[0] else self.spec.action_repeat):

@@ -2,13 +2,14 @@
 
 On an autoreset step an environment was reset: the action is ignored, the reward is 0, and the observation is the first of
 the next episode. In Atari training a lost life sets `terminated`, but no autoreset step follows. With SAME_STEP none ever
-does: the observation after an episode's last step is the first of the next one.
+does: the observation after an episode's last step is the first of the next one. In Atari the steps after a lost life are
+the environments' own (`LIFE_START`).
 """
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
@@ -23,6 +24,9 @@ from apex_acer.protocol.messages import Row
 from apex_acer.protocol.planes import is_legal, to_planes, unpack, with_mask
 from apex_acer.protocol.specification import MASK, Array, EnvironmentSpec, unusable
 
+LIFE_START = (0, 1, 2)
+"""Actions played after a lost life where FIRE is the second one, as in OpenAI baselines: NOOP, FIRE and one more."""
+
 
 class Step(NamedTuple):
     """One step of N environments."""
@@ -33,6 +37,7 @@ class Step(NamedTuple):
     truncated: Array  # [N] bool
     reset: Array  # [N] bool: whether this was an autoreset step, or a step that an agent waits
     begins: Array  # [N] bool: whether an episode begins at `obs`
+    forced: Array  # [N] bool: whether the action was one of `LIFE_START`; a life begins at `obs` after the last of them
 
 
 class Environments:
@@ -90,6 +95,7 @@ class Environments:
             truncated,
             reset,
             over if self._same_step else reset,
+            np.zeros(self.num, bool),
         )
 
     def face(self, opponent: Opponent) -> None:
@@ -163,13 +169,35 @@ class AtariEnvironments(Environments):
 
     def __init__(self, vector: VectorEnv[Any, Any, Any], config: EnvironmentConfig, action_repeat: int) -> None:
         self._frames_before_episode: Array | None = None
+        has_fire = cast("Any", vector).ale.get_action_set()[1].name == "FIRE"
+        self._starts_lives = has_fire and config.atari.fire_reset
         super().__init__(vector, config, action_repeat, masks=config.action_masks)
+
+    def reset(self, seed: int) -> Array:
+        self._lives = self._to_play = np.zeros(self.num, np.int64)  # actions of `LIFE_START` still to be played
+        return super().reset(seed)
+
+    def step(self, action: Array) -> Step:
+        forced = self._to_play > 0
+        step = super().step(self.played(action))
+        return step._replace(forced=forced & ~step.reset)
+
+    def played(self, action: Array) -> Array:
+        """The actions that the games get for a policy's `action` `[N]`: after a lost life those of `LIFE_START`."""
+        return np.where(self._to_play > 0, np.take(LIFE_START, -self._to_play), action)
 
     def _resets(self, info: dict[str, Any]) -> Array:
         # `terminated` may be a lost life; but only a reset changes the number of frames played before the episode
         frames = info["frame_number"] - info["episode_frame_number"]
         before, self._frames_before_episode = self._frames_before_episode, frames
-        return self._ended if before is None else self._ended & (frames != before)
+        reset = self._ended if before is None else self._ended & (frames != before)
+        self._note_lives(info["lives"], reset)
+        return reset
+
+    def _note_lives(self, lives: Array, reset: Array) -> None:
+        is_lost = (lives > 0) & (lives < self._lives) & self._starts_lives
+        self._lives = lives
+        self._to_play = np.where(is_lost, len(LIFE_START), np.maximum(self._to_play - 1, 0)) * ~reset
 
 
 def make_environments(

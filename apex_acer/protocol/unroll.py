@@ -26,7 +26,7 @@ class Unroll:
     obs: Array
     """`[S-1+k+1, N, *plane]` raw planes; the first S − 1 complete the first frame stack."""
     episode_step: Array
-    """`[S-1+k+1, N]` int32, steps since the reset at each observation."""
+    """`[S-1+k+1, N]` int32, steps since the reset, or since a life began in Atari, at each observation."""
     action: Array
     """`[k, N]` int64 for `Discrete` actions, `[k, N, d]` float32 in [−1, 1] for a `Box`, `[k, N, 1 + d]` for both."""
     reward: Array

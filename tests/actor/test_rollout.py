@@ -16,18 +16,18 @@ from ale_py.vector_env import AtariVectorEnv
 
 from apex_acer.actor.evaluator import evaluate_policy, summarise
 from apex_acer.actor.rollout import Episode, Rollout, evaluate
-from apex_acer.config import EvaluationConfig, NetworkConfig, RunConfig
+from apex_acer.config import AtariConfig, EvaluationConfig, NetworkConfig, RunConfig
 from apex_acer.functional import gae
 from apex_acer.networks.frames import stack_planes
 from apex_acer.protocol.metrics import METRICS, Timers
 from apex_acer.protocol.unroll import Unroll
 from tests.conftest import COUNTDOWN, assert_equal_unrolls, joined, play, run_config
-from tests.runs import tiny_run
-from tests.scripted import NAME as SCRIPTED
 
 FRAMES = 280  # of a game, cut short so that several end
 COUNT, K, UNROLLS, SEED = 3, 20, 9, 31
-GAME = run_config(id="ALE/Breakout-v5", stack=4, kwargs=json.dumps({"max_num_frames_per_episode": FRAMES}))
+BREAKOUT: dict[str, Any] = {"id": "ALE/Breakout-v5", "stack": 4}
+LIMIT = json.dumps({"max_num_frames_per_episode": FRAMES})
+GAME = run_config(**BREAKOUT, kwargs=LIMIT, atari=AtariConfig(fire_reset=False))
 
 
 def countdown(stack: int = 1, **kwargs: Any) -> RunConfig:
@@ -56,7 +56,8 @@ def breakout() -> tuple[Any, list[Unroll], list[Episode]]:
 @pytest.fixture(scope="module")
 def ale(breakout: Any) -> dict[str, np.ndarray]:
     """ALE's own stacks, rewards and ends of whole games for the same seed and actions."""
-    vector = AtariVectorEnv("breakout", COUNT, stack_num=4, reward_clipping=False, max_num_frames_per_episode=FRAMES)
+    options: dict[str, Any] = {"reward_clipping": False, "max_num_frames_per_episode": FRAMES, "use_fire_reset": False}
+    vector = AtariVectorEnv("breakout", COUNT, stack_num=4, **options)
     obs, rows = [vector.reset(seed=SEED)[0]], []
     for action in joined(breakout[1], "action"):
         row = vector.step(action)
@@ -111,6 +112,32 @@ def test_whole_games_are_counted_over_lost_lives(breakout: Any, ale: dict[str, n
     assert episodes == expected
     assert len(episodes) >= 5
     assert len({episode.episode_return for episode in episodes}) > 1
+
+
+def test_a_life_begins_with_an_empty_stack_and_what_starts_it_is_not_learned_from() -> None:
+    environments, policy = play(run_config(**BREAKOUT, kwargs=LIMIT), COUNT, sharpness=100.0)
+    rollout = Rollout(environments, policy, seed=SEED, actor=0)
+    unrolls, unlearned = [], 0
+    for _ in range(UNROLLS):
+        unrolls.append(rollout.unroll(K))
+        unlearned += rollout.unlearned_steps
+    environments.close()
+    terminated, mask = joined(unrolls, "terminated"), joined(unrolls, "mask")
+    steps, stacks = joined(unrolls, "episode_step")[4:], stacks_of(unrolls, 4)
+    lives = 0
+    for t, column in np.argwhere(terminated[:-4]):
+        if (
+            mask[t + 1 : t + 4, column].any()
+            or (terminated | joined(unrolls, "truncated"))[t + 1 : t + 4, column].any()
+        ):
+            continue  # the end of a game, or another life lost at once
+        lives += 1
+        assert not steps[t + 1 : t + 4, column].any()
+        assert mask[t + 4, column]
+        assert not stacks[t + 4, column, :-1].any()
+        assert stacks[t + 4, column, -1].any()
+    assert lives > 5
+    assert unlearned == (~mask).sum() - len(rollout.take_episodes()) > 3 * lives - 3  # the others are resets
 
 
 def test_actions_are_drawn_from_mu(breakout: Any) -> None:
@@ -226,41 +253,6 @@ def test_evaluate_policy_summarises_the_episodes() -> None:
     row = summarise(environments.spec, [Episode(0, 1.0, 10), Episode(1, -3.0, 20)])
     assert row.keys() <= METRICS.keys()
     assert list(row.values()) == [-1.0, 2.0, -3.0, 1.0, 15.0]
-
-
-def test_a_random_action_after_stalled_steps() -> None:
-    steps, every = 60, 3
-    deviations = {}
-    cases: dict[str, tuple[bool, dict[str, Any]]] = {
-        "stalls": (True, {"reward": 0.0}),
-        "pays": (True, {"reward": 1.0}),
-        "ends": (True, {"reward": 0.0, "lengths": [2]}),  # a reset ends a stall
-        "samples": (False, {"reward": 1.0}),
-    }
-    for name, (greedy, changes) in cases.items():
-        environments, policy = play(countdown(**{"num_actions": 8, "lengths": [1000], **changes}), 4)
-        rollout = Rollout(environments, policy, seed=0, greedy=greedy, stall_steps=every)
-        unroll = rollout.unroll(steps)
-        deviations[name] = unroll.action != unroll.extras["log_probs"].argmax(-1)
-    assert not deviations["pays"].any()
-    assert not deviations["ends"].any()
-    assert 0.5 < deviations["samples"].mean() < 1
-    when = np.flatnonzero(deviations["stalls"].any(1))
-    assert not (when % every).any()
-    assert 0 not in when
-    share = deviations["stalls"][every::every].mean()
-    assert 0.7 < share < 1  # 7 of 8 random actions differ
-
-
-def test_a_continuous_action_is_random_after_stalled_steps() -> None:
-    config = tiny_run(algorithm__name=SCRIPTED, environment__id="tests.environments_for_tests:BoxAction-v0")
-    environments, policy = play(config, 4)
-    unroll = Rollout(environments, policy, seed=0, greedy=True, stall_steps=3).unroll(61)
-    deviations = (unroll.action != unroll.extras["sample"].clip(-1, 1)).all(-1)  # [k, N]
-    assert np.flatnonzero(deviations.any(1)).tolist() == list(range(3, 61, 3))
-    drawn = unroll.action[deviations]
-    assert len(np.unique(drawn)) == drawn.size  # each environment and each number has its own draw
-    assert np.abs(drawn).max() <= 1
 
 
 @pytest.mark.parametrize(("limit_s", "said"), [(0.0, 1), (60.0, 0)])

@@ -69,7 +69,7 @@ CHANGED = RunConfig(
         terminal_penalty=1.0,
         normalise_rewards=True,
     ),
-    evaluation=EvaluationConfig(7, 3, 2, False, 30, 4, "mine:strong"),
+    evaluation=EvaluationConfig(7, 3, 2, False, 4, "mine:strong"),
     self_play=SelfPlayConfig(3, 50, 0.25),
     checkpoint=CheckpointConfig(9, True),
     logging=LoggingConfig(0.1, 30.0, "debug", ("mlflow",), True),
@@ -291,6 +291,8 @@ def test_atari_machado_is_their_protocol() -> None:
 
 
 def test_a_file_with_the_name_that_a_key_had_is_read() -> None:
+    """Or with a key that has no effect any more."""
+    assert from_dict({"evaluation": {"stall_steps": 100, "every": 3}}) == from_dict({"evaluation": {"every": 3}})
     assert from_dict({"algorithm": {"name": "ddpg", "critics": 2}}) == from_dict(
         {"algorithm": {"name": "ddpg", "num_critics": 2}}
     )

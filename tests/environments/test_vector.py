@@ -63,11 +63,11 @@ def test_vector_equals_single_environments_stepped_by_hand(name: str, steps: int
         single = gymnasium.wrappers.TimeLimit(gymnasium.make(name), 30)
         rows = stepped_by_hand(single, seed + column, actions[:, column])
         np.testing.assert_array_equal(first[column], single.reset(seed=seed + column)[0])
-        for field, expected in zip(Step._fields[:-1], zip(*rows, strict=True), strict=True):
+        for field, expected in zip(Step._fields[:-2], zip(*rows, strict=True), strict=True):
             found = np.array([getattr(step, field)[column] for step in taken])
             np.testing.assert_array_equal(found, np.array(expected), err_msg=field)
         single.close()
-    assert all(step.begins is step.reset for step in taken)
+    assert all(step.begins is step.reset and not step.forced.any() for step in taken)
     assert sum(step.reset.sum() for step in taken) >= 3  # a comparison without resets would say nothing
     assert sum(step.truncated.sum() for step in taken) >= 3
     assert (sum(step.terminated.sum() for step in taken) >= 3) == (name == "CartPole-v1")
@@ -81,33 +81,48 @@ def test_reset_after_an_end_leaves_no_dummy_step() -> None:
         assert steps[-1].terminated.all()
 
 
-def test_atari_resets_and_life_losses() -> None:
-    count, seed, frames = 3, 21, 400
-    settings: dict[str, Any] = {"id": BREAKOUT, "kwargs": json.dumps({"max_num_frames_per_episode": frames})}
+@pytest.mark.parametrize(
+    ("game", "fires", "starts"),
+    [("Breakout", True, [0, 1, 2]), ("Breakout", False, []), ("MsPacman", True, [])],
+    ids=["FIRE", "no fire_reset", "no FIRE"],
+)
+def test_atari_resets_and_life_losses(game: str, fires: bool, starts: list[int]) -> None:
+    """Three actions follow a lost life unseen, unless a game ends among them."""
+    count, seed, frames = 3, 21, 400 if game == "Breakout" else 1800
+    settings: dict[str, Any] = {"id": f"ALE/{game}-v5", "atari": AtariConfig(fire_reset=fires)}
+    settings["kwargs"] = json.dumps({"max_num_frames_per_episode": frames})
     training = make(count, **settings)
-    actions = np.random.default_rng(2).integers(training.spec.num_actions, size=(150, count))
-    raw = AtariVectorEnv("breakout", count, stack_num=1, reward_clipping=False, max_num_frames_per_episode=frames)
+    actions = np.random.default_rng(2).integers(training.spec.num_actions, size=(150 * frames // 400, count))
+    options: dict[str, Any] = {"reward_clipping": False, "max_num_frames_per_episode": frames, "use_fire_reset": fires}
+    raw = AtariVectorEnv({"Breakout": "breakout", "MsPacman": "ms_pacman"}[game], count, stack_num=1, **options)
     first, trained = run(training, seed, actions)
     _, evaluated = run(make(count, training=False, **settings), seed, actions)
     np.testing.assert_array_equal(first, raw.reset(seed=seed)[0])
     ended, lives, losses, resets, truncations = np.zeros(count, bool), np.zeros(count), 0, 0, 0
+    to_play: list[list[int]] = [[] for _ in range(count)]
     for action, step, whole in zip(actions, trained, evaluated, strict=True):
-        obs, reward, terminated, truncated, info = raw.step(action)
+        forced = np.array([bool(left) for left in to_play]) & ~ended
+        played = np.array([left.pop(0) if left else given for left, given in zip(to_play, action, strict=True)])
+        obs, reward, terminated, truncated, info = raw.step(played)
         np.testing.assert_array_equal(step.obs, obs)
         np.testing.assert_array_equal(step.reward, reward)
         np.testing.assert_array_equal(step.reset, ended)  # exactly after the end of a game, never after a lost life
+        np.testing.assert_array_equal(step.forced, forced)
         assert (step.reward[step.reset] == 0).all()
         lost = (info["lives"] < lives) & ~ended
         np.testing.assert_array_equal(step.terminated, terminated | lost)
         np.testing.assert_array_equal(step.truncated, truncated & ~lost)  # of both, ALE names the lost life
-        for name, expected in zip(Step._fields, (obs, reward, terminated, truncated, ended, ended), strict=True):
-            np.testing.assert_array_equal(getattr(whole, name), expected, err_msg=name)
+        expected = (obs, reward, terminated, truncated, ended, ended, forced)
+        for name, value in zip(Step._fields, expected, strict=True):
+            np.testing.assert_array_equal(getattr(whole, name), value, err_msg=name)
+        for column in np.flatnonzero(lost | ended):
+            to_play[column] = [] if ended[column] or terminated[column] else starts.copy()
         ended, lives = terminated | truncated, info["lives"]
         losses, resets = losses + int((lost & ~terminated).sum()), resets + int(step.reset.sum())
         truncations += int(truncated.sum())
     raw.close()
     assert resets >= 2
-    assert losses > 10
+    assert losses >= 4
     assert truncations > 0
 
 
