@@ -33,8 +33,9 @@ GAMES = {
 # other runs: label, file, env steps before it
 OTHERS = {
     "SpaceInvaders": [
-        ("apex_acer ACER, replay of 800,000", "spaceinvaders-replay", 0),
         ("replay of 800,000, constant rate", "spaceinvaders-constant", 0),
+        ("replay of 800,000, larger network", "spaceinvaders-nature-replay-ratio-1", 0),
+        ("from there on less entropy", "spaceinvaders-entropy", 4_297_038),
         ("published recipe, small network", "spaceinvaders-baselines-small", 0),
     ],
     "BeamRider": [
