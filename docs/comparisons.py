@@ -30,12 +30,13 @@ GAMES = {
     "SpaceInvaders": "spaceinvaders",
     "Enduro": "enduro",
 }
+LARGER_UNTIL = 4_297_038  # env steps
 # other runs: label, file, env steps before it
 OTHERS = {
     "SpaceInvaders": [
         ("replay of 800,000, constant rate", "spaceinvaders-constant", 0),
         ("replay of 800,000, larger network", "spaceinvaders-nature-replay-ratio-1", 0),
-        ("from there on less entropy", "spaceinvaders-entropy", 4_297_038),
+        ("from there on less entropy", "spaceinvaders-entropy", LARGER_UNTIL),
         ("published recipe, small network", "spaceinvaders-baselines-small", 0),
     ],
     "BeamRider": [
@@ -43,16 +44,19 @@ OTHERS = {
         ("from there on a quarter of the rate", "beamrider-slower", 5_822_858),
     ],
 }
-# runs with a constant learning rate, whose learners are compared
-CONSTANT = {
-    "SpaceInvaders": "spaceinvaders-constant",
-    "BeamRider": "beamrider-constant",
-    "SpaceInvaders, published recipe, small network": "spaceinvaders-baselines-small",
-}
+# runs whose learners are compared: label, file, env steps before it
+LEARNERS = (
+    ("SpaceInvaders, small network", "spaceinvaders-constant", 0),
+    ("SpaceInvaders, larger network", "spaceinvaders-nature-replay-ratio-1", 0),
+    ("from there on less entropy", "spaceinvaders-entropy", LARGER_UNTIL),
+    ("SpaceInvaders, published recipe, small network", "spaceinvaders-baselines-small", 0),
+    ("BeamRider, small network", "beamrider-constant", 0),
+)
 LEARNER = {
     "entropy": "entropy of the policy, nats",
     "average_policy_kl": "KL divergence from the average policy",
     "rho": "mean of the truncated importance weights",
+    "learning_rate": "learning rate",
 }
 PUBLISHED = {"acer": "baselines ACER, six runs", "ppo2": "baselines PPO", "deepq": "baselines DQN"}
 LAST = 10_000_000  # env steps
@@ -101,15 +105,24 @@ def draw_published() -> bytes:
 
 
 def draw_learners() -> bytes:
-    """What the learners of ACER measured in runs whose learning rate is constant."""
+    """What the learners of ACER measured, and their learning rates."""
     panels = []
     for metric, title in LEARNER.items():
         lines = []
-        for label, name in CONSTANT.items():
-            curve = [point for point in read(name)["learner_curve"] if point["env_steps"] < LAST]
-            lines.append(line(label, np.array([(point["env_steps"], point[metric]) for point in curve])))
+        for label, name, before in LEARNERS:
+            run = read(name)
+            curve = [point | {"learning_rate": rate(run["run"], point["env_steps"])} for point in run["learner_curve"]]
+            points = np.array([(before + point["env_steps"], point[metric]) for point in curve])
+            lines.append(line(label, points[points[:, 0] < LAST]))
         panels.append(Panel("env steps", lines, title=title))
-    return plot_curves("Learners of ACER with a constant learning rate, one seed each", "", panels)
+    return plot_curves("Learners of ACER, one seed each", "", panels)
+
+
+def rate(run: dict[str, Any], env_steps: int) -> float:
+    """Learning rate of a run after `env_steps`."""
+    optimizer = run["optimizer"]
+    done = env_steps / run["stop"]["env_steps"] if optimizer["schedule"] == "linear" else 0.0
+    return float(optimizer["learning_rate"] * (1 - done * (1 - optimizer["final_fraction"])))
 
 
 def training_line(label: str, name: str, before: int = 0) -> Line:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from docs.comparisons import draw_learners, draw_minutes, draw_published, draw_races
+from docs.comparisons import draw_learners, draw_minutes, draw_published, draw_races, rate
 from docs.entries import RESULTS, anchors, of_runs, pages, read_entries, slug
 from docs.record import last_games, learner_curve, training_curve, training_games
 
@@ -71,3 +71,11 @@ def test_comparisons_are_drawn() -> None:
     assert draw_learners().startswith(b"\x89PNG")
     assert draw_races().startswith(b"\x89PNG")
     assert draw_minutes().startswith(b"\x89PNG")
+
+
+def test_a_linear_learning_rate_falls_to_its_final_fraction() -> None:
+    optimizer = {"schedule": "linear", "learning_rate": 2.0, "final_fraction": 0.5}
+    run = {"optimizer": optimizer, "stop": {"env_steps": 100}}
+    assert [rate(run, steps) for steps in (0, 50, 100)] == [2.0, 1.5, 1.0]
+    optimizer["schedule"] = "constant"
+    assert rate(run, 100) == 2.0
