@@ -42,6 +42,7 @@ OTHERS = {
     "BeamRider": [
         ("replay of 800,000, constant rate", "beamrider-constant", 0),
         ("from there on a quarter of the rate", "beamrider-slower", 5_822_858),
+        ("replay of 800,000, larger network", "beamrider-nature-replay-ratio-1", 0),
     ],
 }
 # runs whose learners are compared: label, file, env steps before it
@@ -51,6 +52,7 @@ LEARNERS = (
     ("from there on less entropy", "spaceinvaders-entropy", LARGER_UNTIL),
     ("SpaceInvaders, published recipe, small network", "spaceinvaders-baselines-small", 0),
     ("BeamRider, small network", "beamrider-constant", 0),
+    ("BeamRider, larger network", "beamrider-nature-replay-ratio-1", 0),
 )
 LEARNER = {
     "entropy": "entropy of the policy, nats",
