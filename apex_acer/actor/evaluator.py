@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -133,17 +134,23 @@ def summarise(spec: EnvironmentSpec, episodes: list[Episode]) -> Row:
     }
 
 
-def evaluate_policy(policy: Policy, settings: EvaluationConfig, seed: int, threads: int = 1) -> Row:
+def evaluate_policy(
+    policy: Policy,
+    settings: EvaluationConfig,
+    seed: int,
+    threads: int = 1,
+    heartbeat: Callable[[], None] = lambda: None,
+) -> Row:
     """The evaluator's metrics of whole games that `policy` plays in this process, with `threads` for Atari's emulators.
 
-    With the run's `seed` and `settings` these are the evaluator's games. Raises `ConfigError` if the environment cannot be
-    made, or its module is named only by the policy's weights file.
+    `heartbeat` is called after each step. With the run's `seed` and `settings` these are the evaluator's games. Raises
+    `ConfigError` if the environment cannot be made, or its module is named only by the policy's weights file.
     """
     policy.require_known_environment()
     environments = _environments(policy.config.environment, settings, threads, policy.spec)
     try:
         face(environments, settings, import_modules=policy.may_import)
-        episodes = evaluate(environments, policy, settings, derive_seed(seed, "evaluator"))
+        episodes = evaluate(environments, policy, settings, derive_seed(seed, "evaluator"), heartbeat)
         return summarise(environments.spec, episodes)
     finally:
         environments.close()

@@ -5,14 +5,19 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from apex_acer.cli.flags import place
-from apex_acer.cli.notice import Notice
+from apex_acer.cli.notice import EXIT_FAILED, PROGRAM, Notice
 from apex_acer.cli.parsing import parse
 from apex_acer.config import ConfigError, EvaluationConfig, RunConfig, reading, require, writing
+from apex_acer.environments import late
 from apex_acer.system.imports import needs
 from apex_acer.system.output import printable, printable_lines, say
 
@@ -69,9 +74,9 @@ def evaluate(arguments: list[str]) -> int:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # the batches are small; the emulators gain more from the cores
     seed = _playing_seed(policy.config, options.seed)
-    with Notice(quiet=options.json) as notice:
+    with Notice(quiet=options.json) as notice, _must_answer(policy.config, notice) as heartbeat:
         notice.say(f"playing {settings.episodes} episodes")
-        row = evaluate_policy(policy, settings, seed, threads)
+        row = evaluate_policy(policy, settings, seed, threads, heartbeat)
     scores = {name: row[f"eval_return{suffix}"] for name, suffix in SCORES.items()}
     environment, how = policy.config.environment.id, "greedy" if settings.greedy else "sampled"
     shares = {name: row[name] for name in SHARES if name in row}
@@ -90,6 +95,36 @@ def evaluate(arguments: list[str]) -> int:
             stored = score_text(policy.metadata["score"])
         print(f"its run's evaluation: {printable(stored)}")
     return 0
+
+
+@contextlib.contextmanager
+def _must_answer(config: RunConfig, notice: Notice) -> Iterator[Callable[[], None]]:
+    """Gives a function to call after each environment step; without steps this process ends, as a run's evaluator does.
+
+    A thread ends it, because an environment may be deaf to signals, once it has waited a whole time without a step: so
+    Ctrl-Z, during which the clock goes on, is no hang.
+    """
+    limit_s, num_steps, over = 60 * config.supervision.evaluation_minutes, 0, threading.Event()
+
+    def count() -> None:
+        nonlocal num_steps
+        num_steps += 1
+
+    def watch() -> None:
+        before = -1
+        while num_steps > before:
+            before = num_steps
+            if over.wait(limit_s):
+                return
+        notice.clear()
+        say(f"{PROGRAM}: {late(config.environment.id, limit_s)} (supervision.evaluation_minutes)", sys.stderr)
+        os._exit(EXIT_FAILED)
+
+    threading.Thread(target=watch, name="deadline", daemon=True).start()
+    try:
+        yield count
+    finally:
+        over.set()
 
 
 @dataclass(frozen=True)

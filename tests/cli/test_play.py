@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 import resource
 import signal
+import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +64,16 @@ class Growing(Painted):
         return np.zeros((60 + 2 * self._step, 64, 3), np.uint8)
 
 
+class Frozen(Painted):
+    """The third step never ends."""
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        if self._step == 2:
+            time.sleep(600)
+        return super().step(action)
+
+
+gymnasium.register("Frozen-v0", f"{__name__}:Frozen")
 gymnasium.register("Painted-v0", f"{__name__}:Painted")
 gymnasium.register("Growing-v0", f"{__name__}:Growing", disable_env_checker=True)
 PAINTED: dict[str, Any] = {"environment__id": f"{__name__}:Painted-v0"}
@@ -173,6 +185,15 @@ def test_what_cannot_be_shown_is_one_line(tmp_path: Path, refused: Refused, monk
     said = "video: a frame has 64 x 62 pixels, the first one had 64 x 60; draw all in one size"
     assert_refused(refused, {f"play {growing} --video out.mp4": said})
     assert [entry.name for entry in tmp_path.iterdir()] == [weights.name]
+
+
+def test_an_evaluation_ends_if_its_environment_never_answers(tmp_path: Path) -> None:
+    environment = f"{__name__}:Frozen-v0"
+    path = weights_file(tmp_path, environment__id=environment, supervision__evaluation_minutes=0.02)
+    command = [sys.executable, "-m", "apex_acer", "evaluate", str(path), "--import-modules"]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    said = f"apex-acer: environment.id: '{environment}' did not answer within 1.2 s; give one that answers"
+    assert (ended.returncode, ended.stderr) == (1, f"{said} (supervision.evaluation_minutes)\n")
 
 
 def test_an_environment_that_has_changed_since_the_training_is_refused(
