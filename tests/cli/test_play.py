@@ -191,7 +191,7 @@ def test_an_evaluation_ends_if_its_environment_never_answers(tmp_path: Path) -> 
     environment = f"{__name__}:Frozen-v0"
     path = weights_file(tmp_path, environment__id=environment, supervision__evaluation_minutes=0.02)
     command = [sys.executable, "-m", "apex_acer", "evaluate", str(path), "--import-modules"]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=120)
     said = f"apex-acer: environment.id: '{environment}' did not answer within 1.2 s; give one that answers"
     assert (ended.returncode, ended.stderr) == (1, f"{said} (supervision.evaluation_minutes)\n")
 
