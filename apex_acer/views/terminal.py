@@ -30,7 +30,7 @@ class Terminal:
         self._console, self._picture = console, picture
         self._fd = console.file.fileno()
         self._thread: threading.Thread | None = None
-        self._ended = threading.Event()
+        self._ended, self._leaving = threading.Event(), False
         self._before: Any = None
 
     def __enter__(self) -> Terminal:
@@ -46,24 +46,34 @@ class Terminal:
         self._stop()
 
     def _suspend(self, number: int, frame: FrameType | None) -> None:
-        """Restores the terminal, lets the previous handler stop the program, and draws again once it continues."""
+        """Once the terminal is restored, lets the previous handler stop the program, and draws again when it continues.
+
+        Another thread waits for that: this one may hold a lock that the drawing needs, if the signal came while it printed.
+        """
+        if self._thread is None:
+            signal.signal(signal.SIGTSTP, self._before)
+            signal.raise_signal(signal.SIGTSTP)
+            signal.signal(signal.SIGTSTP, self._suspend)
+            self._start()
+        elif not self._leaving:
+            self._leaving = True
+            threading.Thread(target=self._leave, name="leave terminal", daemon=True).start()
+
+    def _leave(self) -> None:
         self._stop()
-        signal.signal(signal.SIGTSTP, self._before)
-        signal.raise_signal(signal.SIGTSTP)
-        signal.signal(signal.SIGTSTP, self._suspend)
-        self._start()
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTSTP)
 
     def _start(self) -> None:
         if self._thread is None:
-            self._ended = threading.Event()
+            self._ended, self._leaving = threading.Event(), False
             self._thread = threading.Thread(target=self._draw, args=(self._ended,), name="terminal", daemon=True)
             self._thread.start()
 
     def _stop(self) -> None:
-        thread, self._thread = self._thread, None
-        if thread:
+        if thread := self._thread:
             self._ended.set()
             thread.join(LEAVE_S)
+            self._thread = None
 
     def _draw(self, ended: threading.Event) -> None:
         """Draws until `ended`; clears the screen if its size changes, because terminals then move lines."""

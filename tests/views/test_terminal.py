@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
+import pty
 import re
 import signal
 from pathlib import Path
+from types import FrameType
 
 import pytest
+from rich.console import Console
 
+from apex_acer.views.terminal import Terminal as View
+from tests.programs import eventually
 from tests.terminals import PROMPT, Terminal, terminal
 
 ENDLESS = "apex-acer train cartpole --actors 2 --steps 100000000 --until 1000 --out run --logging.every-seconds 0.3"
@@ -120,3 +127,42 @@ def assert_the_table_agrees_with(screen: Terminal, summary: str) -> None:
     patterns += [rf"^evaluator +ended .* {float(evaluation):.1f} "] if evaluation else []
     for pattern in patterns:
         assert len(screen.find(pattern)) == 1, "\n".join([pattern, *screen.lines])
+
+
+class Printed(io.TextIOWrapper):
+    """A terminal's file; Ctrl-Z is pressed while a score is written."""
+
+    def write(self, text: str) -> int:
+        if "scored" in text:
+            os.kill(os.getpid(), signal.SIGTSTP)
+        return super().write(text)
+
+
+def test_a_program_that_is_stopped_while_it_prints_leaves_the_terminal_as_before() -> None:
+    """It has the console's lock then, which the thread that draws may wait for."""
+    controller, fd = pty.openpty()
+    os.set_blocking(controller, False)
+    seen, stopped = bytearray(), list[bytes]()
+
+    def shows(text: bytes) -> bool:
+        with contextlib.suppress(BlockingIOError):
+            seen.extend(os.read(controller, 65536))
+        return text in seen
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        shows(b"")
+        stopped.append(bytes(seen))
+        seen.clear()
+
+    before = signal.signal(signal.SIGTSTP, stop)
+    try:
+        with Printed(open(fd, "wb"), "utf-8") as file, View(Console(file=file), lambda: "table"):
+            eventually(lambda: shows(b"table"), 10.0)
+            print("scored 1")
+            eventually(lambda: stopped, 10.0)
+            assert stopped[0].endswith(b"\x1b[?25h"), "the cursor is shown"
+            eventually(lambda: shows(b"table"), 10.0)
+    finally:
+        signal.signal(signal.SIGTSTP, before)
+        os.close(controller)
+    assert len(stopped) == 1
