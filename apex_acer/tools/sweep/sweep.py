@@ -1,7 +1,7 @@
 """A sweep: trains several seeds of each variant of a run, each in a process of its own, and sums up the results.
 
 Runs are started seed by seed, so that an interrupted sweep has about as many runs of each variant. `results.json` holds the
-result of each run; the same command on the same folder does only what is missing there.
+result of each run; the same command on the same folder does only what is missing there, from a run's newest checkpoint.
 """
 
 from __future__ import annotations

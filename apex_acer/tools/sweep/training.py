@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from apex_acer.config import ConfigError, RunConfig, require
 from apex_acer.config.runfile import dump_run, to_dict
 from apex_acer.environments.check import check_environment
+from apex_acer.storage import checkpoint
 from apex_acer.system.output import say
 from apex_acer.system.process import available_cores
 from apex_acer.tools.sweep.commands import Commands
@@ -48,12 +49,25 @@ class Training(NamedTuple):
         return self.folder / f"{self.name}{suffix}"
 
     def train(self, commands: Commands, lock: int) -> None:
-        """Starts the run anew; `lock` stays open in its process."""
-        shutil.rmtree(self.out, ignore_errors=True)  # left by a run that did not finish
+        """Starts the run, or continues it from its newest checkpoint; `lock` stays open in its process."""
+        if self._has_steps_left():
+            self.start(commands, ["resume", str(self.out)], lock)
+            return
+        shutil.rmtree(self.out, ignore_errors=True)  # left by a run that did not come to a checkpoint
         self.out.parent.mkdir(parents=True, exist_ok=True)
         self._path(".log").unlink(missing_ok=True)
         self._path(".toml").write_text(dump_run(self.config), encoding="utf-8")
         self.start(commands, ["train", str(self._path(".toml")), "--out", str(self.out)], lock)
+
+    def _has_steps_left(self) -> bool:
+        """Whether the run has a checkpoint, which is before its end."""
+        try:
+            state = checkpoint.load_newest(self.out).state
+        except ConfigError:
+            return False
+        stop, is_passed = self.config.stop, bool(state["evaluations"]["passed"])
+        in_time = stop.minutes is None or state["wall_s"] < 60 * stop.minutes
+        return state["env_steps"] < stop.env_steps and in_time and not is_passed
 
     def start(self, commands: Commands, arguments: Sequence[str], lock: int) -> None:
         """Starts a verb of the program, which prints into the `.json` file beside the run's folder."""

@@ -1,7 +1,8 @@
 """Tuning: tries settings of a run, several seeds each, and writes down the best.
 
 The seeds of a trial train one after another, each in a process of its own, so that a bad trial is ended in its first seed.
-Whatever ends this program, the same command goes on: a trial that was left behind keeps its finished seeds.
+Whatever ends this program, the same command goes on: a trial that was left behind keeps its finished seeds and continues
+the next one from its newest checkpoint.
 """
 
 from __future__ import annotations

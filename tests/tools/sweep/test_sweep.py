@@ -20,6 +20,7 @@ from PIL import Image
 
 from apex_acer.cli import main
 from apex_acer.config.runfile import dump_run, load_run
+from apex_acer.storage import checkpoint
 from apex_acer.system.files import write
 from apex_acer.tools.sweep import commands, report, training
 from apex_acer.tools.sweep.report import bootstrap_interval, interquartile_mean, portable, read_curve
@@ -41,6 +42,9 @@ if verb == "evaluate":
         sys.exit(3)
     print(json.dumps({"mean": float(flags[3])}))
     sys.exit()
+if verb == "resume":
+    note("start")
+    sys.exit(1)
 run, folder = tomllib.loads(pathlib.Path(path).read_text()), pathlib.Path(flags[1])
 gamma, seed = run["algorithm"]["gamma"], run["seed"]
 if gamma == 0.2:  # cannot be interrupted, nor can what it started
@@ -248,6 +252,26 @@ def test_a_run_or_an_evaluation_that_fails_is_named_and_the_same_command_makes_u
     assert "error" not in runs["gamma=0.7"]["0"]
 
 
+@pytest.mark.parametrize(
+    ("state", "verb"),
+    [
+        ({}, "resume"),
+        ({"env_steps": 1000}, "train"),
+        ({"wall_s": 60.0}, "train"),
+        ({"evaluations": {"passed": True}}, "train"),
+    ],
+)
+def test_a_run_that_failed_is_resumed_from_a_checkpoint_before_its_end(
+    folder: Path, state: dict[str, Any], verb: str
+) -> None:
+    flags = "--seeds 1 --algorithm.gamma 0.1 --minutes 1"
+    assert run_sweep(flags) == 1
+    before = {"env_steps": 999, "wall_s": 59.0, "evaluations": {"passed": False}}
+    checkpoint.write(folder / "out/tiny/seed_0", 1, before | state, {})
+    assert run_sweep(flags) == 1
+    assert [verb for verb, _ in notes()] == ["train", verb]
+
+
 def test_a_folder_in_use_or_of_another_sweep_is_refused(folder: Path, refused: Refused) -> None:
     Path("out").mkdir()
     lock = os.open("out", os.O_RDONLY)
@@ -387,6 +411,19 @@ def test_a_real_run_that_ends_and_one_that_fails(real: Path, capsys: pytest.Capt
     assert run["curve"][-1][:2] == [pytest.approx(300, abs=100), run["result"]["eval_return"]]
     assert (real / "out" / run["result"]["weights"]).is_file()
     assert str(real.parent) not in saved()
+
+
+def test_a_run_that_was_interrupted_goes_on_from_its_checkpoint(real: Path) -> None:
+    flags = "--seeds 1 --steps 8000 --evaluation.every 500"
+    run = real / "out/tiny/seed_0"
+    signal_when(lambda: read_curve(run / "metrics.jsonl")[0] == "evaluator", signal.SIGTERM)
+    assert run_sweep(flags) == 128 + signal.SIGTERM
+    before = read_curve(run / "metrics.jsonl")[1]
+    assert results()["variants"]["tiny"]["runs"] == {}
+    assert run_sweep(flags) == 0
+    found = results()["variants"]["tiny"]["runs"]["0"]
+    assert found["curve"][: len(before)] == before
+    assert found["result"]["env_steps"] >= 8000
 
 
 @pytest.mark.slow
