@@ -207,5 +207,6 @@ def make_folder(config: RunConfig, here: Path) -> Path:
             (path / NAME).touch()
             return path
     # the curves of two runs in one file would double back
-    holds = "holds another run" if (path / "metrics.jsonl").exists() else f"is not empty, it holds {other!r}"
+    is_run = (path / "metrics.jsonl").exists()
+    holds = "holds another run, which `resume` continues" if is_run else f"is not empty, it holds {other!r}"
     raise ConfigError(f"out: {str(out)!r} {holds}; give a new or empty folder")

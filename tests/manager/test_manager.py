@@ -129,7 +129,9 @@ def test_a_folder_of_another_run_or_with_files_of_the_user_s_is_left_as_it_is(
 ) -> None:
     """As `train config.toml --out .` is, in the folder of a project."""
     before = {path: path.read_bytes() for path in finished_run.iterdir() if path.is_file()}
-    assert "holds another run" in config_error(lambda: train(tiny_run(finished_run, stop__env_steps=200)))
+    assert "holds another run, which `resume` continues" in config_error(
+        lambda: train(tiny_run(finished_run, stop__env_steps=200))
+    )
     assert before == {path: path.read_bytes() for path in finished_run.iterdir() if path.is_file()}
     monkeypatch.chdir(tmp_path)
     for name in "config.toml", "log.txt", ".hidden":
