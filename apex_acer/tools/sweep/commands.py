@@ -7,16 +7,17 @@ import os
 import queue
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from apex_acer.system.output import say
 from apex_acer.system.signals import Signals
 
 PARENT_PIPE = "APEX_ACER_PARENT_PIPE"  # environment variable: a descriptor whose end-of-file ends the command
 LOOK_S = 0.5  # between two calls of `look`
-STOP_S = 15.0  # a command that was interrupted and has not ended within this is killed
 KILL_S = 2.0  # a process that survives SIGKILL longer than this is stuck in the kernel
 
 
@@ -66,12 +67,14 @@ class Commands:
         begin: Callable[[], bool],
         take: Callable[[str, int], None],
         look: Callable[[], None] = lambda: None,
+        *,
+        stop_s: float,
     ) -> None:
         """Works until nothing runs and there is nothing to begin; leaves no process behind, however that ends.
 
         `begin` starts the next piece of work, with or without a command, and returns whether there was any. `take` is called
         with the name and exit code of each command that has ended, −N if signal N killed it, and `look` twice a second. The
-        first of `signals` interrupts the commands; the second, or `STOP_S`, kills those that have not ended.
+        first of `signals` interrupts the commands; the second, or `stop_s` seconds, kills those that have not ended.
         """
         signals.wake = lambda: self._events.put(None)  # safe in a signal handler
         try:
@@ -84,9 +87,12 @@ class Commands:
                 look()
                 if ended:
                     take(*ended)
+            if self.running:
+                what = "waiting for runs to save and end; a second signal kills them"
+                say(f"apex-acer: {signals.received[0].name}: {what}", sys.stderr)
             for name in self.running:
                 self.interrupt(name)
-            deadline = time.monotonic() + STOP_S
+            deadline = time.monotonic() + stop_s
             while self.running and len(signals.received) < 2 and (left := deadline - time.monotonic()) > 0:
                 if ended := self._wait(left):
                     take(*ended)  # it may have finished

@@ -24,7 +24,15 @@ from apex_acer.system.output import printable, say
 from apex_acer.system.signals import Signals
 from apex_acer.tools.sweep.commands import Commands
 from apex_acer.tools.sweep.report import Data, as_text, draw_curves, portable, summarise, table, write_json
-from apex_acer.tools.sweep.training import Training, check_before, exit_code, lock_folder, runs_at_once, without_out
+from apex_acer.tools.sweep.training import (
+    Training,
+    check_before,
+    exit_code,
+    lock_folder,
+    runs_at_once,
+    stop_s,
+    without_out,
+)
 from apex_acer.tools.sweep.variants import make_variants
 
 FINAL_SEED_OFFSET = 1000  # final episodes must differ from those by which weights were chosen
@@ -135,7 +143,7 @@ class Sweep:
                 waiting.appendleft(job)  # its final episodes
 
         say(f"{len(waiting)} of {len(self._jobs)} runs to do, {self._at_once} at once, in {self.folder}")
-        commands.work(self._at_once, signals, begin, take)
+        commands.work(self._at_once, signals, begin, take, stop_s=stop_s(job.config for job in self._jobs.values()))
         return self._conclude(signals)
 
     def _known(self, job: Training) -> Data:

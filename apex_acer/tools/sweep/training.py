@@ -24,6 +24,8 @@ from apex_acer.tools.sweep.report import read_curve
 
 PROGRAM = (sys.executable, "-P", "-m", "apex_acer")
 ERROR_LINES = 3  # the last line alone often only says where to look
+STOP_S = 15.0  # a run that was interrupted and has not ended within this is killed ...
+SAVE_REPLAY_S = 300.0  # ... or within this if it saves its replay memory: 15 GB on a slow disk
 
 
 class Training(NamedTuple):
@@ -119,6 +121,11 @@ def runs_at_once(configs: Iterable[RunConfig]) -> int:
     """Runs that the cores allow: two cores for each, or one if the engine is serial."""
     each = 1 if all(config.engine == "serial" for config in configs) else 2
     return max(1, available_cores() // each)
+
+
+def stop_s(configs: Iterable[RunConfig]) -> float:
+    """Seconds in which runs that are interrupted save and end."""
+    return SAVE_REPLAY_S if any(config.saves_replay for config in configs) else STOP_S
 
 
 def exit_code(signals: Sequence[signal.Signals], folder: Path, what: str, code: int) -> int:

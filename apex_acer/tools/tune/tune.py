@@ -18,9 +18,9 @@ from apex_acer.config import ConfigError, RunConfig, require, writing
 from apex_acer.storage.history import RowReader
 from apex_acer.system.output import printable, say
 from apex_acer.system.signals import Signals
-from apex_acer.tools.sweep.commands import STOP_S, Commands
+from apex_acer.tools.sweep.commands import Commands
 from apex_acer.tools.sweep.report import read_curve
-from apex_acer.tools.sweep.training import Training, exit_code
+from apex_acer.tools.sweep.training import STOP_S, Training, exit_code, stop_s
 from apex_acer.tools.tune.plan import TunePlan
 from apex_acer.tools.tune.report import BEST, Report
 from apex_acer.tools.tune.study import JOURNAL, Study, Trial
@@ -106,7 +106,9 @@ class Tuner:
         each = f"{len(plan.seeds)} seeds each, {plan.at_once} at once, in {plan.folder}"
         say(f"{begun} of {plan.trials} trials begun, {each}")
         try:
-            self._commands.work(plan.at_once, self._signals, self._begin, self._take, self._look)
+            self._commands.work(
+                plan.at_once, self._signals, self._begin, self._take, self._look, stop_s=stop_s([plan.base])
+            )
         finally:
             for attempt in self._attempts.values():
                 attempt.close()

@@ -22,7 +22,7 @@ from apex_acer.cli import main
 from apex_acer.config.runfile import dump_run, load_run
 from apex_acer.storage import checkpoint
 from apex_acer.system.files import write
-from apex_acer.tools.sweep import commands, report, training
+from apex_acer.tools.sweep import report, training
 from apex_acer.tools.sweep.report import bootstrap_interval, interquartile_mean, portable, read_curve
 from apex_acer.tools.sweep.sweep import plan_sweep
 from apex_acer.tools.sweep.variants import make_variants
@@ -300,7 +300,9 @@ def test_a_signal_ends_all_runs_and_the_same_command_goes_on(folder: Path, capsy
     start = time.monotonic()
     assert run_sweep(flags) == 128 + signal.SIGTERM
     assert time.monotonic() - start < 10
-    assert "SIGTERM: the same command with --out out continues the sweep" in capsys.readouterr().err
+    waits, ends = capsys.readouterr().err.splitlines()
+    assert waits == "apex-acer: SIGTERM: waiting for runs to save and end; a second signal kills them"
+    assert ends == "apex-acer: SIGTERM: the same command with --out out continues the sweep"
     runs = {name: found["runs"] for name, found in results()["variants"].items()}
     assert "result" in runs["gamma=0.5"]["0"]
     assert runs["gamma=0.4"] == {}
@@ -315,13 +317,17 @@ def test_a_signal_ends_all_runs_and_the_same_command_goes_on(folder: Path, capsy
 def test_a_run_that_cannot_be_interrupted_is_killed_with_all_it_started(
     folder: Path, stop_s: float, signals: list[signal.Signals], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(commands, "STOP_S", stop_s)
+    monkeypatch.setattr(training, "STOP_S", stop_s)
     signal_when(lambda: Path("out/tiny/seed_0").exists(), *signals)
     assert run_sweep("--seeds 2 --algorithm.gamma 0.2 --jobs 1") == 130
     assert notes() == [("train", "out/tiny/seed_0.toml")]
     grandchild = int(Path("grandchild").read_text())
     eventually(lambda: gone(grandchild), 60)
     assert results()["variants"]["tiny"]["runs"] == {}
+
+
+def test_a_replay_memory_takes_longer_to_save() -> None:
+    assert training.stop_s([tiny_run(), tiny_run(checkpoint__replay=True)]) > 100 > training.stop_s([tiny_run()])
 
 
 def test_an_error_while_saving_leaves_no_run_behind(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
