@@ -35,24 +35,25 @@ LARGER_UNTIL = 4_297_038  # env steps
 OTHERS = {
     "SpaceInvaders": [
         ("replay of 800,000, constant rate", "spaceinvaders-constant", 0),
-        ("replay of 800,000, larger network", "spaceinvaders-nature-replay-ratio-1", 0),
-        ("from there on less entropy", "spaceinvaders-entropy", LARGER_UNTIL),
+        ("larger network, less entropy: atari", "spaceinvaders-larger", 0),
+        ("larger network, more entropy", "spaceinvaders-nature-replay-ratio-1", 0),
+        ("from there on less, constant rate", "spaceinvaders-entropy", LARGER_UNTIL),
         ("published recipe, small network", "spaceinvaders-baselines-small", 0),
     ],
     "BeamRider": [
         ("replay of 800,000, constant rate", "beamrider-constant", 0),
-        ("from there on a quarter of the rate", "beamrider-slower", 5_822_858),
-        ("replay of 800,000, larger network", "beamrider-nature-replay-ratio-1", 0),
+        ("larger network, less entropy: atari", "beamrider-nature-replay-ratio-1", 0),
     ],
 }
 # runs whose learners are compared: label, file, env steps before it
 LEARNERS = (
     ("SpaceInvaders, small network", "spaceinvaders-constant", 0),
-    ("SpaceInvaders, larger network", "spaceinvaders-nature-replay-ratio-1", 0),
-    ("from there on less entropy", "spaceinvaders-entropy", LARGER_UNTIL),
+    ("SpaceInvaders, atari", "spaceinvaders-larger", 0),
+    ("SpaceInvaders, larger network, more entropy", "spaceinvaders-nature-replay-ratio-1", 0),
+    ("from there on less, constant rate", "spaceinvaders-entropy", LARGER_UNTIL),
     ("SpaceInvaders, published recipe, small network", "spaceinvaders-baselines-small", 0),
     ("BeamRider, small network", "beamrider-constant", 0),
-    ("BeamRider, larger network", "beamrider-nature-replay-ratio-1", 0),
+    ("BeamRider, atari", "beamrider-nature-replay-ratio-1", 0),
 )
 LEARNER = {
     "entropy": "entropy of the policy, nats",
