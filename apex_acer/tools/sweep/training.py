@@ -55,14 +55,14 @@ class Training(NamedTuple):
         if self._has_steps_left():
             self.start(commands, ["resume", str(self.out)], lock)
             return
-        shutil.rmtree(self.out, ignore_errors=True)  # left by a run that did not come to a checkpoint
+        shutil.rmtree(self.out, ignore_errors=True)  # left by a run without such a checkpoint
         self.out.parent.mkdir(parents=True, exist_ok=True)
         self._path(".log").unlink(missing_ok=True)
         self._path(".toml").write_text(dump_run(self.config), encoding="utf-8")
         self.start(commands, ["train", str(self._path(".toml")), "--out", str(self.out)], lock)
 
     def _has_steps_left(self) -> bool:
-        """Whether the run has a checkpoint, which is before its end."""
+        """Whether the run has a checkpoint at which none of its limits is reached."""
         try:
             state = checkpoint.load_newest(self.out).state
         except ConfigError:
