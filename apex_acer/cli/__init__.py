@@ -30,7 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with interrupting():
             code = _run(list(sys.argv[1:] if arguments is None else arguments))
     except KeyboardInterrupt as interrupt:
-        print(f"{PROGRAM}: interrupted", file=sys.stderr)
+        print(f"{PROGRAM}: {'; '.join(['interrupted', *getattr(interrupt, '__notes__', ())])}", file=sys.stderr)
         code = 128 + interrupt.args[0] if interrupt.args else EXIT_INTERRUPTED
     return _flush(code)
 

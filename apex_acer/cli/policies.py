@@ -171,8 +171,10 @@ def play(arguments: list[str]) -> int:
     face(environment, settings, import_modules=options.import_modules)
     fps = options.fps or environment.fps
     shown = display.video(path, fps) if path else display.window(printable(config.environment.id), fps)
-    with contextlib.closing(environment), contextlib.suppress(display.Closed), shown as show:
-        for number, episode in enumerate(episodes_of(environment, policy, settings, seed, show), start=1):
+    limited, closed = _must_answer(config, Notice(quiet=True)), contextlib.suppress(display.Closed)
+    with contextlib.closing(environment), limited as heartbeat, closed, shown as show:
+        episodes = episodes_of(environment, policy, settings, seed, show, heartbeat)
+        for number, episode in enumerate(episodes, start=1):
             say(f"episode {number}: return {episode.episode_return:.2f}, {episode.length:,} steps")
     if path:
         say(f"video: {path}")

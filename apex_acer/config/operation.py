@@ -91,8 +91,8 @@ class SupervisionConfig:
     """Seconds without progress (of an actor: without an environment step) after which a process is killed, unless it
     waits for another process."""
     evaluation_minutes: float = 30.0
-    """Minutes without an environment step after which the evaluator is killed; `apex-acer evaluate` and a sweep's final
-    games end with an error."""
+    """Minutes without an environment step after which the evaluator is killed; `apex-acer evaluate`, `play` and a sweep's
+    final games end with an error."""
     restarts: int = 10
     """Restarts of one process allowed within `window_minutes`; one more death ends the run."""
     window_minutes: float = 10.0

@@ -74,9 +74,11 @@ def _require_display() -> None:
 def video(path: Path, fps: int) -> Iterator[Show]:
     """Writes a video to `path`, an .mp4 (H.264) or a .gif, and yields a function that adds a frame to it.
 
-    The file appears at the end, complete, and not after an error. The function raises `ConfigError` for a frame of another
-    size than the first. Odd sizes of an mp4 are padded by a row or column, because its colours are for four pixels each.
+    The file appears at the end, complete, and not after an error; after a KeyboardInterrupt it has the frames up to there,
+    which a note of the exception says. The function raises `ConfigError` for a frame of another size than the first. Odd
+    sizes of an mp4 are padded by a row or column, because its colours are for four pixels each.
     """
+    interrupt: KeyboardInterrupt | None = None
     with files.replacing(path) as beside, _opened(path, beside) as container:
         # environments that draw with pygame need no display
         os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
@@ -88,9 +90,17 @@ def video(path: Path, fps: int) -> Iterator[Show]:
             encoder = encoder or _Encoder(container, path.suffix, rate, frame)
             encoder.encode(frame)
 
-        yield show
+        try:
+            yield show
+        except KeyboardInterrupt as pressed:
+            if not encoder:
+                raise
+            interrupt = pressed
         if encoder:
             encoder.finish()
+    if interrupt:
+        interrupt.add_note(f"video: {path}")
+        raise interrupt
 
 
 def _opened(path: Path, beside: Path) -> OutputContainer:

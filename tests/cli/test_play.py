@@ -187,10 +187,12 @@ def test_what_cannot_be_shown_is_one_line(tmp_path: Path, refused: Refused, monk
     assert [entry.name for entry in tmp_path.iterdir()] == [weights.name]
 
 
-def test_an_evaluation_ends_if_its_environment_never_answers(tmp_path: Path) -> None:
+@pytest.mark.parametrize("verb", ["evaluate", "play"])
+def test_a_game_ends_if_its_environment_never_answers(tmp_path: Path, verb: str) -> None:
     environment = f"{__name__}:Frozen-v0"
     path = weights_file(tmp_path, environment__id=environment, supervision__evaluation_minutes=0.02)
-    command = [sys.executable, "-m", "apex_acer", "evaluate", str(path), "--import-modules"]
+    command = [sys.executable, "-m", "apex_acer", verb, str(path), "--import-modules"]
+    command += ["--video", str(tmp_path / "game.mp4")] * (verb == "play")
     ended = subprocess.run(command, capture_output=True, text=True, timeout=120)
     said = f"apex-acer: environment.id: '{environment}' did not answer within 1.2 s; give one that answers"
     assert (ended.returncode, ended.stderr) == (1, f"{said} (supervision.evaluation_minutes)\n")
@@ -228,19 +230,26 @@ def test_a_video_that_cannot_be_finished_leaves_the_one_before(
     assert sorted(entry.name for entry in tmp_path.iterdir()) == [path.name, weights.name]
 
 
-def test_ctrl_c_leaves_nothing_of_a_video(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("pressed", [1, 200])
+def test_ctrl_c_keeps_the_frames_up_to_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], pressed: int
 ) -> None:
+    """As those who wait for a film would have it; without a frame, the file before stays."""
     weights, path = weights_file(tmp_path, **PAINTED), tmp_path / "x.mp4"
-    render, drawn = Painted.render, []
+    path.write_bytes(b"the one before")
+    render, drawn = Painted.render, []  # the latter with an entry for each picture
 
     def press(self: Painted) -> np.ndarray:
-        drawn.append((tmp_path / ".x.mp4.part").exists())
-        if len(drawn) == 200:
+        drawn.append(self)
+        if len(drawn) == pressed:
             signal.raise_signal(signal.SIGINT)
         return render(self)
 
     monkeypatch.setattr(Painted, "render", press)
     assert main(["play", str(weights), "--video", str(path), "--episodes", "1000000"]) == 130
-    assert drawn[-1]
-    assert [entry.name for entry in tmp_path.iterdir()] == [weights.name]
+    said = capsys.readouterr().err
+    if pressed == 1:
+        assert (said, path.read_bytes()) == ("apex-acer: interrupted\n", b"the one before")
+    else:
+        assert (said, len(decoded(path)[0])) == (f"apex-acer: interrupted; video: {path}\n", pressed - 1)
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == [weights.name, path.name]
