@@ -170,6 +170,17 @@ def test_reward_prediction_trains_the_encoder_and_its_head_alone() -> None:
     assert not any(parameter.grad is not None for parameter in algorithm.auxiliary["pixel_control"].parameters())
 
 
+def test_curiosity_pays_in_value_replay_and_not_in_reward_prediction() -> None:
+    batch, _ = sequences(7)
+    algorithm, plain = build_unreal(7, curiosity=0.5), build_unreal(7)
+    samples, without = samples_of(algorithm, batch), samples_of(plain, batch)
+    paid = samples.targets["intrinsic_reward"]
+    assert paid.any()
+    torch.testing.assert_close(samples.reward, without.reward + paid)
+    for name, target in without.targets.items():
+        assert samples.targets[name].equal(target), name
+
+
 # ── observations with parts ──
 
 MASKED = EnvironmentSpec.of_parts(
