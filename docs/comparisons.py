@@ -36,6 +36,7 @@ OTHERS = {
     "SpaceInvaders": [
         ("replay of 800,000, constant rate", "spaceinvaders-constant", 0),
         ("larger network, less entropy: atari", "spaceinvaders-larger", 0),
+        ("the same, rate to 0.7", "spaceinvaders-final-fraction", 0),
         ("larger network, more entropy", "spaceinvaders-nature-replay-ratio-1", 0),
         ("from there on less, constant rate", "spaceinvaders-entropy", LARGER_UNTIL),
         ("published recipe, small network", "spaceinvaders-baselines-small", 0),
@@ -49,6 +50,7 @@ OTHERS = {
 LEARNERS = (
     ("SpaceInvaders, small network", "spaceinvaders-constant", 0),
     ("SpaceInvaders, atari", "spaceinvaders-larger", 0),
+    ("the same, rate to 0.7", "spaceinvaders-final-fraction", 0),
     ("SpaceInvaders, larger network, more entropy", "spaceinvaders-nature-replay-ratio-1", 0),
     ("from there on less, constant rate", "spaceinvaders-entropy", LARGER_UNTIL),
     ("SpaceInvaders, published recipe, small network", "spaceinvaders-baselines-small", 0),
