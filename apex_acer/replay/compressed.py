@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from apex_acer.protocol.specification import Array
-from apex_acer.protocol.unroll import Layout, take_rows
+from apex_acer.protocol.unroll import Layout
 from apex_acer.replay.storage import Read, Storage
 
 OBS = "obs"
@@ -29,12 +29,16 @@ class CompressedArray:
         self.num_bytes = sum(map(len, rows))
         """Bytes of all rows as they are held."""
 
+    def row(self, index: int) -> Array:
+        """The row at `index`: `[*shape]`, not writable."""
+        data = lz4.block.decompress(self._rows[index], uncompressed_size=self.row_bytes)
+        return np.frombuffer(data, self._dtype).reshape(self._shape)
+
     def __getitem__(self, indices: Array) -> Array:
         """The rows at `indices` `[B]`: `[B, *shape]`."""
         rows = np.empty((len(indices), *self._shape), self._dtype)
         for row, index in zip(rows, indices, strict=True):
-            data = lz4.block.decompress(self._rows[index], uncompressed_size=self.row_bytes)
-            row[...] = np.frombuffer(data, self._dtype).reshape(self._shape)
+            row[...] = self.row(index)
         return rows
 
     def __setitem__(self, index: int, row: Array) -> None:
@@ -58,7 +62,7 @@ def unpack(shape: tuple[int, ...], dtype: Any, sizes: Array, data: Array) -> Com
     array = CompressedArray(shape, dtype, rows)
     try:
         for index in range(len(rows)):
-            array[np.array([index])]
+            array.row(index)
     except lz4.block.LZ4BlockError as error:
         raise ValueError(f"row {index}: {error}") from None
     return array
@@ -102,7 +106,8 @@ class CompressedStorage(Storage):
     def _read(self, name: str, rows: Tensor) -> Tensor:
         if name != OBS:
             return super()._read(name, rows)
-        per_sequence = self.layout.fields[name][0][0]
-        slots, planes = rows[0] // per_sequence, rows % per_sequence  # all rows of a column are of one sequence
-        chosen = torch.from_numpy(self._obs[slots.numpy()])  # [B, k+S, …]
-        return take_rows(chosen, torch.arange(len(slots)) * per_sequence + planes)
+        shape, dtype = self.layout.fields[OBS]
+        obs = np.empty((*rows.shape, *shape[1:]), dtype)
+        for column, own in enumerate(rows.T.numpy()):  # all rows of a column are of one sequence
+            obs[:, column] = self._obs.row(own[0] // shape[0])[own % shape[0]]
+        return torch.from_numpy(obs)
