@@ -101,12 +101,24 @@ def draw_published() -> bytes:
     """Returns of training games on seven Atari games beside the published curves."""
     published = read("published-atari")["games"]
     panels = []
-    for game, name in GAMES.items():
-        lines = [training_line("apex_acer ACER, one seed", name)]
-        lines += [line(label, np.array(published[game][key], float)) for key, label in PUBLISHED.items()]
-        lines += [training_line(*other) for other in OTHERS.get(game, [])]
+    for game in GAMES:
+        lines = [training_line(*run) for run in ours(game)]
+        lines[1:1] = [line(label, np.array(published[game][key], float)) for key, label in PUBLISHED.items()]
         panels.append(Panel("env steps", lines, title=game))
     return plot_curves("Return of training games on Atari", "", panels)
+
+
+def draw_published_minutes() -> bytes:
+    """Returns of training games on seven Atari games by minutes, beside the ends of published curves, which have none."""
+    published = read("published-atari")["games"]
+    panels = []
+    for game in GAMES:
+        lines = [by_minutes(*run) for run in ours(game)]
+        last = max(run.x[-1] for run in lines)
+        ends = {label: published[game][key][-1][1] for key, label in PUBLISHED.items()}
+        lines[1:1] = [line(f"end of {label}", np.array([(0, end), (last, end)])) for label, end in ends.items()]
+        panels.append(Panel("minutes on two cores", lines, title=game))
+    return plot_curves("Return of training games on Atari by minutes", "", panels)
 
 
 def draw_learners() -> bytes:
@@ -130,12 +142,24 @@ def rate(run: dict[str, Any], env_steps: int) -> float:
     return float(optimizer["learning_rate"] * (1 - done * (1 - optimizer["final_fraction"])))
 
 
-def training_line(label: str, name: str, before: int = 0) -> Line:
+def ours(game: str) -> list[tuple[str, str, int]]:
+    """Runs of a game in this project: label, file, env steps before it."""
+    return [("apex_acer ACER, one seed", GAMES[game], 0), *OTHERS.get(game, [])]
+
+
+def training_line(label: str, name: str, before: int) -> Line:
     """A run's training curve, `before` env steps later; a point stands in the middle of its env steps."""
     begins, _, returns = np.array(read(name)["training_curve"], float).T
     begins += before
     points = np.column_stack([begins + (begins[1] - begins[0]) / 2, returns])
     return line(label, points[begins < LAST])
+
+
+def by_minutes(label: str, name: str, before: int) -> Line:
+    """`training_line` over minutes, as if all its env steps had taken as long as the run's on average."""
+    result, steps = read(name)["result"], training_line(label, name, before)
+    minutes = steps.x * result["wall_s"] / result["env_steps"] / 60
+    return line(label, np.column_stack([minutes, steps.middle]))
 
 
 def line(label: str, points: np.ndarray[Any, Any]) -> Line:
@@ -234,6 +258,7 @@ def png(figure: Figure) -> bytes:
 def redraw() -> None:
     """Writes the figures."""
     (RESULTS / "published-atari.png").write_bytes(draw_published())
+    (RESULTS / "published-atari-minutes.png").write_bytes(draw_published_minutes())
     (RESULTS / "acer-learners.png").write_bytes(draw_learners())
     (RESULTS / "peers.png").write_bytes(draw_races())
     (RESULTS / "race.png").write_bytes(draw_minutes())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from docs.comparisons import draw_learners, draw_minutes, draw_published, draw_races, rate
+from docs.comparisons import draw_learners, draw_minutes, draw_published, draw_published_minutes, draw_races, rate
 from docs.entries import RESULTS, anchors, of_runs, pages, read_entries, slug
 from docs.record import last_games, learner_curve, training_curve, training_games
 
@@ -68,6 +68,7 @@ def test_a_single_run_has_the_error_of_its_games() -> None:
 
 def test_comparisons_are_drawn() -> None:
     assert draw_published().startswith(b"\x89PNG")
+    assert draw_published_minutes().startswith(b"\x89PNG")
     assert draw_learners().startswith(b"\x89PNG")
     assert draw_races().startswith(b"\x89PNG")
     assert draw_minutes().startswith(b"\x89PNG")
