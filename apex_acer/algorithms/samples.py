@@ -24,9 +24,10 @@ class Sequences:
     """T consecutive steps of B environments, on the learner's device."""
 
     obs: Tensor
-    """`[T+1, B, *obs]` frame stacks; the last row follows the last step."""
+    """`[T+1, B, *obs]` frame stacks; the last row follows the last step. On-policy algorithms `prepare` them once for all
+    their passes, and leave the last row out of a loss that does not need it."""
     first: Tensor
-    """`[T+1, B]` bool, true if an episode begins at the observation."""
+    """`[T+1, B]` bool, true if an episode begins at the observation; as many rows as `obs`."""
     action: Tensor
     """`[T, B]` int64 for discrete actions, `[T, B, d]` float32 in [−1, 1] for continuous ones, `[T, B, 1 + d]` for both."""
     reward: Tensor
@@ -72,13 +73,13 @@ class Sequences:
 
     def steps(self, index: Tensor) -> Sequences:
         """The steps `index` `[n]`, counted as t * B + b, as n sequences of one step, without recurrent state."""
-        num = self.mask.shape[1]
+        length, num = self.mask.shape
         both = torch.stack([index, index + num])  # [2, n] rows of the observations before and after each step
 
         def read(name: str, value: Tensor) -> Tensor:
             if name in self.WITHOUT_TIME:
                 return value[index % num]
-            return _take(value, both if name in ("obs", "first") else index.unsqueeze(0))
+            return _take(value, both[: 1 + len(value) - length])
 
         return Sequences(**_each(replace(self, state={}, noise={}), read))
 
@@ -216,7 +217,23 @@ def split(samples: Samples, num_parts: int) -> list[Samples]:
 def prepared(network: Network[Any], obs: Tensor) -> Tensor:
     """Observations `[L, B, *obs]`, `prepare`d by `network` as `[L * B, *input]`."""
     with torch.no_grad():
-        return network.prepare(_inside_out(obs).flatten(0, 1).movedim(-1, 1) if obs.ndim == 5 else obs.flatten(0, 1))
+        return network.prepare(flat(obs))
+
+
+def with_prepared(network: Network[Any], samples: Sequences) -> Sequences:
+    """`samples` whose observations are `prepare`d by `network`, `[T+1, B, *input]`."""
+    inputs = prepared(network, samples.obs)
+    return replace(samples, obs=inputs.view(*samples.first.shape, *inputs.shape[1:]))
+
+
+def without_last(samples: Sequences) -> Sequences:
+    """`samples` without the observations after the last step."""
+    return replace(samples, obs=samples.obs[:-1], first=samples.first[:-1])
+
+
+def flat(obs: Tensor) -> Tensor:
+    """Observations `[L, B, …]` as `[L * B, …]`, of images with channels innermost in memory as before."""
+    return _inside_out(obs).flatten(0, 1).movedim(-1, 1) if obs.ndim == 5 else obs.flatten(0, 1)
 
 
 def _inside_out(stacks: Tensor) -> Tensor:

@@ -113,7 +113,8 @@ def test_each_epoch_learns_every_step_once_from_targets_of_the_weights_before() 
     samples = samples_of(algorithm, batch)
     expected = sorted(samples.targets[TARGET][batch.mask].tolist())
     moving = Moving(algorithm)
-    algorithm.update(dataclasses.replace(samples, targets={}), moving)
+    made: Any = algorithm.samples.make(batch)
+    algorithm.update(made, moving)
     assert len(moving.parts) == 12
     orders = []
     for parts in (moving.parts[:4], moving.parts[4:8], moving.parts[8:]):

@@ -10,7 +10,16 @@ import pytest
 import torch
 
 from apex_acer.algorithms.on_policy.common import minibatches
-from apex_acer.algorithms.samples import SampleMaker, Samples, Sequences, prepared, split
+from apex_acer.algorithms.samples import (
+    SampleMaker,
+    Samples,
+    Sequences,
+    flat,
+    prepared,
+    split,
+    with_prepared,
+    without_last,
+)
 from apex_acer.config import AlgorithmConfig, SequenceConfig
 from apex_acer.networks.discrete import ActorCritic
 from apex_acer.protocol.unroll import Batch
@@ -131,6 +140,7 @@ def test_single_steps_are_the_steps_one_by_one(stack: int) -> None:
         for name in ("fresh", "importance"):
             assert torch.equal(getattr(alone, name)[place], getattr(whole, name)[b]), name
     assert whole.steps(torch.arange(0)).mask.shape == (1, 0)
+    assert torch.equal(without_last(whole).steps(index).obs, alone.obs[:1])
 
 
 @pytest.mark.parametrize("num_parts", [1, 3, 9])
@@ -156,6 +166,9 @@ def test_a_part_of_images_keeps_its_channels_innermost() -> None:
         inputs = prepared(network, part.obs)
         assert inputs.is_contiguous(memory_format=torch.channels_last)
         assert torch.equal(inputs, network.prepare(part.obs.flatten(0, 1)))
+    for part in (*split(with_prepared(network, made), 2), with_prepared(network, made).steps(torch.arange(T * B))):
+        assert flat(part.obs).is_contiguous(memory_format=torch.channels_last)
+    assert torch.equal(flat(with_prepared(network, made).obs), prepared(network, made.obs))
 
 
 @pytest.mark.parametrize("lstm", [False, True])

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from apex_acer.algorithms.on_policy import trpo
 from apex_acer.algorithms.on_policy.common import ADVANTAGE
 from apex_acer.algorithms.on_policy.trpo import Trpo
-from apex_acer.algorithms.samples import prepared
+from apex_acer.algorithms.samples import without_last
 from apex_acer.functional import Categorical, Factored, Gaussian, fisher_product
 from apex_acer.protocol.specification import EnvironmentSpec
 from tests.algorithms.learning import batch_of, made, samples_of
@@ -39,7 +39,7 @@ def a_batch(algorithm: Trpo, seed: int = 0) -> Any:
     recorded = {name: part.detach().double().view(T, B, *part.shape[1:]) for name, part in extras.items()}
     batch = batch_of(obs, action.view(T, B, *action.shape[1:]), extras=recorded, mask=torch.rand(T, B) < 0.8)
     advantage = torch.randn(T, B, dtype=torch.float64)
-    return dataclasses.replace(samples_of(algorithm, batch), targets={ADVANTAGE: advantage})
+    return dataclasses.replace(without_last(samples_of(algorithm, batch)), targets={ADVANTAGE: advantage})
 
 
 def weights(algorithm: Trpo) -> Tensor:
@@ -49,8 +49,7 @@ def weights(algorithm: Trpo) -> Tensor:
 
 def policy_of(algorithm: Trpo, batch: Any) -> Any:
     """Of all steps but dummies."""
-    obs = prepared(algorithm.network, batch.obs[:-1])
-    policy = algorithm.network.evaluate(obs, batch.first[:-1], {})[0]
+    policy, _ = algorithm.network.evaluate(batch.obs.flatten(0, 1), batch.first, {})
     return type(policy)(*(tensor[batch.mask] for tensor in policy))
 
 
@@ -147,7 +146,7 @@ def test_dummies_change_nothing(spec: EnvironmentSpec) -> None:
         batch = a_batch(algorithm)
         advantage = torch.where(batch.mask, batch.targets[ADVANTAGE], garbage)
         obs = batch.obs.clone()
-        obs[:-1][~batch.mask] = garbage
+        obs[~batch.mask] = garbage
         algorithm.improve(dataclasses.replace(batch, obs=obs, targets={ADVANTAGE: advantage}))
         steps.append(weights(algorithm))
     torch.testing.assert_close(steps[0], steps[1])

@@ -211,11 +211,11 @@ def test_pixel_control_bootstraps_from_legal_actions_only() -> None:
     batch, legal = masked_batch()
     algorithm = build_unreal(6, MASKED)
     samples = samples_of(algorithm, batch)
-    images = newest_images(samples.obs, MASKED)
+    images = newest_images(algorithm.samples.make(batch).obs, MASKED)
     assert images.shape == (SIZES.length + 1, SIZES.columns, *PLANE)
     assert 0 <= images.min() < images.max() <= 1
     q_values = torch.randn(*legal.shape[:2], *CELLS[1:], SIZES.actions, dtype=torch.float64)
-    obs = algorithm.network.prepare(samples.obs.flatten(0, 1))
+    obs = samples.obs.flatten(0, 1)
 
     def error(values: Tensor) -> Tensor:
         algorithm.auxiliary["pixel_control"].forward = lambda features: values

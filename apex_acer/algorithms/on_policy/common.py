@@ -11,7 +11,7 @@ from torch import Tensor
 
 from apex_acer.algorithms.algorithm import Action, Agent, Algorithm, Descent, Group, LossOutput, trainable
 from apex_acer.algorithms.on_policy.settings import OnPolicyConfig, PolicyGradientConfig
-from apex_acer.algorithms.samples import Sequences, prepared
+from apex_acer.algorithms.samples import Sequences, flat, with_prepared, without_last
 from apex_acer.config import RunConfig
 from apex_acer.functional import (
     Advantages,
@@ -65,6 +65,7 @@ class OnPolicy(Algorithm):
     def __init__(self, agent: Agent, device: torch.device) -> None:
         super().__init__(agent, device)
         config = agent.config
+        self.curiosity: Curiosity | None = None
         self.critic = None
         if not self.network.value:
             self.critic = to_train(ValueNetwork(config.network, agent.spec), config, device)
@@ -75,14 +76,23 @@ class OnPolicy(Algorithm):
         descent.step(self.prepare(samples, descent))
 
     def prepare(self, samples: Sequences, descent: Descent) -> Sequences:
-        """`samples` with each step's advantage, V and target of V as `targets`, computed before the update."""
+        """`samples` with each step's advantage, V and target of V as `targets`, computed before the update.
+
+        Observations are `prepare`d, and without curiosity the last ones are left out.
+        """
         with torch.no_grad():
+            samples = self.with_curiosity(with_prepared(self.network, samples))
             policy, value = self.evaluate(samples)
             advantage, value_target = self.advantages(samples, policy, value)
             if self.settings.normalise_advantages:
                 advantage = standardise(advantage, samples.mask, descent.add)
         targets = {ADVANTAGE: advantage, VALUE: value[:-1], VALUE_TARGET: value_target}
-        return dataclasses.replace(samples, targets=samples.targets | targets)
+        samples = dataclasses.replace(samples, targets=samples.targets | targets)
+        return samples if self.curiosity else without_last(samples)
+
+    def with_curiosity(self, samples: Sequences) -> Sequences:
+        """`samples` with the intrinsic reward, if there is curiosity, in `reward` and as one of `targets`."""
+        return samples
 
     def advantages(self, samples: Sequences, policy: Distribution, value: Tensor) -> Advantages:
         """Advantages `[T, B]` from `policy` and `value` `[T+1, B]`, by GAE."""
@@ -96,10 +106,9 @@ class OnPolicy(Algorithm):
             gae_lambda=self.settings.gae_lambda,
         )
 
-    def evaluate(self, samples: Sequences, *, bootstraps: bool = True) -> tuple[Distribution, Tensor]:
-        """The policy and V `[T+1, B]` of the observations, without the last one if not `bootstraps`."""
-        rows = slice(None if bootstraps else -1)
-        obs, first = prepared(self.network, samples.obs[rows]), samples.first[rows]
+    def evaluate(self, samples: Sequences) -> tuple[Distribution, Tensor]:
+        """The policy and V `[L, B]` of `prepare`d observations `[L, B, *input]`."""
+        obs, first = flat(samples.obs), samples.first
         policy, value = self.network.evaluate(obs, first, samples.state)
         if self.critic:
             value = self.critic(obs).view(first.shape)
@@ -115,7 +124,6 @@ class PolicyGradient(OnPolicy):
     def __init__(self, agent: Agent, device: torch.device) -> None:
         super().__init__(agent, device)
         config = agent.config
-        self.curiosity = None
         if self.settings.curiosity:
             self.curiosity = to_train(Curiosity(config.network, agent.spec), config, device)
             self.modules["curiosity"] = self.curiosity
@@ -127,12 +135,7 @@ class PolicyGradient(OnPolicy):
         others = [p for module in self.modules.values() if module is not self.curiosity for p in trainable(module)]
         return {"network": Group(others), "curiosity": Group(trainable(self.curiosity))}
 
-    def prepare(self, samples: Sequences, descent: Descent) -> Sequences:
-        """`samples` with the intrinsic reward, if there is curiosity, and with each step's advantage, V and target of V."""
-        return super().prepare(self.with_curiosity(samples), descent)
-
     def with_curiosity(self, samples: Sequences) -> Sequences:
-        """`samples` with the intrinsic reward, if there is curiosity, in `reward` and as one of `targets`."""
         if not self.curiosity:
             return samples
         with torch.no_grad():
@@ -144,13 +147,13 @@ class PolicyGradient(OnPolicy):
     def curiosity_errors(self, samples: Sequences) -> tuple[Tensor, Tensor]:
         """Forward and inverse error of each step, `[T, B]`; 0 if another episode's observation follows."""
         assert self.curiosity
-        forward, inverse = self.curiosity(prepared(self.network, samples.obs), samples.action)
+        forward, inverse = self.curiosity(flat(samples.obs), samples.action)
         return torch.where(samples.stays, forward, 0.0), torch.where(samples.stays, inverse, 0.0)
 
     def loss(self, samples: Sequences) -> LossOutput:
         """The sum of policy loss, weighted value loss and entropy bonus, and curiosity's loss: means over unmasked steps."""
         settings, mask = self.settings, samples.mask
-        policy, value = self.evaluate(samples, bootstraps=False)
+        policy, value = self.evaluate(without_last(samples) if self.curiosity else samples)
         behaviour, action = self.network.head.recorded(samples.action, samples.extras)
         policy_loss, means = self.policy_loss(samples, policy.log_prob(action), behaviour.log_prob(action))
         value_loss, entropy = self.value_loss(samples, value), policy.entropy()

@@ -14,7 +14,7 @@ from apex_acer.algorithms.algorithm import Algorithm, Descent, LossOutput
 from apex_acer.algorithms.epsilon_greedy import EpsilonGreedy
 from apex_acer.algorithms.on_policy.common import minibatches
 from apex_acer.algorithms.on_policy.settings import PqnConfig
-from apex_acer.algorithms.samples import Sequences, prepared
+from apex_acer.algorithms.samples import Sequences, flat, with_prepared, without_last
 from apex_acer.functional import masked_means, q_lambda_target, squared_error_loss
 from apex_acer.networks.discrete import QNetwork
 
@@ -51,7 +51,8 @@ class Pqn(Algorithm):
                 descent.step(part)
 
     def prepare(self, samples: Sequences) -> Sequences:
-        """`samples` with each step's Q(λ) target as `targets`."""
+        """`samples`, of `prepare`d observations but the last, with each step's Q(λ) target as `targets`."""
+        samples = with_prepared(self.network, samples)
         with torch.no_grad():
             target = q_lambda_target(
                 reward=samples.reward,
@@ -62,18 +63,16 @@ class Pqn(Algorithm):
                 gamma=self.settings.gamma,
                 q_lambda=self.settings.q_lambda,
             )
-        return dataclasses.replace(samples, targets={TARGET: target})
+        return dataclasses.replace(without_last(samples), targets={TARGET: target})
 
-    def evaluate(self, samples: Sequences, *, bootstraps: bool = True) -> Tensor:
-        """Q `[T+1, B, A]` of the observations, without the last one if not `bootstraps`."""
-        rows = slice(None if bootstraps else -1)
-        obs, first = prepared(self.network, samples.obs[rows]), samples.first[rows]
-        return self.network.unroll(obs, first, samples.state).q_values
+    def evaluate(self, samples: Sequences) -> Tensor:
+        """Q `[L, B, A]` of `prepare`d observations `[L, B, *input]`."""
+        return self.network.unroll(flat(samples.obs), samples.first, samples.state).q_values
 
     def loss(self, samples: Sequences) -> LossOutput:
         """The mean of ½ (target − Q)² over unmasked steps."""
         mask, target = samples.mask, samples.targets[TARGET]
-        q_values = self.evaluate(samples, bootstraps=False)  # [T, B, A]
+        q_values = self.evaluate(samples)  # [T, B, A]
         q_taken = q_values.gather(-1, samples.action.unsqueeze(-1)).squeeze(-1)  # [T, B]
         loss, error = squared_error_loss(q_taken, target, samples.importance, mask)
         means = {"td_error": error.abs(), "q_taken": q_taken, "q_target": target, "value": q_values.amax(-1)}

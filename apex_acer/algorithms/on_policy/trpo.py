@@ -10,7 +10,7 @@ from torch import Tensor
 from apex_acer.algorithms.algorithm import Agent, Descent, Group, LossOutput, trainable
 from apex_acer.algorithms.on_policy.common import ADVANTAGE, VALUE_TARGET, OnPolicy, minibatches
 from apex_acer.algorithms.on_policy.settings import TrpoConfig
-from apex_acer.algorithms.samples import Sequences, prepared
+from apex_acer.algorithms.samples import Sequences, flat
 from apex_acer.functional import (
     Distribution,
     conjugate_gradient,
@@ -51,14 +51,14 @@ class Trpo(OnPolicy):
     def loss(self, samples: Sequences) -> LossOutput:
         """The critic's loss, the mean of ½ (target − V)²."""
         mask = samples.mask
-        value = self.critic(prepared(self.network, samples.obs[:-1])).view(mask.shape)
+        value = self.critic(flat(samples.obs)).view(mask.shape)
         losses = 0.5 * (samples.targets[VALUE_TARGET] - value).square()
         metrics = masked_means({"loss": losses, "value_loss": losses, "value": value}, mask)
         return LossOutput(masked_mean(losses, mask), metrics, torch.zeros_like(samples.importance), mask.sum())
 
     def improve(self, samples: Sequences) -> dict[str, Tensor]:
         """Moves the policy along the natural gradient by a line search within `max_kl`; returns metrics."""
-        obs, first = prepared(self.network, samples.obs[:-1]), samples.first[:-1]
+        obs, first = flat(samples.obs), samples.first
         behaviour, action = self.network.head.recorded(samples.action, samples.extras)
         behaviour_log_prob = behaviour.log_prob(action)
 

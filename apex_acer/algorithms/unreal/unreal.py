@@ -10,7 +10,7 @@ from torch.nn.functional import cross_entropy
 
 from apex_acer.algorithms.algorithm import Agent, Descent, LossOutput
 from apex_acer.algorithms.on_policy.common import ADVANTAGE, VALUE, VALUE_TARGET, PolicyGradient
-from apex_acer.algorithms.samples import Sequences, prepared
+from apex_acer.algorithms.samples import Sequences, flat, with_prepared
 from apex_acer.algorithms.unreal.settings import UnrealConfig
 from apex_acer.functional import (
     NUM_CLASSES,
@@ -31,7 +31,7 @@ from apex_acer.networks.torsos import head
 
 PIXEL_GAMMA = 0.9  # discount of pixel control
 NUM_FRAMES, UNITS = 3, 128  # observations that reward prediction sees, and units of its hidden layer
-REWARD_CLASS, WEIGHT = "reward_class", "reward_weight"  # in `Sequences.targets` of a replayed batch
+REWARD_CLASS, WEIGHT, CHANGE = "reward_class", "reward_weight", "pixel_change"  # in `targets` of a replayed batch
 
 Costs = tuple[Tensor, dict[str, Tensor]]
 """A loss per step `[T, B]`, and metrics per step by name."""
@@ -56,14 +56,17 @@ class Unreal(PolicyGradient):
         self.modules["auxiliary"] = self.auxiliary.to(device)
 
     def prepare(self, samples: Sequences, descent: Descent) -> Sequences:
-        """Fresh `samples` with advantages and targets of V, replayed ones with the classes of rewards and their weights."""
+        """Fresh `samples` with advantages and targets of V, replayed ones with changes of pixels and classes of rewards."""
         if samples.fresh.any():
             return super().prepare(samples, descent)
         classes, mask = reward_class(samples.reward), samples.mask
         _, is_known = recent(samples.reward.unsqueeze(-1), samples.first[:-1], NUM_FRAMES)
         # computed from the whole batch, whose parts may be differentiated apart; so the loss is a mean over unmasked steps
         weight = skewed_weights(classes, mask & is_known, samples.importance) * mask.sum()
-        return self.with_curiosity(dataclasses.replace(samples, targets={REWARD_CLASS: classes, WEIGHT: weight}))
+        targets = {REWARD_CLASS: classes, WEIGHT: weight}
+        if self.settings.pixel_control:
+            targets[CHANGE] = pixel_change(newest_images(samples.obs, self.agent.spec), *self.cells)
+        return self.with_curiosity(dataclasses.replace(with_prepared(self.network, samples), targets=targets))
 
     def loss(self, samples: Sequences) -> LossOutput:
         """Actor-critic's loss of fresh sequences, or the weighted sum of the auxiliary losses of replayed ones."""
@@ -79,7 +82,7 @@ class Unreal(PolicyGradient):
     def auxiliary_loss(self, samples: Sequences) -> LossOutput:
         """Value replay, pixel control and reward prediction: means over unmasked steps."""
         settings, mask, first = self.settings, samples.mask, samples.first
-        obs = prepared(self.network, samples.obs)
+        obs = flat(samples.obs)
         encoded = self.network.features(obs)
         features = self.network.unroll_memory(self.network.lstm, encoded, first, samples.state)  # [T+1, B, F]
         critic = self.critic or self.network.value
@@ -101,10 +104,10 @@ class Unreal(PolicyGradient):
     def pixel_control_loss(self, samples: Sequences, obs: Tensor, features: Tensor) -> Costs:
         """The Q loss ½ (target − Q)² of n-step targets, summed over cells.
 
-        `obs` are the `prepared` observations, `features` `[T+1, B, F]` the network's.
+        `obs` are the `prepare`d observations, `features` `[T+1, B, F]` the network's.
         """
         q_values = self.auxiliary["pixel_control"](features)  # [T+1, B, rows, columns, A]
-        change = pixel_change(newest_images(samples.obs, self.agent.spec), *self.cells).to(q_values.dtype)
+        change = samples.targets[CHANGE].to(q_values.dtype)
         change = torch.where(samples.stays[..., None, None], change, 0.0)
         combinations = q_values.new_zeros(len(obs), q_values.shape[-1])
         legal = is_legal(self.network.forbid_combinations(combinations, obs)).view(*samples.first.shape, 1, 1, -1)
