@@ -35,27 +35,31 @@ LARGER_UNTIL = 4_297_038  # env steps
 OTHERS = {
     "SpaceInvaders": [
         ("replay of 800,000, constant rate", "spaceinvaders-constant", 0),
-        ("larger network, less entropy: atari", "spaceinvaders-larger", 0),
-        ("the same, rate to 0.7", "spaceinvaders-final-fraction", 0),
+        ("atari: larger network, less entropy", "spaceinvaders-final-fraction", 0),
+        ("atari with a rate to 0.3", "spaceinvaders-larger", 0),
         ("larger network, more entropy", "spaceinvaders-nature-replay-ratio-1", 0),
         ("from there on less, constant rate", "spaceinvaders-entropy", LARGER_UNTIL),
         ("published recipe, small network", "spaceinvaders-baselines-small", 0),
     ],
+    "Qbert": [("atari: larger network, less entropy", "qbert-final-fraction", 0)],
     "BeamRider": [
         ("replay of 800,000, constant rate", "beamrider-constant", 0),
-        ("larger network, less entropy: atari", "beamrider-nature-replay-ratio-1", 0),
+        ("atari: larger network, less entropy", "beamrider-final-fraction", 0),
+        ("atari with a rate to 0.3", "beamrider-nature-replay-ratio-1", 0),
     ],
 }
 # runs whose learners are compared: label, file, env steps before it
 LEARNERS = (
     ("SpaceInvaders, small network", "spaceinvaders-constant", 0),
-    ("SpaceInvaders, atari", "spaceinvaders-larger", 0),
-    ("the same, rate to 0.7", "spaceinvaders-final-fraction", 0),
+    ("SpaceInvaders, atari with a rate to 0.3", "spaceinvaders-larger", 0),
+    ("SpaceInvaders, atari", "spaceinvaders-final-fraction", 0),
     ("SpaceInvaders, larger network, more entropy", "spaceinvaders-nature-replay-ratio-1", 0),
     ("from there on less, constant rate", "spaceinvaders-entropy", LARGER_UNTIL),
     ("SpaceInvaders, published recipe, small network", "spaceinvaders-baselines-small", 0),
     ("BeamRider, small network", "beamrider-constant", 0),
-    ("BeamRider, atari", "beamrider-nature-replay-ratio-1", 0),
+    ("BeamRider, atari with a rate to 0.3", "beamrider-nature-replay-ratio-1", 0),
+    ("BeamRider, atari", "beamrider-final-fraction", 0),
+    ("Qbert, atari", "qbert-final-fraction", 0),
 )
 LEARNER = {
     "entropy": "entropy of the policy, nats",
