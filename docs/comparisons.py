@@ -31,21 +31,23 @@ GAMES = {
     "Enduro": "enduro",
 }
 LARGER_UNTIL = 4_297_038  # env steps
+# labels of runs of several games, which have one colour in all panels
+ATARI, FASTER_FALL = "atari: larger network, less entropy", "atari with a rate to 0.3"
 # other runs: label, file, env steps before it
 OTHERS = {
     "SpaceInvaders": [
         ("replay of 800,000, constant rate", "spaceinvaders-constant", 0),
-        ("atari: larger network, less entropy", "spaceinvaders-final-fraction", 0),
-        ("atari with a rate to 0.3", "spaceinvaders-larger", 0),
+        (ATARI, "spaceinvaders-final-fraction", 0),
+        (FASTER_FALL, "spaceinvaders-larger", 0),
         ("larger network, more entropy", "spaceinvaders-nature-replay-ratio-1", 0),
         ("from there on less, constant rate", "spaceinvaders-entropy", LARGER_UNTIL),
         ("published recipe, small network", "spaceinvaders-baselines-small", 0),
     ],
-    "Qbert": [("atari: larger network, less entropy", "qbert-final-fraction", 0)],
+    "Qbert": [(ATARI, "qbert-final-fraction", 0)],
     "BeamRider": [
         ("replay of 800,000, constant rate", "beamrider-constant", 0),
-        ("atari: larger network, less entropy", "beamrider-final-fraction", 0),
-        ("atari with a rate to 0.3", "beamrider-nature-replay-ratio-1", 0),
+        (ATARI, "beamrider-final-fraction", 0),
+        (FASTER_FALL, "beamrider-nature-replay-ratio-1", 0),
     ],
 }
 # runs whose learners are compared: label, file, env steps before it
