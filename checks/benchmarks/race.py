@@ -43,10 +43,10 @@ class Race(NamedTuple):
         return [*self.ours, *(f"sb3_{algorithm}" for algorithm in self.peers)]
 
 
-def atari(game: str) -> Race:
-    """A game on which schedules end at 10M env steps, as in the Zoo."""
-    flags = f"--environment.id ALE/{game}-v5 --environment.atari.training-frames 108000 --steps 10000000".split()
-    presets = {"acer": "breakout", "apex_dqn": "pong-apex-dqn", "pqn": "pong-pqn", "ppo": "pong-ppo"}
+def atari(game: str, acer: str) -> Race:
+    """A game on which schedules end at 10M env steps, as in the Zoo; `acer` is the preset that its user would take."""
+    flags = f"--environment.id ALE/{game}-v5 --steps 10000000".split()
+    presets = {"acer": acer, "apex_dqn": "pong-apex-dqn", "pqn": "pong-pqn", "ppo": "pong-ppo"}
     ours: dict[str, tuple[str, ...]] = {f"{OURS}_{name}": (preset, *flags) for name, preset in presets.items()}
     return Race(f"ALE/{game}-v5", ours, ("ppo", "a2c", "dqn"))
 
@@ -58,9 +58,9 @@ def mujoco(environment: str, preset: str, ours: tuple[str, ...], peers: tuple[st
 
 
 RACES = {
-    "pong": atari("Pong"),
-    "breakout": atari("Breakout"),
-    "spaceinvaders": atari("SpaceInvaders"),
+    "pong": atari("Pong", "pong"),
+    "breakout": atari("Breakout", "breakout"),
+    "spaceinvaders": atari("SpaceInvaders", "atari"),
     "halfcheetah": mujoco(
         "HalfCheetah-v5", "halfcheetah", ("sac", "crossq", "td3", "ppo"), ("sac", "tqc", "crossq", "td3", "ppo")
     ),
