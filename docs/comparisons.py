@@ -43,6 +43,7 @@ OTHERS = {
         ("from there on less, constant rate", "spaceinvaders-entropy", LARGER_UNTIL),
         ("published recipe, small network", "spaceinvaders-baselines-small", 0),
     ],
+    "Breakout": [(ATARI, "breakout-atari", 0)],
     "Qbert": [(ATARI, "qbert-final-fraction", 0)],
     "BeamRider": [
         ("replay of 800,000, constant rate", "beamrider-constant", 0),
@@ -62,6 +63,7 @@ LEARNERS = (
     ("BeamRider, atari with a rate to 0.3", "beamrider-nature-replay-ratio-1", 0),
     ("BeamRider, atari", "beamrider-final-fraction", 0),
     ("Qbert, atari", "qbert-final-fraction", 0),
+    ("Breakout, atari", "breakout-atari", 0),
 )
 LEARNER = {
     "entropy": "entropy of the policy, nats",
