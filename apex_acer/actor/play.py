@@ -32,9 +32,7 @@ def play(
     seed = derive_seed(seed, "evaluator")
     rollout = Rollout(environment, policy, seed=seed, greedy=settings.greedy, heartbeat=heartbeat)
     num, steps = 0, rollout.play(1)
-    while (
-        num < settings.episodes * environment.num
-    ):  # a game's end is known at the next reset, whose frame is not shown
+    while num < settings.episodes * environment.num:  # an end is known at the next reset, whose frame is not shown
         for frame in environment.frames:
             show(frame)
         for episode in next(steps):

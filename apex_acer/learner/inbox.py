@@ -137,9 +137,8 @@ class Inbox:
         """Counts a refused message, and logs the first one of each kind."""
         self.num_refused += 1
         pattern = reason.translate(str.maketrans("", "", "0123456789"))[:MAX_LOGGED]
-        if (
-            pattern not in self._logged and len(self._logged) < MAX_KINDS
-        ):  # so that nobody can fill the memory or the log
+        has_room = len(self._logged) < MAX_KINDS  # nobody can fill the memory or the log
+        if has_room and pattern not in self._logged:
             self._logged.add(pattern)
             log.warning("refused a message: %s", reason[:MAX_LOGGED])
 
