@@ -47,7 +47,8 @@ OTHERS = {
     "Qbert": [(ATARI, "qbert-final-fraction", 0)],
     "BeamRider": [
         ("replay of 800,000, constant rate", "beamrider-constant", 0),
-        (ATARI, "beamrider-final-fraction", 0),
+        (ATARI, "beamrider-atari", 0),
+        ("the same settings and seed", "beamrider-final-fraction", 0),
         (FASTER_FALL, "beamrider-nature-replay-ratio-1", 0),
     ],
 }
@@ -61,7 +62,7 @@ LEARNERS = (
     ("SpaceInvaders, published recipe, small network", "spaceinvaders-baselines-small", 0),
     ("BeamRider, small network", "beamrider-constant", 0),
     ("BeamRider, atari with a rate to 0.3", "beamrider-nature-replay-ratio-1", 0),
-    ("BeamRider, atari", "beamrider-final-fraction", 0),
+    ("BeamRider, atari", "beamrider-atari", 0),
     ("Qbert, atari", "qbert-final-fraction", 0),
     ("Breakout, atari", "breakout-atari", 0),
 )
