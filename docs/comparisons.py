@@ -48,7 +48,7 @@ OTHERS = {
     "BeamRider": [
         ("replay of 800,000, constant rate", "beamrider-constant", 0),
         (ATARI, "beamrider-atari", 0),
-        ("the same settings and seed", "beamrider-final-fraction", 0),
+        ("atari, another run, stopped", "beamrider-final-fraction", 0),
         (FASTER_FALL, "beamrider-nature-replay-ratio-1", 0),
     ],
 }
