@@ -45,6 +45,7 @@ OTHERS = {
     ],
     "Breakout": [(ATARI, "breakout-atari", 0)],
     "Qbert": [(ATARI, "qbert-final-fraction", 0)],
+    "Seaquest": [(ATARI, "seaquest-atari", 0)],
     "BeamRider": [
         ("replay of 800,000, constant rate", "beamrider-constant", 0),
         (ATARI, "beamrider-atari", 0),
@@ -65,6 +66,7 @@ LEARNERS = (
     ("BeamRider, atari", "beamrider-atari", 0),
     ("Qbert, atari", "qbert-final-fraction", 0),
     ("Breakout, atari", "breakout-atari", 0),
+    ("Seaquest, atari", "seaquest-atari", 0),
 )
 LEARNER = {
     "entropy": "entropy of the policy, nats",
