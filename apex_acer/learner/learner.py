@@ -193,11 +193,11 @@ class Learner:
         stop = self._config.stop
         if self._evaluations.passed:
             return "at_return"
-        if self.inbox.stop_reason:
-            return self.inbox.stop_reason
         if self._budget_is_used:
             return "env_steps"
-        return "minutes" if stop.minutes is not None and self.counters.wall_s >= 60 * stop.minutes else ""
+        if stop.minutes is not None and self.counters.wall_s >= 60 * stop.minutes:
+            return "minutes"
+        return self.inbox.stop_reason
 
     def _report(self) -> None:
         """Writes the learner's row; an error in the user's callback ends the run, which is saved first."""

@@ -254,6 +254,18 @@ def test_minutes_end_the_run(make_learner: MakeLearner) -> None:
     assert result.wall_s == pytest.approx(1, abs=0.9)
 
 
+@pytest.mark.parametrize(("stop", "reason"), [({"env_steps": 20}, "env_steps"), ({"minutes": 1e-6}, "minutes")])
+def test_a_run_at_its_end_ends_by_itself_whatever_it_is_told_meanwhile(
+    make_learner: MakeLearner, stop: dict[str, float], reason: str
+) -> None:
+    config = tiny_run(**{f"stop__{key}": value for key, value in stop.items()})
+    learner = make_learner(config)
+    speakers(learner)[0].say(unroll=numbered_unroll(config, 0), acting_s=1.0)
+    Speaker(learner.inbox, Peer("manager", 0, 0)).say(stop="SIGINT", sequence=1)
+    assert not work_off(learner)
+    assert learner.finish().reason == reason
+
+
 def test_the_last_whole_batch_of_a_budget_is_learned_from_if_there_is_no_replay(make_learner: MakeLearner) -> None:
     config = tiny_run(algorithm__name="actor_critic", algorithm__pipelined=True, stop__env_steps=100)
     learner = make_learner(config)

@@ -272,6 +272,21 @@ def test_a_run_that_failed_is_resumed_from_a_checkpoint_before_its_end(
     assert [verb for verb, _ in notes()] == ["train", verb]
 
 
+def test_a_run_that_ended_before_its_result_was_saved_is_kept(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = "--seeds 2 --final-episodes 2"
+    assert run_sweep(flags) == 0
+    before = results()
+    (runs,) = [variant["runs"] for variant in before["variants"].values()]
+    lost = {**before, "variants": {"tiny": {"overrides": {}, "runs": {"0": runs["0"]}}}}
+    Path("out/results.json").write_text(json.dumps(lost))
+    Path("out/tiny/seed_1.json").write_text(json.dumps(runs["1"]["result"]))
+    capsys.readouterr()
+    assert run_sweep(flags) == 0
+    assert capsys.readouterr().out.startswith("tiny/seed_1: at_return: 200 env steps")
+    assert [verb for verb, _ in notes()] == ["train", "train", "evaluate", "evaluate", "evaluate"]
+    assert results() == before
+
+
 def test_a_folder_in_use_or_of_another_sweep_is_refused(folder: Path, refused: Refused) -> None:
     Path("out").mkdir()
     lock = os.open("out", os.O_RDONLY)
