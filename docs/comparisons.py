@@ -38,6 +38,7 @@ OTHERS = {
     "SpaceInvaders": [
         ("replay of 800,000, constant rate", "spaceinvaders-constant", 0),
         (ATARI, "spaceinvaders-final-fraction", 0),
+        (ATARI, "spaceinvaders-final-fraction-2", 0),
         (FASTER_FALL, "spaceinvaders-larger", 0),
         ("larger network, more entropy", "spaceinvaders-nature-replay-ratio-1", 0),
         ("from there on less, constant rate", "spaceinvaders-entropy", LARGER_UNTIL),
@@ -58,6 +59,7 @@ LEARNERS = (
     ("SpaceInvaders, small network", "spaceinvaders-constant", 0),
     ("SpaceInvaders, atari with a rate to 0.3", "spaceinvaders-larger", 0),
     ("SpaceInvaders, atari", "spaceinvaders-final-fraction", 0),
+    ("SpaceInvaders, atari, seed 1", "spaceinvaders-final-fraction-2", 0),
     ("SpaceInvaders, larger network, more entropy", "spaceinvaders-nature-replay-ratio-1", 0),
     ("from there on less, constant rate", "spaceinvaders-entropy", LARGER_UNTIL),
     ("SpaceInvaders, published recipe, small network", "spaceinvaders-baselines-small", 0),
