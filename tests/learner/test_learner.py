@@ -256,7 +256,7 @@ def test_minutes_end_the_run(make_learner: MakeLearner) -> None:
 
 @pytest.mark.parametrize(("stop", "reason"), [({"env_steps": 20}, "env_steps"), ({"minutes": 1e-6}, "minutes")])
 def test_a_run_at_its_end_ends_by_itself_whatever_it_is_told_meanwhile(
-    make_learner: MakeLearner, stop: dict[str, float], reason: str
+    make_learner: MakeLearner, stop: dict[str, Any], reason: str
 ) -> None:
     config = tiny_run(**{f"stop__{key}": value for key, value in stop.items()})
     learner = make_learner(config)
