@@ -119,7 +119,7 @@ class Sweep:
     def run(self, signals: Signals, lock: int) -> int:
         """Does what is missing, or ends all runs at a signal; `lock` stays open in each run. Returns the exit code."""
         for job in self._jobs.values():
-            # what had started it may have been killed, or the disk full, before its result was saved
+            # the sweep may have been killed, or its disk full, before this result was saved
             if "result" not in self._known(job) and (result := job.finished()):
                 self._keep(job, result)
         waiting = deque(job for job in self._jobs.values() if not self._is_finished(job))
