@@ -139,15 +139,15 @@ class Rollout:
     def play(self, length: int) -> Iterator[list[Episode]]:
         """Steps the environments without end; yields the episodes that ended on each `length` steps.
 
-        Warns once if no episode ends for a minute.
+        Warns once if no episode ends for a minute, in which the caller's own work between steps does not count.
         """
-        started_at, steps, has_warned = time.monotonic(), 0, False
+        waited_s, steps, has_warned = 0.0, 0, False
         while True:
+            began_at = time.monotonic()
             self.unroll(length)
+            waited_s, steps = waited_s + time.monotonic() - began_at, steps + length
             if episodes := self.take_episodes():
-                started_at, steps = time.monotonic(), 0
-            steps += length
-            waited_s = time.monotonic() - started_at
+                waited_s, steps = 0.0, 0
             if waited_s >= NOTICE_S and not has_warned:
                 has_warned = True
                 problem = f"has ended no episode for {waited_s:.0f} s and {steps:,} steps"

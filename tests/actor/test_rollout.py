@@ -6,7 +6,9 @@ import dataclasses
 import itertools
 import json
 import logging
+import re
 from collections import Counter
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -266,3 +268,23 @@ def test_waiting_for_an_episode_that_does_not_end_is_said_once(
     lines = [line for line in caplog.messages if "has ended no episode for 0 s and 8 steps" in line]
     assert len(lines) == said
     assert all(line.endswith("; if it never does, register it with max_episode_steps") for line in lines)
+
+
+@pytest.mark.parametrize(("slow", "said"), [("environment", ["100 s and 2 steps"]), ("caller", [])])
+def test_what_is_done_between_steps_is_no_waiting(
+    slow: str, said: list[str], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seconds = Counter(environment=0, caller=0)
+    monkeypatch.setattr("apex_acer.actor.rollout.time", SimpleNamespace(monotonic=seconds.total))
+    environments, policy = play(countdown(lengths=[40]), 1)
+    took = {"environment": 0, "caller": 0} | {slow: 50}
+
+    def step() -> None:
+        seconds["environment"] += took["environment"]
+
+    games = Rollout(environments, policy, seed=0, heartbeat=step).play(1)
+    with caplog.at_level(logging.WARNING):
+        for _ in range(3):
+            next(games)
+            seconds["caller"] += took["caller"]  # as a window does that shows the step
+    assert re.findall(r"no episode for (.+?);", caplog.text) == said
